@@ -1,4 +1,4 @@
-//! Objects with one offset and a copy on each CPU, in memory of which every CPU has a piece.
+//! Objects with one offset and a copy on each CPU, in memory that is divided among the CPUs.
 //!
 //! `cargo run -p va-percpu --example counters` adds to a few counters on all CPUs, and sums them up.
 
@@ -13,11 +13,10 @@ const UNIT_BYTES: u32 = 64 << 10;
 /// Chunks that fit in the memory of the example, the first one included.
 const CHUNKS: u64 = 8;
 const CHUNK_BYTES: u64 = UNIT_BYTES as u64 * CPUS as u64;
-/// The address that it begins at, in the eyes of the space: addresses are numbers.
+/// The address at which it begins for the space: addresses are numbers.
 const BASE: u64 = 0x4000_0000;
 
-/// A machine of one process: records from the heap, locks of a library, and nothing to flush, since nothing is ever
-/// unmapped.
+/// A machine of one process: records from the heap, locks of a library, and no flush, since no page is ever unmapped.
 struct Port;
 
 impl Platform for Port {
@@ -56,8 +55,7 @@ impl Machine for Port {
     }
 }
 
-/// Contiguous memory for chunks, one behind the other. A chunk that came back is not allocated again: this is an
-/// example.
+/// Contiguous memory for chunks, one after the other. A freed chunk is not allocated again: this is an example.
 #[derive(Default)]
 struct Line {
     allocated: AtomicU64,
@@ -66,7 +64,7 @@ struct Line {
 
 impl Blocks for &Line {
     fn alloc(&self, bytes: u64) -> Result<Va, BackendError> {
-        // The first chunk lies before them.
+        // The first chunk is below them.
         let number = 1 + self.allocated.fetch_add(1, Ordering::Relaxed);
         if bytes != CHUNK_BYTES || number >= CHUNKS {
             return Err(BackendError);
@@ -79,11 +77,11 @@ impl Blocks for &Line {
     }
 }
 
-/// The words behind the addresses.
+/// The words at the addresses.
 struct Words(Vec<AtomicU64>);
 
 impl Words {
-    /// The copy of an object that is `cpu`'s.
+    /// Returns `cpu`'s copy of an object.
     fn of(&self, offset: Offset, cpu: u32) -> Option<&AtomicU64> {
         let unit = Va::new(BASE + u64::from(cpu) * u64::from(UNIT_BYTES));
         self.0.get(offset.at(unit).get().checked_sub(BASE)? as usize / 8)
@@ -112,7 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let (words, counters) = (&words, &counters);
             scope.spawn(move || {
                 for word in counters.iter().filter_map(|&counter| words.of(counter, cpu)) {
-                    // Nobody else writes here, so no line of a cache is fought for.
+                    // No other thread writes here, so no cache line is contended.
                     word.fetch_add(u64::from(cpu) + 1, Ordering::Relaxed);
                 }
             });

@@ -1,9 +1,10 @@
-//! The supply of a space with chunks and pages.
+//! The interface through which a space gets chunks and pages.
 //!
 //! # Theory
-//! A space says where; a backend makes it so. Linux has two, [`VmChunks`](crate::vm::VmChunks) takes congruent areas of
-//! address space and populates them page by page, [`KmChunks`](crate::km::KmChunks) contiguous blocks, whole, where
-//! nothing can be mapped. The contract:
+//! A space decides where a chunk or a page is needed; a backend supplies it. Linux has two.
+//! [`VmChunks`](crate::vm::VmChunks) allocates congruent areas of address space and populates them page by page.
+//! [`KmChunks`](crate::km::KmChunks) allocates contiguous blocks, populated as a whole, where nothing can be mapped.
+//! The contract:
 //!
 //! | call | locks held | may fail |
 //! |---|---|---|
@@ -25,7 +26,7 @@ use va_base::Va;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackendError;
 
-/// An event, as Linux's trace events have it (`percpu:*`).
+/// An event, in the form of Linux's trace events (`percpu:*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -68,16 +69,16 @@ pub enum Event {
 
 /// Supplies chunks and pages. Pages are counted from the beginning of a unit and stand for that page of every unit.
 pub trait Backend {
-    /// Chunks are made empty and populated by page; else they are made whole and stay so.
+    /// True if chunks are created empty and populated by page; otherwise they are created populated and remain so.
     const BY_PAGE: bool;
 
-    /// Makes a chunk and returns where its first unit begins: at a multiple of the geometry's atom.
+    /// Creates a chunk and returns the address of its first unit, a multiple of the geometry's atom.
     ///
     /// # Errors
     /// [`BackendError`], and nothing has changed.
     fn create(&self, geometry: &Geometry) -> Result<Va, BackendError>;
 
-    /// Unmakes a chunk that [`create`](Self::create) made and whose pages have all been depopulated.
+    /// Destroys a chunk that [`create`](Self::create) created and whose pages have all been depopulated.
     fn destroy(&self, geometry: &Geometry, base: Va);
 
     /// Populates pages of every unit, all or none.
@@ -86,21 +87,21 @@ pub trait Backend {
     /// [`BackendError`], and nothing has changed.
     fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), BackendError>;
 
-    /// Takes populated pages away. Whoever still translates them is dealt with by [`flush`](Self::flush), or when the
-    /// addresses of the chunk go back.
+    /// Depopulates pages. CPUs may still translate them until [`flush`](Self::flush), or until the addresses of the
+    /// chunk are freed.
     fn depopulate(&self, geometry: &Geometry, base: Va, pages: Range<u32>);
 
-    /// Forgets translations of pages that were depopulated; once for each chunk looked through.
+    /// Flushes translations of depopulated pages; called once for each chunk that was searched for them.
     fn flush(&self, geometry: &Geometry, base: Va, pages: Range<u32>);
 
-    /// Tells that the balance is due: somebody should call `tick` until it is done. Called once until then.
+    /// Reports that the balance is due: a thread should call `tick` until it is done. Called once until then.
     fn wake(&self) {}
 
-    /// Zeroes an object on every CPU, before it is given out. Called under no lock.
+    /// Zeroes an object on every CPU, before it is allocated. Called under no lock.
     #[inline(always)]
     fn zero(&self, _base: Va, _off: u32, _bytes: u32) {}
 
-    /// Tells what happened. Costs nothing where it is empty.
+    /// Reports an event. Costs nothing where it is empty.
     #[inline(always)]
     fn event(&self, _event: Event) {}
 }

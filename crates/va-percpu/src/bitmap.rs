@@ -1,7 +1,7 @@
 //! Bits of a chunk in words of 64: search, set and clear runs. One bit stands for [`BIT_BYTES`] bytes.
 //!
-//! Positions are numbers of bits from the beginning of the slice; ranges are half-open. A search that finds nothing
-//! answers its end. Every function walks words, not bits: O(range / 64).
+//! Positions are numbers of bits from the beginning of the slice; ranges are half-open. A search without a result
+//! returns the end of its range. Every function walks words, not bits: O(range / 64).
 
 use va_base::Record;
 
@@ -31,30 +31,30 @@ pub(crate) const MULTIPLES: [u64; 7] = [
     1,
 ];
 
-/// Words for so many bits.
+/// Returns the number of words for so many bits.
 pub(crate) const fn words_for(bits: u32) -> u32 {
     bits.div_ceil(WORD_BITS)
 }
 
-/// The bits of the word from `from` on.
+/// Returns the bits of the word from `from` on.
 #[inline]
 const fn from_mask(from: u32) -> u64 {
     u64::MAX << (from % WORD_BITS)
 }
 
-/// The bits of the word below `end`; all of them if `end` is at its edge.
+/// Returns the bits of the word below `end`; all of them if `end` is at its edge.
 #[inline]
 const fn below_mask(end: u32) -> u64 {
     u64::MAX >> (end.wrapping_neg() % WORD_BITS)
 }
 
-/// Tells a bit.
+/// Returns a bit.
 #[inline]
 pub(crate) fn is_set(map: &[Word], at: u32) -> bool {
     map[(at / WORD_BITS) as usize].0 & (1 << (at % WORD_BITS)) != 0
 }
 
-/// The first position in `[from, end)` where `of` a word has a 1, or `end`.
+/// Returns the first position in `[from, end)` where `of` a word has a 1, or `end`.
 #[inline(always)]
 fn next(map: &[Word], from: u32, end: u32, of: impl Fn(usize, u64) -> u64) -> u32 {
     if from >= end {
@@ -73,25 +73,25 @@ fn next(map: &[Word], from: u32, end: u32, of: impl Fn(usize, u64) -> u64) -> u3
     (word as u32 * WORD_BITS + bits.trailing_zeros()).min(end)
 }
 
-/// The first 1 in `[from, end)`, or `end`.
+/// Returns the first 1 in `[from, end)`, or `end`.
 #[inline]
 pub(crate) fn next_set(map: &[Word], from: u32, end: u32) -> u32 {
     next(map, from, end, |_, word| word)
 }
 
-/// The first 0 in `[from, end)`, or `end`.
+/// Returns the first 0 in `[from, end)`, or `end`.
 #[inline]
 pub(crate) fn next_clear(map: &[Word], from: u32, end: u32) -> u32 {
     next(map, from, end, |_, word| !word)
 }
 
-/// The first position in `[from, end)` where `map` has a 0 or `marks` a 1, or `end`.
+/// Returns the first position in `[from, end)` where `map` has a 0 or `marks` a 1, or `end`.
 #[inline]
 pub(crate) fn next_clear_or_marked(map: &[Word], marks: &[Word], from: u32, end: u32) -> u32 {
     next(map, from, end, |at, word| !word | marks[at].0)
 }
 
-/// The position after the last 1 in `[from, end)`, or `from`.
+/// Returns the position after the last 1 in `[from, end)`, or `from`.
 #[inline]
 pub(crate) fn after_last_set(map: &[Word], from: u32, end: u32) -> u32 {
     if from >= end {
@@ -115,7 +115,7 @@ pub(crate) fn after_last_set(map: &[Word], from: u32, end: u32) -> u32 {
     }
 }
 
-/// Calls `change` with each word that `[from, end)` touches, and which of its bits.
+/// Calls `change` with each word that `[from, end)` touches, and a mask of the bits in the range.
 #[inline(always)]
 fn each(map: &mut [Word], from: u32, end: u32, change: impl Fn(&mut u64, u64)) {
     if from >= end {
@@ -165,7 +165,7 @@ mod tests {
             let bits: Vec<bool> = (0..200)
                 .map(|_| {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    // Now and then long runs.
+                    // Long runs in some rounds.
                     (state >> 60) < round % 16
                 })
                 .collect();

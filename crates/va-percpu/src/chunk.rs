@@ -1,4 +1,4 @@
-//! The record of one chunk beside its bits, and the lists that chunks stand in.
+//! The record of one chunk beside its bits, and the lists of chunks.
 
 use crate::engine::HintEngine;
 use crate::geometry::SLOTS_MAX;
@@ -16,44 +16,44 @@ pub(crate) enum State {
     Unused,
     /// Objects are allocated and freed in it.
     InUse,
-    /// The balance destroys it: it holds no object, no address leads to it, and nothing is allocated in it again.
+    /// The balance destroys it: it holds no object, no address leads to it, and no object is allocated in it again.
     Leaving,
 }
 
 /// A chunk.
 pub(crate) struct Chunk<E: HintEngine> {
     pub(crate) head: E::Head,
-    /// The address that its first unit begins at; of a part of the first chunk, that of its bitmap.
+    /// The address of its first unit; for a section of the first chunk, that of its bitmap.
     pub(crate) base: u64,
     pub(crate) free_bits: u32,
     pub(crate) pages: u32,
     pub(crate) populated: u32,
-    /// Populated pages that are wholly free. Less than 0 for a moment, between taking and populating.
+    /// Populated pages that are wholly free. Below 0 for a moment, between taking and populating.
     pub(crate) empty: i32,
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// The list that it stands in.
+    /// The list that it is in.
     pub(crate) slot: u8,
-    /// It is being depopulated, or is sidelined: its empty pages are not counted on.
+    /// It is being depopulated, or is sidelined: its empty pages do not count as spare.
     pub(crate) isolated: bool,
     /// It is the first or the reserved one, and is never depopulated.
     pub(crate) immutable: bool,
     /// The state of the row.
     pub(crate) state: State,
-    /// Its row of granules is filled in: until a slab is made here, nobody reads it.
+    /// Its row of granules is initialized; it is not read before a slab is created here.
     pub(crate) sliced: bool,
     pub(crate) hidden_before: u32,
     pub(crate) hidden_after: u32,
-    /// The number of chunks made before it; 0 for those of the first.
+    /// The number of chunks created before it; 0 for those of the first.
     pub(crate) number: u32,
     pub(crate) live: u32,
-    /// Slabs among these without a slot in use.
+    /// Those of its slabs that have no slot in use.
     pub(crate) idle: u32,
     pub(crate) largest_bits: u32,
 }
 
 impl<E: HintEngine> Chunk<E> {
-    /// Objects may be allocated and freed in it.
+    /// Returns whether objects may be allocated and freed in it.
     #[inline(always)]
     pub(crate) fn is_in_use(&self) -> bool {
         self.state == State::InUse

@@ -5,29 +5,29 @@ use crate::engine::HintEngine;
 use crate::run::RunIndex;
 use crate::scan::{AsInLinux, Corrected, Rules, ScanHints};
 
-/// By what a chunk is put in a list.
+/// The measure by which a chunk is put into a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotBy {
-    /// The longest run that it admits to.
+    /// The longest free run that the engine reports for it.
     Contig,
-    /// All that is free in it, as Linux had it before 5.2: chunks are tried that hold nothing long enough.
+    /// All free bytes in it, as in Linux before 5.2: chunks are tried that hold no run long enough.
     FreeBytes,
 }
 
-/// Which policies a space has. Numbers of pages are of one unit.
+/// The policies of a space. Numbers of pages are of one unit.
 pub trait Config: 'static {
     /// The engine that finds room in a chunk.
     type Engine: HintEngine;
-    /// By what a chunk is put in a list (patch 4 of the series of 2019).
+    /// The measure by which a chunk is put into a list (patch 4 of the series of 2019).
     const SLOT_BY: SlotBy = SlotBy::Contig;
-    /// Chunks of the three lists of the shortest runs that fail go where nobody looks, until something is freed there
-    /// (patch 5).
+    /// A chunk of the three lists of the shortest runs in which a search fails moves to a list that is not searched,
+    /// until an object in it is freed (patch 5).
     const RELEGATE: bool = true;
-    /// Fewer spare pages than this call for the balance.
+    /// The balance is due below so many spare pages.
     const SPARE_PAGES_LOW: u32 = 2;
-    /// So many it leaves.
+    /// The balance leaves so many spare pages.
     const SPARE_PAGES_HIGH: u32 = 4;
-    /// Objects of up to so many words of 4 bytes come from slabs, if they can; 0: none do. At most 16.
+    /// Objects of up to so many words of 4 bytes come from slabs, if they fit; 0: none do. At most 16.
     const CLASS_WORDS: u32 = 0;
 }
 
@@ -45,7 +45,7 @@ impl<R: Rules> Config for Scan<R> {
     type Engine = ScanHints<R>;
 }
 
-/// Exact runs: the lowest chunk that holds something first, the lowest place in it.
+/// Exact runs: the lowest chunk with room first, and the lowest address in it.
 #[derive(Debug)]
 pub enum Runs {}
 impl Config for Runs {

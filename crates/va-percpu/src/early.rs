@@ -1,10 +1,11 @@
-//! Per-CPU memory before there is any, in a static: a caller that comes too early gets a typed error.
+//! Storage for per-CPU memory in a static: a call before it is created gets a typed error.
 //!
-//! A kernel names its per-CPU memory in a static long before it knows how large its units are. [`EarlyPercpu::new`] is
-//! a constant without a space, all zeros; [`EarlyPercpu::init`] makes one there.
+//! A kernel declares its per-CPU memory in a static long before the size of its units is known. [`EarlyPercpu::new`] is
+//! a constant without a space, all zeros; [`EarlyPercpu::init`] creates one there.
 //!
 //! # Locking
-//! One atomic reference, set once. The lock of the place is taken by the first `init` that succeeds and stays taken.
+//! One atomic reference, set once. The lock of the storage is taken by the first `init` that succeeds and never
+//! released.
 
 use crate::backend::Backend;
 use crate::config::{Config, Linux612};
@@ -14,7 +15,7 @@ use crate::space::PercpuSpace;
 use va_base::sync::{Mutex, MutexGuard, OnceRef};
 use va_base::{Machine, Place};
 
-/// A place for per-CPU memory, for a static.
+/// Storage for per-CPU memory, for a static.
 ///
 /// ```
 /// use va_base::Va;
@@ -44,19 +45,19 @@ impl<P: Machine, B: Backend, C: Config> core::fmt::Debug for EarlyPercpu<P, B, C
 
 impl<P: Machine + 'static, B: Backend + 'static, C: Config> EarlyPercpu<P, B, C> {
     va_base::const_fn! {
-        /// Creates a place without a space.
+        /// Creates storage without a space.
         pub fn new() -> Self {
             Self { space: OnceRef::new(), place: Mutex::new(Place::Empty) }
         }
     }
 
-    /// Makes a space here, for good; see [`PercpuSpace::new`].
+    /// Creates a space here, for good; see [`PercpuSpace::new`].
     ///
     /// # Errors
-    /// [`NewError::AlreadyReady`] if one is there, or is being made; it stays. [`NewError::NoMeta`] if the platform
-    /// allocates no records, after which another call may try again.
+    /// [`NewError::AlreadyReady`] if there is a space, or another thread creates it. [`NewError::NoMeta`] if the
+    /// platform allocates no records, after which another call may succeed.
     /// # Locks
-    /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.
+    /// The lock of the storage, by `try_lock`. Stack: less than 4 KiB in release builds.
     pub fn init(
         &'static self,
         geometry: Geometry,

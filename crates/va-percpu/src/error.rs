@@ -1,4 +1,4 @@
-//! Errors, with their numbers. A caller that gets one finds the space as it was (SP4).
+//! Errors, with their numbers. A call that fails leaves the space as it was (SP4).
 
 use crate::geometry::{GeometryError, UNIT_BYTES_MIN};
 use crate::request::Offset;
@@ -11,48 +11,48 @@ use va_base::PAGE_SIZE;
 pub enum AllocError {
     /// The size is 0 or, in whole words of 4 bytes, above 32 KiB.
     BadSize {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
     /// The alignment is no power of two, or above a page.
     BadAlign {
-        /// Bytes asked for.
+        /// Bytes requested.
         align: usize,
     },
-    /// The reserved part has no room.
+    /// The reserved section has no room.
     ReservedFull {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u32,
-        /// Bytes free in the reserved part.
+        /// Bytes free in the reserved section.
         free: u32,
     },
     /// No populated page has room, and the caller cannot wait for others.
     NoneInReach {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u32,
         /// Populated pages that are wholly free.
         spare_pages: i64,
     },
-    /// The bytes asked for by their place are not free, or in no chunk.
+    /// The bytes requested at an offset are not free, or in no chunk.
     NotFree {
-        /// The offset that they were to begin at.
+        /// The offset of the first of them.
         offset: Offset,
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u32,
     },
-    /// Nothing has room, and the backend made no further chunk.
+    /// No chunk has room, and the backend created no further chunk.
     NoChunk {
-        /// Chunks that there are.
+        /// The number of chunks.
         chunks: u32,
     },
-    /// Nothing has room, and the platform allocated no records for a further chunk.
+    /// No chunk has room, and the platform allocated no records for another.
     NoMeta {
-        /// Chunks that there are.
+        /// The number of chunks.
         chunks: u32,
     },
-    /// There was room, and the backend did not populate it.
+    /// A chunk has room, and the backend did not populate it.
     NotPopulated {
-        /// The first page of the chunk that was not.
+        /// The first page of the chunk that was not populated.
         page: u32,
         /// Pages.
         pages: u32,
@@ -91,12 +91,12 @@ impl core::error::Error for AllocError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FreeError {
-    /// It is in no chunk.
+    /// The offset is in no chunk.
     NoChunk {
         /// The offset that the caller frees.
         offset: Offset,
     },
-    /// It is in a chunk and no object starts there.
+    /// The offset is in a chunk and no object starts there.
     NoObject {
         /// The offset that the caller frees.
         offset: Offset,
@@ -119,17 +119,17 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// The reason why there is no space.
+/// The reason why no space was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum NewError {
-    /// The sizes do not go together.
+    /// The sizes are inconsistent.
     Geometry(GeometryError),
     /// The platform allocated no records for the first chunk.
     NoMeta,
     /// There is no space yet.
     NotReady,
-    /// There is a space already, or one is being made.
+    /// There is a space already, or another thread creates one.
     AlreadyReady,
 }
 

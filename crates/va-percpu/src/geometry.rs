@@ -1,18 +1,17 @@
-//! Sizes: units, the parts of the first chunk, lists of chunks.
+//! Sizes: units, the sections of the first chunk, lists of chunks.
 //!
 //! # Theory
-//! A unit is one CPU's copy of a chunk; the first chunk begins with the static data of the program, then the reserved
-//! part, then the dynamic one:
+//! A unit is one CPU's copy of a chunk. The first chunk begins with the static data of the program, then the reserved
+//! section, then the dynamic one:
 //!
 //! ```text
 //!   first chunk   | static | reserved | dynamic |  unused to the end of the unit
-//!                 base     a bitmap   a bitmap     (each bitmap begins and ends at whole pages: what is not its own is hidden)
+//!                 base     a bitmap   a bitmap     (each bitmap begins and ends at whole pages: other bytes are hidden)
 //!   others        | dynamic ...................................................|
 //! ```
 //!
-//! Chunks stand in lists by the longest run that they admit to, one list for each power of two.
-//! Behind these are the list of chunks sidelined, of those wholly free, and of those about to be
-//! depopulated.
+//! Chunks are in lists by the longest run that the engine reports, one list for each power of two. After these are the
+//! list of sidelined chunks, that of wholly free ones, and that of those about to be depopulated.
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_setup_first_chunk`, `pcpu_size_to_slot`).
@@ -25,27 +24,27 @@ use va_base::{PAGE_SIZE, Va};
 pub const UNIT_BYTES_MIN: u32 = 32 << 10;
 /// Largest unit.
 pub const UNIT_BYTES_MAX: u32 = 1 << 30;
-/// Smallest dynamic part of the first chunk, as in Linux: what is allocated before there is a heap.
+/// Smallest dynamic section of the first chunk, as in Linux: it serves the allocations before there is a heap.
 pub const DYNAMIC_BYTES_MIN: u32 = 20 << 10;
-/// Lists that a space can have at most.
+/// Most lists that a space can have.
 pub(crate) const SLOTS_MAX: usize = 34;
 
-/// The sizes that a geometry is made of, in bytes.
+/// The sizes of a geometry, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// A unit: whole pages, at least [`UNIT_BYTES_MIN`].
     pub unit: u32,
     /// Static data at the beginning of the first chunk.
     pub fixed: u32,
-    /// The reserved part, a multiple of 4.
+    /// The reserved section, a multiple of 4.
     pub reserved: u32,
-    /// The dynamic part of the first chunk, at least [`DYNAMIC_BYTES_MIN`].
+    /// The dynamic section of the first chunk, at least [`DYNAMIC_BYTES_MIN`].
     pub dynamic: u32,
-    /// The step in which the address space of a chunk comes: a power of two of at least a page.
+    /// The unit of allocation for the address space of a chunk: a power of two of at least a page.
     pub atom: u32,
-    /// The allocation of address space that groups are made of; reported in statistics.
+    /// The allocation of address space for each group of CPUs; reported in statistics.
     pub alloc: u32,
-    /// Units of a chunk, those that pad it too.
+    /// Units of a chunk, including padding.
     pub units: u32,
 }
 
@@ -58,19 +57,19 @@ pub enum GeometryError {
         /// Its bytes.
         unit: u32,
     },
-    /// The parts of the first chunk do not fit a unit.
+    /// The sections of the first chunk do not fit a unit.
     TooLarge {
         /// Their bytes.
         parts: u64,
         /// The unit's.
         unit: u32,
     },
-    /// The dynamic part is smaller than [`DYNAMIC_BYTES_MIN`].
+    /// The dynamic section is smaller than [`DYNAMIC_BYTES_MIN`].
     SmallDynamic {
         /// Its bytes.
         dynamic: u32,
     },
-    /// The reserved part is not a multiple of 4.
+    /// The reserved section is not a multiple of 4.
     BadReserved {
         /// Its bytes.
         reserved: u32,
@@ -82,7 +81,7 @@ pub enum GeometryError {
     },
     /// There are no units.
     NoUnits,
-    /// The first chunk does not begin at a page, or it reaches past the last address.
+    /// The first chunk does not begin at a page, or it extends past the last address.
     BadBase {
         /// The address that it begins at.
         base: Va,
@@ -116,27 +115,27 @@ impl fmt::Display for GeometryError {
 
 impl core::error::Error for GeometryError {}
 
-/// Sizes that go together, and what follows from them.
+/// Consistent sizes, and values derived from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     sizes: Sizes,
     base: Va,
 }
 
-/// A part of the first chunk that has a bitmap.
+/// A section of the first chunk that has a bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
     /// The address that the bitmap begins at.
     pub(crate) base: Va,
     pub(crate) pages: u32,
-    /// Bits before the part.
+    /// Bits before the section.
     pub(crate) hidden_before: u32,
-    /// Bits behind it.
+    /// Bits after it.
     pub(crate) hidden_after: u32,
 }
 
 impl Geometry {
-    /// No units: the geometry of a store that does not know its own yet.
+    /// No units: the geometry of a store before `init`.
     pub(crate) const NONE: Self = Self {
         sizes: Sizes { unit: 0, fixed: 0, reserved: 0, dynamic: 0, atom: 0, alloc: 0, units: 0 },
         base: Va::ZERO,
@@ -145,7 +144,7 @@ impl Geometry {
     /// Checks sizes; the first unit of the first chunk begins at `base`.
     ///
     /// # Errors
-    /// What does not go together.
+    /// The first inconsistency.
     pub fn new(sizes: Sizes, base: Va) -> Result<Self, GeometryError> {
         let page = PAGE_SIZE as u32;
         let parts = u64::from(sizes.fixed) + u64::from(sizes.reserved) + u64::from(sizes.dynamic);
@@ -155,7 +154,7 @@ impl Geometry {
         if parts > u64::from(sizes.unit) {
             return Err(GeometryError::TooLarge { parts, unit: sizes.unit });
         }
-        // What is lost to the multiple of 4 at the end of the static part comes out of the dynamic one.
+        // Bytes lost by rounding up the static section to a multiple of 4 are taken from the dynamic one.
         if sizes.dynamic < DYNAMIC_BYTES_MIN {
             return Err(GeometryError::SmallDynamic { dynamic: sizes.dynamic });
         }
@@ -175,7 +174,7 @@ impl Geometry {
         Ok(Self { sizes, base })
     }
 
-    /// Returns the sizes that it was made of.
+    /// Returns the sizes that it was created from.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
     }
@@ -185,19 +184,19 @@ impl Geometry {
         self.base
     }
 
-    /// Bytes of a unit.
+    /// Returns the bytes of a unit.
     #[inline]
     pub fn unit_bytes(&self) -> u32 {
         self.sizes.unit
     }
 
-    /// Pages of a unit.
+    /// Returns the pages of a unit.
     #[inline]
     pub fn unit_pages(&self) -> u32 {
         self.sizes.unit / PAGE_SIZE as u32
     }
 
-    /// Bits of a unit.
+    /// Returns the bits of a unit.
     #[inline]
     pub(crate) fn unit_bits(&self) -> u32 {
         self.sizes.unit / BIT_BYTES
@@ -214,25 +213,25 @@ impl Geometry {
         }
     }
 
-    /// Static bytes, up to a multiple of 4.
+    /// Returns the static bytes, rounded up to a multiple of 4.
     fn fixed(&self) -> u32 {
         self.sizes.fixed.next_multiple_of(BIT_BYTES)
     }
 
-    /// The reserved part, if there is one.
+    /// Returns the reserved section, if there is one.
     pub(crate) fn reserved(&self) -> Option<Part> {
         (self.sizes.reserved > 0).then(|| self.part(self.fixed(), self.sizes.reserved))
     }
 
-    /// The dynamic part of the first chunk.
+    /// Returns the dynamic section of the first chunk.
     pub(crate) fn dynamic(&self) -> Part {
         let bytes = self.sizes.dynamic - (self.fixed() - self.sizes.fixed);
-        // A part ends at a whole number of bits.
+        // A section ends at a whole number of bits.
         self.part(self.fixed() + self.sizes.reserved, bytes / BIT_BYTES * BIT_BYTES)
     }
 
-    /// Returns the binary logarithm of the grain, of which the beginnings of units of all chunks
-    /// are multiples: the lookup by address goes by it.
+    /// Returns the binary logarithm of the grain. The first units of all chunks begin at multiples of it, so the lookup
+    /// by address uses it.
     pub(crate) fn grain_shift(&self) -> u32 {
         self.sizes.unit.trailing_zeros().min(self.sizes.atom.trailing_zeros())
     }
@@ -242,13 +241,13 @@ impl Geometry {
     }
 }
 
-/// Which list is which.
+/// The numbers of the lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slots {
     unit: u32,
-    /// Chunks sidelined: tried before a wholly free one is touched.
+    /// Sidelined chunks: tried before a wholly free one is used.
     pub(crate) sidelined: u8,
-    /// Chunks wholly free.
+    /// Wholly free chunks.
     pub(crate) free: u8,
     /// Chunks about to be depopulated.
     pub(crate) to_depopulate: u8,
@@ -268,7 +267,8 @@ impl Slots {
         high.saturating_sub(3).max(1) as u8
     }
 
-    /// The list of chunks whose longest run has so many bytes; none: 0, the list of those that nothing fits.
+    /// Returns the list of chunks whose longest run has so many bytes; 0 for none, the list of chunks in which nothing
+    /// fits.
     #[inline]
     pub(crate) fn of(&self, bytes: u32) -> u8 {
         match bytes {
@@ -336,7 +336,7 @@ mod tests {
         let geometry =
             Geometry::new(Sizes { fixed: 5002, reserved: 20, ..sizes(256 << 10) }, Va::new(1 << 30)).unwrap();
         let reserved = geometry.reserved().unwrap();
-        // 5004 = 4096 + 908: 227 bits, then 5 of the part.
+        // 5004 = 4096 + 908: 227 bits, then 5 of the section.
         assert_eq!((reserved.hidden_before, reserved.pages, reserved.hidden_after), (227, 1, 1024 - 232));
         let dynamic = geometry.dynamic();
         assert_eq!(dynamic.base, Va::new((1 << 30) + 4096));

@@ -1,7 +1,7 @@
 //! Chunks of contiguous memory, whole: Linux's backend `percpu-km`, for machines that cannot map.
 //!
-//! A chunk is a block of as many bytes as its units have, rounded up to a power of two. It is
-//! populated when it is made and stays so, and there is one group.
+//! A chunk is a block of as many bytes as its units have, rounded up to a power of two. It is populated when it is
+//! created and remains so, and there is one group.
 //!
 //! # Source
 //! Linux `mm/percpu-km.c` (6.12).

@@ -1,22 +1,21 @@
 //! Per-CPU memory: an object has one offset, and a copy on each CPU.
 //!
-//! A chunk is a line of bytes, of which each CPU has a copy, its unit. The copies of a CPU lie at a
-//! distance that is the same for all chunks. So an [`Offset`] leads to the object of any CPU by one
-//! addition. [`PercpuSpace`] says which bytes belong to which object; pages and addresses come from
-//! a [`Backend`], page by page and only where something is. An offset is a number here, and never
-//! dereferenced.
+//! A chunk is a range of bytes, of which each CPU has a copy, its unit. The copies of a CPU are at a distance that is
+//! the same for all chunks. So one addition gives the address of any CPU's object from an [`Offset`]. [`PercpuSpace`]
+//! decides which bytes belong to which object. A [`Backend`] supplies addresses, and pages only where objects are. An
+//! offset is a number here, and never dereferenced.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`PercpuSpace`] | alloc, free, the balance in steps, counts; the lock order |
-//! | [`EarlyPercpu`] | a place for a space, for a static |
-//! | [`Request`], [`Offset`] | what is asked for, and given out |
+//! | [`EarlyPercpu`] | storage for a space, for a static |
+//! | [`Request`], [`Offset`] | a request, and its result |
 //! | [`config`] | the policies: Linux's and ours |
 //! | `class` | small objects from slabs, which are objects to the engine |
-//! | [`engine`] | what finds room in a chunk: [`scan`], Linux's hints, and [`run`], exact runs |
-//! | [`geometry`], [`plan`](plan::plan) | units, parts of the first chunk, groups of CPUs |
-//! | [`backend`], [`vm`], [`km`] | what supplies chunks and pages |
-//! | `store`, `chunk`, `table`, `rows`, `lookup` | chunks, the lists they stand in, records, from an address to its chunk |
+//! | [`engine`] | the search for room in a chunk: [`scan`], Linux's hints, and [`run`], exact runs |
+//! | [`geometry`], [`plan`](plan::plan) | units, sections of the first chunk, groups of CPUs |
+//! | [`backend`], [`vm`], [`km`] | the supply of chunks and pages |
+//! | `store`, `chunk`, `table`, `rows`, `lookup` | chunks, their lists, records, from an address to its chunk |
 
 #![no_std]
 #![forbid(unsafe_code)]

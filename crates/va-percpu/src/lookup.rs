@@ -1,10 +1,9 @@
-//! From an address to its chunk: a table of grains, hashed.
+//! The path from an address to its chunk: a hash table of grains.
 //!
 //! # Theory
-//! First units begin at multiples of a grain, a power of two, and are whole grains. So an address
-//! belongs to the chunk that has its grain. The table has a place for each grain of each chunk, at
-//! most half of them in use. A place in use is found from the one that its grain hashes to, going
-//! forward until an empty one.
+//! First units begin at multiples of a grain, a power of two, and are whole grains. So an address belongs to the chunk
+//! that has its grain. The table has a slot for each grain of each chunk, at most half of them in use. A search begins
+//! at the slot that the grain hashes to and goes forward until it finds the grain or an empty slot.
 //!
 //! # Invariants
 //! - **PL1 found**  the table holds the grains of all chunks and nothing else, each where a search finds it.
@@ -22,7 +21,7 @@ pub(crate) struct Place {
 const NO_CHUNK: u32 = u32::MAX;
 
 impl Record for Place {
-    // No address has this grain: so whoever finds a grain has found its chunk.
+    // No address has this grain, so a grain that is found has a chunk.
     const EMPTY: Self = Self { grain: u64::MAX, chunk: NO_CHUNK };
 }
 
@@ -38,20 +37,19 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    /// Nobody is known.
+    /// Creates an empty table.
     pub(crate) const fn new() -> Self {
         Self { places: Table::new(), size: 0, used: 0, shift: 63 }
     }
 
-    /// Returns the number of places that there must be before `more` grains can be added, if there
-    /// are too few.
+    /// Returns the number of slots that the table needs before `more` grains can be added, if it has too few.
     pub(crate) fn wanted(&self, more: u32) -> Option<usize> {
         let want = ((self.used + more) as usize * 2).next_power_of_two().max(16);
         (want > self.size).then_some(want)
     }
 
-    /// Moves into `places` and returns the old ones. A platform may allocate more than asked for: a power of two is
-    /// used.
+    /// Moves the grains into `places` and returns the old slots. A platform may allocate more than requested: a power
+    /// of two is used.
     pub(crate) fn move_to(&mut self, places: Table<Place>) -> Table<Place> {
         let old_size = self.size;
         self.size =
@@ -83,7 +81,7 @@ impl Lookup {
         (grain.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    /// Returns the place of `grain`, or the empty place where it would be.
+    /// Returns the slot of `grain`, or the empty slot where it would be.
     #[inline]
     fn end_of(&self, grain: u64) -> usize {
         let mask = self.size - 1;
@@ -94,13 +92,13 @@ impl Lookup {
         at
     }
 
-    /// The chunk of a grain.
+    /// Returns the chunk of a grain.
     #[inline]
     pub(crate) fn find(&self, grain: u64) -> Option<u32> {
         let mask = self.size.wrapping_sub(1);
         let mut at = self.home(grain) & mask;
         loop {
-            // There is none in an empty table.
+            // An empty table has none.
             let place = self.places.get(at)?;
             if place.grain == grain {
                 return Some(place.chunk);
@@ -121,7 +119,7 @@ impl Lookup {
         }
     }
 
-    /// Forgets grains.
+    /// Removes grains.
     pub(crate) fn remove(&mut self, first: u64, count: u32) {
         let mask = self.size - 1;
         for grain in first..first + u64::from(count) {
@@ -133,7 +131,7 @@ impl Lookup {
                 if self.place(at).chunk == NO_CHUNK {
                     break;
                 }
-                // What was put behind the hole because it was full moves into it.
+                // An entry that was put after the hole, because the hole was full, moves into it.
                 let home = self.home(self.place(at).grain) & mask;
                 if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
                     *self.place_mut(hole) = *self.place(at);
@@ -144,7 +142,7 @@ impl Lookup {
         }
     }
 
-    /// Grains known.
+    /// Returns the number of grains.
     pub(crate) fn used(&self) -> u32 {
         self.used
     }

@@ -1,12 +1,11 @@
-//! Which CPUs go together, and how many units an allocation of address space holds.
+//! Groups of CPUs, and the number of units in an allocation of address space.
 //!
 //! # Theory
-//! CPUs that are local to each other both ways form a group, whose units lie in one range of
-//! addresses (a memory node). Address space comes in multiples of an atom, which may hold several
-//! units; a group that does not fill its last atom wastes what is left. As many units as possible
-//! are put in one, as long as no more than a third of as many units as there are CPUs is wasted.
-//! Fewer are put in one only while that does not take more atoms. At least three quarters of the
-//! units are used then.
+//! CPUs that are local to each other in both directions form a group, whose units are in one range of addresses (a
+//! memory node). Address space is allocated in multiples of an atom, which may hold several units; a group that does
+//! not fill its last atom wastes the rest. As many units as possible are put in one, as long as the waste is at most a
+//! third of the number of CPUs. Fewer are put in one only while that does not take more atoms. At least three quarters
+//! of the units are used then.
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_build_alloc_info`).
@@ -15,14 +14,14 @@ use crate::geometry::{DYNAMIC_BYTES_MIN, GeometryError, Sizes, UNIT_BYTES_MAX, U
 use core::fmt;
 use va_base::PAGE_SIZE;
 
-/// The sizes that the first chunk must hold, and the step in which address space comes. Bytes.
+/// The sizes that the first chunk must hold, and the unit of allocation for address space, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
     /// Static data.
     pub fixed: u32,
-    /// The reserved part, a multiple of 4.
+    /// The reserved section, a multiple of 4.
     pub reserved: u32,
-    /// The least that is dynamic; what is left of the last page is added.
+    /// The least dynamic bytes; the rest of the last page is added.
     pub dynamic: u32,
     /// A power of two of at least a page.
     pub atom: u32,
@@ -32,13 +31,13 @@ pub struct Wish {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The sizes do not go together.
+    /// The sizes are inconsistent.
     Geometry(GeometryError),
-    /// There are no CPUs, or the places for groups and units are not one for each.
+    /// There are no CPUs, or the slices for groups and units do not have one entry for each.
     BadCpus {
-        /// Places for groups.
+        /// Entries for groups.
         groups: usize,
-        /// Places for units.
+        /// Entries for units.
         units: usize,
     },
 }
@@ -56,10 +55,10 @@ impl fmt::Display for PlanError {
 
 impl core::error::Error for PlanError {}
 
-/// The sizes of units and parts, and the number of groups.
+/// The sizes of units and sections, and the number of groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Sizes; the units are those of all groups, with those that pad them.
+    /// Sizes; the units are those of all groups, including padding.
     pub sizes: Sizes,
     /// Groups.
     pub groups: u32,
@@ -67,13 +66,13 @@ pub struct Plan {
     pub units_per_alloc: u32,
 }
 
-/// Says for each CPU in which group it is and which unit it has, both counted from 0; CPUs are as many as places.
+/// Assigns each CPU a group and a unit, both counted from 0. There are as many CPUs as entries of the slices.
 ///
-/// Groups lie one behind the other here: group `g` begins with the lowest unit of its CPUs and holds its CPUs in
-/// ascending order, padded to whole allocations. `local` tells whether one CPU is as near to another as to itself.
+/// Groups are adjacent here: group `g` begins with the lowest unit of its CPUs and holds its CPUs in ascending order,
+/// padded to whole allocations. `local` returns whether one CPU is as near to another as to itself.
 ///
 /// # Errors
-/// [`PlanError`]; what the places hold is unspecified then.
+/// [`PlanError`]; the values of the slices are unspecified then.
 /// Cost: CPUs squared.
 pub fn plan(
     wish: &Wish,
@@ -131,7 +130,7 @@ pub fn plan(
     Ok(Plan { sizes, groups: count, units_per_alloc: best })
 }
 
-/// Puts CPUs into groups, each with the lowest that it is local to; how many there are.
+/// Puts CPUs into groups, each with the lowest CPU that it is local to; returns the number of groups.
 fn group_cpus(local: impl Fn(u32, u32) -> bool, groups: &mut [u32]) -> u32 {
     const NONE: u32 = u32::MAX;
     groups.fill(NONE);

@@ -1,4 +1,4 @@
-//! Requests, and the offsets that they get.
+//! Requests, and their results.
 
 use crate::bitmap::BIT_BYTES;
 use crate::engine::Want;
@@ -11,19 +11,18 @@ use va_base::{PAGE_SIZE, Va};
 /// The result of one allocation: the distance of an object from the beginning of the first chunk,
 /// the same on every CPU.
 ///
-/// The object of a CPU lies at the beginning of its unit of the first chunk, plus this; the sum may
-/// wrap, since other chunks may lie below. Holding one says that no other caller has the bytes, and
-/// that their pages are populated.
+/// The object of a CPU is at the beginning of its unit of the first chunk, plus this. The sum may wrap, since other
+/// chunks may be lower. While a caller holds one, no other caller has the bytes, and their pages are populated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Offset(u64);
 
 impl Offset {
-    /// From a number.
+    /// Creates an offset from a number.
     pub const fn new(offset: u64) -> Self {
         Self(offset)
     }
 
-    /// The number, in bytes.
+    /// Returns the number, in bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -33,7 +32,7 @@ impl Offset {
         Va::new(unit.get().wrapping_add(self.0))
     }
 
-    /// The offset of what is at `at`, from the beginning of the first chunk.
+    /// Returns the offset of the object at `at`, from the beginning of the first chunk.
     pub(crate) const fn between(first: Va, at: u64) -> Self {
         Self(at.wrapping_sub(first.get()))
     }
@@ -45,17 +44,17 @@ impl fmt::Display for Offset {
     }
 }
 
-/// The part of the space to look in.
+/// The section of the space to search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Place {
-    /// The dynamic part of the first chunk, and all others.
+    /// The dynamic section of the first chunk, and all other chunks.
     #[default]
     Anywhere,
-    /// The reserved part, if there is one.
+    /// The reserved section, if there is one.
     Reserved,
 }
 
-/// A request: a size, an alignment, and what the caller can wait for.
+/// A request: a size, an alignment, and whether the caller can wait.
 ///
 /// ```
 /// use va_percpu::{Context, Request};
@@ -70,24 +69,24 @@ pub struct Request {
 }
 
 impl Request {
-    /// `size` bytes at a multiple of `align`, which may be less than 4.
+    /// Creates a request for `size` bytes at a multiple of `align`, which may be less than 4.
     pub const fn new(size: usize, align: usize) -> Self {
         Self { size, align, context: Context::Sleeping, place: Place::Anywhere }
     }
 
-    /// Says what the caller can wait for.
+    /// Sets whether the caller can wait.
     pub const fn context(mut self, context: Context) -> Self {
         self.context = context;
         self
     }
 
-    /// Says where to look.
+    /// Sets the section to search.
     pub const fn place(mut self, place: Place) -> Self {
         self.place = place;
         self
     }
 
-    /// Size and alignment, in bytes.
+    /// Returns size and alignment, in bytes.
     pub const fn parts(&self) -> (usize, usize) {
         (self.size, self.align)
     }
@@ -97,14 +96,14 @@ impl Request {
         matches!(self.context, Context::Sleeping)
     }
 
-    /// In bits. Linux looks at the size once it is whole words, and so it is here: 32 KiB less a byte is legal.
+    /// Returns the request in bits. As in Linux, the limit applies to whole words: 32 KiB minus a byte is legal.
     #[inline]
     pub(crate) fn want(&self) -> Result<Want, AllocError> {
         let Self { size: bytes, align, .. } = *self;
         if bytes == 0 || bytes > UNIT_BYTES_MIN as usize {
             return Err(AllocError::BadSize { bytes });
         }
-        // An alignment of 0 asks for nothing.
+        // An alignment of 0 means none.
         let aligned = align.max(BIT_BYTES as usize);
         if !aligned.is_power_of_two() || aligned > PAGE_SIZE as usize {
             return Err(AllocError::BadAlign { align });

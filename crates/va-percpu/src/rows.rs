@@ -1,11 +1,10 @@
-//! Rows of records, all of one length, each in a piece of its own that never moves.
+//! Rows of records, all of one length, each in an allocation of its own that never moves.
 //!
 //! # Theory
-//! Every chunk needs the same: words of bitmap, a row for its engine, one for slabs. Row `r` of
-//! each kind belongs to chunk `r`. A row is allocated when a chunk first uses it, as Linux
-//! allocates the bitmaps of a chunk. Rows of chunks destroyed are used again, and all are freed
-//! when the space is dropped. A [`Table`] finds them. No row of a unit of 32 KiB is longer than a
-//! page of 4 KiB; those of longer units need longer pieces.
+//! Every chunk needs the same rows: words of bitmap, a row for its engine, one for slabs. Row `r` of each kind belongs
+//! to chunk `r`. A row is allocated when a chunk first uses it, as Linux allocates the bitmaps of a chunk. Rows of
+//! destroyed chunks are used again, and all are freed when the space is dropped. A [`Table`] finds them. No row of a
+//! unit of 32 KiB is longer than a page of 4 KiB; those of longer units need longer allocations.
 //!
 //! # Invariants
 //! - **PW1 rows-held**  every row that may be in use has its memory.
@@ -27,7 +26,7 @@ impl<T: Record> Record for Row<T> {
     const EMPTY: Self = Self(nothing());
 }
 
-/// A slice of no records, as a constant may hold it.
+/// Returns an empty slice, in a form that a constant may use.
 const fn nothing<'a, T>() -> &'a mut [T] {
     &mut []
 }
@@ -38,7 +37,7 @@ impl<T: Record> Row<T> {
         alloc_exact(platform, len as usize).map(Self)
     }
 
-    /// Tells whether there is memory.
+    /// Returns whether there is memory.
     pub(crate) fn is_some(&self) -> bool {
         !self.0.is_empty()
     }
@@ -64,23 +63,23 @@ impl<T: Record> Rows<T> {
         Self { len: if len == 0 { 1 } else { len }, rows: Table::new() }
     }
 
-    /// Returns the records of a row.
+    /// Returns the number of records of a row.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Tells whether a row has memory.
+    /// Returns whether a row has memory.
     #[inline]
     pub(crate) fn holds(&self, row: u32) -> bool {
         self.rows.get(row as usize).is_some_and(Row::is_some)
     }
 
-    /// Uses memory for a row, and returns what the row had.
+    /// Uses memory for a row, and returns the row's previous memory.
     pub(crate) fn put(&mut self, row: u32, memory: Row<T>) -> Row<T> {
         core::mem::replace(self.rows.one_mut(row), memory)
     }
 
-    /// Moves the places of rows into a longer table, and returns the one that is empty now.
+    /// Moves the rows into a longer table, and returns the old, now empty one.
     pub(crate) fn move_to(&mut self, rows: Table<Row<T>>) -> Table<Row<T>> {
         self.rows.move_to(rows)
     }
@@ -91,7 +90,7 @@ impl<T: Record> Rows<T> {
         &self.rows.one(row).0[..self.len as usize]
     }
 
-    /// Returns a row, to change it.
+    /// Returns a row mutably.
     #[inline]
     pub(crate) fn row_mut(&mut self, row: u32) -> &mut [T] {
         let len = self.len as usize;
@@ -104,7 +103,7 @@ impl<T: Record> Rows<T> {
         &self.rows.one(row).0[nth as usize]
     }
 
-    /// Returns a record of a row, to change it.
+    /// Returns a record of a row mutably.
     #[inline(always)]
     pub(crate) fn at_mut(&mut self, row: u32, nth: u32) -> &mut T {
         &mut self.rows.one_mut(row).0[nth as usize]
@@ -118,7 +117,7 @@ impl<T: Record> Rows<T> {
         self.rows.free(platform);
     }
 
-    /// Checks that there is a place for so many rows.
+    /// Checks that there is an entry for so many rows.
     pub(crate) fn validate_places(&self, rows: u32) -> Result<(), InvariantViolation> {
         self.rows.validate(rows)
     }

@@ -1,19 +1,18 @@
-//! One record a row, in one piece where the platform has such a piece, and in pages otherwise.
+//! A table of one record a row, contiguous where the platform has such memory, and in pages otherwise.
 //!
 //! # Theory
-//! For records that are small and read by every call: a row of one piece is found with one
-//! comparison and one addition. A table that is too short is replaced by one of twice the rows,
-//! whose memory is allocated with no lock held. The records move under the lock, which costs less
-//! than one more chunk. Each replacement asks for one piece first, so a table that went into pages
-//! in a shortage is one piece again afterwards. In pages, [`PagedArray`] finds a row, in about
-//! thirty instructions.
+//! For records that are small and read by every call: a row of contiguous memory is found with one comparison and one
+//! addition. A table that is too short is replaced by one of twice the rows, whose memory is allocated with no lock
+//! held. The records move under the lock, which costs less than one more chunk. Each replacement requests contiguous
+//! memory first, so a table that went into pages in a shortage is contiguous again afterwards. In pages, [`PagedArray`]
+//! finds a row, in about thirty instructions.
 //!
 //! # Invariants
 //! - **PT1 table-holds**  there is a record for each row that may be in use.
 
 use va_base::{InvariantViolation, PagedArray, Platform, Record, Va, alloc_exact};
 
-/// An array of pages as a record, since it is too long to lie in each table.
+/// An array of pages as a record, since it is too large for a field of each table.
 struct Pages<T: Record>(PagedArray<T>);
 
 impl<T: Record> Clone for Pages<T> {
@@ -30,7 +29,7 @@ impl<T: Record> Record for Pages<T> {
 /// A record for each row.
 pub(crate) struct Table<T: Record> {
     flat: &'static mut [T],
-    /// One, if the platform had no piece that is long enough.
+    /// One array, if the platform had no contiguous memory long enough.
     pages: &'static mut [Pages<T>],
 }
 
@@ -40,7 +39,7 @@ impl<T: Record> Table<T> {
         Self { flat: &mut [], pages: &mut [] }
     }
 
-    /// Returns how many rows there are.
+    /// Returns the number of rows.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         if self.flat.is_empty() {
@@ -69,7 +68,7 @@ impl<T: Record> Table<T> {
         }
     }
 
-    /// Returns a row, to change it.
+    /// Returns a row mutably.
     #[inline(always)]
     pub(crate) fn one_mut(&mut self, row: u32) -> &mut T {
         let row = row as usize;
@@ -90,7 +89,7 @@ impl<T: Record> Table<T> {
     fn in_pages_mut(&mut self, row: usize) -> &mut T {
         match self.pages.first_mut().and_then(|pages| pages.0.get_mut(row as u32)) {
             Some(record) => record,
-            // Outside of both: an index past the end stops loudly.
+            // Outside of both: an index past the end panics.
             None => &mut self.flat[row],
         }
     }
@@ -116,7 +115,7 @@ impl<T: Record> Table<T> {
         Some(table)
     }
 
-    /// Moves the records into `new`, which is at least as long, and returns the table that is empty now.
+    /// Moves the records into `new`, which is at least as long, and returns the old, now empty table.
     pub(crate) fn move_to(&mut self, new: Self) -> Self {
         let mut old = core::mem::replace(self, new);
         for row in 0..old.len().min(self.len()) as u32 {
@@ -155,7 +154,7 @@ mod tests {
     fn pt1_rows_keep_what_they_hold_when_the_table_grows() {
         let heap = Heap::default();
         let mut table: Table<Word> = Table::new();
-        // From one piece to pages, to more of them, and to one piece again.
+        // From contiguous memory to pages, to more of them, and to contiguous memory again.
         for (rows, bytes) in [(2u32, 1u64 << 20), (512, 4096), (2000, 4096), (8000, 4096), (8193, 1 << 20)] {
             heap.limit(bytes);
             let before = table.len() as u32;

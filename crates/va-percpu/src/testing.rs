@@ -4,11 +4,11 @@ use std::vec::Vec;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Platform, Record};
 
-/// Memory from the heap; counts slabs that are out.
+/// Memory from the heap; counts allocated slabs.
 #[derive(Debug)]
 pub(crate) struct Heap {
     left: AtomicU64,
-    /// Bytes of the longest piece that there is.
+    /// Bytes of the longest allocation.
     limit: AtomicU64,
     allocated: AtomicU64,
 }

@@ -1,8 +1,8 @@
 //! Chunks in address space, populated page by page: Linux's backend `percpu-vm`.
 //!
-//! A chunk is one area for each group of CPUs, at distances that are the same for all chunks. So a
-//! CPU's unit lies as far from the chunk's beginning as in the first one. [`VmapSpace`] says where;
-//! a [`Mapper`] puts pages there.
+//! A chunk is one area for each group of CPUs, at distances that are the same for all chunks. So a CPU's unit is as far
+//! from the chunk's beginning as in the first one. A [`VmapSpace`] allocates the addresses; a [`Mapper`] maps pages
+//! there.
 //!
 //! # Source
 //! Linux `mm/percpu-vm.c` (6.12: `pcpu_populate_chunk`, `pcpu_create_chunk`).
@@ -15,18 +15,18 @@ use va_space::VmapSpace;
 use va_space::config::Config;
 use va_tree::Congruent;
 
-/// Puts pages of memory at addresses.
+/// Maps pages of memory at addresses.
 pub trait Mapper {
-    /// Lends pages near a CPU and maps them, all or none.
+    /// Allocates pages near a CPU and maps them, all or none.
     ///
     /// # Errors
     /// [`BackendError`], and nothing has changed.
     fn map(&self, cpu: u32, range: VaRange) -> Result<(), BackendError>;
 
-    /// Unmaps pages that were mapped and takes them back. CPUs may still translate them until [`flush`](Self::flush).
+    /// Unmaps and frees pages that were mapped. CPUs may still translate them until [`flush`](Self::flush).
     fn unmap(&self, cpu: u32, range: VaRange);
 
-    /// Makes every CPU forget its translations of a range.
+    /// Flushes the translations of a range on every CPU.
     fn flush(&self, range: VaRange);
 }
 
@@ -35,7 +35,7 @@ pub trait Mapper {
 pub struct Groups<'a> {
     /// Each group's distance from the first, and its size: ascending, in bytes, multiples of the atom.
     pub areas: &'a [(u64, u64)],
-    /// For each possible CPU, where its unit lies from the beginning of the first group, in bytes.
+    /// For each possible CPU, the distance of its unit from the beginning of the first group, in bytes.
     pub units: &'a [u64],
 }
 
@@ -48,7 +48,7 @@ pub struct VmChunks<'a, P: Machine + Clone, C: Config, M> {
 }
 
 impl<'a, P: Machine + Clone, C: Config, M: Mapper> VmChunks<'a, P, C, M> {
-    /// Takes chunks from `space`, at multiples of `atom`.
+    /// Creates a backend that allocates chunks from `space`, at multiples of `atom`.
     ///
     /// # Errors
     /// The groups are not in order, or not multiples of the atom.
@@ -84,7 +84,7 @@ impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M>
     fn destroy(&self, _geometry: &Geometry, base: Va) {
         for &(offset, _) in self.areas.areas() {
             let freed = self.space.free_at(Va::new(base.get() + offset));
-            // Nobody else was given it; were it not so, its addresses would stay out of use.
+            // The areas are this chunk's; if one is not, its addresses stay out of use.
             debug_assert!(freed.is_ok(), "giving back a chunk at {base}: {freed:?}");
         }
     }
@@ -96,7 +96,7 @@ impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M>
                     self.mapper.unmap(done as u32, self.of_unit(base, done, &pages));
                 }
                 if cpu > 0 {
-                    // They may be mapped again before the chunk goes.
+                    // They may be mapped again before the chunk is destroyed.
                     self.flush(geometry, base, pages);
                 }
                 return Err(BackendError);

@@ -1,4 +1,4 @@
-//! Per-CPU memory whose records must lie in pages, and units of as many CPUs as a kernel can have.
+//! Per-CPU memory whose records must be in pages, and units of as many CPUs as a kernel can have.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -21,7 +21,7 @@ const SIZES: Sizes = Sizes {
 };
 const BASE: Va = Va::new(1 << 36);
 
-/// Has pieces of at most `limit` bytes, and counts the bytes out.
+/// Memory in allocations of at most `limit` bytes; counts the bytes allocated.
 struct Buddy {
     limit: AtomicUsize,
     longest: AtomicUsize,
@@ -62,7 +62,7 @@ fn space<C: Config>(sizes: Sizes, limit: usize) -> (Space<C>, &'static Buddy) {
     (PercpuSpace::new(geometry, machine, SimChunks::default()).unwrap(), &machine.watcher)
 }
 
-/// Frees everything, and expects that all memory comes back.
+/// Frees everything, and expects that all memory is returned.
 fn end<C: Config>(space: Space<C>, offsets: Vec<Offset>, buddy: &Buddy) {
     offsets.into_iter().for_each(|offset| space.free(offset).unwrap());
     space.balance();
@@ -71,14 +71,14 @@ fn end<C: Config>(space: Space<C>, offsets: Vec<Offset>, buddy: &Buddy) {
     assert_eq!(buddy.out.load(Ordering::Relaxed), 0);
 }
 
-/// A million objects of 32 bytes, 1,024 a chunk, where no piece is longer than a page.
+/// A million objects of 32 bytes, 1,024 a chunk, where no allocation is longer than a page.
 fn million<C: Config>() {
     let (space, buddy) = space::<C>(SIZES, 4096);
     let request = Request::new(32, 4);
     let mut offsets: Vec<_> = (0..1_000_000).map(|_| space.alloc(&request).unwrap()).collect();
     assert!(space.stats().chunks > 970, "{:?}", space.stats());
     assert!(buddy.longest.load(Ordering::Relaxed) <= 4096);
-    // Each has its own place.
+    // Each has its own address.
     offsets.sort_unstable();
     assert!(offsets.windows(2).all(|two| two[0] != two[1]));
     end(space, offsets, buddy);
@@ -121,7 +121,7 @@ fn shortage<C: Config>() {
         buddy.limit(usize::MAX);
         assert_eq!(more(300), (300, None));
     }
-    // The next tables are one piece each again.
+    // The next tables are contiguous again.
     assert_eq!(more(600), (600, None));
     assert!(buddy.longest.load(Ordering::Relaxed) > 4096);
     end(space, offsets, buddy);

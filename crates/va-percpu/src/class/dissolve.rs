@@ -1,33 +1,31 @@
-//! Room that slabs hold unused is bounded: sparse slabs become objects of the engine, and holes are filled before slabs
-//! are made.
+//! A bound on the bytes that slabs hold unused: sparse slabs become objects of the engine, and holes are filled before
+//! slabs are created.
 //!
 //! # Theory
-//! A slab with one slot in use keeps 63 from all other classes and from what is larger. To the
-//! engine a slab is an object. Each of its slots may be one too: a mark where each slot in use
-//! begins, and clear bits where the others are.
+//! A slab with one slot in use withholds 63 from all other classes and from larger objects. To the engine a slab is an
+//! object. Each of its slots may become one too: a mark where each slot in use begins, and clear bits for the others.
 //!
 //! ```text
 //!   slab of 8 slots    M U U U U U U U U U U U U U U U       one mark; slots 1 and 4 are in use
 //!   dissolved          . . M U . . . . M U . . . . . .       two marks, three runs of zeros
 //! ```
 //!
-//! Two sums say whether there is a need: bytes of slots not in use, and bytes of holes, which are free and in no wholly
+//! Two sums decide whether this is needed: bytes of unused slots, and bytes of holes, which are free and in no wholly
 //! free page. Each is *much* if it is more than 1 in [`SHARE`] of the bytes of all chunks, and more than [`LITTLE`].
-//! Before a slab is made, and before a chunk is:
+//! Before a slab is created, and before a chunk is:
 //!
-//! - if much is in slots not in use, sparse slabs are dissolved;
-//! - if much is in holes, no slab is made, and the object comes from the engine, the lowest hole first. If it finds no
-//!   hole, so will others of its size, and slabs are made again: one, then three, then seven, until an object finds a
-//!   hole.
+//! - if much is in unused slots, sparse slabs are dissolved;
+//! - if much is in holes, no slab is created, and the engine allocates the object, the lowest hole first. If it finds
+//!   no hole, other objects of that size will find none either, and slabs are created again: one, then three, then
+//!   seven, until an object finds a hole.
 //!
-//! A hand goes round over the granules of all chunks. It dissolves slabs that are at least as free
-//! as the average slab, and whose runs of free slots are on average as long as what is asked for.
-//! Elsewhere it would gain holes that fit nothing. A search that finds none is not repeated for as
-//! many slabs that are made, up to 63.
+//! A cursor moves round over the granules of all chunks. It dissolves slabs that are at least as free as the average
+//! slab, and whose runs of free slots are on average as long as the request. Other slabs would yield holes that fit
+//! nothing. After a search that finds none, up to 63 slabs are created before the next search.
 //!
 //! # Cost
-//! A call looks at no more than [`GRANULES_MOST`] granules and dissolves no more than [`SLABS_MOST`] slabs, each up to
-//! 32 changes of a page. For a chunk that is made, at most [`CHUNKS_MOST`] others are looked through.
+//! A call reads no more than [`GRANULES_MOST`] granules and dissolves no more than [`SLABS_MOST`] slabs, each up to 32
+//! changes of a page. Before a chunk is created, at most [`CHUNKS_MOST`] others are searched.
 //!
 //! # Source
 //! None in Linux, whose per-CPU memory has no slabs; docs/decisions/0024-slabs-that-dissolve.md has the figures.
@@ -38,17 +36,17 @@ use crate::engine::Want;
 use crate::geometry::UNIT_BYTES_MIN;
 use crate::store::{Store, Taken};
 
-/// One byte of so many is not much.
+/// A sum is not much up to one byte in so many.
 const SHARE: u64 = 16;
-/// Nor are so many bytes: a slab of each class, nearly.
+/// Nor is a sum of up to so many bytes: nearly a slab of each class.
 const LITTLE: u64 = UNIT_BYTES_MIN as u64;
-/// Chunks that are looked through for each one that would be made.
+/// Chunks that are searched before one is created.
 const CHUNKS_MOST: u32 = 8;
-/// Granules that one call looks at.
+/// Granules that one call reads.
 const GRANULES_MOST: u32 = 1024;
 /// Slabs that one call dissolves.
 const SLABS_MOST: u32 = 8;
-/// Slabs at most that are made without a look at what there is.
+/// Most slabs that are created without a search for sparse ones.
 const UNSEEN_MOST: u8 = 63;
 
 /// The outcome of one call.
@@ -56,9 +54,9 @@ const UNSEEN_MOST: u8 = 63;
 pub(crate) enum Dissolved {
     /// Slabs were dissolved: there may be room.
     Some,
-    /// None was, and there is more to look at.
+    /// No slab was dissolved, and more granules can be read.
     Searching,
-    /// Little is in slots not in use, or enough was looked at.
+    /// Few bytes are in unused slots, or enough granules were read.
     Nothing,
 }
 
@@ -67,7 +65,7 @@ impl<C: Config> Store<C> {
         bytes > LITTLE && bytes * SHARE > self.bytes()
     }
 
-    /// Returns true if a slab of a class should be made, since none has room; otherwise the engine allocates the
+    /// Returns true if a slab of a class should be created, since none has room; otherwise the engine allocates the
     /// object.
     pub(crate) fn wants_slab(&mut self, class: Class, want: Want) -> bool {
         if self.is_much(self.classes.unused_bytes()) {
@@ -87,14 +85,14 @@ impl<C: Config> Store<C> {
         unseen
     }
 
-    /// Notes whether an object that could have come from a slab found a hole.
+    /// Records whether an object that could have come from a slab found a hole.
     pub(crate) fn note_single(&mut self, class: Class, taken: Taken) {
         let room = &mut self.classes.room[class.at()];
         (room.slabs, room.first) = if taken.broke { longer(room.first) } else { (0, 0) };
     }
 
-    /// Dissolves sparse slabs, if much is in slots not in use. `looked` counts granules looked at for one request, from
-    /// 0 on.
+    /// Dissolves sparse slabs, if much is in unused slots. `looked` counts the granules read for one request, from 0
+    /// on.
     pub(crate) fn dissolve(&mut self, want: Want, looked: &mut u32) -> Dissolved {
         let (free, all) = (self.classes.unused_bytes(), self.classes.bytes());
         let granules = 1 << self.classes.shift;
@@ -114,7 +112,7 @@ impl<C: Config> Store<C> {
                         self.dissolve_slab(Class(of.class.into()), row, granule, of.free);
                         count += 1;
                     }
-                    // The hand may have stopped inside a slab that was not there before.
+                    // The cursor may have stopped inside a slab that was created later.
                     u32::from(of.class - of.back)
                 }
             };
@@ -125,7 +123,7 @@ impl<C: Config> Store<C> {
         if count > 0 { Dissolved::Some } else { Dissolved::Searching }
     }
 
-    /// A granule. `None` if there is none of that number, or no slab was ever made in the chunk.
+    /// Returns a granule. `None` if there is none of that number, or no slab was ever created in the chunk.
     fn slab_at(&self, row: u32, granule: u32) -> Option<Slab> {
         let chunk = self.chunk(row);
         (chunk.is_in_use() && chunk.sliced && granule < self.classes.granules())
@@ -142,7 +140,7 @@ impl<C: Config> Store<C> {
 
 #[cfg(all(test, not(loom)))]
 impl<C: Config> Store<C> {
-    /// The chunk and the first granule of a slab of a class that has no free slot.
+    /// Returns the chunk and the first granule of a slab of a class that has no free slot.
     pub(crate) fn full_slab(&self, class: u8) -> (u32, u32) {
         let rows = self.rows().filter(|&row| self.chunk(row).sliced);
         let mut all = rows.flat_map(|row| (0..self.classes.granules()).map(move |granule| (row, granule)));
@@ -154,14 +152,14 @@ impl<C: Config> Store<C> {
     }
 }
 
-/// One more than twice as many as before.
+/// Returns one more than twice as many as before.
 fn longer(first: u8) -> (u8, u8) {
     let more = (first * 2 + 1).min(UNSEEN_MOST);
     (more, more)
 }
 
 impl Slab {
-    /// At least so many slots are free, not all, and their runs are on average as long as what is asked for.
+    /// Returns whether at least so many slots are free, not all, and their runs are on average as long as the request.
     fn is_sparse(&self, least: u32, want: Want) -> bool {
         let (slots, runs) = (self.free.count_ones(), (self.free & !(self.free << 1)).count_ones());
         self.free != ALL_FREE && slots >= least && slots * u32::from(self.class) >= runs * want.bits

@@ -1,36 +1,34 @@
-//! Small objects from slabs: sixty-four slots of one size, one word that tells which are free.
+//! Small objects from slabs: sixty-four slots of one size, and one word with a bit for each free slot.
 //!
 //! # Theory
-//! Most objects of programs are counters of 4 to 64 bytes. To the engine below a slab is one
-//! object. Inside it nothing has to be found: the lowest bit of a word is the slot to allocate. To
-//! free a slot is to set a bit, if it was not set.
+//! Most objects of programs are counters of 4 to 64 bytes. To the engine below a slab is one object. Inside it no
+//! search is needed: the lowest bit of a word is the slot to allocate. To free a slot is to set a bit, if it was not
+//! set.
 //!
 //! ```text
 //!   chunk     |..object..|== slab, 64 slots of 24 bytes ==|== slab, 64 of 8 ==|.......|      a slab of w words has w granules
-//!   granules  |  -    -  | 6/0   6/1   6/2  6/3  6/4  6/5 |  2/0   2/1        |  -    |      class / how far from its first
+//!   granules  |  -    -  | 6/0   6/1   6/2  6/3  6/4  6/5 |  2/0   2/1        |  -    |      class / distance to its first
 //! ```
 //!
-//! A granule is 64 words of 4 bytes, so a slab of class `w` (slots of `w` words) is `w` granules,
-//! aligned to one. From the address of a slot its granule, and from that the slab, are one look
-//! away. Slabs with room stand in a list of their class, the one with the latest free at the front.
-//! A slab of which no slot is in use goes back to the engine, unless it is the only one of its
-//! class with room. Otherwise a pair of calls in a loop would make and unmake it. The balance frees
+//! A granule is 64 words of 4 bytes, so a slab of class `w` (slots of `w` words) is `w` granules, aligned to one. The
+//! address of a slot gives its granule, and the granule's record gives the slab. Slabs with room are in a list of their
+//! class, the one with the latest free at the front. A slab without a slot in use is freed to the engine, unless it is
+//! the only one of its class with room. Otherwise a pair of calls in a loop would create and free it. The balance frees
 //! those too.
 //!
-//! Where no slab fits any more, objects come from the engine one by one. So the cache makes no
-//! chunk that would not be made without it but for what lies in slabs unused. What lies there is
-//! bounded: before a chunk is made, sparse slabs are dissolved (`dissolve`) while more than an
-//! eighth of all bytes is in unused slots.
+//! Where no slab fits any more, the engine allocates objects one by one. So the cache causes no additional chunk except
+//! for the bytes unused in slabs. Those are bounded: before a chunk is created, sparse slabs are dissolved (`dissolve`)
+//! while more than an eighth of all bytes is in unused slots.
 //!
 //! # Invariants
-//! - **CC1 slab-known**  the granules of a slab name its class and how far they are from its first.
-//!   Each slab is a live object of the store, and no other granule names a class.
+//! - **CC1 slab-known**  the granules of a slab name its class and their distance from its first. Each slab is a live
+//!   object of the store, and no other granule names a class.
 //! - **CC2 in-list**     the list of a class holds its slabs with room and nothing else.
-//! - **CC3 idle**        a slab without a slot in use is the one that its class keeps; each chunk counts its own.
-//! - **CC4 counted**     objects that live are those of the chunks, less the slabs, with the slots in use.
+//! - **CC3 idle**        a slab without a slot in use is the one that its class caches; each chunk counts its own.
+//! - **CC4 counted**     the live objects are those of the chunks, minus the slabs, plus the slots in use.
 //!
 //! # Locking
-//! None here: the lock `chunks` guards it.
+//! None here: the lock `chunks` guards the cache.
 //!
 //! # Cost
 //! O(1) for 63 of 64 requests and most frees; 24 bytes for each granule of 256 bytes.
@@ -53,14 +51,14 @@ use va_base::{InvariantViolation, Platform, Record};
 pub(crate) const SLOTS: u32 = u64::BITS;
 /// Bytes of a granule.
 pub(crate) const GRANULE_BYTES: u32 = SLOTS * BIT_BYTES;
-/// The largest class that there can be, in words.
+/// The largest possible class, in words.
 pub(crate) const CLASS_WORDS_MAX: u32 = 16;
 /// Rows by class, as many as make the remainder of a class a mask.
 const CLASSES: usize = (CLASS_WORDS_MAX as usize + 1).next_power_of_two();
 /// No slot is in use.
 const ALL_FREE: u64 = u64::MAX;
 
-/// By what a number of words below a slab's is multiplied, and then shifted by 16, instead of being divided by a class.
+/// Factors that replace a division of a number of words below a slab's: multiply, then shift by 16.
 const RECIPROCALS: [u32; CLASSES] = {
     let mut of = [0; CLASSES];
     let mut class = 1;
@@ -76,8 +74,8 @@ const RECIPROCALS: [u32; CLASSES] = {
 pub(crate) struct Class(u32);
 
 impl Class {
-    /// Returns the class whose slots hold what is asked for, if there is one up to `max` words.
-    /// Slabs are aligned to a granule, so a slot is aligned to what its size is a multiple of.
+    /// Returns the class whose slots fit the request, if there is one up to `max` words. Slabs are aligned to a
+    /// granule, so a slot is aligned to any power of two that divides its size.
     #[inline(always)]
     pub(crate) fn of(want: Want, max: u32) -> Option<Self> {
         let words = want.bits.wrapping_add(want.align - 1) & !(want.align - 1);
@@ -95,8 +93,8 @@ impl Class {
     }
 }
 
-/// The record of a granule. The first of a slab has all of it, the others have the class and the
-/// distance to the first.
+/// The record of a granule. That of a slab's first granule has all fields, the others have the class and the distance
+/// to the first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slab {
     /// 1 for each free slot.
@@ -113,8 +111,8 @@ impl Record for Slab {
     const EMPTY: Self = Self { free: 0, next: NIL, prev: NIL, class: 0, back: 0 };
 }
 
-/// The slabs of a class that may be made although there are many holes. Each time that an object of
-/// the class finds no hole, they are one more than twice as many as before.
+/// The slabs of a class that may be created although there are many holes. Each time that an object of the class finds
+/// no hole, their number becomes one more than twice the previous one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Room {
     slabs: u8,
@@ -129,16 +127,16 @@ pub(crate) struct ClassCache {
     shift: u32,
     /// The first slab with room of each class.
     first: [u32; CLASSES],
-    /// The slab of each class of which no slot is in use.
+    /// The slab of each class without a slot in use.
     idle: [u32; CLASSES],
     /// Slabs of each class, and slots of them in use.
     slabs: [u64; CLASSES],
     used: [u64; CLASSES],
-    /// The slabs of each class that may be made although there are many holes.
+    /// The slabs of each class that may be created although there are many holes.
     room: [Room; CLASSES],
-    /// Slabs that are made before sparse ones are looked for again, and how many that were at first.
+    /// Slabs that are created before the next search for sparse ones, and the initial value of this count.
     pause: (u8, u8),
-    /// The granule from which the next search for sparse slabs goes on: row and granule, as in the number of a slab.
+    /// The granule from which the next search for sparse slabs continues: row and granule, as in the number of a slab.
     cursor: u32,
 }
 
@@ -163,27 +161,27 @@ impl ClassCache {
         self.shift = granules.next_power_of_two().trailing_zeros();
     }
 
-    /// Tells whether there is memory for the slabs of a chunk.
+    /// Returns whether a chunk has memory for slabs.
     pub(crate) fn holds(&self, row: u32) -> bool {
         self.rows.holds(row)
     }
 
-    /// Uses memory for the slabs of a chunk, and returns what there was.
+    /// Uses memory for the slabs of a chunk, and returns the previous memory.
     pub(crate) fn put(&mut self, row: u32, memory: Row<Slab>) -> Row<Slab> {
         self.rows.put(row, memory)
     }
 
-    /// Moves into a longer table, and returns the one that is empty now.
+    /// Moves the entries into a longer table, and returns the old, now empty one.
     pub(crate) fn move_to(&mut self, rows: Table<Row<Slab>>) -> Table<Row<Slab>> {
         self.rows.move_to(rows)
     }
 
-    /// Forgets what a row was used for before.
+    /// Clears what a row was used for before.
     pub(crate) fn wipe(&mut self, row: u32) {
         self.rows.row_mut(row).fill(Slab::EMPTY);
     }
 
-    /// Checks that there is a place for so many rows.
+    /// Checks that there is an entry for so many rows.
     pub(crate) fn validate(&self, rows: u32) -> Result<(), InvariantViolation> {
         self.rows.validate_places(rows)
     }
@@ -193,23 +191,23 @@ impl ClassCache {
         self.rows.free(platform);
     }
 
-    /// Slabs, and slots of them in use.
+    /// Returns the slabs, and their slots in use.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.slabs.iter().sum(), self.used.iter().sum())
     }
 
-    /// Bytes of all slabs.
+    /// Returns the bytes of all slabs.
     pub(crate) fn bytes(&self) -> u64 {
         (1..CLASSES).map(|class| self.slabs[class] * class as u64 * u64::from(GRANULE_BYTES)).sum()
     }
 
-    /// Bytes of slots that are not in use.
+    /// Returns the bytes of slots that are not in use.
     pub(crate) fn unused_bytes(&self) -> u64 {
         let used = |class: usize| self.used[class] * class as u64 * u64::from(BIT_BYTES);
         self.bytes() - (1..CLASSES).map(used).sum::<u64>()
     }
 
-    /// Granules of a unit.
+    /// Returns the granules of a unit.
     pub(crate) fn granules(&self) -> u32 {
         self.rows.len()
     }
@@ -231,7 +229,7 @@ impl ClassCache {
         self.rows.at_mut(row, granule)
     }
 
-    /// The class of the slab that a granule lies in, the first granule of it, and what is known of it.
+    /// Returns the class of the slab that a granule is in, its first granule, and the record of that.
     #[inline(always)]
     fn find(&mut self, row: u32, granule: u32) -> Option<(Class, u32, &mut Slab)> {
         let granules = self.rows.row_mut(row);
@@ -254,7 +252,7 @@ impl ClassCache {
         (of.prev, of.next) = (NIL, next);
     }
 
-    /// Takes a slab out of its list.
+    /// Removes a slab from its list.
     #[inline]
     fn unlink(&mut self, class: Class, slab: u32) {
         let Slab { prev, next, .. } = *self.slab(slab);
@@ -267,7 +265,7 @@ impl ClassCache {
         }
     }
 
-    /// Begins with a slab whose first granule is this. `None` if its number would be too high.
+    /// Begins a slab at this granule. `None` if its number would be too high.
     fn begin(&mut self, class: Class, row: u32, granule: u32) -> Option<u32> {
         let slab = row
             .checked_shl(self.shift)
@@ -283,7 +281,7 @@ impl ClassCache {
         Some(slab)
     }
 
-    /// Forgets a slab that is in its list and has no slot in use.
+    /// Removes a slab that is in its list and has no slot in use.
     fn end(&mut self, class: Class, slab: u32) {
         self.unlink(class, slab);
         let (row, granule) = self.split(slab);
@@ -307,19 +305,19 @@ impl ClassCache {
         self.first[class] = NIL;
     }
 
-    /// Nobody knows of the slab of a class that is kept.
+    /// The cached slab of a class is not recorded.
     pub(crate) fn break_idle(&mut self, class: usize) {
         self.idle[class] = NIL;
     }
 
-    /// A slab more.
+    /// One slab too many is counted.
     pub(crate) fn break_count(&mut self) {
         self.slabs[1] += 1;
         self.used[1] += 1;
     }
 }
 
-/// A granule is whole words of a slab of any class, and a slab lies in a page or is one.
+/// A granule is whole words of a slab of any class, and a slab is within a page or is one.
 const _: () = assert!(CLASS_WORDS_MAX * GRANULE_BYTES <= va_base::PAGE_SIZE as u32);
 
 #[cfg(all(test, not(loom)))]

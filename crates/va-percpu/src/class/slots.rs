@@ -1,4 +1,4 @@
-//! Taking and freeing slots, and what becomes of slabs that run full or empty.
+//! Slots are taken and freed here, and slabs that become full or empty are handled.
 
 use super::{ALL_FREE, Class, GRANULE_BYTES, RECIPROCALS, SLOTS, Slab};
 use crate::bitmap::BIT_BYTES;
@@ -47,24 +47,23 @@ impl<C: Config> Store<C> {
         Some(Slot { base, off: granule * GRANULE_BYTES + before.trailing_zeros() * class.0 * BIT_BYTES })
     }
 
-    /// Takes room for a slab, as an object that nobody has asked for; with `populated`, only where pages are.
+    /// Takes space for a slab, as an object without a request; with `populated`, only where pages are populated.
     pub(crate) fn take_slab(&mut self, class: Class, populated: bool) -> Option<Taken> {
         self.take_any(class.slab(), populated)
     }
 
-    /// Returns the length of the row that must be allocated before a slab can be made in a chunk, if it lacks it.
+    /// Returns the length of the row to allocate before a slab can be created in a chunk, if the chunk has none.
     pub(crate) fn slab_row_wanted(&self, row: u32) -> Option<u32> {
         (!self.classes.holds(row)).then(|| self.classes.granules())
     }
 
-    /// Uses a row for the slabs of a chunk that holds something, and returns it if another caller brought one
-    /// meanwhile.
+    /// Uses a row for the slabs of a chunk that holds an object. Returns it if another caller supplied one meanwhile.
     pub(crate) fn put_slab_row(&mut self, row: u32, memory: Row<Slab>) -> Row<Slab> {
         if self.classes.holds(row) { memory } else { self.classes.put(row, memory) }
     }
 
-    /// Makes a slab of the room taken, all of whose pages are populated. If nothing is kept of its chunk, or its number
-    /// would be too high, the room goes back.
+    /// Creates a slab in the space taken, all of whose pages are populated. Frees the space if its chunk has no row for
+    /// slabs, or the slab's number would be too high.
     pub(crate) fn begin_slab(&mut self, class: Class, taken: Taken) -> bool {
         if !self.classes.holds(taken.row) {
             self.free_uncounted(taken.row, taken.at);
@@ -83,7 +82,7 @@ impl<C: Config> Store<C> {
         true
     }
 
-    /// Caches a slab that is in its list and has no slot in use; the one cached so far, which another thread made
+    /// Caches a slab that is in its list and has no slot in use. The one cached before, which another thread created
     /// meanwhile, is freed.
     fn cache_idle(&mut self, class: Class, slab: u32) {
         let other = core::mem::replace(&mut self.classes.idle[class.at()], slab);
@@ -96,7 +95,7 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Frees the room of a slab of which no slot is in use.
+    /// Frees the space of a slab without a slot in use.
     fn end_slab(&mut self, class: Class, slab: u32) -> bool {
         self.classes.end(class, slab);
         let (row, granule) = self.classes.split(slab);
@@ -104,7 +103,7 @@ impl<C: Config> Store<C> {
         self.after_free(row)
     }
 
-    /// Frees every slab of which no slot is in use. Returns how many there were.
+    /// Frees every slab without a slot in use. Returns their number.
     pub(crate) fn release_idle(&mut self) -> u32 {
         let mut count = 0;
         for class in 1..=C::CLASS_WORDS {
@@ -120,7 +119,7 @@ impl<C: Config> Store<C> {
         count
     }
 
-    /// Takes the object back that starts at byte `off` of a chunk, if one does. `None` if that byte is in no slab.
+    /// Frees the object that starts at byte `off` of a chunk, if one does. `None` if that byte is in no slab.
     #[inline(always)]
     pub(crate) fn free_slot(
         &mut self,
@@ -151,8 +150,7 @@ impl<C: Config> Store<C> {
         Some(Ok(Freed { base, off, balance }))
     }
 
-    /// Links a slab that was full, or handles one of which no slot is in use any more. Returns
-    /// whether the balance is due.
+    /// Links a slab that was full, or handles one without a slot in use any more. Returns whether the balance is due.
     fn ran(&mut self, class: Class, slab: u32, free: u64) -> bool {
         if free == ALL_FREE {
             return self.ran_empty(class, slab);
@@ -167,7 +165,7 @@ impl<C: Config> Store<C> {
         FreeError::NoObject { offset, inside: lives.then_some(start) }
     }
 
-    /// Caches or ends a slab without a slot in use. Returns whether the balance is due.
+    /// Caches or frees a slab without a slot in use. Returns whether the balance is due.
     fn ran_empty(&mut self, class: Class, slab: u32) -> bool {
         let of = self.classes.slab(slab);
         if (of.prev, of.next) != (NIL, NIL) {
@@ -176,7 +174,7 @@ impl<C: Config> Store<C> {
         self.cache_idle(class, slab);
         let (row, _) = self.classes.split(slab);
         let chunk = self.chunk(row);
-        // The chunk would be wholly free without such slabs, and another one is.
+        // Without such slabs the chunk would be wholly free, and another one is wholly free.
         chunk.live == chunk.idle && !chunk.immutable && self.lists.first[self.slots.free as usize] != NIL
     }
 }

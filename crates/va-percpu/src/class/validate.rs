@@ -1,4 +1,4 @@
-//! The cache against the store. Checks CC1 to CC4.
+//! Checks of the cache against the store: CC1 to CC4.
 
 use super::{ALL_FREE, CLASSES, Class, GRANULE_BYTES, SLOTS, Slab};
 use crate::bitmap;
@@ -66,7 +66,7 @@ impl<C: Config> Store<C> {
                 let right = u32::from(other.back) == back && other.class == of.class;
                 InvariantViolation::check(right, "CC1", at, back.into(), other.back.into())?;
             }
-            // An object of the store of just this size.
+            // Each slab is an object of the store, of exactly this size.
             let (view, marks) = self.view(row);
             let end = bit + words * SLOTS;
             let whole = bitmap::is_set(marks, bit)
@@ -89,7 +89,7 @@ impl<C: Config> Store<C> {
         InvariantViolation::check(counted == idle, "CC3", Va::new(base), idle.into(), counted.into())
     }
 
-    /// Returns true if a bit lies behind the part of a chunk.
+    /// Returns true if a bit is after the usable section of a chunk.
     fn hides(&self, row: u32, bit: u32) -> bool {
         let chunk = self.chunk(row);
         bit >= chunk.pages * bitmap::PAGE_BITS - chunk.hidden_after

@@ -1,8 +1,8 @@
 //! Interleavings of alloc, free and the balance, each small enough to try all of them (with at most three preemptions).
 //!
-//! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p va-percpu --lib loom`. The backend objects to what must not be:
-//! to pages that are populated twice, to pages taken away that are not there. That nobody's pages are taken away is
-//! seen at the end: the pages that the space knows are those of the backend, and all that lives lies in them (PC5).
+//! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p va-percpu --lib loom`. The backend fails the test if a page is
+//! populated twice, or depopulated while it is not populated. The end of a test checks that no page in use was
+//! depopulated: the pages that the space records are those of the backend, and all live objects are in them (PC5).
 
 use crate::config::{Config, Runs, Scan, Standard};
 use crate::geometry::{Geometry, Sizes};
@@ -16,12 +16,12 @@ use std::vec::Vec;
 use va_base::Va;
 use va_sim::bare::Bare;
 
-/// Chunks that are numbers, and which pages of them are populated.
+/// Chunks that are numbers, with the set of their populated pages.
 #[derive(Default)]
 struct Chunks {
-    /// The number of chunks made, and the populated pages.
+    /// The number of created chunks, and the populated pages.
     state: Mutex<(u64, BTreeSet<(u64, u32)>)>,
-    /// Those that are there, and pages depopulated that some CPU may translate still.
+    /// The present chunks, and depopulated pages that a CPU may still translate.
     there: Mutex<(BTreeSet<u64>, BTreeSet<(u64, u32)>)>,
 }
 
@@ -83,7 +83,7 @@ impl Backend for Chunks {
 
 type Space<C> = PercpuSpace<Bare, Chunks, C>;
 
-/// The smallest there can be: eight pages a unit, five of them in the first chunk, which are taken.
+/// Returns the smallest possible space: eight pages a unit, five of them in the first chunk, which are taken.
 fn space<C: Config>() -> Space<C> {
     let sizes =
         Sizes { unit: 32 << 10, fixed: 0, reserved: 0, dynamic: 20 << 10, atom: 4096, alloc: 4096, units: 1 };
@@ -117,8 +117,7 @@ fn free<C: Config>(space: &Space<C>, offset: Offset) {
     }
 }
 
-/// Checks what must hold when no thread is in a call: the invariants, and that the backend has the
-/// pages that the space knows.
+/// Checks, while no thread is in a call, the invariants, and that the backend has the pages that the space records.
 fn settle<C: Config>(space: &Space<C>, live: u64) {
     if let Err(broken) = space.validate() {
         panic!("{broken}");
@@ -151,12 +150,12 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
     let body = Arc::new(body);
     builder.check(move || {
         let body = body.clone();
-        // What it says when it fails was printed by then.
+        // A failure printed its message already.
         assert!(spawn(move || body()).join().is_ok());
     });
 }
 
-/// Two ask for what makes a chunk, and share it; each has pages of its own, populated once.
+/// Two threads send requests that create one chunk, and share it; each has pages of its own, populated once.
 fn two_make_one_chunk<C: Config>() {
     model(|| {
         let space = Arc::new(space::<C>());

@@ -6,15 +6,14 @@ use va_base::Record;
 
 /// Alignments: from a bit to a page, eleven where a page has 4 KiB.
 pub(super) const ALIGNS: usize = PAGE_BITS.trailing_zeros() as usize + 1;
-/// Lanes; a power of two, for vectors. Two behind the alignments are the edges.
+/// Lanes; a power of two, for vectors. The two lanes after the alignments are the edges.
 pub(super) const LANES: usize = (ALIGNS + 2).next_power_of_two();
-/// The length that longer runs are recorded with: no less than the largest object, whole pages.
-/// What is cut off begins at a page and changes no alignment. And a run at an edge of a page that
-/// is so long holds any object at any alignment.
+/// The length that longer runs are recorded with: no less than the largest object, whole pages. The bits cut off begin
+/// at a page and change no alignment. And a run at an edge of a page that is so long holds any object at any alignment.
 pub(super) const CAP: i16 = (UNIT_BYTES_MIN / BIT_BYTES).next_multiple_of(PAGE_BITS) as i16;
 const LEFT: usize = ALIGNS;
 const RIGHT: usize = ALIGNS + 1;
-/// The longest fits a lane.
+/// The longest run fits a lane.
 const _: () = assert!((UNIT_BYTES_MIN / BIT_BYTES).next_multiple_of(PAGE_BITS) < 1 << 15);
 
 /// 2^lane - 1.
@@ -49,7 +48,7 @@ const fn only(lane: usize) -> [i16; LANES] {
 const ONLY_LEFT: [i16; LANES] = only(LEFT);
 const ONLY_RIGHT: [i16; LANES] = only(RIGHT);
 
-/// A vector, lane by lane. A loop, since that is what becomes vector instructions everywhere.
+/// Computes a vector lane by lane. A loop, since compilers turn it into vector instructions on every target.
 #[inline(always)]
 pub(super) fn lanes(of: impl Fn(usize) -> i16) -> [i16; LANES] {
     let mut lanes = [0; LANES];
@@ -61,7 +60,7 @@ pub(super) fn lanes(of: impl Fn(usize) -> i16) -> [i16; LANES] {
 
 /// For each alignment, the longest free run once its start is aligned; and the runs at both edges. Bits, at most `CAP`.
 ///
-/// The lanes that mean nothing hold what suits whoever has the vector.
+/// The content of the unused lanes is up to the code that has the vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(align(32))]
 pub struct Fits(pub(super) [i16; LANES]);
@@ -74,28 +73,28 @@ impl Fits {
     /// Nothing fits.
     pub(crate) const NONE: Self = Self([0; LANES]);
 
-    /// The run `[start, end)` of a page.
+    /// Returns the run `[start, end)` of a page.
     #[inline(always)]
     pub(super) fn of_run(start: u32, end: u32) -> Self {
         let (start, end) = (start as i16, end as i16);
-        // Only alignments: the other lanes are the caller's.
+        // Only alignments: the caller sets the other lanes.
         Self(lanes(|lane| {
             let aligned = start.wrapping_add(MASKS[lane]) & !MASKS[lane];
             end.wrapping_sub(aligned).max(0) & ALIGN_MASK[lane]
         }))
     }
 
-    /// The better of both, for each alignment.
+    /// Returns the better of both, for each alignment.
     #[inline(always)]
     pub(crate) fn max(self, other: Self) -> Self {
         Self(lanes(|lane| self.0[lane].max(other.0[lane])))
     }
 
-    /// Two neighbours as one; `left` has `left_bits`, `right` `right_bits`. Both begin at pages.
+    /// Returns two neighbours as one; `left` has `left_bits`, `right` `right_bits`. Both begin at pages.
     #[inline(always)]
     pub(super) fn join(left: &Self, right: &Self, left_bits: i16, right_bits: i16) -> Self {
         let (ends, begins) = (left.0[RIGHT], right.0[LEFT]);
-        // Where the boundary is, every alignment is: what is cut off is what the run is longer than a multiple.
+        // The boundary is aligned to every alignment, so only the start of a run that crosses it is rounded.
         let more = if left.0[LEFT] >= left_bits { begins } else { 0 };
         let first = left.0[LEFT].saturating_add(more).min(CAP);
         let more = if right.0[RIGHT] >= right_bits { ends } else { 0 };
@@ -107,32 +106,32 @@ impl Fits {
         }))
     }
 
-    /// The longest run for an alignment of `1 << lane` bits.
+    /// Returns the longest run for an alignment of `1 << lane` bits.
     #[inline(always)]
     pub(crate) fn fit(&self, lane: usize) -> i16 {
         self.0[lane % LANES]
     }
 
-    /// Without the edges.
+    /// Returns the lanes of the alignments, without the edges.
     #[inline(always)]
     pub(crate) fn alignments(self) -> Self {
         Self(lanes(|lane| self.0[lane] & ALIGN_MASK[lane]))
     }
 
-    /// The other lanes alone.
+    /// Returns the other lanes alone.
     #[cfg(test)]
     #[cfg(not(loom))]
     pub(crate) fn without_alignments(self) -> Self {
         Self(lanes(|lane| self.0[lane] & !ALIGN_MASK[lane]))
     }
 
-    /// The run at the left edge.
+    /// Returns the run at the left edge.
     #[inline(always)]
     pub(super) fn left(&self) -> i16 {
         self.0[LEFT]
     }
 
-    /// The run at the right edge.
+    /// Returns the run at the right edge.
     #[inline(always)]
     pub(super) fn right(&self) -> i16 {
         self.0[RIGHT]
@@ -143,11 +142,11 @@ impl Fits {
         self.with(left, right)
     }
 
-    /// With two numbers in the two lanes behind the alignments.
+    /// Returns the fits with two numbers in the two lanes after the alignments.
     #[inline(always)]
     pub(super) fn with(self, first: u32, second: u32) -> Self {
         let (first, second) = (first as i16, second as i16);
-        // Lane by lane: a vector of which single numbers are stored is slow to load again.
+        // Lane by lane: a vector whose numbers are stored one by one is slow to load again.
         Self(lanes(|lane| {
             (self.0[lane] & ALIGN_MASK[lane]) | (first & ONLY_LEFT[lane]) | (second & ONLY_RIGHT[lane])
         }))

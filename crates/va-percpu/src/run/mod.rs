@@ -1,35 +1,33 @@
 //! Our engine: exact runs, and the lowest fit.
 //!
 //! # Theory
-//! For each page and each alignment, the engine has the longest free run of the page that begins
-//! aligned. Over the pages it has a tree, in which a node says the same of both its halves and of
-//! what lies across their boundary. So one look at the root tells whether a chunk holds something,
-//! and one descent of the tree finds the lowest place for it. That is so however large the unit and
-//! however full of holes: a hole that is large enough and badly aligned costs nothing. All
-//! alignments (eleven, where a page has 4 KiB) are one vector of sixteen numbers, and two vectors
-//! make a third in a few instructions.
+//! For each page and each alignment, the engine has the longest free run of the page that begins aligned. Over the
+//! pages it has a tree, in which a node has the same for both its halves and for the runs across their boundary. So the
+//! root shows whether a request fits in a chunk, and one descent of the tree finds the lowest address for it. This
+//! holds for any size of unit and any number of holes: a hole that is large enough and badly aligned costs nothing. All
+//! alignments (eleven, where a page has 4 KiB) are one vector of sixteen numbers, and two vectors are joined into a
+//! third in a few instructions.
 //!
 //! ```text
 //!                        [ pages 0-3 ]                 fits[a] = max of the halves, and of
-//!                       /             \                (what the left one ends with, cut to a multiple of a)
-//!              [ pages 0-1 ]     [ pages 2-3 ]            + what the right one begins with
+//!                       /             \                (the left one's right edge, cut to a multiple of a)
+//!              [ pages 0-1 ]     [ pages 2-3 ]            + the right one's left edge
 //!               /        \         /        \
-//!           page 0     page 1   page 2     page 3      each knows its longest run and bounds the others (`page`)
+//!           page 0     page 1   page 2     page 3      each has its longest run and a bound of the others (`page`)
 //! ```
 //!
-//! A change of a page is known in the page at once. It is brought up the tree only when a search
-//! must know: for up to 64 pages together, so that each node is made once. A take alone leaves
-//! nodes that promise too much, which does no harm. A search goes where it may fit. If it does not,
-//! the search brings all changes up the tree and starts again. Below the place that it finds
-//! nothing fits, since even more than there is was not enough.
+//! A change of a page is recorded in the page at once. It is propagated up the tree only when a search needs it: for up
+//! to 64 pages together, so that each node is computed once. A take alone leaves nodes that overstate, which does no
+//! harm. A search goes where the request fits by the nodes. If it does not fit there, the search propagates all changes
+//! and starts again. Nothing fits below the address that it finds, since it would not fit even with the overstated
+//! nodes.
 //!
 //! # Invariants
-//! - **PR3 tree-exact**  every node is what its halves make of it, and the head of the chunk is the root, once settled.
+//! - **PR3 tree-exact**  every node is the join of its halves, and the head of the chunk is the root, once settled.
 //!
 //! # Cost
-//! O(log pages) for each object that lies in a page, and one look at the words of the page if
-//! several of its runs hold it. A page is read again, at most 512 runs, when what was taken may
-//! have been the best of the rest. 96 bytes a page.
+//! O(log pages) for each object within a page, and one pass over the words of the page if several of its runs hold it.
+//! A page is read again, at most 512 runs, when the bits taken may have been the best of the rest. 96 bytes a page.
 
 mod fits;
 mod page;
@@ -55,7 +53,7 @@ impl View<'_, RunIndex> {
         Tree::new(self.blocks, self.pages)
     }
 
-    /// Sets bits of pages, and tells how many of these were wholly free.
+    /// Sets bits of pages, and returns how many of these were wholly free.
     #[inline]
     fn take_bits(&mut self, at: u32, end: u32) -> u32 {
         bitmap::set(self.map, at, end);
@@ -84,7 +82,7 @@ impl View<'_, RunIndex> {
             let now = page::freed(self.map, base, self.tree().rest(page), from, to);
             freed.pages += u32::from(now.0.left() == PAGE_BITS as i16);
             if page == first && now.0.left() as u32 >= to {
-                // It may go on in the pages before: as far as an object can lie across the edge.
+                // The run may begin in the pages before: as far as an object can extend across the edge.
                 freed.from_page = first.saturating_sub(OBJECT_PAGES);
             }
             tree::put(self.blocks, leaves, page, now);
@@ -93,7 +91,7 @@ impl View<'_, RunIndex> {
         freed
     }
 
-    /// Notes pages of which the tree has not heard; what it need not hear at once are those of one window.
+    /// Records pages whose changes are not in the tree; changes that may wait are those of one window.
     #[inline]
     fn note(&mut self, first: u32, last: u32, freed: bool) {
         let window = first / WINDOW;
@@ -115,19 +113,19 @@ impl View<'_, RunIndex> {
 /// Pages that an object can touch at most.
 const OBJECT_PAGES: u32 = UNIT_BYTES_MIN / (PAGE_BITS * BIT_BYTES) + 1;
 
-/// The head of a chunk: what fits in it, as far as the tree has heard.
+/// The head of a chunk: what fits in it, by the root of the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     fits: Fits,
-    /// The pages of a window whose news the tree has not heard.
+    /// The pages of a window whose changes are not in the tree.
     news: u64,
     window: u32,
-    /// Something was freed in them: more may fit than the tree says.
+    /// Some of these changes are frees: more may fit than by the tree.
     freed: bool,
 }
 
 impl Head {
-    /// It has heard all.
+    /// The head of a chunk without such changes.
     const fn settled(fits: Fits) -> Self {
         Self { fits, news: 0, window: 0, freed: false }
     }
@@ -175,7 +173,7 @@ impl HintEngine for RunIndex {
             }
             let at = view.tree().lowest(view.map, from, want);
             if !Self::is_settled(view.head) {
-                // What was taken meanwhile may lie there.
+                // The bits may have been taken since.
                 let is_free = |at: u32| {
                     let end = at + want.bits;
                     end <= view.bits() && bitmap::next_set(view.map, at, end) == end
@@ -191,7 +189,7 @@ impl HintEngine for RunIndex {
                 let (page, last) = (at / PAGE_BITS, end.div_ceil(PAGE_BITS));
                 let missing = bitmap::next_clear(view.populated, page, last);
                 if missing < last {
-                    // Whatever begins before it and is not there already goes across it too.
+                    // Any fit that begins before the missing page and is not populated extends across it too.
                     from = bitmap::next_set(view.populated, missing + 1, view.pages);
                     if from >= view.pages {
                         return Fit::Nowhere;

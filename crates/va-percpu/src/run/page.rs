@@ -1,16 +1,16 @@
-//! One page: its longest run, and a bound on all the others.
+//! One page: its longest run, and a bound on all other runs.
 //!
 //! # Theory
-//! To know what fits after a change, one would look at every run of the page; there may be 512. Instead the page
-//! remembers where its longest run is, and for each alignment the best of all others, the `rest`:
+//! To compute what fits after a change, every run of the page would have to be read; there may be 512. Instead the page
+//! stores its longest run, and for each alignment the best of all others, the `rest`:
 //!
 //! ```text
-//!   U..UU.UUUU..................UU.U     best = [10, 28)     rest = what fits the runs [1,3) [5,6) [30,31)
+//!   U..UU.UUUU..................UU.U     best = [10, 28)     rest = fits of the runs [1,3) [5,6) [30,31)
 //! ```
 //!
-//! What is taken from the best run leaves two pieces: the longer is the best from now on, the other joins the rest.
-//! What is taken from the rest may have been its best for some alignment: that one is tainted, a bound and no longer a
-//! fact. It does not matter while the best run holds more; when it does not, the page is read again.
+//! A take from the best run leaves two runs: the longer is the new best, the other joins the rest. A take from the rest
+//! may have been from its best run for some alignment: that lane is tainted, so it is only a bound. The taint does not
+//! matter while the best run holds more; when it does not, the page is read again.
 //!
 //! # Invariants
 //! - **PR1 page-exact**  for each alignment, the better of the best run and the rest is what fits in the page, and both
@@ -23,10 +23,10 @@ use crate::bitmap::{self, PAGE_BITS, WORD_BITS, Word};
 
 const BEST_START: usize = ALIGNS;
 const BEST_END: usize = ALIGNS + 1;
-/// Set in a lane that is a bound and may be no fact. Runs that are not a whole page are shorter.
+/// Set in a lane that is only a bound. Runs that are not a whole page are shorter.
 const TAINT: i16 = 1 << 14;
 
-/// The record of a page beside its [`Fits`]: the rest, and the place of the best run.
+/// The record of a page beside its [`Fits`]: the rest, and the start and end of the best run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rest(Fits);
 
@@ -46,7 +46,7 @@ impl Rest {
         Self(rest.with(best.0, best.1))
     }
 
-    /// The best run, from its start to its end.
+    /// Returns the best run, from its start to its end.
     #[inline]
     pub(super) fn best(&self) -> (u32, u32) {
         (self.0.0[BEST_START] as u32, self.0.0[BEST_END] as u32)
@@ -62,10 +62,10 @@ impl Rest {
         self.0.0[lane] & TAINT != 0
     }
 
-    /// The rest without the runs that `gone` is the better of, and with those that `come` is.
+    /// Returns the rest without the removed run `gone` and with the new run `come`.
     ///
-    /// Where what is gone was as good as all the rest, nobody knows what is left: it is tainted, until something comes
-    /// that is as good.
+    /// Where the removed run was as good as all the rest, the remaining best is unknown: the lane is tainted, until a
+    /// new run is as good.
     #[inline(always)]
     fn changed(self, gone: Fits, come: Fits) -> Fits {
         let lanes = lanes(|lane| {
@@ -78,13 +78,13 @@ impl Rest {
     }
 }
 
-/// A page that is wholly free.
+/// Returns a page that is wholly free.
 pub(super) fn whole() -> (Fits, Rest) {
     let fits = Fits::of_run(0, PAGE_BITS).with_edges(PAGE_BITS, PAGE_BITS);
     (fits, Rest::new(Fits::NONE, (0, PAGE_BITS)))
 }
 
-/// A page of which nothing is free.
+/// Returns a page without a free bit.
 fn full() -> (Fits, Rest) {
     (Fits::NONE, Rest::new(Fits::NONE, (0, 0)))
 }
@@ -110,7 +110,7 @@ pub(super) fn read(map: &[Word], base: u32) -> (Fits, Rest) {
 fn finish(map: &[Word], base: u32, rest: Fits, best: (u32, u32)) -> (Fits, Rest) {
     let (start, end) = best;
     let fits = Fits::of_run(start, end);
-    // A bound that may be wrong decides what fits in some lane: it is tainted, and more than the best.
+    // If a tainted lane exceeds the best run, a bound would decide: the page is read again.
     let mut doubt = 0;
     for lane in 0..LANES {
         let more = if rest.0[lane] & !TAINT > fits.0[lane] { TAINT } else { 0 };
@@ -126,7 +126,7 @@ fn finish(map: &[Word], base: u32, rest: Fits, best: (u32, u32)) -> (Fits, Rest)
     (fits.max(others).with_edges(left, right), Rest::new(rest, best))
 }
 
-/// The run around `[start, end)` of a page, as far as it is free on both sides of it.
+/// Returns the run around `[start, end)` of a page, with the free bits on both sides of it.
 #[inline]
 fn around(map: &[Word], base: u32, start: u32, end: u32) -> (u32, u32) {
     let from = bitmap::after_last_set(map, base, base + start) - base;
@@ -134,7 +134,7 @@ fn around(map: &[Word], base: u32, start: u32, end: u32) -> (u32, u32) {
     (from, to)
 }
 
-/// The page after `[start, end)` of it was taken; its bits are set already.
+/// Returns the page after `[start, end)` of it was taken; its bits are set already.
 #[inline]
 pub(super) fn take(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) -> (Fits, Rest) {
     if end - start == PAGE_BITS {
@@ -153,7 +153,7 @@ pub(super) fn take(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) ->
     finish(map, base, rest.changed(Fits::of_run(from, to), pieces), best)
 }
 
-/// The page after `[start, end)` of it was freed; its bits are clear already.
+/// Returns the page after `[start, end)` of it was freed; its bits are clear already.
 #[inline]
 pub(super) fn freed(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) -> (Fits, Rest) {
     let (from, to) = around(map, base, start, end);
@@ -163,7 +163,7 @@ pub(super) fn freed(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) -
     let best = rest.best();
     let has_best = best.1 > best.0;
     if has_best && from <= best.0 && best.1 <= to {
-        // One neighbour was the best run, the other one of the rest.
+        // One neighbour was the best run, the other one is in the rest.
         let other = if best.1 == start { (end, to) } else { (from, start) };
         return finish(map, base, rest.changed(Fits::of_run(other.0, other.1), Fits::NONE), (from, to));
     }
@@ -172,11 +172,11 @@ pub(super) fn freed(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) -
         let old = Fits::of_run(best.0, best.1);
         return finish(map, base, rest.changed(neighbours, old), (from, to));
     }
-    // It is at least as good as the neighbours that it takes in.
+    // It is at least as good as the neighbours that it merges.
     finish(map, base, rest.changed(Fits::NONE, Fits::of_run(from, to)), best)
 }
 
-/// The lowest place of a page where `bits` aligned to `align` are free, counted from its beginning. There is one.
+/// Returns the lowest bit of a page where `bits` aligned to `align` are free, counted from its beginning. There is one.
 #[inline]
 pub(super) fn lowest(map: &[Word], base: u32, rest: Rest, bits: u32, align: u32) -> Option<u32> {
     let lane = align.trailing_zeros() as usize;
@@ -200,7 +200,7 @@ pub(super) fn lowest(map: &[Word], base: u32, rest: Rest, bits: u32, align: u32)
     None
 }
 
-/// The same for at most 64 bits: all places of a word at a time.
+/// Returns the same for at most 64 bits: tries all bits of a word at once.
 fn lowest_in_words(map: &[Word], base: u32, bits: u32, align: u32) -> Option<u32> {
     let first = (base / WORD_BITS) as usize;
     let words = &map[first..first + (PAGE_BITS / WORD_BITS) as usize];
@@ -212,7 +212,7 @@ fn lowest_in_words(map: &[Word], base: u32, bits: u32, align: u32) -> Option<u32
         }
         let after = words.get(at + 1).map_or(0, |word| !word.0);
         let mut free = u128::from(!word.0) | u128::from(after) << WORD_BITS;
-        // Places from where on so many are free; doubled until it is all of them.
+        // Bits after which so many are free; doubled up to all of them.
         let mut run = 1;
         while run < bits {
             let more = run.min(bits - run);
@@ -263,5 +263,5 @@ pub(super) fn check(
     }
 }
 
-/// No page holds a run that is cut off.
+/// No run of a page is cut off.
 const _: () = assert!(CAP as u32 >= PAGE_BITS);

@@ -1,11 +1,11 @@
-//! The engine against a look at every bit, with changes that the tree has not heard of in between.
+//! Tests of the engine against a scan of every bit, with changes in between that are not in the tree.
 
 use super::*;
 use crate::bitmap::{Word, words_for};
 use std::vec;
 use std::vec::Vec;
 
-/// A chunk of its own, and what lies in it.
+/// A chunk, and its objects.
 struct Chunk {
     map: Vec<Word>,
     populated: Vec<Word>,
@@ -37,7 +37,7 @@ impl Chunk {
         }
     }
 
-    /// The lowest place from a page on, found run by run.
+    /// Returns the lowest fit from a page on, found run by run.
     fn lowest(&self, page: u32, want: Want) -> Option<u32> {
         let (mut at, end) = (page * PAGE_BITS, self.pages * PAGE_BITS);
         loop {
@@ -53,7 +53,7 @@ impl Chunk {
     }
 }
 
-/// A linear congruence: the numbers below `end`.
+/// A linear congruential generator of numbers below `end`.
 struct Numbers(u64);
 
 impl Numbers {
@@ -68,7 +68,7 @@ impl Numbers {
     }
 }
 
-/// Steps that take or give at random; more is taken than given until the chunk is full, then the reverse, and so on.
+/// Takes and frees at random: more takes until the chunk is full, then more frees, and so on.
 fn walk(pages: u32, seed: u64, steps: u32) {
     let (mut chunk, mut numbers) = (Chunk::new(pages), Numbers(seed));
     let (mut live, mut fill, mut waited) = (Vec::new(), true, 0);
@@ -89,7 +89,7 @@ fn walk(pages: u32, seed: u64, steps: u32) {
                     assert_eq!(at, wanted, "step {step}: {want:?}");
                     live.push((at, want.bits));
                 }
-                // Who only looks near may say no.
+                // A search of near pages only may find nothing.
                 (Fit::Nowhere, None) => fill = false,
                 (Fit::Nowhere, Some(_)) if near => {}
                 other => panic!("step {step}: {want:?}: {other:?}"),

@@ -1,17 +1,16 @@
 //! The tree over the pages of a chunk: what fits in each half, and across their boundary.
 //!
-//! A binary tree in one row of records: the root at 1, the pages at its end, as many as the next
-//! power of two. Those behind the last page hold nothing. Behind them lies a second record for each
-//! page.
+//! A binary tree in one row of records: the root at 1, the pages at its end, as many as the next power of two. Leaves
+//! after the last page hold nothing. After the leaves there is a second record for each page.
 
 use super::fits::{CAP, Fits};
 use super::page::{self, Rest};
 use crate::bitmap::{MULTIPLES, PAGE_BITS, WORD_BITS, Word};
 use crate::engine::Want;
 
-/// Pages of a window, of which a word tells which have news.
+/// Pages of a window, whose changes are the bits of one word.
 pub(super) const WINDOW: u32 = WORD_BITS;
-/// Pages that are read one by one before the tree is asked.
+/// Pages that are read one by one before the tree is searched.
 const NEAR: u32 = 4;
 
 /// Leaves of a chunk of so many pages.
@@ -19,21 +18,21 @@ pub(super) const fn leaves(pages: u32) -> u32 {
     pages.next_power_of_two()
 }
 
-/// The records of one chunk, to be read.
+/// The records of one chunk, for reading.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
     pub(super) nodes: &'a [Fits],
     pub(super) leaves: u32,
 }
 
-/// Bits of a node so many levels above the pages, as far as they are told apart.
+/// Returns the bits of a node so many levels above the pages, at most `CAP`.
 #[inline]
 fn bits_of(level: u32) -> i16 {
     (PAGE_BITS << level.min(8)).min(CAP as u32) as i16
 }
 
 impl<'a> Tree<'a> {
-    /// Of a chunk of so many pages.
+    /// Creates a tree over a chunk of so many pages.
     #[inline]
     pub(super) fn new(nodes: &'a [Fits], pages: u32) -> Self {
         Self { nodes, leaves: leaves(pages) }
@@ -62,8 +61,8 @@ impl<'a> Tree<'a> {
         Fits::join(&self.nodes[2 * node as usize], &self.nodes[2 * node as usize + 1], bits, bits)
     }
 
-    /// The same as [`lowest`](Self::lowest) for the few pages from `page` on, read one by one: they know all that
-    /// happened. `None` if it fits in none of them, or lies across more.
+    /// Does the search of [`lowest`](Self::lowest) in the few pages from `page` on, read one by one: their records are
+    /// up to date. `None` if it fits in none of them, or extends over more.
     #[inline]
     pub(super) fn lowest_near(&self, map: &[Word], page: u32, pages: u32, want: Want) -> Option<u32> {
         let (bits, lane) = (want.bits as i16, want.align.trailing_zeros() as usize);
@@ -83,19 +82,19 @@ impl<'a> Tree<'a> {
         None
     }
 
-    /// The lowest bit at or behind page `from` where `want` fits. Where nodes have not heard what was taken, it may be
-    /// told of a place that is not free, or `None`; nothing below that place fits.
+    /// Returns the lowest bit at or after page `from` where `want` fits. Where takes are not in the tree, it may be a
+    /// bit that is not free, or `None`; nothing below that bit fits.
     pub(super) fn lowest(&self, map: &[Word], from: u32, want: Want) -> Option<u32> {
         let (bits, lane) = (want.bits as i16, want.align.trailing_zeros() as usize);
         let mask = !(want.align as i16 - 1);
-        // How much is free right before the node, of what lies behind `from`; and how far the node is from the pages.
+        // The free bits right before the node, from `from` on; and the node's level above the pages.
         let (mut before, mut level) = (0i16, 0);
         let mut node = self.leaves + from;
         if from == 0 {
             (node, level) = (1, self.leaves.trailing_zeros());
         }
         loop {
-            // As large a part as begins here.
+            // The largest node that begins here.
             while node.is_multiple_of(2) && node > 1 {
                 (node, level) = (node / 2, level + 1);
             }
@@ -116,7 +115,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The lowest place in a node, or across its left edge, before which `before` bits are free. There is one.
+    /// Returns the lowest fit in a node, or across its left edge, before which `before` bits are free. There is one.
     fn descend(&self, map: &[Word], mut node: u32, mut level: u32, before: i16, want: Want) -> Option<u32> {
         let (bits, lane) = (want.bits as i16, want.align.trailing_zeros() as usize);
         let mask = !(want.align as i16 - 1);
@@ -139,7 +138,7 @@ impl<'a> Tree<'a> {
         }
         let page = node - self.leaves;
         if self.nodes[node as usize].fit(lane) < bits {
-            // Nodes above have not heard what was taken.
+            // The nodes above do not include a take.
             return None;
         }
         let base = page * PAGE_BITS;
@@ -162,14 +161,14 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Puts what a page is now.
+/// Stores the record of a page.
 #[inline]
 pub(super) fn put(nodes: &mut [Fits], leaves: u32, page: u32, (fits, rest): (Fits, Rest)) {
     nodes[(leaves + page) as usize] = fits;
     nodes[(2 * leaves + page) as usize] = rest.store();
 }
 
-/// Brings news of pages from `first` to `last` to the root.
+/// Propagates changes of pages from `first` to `last` to the root.
 #[inline]
 pub(super) fn lift(nodes: &mut [Fits], leaves: u32, first: u32, last: u32) {
     if first == last {
@@ -191,8 +190,8 @@ pub(super) fn lift(nodes: &mut [Fits], leaves: u32, first: u32, last: u32) {
     }
 }
 
-/// Brings news of the pages of a window to the root, a bit for each of its [`WINDOW`] pages. Every
-/// node is made once, however many pages below it have news.
+/// Propagates changes of a window to the root, with a bit for each of its [`WINDOW`] pages. Every node is computed
+/// once, however many pages below it changed.
 pub(super) fn lift_window(nodes: &mut [Fits], leaves: u32, window: u32, news: u64) {
     let (first, mut news, mut level) = (leaves + window * WINDOW, news, 0);
     while !news.is_power_of_two() {
@@ -216,7 +215,8 @@ pub(super) fn lift_window(nodes: &mut [Fits], leaves: u32, window: u32, news: u6
     lift_one(nodes, (first + news.trailing_zeros()) >> level, level);
 }
 
-/// Brings news of one node to the root. What goes up is kept at hand: stored, it would be waited for at each level.
+/// Propagates a change of one node to the root. The value stays in registers: a load of a stored one would stall at
+/// each level.
 #[inline]
 fn lift_one(nodes: &mut [Fits], mut node: u32, mut level: u32) {
     let mut fits = nodes[node as usize];

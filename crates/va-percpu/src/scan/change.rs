@@ -11,15 +11,14 @@ fn meets(a: u32, len: u32, from: u32, end: u32) -> bool {
 }
 
 impl Hints {
-    /// Learns of a free run `[start, end)` that is as long as it can be within these hints (F.6 `update`).
+    /// Records a free run `[start, end)` that is as long as it can be within these hints (F.6 `update`).
     ///
-    /// `end` may lie before `start` where Linux computes it so: then only `first_free` learns.
+    /// `end` may be before `start` where Linux computes it so: then only `first_free` changes.
     pub(super) fn learn<R: Rules>(&mut self, start: u32, end: u32) {
         let run = end.saturating_sub(start);
         self.first_free = self.first_free.min(start);
         if end < start {
-            // What Linux has here is a negative length, which is less than any hint, so that these two are all that
-            // happens.
+            // Linux has a negative length here, which is less than any hint, so it changes nothing else either.
             return;
         }
         if start == 0 {
@@ -30,12 +29,12 @@ impl Hints {
         }
         if run > self.contig {
             if start <= self.contig_start {
-                // The old one comes after the new one now.
+                // The old longest run is after the new one now.
                 self.scan = 0;
             } else if self.contig > self.scan {
                 self.set_scan::<R>(self.contig_start, self.contig);
             } else if start < self.scan_start {
-                // It was as long as the old one and lies behind the new one.
+                // `scan` was as long as the old longest run and is after the new one.
                 self.scan = 0;
             }
             (self.contig_start, self.contig) = (start, run);
@@ -62,7 +61,7 @@ impl Hints {
         }
     }
 
-    /// Puts `scan` in the place of the longest run, which was broken, and says from where on to look for longer ones.
+    /// Replaces the longest run, which was broken, by `scan`; returns where the search for longer ones begins.
     fn promote(&mut self) -> u32 {
         if self.scan == 0 {
             self.contig = 0;
@@ -73,7 +72,7 @@ impl Hints {
         self.contig_start + self.contig
     }
 
-    /// Nothing in this page is free any more. Where `first_free` stands does not matter then.
+    /// Records that nothing in this page is free. `first_free` does not matter then.
     fn use_up(&mut self) {
         (self.scan, self.contig, self.left_free, self.right_free) = (0, 0, 0, 0);
     }
@@ -88,13 +87,13 @@ impl Hints {
 }
 
 impl<R: Rules> View<'_, ScanHints<R>> {
-    /// The first free bit of a page from `from` on, both counted from its beginning.
+    /// Returns the first free bit of a page from `from` on, both counted from its beginning.
     fn clear_in(&self, page: u32, from: u32) -> u32 {
         let base = page * PAGE_BITS;
         bitmap::next_clear(self.map, base + from, base + PAGE_BITS) - base
     }
 
-    /// Looks for the longest run of a page whose longest was broken.
+    /// Searches for the longest run of a page whose longest was broken.
     fn refresh_page(&mut self, page: u32) {
         let base = page * PAGE_BITS;
         let end = base + PAGE_BITS;
@@ -108,7 +107,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         }
     }
 
-    /// Looks for the longest run of the chunk, from the hints of its pages.
+    /// Searches for the longest run of the chunk, by the hints of its pages.
     fn refresh_chunk(&mut self, from: u32) {
         let mut at = from;
         while let Some((start, run)) = self.next_run(at) {
@@ -117,7 +116,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         }
     }
 
-    /// The next run at or after `at` that the hints of the pages admit to: a longest run, or one that spans pages.
+    /// Returns the next run at or after `at` by the hints of the pages: a longest run, or one that spans pages.
     fn next_run(&self, at: u32) -> Option<(u32, u32)> {
         let first = (at / PAGE_BITS) as usize;
         let mut seen = at % PAGE_BITS;
@@ -131,7 +130,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
                 return Some((start, run));
             }
             let base = page as u32 * PAGE_BITS;
-            // A run at the end of the page goes on in the next.
+            // A run at the end of the page may continue in the next.
             if block.contig > 0 && block.contig_start >= seen && block.contig_start + block.contig < PAGE_BITS
             {
                 return Some((base + block.contig_start, block.contig));
@@ -143,7 +142,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         (start < self.bits()).then_some((start, run)).filter(|_| run > 0)
     }
 
-    /// Sets `[at, at + bits)` and says how many pages were wholly free before.
+    /// Sets `[at, at + bits)` and returns how many pages were wholly free before.
     pub(super) fn take_bits(&mut self, at: u32, bits: u32) -> u32 {
         let end = at + bits;
         bitmap::set(self.map, at, end);
@@ -166,7 +165,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         pages
     }
 
-    /// The page where something taken begins: bit `from`, `bits` of it, here `only` up to `to`.
+    /// Updates the page where a taken range begins, at bit `from`; the range has `bits`, in this page up to `to`.
     fn take_in_first(&mut self, page: u32, from: u32, bits: u32, only: bool, to: u32) -> u32 {
         let first_free = self.blocks[page as usize].first_free;
         if from == first_free {
@@ -187,7 +186,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         whole.into()
     }
 
-    /// The page, not the first, where something taken ends before bit `to`.
+    /// Updates the page, not the first, where a taken range ends before bit `to`.
     fn take_in_last(&mut self, page: u32, to: u32) -> u32 {
         let next = self.clear_in(page, to);
         let block = &mut self.blocks[page as usize];
@@ -209,14 +208,14 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         whole.into()
     }
 
-    /// Clears `[at, at + bits)` and says how many pages are wholly free now.
+    /// Clears `[at, at + bits)` and returns how many pages are wholly free now.
     pub(super) fn clear_bits(&mut self, at: u32, bits: u32) -> u32 {
         bitmap::clear(self.map, at, at + bits);
         self.head.first_free = self.head.first_free.min(at);
         let (first, last) = (at / PAGE_BITS, (at + bits - 1) / PAGE_BITS);
         let (from, to) = (at % PAGE_BITS, (at + bits - 1) % PAGE_BITS + 1);
 
-        // The run may be longer than what is given, on both sides, as far as the pages reach.
+        // The run may extend beyond the freed bits, on both sides, within the pages.
         let block = &self.blocks[first as usize];
         let start = if from == block.contig_start + block.contig {
             block.contig_start

@@ -1,7 +1,7 @@
-//! Linux's engine: for each page, and for the chunk as a whole, the longest free run known and one before it.
+//! Linux's engine: for each page, and for the whole chunk, the longest free run known and one before it.
 //!
 //! # Theory
-//! A page of a chunk has one [`Hints`], and so has the chunk, whose hints speak of all its bits:
+//! Each page of a chunk has [`Hints`], and so has the chunk, whose hints are about all its bits:
 //!
 //! ```text
 //!   bits of a page   UUU..UU.....U........UUUUU....      U used, . free
@@ -10,34 +10,33 @@
 //!                            +-scan: the longest run known before contig
 //! ```
 //!
-//! A search for more than `scan` holds begins behind it: the search only goes forward (patches 7
-//! and 9 of the series that brought it). A run found too small on the way is remembered (patch 8).
-//! When the longest run is broken, `scan` takes its place and the page is read from there on. The
-//! hints of the chunk are made of those of its pages, so that a run is put together from a
-//! `right_free`, wholly free pages and a `left_free`.
+//! A search for more than `scan` holds begins after it: the search only goes forward (patches 7 and 9 of the series
+//! that introduced it). A run found too small on the way is recorded (patch 8). When the longest run is broken, `scan`
+//! replaces it and the page is read from there on. The hints of the chunk are computed from those of its pages, so that
+//! a run is put together from a `right_free`, wholly free pages and a `left_free`.
 //!
-//! Hints may understate: a fit is missed and nothing else. But for PH3 under Linux's rules they never overstate, or a
-//! search would find nothing where one was promised.
+//! Hints may understate: the only consequence is a missed fit. Except for PH3 under Linux's rules they never overstate,
+//! or a search would find nothing where a hint has a fit.
 //!
 //! # Invariants
 //! - **PH1 contig-free**  `contig` bits from `contig_start` on are free.
 //! - **PH2 scan-free**    `scan` bits from `scan_start` on are free.
-//! - **PH3 edges-free**   the first `left_free` and the last `right_free` bits are free; of a page, a 0 in `left_free`
-//!   says that its first bit is used. Under [`AsInLinux`] `left_free` may overstate, and so may
-//!   the two runs of the chunk (`Rules::EXACT_EDGES`). A search then finds less than was promised, and goes on.
+//! - **PH3 edges-free**   the first `left_free` and the last `right_free` bits are free; of a page, `left_free` is 0
+//!   only if its first bit is used. Under [`AsInLinux`] `left_free` may overstate, and so may the two runs of the chunk
+//!   (`Rules::EXACT_EDGES`). A search then finds less than the hint, and goes on.
 //! - **PH4 first-low**    nothing below `first_free` is free.
 //!
-//! Starts mean nothing where the size is 0; Linux compares them even so, and the same is done here, since it decides
-//! where the next object goes.
+//! Starts mean nothing where the size is 0. Linux compares them even so, and so does this code, since it decides where
+//! the next object goes.
 //!
 //! # Cost
-//! Taking: pages of the chunk (the search, and the hints of the chunk when its longest run is broken) and the words of
-//! two pages. Giving: the words of two pages; pages of the chunk if a page became free.
+//! Take: pages of the chunk (the search, and the hints of the chunk when its longest run is broken) and the words of
+//! two pages. Free: the words of two pages; pages of the chunk if a page became free.
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_block_update`, `pcpu_block_update_hint_alloc`, `pcpu_block_update_hint_free`,
-//! `pcpu_find_block_fit`, `pcpu_alloc_area`) and the series "introduce percpu block scan_hint" of 2019 that made it.
-//! The name of each patch's part is in docs/kernel-map.md.
+//! `pcpu_find_block_fit`, `pcpu_alloc_area`) and the series "introduce percpu block scan_hint" of 2019 that introduced
+//! it. docs/kernel-map.md names the counterpart of each patch.
 
 mod change;
 mod search;
@@ -51,21 +50,20 @@ use crate::engine::{Fit, FreedBits, HintEngine, View, Want, Wrong};
 use core::marker::PhantomData;
 use va_base::Record;
 
-/// The rules of Linux's engine that are in use. Each can be switched off apart, to see what it is
-/// worth.
+/// The rules of Linux's engine that are in use. Each can be disabled separately, to measure its effect.
 pub trait Rules: 'static {
-    /// The hint of the chunk is raised by what is freed in any page. Linux from 5.2 to 6.12 computes the end of the
-    /// freed run from the beginning of its page instead of the chunk's, so that only the first page raises it.
+    /// The hint of the chunk is raised by a free in any page. Linux from 5.2 to 6.12 computes the end of the freed run
+    /// from the beginning of its page instead of the chunk's, so that only the first page raises it.
     const EXACT_CHUNK_HINT: bool = true;
-    /// The free bits at the beginning of a page are counted anew if their run is broken behind its first bit. Linux
+    /// The free bits at the beginning of a page are counted again if their run is broken after its first bit. Linux
     /// from 5.2 to 6.12 does so only if it reads the page from there on. It reads from a later run on if that is as
     /// long.
     const EXACT_EDGES: bool = true;
     /// A run before the longest is recorded as `scan` (patch 7).
     const TRACK_SCAN: bool = true;
-    /// The longest run that a search skipped is remembered (patch 8).
+    /// The longest run that a search skipped is recorded (patch 8).
     const LEARN: bool = true;
-    /// A search begins behind the run that is too small (patch 9).
+    /// A search begins after the run that is too small (patch 9).
     const FORWARD: bool = true;
 }
 
@@ -92,7 +90,7 @@ pub struct Hints {
     pub(crate) left_free: u32,
     pub(crate) right_free: u32,
     pub(crate) first_free: u32,
-    /// Bits that these hints speak of; constant.
+    /// Bits that these hints cover; constant.
     pub(crate) bits: u32,
 }
 
@@ -101,7 +99,7 @@ impl Record for Hints {
 }
 
 impl Hints {
-    /// All is free.
+    /// Returns hints of a page or chunk in which all is free.
     pub(crate) const fn whole(bits: u32) -> Self {
         Self {
             contig: bits,
@@ -115,8 +113,8 @@ impl Hints {
         }
     }
 
-    /// Makes all free, as Linux does it to a page inside what is freed or to a new chunk: the start of an empty `scan`
-    /// stays.
+    /// Makes all free, as Linux does for a page inside a freed range or for a new chunk: the start of an empty `scan`
+    /// does not change.
     fn make_whole(&mut self) {
         let scan_start = self.scan_start;
         *self = Self { scan_start, ..Self::whole(self.bits) };

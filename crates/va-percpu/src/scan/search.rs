@@ -5,20 +5,20 @@ use super::{Hints, Rules, ScanHints};
 use crate::bitmap::{self, PAGE_BITS};
 use crate::engine::{View, Want};
 
-/// Bits from `at` to the next multiple of `align`.
+/// Returns the bits from `at` to the next multiple of `align`.
 #[inline]
 fn waste(at: u32, align: u32) -> u32 {
     at.wrapping_neg() & (align - 1)
 }
 
 impl Hints {
-    /// Returns true if the longest run holds it, once aligned.
+    /// Returns true if the request fits the longest run, once aligned.
     #[inline]
     pub(super) fn holds(&self, want: Want) -> bool {
         waste(self.contig_start, want.align) + want.bits <= self.contig
     }
 
-    /// From where to look for it, given that the longest run holds it.
+    /// Returns where the search begins, given that the request fits the longest run.
     #[inline]
     fn look_from<R: Rules>(&self, bits: u32) -> u32 {
         let skip = R::FORWARD && self.scan > 0 && self.contig_start > self.scan_start && bits > self.scan;
@@ -27,7 +27,7 @@ impl Hints {
 }
 
 impl<R: Rules> View<'_, ScanHints<R>> {
-    /// From which bit on to look, if the hints promise a place.
+    /// Returns the bit at which to search, if the request fits by the hints.
     pub(super) fn find(&self, want: Want, populated: bool) -> Option<u32> {
         if !self.head.holds(want) {
             return None;
@@ -42,8 +42,8 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         }
     }
 
-    /// The next place at or after `from` where `want` fits, by the hints of the pages, and how far from there it may
-    /// lie.
+    /// Returns the next bit at or after `from` where `want` fits by the hints of the pages, and how far the fit may
+    /// extend.
     fn next_fit(&self, from: u32, want: Want) -> Option<(u32, u32)> {
         let first = (from / PAGE_BITS) as usize;
         let mut seen = from % PAGE_BITS;
@@ -61,7 +61,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
             let base = page as u32 * PAGE_BITS;
             if block.contig > 0 && block.contig_start >= seen && block.holds(want) {
                 let start = block.look_from::<R>(want.bits);
-                // Up to the end of the object, were it at the beginning of the longest run.
+                // Up to the end of an object at the beginning of the longest run.
                 let reach = waste(block.contig_start, want.align) + want.bits + block.contig_start - start;
                 return Some((base + start, reach));
             }
@@ -84,7 +84,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         (page < end).then(|| bitmap::next_set(self.populated, page + 1, end) * PAGE_BITS)
     }
 
-    /// Looks bit by bit from `from` on, and remembers the longest run that was too small.
+    /// Searches bit by bit from `from` on, and records the longest run that was too small.
     pub(super) fn settle(&mut self, want: Want, from: u32) -> Option<u32> {
         let end = (from + want.bits + PAGE_BITS).min(self.bits());
         let (mut skipped, mut longest) = (0u32, 0);
@@ -112,7 +112,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         Some(at)
     }
 
-    /// Tells a page of a run that was skipped, with what its alignment cut off before it.
+    /// Records a skipped run in the hints of its page, with the free bits before it that its alignment cut off.
     fn learn_skipped(&mut self, at: u32, run: u32) {
         let (page, start) = (at / PAGE_BITS, at % PAGE_BITS);
         let base = page * PAGE_BITS;

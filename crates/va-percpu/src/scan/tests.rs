@@ -1,4 +1,4 @@
-//! The hints, step by step, and hints that lie.
+//! Tests of the hints, step by step, and of wrong hints.
 
 use super::*;
 use crate::bitmap::{Word, words_for};
@@ -56,7 +56,7 @@ impl<R: Rules> Chunk<R> {
     }
 }
 
-/// `(contig, its start, scan, its start)`, the last `None` if there is no scan.
+/// Returns `(contig, its start, scan, its start)`, the last `None` if there is no scan.
 fn runs(hints: &Hints) -> (u32, u32, Option<(u32, u32)>) {
     (hints.contig, hints.contig_start, (hints.scan > 0).then_some((hints.scan, hints.scan_start)))
 }
@@ -105,7 +105,7 @@ fn ph1_hints_follow_the_rules_step_by_step() {
 
     spare += chunk.free(20, 980) as i32;
     assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((1004, 20, None), 1004));
-    // The longest run has 8172: one that spans pages is put together anew only when a page becomes free.
+    // The longest run has 8172: one that spans pages is computed again only when a page becomes free.
     assert_eq!((runs(&chunk.head), spare), ((7192, 1000, Some((1004, 20))), 7));
 }
 
@@ -150,7 +150,7 @@ fn parts_that_are_switched_off_find_the_same_room_later() {
         unreachable!("a chunk has an end");
     }
     let counts = [fills::<Corrected>(), fills::<NoScan>(), fills::<NoLearning>(), fills::<NoForward>()];
-    // Two objects take 12 bits, since the second puts the next one out of step; a fit may be missed near the end.
+    // Two objects take 12 bits, since the second misaligns the next one; a fit may be missed near the end.
     assert!(counts.iter().all(|count| (1360..=1366).contains(count)), "{counts:?}");
 }
 
@@ -189,7 +189,7 @@ fn ph3_edges_that_are_used_are_seen() {
     assert_eq!(chunk.broken(), "PH3");
 }
 
-/// The longest run is at the beginning of a page, one that is as long follows, and something is taken from its middle.
+/// Two runs of equal length, the first at the beginning of a page; a take from its middle breaks it.
 fn cut_the_left_edge<R: Rules>() -> (u32, u32, u32) {
     let mut chunk = Chunk::<R>::new();
     chunk.take(8, 8);
@@ -204,7 +204,7 @@ fn cut_the_left_edge<R: Rules>() -> (u32, u32, u32) {
 #[test]
 fn ph3_the_left_edge_of_a_page_is_cut_also_where_a_run_as_long_follows() {
     assert_eq!(cut_the_left_edge::<Corrected>(), (8, 16, 4));
-    // Linux reads the page from the other run on, and keeps 8.
+    // Linux reads the page from the other run on, and leaves 8.
     assert_eq!(cut_the_left_edge::<AsInLinux>(), (8, 16, 8));
 }
 

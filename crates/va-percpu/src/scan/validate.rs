@@ -1,4 +1,4 @@
-//! Hints against bits. Checks PH1 to PH4.
+//! Checks of the hints against the bits: PH1 to PH4.
 
 use super::{Hints, Rules, ScanHints};
 use crate::bitmap::{self, PAGE_BITS};
@@ -13,8 +13,7 @@ pub(super) fn check<R: Rules>(view: &View<'_, ScanHints<R>>) -> Result<(), Wrong
         runs(view, base, block, true)?;
         edges(view, base, block)?;
     }
-    // What the head keeps of the edges of a chunk nobody reads.
-    // Its runs are put together from those edges.
+    // The edges in the head of a chunk are never read. Its runs are computed from the edges of pages.
     runs(view, 0, view.head, R::EXACT_EDGES)
 }
 
@@ -31,7 +30,7 @@ fn runs<R: Rules>(view: &View<'_, ScanHints<R>>, base: u32, hints: &Hints, exact
         free("PH2", hints.scan_start, hints.scan)?;
     }
     let first = bitmap::next_clear(view.map, base, base + hints.bits) - base;
-    // A page that something covers whole keeps its `first_free`; nobody looks for room in it.
+    // A page that an object covers whole retains its `first_free`; no search reads it.
     Wrong::unless(hints.first_free <= first, "PH4", base, first, hints.first_free)
 }
 

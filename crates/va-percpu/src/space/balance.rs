@@ -1,24 +1,22 @@
-//! The balance: no more than one chunk wholly free, two to four pages to spare, in steps that ask the backend once.
+//! The balance: at most one wholly free chunk, two to four spare pages, in steps that call the backend once.
 //!
 //! # Theory
-//! A caller that cannot wait is served from populated pages alone, so a few are kept to spare.
-//! Pages that were populated for a crowd that has gone are depopulated. One pass goes through four
-//! phases, each a number of steps:
+//! A caller that cannot wait is served from populated pages alone, so a few spare ones are retained. Pages that were
+//! populated for a peak load are depopulated. One pass goes through four phases, each a number of steps:
 //!
-//! 1. all chunks wholly free but the first are depopulated and destroyed;
-//! 2. each chunk with too many spare pages is looked through from its end and depopulated run by
-//!    run, until what all others have to spare would no longer do. It is then sidelined, or goes
-//!    back to the others;
-//! 3. pages are populated, lowest first in the fullest chunk that has some to populate, until there are four to spare;
-//! 4. chunks wholly free without a populated page are destroyed, all but the first.
+//! 1. all wholly free chunks except the first are depopulated and destroyed;
+//! 2. each chunk with too many spare pages is read from its end and depopulated run by run, while the other chunks have
+//!    enough spare pages. It is then sidelined, or put back among the others;
+//! 3. pages are populated, lowest first in the fullest chunk that lacks some, until there are four spare pages;
+//! 4. wholly free chunks without a populated page are destroyed, all but the first.
 //!
-//! Between two steps no lock is held and everything may change; a step looks anew at what it finds. Two things are
-//! noted before the backend is asked, so that [`alloc_at`](PercpuSpace::alloc_at), which may name any address, meets
-//! them in the state of the chunk:
+//! Between two steps no lock is held and everything may change; a step reads the state again. Two facts are recorded in
+//! the state of the chunk before the backend is called. So [`alloc_at`](PercpuSpace::alloc_at), which may name any
+//! address, finds them:
 //!
-//! - a chunk that is to be destroyed is *leaving*: no address leads to it any more (PC7);
-//! - pages that are to be depopulated are not populated: an object placed there waits for `grow` and has them populated
-//!   again, after a flush. Its chunk is counted on again, and the balance leaves it.
+//! - a chunk that is about to be destroyed is *leaving*: no address leads to it any more (PC7);
+//! - pages that are about to be depopulated count as not populated: an object placed there waits for `grow` and has
+//!   them populated again, after a flush. Its chunk counts again, and the balance skips it.
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_balance_free`, `pcpu_reclaim_populated`, `pcpu_balance_populated`). There a pass is
@@ -45,24 +43,24 @@ pub enum Progress {
 /// The stage of a pass, from one step to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Work {
-    /// At nothing.
+    /// No pass.
     #[default]
     Idle,
-    /// Chunks wholly free are taken one after the other.
+    /// Wholly free chunks are taken one after the other.
     Free(Only),
-    /// This chunk is in no list, and is depopulated and destroyed.
+    /// This chunk, in no list, is depopulated and destroyed.
     Destroy(u32, Only),
     /// Chunks to depopulate are taken one after the other.
     Reclaim,
-    /// This one is looked through.
+    /// This chunk is searched for spare pages.
     Depopulate(Look),
-    /// The number of spare pages that are wanted is found out.
+    /// The number of spare pages to populate is computed.
     Spare,
     /// Pages are populated.
     Populate { left: u32, slot: u8, row: u32 },
 }
 
-/// Which chunks are destroyed.
+/// The chunks that are destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Only {
     All,
@@ -78,12 +76,12 @@ pub(super) struct Look {
 }
 
 impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
-    /// Tells whether somebody should call [`tick`](Self::tick).
+    /// Returns whether a thread should call [`tick`](Self::tick).
     pub fn is_balance_due(&self) -> bool {
         self.due.load(Ordering::Acquire)
     }
 
-    /// Does one step of the balance, which asks the backend at most twice (a flush after the last run of a chunk).
+    /// Runs one step of the balance, which calls the backend at most twice (a flush after the last run of a chunk).
     ///
     /// # Locks
     /// `grow`, which may sleep; `chunks` within.
@@ -91,19 +89,19 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     pub fn tick(&self) -> Progress {
         let mut work = self.lock_grow();
         if *work == Work::Idle {
-            // What is called for from now on is for the next pass.
+            // Calls for the balance from now on are for the next pass.
             if !self.due.swap(false, Ordering::AcqRel) {
                 return Progress::Done;
             }
             *work = Work::Free(Only::All);
-            // What slabs keep for those to come may keep a chunk.
+            // An idle slab, cached for later requests, may be all that a chunk holds.
             self.lock().release_idle();
         }
         *work = self.step(*work);
         if *work == Work::Idle && !self.is_balance_due() { Progress::Done } else { Progress::More }
     }
 
-    /// Does what is left of the balance. Returns the steps that it took.
+    /// Runs the remaining steps of the balance. Returns their number.
     pub fn balance(&self) -> u64 {
         let mut steps = 0;
         loop {
@@ -114,7 +112,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// One step, and what comes after it. The caller holds `grow`.
+    /// Runs one step and returns the next stage. The caller holds `grow`.
     fn step(&self, work: Work) -> Work {
         match work {
             Work::Idle => Work::Idle,
@@ -136,9 +134,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Takes one chunk out of those wholly free, of which one is spared. If the first of the space
-    /// is among them, it is spared: it is never destroyed, and may be wholly free if nothing is
-    /// before or behind its dynamic part. Else the chunk at the front is spared.
+    /// Takes one of the wholly free chunks, and spares another. If the first chunk of the space is among them, it is
+    /// spared: it is never destroyed, and is wholly free where nothing is before or after its dynamic section. Else the
+    /// chunk at the front is spared.
     fn unlink_free(&self, only: Only) -> Work {
         let mut store = self.lock();
         let front = store.lists.first[store.slots.free as usize];
@@ -171,7 +169,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 self.backend.depopulate(&self.geometry, base, run);
                 return Work::Destroy(row, only);
             }
-            // Made whole, unmade whole.
+            // Populated as a whole, and depopulated as a whole.
         }
         store.remove(row);
         drop(store);
@@ -186,15 +184,15 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let mut store = self.lock();
         let base = Va::new(store.chunk(row).base);
         if !store.chunk(row).isolated {
-            // An object was placed in it since the last step: it is among the others again, and keeps what it has.
+            // An object was placed in it since the last step: it is in another list again, and its pages remain.
             drop(store);
             self.flush_gone(base, gone);
             return Work::Reclaim;
         }
         let (mut page, mut end, mut short) = (below, 0, false);
         while page > 0 {
-            // Looked at anew for each page, though only a run depopulated changes it: as Linux has it, a run that is
-            // open when there is too little to spare stays.
+            // Checked again for each page, though only a depopulated run changes it. As in Linux, a run in progress
+            // remains if the spare pages become too few.
             if store.chunk(row).empty == 0 {
                 end = 0;
                 break;
@@ -214,13 +212,13 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
         if end > 0 {
             let run = page..end;
-            // Noted before the lock is released: an object placed there from now on finds its pages missing and waits
-            // for `grow`.
+            // Recorded before the lock is released: an object placed there from now on finds its pages missing and
+            // waits for `grow`.
             store.note_depopulated(row, run.clone());
             drop(store);
             self.backend.depopulate(&self.geometry, base, run.clone());
             gone = (gone.0.min(run.start), gone.1.max(run.end));
-            // The page before the run was looked at already.
+            // The page before the run was checked already.
             let below = run.start.saturating_sub(1);
             return Work::Depopulate(Look { row, below, gone });
         }
@@ -239,15 +237,15 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Work::Reclaim
     }
 
-    /// Flushes the pages of a chunk from the first to the last that was depopulated, if any was.
+    /// Flushes the pages of a chunk from the first to the last depopulated one, if any.
     fn flush_gone(&self, base: Va, gone: (u32, u32)) {
         if gone.0 < gone.1 {
             self.backend.flush(&self.geometry, base, gone.0..gone.1);
         }
     }
 
-    /// Flushes what a chunk lost that is being depopulated, before some of it is populated again: a CPU that translates
-    /// the old page still would read and write there. The caller holds `grow`.
+    /// Flushes the depopulated pages of a chunk before some of it is populated again. Otherwise a CPU that translates
+    /// the old page would read and write there. The caller holds `grow`.
     pub(super) fn flush_before_populating(&self, work: &mut Work, row: u32, base: Va) {
         if let Work::Depopulate(look) = work
             && look.row == row
@@ -257,10 +255,10 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Finds out how many spare pages are wanted.
+    /// Computes the number of spare pages to populate.
     fn spare(&self) -> Work {
         let high = C::SPARE_PAGES_HIGH;
-        // The lists are gone through from now on.
+        // The lists are read from now on.
         self.lock().settle();
         let left = if self.failed.swap(false, Ordering::Relaxed) {
             high
@@ -271,7 +269,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Work::Populate { left, slot, row: NIL }
     }
 
-    /// Populates one run, of the chunk that is being populated or of the first in the list that has some to populate.
+    /// Populates one run, of the chunk in progress or of the first in the list that lacks pages.
     fn populate_spare(&self, left: u32, slot: u8, row: u32) -> Work {
         let (last, done) = (self.geometry.slots().free, Work::Free(Only::Unpopulated));
         if left == 0 {
@@ -286,7 +284,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             let lacks = |row: u32| {
                 store.chunk(row).is_in_use() && store.chunk(row).populated < store.chunk(row).pages
             };
-            // Each list is asked for one chunk; the one before is done if it lacks nothing any more.
+            // One chunk of each list is populated at a time; it is done once it lacks no page.
             let (mut slot, mut found) = if row == NIL || lacks(row) { (slot, row) } else { (slot + 1, NIL) };
             while found == NIL && slot <= last {
                 found = store.lists.first[slot as usize];

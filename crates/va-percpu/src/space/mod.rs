@@ -1,28 +1,27 @@
 //! The space: one offset, a copy of the object on each CPU.
 //!
 //! # Theory
-//! Two locks. The short one, `chunks`, guards what is free where; every call takes it, most only
-//! once. The long one, `grow`, is for callers that ask the backend: it makes and unmakes chunks,
-//! populates and depopulates pages, and may sleep. An object is taken first and its pages populated
-//! afterwards. No thread depopulates a page of which part is taken, or unmakes a chunk that holds
-//! something. So the long lock is not needed to take. (Linux takes its mutex for every allocation
-//! that may sleep.)
+//! There are two locks. The short one, `chunks`, guards the chunks and their free bits; every call takes it, most only
+//! once. The long one, `grow`, is for callers that call the backend: it creates and destroys chunks, populates and
+//! depopulates pages, and may sleep. A call takes an object first and populates its pages afterwards. No thread
+//! depopulates a page that is in use, or destroys a chunk that holds an object. So a take does not need the long lock.
+//! (Linux takes its mutex for every allocation that may sleep.)
 //!
 //! ```text
 //!   alloc   chunks: take --- all pages there? ---yes---> done
 //!                                |no
-//!                              grow: populate what is missing, chunk by chunk of pages; if that fails, free and say so
+//!                              grow: populate missing pages, chunk by chunk of pages; if that fails, free and report it
 //!
-//!   tick    grow: one of   destroy a chunk that nobody needs
+//!   tick    grow: one of   destroy an unneeded chunk
 //!                          depopulate a run of spare pages of a chunk with too many
 //!                          populate up to 4 spare pages, for callers that cannot wait
 //! ```
 //!
-//! What is due is noted and the backend woken; some thread then calls [`tick`](PercpuSpace::tick)
-//! until that reports that it is done.
+//! A due balance is recorded and the backend woken. Some thread then calls [`tick`](PercpuSpace::tick) until that
+//! reports that it is done.
 //!
 //! # Locks
-//! `grow` > `chunks`. No call to the backend or the platform is made under `chunks`; [`Backend::event`] neither.
+//! `grow` > `chunks`. The backend and the platform are not called under `chunks`, not even [`Backend::event`].
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_alloc_noprof`, `free_percpu`, `pcpu_balance_workfn`); differences:
@@ -56,9 +55,9 @@ pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
     geometry: Geometry,
     machine: P,
     backend: B,
-    /// The stage of the balance. Held by callers that ask the backend.
+    /// The stage of the balance. Held by callers that call the backend.
     grow: Mutex<P::PurgeLock, Work>,
-    /// The chunks, and what is free in them.
+    /// The chunks, and their free bits.
     chunks: Mutex<P::Lock, Store<C>>,
     // Atomic, each alone: hints for the balance.
     /// The balance has something to do.
@@ -67,19 +66,19 @@ pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
     failed: AtomicBool,
 }
 
-/// The place of an object.
+/// The location of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// The first chunk is 0, the reserved part -1, the others are counted as they are made.
+    /// The first chunk is 0, the reserved section -1, the others are counted in the order of their creation.
     pub chunk: i64,
-    /// The address that the bitmap of the chunk begins at, in its first unit.
+    /// The address at which the bitmap of the chunk begins, in its first unit.
     pub base: Va,
     /// Bytes from there.
     pub off: u32,
 }
 
 impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
-    /// Creates a space whose first chunk is there already, populated as far as `geometry` says.
+    /// Creates a space whose first chunk exists already, populated as `geometry` describes.
     ///
     /// Stack: up to 12 KiB in release builds, since the value is moved; [`EarlyPercpu::init`](crate::EarlyPercpu::init)
     /// takes less than 4 KiB.
@@ -92,7 +91,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Ok(space)
     }
 
-    /// Creates a space without its first chunk. Inlined, and its large part a constant: so it takes little stack.
+    /// Creates a space without its first chunk. Inlined, with a constant for its large fields: so it takes little
+    /// stack.
     #[inline(always)]
     pub(crate) fn unbegun(geometry: Geometry, machine: P, backend: B) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Makes the first chunk.
+    /// Creates the first chunk.
     #[inline(never)]
     pub(crate) fn begin(&self) -> Result<(), NewError> {
         let mut store = self.lock();
@@ -117,17 +117,17 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Ok(())
     }
 
-    /// Returns the sizes of units, parts and lists.
+    /// Returns the sizes of units, sections and lists.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The machine.
+    /// Returns the machine.
     pub fn machine(&self) -> &P {
         &self.machine
     }
 
-    /// Returns the supplier of chunks and pages.
+    /// Returns the backend, which supplies chunks and pages.
     pub fn backend(&self) -> &B {
         &self.backend
     }
@@ -145,7 +145,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         self.grow.lock()
     }
 
-    /// Gives out an object: `size` bytes at a multiple of `align`, zeroed by the backend on every CPU.
+    /// Allocates an object: `size` bytes at a multiple of `align`, zeroed by the backend on every CPU.
     ///
     /// # Errors
     /// A bad request, or a failure of the machine or the backend; nothing has changed.
@@ -188,8 +188,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 }
                 return Ok(self.publish(request, base, off, bytes));
             }
-            // Rather than fail or make a chunk: what slabs hold for requests to come, and then what is free among their
-            // slots.
+            // Before the request fails or a chunk is created: frees idle slabs, then dissolves sparse ones.
             if !reserved && store.release_idle() > 0 {
                 continue;
             }
@@ -216,14 +215,14 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Gives out the `size` bytes at an offset: for whoever knows where an object must be, as a replay of what another
-    /// allocator did.
+    /// Allocates the `size` bytes at an offset: for a caller that needs an object at a given offset, as in a replay of
+    /// another allocator's calls.
     ///
     /// # Errors
     /// [`AllocError::NotFree`] if they are not all free, or not in one chunk; a bad size; a failure of the machine.
     /// Nothing has changed.
     /// # Locks
-    /// As [`alloc`](Self::alloc). Cost: the engine's.
+    /// Those of [`alloc`](Self::alloc). Cost: the engine's.
     pub fn alloc_at(&self, offset: Offset, size: usize) -> Result<(), AllocError> {
         let request = Request::new(size, 1);
         let want = request.want()?;
@@ -246,7 +245,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Ok(())
     }
 
-    /// Populates what is missing of an object, or takes it back: it was not given out.
+    /// Populates the missing pages of an object, or frees it: no caller has it yet.
     #[cold]
     fn populate_or_free(&self, request: &Request, want: Want, taken: Taken) -> Result<(), AllocError> {
         let (first, end) = (taken.at / PAGE_BITS, (taken.at + want.bits).div_ceil(PAGE_BITS));
@@ -263,7 +262,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Ok(())
     }
 
-    /// Zeroes an object, tells of it, and says where it is.
+    /// Zeroes an object, reports it to the backend, and returns its offset.
     #[inline(always)]
     fn publish(&self, request: &Request, base: Va, off: u32, bytes: u32) -> Offset {
         self.backend.zero(base, off, bytes);
@@ -272,7 +271,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         offset
     }
 
-    /// Takes a slot, of a new slab if no other has room. `None` if none can be made.
+    /// Takes a slot, from a new slab if no other has room. `None` if none can be created.
     #[inline(always)]
     fn take_slot(&self, class: Class, want: Want, atomic: bool) -> Option<Slot> {
         loop {
@@ -285,7 +284,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Makes a slab where there is room; it makes no chunk.
+    /// Creates a slab where there is room; it creates no chunk.
     #[cold]
     fn make_slab(&self, class: Class, want: Want, atomic: bool) -> bool {
         let mut store = self.lock();
@@ -293,7 +292,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             return false;
         }
         let Some(taken) = store.take_slab(class, atomic) else { return false };
-        // A caller that cannot wait uses what there is.
+        // A caller that cannot wait uses the existing rows.
         if !atomic && let Some(len) = store.slab_row_wanted(taken.row) {
             drop(store);
             let memory = Row::alloc(len, &self.machine);
@@ -328,7 +327,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     }
 
     /// Dissolves sparse slabs until there may be room, in steps between which the lock is released; one step for a
-    /// caller that cannot wait. Returns the lock if there is nothing to gain.
+    /// caller that cannot wait. Returns the lock if nothing can be gained.
     #[cold]
     fn dissolve<'a>(
         &'a self,
@@ -354,7 +353,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Notes a failure.
+    /// Records a failure.
     fn note_failure(&self, request: &Request, error: AllocError) -> AllocError {
         if request.context == Context::Atomic {
             self.failed.store(true, Ordering::Relaxed);
@@ -364,13 +363,13 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         error
     }
 
-    /// Populates what is missing of what was taken. If that fails, the caller that took it frees it.
+    /// Populates the missing pages of a taken object. If that fails, the caller frees the object.
     #[cold]
     fn populate(&self, taken: Taken, pages: core::ops::Range<u32>) -> Result<(), AllocError> {
         let mut grow = self.lock_grow();
         let mut page = pages.start;
         loop {
-            // Somebody else may have populated some meanwhile.
+            // Another thread may have populated some meanwhile.
             let store = self.lock();
             let base = Va::new(self.base_of(&store, taken.row));
             let Some(run) = store.run_of_pages(taken.row, page, pages.end, false) else {
@@ -396,9 +395,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         store.chunk(row).base
     }
 
-    /// Makes a chunk, unless one is wholly free, or the number of chunks made is no longer `made`.
-    /// In that case the caller that made one may have taken of it already, and there may be room
-    /// for others.
+    /// Creates a chunk, unless one is wholly free, or the number of created chunks is no longer `made`. In that case
+    /// the caller that created one may have used it already, and there may be room for others.
     #[cold]
     fn make_one_if_none(&self, made: u32) -> Result<(), AllocError> {
         let grow = self.lock_grow();
@@ -414,13 +412,13 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         made.map(drop)
     }
 
-    /// Makes a chunk and puts it in its list. The caller holds `grow`.
+    /// Creates a chunk and puts it in its list. The caller holds `grow`.
     fn make(&self) -> Result<u32, AllocError> {
         let (need, chunks) = {
             let store = self.lock();
             (store.need(), store.totals.chunks)
         };
-        // Reserved first: once the backend has made the chunk, nothing can fail.
+        // Reserved first: once the backend has created the chunk, nothing can fail.
         if !need.is_none() {
             let Some(more) = need.alloc(&self.machine) else { return Err(AllocError::NoMeta { chunks }) };
             let old = self.lock().grow(more);
@@ -438,10 +436,10 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Ok(row)
     }
 
-    /// Takes an object back, in any context.
+    /// Frees an object, in any context.
     ///
     /// # Errors
-    /// The offset is not the start of an object that lives; nothing has changed.
+    /// The offset is not the start of a live object; nothing has changed.
     /// # Locks
     /// `chunks`. Cost: the engine's.
     pub fn free(&self, offset: Offset) -> Result<(), FreeError> {
@@ -455,13 +453,13 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
     #[cold]
     fn call_for_balance(&self) {
-        // Whoever sees it set has nothing to do: the worker it wakes sees all that came before, through the locks.
+        // A caller that finds it set need not wake: the worker woken before sees this change too, through the locks.
         if !self.due.swap(true, Ordering::AcqRel) {
             self.backend.wake();
         }
     }
 
-    /// Tells which chunk an offset is in, whether or not an object is there.
+    /// Returns the chunk that an offset is in, whether or not an object is there.
     ///
     /// # Locks
     /// `chunks`.
@@ -469,10 +467,10 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         self.lock().find(offset)
     }
 
-    /// Checks every invariant with a full walk, O(bits of all chunks). Nobody else may be in a call.
+    /// Checks every invariant with a full walk, O(bits of all chunks). No other thread may be in a call.
     ///
     /// # Errors
-    /// The first rule broken.
+    /// The first violation.
     /// # Locks
     /// Both.
     pub fn validate(&self) -> Result<(), InvariantViolation> {
@@ -483,7 +481,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
 impl<P: Machine, B: Backend, C: Config> Drop for PercpuSpace<P, B, C> {
     fn drop(&mut self) {
-        // What the backend made stays: whoever drops the space knows what becomes of its addresses.
+        // The backend's chunks remain: the owner of the space disposes of their addresses.
         self.lock().free_memory(&self.machine);
     }
 }

@@ -1,4 +1,4 @@
-//! Counts, and the text that Linux shows as `percpu_stats`.
+//! Counts, and Linux's text `percpu_stats`.
 
 use super::{Found, PercpuSpace};
 use crate::backend::Backend;
@@ -14,35 +14,35 @@ use va_base::{Machine, PAGE_SIZE, Va};
 /// Counts over all chunks. Sizes in bytes of one unit, pages of one unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Objects given out.
+    /// Objects allocated.
     pub allocs: u64,
-    /// Bytes of these, of one unit: what was zeroed on each CPU.
+    /// Their bytes in one unit, which were zeroed on each CPU.
     pub bytes: u64,
-    /// Objects taken back.
+    /// Objects freed.
     pub frees: u64,
-    /// Objects that live.
+    /// Live objects.
     pub live: u64,
-    /// The most that ever lived.
+    /// The largest number of live objects.
     pub live_max: u64,
     /// Chunks; the first is one.
     pub chunks: u32,
-    /// The most that there ever were.
+    /// The largest number of chunks.
     pub chunks_max: u32,
-    /// Chunks made since the beginning.
+    /// Chunks created since the beginning.
     pub chunks_made: u32,
-    /// The smallest object ever asked for; the unit before there was one.
+    /// The size of the smallest request; the unit before there was one.
     pub size_min: u32,
-    /// The largest.
+    /// The size of the largest.
     pub size_max: u32,
-    /// Populated pages to spare.
+    /// Spare populated pages.
     pub spare_pages: i64,
-    /// Populated pages; times the units they are what `/proc/meminfo` shows as `Percpu`.
+    /// Populated pages. Multiplied by the units, they are `Percpu` in `/proc/meminfo`.
     pub populated_pages: u64,
-    /// Of these, what lies in chunks; of the first, in its dynamic part.
+    /// Those of them in chunks; for the first chunk, in its dynamic section.
     pub chunk_pages: u64,
-    /// Free bytes of all chunks but the reserved part.
+    /// Free bytes of all chunks except the reserved section.
     pub free_bytes: u64,
-    /// The longest run that any chunk but the reserved part admits to.
+    /// The longest run of any chunk except the reserved section, by the engine's head.
     pub longest_bytes: u32,
     /// Chunks that are isolated.
     pub isolated: u32,
@@ -55,9 +55,9 @@ pub struct Stats {
 /// The kind of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChunkKind {
-    /// The reserved part of the first chunk.
+    /// The reserved section of the first chunk.
     Reserved,
-    /// The dynamic part of the first chunk.
+    /// The dynamic section of the first chunk.
     First,
     /// It is about to be depopulated.
     ToDepopulate,
@@ -72,9 +72,9 @@ pub enum ChunkKind {
 pub struct ChunkStats {
     /// Its kind.
     pub kind: ChunkKind,
-    /// Objects that live, each slab as one.
+    /// Live objects, each slab as one.
     pub live: u32,
-    /// The largest object that it ever held.
+    /// The largest object that it has ever held.
     pub largest: u32,
     /// Populated pages that are wholly free.
     pub spare_pages: i32,
@@ -84,13 +84,13 @@ pub struct ChunkStats {
     pub first_bit: u32,
     /// Free bytes.
     pub free_bytes: u32,
-    /// The longest run that it admits to.
+    /// The longest run by the engine's head.
     pub contig_bytes: u32,
     /// Free bytes before the last object.
     pub frag_sum: u32,
-    /// The largest piece of that.
+    /// The largest of these fragments.
     pub frag_max: u32,
-    /// The smallest, the median and the largest object that lives.
+    /// The smallest, the median and the largest live object.
     pub sizes: [u32; 3],
 }
 
@@ -143,7 +143,7 @@ impl<C: Config> Store<C> {
         let (view, marks) = self.view(row);
         let start = chunk.hidden_before;
         let end = bitmap::after_last_set(view.map, start, view.bits() - chunk.hidden_after);
-        // Sizes of objects, one after the other, and how much is free between them.
+        // Sizes of objects, one after the other, and the free bytes between them.
         let each = |of: &mut dyn FnMut(u32, bool)| {
             let mut at = start;
             while at < end {
@@ -186,7 +186,7 @@ impl<C: Config> Store<C> {
 }
 
 impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
-    /// Counts over all chunks.
+    /// Returns the counts over all chunks.
     ///
     /// # Locks
     /// `chunks`. Cost: chunks.
@@ -196,7 +196,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         store.stats()
     }
 
-    /// Calls `each` with the counts of every chunk: the reserved part, then the lists from the fullest on.
+    /// Calls `each` with the counts of every chunk: the reserved section, then the lists from the fullest on.
     ///
     /// # Locks
     /// `chunks`, which is held throughout, so `each` must not call the space. Cost: bits of all chunks.
@@ -220,13 +220,13 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         StatsText(self)
     }
 
-    /// Bytes that are populated over all units, as `/proc/meminfo` shows them.
+    /// Returns the bytes that are populated over all units, as in `/proc/meminfo`.
     pub fn populated_bytes(&self) -> u64 {
         self.lock().totals.populated * u64::from(self.geometry().sizes().units) * PAGE_SIZE
     }
 }
 
-/// Shows a space as Linux does.
+/// Displays the counts of a space as Linux does.
 #[derive(Debug)]
 pub struct StatsText<'a, P: Machine, B: Backend, C: Config>(&'a PercpuSpace<P, B, C>);
 

@@ -1,4 +1,4 @@
-//! A store whose records lie: each check is seen to fail.
+//! A store with wrong records: each check is shown to fail.
 
 use super::*;
 use crate::chunk::NO_SLOT;
@@ -13,7 +13,7 @@ fn sizes() -> Sizes {
     Sizes { unit: 32 << 10, fixed: 100, reserved: 100, dynamic: 20 << 10, atom: 4096, alloc: 4096, units: 1 }
 }
 
-/// A store of the first chunk and one more, with an object in each.
+/// Creates a store of the first chunk and one more, with an object in each.
 fn store() -> Store<Scan> {
     let heap = Heap::default();
     let mut store = Store::<Scan>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
@@ -166,7 +166,7 @@ fn pc3_an_object_at_the_very_end_of_a_part_ends_there() {
 
 use crate::config::Runs;
 
-/// The same on exact runs: an object in the first chunk, another with pages of its own.
+/// Creates the same store on exact runs: an object in the first chunk, another with pages of its own.
 fn exact() -> Store<Runs> {
     let heap = Heap::default();
     let mut store = Store::<Runs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
@@ -204,7 +204,7 @@ fn pr2_a_rest_that_knows_too_little_is_seen() {
     let (view, _) = store.view(FIRST);
     let leaves = view.pages.next_power_of_two() as usize;
     let rest = view.blocks[2 * leaves];
-    // The best run alone, as if nothing else were free: there are two bits before the first object.
+    // The best run alone, as if nothing else were free; but two bits before the first object are.
     view.blocks[2 * leaves] = rest.without_alignments();
     assert_ne!(rest, view.blocks[2 * leaves]);
     assert_eq!(store.validate().unwrap_err().rule, "PR2");
@@ -240,7 +240,7 @@ fn the_lowest_chunk_that_holds_something_comes_first() {
     let want = Want { bits: 2000, align: 1024 };
     let low = store.take(want, false).unwrap();
     assert_eq!(low.row, FIRST);
-    // What is freed below is used again before anything above, even if the same was asked for above meanwhile.
+    // Room freed below is used again before any above, even if a request was met above meanwhile.
     let high = store.take(Want { bits: 3000, align: 1 }, false).unwrap();
     store.free_at(low.row, low.at);
     assert_eq!(store.take(want, false).unwrap(), low);
@@ -251,7 +251,7 @@ fn the_lowest_chunk_that_holds_something_comes_first() {
 use crate::class::{CLASS_WORDS_MAX, Class};
 use crate::config::Standard as Slabs;
 
-/// Two slabs of one class, one of them full; one of another class of which nothing is in use.
+/// Creates two slabs of one class, one of them full, and one of another class without a slot in use.
 fn slabs() -> Store<Slabs> {
     let heap = Heap::default();
     let mut store = Store::<Slabs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
@@ -322,7 +322,7 @@ fn a_slab_that_dissolves_leaves_its_slots_as_objects() {
             (live, 4 * u64::from(free.count_ones()))
         );
         for slot in 0..64 {
-            // A slot that was free is no object, one that was in use is an object that is freed once.
+            // A free slot is no object; a slot in use is an object that can be freed once.
             let freed = store.free(offset(of(slot)));
             assert_eq!(freed.is_ok(), free >> slot & 1 == 0, "slot {slot} of {free:#x}");
             assert!(store.free(offset(of(slot))).is_err());

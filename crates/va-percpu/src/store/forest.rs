@@ -1,4 +1,4 @@
-//! Which chunk is the lowest that holds something: a tree over chunks, of what fits in each.
+//! The search for the lowest chunk with room: a tree over chunks, of what fits in each.
 //!
 //! For engines whose heads are exact ([`HintEngine::BY_FITS`](crate::engine::HintEngine::BY_FITS)). A chunk that is
 //! wholly free, isolated, or the reserved one counts as full here: the first two are tried last, in this order
@@ -23,7 +23,7 @@ impl Forest {
         Self { nodes: Table::new(), leaves: 0 }
     }
 
-    /// Returns the number of records that there must be for `rows` chunks, if there are too few.
+    /// Returns the number of records that the tree needs for `rows` chunks, if it has too few.
     pub(crate) fn wanted(&self, rows: u32) -> Option<usize> {
         let leaves = (rows as usize).next_power_of_two();
         (leaves > self.leaves).then_some(2 * leaves)
@@ -54,7 +54,7 @@ impl Forest {
         self.nodes.one_mut(node as u32)
     }
 
-    /// Says what fits in a chunk.
+    /// Stores what fits in a chunk.
     #[inline]
     pub(crate) fn put(&mut self, row: u32, fits: Fits) {
         let mut node = self.leaves + row as usize;
@@ -62,7 +62,7 @@ impl Forest {
             return;
         }
         *self.node_mut(node) = fits;
-        // What goes up is kept at hand: stored, it would be waited for at each level.
+        // The value stays in registers: a load of a stored one would stall at each level.
         let mut both = fits;
         while node > 1 {
             both = both.max(*self.node(node ^ 1));
@@ -74,7 +74,7 @@ impl Forest {
         }
     }
 
-    /// The lowest row from `from` on where `bits` fit.
+    /// Returns the lowest row from `from` on where `bits` fit.
     #[inline]
     pub(crate) fn lowest(&self, from: u32, bits: u32, lane: usize) -> Option<u32> {
         let holds = |node: usize| self.node(node).fit(lane) as u32 >= bits;
@@ -108,7 +108,7 @@ impl Forest {
         self.nodes.free(platform);
     }
 
-    /// Checks PF1, given what each chunk should be.
+    /// Checks PF1, given the fits that each chunk should have.
     pub(crate) fn validate(&self, of: impl Fn(u32) -> Fits) -> Result<(), InvariantViolation> {
         for row in 0..self.leaves {
             let (want, got) = (of(row as u32), *self.node(self.leaves + row));

@@ -1,11 +1,11 @@
-//! Which list a chunk stands in, and where in it.
+//! The lists of chunks, and the position of a chunk in them.
 
 use super::{RESERVED, Store};
 use crate::chunk::{End, NIL, NO_SLOT};
 use crate::config::Config;
 
 impl<C: Config> Store<C> {
-    /// Puts a chunk that is in no list at an end of one. The reserved part is never in any.
+    /// Puts a chunk that is in no list at an end of one. The reserved section is never in any.
     pub(crate) fn join(&mut self, row: u32, slot: u8, end: End) {
         if row == RESERVED {
             return;
@@ -21,7 +21,7 @@ impl<C: Config> Store<C> {
         self.tie(list, row, row, next);
     }
 
-    /// Takes a chunk out of its list, if it is in one.
+    /// Removes a chunk from its list, if it is in one.
     pub(crate) fn leave(&mut self, row: u32) {
         let chunk = self.chunk_mut(row);
         let (slot, prev, next) = (chunk.slot, chunk.prev, chunk.next);
@@ -58,7 +58,7 @@ impl<C: Config> Store<C> {
         self.join(row, slot, end);
     }
 
-    /// Puts a chunk where its longest run says, if that is elsewhere than `old`: emptier ones first.
+    /// Moves a chunk to the list of its longest run, unless that is `old`: emptier ones to the front.
     #[inline]
     pub(crate) fn relocate(&mut self, row: u32, old: u8) {
         let new = self.slot_of(row);
@@ -67,18 +67,18 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Puts a chunk, in no list or isolated so far, where its longest run says.
+    /// Moves a chunk that was in no list or isolated to the list of its longest run.
     pub(crate) fn relocate_new(&mut self, row: u32) {
         let slot = self.slot_of(row);
         self.move_to(row, slot, End::Front);
     }
 
-    /// Puts a chunk whose short runs failed where nobody looks.
+    /// Moves a chunk whose short runs failed to a list that is not searched.
     pub(super) fn relegate(&mut self, row: u32) {
         self.move_to(row, 0, End::Front);
     }
 
-    /// Puts a chunk among those to depopulate, where no search comes.
+    /// Moves a chunk to those to depopulate, which are not searched.
     pub(crate) fn isolate(&mut self, row: u32) {
         self.settle();
         let chunk = self.chunk_mut(row);
@@ -91,7 +91,7 @@ impl<C: Config> Store<C> {
         self.update_forest(row);
     }
 
-    /// Counts on a chunk again.
+    /// Counts the spare pages of a chunk again.
     #[inline]
     pub(crate) fn reintegrate(&mut self, row: u32) {
         let chunk = self.chunk_mut(row);

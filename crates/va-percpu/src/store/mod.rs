@@ -1,28 +1,26 @@
-//! All chunks, as the short lock guards them: what is free where, and which chunk is tried when.
+//! All chunks, as the short lock guards them: their free bits, and the order in which they are tried.
 //!
 //! # Theory
-//! A request goes through the lists from the one of its own size to that of the chunks wholly free.
-//! In each list it begins at the front: the fullest chunk that may hold it comes first, so that
-//! others can run empty. The list of chunks sidelined lies before that of the free ones: their
-//! pages are gone, but their addresses are used before new ones. A chunk that grew emptier goes to
-//! the front of its new list, one that grew fuller to the back.
+//! A request goes through the lists from the one of its own size to that of the wholly free chunks. In each list it
+//! begins at the front: the fullest chunk that may hold it comes first, so that others can become empty. The list of
+//! sidelined chunks is before that of the free ones: their pages were depopulated, but their addresses are used before
+//! new ones. A chunk that became emptier is put at the front of its new list, one that became fuller at the back.
 //!
-//! Where an object begins is marked by a bit in a second bitmap; it ends where the next begins, or where nothing is.
+//! A bit in a second bitmap marks the beginning of an object; it ends where the next begins, or at the next free bit.
 //!
 //! # Invariants
 //! - **PC1 bound**      the marks are the first bits of the live objects, of which there are as many as counted.
-//! - **PC2 slot**       each chunk stands in the list of its longest run, in that of nobody's reach if a search put it
-//!   there, or in that of those isolated.
+//! - **PC2 slot**       each chunk is in the list of its longest run, in the one that is not searched if a search put
+//!   it there, or in that of the isolated ones.
 //! - **PC3 free**       a chunk's count of free bits is that of its zeros; hidden bits are ones.
 //! - **PC4 empty**      a chunk's count of spare pages is that of its populated pages that are wholly free.
-//! - **PC5 populated**  a chunk's count of populated pages is that of its bits, and every live object lies in such
-//!   pages.
-//! - **PC6 spare**      the spare pages counted on are those of all chunks but the reserved one and those isolated.
-//! - **PC7 leaving**    a chunk that the balance destroys holds nothing, stands in no list, and no address leads to it.
-//! - **PC8 room**       the free bits and the wholly free pages counted are those of all chunks in use but the reserved
-//!   one.
+//! - **PC5 populated**  a chunk's count of populated pages is that of its bits, and every live object is in such pages.
+//! - **PC6 spare**      the count of spare pages is that of all chunks except the reserved one and the isolated ones.
+//! - **PC7 leaving**    a chunk that the balance destroys holds nothing, is in no list, and no address leads to it.
+//! - **PC8 room**       the counts of free bits and wholly free pages are those of all chunks in use except the
+//!   reserved one.
 //!
-//! PC4 to PC6 hold when nobody is between taking and populating.
+//! PC4 to PC6 hold while no thread is between taking and populating.
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_alloc_area`, `pcpu_free_area`, `pcpu_chunk_relocate`, `pcpu_isolate_chunk`).
@@ -54,9 +52,9 @@ use memos::Memos;
 use unsettled::Unsettled;
 use va_base::{PAGE_SIZE, Platform, Va};
 
-/// Row of the dynamic part of the first chunk.
+/// Row of the dynamic section of the first chunk.
 pub(crate) const FIRST: u32 = 0;
-/// Row of the reserved part.
+/// Row of the reserved section.
 pub(crate) const RESERVED: u32 = 1;
 
 /// The bits that were taken.
@@ -71,12 +69,12 @@ pub(crate) struct Taken {
     pub(crate) broke: bool,
 }
 
-/// Nothing was taken.
+/// The reason why nothing was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Miss {
     /// Nothing fits.
     Nowhere,
-    /// It seemed to fit.
+    /// By the hints it fitted.
     There,
 }
 
@@ -85,7 +83,7 @@ enum Miss {
 pub(crate) struct Freed {
     pub(crate) base: Va,
     pub(crate) off: u32,
-    /// There is something to depopulate or to destroy.
+    /// A chunk can be depopulated or destroyed.
     pub(crate) balance: bool,
 }
 
@@ -93,20 +91,20 @@ pub(crate) struct Freed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Totals {
     pub(crate) allocs: u64,
-    /// Bytes of these.
+    /// Their bytes.
     pub(crate) bytes: u64,
     pub(crate) frees: u64,
     pub(crate) live_max: u64,
     pub(crate) chunks: u32,
     pub(crate) chunks_max: u32,
-    /// Bytes; the least is a unit's until something smaller was asked for.
+    /// Bytes; the least is a unit's until there is a smaller request.
     pub(crate) size_min: u32,
     pub(crate) size_max: u32,
-    /// Spare pages that are counted on (PC6).
+    /// Spare pages (PC6).
     pub(crate) spare_pages: i64,
-    /// Populated pages of one unit, those of the first chunk too.
+    /// Populated pages of one unit, including those of the first chunk.
     pub(crate) populated: u64,
-    /// Chunks made since the beginning.
+    /// Chunks created since the beginning.
     pub(crate) made: u32,
     /// Free bits (PC8).
     pub(crate) free_bits: u64,
@@ -132,13 +130,13 @@ impl Totals {
         whole_pages: 0,
     };
 
-    /// Objects that live.
+    /// Returns the live objects.
     #[inline(always)]
     pub(crate) fn live(&self) -> u64 {
         self.allocs.wrapping_sub(self.frees)
     }
 
-    /// Counts an object given out.
+    /// Counts an allocated object.
     #[inline(always)]
     pub(crate) fn count(&mut self, want: Want) {
         let bytes = want.bits * BIT_BYTES;
@@ -164,20 +162,20 @@ pub(crate) struct Store<C: Config> {
     pub(crate) classes: ClassCache,
     unsettled: Unsettled,
     grain_shift: u32,
-    /// Pages can be depopulated.
+    /// True if pages can be depopulated.
     by_page: bool,
     /// Head of the list of rows not in use, through `next`.
     unused: u32,
     /// Rows that were ever in use.
     begun: u32,
-    /// Rows that every table has a place for.
+    /// Rows that every table has an entry for.
     room: u32,
     pub(crate) totals: Totals,
 }
 
 impl<C: Config> Store<C> {
     /// A store without chunks and without a geometry: a constant, since the value is too large to pass through a stack.
-    /// [`init`](Self::init) gives it a geometry where it is.
+    /// [`init`](Self::init) sets the geometry in place.
     pub(crate) const EMPTY: Self = Self {
         geometry: Geometry::NONE,
         slots: Slots::NONE,
@@ -198,12 +196,12 @@ impl<C: Config> Store<C> {
         totals: Totals::NONE,
     };
 
-    /// Gives an [`EMPTY`](Self::EMPTY) store its geometry; [`begin`](Self::begin) makes the first chunk.
+    /// Sets the geometry of an [`EMPTY`](Self::EMPTY) store; [`begin`](Self::begin) creates the first chunk.
     pub(crate) fn init(&mut self, geometry: Geometry, by_page: bool) {
         let bits = geometry.unit_bits();
         self.geometry = geometry;
         self.slots = geometry.slots();
-        // The bits of objects, where they begin, the pages populated.
+        // The bits of objects, their marks, the populated pages.
         self.words = Rows::new(2 * words_for(bits) + words_for(geometry.unit_pages()));
         self.blocks = Rows::new(C::Engine::blocks_for(geometry.unit_pages()));
         self.memos.init(geometry.unit_pages());
@@ -213,7 +211,7 @@ impl<C: Config> Store<C> {
         self.totals.size_min = geometry.unit_bytes();
     }
 
-    /// A store with a geometry, as a value.
+    /// Returns a store with a geometry, as a value.
     #[cfg(test)]
     #[cfg(not(loom))]
     pub(crate) fn new(geometry: Geometry, by_page: bool) -> Self {
@@ -222,12 +220,12 @@ impl<C: Config> Store<C> {
         store
     }
 
-    /// Grains of a unit.
+    /// Returns the grains of a unit.
     fn grains(&self) -> u32 {
         self.geometry.unit_bytes() >> self.grain_shift
     }
 
-    /// Makes the two parts of the first chunk. What [`need`](Self::need) said has been allocated.
+    /// Creates the two sections of the first chunk. The memory that [`need`](Self::need) listed has been allocated.
     pub(crate) fn begin(&mut self) {
         self.begun = 2;
         let base = self.geometry.base().get();
@@ -275,13 +273,13 @@ impl<C: Config> Store<C> {
         C::Engine::settle(&mut self.view(row).0);
     }
 
-    /// Clears the row of a chunk, as for one that is made.
+    /// Clears the row of a chunk, as for a new one.
     fn wipe(&mut self, row: u32) {
         self.words.row_mut(row).fill(Word(0));
         C::Engine::reset(&mut self.view(row).0);
     }
 
-    /// A chunk as its engine sees it, and the marks of its objects.
+    /// Returns a chunk as its engine sees it, and the marks of its objects.
     #[inline(always)]
     pub(crate) fn view(&mut self, row: u32) -> (View<'_, C::Engine>, &mut [Word]) {
         let chunk = self.chunks.one_mut(row);
@@ -294,41 +292,41 @@ impl<C: Config> Store<C> {
         (View { map, populated, blocks, head, pages: chunk.pages }, marks)
     }
 
-    /// A chunk.
+    /// Returns a chunk.
     #[inline]
     pub(crate) fn chunk(&self, row: u32) -> &Chunk<C::Engine> {
         self.chunks.one(row)
     }
 
-    /// A chunk.
+    /// Returns a chunk mutably.
     #[inline]
     pub(crate) fn chunk_mut(&mut self, row: u32) -> &mut Chunk<C::Engine> {
         self.chunks.one_mut(row)
     }
 
-    /// Rows that may be in use.
+    /// Returns the rows that may be in use.
     pub(crate) fn rows(&self) -> Range<u32> {
         0..self.begun
     }
 
-    /// The bits of the populated pages of a chunk.
+    /// Returns the bits of the populated pages of a chunk.
     pub(crate) fn populated(&self, row: u32) -> &[Word] {
         &self.words.row(row)[2 * words_for(self.geometry.unit_bits()) as usize..]
     }
 
-    /// The list in which a chunk belongs.
+    /// Returns the list in which a chunk belongs.
     #[inline]
     pub(crate) fn slot_of(&self, row: u32) -> u8 {
         if C::Engine::BY_FITS && self.chunks.one(row).free_bits == self.geometry.unit_bits() {
-            // The head does not tell runs apart that are longer than any object.
+            // The head does not distinguish runs that are longer than any object.
             return self.slots.free;
         }
         let slot = self.slots.of(self.bits_of(row) * BIT_BYTES);
-        // A head that has not heard all may still say that it is.
+        // A head that lacks some changes may still be that of a free chunk.
         if C::Engine::BY_FITS { slot.min(self.slots.sidelined - 1) } else { slot }
     }
 
-    /// The bits by which a chunk is put in a list.
+    /// Returns the bits by which a chunk is put in a list.
     #[inline]
     pub(super) fn bits_of(&self, row: u32) -> u32 {
         let chunk = self.chunks.one(row);
@@ -364,12 +362,12 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Free bytes that lie in no wholly free page: holes between objects.
+    /// Returns the free bytes in pages that are not wholly free: holes between objects.
     pub(crate) fn hole_bytes(&self) -> u64 {
         (self.totals.free_bits - self.totals.whole_pages * u64::from(PAGE_BITS)) * u64::from(BIT_BYTES)
     }
 
-    /// Bytes of a unit of every chunk.
+    /// Returns the bytes of a unit of every chunk.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.totals.chunks) * u64::from(self.geometry.unit_bytes())
     }
@@ -383,8 +381,8 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Makes a chunk whose first unit begins at `base`; what [`need`](Self::need) said has been allocated. It is in no
-    /// list yet.
+    /// Creates a chunk whose first unit begins at `base`. The memory that [`need`](Self::need) listed has been
+    /// allocated. It is in no list yet.
     pub(crate) fn add(&mut self, base: Va) -> u32 {
         let row = if self.unused == NIL { self.begun } else { self.unused };
         if self.unused == NIL {
@@ -411,10 +409,10 @@ impl<C: Config> Store<C> {
         row
     }
 
-    /// Takes a chunk that holds nothing out of its list and out of the lookup: from now on no call finds it, whatever
-    /// address or offset it is given.
+    /// Removes a chunk that holds nothing from its list and from the lookup: from now on no call finds it by any
+    /// address or offset.
     pub(crate) fn retire(&mut self, row: u32) {
-        // A list or the forest may have to hear of it still, and would put it back later.
+        // A list or the forest may lack a change of it still, and would put it back later.
         self.settle();
         self.leave(row);
         self.lookup.remove(self.chunk(row).base >> self.grain_shift, self.grains());
@@ -423,7 +421,7 @@ impl<C: Config> Store<C> {
         self.totals.whole_pages -= u64::from(self.geometry.unit_pages());
     }
 
-    /// Forgets a chunk that was [retired](Self::retire) and has no populated page.
+    /// Clears the row of a chunk that was [retired](Self::retire) and has no populated page.
     pub(crate) fn remove(&mut self, row: u32) {
         *self.chunks.one_mut(row) =
             Chunk { next: self.unused, ..<Chunk<C::Engine> as va_base::Record>::EMPTY };

@@ -14,10 +14,10 @@ use va_base::{Platform, Record};
 
 type Block<C> = <<C as Config>::Engine as HintEngine>::Block;
 
-/// Memory for [`Store::grow`], or what it left empty. Empty where nothing was needed.
+/// Memory for [`Store::grow`], or the tables that it replaced. Empty where none was needed.
 #[must_use]
 pub(crate) struct Memory<C: Config> {
-    /// Rows that the tables have a place for, if these are longer ones.
+    /// Rows that the tables have an entry for, if these are longer ones.
     room: Option<u32>,
     chunks: Table<Chunk<C::Engine>>,
     words: Table<Row<Word>>,
@@ -42,7 +42,7 @@ impl<C: Config> RowMemory<C> {
 /// The memory that [`Store::grow`] would need, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
-    /// Rows that there must be a place for, if there are too few.
+    /// Rows that need an entry, if there are too few.
     room: Option<u32>,
     places: Option<usize>,
     nodes: Option<usize>,
@@ -51,17 +51,17 @@ pub(crate) struct Need {
     /// Records of a row of each kind.
     words: u32,
     blocks: u32,
-    /// `None` if nothing is asked for that has slabs.
+    /// `None` if no chunk here has slabs.
     slabs: Option<u32>,
 }
 
 impl Need {
-    /// Tells whether nothing is needed.
+    /// Returns whether nothing is needed.
     pub(crate) fn is_none(&self) -> bool {
         self.rows == 0 && self.room.is_none() && self.places.is_none() && self.nodes.is_none()
     }
 
-    /// Asks the platform for it; all or nothing.
+    /// Allocates it from the platform; all or nothing.
     pub(crate) fn alloc<C: Config, P: Platform>(&self, platform: &P) -> Option<Memory<C>> {
         let mut memory = Memory {
             room: self.room,
@@ -99,7 +99,7 @@ impl Need {
         for (at, row) in memory.rows.iter_mut().take(self.rows as usize).enumerate() {
             row.words = Row::alloc(self.words, platform)?;
             row.blocks = Row::alloc(self.blocks, platform)?;
-            // Two rows are those of the first chunk, whose second part is reserved: it has no slabs.
+            // Two rows are those of the first chunk, whose second section is reserved: it has no slabs.
             if at == 0
                 && let Some(slabs) = self.slabs
             {
@@ -128,13 +128,13 @@ impl<C: Config> Memory<C> {
 }
 
 impl<C: Config> Store<C> {
-    /// Returns what must be allocated before one more chunk can be made: before the first, for both of its parts.
+    /// Returns the memory to allocate before one more chunk can be created: before the first, for both of its sections.
     pub(crate) fn need(&self) -> Need {
         let last = if self.begun == 0 { RESERVED } else { self.begun };
         let fresh = self.unused == NIL;
         let full = fresh && last >= self.room;
         let room = if full { (last + 1).next_power_of_two() } else { self.room };
-        // Not where there are no small objects: the first slab of a chunk asks for its row then.
+        // Not where there are no small objects: the first slab of a chunk requests its row then.
         let slabs = C::CLASS_WORDS > 0 && (self.begun == 0 || self.classes.counts().0 > 0);
         let nodes = if C::Engine::BY_FITS { self.forest.wanted(room) } else { None };
         Need {
@@ -148,7 +148,7 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Uses the memory that [`need`](Self::need) asked for, and returns what is not in use any more.
+    /// Uses the memory that [`need`](Self::need) listed, and returns the memory that is not in use any more.
     pub(crate) fn grow(&mut self, mut memory: Memory<C>) -> Memory<C> {
         fn longer<T: Record>(table: &mut Table<T>, by: impl FnOnce(Table<T>) -> Table<T>) {
             if table.len() > 0 {

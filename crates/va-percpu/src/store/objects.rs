@@ -1,4 +1,4 @@
-//! Taking and freeing objects: which chunk, and what becomes of its marks, its list and its place in the forest.
+//! Objects are taken and freed here; this updates the marks, the list and the forest entry of their chunk.
 
 use super::unsettled::Unsettled;
 use super::{FIRST, Freed, Miss, RESERVED, Store, Taken};
@@ -12,7 +12,7 @@ use crate::run::Fits;
 use va_base::{PAGE_SIZE, Va};
 
 impl<C: Config> Store<C> {
-    /// Takes room for an object and counts it as given out.
+    /// Takes room for an object and counts it as allocated.
     #[cfg(test)]
     #[cfg(not(loom))]
     pub(crate) fn take(&mut self, want: Want, populated: bool) -> Option<Taken> {
@@ -21,8 +21,8 @@ impl<C: Config> Store<C> {
         Some(taken)
     }
 
-    /// Takes room for an object in any chunk but the reserved one. It is counted only in its chunk: whoever gives it
-    /// out counts it.
+    /// Takes room for an object in any chunk but the reserved one. It is counted only in its chunk: the caller that
+    /// allocates it counts it.
     #[inline]
     pub(crate) fn take_any(&mut self, want: Want, populated: bool) -> Option<Taken> {
         let slot = if C::Engine::BY_FITS {
@@ -59,7 +59,7 @@ impl<C: Config> Store<C> {
     #[inline]
     pub(super) fn take_lowest(&mut self, want: Want, populated: bool) -> Option<Taken> {
         if !populated && let Some((row, page)) = self.memos.find(want) {
-            // It is a mark, and the chunk may be out of reach by now.
+            // The mark may be of a chunk that is out of reach by now.
             if self.in_reach(row) {
                 let (mut view, marks) = self.view(row);
                 if let Fit::At { at, pages } = C::Engine::take_near(&mut view, page, want) {
@@ -69,7 +69,7 @@ impl<C: Config> Store<C> {
                     if at / PAGE_BITS != page {
                         self.memos.note(want, row, at / PAGE_BITS);
                     }
-                    // It stays in reach, and its head says what it said.
+                    // The chunk stays in reach, and its head is unchanged.
                     self.leave_unsettled(row, false);
                     return Some(Taken { row, at, missing, broke: pages > 0 });
                 }
@@ -88,17 +88,17 @@ impl<C: Config> Store<C> {
                 return Some(taken);
             }
             if self.unsettled.is_empty() {
-                // It fits, and not in populated pages.
+                // It fits, but not in populated pages.
                 from = row + 1;
             } else {
-                // It fitted before something was taken there.
+                // It fitted before a take there.
                 self.settle();
             }
         }
         None
     }
 
-    /// Takes what begins at an address, if all of it is free.
+    /// Takes the bits from an address on, if all of them are free.
     pub(crate) fn take_exact(&mut self, at: u64, bits: u32) -> Option<Taken> {
         let (row, off) = self.place_of(at).filter(|(_, off)| off.is_multiple_of(BIT_BYTES))?;
         let (bit, end) = (off / BIT_BYTES, off / BIT_BYTES + bits);
@@ -116,12 +116,12 @@ impl<C: Config> Store<C> {
         Some(Taken { row, at: bit, missing, broke: pages > 0 })
     }
 
-    /// The same in the reserved part.
+    /// Takes room in the reserved section.
     pub(crate) fn take_reserved(&mut self, want: Want, populated: bool) -> Option<Taken> {
         self.take_in(RESERVED, want, populated).ok()
     }
 
-    /// Returns true if there is a reserved part.
+    /// Returns true if there is a reserved section.
     pub(crate) fn has_reserved(&self) -> bool {
         self.chunk(RESERVED).is_in_use()
     }
@@ -143,7 +143,7 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Notes in its chunk what was taken.
+    /// Records a take in its chunk.
     #[inline]
     pub(super) fn note_take(&mut self, row: u32, want: Want, pages: u32) {
         let chunk = self.chunks.one_mut(row);
@@ -152,15 +152,14 @@ impl<C: Config> Store<C> {
         self.count_taken(row, want.bits, pages);
     }
 
-    /// By what a chunk belongs where it does, before it changes; where it stands, in or out of reach, for engines that
-    /// know no more.
+    /// Returns the measure that puts a chunk where it is, before it changes. For engines with exact heads that is its
+    /// list, in or out of reach.
     #[inline]
     pub(super) fn before(&self, row: u32) -> u32 {
         if C::Engine::BY_FITS { self.chunks.one(row).slot.into() } else { self.bits_of(row) }
     }
 
-    /// Puts a chunk that changed, and of which `before` was known, where it belongs. `freed`: something was freed
-    /// in it.
+    /// Puts a changed chunk into the right list, given its measure `before`. `freed` is true if bits of it were freed.
     #[inline]
     pub(super) fn moved(&mut self, row: u32, before: u32, freed: bool) {
         if !C::Engine::BY_FITS {
@@ -174,15 +173,14 @@ impl<C: Config> Store<C> {
         if (old == self.slots.free) == whole {
             return self.leave_unsettled(row, freed);
         }
-        // It came into reach, or went out of it: those wholly free are known by their list at once, by the forest when
-        // somebody searches.
+        // It came into reach, or went out of it. The list of wholly free chunks has the change at once, the forest
+        // before the next search.
         self.leave_unsettled(row, true);
         self.relocate(row, old);
         self.memos.lower(row, 0);
     }
 
-    /// Leaves a chunk with a head that has not heard all; the forest may say that less fits than there is room for if
-    /// `more`.
+    /// Leaves a chunk with a head that lacks changes. With `more`, the forest may show less than what fits.
     #[inline]
     pub(super) fn leave_unsettled(&mut self, row: u32, more: bool) {
         if !self.unsettled.add(row) {
@@ -192,13 +190,13 @@ impl<C: Config> Store<C> {
         self.unsettled.more |= more;
     }
 
-    /// Lets every head, list and the forest know all.
+    /// Updates every head, list and the forest.
     #[inline]
     pub(crate) fn settle(&mut self) {
         let unsettled = core::mem::replace(&mut self.unsettled, Unsettled::NONE);
         for &row in unsettled.rows() {
             C::Engine::settle(&mut self.view(row).0);
-            // Where it stands: its head may have heard all already.
+            // From its present list: its head may include all changes already.
             self.relocate(row, self.chunk(row).slot);
             self.update_forest(row);
         }
@@ -214,7 +212,7 @@ impl<C: Config> Store<C> {
             && chunk.free_bits != self.geometry.unit_bits()
     }
 
-    /// The chunk and the byte of it at an address.
+    /// Returns the chunk and the byte of it at an address.
     #[inline(always)]
     pub(crate) fn place_of(&self, at: u64) -> Option<(u32, u32)> {
         let mut row = self.lookup.find(at >> self.grain_shift)?;
@@ -228,7 +226,7 @@ impl<C: Config> Store<C> {
         inside.then_some((row, off as u32))
     }
 
-    /// Takes an object back.
+    /// Frees an object.
     #[inline]
     pub(crate) fn free(&mut self, offset: Offset) -> Result<Freed, FreeError> {
         let at = offset.at(self.geometry.base()).get();
@@ -259,9 +257,9 @@ impl<C: Config> Store<C> {
     fn no_object(&mut self, offset: Offset, row: u32, bit: u32) -> FreeError {
         let (view, marks) = self.view(row);
         let start = bitmap::after_last_set(marks, 0, bit + 1);
-        // Inside: nothing is free from where an object starts up to here.
+        // Inside: no bit is free from the start of an object up to here.
         let used = start > 0 && bitmap::next_clear(view.map, start - 1, bit + 1) == bit + 1;
-        // What is hidden behind the part is used, too, and nobody's.
+        // Hidden bits after the section are used, too, and belong to no object.
         let chunk = self.chunk(row);
         let bits = chunk.pages * (PAGE_SIZE as u32 / BIT_BYTES);
         let inside = used && bit < bits - chunk.hidden_after;
@@ -270,12 +268,12 @@ impl<C: Config> Store<C> {
         FreeError::NoObject { offset, inside }
     }
 
-    /// Returns true if a chunk in which something was freed calls for the balance.
+    /// Returns true if a free in a chunk makes the balance due.
     #[inline]
     pub(crate) fn after_free(&mut self, row: u32) -> bool {
         let (chunk, whole) = (self.chunks.one(row), self.geometry.unit_bits());
         if chunk.free_bits == whole && !chunk.isolated {
-            // There is another one wholly free.
+            // Another chunk is wholly free.
             self.lists.first[self.slots.free as usize] != self.lists.last[self.slots.free as usize]
                 || self.lists.first[self.slots.free as usize] != row
         } else if self.should_reclaim(row) {
@@ -286,17 +284,17 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Takes the object back that starts at a bit.
+    /// Frees the object that starts at a bit.
     #[inline]
     pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
         self.free_uncounted(row, bit);
         self.totals.frees += 1;
     }
 
-    /// The same, for what is counted only in its chunk.
+    /// Frees an object that is counted only in its chunk.
     pub(crate) fn free_uncounted(&mut self, row: u32, bit: u32) {
         let before = self.before(row);
-        // What is hidden behind the part is used and begins no object.
+        // Hidden bits after the section are used and begin no object.
         let hidden = self.chunk(row).hidden_after;
         let (mut view, marks) = self.view(row);
         let end = bitmap::next_clear_or_marked(view.map, marks, bit + 1, view.bits() - hidden);
@@ -310,8 +308,8 @@ impl<C: Config> Store<C> {
         self.moved(row, before, true);
     }
 
-    /// Makes several objects of the one that starts at a bit: 64 parts of `bits` each, of which those in `free` are
-    /// freed and every other is an object. They are counted only in their chunk.
+    /// Splits the object that starts at a bit into 64 objects of `bits` each; those in `free` are freed. They are
+    /// counted only in their chunk.
     pub(crate) fn split_at(&mut self, row: u32, bit: u32, bits: u32, free: u64) {
         let before = self.before(row);
         let (mut view, marks) = self.view(row);
@@ -340,7 +338,7 @@ impl<C: Config> Store<C> {
         self.moved(row, before, true);
     }
 
-    /// Returns true if enough of a chunk is populated for nothing that it should be depopulated.
+    /// Returns true if a chunk has so many unused populated pages that it should be depopulated.
     pub(super) fn should_reclaim(&self, row: u32) -> bool {
         let chunk = self.chunk(row);
         let (empty, spare) = (i64::from(chunk.empty), self.totals.spare_pages);
@@ -350,7 +348,7 @@ impl<C: Config> Store<C> {
                 || (spare > i64::from(C::SPARE_PAGES_HIGH) + empty && empty >= i64::from(chunk.pages / 4)))
     }
 
-    /// Returns the fits that the forest is to have of a chunk.
+    /// Returns the fits that the forest stores for a chunk.
     #[inline]
     pub(super) fn forest_fits(&self, row: u32) -> Fits {
         match self.in_reach(row) {

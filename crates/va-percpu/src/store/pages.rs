@@ -1,4 +1,4 @@
-//! Which pages of a chunk are populated.
+//! The populated pages of a chunk.
 
 use super::Store;
 use crate::bitmap::{self, words_for};
@@ -7,7 +7,7 @@ use crate::engine::HintEngine;
 use core::ops::Range;
 
 impl<C: Config> Store<C> {
-    /// The first run of pages of `[page, end)` that is populated, or is not.
+    /// Returns the first run of pages of `[page, end)` that is populated, or is not.
     pub(crate) fn run_of_pages(&self, row: u32, page: u32, end: u32, populated: bool) -> Option<Range<u32>> {
         let map = self.populated(row);
         let (start, stop) = if populated {
@@ -20,18 +20,18 @@ impl<C: Config> Store<C> {
         (start < end).then_some(start..stop)
     }
 
-    /// Notes that pages are populated that were not.
+    /// Records that pages are populated that were not.
     pub(crate) fn note_populated(&mut self, row: u32, pages: Range<u32>) {
         let words = 2 * words_for(self.geometry.unit_bits()) as usize;
         bitmap::set(&mut self.words.row_mut(row)[words..], pages.start, pages.end);
         let count = pages.end - pages.start;
         self.chunks.one_mut(row).populated += count;
         self.totals.populated += u64::from(count);
-        // Those that are in use were counted off when they were taken.
+        // Pages in use were subtracted when they were taken.
         self.count_empty(row, count as i32);
     }
 
-    /// Notes that pages, all wholly free, are populated no more.
+    /// Records that pages, all wholly free, are no longer populated.
     pub(crate) fn note_depopulated(&mut self, row: u32, pages: Range<u32>) {
         let words = 2 * words_for(self.geometry.unit_bits()) as usize;
         bitmap::clear(&mut self.words.row_mut(row)[words..], pages.start, pages.end);

@@ -1,10 +1,10 @@
-//! Chunks of which the forest and the lists have not heard all.
+//! Chunks with changes that the forest and the lists lack.
 //!
-//! Bringing news of a chunk to them costs more than to give an object back, and news of several changes cost no more
-//! than of one. So they wait until somebody must know, or until there are too many. What was only taken need not be
-//! known to a search: it finds a chunk that promises too much and looks again.
+//! To update them costs more than a free, and one update after several changes costs no more than after one. So changes
+//! wait until a search needs them, or until there are too many. A search need not see takes: it finds a chunk that
+//! overstates and searches again.
 
-/// The most chunks that may wait: they bound what one caller does for others.
+/// The most chunks that may wait: a bound on the work that one caller does for others.
 const MOST: usize = 8;
 
 /// The chunks.
@@ -12,15 +12,15 @@ const MOST: usize = 8;
 pub(super) struct Unsettled {
     rows: [u32; MOST],
     count: usize,
-    /// More may fit than the forest says, or in another order: it must hear all before it is asked.
+    /// More may fit than the forest shows, or in another order: it must be updated before a search.
     pub(super) more: bool,
 }
 
 impl Unsettled {
-    /// Everybody knows all.
+    /// No chunk lacks an update.
     pub(super) const NONE: Self = Self { rows: [0; MOST], count: 0, more: false };
 
-    /// The chunks.
+    /// Returns the chunks.
     #[inline]
     pub(super) fn rows(&self) -> &[u32] {
         &self.rows[..self.count]
@@ -31,7 +31,7 @@ impl Unsettled {
         self.count == 0
     }
 
-    /// Adds a chunk, unless it is there. `false` if there is no room for it.
+    /// Adds a chunk, unless it is present. `false` if there is no room for it.
     #[inline]
     pub(super) fn add(&mut self, row: u32) -> bool {
         if self.rows().contains(&row) {

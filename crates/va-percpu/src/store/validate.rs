@@ -1,4 +1,4 @@
-//! The store against its bits. Checks PC1 to PC8, PF1, PL1, PN1, PT1 and PW1, and what the engine checks.
+//! Checks of the store against its bits: PC1 to PC8, PF1, PL1, PN1, PT1 and PW1, and those of the engine.
 
 use super::{FIRST, RESERVED, Store};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
@@ -9,7 +9,7 @@ use crate::run::Fits;
 use va_base::{InvariantViolation, Va};
 
 impl<C: Config> Store<C> {
-    /// Checks everything, O(bits). Nobody is between taking and giving out.
+    /// Checks everything, O(bits). No thread is between a take and its end.
     pub(crate) fn validate(&mut self) -> Result<(), InvariantViolation> {
         self.settle();
         let rows = self.begun;
@@ -37,7 +37,7 @@ impl<C: Config> Store<C> {
                 leaving += 1;
                 continue;
             }
-            // Both parts of the first chunk are found as one.
+            // Both sections of the first chunk are found as one.
             let known = found == Some(row) || (row == RESERVED && found == Some(FIRST));
             InvariantViolation::check(
                 known,
@@ -94,7 +94,7 @@ impl<C: Config> Store<C> {
         self.validate_lists(leaving)
     }
 
-    /// Pages of a chunk that are wholly free.
+    /// Returns the pages of a chunk that are wholly free.
     fn whole_pages(&mut self, row: u32) -> u64 {
         let (view, _) = self.view(row);
         (0..view.pages).filter(|&page| C::Engine::is_free(&view, page)).count() as u64
@@ -123,7 +123,7 @@ impl<C: Config> Store<C> {
                 live += 1;
                 unless(used, "PC1", bit, 1, 0)?;
             } else if used && bit >= chunk.hidden_before && bit < bits - chunk.hidden_after {
-                // What does not begin an object goes on with one.
+                // A bit that begins no object continues one.
                 let before = bit > chunk.hidden_before && bitmap::is_set(view.map, bit - 1);
                 unless(before, "PC1", bit, 1, 0)?;
             }
@@ -146,7 +146,7 @@ impl<C: Config> Store<C> {
         unless(populated == chunk.populated, "PC5", 0, populated, chunk.populated)
     }
 
-    /// Checks PN1: whatever fits, bit by bit, lies above the marks.
+    /// Checks PN1: all that fits, bit by bit, is above the marks.
     fn validate_memos(&mut self) -> Result<(), InvariantViolation> {
         for memo in 0..super::memos::MEMOS {
             let Some((want, mark_row, mark_page)) = self.memos.get(memo) else { continue };
@@ -179,7 +179,7 @@ impl<C: Config> Store<C> {
     }
 
     fn validate_lists(&self, leaving: u32) -> Result<(), InvariantViolation> {
-        // Those that leave are in no list.
+        // Leaving chunks are in no list.
         let mut seen = leaving;
         for slot in 0..=self.slots.to_depopulate {
             let (mut row, mut before) = (self.lists.first[slot as usize], NIL);
@@ -208,7 +208,7 @@ impl<C: Config> Store<C> {
                 last.into(),
             )?;
         }
-        // The first chunk counts as one, and its dynamic part stands for it.
+        // The first chunk counts as one, by its dynamic section.
         let chunks = self.totals.chunks;
         InvariantViolation::check(seen == chunks, "PC2", self.geometry.base(), chunks.into(), seen.into())
     }

@@ -24,7 +24,7 @@ const SIZES: Sizes = Sizes {
 const AREAS: [(u64, u64); 2] = [(0, 128 << 10), (1 << 20, 128 << 10)];
 const UNITS: [u64; 4] = [0, 64 << 10, 1 << 20, (1 << 20) + (64 << 10)];
 
-/// Maps into the machine that remembers stale translations.
+/// Maps into the machine that records stale translations.
 struct Pages<'a> {
     machine: &'a SimMachine,
     mapped: Mutex<BTreeMap<u64, u32>>,
@@ -98,7 +98,7 @@ fn chunks_of_congruent_areas_are_mapped_on_every_cpu_and_go_back() {
     percpu.validate().unwrap();
     let stats = percpu.stats();
     assert!(stats.chunks <= 3 && stats.spare_pages >= 2, "{stats:?}");
-    // What is left is what the chunks hold that are kept; the others' areas are lazy or free again.
+    // What remains busy is areas of the remaining chunks; the others' areas are lazy or free again.
     let expected = u64::from(stats.chunks - 1) * 2;
     let busy = space.areas().filter(|seen| seen.state == va_space::State::Busy).count() as u64;
     assert_eq!(busy, expected);
@@ -111,7 +111,7 @@ fn units_of_4096_cpus_lie_in_areas_of_the_space() {
     const CPUS: u64 = 4096;
     const GROUP_UNITS: u64 = 64;
     let unit = u64::from(SIZES.unit);
-    // Groups of 64 units, and between two of them a hole that is as large as one.
+    // Groups of 64 units, and between two of them a hole as large as one.
     let areas: Vec<_> =
         (0..CPUS / GROUP_UNITS).map(|nth| (nth * 2 * GROUP_UNITS * unit, GROUP_UNITS * unit)).collect();
     let unit_at = |cpu: u64| cpu / GROUP_UNITS * 2 * GROUP_UNITS * unit + cpu % GROUP_UNITS * unit;
@@ -126,7 +126,7 @@ fn units_of_4096_cpus_lie_in_areas_of_the_space() {
     let percpu: PercpuSpace<_, _, Standard> =
         PercpuSpace::new(Geometry::new(sizes, first).unwrap(), &machine, backend).unwrap();
 
-    // More than the first chunk and another hold: whole pages, and objects that share one.
+    // More objects than the first chunk and another hold: whole pages, and objects that share one.
     let request =
         |nth: u64| if nth.is_multiple_of(3) { Request::new(256, 8) } else { Request::new(4096, 4096) };
     let objects: Vec<_> = (0..40).map(|nth| percpu.alloc(&request(nth)).unwrap()).collect();
@@ -136,7 +136,7 @@ fn units_of_4096_cpus_lie_in_areas_of_the_space() {
         let chunk = percpu.find(object).map(|found| found.chunk).unwrap();
         for cpu in 0..CPUS {
             let at = object.at(Va::new(first.get() + unit_at(cpu)));
-            // Only the first chunk was there before the space: the pages of others are that CPU's.
+            // Only the first chunk existed before the space: the pages of others are that CPU's.
             let mapped = percpu.backend().mapper().mapped.lock().get(&at.page_floor()).copied();
             assert_eq!(mapped, (chunk > 0).then_some(cpu as u32), "object {nth} of CPU {cpu}");
             copies.push((at.get(), if nth % 3 == 0 { 256 } else { 4096 }));
@@ -190,7 +190,7 @@ fn contiguous_chunks_are_whole_from_the_first_moment() {
     let percpu: PercpuSpace<_, _, Standard> =
         PercpuSpace::new(geometry, &machine, KmChunks(&numbers)).unwrap();
     let first = percpu.alloc(&Request::new(32_768, 4096)).unwrap();
-    // A chunk was made for it; the rest of it serves who cannot wait.
+    // A chunk was created for it; the rest of it serves callers that cannot wait.
     let atomic = Request::new(4096, 4096).context(Context::Atomic);
     let mut objects = vec![first];
     while let Ok(object) = percpu.alloc(&atomic) {
@@ -198,7 +198,7 @@ fn contiguous_chunks_are_whole_from_the_first_moment() {
     }
     assert_eq!((objects.len(), percpu.stats().chunks), (1 + 8 + 6, 2));
     percpu.validate().unwrap();
-    // Who could not be served called for the balance, which makes a chunk.
+    // A caller that could not be served called for the balance, which creates a chunk.
     percpu.balance();
     assert!(percpu.alloc(&atomic).is_ok());
     numbers.left.set(Some(0));

@@ -1,5 +1,5 @@
-//! Random operations on per-CPU memory while memory fails for a time, then not: nothing is lost, all is
-//! served again, and all memory is back at the end. `va_sim::soak` has the driver.
+//! Random operations on per-CPU memory while memory fails for a time: nothing is lost, all requests succeed again, and
+//! all memory is returned at the end. The driver is `va_sim::soak`.
 
 use va_base::InvariantViolation;
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
@@ -37,7 +37,7 @@ const LIVE_MAX: usize = 600;
 
 struct Run<C: Config> {
     harness: Harness<C, &'static SimMachine>,
-    /// Requests that failed for want of memory.
+    /// Requests that failed for lack of memory.
     failed: u64,
 }
 
@@ -66,7 +66,7 @@ impl<C: Config> Soak for Run<C> {
             Some(error) => panic!("{next:?}: {error}"),
             None => {}
         }
-        // These find no address to call with at times, so they are not counted.
+        // These sometimes have no address to call with, so they are not counted.
         !matches!(next, Op::Wrong(..) | Op::Place { .. })
     }
 
@@ -89,7 +89,7 @@ fn live<C: Config>(seed: u64) -> Tally {
     let fresh = run.harness.space.stats();
     let tally = soak::run(&mut run, machine, seed);
     let mut harness = run.harness;
-    // All is served again, from new chunks if need be.
+    // All requests succeed again, from new chunks if need be.
     for _ in 0..40 {
         harness.alloc(&Request::new(32_768, 4096)).unwrap();
     }
@@ -132,7 +132,7 @@ fn linux_serves_afterwards_what_failed_for_a_while() {
     lives::<Linux612>("per-CPU memory, Linux612");
 }
 
-/// One script, in which the calls to the backend or to the platform fail from that of a number on, for ten operations.
+/// Runs one script, in which the calls to the backend or to the platform fail from call `nth` on, for ten operations.
 /// Returns whether there were so many calls.
 fn fail_nth<C: Config>(nth: u64, platform: bool) -> bool {
     let mut rng = Rng::new(5);

@@ -1,7 +1,7 @@
-//! Chunks that the default policy needs, beside Linux's: at most a fifth more, whatever lives on.
+//! Chunks that the default policy needs, beside Linux's: at most a fifth more, whatever objects live on.
 //!
-//! Each workload runs on both, with the same requests in the same order. The chunks are counted
-//! when it has most of them and after a balance at its end.
+//! Each workload runs on both, with the same requests in the same order. The chunks are counted at their maximum and
+//! after a balance at the end.
 
 use va_base::Va;
 use va_percpu::config::{Linux612, Standard};
@@ -32,7 +32,7 @@ fn free<C: Config>(space: &Space<C>, object: Offset) {
     }
 }
 
-/// Chunks at most, and after a balance at the end; pages then.
+/// Returns the most chunks, the chunks after a balance at the end, and the pages then.
 fn chunks<C: Config>(workload: &impl Workload, unit: u32) -> [u64; 3] {
     let sizes = Sizes { unit, fixed: 0, reserved: 0, dynamic: 32 << 10, atom: 4096, alloc: unit, units: 1 };
     let geometry = Geometry::new(sizes, Va::new(1 << 40)).unwrap();
@@ -45,21 +45,21 @@ fn chunks<C: Config>(workload: &impl Workload, unit: u32) -> [u64; 3] {
     [stats.chunks_max.into(), stats.chunks.into(), stats.populated_pages]
 }
 
-/// Units of 32 KiB, as small as they can be, and of 256 KiB, as is usual.
+/// Units of 32 KiB, the smallest possible, and of 256 KiB, the usual size.
 const UNITS: [u32; 2] = [32 << 10, 256 << 10];
 
 fn compare(name: &str, workload: &impl Workload, units: &[u32]) {
     for &unit in units {
         let (ours, linux) = (chunks::<Standard>(workload, unit), chunks::<Linux612>(workload, unit));
         println!("{name}, units of {} KiB: ours {ours:?}, Linux {linux:?}", unit >> 10);
-        // One chunk more is no fifth of a few.
+        // One chunk more is more than a fifth of a few.
         let most = |linux: u64| (linux + linux / 5).max(linux + 1);
         assert!(ours[0] <= most(linux[0]), "{name}: {ours:?} chunks, Linux {linux:?}");
         assert!(ours[1] <= most(linux[1]), "{name}: {ours:?} chunks, Linux {linux:?}");
     }
 }
 
-/// Sixteen phases, each of another size; of every `of` objects one lives on.
+/// Sixteen phases, each of another size; one of every `of` objects lives on.
 struct Phases {
     of: usize,
     random: bool,
@@ -97,7 +97,7 @@ fn sizes_by_phase_need_no_more_chunks_than_linux() {
     }
 }
 
-/// A population that replaces one object at random by one of another size; sizes and alignments change by and by.
+/// A population that replaces a random object by one of another size; sizes and alignments change gradually.
 struct Lifetimes {
     live: usize,
     steps: u64,
@@ -115,7 +115,7 @@ impl Workload for Lifetimes {
                 free(space, live.swap_remove(which));
             }
             live.push(alloc(space, size, align));
-            // Now and then most of them go.
+            // At intervals, most of them are freed.
             if step % (self.steps / 5) == self.steps / 6 {
                 live.retain(|&object| {
                     let stays = rng.below(5) == 0;

@@ -36,7 +36,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Objects that come from slabs, and now and then one that takes what is left.
+/// Objects that come from slabs, and sometimes one that takes the rest.
 fn small() -> impl Strategy<Value = Op> {
     let alloc = |size, align, atomic| Op::Alloc { size, align, atomic, reserved: false };
     prop_oneof![
@@ -67,19 +67,19 @@ proptest! {
         holds::<Scan>(&ops);
     }
 
-    /// PR1 to PR3 and PF1 too.
+    /// PR1 to PR3 and PF1 hold too.
     #[test]
     fn exact_runs_hold(ops in prop::collection::vec(op(), 1..300)) {
         holds::<Runs>(&ops);
     }
 
-    /// CC1 to CC4 too.
+    /// CC1 to CC4 hold too.
     #[test]
     fn slabs_hold(ops in prop::collection::vec(op(), 1..300)) {
         holds::<Standard>(&ops);
     }
 
-    /// The same where nearly all objects are small.
+    /// The same holds where nearly all objects are small.
     #[test]
     fn small_objects_hold(ops in prop::collection::vec(small(), 1..600)) {
         holds::<Standard>(&ops);

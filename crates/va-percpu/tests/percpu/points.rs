@@ -1,4 +1,4 @@
-//! Per-CPU memory, point by point: failures, spare pages, what becomes of pages that nobody needs.
+//! Per-CPU memory, one test for each guarantee: failures, spare pages, unused pages.
 use va_base::Va;
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{
@@ -14,7 +14,7 @@ fn kinds(harness: &Harness<Scan>) -> Vec<ChunkKind> {
     kinds
 }
 
-/// Fills the first chunk, so that what comes next needs another.
+/// Fills the first chunk, so that the next request needs another.
 fn beyond_the_first() -> Harness<Scan> {
     filled()
 }
@@ -27,8 +27,7 @@ fn filled<C: Config>() -> Harness<C> {
 
 /// Fails each chunk and each population of a script in turn.
 fn fail_each<C: Config>() {
-    // Three objects over pages that are not there, each with a hole before it: several populations, one after the
-    // other.
+    // Three objects over unpopulated pages, each with a hole before it: several populations, one after the other.
     let script = |harness: &mut Harness<C>| {
         let mut failed = 0;
         for (size, align) in
@@ -54,7 +53,7 @@ fn fail_each<C: Config>() {
         let mut harness = filled::<C>();
         harness.space.backend().fail_after(after);
         let failed = script(&mut harness);
-        // The balance may be what fails.
+        // The failed call may be of the balance.
         assert!(failed > 0 || after + 3 > asked, "{after} of {asked}");
         harness.space.backend().fail_after(u64::MAX);
         harness.alloc(&Request::new(32_768, 4096)).unwrap();
@@ -98,7 +97,7 @@ fn fail_slabs<C: Config>(first: u64) {
         match error {
             Some(AllocError::NoMeta { chunks }) => {
                 assert_eq!(space.backend().chunks() + 1, chunks as usize);
-                // What needs no chunk is served still.
+                // A request that needs no chunk still succeeds.
                 space.alloc(&Request::new(16, 4)).unwrap();
                 machine.fail_after(u64::MAX, 0);
                 space.alloc(&Request::new(32_768, 4096)).unwrap();
@@ -129,7 +128,7 @@ fn an_object_is_put_where_it_must_be_or_nothing_changes() {
         let before = harness.space.stats();
         let error = harness.space.alloc_at(Offset::new(behind.get().wrapping_add(4)), 4).unwrap_err();
         assert!(matches!(error, AllocError::NotFree { bytes: 4, .. }), "{error}");
-        // Over its end, in no chunk, at no word.
+        // Past its end, in no chunk, not at a word.
         for (offset, size) in
             [(behind.get().wrapping_sub(8), 12), (1 << 50, 4), (behind.get().wrapping_sub(2), 2)]
         {
@@ -148,7 +147,8 @@ fn an_object_is_put_where_it_must_be_or_nothing_changes() {
     check::<Standard>();
 }
 
-/// Chunks wholly free, and one with too much to spare; an object is placed after so many steps of the balance.
+/// Creates wholly free chunks, and one with too many spare pages; an object is placed after so many steps of the
+/// balance.
 fn place_after<C: Config>(steps: u32) -> bool {
     let harness: Harness<C> = filled();
     let page = Request::new(4096, 4096);
@@ -237,7 +237,7 @@ fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
     harness.space.validate().unwrap();
     let stats = harness.space.stats();
     assert!(stats.slabs > 400 && stats.chunks > 20, "{stats:?}");
-    // All that is free in slabs is of the last ones.
+    // All free bytes of slabs are in the last ones.
     assert!(stats.slab_free_bytes < 64 * 4 * 17 * 9, "{stats:?}");
     objects.iter().for_each(|&object| harness.space.free(object).unwrap());
     harness.space.validate().unwrap();
@@ -247,7 +247,7 @@ fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
     assert_eq!(stats.slabs, 0);
     // The first, one wholly free, and one that became so while others were depopulated.
     assert!(stats.chunks <= 3, "{stats:?}");
-    // A hot pair makes and unmakes none.
+    // A repeated pair creates and destroys none.
     let _object = harness.alloc(&Request::new(4096, 4096));
     let asked = harness.space.backend().asked();
     for _ in 0..1000 {
@@ -276,7 +276,7 @@ fn cc2_what_is_freed_inside_a_slab_is_told() {
 fn who_cannot_wait_is_served_from_pages_kept_to_spare() {
     let mut harness = beyond_the_first();
     let atomic = Request::new(4096, 4096).context(Context::Atomic);
-    // Nothing is populated but what is used.
+    // Only pages in use are populated.
     assert!(matches!(harness.alloc(&atomic), Err(AllocError::NoneInReach { bytes: 4096, .. })));
     assert!(harness.space.is_balance_due());
     for round in 0..100 {
@@ -289,7 +289,7 @@ fn who_cannot_wait_is_served_from_pages_kept_to_spare() {
         harness.space.validate().unwrap();
     }
     let asked = harness.space.backend().asked();
-    // Fewer than two to spare: it was called for each time.
+    // Fewer than two spare pages: the balance was called for each time.
     assert!(asked >= 100, "{asked}");
     assert!(harness.space.backend().woken() >= 100);
 }
@@ -313,7 +313,7 @@ fn a_chunk_with_too_much_to_spare_is_depopulated_put_aside_and_used_again() {
     assert!(spare >= 4 && harness.space.backend().populated() + 8 < before, "{spare}");
     assert_eq!(harness.space.backend().stale(), 0);
 
-    // Once the others are used up, it is taken from its list before a chunk is made.
+    // Once the others are used up, it is removed from its list before a chunk is created.
     let made = harness.space.stats().chunks_made;
     while kinds(&harness).contains(&ChunkKind::Sidelined) {
         harness.space.alloc(&Request::new(4096, 4096)).unwrap();
@@ -411,7 +411,7 @@ fn counts_are_shown_as_linux_shows_them() {
 fn the_first_chunk_stays_though_all_of_its_unit_is_free() {
     fn check<C: Config>(object: u32, backwards: bool) {
         const UNIT: u32 = 32 << 10;
-        // Nothing is before or behind the dynamic part.
+        // Nothing is before or after the dynamic section.
         let sizes = Sizes { unit: UNIT, fixed: 0, reserved: 0, dynamic: UNIT, atom: UNIT, ..SIZES };
         let harness: Harness<C> = Harness::of(sizes);
         let request = Request::new(object as usize, 4096);
@@ -421,12 +421,12 @@ fn the_first_chunk_stays_though_all_of_its_unit_is_free() {
         if backwards {
             objects.reverse();
         }
-        // The chunk that is emptied last is at the front of those wholly free.
+        // The chunk that is emptied last is at the front of the wholly free ones.
         objects.iter().for_each(|&object| harness.space.free(object).unwrap());
         harness.space.balance();
         harness.space.validate().unwrap();
         assert_eq!(harness.space.find(Offset::new(0)).map(|found| found.chunk), Some(0));
-        // One more, whose pages are those to spare.
+        // One more chunk, whose pages are the spare ones.
         assert!(harness.space.backend().chunks() <= 1, "{:?}", harness.space.stats());
         harness.space.alloc_at(Offset::new(0), 4096).unwrap();
         harness.space.free(Offset::new(0)).unwrap();

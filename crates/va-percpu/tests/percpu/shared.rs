@@ -1,4 +1,4 @@
-//! Generic code shares per-CPU memory: it is `Send` and `Sync` without bounds of the caller.
+//! Checks that generic code can share per-CPU memory: it is `Send` and `Sync` without bounds of the caller.
 
 use va_base::Machine;
 use va_percpu::config::Standard;

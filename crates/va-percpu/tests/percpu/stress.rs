@@ -1,8 +1,8 @@
-//! Many threads on one per-CPU space: nobody is given what another has, wrong frees are rejected, and every invariant
-//! holds at the end. One thread does the balance, step by step, while the others allocate and free; now and then the
+//! Many threads on one per-CPU space: no two threads get the same object, wrong frees are rejected, and every invariant
+//! holds at the end. One thread runs the balance, step by step, while the others allocate and free; sometimes the
 //! backend fails.
 //!
-//! What goes wrong is printed with the seed; which calls meet is up to the scheduler.
+//! A failure is printed with the seed; the interleaving depends on the scheduler.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use va_base::Va;
@@ -16,7 +16,7 @@ const BASE: Va = Va::new(1 << 40);
 const THREADS: u64 = 4;
 const CALLS: u64 = 6000;
 
-/// An owner for each word of 4 bytes that is given out: to give one out twice is seen at once.
+/// An owner for each allocated word of 4 bytes, which detects a double allocation at once.
 struct Owners(parking_lot::Mutex<std::collections::BTreeMap<u64, u64>>);
 
 impl Owners {
@@ -32,7 +32,7 @@ impl Owners {
     }
 }
 
-/// One thread's life. Returns how many requests were served.
+/// Runs one thread. Returns the number of requests that succeeded.
 fn live<C: Config>(space: &PercpuSpace<&SimMachine, SimChunks, C>, owners: &Owners, seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
     let mut own: Vec<Offset> = Vec::new();
@@ -58,7 +58,7 @@ fn live<C: Config>(space: &PercpuSpace<&SimMachine, SimChunks, C>, owners: &Owne
             }
         } else if !own.is_empty() {
             let offset = own.swap_remove(rng.below(own.len() as u64) as usize);
-            // Nobody can begin an object one byte behind.
+            // No object begins one byte later.
             assert!(space.free(Offset::new(offset.get().wrapping_add(1))).is_err());
             owners.release(offset.at(BASE).get());
             space.free(offset).unwrap();
