@@ -1,7 +1,6 @@
-//! Areas that threads take and give back, on a machine that is written out in full.
+//! Areas that threads allocate and free, on a complete implementation of a machine.
 //!
-//! `cargo run -p va-space --example areas` prints how many pairs went by, and for how many of them CPUs had to be
-//! flushed.
+//! `cargo run -p va-space --example areas` prints the number of pairs, and for how many of them CPUs had to be flushed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Platform, Record, Request, Table, Va, VaRange};
@@ -96,7 +95,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         u64::from(CPUS) * PAIRS,
         port.flushes.load(Ordering::Relaxed)
     );
-    // All is given back: the whole window is one hole again.
+    // All areas are freed: the whole window is one hole again.
     let most = window.len_bytes() / va_base::PAGE_SIZE - 1;
     space.free(space.alloc(0, &Request::pages(most)?)?).map_err(|why| format!("{why:?}"))?;
     match space.alloc(0, &Request::pages(most + 2)?) {

@@ -53,7 +53,7 @@ impl DetachedArea {
         range_of(self.page, self.pages)
     }
 
-    /// Returns what was noted of it.
+    /// Returns its note.
     #[inline]
     pub fn note(&self) -> Option<u64> {
         self.note
@@ -70,8 +70,8 @@ pub struct AreaView {
     /// The node that allocated it; `None` for one outside the default window, one taken at boot, and in a space without
     /// pools.
     pub owner: Option<u32>,
-    /// Its note ([`note`](crate::VmapSpace::note)): of an area that is found as busy, at the moment
-    /// that its word was read. An iteration over all areas leaves it out.
+    /// Its note ([`note`](crate::VmapSpace::note)), if a lookup found it busy, at the moment that its word was read.
+    /// `None` in an iteration over all areas.
     pub note: Option<u64>,
 }
 

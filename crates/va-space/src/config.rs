@@ -1,4 +1,4 @@
-//! The policies of a space, as bundles of types and numbers. A mechanism has no `if` that asks for a policy by name.
+//! The policies of a space, as bundles of types and numbers. No mechanism branches on the name of a policy.
 //!
 //! | | [`OneLock52`] | [`Linux69`] | [`Standard`] |
 //! |---|---|---|---|
@@ -9,7 +9,7 @@
 //! | decay | - | a quarter, all of 1 to 3 | a quarter |
 //! | purge | whole, newest first | whole, node by node, lists by address | in slices |
 //! | a request that cannot be met | purges | purges | fails at once |
-//! | a busy area is found by | a tree | a tree in each node, nodes asked upward | the page map |
+//! | a busy area is found by | a tree | a tree in each node, searched upward | the page map |
 //!
 //! [`WithTrees`] is any of them with a tree in each node, to compare with.
 
@@ -50,29 +50,29 @@ pub trait Config: 'static {
     /// True if a space with one node has a pool.
     const POOL_ON_ONE_NODE: bool;
     /// Largest size that is pooled, in pages; 0 for no pools. At most [`EXACT_PAGES_MAX`](crate::pool::EXACT_PAGES_MAX)
-    /// sizes have lists of their own; what is larger shares a few.
+    /// sizes have lists of their own; larger sizes share a few.
     const POOL_PAGES_MAX: u64;
-    /// Pooled areas that an aligned request looks at.
+    /// Pooled areas that an aligned request checks.
     const POOL_TRIES: u32;
-    /// True if a request takes from other nodes' pools before it has everything purged.
+    /// True if a request takes from other nodes' pools before it purges everything.
     const STEAL: bool;
-    /// Order of what goes back to the index.
+    /// Order in which areas are freed to the index.
     const ORDER: Order;
     /// Areas that one slice of a purge frees in the index, at most; other work is measured by that.
     const SLICE_AREAS: u64;
     /// True if impossible requests, and repeats of one that failed, fail without a purge.
     const FAIL_FAST: bool;
-    /// True if a failing request has the machine's clients free what they could do without before everything is purged,
-    /// or only after a purge that did not help.
+    /// True if a failing request asks the machine's clients to free unneeded areas before everything is purged; false
+    /// if only after a purge that did not help.
     const RECLAIM_FIRST: bool = false;
 
-    /// Pages that may be lazy before a purge is due, with `cpus` CPUs online.
+    /// Returns the pages that may be lazy before a purge is due, with `cpus` CPUs online.
     #[inline]
     fn lazy_max(cpus: u32) -> Pages {
         lazy_max_pages(cpus)
     }
 
-    /// Creates the index of the whole pages of `extent`, for a caller that wants one without a space.
+    /// Creates the index of the whole pages of `extent`, for use without a space.
     ///
     /// # Errors
     /// [`AllocError::BadRange`] if there is none.
@@ -146,7 +146,7 @@ impl Config for Standard {
     const FAIL_FAST: bool = true;
 }
 
-/// `C`, but that busy areas are found by a tree in each node, nodes asked in the order of `W`.
+/// The policies `C`, except that busy areas are found by a tree in each node; nodes are searched in the order of `W`.
 #[derive(Clone, Copy, Debug)]
 pub struct WithTrees<C, W = Downward>(PhantomData<fn() -> (C, W)>);
 

@@ -13,7 +13,7 @@ pub trait Decay: 'static {
     fn quota(len: u64) -> u64;
 }
 
-/// A quarter, rounded down, so that pools of one to three areas stay.
+/// A quarter, rounded down, so that pools of one to three areas remain.
 #[derive(Clone, Copy, Debug)]
 pub struct Quarter;
 

@@ -20,7 +20,7 @@ impl Dirty {
         &self.ranges[..self.len]
     }
 
-    /// Forgets them all.
+    /// Removes all ranges.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
     }

@@ -1,12 +1,12 @@
-//! A space before there is one, in a static: a caller that comes too early gets a typed error, not a crash.
+//! Storage for a space in a static: a call before the space is created gets a typed error, not a crash.
 //!
-//! A kernel names its space in a static long before it knows its memory. [`EarlySpace::new`] is a constant without a
-//! space; [`EarlySpace::init`] copies an empty one there, also a constant, and gives it machine and extent in place.
-//! Areas that exist by then are imported as busy. Until then every use is an error.
+//! A kernel declares its space in a static long before its memory is known. [`EarlySpace::new`] is a constant without a
+//! space. [`EarlySpace::init`] copies an empty one there, also a constant, and sets machine and extent in place. Areas
+//! that exist by then are imported as busy. Until then every use is an error.
 //!
 //! # Locking
-//! One atomic reference, set once. The lock of the place is taken by the first `init` and stays taken while there is a
-//! space, so that nobody else ever changes it.
+//! One atomic reference, set once. The lock of the storage is taken by the first `init` and held while there is a
+//! space, so that no other call changes it.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vmap_initialized`, `vm_area_add_early`, `vmalloc_init`).
 
@@ -16,7 +16,7 @@ use crate::space::VmapSpace;
 use va_base::sync::{Mutex, MutexGuard, OnceRef};
 use va_base::{Machine, Place, VaRange};
 
-/// A place for a space, for a static.
+/// Storage for a space, for a static.
 ///
 /// ```
 /// use va_base::{Request, VaRange};
@@ -46,19 +46,19 @@ impl<P: Machine + Clone, C: Config> core::fmt::Debug for EarlySpace<P, C> {
 
 impl<P: Machine + Clone + 'static, C: Config> EarlySpace<P, C> {
     va_base::const_fn! {
-        /// A place without a space.
+        /// Creates storage without a space.
         pub fn new() -> Self {
             Self { space: OnceRef::new(), place: Mutex::new(Place::Empty) }
         }
     }
 
-    /// Makes a space here, for good, in which `busy` is allocated already; see [`VmapSpace::with_busy`].
+    /// Creates a space here, for good, in which `busy` is allocated already; see [`VmapSpace::with_busy`].
     ///
     /// # Errors
-    /// [`SpaceError::AlreadyReady`] if a space is there, or is being made; it stays. Else as
-    /// [`VmapSpace::with_busy`], after which another call may try again.
+    /// [`SpaceError::AlreadyReady`] if there is a space, or another thread creates it. Else the errors of
+    /// [`VmapSpace::with_busy`], after which another call may succeed.
     /// # Locks
-    /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.
+    /// The lock of the storage, by `try_lock`. Stack: less than 4 KiB in release builds.
     pub fn init(
         &'static self,
         extent: VaRange,
@@ -70,7 +70,7 @@ impl<P: Machine + Clone + 'static, C: Config> EarlySpace<P, C> {
         if self.space.get().is_some() {
             return Err(SpaceError::AlreadyReady);
         }
-        // A constant; machine, tables and extent come where it is.
+        // A constant; machine, tables and extent are added in place.
         *place = va_base::constant!(Place::Full(VmapSpace::empty()));
         let space = place.get_mut().ok_or(SpaceError::NotReady)?;
         if let Err(error) = space.init_with_busy(extent, default_window, machine, busy) {
@@ -81,15 +81,15 @@ impl<P: Machine + Clone + 'static, C: Config> EarlySpace<P, C> {
         self.ready(space).map(|()| space)
     }
 
-    /// Puts a space here that was made elsewhere, for good.
+    /// Stores a space here that was created elsewhere, for good.
     ///
     /// # Errors
-    /// [`SpaceError::AlreadyReady`] if one is there; it stays.
+    /// [`SpaceError::AlreadyReady`] if there is a space.
     pub fn ready(&self, space: &'static VmapSpace<P, C>) -> Result<(), SpaceError> {
         self.space.set(space).map_err(|()| SpaceError::AlreadyReady)
     }
 
-    /// The space.
+    /// Returns the space.
     ///
     /// # Errors
     /// [`SpaceError::NotReady`] before [`init`](Self::init) or [`ready`](Self::ready). Cost: one load.

@@ -53,7 +53,7 @@ pub enum SpaceError {
     /// There is no space yet: neither [`EarlySpace::init`](crate::EarlySpace::init) nor
     /// [`EarlySpace::ready`](crate::EarlySpace::ready) was called.
     NotReady,
-    /// There is a space already, and it stays.
+    /// There is a space already.
     AlreadyReady,
 }
 

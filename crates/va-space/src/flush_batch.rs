@@ -1,25 +1,23 @@
-//! The only way from unflushed to flushed (SP2).
+//! The only path from unflushed to flushed (SP2).
 //!
 //! ```text
 //!   lazy of a node --add--> open batch --begin: flush--> in flight --complete--> completed, taken list by list
 //!   round of a magazine --seal: batch number--------------------> completed up to it: taken by its owner
 //! ```
-//! The rest of the crate cannot make an `AreaList<Flushed>` of an `AreaList<Unflushed>`. A purge
-//! collects the lazy areas of each node in a flush batch, and asks the machine once to flush the
-//! hull of all. When the machine reports that the epoch is completed, there is a [`CompletedBatch`],
-//! without which no area leaves the batch. There is one batch at a time, and no area joins it once
-//! its flush has begun: joining needs the [`OpenBatch`] that the flush takes. Checks SP2:
-//! nothing else compiles.
+//! The rest of the crate cannot convert an `AreaList<Unflushed>` to an `AreaList<Flushed>`. A purge collects the lazy
+//! areas of each node in a flush batch, and requests one flush of the hull of all from the machine. When the machine
+//! reports that the epoch is completed, there is a [`CompletedBatch`], without which no area leaves the batch. There is
+//! one batch at a time, and no area joins it once its flush has begun: joining needs the [`OpenBatch`] that the flush
+//! takes. Checks SP2: nothing else compiles.
 //!
-//! Areas that were freed into a magazine go by [`BatchNumber`]: flush batches have numbers, and a node
-//! remembers the last that took its lazy areas. Under the lock of those areas, a magazine adds its
-//! hull to theirs and learns the number of the batch that will take them. The areas stay where they
-//! are, so a round of any number of sizes is sealed in a few instructions. When that batch is
-//! completed they are flushed ([`CompletedBatches`]).
+//! Areas that were freed into a magazine are ordered by [`BatchNumber`]: flush batches have numbers, and a node stores
+//! the last that took its lazy areas. Under the lock of those areas, a magazine adds its hull to theirs and reads the
+//! number of the batch that will take them. The areas themselves do not move, so a round of any number of sizes is
+//! sealed in a few instructions. When that batch is completed they are flushed ([`CompletedBatches`]).
 //!
-//! A flush serves callers too that hold unmapped pages of their own ([`Dirty`]): their ranges go to the machine beside
-//! the hull, in the flush of the next batch. The open round of a magazine is such a range. Its hull is published in
-//! [`Hull`], so that a purge reads it without the magazine's lock.
+//! A flush also serves callers that hold unmapped pages of their own ([`Dirty`]): their ranges are passed to the
+//! machine beside the hull, in the flush of the next batch. The open round of a magazine is such a range. Its hull is
+//! published in [`Hull`], so that a purge reads it without the magazine's lock.
 
 use crate::area::range_of;
 use crate::dirty::Dirty;
@@ -56,7 +54,7 @@ impl Amount {
 pub(crate) struct BatchNumber(u64);
 
 impl BatchNumber {
-    /// Of areas that wait for no batch.
+    /// The number of areas that wait for no batch.
     pub(crate) const NONE: Self = Self(0);
 
     /// Returns the number, to be published in a cell.
@@ -75,9 +73,9 @@ impl CompletedBatches {
         }
     }
 
-    /// Notes that every batch up to `number` is completed.
+    /// Records that every batch up to `number` is completed.
     fn note(&self, number: u64) {
-        // Pairs with `have_reached`: whoever sees the number comes after the flush.
+        // Pairs with `have_reached`: a thread that sees the number comes after the flush.
         self.0.store(number, Ordering::Release);
     }
 
@@ -90,8 +88,8 @@ impl CompletedBatches {
 
 /// The hull of a magazine's open round, published by its owner; a purge that flushes aliases reads it.
 ///
-/// The owner stores each end when it grows, and resets both after the lazy areas of the node cover them. So whoever
-/// reads an end that was reset, or stored after that, finds the round before it covered by the node's next batch.
+/// The owner stores each end when it grows, and resets both after the lazy areas of the node cover them. So a thread
+/// that reads an end that was reset, or stored after that, finds the round before it covered by the node's next batch.
 pub(crate) struct Hull {
     /// The lowest page, its bits inverted, so that none at all is 0.
     below: AtomicU64,
@@ -105,25 +103,25 @@ impl Hull {
         }
     }
 
-    /// Notes that the round begins again. Called after the node covers the hull.
+    /// Empties the hull for the next round. Called after the node covers it.
     pub(crate) fn reset(&self) {
-        // Release pairs with `read`, as the stores of `Rounds::put` do: who reads this comes after the cover.
+        // Release pairs with `read`, as in the stores of `Rounds::put`: a thread that reads this comes after the cover.
         self.below.store(0, Ordering::Release);
         self.high.store(0, Ordering::Release);
     }
 
-    /// Returns what the round covers; all that was put in before, unless the node covers it already.
+    /// Returns the range of the round: all areas that were put in before, unless the node covers them already.
     pub(crate) fn read(&self) -> Option<VaRange> {
         let (low, high) = (!self.below.load(Ordering::Acquire), self.high.load(Ordering::Acquire));
         if low < high { VaRange::new(Va::from_page(low), Va::from_page(high)) } else { None }
     }
 }
 
-/// Freed areas, and the hull of all that were put in since it was last emptied: those of the node by size, and others.
+/// Freed areas, by size and others, and the hull of all that were put in since they were last emptied.
 pub(crate) struct LazyAreas {
     pub(crate) sized: SizeLists<Unflushed>,
     pub(crate) mixed: AreaList<Unflushed>,
-    /// Sealed areas that stay in magazines of the node, to be flushed with the areas here.
+    /// Sealed areas in magazines of the node, to be flushed with the areas here.
     pub(crate) sealed: Amount,
     /// The number of the last batch that took the areas here.
     last_batch: u64,
@@ -138,22 +136,22 @@ impl LazyAreas {
         Self { sized: SizeLists::new(), mixed: AreaList::new(), sealed, last_batch: 0, below: 0, high: 0 }
     }
 
-    /// Begins as if the batch of this number had taken the areas here: what is sealed next joins the batch after it.
+    /// Begins as if the batch of this number had taken the areas here: areas sealed next join the batch after it.
     pub(crate) fn begin_after(&mut self, batch: u64) {
         self.last_batch = batch;
     }
 
-    /// Those that are in lists here.
+    /// Returns the number of areas in lists here.
     pub(crate) fn areas(&self) -> u64 {
         self.sized.areas() + self.mixed.areas()
     }
 
-    /// Their pages.
+    /// Returns their pages.
     pub(crate) fn pages(&self) -> u64 {
         self.sized.pages() + self.mixed.pages()
     }
 
-    /// Notes that `[page, end)` is in it.
+    /// Extends the hull by `[page, end)`.
     #[inline(always)]
     pub(crate) fn cover(&mut self, page: u64, end: u64) {
         self.below = self.below.max(!page);
@@ -161,10 +159,10 @@ impl LazyAreas {
     }
 }
 
-/// Ranges that the machine is told of at a time, when areas were flushed.
+/// Ranges that are reported to the machine at a time, when areas were flushed.
 const SETTLED_RANGES: usize = 16;
 
-/// Makes areas flushed ones, and tells the machine of each, if it wants to know, while nobody can allocate them.
+/// Converts areas to flushed ones, and reports each to a machine that asks for it, while no caller can allocate them.
 fn flushed(map: &PageMap, machine: &impl Machine, list: AreaList<Unflushed>) -> AreaList<Flushed> {
     if machine.hears_settled() {
         let mut ranges = [VaRange::default(); SETTLED_RANGES];
@@ -183,8 +181,8 @@ fn flushed(map: &PageMap, machine: &impl Machine, list: AreaList<Unflushed>) -> 
     list.in_phase()
 }
 
-/// Returns the number of areas of a list that may change their phase in one step: all, unless the
-/// machine is notified of each.
+/// Returns the number of areas of a list that may change their phase in one step: all, unless the machine is notified
+/// of each.
 fn step_of(machine: &impl Machine, budget: &mut Budget, areas: u64) -> u64 {
     if !machine.hears_settled() {
         return u64::MAX;
@@ -194,7 +192,7 @@ fn step_of(machine: &impl Machine, budget: &mut Budget, areas: u64) -> u64 {
     count
 }
 
-/// Moves lists into others, one by one until the budget ends, and what finds no list there to the end of `rest`.
+/// Moves lists into others, one by one until the budget ends. Areas without a list there go to the end of `rest`.
 fn move_lists(
     map: &PageMap,
     from: &mut SizeLists<Unflushed>,
@@ -246,7 +244,7 @@ impl Rounds {
         Self { lists, open: 0, low: 0, high: 0, batch_number: BatchNumber::NONE }
     }
 
-    /// Begins a round; nothing is open.
+    /// Begins a round; no area is open.
     pub(crate) fn begin(&mut self) {
         (self.low, self.high) = (u64::MAX, 0);
     }
@@ -273,7 +271,8 @@ impl Rounds {
         if self.open & 1 == 0 { (first, second) } else { (second, first) }
     }
 
-    /// Puts a freed area into the round and tells what that holds, or gives it back if there is no list for its size.
+    /// Puts a freed area into the round and returns the pages of the round, or the area if there is no list for its
+    /// size.
     ///
     /// # Errors
     /// The area.
@@ -299,7 +298,7 @@ impl Rounds {
         Ok(holds)
     }
 
-    /// Returns whether the batch of the sealed areas is completed, and forgets its number if so.
+    /// Returns whether the batch of the sealed areas is completed; clears its number if so.
     #[inline]
     pub(crate) fn poll_completed(&mut self, completed_batches: &CompletedBatches) -> bool {
         if self.batch_number != BatchNumber::NONE && completed_batches.have_reached(self.batch_number.0) {
@@ -308,7 +307,7 @@ impl Rounds {
         self.batch_number == BatchNumber::NONE
     }
 
-    /// Takes up to `most` areas of a class whose batch is completed; a few of them, if the machine is told of each.
+    /// Takes up to `most` areas of a class whose batch is completed; a few of them, if the machine is notified of each.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -324,11 +323,10 @@ impl Rounds {
         flushed(map, machine, self.both().1.take_list(map, class, count))
     }
 
-    /// Ends the round, under the lock of the node's `lazy`. Its areas stay here, to be flushed with
-    /// the lazy ones. They join the areas that are sealed already, if the flush batch has not taken
-    /// those. They go into the lists of `lazy` instead if it has, or if both would be more than
-    /// `most` pages. If the budget ends first, only some of the lists move: the round has ended
-    /// when nothing is [`open`](Self::open). Returns the pages that were sealed.
+    /// Ends the round, under the lock of the node's `lazy`. Its areas remain here, to be flushed with the lazy ones.
+    /// They join the sealed areas, if the flush batch has not taken those. They go into the lists of `lazy` instead if
+    /// it has, or if both would be more than `most` pages. If the budget ends first, only some of the lists move: the
+    /// round has ended when [`open`](Self::open) is empty. Returns the pages that were sealed.
     pub(crate) fn seal(
         &mut self,
         map: &PageMap,
@@ -338,7 +336,7 @@ impl Rounds {
     ) -> u64 {
         let next = BatchNumber(lazy.last_batch + 1);
         let (number, before, pages) = (self.batch_number, self.sealed().pages(), self.open().pages());
-        // All of it, whatever part of it the next batch takes.
+        // The whole range, whichever of its areas the next batch takes.
         lazy.cover(self.low, self.high);
         let (open, sealed) = self.both();
         if number == BatchNumber::NONE && before == 0 {
@@ -359,7 +357,7 @@ impl Rounds {
         pages - left
     }
 
-    /// Ends the round and puts what it holds into the node's lists, under their lock.
+    /// Ends the round and moves its areas into the node's lists, under their lock.
     pub(crate) fn move_open(&mut self, map: &PageMap, lazy: &mut LazyAreas) {
         lazy.cover(self.low, self.high);
         self.begin();
@@ -388,10 +386,10 @@ impl Rounds {
     }
 }
 
-/// Everything that one flush serves, but for the areas in the lists of nodes ([`Batched`]).
+/// All areas that one flush serves, except those in the lists of nodes ([`Batched`]).
 pub(crate) struct BatchAreas {
     pub(crate) mixed: AreaList<Unflushed>,
-    /// Sealed areas that stay in magazines, and are in no list here.
+    /// Sealed areas in magazines, which are in no list here.
     pub(crate) sealed: Amount,
 }
 
@@ -411,9 +409,8 @@ impl OpenBatch {
         Self { number: *last_batch, areas, low: u64::MAX, high: 0 }
     }
 
-    /// Adds `lazy`: what is sorted by size to the lists of its node, from `class` on, then the rest to the end of what
-    /// is there. Returns the class to go on with if the budget ends first; all of the node is added when it returns
-    /// none.
+    /// Adds `lazy`: areas by size to the lists of its node, from `class` on, then the rest to the end of the mixed
+    /// list. Returns the class to continue with if the budget ends first, or `None` if all of the node was added.
     pub(crate) fn add(
         &mut self,
         map: &PageMap,
@@ -435,7 +432,7 @@ impl OpenBatch {
             }
             class = at + 1;
         }
-        // What was freed meanwhile into a class that was taken joins the next batch, and its hull with it.
+        // Areas freed meanwhile into a class that was taken join the next batch, with their hull.
         if lazy.sized.areas() == 0 {
             (lazy.below, lazy.high) = (0, 0);
         }
@@ -445,9 +442,9 @@ impl OpenBatch {
         None
     }
 
-    /// Returns itself unless there is nothing to flush, in which case there is no batch.
+    /// Returns the batch unless it is empty, in which case no flush is needed.
     pub(crate) fn unless_empty(self, dirty: &Dirty, completed_batches: &CompletedBatches) -> Option<Self> {
-        // Whoever put an area in said what it covers.
+        // The hull covers every area that was added.
         if self.high == 0 && dirty.ranges().is_empty() {
             completed_batches.note(self.number);
             return None;
@@ -466,7 +463,7 @@ pub(crate) struct FlushBatch {
 impl FlushBatch {
     /// Begins one flush over the hull of the batch, and over what callers added to `dirty`, which is empty afterwards.
     ///
-    /// What was freed and unmapped before it became lazy is covered, since the batch is closed.
+    /// Areas that were unmapped before they became lazy are covered, since the batch is closed.
     pub(crate) fn begin(open_batch: OpenBatch, dirty: &mut Dirty, machine: &impl Machine) -> Self {
         let OpenBatch { number, areas, low, high } = open_batch;
         if high > 0 {
@@ -477,8 +474,8 @@ impl FlushBatch {
         Self { number, areas, epoch }
     }
 
-    /// Returns the completed batch if the flush has ended, or itself. Whoever waits for what is sealed sees it once
-    /// `settled` was told of it: what can be given out is never counted as lazy.
+    /// Returns the completed batch if the flush has ended, or the batch itself. `settled` is called before the
+    /// completion is published: areas that can be allocated are never counted as lazy.
     pub(crate) fn complete(
         self,
         machine: &impl Machine,
@@ -493,7 +490,7 @@ impl FlushBatch {
         Ok(CompletedBatch { unsettled: self.areas.mixed, mixed: AreaList::new() })
     }
 
-    /// The end of its flush.
+    /// Returns the epoch that ends its flush.
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -514,7 +511,7 @@ impl CompletedBatch {
         Amount { areas, pages: self.unsettled.pages() + self.mixed.pages() }
     }
 
-    /// Adds to `mixed` what is not sorted by size, as much as the budget lets the machine be told of.
+    /// Moves unsettled areas to `mixed`, as many as the budget allows to report to the machine.
     pub(crate) fn settle_mixed(&mut self, map: &PageMap, machine: &impl Machine, budget: &mut Budget) {
         if !machine.hears_settled() {
             self.mixed.append(map, core::mem::replace(&mut self.unsettled, AreaList::new()).in_phase());
@@ -530,8 +527,8 @@ impl CompletedBatch {
         }
     }
 
-    /// Takes areas of the next class of one node in the batch: the class, the size, and the areas; all of them, unless
-    /// the machine is told of each.
+    /// Takes areas of the next class of one node in the batch and returns the class, the size, and the areas. It takes
+    /// all of them, unless the machine is notified of each.
     pub(crate) fn next(
         &self,
         map: &PageMap,

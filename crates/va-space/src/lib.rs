@@ -1,20 +1,20 @@
-//! The allocator of a virtual address space: which caller holds which range, and until when.
+//! The allocator of a virtual address space: it decides which caller holds which range, and until when.
 //!
-//! [`VmapSpace`] allocates areas, frees them, and allocates their addresses again only after a
-//! flush. It stands on the index of holes (`va-tree`) and knows a machine by the contract of
-//! [`va_base::Machine`] alone. It reads no memory and allocates none: an address is a number.
+//! [`VmapSpace`] allocates areas, frees them, and allocates their addresses again only after a flush. It uses the index
+//! of holes (`va-tree`) and accesses a machine only through the contract of [`va_base::Machine`]. It reads no memory
+//! and allocates none: an address is a number.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`VmapSpace`] | alloc, free, find, purge; the life of an area and the lock order |
 //! | [`config`] | the policies: Linux 5.2, Linux 6.9, ours |
-//! | [`pool`], [`decay`] | flushed areas by exact size, and how pools shrink |
-//! | [`lazy`], [`node`] | how much may wait for a flush, which node it waits in |
-//! | [`lookup`] | how a busy area is found: by the page map, or by a tree in each node |
-//! | [`EarlySpace`] | a place for a space, for a static; a call that comes too early fails |
+//! | [`pool`], [`decay`] | flushed areas by exact size, and the decay of pools |
+//! | [`lazy`], [`node`] | the pages that may wait for a flush, and the node in which they wait |
+//! | [`lookup`] | the search for a busy area: by the page map, or by a tree in each node |
+//! | [`EarlySpace`] | storage for a space, for a static; a call that comes too early fails |
 //! | [`Magazine`] | a cache of areas that its owner passes by `&mut`, and that any thread can drain ([`Drained`]) |
-//! | `map` | the page map: what starts at a page, read without a lock |
-//! | `list`, `flush_batch` | lists without records, and the types that keep an unflushed range out of use (SP2) |
+//! | `map` | the page map: the area that starts at a page, read without a lock |
+//! | `list`, `flush_batch` | lists without records, and the types that exclude unflushed ranges from use (SP2) |
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,29 +1,27 @@
-//! Lists of areas that are out of use, threaded through the page map, and the types that keep SP2.
+//! Lists of areas that are out of use, threaded through the page map, and the types that ensure SP2.
 //!
 //! # Theory
-//! A freed area needs no record of its own. Its slot in the page map is already there, with its
-//! size in the word and a free field for the next area in a list. So freeing, pooling and purging
-//! allocate nothing (SP3), and a list of any length is moved by copying its ends.
+//! A freed area needs no record of its own. Its slot in the page map exists already, with its size in the word and a
+//! free field for the next area in a list. So freeing, pooling and purging allocate nothing (SP3), and a list of any
+//! length is moved by copying its ends.
 //!
 //! # SP2 by types
 //! ```text
 //!        free                       flush, completed                    pool, magazine, index
 //!   Busy ----> AreaList<Unflushed> -------------------> AreaList<Flushed> ----> ...
 //! ```
-//! Pools, magazines and the index take [`Flushed`] areas only. The arrow in the middle is a
-//! function of `flush_batch` alone, which asks the machine to flush and then whether it has. Leaving
-//! either out does not compile.
+//! Pools, magazines and the index take [`Flushed`] areas only. The arrow in the middle is a function of `flush_batch`
+//! alone, which requests a flush from the machine and then checks that it has ended. Leaving either out does not
+//! compile.
 //!
-//! A [`UnlinkedArea`] area is in no list: the thread that holds the value has the area to itself. It can
-//! be neither copied nor made up, only popped from a list, won from a free, or taken from the
-//! index.
+//! An [`UnlinkedArea`] is in no list: the thread that holds the value owns the area exclusively. The value can be
+//! neither copied nor invented, only popped from a list, won from a free, or taken from the index.
 //!
 //! # Invariants
 //! - **LI1 idle** every area of a list is idle and has a slot.
 //!
-//! A list does not know the machine, so it cannot return an error for a link that leads nowhere. It
-//! reports such a link to the page map ([`PageMap::lose`]) and ends. The caller stops the machine
-//! before it does anything else (`space::busy`).
+//! A list has no reference to the machine, so it cannot return an error for a wrong link. It reports such a link to the
+//! page map ([`PageMap::lose`]) and ends. The caller stops the machine before it does anything else (`space::busy`).
 
 use crate::map::{PageMap, Slot, Word};
 use core::marker::PhantomData;
@@ -36,7 +34,7 @@ pub(crate) enum Flushed {}
 /// The end of a run that is being sorted: beyond every page number.
 const NIL: u64 = u64::MAX;
 
-/// One area, in the hands of one thread.
+/// One area that one thread owns.
 #[must_use = "a loose area that is dropped is lost to the space"]
 pub(crate) struct UnlinkedArea<S> {
     pub(crate) page: u64,
@@ -48,34 +46,33 @@ pub(crate) struct UnlinkedArea<S> {
 }
 
 impl<S> UnlinkedArea<S> {
-    /// Only for whoever made the area his: by winning a free, or by taking it out of the index.
+    /// Creates the value; only for a thread that owns the area by winning a free, or by taking it out of the index.
     #[inline(always)]
     pub(crate) fn won(page: u64, pages: u64, word: Word, slot: &'static Slot) -> Self {
         Self { page, pages, word, slot, phase: PhantomData }
     }
 
-    /// Ends the hold of the area by saying what it is from here on.
+    /// Releases the area as busy, with the given word.
     #[inline(always)]
     pub(crate) fn become_busy(self, word: Word) {
         self.slot.put(word);
     }
 
-    /// Ends the hold of the area by marking it as one that leaves; found again by a sweep of the map.
+    /// Releases the area with the mark of one that leaves; a sweep of the map finds it again.
     #[inline(always)]
     pub(crate) fn leave(self) {
         self.slot.put(self.word.leaving());
     }
 
-    /// Page after the last.
+    /// Returns the page after the last.
     pub(crate) fn end(&self) -> u64 {
         self.page + self.pages
     }
 }
 
-/// A list of areas in one phase. Whoever can change the list has its areas to himself.
+/// A list of areas in one phase. The thread that can change the list owns its areas.
 ///
-/// It ends by its count: head, tail and the last area's link have no meaning beyond that, so an empty list is all
-/// zeros.
+/// Its count ends it: head, tail and the last area's link have no meaning beyond that, so an empty list is all zeros.
 #[must_use = "the areas of a list that is dropped are lost to the space"]
 pub(crate) struct AreaList<S> {
     head: u64,
@@ -134,7 +131,7 @@ impl<S> AreaList<S> {
     #[inline(always)]
     pub(crate) fn pop_front(&mut self, map: &PageMap, pages: u64) -> Option<UnlinkedArea<S>> {
         let page = self.first()?;
-        // Checks LI1: what is busy, or is no area, belongs to somebody else.
+        // Checks LI1: a page that is busy, or no area, belongs to another thread.
         let Some((slot, word)) = map.idle_slot(page) else { return map.lose(page) };
         self.head = slot.link();
         self.areas -= 1;
@@ -177,7 +174,7 @@ impl<S> AreaList<S> {
         }
     }
 
-    /// First page of the first area.
+    /// Returns the first page of the first area.
     #[inline(always)]
     pub(crate) fn first(&self) -> Option<u64> {
         (!self.is_empty()).then_some(self.head)
@@ -224,7 +221,7 @@ impl<S> AreaList<S> {
         self.pages += other.pages;
     }
 
-    /// The same areas in another phase; only `flush_batch` may say so.
+    /// Returns the same areas in another phase; only `flush_batch` may call it.
     pub(crate) fn in_phase<T>(self) -> AreaList<T> {
         AreaList {
             head: self.head,
@@ -242,7 +239,7 @@ impl<S> AreaList<S> {
         let mut rest = self.head;
         for _ in 0..self.areas {
             let mut run = rest;
-            // Checks LI1: a list that leads to what is not its own may lead round and round.
+            // Checks LI1: a list with a wrong link may be circular.
             rest = match map.idle_slot(rest) {
                 Some((slot, _)) => slot.link(),
                 None => return map.lose(run).unwrap_or_default(),
@@ -325,7 +322,7 @@ mod tests {
             assert_eq!(drained(&map, filled(&map, &pages)), pages);
             let mut list = filled(&map, &pages);
             list.sort(&map);
-            // The tail is right, too: what is appended comes last.
+            // The tail is right, too: an appended area is last.
             let mut want = pages.clone();
             want.sort_unstable();
             let mut more = AreaList::new();
@@ -360,7 +357,7 @@ mod tests {
             let cut = pages.len().min(count as usize);
             assert_eq!((front.areas(), front.pages()), (cut as u64, cut as u64));
             assert_eq!((list.areas(), list.first()), ((5 - cut) as u64, pages.get(cut).copied()));
-            // The tail of the front is right, too: what is left is put before it, and found in order.
+            // The tail of the front is right, too: the rest is put before it, and found in order.
             let mut whole = front;
             whole.prepend(&map, list);
             let want: Vec<u64> = pages[cut..].iter().chain(&pages[..cut]).copied().collect();

@@ -1,11 +1,11 @@
 //! The search for a busy area by an address: by the page map, or by a tree in each node.
 //!
 //! # Theory
-//! The page map ([`MapLookup`]) knows everything that is needed, and costs nothing beyond itself.
-//! The alternative ([`TreeLookup`]) is what Linux has had since 6.9. Each node has a red-black tree
-//! of the busy areas that *start* in its zones, under a lock of its own. A start is found in one
-//! tree. An address inside an area may lie in another node's zone, so a lookup asks one node after
-//! the other. The next area above an address is the lowest of those that the nodes have.
+//! The page map ([`MapLookup`]) has all information that is needed, without further cost. The alternative
+//! ([`TreeLookup`]) is what Linux has had since 6.9. Each node has a red-black tree of the busy areas that *start* in
+//! its zones, under a lock of its own. A start is found in one tree. An address inside an area may be in another node's
+//! zone, so a lookup searches one node after the other. The next area above an address is the lowest of those that the
+//! nodes have.
 //!
 //! ```text
 //!   page     0......15 16.....31 32.....47 48.....63      4 nodes, zone 16 pages
@@ -14,13 +14,12 @@
 //!   find 50                                  ^            up: 3, 0     down: 3, 2, 1, 0
 //! ```
 //!
-//! A record in a tree is reserved before its area becomes busy for the first time, and released
-//! when the area returns to the index. So an area that comes from a pool needs no memory, and
-//! neither does a free (SP3).
+//! A record in a tree is reserved before its area becomes busy for the first time, and released when the area returns
+//! to the index. So an area from a pool needs no memory, and neither does a free (SP3).
 //!
 //! # Invariants
 //! - **LK1 busy** the trees hold the busy areas, no others, each in the tree of the node of its start.
-//! - **LK2 promised** a tree has a record for every area that is out of the index and starts in its node.
+//! - **LK2 promised** a tree has a reserved record for every area that is out of the index and starts in its node.
 //!
 //! # Locking
 //! The lock of one node's tree, `Busy`, with no other lock held.
@@ -37,50 +36,50 @@ use va_tree::rb::AreaTree;
 
 /// Finds busy areas of a space on machine `P`.
 pub trait Lookup<P: Machine>: Sized + Send + Sync {
-    /// True if it finds by itself. If not, the page map is asked and nothing below is called but [`init`](Self::init).
+    /// True if the lookup finds areas itself. If not, the page map does, and only [`init`](Self::init) is called.
     const FINDS: bool;
 
-    /// One without areas, of a space without an extent.
+    /// A lookup without areas, of a space without an extent.
     const EMPTY: Self;
 
-    /// Gives an empty one the nodes of its space.
+    /// Sets the nodes of an empty lookup.
     fn init(&mut self, nodes: NodeMap);
 
-    /// Promises a record for an area that leaves the index, and puts it in.
+    /// Reserves a record for an area that leaves the index, and inserts the area.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the machine allocates none. Nothing has changed.
     fn admit(&self, range: VaRange, machine: &P) -> Result<(), AllocError>;
 
-    /// Gives up the promise for an area that goes back to the index.
+    /// Releases the record of an area that returns to the index.
     fn release(&self, start: Va);
 
-    /// Puts in an area that becomes busy again.
+    /// Inserts an area that becomes busy again.
     fn insert(&self, range: VaRange, machine: &P);
 
-    /// Takes out an area that is busy no more.
+    /// Removes an area that is no longer busy.
     fn remove(&self, start: Va, machine: &P);
 
-    /// The busy area that starts at `at`.
+    /// Returns the busy area that starts at `at`.
     fn find(&self, at: Va, machine: &P) -> Option<VaRange>;
 
-    /// The busy area that `at` is inside.
+    /// Returns the busy area that `at` is inside.
     fn enclosing(&self, at: Va, machine: &P) -> Option<VaRange>;
 
-    /// The lowest busy area that ends above `at`.
+    /// Returns the lowest busy area that ends above `at`.
     fn above(&self, at: Va, machine: &P) -> Option<VaRange>;
 
-    /// Checks its own rules; returns how many areas are in it, and how many records are promised.
+    /// Checks its own rules; returns its number of areas and of reserved records.
     ///
     /// # Errors
     /// [`InvariantViolation`] names the first rule that does not hold.
     fn validate(&self) -> Result<(u64, u64), InvariantViolation>;
 
-    /// Hands back what the machine allocated. It is not used afterwards.
+    /// Returns its memory to the machine. It is not used afterwards.
     fn release_meta(&mut self, machine: &P);
 }
 
-/// The page map finds them; nothing is kept beside it.
+/// The lookup by the page map, without memory of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct MapLookup;
 
@@ -124,16 +123,16 @@ impl<P: Machine> Lookup<P> for MapLookup {
     fn release_meta(&mut self, _machine: &P) {}
 }
 
-/// In which order the nodes are asked for an address inside an area.
+/// The order in which the nodes are searched for an address inside an area.
 pub trait ScanOrder: 'static {
     /// The order.
     const WALK: Walk;
 }
 
-/// As Linux 6.9 to 6.12.
+/// The order of Linux 6.9 to 6.12.
 #[derive(Clone, Copy, Debug)]
 pub struct Upward;
-/// As later releases.
+/// The order of later releases.
 #[derive(Clone, Copy, Debug)]
 pub struct Downward;
 
@@ -147,9 +146,9 @@ impl ScanOrder for Downward {
 
 /// The busy areas of one node.
 struct BusyNode<R> {
-    /// Made when the first area is admitted, so that an empty node is all zeros.
+    /// Created when the first area is admitted, so that an empty node is all zeros.
     tree: Mutex<R, Place<AreaTree>>,
-    /// Records that are spoken for. It grows under the lock, after the records are there; it shrinks anywhere.
+    /// Reserved records. The count grows under the lock, after the records exist; it shrinks anywhere.
     promised: AtomicU64,
 }
 
@@ -157,7 +156,7 @@ impl<R: RawMutex + Send + Sync + 'static> Table for BusyNode<R> {
     va_base::empty_table!(Self { tree: Mutex::new(Place::Empty), promised: AtomicU64::new(0) });
 }
 
-/// A red-black tree in each node: zones by `Z`, nodes asked in the order of `W`.
+/// A red-black tree in each node: zones by `Z`, nodes searched in the order of `W`.
 pub struct TreeLookup<P: Machine, Z: Zone, W: ScanOrder> {
     nodes: NodeMap,
     table: NodeTable<BusyNode<P::Lock>>,
@@ -171,7 +170,7 @@ impl<P: Machine, Z: Zone, W: ScanOrder> core::fmt::Debug for TreeLookup<P, Z, W>
 }
 
 impl<P: Machine, Z: Zone, W: ScanOrder> TreeLookup<P, Z, W> {
-    /// The node of a start; `None` if no area was ever admitted that starts there.
+    /// Returns the tree of a start; `None` if no area that starts there was ever admitted.
     #[inline]
     fn branch(&self, at: Va) -> Option<&'static BusyNode<P::Lock>> {
         self.table.get(Z::node_of(&self.nodes, at))
@@ -210,7 +209,7 @@ impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
             *tree = va_base::constant!(Place::Full(AreaTree::new()));
         }
         let tree = tree.get_mut().ok_or(AllocError::NoMeta { records: 1 })?;
-        // Keeps LK2: who reads a number too high, since another just gives up a promise, reserves one too many.
+        // Keeps LK2: a count that is too high, since another thread is releasing a record, reserves one too many.
         tree.reserve(branch.promised.load(Ordering::Relaxed) + 1, machine)?;
         branch.promised.fetch_add(1, Ordering::Relaxed);
         put(tree, range, machine);
@@ -258,7 +257,7 @@ impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
         loop {
             let above = |(_, branch)| self.lock(branch, machine).get()?.above(at);
             let lowest = self.each().filter_map(above).min_by_key(|range| range.start())?;
-            // It was the lowest when its node was asked; if it went before the last one was, ask again.
+            // It was the lowest when its node was searched; if it was freed before the last node was, search again.
             if self.find(lowest.start(), machine) == Some(lowest) {
                 return Some(lowest);
             }
@@ -296,7 +295,7 @@ impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
     }
 }
 
-/// Puts a range into a tree that has a record for it, and nothing there.
+/// Puts a range into a tree that has a record for it, and no overlapping range.
 fn put(tree: &mut AreaTree, range: VaRange, machine: &impl Machine) {
     if let Err(error) = tree.insert(range) {
         machine.bug(format_args!("LK1: {range} becomes busy, and its tree says: {error}"), None);

@@ -1,4 +1,4 @@
-//! Which node an address belongs to, and how an area remembers its owner.
+//! The node of an address, and the owner of an area.
 //!
 //! # Theory
 //! Busy and lazy areas are spread over `N` nodes by the *start* of an area, in zones that repeat:
@@ -9,9 +9,9 @@
 //!   area         |=============================|                    [8, 40) is in node 0, and only there
 //! ```
 //!
-//! So an address inside an area may lie in another node's zone than its area. A lookup visits the
-//! nodes in turn. The owner's zone is at or *below* the address, so going down ([`Walk::Down`])
-//! meets it sooner than going up, as Linux did at first.
+//! So an address inside an area may be in another node's zone than its area. A lookup visits the nodes in turn. The
+//! owner's zone is at or *below* the address, so going down ([`Walk::Down`]) finds it sooner than going up, as Linux
+//! did at first.
 //!
 //! Zones that repeat have a resonance: areas aligned to `zone * N` pages all start in node 0 (2 MiB-aligned ones with
 //! any power of two of nodes up to 32). [`HashedZones`] takes the node from a multiplicative hash of the zone instead.
@@ -22,7 +22,7 @@
 
 use va_base::{PAGE_SIZE, Pages, Va};
 
-/// Low byte of an area's flags: what kind of area it is. The owner is above.
+/// Low byte of an area's flags: the kind of the area. The owner is above.
 const KIND_BITS: u32 = 8;
 
 /// The nodes of one space.
@@ -32,9 +32,9 @@ pub struct NodeMap {
     zone: Pages,
 }
 
-/// Which node an area without an owner goes to when it is freed.
+/// A rule for the node that gets a freed area without an owner.
 pub trait Zone: 'static {
-    /// The node of address `at`.
+    /// Returns the node of address `at`.
     fn node_of(map: &NodeMap, at: Va) -> u32;
 }
 
@@ -48,7 +48,7 @@ impl Zone for RoundRobinZones {
     }
 }
 
-/// Zones by a multiplicative hash of their number: no alignment is in step with it.
+/// Zones by a multiplicative hash of their number, with which no alignment resonates.
 #[derive(Clone, Copy, Debug)]
 pub struct HashedZones;
 
@@ -60,19 +60,19 @@ impl Zone for HashedZones {
     }
 }
 
-/// In which order a lookup visits the nodes after the first.
+/// The order in which a lookup visits the nodes after the first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walk {
-    /// As Linux 6.12.
+    /// The order of Linux 6.12.
     Up,
-    /// As later releases.
+    /// The order of later releases.
     Down,
 }
 
 /// The reason why flags name no owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoOwner {
-    /// The area has none: it did not come through a node.
+    /// The area has none: no node allocated it.
     Untagged,
     /// The tag is no node of this space: the flags are corrupt.
     Corrupt {
@@ -105,17 +105,17 @@ impl NodeMap {
         self.nodes
     }
 
-    /// The node of address `at`.
+    /// Returns the node of address `at`.
     pub const fn node_of(&self, at: Va) -> u32 {
         (at.page_floor() / self.zone.get() % self.nodes as u64) as u32
     }
 
-    /// `flags` with `node` as the owner.
+    /// Returns `flags` with `node` as the owner.
     pub const fn encode(&self, node: u32, flags: u32) -> u32 {
         (node % self.nodes + 1) << KIND_BITS | flags & ((1 << KIND_BITS) - 1)
     }
 
-    /// The owner in `flags`.
+    /// Returns the owner in `flags`.
     ///
     /// # Errors
     /// [`NoOwner::Untagged`] if there is none, [`NoOwner::Corrupt`] if it is no node.
@@ -127,7 +127,7 @@ impl NodeMap {
         }
     }
 
-    /// Every node once, in the order in which a lookup of `at` visits them.
+    /// Returns every node once, in the order in which a lookup of `at` visits them.
     pub fn lookup_order(&self, at: Va, walk: Walk) -> impl Iterator<Item = u32> + use<> {
         let (first, nodes) = (self.node_of(at), self.nodes);
         (0..nodes).map(move |step| match walk {
@@ -146,7 +146,7 @@ mod tests {
         NodeMap::new(4, Pages::new(16)).unwrap()
     }
 
-    /// Nodes visited until `owner` is found.
+    /// Returns the nodes visited until `owner` is found.
     fn visits(page: u64, owner: u32, walk: Walk) -> Vec<u32> {
         let order = four().lookup_order(Va::from_page(page), walk);
         let mut seen = Vec::new();

@@ -1,8 +1,8 @@
-//! A table for each node of a space, in groups, made when a node is first used.
+//! A table for each node of a space, in groups, allocated when a node is first used.
 //!
-//! A space may have as many nodes as a kernel has CPUs, most of which may never come up. So it has
-//! room for a few groups, each of which is a table of references. The machine allocates a group and
-//! a node when they are first needed, and they stay until the space is dropped.
+//! A space may have as many nodes as a kernel has CPUs, most of which may never come online. So it has room for a few
+//! groups, each of which is a table of references. The machine allocates a group and a node when they are first needed,
+//! and they remain until the space is dropped.
 //!
 //! # Locking
 //! None: a reference is set once. Of two callers that race to set one, one returns its table to the machine.
@@ -34,7 +34,7 @@ pub(crate) struct NodeTable<T: 'static> {
     groups: [OnceRef<'static, Group<T>>; GROUPS],
 }
 
-/// Returns what `cell` refers to, from the machine if nothing.
+/// Returns the table that `cell` refers to, allocated from the machine if there is none.
 fn ensure<T: Table, G>(
     cell: &OnceRef<'static, T>,
     machine: &impl Machine,
@@ -61,18 +61,19 @@ impl<T: Table> NodeTable<T> {
     )]
     pub(crate) const EMPTY: Self = Self { groups: [const { OnceRef::new() }; GROUPS] };
 
-    /// Returns the table of a node, if it was made.
+    /// Returns the table of a node, if there is one.
     #[inline(always)]
     pub(crate) fn get(&self, node: u32) -> Option<&'static T> {
         self.groups[node as usize / GROUP % GROUPS].get()?.0[node as usize % GROUP].get()
     }
 
-    /// Returns the table of a node, made now if it was not there; `None` if the machine has no memory.
+    /// Returns the table of a node, allocating it if there is none; `None` if the machine has no memory.
     pub(crate) fn ensure(&self, node: u32, machine: &impl Machine) -> Option<&'static T> {
         self.ensure_with(node, machine, |_| ())
     }
 
-    /// Does the same; `prepare` is called for a new table before others see it, and what it returns is dropped after.
+    /// Returns the table as [`ensure`](Self::ensure) does. `prepare` is called for a new table before other threads see
+    /// it, and its result is dropped after.
     pub(crate) fn ensure_with<G>(
         &self,
         node: u32,
@@ -83,7 +84,7 @@ impl<T: Table> NodeTable<T> {
         ensure(&group.0[node as usize % GROUP], machine, prepare)
     }
 
-    /// Returns every node that was made, with its number, in the order of their numbers.
+    /// Returns every node that was created, with its number, in the order of their numbers.
     pub(crate) fn each(&self) -> impl Iterator<Item = (u32, &'static T)> + '_ {
         let groups = self.groups.iter().zip(0..).filter_map(|(group, at)| Some((group.get()?, at)));
         groups.flat_map(|(group, at)| {
@@ -92,7 +93,7 @@ impl<T: Table> NodeTable<T> {
         })
     }
 
-    /// Returns the first node from `node` up to `end` that was made.
+    /// Returns the first node from `node` up to `end` that was created.
     pub(crate) fn next(&self, mut node: u32, end: u32) -> Option<u32> {
         while node < end {
             let Some(group) = self.groups[node as usize / GROUP % GROUPS].get() else {

@@ -1,13 +1,12 @@
-//! Areas by exact size: the pool of a node, the cache of a magazine, what is lazy and what is in a purge.
+//! Areas by exact size, for the pool of a node, the cache of a magazine, lazy areas and those in a purge.
 //!
 //! # Theory
-//! An area of the right size that is flushed already costs neither the free index nor its lock. Up
-//! to [`EXACT_PAGES_MAX`] pages each size has its own list, last in first out. Above, the few sizes
-//! that are in use at the moment share [`LARGE_SIZES`] more, so a pair of 257 pages is no slower
-//! than one of 256.
+//! A flushed area of the right size needs neither the free index nor its lock. Up to [`EXACT_PAGES_MAX`] pages each
+//! size has its own list, last in first out. Above, the few sizes that are in use at the moment share [`LARGE_SIZES`]
+//! more lists, so a pair of 257 pages is no slower than one of 256.
 //!
-//! What is freed is sorted by size at once, while its slot is at hand. So a purge moves lists, not areas: lazy to flush
-//! batch to pool to cache, each in a few instructions for all areas of a size.
+//! Freed areas are sorted by size at once, while their slots are in the cache. So a purge moves lists, not areas: lazy
+//! to flush batch to pool to cache, each in a few instructions for all areas of a size.
 //!
 //! # Invariants
 //! - **PO1 exact** every area in the list of a size has that size.
@@ -15,7 +14,7 @@
 //! - **PO3 bounded** the lists of large sizes hold at most [`LARGE_PAGES_MAX`] pages together.
 //!
 //! # Locking
-//! None here: the node has the lock, the magazine its owner.
+//! None here: the node has the lock, the magazine its owner's.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `node_pool_add_va`, `node_alloc`); the large sizes, and lists that move whole, are our
 //! own.
@@ -28,14 +27,14 @@ use va_base::{Align, InvariantViolation, Va};
 pub const EXACT_PAGES_MAX: u64 = 256;
 /// Sizes above that which can be pooled at a time.
 pub const LARGE_SIZES: usize = 8;
-/// Pages that they may hold together in one place: 256 MiB.
+/// Pages that they may hold together in one pool or cache: 256 MiB.
 pub const LARGE_PAGES_MAX: u64 = 64 << 10;
 
 /// Classes of sizes that have a list of their own; those above are of large sizes.
 pub(crate) const EXACT: usize = EXACT_PAGES_MAX as usize;
 pub(crate) const CLASSES: usize = EXACT + LARGE_SIZES;
 
-/// The class of a size that has a list of its own.
+/// Returns the class of a size that has a list of its own.
 #[inline(always)]
 fn exact_class(pages: u64) -> Option<usize> {
     // One comparison, after which no index needs another.
@@ -54,7 +53,7 @@ pub(crate) struct SizeLists<S> {
     pages: u64,
 }
 
-/// Flushed areas, ready to be given out.
+/// Flushed areas, ready to be allocated.
 pub(crate) type Pool = SizeLists<Flushed>;
 
 impl<S> SizeLists<S> {
@@ -79,7 +78,7 @@ impl<S> SizeLists<S> {
         self.pages
     }
 
-    /// The list that holds areas of `pages`, if there is one.
+    /// Returns the list that holds areas of `pages`, if there is one.
     #[inline(always)]
     pub(crate) fn class(&self, pages: u64) -> Option<usize> {
         if let Some(exact) = exact_class(pages) {
@@ -89,7 +88,7 @@ impl<S> SizeLists<S> {
         Some(EXACT + large)
     }
 
-    /// The list for `more` pages in areas of `pages`.
+    /// Returns the list for `more` pages in areas of `pages`.
     #[inline(always)]
     fn class_for(&mut self, pages: u64, more: u64) -> Option<usize> {
         exact_class(pages).or_else(|| self.large_class_for(pages, more))
@@ -106,13 +105,13 @@ impl<S> SizeLists<S> {
         })
     }
 
-    /// Size of the areas in a class that holds some.
+    /// Returns the size of the areas in a class that holds some.
     #[inline(always)]
     pub(crate) fn size(&self, class: usize) -> u64 {
         if class < EXACT { class as u64 + 1 } else { self.large[class - EXACT] }
     }
 
-    /// Counts what comes into a class.
+    /// Counts areas that are put into a class.
     #[inline(always)]
     fn count_in(&mut self, class: usize, areas: u64, pages: u64) {
         self.areas += areas;
@@ -125,7 +124,7 @@ impl<S> SizeLists<S> {
         }
     }
 
-    /// Counts what went out of a class.
+    /// Counts areas that are taken out of a class.
     #[inline(always)]
     fn count_out(&mut self, class: usize, areas: u64, pages: u64) {
         self.areas -= areas;
@@ -146,7 +145,7 @@ impl<S> SizeLists<S> {
         Some(area)
     }
 
-    /// Puts an area in, or gives it back if there is no list for its size.
+    /// Adds an area, or returns it if there is no list for its size.
     ///
     /// # Errors
     /// The area.
@@ -158,7 +157,7 @@ impl<S> SizeLists<S> {
         Ok(())
     }
 
-    /// Puts areas of one size before those that are there, or gives them back if there is no list for them.
+    /// Adds areas of one size before the present ones, or returns them if there is no list for them.
     ///
     /// # Errors
     /// The areas.
@@ -193,7 +192,7 @@ impl<S> SizeLists<S> {
         list
     }
 
-    /// The first class at or above `class` that holds an area.
+    /// Returns the first class at or above `class` that holds an area.
     #[inline]
     pub(crate) fn next_class(&self, class: usize) -> Option<usize> {
         let mut mask = !0 << (class % 64);
@@ -212,13 +211,13 @@ impl<S> SizeLists<S> {
         self.lists.iter().for_each(|list| list.each(map, &mut each));
     }
 
-    /// Areas in a class.
+    /// Returns the number of areas in a class.
     #[inline(always)]
     pub(crate) fn len(&self, class: usize) -> u64 {
         self.lists[class].areas()
     }
 
-    /// Checks PO1 to PO3 with a full walk; whatever guards the lists is held.
+    /// Checks PO1 to PO3 with a full walk; the caller holds the lock that guards the lists.
     pub(crate) fn validate(&self, map: &PageMap) -> Result<(), InvariantViolation> {
         let (mut areas, mut pages, mut large_pages) = (0, 0, 0);
         for (class, list) in self.lists.iter().enumerate() {
@@ -264,7 +263,7 @@ impl<S> SizeLists<S> {
 }
 
 impl Pool {
-    /// Takes an area of exactly `pages`, aligned. Looks at `tries` areas at most; those that do not suit go to the end.
+    /// Takes an area of exactly `pages`, aligned. Checks `tries` areas at most; those that do not fit go to the end.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
@@ -311,7 +310,7 @@ mod tests {
         UnlinkedArea::won(page, pages, map.word(page), map.slot(page).unwrap())
     }
 
-    /// A pool of three areas of 4 pages, one of 9, and one of 300.
+    /// Returns a pool of three areas of 4 pages, one of 9, and one of 300.
     fn pool() -> (PageMap, Pool) {
         let machine = TestMachine::default();
         let (map, mut marker) = PageMap::new(0, &machine).unwrap();
@@ -347,7 +346,7 @@ mod tests {
     #[test]
     fn po3_too_much_in_large_lists_is_named() {
         assert_eq!(broken(|_, pool| pool.large_pages -= 1), "PO3");
-        // And is not taken in to begin with.
+        // It is not added in the first place.
         let (map, mut pool) = pool();
         pool.large_pages = LARGE_PAGES_MAX - 300 + 1;
         assert!(pool.put(loose(&map, 0, 300)).is_err());

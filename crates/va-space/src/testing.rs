@@ -1,5 +1,5 @@
-//! The machine of this crate's own tests: it allocates what is asked, and its flush ends at once. It remembers what was
-//! unmapped and not flushed since, for those who tell it.
+//! The machine of this crate's own tests: it allocates all that is requested, and its flush ends at once. It records
+//! pages that a test unmapped and that were not flushed since.
 
 use std::boxed::Box;
 use std::collections::BTreeSet;
@@ -8,25 +8,25 @@ use std::vec;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Drain, Epoch, Machine, Platform, Record, Table, Va, VaRange};
 
-/// Lends from the heap and never takes anything back.
+/// Allocates from the heap and frees nothing.
 pub(crate) struct TestMachine {
     pub(crate) cpus: u32,
     pub(crate) flushes: AtomicU64,
     /// Flushes that have ended, where they end later.
     pub(crate) ended: AtomicU64,
-    /// Flushes end when a thread says so ([`end_flushes`](TestMachine::end_flushes)), not before.
+    /// Flushes end when a thread calls [`end_flushes`](TestMachine::end_flushes), not before.
     pub(crate) late: bool,
-    /// A worker drains, which is asked this often.
+    /// A worker drains; `drains` counts the calls.
     pub(crate) elsewhere: bool,
     pub(crate) drains: AtomicU64,
-    /// Pages that a CPU may still translate. Not a lock of the model: nobody holds it while anything else happens.
+    /// Pages that a CPU may still translate. Not a lock of the model: no thread holds it during any other operation.
     pub(crate) stale: std::sync::Mutex<BTreeSet<u64>>,
 }
 
-// What models of interleavings ask.
+// Calls from models of interleavings.
 #[cfg(loom)]
 impl TestMachine {
-    /// Ends every flush that has begun; all of what was unmapped before is flushed then.
+    /// Ends every flush that has begun; all that was unmapped before is flushed then.
     pub(crate) fn end_flushes(&self) {
         self.stale.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.ended.store(self.flushes.load(Ordering::Acquire), Ordering::Release);
@@ -38,7 +38,7 @@ impl TestMachine {
         self.stale.lock().unwrap_or_else(PoisonError::into_inner).extend(first..end);
     }
 
-    /// Returns true if anything in an area may still be translated (SP2 is broken if it was just given out).
+    /// Returns true if any page of an area may still be translated (SP2 is broken if the area was just allocated).
     pub(crate) fn is_stale(&self, range: VaRange) -> bool {
         let (first, end) = range.whole_pages();
         self.stale.lock().unwrap_or_else(PoisonError::into_inner).range(first..end).next().is_some()
@@ -116,13 +116,13 @@ std::thread_local! {
     static LOOKS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
 }
 
-/// Counts a leaf of the page map that was read, or the way to one.
+/// Counts a read of a leaf of the page map, or of the path to one.
 #[cfg(not(loom))]
 pub(crate) fn look() {
     LOOKS.set(LOOKS.get() + 1);
 }
 
-/// Returns how many leaves `call` reads, and ways to leaves it goes: how long it takes depends on the machine.
+/// Returns how many leaves, and paths to leaves, `call` reads: its duration depends on the machine.
 #[cfg(not(loom))]
 pub(crate) fn looks_of<T>(call: impl FnOnce() -> T) -> (u64, T) {
     let before = LOOKS.get();

@@ -1,5 +1,5 @@
-//! The memory of a space's metadata: supplied from outside the lock, freed by a shrinker, leaves of the page map in use
-//! again.
+//! The memory of a space's metadata: supplied from outside the lock, freed by a shrinker, reused leaves of the page
+//! map.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -11,7 +11,7 @@ fn pages(first: u64, count: u64) -> VaRange {
     VaRange::from_pages(first, first + count).unwrap()
 }
 
-/// The areas of a test: fewer where each operation walks the whole index.
+/// Returns the areas of a test: fewer where each operation walks the whole index.
 fn some_of(areas: u64) -> u64 {
     if va_tree::WALKS_INVARIANTS { areas / 100 } else { areas }
 }
@@ -45,7 +45,7 @@ fn a_space_is_supplied_outside_its_lock_and_gives_index_memory_to_a_shrinker() {
     let all = pages(16, 1 << 21);
     let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
     space.supply(5000).unwrap();
-    // From here on the machine has nothing to give under the lock.
+    // From here on the machine allocates nothing under the lock.
     machine.fail_after(0, u64::MAX);
     let areas: Vec<_> = (0..5000).map(|_| space.alloc(0, &Request::pages(300).unwrap()).unwrap()).collect();
     areas.into_iter().for_each(|area| space.free(area).unwrap());
@@ -69,10 +69,10 @@ fn leaves_of_the_page_map_serve_other_places_when_nothing_starts_in_them() {
         }
         if place == 1 {
             peak = machine.tables();
-            // Three leaves a page, a table for each 2^17 pages, and what the space began with.
+            // Three leaves a page, a table for each 2^17 pages, and the tables of an empty space.
             assert!(peak <= areas / 3 + areas * size / (1 << 17) + 20, "{peak}");
         }
-        // Places of leaves are tables that stay: one for each 2^17 pages.
+        // Entries for leaves are tables that remain: one for each 2^17 pages.
         assert!(machine.tables() <= peak + (place - 1) * (areas * size / (1 << 17) + 1), "place {place}");
         space.validate().unwrap();
         for n in 0..areas {
@@ -94,12 +94,12 @@ fn a_handle_outlives_the_leaf_of_its_page_and_frees_nothing() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 31);
     let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
-    // Leaves come three at a time, and the one that is empty longest moves: with a fourth place, each time to another
-    // one.
+    // Three leaves are allocated at a time, and the one that is empty longest moves: with a fourth entry, to another
+    // one each time.
     let places = [12, 20, 26, 30].map(|log2| pages(1 << log2, 2));
     let mut handles = [const { None }; 4];
     for round in 0..20 {
-        // The only area, in turn at each place.
+        // The only area, at each entry in turn.
         for (range, handle) in places.into_iter().zip(&mut handles) {
             let new = space.alloc_at(range).unwrap();
             if let Some(old) = handle.replace(new) {

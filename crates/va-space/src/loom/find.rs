@@ -37,7 +37,7 @@ fn a_note_is_read_with_its_area_or_not_at_all() {
         assert_eq!(space.note(at, 7), Ok(()));
         let theirs = space.clone();
         let reader = spawn(move || theirs.find(at).map(|seen| seen.note));
-        // In the list after the one that is freed first, its link is not its note any more.
+        // In the list after the area that is freed first, its link is not its note any more.
         free(&space, first);
         assert_eq!(space.note(at, 8), Ok(()));
         free(&space, area);

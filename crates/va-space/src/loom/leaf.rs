@@ -1,4 +1,4 @@
-//! Interleavings of lookups with a leaf of the page map that serves another place (`map::leaf`). Leaves have 8 slots
+//! Interleavings of lookups with a leaf of the page map that moves to other pages (`map::leaf`). Leaves have 8 slots
 //! here.
 
 use super::{model, spawn};
@@ -7,12 +7,12 @@ use crate::map::{Marker, PageMap, Word};
 use crate::testing::TestMachine;
 use std::sync::Arc;
 
-/// The word of a busy area of two pages.
+/// Returns the word of a busy area of two pages.
 fn busy(map: &PageMap, page: u64) -> Word {
     Word::new(2, None, map.last_generation(page) + 1, State::Busy)
 }
 
-/// Begins an area of two pages, in a leaf that is there or empty.
+/// Begins an area of two pages, in a leaf that is in place or empty.
 fn begin(map: &PageMap, marker: &mut Marker, page: u64) -> Word {
     assert!(map.attach(marker, page), "no leaf for page {page}");
     let word = busy(map, page);
@@ -20,8 +20,8 @@ fn begin(map: &PageMap, marker: &mut Marker, page: u64) -> Word {
     word
 }
 
-/// A map with places for pages up to 31 and one empty leaf, which serves pages 8 to 15 and before them an area at 11,
-/// whose word is returned.
+/// Returns a map with entries for pages up to 31 and one empty leaf, which serves pages 8 to 15, and the word of an
+/// earlier area at 11.
 fn map() -> (Arc<PageMap>, Marker, Word) {
     let machine = TestMachine::default();
     let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("refused") };
@@ -66,7 +66,7 @@ fn what_covers_a_page_is_found_though_a_leaf_between_leaves() {
     model(|| {
         let (map, mut marker, _) = map();
         map.add(&mut marker, PageMap::alloc(&TestMachine::default()).unwrap_or_else(|| panic!("refused")));
-        // Another leaf for the first place: the list has the first one in front, which just became empty.
+        // Another leaf for the first entry: the list has the first leaf, which just became empty, in front.
         begin(&map, &mut marker, 11);
         assert!(map.attach(&mut marker, 1));
         let word = Word::new(14, None, 1, State::Busy);
@@ -106,7 +106,7 @@ fn a_free_by_address_gets_nothing_of_where_its_leaf_was() {
             let idle = seen.word.with_state(State::Idle);
             slot.exchange(seen.word, idle).is_ok().then_some(seen.word)
         });
-        // Its leaf serves another place, and then its own again, for another area.
+        // Its leaf moves to other pages, and then back, for another area.
         begin(&map, &mut marker, 27);
         map.end(&mut marker, 27);
         let back = begin(&map, &mut marker, 11);

@@ -66,17 +66,17 @@ const STACK_WORDS: usize = 1 << 17;
 
 type Space<C = Tiny> = VmapSpace<&'static TestMachine, C>;
 
-/// A space of `pages` pages from page 1 on, with all slots allocated.
+/// Returns a space of `pages` pages from page 1 on, with all slots allocated.
 fn space(pages: u64, cpus: u32) -> Space {
     space_of(pages, cpus).0
 }
 
-/// The same with other policies, and its machine.
+/// Returns the same with other policies, and its machine.
 fn space_of<C: Config>(pages: u64, cpus: u32) -> (Space<C>, &'static TestMachine) {
     space_on(pages, TestMachine { cpus, ..TestMachine::default() })
 }
 
-/// The same on a machine of its own kind.
+/// Returns the same on a machine of its own kind.
 fn space_on<C: Config>(pages: u64, machine: TestMachine) -> (Space<C>, &'static TestMachine) {
     let machine: &'static TestMachine = std::boxed::Box::leak(std::boxed::Box::new(machine));
     let Some(extent) = VaRange::from_pages(1, 1 + pages) else { panic!("pages") };
@@ -109,7 +109,7 @@ fn free<C: Config>(space: &Space<C>, area: Area) {
     }
 }
 
-/// A thread with room for a space: loom's own have 32 KiB of stack.
+/// Spawns a thread with a stack large enough for a space: loom's own stacks have 32 KiB.
 fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     match thread::Builder::new().stack_size(STACK_WORDS).spawn(body) {
         Ok(handle) => handle,
@@ -129,7 +129,7 @@ fn model_within(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let body = Arc::new(body);
     builder.check(move || {
         let body = body.clone();
-        // What it says when it fails was printed by then.
+        // A failure printed its message already.
         assert!(spawn(move || body()).join().is_ok());
     });
 }
@@ -194,7 +194,7 @@ fn a_read_against_a_free_and_a_reuse_sees_one_of_both() {
         let (below, live) = (below.range(), live.range());
         let was = old.range();
         let reader = spawn(move || {
-            // What is live throughout is found, whatever happens beside it.
+            // An area that is live throughout is found, whatever other threads do.
             assert_eq!(theirs.find_enclosing(Va::from_page(6)).map(|seen| seen.range), Some(live));
             let seen = theirs.find_enclosing(inside).map(|seen| seen.range);
             assert_eq!(theirs.find_enclosing(below.start()).map(|seen| seen.range), Some(below));
@@ -222,7 +222,7 @@ fn a_free_during_a_steal_loses_nothing() {
         space.purge(Purge::Drain);
         let theirs = space.clone();
         let freer = spawn(move || free(&theirs, other));
-        // The index is empty; the only area at hand is in the other node's pool.
+        // The index is empty; the only free area is in the other node's pool.
         let stolen = alloc(&space, 0, 1);
         assert!(freer.join().is_ok());
         let last = alloc(&space, 0, 1);
@@ -263,7 +263,7 @@ fn a_magazine_that_refills_against_a_shrinker() {
         let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
         let theirs = space.clone();
         let other = spawn(move || theirs.shrink());
-        // From the pool if the shrinker left it, else from the index, if it has given back by then.
+        // From the pool if the shrinker left it, else from the index, if the shrinker has freed it there by then.
         let mine = magazine.alloc(&ask(1));
         let shrunk = other.join().unwrap_or(u64::MAX);
         match mine {
@@ -275,8 +275,8 @@ fn a_magazine_that_refills_against_a_shrinker() {
     });
 }
 
-/// A round is sealed while a purge opens, flushes and completes a batch; what the magazine gives out then was flushed
-/// since it was freed.
+/// A round is sealed while a purge opens, flushes and completes a batch. An area that the magazine allocates then was
+/// flushed since it was freed.
 #[test]
 fn sp2_a_round_that_is_sealed_against_a_purge_is_flushed_before_reuse() {
     model(|| {
@@ -302,14 +302,14 @@ fn sp2_a_round_that_is_sealed_against_a_purge_is_flushed_before_reuse() {
     });
 }
 
-/// A magazine seals its round while aliases are purged: what it took back before is flushed when the purge returns.
+/// A magazine seals its round while aliases are purged: areas freed before are flushed when the purge returns.
 #[test]
 fn sp2_aliases_of_a_round_that_is_sealed_meanwhile_are_flushed() {
     model(|| {
         // A share of 16 pages is two: a round of one page stays open.
         let (space, machine) = space_of::<Tight>(16, 1);
         let space = Arc::new(space);
-        // Something lazy in the node, so that the purge has a batch of its own.
+        // A lazy area in the node, so that the purge has a batch of its own.
         let lazy = alloc(&space, 0, 1);
         let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
         let Ok(early) = magazine.alloc(&ask(1)) else { panic!("no area") };
@@ -334,7 +334,7 @@ fn sp2_aliases_of_a_round_that_is_sealed_meanwhile_are_flushed() {
     });
 }
 
-/// A free in an interrupt beside the worker's drain: whatever it leaves too much of, the worker finds or is woken for.
+/// A free in an interrupt beside the worker's drain: the worker finds any excess that it leaves, or is woken for it.
 #[test]
 fn a_free_in_an_interrupt_beside_a_drain_loses_no_wake() {
     model_within(2, || {
@@ -419,8 +419,7 @@ fn sp2_a_request_that_waits_for_a_flush_gets_what_it_flushed() {
     });
 }
 
-/// A request finds the areas of an idle magazine beside its owner's drain, and no failure is
-/// remembered past that.
+/// A request finds the areas of an idle magazine beside its owner's drain, and no failure is remembered past that.
 #[test]
 fn a_failure_is_not_remembered_past_a_return() {
     model_within(1, || {
@@ -450,7 +449,7 @@ fn a_failure_is_not_remembered_past_a_free() {
         let area = alloc(&space, 0, 2);
         let theirs = space.clone();
         let other = spawn(move || free(&theirs, area));
-        // Whether it fails or not depends on who is first.
+        // Which thread is first decides whether it fails.
         let early = space.alloc(0, &ask(1)).is_ok();
         assert!(other.join().is_ok());
         // By now the free is done: a request that fails now would fail for ever.
@@ -486,8 +485,7 @@ fn sp2_a_free_during_a_purge_is_not_given_out_before_a_flush_that_covers_it() {
 
 #[test]
 fn a_magazine_that_refills_against_one_that_is_drained() {
-    // With two, the memory that the test machine allocates and leaks comes to more than 20 GiB before all interleavings
-    // are tried.
+    // With two, the test machine would allocate and leak more than 20 GiB before all interleavings are tried.
     model_within(1, || {
         let space = Arc::new(space(3, 1));
         let areas: Vec<Area> = (0..3).map(|_| alloc(&space, 0, 1)).collect();
@@ -495,20 +493,20 @@ fn a_magazine_that_refills_against_one_that_is_drained() {
             free(&space, area);
         }
         space.purge(Purge::Drain);
-        // The cells of both magazines: what adds one to their list is not modelled.
+        // The cells of both magazines: their insertion into the list is not modelled.
         let cells = [space.magazine(0), space.magazine(0)];
         assert!(cells.iter().all(Result::is_ok));
         drop(cells);
         let theirs = space.clone();
         let other = spawn(move || {
             let Ok(mut magazine) = theirs.magazine(0) else { panic!("no magazine") };
-            // There are three areas and two are given out; the third may be in the other's cache, or on its way there.
+            // There are three areas and two are allocated; the third may be in the other's cache, or on its way there.
             match magazine.alloc(&ask(1)) {
                 Ok(area) => assert!(magazine.free(area).is_ok()),
                 Err(SpaceError::NoSpace { cached, .. }) => assert!(cached <= Pages::new(2), "{cached}"),
                 Err(error) => panic!("{error}"),
             }
-            // Its cache goes to the index, what it took back to the node.
+            // Its cache goes to the index, its freed areas to the node.
             magazine.drain();
         });
         let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };

@@ -1,10 +1,10 @@
-//! A row of bits with a summary word: read by anybody, written under one lock.
+//! A row of bits with a summary word: read without a lock, written under one.
 //!
 //! # Invariants
 //! - **PM1 summary** bit `w` of the summary is set exactly when word `w` has a bit.
 //!
 //! A reader without the lock may see a word of one moment and the summary of another. It never misses a bit that is set
-//! throughout its search: that bit's summary is set throughout, too, and a search only ever passes what is clear.
+//! throughout its search: that bit's summary is set throughout, too, and a search only skips clear bits.
 
 use va_base::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,8 +25,8 @@ impl<const W: usize> Bits<W> {
         }
     }
 
-    /// Sets a bit. The caller holds the lock, so a load and a store are enough; `Release` publishes what the bit leads
-    /// to.
+    /// Sets a bit. The caller holds the lock, so a load and a store are enough; `Release` publishes the data behind the
+    /// bit.
     pub(crate) fn set(&self, at: usize) {
         let word = &self.words[at / WORD_BITS];
         word.store(word.load(Ordering::Relaxed) | 1 << (at % WORD_BITS), Ordering::Release);
@@ -34,7 +34,7 @@ impl<const W: usize> Bits<W> {
         self.summary.store(summary, Ordering::Release);
     }
 
-    /// Clears a bit under the lock and tells whether none is left.
+    /// Clears a bit under the lock and returns whether none is left.
     pub(crate) fn clear(&self, at: usize) -> bool {
         let word = &self.words[at / WORD_BITS];
         let left = word.load(Ordering::Relaxed) & !(1 << (at % WORD_BITS));
@@ -47,19 +47,19 @@ impl<const W: usize> Bits<W> {
         summary == 0
     }
 
-    /// Tells whether any bit is set.
+    /// Returns whether any bit is set.
     #[inline(always)]
     pub(crate) fn any(&self) -> bool {
         self.summary.load(Ordering::Relaxed) != 0
     }
 
-    /// Tells whether a bit is set.
+    /// Returns whether a bit is set.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn get(&self, at: usize) -> bool {
         self.words[at / WORD_BITS].load(Ordering::Acquire) >> (at % WORD_BITS) & 1 == 1
     }
 
-    /// The lowest bit set at or above `at`. The loads pair with the stores of [`set`](Self::set).
+    /// Returns the lowest bit set at or above `at`. The loads pair with the stores of [`set`](Self::set).
     #[inline]
     pub(crate) fn next(&self, at: usize) -> Option<usize> {
         let first = at / WORD_BITS;
@@ -79,7 +79,7 @@ impl<const W: usize> Bits<W> {
         None
     }
 
-    /// The highest bit set at or below `at`.
+    /// Returns the highest bit set at or below `at`.
     #[inline(always)]
     pub(crate) fn prev(&self, at: usize) -> Option<usize> {
         let first = at / WORD_BITS;
@@ -90,7 +90,7 @@ impl<const W: usize> Bits<W> {
         self.prev_further(first)
     }
 
-    /// The highest bit set in a word below `first`.
+    /// Returns the highest bit set in a word below `first`.
     #[inline]
     fn prev_further(&self, first: usize) -> Option<usize> {
         let mut below = self.summary.load(Ordering::Acquire) & ((1 << first) - 1);
@@ -105,7 +105,7 @@ impl<const W: usize> Bits<W> {
         None
     }
 
-    /// Checks PM1; `false` if it does not hold. Also says whether any bit is set.
+    /// Checks PM1: the first value is `false` if it does not hold. The second is whether any bit is set.
     pub(crate) fn check(&self) -> (bool, bool) {
         let summary = self.summary.load(Ordering::Acquire);
         let mut want = 0;

@@ -1,32 +1,28 @@
 //! The leaves of the page map: the slots of consecutive pages.
 //!
 //! # Theory
-//! A leaf in which no area starts is free to serve other pages, so leaves are not tied to a place.
-//! The table above refers to the leaf that serves a place now. The empty leaves, those that still
-//! have a place and those that have none, wait in a list, the one that is empty longest in front.
-//! Where a leaf is needed, the first of the list leaves its place and takes the new one. The
-//! machine allocates more only if there is none. Hence there are as many as were needed at a time,
-//! whatever was in use before. An area that begins where another just ended finds its leaf in
-//! place.
+//! A leaf in which no area starts is free to serve other pages, so leaves are not tied to an entry of the table above.
+//! The entry refers to the leaf that serves its pages now. The empty leaves, with an entry or without, wait in a list,
+//! the one that is empty longest in front. Where a leaf is needed, the first of the list moves to the new entry. The
+//! machine allocates more only if there is none. Hence there are as many as were needed at a time, whichever pages were
+//! in use before. An area that begins where another just ended finds its leaf in place.
 //!
 //! ```text
-//!   places   | a |   | b |   | c |              b, c: empty     list: b, c     an area starts at the last place:
+//!   entries  | a |   | b |   | c |              b, c: empty     list: b, c     an area starts at the last entry:
 //!            | a |   |   |   | c | ... | b |                    list: c
 //! ```
 //!
-//! A reader without a lock may hold a leaf that has just got another place. It counts moves before
-//! and after (`PageMap::steady`), and looks again. A thread that would change a word needs no such
-//! care: it compares and exchanges a word that it read while the leaf was there. No later word of
-//! that slot is the same, since generations go on, whatever page the slot is of. A leaf begins in a
-//! new place at a generation that neither it nor any other leaf that left a place ever had
-//! ([`Marker`](super::Marker)). A free by an address has no generation to compare with, and looks
-//! at the place once more.
+//! A reader without a lock may hold a leaf that has just moved. It counts moves before and after (`PageMap::steady`),
+//! and reads again. A thread that changes a word needs no such care: it compares and exchanges a word that it read
+//! while the leaf was in place. No later word of that slot is the same, since generations only grow, whatever page the
+//! slot is of. A leaf begins at a new entry with a generation that neither it nor any other moved leaf ever had
+//! ([`Marker`](super::Marker)). A free by an address has no generation to compare with, and reads the entry once more.
 //!
-//! A leaf never returns to the machine while the space lives. A reader that got a reference a
-//! moment ago may still read it, and it leaves no trace, since it takes no lock and stores nothing.
+//! A leaf never returns to the machine while the space exists. A reader that got a reference a moment ago may still
+//! read it, and cannot be detected, since it takes no lock and stores nothing.
 //!
 //! # Invariants
-//! - **PM4 leaf** a leaf that has a place names it, and is in the list exactly when no area starts in it.
+//! - **PM4 leaf** a leaf that has an entry names it, and is in the list exactly when no area starts in it.
 
 use super::word::{GENERATION_MASK, Word};
 use va_base::sync::AtomicRef;
@@ -39,7 +35,7 @@ pub(crate) const SLOTS: usize = 64;
 #[cfg(loom)]
 pub(crate) const SLOTS: usize = 8;
 
-/// Leaves that are allocated together: what fits in a page of 4 KiB.
+/// Leaves that are allocated together: as many as fit in a page of 4 KiB.
 #[cfg(not(loom))]
 const SHEET: usize = 3;
 #[cfg(loom)]
@@ -50,27 +46,27 @@ const SHEET: usize = 1;
 pub(crate) struct Slot {
     /// See [`Word`].
     word: AtomicU64,
-    /// The first page of the next area in the list that this area is in, guarded by the holder of
-    /// the list. If the area is busy and its word says so, its note.
+    /// The first page of the next area in the list that this area is in, guarded by the holder of the list. If the area
+    /// is busy and its word has the mark, its note.
     link: AtomicU64,
 }
 
 impl Slot {
-    /// The word as it is now.
+    /// Returns the word as it is now.
     #[inline(always)]
     pub(crate) fn word(&self) -> Word {
         // Pairs with the release stores of `put` and of `exchange`.
         Word::from_bits(self.word.load(Ordering::Acquire))
     }
 
-    /// Writes the word of an area that the caller has to himself.
+    /// Writes the word of an area that the caller owns.
     #[inline(always)]
     pub(crate) fn put(&self, word: Word) {
-        // Release: what was done to the area before is seen by whoever finds or frees it.
+        // Release: a thread that finds or frees the area sees what was done to it before.
         self.word.store(word.bits(), Ordering::Release);
     }
 
-    /// Replaces the word of a busy area, or returns what is there now.
+    /// Replaces the word of a busy area, or returns the present one.
     #[inline(always)]
     pub(crate) fn exchange(&self, from: Word, to: Word) -> Result<(), Word> {
         // Acquire: the freer owns the area from here on. Release: as in `put`.
@@ -78,20 +74,20 @@ impl Slot {
         done.map(|_| ()).map_err(Word::from_bits)
     }
 
-    /// The area next in a list; the caller holds the list.
+    /// Returns the area next in a list; the caller holds the list.
     #[inline(always)]
     pub(crate) fn link(&self) -> u64 {
         self.link.load(Ordering::Relaxed)
     }
 
-    /// Sets it.
+    /// Sets the area next in a list.
     #[inline(always)]
     pub(crate) fn set_link(&self, next: u64) {
-        // Release pairs with `note`: a reader that takes a link for a note sees after it that the area is busy no more.
+        // Release pairs with `note`: a reader that takes a link for a note then sees that the area is no longer busy.
         self.link.store(next, Ordering::Release);
     }
 
-    /// The note of a busy area, if its word is the same after this as it was before.
+    /// Returns the note of a busy area, valid if its word is the same after this as it was before.
     #[inline(always)]
     pub(crate) fn note(&self) -> u64 {
         self.link.load(Ordering::Acquire)
@@ -102,15 +98,15 @@ impl Slot {
 #[repr(C)]
 pub(crate) struct Leaf {
     starts: AtomicU64,
-    /// The size of the area of 2^23 pages or more that starts here: there is room for one. Written before its word.
+    /// The size of the area of 2^23 pages or more that starts here: at most one can. Written before its word.
     huge_pages: AtomicU64,
     // Under the lock of the free index.
-    /// One more than the number of the place that it has, or 0.
+    /// One more than the number of its entry, or 0.
     place: AtomicU64,
-    /// The generation at which all slots began here.
+    /// The generation at which all slots began at this entry.
     base: AtomicU64,
     listed: AtomicBool,
-    /// Neighbours in the list of the empty.
+    /// Neighbours in the list of empty leaves.
     before: AtomicRef<Self>,
     after: AtomicRef<Self>,
     slots: [Slot; SLOTS],
@@ -131,30 +127,30 @@ impl Table for Leaf {
     }
 }
 
-/// The number of the place that serves a page.
+/// Returns the number of the entry that serves a page.
 fn place_of(page: u64) -> u64 {
     page / SLOTS as u64 + 1
 }
 
 impl Leaf {
-    /// The slot of a page that the leaf serves.
+    /// Returns the slot of a page that the leaf serves.
     #[inline(always)]
     pub(crate) fn slot(&self, page: u64) -> &Slot {
         &self.slots[page as usize % SLOTS]
     }
 
-    /// The size that [`set_huge_pages`](Self::set_huge_pages) wrote, if the word is the same after this as it was
-    /// before.
+    /// Returns the size that [`set_huge_pages`](Self::set_huge_pages) wrote, valid if the word is the same after this
+    /// as it was before.
     pub(crate) fn huge_pages(&self) -> u64 {
         self.huge_pages.load(Ordering::Acquire)
     }
 
-    /// Keeps the size of a huge area that starts here, before its word says that it is huge.
+    /// Stores the size of a huge area that starts here, before its word has the mark of one.
     pub(crate) fn set_huge_pages(&self, pages: u64) {
         self.huge_pages.store(pages, Ordering::Release);
     }
 
-    /// Tells whether no area starts here; asked under the lock.
+    /// Returns whether no area starts here; called under the lock.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.starts.load(Ordering::Relaxed) == 0
@@ -166,7 +162,7 @@ impl Leaf {
         self.starts.store(self.starts.load(Ordering::Relaxed) | 1 << at, Ordering::Release);
     }
 
-    /// Clears a start bit under the lock and tells whether none is left.
+    /// Clears a start bit under the lock and returns whether none is left.
     #[inline(always)]
     pub(crate) fn unmark(&self, at: u64) -> bool {
         let left = self.starts.load(Ordering::Relaxed) & !(1 << at);
@@ -174,7 +170,7 @@ impl Leaf {
         left == 0
     }
 
-    /// The start bits at or above `at`; pairs with the stores of `mark` and `unmark`.
+    /// Returns the start bits at or above `at`; pairs with the stores of `mark` and `unmark`.
     #[inline(always)]
     fn starts_from(&self, at: u64) -> u64 {
         #[cfg(all(test, not(loom)))]
@@ -182,17 +178,17 @@ impl Leaf {
         self.starts.load(Ordering::Acquire) & (!0 << at)
     }
 
-    /// The lowest start at or above `at`.
+    /// Returns the lowest start at or above `at`.
     #[inline(always)]
     pub(crate) fn next(&self, at: u64) -> Option<u64> {
         let bits = self.starts_from(at);
         (bits != 0).then(|| u64::from(bits.trailing_zeros()))
     }
 
-    /// The lowest start at or above `at` of an area that is busy.
+    /// Returns the lowest start at or above `at` of an area that is busy.
     ///
-    /// Most leaves on the way have none, so that is found out first. Where areas are dense, by all words at once, two
-    /// instructions each: no word has the lowest bit but those of areas that are busy or detached.
+    /// Most leaves on the way have none, so that is checked first. Where areas are dense, all words are checked at
+    /// once, two instructions each: only words of busy or detached areas have the lowest bit.
     #[inline]
     pub(crate) fn next_busy(&self, at: u64) -> Option<u64> {
         let mut bits = self.starts_from(at);
@@ -211,19 +207,19 @@ impl Leaf {
         None
     }
 
-    /// The highest start at or below `at`.
+    /// Returns the highest start at or below `at`.
     #[inline(always)]
     pub(crate) fn prev(&self, at: u64) -> Option<u64> {
         let bits = self.starts.load(Ordering::Acquire) & (!0 >> (63 - at));
         (bits != 0).then(|| u64::from(bits.ilog2()))
     }
 
-    /// The first page of the place that it has, if any.
+    /// Returns the first page of its entry, if it has one.
     pub(super) fn first_page(&self) -> Option<u64> {
         Some(self.place.load(Ordering::Relaxed).checked_sub(1)? * SLOTS as u64)
     }
 
-    /// Leaves the place, for none. Returns the highest generation, not wrapped, that any of its slots had there.
+    /// Leaves its entry. Returns the highest generation, not wrapped, that any of its slots had there.
     pub(super) fn leave(&self) -> u64 {
         self.place.store(0, Ordering::Relaxed);
         let base = self.base.load(Ordering::Relaxed);
@@ -239,7 +235,7 @@ impl Leaf {
         self.slots.iter().for_each(|slot| slot.set_link(generation & GENERATION_MASK));
     }
 
-    /// Checks PM4 of the leaf that serves `page`; tells whether any start bit is set.
+    /// Checks PM4 of the leaf that serves `page`; returns whether any start bit is set.
     pub(super) fn check(&self, page: u64) -> Result<bool, InvariantViolation> {
         let at = Va::from_page(page);
         let (want, got) = (place_of(page), self.place.load(Ordering::Relaxed));
@@ -261,7 +257,7 @@ impl Empties {
         Self { first: None, last: None }
     }
 
-    /// Puts a leaf at the end, unless it is in the list.
+    /// Adds a leaf at the end, unless it is in the list.
     #[inline]
     pub(super) fn push(&mut self, leaf: &'static Leaf) {
         if leaf.listed.load(Ordering::Relaxed) {
@@ -276,7 +272,7 @@ impl Empties {
         }
     }
 
-    /// Takes a leaf out, if it is in the list.
+    /// Removes a leaf, if it is in the list.
     #[inline]
     pub(super) fn remove(&mut self, leaf: &'static Leaf) {
         if !leaf.listed.load(Ordering::Relaxed) {
@@ -294,7 +290,7 @@ impl Empties {
         }
     }
 
-    /// Takes the one that is empty longest.
+    /// Takes the leaf that is empty longest.
     pub(super) fn pop(&mut self) -> Option<&'static Leaf> {
         let leaf = self.first?;
         self.remove(leaf);
@@ -305,7 +301,7 @@ impl Empties {
 /// Leaves as the machine allocates them.
 pub(super) struct Sheet {
     pub(super) leaves: [Leaf; SHEET],
-    /// The one that was allocated before.
+    /// The sheet that was allocated before.
     pub(super) older: AtomicRef<Self>,
 }
 

@@ -1,11 +1,11 @@
-//! The page map: what starts at a page, read without a lock.
+//! The page map: the area that starts at a page, read without a lock.
 //!
 //! # Theory
-//! A tree of areas per node, as Linux has it, finds a start under that node's lock and an inside
-//! address by asking node after node. Here a page number is an index: a radix tree of tables,
-//! allocated when first needed, has a slot for every page. Only the slot of an area's *first* page
-//! is used. An address inside an area is found by the nearest start bit at or below it. The bits
-//! have a summary at each level, so the search reads a few words however large the area is.
+//! A tree of areas per node, as Linux has it, finds a start under that node's lock, and an inside address by a search
+//! of node after node. Here a page number is an index: a radix tree of tables, allocated when first needed, has a slot
+//! for every page. Only the slot of an area's *first* page is used. An address inside an area is found by the nearest
+//! start bit at or below it. The bits have a summary at each level, so the search reads a few words however large the
+//! area is.
 //!
 //! ```text
 //!   Far (2^8) > Wide (2^8) > High (2^8) > Top (2^11) > Mid (2^11) > Leaf (2^6 slots, 256 KiB of address space)
@@ -17,32 +17,28 @@
 //! ```
 //!
 //! # Writers
-//! - A **start bit** means that the page is the start of an area that is out of the free index, in
-//!   whatever state. Bits change only under the lock of the free index, in the same hold as the
-//!   index: the proof is a [`Marker`], which lives under that lock. So areas with a bit and holes
-//!   of the index tile the space at every moment (SP1).
-//! - A **word** is written by the thread that has the area to itself. That is the thread that took
-//!   it out of the index, a pool or a magazine, or the holder of the list that it is in. No thread
-//!   has a busy area to itself in this sense, so it leaves that state by compare-exchange alone,
-//!   and of two frees one loses.
-//! - A **link** is guarded as its list is. A busy area is in no list: its link may hold its
-//!   **note**. A thread writes the note after it has made the word say that a note is being
-//!   written, which excludes frees and other writers. A reader reads the word, the note and the
-//!   word again.
+//! - A **start bit** means that an area starts at the page and is out of the free index, in any state. Bits change only
+//!   under the lock of the free index, in the same hold as the index: the proof is a [`Marker`], which is a value under
+//!   that lock. So areas with a bit and holes of the index tile the space at every moment (SP1).
+//! - A **word** is written by the thread that owns the area exclusively. That is the thread that took it out of the
+//!   index, a pool or a magazine, or the holder of the list that it is in. No thread owns a busy area in this sense, so
+//!   it leaves that state by compare-exchange alone, and of two frees one fails.
+//! - A **link** is guarded as its list is. A busy area is in no list: its link may hold its **note**. A thread writes
+//!   the note after it has marked the word as being noted, which excludes frees and other writers. A reader reads the
+//!   word, the note and the word again.
 //!
 //! # Invariants
 //! - PM1: in every row of bits the summary is exact (`bits`).
-//! - PM4: a leaf that has a place names it, and waits for another exactly when it is empty (`leaf`).
+//! - PM4: a leaf that has an entry names it, and waits for another exactly when it is empty (`leaf`).
 //! - **PM2 upward** a table has a bit for a child exactly when the child has a bit.
 //! - **PM3 start** a page with a start bit has a word with a state, and a page without has none.
 //!
-//! # What a reader may rely on
-//! No lock. A lookup is repeated if a leaf left its place meanwhile (`leaf`). An area that is busy
-//! from before a search until after it is found. What is found was busy at the moment its word was
-//! read. A size that took two reads is confirmed by reading the word again: a generation cannot
-//! come back unless 2^23 areas began there in between.
+//! # Guarantees for readers
+//! A lookup takes no lock, and is repeated if a leaf left its entry meanwhile (`leaf`). It finds an area that is busy
+//! throughout the search. An area that it finds was busy at the moment its word was read. A size that took two reads is
+//! confirmed by reading the word again: a generation cannot recur unless 2^23 areas began there in between.
 //! # Source
-//! Our own; what it stands for: Linux `mm/vmalloc.c` (6.12: `find_vmap_area`, `find_vmap_area_exceed_addr_lock`).
+//! Our own; the counterpart is Linux `mm/vmalloc.c` (6.12: `find_vmap_area`, `find_vmap_area_exceed_addr_lock`).
 
 mod bits;
 mod leaf;
@@ -76,7 +72,7 @@ mod shape {
     pub(super) type Far = Branch<Wide, { FAR.div_ceil(64) }, FAR>;
 }
 
-/// Small, since a model makes all of it anew thousands of times.
+/// Small, since a model creates all of it thousands of times.
 #[cfg(loom)]
 mod shape {
     use super::table::{Branch, Leaves};
@@ -94,18 +90,18 @@ pub(crate) const COVERED_PAGES: u64 = 1 << Far::LOG2;
 #[cfg(not(loom))]
 const _: () = assert!(Far::LOG2 == u64::BITS - va_base::PAGE_SHIFT);
 
-/// The right to change start bits and the places of leaves; there is one in each space, under the lock of the free
+/// The right to change start bits and the entries of leaves; there is one in each space, under the lock of the free
 /// index.
 pub(crate) struct Marker {
     /// The last shape of a huge area; see [`Word`].
     shape: u32,
     empties: Empties,
-    /// The highest generation that a leaf had where it left its place, not wrapped.
+    /// The highest generation, not wrapped, that a leaf had when it left its entry.
     generation: u64,
 }
 
 impl Marker {
-    /// The marker of a new space.
+    /// Returns the marker of a new space.
     pub(crate) const fn new() -> Self {
         Self { shape: 0, empties: Empties::new(), generation: 0 }
     }
@@ -131,26 +127,26 @@ pub(crate) struct Seen {
 /// The map of one space.
 pub(crate) struct PageMap {
     // Constant once there are tables.
-    /// Nothing before that.
+    /// `None` before there are tables.
     far: Option<&'static Far>,
-    /// The Top of the default window, or none, and which of all Tops that is.
+    /// The Top of the default window, or none, and its index among all Tops.
     near: &'static [Top],
     near_index: u64,
     // Atomic, each alone.
-    /// The number of times that a leaf left a place. Written under the lock of the free index.
+    /// The number of times that a leaf left its entry. Written under the lock of the free index.
     moves: AtomicU64,
     /// Leaves that the machine allocated, the last first. Written under that lock.
     sheets: AtomicRef<Sheet>,
-    /// See [`lost`](Self::lost). Written once, by whoever is about to stop.
+    /// See [`lost`](Self::lost). Written once, by a thread that is about to stop.
     lost: AtomicU64,
 }
 
-/// No page was lost. No page number is as large, and neither is what a list ends with.
+/// No page was lost. No page number is as large, and neither is the end of a list.
 const NONE_LOST: u64 = u64::MAX - 1;
 
 impl PageMap {
     va_base::const_fn! {
-        /// A map without tables, in which no area starts.
+        /// Returns a map without tables, in which no area starts.
         pub(crate) fn empty() -> Self {
             Self {
                 far: None,
@@ -170,7 +166,8 @@ impl PageMap {
         map.init(near, machine).then_some((map, Marker::new()))
     }
 
-    /// Gives an empty map its tables, with the fast part around page `near`; `false` if the machine has no memory.
+    /// Allocates the tables of an empty map, with the fast path around page `near`; `false` if the machine has no
+    /// memory.
     pub(crate) fn init(&mut self, near: u64, machine: &impl Machine) -> bool {
         let Some(far) = machine.alloc_table::<Far>() else { return false };
         let near = near.min(COVERED_PAGES - 1);
@@ -193,7 +190,7 @@ impl PageMap {
         }
     }
 
-    /// Hands every table back; the map must not be used afterwards.
+    /// Returns every table to the machine; the map must not be used afterwards.
     pub(crate) fn release_meta(&self, machine: &impl Machine) {
         for sheet in self.sheets() {
             machine.free_table(sheet);
@@ -215,7 +212,7 @@ impl PageMap {
         })
     }
 
-    /// Tables allocated, leaves as they were allocated among them.
+    /// Returns the number of allocated tables, including allocations of leaves.
     pub(crate) fn tables(&self) -> u64 {
         self.far.map_or(0, Far::count) + self.sheets().count() as u64
     }
@@ -231,21 +228,21 @@ impl PageMap {
         }
     }
 
-    /// The leaf that serves a page.
+    /// Returns the leaf that serves a page.
     #[inline(always)]
     fn leaf(&self, page: u64) -> Option<&'static Leaf> {
         self.place(page)?.load()
     }
 
-    /// The slot of a page, if a leaf serves it: as long as an area starts there, and it may serve another page at any
-    /// moment if none does.
+    /// Returns the slot of a page, if a leaf serves it. The leaf remains while an area starts there; otherwise it may
+    /// move to other pages at any moment.
     #[inline(always)]
     pub(crate) fn slot(&self, page: u64) -> Option<&'static Slot> {
         Some(self.leaf(page)?.slot(page))
     }
 
-    /// Does what reads leaves until none of them can have left its place meanwhile. Lookups do it once in place, since
-    /// a closure that is called in two places is inlined in none.
+    /// Repeats `look`, which reads leaves, until no leaf can have left its entry meanwhile. Lookups do it once in
+    /// place, since a closure that is called in two places is inlined in none.
     pub(crate) fn steady<T>(&self, look: impl Fn() -> T) -> T {
         loop {
             let before = self.moves();
@@ -259,32 +256,33 @@ impl PageMap {
     /// Returns the number of times that a leaf left its place.
     #[inline(always)]
     fn moves(&self) -> u64 {
-        // Acquire pairs with `move_to`: whoever sees the move does not meet the leaf in its old place. And what was
-        // written to a leaf in a new place was written after the move was counted, and read by an acquire: whoever read
-        // it sees the count.
+        // Acquire pairs with `move_to`: a thread that sees the move does not find the leaf at its old entry. And a leaf
+        // at a new entry is written after the move was counted, and read by an acquire: a thread that reads such a
+        // write sees the count.
         self.moves.load(Ordering::Acquire)
     }
 
-    /// The near part, if `page` is in it. One comparison says both that there is one and that it is.
+    /// Returns the near table, if `page` is in it. One comparison checks both that there is one and that the page is in
+    /// it.
     #[inline(always)]
     fn near(&self, page: u64) -> Option<&'static Top> {
         let nth = (page >> Top::LOG2).wrapping_sub(self.near_index);
         if nth < self.near.len() as u64 { self.near.first() } else { None }
     }
 
-    /// Makes sure that there is a place for the leaf of `page`; `false` if the machine allocates no table.
+    /// Ensures that there is an entry for the leaf of `page`; `false` if the machine allocates no table.
     #[inline]
     pub(crate) fn reserve(&self, page: u64, machine: &impl Machine) -> bool {
         self.place(page).is_some() || self.far.is_some_and(|far| far.reserve(page, machine))
     }
 
-    /// The word of a page, which the caller has to himself.
+    /// Returns the word of a page that the caller owns.
     #[inline(always)]
     pub(crate) fn word(&self, page: u64) -> Word {
         self.slot(page).map_or(Word::NONE, Slot::word)
     }
 
-    /// Writes the word of an area that the caller has to himself. Its slot is there.
+    /// Writes the word of an area that the caller owns, whose slot exists.
     #[inline(always)]
     pub(crate) fn put(&self, page: u64, word: Word) {
         if let Some(slot) = self.slot(page) {
@@ -303,7 +301,7 @@ impl PageMap {
         }
     }
 
-    /// Slot and word of an area that is in a list, which the caller holds.
+    /// Returns slot and word of an area that is in a list, which the caller holds.
     #[inline(always)]
     pub(crate) fn idle_slot(&self, page: u64) -> Option<(&'static Slot, Word)> {
         let slot = self.slot(page)?;
@@ -311,20 +309,20 @@ impl PageMap {
         (word.state() == Some(State::Idle)).then_some((slot, word))
     }
 
-    /// Notes that a list led to `page`, which is none of its areas: LI1 is broken.
+    /// Records that a list led to `page`, which is none of its areas: LI1 is broken.
     #[cold]
     pub(crate) fn lose<T>(&self, page: u64) -> Option<T> {
         self.lost.store(page, Ordering::Relaxed);
         None
     }
 
-    /// The page that a list led to and that is none of its areas, if that ever happened.
+    /// Returns the wrong page that a list led to, if that ever happened.
     #[inline]
     pub(crate) fn lost(&self) -> Option<u64> {
         Some(self.lost.load(Ordering::Relaxed)).filter(|&page| page != NONE_LOST)
     }
 
-    /// The area next in a list; the caller holds the list.
+    /// Returns the area next in a list; the caller holds the list.
     #[inline(always)]
     pub(crate) fn link(&self, page: u64) -> u64 {
         match self.slot(page) {
@@ -334,7 +332,7 @@ impl PageMap {
         }
     }
 
-    /// Sets it.
+    /// Sets the area next in a list.
     #[inline(always)]
     pub(crate) fn set_link(&self, page: u64, next: u64) {
         if let Some(slot) = self.slot(page) {
@@ -342,14 +340,14 @@ impl PageMap {
         }
     }
 
-    /// Gives an area that just left the index its word and its start bit. Its leaf is there ([`attach`](Self::attach)).
+    /// Sets word and start bit of an area that just left the index. Its leaf is in place ([`attach`](Self::attach)).
     pub(crate) fn begin(&self, _marker: &mut Marker, page: u64, pages: u64, word: Word) {
         let Some(leaf) = self.leaf(page) else { return };
         if pages >= ESCAPE_PAGES {
             leaf.set_huge_pages(pages);
         }
         leaf.slot(page).put(word);
-        // What is above the near part has its bit already if that has any.
+        // The tables above the near one have their bit already if the near one has any.
         match self.near_page(page) {
             Some((near, at)) if near.has_any() => near.mark(at),
             _ => {
@@ -360,7 +358,7 @@ impl PageMap {
         }
     }
 
-    /// Gives an area that the caller has to himself another size and word, under the lock of the free index.
+    /// Sets another size and word of an area that the caller owns, under the lock of the free index.
     pub(crate) fn resize(&self, _marker: &mut Marker, page: u64, pages: u64, word: Word) {
         let Some(leaf) = self.leaf(page) else { return };
         if pages >= ESCAPE_PAGES {
@@ -369,14 +367,14 @@ impl PageMap {
         leaf.slot(page).put(word);
     }
 
-    /// The near part and where a page is in it, if it is there.
+    /// Returns the near table and the offset of a page in it, if it is there.
     #[inline(always)]
     fn near_page(&self, page: u64) -> Option<(&'static Top, u64)> {
         self.near(page).map(|near| (near, page & ((1 << Top::LOG2) - 1)))
     }
 
-    /// Takes the start bit and the word of an area that goes back to the index. The generation stays behind in the
-    /// link, to be counted on when an area begins here again.
+    /// Clears the start bit and the word of an area that returns to the index. The generation remains in the link, for
+    /// the next area that begins here.
     pub(crate) fn end(&self, marker: &mut Marker, page: u64) {
         if self.near_page(page).is_none_or(|(near, at)| near.unmark(at))
             && let Some(far) = self.far
@@ -392,17 +390,17 @@ impl PageMap {
         }
     }
 
-    /// The generation at which the last area here ended; meaningful while no area starts at `page` and its leaf is
-    /// there.
+    /// The generation at which the last area here ended; meaningful while no area starts at `page` and its leaf is in
+    /// place.
     pub(crate) fn last_generation(&self, page: u64) -> u32 {
         self.link(page) as u32
     }
 
-    /// Returns the area that starts at `page`, in whatever state.
+    /// Returns the area that starts at `page`, in any state.
     #[inline(always)]
     pub(crate) fn at(&self, page: u64) -> Option<Seen> {
         let before = self.moves();
-        // What is not found was not there, wherever the leaf is: an area keeps its leaf in its place.
+        // An area that is not found was not there, wherever the leaf is: the leaf of an area does not move.
         let seen = Self::at_leaf(page, self.leaf(page)?)?;
         if self.moves() == before { Some(seen) } else { self.at_again(page) }
     }
@@ -413,10 +411,10 @@ impl PageMap {
         self.steady(|| Self::at_leaf(page, self.leaf(page)?))
     }
 
-    /// The same with its slot, if its word `suits`, for a caller that compares and exchanges the word, or owns the
-    /// area alone. So the place itself shows whether the leaf was there: a reader of a word that was written in another
-    /// place finds the leaf gone from this one. If it returned meanwhile, the word is another one, since generations go
-    /// on.
+    /// Returns the area with its slot, if its word `suits`, for a caller that compares and exchanges the word, or owns
+    /// the area. So the entry itself shows whether the leaf was in place: a reader of a word that was written elsewhere
+    /// finds that this entry has another leaf. If the leaf returned meanwhile, the word is different, since generations
+    /// only grow.
     #[inline(always)]
     pub(crate) fn seen_slot(&self, page: u64, suits: impl Fn(Word) -> bool) -> Option<(Seen, &'static Slot)> {
         let place = self.place(page)?;
@@ -447,7 +445,7 @@ impl PageMap {
         }
     }
 
-    /// The same for a size that the leaf has.
+    /// Returns the area for a size that is in the leaf.
     #[cold]
     fn at_huge(page: u64, mut word: Word, leaf: &Leaf) -> Option<Seen> {
         loop {
@@ -464,9 +462,8 @@ impl PageMap {
         }
     }
 
-    /// Returns the lowest area that starts at or above `page`, in whatever state. A start bit of a
-    /// leaf that has just left its place leads to a page of that place, and no further. Nothing
-    /// started there a moment ago, so an area that is passed was not there.
+    /// Returns the lowest area that starts at or above `page`, in any state. A start bit of a leaf that has just left
+    /// its entry gives a page of that entry, and no further. No area started there a moment ago, so no area is skipped.
     pub(crate) fn next(&self, mut page: u64) -> Option<Seen> {
         while page < COVERED_PAGES {
             let near = self.near_page(page).and_then(|(near, at)| near.next(at));
@@ -482,7 +479,7 @@ impl PageMap {
         None
     }
 
-    /// The lowest busy area that starts at or above `page`. Idle areas in between cost a look at their word each.
+    /// Returns the lowest busy area that starts at or above `page`. For each idle area in between its word is read.
     pub(crate) fn next_busy(&self, mut page: u64) -> Option<Seen> {
         while page < COVERED_PAGES {
             page = self.far?.next_busy(page)?;
@@ -494,7 +491,7 @@ impl PageMap {
         None
     }
 
-    /// The area that covers `page`, in whatever state.
+    /// Returns the area that covers `page`, in any state.
     #[inline(always)]
     pub(crate) fn covering(&self, page: u64) -> Option<Seen> {
         let before = self.moves();
@@ -510,18 +507,18 @@ impl PageMap {
 
     #[inline(always)]
     fn covering_once(&self, page: u64) -> Option<Seen> {
-        // The bits first, even of the page itself: the slot of a page inside an area is one that nobody else ever
-        // touches, so not in any cache.
+        // The bits first, even of the page itself: the slot of a page inside an area is not otherwise accessed, so not
+        // in any cache.
         let (start, leaf) = self.prev_start(page)?;
         match Self::at_leaf(start, leaf) {
-            // Areas are disjoint: what starts lower ends before this one starts.
+            // Areas are disjoint: one that starts lower ends before this one starts.
             Some(seen) => (page - start < seen.pages).then_some(seen),
             // It ended after its bit was read.
             None => self.covering_again(page, start),
         }
     }
 
-    /// The same, without what starts at or above `before`.
+    /// Returns the area that covers `page`, unless it starts at or above `before`.
     #[cold]
     fn covering_again(&self, page: u64, mut before: u64) -> Option<Seen> {
         loop {
@@ -553,7 +550,7 @@ impl PageMap {
         self.far.map_or(Ok(()), |far| far.check(0).map(|_| ()))
     }
 
-    /// Checks that no word is in a state unless its page has a start bit, for one page (PM3).
+    /// Checks that a word has a state only if its page has a start bit, for one page (PM3).
     pub(crate) fn check_bit(&self, page: u64) -> Result<(), InvariantViolation> {
         let bit = self.far.and_then(|far| far.next(page)) == Some(page);
         let state = self.word(page).state().is_some();

@@ -1,4 +1,4 @@
-//! Which leaf serves which place, changed under the lock of the free index.
+//! The moves of leaves between entries of the page map, under the lock of the free index.
 
 use super::leaf::{Leaf, Sheet};
 use super::{Marker, PageMap};
@@ -6,13 +6,14 @@ use va_base::Machine;
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::Ordering;
 
-/// Leaves that the machine allocated and no map has yet.
+/// Leaves that the machine allocated and that are not in a map yet.
 #[must_use]
 pub(crate) struct Allocated(&'static Sheet);
 
 impl PageMap {
-    /// Makes sure that a leaf serves `page`; `false` if it has no place or none is empty. The leaf is out of the list
-    /// of the empty: an area begins in it before the lock is let go, or the caller [`release`](Self::release)s it.
+    /// Ensures that a leaf serves `page`; `false` if there is no entry for it or no leaf is empty. The leaf is removed
+    /// from the list of empty ones: an area begins in it before the lock is released, or the caller
+    /// [`release`](Self::release)s it.
     #[inline]
     pub(crate) fn attach(&self, marker: &mut Marker, page: u64) -> bool {
         let Some(place) = self.place(page) else { return false };
@@ -23,7 +24,7 @@ impl PageMap {
         true
     }
 
-    /// Gives the leaf that is empty longest a new place.
+    /// Moves the leaf that is empty longest to a new entry.
     #[cold]
     fn move_to(&self, marker: &mut Marker, page: u64, place: &AtomicRef<Leaf>) -> bool {
         let Some(leaf) = marker.empties.pop() else { return false };
@@ -31,7 +32,7 @@ impl PageMap {
             if let Some(left) = self.place(left) {
                 left.store(None);
             }
-            // Release: whoever sees the count sees the leaf gone. Before anything is written to the leaf.
+            // Release: a thread that sees the count finds the leaf gone. Before any write to the leaf.
             let moves = self.moves.load(Ordering::Relaxed);
             self.moves.store(moves.wrapping_add(1), Ordering::Release);
             marker.generation = marker.generation.max(leaf.leave());
@@ -41,14 +42,14 @@ impl PageMap {
         true
     }
 
-    /// Lets the leaf that serves `page` serve others, if no area starts in it.
+    /// Puts the leaf that serves `page` into the list of empty ones, if no area starts in it.
     pub(crate) fn release(&self, marker: &mut Marker, page: u64) {
         if let Some(leaf) = self.leaf(page).filter(|leaf| leaf.is_empty()) {
             marker.empties.push(leaf);
         }
     }
 
-    /// Lends leaves from the machine for [`add`](Self::add).
+    /// Allocates leaves from the machine for [`add`](Self::add).
     pub(crate) fn alloc(machine: &impl Machine) -> Option<Allocated> {
         machine.alloc_table::<Sheet>().map(Allocated)
     }
@@ -60,7 +61,7 @@ impl PageMap {
         sheet.leaves.iter().for_each(|leaf| marker.empties.push(leaf));
     }
 
-    /// Makes sure that a leaf serves a page, with one from the machine if need be.
+    /// Ensures that a leaf serves a page, with one from the machine if need be.
     #[cfg(test)]
     pub(crate) fn ensure(&self, marker: &mut Marker, page: u64, machine: &impl Machine) {
         assert!(self.reserve(page, machine));

@@ -1,8 +1,8 @@
 //! The tables of the page map above its leaves ([`leaf`](super::leaf)).
 //!
-//! A table is allocated by the machine the first time an area starts in it and stays until the space is dropped. It is
-//! set once ([`OnceRef`]); of two that race to set it, one hands its table back. The lowest tables refer to leaves,
-//! which change their places.
+//! The machine allocates a table the first time an area starts in it; the table remains until the space is dropped. It
+//! is set once ([`OnceRef`]); of two threads that race to set it, one frees its table. The lowest tables refer to
+//! leaves, which move between their entries.
 
 use super::bits::Bits;
 use super::leaf::{Leaf, SLOTS};
@@ -14,45 +14,45 @@ pub(crate) trait Subtree: Table {
     /// Binary logarithm of the pages covered.
     const LOG2: u32;
 
-    /// The reference to the leaf of a page, if the tables above were allocated.
+    /// Returns the reference to the leaf of a page, if the tables above were allocated.
     fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>>;
 
-    /// Makes sure that there is a place for the leaf of a page; `false` if the machine allocates no table.
+    /// Ensures that there is an entry for the leaf of a page; `false` if the machine allocates no table.
     fn reserve(&self, at: u64, machine: &impl Machine) -> bool;
 
-    /// Sets the start bit of a page whose leaf is there, under the lock of the free index.
+    /// Sets the start bit of a page whose leaf is in place, under the lock of the free index.
     fn mark(&self, at: u64);
 
-    /// Clears it under that lock; tells whether no start bit is left.
+    /// Clears the start bit under that lock; returns whether none is left.
     fn unmark(&self, at: u64) -> bool;
 
-    /// The lowest start at or above `at`.
+    /// Returns the lowest start at or above `at`.
     fn next(&self, at: u64) -> Option<u64>;
 
-    /// The lowest start at or above `at` of an area that is busy.
+    /// Returns the lowest start at or above `at` of an area that is busy.
     fn next_busy(&self, at: u64) -> Option<u64>;
 
-    /// The highest start at or below `at`, and its leaf.
+    /// Returns the highest start at or below `at`, and its leaf.
     fn prev(&'static self, at: u64) -> Option<(u64, &'static Leaf)>;
 
-    /// Checks PM1, PM2 and PM4 below `first`, the page number of the subtree; tells whether any start bit is set.
+    /// Checks PM1, PM2 and PM4 below `first`, the page number of the subtree; returns whether any start bit is set.
     fn check(&self, first: u64) -> Result<bool, InvariantViolation>;
 
-    /// Hands all tables below back, but for leaves.
+    /// Returns all tables below to the machine, except leaves.
     fn release_meta(&self, machine: &impl Machine);
 
-    /// Tables below and this one, but for leaves.
+    /// Returns the number of tables below and this one, except leaves.
     fn count(&self) -> u64;
 }
 
-/// Places of `N` consecutive leaves, and a bit for each in which an area starts.
+/// Entries for `N` consecutive leaves, and a bit for each in which an area starts.
 pub(crate) struct Leaves<const W: usize, const N: usize> {
     starts: Bits<W>,
     leaves: [AtomicRef<Leaf>; N],
 }
 
 impl<const W: usize, const N: usize> Leaves<W, N> {
-    /// Which leaf, and where in it.
+    /// Returns the index of the leaf, and the offset in it.
     #[inline(always)]
     fn split(at: u64) -> (usize, u64) {
         ((at / SLOTS as u64) as usize, at % SLOTS as u64)
@@ -63,12 +63,12 @@ impl<const W: usize, const N: usize> Leaves<W, N> {
         self.leaves.get(index)?.load()
     }
 
-    /// The highest start in a leaf below `index`, and its leaf.
+    /// Returns the highest start in a leaf below `index`, and its leaf.
     #[inline(never)]
     fn prev_below(&self, mut index: usize) -> Option<(u64, &'static Leaf)> {
         loop {
             index = self.starts.prev(index.checked_sub(1)?)?;
-            // Empty only if its last area went away after the bit was read: go on.
+            // Empty only if its last area ended after the bit was read: continue.
             if let Some(leaf) = self.leaf(index)
                 && let Some(found) = leaf.prev(SLOTS as u64 - 1)
             {
@@ -77,14 +77,14 @@ impl<const W: usize, const N: usize> Leaves<W, N> {
         }
     }
 
-    /// The lowest start at or above `at` that a leaf finds by `search`.
+    /// Returns the lowest start at or above `at` that a leaf finds by `search`.
     #[inline(always)]
     fn search(&self, at: u64, search: impl Fn(&Leaf, u64) -> Option<u64>) -> Option<u64> {
         let (mut index, at) = Self::split(at);
         let mut found = self.leaf(index).and_then(|leaf| search(leaf, at));
         while found.is_none() {
             index = self.starts.next(index + 1)?;
-            // Empty only if its last area went away after the bit was read: go on.
+            // Empty only if its last area ended after the bit was read: continue.
             found = self.leaf(index).and_then(|leaf| search(leaf, 0));
         }
         found.map(|found| (index * SLOTS) as u64 | found)
@@ -111,7 +111,7 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
     fn mark(&self, at: u64) {
         let (index, at) = Self::split(at);
         if let Some(leaf) = self.leaf(index) {
-            // Bottom up: whoever sees the bit here finds one below.
+            // Bottom up: a thread that sees the bit here finds one below.
             leaf.mark(at);
             self.starts.set(index);
         }
@@ -184,7 +184,7 @@ pub(crate) struct Branch<T: 'static, const W: usize, const N: usize> {
 impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
     const MASK: u64 = (1 << T::LOG2) - 1;
 
-    /// Which child, and where in it.
+    /// Returns the index of the child, and the offset in it.
     #[inline(always)]
     fn split(at: u64) -> (usize, u64) {
         ((at >> T::LOG2) as usize, at & Self::MASK)
@@ -195,25 +195,25 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         self.children.get(index)?.get()
     }
 
-    /// Tells whether an area starts anywhere in it; whoever asks holds the lock.
+    /// Returns whether an area starts anywhere in it; the caller holds the lock.
     #[inline(always)]
     pub(crate) fn has_any(&self) -> bool {
         self.starts.any()
     }
 
-    /// The highest start in a child below `index`, and its leaf.
+    /// Returns the highest start in a child below `index`, and its leaf.
     #[inline(never)]
     fn prev_below(&'static self, mut index: usize) -> Option<(u64, &'static Leaf)> {
         loop {
             index = self.starts.prev(index.checked_sub(1)?)?;
-            // Empty only if its last area went away after the bit was read: go on.
+            // Empty only if its last area ended after the bit was read: continue.
             if let Some((found, leaf)) = self.child(index).and_then(|child| child.prev(Self::MASK)) {
                 return Some(((index as u64) << T::LOG2 | found, leaf));
             }
         }
     }
 
-    /// The child, allocated now if it was not there; `None` if the machine allocates none.
+    /// Returns the child, allocating it if there is none; `None` if the machine allocates no table.
     pub(crate) fn ensure(&self, index: usize, machine: &impl Machine) -> Option<&'static T> {
         let cell = self.children.get(index)?;
         if let Some(child) = cell.get() {
@@ -252,7 +252,7 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
     fn mark(&self, at: u64) {
         let (index, at) = Self::split(at);
         if let Some(child) = self.child(index) {
-            // Bottom up: whoever sees the bit here finds one below.
+            // Bottom up: a thread that sees the bit here finds one below.
             child.mark(at);
             self.starts.set(index);
         }
@@ -272,7 +272,7 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         }
         loop {
             index = self.starts.next(index + 1)?;
-            // Empty only if its last area went away after the bit was read: go on.
+            // Empty only if its last area ended after the bit was read: continue.
             if let Some(found) = self.child(index).and_then(|child| child.next(0)) {
                 return Some((index as u64) << T::LOG2 | found);
             }

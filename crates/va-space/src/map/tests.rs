@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::TestMachine;
 use std::vec::Vec;
 
-/// Areas of two pages at these pages.
+/// Returns a map with areas of two pages at these pages.
 fn map(pages: &[u64]) -> (PageMap, Marker) {
     let machine = TestMachine::default();
     let (map, mut marker) = PageMap::new(0, &machine).unwrap();
@@ -22,7 +22,7 @@ const FAR_APART: [u64; 5] = [3, 1500, 1 << 22, 1 << 40, COVERED_PAGES - 3];
 #[test]
 fn pm2_a_bit_without_an_area_below_is_named() {
     let (map, mut marker) = map(&FAR_APART);
-    // A table loses its start without telling upward.
+    // A table loses its start, and the tables above keep their bits.
     let index = (1u64 << 22) >> shape::Mid::LOG2;
     let mid = map.near[0].child(index as usize).unwrap();
     assert!(mid.unmark(0));
@@ -55,7 +55,7 @@ fn pm4_a_leaf_that_names_another_place_is_named_and_one_that_is_not_listed() {
 fn a_leaf_that_is_to_serve_is_not_taken_for_another_place() {
     let (map, mut marker) = map(&[3]);
     map.end(&mut marker, 3);
-    // Two that were allocated with it and have no place, and itself: three places, and none for a fourth.
+    // Itself, and two leaves that were allocated with it and have no entry: three entries, and none for a fourth.
     let attached = |marker: &mut Marker| [3, 64, 128, 192, 3].map(|page| map.attach(marker, page));
     assert_eq!(attached(&mut marker), [true, true, true, false, true]);
     map.release(&mut marker, 64);

@@ -1,4 +1,4 @@
-//! One word says all about the area that starts at a page.
+//! One word with the state of the area that starts at a page.
 //!
 //! ```text
 //!   63        40 39            17 16      4   3     2     0
@@ -8,12 +8,11 @@
 //! - **state** 1 busy, 2 idle, 3 detached; with bit 2, an idle area leaves and a busy one is being noted.
 //! - **noted** a busy area has a note: a number of its owner, in the link of its slot.
 //! - **owner** 0 for none, otherwise node + 1.
-//! - **generation** counts how often an area began to be busy at this page. By it a handle to an
-//!   earlier area differs from the present one, until the count wraps after 2^23 of them.
-//! - **pages** the size, if it is below 2^23. The size of a larger area is in its leaf, in which no
-//!   other can be as large. Bit 63 says so, and below it is the number of its *shape*, which is
-//!   another one each time a huge area gets a size. So a compare-exchange of the word of a huge
-//!   area fails, too, if its size is not the one that was read.
+//! - **generation** counts how often an area began to be busy at this page. It distinguishes a handle of an earlier
+//!   area from the present one, until the count wraps after 2^23 of them.
+//! - **pages** the size, if it is below 2^23. The size of a larger area is in its leaf, in which no other can be as
+//!   large. Bit 63 marks this, and below it is the number of its *shape*, which changes each time a huge area gets a
+//!   size. So a compare-exchange of the word of a huge area fails, too, if its size is not the one that was read.
 
 /// The state of an area at this moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,15 +20,15 @@
 pub enum State {
     /// Allocated.
     Busy = 1,
-    /// Freed, and in a list: of the lazy, of a purge, of a pool or of a magazine. Which of them only the list knows, so
-    /// that a list of any length moves without a look at its areas.
+    /// Freed, and in a list: of lazy areas, of a purge, of a pool or of a magazine. The word does not name the list, so
+    /// that a list of any length moves without access to its areas.
     Idle = 2,
-    /// Taken out of reach of lookups and frees by its owner, who has it ([`detach`](crate::VmapSpace::detach)).
+    /// Removed from lookups and frees by its owner, which holds it ([`detach`](crate::VmapSpace::detach)).
     Detached = 3,
 }
 
 impl State {
-    /// All of them, in the order of their numbers.
+    /// All states, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Busy, Self::Idle, Self::Detached];
 }
 
@@ -50,10 +49,10 @@ const PAGES_AT: u32 = GENERATION_AT + GENERATION_BITS;
 const HUGE: u64 = 1 << 63;
 const SHAPE_BITS: u32 = u64::BITS - PAGES_AT - 1;
 const _: () = assert!(SHAPE_BITS == 23);
-/// The fields of a word that a handle does not know.
+/// The fields of a word that a handle does not have.
 const UNKNOWN: u64 = ((1 << OWNER_BITS) - 1) << OWNER_AT | NOTED;
 
-/// Pages from which the size is kept in the leaf.
+/// Pages from which the size is in the leaf.
 pub(crate) const ESCAPE_PAGES: u64 = 1 << SHAPE_BITS;
 /// Most nodes that an owner can name.
 pub(crate) const OWNERS_MAX: u32 = (1 << OWNER_BITS) - 1;
@@ -66,7 +65,7 @@ impl Word {
     /// The word of a page at which no area starts.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Reads what was stored.
+    /// Converts stored bits.
     #[inline(always)]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -78,7 +77,7 @@ impl Word {
         self.0
     }
 
-    /// A word for `pages` pages (of shape 0 if they escape), owned by a node or by none, without a note.
+    /// Returns a word for `pages` pages (of shape 0 if they escape), owned by a node or by none, without a note.
     #[inline]
     pub(crate) const fn new(pages: u64, owner: Option<u32>, generation: u32, state: State) -> Self {
         let owner = match owner {
@@ -90,14 +89,14 @@ impl Word {
         Self(pages | generation << GENERATION_AT | owner << OWNER_AT | state as u64)
     }
 
-    /// The same word for an area of another size, of the given shape if that escapes.
+    /// Returns the same word for an area of another size, of the given shape if that escapes.
     pub(crate) const fn resized(self, pages: u64, shape: u32) -> Self {
         let shape = shape as u64 & (ESCAPE_PAGES - 1);
         let pages = if pages < ESCAPE_PAGES { pages << PAGES_AT } else { HUGE | shape << PAGES_AT };
         Self(self.0 & ((1 << PAGES_AT) - 1) | pages)
     }
 
-    /// The state, or `None` if no area starts here.
+    /// Returns the state, or `None` if no area starts here.
     #[inline]
     pub(crate) const fn state(self) -> Option<State> {
         match self.0 & STATE_MASK {
@@ -108,54 +107,54 @@ impl Word {
         }
     }
 
-    /// Tells whether the area is busy.
+    /// Returns whether the area is busy.
     #[inline(always)]
     pub(crate) const fn is_busy(self) -> bool {
         self.0 & 3 == State::Busy as u64
     }
 
-    /// Tells whether the area is busy and nobody is about to change its word: whoever frees it, cuts it or notes
-    /// something of it begins from there.
+    /// Returns whether the area is busy and no other thread is about to change its word. A free, a cut and a note begin
+    /// with such a word.
     #[inline(always)]
     pub(crate) const fn is_steady(self) -> bool {
         self.0 & STATE_MASK == State::Busy as u64
     }
 
-    /// The same busy area while its note is written.
+    /// Returns the same busy area while its note is written.
     pub(crate) const fn noting(self) -> Self {
         Self(self.0 & !(STATE_MASK | NOTED) | NOTING)
     }
 
-    /// The same busy area with a note.
+    /// Returns the same busy area with a note.
     pub(crate) const fn with_note(self) -> Self {
         Self(self.0 & !STATE_MASK | NOTED | State::Busy as u64)
     }
 
-    /// Tells whether it has one.
+    /// Returns whether it has a note.
     #[inline(always)]
     pub(crate) const fn is_noted(self) -> bool {
         self.0 & NOTED != 0
     }
 
-    /// The same area, idle, with the mark of one that leaves.
+    /// Returns the same area, idle, with the mark of one that leaves.
     #[inline(always)]
     pub(crate) const fn leaving(self) -> Self {
         Self(self.0 & !STATE_MASK | LEAVING)
     }
 
-    /// Tells whether it has the mark.
+    /// Returns whether it has the mark of an area that leaves.
     #[inline(always)]
     pub(crate) const fn is_leaving(self) -> bool {
         self.0 & STATE_MASK == LEAVING
     }
 
-    /// The same area in another state.
+    /// Returns the same area in another state.
     #[inline(always)]
     pub(crate) const fn with_state(self, state: State) -> Self {
         Self(self.0 & !STATE_MASK | state as u64)
     }
 
-    /// The word of the same area when it is busy again, for `owner`.
+    /// Returns the word of the same area when it is busy again, for `owner`.
     #[inline(always)]
     pub(crate) const fn again(self, owner: Option<u32>) -> Self {
         let owner = match owner {
@@ -166,15 +165,15 @@ impl Word {
         Self(self.0 >> PAGES_AT << PAGES_AT | generation | owner << OWNER_AT | State::Busy as u64)
     }
 
-    /// Tells whether this is the word of a busy area of `pages` pages, less than escape, that a handle of that
-    /// generation is of.
+    /// Returns whether this is the word of a busy area of `pages` pages, too few to escape, with the generation of a
+    /// handle.
     #[inline(always)]
     pub(crate) const fn is_of(self, pages: u64, generation: u32) -> bool {
         let handle = Self::new(pages, None, generation, State::Busy);
         pages < ESCAPE_PAGES && (self.0 ^ handle.0) & !UNKNOWN == 0
     }
 
-    /// The owner.
+    /// Returns the owner.
     #[inline]
     pub(crate) const fn owner(self) -> Option<u32> {
         ((self.0 >> OWNER_AT & ((1 << OWNER_BITS) - 1)) as u32).checked_sub(1)
@@ -186,7 +185,7 @@ impl Word {
         (self.0 >> GENERATION_AT & GENERATION_MASK) as u32
     }
 
-    /// The pages, or `None` if the leaf has them.
+    /// Returns the pages, or `None` if the leaf has them.
     #[inline]
     pub(crate) const fn pages(self) -> Option<u64> {
         if self.0 & HUGE == 0 { Some(self.0 >> PAGES_AT) } else { None }

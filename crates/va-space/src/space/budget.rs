@@ -1,12 +1,11 @@
-//! The work that one slice of a purge may do, counted so that a slice costs about the same whatever it meets.
+//! The bounded work of one slice of a purge, counted in costs so that all slices cost about the same.
 //!
 //! # Theory
-//! A slice runs at the end of some free, with the purge lock held, so its length delays that
-//! caller. A count of areas is no bound. An area that goes to the index by itself costs ten times
-//! as much as a start bit that a sweep passes. A node without areas has a cost too. So each step
-//! takes its own [`Cost`] off, in units of about 35 instructions (`va-sim/examples/slices.rs`
-//! counts them). A slice has [`Config::SLICE_AREAS`] times the cost of an area, and ends with the
-//! first step that finds nothing left.
+//! A slice runs at the end of some free, with the purge lock held, so its length delays that caller. A count of areas
+//! is no bound. An area that goes to the index by itself costs ten times as much as a start bit that a sweep passes. A
+//! node without areas has a cost too. So each step subtracts its own [`Cost`], in units of about 35 instructions
+//! (`va-sim/examples/slices.rs` counts them). A slice has [`Config::SLICE_AREAS`] times the cost of an area, and ends
+//! with the first step that exhausts it.
 
 use crate::config::Config;
 
@@ -17,61 +16,61 @@ pub(crate) struct Cost(u64);
 impl Cost {
     /// An area on its way to the index by itself: sorted, unmarked in the page map, freed in the index.
     pub(crate) const AREA: Self = Self(40);
-    /// An area that a pool takes, or that is marked as one that leaves.
+    /// An area that a pool takes, or that is marked as leaving.
     pub(crate) const MOVE: Self = Self(6);
     /// A link of a list that is passed.
     pub(crate) const LINK: Self = Self(1);
-    /// A list of areas that moves whole.
+    /// A list of areas that is moved as a whole.
     pub(crate) const LIST: Self = Self(6);
-    /// A node that is looked at, whatever it holds.
+    /// The check of a node, whatever it holds.
     pub(crate) const NODE: Self = Self(5);
     /// A start bit that a sweep passes, or an area that it takes out of the page map.
     pub(crate) const PASS: Self = Self(5);
-    /// Neighbours that go to the index as one.
+    /// Neighbours that are freed in the index as one.
     pub(crate) const RUN: Self = Self(32);
-    /// An area of which the machine is told that it was flushed.
+    /// An area whose flush is reported to the machine.
     pub(crate) const SETTLED: Self = Self(6);
 }
 
-/// The work that is left to a slice.
+/// The work that remains to a slice.
 pub(crate) struct Budget(u64);
 
 impl Budget {
     /// Returns the budget of a whole slice under the policies `C`.
     pub(crate) const fn of_slice<C: Config>() -> Self {
-        // Policies that do not slice say so by a number that nothing reaches.
+        // Policies that do not slice have a number that no slice reaches.
         Self(C::SLICE_AREAS.saturating_mul(Cost::AREA.0))
     }
 
-    /// Returns a quarter of that, for work beside a slice.
+    /// Returns a quarter of a slice's budget, for work beside a slice.
     pub(crate) const fn of_quarter<C: Config>() -> Self {
         Self(Self::of_slice::<C>().0 / 4)
     }
 
-    /// Tells whether no more than a quarter of the budget of a slice was spent.
+    /// Returns whether no more than a quarter of the budget of a slice was spent.
     pub(crate) const fn spares_a_slice<C: Config>(&self) -> bool {
         let Self(whole) = Self::of_slice::<C>();
         whole - self.0 <= whole / 4
     }
 
-    /// Returns a budget that does not end, for calls that may take long.
+    /// Returns an unlimited budget, for calls that may take long.
     pub(crate) const fn unbounded() -> Self {
         Self(u64::MAX)
     }
 
-    /// Tells whether a step may begin.
+    /// Returns whether a step may begin.
     #[inline(always)]
     pub(crate) fn is_left(&self) -> bool {
         self.0 > 0
     }
 
-    /// Takes a step off.
+    /// Subtracts a step.
     #[inline(always)]
     pub(crate) fn spend(&mut self, cost: Cost) {
         self.0 = self.0.saturating_sub(cost.0);
     }
 
-    /// Takes many steps off.
+    /// Subtracts many steps.
     pub(crate) fn spend_each(&mut self, cost: Cost, steps: u64) {
         self.0 = self.0.saturating_sub(cost.0.saturating_mul(steps));
     }

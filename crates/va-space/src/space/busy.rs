@@ -1,5 +1,4 @@
-//! The notices of a space to its lookup, a check that the two agree, and the stop when a list leads
-//! nowhere.
+//! The notifications of a space to its lookup, a check that the two agree, and the stop at a wrong link of a list.
 
 use super::VmapSpace;
 use super::locks::{Heap, HeapGuard};
@@ -14,12 +13,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// True if the lookup finds areas by itself, so that each change is reported to it.
     pub(super) const NOTIFIES_LOOKUP: bool = <C::Lookup<P> as Lookup<P>>::FINDS;
 
-    /// Readies what an area needs that was just taken from the index: a place for its slot, and its place in the
-    /// lookup. The slot itself is there from [`lock_with_slots`](Self::lock_with_slots) on.
+    /// Allocates what an area needs that was just taken from the index: an entry for its leaf, and its record in the
+    /// lookup. [`lock_with_slots`](Self::lock_with_slots) supplies the slot.
     ///
     /// # Errors
-    /// [`SpaceError::NoTable`], [`SpaceError::Index`] with `NoMeta`: the machine allocates nothing; nothing is left
-    /// behind.
+    /// [`SpaceError::NoTable`], [`SpaceError::Index`] with `NoMeta`: the machine allocates nothing. Nothing has
+    /// changed.
     pub(super) fn ready(&self, page: u64, pages: u64) -> Result<(), SpaceError> {
         if !self.map.reserve(page, &self.machine) {
             return Err(SpaceError::NoTable);
@@ -27,8 +26,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(self.lookup.admit(range_of(page, pages), &self.machine)?)
     }
 
-    /// Takes `free` with slots for areas that start at `pages`, which have their places. An area begins at each of them
-    /// before the lock is let go, or [`release_slots`](Self::release_slots) is called.
+    /// Takes `free` with slots for areas that start at `pages`, which have entries. An area begins at each of them
+    /// before the lock is released, or [`release_slots`](Self::release_slots) is called.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`] if the machine allocates no leaf.
@@ -44,12 +43,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             self.release_slots(&mut heap, pages());
             drop(heap);
             let allocated = PageMap::alloc(&self.machine).ok_or(SpaceError::NoTable)?;
-            // Others may use them first, so it is asked again.
+            // Other threads may use them first, so they are requested again.
             self.map.add(&mut self.lock_free().marker, allocated);
         }
     }
 
-    /// Lets the slots of `pages` serve others where no area begins.
+    /// Allows the leaves of `pages` in which no area begins to move.
     pub(super) fn release_slots(&self, heap: &mut Heap<C::Index<P>>, pages: impl Iterator<Item = u64>) {
         pages.for_each(|page| self.map.release(&mut heap.marker, page));
     }
@@ -61,8 +60,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.lookup.release(start);
     }
 
-    /// Stops the machine if a list led to a page that is none of its areas (LI1). Called where a list came to its end,
-    /// before anything is made of that.
+    /// Stops the machine if a list led to a page that is none of its areas (LI1). Called at the end of a list, before
+    /// its areas are used.
     #[inline]
     pub(super) fn stop_if_lost(&self) {
         if let Some(page) = self.map.lost() {
@@ -89,7 +88,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         AreaView { range, state: State::Busy, owner, note }
     }
 
-    /// Checks LK1 and LK2: the lookup has what the page map calls busy, and a record for all that is out of the index.
+    /// Checks LK1 and LK2: the lookup has the busy areas of the page map, and a record for each area out of the index.
     pub(super) fn check_lookup(&self) -> Result<(), InvariantViolation> {
         if !Self::NOTIFIES_LOOKUP {
             return Ok(());
@@ -124,8 +123,8 @@ mod tests {
     use std::vec::Vec;
     use va_base::Request;
 
-    /// Returns the machine's report when three areas of one size are lazy or pooled, a link is
-    /// spoilt, and `then` is done.
+    /// Returns the machine's report when three areas of one size are lazy or pooled, a link is corrupted, and `then` is
+    /// called.
     fn panic_message<C: Config>(
         pooled: bool,
         spoil: impl Fn(&VmapSpace<&TestMachine, C>, &[u64]),
@@ -148,7 +147,7 @@ mod tests {
         Some(message.downcast_ref::<String>().cloned().unwrap_or_default())
     }
 
-    /// Every area of the list leads to `page`: not to the busy one but to that.
+    /// Returns a fault that sets the links of all areas but the first to `page`.
     fn link_all<C: Config>(page: u64) -> impl Fn(&VmapSpace<&TestMachine, C>, &[u64]) {
         move |space, starts| starts.iter().skip(1).for_each(|&start| space.map.set_link(start, page))
     }
@@ -181,7 +180,7 @@ mod tests {
             };
             stops(panic_message::<Standard>(false, link_all(page), |space| _ = space.purge(Purge::Full)));
             stops(panic_message::<Standard>(true, link_all(page), |space| _ = space.shrink()));
-            // The first area is right, what it leads to is not: no request gets that.
+            // The first area is right, but its link is not: no request gets the area at the link.
             let two = |space: &VmapSpace<&TestMachine, Standard>| {
                 for _ in 0..2 {
                     let area = space.alloc(0, &Request::pages(2).unwrap()).unwrap();
@@ -190,7 +189,7 @@ mod tests {
             };
             stops(panic_message::<Standard>(true, link_all(page), two));
             let drained = |space: &VmapSpace<&TestMachine, Standard>| {
-                // Dropped while the machine stops, it would find the same list again.
+                // A drop while the machine stops would find the same list again.
                 let mut magazine = ManuallyDrop::new(space.magazine(0).unwrap());
                 for _ in 0..3 {
                     assert!(magazine.alloc(&Request::pages(2).unwrap()).is_ok());

@@ -17,15 +17,15 @@
 //!
 //! # Invariants
 //! - **MG1 bounded** the cache is at most its share and [`CACHE_PAGES_MAX`] pages, or one area. A round is at most its
-//!   share, [`ROUND_PAGES_MAX`] and one area. Both may be exceeded while the next free is due to do a step of `round`.
+//!   share, [`ROUND_PAGES_MAX`] and one area. Both may be exceeded while the next free is due to run a step of `round`.
 //! - **MG2 told** the counts of a cell equal the pages that it holds, whenever no thread holds its lock.
 //!
 //! # Locking
 //! ```text
 //!   purge  >  a cell (Owner)  >  { pool of a node | lazy of a node | free }
 //! ```
-//! An owner waits for its cell's lock with no lock held; any other thread only tries it. Under it the machine is asked
-//! for nothing.
+//! An owner waits for its cell's lock with no lock held; any other thread only tries it. Under it no memory is
+//! requested from the machine.
 
 use super::purge::PurgeState;
 use super::{CachePadded, VmapSpace};
@@ -41,22 +41,22 @@ use va_base::{InvariantViolation, LockClass, Machine, Pages, Table, Va, VaRange}
 pub(super) const CACHE_PAGES_MAX: u64 = 1 << 16;
 /// Freed pages at which it ends a round, whatever its share.
 pub(super) const ROUND_PAGES_MAX: u64 = 1 << 15;
-/// Shares of the default window that magazines hold at most, for each of the three places in a magazine.
+/// The divisor of the default window for the share of all magazines, in cache, sealed areas and round each.
 const SHARES: u64 = 8;
-/// With more magazines than this, what others have not sealed is not looked at when a round ends.
+/// With more magazines than this, the unsealed areas of others are not counted when a round ends.
 const LOOKED_AT_MAX: usize = 16;
 
 /// The areas of one magazine.
 pub(super) struct Contents {
     pub(super) cache: Pool,
     pub(super) rounds: Rounds,
-    /// Areas that the next refill of each list brings: doubled by each, halved when the list gives way to others.
+    /// Areas that the next refill of each list adds: doubled by each, halved when the list makes room for others.
     pub(super) refill_areas: [u8; CLASSES],
-    /// The list that gives way next.
+    /// The list that makes room next.
     pub(super) victim: usize,
     /// Pages at which the round may end.
     pub(super) round_pages_max: u64,
-    /// Pages of the round at which a free does a step (`round`): those at which it ends, or 0 for the next free.
+    /// Pages of the round at which a free runs a step (`round`): those at which it ends, or 0 for the next free.
     pub(super) step_pages: u64,
     /// The round is being sealed.
     pub(super) ending: bool,
@@ -65,7 +65,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// All zeros, as an empty table is; a magazine begins with what `take_cell` writes.
+    /// Returns all zeros, like an empty table; `take_cell` writes the initial values of a magazine.
     const fn new() -> Self {
         Self {
             cache: Pool::new(),
@@ -79,7 +79,7 @@ impl Contents {
         }
     }
 
-    /// Continues a round of which no part is sealed. The next free ends it if it exceeds a share that became smaller.
+    /// Continues a round of which nothing is sealed. The next free ends it if it exceeds a share that became smaller.
     pub(super) fn begin_round(&mut self) {
         let due = self.rounds.open().pages() >= self.round_pages_max;
         (self.ending, self.step_pages) = (false, if due { 0 } else { self.round_pages_max });
@@ -90,7 +90,7 @@ impl Contents {
     }
 }
 
-/// The memory of one magazine after another. Stays until the space ends.
+/// The memory of one magazine after another. It remains until the space ends.
 pub(super) struct Cell<R: RawMutex + 'static> {
     contents: Mutex<R, Contents>,
     taken: AtomicBool,
@@ -125,7 +125,7 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Cell<R> {
 }
 
 impl<R: RawMutex + 'static> Cell<R> {
-    /// Waits for the lock. For the owner alone.
+    /// Waits for the lock. Only the owner calls this.
     #[inline(always)]
     pub(super) fn lock(&self) -> MutexGuard<'_, R, Contents> {
         self.contents.lock()
@@ -149,7 +149,7 @@ impl<R: RawMutex + 'static> Cell<R> {
         self.batch_number.store(contents.rounds.batch_number().get(), Ordering::Relaxed);
     }
 
-    /// Publishes all counts, after a round ended or a part of one was sealed. The node covers the hull of that.
+    /// Publishes all counts, after all or some of a round was sealed. The node covers the hull of what was sealed.
     pub(super) fn publish_round(&self, contents: &Contents) {
         if contents.rounds.open().areas() == 0 {
             self.hull.reset();
@@ -159,7 +159,7 @@ impl<R: RawMutex + 'static> Cell<R> {
         self.publish_sealed(contents);
     }
 
-    /// Returns the pages that it holds, in whatever state.
+    /// Returns the pages that it holds, in any state.
     fn pages(&self) -> u64 {
         self.cached_pages.load(Ordering::Relaxed)
             + self.lazy_pages.load(Ordering::Relaxed)
@@ -181,19 +181,19 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
         }
     }
 
-    /// Returns every cell, that of a magazine or free.
+    /// Returns every cell, in use or free.
     pub(super) fn each(&self) -> impl Iterator<Item = &'static Cell<R>> + use<R> {
         core::iter::successors(self.first.get(), |cell| cell.next.get())
     }
 
-    /// Returns those of magazines.
+    /// Returns the cells of magazines.
     fn taken(&self) -> impl Iterator<Item = &'static Cell<R>> + use<R> {
         self.each().filter(|cell| cell.taken.load(Ordering::Relaxed))
     }
 
-    /// Takes the first free cell, or a new one; `None` if the machine has no memory for that.
+    /// Takes the first free cell, or a new one; `None` if the machine has no memory for it.
     fn take(&self, machine: &impl Machine) -> Option<&'static Cell<R>> {
-        // Acquire pairs with the release of `give_up`: nothing is in the cell.
+        // Acquire pairs with the release in `release_cell`: the cell is empty.
         let free = |cell: &&Cell<R>| {
             cell.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
@@ -203,7 +203,7 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
         let cell = machine.alloc_table::<Cell<R>>()?;
         cell.taken.store(true, Ordering::Relaxed);
         let mut link = &self.first;
-        // Another thread may have added one meanwhile: then this one comes after it.
+        // Another thread may have added one meanwhile: then this one is linked after it.
         while link.set(cell).is_err() {
             link = &link.get()?.next;
         }
@@ -220,7 +220,7 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
     }
 }
 
-/// Pages that all magazines hold together, but for those that are sealed and wait for their batch.
+/// Pages that all magazines hold together, except sealed ones that wait for their batch.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Held {
     pub(super) cached_pages: u64,
@@ -228,7 +228,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Pages that no count of the space has.
+    /// Returns the pages that are in no count of the space.
     pub(super) fn uncounted(&self) -> u64 {
         self.cached_pages + self.lazy_pages
     }
@@ -241,7 +241,7 @@ pub struct Drained {
     pub magazines: u64,
     /// Pages that they held.
     pub pages: Pages,
-    /// Magazines whose owner was in a call at that moment: they were left as they are.
+    /// Magazines whose owner was in a call at that moment: they were not drained.
     pub busy: u64,
 }
 
@@ -263,14 +263,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Drains the magazines that were created for `cpu`, which goes offline. The magazine itself stays usable.
     ///
     /// # Locks
-    /// As [`drain_magazines`](Self::drain_magazines).
+    /// Those of [`drain_magazines`](Self::drain_magazines).
     pub fn drain_cpu(&self, cpu: u32) -> Drained {
         let drained = self.drain_cells(|cell| cell.cpu.load(Ordering::Relaxed) == cpu);
         self.after_drain();
         drained
     }
 
-    /// Drains the magazines that are `chosen` and hold something.
+    /// Drains the magazines that are `chosen` and hold an area.
     pub(super) fn drain_cells(&self, chosen: impl Fn(&Cell<P::OwnerLock>) -> bool) -> Drained {
         let mut drained = Drained::default();
         for cell in self.cells.taken() {
@@ -288,7 +288,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         drained
     }
 
-    /// Moves everything in a cell to its node; `false` if `lock` does not get the lock.
+    /// Moves all areas of a cell to its node; `false` if `lock` does not get the lock.
     pub(super) fn empty_cell<'c>(
         &self,
         cell: &'c Cell<P::OwnerLock>,
@@ -300,7 +300,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         };
         let Some(mut contents) = locked() else { return false };
         if !contents.rounds.poll_completed(&self.completed_batches) {
-            // The order is the other way round.
+            // The lock order is the reverse.
             drop(contents);
             let mut state = self.lock_purge();
             let Some(retaken) = locked() else { return false };
@@ -311,7 +311,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         true
     }
 
-    /// The node whose areas a cell holds.
+    /// Returns the node whose areas a cell holds.
     pub(super) fn node_of(&self, cell: &Cell<P::OwnerLock>) -> u32 {
         cell.cpu.load(Ordering::Relaxed) % self.nodes.nodes()
     }
@@ -330,7 +330,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Moves all that does not wait for a batch to the node.
+    /// Moves all areas that do not wait for a batch to the node.
     fn drain_all(&self, cell: &Cell<P::OwnerLock>, contents: &mut Contents) {
         let (map, node) = (&self.map, self.node_of(cell));
         let Contents { cache, rounds, .. } = contents;
@@ -371,7 +371,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         cell.cpu.store(cpu, Ordering::Relaxed);
         self.cells.live.0.fetch_add(1, Ordering::Relaxed);
         let share = self.cache_share();
-        // The shares of all others are smaller now: what an idle one holds beyond its own goes back.
+        // The shares of all others are smaller now: an idle magazine that exceeds its share is drained.
         self.drain_cells(|other| other.pages() > 3 * share);
         let mut contents = cell.lock();
         contents.rounds.begin();
@@ -383,19 +383,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Some(cell)
     }
 
-    /// Releases the cell of a magazine that ends, which is empty.
+    /// Releases the empty cell of a magazine that ends.
     pub(super) fn release_cell(&self, cell: &Cell<P::OwnerLock>) {
         self.cells.live.0.fetch_sub(1, Ordering::Relaxed);
         // Release pairs with the acquire of `Cells::take`.
         cell.taken.store(false, Ordering::Release);
     }
 
-    /// Magazines at this moment.
+    /// Returns the number of magazines.
     fn magazines(&self) -> usize {
         self.cells.live.0.load(Ordering::Relaxed)
     }
 
-    /// Pages that the cache of a magazine may hold: a share of the default window.
+    /// Returns the pages that the cache of a magazine may hold: a share of the default window.
     pub(super) fn cache_share(&self) -> u64 {
         let start = self.default_window.start().max(self.extent.start());
         let end = self.default_window.end().min(self.extent.end());
@@ -403,8 +403,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         (pages / (SHARES * self.magazines().max(1) as u64)).clamp(1, CACHE_PAGES_MAX)
     }
 
-    /// Pages at which a round ends, for a share of the window. One magazine alone may hold all that may be lazy; many
-    /// hold half of it together.
+    /// Returns the pages at which a round ends, for a share of the window. One magazine alone may hold as many as may
+    /// be lazy; many hold half of that together.
     pub(super) fn round_share(&self, cache_share: u64) -> u64 {
         let max = self.lazy_max().get();
         let share = match self.magazines() {
@@ -414,13 +414,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         share.clamp(1, ROUND_PAGES_MAX.min(cache_share))
     }
 
-    /// Pages that few magazines have not sealed; of many none are looked at, they hold at most half of what may be
+    /// Returns the unsealed pages of few magazines. Those of many are not counted: they are at most half of what may be
     /// lazy.
     pub(super) fn unsealed(&self) -> u64 {
         if self.magazines() <= LOOKED_AT_MAX { self.held().lazy_pages } else { 0 }
     }
 
-    /// Counts what all magazines hold. Cost: five loads for each.
+    /// Counts the pages of all magazines. Cost: five loads for each.
     pub(super) fn held(&self) -> Held {
         let mut held = Held::default();
         for cell in self.cells.taken() {
@@ -434,7 +434,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         held
     }
 
-    /// Counts flushed areas in magazines, but for those whose owner is in a call.
+    /// Counts flushed areas in magazines, except those whose owner is in a call.
     pub(super) fn cached_areas(&self) -> u64 {
         let areas = |cell: &'static Cell<P::OwnerLock>| {
             let contents = cell.contents.try_lock()?;
@@ -445,7 +445,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.cells.taken().filter_map(areas).sum()
     }
 
-    /// Calls `with` for what the open round of each magazine covers. Takes no lock.
+    /// Calls `with` for the hull of each magazine's open round. Takes no lock.
     pub(super) fn each_hull(&self, with: impl FnMut(VaRange)) {
         self.cells.each().filter_map(|cell| cell.hull.read()).for_each(with);
     }
@@ -493,8 +493,8 @@ mod tests {
 
     type Space = VmapSpace<&'static TestMachine, Standard>;
 
-    /// The rule that is named after `spoil`, in a space whose one magazine has some of two sizes in its cache and its
-    /// round.
+    /// Returns the rule that is named after `spoil`, in a space with one magazine, which has areas of two sizes in its
+    /// cache and its round.
     fn broken(spoil: impl FnOnce(&Cell<parking_lot::RawMutex>)) -> &'static str {
         let machine: &'static TestMachine = std::boxed::Box::leak(std::boxed::Box::default());
         let all = VaRange::from_pages(16, 1 << 16).unwrap();
@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(broken(|cell| cell.publish_lazy(24)), "MG2");
         assert_eq!(broken(|cell| _ = cell.cached_pages.fetch_add(1, Ordering::Relaxed)), "MG2");
         assert_eq!(broken(|cell| _ = cell.sealed_pages.fetch_add(1, Ordering::Relaxed)), "MG2");
-        // Its magazine has ended, and it is not empty.
+        // Its magazine has ended, and the cell is not empty.
         assert_eq!(broken(|cell| cell.taken.store(false, Ordering::Relaxed)), "MG2");
     }
 }

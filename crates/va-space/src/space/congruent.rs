@@ -1,8 +1,7 @@
-//! Several areas at fixed distances from one base, for a copy of the same thing on each CPU or memory node.
+//! Several areas at fixed distances from one base, for a copy of the same object on each CPU or memory node.
 //!
-//! They are cut top down, away from where single areas grow, so that the distances can be met again and again. All are
-//! taken under one hold of the lock of the index, and become busy once the machine allocated what their slots need;
-//! else all go back.
+//! They are cut top down, away from where single areas grow, so that the distances can be met repeatedly. All are taken
+//! under one hold of the lock of the index, and become busy once the machine allocated their slots; else all are freed.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `pcpu_get_vm_areas`).
@@ -16,17 +15,17 @@ use va_base::{AllocError, Machine, Va, VaRange};
 use va_tree::{Congruent, FreeIndex};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Gives out several areas at fixed distances from one base, the highest possible, all or none
+    /// Allocates several areas at fixed distances from one base, the highest possible, all or none
     /// (`pcpu_get_vm_areas`).
     ///
-    /// The areas lie at `base + offset` in the order of `areas`, have no owner, and are freed one by one by their
+    /// The areas are at `base + offset` in the order of `areas`, have no owner, and are freed one by one by their
     /// start.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc) for a caller that may sleep.
+    /// The errors of [`alloc`](Self::alloc) for a caller that may sleep.
     /// # Locks
     /// `free`; all of them one after the other when nothing fits.
-    /// Cost: holes above the answer times areas.
+    /// Cost: holes above the result times areas.
     pub fn alloc_congruent(&self, areas: &Congruent<'_>) -> Result<Va, SpaceError> {
         let attempt = || {
             let mut heap = self.lock_free();

@@ -8,7 +8,7 @@ use crate::map::{PageMap, Seen};
 use va_base::{Machine, Va, VaRange};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// The busy area that starts at `at`. Cost: O(1), no lock, by the page map.
+    /// Returns the busy area that starts at `at`. Cost: O(1), no lock, by the page map.
     #[inline]
     pub fn find(&self, at: Va) -> Option<AreaView> {
         if Self::NOTIFIES_LOOKUP {
@@ -24,8 +24,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         AreaView::of(seen)
     }
 
-    /// The busy area that `at` is inside. Cost: a few words for each level of the page map, whatever the sizes; no
-    /// lock.
+    /// Returns the busy area that `at` is inside. Cost: a few words for each level of the page map, whatever the sizes;
+    /// no lock.
     #[inline(always)]
     pub fn find_enclosing(&self, at: Va) -> Option<AreaView> {
         if Self::NOTIFIES_LOOKUP {
@@ -56,8 +56,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         AreaView::of(seen)
     }
 
-    /// The lowest busy area that ends above `at`: the one that `at` is inside, or the next above
-    /// (`find_vmap_area_exceed_addr_lock`). Cost: as [`find_enclosing`](Self::find_enclosing), and the areas out of use
+    /// Returns the lowest busy area that ends above `at`: the one that `at` is inside, or the next above
+    /// (`find_vmap_area_exceed_addr_lock`). Cost: that of [`find_enclosing`](Self::find_enclosing), and the idle areas
     /// in between; no lock.
     pub fn find_above(&self, at: Va) -> Option<AreaView> {
         if Self::NOTIFIES_LOOKUP {
@@ -69,7 +69,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut page = at.page_ceil();
         loop {
             let seen = self.map.next_busy(page)?;
-            // Again, for its note; gone by now, the next one counts.
+            // Again, for its note; if it was freed meanwhile, the next one is returned.
             if let Some(view) = self.find(Va::from_page(seen.page)) {
                 return Some(view);
             }
@@ -77,20 +77,20 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Every area that is out of the index, in address order: busy ones, and those lazy, pooled or cached.
+    /// Returns every area that is out of the index, in address order: busy, lazy, pooled and cached ones.
     pub fn areas(&self) -> Areas<'_, P, C> {
         self.areas_from(Va::ZERO)
     }
 
-    /// The same, of those that start at or above `at`.
+    /// Returns those of them that start at or above `at`.
     pub fn areas_from(&self, at: Va) -> Areas<'_, P, C> {
         Areas { space: self, page: at.page_ceil() }
     }
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Calls `each` for every area that was freed and whose flush has not ended, in no order: those that Linux shows as
-    /// `unpurged`. What magazines took back and have not handed over is left out.
+    /// Calls `each` for every area that was freed and whose flush has not ended, in no order: those that Linux reports
+    /// as `unpurged`. Areas in the open rounds of magazines are left out.
     ///
     /// # Locks
     /// `purge` throughout, under it `lazy` or `batched` of one node after the other, under which `each` is called: it
@@ -120,10 +120,10 @@ impl<P: Machine + Clone, C: Config> core::fmt::Debug for VmapSpace<P, C> {
 
 /// Areas in address order, looked up one by one.
 ///
-/// **Consistency**: each was there, in the state told, at the moment it was looked up, and starts above the one before.
-/// What was out of the index from before the iteration until after it is met exactly once. What came or went meanwhile
-/// may be met or not, so two areas met may overlap only if the first went in between. No lock is held between two steps
-/// or in one.
+/// **Consistency**: each was there, in the state returned, at the moment it was looked up, and starts above the one
+/// before. An area that is out of the index during the whole iteration is returned exactly once. An area that begins or
+/// ends meanwhile may be returned or not, so two areas may overlap only if the first ended in between. No lock is held
+/// between two steps or in one.
 pub struct Areas<'a, P: Machine + Clone, C: Config> {
     space: &'a VmapSpace<P, C>,
     page: u64,
@@ -170,7 +170,7 @@ mod tests {
         let (looks, seen) = looks_of(|| space.find_above(all.start()));
         assert_eq!(seen.map(|seen| seen.range), Some(above.range()));
         assert!(looks <= IDLE / LEAF + 32, "{looks} looks");
-        // One by one they are more, so the looks are counted.
+        // One by one there are more areas, so the looks are counted.
         let (looks, areas) = looks_of(|| space.areas().count() as u64);
         assert!(areas > IDLE && looks > IDLE, "{looks} looks");
     }

@@ -1,22 +1,21 @@
-//! From a full pass back to the index, in bulk.
+//! The bulk return of areas to the index in a full pass.
 //!
 //! # Theory
-//! Pools and flush batches hold areas by size, last freed first: in the order of addresses they are
-//! at random. Freeing them one by one means a search of the index for each, and sorting them means
-//! to pass each some fifteen times. But the page map *is* sorted. So each area that leaves is
-//! **marked** in its word, once. Then a **sweep** over the start bits meets the marked ones in
-//! address order and frees neighbours as one.
+//! Pools and flush batches hold areas by size, last freed first, so in random address order. Freeing them one by one
+//! needs a search of the index for each, and sorting them needs some fifteen passes over each. But the page map *is*
+//! sorted. So each area that leaves is **marked** in its word, once. Then a **sweep** over the start bits finds the
+//! marked ones in address order and frees neighbours as one.
 //!
 //! ```text
 //!   lanes   A -> D -> B     F -> C -> E        mark: one area of each lane in turn, so that the loads of some overlap
-//!   map     |A|B|xx|C|D|E|......|F|            sweep: [A B] [C D E] [F] go to the index; x is in use, and passed
+//!   map     |A|B|xx|C|D|E|......|F|            sweep: [A B] [C D E] [F] go to the index; x is in use, and skipped
 //! ```
 //!
-//! A sweep passes what is in use, too. Where that would be most of the way, the areas are sorted instead, a slice at a
-//! time.
+//! A sweep also passes areas in use. Where those would be most of the areas, the leaving ones are sorted instead, a
+//! slice at a time.
 //!
 //! # Cost
-//! O(1) an area that leaves, and O(1) an area in between, at most [`PASSED_MAX`] times as many.
+//! O(1) for an area that leaves, and O(1) for an area in between, at most [`PASSED_MAX`] times as many.
 
 use super::VmapSpace;
 use super::budget::{Budget, Cost};
@@ -30,9 +29,9 @@ use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Va};
 use va_tree::FreeIndex;
 
-/// Lists that are marked side by side.
+/// Lists that are marked alternately.
 const LANES: usize = 8;
-/// Areas out, for each that leaves, up to which a sweep is shorter than a sort.
+/// Areas out of the index, for each that leaves, up to which a sweep is shorter than a sort.
 const PASSED_MAX: u64 = 8;
 
 /// Flushed areas on their way to the index, under the purge lock.
@@ -56,7 +55,7 @@ impl Leaving {
         Self { lanes, lane: 0, listed: 0, marked: 0, pages: 0, from: u64::MAX }
     }
 
-    /// Takes the areas of a list.
+    /// Adds the areas of a list.
     pub(super) fn add(&mut self, map: &PageMap, list: AreaList<Flushed>) {
         self.listed += list.areas();
         self.pages += list.pages();
@@ -64,7 +63,7 @@ impl Leaving {
         self.lane = (self.lane + 1) % LANES;
     }
 
-    /// Areas and pages on the way.
+    /// Returns the areas and pages on the way.
     pub(super) fn holds(&self) -> (u64, u64) {
         (self.listed + self.marked, self.pages)
     }
@@ -75,7 +74,7 @@ impl Leaving {
 
     /// Marks areas until the budget ends.
     fn mark(&mut self, map: &PageMap, budget: &mut Budget) {
-        // A list that leads nowhere ends early: whoever calls stops then.
+        // A list with a wrong link ends early: the caller stops the machine then.
         while budget.is_left() && self.listed > 0 && map.lost().is_none() {
             for lane in &mut self.lanes {
                 if budget.is_left()
@@ -93,7 +92,7 @@ impl Leaving {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Gives areas that leave back to the index until the budget ends.
+    /// Frees leaving areas in the index until the budget ends.
     pub(super) fn leave(&self, state: &mut PurgeState, budget: &mut Budget) {
         let leaving = &mut state.leaving;
         if leaving.marked == 0 && leaving.listed > 0 {
@@ -126,7 +125,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.to_index(batch, true, true);
     }
 
-    /// Gives marked areas to the index in address order; counts what it passes off the budget, too.
+    /// Frees marked areas in the index in address order; subtracts the cost of passed areas from the budget, too.
     fn sweep(&self, leaving: &mut Leaving, budget: &mut Budget) {
         let mut heap = self.lock_free();
         let heap = &mut *heap;
@@ -163,11 +162,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if leaving.marked == 0 {
             leaving.from = u64::MAX;
         }
-        // Before the lock is let go: what can be allocated is never counted as lazy.
+        // Before the lock is released: areas that can be allocated are never counted as lazy.
         self.settled.0.fetch_add(pages, Ordering::Release);
     }
 
-    /// Gives neighbouring areas back as one: first page, page after the last, and how many.
+    /// Frees neighbouring areas as one: first page, page after the last, and their number.
     pub(super) fn free_run(&self, heap: &mut super::locks::Heap<C::Index<P>>, run: Option<(u64, u64, u64)>) {
         let Some((page, end, count)) = run else { return };
         if let Err(error) = heap.index.free(range_of(page, end - page)) {

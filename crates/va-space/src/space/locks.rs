@@ -1,8 +1,8 @@
-//! The locks of a space: the state that each guards, and the only places that take one.
+//! The locks of a space: the state that each guards, and the only functions that take one.
 //!
 //! # Invariants
-//! - **PO4 noted** a node is in the set of those with something in their pools exactly when there
-//!   is something, whenever no thread holds the lock of its pool.
+//! - **PO4 noted** a node is in the set of those with areas in their pools exactly when there is an area, whenever no
+//!   thread holds the lock of its pool.
 
 use super::VmapSpace;
 use super::overflow::Failed;
@@ -38,20 +38,18 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
     }
 }
 
-/// The nodes that may have something in their pools: an empty pool need not be locked to be found empty.
+/// The nodes that may have areas in their pools: an empty pool is found empty without its lock.
 ///
-/// A node is put in under the lock of its pool when something comes into that, and taken out under it when nothing is
-/// there. So a bit changes in the order in which its pool is locked.
+/// A node is added under the lock of its pool when an area is put into the pool, and removed under it when the pool is
+/// empty. So a bit changes in the order in which its pool is locked.
 ///
-/// Reading a bit without that lock, relaxed, is right, though it may miss an area. A thread that
-/// knows of a put (by whatever orders the two) reads the bit of that put or a later one. An area
-/// that it misses was put by a thread beside it, and a pool locked a moment earlier would have been
-/// empty, too. So a miss costs no more than that order of events, where a failure is not
-/// remembered.
+/// Reading a bit without that lock, relaxed, is right, though it may miss an area. A thread that knows of a put (by
+/// whatever orders the two) reads the bit of that put or a later one. An area that it misses was put by a concurrent
+/// thread, and a pool locked a moment earlier would have been empty, too. So a miss has no effect but that order of
+/// events, where a failure is not remembered.
 ///
-/// Each put is followed by `VmapSpace::note_return`. A pass that missed one may end before that
-/// note, which voids what is remembered. Otherwise it finds more notes than its own, and nothing is
-/// remembered (`overflow`).
+/// Each put is followed by `VmapSpace::note_return`. A pass that missed one may end before that call, which invalidates
+/// the remembered failure. Otherwise it counts more returns than its own, and nothing is remembered (`overflow`).
 pub(super) struct Pooled([AtomicU64; POOLED_WORDS]);
 
 const POOLED_WORDS: usize = NODES_LIMIT.div_ceil(64) as usize;
@@ -63,7 +61,7 @@ impl Pooled {
         }
     }
 
-    /// Makes it wrong for a test.
+    /// Makes a bit wrong for a test.
     #[cfg(all(test, not(loom)))]
     pub(super) fn spoil(&self, node: u32) {
         self.word(node).fetch_xor(1 << (node % 64), Ordering::Relaxed);
@@ -94,7 +92,7 @@ impl Pooled {
     }
 }
 
-/// Holds the lock of a pool, and notes when it lets go whether anything is in it.
+/// Holds the lock of a pool, and publishes on release whether it has areas.
 pub(super) struct PoolGuard<'a, R: RawMutex> {
     pool: MutexGuard<'a, R, Pool>,
     pooled: &'a Pooled,
@@ -117,7 +115,7 @@ impl<R: RawMutex> DerefMut for PoolGuard<'_, R> {
 
 impl<R: RawMutex> Drop for PoolGuard<'_, R> {
     fn drop(&mut self) {
-        // The lock is let go after this.
+        // The lock is released after this.
         self.pooled.publish(self.node, &self.pool);
     }
 }
@@ -144,7 +142,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Makes sure that a node is there, before it becomes the owner of an area.
+    /// Ensures that a node exists, before it becomes the owner of an area.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`] if the machine has no memory for it.
@@ -160,7 +158,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     fn make_node(&self, node: u32) -> Result<(), SpaceError> {
         let made = self.table.ensure_with(node, &self.machine, |made| {
             // Sealed areas wait for a batch by number: it must be of a batch that takes the areas here. Held until the
-            // node is seen by all.
+            // node is published.
             let state = self.lock_purge();
             self.lock_lazy(made).begin_after(state.last_batch_before(node));
             state
@@ -168,8 +166,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         made.map(|_| ()).ok_or(SpaceError::NoTable)
     }
 
-    /// The node in which an area without an owner waits when it is freed: that of its address, or, if that was never
-    /// used, the first.
+    /// Returns the node in which an area without an owner waits when it is freed: that of its address, or, if that was
+    /// never used, the first.
     pub(super) fn zone_of(&self, page: u64) -> u32 {
         let node = C::Zone::node_of(&self.nodes, Va::from_page(page));
         if self.table.get(node).is_some() { node } else { 0 }
@@ -182,11 +180,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         PoolGuard { pool: self.node(node).pool.lock(), pooled: &self.pooled.0, node }
     }
 
-    /// The pool of a node, unless it is empty.
+    /// Returns the pool of a node, unless it is empty.
     #[inline]
     #[track_caller]
     pub(super) fn lock_filled_pool(&self, node: u32) -> Option<PoolGuard<'_, P::Lock>> {
-        // No `then`: a closure does not know who called.
+        // No `then`: a closure would lose the caller's location.
         if self.pooled.0.has(node) { Some(self.lock_pool(node)) } else { None }
     }
 
@@ -217,13 +215,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         node.batched.lock()
     }
 
-    /// The first node at or above `node` that was made, or how many there can be.
+    /// Returns the first node at or above `node` that was created, or the maximum number of nodes.
     pub(super) fn next_node(&self, node: u32) -> u32 {
         let end = self.nodes.nodes();
         self.table.next(node, end).unwrap_or(end)
     }
 
-    /// Every node that was made, with its number, in turn.
+    /// Returns every node that was created, with its number, in turn.
     pub(super) fn each_node(&self) -> impl Iterator<Item = (u32, &'static Node<P::Lock>)> + '_ {
         self.table.each()
     }

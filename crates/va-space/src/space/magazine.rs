@@ -1,12 +1,13 @@
 //! A magazine: areas cached by one owner, whose pairs take no shared lock.
 //!
 //! # Theory
-//! A caller that allocates and frees all the time (a CPU, a thread) owns a magazine and calls it instead of the space.
-//! The areas that it allocates were flushed. The areas that it frees are lazy, and count against the threshold of all.
+//! A caller that allocates and frees often (a CPU, a thread) owns a magazine and calls it instead of the space. The
+//! areas that it allocates were flushed. The areas that it frees are lazy, and count against the threshold of the
+//! space.
 //!
-//! An area need not leave the magazine to be flushed. A **round** of freed areas is sealed with the number of the
-//! next flush batch (`flush_batch`), and stays in the magazine. When that batch is completed, its lists are cache
-//! again. Each list moves whole when an alloc requests its size.
+//! An area need not leave the magazine to be flushed. A **round** of freed areas is sealed with the number of the next
+//! flush batch (`flush_batch`), and remains in the magazine. When that batch is completed, its lists become the cache
+//! again. Each list moves as a whole when an alloc requests its size.
 //!
 //! ```text
 //!          +-- completed -- sealed <--- seal: hull, number -- round <--- free ---+        node: lazy (hull, counts), pool
@@ -14,8 +15,8 @@
 //!        cache ------------------------------ alloc -----------------------> busy
 //! ```
 //!
-//! So a steady load stays in its magazine, and takes a shared lock once a round. The cache is refilled from the node's
-//! pool (one area of a size at first, twice as many each time) or from the index. Its excess goes to the pool.
+//! So a steady load remains in its magazine, and takes a shared lock once a round. The cache is refilled from the
+//! node's pool (one area of a size at first, twice as many each time) or from the index. Its excess goes to the pool.
 //!
 //! The areas are in memory from the machine, under a lock of the magazine. A request that fails, a CPU that goes
 //! offline and a shrinker drain it even while its owner sleeps (`space::cell`, which has the invariants MG1 and MG2).
@@ -42,7 +43,7 @@ use crate::pool::{EXACT, EXACT_PAGES_MAX};
 use va_base::sync::MutexGuard;
 use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
 
-/// Areas that one refill brings at most, and pages.
+/// Most areas, and most pages, that one refill adds.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
 /// Pages that a row from the index has at most.
@@ -80,8 +81,8 @@ impl<P: Machine + Clone, C: Config> core::fmt::Debug for Magazine<'_, P, C> {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Creates a magazine for callers on CPU `cpu`. There is no limit but the machine's memory, of which each takes
-    /// some 26 KiB, for one magazine after another until the space ends.
+    /// Creates a magazine for callers on CPU `cpu`. The only limit is the machine's memory: each magazine takes some 26
+    /// KiB, used for one magazine after another until the space ends.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`] if the machine has no memory for it.
@@ -105,13 +106,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Allocates an area, as [`VmapSpace::alloc`] does.
     ///
     /// # Errors
-    /// As there; before a failure, all magazines were drained, this one among them.
+    /// The errors of [`VmapSpace::alloc`]; before a failure, all magazines were drained, including this one.
     /// # Locks
-    /// The magazine's; `pool` of the node for a refill; `purge` before it, if it is free and too much is
-    /// lazy, for up to eight slices; else as there. For [`Context::Atomic`] one at a time, and never `purge`.
+    /// The magazine's; `pool` of the node for a refill; `purge` before it, by `try_lock` and if too much is lazy, for
+    /// up to eight slices; else those of [`VmapSpace::alloc`]. For [`Context::Atomic`] one at a time, and never
+    /// `purge`.
     #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
-        // A size above what the cache may hold is in no list of it.
+        // The cache has no list for a size above its share.
         if self.space.is_tagged(request)
             && let Some(area) = self.take(request)
         {
@@ -121,17 +123,18 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.alloc_further(*request)
     }
 
-    /// Allocates an area from what is at hand: this magazine, the pool of its node, the index. Nothing is purged,
-    /// drained or waited for, so a kernel that owns the magazine while preemption is off can leave that section first,
-    /// and then call [`VmapSpace::alloc`].
+    /// Allocates an area from what is available at once: this magazine, the pool of its node, the index. Nothing is
+    /// purged, drained or waited for, so a kernel that owns the magazine while preemption is off can leave that section
+    /// first, and then call [`VmapSpace::alloc`].
     ///
-    /// The machine may be asked for memory of records, with no lock of the magazine held; for a request for
-    /// [`Context::Atomic`] it is not.
+    /// The machine may be called for memory of records, with no lock of the magazine held, except for a request with
+    /// [`Context::Atomic`].
     ///
     /// # Errors
-    /// [`SpaceError::NoSpace`] or [`SpaceError::WouldBlock`] where [`alloc`](Self::alloc) would do more; else as there.
+    /// [`SpaceError::NoSpace`] or [`SpaceError::WouldBlock`] where [`alloc`](Self::alloc) would do more; else those of
+    /// it.
     /// # Locks
-    /// The magazine's; `pool` of the node; `free`. One after the other, but for `pool` under the magazine's.
+    /// The magazine's; `pool` of the node; `free`. One after the other, except `pool` under the magazine's.
     pub fn try_alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         if self.space.is_tagged(request)
             && let Some(area) = self.take(request)
@@ -167,11 +170,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
-    /// Allocates what the cache does not have from the pool of the node or from the index.
+    /// Allocates an area of a size that the cache lacks from the pool of the node or from the index.
     fn alloc_available(&self, request: &Request) -> Result<Area, SpaceError> {
         self.space.stop_if_lost();
         let pages = request.size().get();
-        // Of others the space finds out, when the index has nothing.
+        // For other requests the space checks this when the index has no hole.
         if (pages > EXACT_PAGES_MAX || request.window().is_some())
             && let Some(error) = self.space.impossible(request)
         {
@@ -183,7 +186,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                     return Ok(area);
                 }
                 self.space.stop_if_lost();
-                // Areas of this size that the cache had no room for are there.
+                // Areas of this size for which the cache had no room are there.
                 if let Some(area) = self.space.take_pooled(self.node, request, owner) {
                     return Ok(area);
                 }
@@ -193,7 +196,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
-    /// When the index has nothing: the space drains every magazine, and does what else it can.
+    /// Allocates an area when the index has no hole: the space drains every magazine, and tries all other steps.
     #[inline(never)]
     fn alloc_hard(&self, request: &Request) -> Result<Area, SpaceError> {
         if let Some(error) = self.space.impossible(request) {
@@ -205,9 +208,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Frees an area, as [`VmapSpace::free`] does.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`VmapSpace::free`].
     /// # Locks
-    /// The magazine's; `pool`, `free` and `lazy` of the node once in many calls; then as there.
+    /// The magazine's; `pool`, `free` and `lazy` of the node once in many calls; then those of [`VmapSpace::free`].
     /// Cost: O(1), and at most one and a half slices of a purge.
     #[inline]
     pub fn free(&mut self, area: Area) -> Result<(), ReleaseError> {
@@ -219,11 +222,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Frees an area for a caller in `context`. For [`Context::Atomic`] it is [`VmapSpace::free_in`]: the area goes to
     /// its node, not into the magazine.
     ///
-    /// # Errors
+    /// The errors of [`free`](Self::free).
     /// As [`free`](Self::free).
     /// # Locks
-    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node, and before it `busy` of
-    /// a node under policies that find areas by trees. Cost: O(1).
+    /// [`Context::Sleeping`]: those of [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node, and before it
+    /// `busy` of a node under policies that find areas by trees. Cost: O(1).
     #[inline]
     pub fn free_in(&mut self, context: Context, area: Area) -> Result<(), ReleaseError> {
         match context {
@@ -235,9 +238,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Frees the area that starts at `at`, as [`VmapSpace::free_at`] does.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`VmapSpace::free_at`].
     /// # Locks
-    /// As [`free`](Self::free). Cost: as there.
+    /// Those of [`free`](Self::free). Cost: the same.
     #[inline(always)]
     pub fn free_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
         let freed = self.space.claim_at(at)?;
@@ -246,13 +249,13 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         Ok(range)
     }
 
-    /// Frees the area that starts at `at` for a caller in `context`, as [`free_in`](Self::free_in), and returns its
-    /// addresses.
+    /// Frees the area that starts at `at` as [`free_in`](Self::free_in) does, for a caller in `context`, and returns
+    /// its addresses.
     ///
     /// # Errors
-    /// As [`free_at`](Self::free_at).
+    /// The errors of [`free_at`](Self::free_at).
     /// # Locks
-    /// As [`free_in`](Self::free_in). Cost: O(1).
+    /// Those of [`free_in`](Self::free_in). Cost: O(1).
     #[inline]
     pub fn free_at_in(&mut self, context: Context, at: Va) -> Result<VaRange, ReleaseError> {
         match context {
@@ -261,19 +264,18 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
-    /// Moves everything to the node: flushed areas to its pool, freed ones to its lazy areas.
+    /// Moves all areas to the node: flushed ones to its pool, freed ones to its lazy areas.
     ///
     /// # Locks
-    /// The magazine's, and under it `pool` and `lazy` of the node, one after the other; `purge` before, if something
+    /// The magazine's, and under it `pool` and `lazy` of the node, one after the other; `purge` before, if an area
     /// waits for a batch.
     pub fn drain(&mut self) {
         self.space.empty_cell(self.cell, || Some(self.cell.lock()));
         self.space.after_drain();
     }
 
-    /// Takes an area of a size that the cache does not have, after what is completed of it, or some of the node's pool,
-    /// is in the cache. All under one hold of the lock. A caller that may not wait takes of what is completed, and no
-    /// other lock.
+    /// Takes an area of a size that the cache lacks, after completed areas or some of the node's pool were moved to the
+    /// cache, under one hold of the lock. A caller that may not wait takes a completed area, and no other lock.
     fn take_refilled(&self, request: &Request) -> Option<Area> {
         let mut contents = self.lock();
         let pages = request.size().get();
@@ -290,7 +292,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         Some(self.space.publish(area, Some(self.node)))
     }
 
-    /// Takes one area of a completed batch, as it is.
+    /// Takes one area of a completed batch without moving the others.
     fn take_completed(&self, contents: &mut Contents, request: &Request) -> Option<UnlinkedArea<Flushed>> {
         let (rounds, pages) = (&mut contents.rounds, request.size().get());
         if request.align() > Align::PAGE || !rounds.poll_completed(&self.space.completed_batches) {
@@ -303,7 +305,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         area
     }
 
-    /// Moves what is completed of one size into the cache, which has none that suits; returns whether there was any.
+    /// Moves completed areas of one size into the cache, which has none that fits; returns whether there were any.
     fn cache_completed_size(&self, contents: &mut Contents, pages: u64) -> bool {
         let rounds = &mut contents.rounds;
         if rounds.sealed().areas() == 0 || !rounds.poll_completed(&self.space.completed_batches) {
@@ -318,14 +320,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         brought
     }
 
-    /// Puts areas of one size into the cache, others give way; what it has no room or no list for goes into the pool or
-    /// the index. Returns whether it has some of them now.
+    /// Puts areas of one size into the cache, which moves others out. Areas without room or a list go to the pool or
+    /// the index. Returns whether the cache has some of them now.
     fn cache_or_pool(&self, contents: &mut Contents, pages: u64, mut list: AreaList<Flushed>) -> bool {
         let map = &self.space.map;
         let max = contents.cache_pages_max;
         let mut rest = AreaList::new();
         if list.pages() > max {
-            // Of a share that has become smaller than the list. Few stay, since many would be a long way to count.
+            // The share has become smaller than the list. Few remain, since many would take long to count.
             let most = (max / pages).clamp(1, REFILL_AREAS_MAX);
             let front = list.split_front(map, most, pages);
             rest = core::mem::replace(&mut list, front);
@@ -368,7 +370,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.cache_or_pool(contents, pages, list)
     }
 
-    /// Takes an area from the index, and a row of others like it for the cache if this size was asked for before.
+    /// Takes an area from the index, and a row of equal ones for the cache if this size was requested before.
     fn take_from_index(&self, request: &Request) -> Result<Area, SpaceError> {
         let pages = request.size().get();
         if let Some(class) = Some(pages as usize - 1).filter(|_| pages <= ROW_PAGES_MAX / 2) {
@@ -390,8 +392,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.space.take_from_index(request, Some(self.node))
     }
 
-    /// Moves other sizes to the pool until there is room for more pages in the cache, or the budget ends; tells whether
-    /// there is room.
+    /// Moves other sizes to the pool until the cache has room for `more` pages, or the budget ends; returns whether it
+    /// has.
     pub(super) fn make_room(&self, contents: &mut Contents, more: u64, budget: &mut Budget) -> bool {
         let map = &self.space.map;
         let (cache, max) = (&mut contents.cache, contents.cache_pages_max);
@@ -406,8 +408,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             && let Some(victim) = cache.next_class(contents.victim).or_else(|| cache.next_class(0))
         {
             budget.spend(Cost::LIST);
-            // No size loses all it has at once: half of a list stays, the last freed of it, or fewer of a long one,
-            // whose links are counted one by one.
+            // No size loses all its areas at once: half of a list remains, those freed last. Of a long list fewer
+            // remain, since its links are counted one by one.
             let half = cache.len(victim) / 2;
             let size = cache.size(victim);
             let list = if victim < EXACT {
@@ -455,7 +457,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
-    /// Makes an area lazy in its node that is another node's, or of a size that has no list.
+    /// Makes an area of another node, or of a size without a list, lazy in its node.
     #[inline(never)]
     fn send_home(&self, freed: UnlinkedArea<Unflushed>) {
         self.space.make_lazy(freed);

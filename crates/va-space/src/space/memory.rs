@@ -1,11 +1,11 @@
-//! The memory of the free index, brought from outside the `free` lock and freed again.
+//! The memory of the free index, allocated outside the `free` lock and freed again.
 //!
 //! # Theory
-//! The index asks the machine for memory in the middle of an operation, under `free`. A caller that
-//! allocates metadata before it takes locks of its own calls [`supply`](VmapSpace::supply). That
-//! finds under the lock what is missing, asks the machine with no lock held, and adds the memory,
-//! until nothing is missing (`va_tree::Supplied`). A machine may then fail every request under a
-//! spin lock. A request that may block does the same by itself, once, when the index has no memory.
+//! The index requests memory from the machine in the middle of an operation, under `free`. A caller that allocates
+//! metadata before it takes locks of its own calls [`supply`](VmapSpace::supply). That checks under the lock what is
+//! missing, allocates it with no lock held, and adds the memory, until nothing is missing (`va_tree::Supplied`). A
+//! machine may then fail every request under a spin lock. A request that may block does this itself, once, when the
+//! index has no memory.
 
 use super::VmapSpace;
 use crate::area::Area;
@@ -14,20 +14,20 @@ use crate::error::SpaceError;
 use va_base::{AllocError, Machine, Request};
 use va_tree::{FreeIndex, Supplied};
 
-/// Bytes of no record of an index are fewer.
+/// No record of an index has fewer bytes.
 const RECORD_BYTES_MIN: usize = 32;
 
 /// Steps of shrinking under one hold of `free`: each is some hundred instructions.
 const STEPS: usize = 32;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Allocates the index memory that `areas` more areas need, so that taking them asks the machine for none under a
-    /// lock, unless other callers use it up. Rows that aligned requests miss are among it.
+    /// Allocates the index memory that `areas` more areas need, so that taking them requests none under a lock, unless
+    /// other callers use it up. This includes rows that aligned requests lack.
     ///
     /// # Errors
-    /// [`AllocError::NoMeta`] if the machine has none. What it had stays.
+    /// [`AllocError::NoMeta`] if the machine has none. Memory that the index already has remains.
     /// # Locks
-    /// `free`, for O(log n) at a time; none while the machine is asked.
+    /// `free`, for O(log n) at a time; none while the machine is called.
     pub fn supply(&self, areas: u64) -> Result<(), SpaceError> {
         loop {
             let Some(wanted) = self.lock_free().index.wanted(areas) else { return Ok(()) };
@@ -41,8 +41,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Tries a request again that may block and found no memory under `free`: what is missing is allocated with no lock
-    /// held, once. `failure` is returned if there is none there either.
+    /// Tries a request again that may block and found no memory under `free`: the missing memory is allocated with no
+    /// lock held, once. Returns `failure` if that fails too.
     #[cold]
     pub(super) fn alloc_supplied(
         &self,
@@ -54,7 +54,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.take_from_index(request, owner)
     }
 
-    /// Returns what was got, unless a second attempt may get more ([`alloc_supplied`](Self::alloc_supplied)).
+    /// Returns the result, unless a second attempt may do better ([`alloc_supplied`](Self::alloc_supplied)).
     #[inline(always)]
     pub(super) fn or_supplied(
         &self,
@@ -73,7 +73,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Frees all index memory that is not needed, as [`shrink_index`](Self::shrink_index) does.
     pub(super) fn shrink_index_wholly(&self) {
         loop {
-            // A step moves a record or frees a piece, so these are enough to move all; then the last pieces go.
+            // A step moves a record or frees a slab, so these are enough to move all; then the last slabs are freed.
             let allocated = self.lock_free().index.memory().allocated_bytes;
             if self.shrink_index(allocated / RECORD_BYTES_MIN) == 0 {
                 return;
@@ -84,9 +84,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Frees index memory that is not needed, in at most `steps` steps of O(log n); returns the bytes. For a shrinker,
     /// which repeats it: one call may prepare what a later one frees.
     ///
-    /// The leaves of the page map are not among it: lookups read them without a lock, so nobody knows when the last
-    /// reader of one is gone. Those in which no area starts serve other places, so there are as many as were needed at
-    /// a time.
+    /// The leaves of the page map are not included: lookups read them without a lock, so the end of the last read of
+    /// one is unknown. Leaves in which no area starts are reused elsewhere, so there are as many as were needed at a
+    /// time.
     ///
     /// # Locks
     /// `free`, for 32 steps at a time. The machine's `free_meta` is called under it.

@@ -8,18 +8,18 @@
 //!     +--------------------------------------------------------------------------+--- no list ------+--- decay
 //! ```
 //! **Busy** areas are in the page map alone. **Lazy** ones wait in the node that allocated them (or, without an owner,
-//! in that of their address). Once more than `lazy_max_pages` wait, one flush over their hull serves all. The flushed
-//! go to the **pool** of their owner, by exact size, and what no pool takes returns to the **index**. A request asks
-//! the pool of its CPU's node first, the index next.
+//! in that of their address). Once more than `lazy_max_pages` wait, one flush over their hull serves all. Flushed areas
+//! go to the **pool** of their owner, by exact size, and those that no pool takes return to the **index**. A request
+//! searches the pool of its CPU's node first, the index next.
 //!
 //! # Invariants
-//! - **SP1 conservation** holes of the index and areas with a start bit tile the extent at every moment, with what a
-//!   thread holds while the machine allocates a table. The lists hold all lazy, pooled and cached areas.
+//! - **SP1 conservation** holes of the index and areas with a start bit tile the extent at every moment, with the pages
+//!   that a thread holds while the machine allocates a table. The lists hold all lazy, pooled and cached areas.
 //! - **SP2 flush-before-reuse** no address is allocated again before a flush that covers it (by types, see `list`).
 //!
-//! SP3, SP4 and SP5 are the workspace's (ARCHITECTURE.md). Here, a free changes a word and a list, and what the index
-//! may need was reserved at alloc. A request that fails may have emptied caches, and has changed nothing else. The same
-//! calls with the same CPU ids give the same addresses.
+//! SP3, SP4 and SP5 are the workspace's (ARCHITECTURE.md). Here, a free changes a word and a list; the memory that the
+//! index may need for it was reserved at alloc. A request that fails may have emptied caches, and has changed nothing
+//! else. The same calls with the same CPU ids return the same addresses.
 //!
 //! # Locking
 //! ```text
@@ -117,15 +117,15 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     // Atomic, each alone.
     /// Pages that ever became lazy in a node.
     lazied: CachePadded<AtomicU64>,
-    /// Pages that ever ceased to be. Their difference is what waits.
+    /// Pages that ever ceased to be lazy. The difference is the pages that wait.
     settled: CachePadded<AtomicU64>,
     /// A purge was begun and is not finished: a hint, read without the purge lock.
     purging: AtomicBool,
-    /// The machine's answer to `drain` for the pass that is due or under way, if it was asked.
+    /// The machine's answer to `drain` for the pass that is due or in progress, if it was asked.
     drainer: AtomicU8,
-    /// Moves after areas came back to the index or to pools otherwise than by a free.
+    /// Changes after areas returned to the index or to pools other than by a free.
     returned: CachePadded<AtomicU64>,
-    /// Which nodes have something in their pools.
+    /// The nodes that have areas in their pools.
     pooled: CachePadded<Pooled>,
     /// The flush batches that are completed.
     completed_batches: CompletedBatches,
@@ -138,7 +138,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Creates a space of the whole pages of `extent`, all free.
     ///
     /// Requests without a window, or with exactly this one, are met in `default_window`, and only their areas are
-    /// pooled. The machine is asked how many CPUs are possible, and for a node for each.
+    /// pooled. The machine supplies the number of possible CPUs, and memory for the nodes.
     ///
     /// Stack: up to 24 KiB in release builds, since the value is moved; [`init`](Self::init) takes less than 4 KiB.
     ///
@@ -152,12 +152,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     va_base::const_fn! {
-        /// Creates a space of no pages and no machine: a constant, for a `static` or for memory that the caller has.
-        /// [`init`](Self::init) gives it both.
+        /// Creates a space of no pages and no machine: a constant, for a `static` or for memory of the caller.
+        /// [`init`](Self::init) supplies both.
         ///
         /// Before that nothing fits in it: requests fail as [`SpaceError::Impossible`] or by the index, frees find no
-        /// area, lookups find nothing, a purge has nothing to do. A caller that has little stack writes it where it is
-        /// to be as a constant, `const { VmapSpace::empty() }`.
+        /// area, lookups find nothing, a purge does nothing. A caller with little stack writes the value in place as a
+        /// constant, `const { VmapSpace::empty() }`.
         ///
         /// ```
         /// use va_base::{Request, VaRange};
@@ -198,19 +198,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Gives an [`empty`](Self::empty) space its extent and machine, in place. Stack: below 4 KiB in release builds.
+    /// Sets extent and machine of an [`empty`](Self::empty) space, in place. Stack: below 4 KiB in release builds.
     ///
     /// # Errors
-    /// As [`new`](Self::new), after which the space is empty again and another call may try;
+    /// The errors of [`new`](Self::new), after which the space is empty again and another call may succeed.
     /// [`SpaceError::AlreadyReady`] if the space has an extent.
     pub fn init(&mut self, extent: VaRange, default_window: VaRange, machine: P) -> Result<(), SpaceError> {
         self.init_with_busy(extent, default_window, machine, &[])
     }
 
-    /// Does as [`init`](Self::init), and makes `busy` busy, as [`with_busy`](Self::with_busy).
+    /// Initializes the space as [`init`](Self::init) does, with `busy` areas as in [`with_busy`](Self::with_busy).
     ///
     /// # Errors
-    /// As either of them.
+    /// The errors of either of them.
     pub fn init_with_busy(
         &mut self,
         extent: VaRange,
@@ -224,7 +224,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         let made = self.begin_extent(extent, default_window, machine).and_then(|()| self.add_busy(busy));
         if made.is_err() {
-            // All that was got goes back.
+            // Dropping the old value frees all that was allocated.
             *self = va_base::constant!(Self::empty());
         }
         made
@@ -257,8 +257,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if !self.map.init(near, &self.machine) {
             return Err(SpaceError::NoTable);
         }
-        // Where the order in which areas come back depends on the node of their address, all are made now; else the
-        // first, which every address may fall back to, and each other one when its CPU first allocates.
+        // Where the order of returned areas depends on the node of their address, all nodes are created now. Otherwise
+        // only the first, to which every address may fall back; each other one is created when its CPU first allocates.
         let made = if C::ORDER == Order::SliceByAddress { 1 } else { count };
         (0..made).try_for_each(|node| self.ensure_node(node))
     }
@@ -270,12 +270,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.cells.release_meta(&self.machine);
     }
 
-    /// Creates a space in which `busy` is taken already: areas that existed before there was an allocator. They have no
+    /// Creates a space in which `busy` is allocated already: areas that existed before the allocator. They have no
     /// owner and are freed by their start. Less stack: [`init_with_busy`](Self::init_with_busy).
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`SpaceError::Index`] with [`AllocError::Occupied`](va_base::AllocError::Occupied) if two
-    /// overlap, [`AllocError::BadRange`](va_base::AllocError::BadRange) if one is empty, outside, or not whole pages.
+    /// The errors of [`new`](Self::new). [`SpaceError::Index`] with
+    /// [`AllocError::Occupied`](va_base::AllocError::Occupied) if two overlap, with
+    /// [`AllocError::BadRange`](va_base::AllocError::BadRange) if one is empty, outside, or not whole pages.
     pub fn with_busy(
         extent: VaRange,
         default_window: VaRange,
@@ -287,7 +288,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(space)
     }
 
-    /// Makes ranges busy that were so before there was a space.
+    /// Makes ranges busy that were in use before there was a space.
     fn add_busy(&self, busy: &[VaRange]) -> Result<(), SpaceError> {
         for &range in busy {
             let mut heap = self.lock_free();
@@ -298,12 +299,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(())
     }
 
-    /// The whole pages that the space manages.
+    /// Returns the whole pages that the space manages.
     pub fn extent(&self) -> VaRange {
         self.extent
     }
 
-    /// Returns the window of requests that name none.
+    /// Returns the window of requests without one.
     pub fn default_window(&self) -> VaRange {
         self.default_window
     }
@@ -313,18 +314,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.nodes.nodes()
     }
 
-    /// Allocates an area; `cpu` is the calling CPU, or any number that stands for it.
+    /// Allocates an area; `cpu` is the calling CPU, or an id of the caller's choice.
     ///
     /// A request for [`Context::Atomic`] never blocks, flushes or waits, and needs nothing that may sleep.
     ///
     /// # Errors
-    /// [`SpaceError::Impossible`] at once for what could never fit. [`SpaceError::NoSpace`] after everything was purged
-    /// and the machine's hooks freed nothing more. [`SpaceError::WouldBlock`] for a request that may not wait, where
-    /// one that may might succeed. [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if
-    /// the machine has no memory for records: for a request that may block, neither under `free` nor, asked once more,
-    /// with no lock held.
+    /// [`SpaceError::Impossible`] at once for a request that could never fit. [`SpaceError::NoSpace`] after everything
+    /// was purged and the machine's hooks freed nothing more. [`SpaceError::WouldBlock`] for a request that may not
+    /// wait, where one that may might succeed. [`SpaceError::NoTable`] and
+    /// [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine has no memory for records. For a request that
+    /// may block, that means neither under `free` nor, in a second attempt, with no lock held.
     /// # Locks
-    /// `pool`, and if it has nothing, `free`; all of them one after the other when nothing fits.
+    /// `pool`, and if it is empty, `free`; all of them one after the other when nothing fits.
     /// Cost: O(1) from a pool, O(log holes) otherwise; a purge when nothing fits.
     #[inline]
     pub fn alloc(&self, cpu: u32, request: &Request) -> Result<Area, SpaceError> {
@@ -349,7 +350,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// # Errors
     /// [`ReleaseError`] if the area was freed before by its address.
     /// # Locks
-    /// `lazy` of one node, then `purge` and all below it if this call does a slice of a purge.
+    /// `lazy` of one node, then `purge` and all below it if this call runs a slice of a purge.
     /// Cost: O(1), and at most one slice.
     #[inline]
     pub fn free(&self, area: Area) -> Result<(), ReleaseError> {
@@ -360,10 +361,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// never takes the purge lock.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// The errors of [`free`](Self::free).
     /// # Locks
-    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node; and before it, where
-    /// the policy finds areas by trees, `busy` of one node. Cost: O(1).
+    /// [`Context::Sleeping`]: those of [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node; and before it,
+    /// where the policy finds areas by trees, `busy` of one node. Cost: O(1).
     #[inline]
     pub fn free_in(&self, context: Context, area: Area) -> Result<(), ReleaseError> {
         let freed = self.claim(&area)?;
@@ -377,19 +378,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// # Errors
     /// [`ReleaseError::NoArea`] if no busy area starts there. Of two concurrent frees one succeeds.
     /// # Locks
-    /// As [`free`](Self::free). Cost: O(1), and at most one slice.
+    /// Those of [`free`](Self::free). Cost: O(1), and at most one slice.
     #[inline]
     pub fn free_at(&self, at: Va) -> Result<VaRange, ReleaseError> {
         self.free_at_in(Context::Sleeping, at)
     }
 
-    /// Frees the area that starts at `at` for a caller in `context`, as [`free_in`](Self::free_in), and returns its
-    /// addresses.
+    /// Frees the area that starts at `at` as [`free_in`](Self::free_in) does, for a caller in `context`, and returns
+    /// its addresses.
     ///
     /// # Errors
-    /// As [`free_at`](Self::free_at).
+    /// The errors of [`free_at`](Self::free_at).
     /// # Locks
-    /// As [`free_in`](Self::free_in). Cost: O(1).
+    /// Those of [`free_in`](Self::free_in). Cost: O(1).
     #[inline]
     pub fn free_at_in(&self, context: Context, at: Va) -> Result<VaRange, ReleaseError> {
         let freed = self.claim_at(at)?;
@@ -399,30 +400,30 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(range)
     }
 
-    /// Pages freed that still wait in nodes or in a purge.
+    /// Returns the freed pages that still wait in nodes or in a purge.
     #[inline]
     pub fn lazy_pages(&self) -> Pages {
-        // Settled first: it never overtakes what was lazied before it.
+        // Settled first: it never exceeds what became lazy before it.
         let settled = self.settled.0.load(Ordering::Acquire);
-        // What never was lazy may be unsettled on its way from a pool to the index, so `settled` may wrap.
+        // Pages that never were lazy may be unsettled on their way from a pool to the index, so `settled` may wrap.
         let waiting = self.lazied.0.load(Ordering::Relaxed).wrapping_sub(settled);
         Pages::new(waiting.cast_signed().max(0).cast_unsigned())
     }
 
-    /// The owner that an area for this request gets.
+    /// Returns the owner that an area for this request gets.
     #[inline(always)]
     fn owner_for(&self, cpu: u32, request: &Request) -> Option<u32> {
         self.is_tagged(request).then(|| cpu % self.nodes.nodes())
     }
 
-    /// Tells whether an area for this request gets an owner.
+    /// Returns whether an area for this request gets an owner.
     #[inline(always)]
     fn is_tagged(&self, request: &Request) -> bool {
         let tags = C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes.nodes() > 1);
         tags && request.window().is_none_or(|window| window == self.default_window)
     }
 
-    /// An area of the exact size from the pool of `node`, for `owner`.
+    /// Returns an area of the exact size from the pool of `node`, for `owner`.
     #[inline]
     fn take_pooled(&self, node: u32, request: &Request, owner: Option<u32>) -> Option<Area> {
         let mut pool = self.lock_filled_pool(node)?;
@@ -432,7 +433,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             self.stop_if_lost();
             return None;
         };
-        // Of another node's pool, for a CPU whose node was never needed: it goes back as one without an owner.
+        // From another node's pool, for a CPU whose node was never needed: the area gets no owner.
         let owner = owner.filter(|&own| own == node || self.table.get(own).is_some());
         Some(self.publish(area, owner))
     }
@@ -450,7 +451,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline]
     fn take_from_index(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
         let owner = match owner {
-            // Nobody waits for memory here: the area goes back as one without an owner.
+            // A request that may not wait allocates no node: the area gets no owner.
             Some(node) if !request.waits() && self.table.get(node).is_none() => None,
             Some(node) => self.ensure_node(node).map(|()| owner)?,
             None => None,
@@ -474,7 +475,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Makes busy what was just taken from the index, or gives it back if the machine allocates no slots.
+    /// Makes pages busy that were just taken from the index, or frees them if the machine allocates no slots.
     #[inline]
     fn begin<'a>(
         &'a self,
@@ -503,19 +504,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(Area { page, pages, generation: word.generation() })
     }
 
-    /// Makes the area of a handle lazy and the caller's.
+    /// Makes the area of a handle lazy, and owned by the caller.
     #[inline]
     fn claim(&self, area: &Area) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
         let Some(slot) = self.map.slot(area.page) else { return Err(self.no_area_at(area.start())) };
         let word = slot.word();
-        // A handle of an area that is gone has an older generation than the one there, for any page of the slot.
+        // A handle of a freed area has an older generation than the present one, for any page of the slot.
         if word.is_of(area.pages, area.generation) {
             return self.win(area.page, area.pages, word, slot);
         }
         self.claim_huge(area)
     }
 
-    /// The same for an area whose size is not in its word; an error for any other.
+    /// Claims an area whose size is not in its word, as [`claim`](Self::claim) does; an error for any other.
     #[cold]
     fn claim_huge(&self, area: &Area) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
         let seen = self.map.seen_slot(area.page, Word::is_steady);
@@ -523,11 +524,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if (seen.pages, seen.word.generation()) != (area.pages, area.generation) {
             return Err(ReleaseError::Reused { handle: area.range() });
         }
-        // If it got another size since, so did its shape, and the word is another one.
+        // If its size changed since, so did its shape, and the word is different.
         self.win(area.page, area.pages, seen.word, slot)
     }
 
-    /// Makes what starts at an address lazy and the caller's.
+    /// Makes the area that starts at an address lazy, and owned by the caller.
     #[inline(always)]
     fn claim_at(&self, at: Va) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
         let page = at.page_floor();
@@ -539,7 +540,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Err(self.no_area_at(at))
     }
 
-    /// Of all who free an area at a time, the one who wins this has it.
+    /// Claims an area: of all threads that free it at a time, one succeeds.
     #[inline(always)]
     fn win(
         &self,
@@ -558,24 +559,24 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// The node in which an area waits when it is freed.
+    /// Returns the node in which an area waits when it is freed.
     #[inline]
     fn home<S>(&self, area: &UnlinkedArea<S>) -> u32 {
         area.word.owner().unwrap_or_else(|| self.zone_of(area.page))
     }
 
-    /// Puts a freed area where it waits.
+    /// Puts a freed area into the node in which it waits.
     #[inline]
     fn make_lazy(&self, area: UnlinkedArea<Unflushed>) {
         let (page, end) = (area.page, area.end());
         let node = self.home(&area);
-        // Counted before it can be found, so that nothing is ever settled that was not counted.
+        // Counted before it can be found, so that `settled` never includes uncounted pages.
         self.lazied.0.fetch_add(area.pages, Ordering::Relaxed);
         let mut lazy = self.lock_lazy(self.node(node));
         lazy.cover(page, end);
         match C::ORDER {
             Order::Newest => lazy.mixed.push_front(area),
-            // So the last freed of a size ends up in front of its pool.
+            // So the area of a size that was freed last is at the front of its pool.
             Order::NodeByAddress => lazy.mixed.push_back(&self.map, area),
             Order::SliceByAddress => {
                 let rest = if area.word.owner().is_some() { lazy.sized.put(area) } else { Err(area) };

@@ -11,10 +11,10 @@
 //! 4. Ask the machine's clients to free, and repeat. Linux frees its vmap blocks before the purge:
 //!    [`Config::RECLAIM_FIRST`].
 //!
-//! A request that this extent could never meet fails before any of this. A request fails at the first step if it asks
-//! for no less than one that failed, and nothing was freed since. So a caller that repeats a request in a full window
-//! takes the steps once; later only the clients are asked, which report quickly that they have nothing new. (Linux
-//! empties every pool of every node at each failure.)
+//! A request that this extent could never meet fails before any of this. A request fails at the first step if it
+//! requires at least as much as one that failed, and nothing was freed since. So a caller that repeats a request in a
+//! full window takes the steps once; later only the clients are called, which report quickly that they have nothing
+//! new. (Linux empties every pool of every node at each failure.)
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, the label `overflow`).
@@ -28,7 +28,7 @@ use va_base::sync::atomic::Ordering;
 use va_base::{Align, AllocError, Machine, Pages, Request, VaRange};
 use va_tree::FreeIndex;
 
-/// Times that a request goes round again for a magazine whose owner is in a call.
+/// Repetitions of a request because of a magazine whose owner is in a call.
 const BUSY_TRIES: u32 = if cfg!(loom) { 1 } else { 3 };
 
 /// A request that failed although nothing was lazy, pooled or in flight any more.
@@ -49,7 +49,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if !request.waits() {
             return self.overflow_at_once(request, owner);
         }
-        // What clients could do without since then counts as free: nobody told the space of it.
+        // Memory that clients no longer need since then counts as free: the space is not notified of it.
         if C::FAIL_FAST
             && let Some(largest) = self.failed_before(request)
             && self.machine.reclaim() == 0
@@ -73,13 +73,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Frees what could be for a request, until `steal` finds something in pools, or `attempt` has an answer. `steal`
-    /// is asked for the pools of other nodes, and after magazines were drained (`true`) for that of the request's own,
-    /// too.
+    /// Frees all possible areas for a request, until `steal` takes one from a pool, or `attempt` has a result. `steal`
+    /// searches the pools of other nodes, and after magazines were drained (`true`) also that of the request's own.
     ///
     /// # Errors
-    /// Nothing is left to free: the pages that had ever been freed before the last pass, and what `returned` was at its
-    /// end, if nothing came back beside it.
+    /// Nothing is left to free: the pages that had ever been freed before the last pass, and `returned` at its end, if
+    /// no other thread returned areas meanwhile.
     #[cold]
     pub(super) fn make_space<T>(
         &self,
@@ -100,7 +99,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             {
                 return Ok(found);
             }
-            // Read before the purge: what is freed during it may have come too late for it.
+            // Read before the purge, which may miss areas that are freed during it.
             let lazied = self.lazied.0.load(Ordering::Relaxed);
             let mut found = None;
             let pass = self.run_pass(true, Wait::ForFlush, || {
@@ -113,7 +112,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if self.machine.reclaim() > 0 {
                 continue;
             }
-            // An owner in the middle of a call is out of it soon, unless its thread does not run.
+            // An owner in the middle of a call leaves it soon, unless its thread does not run.
             if drained.busy > 0 && tries > 0 {
                 tries -= 1;
                 continue;
@@ -125,20 +124,20 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// The same for a request that may not wait: other pools are asked, and the error says whether a sleeping caller
-    /// could have more done.
+    /// Does the same for a request that may not wait: tries other pools. The error depends on whether a caller that may
+    /// sleep could free more.
     fn overflow_at_once(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
         if let Some(area) = self.steal(request, owner) {
             return Ok(area);
         }
-        // A page that is lazy settles before it is pooled, free, or held by a magazine: the magazines are read again.
+        // A lazy page settles before it is pooled, free, or held by a magazine: the magazines are read again.
         let waiting = self.held().uncounted() + self.lazy_pages().get() > 0
             || self.held().uncounted() > 0
             || self.purging.load(Ordering::Relaxed)
             || (0..self.nodes.nodes()).any(|node| self.pooled.0.has(node))
             || self.machine.can_reclaim();
         if !waiting {
-            // Again: something may have come back, and whether its hole needs a table is known here alone.
+            // Again: areas may have returned, and only this call shows whether their hole needs a table.
             match self.take_from_index(request, owner) {
                 Err(SpaceError::NoSpace { largest, .. }) => return Err(self.no_space(request, largest)),
                 done => return done,
@@ -152,7 +151,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         SpaceError::WouldBlock { requested: request.size(), lazy: self.lazy_pages() }
     }
 
-    /// An area of the exact size from any pool.
+    /// Returns an area of the exact size from any pool.
     fn steal(&self, request: &Request, owner: Option<u32>) -> Option<Area> {
         if !C::STEAL || request.size().get() > C::POOL_PAGES_MAX {
             return None;
@@ -162,7 +161,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         (1..nodes).find_map(|step| self.take_pooled((node + step) % nodes, request, owner))
     }
 
-    /// The same, the pool of the request's own node first.
+    /// Takes an area of the exact size from any pool, that of the request's own node first.
     fn steal_anywhere(&self, request: &Request, owner: Option<u32>) -> Option<Area> {
         if !C::STEAL || request.size().get() > C::POOL_PAGES_MAX {
             return None;
@@ -170,8 +169,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.take_pooled(owner?, request, owner).or_else(|| self.steal(request, owner))
     }
 
-    /// The error of a request that could not be met even if the extent were all free, where the policy is to ask.
-    /// Touches nothing that changes.
+    /// Returns the error of a request that could not be met even if the extent were all free, where the policy checks
+    /// this. Reads only constants.
     #[inline(never)]
     pub(super) fn impossible(&self, request: &Request) -> Option<SpaceError> {
         if !C::FAIL_FAST || !self.is_impossible(request) {
@@ -192,9 +191,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         })
     }
 
-    /// If no less was asked for before in vain, and nothing was freed since: the largest hole.
+    /// Returns the largest hole, if a request for no more failed before, and nothing was freed since.
     fn failed_before(&self, request: &Request) -> Option<Pages> {
-        // What magazines hold is counted as freed only when they hand it over, and can be drained.
+        // Pages in magazines are counted as freed only when they leave them, and can be drained.
         if self.held().uncounted() > 0 {
             return None;
         }
@@ -210,9 +209,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         known.then(|| heap.index.largest_hole())
     }
 
-    /// Records that a request failed with nothing left to purge. Records nothing if something is
-    /// lazy or in a magazine. A free that was counted but had not put its area into the list when
-    /// the purge took it would be forgotten, and so would the areas of a magazine.
+    /// Records that a request failed with nothing left to purge. Records nothing if pages are lazy or in a magazine.
+    /// Otherwise the record would miss a free that was counted but had not put its area into the list when the purge
+    /// took it, and the areas of a magazine.
     fn remember(&self, request: &Request, lazied: u64, returned: u64) {
         if self.lazy_pages().get() + self.held().uncounted() > 0 {
             return;
@@ -222,10 +221,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.lock_free().failed = Some(failed);
     }
 
-    /// Called after anything came back to the index or to pools otherwise than by a free: what failed before may
+    /// Records that areas returned to the index or to pools other than by a free: a request that failed before may
     /// succeed.
     pub(super) fn note_return(&self) {
-        // Release pairs with the acquire loads of `overflow`: whoever reads the new number finds what came back.
+        // Release pairs with the acquire loads of `overflow`: a thread that reads the new number finds these areas.
         self.returned.0.fetch_add(1, Ordering::Release);
     }
 
@@ -235,7 +234,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.space_error(AllocError::NoSpace { requested, align, window, largest })
     }
 
-    /// Converts an error of the index, with the numbers that only the space knows.
+    /// Converts an error of the index, with the numbers that only the space has.
     #[cold]
     pub(super) fn space_error(&self, error: AllocError) -> SpaceError {
         let held = self.held();
@@ -248,7 +247,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Converts an error of the index, for a request for which there is more to be tried.
+    /// Converts an error of the index, for a request with further steps to try.
     pub(super) fn not_yet(error: AllocError) -> SpaceError {
         match error {
             AllocError::NoSpace { requested, align, window, largest } => {

@@ -1,32 +1,30 @@
-//! The purge: one flush for all that is lazy, then back into use.
+//! The purge: one flush for all lazy areas, which then become usable again.
 //!
 //! # Theory
-//! A pass has four stages. **Decay**: each pool gives a part (or, in a full pass, all) back to the index; its areas are
+//! A pass has four stages. **Decay**: each pool frees some areas (or, in a full pass, all) in the index; they are
 //! flushed already. **Batch**: the lazy lists of all nodes are taken, node by node, list by list. **In flight**: one
-//! flush over their hull; the pass waits, without holding anything up, until the machine says that it ended.
-//! **Settle**: each area goes to the pool of its owner, all of a size at once, or, in a full pass or if no list takes
-//! it, to the index.
+//! flush over their hull; the pass waits without a lock until the machine reports its end. **Settle**: each area goes
+//! to the pool of its owner, all of a size at once, or, in a full pass or if no list takes it, to the index.
 //!
-//! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the
-//! purge lock and, at its end, one of `free`; between slices both are free. The machine chooses
-//! which calls run them ([`Machine::drain`]): the call that freed too much and those after it, a
-//! slice each, or a worker that calls [`VmapSpace::drain`]. The machine is asked once a pass.
+//! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the purge lock and, at
+//! its end, one of `free`; between slices both are free. The machine chooses the calls that run them
+//! ([`Machine::drain`]): the call that freed too much and those after it, a slice each, or a worker that calls
+//! [`VmapSpace::drain`]. The machine chooses once a pass.
 //!
-//! Where calls that free run the slices, the backlog is bounded: the threshold, pages freed during
-//! one decay's slices, and pages freed for callers that may not wait. Where a worker does, no free
-//! helps, whatever is lazy. The backlog is the threshold and what is freed until the worker has
-//! run, so a worker that never runs leaves all that was ever freed. But an alloc through a magazine
-//! helps, if it may sleep and finds the cache of the magazine empty. It runs up to eight slices
-//! under one hold of the purge lock while the backlog is above the threshold.
+//! Where calls that free run the slices, the backlog is bounded: the threshold, pages freed during one decay's slices,
+//! and pages freed for callers that may not wait. Where a worker does, no free runs one, however many pages are lazy.
+//! The backlog is the threshold and the pages freed until the worker has run, so a worker that never runs leaves all
+//! that was ever freed. But an alloc through a magazine helps, if it may sleep and finds the cache of the magazine
+//! empty. It runs up to eight slices under one hold of the purge lock while the backlog is above the threshold.
 //!
 //! # Invariants
-//! - **PU1 bounded** the steps of a slice cost at most what `SLICE_AREAS` areas on their way to the index cost, and one
-//!   step.
+//! - **PU1 bounded** the steps of a slice cost at most as much as `SLICE_AREAS` areas on their way to the index, and
+//!   one step.
 //! - **PU2 counted** `lazied - settled` is the pages in lazy lists, in flight, and flushed but not settled.
 //!
 //! # Locking
-//! `purge` for a slice; under it `pool`, `lazy` and `free`, one at a time. Whoever holds `purge` may change what is in
-//! it, so decay by a shrinker and refill by a purge never meet.
+//! `purge` for a slice; under it `pool`, `lazy` and `free`, one at a time. The holder of `purge` may change the state
+//! that it guards, so decay by a shrinker and refill by a purge never run concurrently.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `__purge_vmap_area_lazy`, `purge_vmap_node`, `decay_va_pool_node`; the shrinker with the
 //! lock that it has had since 2026).
@@ -44,12 +42,12 @@ use va_base::{Context, Drain, Epoch, LockClass, Machine, Pages, VaRange};
 /// The amount of work that a purge does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purge {
-    /// As a drain: decays each pool by a part, then flushes all that is lazy, into the pools first.
+    /// A drain: decays each pool, then flushes all lazy areas, into the pools first.
     Drain,
-    /// All pools and all that is lazy into the index, so that neighbours merge.
+    /// Moves all pools and all lazy areas into the index, so that neighbours merge.
     Full,
-    /// As [`Drain`](Self::Drain): afterwards no CPU translates the address of any area that was freed before the call;
-    /// see [`VmapSpace::purge_aliases`].
+    /// Like [`Drain`](Self::Drain). Afterwards no CPU translates the address of any area that was freed before the
+    /// call; see [`VmapSpace::purge_aliases`].
     Aliases,
 }
 
@@ -64,18 +62,18 @@ pub struct Purged {
     pub waiting: bool,
 }
 
-/// Nothing was asked of [`Machine::drain`] for the pass that is due or under way.
+/// [`Machine::drain`] was not called for the pass that is due or in progress.
 pub(super) const UNASKED: u8 = 0;
-/// It answered [`Drain::Here`].
+/// It returned [`Drain::Here`].
 const HERE: u8 = 1;
-/// It answered [`Drain::Elsewhere`], or is being asked.
+/// It returned [`Drain::Elsewhere`], or is being called.
 const ELSEWHERE: u8 = 2;
 
-/// Slices after a drain of magazines, with the purge lock released in between: those of a whole round. One in a model,
-/// where a slice is one area.
+/// Slices after a drain of magazines, with the purge lock released in between: enough for a whole round. One in a
+/// model, where a slice is one area.
 const DRAIN_SLICES: u32 = if cfg!(loom) { 1 } else { 36 };
 
-/// Slices that an alloc does under one hold of the purge lock when the purge has fallen behind.
+/// Slices that an alloc runs under one hold of the purge lock when the purge has fallen behind.
 const CATCH_UP_SLICES: u32 = if cfg!(loom) { 1 } else { 8 };
 
 /// The wait of a pass for a flush that has not ended.
@@ -83,16 +81,16 @@ const CATCH_UP_SLICES: u32 = if cfg!(loom) { 1 } else { 8 };
 pub(super) enum Wait {
     /// It waits, with no lock held.
     ForFlush,
-    /// It stops and leaves the rest to a later call.
+    /// It stops and leaves the remaining stages to a later call.
     Never,
 }
 
 /// The end of a pass for the call that ran it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pass {
-    /// All of it was done; and what `returned` was at that moment, if nothing came back beside it.
+    /// The pass is finished; and `returned` at that moment, if no other thread returned areas meanwhile.
     Whole { returned: Option<u64> },
-    /// The caller had enough.
+    /// The caller stopped it.
     Stopped,
     /// It waits for a flush.
     Waiting,
@@ -100,7 +98,7 @@ pub(super) enum Pass {
 
 enum Stage {
     Idle,
-    /// The next pool class to decay, and how many of it are left to take if it was begun.
+    /// The next pool class to decay, and how many of its areas are left to take if it was begun.
     Decay {
         node: u32,
         class: usize,
@@ -112,10 +110,10 @@ enum Stage {
         node: u32,
         class: usize,
     },
-    /// Areas that leave go to the index: at the end of a pass, or while a flush is waited for.
+    /// Areas that leave go to the index: at the end of a pass, or during the wait for a flush.
     Leave(Option<FlushBatch>),
     InFlight(FlushBatch),
-    /// The areas of a completed batch are settled, and the next of those in the batch of a node by size.
+    /// The areas of a completed batch are settled: those in its own lists, then those of a node by size.
     Settle {
         completed: CompletedBatch,
         node: u32,
@@ -162,7 +160,7 @@ impl PurgeState {
         matches!(self.stage, Stage::Idle)
     }
 
-    /// Areas and pages that were lazy and are in the hands of the purge, but for the batched ones in lists of nodes.
+    /// Returns the lazy areas and pages that the purge holds, except the batched ones in lists of nodes.
     pub(super) fn holds(&self) -> (u64, u64) {
         let Amount { areas, pages } = match &self.stage {
             Stage::Settle { completed, .. } => completed.mixed(),
@@ -184,14 +182,14 @@ impl PurgeState {
         }
     }
 
-    /// Calls `each` for what is in a flush batch and in no node's list.
+    /// Calls `each` for the areas that are in a flush batch and in no node's list.
     pub(super) fn each_unflushed(&self, map: &PageMap, each: impl FnMut(u64, u64)) {
         if let Some(areas) = self.batch_areas() {
             areas.mixed.each(map, each);
         }
     }
 
-    /// Returns whether what is batched in lists of nodes was flushed already.
+    /// Returns whether the batched areas in lists of nodes were flushed already.
     pub(super) fn has_completed(&self) -> bool {
         matches!(self.stage, Stage::Settle { .. })
     }
@@ -201,7 +199,7 @@ impl PurgeState {
         self.batch_areas().map_or(Amount::NONE, |areas| areas.sealed)
     }
 
-    /// Returns the flush batch that is open or in flight, to be changed.
+    /// Returns the flush batch that is open or in flight, mutably.
     pub(super) fn batch_areas_mut(&mut self) -> Option<&mut BatchAreas> {
         match &mut self.stage {
             Stage::Batch { open_batch, .. } => Some(&mut open_batch.areas),
@@ -210,7 +208,7 @@ impl PurgeState {
         }
     }
 
-    /// The moment at which the flush ends that the pass waits for.
+    /// Returns the epoch of the flush that the pass waits for.
     fn epoch(&self) -> Option<Epoch> {
         match &self.stage {
             Stage::InFlight(batch) => Some(batch.epoch()),
@@ -218,10 +216,10 @@ impl PurgeState {
         }
     }
 
-    /// The number of the last batch that takes nothing of a node that is made now.
+    /// Returns the number of the last batch that takes nothing of a node that is created now.
     pub(super) fn last_batch_before(&self, made: u32) -> u64 {
         match self.stage {
-            // The batch takes the nodes in turn, and comes to what is above the one that it is at.
+            // The batch takes the nodes in turn, and will reach those above the present one.
             Stage::Batch { node, .. } if made > node => self.last_batch - 1,
             _ => self.last_batch,
         }
@@ -233,7 +231,7 @@ impl PurgeState {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Purges to the end, or until a flush has to be waited for ([`Purged::waiting`]).
+    /// Purges to the end, or until it has to wait for a flush ([`Purged::waiting`]).
     ///
     /// # Locks
     /// `purge`, released after each slice.
@@ -257,13 +255,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.purged(false)
     }
 
-    /// Purges as [`Purge::Aliases`] does, and has the caller's `dirty` ranges, in bytes, covered by the same flush.
+    /// Purges as [`Purge::Aliases`] does, with the caller's `dirty` ranges, in bytes, covered by the same flush.
     ///
     /// Afterwards no CPU translates an address in `dirty`, nor that of any area that was freed before the call, whether
-    /// it waits in a node or in a magazine. What a magazine holds stays there, and lazy. If the answer says `waiting`,
-    /// nothing of this is certain yet: call again.
+    /// it waits in a node or in a magazine. Areas in a magazine remain there, and lazy. If the result is `waiting`,
+    /// none of this is certain yet: call again.
     ///
-    /// The machine gets a few ranges: the hull of what is lazy, that of each magazine's freed areas, and `dirty`; more
+    /// The machine gets a few ranges: the hull of lazy areas, that of each magazine's freed areas, and `dirty`; more
     /// than sixteen are joined with their neighbours.
     ///
     /// # Locks
@@ -274,16 +272,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.purged(pass == Pass::Waiting)
     }
 
-    /// Has the next flush that begins cover `dirty`, and what magazines hold in their open rounds.
+    /// Adds `dirty`, and the hulls of magazines' open rounds, to the next flush that begins.
     fn add_dirty(&self, dirty: &[VaRange]) {
-        // Hulls before the pass opens a batch: a round that is sealed after this look is seen here, one sealed before
-        // it is covered by the lazy areas of its node, which join later.
+        // Hulls before the pass opens a batch: a round that is sealed after this read is seen here. One sealed before
+        // is covered by the lazy areas of its node, which join later.
         let mut state = self.lock_purge();
         dirty.iter().for_each(|&range| state.dirty.add(range));
         self.each_hull(|range| state.dirty.add(range));
     }
 
-    /// Does one slice of a purge if one is under way or due. For workers and idle loops.
+    /// Runs one slice of a purge if one is in progress or due. For workers and idle loops.
     ///
     /// # Locks
     /// `purge`, for one slice.
@@ -295,11 +293,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.purged(waiting)
     }
 
-    /// Purges until no pass is under way and no more is lazy than may be, or until a flush has to be waited for. For a
-    /// worker that was woken: what was drained by others in the meantime is not drained again.
+    /// Purges until no pass is in progress and no more pages are lazy than may be, or until it has to wait for a flush.
+    /// For a worker that was woken: pages that others drained in the meantime are not drained again.
     ///
     /// # Locks
-    /// `purge`, given back after each slice.
+    /// `purge`, released after each slice.
     pub fn drain(&self) -> Purged {
         loop {
             let mut state = self.lock_purge();
@@ -317,9 +315,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Releases all pooled areas to the index, for a machine that is short of memory or of space,
-    /// and then frees the index memory that is not needed. Returns the number of areas. Lazy areas
-    /// stay.
+    /// Releases all pooled areas to the index, for a machine that is short of memory or of space, and then frees
+    /// unneeded index memory. Returns the number of areas. Lazy areas remain lazy.
     ///
     /// # Locks
     /// `purge`, released after each slice; under the same exclusion as a purge. Then `free`, as in
@@ -350,7 +347,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         C::lazy_max(self.machine.cpus_online())
     }
 
-    /// Does a slice after a free, or has the worker woken, if too much is lazy.
+    /// Runs a slice after a free, or wakes the worker, if too many pages are lazy.
     #[inline]
     pub(super) fn after_free(&self, context: Context) {
         if self.lazy_pages() > self.lazy_max() || self.purging.load(Ordering::Relaxed) {
@@ -358,15 +355,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// The same at the end of a magazine's round: what others have in theirs counts, too. Tells whether the next free
-    /// of the magazine should call again: a round is many frees, so that one slice would let the purge fall behind.
+    /// Does the same at the end of a magazine's round, where the rounds of other magazines count, too. Returns whether
+    /// the next free of the magazine should call again: a round is many frees, so that one slice would let the purge
+    /// fall behind.
     pub(super) fn after_round(&self) -> bool {
         let lazy = self.lazy_pages().get() + self.unsealed();
         let due = lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed);
         due && self.drain_some(Context::Sleeping, lazy)
     }
 
-    /// The same after a drain, whose caller may free nothing more: slices for a whole round.
+    /// Does the same after a drain, whose caller may free nothing more: slices for a whole round.
     pub(super) fn after_drain(&self) {
         for _ in 0..DRAIN_SLICES {
             if !self.after_round() {
@@ -375,7 +373,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Does a slice, unless another thread does; tells whether one more could be done at once.
+    /// Runs a slice, unless another thread does; returns whether one more could be run at once.
     #[cold]
     fn drain_some(&self, context: Context, lazy: u64) -> bool {
         let begun = self.purging.load(Ordering::Relaxed);
@@ -383,15 +381,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             return false;
         }
         let due = lazy > self.lazy_max().get() || begun;
-        // A thread that holds it does this slice.
+        // A thread that holds it runs this slice.
         self.machine.locking(LockClass::Purge);
         let Some(mut state) = self.purge.try_lock() else { return false };
         due && !self.slice(&mut state, false) && !state.is_idle()
     }
 
-    /// Does a few slices for an alloc that may sleep and that its magazine's cache could not serve, if too
-    /// much is lazy. It does so even where a worker drains: the cache lacks what waits for the worker, and
-    /// the index costs more.
+    /// Runs a few slices if too many pages are lazy, for an alloc that may sleep and whose magazine had no area in its
+    /// cache. It does so even where a worker drains: the cache lacks the areas that wait for the worker, and the index
+    /// costs more.
     #[inline]
     pub(super) fn catch_up(&self) {
         if self.lazy_pages() > self.lazy_max() {
@@ -410,10 +408,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// The thread that drains: the machine's answer, asked for once a pass.
+    /// Returns where to drain: the machine's answer, requested once a pass.
     fn drainer(&self) -> Drain {
-        // Pairs with the fence of `forget_drainer`: this call sees that the answer was forgotten, or the thread that
-        // forgot it sees what this one counted as lazy, and goes on.
+        // Pairs with the fence of `forget_drainer`. Either this call sees that the answer was cleared, or the thread
+        // that cleared it sees the pages that this one counted as lazy, and continues.
         fence(Ordering::SeqCst);
         match self.drainer.load(Ordering::Relaxed) {
             HERE => return Drain::Here,
@@ -426,25 +424,25 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         let answer = self.machine.drain();
         if answer == Drain::Here {
-            // Fails if that pass has ended since: then the next free asks.
+            // Fails if that pass has ended since: then the next free calls the machine.
             let (old, new) = (ELSEWHERE, HERE);
             let _stale = self.drainer.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
         }
         answer
     }
 
-    /// Has the next free that finds too much lazy ask the machine again. Called before `lazied` is looked at for the
-    /// last time.
+    /// Clears the machine's answer, so that the next free with too many lazy pages calls it again. Called before the
+    /// last read of `lazied`.
     fn forget_drainer(&self) {
         self.drainer.store(UNASKED, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Runs what is left of the present pass and a new one, with `stop` asked after each slice.
+    /// Runs the remaining stages of the present pass and a new one; calls `stop` after each slice.
     pub(super) fn run_pass(&self, full: bool, wait: Wait, mut stop: impl FnMut() -> bool) -> Pass {
         let mut state = self.lock_purge();
         let (before, mut mine) = (self.returned.0.load(Ordering::Acquire), 0);
-        // A pass under way may have detached already, and may have filled pools: it does not count.
+        // A pass in progress may have detached already, and may have filled pools: it does not count.
         let done = |state: &PurgeState| if full { state.full_passes } else { state.passes };
         let under_way = !state.is_idle() && (!full || state.full_from_start);
         let target = done(&state) + 1 + u64::from(under_way);
@@ -452,14 +450,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let waiting = self.slice(&mut state, full).then(|| state.epoch());
             mine += 1;
             if done(&state) >= target {
-                // Under the purge lock: pools that fill later do so in a slice that moves it. What came back meanwhile
-                // by any other way may have come behind the pass.
+                // Under the purge lock: pools that fill later do so in a slice that changes it. Areas that returned
+                // meanwhile by any other path may have returned behind the pass.
                 let returned = self.returned.0.load(Ordering::Acquire);
                 return Pass::Whole { returned: (returned == before + mine).then_some(returned) };
             }
             drop(state);
             if stop() {
-                // What is left goes on as a drain.
+                // The remaining stages continue as a drain.
                 let mut state = self.lock_purge();
                 (state.full, state.full_from_start) = (false, false);
                 return Pass::Stopped;
@@ -473,7 +471,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// One slice; begins a pass if none is under way. Tells whether it waits for a flush.
+    /// Runs one slice; begins a pass if none is in progress. Returns whether it waits for a flush.
     fn slice(&self, state: &mut PurgeState, full: bool) -> bool {
         let waiting = self.slice_stages(state, full);
         self.note_return();
@@ -481,7 +479,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     fn slice_stages(&self, state: &mut PurgeState, full: bool) -> bool {
-        // Checks PU1: each stage takes its steps off the budget, and ends the slice when nothing is left.
+        // Checks PU1: each stage subtracts its steps from the budget, and ends the slice when it is exhausted.
         let mut budget = Budget::of_slice::<C>();
         if state.is_idle() {
             state.stage = Stage::Decay { node: 0, class: 0, left: None };
@@ -536,7 +534,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     };
                     match batch.complete(&self.machine, &self.completed_batches, settled) {
                         Ok(completed) => state.stage = Stage::Settle { completed, node: 0, class: 0 },
-                        // What is flushed already need not wait.
+                        // Areas that are flushed already need not wait.
                         Err(batch) if !state.leaving.is_empty() => state.stage = Stage::Leave(Some(batch)),
                         Err(batch) => {
                             state.stage = Stage::InFlight(batch);
@@ -577,8 +575,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.forget_drainer();
     }
 
-    /// Adds the lazy areas of `node` to the batch, from `class` on; returns the class to go on with, if the budget ends
-    /// first.
+    /// Adds the lazy areas of `node` to the batch, from `class` on; returns the class to continue with, if the budget
+    /// ends first.
     fn add_to_batch(
         &self,
         open_batch: &mut OpenBatch,

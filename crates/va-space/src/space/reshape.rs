@@ -1,9 +1,9 @@
-//! Busy areas change their shape: taken at an address of the caller's choice, cut in two, made one, resized in place.
+//! Changes of busy areas: allocated at an address of the caller's choice, split, joined, resized in place.
 //!
 //! # Theory
-//! A machine with memory behind its ranges keeps what was freed for a while, as pages that are still there, and gives
-//! parts of it to others without a flush. To the space all that stays busy. Only when pages are given back do their
-//! addresses return, and then the areas that were once taken no longer fit what returns: they are cut or joined first.
+//! A machine with memory in its ranges caches freed memory for a while, as pages that are still mapped, and allocates
+//! fragments of it to others without a flush. To the space all that remains busy. The addresses are freed only with the
+//! pages. By then the areas that were allocated once may not fit the freed ranges: they are split or joined first.
 //!
 //! ```text
 //!   split      |=========L=========|   ->  |====L====|====R====|        one area more; its records are reserved (SP3)
@@ -12,13 +12,12 @@
 //!   shrink     |=======L=======|       ->  |====L====|~lazy~|           a split, and a free of the tail
 //! ```
 //!
-//! A caller that changes a shape owns the area as if freeing it: it leaves the busy state by the
-//! same compare-exchange. So of a change and a free at a time one loses. Sizes and start bits
-//! change in one hold of `free` (SP1); then the area is busy again. A lookup may miss it in
-//! between.
+//! A caller that changes an area owns it as if freeing it: the area leaves the busy state by the same compare-exchange.
+//! So of a concurrent change and free one fails. Sizes and start bits change in one hold of `free` (SP1); then the area
+//! is busy again. A lookup may miss it in between.
 //!
-//! A handle ([`Area`]) states a size, so it frees nothing any more once its area has another; areas
-//! that change their shape are freed by their start.
+//! A handle ([`Area`]) has a size, so it frees nothing any more once its area has another; such areas are freed by
+//! their start.
 //! # Source
 //! Our own. Linux cuts areas only on their way back (`mm/vmalloc.c`, `va_clip`), and has no call for any of these.
 
@@ -32,7 +31,7 @@ use core::fmt;
 use va_base::{AllocError, Machine, Pages, Va, VaRange};
 use va_tree::FreeIndex;
 
-/// The reason why an area keeps its shape. Nothing has changed.
+/// The reason why an area was not changed. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReshapeError {
@@ -50,23 +49,23 @@ pub enum ReshapeError {
     },
     /// No busy area ends where this one starts.
     NoNeighbour {
-        /// The area that was to be joined to the one below it.
+        /// The area that the caller wanted to join to the one below it.
         area: VaRange,
     },
     /// The size is zero, or the area would end past the space.
     BadSize {
         /// The area.
         area: VaRange,
-        /// Pages asked for.
+        /// Pages requested.
         requested: Pages,
     },
     /// The range above the area is not wholly free.
     Blocked {
         /// The area.
         area: VaRange,
-        /// Pages asked for.
+        /// Pages requested.
         requested: Pages,
-        /// Pages that it could have had.
+        /// The largest size that would have succeeded.
         possible: Pages,
     },
     /// The machine allocated no records or no table.
@@ -96,14 +95,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Allocates exactly `range`. The area has no owner. The caller may sleep.
     ///
     /// # Errors
-    /// [`SpaceError::Index`] with [`AllocError::Occupied`] if part of the range is busy, or is not
-    /// free after everything was purged and magazines were asked for their areas. The same with
-    /// [`AllocError::BadRange`] if the range is empty, not whole pages, or not in the extent.
-    /// Otherwise as [`alloc`](Self::alloc).
+    /// [`SpaceError::Index`] with [`AllocError::Occupied`] if any page of the range is busy, or is not free after
+    /// everything was purged and magazines were drained. The same with [`AllocError::BadRange`] if the range is empty,
+    /// not whole pages, or not in the extent. Otherwise the errors of [`alloc`](Self::alloc).
     /// # Locks
-    /// `free`; all of them one after the other if part of the range is freed and not yet free.
-    /// Cost: O(log holes); O(1) for each area in the range that is not busy, up to the first that is; a purge if none
-    /// is.
+    /// `free`; all of them one after the other if pages of the range were freed and are not in the index yet. Cost:
+    /// O(log holes). O(1) for each area in the range that is not busy, up to the first busy one; a purge if there is no
+    /// busy one.
     pub fn alloc_at(&self, range: VaRange) -> Result<Area, SpaceError> {
         let (page, end) = range.whole_pages();
         let attempt = || {
@@ -115,7 +113,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         };
         let mut got = attempt();
         let is_occupied = |got: &_| matches!(got, Err(SpaceError::Index(AllocError::Occupied { .. })));
-        // A purge frees nothing that is busy; the machine's clients may.
+        // A purge frees no busy area; the machine's clients may.
         while is_occupied(&got) {
             if !self.is_busy_in(page, end) {
                 let _freed = self.make_space(
@@ -135,7 +133,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         got
     }
 
-    /// Tells whether an area in `[page, end)` is busy.
+    /// Returns whether an area in `[page, end)` is busy.
     fn is_busy_in(&self, page: u64, end: u64) -> bool {
         let mut seen = self.map.covering(page).or_else(|| self.map.next(page));
         while let Some(area) = seen.filter(|area| area.page < end) {
@@ -147,7 +145,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         false
     }
 
-    /// Cuts the busy area that `at` is inside in two, and returns both. Both have the owner that it had.
+    /// Splits the busy area that `at` is inside, and returns both halves. Both have its owner.
     ///
     /// # Errors
     /// [`ReshapeError::NoArea`], [`ReshapeError::BadCut`], [`ReshapeError::NoMeta`].
@@ -190,7 +188,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
         };
         let heap = &mut *guard;
-        // First what is left of it: its leaf may keep the size of the other from then on.
+        // The lower half first: its leaf may store the size of the upper one from then on.
         let word = self.resize_idle(&mut heap.marker, &left, cut - left.page);
         let right = Word::new(end - cut, left.word.owner(), self.map.last_generation(cut) + 1, State::Busy);
         self.map.begin(&mut heap.marker, cut, end - cut, right);
@@ -199,7 +197,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok((low, high))
     }
 
-    /// Makes one of the busy area that starts at `at` and the busy area that ends there. It has the owner of the lower
+    /// Joins the busy area that starts at `at` to the busy area that ends there. The result has the owner of the lower
     /// one.
     ///
     /// # Errors
@@ -231,8 +229,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(range_of(left.page, pages))
     }
 
-    /// Gives the busy area that starts at `at` another size without moving it. What it loses is freed; what it gains
-    /// was free, and no flush is due for it.
+    /// Resizes the busy area that starts at `at` without moving it. Pages that it loses are freed; pages that it gains
+    /// were free, and need no flush.
     ///
     /// # Errors
     /// [`ReshapeError::NoArea`], [`ReshapeError::BadSize`], [`ReshapeError::NoMeta`]; [`ReshapeError::Blocked`] if the
@@ -275,7 +273,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 error => ReshapeError::NoMeta(error.into()),
             });
         }
-        // The tail came out as an area of its own; it touches this one, so no hole needs it.
+        // The tail was taken as an area of its own; it is adjacent to this one, so no hole needs its record.
         let _forgotten = heap.index.release_splits(1);
         let word = self.resize_idle(&mut heap.marker, &seen, want);
         drop(guard);
@@ -283,13 +281,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(range_of(page, want))
     }
 
-    /// The busy area that starts at `at`.
+    /// Returns the busy area that starts at `at`.
     fn starting(&self, at: Va) -> Result<Seen, ReshapeError> {
         let seen = self.map.at(at.page_floor()).filter(|seen| seen.word.is_steady());
         seen.filter(|seen| Va::from_page(seen.page) == at).ok_or(ReshapeError::NoArea { at })
     }
 
-    /// Takes a busy area out of everybody's reach. `false` if somebody freed it first.
+    /// Removes a busy area from lookups and frees. `false` if another thread freed it first.
     fn seize(&self, seen: &Seen) -> bool {
         let idle = seen.word.with_state(State::Idle);
         let there = self.map.seen_slot(seen.page, |word| word == seen.word);
@@ -300,7 +298,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         won
     }
 
-    /// Gives a seized area another size, under `free`, and returns its word.
+    /// Sets the size of a seized area, under `free`, and returns its word.
     fn resize_idle(&self, marker: &mut Marker, seen: &Seen, pages: u64) -> Word {
         let word = seen.word.resized(pages, marker.next_shape()).with_state(State::Idle);
         self.map.resize(marker, seen.page, pages, word);
@@ -336,7 +334,7 @@ mod tests {
         let huge = 1 << 34;
         let area = space.alloc(0, &Request::pages(huge).unwrap()).unwrap();
         let start = area.start().page_floor();
-        // The second page's word has the size; it is where the other half begins.
+        // The second page's word has the size; the upper half begins there.
         let (left, right) = space.split(Va::from_page(start + 1)).unwrap();
         assert_eq!((left, right), (pages(start, start + 1), pages(start + 1, start + huge)));
         assert_eq!(space.validate(), Ok(()));
@@ -350,7 +348,7 @@ mod tests {
             space.find_enclosing(Va::from_page(start + 7)).unwrap().range.whole_pages().1,
             start + huge
         );
-        // The handle tells the size that it has again, and frees.
+        // The handle has the size that the area has again, and frees it.
         space.free(area).unwrap();
         assert_eq!(space.validate(), Ok(()));
     }
@@ -369,7 +367,7 @@ mod tests {
         let other = space.alloc(0, &Request::pages(huge).unwrap()).unwrap();
         assert_eq!(space.free(area), Err(ReleaseError::Reused { handle }));
         assert_eq!((space.lazy_pages().get(), space.validate()), (0, Ok(())));
-        // A thread that read the word before both changes wins nothing with it, though size and generation are those
+        // A thread that read the word before both changes cannot free with it, though size and generation are the same
         // again.
         space.free(other).unwrap();
         space.purge(Purge::Full);
@@ -412,7 +410,7 @@ mod tests {
                     // Freed whole, before or after it was cut.
                     (Ok(0x8000), Err(ReshapeError::NoArea { .. })) => &[][..],
                     (Ok(0x4000), Ok(_)) => &[middle][..],
-                    // The free came in the moment of the cut.
+                    // The free ran during the cut.
                     (Err(_), Ok(_)) => &[start, middle][..],
                     other => panic!("{other:?}"),
                 };

@@ -1,22 +1,21 @@
 //! The end of a magazine's round, in steps.
 //!
 //! # Theory
-//! A round may hold every size that has a list, 264 of them, and so may what is sealed when its batch is completed. To
-//! move them all, and to run a pass of the purge, is more than one free may be held up for. So the free that fills a
-//! round does a **step**, and so does each free after it, until nothing is left to do:
+//! A round may hold every size that has a list, 264 of them, and so may the sealed areas when their batch is completed.
+//! To move them all, and to run a pass of the purge, would delay one free too much. So the free that fills a round runs
+//! a **step**, and so does each free after it, until nothing is left to do:
 //!
-//! 1. What is completed and was asked for by no call in a whole round joins the cache, or the pool if the cache has no
-//!    room.
-//! 2. The round is sealed: at once if nothing is sealed, else list by list into what is sealed or into the node's
-//!    lists. Each part that is sealed is complete, with its hull and its counts.
-//! 3. A slice of the purge is run, if one is due, and another by each of the next frees, as of frees without a
+//! 1. Completed areas that no call requested in a whole round join the cache, or the pool if the cache has no room.
+//! 2. The round is sealed: at once if nothing is sealed, else list by list into the sealed areas or into the node's
+//!    lists. Each sealed fragment is complete, with its hull and its counts.
+//! 3. A slice of the purge is run, if one is due, and another by each of the next frees, as in frees without a
 //!    magazine.
-//! 4. The shares are looked up anew. They may be smaller: then the cache gives way.
+//! 4. The shares are computed again. They may be smaller: then the cache shrinks.
 //!
-//! Each takes its cost off a budget, so that a free does no more than a slice and a half, whatever is in the magazine.
-//! Frees meanwhile still go into the round: a dozen, if it and the completed batch have all sizes. There may be many
-//! more if the machine hears of each settled area, or if no pool takes the flushed ones. A round of twice its share is
-//! sealed meanwhile, part by part, into the node's lists.
+//! Each step subtracts its cost from a budget, so that a free does no more than a slice and a half, whatever is in the
+//! magazine. Frees meanwhile still go into the round: a dozen, if it and the completed batch have all sizes. There may
+//! be many more if the machine is notified of each settled area, or if no pool takes the flushed ones. A round of twice
+//! its share is sealed meanwhile, list by list, into the node's lists.
 //!
 //! # Locking
 //! The magazine's; under it `pool`, then `free`, then `lazy`, one after the other; none for the slice.
@@ -32,17 +31,17 @@ use va_base::sync::MutexGuard;
 use va_base::sync::atomic::Ordering;
 
 impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
-    /// Does the next step, after a free that found one due.
+    /// Runs the next step, after a free that found one due.
     #[cold]
     pub(super) fn step(&self, mut guard: MutexGuard<'_, P::OwnerLock, Contents>) {
         let space = self.space;
         let contents = &mut *guard;
-        // As long as nothing else is said, the next free goes on.
+        // Unless set otherwise below, the next free continues.
         contents.step_pages = 0;
         contents.ending |= contents.rounds.open().pages() >= contents.round_pages_max;
         if contents.ending {
             let mut budget = Budget::of_slice::<C>();
-            // A round that grew to twice its share is sealed part by part beside what is completed.
+            // A round that grew to twice its share is sealed list by list beside the completed areas.
             let full = contents.rounds.open().pages() / 2 >= contents.round_pages_max;
             let cached = self.cache_completed(contents, &mut budget);
             if full {
@@ -67,8 +66,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
-    /// Moves what is completed, and was not asked for since, into the cache, or where that has no room into the pool;
-    /// tells whether nothing of it is left.
+    /// Moves completed areas that were not requested since into the cache, or where that has no room into the pool;
+    /// returns whether none is left.
     fn cache_completed(&self, contents: &mut Contents, budget: &mut Budget) -> bool {
         let (space, map) = (self.space, &self.space.map);
         let Contents { cache, rounds, cache_pages_max, .. } = contents;
@@ -81,8 +80,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             budget.spend(Cost::LIST);
             let size = rounds.sealed().size(class);
-            // Of a large size the pool may have no list, and the index costs more. A list comes in parts, too, if the
-            // machine is told of each area.
+            // For a large size the pool may have no list, and the index costs more. A list is also taken in several
+            // steps if the machine is notified of each area.
             let most = if class < EXACT { u64::MAX } else { budget.steps(Cost::AREA) };
             let list = rounds.take(map, &space.machine, class, most);
             if space.machine.hears_settled() {
@@ -109,12 +108,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         done
     }
 
-    /// Seals the round, or a part of it; tells whether nothing of it is open.
+    /// Seals the round, or some of its lists; returns whether nothing of it is open.
     fn seal(&self, contents: &mut Contents, budget: &mut Budget) -> bool {
         let space = self.space;
         let mut lazy = space.lock_lazy(space.node(self.node));
         let sealed = contents.rounds.seal(&space.map, &mut lazy, contents.cache_pages_max, budget);
-        // Before a batch takes them, so that nothing is ever settled that was not counted.
+        // Counted before a batch takes them, so that `settled` never includes uncounted pages.
         space.lazied.0.fetch_add(sealed, Ordering::Relaxed);
         drop(lazy);
         self.cell.publish_round(contents);
@@ -131,7 +130,7 @@ mod tests {
     use std::vec::Vec;
     use va_base::{Request, VaRange};
 
-    /// As many as two rounds may hold together.
+    /// The sizes that two rounds hold together.
     const SIZES: u64 = 240;
     /// Lists that one free may move.
     const LISTS: u64 = Standard::SLICE_AREAS * 40 / 6 + 1;
@@ -167,13 +166,14 @@ mod tests {
         free_all(&mut magazine, first);
         magazine.free(more.pop().unwrap()).unwrap();
         assert_eq!((lists(), cell.lock().ending), ([0, SIZES + 1], false));
-        // No batch has taken what is sealed: this round joins it, and then a completed one becomes cache, in steps.
+        // No batch has taken the sealed areas: this round joins them, and then the completed batch becomes cache, in
+        // steps.
         free_all(&mut magazine, second);
         let mut steps = 0;
         while cell.lock().ending {
             let before = lists()[0];
             magazine.free(more.pop().unwrap()).unwrap();
-            // A few lists have an area more, of those that were freed meanwhile.
+            // A few lists have an area more, freed meanwhile.
             assert!(before < lists()[0] + 2 * LISTS, "{before} lists, then {:?}", lists());
             assert_eq!(space.validate(), Ok(()));
             steps += 1;

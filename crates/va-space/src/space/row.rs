@@ -1,12 +1,12 @@
-//! Several areas of one size side by side, under one hold of the index. A magazine takes them when
-//! it has none of a size and asks for it again and again.
+//! Several adjacent areas of one size, allocated under one hold of the index. A magazine takes them when it has none of
+//! a size that is requested repeatedly.
 //!
 //! ```text
 //!   hole  |...................................|      one search, one cut
 //!   row   |=A=|=b=|=b=|=b=|...................|      A: busy, for the request; b: flushed, for the cache
 //! ```
 //!
-//! Each comes back to the index for itself, so records are reserved for each as for an area of its own (SP3) before
+//! Each returns to the index separately, so records are reserved for each as for an area of its own (SP3) before
 //! anything is taken.
 
 use super::VmapSpace;
@@ -66,8 +66,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Some((Area { page: first, pages, generation: word.generation() }, list))
     }
 
-    /// Readies areas of `pages` pages, which start at `page_of` each number, and takes `free` with their slots; the
-    /// lookup keeps the first, and a record for each of the others. After an error nothing is left behind.
+    /// Allocates entries and records for areas of `pages` pages, which start at `page_of` each number, and takes `free`
+    /// with their slots. The lookup has the first, and a record for each of the others. After an error nothing has
+    /// changed.
     pub(super) fn ready_slots(
         &self,
         count: u64,
@@ -82,7 +83,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         ready
     }
 
-    /// Readies each area of a row, or none; the lookup keeps the first, and a record for each of the others.
+    /// Allocates entries and records for each area of a row, or none; the lookup has the first, and a record for each
+    /// other.
     fn ready_row(&self, count: u64, page_of: impl Fn(u64) -> u64, pages: u64) -> Result<(), SpaceError> {
         for n in 0..count {
             if let Err(error) = self.ready(page_of(n), pages) {

@@ -13,12 +13,12 @@ use crate::lookup::Lookup;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Va};
 
-/// The end of a call that decays a pool.
+/// The result of a call that decays a pool.
 #[derive(Default)]
 pub(super) struct Decayed {
-    /// The class to go on with, if the budget ended first.
+    /// The class to continue with, if the budget ended first.
     pub(super) next: Option<usize>,
-    /// Areas that are left to take of that class.
+    /// Areas of that class that are left to take.
     pub(super) left: Option<u64>,
     /// Areas that went to the index.
     pub(super) areas: u64,
@@ -64,8 +64,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Decayed { next, left, areas }
     }
 
-    /// Empties the pool of `node` into what leaves, list by list from `class` on; returns where to go on, if the budget
-    /// ended first.
+    /// Empties the pool of `node` into the leaving areas, list by list from `class` on; returns the class to continue
+    /// with, if the budget ended first.
     pub(super) fn empty_pool(
         &self,
         state: &mut PurgeState,
@@ -80,7 +80,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             budget.spend(Cost::LIST);
             let list = pool.take_list(&self.map, next, u64::MAX);
-            // Unsettled again, until the index has it.
+            // Unsettled again, until they are in the index.
             self.settled.0.fetch_sub(list.pages(), Ordering::Relaxed);
             state.leaving.add(&self.map, list);
             class = next + 1;
@@ -109,7 +109,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     && let Some((next, size, list)) =
                         completed.next(&self.map, &self.machine, &mut batched, *class, budget)
                 {
-                    // The same again, if only a part of it was taken.
+                    // The same class again, if only some of it was taken.
                     *class = next;
                     budget.spend(Cost::LIST);
                     let (areas, of_list) = (list.areas(), list.pages());
@@ -134,7 +134,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.settled.0.fetch_add(pages, Ordering::Release);
     }
 
-    /// Puts flushed areas into pools, and what they do not take into the index.
+    /// Puts flushed areas into pools, and those that no pool takes into the index.
     pub(super) fn settle(&self, state: &mut PurgeState, list: &mut AreaList<Flushed>, budget: &mut Budget) {
         if state.full && C::ORDER == Order::SliceByAddress {
             if budget.is_left() && !list.is_empty() {
@@ -144,7 +144,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             return;
         }
-        // What goes to the index, and the part of it that is of one node.
+        // The areas for the index, and those of them that are of one node.
         let (mut batch, mut part, mut part_of) = (AreaList::new(), AreaList::new(), 0);
         let mut pages = 0;
         let mut pool = None;
@@ -158,7 +158,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let rest = match owner {
                 None => Err(area),
                 Some(owner) => {
-                    // Neighbours in the list mostly have one owner: his lock is kept from one to the next.
+                    // Adjacent areas in the list mostly have one owner: its lock is held from one to the next.
                     let held = match pool.take() {
                         Some((held, guard)) if held == owner => guard,
                         other => {
@@ -186,12 +186,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         batch.append(&self.map, part);
         drop(pool);
         self.stop_if_lost();
-        // Before the index has them: what can be allocated is never counted as lazy.
+        // Before they are in the index: areas that can be allocated are never counted as lazy.
         self.settled.0.fetch_add(pages, Ordering::Release);
         self.to_index(batch, C::ORDER == Order::SliceByAddress, C::ORDER == Order::SliceByAddress);
     }
 
-    /// Gives flushed areas back to the index under one hold of `free`; neighbours in the list as one, if told.
+    /// Frees flushed areas in the index under one hold of `free`; with `join`, neighbours in the list as one.
     pub(super) fn to_index(&self, mut batch: AreaList<Flushed>, sort: bool, join: bool) {
         if batch.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Counting everything, and checking that nothing is lost.
+//! Counts of all areas and pages, and the check of all invariants.
 
 use super::VmapSpace;
 use crate::config::Config;
@@ -19,13 +19,13 @@ pub struct Stats {
     pub areas: u64,
     /// Pages of busy areas.
     pub busy_pages: Pages,
-    /// Pages freed and not yet settled by a purge, those in magazines among them.
+    /// Pages freed and not yet settled by a purge, including those in magazines.
     pub lazy_pages: Pages,
     /// Areas in pools.
     pub pooled_areas: u64,
     /// Pages in pools.
     pub pooled_pages: Pages,
-    /// Flushed areas in magazines, but for those whose owner is in a call at that moment.
+    /// Flushed areas in magazines, except those whose owner is in a call at that moment.
     pub cached_areas: u64,
     /// Their pages.
     pub cached_pages: Pages,
@@ -37,7 +37,7 @@ pub struct Stats {
     pub largest_hole: Pages,
     /// Passes of the purge.
     pub purges: u64,
-    /// Flushes that it asked for.
+    /// Flushes that it requested.
     pub flushes: u64,
     /// Areas that it settled.
     pub purged_areas: u64,
@@ -46,8 +46,8 @@ pub struct Stats {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Counts, up to four times if pages are freed or settled meanwhile, and returns the count during which the fewest
-    /// were. Cost: O(nodes) locks, and the tables.
+    /// Counts, up to four times if pages are freed or settled meanwhile, and returns the count with the fewest such
+    /// pages. Cost: O(nodes) locks, and the tables.
     pub fn stats(&self) -> Stats {
         let moves = || (self.lazied.0.load(Ordering::Relaxed), self.settled.0.load(Ordering::Relaxed));
         let (mut best, mut fewest) = (Stats::default(), u64::MAX);
@@ -70,7 +70,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     fn count(&self) -> Stats {
         let held = self.held();
-        // What is sealed in magazines is counted as lazy in the space.
+        // Sealed areas in magazines are counted as lazy in the space.
         let mut stats = Stats { tables: self.map.tables(), ..Stats::default() };
         stats.lazy_pages = Pages::new(self.lazy_pages().get() + held.lazy_pages);
         (stats.cached_areas, stats.cached_pages) = (self.cached_areas(), Pages::new(held.cached_pages));
@@ -95,11 +95,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         stats
     }
 
-    /// Checks every invariant with full walks: those of the index, the page map and the pools, and
-    /// SP1. By SP1 every page is in a hole or in exactly one area, and every lazy and every pooled
-    /// area is in a list.
+    /// Checks every invariant with full walks: those of the index, the page map and the pools, and SP1. By SP1 every
+    /// page is in a hole or in exactly one area, and every lazy and every pooled area is in a list.
     ///
-    /// Call it when no other thread calls: what moves during the walk may look broken.
+    /// Call it while no other thread calls: a change during the walk may look like a violation.
     ///
     /// # Errors
     /// [`InvariantViolation`] names the first rule that does not hold.
@@ -194,7 +193,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 }
                 (_, None) => break,
             };
-            // Overlap, or a gap that is more than what is in transit.
+            // Overlap, or a gap larger than the pages in transit.
             let gap = start.wrapping_sub(at);
             if start < at || gap > transit - missing {
                 return Err(InvariantViolation {
@@ -216,7 +215,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 actual: missing,
             });
         }
-        // Each area is one that the index counts as out (what is in transit is, too, and is no area yet).
+        // The index counts each area as out (and pages in transit, which are no area yet).
         if areas > index.live() || (transit == 0 && areas != index.live()) {
             return Err(InvariantViolation {
                 rule: "SP1",
@@ -242,7 +241,7 @@ mod tests {
     use crate::testing::TestMachine;
     use va_base::{Request, VaRange};
 
-    /// The rule that is named after `spoil`, in a space with lazy and busy areas.
+    /// Returns the rule that is named after `spoil`, in a space with lazy and busy areas.
     fn broken(spoil: impl FnOnce(&VmapSpace<&TestMachine, Standard>)) -> &'static str {
         let machine = TestMachine::default();
         let all = VaRange::from_pages(16, 1 << 16).unwrap();

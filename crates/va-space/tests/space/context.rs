@@ -11,12 +11,12 @@ fn atomic(size: u64) -> Request {
     ask(size).context(Context::Atomic)
 }
 
-/// `count` areas of `size` pages.
+/// Allocates `count` areas of `size` pages.
 fn areas<C: Config>(space: &VmapSpace<&SimMachine, C>, count: u64, size: u64) -> Vec<Area> {
     (0..count).map(|_| space.alloc(0, &ask(size)).unwrap()).collect()
 }
 
-/// The classes of the locks that `call` takes, and how often.
+/// Returns the classes of the locks that `call` takes, and how often.
 fn locks_of(call: impl FnOnce()) -> Vec<(usize, u64)> {
     let before = lockings();
     call();
@@ -56,7 +56,7 @@ fn an_atomic_request_takes_from_the_index_and_from_every_pool() {
     let held: Vec<_> = (0..63).map(|_| space.alloc(0, &atomic(1)).unwrap()).collect();
     held.into_iter().for_each(|area| space.free(area).unwrap());
     space.purge(Purge::Drain);
-    // All of it is in the pool of node 0, whose exact sizes a caller on CPU 1 may have.
+    // All of it is in the pool of node 0, from which a caller on CPU 1 may take exact sizes.
     assert_eq!(space.alloc(1, &atomic(1)).map(|area| area.size()), Ok(Pages::new(1)));
     assert!(matches!(space.alloc(1, &atomic(2)), Err(SpaceError::WouldBlock { .. })));
     space.free(first).unwrap();
@@ -68,7 +68,7 @@ fn an_atomic_request_asks_for_no_table() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 1 << 24);
     let tables = machine.tables();
-    // The lowest pages have their table since the space was made; where there is none, a sleeping caller asks for one.
+    // The lowest pages have had their table since the space was created; elsewhere, a caller that sleeps allocates one.
     let far = VaRange::from_pages(FIRST + (1 << 22), FIRST + (1 << 23)).unwrap();
     let failed = space.alloc(0, &atomic(4).within(far)).unwrap_err();
     assert!(matches!(failed, SpaceError::WouldBlock { .. }), "{failed}");
@@ -109,7 +109,7 @@ fn a_free_in_an_interrupt_takes_the_lazy_lock_alone() {
         }
         assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(5 * lazy_max)));
         assert_eq!(machine.drains(), 1, "the machine is asked once a pass");
-        // The next callers that may wait do what was left.
+        // The next callers that may wait run the remaining slices.
         let last = areas(&space, 200, 1);
         last.into_iter().for_each(|area| space.free(area).unwrap());
         assert!(machine.flushes() > 0 && space.lazy_pages().get() <= lazy_max);
@@ -157,7 +157,7 @@ fn an_atomic_request_of_a_magazine_takes_one_lock_at_a_time() {
     let mut magazine = space.magazine(0).unwrap();
     let [owner, pool] = [LockClass::Owner, LockClass::Pool].map(|class| class as usize);
     let held = areas(&space, 40, 4);
-    // From what is completed in the magazine: that lock and no other, and the rest stays where it is.
+    // From the completed areas of the magazine: that lock and no other, and the others are not moved.
     let freed = held.len() as u64;
     held.into_iter().for_each(|area| magazine.free(area).unwrap());
     while space.stats().lazy_pages > space.lazy_pages() {
@@ -227,7 +227,7 @@ fn a_worker_is_woken_once_a_pass_and_no_free_does_its_work() {
                 let taken = locks_of(|| space.free(area).unwrap());
                 assert!(taken.iter().all(|&(class, _)| class != LockClass::Purge as usize), "{taken:?}");
             }
-            // As long as the worker does not run, all of it waits: that is the bound.
+            // While the worker does not run, all of it waits: that is the bound.
             assert_eq!((machine.flushes(), space.lazy_pages().get()), (pass - 1, 30 * lazy_max));
             assert_eq!(machine.drains(), pass, "one wake a pass");
             assert_eq!((space.drain().left, machine.flushes()), (Pages::new(0), pass));
@@ -347,7 +347,7 @@ fn a_busy_range_is_found_busy_without_a_purge() {
         assert_eq!(taken, [(LockClass::Free as usize, 1)]);
     }
     assert_eq!((pooled, space.stats().pooled_areas, machine.flushes()), (200, 200, 1));
-    // What is not busy is freed for the caller.
+    // Areas that are not busy are freed for the caller.
     let pooled = VaRange::from_pages(FIRST + 10, FIRST + 101).unwrap();
     assert_eq!(space.alloc_at(pooled).map(|area| area.range()), Ok(pooled));
     assert_eq!(space.validate(), Ok(()));
@@ -364,7 +364,7 @@ fn requests_at_a_place_have_magazines_and_clients_give_way() {
         let mut magazine = space.magazine(0).unwrap();
         let areas: Vec<_> = (0..1024).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
         areas.into_iter().for_each(|area| magazine.free(area).unwrap());
-        // Where the owner has to call for it to hear, it does.
+        // The owner calls often enough to notice it.
         for _ in 0..3 {
             let got = if at {
                 space.alloc_at(want).map(|area| space.free(area).unwrap())

@@ -1,4 +1,4 @@
-//! A machine that allocates nothing: what needs memory fails and changes nothing, what frees needs none.
+//! A machine that allocates nothing: calls that need memory fail and change nothing; a free needs none.
 
 use crate::{ask, pages, space};
 use va_base::AllocError;
@@ -13,7 +13,7 @@ fn sp3_a_free_and_its_purge_need_nothing_from_the_machine() {
         let space = space::<C>(&machine, 20_000);
         let areas: Vec<_> = (0..5000).map(|n| space.alloc(n, &ask(1 + u64::from(n) % 3)).unwrap()).collect();
         machine.fail_after(0, 0);
-        // Every other one first, so that as many holes as possible come to be.
+        // Every other one first, to create as many holes as possible.
         let (even, odd): (Vec<_>, Vec<_>) = areas.into_iter().enumerate().partition(|(n, _)| n % 2 == 0);
         for half in [even, odd] {
             for (_, area) in half {
@@ -84,7 +84,7 @@ fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later()
     machine.fail_after(u64::MAX, 0);
     assert_eq!(space.alloc(4095, &ask(3)), Err(SpaceError::NoTable));
     assert_eq!(space.magazine(9).err(), Some(SpaceError::NoTable));
-    // A caller that may not wait does not ask: the area has no owner.
+    // A caller that may not wait allocates no node: the area has no owner.
     let atomic = ask(3).context(va_base::Context::Atomic);
     let area = space.alloc(4095, &atomic).unwrap();
     assert_eq!(space.find(area.start()).unwrap().owner, None);
@@ -105,15 +105,14 @@ fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later()
 
 #[test]
 fn sp4_a_lookup_without_a_record_leaves_nothing_behind() {
-    // Room for 16 areas in each node's tree without a piece of memory; the index itself has all it needs for the areas
-    // side by side.
+    // Room for 16 areas in each node's tree without a slab; the index itself has all it needs for adjacent areas.
     let machine = SimMachine::new(1);
     let space = space::<WithTrees<Standard>>(&machine, 1 << 20);
     machine.fail_after(0, u64::MAX);
     let areas: Vec<_> = (0..16).map(|_| space.alloc(0, &ask(3)).unwrap()).collect();
     let before = space.stats();
     assert!(matches!(space.alloc(0, &ask(3)), Err(SpaceError::Index(AllocError::NoMeta { .. }))));
-    // Of congruent areas the second finds no record: the first gives its own back.
+    // The second of the congruent areas finds no record: the first is released.
     let parts = [(0, va_base::PAGE_SIZE), (16 * va_base::PAGE_SIZE, va_base::PAGE_SIZE)];
     space.free(areas.into_iter().next_back().unwrap()).unwrap();
     space.purge(Purge::Full);

@@ -1,6 +1,5 @@
-//! Random operations on a space and its magazines while memory fails for a time, then not, and
-//! flushes end later. No error occurs but the right ones, no area is lost, and all memory is freed
-//! at the end. `va_sim::soak` has the driver.
+//! Random operations on a space and its magazines while memory fails for a time and flushes end later. Only the right
+//! errors occur, no area is lost, and all memory is freed at the end. The driver is `va_sim::soak`.
 
 use crate::FIRST;
 use va_base::{Align, AllocError, Context, InvariantViolation, PAGE_SIZE, Pages, Request, Va, VaRange};
@@ -174,7 +173,7 @@ impl<C: Config> Run<'_, '_, C> {
         true
     }
 
-    /// Frees an area; that succeeds whatever memory does (SP3).
+    /// Frees an area, which succeeds even if memory fails (SP3).
     fn free(&mut self, rng: &mut Rng) -> bool {
         let Some(at) = self.pick(rng) else { return false };
         let (range, handle) = self.areas.swap_remove(at);

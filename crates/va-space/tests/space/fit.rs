@@ -1,5 +1,5 @@
-//! A request succeeds whenever what is free, pooled, lazy and cached together holds a fit, in its first call, though
-//! another caller that holds it sleeps.
+//! A request succeeds in its first call whenever free, pooled, lazy and cached pages together hold a fit, even if their
+//! owner sleeps.
 
 use proptest::prelude::*;
 use va_base::{Align, Request, VaRange};
@@ -72,8 +72,8 @@ impl<C: Config> Callers<'_, '_, C> {
     }
 }
 
-/// Each request succeeds in its first call exactly if it fits beside the areas that are out, whatever idle callers
-/// hold.
+/// Checks that each request succeeds in its first call exactly if it fits beside the allocated areas, whatever idle
+/// callers hold.
 fn met<C: Config>(pages: u64, cpus: u32, magazines: usize, calls: &[Call]) -> Result<(), TestCaseError> {
     let machine = SimMachine::new(cpus);
     let space = VmapSpace::<_, C>::new(extent(pages), extent(pages), &machine).unwrap();
@@ -140,7 +140,7 @@ fn what_an_idle_magazine_holds_is_drained_by_the_request_that_needs_it() {
         calls.push(one(1, 60));
         met::<Tiny>(60, 2, 2, &calls).unwrap();
     }
-    // The same request failed before, and since then areas went nowhere but into a magazine.
+    // The same request failed before, and since then areas were freed only into a magazine.
     let calls = [one(0, 40), one(5, 30), Call::Free { caller: 0, which: 0 }, one(5, 30)];
     met::<Tiny>(60, 2, 2, &calls).unwrap();
 }

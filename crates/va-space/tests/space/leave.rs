@@ -1,5 +1,4 @@
-//! The end of a full pass: what leaves is swept or sorted into the index, and does not wait for a batch that it is not
-//! in.
+//! The end of a full pass: leaving areas are swept or sorted into the index, and do not wait for a later batch.
 
 use crate::FIRST;
 use va_base::{Pages, Request, VaRange};
@@ -12,12 +11,12 @@ fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
     VmapSpace::new(extent, extent, machine).unwrap()
 }
 
-/// `count` areas of 1 to 3 pages, side by side.
+/// Allocates `count` adjacent areas of 1 to 3 pages.
 fn row(space: &VmapSpace<&SimMachine, Standard>, count: u64) -> Vec<Area> {
     (0..count).map(|n| space.alloc(0, &Request::pages(1 + n % 3).unwrap()).unwrap()).collect()
 }
 
-/// Every `step`th area from the first on goes into the pool, in no order; the others are returned.
+/// Frees every `step`th area into the pool, in no order; returns the others.
 fn pool_every(space: &VmapSpace<&SimMachine, Standard>, areas: Vec<Area>, step: usize) -> Vec<Area> {
     let (mut freed, mut busy) = (Vec::new(), Vec::new());
     for (n, area) in areas.into_iter().enumerate() {
@@ -39,7 +38,7 @@ fn pool_every(space: &VmapSpace<&SimMachine, Standard>, areas: Vec<Area>, step: 
 
 #[test]
 fn whether_swept_or_sorted_all_comes_back_and_neighbours_merge() {
-    // Of 1,000 areas all, each second, each fifth, and so few that a sweep would mostly pass what is in use.
+    // Of 1,000 areas all, each second, each fifth, and so few that a sweep would mostly pass areas in use.
     for (step, holes) in [(1, 1), (2, 501), (5, 201), (10, 101), (50, 21)] {
         let machine = SimMachine::new(1);
         let space = space(&machine, 1 << 20);
@@ -86,7 +85,7 @@ fn pu1_a_slice_of_a_sweep_is_as_short_as_any() {
     let areas = row(&space, 2000);
     let busy = pool_every(&space, areas, 1);
     assert!(busy.is_empty());
-    // One that cannot be met begins a full pass; what stops it early leaves the rest to ticks.
+    // An impossible request begins a full pass; a call that stops it early leaves the rest to ticks.
     let low = VaRange::from_pages(FIRST, FIRST + 1000).unwrap();
     let early = space.alloc(0, &Request::pages(900).unwrap().within(low)).unwrap();
     let mut free = space.stats().free_pages.get();

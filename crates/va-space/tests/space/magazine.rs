@@ -1,4 +1,4 @@
-//! Magazines: what they save, what they hold, and when they give it back.
+//! Magazines: the locks that they save, the pages that they hold, and their drains.
 
 use crate::{FIRST, ask};
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
     VmapSpace::new(extent, extent, machine).unwrap()
 }
 
-/// Locks that this thread took so far, but for those of magazines.
+/// Returns the locks that this thread took so far, except those of magazines.
 fn shared_lockings() -> u64 {
     let taken = lockings();
     taken.iter().sum::<u64>() - taken[LockClass::Owner as usize]
@@ -28,7 +28,7 @@ fn a_hot_pair_takes_a_shared_lock_less_than_once_in_twenty() {
             let area = magazine.alloc(&ask(size)).unwrap();
             magazine.free(area).unwrap();
         };
-        // Until pools are what they will be.
+        // Until the pools are in a steady state.
         let pairs = 3 * 16_384 / size + 1000;
         (0..pairs).for_each(|_| pair());
         let before = shared_lockings();
@@ -50,7 +50,7 @@ fn mg1_mg2_what_it_holds_is_bounded_and_told() {
     let mut state = 1u64;
     let (mut out, mut most_cached, mut most_pooled) = (Vec::new(), 0, 0);
     for round in 0..8 {
-        // Ever more is out, so that more comes back than the cache may hold.
+        // More and more is allocated, so that more is freed than the cache may hold.
         for _ in 0..8000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             if state >> 61 <= 2 + u64::from(out.len() < 100 * round) {
@@ -62,9 +62,9 @@ fn mg1_mg2_what_it_holds_is_bounded_and_told() {
             let stats = space.stats();
             most_cached = most_cached.max(stats.cached_pages.get());
             most_pooled = most_pooled.max(stats.pooled_pages.get());
-            // The cache, and what is sealed and completed.
+            // The cache, and sealed areas that are completed.
             assert!(stats.cached_pages.get() <= 2 << 16, "MG1: {stats:?}");
-            // A round, and what is freed while it is sealed in steps.
+            // A round, and the areas freed while it is sealed in steps.
             let open = stats.lazy_pages.get() - space.lazy_pages().get();
             assert!(open <= 16_384 + 12 * 300, "MG1: {stats:?}");
         }
@@ -89,7 +89,7 @@ fn what_is_cached_elsewhere_is_drained_while_its_owner_sleeps() {
     let failed = space.alloc(0, &ask(60)).unwrap_err();
     assert!(matches!(failed, SpaceError::NoSpace { cached, .. } if cached == Pages::new(0)), "{failed}");
     assert_eq!(space.stats().cached_areas, 0);
-    // The failure is known, and what was freed since is in the open round of a magazine.
+    // The failure is recorded, and the areas freed since are in the open round of a magazine.
     held.sort_unstable_by_key(Area::start);
     held.drain(4..).for_each(|area| theirs.free(area).unwrap());
     assert_eq!(space.lazy_pages(), Pages::new(0));
@@ -133,7 +133,7 @@ fn mg1_a_magazine_that_is_added_makes_the_shares_of_idle_ones_smaller() {
     let areas: Vec<_> = (0..1000).map(|_| first.alloc(&ask(1)).unwrap()).collect();
     areas.into_iter().for_each(|area| first.free(area).unwrap());
     assert_eq!(space.stats().lazy_pages, Pages::new(1000));
-    // A share is 2048 pages with one magazine, and 256 with eight, of which each may hold three.
+    // A share is 2048 pages with one magazine, and 256 with eight, each of which may hold three.
     let _others: Vec<_> = (1..8).map(|cpu| space.magazine(cpu).unwrap()).collect();
     assert_eq!((space.drain_magazines(), space.validate()), (Drained::default(), Ok(())));
 }
@@ -147,7 +147,7 @@ fn a_cpu_that_goes_offline_is_drained_alone() {
         let areas: Vec<_> = (0..4).map(|_| magazine.alloc(&ask(3)).unwrap()).collect();
         areas.into_iter().for_each(|area| magazine.free(area).unwrap());
     }
-    // Four were freed; of rows of 2 and 4 one each was left over.
+    // Four were freed; one each was left of rows of 2 and 4.
     let each = Drained { magazines: 1, pages: Pages::new(21), busy: 0 };
     assert_eq!(space.drain_cpu(2), each);
     assert_eq!((space.drain_cpu(2), space.drain_cpu(7)), Default::default());
@@ -200,7 +200,7 @@ fn try_alloc_takes_what_is_at_hand_and_drains_nothing() {
     assert!(mine.alloc(&ask(40)).is_ok());
 }
 
-/// A magazine puts a flushed area into a pool that a full pass has passed already.
+/// A magazine puts a flushed area into a pool after a full pass has handled that pool.
 #[test]
 fn a_failure_is_not_remembered_past_a_return() {
     type Space = VmapSpace<&'static SimMachine, Standard>;
@@ -218,7 +218,7 @@ fn a_failure_is_not_remembered_past_a_return() {
     space.free(first).unwrap();
     let refill = space.alloc(0, &ask(2).within(extent));
     assert!(refill.is_ok(), "{refill:?}");
-    // Pages 1 and 2 are a hole, and 3 is lazy: with 2 it would be what is asked for.
+    // Pages 1 and 2 are a hole, and 3 is lazy: 2 and 3 together would meet the request.
     let mut few = areas.drain(1..4);
     let (one, two, three) = (few.next().unwrap(), few.next().unwrap(), few.next().unwrap());
     drop(few);
@@ -308,7 +308,7 @@ fn there_are_as_many_magazines_as_the_machine_has_memory_for() {
     let held: Vec<_> = (0..600).map(|cpu| space.magazine(cpu).unwrap()).collect();
     assert_eq!(machine.tables() - tables, 599);
     drop(held);
-    // The memory of those that ended serves others.
+    // The memory of magazines that ended serves others.
     machine.fail_after(u64::MAX, 0);
     let held: Vec<_> = (0..600).map(|cpu| space.magazine(cpu).unwrap()).collect();
     assert_eq!(space.magazine(0).err(), Some(SpaceError::NoTable));
@@ -356,7 +356,7 @@ fn a_row_from_the_index_lies_side_by_side_and_is_paid_for() {
     let starts: Vec<u64> = areas.iter().map(|area| area.start().page_floor() - FIRST).collect();
     assert_eq!(starts, (0..16).map(|n| 3 * n).collect::<Vec<_>>());
     assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
-    // Every other goes back, for which no slab is allocated any more.
+    // Every other one is freed, for which no slab is allocated any more.
     machine.fail_after(0, 0);
     for (n, area) in areas.into_iter().enumerate() {
         if n % 2 == 0 {
@@ -375,7 +375,7 @@ fn a_row_that_lacks_a_table_leaves_nothing_taken() {
     let mut magazine = space.magazine(0).unwrap();
     let taken: Vec<_> = (0..63).map(|_| magazine.alloc(&ask(16)).unwrap()).collect();
     machine.fail_after(u64::MAX, 0);
-    // The next 4 MiB have no slots: the row is given up, then the single area.
+    // The next 4 MiB have no slots: the row fails, then the single area.
     let before = space.stats();
     let more: Vec<_> = (0..20).map_while(|_| magazine.alloc(&ask(16)).ok()).collect();
     assert!(more.len() < 20, "{before:?}");
@@ -391,7 +391,7 @@ fn a_row_that_lacks_a_table_leaves_nothing_taken() {
 
 #[test]
 fn sp2_what_is_away_waits_for_its_flush_wherever_its_magazine_goes() {
-    // Whether the round is in flight when its magazine is dropped, or not yet.
+    // The round is in flight when its magazine is dropped, or not yet.
     for in_flight in [false, true] {
         let machine = SimMachine::new(1);
         machine.drain_elsewhere(true);
@@ -448,7 +448,7 @@ fn what_landed_is_the_stock_again_without_a_lock() {
     let before = shared_lockings();
     let again: Vec<_> = (0..41).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
     assert_eq!(shared_lockings(), before);
-    // Nothing is due: a worker that is woken too late does nothing.
+    // Nothing is due: a worker that is woken too late has no effect.
     assert_eq!((space.drain().waiting, space.stats().flushes), (false, 1));
     assert_eq!(space.validate(), Ok(()));
     drop(again);
@@ -466,18 +466,18 @@ fn an_alloc_that_may_sleep_catches_up_with_a_worker_that_does_not_run() {
         assert_eq!(space.lazy_pages(), Pages::new(8200), "no free helps");
     };
     free_8200_pages();
-    // A caller that may not sleep, or that asks for what is at hand, leaves it as it is.
+    // A caller that may not sleep, or that requests only available areas, does not change it.
     let held = [magazine.alloc(&ask(200).context(Context::Atomic)), magazine.try_alloc(&ask(200))];
     assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(8200)));
     let completed = magazine.alloc(&ask(200)).unwrap();
     assert_eq!((machine.flushes(), space.lazy_pages()), (1, Pages::new(0)));
     assert_eq!(space.validate(), Ok(()));
-    // It is one of those that were freed, and not a new one of the index.
+    // It is one of the freed areas, and not a new one of the index.
     assert!(held.into_iter().all(|area| area.unwrap().range().start() > completed.range().start()));
 }
 
-/// A node that is made after batches are completed numbers its batches from there on: no earlier batch covers what it
-/// seals.
+/// A node that is created after batches are completed continues their numbers: no earlier batch covers its sealed
+/// areas.
 #[test]
 fn sp2_a_magazine_of_a_node_that_is_made_late_waits_for_a_flush_of_its_own() {
     let machine = SimMachine::new(8);
@@ -489,7 +489,7 @@ fn sp2_a_magazine_of_a_node_that_is_made_late_waits_for_a_flush_of_its_own() {
         space.free(area).unwrap();
         space.purge(Purge::Drain);
     }
-    // With two magazines each seals a round before there is anything to be purged.
+    // With two magazines each seals a round before a purge is due.
     let _other = space.magazine(0).unwrap();
     let mut magazine = space.magazine(5).unwrap();
     for _ in 0..200 {

@@ -23,7 +23,7 @@ mod supply;
 /// The first page of these spaces.
 const FIRST: u64 = 0xf_ffc9_0000_0000;
 
-/// A range of pages, counted from the first page of the space.
+/// Returns a range of pages, counted from the first page of the space.
 fn pages(first: u64, end: u64) -> VaRange {
     VaRange::from_pages(FIRST + first, FIRST + end).unwrap()
 }
@@ -36,7 +36,7 @@ fn ask(size: u64) -> Request {
     Request::pages(size).unwrap()
 }
 
-/// The address of a page of the space.
+/// Returns the address of a page of the space.
 fn at(page: u64) -> Va {
     Va::from_page(FIRST + page)
 }

@@ -1,5 +1,5 @@
-//! A space beside its reference model on random calls: the same addresses, the same counts, and a machine that
-//! sees any address that comes back too early.
+//! A space beside its reference model on random calls: the same addresses and the same counts. The machine reports any
+//! address that is used again too early.
 
 use proptest::prelude::*;
 use va_base::{Align, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
@@ -23,7 +23,7 @@ type TinyOneLock = Small<config::OneLock52, 60, { u64::MAX }>;
 type TinyTrees = WithTrees<TinyDefault>;
 type TinyTreesUp = WithTrees<TinyDefault, Upward>;
 
-/// A call that a test can make on a space. Numbers are taken modulo what there is.
+/// A call that a test can make on a space. Numbers are taken modulo the number of choices.
 #[derive(Clone, Debug)]
 enum Call {
     Alloc { cpu: u32, size: u64, align: u32, window: Option<(u64, u64)> },
@@ -64,7 +64,7 @@ fn request(size: u64, align: u32, window: Option<(u64, u64)>) -> Request {
     }
 }
 
-/// Runs `calls` on both and compares everything that can be seen.
+/// Runs `calls` on both and compares all observable state.
 fn compare<C: Config, I: FreeIndex>(
     pages: u64,
     cpus: u32,
@@ -169,14 +169,13 @@ proptest! {
         compare::<TinyOneLock, _>(pages, cpus, index, &calls)?;
     }
 
-    /// In slices the addresses may differ from the model's; what must hold is everything else, and that a request
-    /// succeeds whenever all that is not busy holds a fit.
+    /// In slices the addresses may differ from the model's. All else must hold, and a request succeeds whenever the
+    /// pages that are not busy hold a fit.
     #[test]
     fn a_sliced_space_gives_out_whatever_is_not_busy((pages, calls) in calls(), cpus in 1..5u32, magazines: bool) {
         let machine = SimMachine::new(cpus);
         let space = VmapSpace::<_, SlicedDefault>::new(extent(pages), extent(pages), &machine).unwrap();
-        // Even CPUs call for themselves, odd ones through the one magazine, which answers for them all when it is
-        // asked.
+        // Even CPUs call for themselves, odd ones through the one magazine.
         let mut magazine = space.magazine(cpus / 2).unwrap();
         let mut out: Vec<va_space::Area> = Vec::new();
         for call in &calls {
@@ -188,8 +187,8 @@ proptest! {
                         model.take(area.range()).unwrap();
                     }
                     let got = if cpu % 2 == 0 && magazines { magazine.drain(); space.alloc(cpu, &request) } else { magazine.alloc(&request) };
-                    // A pool may have had a better place for another area: then what is busy is not what the model
-                    // would have made busy, but the model was told of that.
+                    // A pool may have had a better address for another area: then the busy areas are not those that the
+                    // model would have chosen, but the model records them.
                     prop_assert_eq!(got.is_ok(), model.would_fit(&request).is_ok(), "{:?}", call);
                     if let Ok(area) = got {
                         prop_assert_eq!(machine.map(area.range()), Ok(()));

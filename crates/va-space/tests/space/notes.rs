@@ -1,4 +1,4 @@
-//! Notes, detached areas, the last byte of every area and the lazy ones, beside maps that are obviously right.
+//! Notes, detached areas, the last byte of every area and the lazy ones, compared with simple maps.
 
 use crate::FIRST;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ fn pages(first: u64, end: u64) -> VaRange {
     VaRange::from_pages(first, end).unwrap()
 }
 
-/// Pages and note of each busy area by first page; what is detached.
+/// Pages and note of each busy area by first page, and the detached areas.
 #[derive(Default)]
 struct Model {
     busy: BTreeMap<u64, (u64, Option<u64>)>,
@@ -140,7 +140,7 @@ fn lazy_areas_are_met_until_their_flush_has_ended() {
     let extent = pages(FIRST, FIRST + 4096);
     let space = VmapSpace::<_, Standard>::new(extent, extent, &machine).unwrap();
     let window = pages(FIRST + 2000, FIRST + 2100);
-    // Of a node, of none, and of a size that many share.
+    // From a node, from none, and of a size that many share.
     let asks = [(0, 3, None), (1, 300, None), (0, 7, Some(window)), (1, 3, None)];
     let mut out = BTreeSet::new();
     for (cpu, size, within) in asks {

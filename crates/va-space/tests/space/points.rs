@@ -72,7 +72,7 @@ fn sp2_what_is_freed_during_a_flush_waits_for_the_next() {
         space.purge(Purge::Drain);
         assert_eq!(space.lazy_pages(), Pages::new(4), "what was freed meanwhile is still lazy");
         assert_eq!(space.validate(), Ok(()));
-        // Everything that can be given out is mapped, and nobody translates any of it.
+        // All pages that can be allocated are mapped, and no CPU translates any of them.
         let mut out = Vec::new();
         while space.lazy_pages() > Pages::new(0) || out.len() < 25 {
             let area = space.alloc(0, &ask(4)).unwrap();
@@ -115,7 +115,7 @@ fn wrong_frees_are_errors_and_change_nothing() {
     assert_eq!(space.free_at(at(0)), Ok(pages(0, 4)));
     assert_eq!(space.free_at(at(0)), none(at(0), None), "freed twice");
     assert_eq!(space.free(area).err(), none(at(0), None).err(), "freed by its address before");
-    // The same addresses, given out anew: an old handle does not free them.
+    // The same addresses, allocated again: an old handle does not free them.
     space.purge(Purge::Full);
     let old = space.alloc(0, &ask(4)).unwrap();
     space.free_at(old.start()).unwrap();
@@ -199,7 +199,7 @@ fn clients_are_asked_only_when_neither_a_pool_nor_a_purge_has_it() {
     let held = space.alloc(0, &ask(4)).unwrap().start();
     let (theirs, client) = (asked.clone(), Mutex::new(Some(held)));
     machine.on_reclaim(Some(Box::new(move || {
-        // What the space had done by then, and what the one client gives: all on the first call, nothing more later.
+        // The steps of the space by then, and the one client's memory: all on the first call, nothing more later.
         let stats = space.stats();
         theirs.lock().unwrap().push((stats.purges, stats.lazy_pages.get(), stats.pooled_areas));
         let mut to_free = client.lock().unwrap();
@@ -215,15 +215,15 @@ fn clients_are_asked_only_when_neither_a_pool_nor_a_purge_has_it() {
     // The other node's pool has the size: nothing is purged.
     let stolen = space.alloc(0, &ask(4)).unwrap();
     assert_eq!((purges(), asked.lock().unwrap().len()), (before, 0));
-    // Lazy pages have it: one purge, nobody is asked.
+    // Lazy pages have it: one purge, and no client is called.
     let purged = space.alloc(0, &ask(3)).unwrap();
     assert_eq!((purges(), asked.lock().unwrap().len()), (before + 1, 0));
-    // Only the client has it: he is asked after a purge that left nothing lazy and nothing pooled, and it is tried
-    // again.
+    // Only the client has it: the client is called after a purge that left nothing lazy and nothing pooled, and the
+    // request is tried again.
     let got = space.alloc(0, &ask(4)).unwrap();
     assert_eq!(got.start(), held);
     assert_eq!(*asked.lock().unwrap(), [(before + 2, 0, 0)]);
-    // Nobody has it: he is asked once more, and then the request fails.
+    // Neither the space nor the client has it: the client is called once more, and then the request fails.
     assert!(
         matches!(space.alloc(0, &ask(2)), Err(SpaceError::NoSpace { largest, .. }) if largest == Pages::new(1))
     );
@@ -241,7 +241,7 @@ fn machines_clients_are_asked_before_a_request_fails() {
     let held = Arc::new(Mutex::new(vec![space.alloc(0, &ask(5)).unwrap(), space.alloc(0, &ask(5)).unwrap()]));
     let theirs = held.clone();
     machine.on_reclaim(Some(Box::new(move || {
-        // One a time: the space has to ask twice.
+        // One at a time: the space has to call twice.
         let area = theirs.lock().unwrap_or_else(PoisonError::into_inner).pop();
         area.map_or(0, |area| {
             let size = area.size().get();
@@ -307,7 +307,7 @@ fn congruent_areas_are_taken_all_or_none() {
     assert_eq!(space.validate(), Ok(()));
     let second = Va::new(base.get() + 16 * PAGE_SIZE);
     assert_eq!(space.free_at(second).map(VaRange::len_bytes), Ok(8 * PAGE_SIZE));
-    // What is lazy is purged for congruent areas, too.
+    // Lazy areas are purged for congruent areas, too.
     let wall = space.alloc(0, &ask(100_000 - 24)).unwrap();
     space.free_at(base).unwrap();
     space.purge(Purge::Drain);
@@ -321,7 +321,7 @@ fn pu1_no_free_does_more_than_one_slice() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 1 << 20);
     // As many areas of a page wait as the threshold allows, and then the purge begins. In a window of their own they
-    // have no owner, so each is freed to the index by itself.
+    // have no owner, so each is freed to the index separately.
     let max = space.lazy_max().get();
     let request = ask(1).within(pages(1, 1 << 19));
     let areas: Vec<_> = (0..20_000).map(|_| space.alloc(0, &request).unwrap()).collect();
@@ -414,16 +414,15 @@ fn sp5_the_same_calls_give_the_same_addresses() {
     assert_eq!(run(), run());
 }
 
-/// Areas of a node return to Linux's tree from the top down, so the tree leans to the low side. Its
-/// search, which wants room for any alignment first, ends at the second of two places. Recorded
-/// from Linux 6.12.
+/// Areas of a node return to Linux's tree from the top down, so the tree is unbalanced to the low side. Its search,
+/// which requires room for any alignment first, ends at the second of two holes. Recorded from Linux 6.12.
 #[test]
 fn under_linux_the_last_area_of_a_node_goes_back_first() {
     let machine = SimMachine::new(1);
     let window = VaRange::new(Va::new(0xffff_c900_0000_0000), Va::new(0xffff_e8ff_ffff_ffff)).unwrap();
     let space = VmapSpace::<_, Linux69>::new(VaRange::ALL, window, &machine).unwrap();
     let areas = [2, 3, 3, 1, 6].map(|pages| space.alloc(0, &Request::pages(pages).unwrap()).unwrap().start());
-    // AABBBCCCDEEEEEE with B and D given back: a hole of three pages at 2, of one at 8.
+    // AABBBCCCDEEEEEE with B and D freed: a hole of three pages at 2, of one at 8.
     for at in [areas[3], areas[1]] {
         space.free_at(at).unwrap();
     }
@@ -432,7 +431,7 @@ fn under_linux_the_last_area_of_a_node_goes_back_first() {
     assert_eq!(space.alloc(0, &request).unwrap().start(), areas[3]);
 }
 
-/// Runs a closure when the lock of a pool is about to be taken, as another CPU may.
+/// Calls a closure when the lock of a pool is about to be taken, as another CPU may.
 #[derive(Default)]
 struct AtPool(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 

@@ -1,5 +1,5 @@
-//! Areas that change their shape, beside the reference model of the space: the same answers, the same areas, nothing
-//! lost.
+//! Areas that are split, joined and resized, beside the reference model of the space: the same results, the same areas,
+//! nothing lost.
 
 use crate::{at, pages};
 use proptest::prelude::*;
@@ -12,10 +12,10 @@ use va_space::config::{Standard, WithTrees};
 use va_space::{Config, Purge, ReshapeError, SpaceError, State, VmapSpace};
 use va_tree::FreeIndex;
 
-/// Purges in one slice each, as the model's are: a request that ends one early finds as good an answer, and another.
+/// Purges in one slice each, as the model's are: a request that ends one early may get another, equally good address.
 type Whole = Small<Standard, 8192, { u64::MAX }>;
 
-/// A call that a test can make. Places are pages of the space, or the nth busy area.
+/// A call that a test can make. Arguments are pages of the space, or the number of a busy area.
 #[derive(Clone, Debug)]
 enum Call {
     Alloc(u64),
@@ -86,7 +86,7 @@ fn compare<C: Config>(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
                 prop_assert_eq!(got.is_ok(), model.resize(place, want), "{:?}: {:?}", call, got);
                 if let Err(ReshapeError::Blocked { area, requested, possible }) = got {
                     prop_assert!(area.len_bytes() >> 12 <= possible.get() && possible < requested);
-                    // What it says is possible is, and one page more is not.
+                    // The size reported as possible is possible, and one page more is not.
                     prop_assert!(space.resize_at(place, Pages::new(possible.get() + 1)).is_err());
                     prop_assert!(space.resize_at(place, possible).is_ok());
                     prop_assert!(model.resize(place, possible.get()));
@@ -146,7 +146,7 @@ fn sp4_a_shape_that_is_refused_changes_nothing() {
     let start = space.alloc(0, &Request::pages(size).unwrap()).unwrap().start();
     machine.fail_after(0, 0);
     let seen = |space: &VmapSpace<_, _>| (space.find(start), space.stats());
-    // Far from the start, in tables that were never allocated; then near it, until the index wants records.
+    // Far from the start, in tables that were never allocated; then near it, until the index needs records.
     let mut failed = Vec::new();
     for page in [size / 2].into_iter().chain(1..3000) {
         let before = seen(&space);

@@ -1,6 +1,6 @@
 //! Long random scripts on one thread: every kind of call, magazines, failures, and flushes that end late. SP1 to SP4
-//! are checked throughout; the same seed gives the same addresses (SP5), so a failure replays to the letter: run again
-//! with the `VA_SCRIPT_SEED` that it prints.
+//! are checked throughout. The same seed gives the same addresses (SP5), so a failure can be reproduced exactly: run
+//! again with the `VA_SCRIPT_SEED` that it prints.
 
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
@@ -121,7 +121,7 @@ impl<C: Config> Script<'_, '_, C> {
         assert_eq!(done, Ok(()));
     }
 
-    /// An address at which no area starts, mostly inside one or just freed.
+    /// Frees at an address at which no area starts, mostly inside one or just freed.
     fn free_wrong(&mut self) {
         let mut at = Va::from_page(FIRST + self.random.below(PAGES));
         if let Some(area) = self.out.last()
@@ -149,7 +149,7 @@ impl<C: Config> Script<'_, '_, C> {
     }
 }
 
-/// Runs a script to its end and gives everything back.
+/// Runs a script to its end and frees everything.
 fn run<C: Config>(seed: u64, steps: u64, magazines: u32, flushing: Flushing) -> Story {
     let machine = SimMachine::new(4);
     // A low threshold, so that there are many purges.
@@ -177,7 +177,7 @@ fn run<C: Config>(seed: u64, steps: u64, magazines: u32, flushing: Flushing) -> 
         machine.unmap(area.range());
         space.free(area).unwrap();
     }
-    // SP3: what is left needs nothing from a machine that fails everything.
+    // SP3: the remaining frees need nothing from a machine that fails everything.
     machine.fail_after(0, 0);
     while space.purge(Purge::Full).waiting {
         machine.complete_flushes();
@@ -189,7 +189,7 @@ fn run<C: Config>(seed: u64, steps: u64, magazines: u32, flushing: Flushing) -> 
     story
 }
 
-/// Runs each seed twice; what all of them came across must satisfy `seen`, unless one seed was asked for.
+/// Runs each seed twice; the results together must satisfy `seen`, unless one seed was requested.
 fn scripts<C: Config>(magazines: u32, flushing: Flushing, seen: impl Fn(&Story) -> bool) {
     let fixed_seed: Option<u64> = std::env::var("VA_SCRIPT_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = fixed_seed.map_or(1..=6, |seed| seed..=seed);

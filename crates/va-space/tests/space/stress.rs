@@ -1,13 +1,11 @@
-//! Many threads on one space: SP1 to SP4 hold throughout, on a machine that remembers stale translations.
+//! Many threads on one space: SP1 to SP4 hold throughout, on a machine that records stale translations.
 //!
-//! Each thread allocates, maps, looks up, unmaps and frees areas of its own, and now and then
-//! purges, ticks or shrinks. Meanwhile the machine fails requests for slabs and tables for a while,
-//! again and again.
+//! Each thread allocates, maps, looks up, unmaps and frees areas of its own, and sometimes purges, ticks or shrinks.
+//! Meanwhile the machine repeatedly fails requests for slabs and tables for a while.
 //!
-//! A failure is printed with the seed; `VA_STRESS_SEED` lets every thread make the same calls
-//! again. The scheduler decides which of them meet. A failure that replays to the letter comes from
-//! the scripts of `space_script`. They run the same kind of calls, magazines, failures and late
-//! flushes on one thread.
+//! A failure is printed with the seed; `VA_STRESS_SEED` makes every thread repeat its calls. The scheduler decides
+//! which of them are concurrent. A failure that can be reproduced exactly comes from the scripts of `space_script`.
+//! They run the same kind of calls, magazines, failures and late flushes on one thread.
 
 use crate::FIRST;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +33,7 @@ impl Random {
 
 type Shared<'a, C> = VmapSpace<&'a SimMachine, C>;
 
-/// One thread's life; returns how many requests failed.
+/// Runs one thread; returns how many requests failed.
 fn live<C: Config>(space: &Shared<'_, C>, machine: &SimMachine, cpu: u32, seed: u64, calls: u64) -> u64 {
     let mut random = Random(seed | 1);
     let mut own: Vec<Area> = Vec::new();
@@ -44,7 +42,7 @@ fn live<C: Config>(space: &Shared<'_, C>, machine: &SimMachine, cpu: u32, seed: 
     let mut magazine = (cpu % 4 != 3).then(|| space.magazine(cpu).unwrap());
     for call in 0..calls {
         let what = random.below(100);
-        // The machine runs out of memory, for everybody and not for long.
+        // The machine runs out of memory, for all threads and not for long.
         match random.below(200) {
             0 => machine.fail_after(random.below(2), random.below(3)),
             1..20 => machine.fail_after(u64::MAX, u64::MAX),
@@ -68,14 +66,14 @@ fn live<C: Config>(space: &Shared<'_, C>, machine: &SimMachine, cpu: u32, seed: 
                     assert!(area.start().is_aligned(request.align()));
                     own.push(area);
                 }
-                // Full, or the machine allocates nothing: SP4, whatever else is out is still found (below), and all is
-                // whole at the end.
+                // Full, or the machine allocates nothing: SP4, all other areas are still found (below), and the space
+                // is valid at the end.
                 Err(_) => failed += 1,
             }
         } else if what < 90 && !own.is_empty() {
             let area = own.swap_remove(random.below(own.len() as u64) as usize);
             machine.unmap(area.range());
-            // By another CPU's hand, and by address, as often as not.
+            // By another CPU, and by address, as often as not.
             if let Some(magazine) = &mut magazine {
                 magazine.free(area).unwrap();
             } else if random.below(2) == 0 {
@@ -116,7 +114,7 @@ fn live<C: Config>(space: &Shared<'_, C>, machine: &SimMachine, cpu: u32, seed: 
     failed
 }
 
-/// Counts a thread as one that has ended, by a panic, too: the others and the test end then.
+/// Counts a thread as ended, also after a panic, so that the others and the test end.
 struct Ends<'a>(&'a AtomicU64);
 
 impl Drop for Ends<'_> {

@@ -1,4 +1,4 @@
-//! Metadata that a space fetches with no lock held when it has none under one, and that a shrinker gets back.
+//! Metadata that a space allocates with no lock held when it has none under one, and that a shrinker frees.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,10 +6,10 @@ use va_base::{Context, Epoch, LockClass, Machine, Platform, Record, Request, Tab
 use va_sim::machine::SimMachine;
 use va_space::{Purge, SpaceError, VmapSpace, config};
 
-/// A call that is made in place of the next table.
+/// A call that is made before the next table is allocated.
 type Instead = Option<Box<dyn FnOnce() + Send>>;
 
-/// A machine that has no memory for what a call asks in its first hold of `free`.
+/// A machine that has no memory for the requests of a call in its first hold of `free`.
 struct Strict {
     sim: SimMachine,
     holds: AtomicU64,
@@ -17,7 +17,7 @@ struct Strict {
 }
 
 impl Strict {
-    /// With memory for every call, until `holds` is 0.
+    /// Creates a machine with memory for every call, until `holds` is 0.
     fn new() -> Self {
         Self { sim: SimMachine::new(1), holds: AtomicU64::new(2), instead: Mutex::new(None) }
     }
@@ -90,7 +90,7 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
         let got = if n % 2 == 0 { space.alloc(0, &large) } else { magazine.alloc(&large) };
         areas.push(got.unwrap_or_else(|error| panic!("area {n}: {error}")));
     }
-    // One that may not block has what is there, and nothing is fetched for it.
+    // A request that may not block uses the present memory, and none is allocated for it.
     let mut failed = false;
     for _ in 0..3000 {
         machine.holds.store(0, Ordering::Relaxed);
@@ -106,7 +106,7 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
     space.validate().unwrap();
 }
 
-/// A request fails while another holds all of the space, which gives it back for want of a table.
+/// A request fails while another holds all of the space, which frees it for lack of a table.
 #[test]
 fn a_failure_is_not_remembered_past_what_was_put_back() {
     type Space = VmapSpace<&'static Strict, config::Standard>;
