@@ -1,13 +1,13 @@
-//! The trace event format of Chrome, which Perfetto reads: areas as slices under who asked for them, bytes as counters.
+//! The trace event format of Chrome, which Perfetto reads: areas as slices by caller, bytes as counters.
 //!
 //! # Theory
 //! The events of the kernel do not name the caller of an area. `/proc/vmallocinfo` does, for areas that are live when
-//! it is read. So a slice is written when its area is freed, or at the end, when the tables of both ends are known. It
-//! is under the function of the table, or else under the task that ran. The order of lines has no meaning in this
-//! format. Live areas are kept in memory: an area is known from its allocation until its free.
+//! it is read. So a slice is written when its area is freed, or at the end, when both tables are known. It is grouped
+//! by the function in the table, or else by the task that ran. The order of lines has no meaning in this format. Live
+//! areas are stored from their allocation until their free.
 //!
-//! An area that was there when recording began has a slice from the first event on. A table is read while events
-//! happen: an area that stands in it and is allocated again by an event was the same one.
+//! An area that existed when recording began has a slice from the first event on. A table is read while events occur:
+//! an area in the table that an event also allocates is the same area.
 
 use super::Form;
 use crate::trace::jsonl::{AreaLine, Header, Item, When};
@@ -16,11 +16,12 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// The most areas, and the most objects, that are kept at once: what no machine has. Others are counted and left out.
+/// The most areas, and the most objects, that are stored at once: more than any machine has. Others are counted and
+/// omitted.
 const OUT_MAX: usize = 4_000_000;
-/// Bytes of a page where nobody says.
+/// Bytes of a page if the input has no header.
 const PAGE_BYTES: u64 = 4096;
-/// The processes under which things stand.
+/// The process ids under which slices and instants are grouped.
 const AREAS: u32 = 1;
 const EVENTS: u32 = 2;
 
@@ -29,9 +30,9 @@ pub(crate) struct Chrome {
     sink: Sink,
     any: bool,
     header: Header,
-    /// Areas that are out, by address.
+    /// Live areas, by address.
     out: HashMap<u64, Out>,
-    /// Sizes of objects of per-CPU memory that are out, by chunk and offset.
+    /// Sizes of live objects of per-CPU memory, by chunk and offset.
     objects: HashMap<(u64, u64), u64>,
     /// Callers of the areas that are live at the end.
     at_end: HashMap<u64, String>,
@@ -51,9 +52,9 @@ struct Bytes {
     percpu: u64,
 }
 
-/// An area that is out.
+/// A live area.
 struct Out {
-    /// When it was allocated; none if it was there before.
+    /// The time of its allocation; none if it existed before recording.
     since: Option<u64>,
     bytes: u64,
     name: String,
@@ -89,7 +90,7 @@ impl Chrome {
     }
 
     fn event(&mut self, entry: &Entry<'_>) -> Result<()> {
-        // What has no time cannot be drawn.
+        // An event without a time cannot be drawn.
         let Some(ns) = entry.ns else {
             self.left_out += 1;
             return Ok(());
@@ -151,7 +152,7 @@ impl Chrome {
         }
     }
 
-    /// An area is there. One that was there at its address went without an event, or is the same.
+    /// Adds a live area. A previous area at its address was freed without an event, or is the same one.
     fn came(&mut self, at: u64, area: Out, ns: u64) -> Result<()> {
         if let Some(before) = self.out.remove(&at) {
             self.bytes.live = self.bytes.live.saturating_sub(before.bytes);
@@ -188,7 +189,7 @@ impl Chrome {
         }
     }
 
-    /// The life of an area that ended at `end`.
+    /// Writes the slice of an area that ended at `end`.
     fn slice(&mut self, at: u64, area: &Out, end: u64) -> Result<()> {
         let begin = area.since.or(self.span.map(|(first, _)| first)).unwrap_or(end);
         self.slices += 1;
@@ -222,13 +223,13 @@ impl Chrome {
     }
 }
 
-/// Microseconds, as the format counts; JSON has no other way to keep all digits.
+/// Microseconds, the unit of the format. Only a number parsed from text keeps all digits.
 fn micros(ns: u64) -> Value {
     let text = format!("{}.{:03}", ns / 1000, ns % 1000);
     text.parse::<serde_json::Number>().map_or(Value::Null, Value::Number)
 }
 
-/// The function of `FUNCTION+0x12/0x34 words`; other words as they are, cut short.
+/// Returns the function of `FUNCTION+0x12/0x34 words`; other words unchanged. Both are cut to 120 characters.
 fn caller(text: &str) -> String {
     let word = text.split_whitespace().next().unwrap_or("unknown");
     word.split_once("+0x").map_or(word, |(function, _)| function).chars().take(120).collect()

@@ -1,4 +1,4 @@
-//! Events as a table: a row each, columns under the kernel's names.
+//! Events as a table: one row for each, columns under the kernel's names.
 
 use super::Form;
 use crate::trace::jsonl::Item;
@@ -53,7 +53,7 @@ impl Form for Csv {
     fn take(&mut self, item: &Item<'_>) -> Result<()> {
         let row = match item {
             Item::Event(entry) => row(entry),
-            // A gap is a row, too, so that nobody takes what follows for the next.
+            // A gap is a row, too, so that the events around it do not appear consecutive.
             Item::Lost(lost) => {
                 let mut row = Row::default();
                 row.set("event", "lost".to_string());

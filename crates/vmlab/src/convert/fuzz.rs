@@ -1,4 +1,4 @@
-//! Any bytes, converted into every form.
+//! Converts arbitrary bytes into every form.
 
 use super::{Form, To, convert};
 use crate::trace::jsonl::Item;
@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 
-/// Bytes that are still there when the sink is gone.
+/// A buffer that outlives its sink.
 #[derive(Clone, Default)]
 pub(super) struct SharedBuffer(Rc<RefCell<Vec<u8>>>);
 
@@ -41,7 +41,7 @@ pub(super) fn converted(input: impl Read, to: To) -> Result<Vec<u8>> {
     Ok(buffer.take())
 }
 
-/// The items of an input, as the lines that they are in a recording.
+/// Returns the items of an input, as lines of a recording.
 pub(super) fn lines(input: impl Read) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     items(input, |item: Item<'_>| {
@@ -51,24 +51,24 @@ pub(super) fn lines(input: impl Read) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The body of the fuzz target `convert`: whatever the bytes are, every form is written, and a recording that was
-/// written is read again as the same items.
+/// The body of the fuzz target `convert`: any bytes can be written in every form, and a written recording is read back
+/// as the same items.
 ///
 /// # Panics
 /// If a form cannot be written into memory, or a recording is read as something else.
 pub fn fuzz(data: &[u8]) {
-    // A bomb of a few bytes may stand for gigabytes: bound what a fuzz input may cost.
+    // A decompression bomb of a few bytes may expand to gigabytes: limit the input.
     let input = |data| decompress(data).map(|input| input.take(1 << 18)).ok();
     let Some(first) = input(data) else { return };
     let mut text = Vec::new();
-    // What can be read of a broken stream is as good as a whole one.
+    // The readable prefix of a broken stream is as good an input as a whole one.
     let _ = { first }.read_to_end(&mut text);
     for &to in To::value_variants() {
         let written = converted(&text[..], to).unwrap_or_else(|error| panic!("{to:?}: {error:#}"));
         if to == To::Jsonl {
             let (before, after) = (lines(&text[..]), lines(&written[..]));
             let (before, mut after) = (before.unwrap_or_default(), after.unwrap_or_default());
-            // A head is written where there was none.
+            // The converter adds a header if there was none.
             if after.len() > before.len() {
                 after.remove(0);
             }

@@ -1,7 +1,7 @@
 //! `vmlab convert`: a trace in another form.
 //!
-//! Lines go through one by one; what is kept is what a form needs, and no more than is out at a time (`chrome`). So the
-//! size of a trace does not matter, and one that is stopped has a file that can be read.
+//! Lines are converted one by one. Only `chrome` stores more: the live areas and objects. So memory does not depend on
+//! the size of a trace, and a conversion that is stopped leaves a readable file.
 
 mod chrome;
 mod csv;
@@ -41,7 +41,7 @@ pub(crate) enum To {
     VmallocinfoBegin,
 }
 
-/// The input to convert, and the form.
+/// The input to convert, and the output form.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// A recording, or text of ftrace, trace-cmd report or perf script, plain, gzip or zstd; - is standard input
@@ -55,12 +55,12 @@ pub(crate) struct Args {
     output: PathBuf,
 }
 
-/// A form that takes items one by one.
+/// An output form that receives items one by one.
 pub(crate) trait Form {
-    /// Takes an item.
+    /// Writes an item.
     fn take(&mut self, item: &Item<'_>) -> Result<()>;
 
-    /// Writes what is left, so that the file can be read.
+    /// Writes buffered output, so that the file can be read.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
@@ -77,15 +77,16 @@ impl To {
     }
 }
 
-/// Converts, and says what could not be read.
+/// Converts, and reports the lines that could not be read.
 ///
 /// # Errors
-/// If the input cannot be read or holds nothing, the output cannot be written, or a signal came; what was read until
-/// then is written.
+/// If the input cannot be read or holds nothing, the output cannot be written, or a signal arrived. Everything read
+/// before a signal is written.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The first ends at the next line, and an input may have none for long: the second ends at once.
+        // The first signal ends the conversion at the next line, which may take long to arrive. The second ends it at
+        // once.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
             .context("cannot take signals")?;
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
@@ -113,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if two paths are one file.
+/// Returns true if two paths name the same file.
 fn same(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         // A device such as /dev/null may be both.
@@ -122,7 +123,7 @@ fn same(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Gives every item to a form until there is none, or `stop`.
+/// Passes every item to a form until the input ends, or `stop` is set.
 fn convert(input: impl Read, mut form: Box<dyn Form>, stop: &AtomicBool) -> Result<Census> {
     let census = items(input, |item| {
         form.take(&item)?;

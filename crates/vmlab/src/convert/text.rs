@@ -1,4 +1,4 @@
-//! Forms that have a line for each item.
+//! Forms with one line for each item.
 
 use super::Form;
 use crate::trace::Sink;
@@ -21,7 +21,7 @@ impl Jsonl {
 impl Form for Jsonl {
     fn take(&mut self, item: &Item<'_>) -> Result<()> {
         if !std::mem::replace(&mut self.any, true) && !matches!(item, Item::Header(_)) {
-            // Text may begin without a head. Nothing is known but the form.
+            // Text may begin without a header. Only the version is known.
             let header = Header { version: Number(VERSION), ..Header::default() };
             self.sink.line(&Item::Header(Box::new(header)).to_json()?)?;
         }
@@ -33,7 +33,7 @@ impl Form for Jsonl {
     }
 }
 
-/// JSON may hold the ends of lines where text cannot.
+/// Replaces control characters: strings in JSON may contain line feeds, and text cannot.
 fn one_line(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
         Cow::Owned(text.replace(char::is_control, " "))

@@ -1,4 +1,4 @@
-//! Which ways the library takes.
+//! The code paths that the library uses on this system.
 
 use super::{Fact, Verdict};
 use crate::run::{counted, grouped};
@@ -7,7 +7,7 @@ use vmalloc::{Answer, Errno, Machine};
 
 pub(super) const GROUP: &str = "library";
 
-/// A fact for each way.
+/// Returns one fact for each code path.
 pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
     let fact = |name, verdict, found: String, means: String| Fact::new(GROUP, name, verdict, found, means);
     let machine = match machine {
@@ -117,7 +117,7 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
     facts
 }
 
-/// Returns the system's error, by the name that programs use.
+/// Formats an error of the system with the text that programs print.
 fn error_text(errno: Errno) -> String {
     format!("refused: {}", std::io::Error::from_raw_os_error(errno.0))
 }

@@ -1,7 +1,7 @@
 //! `vmlab doctor`: the features of this system, and the code paths of the library and the recorder that use them.
 //!
-//! A fact is what was found, and what follows from it. What the library does is asked of the library
-//! ([`vmalloc::machine()`]), which takes each way once; nothing is guessed from versions.
+//! A fact is a finding and its consequence. The facts about the library are read from the library itself
+//! ([`vmalloc::machine()`]), which tries each path once. No fact is guessed from versions.
 
 mod library;
 mod recording;
@@ -25,15 +25,15 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
-    /// The best that is known.
+    /// The best case.
     Good,
-    /// There is another way, which is said.
+    /// A fallback is used, which the fact names.
     Less,
     /// Something is not possible here.
     Missing,
 }
 
-/// One thing about this machine.
+/// One finding about this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Fact {
     pub(crate) group: &'static str,
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn print(facts: &[Fact]) -> Result<()> {
     let mut table = crate::cli::plain();
-    // Sentences fold at the width of a terminal, and stay whole in a pipe.
+    // Sentences wrap at the width of a terminal, and are not wrapped in a pipe.
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["", "", "found", "what follows"]);
     let mut group = "";

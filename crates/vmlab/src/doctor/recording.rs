@@ -11,9 +11,9 @@ pub(super) const GROUP: &str = "recording";
 
 /// The findings. Errors are those that a recording would report.
 pub(super) struct Probe {
-    /// Path of tracefs, and whether an instance can be made in it.
+    /// Path of tracefs, or the error if no instance can be created in it.
     tracefs: Result<String>,
-    /// Groups of events that it has.
+    /// Groups of events that tracefs has.
     vmalloc: bool,
     percpu: bool,
     /// The outcome of reading `percpu_stats`.
@@ -22,7 +22,7 @@ pub(super) struct Probe {
     table: Result<bool>,
     restrict: Option<String>,
     root: bool,
-    /// Instances of recorders that are gone.
+    /// Instances left by recorders that have exited.
     left: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Probe {
         let left =
             found.as_ref().map_or_else(|_| Vec::new(), |found| tracefs::left(&found.path.join("instances")));
         let tracefs = found.and_then(|found| {
-            // Listing takes the permission that making an instance does.
+            // Listing needs the same permission as creating an instance.
             fs::read_dir(found.path.join("instances"))
                 .map(|_| found.how())
                 .map_err(|error| anyhow::anyhow!("{}: {error}", found.how()))
@@ -57,7 +57,7 @@ impl Probe {
     }
 }
 
-/// A fact for each.
+/// Returns one fact for each finding.
 pub(super) fn facts(probe: &Probe) -> Vec<Fact> {
     let fact = |name, verdict, found: String, means: &str| Fact::new(GROUP, name, verdict, found, means);
     vec![

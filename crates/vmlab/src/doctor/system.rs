@@ -7,9 +7,9 @@ use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The oldest kernel that the library is made for.
+/// The oldest kernel that the library supports.
 const OLDEST: (u32, u32) = (5, 10);
-/// Mappings below which guards without marks, and mappings of frames, run out early: the kernel's default.
+/// Limit of mappings below which guards without marks, and mappings of frames, run out early: the kernel's default.
 const MAPPINGS: u64 = 65_530;
 
 /// The system that is examined; its files are below `root`.
@@ -50,7 +50,7 @@ impl System {
     }
 }
 
-/// A fact for each.
+/// Returns one fact for each feature.
 pub(super) fn facts(system: &System) -> Vec<Fact> {
     vec![
         kernel(system),
@@ -66,7 +66,7 @@ pub(super) fn facts(system: &System) -> Vec<Fact> {
     ]
 }
 
-/// `6.18` of `6.18.44-fc`.
+/// Parses `6.18` of `6.18.44-fc`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -111,7 +111,7 @@ fn pages(system: &System) -> Fact {
 /// The folder with the settings of transparent huge pages.
 const HUGE: &str = "sys/kernel/mm/transparent_hugepage";
 
-/// The sizes, in KiB, in the names of a folder, the smallest first, each with the name.
+/// Parses the sizes, in KiB, in the names of a folder. Returns them in ascending order, each with its name.
 fn sizes(system: &System, dir: &str) -> Vec<(u64, String)> {
     let size = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok();
     let mut sizes: Vec<_> =
@@ -120,8 +120,8 @@ fn sizes(system: &System, dir: &str) -> Vec<(u64, String)> {
     sizes
 }
 
-/// Sizes below that of a huge page (mTHP). Pages that are registered to be moved have none of them, so it matters how
-/// long they are.
+/// Reports the sizes below that of a huge page (mTHP). Pages that are registered to be moved cannot have these sizes,
+/// so the length of the registration matters.
 fn several_sizes(system: &System) -> Fact {
     let mode = |size: &str| {
         let text = system.text(&format!("{HUGE}/{size}/enabled"))?;
@@ -255,7 +255,7 @@ fn group(system: &System) -> Fact {
     }
 }
 
-/// The lowest limit of the group of this process and of those that it is in.
+/// Returns the lowest limit of this process's control group and of its ancestors.
 fn group_limit(system: &System, groups: &str) -> Option<u64> {
     let limit = |line: &str| {
         let mut parts = line.splitn(3, ':');
@@ -268,13 +268,13 @@ fn group_limit(system: &System, groups: &str) -> Option<u64> {
             _ => return None,
         };
         let path = Path::new(path.trim_start_matches('/'));
-        // A path that leads up and out is another mount's, and not seen from here.
+        // A path that leads above the root belongs to another mount, and is not visible here.
         let inside = path.components().all(|part| matches!(part, std::path::Component::Normal(_)));
         let path = if inside { path } else { Path::new("") };
         let limits = path
             .ancestors()
             .filter_map(|path| system.number(Path::new(base).join(path).join(file).to_str()?));
-        // The first version says that there is none by a number that no machine has.
+        // Version 1 reports "no limit" as a number larger than any memory.
         limits.filter(|&bytes| bytes < 1 << 60).min()
     };
     groups.lines().filter_map(limit).min()

@@ -1,7 +1,7 @@
-//! One entry of a trace with everything that the kernel printed of it: what is recorded and converted.
+//! One entry of a trace with all fields that the kernel printed. Recordings and conversions use it.
 //!
-//! A replay needs less and reads more forms ([`parse`](super::parse)); on what both understand they agree, which a test
-//! checks.
+//! A replay needs fewer fields and reads more forms ([`parse`](super::parse)). On lines that both understand they
+//! agree; a test checks this.
 
 use super::line::{Event, Line, field, number, split};
 use super::percpu::PercpuEvent;
@@ -11,7 +11,7 @@ use std::fmt;
 /// One entry of the kernel's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Name of the task that ran.
+    /// Its process id.
     pub task: Option<Cow<'a, str>>,
     /// Its number.
     pub pid: Option<u32>,
@@ -29,9 +29,9 @@ pub struct Entry<'a> {
 pub enum Happening<'a> {
     /// `alloc_vmap_area`: an attempt to allocate.
     AllocArea { va_start: u64, size: u64, align: u64, vstart: u64, vend: u64, failed: u64 },
-    /// `free_vmap_area_noflush`: an area became lazy. Lazy pages are counted by the kernel, this area among them.
+    /// `free_vmap_area_noflush`: an area became lazy. The kernel's count of lazy pages includes this area.
     FreeArea { va_start: u64, nr_lazy: Option<u64>, nr_lazy_max: Option<u64> },
-    /// `purge_vmap_area_lazy`: all lazy areas went back. `start` and `end` bound what was flushed.
+    /// `purge_vmap_area_lazy`: the kernel freed all lazy areas. `start` and `end` bound the flushed range.
     Purge { start: Option<u64>, end: Option<u64>, num_purged: u64 },
     /// `percpu_alloc_percpu`: an object of per-CPU memory.
     AllocPercpu {
@@ -54,11 +54,11 @@ pub enum Happening<'a> {
     CreateChunk { base_addr: u64 },
     /// `percpu_destroy_chunk`.
     DestroyChunk { base_addr: u64 },
-    /// A note of the recorder, at the time when it was made.
+    /// A mark that the recorder wrote into the trace, at the time when it wrote it.
     Mark { text: Cow<'a, str> },
 }
 
-/// Name of a recorder's note in the text of a trace.
+/// Name of the recorder's mark in the text of a trace.
 pub(super) const MARK: &str = "tracing_mark_write";
 
 impl Happening<'_> {
@@ -79,8 +79,7 @@ impl Happening<'_> {
 }
 
 impl<'a> Entry<'a> {
-    /// Reads a line of text, whichever tool printed it. `None` if it is no event of ours, or one that is not
-    /// understood.
+    /// Reads a line of text of any of the tools. `None` for an event that is not ours, or one that is not understood.
     pub fn from_text(line: &'a str) -> Option<Self> {
         let line = line.trim();
         if line.starts_with('#') {
@@ -110,7 +109,7 @@ fn at_cpu(head: &str) -> (&str, Option<&str>) {
         let end = head[at..].find(']').map(|len| at + len)?;
         head[at + 1..end].parse::<u16>().ok()
     };
-    // The name of a task may hold brackets, too: the last before the event count.
+    // The name of a task may also contain brackets: the last pair before the event is the CPU.
     let at = head.rmatch_indices('[').map(|(at, _)| at).find(|&at| is_cpu(at).is_some());
     at.map_or((head, None), |at| (&head[..at], Some(&head[at..])))
 }
@@ -207,7 +206,7 @@ impl<'a> Happening<'a> {
     }
 }
 
-/// As the kernel prints it in `trace`.
+/// The format that the kernel prints in `trace`.
 impl fmt::Display for Entry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(pid) = self.pid {
@@ -227,7 +226,7 @@ impl fmt::Display for Entry<'_> {
     }
 }
 
-/// The fields, as the kernel prints them behind the name of the event.
+/// The fields, in the format that the kernel prints after the name of the event.
 impl fmt::Display for Happening<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -395,7 +394,7 @@ mod tests {
             happening in happening(),
         ) -> Entry<'static> {
             let (task, pid) = task_and_pid.map_or((None, None), |(task, pid)| (Some(Cow::Owned(task)), Some(pid)));
-            // Text tells named ran by the CPU that stands behind.
+            // In the text, a task is always followed by a CPU.
             let cpu = if task.is_some() { cpu.or(Some(0)) } else { cpu };
             Entry { task, pid, cpu, ns, happening }
         }

@@ -10,15 +10,15 @@ pub fn time_ns(line: &str) -> u64 {
     head.split_whitespace().rev().find_map(|word| seconds(word.strip_suffix(':')?)).unwrap_or(0)
 }
 
-/// The task that was running, without its number: `kworker/0:1` of `kworker/0:1-77`; empty where none is named.
+/// The name of the task that was running: `kworker/0:1` of `kworker/0:1-77`; empty where the line names none.
 ///
 /// Cost: O(length of the line).
 pub fn task(line: &str) -> &str {
     let Some(head) = head(line) else { return "" };
-    // The CPU follows, in brackets; the name may hold blanks and brackets of its own.
+    // The CPU follows, in brackets. The name itself may contain blanks and brackets.
     let Some((task_text, _)) = head.rsplit_once('[') else { return "" };
     let task_text = task_text.trim();
-    // tracefs prints the thread group too, where it is asked for: `bash-77 (    77)`.
+    // tracefs also prints the thread group if the option is set: `bash-77 ( 77)`.
     let task_text = task_text
         .strip_suffix(')')
         .and_then(|task_text| task_text.rsplit_once('('))
@@ -31,7 +31,7 @@ pub fn task(line: &str) -> &str {
     }
 }
 
-/// Returns the text before the name of an event of ours.
+/// Returns the text before the name of one of our events.
 fn head(line: &str) -> Option<&str> {
     let line = line.trim();
     let (name, _) = split(line)?;

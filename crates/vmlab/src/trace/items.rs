@@ -1,16 +1,16 @@
-//! Every line of a trace or a recording, one after the other, in memory that does not grow.
+//! Reads every line of a trace or a recording, in order, in constant memory.
 
 use super::jsonl::{Header, Item, LostLine, Number, VERSION};
 use super::{Entry, LINE_MAX, lost_at, read_line};
 use anyhow::Result;
 use std::io::{BufReader, Read};
 
-/// The decision after an item.
+/// Returned by the caller after each item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The next one.
+    /// Read the next item.
     Go,
-    /// Nothing more.
+    /// Read no more.
     Stop,
 }
 
@@ -29,10 +29,10 @@ pub struct Census {
     pub cut_short: Option<String>,
 }
 
-/// Reads text of any tool, or a recording, and gives each item to `each`.
+/// Reads text of any tool, or a recording, and passes each item to `each`.
 ///
 /// # Errors
-/// Those of `each`. Errors of the input end it early and are told in the census.
+/// Those of `each`. Errors of the input end it early and are reported in the census.
 pub fn items(input: impl Read, mut each: impl FnMut(Item<'_>) -> Result<Next>) -> Result<Census> {
     let mut census = Census::default();
     let mut input = BufReader::with_capacity(1 << 16, input);
@@ -79,9 +79,9 @@ enum Understood<'a> {
     Bad,
 }
 
-/// The longest accepted line of text, and of a recording. Text is no longer than `JSON_MAX` once it is written, with
-/// each byte of it as an escape of six. A line of a recording is no longer than [`LINE_MAX`]. Those of the kernel are
-/// 500 bytes.
+/// The longest accepted line of text, and of a recording. An accepted line of text fits `JSON_MAX` as JSON, even if
+/// each byte becomes an escape of six. A line of a recording is at most [`LINE_MAX`]. The kernel's lines have about 500
+/// bytes.
 const TEXT_MAX: usize = JSON_MAX / 8;
 const JSON_MAX: usize = LINE_MAX / 2;
 
@@ -97,7 +97,7 @@ fn item(text: &str) -> Understood<'_> {
         Some(Ok(None)) => return Understood::Other,
         _ => {}
     }
-    // Text whose task has a name that begins so.
+    // This may also be a line of text: the name of its task may begin with `{`.
     if text.len() > TEXT_MAX {
         return Understood::Bad;
     }

@@ -1,10 +1,10 @@
-//! The recording of `vmlab record`: a line of JSON for each thing, described in `docs/formats.md`.
+//! The recording of `vmlab record`: one line of JSON for each item, described in `docs/formats.md`.
 //!
 //! # Theory
-//! Events stand flat, under the kernel's names of the event and its fields, so that what reads one form reads the
-//! other. Everything else is an object under a name of its own: who recorded, areas and counters at both ends, what was
-//! lost. Addresses are strings in hexadecimal, since many readers of JSON keep 53 bits of a number; either form is read
-//! for every number. Keys that are not known are passed over; a line of which none is known is counted as not ours.
+//! Events are flat objects under the kernel's names of the event and its fields, so that a reader of one form can read
+//! the other. Everything else is an object under a name of its own: the recorder, areas and counters at both ends,
+//! losses. Addresses are strings in hexadecimal, since many readers of JSON keep 53 bits of a number. Every number is
+//! read from either form. Unknown keys are ignored; a line with unknown keys only is counted as not ours.
 
 use super::entry::{Entry, Happening, MARK};
 use serde::de::{self, Deserializer, Visitor};
@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// The version of the form that is written. A reader takes every version: a later one may have keys that it does not
-/// know.
+/// The version of the form that is written. A reader accepts every version: a later one may have keys that the reader
+/// ignores.
 pub const VERSION: u64 = 1;
 
 /// One line of a recording.
@@ -25,15 +25,15 @@ pub enum Item<'a> {
     Area(AreaLine<'a>),
     /// A line of `percpu_stats`.
     Stats(StatsLine<'a>),
-    /// So many events were lost here.
+    /// A number of events were lost at this point.
     Lost(LostLine),
     /// An event.
     Event(Entry<'a>),
-    /// The counts. The last line of a recording that was ended in order.
+    /// The counts. The last line of a complete recording.
     Summary(Box<Summary>),
 }
 
-/// Which end of a recording.
+/// The end of a recording to which a line belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum When {
@@ -44,7 +44,7 @@ pub enum When {
 }
 
 impl When {
-    /// As it is written.
+    /// The name in a recording.
     pub fn name(self) -> &'static str {
         match self {
             Self::Begin => "begin",
@@ -62,13 +62,13 @@ pub struct Header {
     /// Release of the kernel.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kernel: String,
-    /// Its build.
+    /// Build of the kernel.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub build: String,
-    /// Its architecture.
+    /// Architecture of the kernel.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub machine: String,
-    /// CPUs that there can be.
+    /// CPUs that are possible.
     #[serde(skip_serializing_if = "Number::is_zero")]
     pub cpus: Number,
     /// CPUs in use.
@@ -89,7 +89,7 @@ pub struct Header {
     /// Seconds since 1970 at the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix_time: Option<Number>,
-    /// The command that was run meanwhile.
+    /// The command that ran during the recording.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
 }
@@ -102,7 +102,7 @@ pub struct Summary {
     pub events: Number,
     /// Events that the kernel counted as lost.
     pub lost: Number,
-    /// Lines of the kernel's that are no events of ours, and were left out.
+    /// Lines of the kernel that are not our events, and were omitted.
     pub left_out: Number,
     /// The reason why recording ended: `command`, `seconds`, `bytes`, `signal`.
     pub ended: String,
@@ -110,7 +110,7 @@ pub struct Summary {
     pub took_ns: Number,
 }
 
-/// A line of `/proc/vmallocinfo`: an area, or text where it is not understood.
+/// A line of `/proc/vmallocinfo`: an area, or the text if it was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AreaLine<'a> {
     /// At which end.
@@ -130,7 +130,7 @@ pub struct AreaLine<'a> {
 }
 
 impl<'a> AreaLine<'a> {
-    /// Takes a line of the table apart.
+    /// Parses a line of the table.
     pub fn from_text(when: When, line: &'a str) -> Self {
         let line = line.trim();
         Self::understood(when, line).unwrap_or(Self {
@@ -158,7 +158,7 @@ impl<'a> AreaLine<'a> {
     }
 }
 
-/// As in `/proc/vmallocinfo`.
+/// The format of `/proc/vmallocinfo`.
 impl fmt::Display for AreaLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let (Some(start), Some(end), Some(bytes)) = (self.start, self.end, self.bytes) {
@@ -183,7 +183,7 @@ pub struct StatsLine<'a> {
 pub struct LostLine {
     /// Number of events.
     pub events: Number,
-    /// Of which CPU.
+    /// The CPU that lost them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Number>,
 }
@@ -192,7 +192,7 @@ impl<'a> Item<'a> {
     /// Reads a line. `None` if no key of it is known.
     ///
     /// # Errors
-    /// If it is not an object, or has what it should not have where it should have something else.
+    /// If the line is not an object, a field is missing, or a value has the wrong type.
     pub fn from_json(line: &'a str) -> Result<Option<Self>, serde_json::Error> {
         let row: Row<'a> = serde_json::from_str(line)?;
         let absent = |what| de::Error::custom(format_args!("{what} without one of its fields"));
@@ -210,10 +210,10 @@ impl<'a> Item<'a> {
         }))
     }
 
-    /// The line, without its end.
+    /// Returns the line, without the line feed.
     ///
     /// # Errors
-    /// None that is known: everything of an item can be written as JSON.
+    /// None known: every item can be written as JSON.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         /// An object of one key.
         fn under<T: Serialize>(key: &str, value: &T) -> Result<String, serde_json::Error> {
@@ -239,7 +239,7 @@ pub struct Number(pub u64);
 pub struct Address(pub u64);
 
 impl Number {
-    /// Zero stands for what is not known.
+    /// Zero stands for an unknown number.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
     fn is_zero(&self) -> bool {
         self.0 == 0
@@ -248,7 +248,7 @@ impl Number {
 
 impl Serialize for Number {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Beyond 53 bits other readers would round it.
+        // Other readers would round a number beyond 53 bits.
         if self.0 >> 53 == 0 {
             serializer.serialize_u64(self.0)
         } else {
@@ -360,7 +360,7 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The event: `None` where a field is missing, `Some(None)` for one that is not ours.
+    /// The event: `None` if a field is missing, `Some(None)` if the event is not ours.
     fn entry(self, name: &str) -> Option<Option<Entry<'a>>> {
         let happening = match name {
             "alloc_vmap_area" => Happening::AllocArea {

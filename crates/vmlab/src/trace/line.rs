@@ -7,7 +7,7 @@ use super::jsonl::Item;
 pub enum Event {
     /// An attempt to allocate (`alloc_vmap_area`).
     Alloc {
-        /// Address given, or the end of the window where it failed.
+        /// The allocated address, or the end of the window if it failed.
         addr: u64,
         /// Bytes, guard page included.
         size: u64,
@@ -25,12 +25,12 @@ pub enum Event {
         /// Its first address.
         addr: u64,
     },
-    /// Every lazy area went back (`purge_vmap_area_lazy`).
+    /// The kernel freed every lazy area (`purge_vmap_area_lazy`).
     Purge {
         /// Number of areas.
         purged: u64,
     },
-    /// A percpu chunk was created; its areas were taken top-down (`percpu_create_chunk`).
+    /// A percpu chunk was created; its areas were allocated top-down (`percpu_create_chunk`).
     ChunkCreate {
         /// Its first address.
         base: u64,
@@ -51,7 +51,7 @@ pub enum Line {
     Percpu,
     /// A comment or an empty line.
     Comment,
-    /// The recorder says that it lost so many events.
+    /// The recorder reports that it lost this many events.
     Lost(u64),
     /// Something else: another event, or text.
     Other,
@@ -59,7 +59,7 @@ pub enum Line {
     Bad,
 }
 
-/// The events of ours, by name.
+/// The names of our events.
 const NAMES: [&str; 8] = [
     "alloc_vmap_area",
     "free_vmap_area_noflush",
@@ -71,10 +71,10 @@ const NAMES: [&str; 8] = [
     "percpu_alloc_percpu_fail",
 ];
 
-/// Parses one line, whichever tool printed it.
+/// Parses one line of any of the tools.
 pub fn parse(line: &str) -> Line {
     let line = line.trim();
-    // A line of a recording; the name of a task may begin so, too.
+    // A line of a recording; the name of a task may also begin with `{`.
     if line.starts_with('{')
         && let Ok(item) = Item::from_json(line)
     {
@@ -104,17 +104,17 @@ pub fn parse(line: &str) -> Line {
     event.map_or(Line::Bad, Line::Event)
 }
 
-/// The CPU that the recorder names, `[003]` before the event; 0 where it names none.
+/// Returns the CPU that the line names, `[003]` before the event; 0 if it names none.
 pub fn cpu(line: &str) -> u16 {
     let Some((name, _)) = split(line.trim()) else { return 0 };
-    // The name of a task may hold brackets, too: the last before the event count.
+    // The name of a task may also contain brackets: the last pair before the event is the CPU.
     let head = line.split_once(&format!("{name}:")).map_or("", |(head, _)| head);
     let number = |word: &str| word.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     head.split_whitespace().rev().find_map(number).unwrap_or(0)
 }
 
-/// The name of an event of ours, and what follows its colon. The name stands after a blank, or after `vmalloc:` or
-/// `percpu:` where perf printed it, or begins the line.
+/// Returns the name of one of our events, and the text after its colon. The name follows a blank, or `vmalloc:` or
+/// `percpu:` in perf's output, or begins the line.
 pub(super) fn split(line: &str) -> Option<(&'static str, &str)> {
     let mut from = 0;
     while let Some(colon) = line[from..].find(':').map(|at| from + at) {
@@ -128,7 +128,7 @@ pub(super) fn split(line: &str) -> Option<(&'static str, &str)> {
     None
 }
 
-/// `# entries-in-buffer/entries-written: 10/14`: a ring buffer that was full lost the difference.
+/// `# entries-in-buffer/entries-written: 10/14`: a full ring buffer lost the difference.
 fn overwritten(line: &str) -> Option<u64> {
     let counts = line.strip_prefix('#')?.trim_start().strip_prefix("entries-in-buffer/entries-written:")?;
     let (in_buffer, written) = counts.split_whitespace().next()?.split_once('/')?;
@@ -147,7 +147,7 @@ fn lost(line: &str) -> Option<u64> {
     }
 }
 
-/// Returns how many events the recorder reports as lost, and of which CPU.
+/// Returns the number of events that the recorder reports as lost, and the CPU.
 pub(crate) fn lost_at(line: &str) -> Option<(u64, Option<u16>)> {
     let line = line.trim();
     let cpu = line.strip_prefix("CPU:").and_then(|rest| rest.split_once('[')?.0.trim().parse().ok());
@@ -176,7 +176,7 @@ fn alloc(fields: &str) -> Option<Event> {
     Some(event)
 }
 
-/// The value of `key=value`.
+/// Returns the value of `key=value`.
 pub(super) fn field<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
     fields.split([' ', '\t', ',']).find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
@@ -189,7 +189,7 @@ pub(super) fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// A pointer is printed in hexadecimal, with or without `0x`.
+/// Parses a pointer: hexadecimal, with or without `0x`.
 fn pointer(fields: &str) -> Option<u64> {
     let text = field(fields, "base_addr")?;
     u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()

@@ -5,9 +5,9 @@
 //! ([`jsonl`]).
 //!
 //! # Memory
-//! Input may be hostile, and a megabyte of gzip may expand to a gigabyte of text. Reading streams, and a line longer
-//! than [`LINE_MAX`] is cut. Some 70 bytes an event and a few lines of text of a trace are kept, and reading ends at
-//! [`EVENTS_MAX`] events. Lines that are no events of ours cost time only.
+//! Input may be hostile, and a megabyte of gzip may expand to a gigabyte of text. The reader streams, and cuts a line
+//! longer than [`LINE_MAX`]. It stores some 70 bytes for each event and a few lines of text, and stops at
+//! [`EVENTS_MAX`] events. Lines without one of our events cost time only.
 
 mod entry;
 mod head;
@@ -32,17 +32,17 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Longest line that is looked at, in bytes.
+/// Longest line that is parsed, in bytes.
 pub const LINE_MAX: usize = 16 * 1024;
-/// The most events of one trace: ten times what a ring buffer of 64 MiB holds. A replay takes some 220 bytes for each
-/// (measured: 2.1 GiB for 9.9 million allocations), and no input much more than that.
+/// The most events of one trace: ten times the content of a ring buffer of 64 MiB. A replay uses some 220 bytes for
+/// each event (measured: 2.1 GiB for 9.9 million allocations), and no input uses much more.
 pub const EVENTS_MAX: usize = 10_000_000;
-/// The most bytes kept of a table in a recording: some 600,000 areas.
+/// The most bytes stored of a table in a recording: some 600,000 areas.
 pub const TABLE_BYTES_MAX: usize = 64 << 20;
-/// The most tasks that are told apart; a kernel's names are of 15 bytes.
+/// The most tasks that are distinguished; the kernel's names have at most 15 bytes.
 const TASKS_MAX: usize = 4096;
 const TASK_CHARS: usize = 64;
-/// Number of unreadable lines that are remembered by number.
+/// Number of unreadable lines whose line numbers are stored.
 const BAD_LINES_MAX: usize = 8;
 
 /// The content of a recording besides its events.
@@ -52,16 +52,16 @@ pub struct Recording {
     pub header: Header,
     /// The lines of `/proc/vmallocinfo` after recording began, as the kernel prints them.
     pub begin: String,
-    /// The same before it ended.
+    /// The same, before recording ended.
     pub end: String,
-    /// True if lines of these are missing here, since there are more than [`TABLE_BYTES_MAX`].
+    /// True if lines are missing in these tables, which had more than [`TABLE_BYTES_MAX`].
     pub tables_cut: bool,
-    /// The end of the recording; none if it was not ended in order.
+    /// The last line of the recording; none if the recording is incomplete.
     pub summary: Option<Summary>,
 }
 
 impl Recording {
-    /// Records what is no event.
+    /// Stores an item that is not an event.
     fn record(&mut self, item: Item<'_>) {
         match item {
             Item::Header(header) => self.header = *header,
@@ -81,13 +81,13 @@ impl Recording {
         }
     }
 
-    /// The table that tells the sizes of percpu chunks best: all that were there at the end, or else at the beginning.
+    /// The better table for the sizes of percpu chunks: the one of the end, or else that of the beginning.
     pub fn table(&self) -> &str {
         if self.end.is_empty() { &self.begin } else { &self.end }
     }
 }
 
-/// The text before an event.
+/// The fields before the name of an event.
 #[derive(Default)]
 struct Head<'a> {
     cpu: u16,
@@ -96,7 +96,7 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// Only what changes the address space is worth looking for it.
+    /// Only events that change the address space need the head.
     fn of_text(what: &Line, line: &'a str) -> Self {
         match what {
             Line::Event(_) => Self { cpu: cpu(line), ns: time_ns(line), task: Cow::Borrowed(task(line)) },
@@ -112,13 +112,13 @@ pub struct Trace {
     pub events: Vec<Event>,
     /// The CPU of each event, in the same order; 0 where the recorder named none.
     pub cpus: Vec<u16>,
-    /// The recorder's clock at each event, nanoseconds, in the same order; 0 where it told none.
+    /// The recorder's clock at each event, nanoseconds, in the same order; 0 if the line has none.
     pub times_ns: Vec<u64>,
-    /// The task that each event ran in, as a place in `tasks`, in the same order.
+    /// The task of each event, as an index into `tasks`, in the same order.
     pub task_of: Vec<u16>,
-    /// The tasks, without their numbers, each once; the first is none.
+    /// The names of the tasks, each once; the first is empty.
     pub tasks: Vec<String>,
-    /// The place of each task in `tasks`.
+    /// The index of each task in `tasks`.
     task_numbers: HashMap<String, u16>,
     /// The line, from 1, of each allocation among the events, in order.
     alloc_lines: Vec<u64>,
@@ -134,7 +134,7 @@ pub struct Trace {
     pub bad: u64,
     /// The first of them: number and text, cut short.
     pub bad_lines: Vec<(u64, String)>,
-    /// Events that the recorder says it lost: answers after the first of them mean little.
+    /// Events that the recorder reports as lost: comparisons after the first loss mean little.
     pub lost: u64,
     /// The description in a recording, and the tables in it.
     pub recording: Option<Box<Recording>>,
@@ -145,12 +145,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads a whole trace. Errors in the middle of the input end it early and are kept in `cut_short`.
+    /// Reads a whole trace. Errors in the middle of the input end it early and are stored in `cut_short`.
     pub fn read(input: impl Read) -> Self {
         Self::read_at_most(input, EVENTS_MAX)
     }
 
-    /// As [`Self::read`]; the events after the first `most` are not read, and `too_many` tells that there are some.
+    /// As [`Self::read`], but reads only the first `most` events. If there are more, it sets `too_many`.
     pub fn read_at_most(input: impl Read, most: usize) -> Self {
         let mut trace = Self::default();
         let mut input = BufReader::with_capacity(1 << 16, input);
@@ -203,7 +203,7 @@ impl Trace {
         }
     }
 
-    /// Returns the meaning of a line, and the head of its event. Other lines of a recording are stored.
+    /// Parses a line, and returns the head of its event. Other lines of a recording are stored.
     fn parse<'a>(&mut self, text: &'a str) -> (Line, Head<'a>) {
         if !text.starts_with('{') {
             let line = parse(text);
@@ -221,7 +221,7 @@ impl Trace {
             }
             Ok(Some(Item::Lost(lost))) => Line::Lost(lost.events.0),
             Ok(Some(item)) => {
-                // The summary knows of losses that left no line, and of those that did.
+                // The summary counts all losses, including those without a line.
                 if let Item::Summary(summary) = &item {
                     self.lost = self.lost.max(summary.lost.0);
                 }
@@ -229,7 +229,7 @@ impl Trace {
                 Line::Comment
             }
             Ok(None) => Line::Other,
-            // The name of a task may begin so, too; but not in a recording.
+            // In text, the name of a task may also begin with `{`.
             Err(_) => match parse(text) {
                 Line::Other if self.recording.is_some() => Line::Bad,
                 line => return (line, Head::of_text(&line, text)),
@@ -238,14 +238,14 @@ impl Trace {
         (line, Head::default())
     }
 
-    /// The place of a task in `tasks`; that of none where there are [`TASKS_MAX`] others.
+    /// Returns the index of a task in `tasks`, or that of the empty name if there are [`TASKS_MAX`] others.
     fn task_number(&mut self, name: &str) -> u16 {
         if self.tasks.is_empty() {
             self.tasks.push(String::new());
         }
-        // As it is kept, so that a longer name is known again.
+        // Names are stored cut: cut the name before it is compared.
         let name = name.char_indices().nth(TASK_CHARS).map_or(name, |(end, _)| &name[..end]);
-        // The events of one task come together, and there are few.
+        // Consecutive events often have the same task, and there are few tasks.
         let last = self.task_of.last().copied().unwrap_or(0);
         if self.tasks[usize::from(last)] == name {
             return last;
@@ -262,13 +262,13 @@ impl Trace {
         number
     }
 
-    /// The task of an event, by its place among the events; empty where the recorder named none.
+    /// Returns the task of an event by its index; empty if the recorder named none.
     pub fn task_at(&self, event: usize) -> &str {
         let number = self.task_of.get(event).copied().unwrap_or(0);
         self.tasks.get(usize::from(number)).map_or("", String::as_str)
     }
 
-    /// The first events alone, as if the recorder had stopped after them; counts of lines are left out.
+    /// Returns a trace of the first events alone. Counts of lines are zero.
     pub fn first(&self, events: usize) -> Self {
         let events = events.min(self.events.len());
         let allocs =
@@ -285,8 +285,8 @@ impl Trace {
         }
     }
 
-    /// CPUs that there can be: as many as a recording's head states, or the last that an event names, and one, if that
-    /// is more. Costs a look at each event.
+    /// Returns the number of possible CPUs: the number in a recording's head, or one more than the highest CPU of an
+    /// event, if that is greater. O(events).
     pub fn cpu_count(&self) -> u32 {
         let last = self.cpus.iter().copied().max().unwrap_or(0);
         let recorded = self.recording.as_ref().map_or(0, |recording| recording.header.cpus.0);
@@ -304,7 +304,7 @@ impl Trace {
     }
 }
 
-/// Reads a line without its end into `line`, at most [`LINE_MAX`] bytes of it; false at the end of the input.
+/// Reads a line without its end into `line`, at most [`LINE_MAX`] bytes; returns false at the end of the input.
 pub(crate) fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let mut any = false;
@@ -329,11 +329,10 @@ pub(crate) fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Res
     }
 }
 
-/// The body of the fuzz target `trace_text`: whatever the bytes are, reading and replaying them ends and says
-/// something.
+/// The body of the fuzz target `trace_text`: for any bytes, reading and replaying them ends with a result.
 pub fn fuzz(data: &[u8]) {
     let Ok(input) = decompress(data) else { return };
-    // A bomb of a few bytes may stand for gigabytes: bound what a fuzz input may cost.
+    // A decompression bomb of a few bytes may expand to gigabytes: limit the input.
     let trace = Trace::read(input.take(1 << 20));
     let table = vmallocinfo::Table::read(data);
     crate::replay::fuzz(&trace, &table);
@@ -417,7 +416,7 @@ mod tests {
             let some = trace(most);
             assert_eq!((some.events.len(), some.allocs(), some.too_many), (most, most as u64, true));
         }
-        // What follows costs not even time: it is not read.
+        // The rest is not read at all.
         assert_eq!(trace(2).lines, 5);
     }
 

@@ -1,11 +1,11 @@
-//! Events inside percpu chunks: those that [`Trace`](super::Trace) only counts.
+//! Events inside percpu chunks, which [`Trace`](super::Trace) only counts.
 
 use super::jsonl::Item;
 use super::line::{field, split};
 use super::{EVENTS_MAX, read_line};
 use std::io::{BufReader, Read};
 
-/// The most bytes kept of the areas of chunks: more chunks than a machine has.
+/// The most bytes stored of the lines of chunks: more chunks than any machine has.
 const AREAS_BYTES_MAX: usize = 1 << 20;
 
 /// An event of percpu memory. Addresses are those of the first unit.
@@ -15,7 +15,7 @@ pub enum PercpuEvent {
     Alloc {
         /// Start of the bitmap of the chunk.
         base: u64,
-        /// Bytes from there.
+        /// Offset from there, in bytes.
         off: u64,
         /// The caller's result: the distance of the object from the beginning of the first chunk.
         ptr: u64,
@@ -23,16 +23,16 @@ pub enum PercpuEvent {
         size: u64,
         /// Bytes.
         align: u64,
-        /// From the reserved part.
+        /// True if it came from the reserved region.
         reserved: bool,
-        /// The caller could not wait.
+        /// True if the caller could not sleep.
         atomic: bool,
     },
     /// `percpu_free_percpu`.
     Free {
         /// Start of the bitmap of the chunk.
         base: u64,
-        /// Bytes from there.
+        /// Offset from there, in bytes.
         off: u64,
     },
     /// `percpu_create_chunk`.
@@ -49,16 +49,16 @@ pub struct PercpuTrace {
     pub events: Vec<PercpuEvent>,
     /// CPUs that the recorder names (`#P:4`), or 1.
     pub cpus: u32,
-    /// Lines of the tables in a recording that tell of percpu chunks.
+    /// Lines about percpu chunks from the tables of a recording.
     pub areas: String,
-    /// Lines of such events that cannot be understood.
+    /// Lines of such events that cannot be parsed.
     pub bad: u64,
     /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
 }
 
 impl PercpuTrace {
-    /// Reads a whole trace, as far as [`EVENTS_MAX`] events.
+    /// Reads a whole trace, up to [`EVENTS_MAX`] events.
     pub fn read(input: impl Read) -> Self {
         let mut trace = Self { cpus: 1, ..Self::default() };
         let mut input = BufReader::with_capacity(1 << 16, input);

@@ -1,4 +1,4 @@
-//! Destinations of recordings and conversions: a file or standard output, plain or gzip, by the name.
+//! Destinations of recordings and conversions: a file or standard output, plain or gzip, by the file name.
 
 use crate::cli::OutputFile;
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// Writes as it goes, in memory that does not grow. What was written and flushed can be read, however the process ends.
+/// Writes incrementally, in constant memory. Flushed output is readable even if the process is killed.
 pub struct Sink {
     path: PathBuf,
     out: Out,
@@ -23,10 +23,10 @@ enum Out {
 }
 
 impl Sink {
-    /// Opens `path`, or standard output for `-`. What the file held is replaced.
+    /// Opens `path`, or standard output for `-`. An existing file is replaced.
     ///
     /// # Errors
-    /// If it cannot be written, or its name asks for a compression that is only read.
+    /// If it cannot be written, or its name has the extension of a compression that is only read.
     pub fn create(path: &Path) -> Result<Self> {
         let end = path.extension().and_then(|end| end.to_str());
         if end.is_some_and(|end| end.eq_ignore_ascii_case("zst")) {
@@ -41,12 +41,12 @@ impl Sink {
         Ok(Self { path: path.to_path_buf(), out: Out::new(raw, gzip) })
     }
 
-    /// Writes to `out`, which is called `name` where writing fails.
+    /// Writes to `out`. Error messages call it `name`.
     pub fn to(out: impl Write + 'static, name: &str) -> Self {
         Self { path: PathBuf::from(name), out: Out::new(Box::new(out), false) }
     }
 
-    /// Bytes that the file has up to now.
+    /// Returns the bytes written so far.
     pub fn bytes(&self) -> u64 {
         match &self.out {
             Out::Plain(out) => out.get_ref().bytes,
@@ -65,7 +65,7 @@ impl Sink {
     /// Ends the file.
     ///
     /// # Errors
-    /// If what was left cannot be written.
+    /// If buffered output cannot be written.
     pub fn finish(self) -> Result<()> {
         let what = self.what();
         let finish = || match self.out {
@@ -147,7 +147,7 @@ mod tests {
             sink.line("one").unwrap();
             sink.flush().unwrap();
             sink.line("two").unwrap();
-            // As a process that is killed: nothing is ended.
+            // Simulates a process that is killed: the stream is not finished.
             std::mem::forget(sink);
             let mut text = Vec::new();
             let whole = open(&path).unwrap().read_to_end(&mut text);

@@ -16,30 +16,30 @@ pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     if path == Path::new("-") { decompress(io::stdin()) } else { decompress(File::open(path)?) }
 }
 
-/// Undoes gzip or zstd, as the first bytes say, or neither.
+/// Decompresses gzip or zstd, which it detects by the first bytes, or passes plain text through.
 ///
 /// # Errors
 /// If the first bytes cannot be read, or begin a frame that cannot be decoded.
 pub fn decompress<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut input = BufReader::with_capacity(BUFFER_BYTES, input);
-    // A short file may come in one piece or in several: four bytes decide.
+    // A read may return fewer than four bytes: read until all four are there.
     let mut magic = Vec::with_capacity(4);
     input.by_ref().take(4).read_to_end(&mut magic)?;
     let whole = Cursor::new(magic.clone()).chain(input);
     match magic[..] {
         [0x1f, 0x8b, ..] => Ok(Box::new(flate2::bufread::MultiGzDecoder::new(whole))),
-        // A frame, or one of those to skip, which may come first.
+        // A zstd frame, or a skippable frame, which may come first.
         [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Ok(Box::new(Frames::new(whole)?)),
         _ => Ok(Box::new(whole)),
     }
 }
 
-/// All frames of a zstd stream, one after the other (parallel compressors make several, and so does `cat`), checksums
-/// included. The crate's own streaming reader stops after the first frame.
+/// Reads all frames of a zstd stream in order, and verifies checksums. Parallel compressors write several frames, and
+/// so does `cat`. The crate's own streaming reader stops after the first frame.
 struct Frames<R> {
     input: R,
     decoder: FrameDecoder,
-    /// True if a frame is begun and not yet read to its end.
+    /// True if the current frame is not read to its end.
     open: bool,
 }
 

@@ -1,16 +1,17 @@
-//! `/proc/vmallocinfo`: one line an area. [`Table`] keeps the percpu chunks and who has which area; `crate::map::read`
-//! keeps all that is drawn of a map.
+//! `/proc/vmallocinfo`: one line for each area. [`Table`] stores the percpu chunks and the caller of each area;
+//! `crate::map::read` stores all that a map draws.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read};
 
-/// Most chunks that are kept: no machine has that many, and a hostile table ends there.
+/// The most chunks that are stored: more than any machine has, as a limit for hostile tables.
 const CHUNKS_MAX: usize = 1 << 16;
 
-/// Most areas that are kept, and most callers; those of a machine are some ten thousand, and some hundred.
+/// The most areas that are stored, and the most callers. A machine has some ten thousand areas and some hundred
+/// callers.
 const LISTED_MAX: usize = 1 << 20;
 const CALLERS_MAX: usize = 1 << 14;
-/// Characters of a caller's name that are kept.
+/// Characters of a caller's name that are stored.
 const CALLER_CHARS: usize = 80;
 
 /// A listed area.
@@ -20,13 +21,13 @@ pub struct Listed {
     pub start: u64,
     /// Bytes, guard page included.
     pub size: u64,
-    /// A place in [`Table::callers`].
+    /// An index into [`Table::callers`].
     pub caller: u32,
-    /// True if it was freed and waits for a purge.
+    /// True if it is freed and not yet purged.
     pub lazy: bool,
 }
 
-/// An area, as its line tells it.
+/// An area, as its line describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row<'a> {
     /// First address.
@@ -40,7 +41,7 @@ pub struct Row<'a> {
 /// The reason why a line describes no area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unreadable {
-    /// It has the form of one, but its addresses are zeros, hashes or placeholders: the kernel hid them.
+    /// It has the form of an area, but the kernel hid its addresses: they are zeros, hashes or placeholders.
     Hidden,
     /// Anything else.
     Malformed,
@@ -51,11 +52,11 @@ pub enum Unreadable {
 pub struct Table {
     /// Bytes of each chunk, by its first address.
     chunks: BTreeMap<u64, u64>,
-    /// Bytes of the first of them.
+    /// Bytes of the first chunk in the table.
     first: Option<u64>,
     /// Every area, in the order of the lines.
     listed: Vec<Listed>,
-    /// The callers, each once, and the place of each.
+    /// The callers, each once, and the index of each.
     callers: Vec<String>,
     caller_numbers: HashMap<String, u32>,
     /// Lines that were understood.
@@ -80,7 +81,7 @@ impl Table {
                 Err(_) => table.bad += 1,
             }
         }
-        // A read error leaves what was read; an unreadable tail is as bad as a bad line.
+        // After a read error, the lines before it are kept; the unreadable tail counts as one bad line.
         table.bad += u64::from(input.fill_buf().is_err());
         table
     }
@@ -102,7 +103,7 @@ impl Table {
         }
     }
 
-    /// The place of a caller; where there are too many, the last one stands for the rest.
+    /// Returns the index of a caller. If there are too many, the last one stands for the rest.
     fn caller_number(&mut self, name: &str) -> u32 {
         let name: String = name.chars().take(CALLER_CHARS).collect();
         if let Some(&known) = self.caller_numbers.get(&name) {
@@ -119,7 +120,7 @@ impl Table {
         number
     }
 
-    /// The areas, in the order of the lines; the first million of them.
+    /// Returns the areas in the order of the lines, at most a million.
     pub fn listed(&self) -> impl Iterator<Item = &Listed> + '_ {
         self.listed.iter()
     }
@@ -129,7 +130,7 @@ impl Table {
         &self.callers
     }
 
-    /// Bytes of the percpu chunk at `base`, or of any, since all chunks of a machine are of one size.
+    /// Returns the bytes of the percpu chunk at `base`, or of any other, since all chunks of a machine have one size.
     pub fn chunk_bytes(&self, base: u64) -> Option<u64> {
         self.chunks.get(&base).copied().or(self.first)
     }
@@ -138,7 +139,7 @@ impl Table {
 /// Reads a line without blanks around it.
 ///
 /// # Errors
-/// If it tells no area.
+/// If it describes no area.
 pub fn parse(line: &str) -> Result<Row<'_>, Unreadable> {
     let split = || {
         let (range, rest) = line.split_once(char::is_whitespace)?;
@@ -151,7 +152,7 @@ pub fn parse(line: &str) -> Result<Row<'_>, Unreadable> {
     let (start, end, size, words) = split().ok_or(Unreadable::Malformed)?;
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
     match (hex(start), hex(end)) {
-        // The three numbers say the same thing twice.
+        // The size must be the difference of the addresses.
         (Some(start), Some(end)) if end.checked_sub(start) == Some(size) => Ok(Row { start, end, words }),
         // Zeros, or hashes, which have 32 bits and no order.
         (Some(start), Some(end)) if start.max(end) <= u64::from(u32::MAX) => Err(Unreadable::Hidden),
