@@ -22,11 +22,11 @@ pub enum IndexKind {
 /// All of them, in the order of the tables.
 pub const ALL: [IndexKind; 4] = [IndexKind::RbLinux, IndexKind::RbExact, IndexKind::Btree, IndexKind::List];
 
-/// Something to do with an index, whichever it is.
+/// An operation that is generic over the type of the index.
 pub trait Visitor {
     /// The result.
     type Out;
-    /// Does it; `make` creates a fresh index.
+    /// Runs the operation; `make` creates a fresh index.
     fn visit<I: FreeIndex>(self, make: impl Fn() -> Result<I, AllocError>) -> Self::Out;
 }
 
@@ -43,7 +43,7 @@ impl IndexKind {
 
     /// Calls `visitor` with a function that makes this index for a space.
     pub fn visit<V: Visitor>(self, extent: VaRange, window: VaRange, visitor: V) -> V::Out {
-        // One heap for all rounds: its slabs are reused, so that rounds do not pay for memory.
+        // One heap for all rounds: it reuses its slabs, so that rounds do not measure the allocation of memory.
         let heap = HeapPlatform::default();
         match self {
             Self::RbLinux => visitor.visit(|| RbIndex::<Linux, _>::new(extent, window, heap.clone())),

@@ -1,4 +1,4 @@
-//! One trace on one space: what comes out, as a row.
+//! Replays one trace on one space, and returns the result as a row.
 
 use crate::machine::{LabMachine, PlainLock, Work};
 use crate::replay::space::{Reasons, SpaceReplay};
@@ -49,19 +49,19 @@ pub struct SpaceRow {
     pub events: u64,
     /// Allocations, failed attempts included: the sum of the next five.
     pub allocs: u64,
-    /// The kernel's address.
+    /// The address was the kernel's.
     pub equal: u64,
-    /// A lower one.
+    /// The address was lower.
     pub lower: u64,
-    /// A higher one.
+    /// The address was higher.
     pub higher: u64,
-    /// Neither found anything.
+    /// Both failed.
     pub failed_both: u64,
-    /// One found nothing.
+    /// Exactly one failed.
     pub failed_differs: u64,
     /// Facts that events do not report and that were inferred.
     pub inferred: u64,
-    /// The reason why answers differ; together as many as do.
+    /// The reasons why answers differ; their sum is the number of differences.
     pub why: Reasons,
     /// Passes of the purge.
     pub purges: u64,
@@ -77,19 +77,19 @@ pub struct SpaceRow {
 pub struct SpaceOutcome {
     /// The row.
     pub row: SpaceRow,
-    /// The comparison of results, in full.
+    /// The full comparison of the addresses.
     pub tally: Tally,
 }
 
-/// Nodes that a machine would have whose CPUs are those of the trace.
+/// The number of nodes of a machine with the CPUs of the trace.
 pub fn nodes_of(trace: &Trace) -> u32 {
     trace.cpu_count().min(NODES_LIMIT)
 }
 
-/// Replays `trace` on a space of so many nodes, and compares.
+/// Replays `trace` on a space of `nodes` nodes, and compares.
 ///
 /// # Errors
-/// If the space cannot be made or a check of its invariants fails.
+/// If the space cannot be created, or a check of its invariants fails.
 pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32) -> Result<SpaceOutcome> {
     match policy {
         Policy::Linux => run_on::<Linux69>(name, trace, table, policy, nodes),
@@ -99,11 +99,11 @@ pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32)
     .with_context(|| format!("{name} on {nodes} nodes, policy {}", policy.name()))
 }
 
-/// Replays `trace` on a space with Linux's policy and a node for each CPU, and shows after each event, by its place,
-/// what lies in pools: start to size.
+/// Replays `trace` on a space with Linux's policy and a node for each CPU. After each event, calls `watch` with its
+/// index and the content of the pools, start to size.
 ///
 /// # Errors
-/// If the space cannot be made.
+/// If the space cannot be created.
 pub fn watch(trace: &Trace, table: &Table, watch: impl FnMut(usize, &BTreeMap<u64, u64>)) -> Result<()> {
     let window = default_window(trace);
     let machine = LabMachine::<PlainLock>::new(nodes_of(trace), u32::MAX, Work::Elsewhere);
@@ -120,7 +120,7 @@ fn run_on<C: Config>(
     nodes: u32,
 ) -> Result<SpaceOutcome> {
     let window = default_window(trace);
-    // So many CPUs online put the threshold out of reach: the trace says when to purge.
+    // With this many CPUs online the threshold is never reached: the trace decides when to purge.
     let machine = LabMachine::<PlainLock>::new(nodes, u32::MAX, Work::Elsewhere);
     let space = VmapSpace::<_, C>::new(kernel_extent(), window, machine)?;
     let mut replay = SpaceReplay::new(space, window, table);

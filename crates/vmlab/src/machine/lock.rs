@@ -1,19 +1,18 @@
-//! A lock that says how often it was waited for, for how long, and where, by class: what a kernel's `lock_stat` tells.
+//! A lock that counts contentions, their wait times and their code locations, by class, as a kernel's `lock_stat` does.
 //!
 //! # Theory
-//! A space tells its machine the class of a lock just before it takes it
-//! ([`Machine::locking`](va_base::Machine::locking)). The machine notes it for the thread, with the place in the code,
-//! and the lock that is taken next reads the note. Each thread counts for itself, so that counting shares nothing;
-//! [`take`] hands out what it counted.
+//! A space reports the class of a lock just before it acquires it ([`Machine::locking`](va_base::Machine::locking)).
+//! The machine stores the class and the code location for the thread, and the next lock that is acquired reads both.
+//! Each thread counts for itself, so that counting shares nothing; [`take`] returns its counts.
 //!
-//! The columns are the kernel's: a *contention* is a taking that found the lock held; it *bounces* if the last holder
-//! was on another CPU, and so does an acquisition. Of a contention two places count: where the lock was wanted, and
-//! where it was held. A failed attempt to take without waiting counts nowhere, as there.
+//! The columns are the kernel's. A *contention* is an acquisition that found the lock held. It *bounces* if the last
+//! holder was on another CPU, and so does an acquisition. A contention counts at two code locations: the one that
+//! waited, and the one that held the lock. A failed `try_lock` is not counted, as in the kernel.
 //!
-//! A kernel's spin lock burns its CPU while it waits, which is what a profile sees. [`WatchedSpin`] does so too, and
-//! its wait is told in time of the CPU as well; [`WatchedLock`] parks, as locks of a process do.
+//! A kernel's spin lock uses its CPU while it waits, which a profile shows. [`WatchedSpin`] does so too, and its wait
+//! is also reported in CPU time; [`WatchedLock`] parks, as locks of a process do.
 //!
-//! Clocks are read at each taking, so times of a space under these locks are not to be compared with others.
+//! Each acquisition reads clocks, so do not compare times of a space under these locks with others.
 
 use super::lock_stat::{ContendedAt, LockStats, NOTHING, Places};
 use super::spin::SpinLock;
@@ -26,9 +25,9 @@ use va_base::LockClass;
 use va_base::sync::RawMutex;
 use va_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A lock that may be told what it is.
+/// A lock that accepts its class.
 pub trait Watch: RawMutex + Send + Sync + 'static {
-    /// Says of which class the lock is that this thread takes next, and where.
+    /// Reports the class of the lock that this thread acquires next, and the code location.
     fn announce(class: LockClass, at: &'static Location<'static>);
 }
 
@@ -37,9 +36,9 @@ impl Watch for parking_lot::RawMutex {
     fn announce(_: LockClass, _: &'static Location<'static>) {}
 }
 
-/// Marks a lock whose class nobody told.
+/// Marks a lock without a reported class.
 const UNTOLD: usize = LockClass::COUNT;
-/// A lock that nobody took yet was last held on no CPU.
+/// The last CPU of a lock that was never acquired.
 const NO_CPU: u32 = u32::MAX;
 
 thread_local! {
@@ -53,18 +52,19 @@ pub fn take() -> LockStats {
     SEEN.with_borrow_mut(|(seen, _)| std::mem::replace(seen, NOTHING))
 }
 
-/// Returns the places where this thread waited since the last call, and where the locks were held that it waited for.
+/// Returns the code locations where this thread waited since the last call, and those that held the locks it waited
+/// for.
 pub fn take_contended() -> Vec<ContendedAt> {
     SEEN.with_borrow_mut(|(_, places)| places.take())
 }
 
-/// Nanoseconds that this thread has had a CPU.
+/// Returns the CPU time of this thread in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Makes this thread count as if it ran on a CPU, wherever it runs.
+/// Makes this thread count as if it ran on `cpu`.
 #[cfg(test)]
 fn stand_for(cpu: u32) {
     STANDS_FOR.set(Some(cpu));
@@ -79,15 +79,15 @@ fn now_ns() -> u64 {
     BEGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// A lock of make `I` that counts.
+/// A counting wrapper of a lock of type `I`.
 pub struct Watched<I> {
     inner: I,
     // Written by the holder alone.
     /// The CPU that holds it, or held it last.
     cpu: AtomicU32,
-    /// Number of the place where it was taken; 0 if nobody told.
+    /// Number of the code location that acquired it; 0 if none was reported.
     place: AtomicU32,
-    /// When it was taken, in nanoseconds of this process.
+    /// The time of the acquisition, in nanoseconds of this process.
     since_ns: AtomicU64,
     class: AtomicU32,
 }
@@ -97,12 +97,12 @@ pub type WatchedLock = Watched<parking_lot::RawMutex>;
 /// A lock that spins, and counts.
 pub type WatchedSpin = Watched<SpinLock>;
 
-/// The note of a thread that found a lock held.
+/// State of a thread that found a lock held.
 struct Wait {
     bounced: bool,
     begun_ns: u64,
     begun_cpu_ns: u64,
-    /// Number of the place that held the lock.
+    /// Number of the code location that held the lock.
     held_at: u32,
 }
 
@@ -128,7 +128,7 @@ impl<I> Watched<I> {
     }
 }
 
-// SAFETY: exclusion is the inner lock's, which is asked for each taking and each release, and nothing else decides.
+// SAFETY: the inner lock provides exclusion. Each acquisition and each release is the inner lock's, without exception.
 unsafe impl<I: RawMutex> RawMutex for Watched<I> {
     const INIT: Self = Self {
         inner: I::INIT,
@@ -190,7 +190,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use va_base::sync::Mutex;
 
-    /// A parking lock that tells when somebody begins to wait.
+    /// A parking lock that reports when a thread begins to wait.
     struct Gate(parking_lot::RawMutex, AtomicBool);
 
     // SAFETY: exclusion is the inner lock's.
@@ -213,7 +213,7 @@ mod tests {
     type Gated = Watched<Gate>;
 
     impl Gated {
-        /// Takes the lock, and says where.
+        /// Acquires the lock, and returns the code location.
         #[track_caller]
         fn take_as_pool(&self) -> &'static Location<'static> {
             Self::announce(LockClass::Pool, Location::caller());
@@ -222,7 +222,7 @@ mod tests {
         }
 
         fn drop_it(&self) {
-            // SAFETY: whoever calls this has taken it.
+            // SAFETY: the caller has acquired it.
             unsafe { self.unlock() };
         }
     }
@@ -234,8 +234,8 @@ mod tests {
 
     const WAIT_NS: u64 = 2_000_000;
 
-    /// This thread, on CPU 2, holds a lock until another, on `waiter`, has waited for it for [`WAIT_NS`]. What both
-    /// saw, where the other waited, and the two places.
+    /// Holds a lock on CPU 2 until a second thread, on CPU `waiter`, has waited for it for [`WAIT_NS`]. Returns both
+    /// threads' statistics, the waiter's locations, and the two code locations.
     fn one_waits(waiter: u32) -> (LockStat, LockStat, Vec<ContendedAt>, [&'static Location<'static>; 2]) {
         let lock = Gated::INIT;
         stand_for(2);
@@ -287,7 +287,7 @@ mod tests {
         let class = LockClass::Pool as usize;
         let one = |place, waited, held| ContendedAt { class, place, waited, held };
         assert_eq!(places, [one(held, 0, 1), one(wanted, 1, 0)]);
-        // Who held it waited nowhere.
+        // The holder did not wait anywhere.
         assert_eq!(take_contended(), []);
     }
 

@@ -1,8 +1,9 @@
-//! Statistics of locks: the figures of a class, and the places of its contentions.
+//! Statistics of locks: the figures of a class, and the code locations of its contentions.
 //!
 //! # Invariants
-//! - **LS1 two-places** a contention counts once at the place that wanted the lock and once at the place that held it.
-//!   A place without a name is counted as the others are, and not shown.
+//! - **LS1 two-places** a contention counts once at the location that waited and once at the location that held the
+//!   lock.
+//!   A location without a name is counted as the others are, and not shown.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -14,19 +15,19 @@ use va_base::LockClass;
 pub struct LockStat {
     /// Contentions whose last holder was on another CPU.
     pub con_bounces: u64,
-    /// Takings that had to wait.
+    /// Acquisitions that had to wait.
     pub contentions: u64,
-    /// Nanoseconds waited: all, least and most at a time.
+    /// Nanoseconds waited in total.
     pub wait_total_ns: u64,
     /// The shortest wait; 0 if there was none.
     pub wait_min_ns: u64,
     /// The longest wait.
     pub wait_max_ns: u64,
-    /// Nanoseconds of its CPU that whoever waited used up.
+    /// CPU time of the waiting threads, in nanoseconds.
     pub wait_cpu_ns: u64,
-    /// Takings whose last holder was on another CPU.
+    /// Acquisitions whose last holder was on another CPU.
     pub acq_bounces: u64,
-    /// Takings.
+    /// Acquisitions.
     pub acquisitions: u64,
     /// Nanoseconds held.
     pub hold_total_ns: u64,
@@ -62,7 +63,7 @@ impl LockStat {
         self.add(&one);
     }
 
-    /// Adds what another thread saw.
+    /// Adds the statistics of another thread.
     pub fn add(&mut self, other: &Self) {
         self.wait_min_ns = match (self.contentions, other.contentions) {
             (0, _) => other.wait_min_ns,
@@ -81,26 +82,26 @@ impl LockStat {
     }
 }
 
-/// Of each class, in the order of [`LockClass`].
+/// The statistics of each class, in the order of [`LockClass`].
 pub type LockStats = [LockStat; LockClass::COUNT];
 
-/// Nothing seen.
+/// Statistics of no acquisitions.
 pub const NOTHING: LockStats = [LockStat::NONE; LockClass::COUNT];
 
-/// The number of contentions in which a place in the code took part.
+/// The number of contentions in which one code location took part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ContendedAt {
-    /// Of which class, in the order of [`LockClass`].
+    /// The class, in the order of [`LockClass`].
     pub class: usize,
     /// The code that takes the lock.
     pub place: &'static Location<'static>,
-    /// Times that it had to wait here.
+    /// Contentions in which this location waited.
     pub waited: u64,
-    /// Times that others waited for what was taken here.
+    /// Contentions in which this location held the lock.
     pub held: u64,
 }
 
-/// Adds up what threads saw: a row for each class and place, in the order of the code.
+/// Adds up the counts of threads: one row for each class and location, in the order of the code.
 pub fn merge(all: impl IntoIterator<Item = ContendedAt>) -> Vec<ContendedAt> {
     let mut sums: BTreeMap<(usize, &Location<'_>), ContendedAt> = BTreeMap::new();
     for one in all {
@@ -112,12 +113,12 @@ pub fn merge(all: impl IntoIterator<Item = ContendedAt>) -> Vec<ContendedAt> {
     sums.into_values().collect()
 }
 
-/// Numbers of places, from 1, by which threads tell each other where a lock is held. A process has a few dozen.
+/// Numbers of code locations, from 1, which threads store in a lock. A process has a few dozen.
 static PLACES: Mutex<Vec<&'static Location<'static>>> = Mutex::new(Vec::new());
 
 fn number_of(place: &'static Location<'static>) -> u32 {
     let mut all = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-    // The compiler may write one place down several times.
+    // The compiler may emit one location several times.
     let at = all.iter().position(|known| *known == place).unwrap_or_else(|| {
         all.push(place);
         all.len() - 1
@@ -130,10 +131,10 @@ fn place_of(number: u32) -> Option<&'static Location<'static>> {
     all.get((number as usize).checked_sub(1)?).copied()
 }
 
-/// The places that one thread came by.
+/// The code locations that one thread has used.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// Known numbers of places, so that a thread asks once for each place.
+    /// Cached numbers of locations, so that a thread looks up each location once.
     known: Vec<(&'static Location<'static>, u32)>,
     /// Class and place to times waited and times held.
     counts: BTreeMap<(usize, u32), (u64, u64)>,
@@ -142,7 +143,7 @@ pub(super) struct Places {
 impl Places {
     pub(super) const NONE: Self = Self { known: Vec::new(), counts: BTreeMap::new() };
 
-    /// The number of a place.
+    /// Returns the number of a location.
     pub(super) fn number(&mut self, place: &'static Location<'static>) -> u32 {
         if let Some(&(_, number)) = self.known.iter().find(|(known, _)| std::ptr::eq(*known, place)) {
             return number;
@@ -152,7 +153,7 @@ impl Places {
         number
     }
 
-    /// Counts a contention by the numbers of its places, 0 where nobody told.
+    /// Counts a contention by the numbers of its locations, 0 for an unknown one.
     pub(super) fn contended(&mut self, class: usize, wanted_at: u32, held_at: u32) {
         self.counts.entry((class, wanted_at)).or_default().0 += 1;
         self.counts.entry((class, held_at)).or_default().1 += 1;
@@ -214,7 +215,7 @@ mod tests {
         second.contended(1, y, 0);
         let sums = merge(first.take().into_iter().chain(second.take()));
         let row = |class, place, waited, held| ContendedAt { class, place, waited, held };
-        // Of four contentions, one had nobody who told where the lock was held.
+        // In one of four contentions, the holder's location was unknown.
         assert_eq!(sums, [row(1, a, 2, 1), row(1, b, 1, 1), row(2, a, 0, 1), row(2, b, 1, 0)]);
         assert_eq!(first.take(), []);
     }

@@ -1,12 +1,12 @@
-//! Memory allocated without a lifetime, and taken back.
+//! Memory with a static lifetime that is freed explicitly.
 //!
-//! A benchmark makes hundreds of spaces, some with a hundred nodes: what each of them was allocated must come back when
-//! it is dropped.
+//! A benchmark creates hundreds of spaces, some with a hundred nodes: the memory of each must be freed when it is
+//! dropped.
 
 use std::ptr::with_exposed_provenance_mut;
 use va_base::{Record, Table};
 
-/// A slab of unused records.
+/// Allocates a slab of unused records.
 pub(super) fn alloc_meta<T: Record>(min: usize) -> &'static mut [T] {
     Box::leak(vec![T::EMPTY; min].into_boxed_slice())
 }
@@ -14,27 +14,27 @@ pub(super) fn alloc_meta<T: Record>(min: usize) -> &'static mut [T] {
 /// Frees a slab.
 ///
 /// # Safety
-/// [`alloc_meta`] made it, and nobody keeps a reference into it.
+/// [`alloc_meta`] allocated it, and no other reference into it exists.
 pub(super) unsafe fn free_meta<T: Record>(slab: &'static mut [T]) {
-    // SAFETY: it was a box, whole, and this is the only reference to it, both by this function's contract.
+    // SAFETY: it was a whole box, and this is the only reference to it, both by this function's contract.
     drop(unsafe { Box::from_raw(slab) });
 }
 
-/// An empty table.
+/// Allocates an empty table.
 pub(super) fn alloc_table<T: Table>() -> &'static T {
     let table = Box::into_raw(Box::new(T::empty()));
     let _address = table.expose_provenance();
-    // SAFETY: it was a box a moment ago, and stays where it is until it is taken back, when nobody refers to it any
-    // more.
+    // SAFETY: it was just created as a box. It stays at its address until it is freed, when no other reference exists.
     unsafe { &*table }
 }
 
 /// Frees a table.
 ///
 /// # Safety
-/// [`alloc_table`] made it, and nobody uses it any more.
+/// [`alloc_table`] allocated it, and no other reference to it is used any more.
 pub(super) unsafe fn free_table<T: Table>(table: &'static T) {
     let table = with_exposed_provenance_mut::<T>((&raw const *table).addr());
-    // SAFETY: it was a box whose provenance was exposed, and nobody uses it, both by this function's contract.
+    // SAFETY: it was a box whose provenance was exposed, and no other reference is used, both by this function's
+    // contract.
     drop(unsafe { Box::from_raw(table) });
 }

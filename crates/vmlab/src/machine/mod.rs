@@ -1,11 +1,11 @@
-//! This process as the machine of a space: records from the heap, flushes that are counted and do nothing else.
+//! This process as the machine of a space: records from the heap, flushes that are only counted.
 //!
 //! # Theory
-//! Nothing is mapped, so a flush is a number, here as in the C libraries that spaces are measured beside. What a drain
-//! costs is not: who pays it is said by [`Work`]. The make of the locks is a parameter: the usual one, or
-//! [`WatchedLock`], which counts.
+//! Nothing is mapped, so a flush only increments a number, as in the C libraries that are measured beside spaces. A
+//! drain has a real cost; [`Work`] selects the thread that drains. The type of the locks is a parameter: the usual one,
+//! or [`WatchedLock`], which counts.
 //!
-//! A machine allocates tables up to a limit, which a hostile trace meets before the process runs out of memory.
+//! A machine allocates tables up to a limit, which a hostile trace reaches before the process runs out of memory.
 
 mod lock;
 mod lock_stat;
@@ -32,16 +32,16 @@ pub type PlainLock = parking_lot::RawMutex;
 /// Bytes of tables that one machine allocates at most. A space of a kernel's trace takes a few MiB.
 const TABLES_BYTES_MAX: u64 = 1 << 30;
 
-/// The thread that drains when too much is lazy.
+/// The thread that drains when too many pages are lazy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// The call that freed too much.
+    /// The thread whose free exceeded the threshold.
     Here,
     /// A thread that calls [`LabMachine::take_due`], if there is one.
     Elsewhere,
 }
 
-/// The machine. Clones are the same one.
+/// The machine. Clones share one state.
 pub struct LabMachine<L>(Arc<Inner>, PhantomData<fn() -> L>);
 
 struct Inner {
@@ -71,14 +71,14 @@ impl<L> LabMachine<L> {
         Self(Arc::new(inner), PhantomData)
     }
 
-    /// Says which thread to wake when a drain is due. The first one is kept.
+    /// Sets the thread to wake when a drain is due. Only the first call has an effect.
     pub fn set_helper(&self, thread: Thread) {
         let _first = self.0.helper.set(thread);
     }
 
-    /// Tells whether a drain is due, and takes it upon the caller.
+    /// Returns true if a drain is due, which the caller must then do.
     pub fn take_due(&self) -> bool {
-        // Acquire pairs with the release of `drain`: what was freed before it was asked for is seen by the drain.
+        // Acquire pairs with the release of `drain`: the drain sees all areas freed before the request.
         self.0.due.swap(false, Ordering::Acquire)
     }
 }
@@ -102,8 +102,7 @@ impl<L> Platform for LabMachine<L> {
     }
 
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        // SAFETY: what comes back is what `alloc_meta` allocated, and this is the only reference to it, both by the
-        // contract.
+        // SAFETY: `alloc_meta` allocated the slab, and this is the only reference to it, both by the contract.
         unsafe { memory::free_meta(slab) };
     }
 
@@ -136,8 +135,7 @@ impl<L: Watch> Machine for LabMachine<L> {
 
     fn free_table<T: Table>(&self, table: &'static T) {
         self.0.tables_bytes.fetch_sub(size_of::<T>() as u64, Ordering::Relaxed);
-        // SAFETY: what comes back is what `alloc_table` allocated, and the space keeps no reference, both by the
-        // contract.
+        // SAFETY: `alloc_table` allocated the table, and the space has no other reference to it, both by the contract.
         unsafe { memory::free_table(table) };
     }
 
@@ -185,7 +183,7 @@ mod tests {
         let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
         let machine = LabMachine::<WatchedLock>::new(2, 2, Work::Here);
         let space = VmapSpace::<_, Standard>::new(window, window, machine.clone()).unwrap();
-        // The first area brings what it lies in: a table, leaves.
+        // The first area allocates a table and leaves.
         let area = space.alloc(0, &Request::pages(3).unwrap()).unwrap();
         space.free(area).unwrap();
         space.purge(Purge::Full);

@@ -1,6 +1,6 @@
-//! A spin lock: one exchange to take it, one store to let it go, as a kernel's is when nobody waits.
+//! A spin lock: one exchange to acquire it, one store to release it, as an uncontended spin lock of a kernel.
 //!
-//! For figures beside a library whose locks are made so: a lock that parks pays a second exchange.
+//! For figures beside a library with such locks: a lock that parks costs a second exchange.
 
 use super::lock::Watch;
 use std::panic::Location;
@@ -9,15 +9,14 @@ use va_base::LockClass;
 use va_base::sync::atomic::{AtomicBool, Ordering};
 use va_base::sync::{GuardNoSend, RawMutex, spin_loop};
 
-/// Looks before others are let run.
+/// Attempts before the thread yields.
 const SPINS: u32 = 256;
 
 /// The lock.
 #[derive(Debug)]
 pub struct SpinLock(AtomicBool);
 
-// SAFETY: whoever takes the lock is the one whose exchange found it free, and it is free again only by the holder's
-// store.
+// SAFETY: a thread holds the lock only if its exchange found it free, and only the holder's store frees it.
 unsafe impl RawMutex for SpinLock {
     const INIT: Self = Self(AtomicBool::new(false));
     type GuardMarker = GuardNoSend;
