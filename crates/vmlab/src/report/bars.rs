@@ -1,4 +1,5 @@
-//! Bar charts as SVG: groups of bars, a colour for each series, several bars of a series side by side in a group.
+//! Bar charts as SVG: groups of bars, a colour for each series, and several bars side by side for each series of a
+//! group.
 
 use super::chart::{Axis, COLOURS, Scale, escape, short};
 use std::fmt::Write;
@@ -6,7 +7,7 @@ use std::fmt::Write;
 /// The bars over one name of the horizontal axis.
 pub(crate) struct Group {
     pub(crate) name: String,
-    /// Of each series its bars, from left to right.
+    /// The bars of each series, from left to right.
     pub(crate) series: Vec<Vec<f64>>,
 }
 
@@ -19,16 +20,16 @@ pub(crate) struct Bars<'a> {
     /// Names of the series.
     pub(crate) names: &'a [&'a str],
     pub(crate) groups: Vec<Group>,
-    /// True if y runs in equal factors; what is 0 has no bar then.
+    /// True for a logarithmic y axis; a value of 0 then has no bar.
     pub(crate) log: bool,
-    /// Which colour the first series has.
+    /// Index of the first series' colour.
     pub(crate) first_colour: usize,
     /// Width and height in pixels.
     pub(crate) size: (f64, f64),
 }
 
 impl Bars<'_> {
-    /// The chart as a file of its own.
+    /// Returns the chart as a standalone file.
     pub(crate) fn svg(&self) -> String {
         let (width, height) = self.size;
         let (left, right, top, bottom) = (66.0, 14.0, 50.0, 34.0);
@@ -99,11 +100,11 @@ impl Bars<'_> {
         COLOURS[(self.first_colour + series) % COLOURS.len()]
     }
 
-    /// Draws a group's bars, series after series, from an x on over a width.
+    /// Draws a group's bars, series after series, in `width` pixels from `from` on.
     fn group(&self, svg: &mut String, group: &Group, (from, width): (f64, f64), y: &Axis) {
         let count = group.series.iter().map(Vec::len).sum::<usize>();
         let each = width / count.max(1) as f64;
-        // A hair between bars, unless they are hairs themselves.
+        // One pixel between bars, unless they are as thin as that.
         let thick = if each > 3.0 { each - 1.0 } else { each };
         let mut x = from;
         for (number, bars) in group.series.iter().enumerate() {
@@ -123,7 +124,7 @@ impl Bars<'_> {
     }
 }
 
-/// A number of an axis; below one hundredth the powers of ten have no room otherwise.
+/// Formats a number of an axis. Below one hundredth, only powers of ten are short enough.
 fn label(tick: f64) -> String {
     if tick > 0.0 && tick < 0.01 { format!("{tick:e}") } else { short(tick) }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 pub enum Scale {
     /// Equal steps.
     Linear,
-    /// Equal factors; what is below the smallest positive value is drawn there.
+    /// Logarithmic; values below the smallest positive value are drawn at that value.
     Log,
 }
 
@@ -25,8 +25,8 @@ pub struct Chart<'a> {
     pub y_scale: Scale,
     /// Name and points of each line.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
-    /// Names of the lines that the chart is about. If there are any, the others are thin and grey, and the name of each
-    /// line is at its end instead of in a legend.
+    /// Names of the highlighted lines. If there are any, the others are thin and grey, and the name of each line is at
+    /// its end instead of in a legend.
     pub about: &'a [&'a str],
     /// Width and height in pixels.
     pub size: (f64, f64),
@@ -38,7 +38,7 @@ pub const COLOURS: [&str; 10] = [
     "#111827",
 ];
 
-/// An axis: what runs from where to where, on how many pixels.
+/// An axis: the range of values, and the pixels that it covers.
 pub(super) struct Axis {
     scale: Scale,
     low: f64,
@@ -73,7 +73,7 @@ impl Axis {
         Self { scale, low, high, from, to }
     }
 
-    /// Makes a logarithmic axis begin at a power of ten below all values, so that the least is not on its edge.
+    /// Makes a logarithmic axis begin at a power of ten below all values, so that the least value is not on its edge.
     pub(super) fn widen(&mut self) {
         self.low = 10f64.powf((self.low / 2.0).log10().floor());
     }
@@ -115,7 +115,7 @@ impl Axis {
     }
 }
 
-/// A number in few characters: 1.5k, 20M.
+/// Formats a number in few characters: 1.5k, 20M.
 pub fn short(value: f64) -> String {
     let units = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     let (scaled, unit) = units
@@ -137,13 +137,13 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The colour of a line. On a page it is a variable, so that a dark page may choose another.
+/// Returns the colour of a line. A page uses a variable, so that its dark mode may choose another.
 fn colour(number: usize, standalone: bool) -> String {
     let colour = COLOURS[number % COLOURS.len()];
     if standalone { colour.to_string() } else { format!("var(--c{number},{colour})") }
 }
 
-/// The dashes of a line. On a page, where lines are few, each has its own, for print without colours.
+/// Returns the dashes of a line. On a page, which has few lines, each line differs, for print without colours.
 fn dash(number: usize, standalone: bool) -> &'static str {
     match number {
         _ if standalone && number < COLOURS.len() => "",
@@ -163,7 +163,7 @@ struct Look {
     about: bool,
 }
 
-/// The dashes of lines in the background, which cross one another in one grey.
+/// The dashes of lines in the background, which all are grey and may cross.
 const GREY_DASHES: [&str; 5] = [
     "",
     " stroke-dasharray=\"6 2\"",
@@ -176,12 +176,12 @@ const GREYS: [&str; 2] = ["#7b8694", "#a58f7b"];
 /// Height of a name beside its line.
 const NAME_PX: f64 = 12.5;
 
-/// Moves heights apart, so that names of [`NAME_PX`] do not cover one another, as little as keeps them in order and
-/// above `bottom`.
+/// Moves heights apart, so that names of [`NAME_PX`] do not overlap. The moves are the smallest that keep the order and
+/// stay above `bottom`.
 fn spread(heights: &mut [f64], bottom: f64) {
     let mut order: Vec<usize> = (0..heights.len()).collect();
     order.sort_by(|&a, &b| heights[a].total_cmp(&heights[b]));
-    // A run of names that touch sits around the middle of where they want to be.
+    // A run of names that touch is centred on the mean of their preferred heights.
     let mut runs: Vec<(f64, Vec<usize>)> = Vec::new();
     for at in order {
         runs.push((heights[at], vec![at]));
@@ -208,17 +208,17 @@ fn spread(heights: &mut [f64], bottom: f64) {
     }
 }
 
-/// Round values from 0 to `high`, about five.
+/// Returns about five round values from 0 to `high`.
 pub(super) fn round_ticks(high: f64) -> Vec<f64> {
     Axis::new(Scale::Linear, [0.0, high].into_iter(), 0.0, 1.0).ticks()
 }
 
 impl Chart<'_> {
-    /// The chart as an SVG element. `standalone` gives it what a file of its own needs.
+    /// Returns the chart as an SVG element. `standalone` adds what a separate file needs.
     pub fn svg(&self, standalone: bool) -> String {
         let (width, height) = self.size;
         let legend = self.about.is_empty() && self.lines.len() > 1;
-        // Five names a row, or fewer where they are long.
+        // Five names a row, or fewer if they are long.
         let longest = self.lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
         let per_row = ((width - 80.0) / (32.0 + 6.2 * longest)).clamp(1.0, 5.0) as usize;
         let legend_rows = if legend { self.lines.len().div_ceil(per_row) as f64 } else { 0.0 };
@@ -233,7 +233,7 @@ impl Chart<'_> {
         } else {
             ""
         };
-        // For programs that do not know `background`.
+        // For viewers that do not support `background`.
         let paper = if standalone { "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>" } else { "" };
         // Writing to a String cannot fail.
         let _ = write!(
@@ -281,7 +281,7 @@ impl Chart<'_> {
             escape(self.y)
         );
         let looks = self.looks(standalone);
-        // What the chart is about lies on top of the rest.
+        // The highlighted lines are drawn last, on top of the rest.
         let mut order: Vec<usize> = (0..self.lines.len()).collect();
         order.sort_by_key(|&number| looks[number].about);
         for number in order {
@@ -348,8 +348,8 @@ impl Chart<'_> {
         self.lines.iter().enumerate().map(look).collect()
     }
 
-    /// Writes each line's name beside its end. Names that would cover one another are moved apart, and a hair leads to
-    /// each.
+    /// Writes each line's name beside its end. Overlapping names are moved apart, and a thin line connects each with
+    /// its end.
     fn names(&self, svg: &mut String, looks: &[Look], (x, y): (&Axis, &Axis)) {
         let end = |number: usize| self.lines[number].1.last().map(|&(px, py)| (x.at(px), y.at(py)));
         let mut ends: Vec<(usize, f64, f64)> =

@@ -1,4 +1,4 @@
-//! Ratios as dots: a row for each thing that was measured, a dot for each of those that were, on an axis of factors.
+//! Ratios as dots: a row for each quantity, a dot for each contender, on a logarithmic axis of factors.
 
 use super::chart::{COLOURS, escape};
 use std::fmt::Write;
@@ -10,7 +10,7 @@ pub(super) struct Dots<'a> {
     pub(super) axis: &'a str,
     /// The contenders, in the order of the legend.
     pub(super) contenders: &'a [String],
-    /// Name of each row, and a factor for each of those compared.
+    /// The name of each row, and one factor for each contender.
     pub(super) rows: Vec<(String, Vec<Option<f64>>)>,
 }
 
@@ -72,7 +72,7 @@ impl Dots<'_> {
                     y + 4.0,
                     escape(&shortened(name))
                 )?;
-                // The first one is drawn last, on top.
+                // The first contender is drawn last, on top.
                 for (contender, factor) in factors.iter().enumerate().rev() {
                     let Some(factor) = *factor else { continue };
                     write!(svg, "<g><title>{}: {}</title>", escape(&self.contenders[contender]), factor_text(factor))?;
@@ -96,10 +96,10 @@ impl Dots<'_> {
     }
 }
 
-/// A mark of its own for each: colour and shape, for print without colours.
+/// Draws the mark of a contender: its own colour and shape, for print without colours.
 fn mark(svg: &mut String, contender: usize, (x, y): (f64, f64)) -> std::fmt::Result {
     let colour = COLOURS[contender % COLOURS.len()];
-    // The page's own colours are for light and dark.
+    // The variables of the page provide colours for light and dark.
     let fill = format!("style=\"fill:var(--c{contender},{colour})\"");
     match contender % 4 {
         0 => write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.6\" {fill}/>"),
@@ -124,7 +124,7 @@ pub(super) fn factor_text(factor: f64) -> String {
     }
 }
 
-/// Round factors between two, 1 among them.
+/// Returns round factors between `low` and `high`, with 1 among them.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = (high / low).log10();
     let steps: &[f64] = if decades < 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };

@@ -1,4 +1,4 @@
-//! The figures of a chapter, each with a sentence that says what one sees.
+//! The figures of a chapter, each with a sentence that explains it.
 
 use super::chart::{Chart, Scale, round_ticks};
 use super::heat::{Moment, Picture};
@@ -25,7 +25,7 @@ pub(super) fn write(html: &mut String, picture: &Picture, outcomes: &[Outcome]) 
     html.push_str("</div>");
 }
 
-/// The moment at which `value` is largest, the first of them.
+/// Returns the largest `value` and the first moment that has it.
 fn most(moments: &[Moment], value: fn(&Moment) -> u64) -> (u64, usize) {
     let mut best = (0, 0);
     for moment in moments {
@@ -80,7 +80,7 @@ fn heat(html: &mut String, picture: &Picture) {
     html.push_str("<div class=\"panel\"><div class=\"gutter\"></div><div><div class=\"ticks\">");
     for tick in round_ticks(events as f64) {
         let share = 100.0 * tick / events.max(1) as f64;
-        // A label in the middle of the right edge would not fit.
+        // The last label would not fit if it were centred at the right edge.
         let class = if share > 97.0 { " class=\"last\"" } else { "" };
         let _ = write!(html, "<span{class} style=\"left:{share:.2}%\">{}</span>", grouped(tick as u64));
     }
@@ -129,7 +129,7 @@ fn holes(html: &mut String, moments: &[Moment]) {
     figure(html, &over_time("Holes", "holes in the whole space", lines), &caption);
 }
 
-/// The largest hole of a 12.5 PiB window hardly moves on its own scale: what it has lost is what tells.
+/// The largest hole of a 12.5 PiB window hardly changes on its own scale: the chart shows how much it has lost.
 fn largest(html: &mut String, moments: &[Moment]) {
     let start = moments.iter().map(|m| m.largest).max().unwrap_or(0);
     let least = moments.iter().min_by_key(|m| m.largest).copied().unwrap_or_default();
@@ -179,7 +179,7 @@ fn latency(html: &mut String, outcomes: &[Outcome]) {
     figure(html, &chart, &caption);
 }
 
-/// Share of calls in each bin, as the steps of a line. `ns` is in order.
+/// Returns the share of calls in each bin, as the steps of a line. `ns` is sorted.
 fn histogram(ns: &[u32]) -> Vec<(f64, f64)> {
     let bin = |ns: u32| (f64::from(ns.max(1)).log2() * BINS_PER_OCTAVE).floor() as usize;
     let (Some(&first), Some(&last)) = (ns.first(), ns.last()) else { return Vec::new() };

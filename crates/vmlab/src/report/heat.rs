@@ -10,24 +10,24 @@ use va_sim::platform::HeapPlatform;
 use va_tree::rb::Linux;
 use va_tree::{FreeIndex, RbIndex};
 
-/// Columns of the picture, at most.
+/// The most columns of the picture.
 pub(super) const COLUMNS: usize = 420;
 /// Rows of the picture, shared among the clusters of addresses.
 const ROWS: usize = 180;
-/// Fewest rows of a cluster: what its four lines of labels need.
+/// Fewest rows of a cluster: its four lines of labels need them.
 const ROWS_MIN: usize = 34;
 /// Untouched bytes that separate two clusters.
 const CLUSTER_GAP: u64 = 16 << 20;
 
-/// Panels, at most, as long as two neighbours of one region can be joined.
+/// The most panels, unless no two neighbours are of one region.
 const PANELS: usize = 6;
-/// Ranges below this share of all that is drawn have a common panel.
+/// Ranges smaller than the total divided by this share a panel.
 const SMALL_PART: u64 = 8;
 
 /// Addresses that the trace touches, drawn as one panel.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Runs of addresses, each `[start, end)`, upwards; what lies between them is not drawn.
+    /// Ranges of addresses, each `[start, end)`, ascending; the gaps between them are not drawn.
     pub runs: Vec<(u64, u64)>,
     /// First row, from the top; the lowest address is at the bottom.
     pub top_row: usize,
@@ -42,9 +42,9 @@ pub struct Cluster {
 pub enum Region {
     /// Inside the window that most allocations name.
     Vmalloc,
-    /// In that window too, and percpu chunks were placed there.
+    /// Inside that window, with percpu chunks.
     Percpu,
-    /// Outside of it: on x86-64, modules.
+    /// Outside that window: on x86-64, modules.
     Elsewhere,
 }
 
@@ -59,12 +59,12 @@ impl Cluster {
         self.runs.last().map_or(0, |run| run.1)
     }
 
-    /// Bytes that are drawn.
+    /// Bytes that the panel shows.
     pub fn span(&self) -> u64 {
         self.runs.iter().map(|run| run.1 - run.0).sum()
     }
 
-    /// Returns the height at which `at` is drawn, in bytes; `None` if it is not.
+    /// Returns the height at which `at` is drawn, in bytes; `None` if it is not drawn.
     fn height_of(&self, at: u64) -> Option<u64> {
         let mut below = 0;
         for &(start, end) in &self.runs {
@@ -78,7 +78,7 @@ impl Cluster {
 }
 
 impl Region {
-    /// For people.
+    /// The name shown to readers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vmalloc => "vmalloc range",
@@ -106,25 +106,25 @@ pub struct Moment {
 /// The state of the space.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
-    /// Runs of addresses, from high to low.
+    /// The panels, from high to low addresses.
     pub clusters: Vec<Cluster>,
-    /// Moments, one a column.
+    /// Moments, one for each column.
     pub moments: Vec<Moment>,
     /// Busy and lazy shares, `[row][column]`, 0 to 255.
     cells: Vec<Vec<[u8; 2]>>,
 }
 
 impl Picture {
-    /// Draws a trace by replaying it on the faithful index.
+    /// Draws a trace by replaying it on the index that searches as Linux does.
     ///
     /// # Errors
-    /// If the index refuses the space or its records.
+    /// If the index does not accept the space, or has no memory for its records.
     pub fn of(trace: &Trace, table: &Table) -> Result<Self, AllocError> {
         let window = default_window(trace);
         let make = || RbIndex::<Linux, _>::new(kernel_extent(), window, HeapPlatform::default());
         let events = &trace.events;
         let columns = events.len().clamp(1, COLUMNS);
-        // The first pass learns which addresses matter.
+        // The first pass finds the addresses that are used.
         let mut replay = Replay::new(make()?, window, table);
         let mut touched: Vec<(u64, u64)> = Vec::new();
         for event in events {
@@ -145,7 +145,7 @@ impl Picture {
         let mut done = 0;
         for column in 0..columns {
             let upto = events.len() * (column + 1) / columns;
-            // Many an area lives for less than a column: what was handed out in it is drawn, too.
+            // Many areas live for less than a column: draw every area allocated in it.
             let mut busy = BTreeMap::new();
             for event in &events[done..upto] {
                 replay.step(event);
@@ -167,7 +167,7 @@ impl Picture {
         Ok(picture)
     }
 
-    /// Adds areas to a column of the picture, into the given share.
+    /// Adds areas to a column of the picture, to the share of index `share`.
     fn paint(&mut self, column: usize, share: usize, areas: &BTreeMap<u64, u64>) {
         let mut sums = vec![0f64; self.cells.len()];
         for (&start, &size) in areas {
@@ -189,7 +189,7 @@ impl Picture {
         }
     }
 
-    /// One cluster as a PNG in a data URI: what is free is transparent, so that it suits any background.
+    /// Returns one cluster as a PNG in a data URI. Free ranges are transparent, so that it suits any background.
     pub fn png_uri(&self, cluster: &Cluster) -> Option<String> {
         let cells = self.cells.get(cluster.top_row..cluster.top_row + cluster.rows)?;
         let mut data = Vec::new();
@@ -205,7 +205,7 @@ impl Picture {
     }
 }
 
-/// Blue where busy, orange where lazy, transparent where free. A trace of something must be seen: shares are raised.
+/// Returns blue for busy, orange for lazy, transparent for free. Shares are raised, so that small ones stay visible.
 fn colour(busy: u8, lazy: u8) -> [u8; 4] {
     const BUSY: [f64; 3] = [47.0, 111.0, 190.0];
     const LAZY: [f64; 3] = [226.0, 135.0, 43.0];
@@ -219,7 +219,7 @@ fn colour(busy: u8, lazy: u8) -> [u8; 4] {
     [mix(0), mix(1), mix(2), (used.min(1.0) * 255.0).round() as u8]
 }
 
-/// The area that an event brought.
+/// Returns the area that an event allocated.
 fn latest(event: &Event, busy: &BTreeMap<u64, u64>) -> Option<(u64, u64)> {
     let at = match *event {
         Event::Alloc { addr, failed: false, .. } => addr,
@@ -229,7 +229,7 @@ fn latest(event: &Event, busy: &BTreeMap<u64, u64>) -> Option<(u64, u64)> {
     busy.get(&at).map(|&size| (at, at.saturating_add(size)))
 }
 
-/// Groups ranges that lie near each other into panels, and shares the rows among them by the root of their span.
+/// Groups nearby ranges into panels, and divides the rows among them by the root of their span.
 fn clusters(mut touched: Vec<(u64, u64)>, window: VaRange, chunks: &[u64]) -> Vec<Cluster> {
     touched.sort_unstable();
     let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -250,7 +250,7 @@ fn clusters(mut touched: Vec<(u64, u64)>, window: VaRange, chunks: &[u64]) -> Ve
     };
     let cluster = |run: &(u64, u64)| Cluster { runs: vec![*run], top_row: 0, rows: 0, region: region(run) };
     let mut clusters: Vec<Cluster> = runs.iter().map(cluster).collect();
-    // Neighbours of one region share a panel if both are small beside the rest, or if there are too many to see.
+    // Neighbours of one region share a panel if both are small compared to the total, or if there are too many panels.
     let total: u64 = clusters.iter().map(Cluster::span).sum();
     while let Some(at) = (1..clusters.len())
         .filter(|&at| clusters[at - 1].region == clusters[at].region)

@@ -1,4 +1,4 @@
-//! A file of measurements as figures: ratios, growth, contention, latencies, as far as it holds them.
+//! Figures of a file of measurements: ratios, growth, contention and latencies, as far as it has the columns.
 
 use super::chart::{Chart, Scale, escape, short};
 use super::dots::{Dots, factor_text};
@@ -6,17 +6,17 @@ use super::sheet::{Row, Sheet};
 use crate::run::counted;
 use std::fmt::Write;
 
-/// Rows of a plot or a table, at most.
+/// The most rows of a plot or a table.
 const ROWS_SHOWN: usize = 80;
 /// The most contenders that are drawn.
 const CONTENDERS_SHOWN: usize = 12;
-/// Rows and columns of a table that are looked at, at most.
+/// The most rows and columns of a table that are read.
 const NAMES_MAX: usize = 2000;
 const CONTENDERS_MAX: usize = 64;
-/// Growth curves of a file, at most.
+/// The most growth curves of a file.
 const CURVES_SHOWN: usize = 24;
 
-/// The time of one operation, whatever a benchmark calls it.
+/// The columns with the time of one operation, in order of preference.
 const TIME: [&str; 10] = [
     "ns_min",
     "cpu_ns_min",
@@ -38,7 +38,7 @@ const MORE: [(&str, &str); 6] = [
     ("contentions", "Contentions of a lock"),
     ("wait_total_ns", "Time waited for a lock"),
 ];
-/// Shares of all calls, and the columns that tell how long they take at most.
+/// Percentiles, and the columns that hold them.
 const SHARES: [(f64, &[&str]); 4] = [
     (50.0, &["p50_ns", "p50"]),
     (99.0, &["p99_ns", "p99"]),
@@ -46,7 +46,7 @@ const SHARES: [(f64, &[&str]); 4] = [
     (100.0, &["worst_ns", "max_ns", "worst", "max"]),
 ];
 
-/// A table for a reader: rows of one thing, in the order of the file.
+/// A table of one quantity, with rows in the order of the file.
 struct Grid {
     names: Vec<String>,
     contenders: Vec<String>,
@@ -60,7 +60,7 @@ fn place(of: &mut Vec<String>, name: &str) -> usize {
     })
 }
 
-/// `fix_size, 2 nodes, 4 threads` of what has several of them.
+/// Returns the name of a row with its counts, `fix_size, 2 nodes, 4 threads`, where rows differ in them.
 fn full_name(row: &Row, several: (bool, bool)) -> String {
     let count = |number: Option<f64>, noun: &str, several: bool| {
         number
@@ -74,7 +74,7 @@ impl Grid {
     fn of(rows: &[&Row], column: usize) -> Self {
         let differ = |of: fn(&Row) -> Option<f64>| rows.iter().any(|row| of(row) != of(rows[0]));
         let several = (differ(|row| row.nodes), differ(|row| row.threads));
-        // Nodes that go with the threads need not be named.
+        // Nodes that always equal the threads need not be named.
         let several = (several.0 && rows.iter().any(|row| row.nodes != row.threads), several.1);
         let mut grid = Self { names: Vec::new(), contenders: Vec::new(), cells: Vec::new() };
         for row in rows {
@@ -98,7 +98,7 @@ impl Grid {
         grid
     }
 
-    /// The contender that the others are compared with: ours if there, else the first.
+    /// Returns the contender that the others are compared with: ours if present, else the first.
     fn base(&self) -> usize {
         self.contenders.iter().position(|contender| contender == "ours" || contender == "btree").unwrap_or(0)
     }
@@ -188,7 +188,7 @@ fn plot(html: &mut String, grid: &Grid, title: &str) {
         write!(html, "<figure class=\"wide\">{svg}<figcaption>{}</figcaption></figure>", escape(&caption));
 }
 
-/// Describes the comparison with the others, each in a few words.
+/// Describes the comparison with each other contender in a few words.
 fn ratios_in_words(rows: &[(String, Vec<Option<f64>>)], contenders: &[String]) -> String {
     let mut phrases = Vec::new();
     for (at, name) in contenders.iter().enumerate().skip(1) {
@@ -229,7 +229,7 @@ fn table(html: &mut String, grid: &Grid, unit: &str) {
     html.push_str("</tbody></table></div></details>");
 }
 
-/// `1k`, `64K`, `100` in a name; and the name without it.
+/// Parses the size in a name, such as `1k`, `64K` or `100`, and returns the name with a placeholder for it.
 fn size_in(name: &str) -> Option<(String, f64)> {
     let mut found = None;
     for (at, word) in name.split('-').enumerate() {
@@ -241,7 +241,7 @@ fn size_in(name: &str) -> Option<(String, f64)> {
         };
         let Ok(number) = digits.parse::<u32>() else { continue };
         if found.replace((at, f64::from(number) * factor)).is_some() {
-            // Of two sizes neither is the one that grows.
+            // With two sizes, it is unclear which one grows.
             return None;
         }
     }
@@ -251,7 +251,7 @@ fn size_in(name: &str) -> Option<(String, f64)> {
     Some((words.join("-"), size))
 }
 
-/// Lines of one chart, each a name and its points.
+/// Lines of one chart: a name and points for each.
 type Lines = Vec<(String, Vec<(f64, f64)>)>;
 
 fn add(lines: &mut Lines, contender: &str, point: (f64, f64)) {
@@ -261,7 +261,7 @@ fn add(lines: &mut Lines, contender: &str, point: (f64, f64)) {
     }
 }
 
-/// Workloads that there are of several sizes, as curves.
+/// Draws workloads that have several sizes as curves.
 fn growth(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
     let Some(column) = sheet.column(&TIME) else { return };
     let mut families: Vec<(String, Lines)> = Vec::new();
@@ -357,7 +357,7 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
         for (_, points) in &mut lines {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
         }
-        // Standard comes first, in the first colour.
+        // Ours comes first, in the first colour.
         lines.sort_by_key(|(name, _)| name != "ours");
         let left_out = lines.len().saturating_sub(CONTENDERS_SHOWN);
         lines.truncate(CONTENDERS_SHOWN);

@@ -1,9 +1,9 @@
-//! One self-contained HTML file to look at: no network, no font of its own, and one script, which moves the films.
+//! One self-contained HTML file: no network, no embedded fonts, and one script, which plays the films.
 //!
 //! A trace has the table, the address space as a film and over time as a heat map, and holes, pages and the largest
 //! hole over time. It also has the duration of calls on each index. Under each figure a sentence explains it. Both
 //! pictures of the space are drawn from the kernel's own addresses. A vmallocinfo has its picture. A file of
-//! measurements has ratios, growth, contention, latencies, as far as it has the data.
+//! measurements has ratios, growth, contention and latencies, as far as it has the data.
 
 pub(crate) mod bars;
 pub mod chart;

@@ -1,4 +1,4 @@
-//! The page: every report is made by it.
+//! Renders the page of every report.
 
 use super::chart::escape;
 use super::figures;
@@ -28,7 +28,7 @@ pub struct Chapter {
     pub picture: Picture,
     /// The space at chosen moments.
     pub film: Film,
-    /// One an index, the same indexes in every chapter.
+    /// One for each index, the same indexes in every chapter.
     pub outcomes: Vec<Outcome>,
     /// Notes about inferred and unreadable data.
     pub notes: Vec<String>,
@@ -45,12 +45,12 @@ pub struct Map {
 }
 
 const STYLE: &str = include_str!("style.css");
-/// The permissions of a page: it may show its own content.
+/// The content security policy of a page: only its own content.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
-/// Bytes that the films of a page take together, about.
+/// Bytes of all films of a page together, about.
 const FILMS_BYTES: usize = 4 << 20;
-/// The least that each of them has.
+/// The least bytes of each film.
 const FILM_BYTES_MIN: usize = 64 << 10;
 
 /// Renders the page.
@@ -113,7 +113,7 @@ fn write_notes(html: &mut String, notes: &[String]) {
     let _ = write!(html, "<p class=\"dim note\">{}</p>", notes.join("<br>"));
 }
 
-/// Answers that are the kernel's: its address, or nothing where it found nothing.
+/// Returns the number of answers that equal the kernel's: the same address, or failure of both.
 fn alike(row: &Row) -> u64 {
     row.equal + row.failed_both
 }
@@ -122,7 +122,7 @@ fn class(row: &Row) -> &'static str {
     if alike(row) == row.allocs { "ok" } else { "off" }
 }
 
-/// All traces and indexes in one table.
+/// Writes all traces and indexes in one table.
 fn write_summary(html: &mut String, chapters: &[(usize, &Chapter)]) {
     let Some((_, first)) = chapters.first() else { return };
     let kinds = first.outcomes.len();
@@ -231,7 +231,7 @@ fn verdict(outcomes: &[Outcome]) -> String {
         let verb = if names.len() == 1 { "answers" } else { "answer" };
         sentences.push(format!("{} {verb} every request as the kernel did.", listed(&names)));
     }
-    // Indexes that differ alike share a sentence.
+    // Indexes with the same differences share a sentence.
     let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
     for Outcome { row, tally, .. } in differ {
         let share = 100.0 * (row.allocs - alike(row)) as f64 / row.allocs.max(1) as f64;

@@ -1,18 +1,19 @@
-//! Measurements as benchmarks write them: CSV with comments before it, or an object a line.
+//! Measurements as benchmarks write them: CSV after comments, or one JSON object a line.
 //!
 //! # Theory
-//! The benchmarks differ in what they measure, not in shape: somebody was measured on something, perhaps with so many
-//! nodes or threads, and out came numbers. So a column's name tells its part, and no benchmark has a reader of its own:
+//! The benchmarks differ in what they measure, but not in form: a contender ran a workload, perhaps with a number of
+//! nodes or threads, and the results are numbers. So the name of a column determines its role, and no benchmark has a
+//! reader of its own:
 //!
-//! | part | columns |
+//! | role | columns |
 //! |---|---|
 //! | contender | `contender`, `allocator`, `target`, `index`, `policy`; and a `setting` |
-//! | on what | `workload`, `name`, `test`, `trace`, `of`, of one `kind` or `scenario` |
-//! | with how many | `nodes`, `threads` |
-//! | numbers | whatever else is a number |
+//! | workload | `workload`, `name`, `test`, `trace`, `of`, of one `kind` or `scenario` |
+//! | counts | `nodes`, `threads` |
+//! | numbers | every other column of numbers |
 //!
-//! A file may also have a number a line, with its name in `figure` and itself in `value`; lines that agree in all else
-//! are one row then. What was measured of each worker (`worker3_seconds`) is left out.
+//! A file may also have one number a line, its name in `figure` and its value in `value`. Lines that agree in all else
+//! then form one row. Numbers of a single worker (`worker3_seconds`) are omitted.
 //!
 //! # Invariants
 //! - **SH1 all-rows** every line is a row, a number of one, or counted as unreadable.
@@ -24,16 +25,16 @@ use std::io::Read;
 
 /// Names of the column of contenders.
 const CONTENDER: [&str; 5] = ["contender", "allocator", "target", "index", "policy"];
-/// On what.
+/// Names of the column of workloads.
 const NAME: [&str; 5] = ["workload", "name", "test", "trace", "of"];
-/// Rows that are read, at most, and numbers of each; our largest file has some 500, and 20 of them.
+/// The most rows that are read, and the most numbers of each. Our largest file has some 500 rows of 20.
 const ROWS_MAX: usize = 10_000;
 const COLUMNS_MAX: usize = 64;
-/// Characters of a name, and of a comment, that are kept.
+/// The most characters stored of a name, and of a comment.
 const TEXT_MAX: usize = 120;
-/// Comments that are kept.
+/// The most comments that are stored.
 const FACTS_MAX: usize = 12;
-/// Bytes that are read, at most.
+/// The most bytes that are read.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// A file of measurements.
@@ -54,17 +55,17 @@ pub struct Sheet {
 /// One measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
-    /// Of which kind; empty where there is but one.
+    /// The kind of workload; empty if there is only one.
     pub kind: String,
-    /// On what.
+    /// The workload.
     pub name: String,
     /// The contender.
     pub contender: String,
-    /// With how many nodes.
+    /// The number of nodes.
     pub nodes: Option<f64>,
-    /// With how many threads.
+    /// The number of threads.
     pub threads: Option<f64>,
-    /// The numbers, as many as there are columns.
+    /// The numbers, one for each column.
     pub values: Vec<Option<f64>>,
 }
 
@@ -96,7 +97,7 @@ fn cut(text: &str) -> String {
     text.trim().chars().take(TEXT_MAX).collect()
 }
 
-/// A number that can be drawn.
+/// Parses a number that can be drawn.
 fn number(text: &str) -> Option<f64> {
     text.trim().parse::<f64>().ok().filter(|number| number.is_finite())
 }
@@ -122,7 +123,7 @@ impl Sheet {
     /// Reads CSV. Comments begin with `#`.
     ///
     /// # Errors
-    /// If it cannot be read, has no columns of contenders and workloads, or no row.
+    /// If it cannot be read, has no columns of contenders and workloads, or has no row.
     pub fn of_csv(name: &str, input: impl Read) -> Result<Self> {
         let text = whole(input)?;
         let mut sheet = Self { name: cut(name), ..Self::default() };
@@ -171,7 +172,7 @@ impl Sheet {
         sheet.checked()
     }
 
-    /// Reads an object a line, as `--json` prints them. What is in objects of theirs is left out.
+    /// Reads one object a line, as `--json` prints them. Nested objects are ignored.
     ///
     /// # Errors
     /// If it cannot be read, or no line is a measurement.
@@ -219,7 +220,7 @@ impl Sheet {
         }
     }
 
-    /// Adds a number to a row, and its column where it is new.
+    /// Adds a number to a row, and its column if it is new.
     fn number(&mut self, row: usize, column: &str, value: Option<f64>) {
         let Some(value) = value else { return };
         let column = cut(column);
@@ -246,7 +247,7 @@ impl Sheet {
         Ok(self)
     }
 
-    /// The place of the first of these columns that there is.
+    /// Returns the index of the first of these columns that exists.
     pub fn column(&self, names: &[&str]) -> Option<usize> {
         names.iter().find_map(|name| self.columns.iter().position(|known| known == name))
     }

@@ -1,15 +1,15 @@
-//! A film as the JSON that its page carries.
+//! Encodes a film as the JSON that its page contains.
 //!
-//! A list of areas is numbers, three an area: pages from the end of the area before, pages, and its state. The state is
-//! 0 for lazy, 1 for pooled, and otherwise the holder's number plus 2. The removed areas are a list of begins, each
-//! less the one before.
+//! A list of areas is a list of numbers, three for each area: pages from the end of the area before, pages, and state.
+//! The state is 0 for lazy, 1 for pooled, and otherwise the holder's number plus 2. The removed areas are a list of
+//! starts, each minus the start before.
 
 use super::{Area, Areas, Film, KEY, Moment, State, part_pages};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The film as JSON without `<`, so that no name in it ends the element that contains it, and the moments that remain.
-/// Moments are left out until it fits `bytes_max`, or two remain (FM2).
+/// Returns the film as JSON without `<`, so that no name ends the element that contains it, and the remaining moments.
+/// Moments are removed until the JSON fits `bytes_max`, or two remain (FM2).
 pub fn encode(mut film: Film, bytes_max: usize) -> (String, Film) {
     loop {
         let text = text(&film);
@@ -95,7 +95,7 @@ impl Step {
                 State::Pooled => 1,
                 State::Busy(holder) => u64::from(holder) + 2,
             };
-            // Areas that are put together may begin inside the one before.
+            // Merged areas may overlap the area before.
             let gap = from as i64 - last as i64;
             let _ = write!(text, "{}{gap},{},{code}", if at > 0 { "," } else { "" }, area.pages);
             last = from + area.pages;

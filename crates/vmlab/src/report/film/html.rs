@@ -1,4 +1,4 @@
-//! A film as part of a page: picture, slider, what the colours mean, chosen moments, who holds the most.
+//! A film as a section of a page: picture, slider, legend, chosen moments, and the largest holders.
 
 use super::{COLOURED, Film, Moment, encode, strip};
 use crate::report::chart::escape;
@@ -12,7 +12,7 @@ pub const SCRIPT: &str = include_str!("film.js");
 /// Rows of the table of holders.
 const HOLDERS_SHOWN: usize = 12;
 
-/// Writes a film, or a picture if it has one moment, in at most about so many bytes.
+/// Writes a film, or a picture if it has one moment, in about `bytes_max` bytes.
 pub fn write(html: &mut String, film: Film, bytes_max: usize) {
     let all = film.moments.len();
     let (json, film) = encode(film, bytes_max);
@@ -56,12 +56,12 @@ fn when(film: &Film, moment: &Moment) -> String {
     format!("event {} of {}{}", grouped(moment.event as u64), grouped(film.events as u64), time(moment))
 }
 
-/// ` · 12.345 s`, where it is known.
+/// ` · 12.345 s`, or nothing if the time is unknown.
 fn time(moment: &Moment) -> String {
     moment.time_ns.map_or(String::new(), |ns| format!(" · {:.3} s", ns as f64 / 1e9))
 }
 
-/// Pages as bytes for people. Parts at the ends of the space count pages whole, which may be more than there are bytes.
+/// Formats pages as bytes. Partial pages at the ends of the space count as whole, so the product may saturate.
 fn size(pages: u64) -> String {
     bytes(pages.saturating_mul(PAGE_SIZE))
 }

@@ -1,4 +1,5 @@
-//! The holders of areas, by name, each once: the callers of a table first, in its order, then tasks as they come.
+//! The names of the holders of areas, each once: the callers of a table in its order, then tasks in the order of
+//! events.
 
 use crate::trace::vmallocinfo::Table;
 use std::collections::HashMap;
@@ -11,12 +12,12 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Begins with the callers of a table, under its numbers.
+    /// Creates the names from the callers of a table, under the table's numbers.
     pub(super) fn new(table: &Table) -> Self {
         Self { names: table.callers().to_vec(), tasks: HashMap::new(), chunk: None }
     }
 
-    /// The number of a task.
+    /// Returns the number of a task, and adds it if it is new.
     pub(super) fn task(&mut self, name: &str) -> u32 {
         if let Some(&known) = self.tasks.get(name) {
             return known;
@@ -27,7 +28,7 @@ impl Names {
         number
     }
 
-    /// The number of the holder of percpu chunks.
+    /// Returns the number of the holder of percpu chunks.
     pub(super) fn chunk(&mut self) -> u32 {
         if let Some(known) = self.chunk {
             return known;

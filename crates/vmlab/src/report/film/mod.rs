@@ -1,9 +1,10 @@
-//! The address space as a film: what was busy, and by whom, lazy, pooled or free at chosen moments of a trace.
+//! The address space as a film: the busy areas with their holders, and the lazy, pooled and free ranges, at chosen
+//! moments of a trace.
 //!
 //! # Theory
 //! A trace is some hundred thousand small changes; a film of it is some hundred moments. Each moment is the list of
-//! areas after an event. The page carries a whole list for one moment in [`KEY`], and what went and came for those
-//! between, so that any moment is some twenty small steps away:
+//! areas after an event. The page contains the whole list for one moment in [`KEY`], and the removed and added areas
+//! for those between. So any moment is some twenty small steps away:
 //!
 //! ```text
 //!   events    1 . . . . 40 . . . . 80 . . . . 120 ...
@@ -11,13 +12,13 @@
 //!   carried         whole list   -gone +new  -gone +new ... whole list ...
 //! ```
 //!
-//! Addresses are those of the folded line ([`Fold`]): pages from the begin of the first part, without what is folded
-//! away. Busy and lazy areas are the kernel's own, as the events tell. Pooled ones no event tells: they are those of a
-//! space with Linux's policy that replays the same trace, as far as the kernel has nothing there.
+//! Addresses are those of the folded line ([`Fold`]): pages from the start of the first part, without the folded
+//! ranges. Busy and lazy areas are the kernel's own, from the events. No event reports pooled areas: these are those of
+//! a space with Linux's policy that replays the same trace, where the kernel has no area.
 //!
 //! # Invariants
-//! - **FM1 replayable** the list that a page comes to by its steps is that of the moment.
-//! - **FM2 bounded** a film takes no more bytes than it was given, as long as two moments do not.
+//! - **FM1 replayable** the list that a page reaches by its steps is that of the moment.
+//! - **FM2 bounded** a film has at most the given number of bytes, unless two moments alone have more.
 //!
 //! # Cost
 //! Two passes over the events, and a list for each moment, of at most some ten thousand areas. If there are more, those
@@ -40,17 +41,17 @@ use scene::Scene;
 use std::collections::BTreeMap;
 use va_base::PAGE_SIZE;
 
-/// One moment in so many is carried whole.
+/// One moment in this many has its whole list.
 pub const KEY: usize = 24;
-/// Moments of a film, at most.
+/// The most moments of a film.
 const MOMENTS: usize = 240;
-/// Areas of a moment, at most, before small ones are put together.
+/// The most areas of a moment, before small ones are merged.
 const AREAS_MAX: usize = 8192;
-/// Cells of the line in which they are.
+/// Cells of the line in which small areas are merged.
 const CELLS: u64 = 4096;
 /// The number of holders with a colour of their own; all others share one.
 pub const COLOURED: usize = 9;
-/// Parts of the line, at most: each begins a row.
+/// The most parts of the line: each begins a row.
 const PARTS: usize = 12;
 /// Rows of the picture, about.
 const ROWS: u64 = 34;
@@ -60,9 +61,9 @@ const ROWS: u64 = 34;
 pub enum State {
     /// Freed, not reusable before a purge.
     Lazy,
-    /// Purged, kept for its size in a pool of a node.
+    /// Purged, and cached by size in the pool of a node.
     Pooled,
-    /// In use; the number of its holder in the names of the film.
+    /// In use. The number is the index of its holder in the names of the film.
     Busy(u32),
 }
 
@@ -75,7 +76,7 @@ pub struct Area {
     pub state: State,
 }
 
-/// The areas after an event, by pages from the begin of the line.
+/// The areas after an event, by pages from the start of the line.
 pub type Areas = BTreeMap<u64, Area>;
 
 /// One moment.
@@ -83,20 +84,20 @@ pub type Areas = BTreeMap<u64, Area>;
 pub struct Moment {
     /// Events so far.
     pub event: usize,
-    /// The recorder's clock, nanoseconds since the first event; none where it told none.
+    /// The recorder's clock, nanoseconds since the first event; none if the recorder printed none.
     pub time_ns: Option<u64>,
     /// The areas drawn.
     pub areas: Areas,
     /// Pages that are busy, lazy, pooled.
     pub pages: [u64; 3],
-    /// Number of busy, lazy or pooled areas, drawn together or not.
+    /// Number of busy, lazy or pooled areas, before merging.
     pub count: usize,
 }
 
 /// A holder of areas.
 #[derive(Clone, Debug)]
 pub struct Holder {
-    /// A caller, or the task that asked.
+    /// A caller, or the task that allocated.
     pub name: String,
     /// The most pages busy at a moment of the film.
     pub peak_pages: u64,
@@ -109,7 +110,7 @@ pub struct Holder {
 /// A film, or a picture if it has one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Film {
-    /// The drawn ranges.
+    /// The ranges that are drawn.
     pub fold: Fold,
     /// The use of each part of the line.
     pub labels: Vec<&'static str>,
@@ -119,17 +120,17 @@ pub struct Film {
     pub moments: Vec<Moment>,
     /// Events of the trace; 0 if it is no trace.
     pub events: usize,
-    /// Areas smaller than so many pages are drawn together; 0 if none are.
+    /// Areas smaller than this many pages are merged; 0 if none are.
     pub together_pages: u64,
-    /// True if anything of it was pooled.
+    /// True if an area was pooled at any moment.
     pub pooled: bool,
 }
 
 impl Film {
-    /// Makes the film of a trace. The table has the size of percpu chunks, and the holders at the end.
+    /// Creates the film of a trace. The table has the size of percpu chunks, and the callers of the areas at the end.
     ///
     /// # Errors
-    /// If the space that replays it cannot be made.
+    /// If the space that replays the trace cannot be created.
     pub fn of_trace(trace: &Trace, table: &Table) -> Result<Self> {
         let first = Scene::watch(trace, table);
         let rule = Rule { parts_max: PARTS, ..Rule::default() };
@@ -150,7 +151,7 @@ impl Film {
         crate::run_space::watch(trace, table, |at, pooled| {
             let holder = owners.get(&at).copied().unwrap_or_else(|| scene.names.task(trace.task_at(at)));
             scene.step(at, &trace.events[at], holder);
-            // The moments lie after events e(1) to e(count), evenly.
+            // The moments follow events e(1) to e(count), evenly spaced.
             if count > 0 && (at + 1) * count / events > moments.len() {
                 let time_ns = timed.then(|| trace.times_ns[at].saturating_sub(start_ns));
                 moments.push(scene.moment(&line, together_pages, (at + 1, time_ns), pooled));
@@ -161,7 +162,7 @@ impl Film {
         Ok(film)
     }
 
-    /// The picture of what a table lists.
+    /// Creates the picture of the areas in a table.
     pub fn of_table(table: &Table) -> Self {
         let scene = Scene::of_table(table);
         let fold = Fold::of(scene.parts(), Rule { parts_max: PARTS, ..Rule::default() });
@@ -174,7 +175,7 @@ impl Film {
         film
     }
 
-    /// Counts what each holder has, and numbers the holders anew, the most first.
+    /// Counts the pages of each holder, and renumbers the holders by size, the largest first.
     fn settle(&mut self, names: Vec<String>) {
         self.pooled = self.moments.iter().any(|moment| moment.pages[2] > 0);
         let mut holders: Vec<Holder> = names
@@ -211,7 +212,7 @@ impl Film {
             order.into_iter().map(|at| holders[at].clone()).filter(|one| one.peak_pages > 0).collect();
     }
 
-    /// Leaves out every second moment but the last.
+    /// Removes every second moment except the last.
     pub(super) fn thin(&mut self) {
         let last = self.moments.len().saturating_sub(1);
         let mut at = 0;
@@ -221,12 +222,12 @@ impl Film {
         });
     }
 
-    /// Pages of the folded line.
+    /// Returns the pages of the folded line.
     pub fn line_pages(&self) -> u64 {
         line_pages(&self.fold)
     }
 
-    /// Pages of a row of the picture, so that there are about `ROWS` of them, each part beginning one.
+    /// Returns the pages of a row of the picture, so that there are about `ROWS` rows. Each part begins a row.
     pub fn row_pages(&self) -> u64 {
         let rows =
             |row: u64| self.fold.parts().iter().map(|part| part_pages(*part).div_ceil(row)).sum::<u64>();
@@ -240,7 +241,7 @@ impl Film {
     }
 }
 
-/// Pages of a part, those at its ends counted whole.
+/// Returns the pages of a part. Partial pages at its ends count as whole.
 pub(super) fn part_pages(part: Part) -> u64 {
     part.end.div_ceil(PAGE_SIZE) - part.start / PAGE_SIZE
 }
@@ -277,7 +278,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Returns the use of the parts, as far as events show it.
+/// Returns the use of each part, as far as events show it.
 fn labels(fold: &Fold, trace: &Trace, (start, end): (u64, u64)) -> Vec<&'static str> {
     let chunks: Vec<u64> = trace
         .events

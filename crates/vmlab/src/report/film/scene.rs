@@ -1,4 +1,4 @@
-//! The live areas after each event, from the events.
+//! The live areas after each event.
 
 use super::listing::Names;
 use super::{Area, Areas, Line, Moment, State};
@@ -9,16 +9,16 @@ use crate::trace::{Event, Trace};
 use std::collections::{BTreeMap, HashMap};
 use va_base::PAGE_SIZE;
 
-/// An area that the kernel gave out and did not get back.
+/// An area that the kernel allocated and has not purged.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     size: u64,
     state: State,
-    /// The event that brought it.
+    /// The event that allocated it.
     born: usize,
 }
 
-/// The kernel's areas.
+/// The kernel's areas, busy and lazy.
 pub(super) struct Scene<'a> {
     held: BTreeMap<u64, Held>,
     /// The names of the holders.
@@ -30,9 +30,9 @@ pub(super) struct Scene<'a> {
 pub(super) struct Watched {
     /// The ranges of areas.
     pub(super) touched: Vec<Part>,
-    /// The most areas at a time.
+    /// The most areas at any time.
     pub(super) most: usize,
-    /// Start and size of each busy area in the end, by the event that brought it.
+    /// Start and size of each area that is busy at the end, by the event that allocated it.
     last: HashMap<usize, (u64, u64)>,
 }
 
@@ -51,14 +51,14 @@ impl<'a> Scene<'a> {
         scene
     }
 
-    /// Looks at a whole trace.
+    /// Makes a first pass over a whole trace.
     pub(super) fn watch(trace: &Trace, table: &Table) -> Watched {
         let mut scene = Scene::new(table);
         let (mut touched, mut most) = (Vec::new(), 0);
         for (at, event) in trace.events.iter().enumerate() {
             if let Some((start, size)) = scene.step(at, event, 0) {
                 let part = Part { start, end: start.saturating_add(size) };
-                // Allocators go upwards: most of what comes lies in or behind what came.
+                // Addresses mostly grow: most areas begin in or directly after the last range.
                 match touched.last_mut() {
                     Some(Part { start, end }) if part.start >= *start && part.start <= *end => {
                         *end = part.end.max(*end);
@@ -82,7 +82,7 @@ impl<'a> Scene<'a> {
         self.held.iter().map(|(&start, held)| Part { start, end: start.saturating_add(held.size) })
     }
 
-    /// Takes an event; tells the area that it brought.
+    /// Applies an event; returns the area that it allocated.
     pub(super) fn step(&mut self, at: usize, event: &Event, holder: u32) -> Option<(u64, u64)> {
         let (start, size, holder) = match *event {
             Event::Alloc { addr, size, failed: false, .. } => (addr, size, holder),
@@ -103,7 +103,7 @@ impl<'a> Scene<'a> {
             }
             Event::Alloc { .. } | Event::ChunkDestroy { .. } => return None,
         };
-        // What no allocator gives out is not drawn.
+        // An impossible range, which no allocator returns, is not drawn.
         if size == 0 || start.checked_add(size).is_none() {
             return None;
         }
@@ -122,7 +122,7 @@ impl<'a> Scene<'a> {
         self.held.insert(start, held);
     }
 
-    /// The moment after an event.
+    /// Returns the moment after an event.
     pub(super) fn moment(
         &self,
         line: &Line,
@@ -160,7 +160,8 @@ fn apart(all: &[(u64, u64, State)]) -> Areas {
     all.iter().map(|&(from, pages, state)| (from, Area { pages, state })).collect()
 }
 
-/// Areas in order, those of less than a cell put together with what begins in the same cell: as what most of them are.
+/// Returns the areas in order. Those smaller than a cell are merged with others that begin in the same cell; the state
+/// with the most pages wins.
 fn together(all: &[(u64, u64, State)], cell_pages: u64) -> Areas {
     let mut areas = Areas::new();
     let mut cell: Vec<(u64, u64, State)> = Vec::new();
@@ -193,8 +194,8 @@ fn together(all: &[(u64, u64, State)], cell_pages: u64) -> Areas {
 }
 
 impl Watched {
-    /// Returns the caller of each area that is live at the end, by event, as far as the table lists it. What was freed
-    /// before the end may have been of others.
+    /// Returns the caller of each area that is live at the end, by event, as far as the table lists it. The table
+    /// cannot name the callers of areas that were freed before.
     pub(super) fn owners(&self, table: &Table) -> HashMap<usize, u32> {
         let listed: HashMap<(u64, u64), u32> =
             table.listed().map(|listed| ((listed.start, listed.size), listed.caller)).collect();

@@ -1,16 +1,16 @@
-//! Chosen moments as small pictures: for paper, for a page without script, and to jump to.
+//! Chosen moments as small pictures: for print, for a page without script, and as links to moments.
 
 use super::{COLOURED, Film, Moment, State, part_pages};
 use base64::Engine;
 
-/// Pixels of a row across, of a row down, and of what lies between two parts.
+/// Pixels: the width and the height of a row, and the gap between two parts.
 const WIDTH: u64 = 300;
 const ROW: u64 = 4;
 const BETWEEN: u64 = 3;
 /// Number of chosen moments.
 const CHOSEN: usize = 6;
 
-/// Colours of those who hold the most, of all others, of what is lazy and pooled: as in the light page.
+/// Colours of the largest holders, of all others, and of lazy and pooled areas: those of the light page.
 pub(super) const HOLDERS: [[u8; 3]; COLOURED + 1] = [
     [0x2f, 0x6f, 0xbe],
     [0x15, 0x80, 0x3d],
@@ -26,7 +26,7 @@ pub(super) const HOLDERS: [[u8; 3]; COLOURED + 1] = [
 pub(super) const LAZY: [u8; 3] = [0xe2, 0x87, 0x2b];
 pub(super) const POOLED: [u8; 3] = [0xef, 0xcf, 0x73];
 
-/// The moments that are chosen: evenly, the last among them.
+/// Returns the chosen moments: evenly spaced, the last among them.
 pub(super) fn chosen(film: &Film) -> Vec<usize> {
     let last = film.moments.len().saturating_sub(1);
     let mut chosen: Vec<usize> = (0..CHOSEN).map(|at| last * (at + 1) / CHOSEN).collect();
@@ -34,7 +34,7 @@ pub(super) fn chosen(film: &Film) -> Vec<usize> {
     chosen
 }
 
-/// A moment as a PNG in a data URI; what is free is transparent.
+/// Returns a moment as a PNG in a data URI; free ranges are transparent.
 pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
     let row_pages = film.row_pages();
     let mut parts = Vec::new();
@@ -50,7 +50,7 @@ pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
         return None;
     }
     let mut pixels = vec![0u8; (WIDTH * height * 4) as usize];
-    // What is not in use is light enough to see where a row ends.
+    // Free ranges have a light tint, which shows where a row ends.
     for &(_, pages, top) in &parts {
         fill(&mut pixels, (0, pages), row_pages, top, [0x80, 0x90, 0xa0, 0x26]);
     }
@@ -75,7 +75,7 @@ pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
     Some(format!("data:image/png;base64,{text}"))
 }
 
-/// Fills pages `[from, end)` of a part, at least a pixel of them.
+/// Fills pages `[from, end)` of a part, at least one pixel.
 fn fill(pixels: &mut [u8], (from, end): (u64, u64), row_pages: u64, top: u64, colour: [u8; 4]) {
     let scale = WIDTH as f64 / row_pages as f64;
     for row in from / row_pages..end.div_ceil(row_pages) {

@@ -1,4 +1,4 @@
-//! A film's moments beside what the events say, and the page's steps beside the moments.
+//! Compares a film's moments with the events, and the page's steps with the moments.
 
 use super::*;
 use crate::replay::Replay;
@@ -15,7 +15,7 @@ fn alloc(cpu: u16, addr: u64, size: u64) -> String {
     )
 }
 
-/// A trace as an allocator makes it: lowest fit, frees, purges, chunks; hundreds of moments.
+/// Returns a trace as an allocator would record it: lowest fit, frees, purges, chunks; hundreds of moments.
 fn some_trace(seed: u64, events: u64) -> String {
     let mut rng = Rng::new(seed);
     let mut text = String::new();
