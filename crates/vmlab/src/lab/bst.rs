@@ -2,7 +2,7 @@
 
 use super::fit;
 
-/// The id of no hole.
+/// The id that stands for "no hole".
 pub const NIL: u32 = u32::MAX;
 
 /// A hole.
@@ -12,9 +12,9 @@ pub struct Hole {
     pub start: u64,
     /// Page after the last.
     pub end: u64,
-    /// Largest hole of the subtree; an upper bound of it where fix-ups are lazy.
+    /// Largest hole of the subtree, or an upper bound with lazy fix-ups.
     pub max: u64,
-    /// Parent and children.
+    /// The parent.
     pub parent: u32,
     /// Left and right child.
     pub child: [u32; 2],
@@ -27,19 +27,19 @@ pub struct Bst {
     /// The holes.
     pub holes: Vec<Hole>,
     unused: Vec<u32>,
-    /// Top of the tree.
+    /// The root of the tree.
     pub root: u32,
 }
 
 impl Bst {
-    /// A tree of nothing.
+    /// Creates an empty tree.
     pub fn new() -> Self {
         Self { holes: Vec::new(), unused: Vec::new(), root: NIL }
     }
 
-    /// A record for `[start, end)`, not linked.
+    /// Creates a record for `[start, end)`, not linked.
     pub fn make(&mut self, start: u64, end: u64) -> u32 {
-        // A number that looks random and is a function of the start: same operations, same tree.
+        // A pseudo-random function of the start: the same operations give the same tree.
         let priority = ((start + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
         let hole = Hole { start, end, max: end - start, parent: NIL, child: [NIL; 2], priority };
         match self.unused.pop() {
@@ -54,30 +54,30 @@ impl Bst {
         }
     }
 
-    /// Forgets an unlinked record.
+    /// Frees an unlinked record.
     pub fn drop(&mut self, id: u32) {
         self.unused.push(id);
     }
 
-    /// The hole `id`.
+    /// Returns the hole `id`.
     #[inline]
     pub fn get(&self, id: u32) -> &Hole {
         &self.holes[id as usize]
     }
 
-    /// The hole `id`, to change it.
+    /// Returns the hole `id`, mutably.
     #[inline]
     pub fn get_mut(&mut self, id: u32) -> &mut Hole {
         &mut self.holes[id as usize]
     }
 
-    /// Largest hole below `id`.
+    /// Returns the largest hole of the subtree `id`.
     #[inline]
     pub fn max(&self, id: u32) -> u64 {
         if id == NIL { 0 } else { self.get(id).max }
     }
 
-    /// Computes the maximum of `id` from itself and its children; tells whether it changed.
+    /// Computes the maximum of `id` from itself and its children; returns true if it changed.
     #[inline]
     pub fn pull(&mut self, id: u32) -> bool {
         let hole = self.get(id);
@@ -103,14 +103,14 @@ impl Bst {
         }
     }
 
-    /// Which child of its parent `id` is; 0 for the root.
+    /// Returns the index of `id` among the children of its parent; 0 for the root.
     #[inline]
     pub fn side(&self, id: u32) -> usize {
         let parent = self.get(id).parent;
         usize::from(parent != NIL && self.get(parent).child[1] == id)
     }
 
-    /// Puts `new` where `old` hangs.
+    /// Links `new` in place of `old`.
     pub fn replace(&mut self, old: u32, new: u32) {
         let parent = self.get(old).parent;
         let side = self.side(old);
@@ -124,7 +124,7 @@ impl Bst {
         }
     }
 
-    /// Raises `id` above its parent.
+    /// Rotates `id` above its parent.
     pub fn rotate_up(&mut self, id: u32) {
         let parent = self.get(id).parent;
         let side = self.side(id);
@@ -141,7 +141,7 @@ impl Bst {
         self.get_mut(id).max = max;
     }
 
-    /// Hangs `id` in as a leaf.
+    /// Inserts `id` as a leaf.
     pub fn hang(&mut self, id: u32) {
         let start = self.get(id).start;
         let (mut at, mut parent, mut side) = (self.root, NIL, 0);
@@ -153,7 +153,8 @@ impl Bst {
         if parent == NIL { self.root = id } else { self.get_mut(parent).child[side] = id }
     }
 
-    /// The neighbours of `page`, which is in no hole: the last hole that starts below, the first that starts above.
+    /// Returns the neighbours of `page`, which is in no hole: the last hole that starts below, the first that starts
+    /// above.
     pub fn around(&self, page: u64) -> (u32, u32) {
         let (mut at, mut below, mut above) = (self.root, NIL, NIL);
         while at != NIL {
@@ -167,16 +168,16 @@ impl Bst {
         (below, above)
     }
 
-    /// The lowest fit. Where `tighten` is set, maxima that promised too much are set right on the way back.
+    /// Returns the lowest fit. With `tighten`, maxima that were too high are corrected on the way back.
     ///
-    /// Goes by the parents and not by recursion: a splay tree may be as deep as it has holes.
+    /// It follows parent links instead of recursing: a splay tree may be as deep as its number of holes.
     pub fn lowest(&mut self, want: &Want, tighten: bool) -> Option<(u32, u64)> {
         let promises = |tree: &Self, id: u32| id != NIL && tree.get(id).max >= want.size;
         let mut at = self.root;
         if !promises(self, at) {
             return None;
         }
-        // What is next at `at`: its left side, itself and its right side, or its parent.
+        // The next step at `at`: its left subtree, itself and its right subtree, or its parent.
         enum Next {
             Left,
             Own,
@@ -186,7 +187,7 @@ impl Bst {
         loop {
             let Hole { start, end, child: [left, right], parent, .. } = *self.get(at);
             next = match next {
-                // What lies left of a hole ends below its start.
+                // Holes in the left subtree end below this hole's start.
                 Next::Left if want.window.0 < start && promises(self, left) => {
                     at = left;
                     Next::Left

@@ -9,7 +9,7 @@ pub struct FirstFit {
 }
 
 impl FirstFit {
-    /// Pages `[0, pages)`, all free.
+    /// Creates pages `[0, pages)`, all free.
     pub fn new(pages: u64) -> Self {
         Self { holes: BTreeMap::from([(0, pages)]) }
     }

@@ -1,19 +1,19 @@
-//! The allocator that Linux had before 5.2: the holes are not known, they are what lies between busy areas.
+//! The allocator that Linux had before 5.2: holes have no records, they are the gaps between busy areas.
 //!
 //! # Theory
 //! Busy areas are in a list in address order, and in a tree for the lookup by address. An allocation walks the list
-//! from some area on and takes the first gap that fits. Its start decides the cost. It is the area that was allocated
-//! last (or the one before the last freed one), if everything below is known to be too small. That is recorded as the
-//! largest gap passed below the cached area. The record is void as soon as a request is smaller than that gap, less
-//! aligned, or begins lower than the one before.
+//! from some area on and takes the first gap that fits. The start of the walk decides the cost. The walk starts at the
+//! area that was allocated last (or the one before the last freed one), if everything below is known to be too small.
+//! The record for this is the largest gap passed below the cached area. The record is invalid as soon as a request is
+//! smaller than that gap, less aligned, or begins lower than the one before.
 //!
 //! ```text
 //!   |AAAA|  |BBB| |CC|    |DDDDDD|       E               cached: D, largest gap below: 4
 //!         2      1    4          ^ begin here for 5 pages or more, else from the window's start
 //! ```
-//! So the same sizes in a row are fast, and a mix of sizes and alignments walks the whole list every time: O(n), which
-//! Linux's rework removed. It is not the lowest fit either: a free below the cached area lowers the cache but not the
-//! record of gaps.
+//! So a run of equal sizes is fast, and a mix of sizes and alignments walks the whole list every time: O(n), which
+//! Linux's rework removed. The result is not always the lowest fit either: a free below the cached area lowers the
+//! cache, but not the record of gaps.
 //!
 //! Source: the description and the removed lines of the change that replaced it in Linux 5.2.
 
@@ -31,18 +31,18 @@ struct Area {
     next: usize,
 }
 
-/// Busy areas in a list, with a cached place to begin.
+/// Busy areas in a list, with a cached start of the walk.
 pub struct ListIndex {
     extent: VaRange,
     default_window: VaRange,
     areas: Vec<Area>,
     unused: Vec<usize>,
-    /// Start of an area to its place in `areas`.
+    /// Start of an area to its index in `areas`.
     by_start: BTreeMap<u64, usize>,
     head: usize,
     live: u64,
     free_pages: u64,
-    // What is remembered between allocations.
+    // State that is cached between allocations.
     cached: usize,
     cached_hole: u64,
     cached_low: u64,
@@ -89,7 +89,7 @@ impl ListIndex {
         Ok(())
     }
 
-    /// Finds the place where the walk ends, and the area before it; updates the cached hole as it goes.
+    /// Finds the address at which the walk ends; updates the cached hole on the way.
     fn walk(&mut self, size: u64, align: u64, low: u64, high: u64) -> Option<u64> {
         let up = |at: u64| Some(at.checked_add(align - 1)? & !(align - 1));
         if self.cached == NONE
@@ -111,7 +111,7 @@ impl ListIndex {
         }
         if first == NONE {
             at = up(low)?;
-            // The first area that ends at or above it.
+            // Start at the first area that ends at or above `at`.
             let below = self.by_start.range(..=at).next_back().map(|(_, &area)| area);
             first = match below {
                 Some(area) if self.areas[area].end >= at => area,
@@ -125,7 +125,7 @@ impl ListIndex {
             if end <= area.start || end > high {
                 break;
             }
-            // What was passed is a gap that was too small.
+            // The gap that was passed was too small.
             self.cached_hole = self.cached_hole.max(area.start.saturating_sub(at));
             at = up(area.end)?;
             first = area.next;
@@ -185,7 +185,7 @@ impl ListIndex {
         self.unused.push(at);
     }
 
-    /// The area with the highest start at or below `at`.
+    /// Returns the area with the highest start at or below `at`.
     fn area_below(&self, at: u64) -> Option<Area> {
         self.by_start.range(..=at).next_back().map(|(_, &area)| self.areas[area])
     }
@@ -194,7 +194,7 @@ impl ListIndex {
         range.is_page_aligned() && !range.is_empty() && self.extent.encloses(range)
     }
 
-    /// Tells whether `range` holds no byte of an area.
+    /// Returns true if `range` contains no byte of an area.
     fn is_free(&self, range: VaRange) -> bool {
         self.area_below(range.end().get() - 1).is_none_or(|area| area.end <= range.start().get())
     }
@@ -209,7 +209,7 @@ impl ListIndex {
     }
 }
 
-/// Its memory is the heap's.
+/// Records come from the heap.
 impl Supplied for ListIndex {
     type Supply = ();
 
@@ -249,7 +249,7 @@ impl FreeIndex for ListIndex {
         self.default_window
     }
 
-    /// The lowest fit, which is not always what [`alloc`](Self::alloc) takes.
+    /// Returns the lowest fit, which [`alloc`](Self::alloc) does not always choose.
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
         let window = request.window().unwrap_or(self.default_window);
         let size = request.size().get() * PAGE_SIZE;
@@ -296,7 +296,7 @@ impl FreeIndex for ListIndex {
         })
     }
 
-    /// One area in O(log n), as it was; anything else by cutting it out of the areas that it lies in, O(n).
+    /// Frees one whole area in O(log n), or any other range by cutting it out of its areas, O(n).
     fn free(&mut self, range: VaRange) -> Result<(), FreeError> {
         if !self.is_inside(range) {
             return Err(FreeError::BadRange { range, extent: self.extent });
@@ -362,19 +362,19 @@ impl FreeIndex for ListIndex {
         Pages::new(self.free_pages)
     }
 
-    /// O(n): the holes are not known.
+    /// O(n): holes have no records.
     fn hole_count(&self) -> u64 {
         self.holes().count() as u64
     }
 
-    /// O(n): the holes are not known.
+    /// O(n): holes have no records.
     fn largest_hole(&self) -> Pages {
         Pages::new(self.holes().map(|hole| hole.len_bytes() / PAGE_SIZE).max().unwrap_or(0))
     }
 
     fn hole_after(&self, at: Va) -> Option<VaRange> {
         let at = at.max(self.extent.start());
-        // Past the run of areas that covers `at`, or back to the end of the area below it.
+        // Skip the run of areas that covers `at`, or start at the end of the area below it.
         let below = self.by_start.range(..=at.get()).next_back().map(|(_, &area)| area);
         let (mut start, mut next) = match below {
             Some(area) => (self.areas[area].end, self.areas[area].next),
@@ -407,7 +407,7 @@ impl FreeIndex for ListIndex {
     }
 
     fn memory(&self) -> IndexMemory {
-        // What a busy area costs; holes cost nothing.
+        // The memory of a busy area; holes have none.
         let area = size_of::<Area>() + size_of::<(u64, usize)>();
         IndexMemory {
             used_bytes: self.by_start.len() * area,
@@ -459,7 +459,7 @@ mod tests {
     use va_sim::op::{Op, Space};
     use va_sim::run::{Driver, Outcome};
 
-    /// The result is not always the lowest fit; that it fits, and everything else, is checked against the model.
+    /// The result is not always the lowest fit. The model checks that it fits, and everything else.
     #[test]
     fn the_list_never_gives_out_what_is_taken() {
         let space = Space::whole(VaRange::from_pages(4, 600).unwrap());

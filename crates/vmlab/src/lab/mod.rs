@@ -1,14 +1,15 @@
-//! Indexes that serve comparison only: where the field came from, and what it thought of next.
+//! Indexes for comparison only: earlier algorithms, and later proposals.
 //!
-//! | index | what it is |
+//! | index | description |
 //! |---|---|
-//! | [`list`] | what Linux did before 5.2: walk the busy areas from a cached one |
-//! | [`treap`] | one balanced tree of holes in three variants: maxima set right at once, lazily, and with the last hole cached |
+//! | [`list`] | Linux before 5.2: walk the busy areas from a cached one |
+//! | [`treap`] | one balanced tree of holes in three variants: maxima updated at once, lazily, and with the last hole
+//! cached |
 //! | [`splay`] | a splay tree of holes |
-//! | [`first_fit`] | a `BTreeMap` of holes searched from the front: what one writes in an afternoon |
+//! | [`first_fit`] | a `BTreeMap` of holes searched from the front: the simplest implementation |
 //!
-//! Splay tree, lazy fix-ups and cached last node are the to-do list of the talk that presented Linux's tree;
-//! `results/` says what they bring. All but the list give the exact lowest fit.
+//! Splay tree, lazy fix-ups and cached last node are the to-do list of the talk that presented Linux's tree; `results/`
+//! has their measurements. All but the list find the exact lowest fit.
 
 pub mod bst;
 pub mod first_fit;
@@ -33,17 +34,17 @@ impl Drained {
     }
 }
 
-/// An index of holes in its barest form, for measuring: page numbers in, page numbers out.
+/// A minimal interface of an index of holes, for measurements in page numbers.
 pub trait Holes {
-    /// Takes the lowest fit of `size` pages, aligned to `2^align_log2` pages, inside pages `[low, high)`.
+    /// Allocates the lowest fit of `size` pages, aligned to `2^align_log2` pages, inside pages `[low, high)`.
     fn alloc(&mut self, size: u64, align_log2: u32, window: (u64, u64)) -> Option<u64>;
-    /// Gives pages `[start, start + size)` back; they were taken.
+    /// Frees pages `[start, start + size)`, which are allocated.
     fn free(&mut self, start: u64, size: u64);
-    /// Returns the memory of its records, and how many holes they describe, if that is known.
+    /// Returns the memory of its records, and the number of holes that they describe, if known.
     fn memory(&self) -> Option<(va_tree::IndexMemory, u64)> {
         None
     }
-    /// Returns how often it purged and flushed, if it is more than an index.
+    /// Returns its counts of purges and flushes, if it is more than an index.
     fn drained(&self) -> Option<Drained> {
         None
     }

@@ -1,4 +1,4 @@
-//! A splay tree of holes: whatever was touched last is the root, so that what comes next is near.
+//! A splay tree of holes: the last accessed hole is the root, so that accesses near it are fast.
 
 use super::Holes;
 use super::bst::{Bst, NIL, Want};
@@ -9,14 +9,14 @@ pub struct Splay {
 }
 
 impl Splay {
-    /// Pages `[0, pages)`, all free.
+    /// Creates pages `[0, pages)`, all free.
     pub fn new(pages: u64) -> Self {
         let mut splay = Self { tree: Bst::new() };
         splay.insert(0, pages);
         splay
     }
 
-    /// Makes `id` the root. Changes below are only ever made at the root, so one pull sets all maxima right.
+    /// Makes `id` the root. Changes are only made at the root, so one pull corrects all maxima.
     fn splay(&mut self, id: u32) {
         loop {
             let parent = self.tree.get(id).parent;
@@ -40,7 +40,7 @@ impl Splay {
         self.splay(id);
     }
 
-    /// Takes the root out.
+    /// Removes the root.
     fn remove_root(&mut self) {
         let root = self.tree.root;
         let [left, right] = self.tree.get(root).child;

@@ -1,10 +1,10 @@
-//! A treap of holes in three variants, to see what two ideas bring on one and the same tree.
+//! A treap of holes in three variants, to measure two ideas on the same tree.
 //!
-//! - [`Eager`]: every maximum is right after every change, as in Linux's tree. The yardstick.
-//! - [`Lazy`]: a hole that shrinks tells nobody. Maxima are upper bounds; a search that one misled sets it right.
-//!   ("lazy fix-ups")
-//! - [`Cached`]: eager, and the hole that served last is tried first if nothing below it can have come to fit since.
-//!   ("cache last accessed node")
+//! - [`Eager`]: every maximum is exact after every change, as in Linux's tree. The baseline.
+//! - [`Lazy`]: a hole that shrinks does not update its ancestors. Maxima are upper bounds; a search that one misled
+//!   corrects it. ("lazy fix-ups")
+//! - [`Cached`]: eager, and the last used hole is tried first if no hole below it can have begun to fit since. ("cache
+//!   last accessed node")
 
 use super::Holes;
 use super::bst::{Bst, NIL, Want};
@@ -12,13 +12,13 @@ use std::marker::PhantomData;
 
 /// The differences between variants.
 pub trait Variant {
-    /// True if shrinking leaves maxima as they are.
+    /// True if shrinking a hole does not update maxima.
     const LAZY: bool;
     /// True if the last hole is tried first.
     const CACHED: bool;
 }
 
-/// Maxima are right at once.
+/// Maxima are always exact.
 pub struct Eager;
 /// Maxima are upper bounds.
 pub struct Lazy;
@@ -41,13 +41,13 @@ impl Variant for Cached {
 /// A treap of holes.
 pub struct Treap<V> {
     tree: Bst,
-    /// The hole that served last, and for what; [`NIL`] once something below it may fit.
+    /// The last used hole, and its request; [`NIL`] once a hole below it may fit.
     last: (u32, Want),
     variant: PhantomData<V>,
 }
 
 impl<V: Variant> Treap<V> {
-    /// Pages `[0, pages)`, all free.
+    /// Creates pages `[0, pages)`, all free.
     pub fn new(pages: u64) -> Self {
         let last = (NIL, Want { size: 0, align_log2: 0, window: (0, 0) });
         let mut treap = Self { tree: Bst::new(), last, variant: PhantomData };
@@ -93,10 +93,10 @@ impl<V: Variant> Treap<V> {
         }
     }
 
-    /// The hole that served last, if it serves again and nothing below can.
+    /// Returns the last used hole, if the request fits it and nothing below.
     fn cached(&self, want: &Want) -> Option<(u32, u64)> {
         let (id, last) = &self.last;
-        // Whatever is below was too small for a request that asked no more than this one.
+        // All holes below were too small for a request that needed no more than this one.
         let no_more =
             last.size <= want.size && last.align_log2 <= want.align_log2 && last.window == want.window;
         if *id == NIL || !no_more {
@@ -116,7 +116,7 @@ impl<V: Variant> Holes for Treap<V> {
             None => self.tree.lowest(&want, V::LAZY)?,
         };
         let (start, end) = (self.tree.get(id).start, self.tree.get(id).end);
-        // The left part of a middle cut lies below what served: it may fit what comes next.
+        // The left rest of a middle cut is below the used hole: it may fit the next request.
         self.last = (if start == at && at + size < end { id } else { NIL }, want);
         match (start == at, at + size == end) {
             (true, true) => self.remove(id),
@@ -139,7 +139,7 @@ impl<V: Variant> Holes for Treap<V> {
 
     fn free(&mut self, start: u64, size: u64) {
         let end = start + size;
-        // A hole came up, perhaps below the last one, perhaps in its place.
+        // The new hole may be below the last one, or merge with it.
         self.last.0 = NIL;
         let (below, above) = self.tree.around(start);
         let left = below != NIL && self.tree.get(below).end == start;
