@@ -1,12 +1,12 @@
 //! The body of each test, for one execution.
 //!
 //! # Theory
-//! The tests are the kernel's, act by act: what they allocate, in which order, which byte they write and what makes
-//! them fail. The arrays of pointers that some keep are allocated from the target as there, and kept here. Whoever
-//! interrupts the suite is obeyed between two acts; everything is given back then, and the execution counts nowhere.
+//! The tests match the kernel's call by call: the allocations, their order, the byte they write and the reasons for
+//! failure. A test's array of pointers is allocated from the target, as in the kernel; its values are stored here. An
+//! interruption takes effect between two calls; then everything is freed, and the execution is not counted.
 //!
 //! # Source
-//! Linux `lib/test_vmalloc.c` (6.12, 7.1), for what is done.
+//! Linux `lib/test_vmalloc.c` (6.12, 7.1), for the behaviour.
 
 use super::case::Case;
 use super::params::Params;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use va_base::PAGE_SIZE;
 use va_sim::op::Rng;
 
-/// The end of an execution.
+/// The outcome of an execution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
     Well,
@@ -25,7 +25,7 @@ pub(super) enum Ended {
     Early,
 }
 
-/// One worker, about to execute tests.
+/// One worker with its parameters.
 pub(super) struct Body<'a> {
     pub(super) worker: &'a mut dyn Worker,
     pub(super) deferred: Deferred<'a>,
@@ -36,14 +36,14 @@ pub(super) struct Body<'a> {
     pub(super) stop: &'a AtomicBool,
 }
 
-/// Areas that make the list of busy ones long.
+/// Areas that make the list of busy areas long.
 const BUSY: usize = 15_000;
 /// Twice the alignment of a thread's stack on x86-64.
 const STACK_ALIGN: u64 = 32 << 10;
 /// Bytes of a pointer.
 const POINTER: u64 = 8;
 
-/// Asks for so many pages.
+/// Returns a request for `count` pages.
 const fn pages(count: u64) -> Ask {
     Ask::bytes(count * PAGE_SIZE)
 }
@@ -68,7 +68,7 @@ impl Body<'_> {
         }
     }
 
-    /// Frees what was deferred.
+    /// Frees all deferred allocations.
     pub(super) fn end(&mut self) {
         let Self { worker, deferred, .. } = self;
         deferred.end(&mut |at| worker.vfree(at));
@@ -79,7 +79,7 @@ impl Body<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Allocates, writes a byte if there is one, frees; as often as a test loops.
+    /// Allocates, writes a byte if there is one, and frees, in each loop of the test.
     #[inline(always)]
     fn pairs(&mut self, ask: impl Fn(&mut Rng) -> Ask, byte: Option<u8>) -> Ended {
         for _ in 0..self.params.test_loop_count {
@@ -107,12 +107,13 @@ impl Body<'_> {
 
     fn no_block(&mut self) -> Ended {
         let ask = Ask { no_block: true, ..pages(self.params.nr_pages.into()) };
-        // The coin is tossed for one of two ways not to sleep, which are one here.
+        // The kernel's test draws one of two flags that forbid sleeping; they are equal here.
         let toss = |rng: &mut Rng| (rng.below(2), ask).1;
         self.pairs(toss, Some(0))
     }
 
-    /// Allocates the array of so many pointers, and calls `fill` with room for them. What they point to is freed then.
+    /// Allocates an array of `count` pointers, and calls `fill` with a vector for them. Then frees the allocations in
+    /// it.
     fn with_pointers(
         &mut self,
         count: usize,
@@ -229,7 +230,7 @@ impl Body<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Ended::Early;
             }
-            // The kernel's would write through no address then.
+            // The kernel's test would write through a null pointer here.
             if !ram.map_write_unmap(b'a') {
                 return Ended::Badly;
             }
@@ -238,7 +239,7 @@ impl Body<'_> {
     }
 
     fn vrealloc(&mut self) -> Ended {
-        /// The sizes it has one after the other.
+        /// The sizes, one after the other.
         const BYTES: [u64; 5] = [PAGE_SIZE, 4 * PAGE_SIZE, PAGE_SIZE, PAGE_SIZE / 2, PAGE_SIZE];
         for _ in 0..self.params.test_loop_count {
             if self.stopped() {
@@ -260,7 +261,7 @@ impl Body<'_> {
     }
 }
 
-/// Up to ten pages at an alignment of up to 4 MiB, both from one random byte.
+/// Requests up to ten pages at an alignment of up to 4 MiB, both from one random byte.
 fn random_size_align(rng: &mut Rng) -> Ask {
     let random = rng.below(256);
     Ask::zeros((random % 10 + 1) * PAGE_SIZE, 1 << (random % 23))

@@ -1,15 +1,15 @@
-//! The tests of the suite: their bits, names, and which version of the suite has which.
+//! The tests of the suite: their bits, their names, and the versions of the suite that have them.
 //!
 //! # Source
-//! Linux `lib/test_vmalloc.c`: 6.12, and as it is since 7.1 (`xfail`, `no_block_alloc_test`, `vrealloc_test`).
+//! Linux `lib/test_vmalloc.c`: 6.12, and the version since 7.1 (`xfail`, `no_block_alloc_test`, `vrealloc_test`).
 
 /// A test, in the order of its bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Case {
-    /// `nr_pages` pages, again and again.
+    /// `nr_pages` pages, repeatedly.
     FixSize,
-    /// A page, beside thousands of holes of two pages that are lazy.
+    /// A page, beside thousands of lazy holes of two pages.
     FullFit,
     /// A hundred pages and one, beside 15,000 busy areas.
     LongBusyList,
@@ -23,19 +23,19 @@ pub enum Case {
     AlignShift,
     /// Per-CPU objects.
     Pcpu,
-    /// A page, freed after a grace period by a caller who may sleep.
+    /// A page, freed after a grace period by a caller that may sleep.
     KvfreeRcu1,
-    /// The same, by one who may not.
+    /// The same, by a caller that may not sleep.
     KvfreeRcu2,
     /// `nr_pages` pages mapped for a short time.
     VmMapRam,
-    /// `nr_pages` pages for a caller who may not sleep.
+    /// `nr_pages` pages for a caller that may not sleep.
     NoBlock,
     /// A page that grows and shrinks.
     Vrealloc,
 }
 
-/// Which suite.
+/// A version of the suite.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, clap::ValueEnum)]
 pub enum Suite {
     /// The newest that is known: that of Linux 7.1
@@ -65,12 +65,12 @@ impl Case {
         Self::Vrealloc,
     ];
 
-    /// Its place, from 0.
+    /// Returns its index, from 0.
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Its bit in `run_test_mask`.
+    /// Returns its bit in `run_test_mask`.
     pub const fn bit(self) -> u32 {
         1 << self as u32
     }
@@ -94,14 +94,14 @@ impl Case {
         }
     }
 
-    /// Returns true if it may fail without being counted as failed, in a suite that knows of such.
+    /// Returns true if a suite that has expected failures does not count its failure.
     pub const fn may_fail(self) -> bool {
         matches!(self, Self::AlignShift | Self::NoBlock)
     }
 }
 
 impl Suite {
-    /// Its tests, by their bits.
+    /// Returns its tests, in the order of their bits.
     pub fn cases(self) -> &'static [Case] {
         match self {
             Self::V7_1 => &Case::ALL,
@@ -109,7 +109,7 @@ impl Suite {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V7_1 => "7.1",
@@ -117,7 +117,7 @@ impl Suite {
         }
     }
 
-    /// `run_test_mask` where nobody gives one.
+    /// Returns the default of `run_test_mask`.
     pub const fn mask(self) -> u32 {
         match self {
             Self::V7_1 => 7,
@@ -125,7 +125,7 @@ impl Suite {
         }
     }
 
-    /// Returns true if failures that are expected are counted apart.
+    /// Returns true if expected failures are counted separately.
     pub const fn xfails(self) -> bool {
         matches!(self, Self::V7_1)
     }

@@ -1,9 +1,10 @@
-//! Cold starts: the time of one execution of each test, from the construction of its target on.
+//! Cold starts: the time of one execution of each test, including the construction of its target.
 //!
 //! # Theory
-//! A test that loops a million times hides what a target costs before its caches are warm: its tables, its nodes, the
-//! first search of everything. Here a target is made for one execution of one test, at loop counts from 1 to 10,000,
-//! and the clock starts before it is made. The targets take turns in each round, and the median of the rounds counts.
+//! A test that loops a million times hides the cost of a target whose caches are cold: its tables, its nodes, the first
+//! search of everything. Here a target is created for one execution of one test, at loop counts from 1 to 10,000, and
+//! the clock starts before its creation. The targets alternate in each round, and the result is the median of the
+//! rounds.
 
 use super::case::Case;
 use super::driver;
@@ -14,18 +15,18 @@ use anyhow::Result;
 use comfy_table::Table;
 use std::time::Instant;
 
-/// Loops of one execution, for each of which there are rows.
+/// Loop counts of an execution; the table has rows for each.
 pub const LOOPS: [u32; 5] = [1, 10, 100, 1_000, 10_000];
 /// Rounds.
 pub const ROUNDS: usize = 9;
-/// The targets: ours, and Linux's policies and library. One that walks a list takes minutes for one test, and is left
-/// out.
+/// The targets: ours, and Linux's policies and library. A target that walks a list takes minutes for one test, and is
+/// omitted.
 const TARGETS: [&str; 5] = ["space", "one-lock", "hashed", "nodes", "linux"];
 
-/// Measures those of `entries` that can be made, on the calling thread, and returns one table.
+/// Measures the available targets of `entries` on the calling thread, and returns one table.
 ///
 /// # Errors
-/// If a target cannot be made.
+/// If a target cannot be created.
 pub(crate) fn measure(entries: &[Entry], setup: &Setup, params: &Params, seed: u64) -> Result<Captioned> {
     let wanted = |entry: &&Entry| {
         TARGETS.contains(&entry.name) && (entry.name != "linux" || setup.kernel_lib.is_some())
@@ -56,7 +57,7 @@ pub(crate) fn measure(entries: &[Entry], setup: &Setup, params: &Params, seed: u
     Ok(Captioned { caption, table })
 }
 
-/// One test at one loop count; the first of `times` is ours.
+/// Returns the row of one test at one loop count; the first of `times` is ours.
 fn row(loops: u32, case: Case, times: &mut [Vec<f64>]) -> Vec<String> {
     let medians: Vec<Option<f64>> = times
         .iter_mut()

@@ -1,9 +1,9 @@
 //! Runs the suite on a target: workers, order, counts and times, as the kernel's module does.
 //!
 //! # Theory
-//! All workers are held until the last of them has been created, and then let go at once. Each goes through the
-//! selected tests in its own random order, and executes each as often as it is to be repeated. Workers are not bound to
-//! processors; worker `i` stands for CPU `i`, modulo the CPUs.
+//! All workers wait until the last of them has been created, and then start at once. Each runs the selected tests in
+//! its own random order, and repeats each as often as configured. Workers are not bound to CPUs; worker `i` stands for
+//! CPU `i`, modulo the CPUs.
 //!
 //! # Source
 //! Linux `lib/test_vmalloc.c` (6.12, 7.1: `do_concurrent_test`, `test_func`, `shuffle_array`).
@@ -24,23 +24,23 @@ use va_sim::op::Rng;
 /// The results of one worker in one test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Executions that ended well, that failed, and that failed where that is expected.
+    /// Executions that passed, that failed, and that failed as expected.
     pub passed: u32,
     /// See [`passed`](Self::passed).
     pub failed: u32,
     /// See [`passed`](Self::passed).
     pub xfailed: u32,
-    /// The time of all of them.
+    /// The time of all executions.
     pub time: Duration,
 }
 
 impl Counts {
-    /// Executions.
+    /// Returns the number of executions.
     pub fn executions(&self) -> u32 {
         self.passed + self.failed + self.xfailed
     }
 
-    /// Microseconds of one, whole ones.
+    /// Returns the mean time of an execution in whole microseconds.
     pub fn average_us(&self) -> u64 {
         (self.time.as_micros() / u128::from(self.executions().max(1))) as u64
     }
@@ -49,9 +49,9 @@ impl Counts {
 /// The results of one worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// Of each test, by [`Case::index`].
+    /// The counts of each test, by [`Case::index`].
     pub counts: [Counts; Case::ALL.len()],
-    /// Cycles of all tests: of the time stamp counter, or nanoseconds where there is none.
+    /// Cycles of all tests: of the time stamp counter, or nanoseconds if there is none.
     pub cycles: u64,
 }
 
@@ -60,17 +60,17 @@ pub struct Found {
 pub struct Ran {
     /// The executed parameters: the mask without the tests that the target cannot run.
     pub params: Params,
-    /// Of each worker.
+    /// The results of each worker.
     pub workers: Vec<Found>,
     /// True if it was interrupted.
     pub interrupted: bool,
-    /// The target's report after all was freed.
+    /// The target's report after everything was freed.
     pub settled: Result<(), Unsettled>,
 }
 
 impl Ran {
-    /// Executions that failed and should not have: those that a suite expects to fail, but has no column for, are left
-    /// out.
+    /// Returns the executions that failed unexpectedly. Failures that a suite expects, but has no column for, are
+    /// excluded.
     pub fn failures(&self) -> u64 {
         let of = |found: &Found| -> u64 {
             let unexpected = |case: &Case| self.params.suite.xfails() || !case.may_fail();
@@ -86,7 +86,7 @@ pub fn has_cycles() -> bool {
     sys::cycles().is_some()
 }
 
-/// A moment, in cycles.
+/// Returns the current time, in cycles.
 fn cycles(begun: Instant) -> u64 {
     sys::cycles().unwrap_or_else(|| begun.elapsed().as_nanos() as u64)
 }
@@ -94,7 +94,7 @@ fn cycles(begun: Instant) -> u64 {
 /// Checks that a target can have as many workers as `params` requests.
 ///
 /// # Errors
-/// If not.
+/// If it cannot.
 pub fn admit(target: &dyn Target, params: &Params) -> Result<()> {
     match (target.workers_max(), params.nr_threads) {
         (most, workers) if workers > most => bail!("at most {most} workers (nr_threads), not {workers}"),
@@ -102,11 +102,11 @@ pub fn admit(target: &dyn Target, params: &Params) -> Result<()> {
     }
 }
 
-/// Runs the tests that `params` selects, on `cpus` CPUs; random numbers follow from `seed`. Ends early when `stop` is
-/// set.
+/// Runs the tests that `params` selects, on `cpus` CPUs. `seed` determines the random numbers. Ends early when `stop`
+/// is set.
 ///
 /// # Errors
-/// If the target cannot have so many workers, or the system no more threads. Nothing was run then.
+/// If the target cannot have so many workers, or the system cannot create the threads. No test ran in that case.
 pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &AtomicBool) -> Result<Ran> {
     admit(target, params)?;
     let epochs = Epochs::new(params.nr_threads as usize);
@@ -114,7 +114,7 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
     let (gate, aborted) = (RwLock::new(()), AtomicBool::new(false));
     let work = |number: u32| -> Found {
         let mut worker = target.worker(number % cpus);
-        // Seeds that differ little would give sequences that differ little.
+        // Similar seeds would give similar sequences.
         let mut rng = Rng::new(Rng::new(seed ^ u64::from(number) << 32).next_u64());
         let order = order(params, &mut rng);
         let deferred = epochs.deferred(number as usize);
@@ -127,7 +127,7 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
                 counts[case.index()] = repeat(&mut body, case);
             }
         }
-        // Counters of two processors may differ.
+        // Counters of two CPUs may differ.
         let cycles = cycles(begun).saturating_sub(start);
         body.end();
         Found { counts, cycles }
@@ -156,7 +156,7 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
     Ok(Ran { params: *params, workers, interrupted, settled: target.settle() })
 }
 
-/// Executes one test on the calling thread, which stands for CPU 0 of `cpus`, and returns whether it ended well.
+/// Executes one test on the calling thread, which stands for CPU 0 of `cpus`. Returns true if it passed.
 pub fn once(target: &dyn Target, params: &Params, case: Case, cpus: u32, seed: u64) -> bool {
     let (epochs, stop) = (Epochs::new(1), AtomicBool::new(false));
     let mut worker = target.worker(0);
@@ -167,7 +167,7 @@ pub fn once(target: &dyn Target, params: &Params, case: Case, cpus: u32, seed: u
     ended == Ended::Well || case.may_fail()
 }
 
-/// The tests in the order of one worker: no test of all stays in its place.
+/// Returns the tests in the order of one worker. A shuffle moves every test.
 fn order(params: &Params, rng: &mut Rng) -> Vec<Case> {
     let mut order = params.suite.cases().to_vec();
     if !params.sequential_test_order {
@@ -179,7 +179,7 @@ fn order(params: &Params, rng: &mut Rng) -> Vec<Case> {
     order
 }
 
-/// Executes a test as often as it is to be repeated.
+/// Executes a test as often as configured.
 fn repeat(body: &mut Body<'_>, case: Case) -> Counts {
     let mut counts = Counts::default();
     let begun = Instant::now();

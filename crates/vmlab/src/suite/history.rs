@@ -1,4 +1,4 @@
-//! The address space of Linux at four earlier times, as targets.
+//! The address space of four earlier versions of Linux, as targets.
 //!
 //! # Theory
 //! | target | Linux | search | areas | mappings of a few pages |
@@ -8,13 +8,12 @@
 //! | `hashed` | 6.4 to 6.8 | the same | one lock | a lookup for each CPU |
 //! | `nodes` | 6.9 to 6.12 | the same, behind pools | a node for each CPU | a lookup for each CPU |
 //!
-//! They are policies of our own space, blocks and per-CPU memory, so what differs between two rows is what the table
-//! says, and nothing of the code around it. All free lazily and purge the whole when as many pages are lazy as in
-//! Linux.
+//! They are policies of our own space, blocks and per-CPU memory. So two rows differ only in the columns of the table,
+//! and in no other code. All free lazily, and purge everything when as many pages are lazy as in Linux.
 //!
-//! What is not as it was: until 5.4 one lock guarded both the search and the tree of busy areas; here they are two, as
-//! since 5.5. So `list`, and `one-lock` where it stands for 5.2 to 5.4, wait less than they did. Per-CPU memory is
-//! Linux's of 6.12.
+//! Differences from those versions: until 5.4 one lock guarded both the search and the tree of busy areas; here they
+//! are two, as since 5.5. So `list`, and `one-lock` for 5.2 to 5.4, wait less than those versions did. Per-CPU memory
+//! is that of Linux 6.12.
 
 use super::space::{Manner, SpaceTarget};
 use super::target::{Setup, Target};
@@ -26,7 +25,7 @@ use va_block::config::{Hashed, Linux64, OneMap63};
 use va_percpu::config::Linux612;
 use va_space::config::{OneLock52, Order};
 
-/// Linux up to 5.1: the busy areas in a list that is walked.
+/// Linux up to 5.1: a walk of the list of busy areas.
 struct List51;
 
 impl va_space::Config for List51 {
@@ -62,7 +61,7 @@ impl<S: va_space::Config, W: va_block::config::Spread> va_block::Config for Bloc
     }
 }
 
-/// A time of Linux, or ours beside it.
+/// A range of Linux versions, or ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Era {
     /// Up to 5.1.
@@ -73,7 +72,7 @@ pub enum Era {
     Hashed,
     /// 6.9 to 6.12.
     Nodes,
-    /// Our own ways.
+    /// Our standard policies.
     Standard,
 }
 
@@ -92,7 +91,7 @@ impl Era {
         }
     }
 
-    /// Makes an empty target with locks of make `L`.
+    /// Creates an empty target with locks of type `L`.
     ///
     /// # Errors
     /// If there is no memory for records.
@@ -126,7 +125,7 @@ mod tests {
     use crate::machine::WatchedSpin;
     use crate::suite::target::Ask;
 
-    /// Returns the addresses of a time for sizes in a row. All areas in between that `kept` does not name are freed.
+    /// Returns the addresses of four areas under `era`, in pages relative to the first.
     fn places(era: Era) -> Vec<u64> {
         let target =
             era.make::<WatchedSpin>(&Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None }).unwrap();

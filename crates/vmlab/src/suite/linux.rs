@@ -1,10 +1,10 @@
-//! Linux's own code as a target, from C libraries that the user names.
+//! Linux's own code as a target, from C libraries that the user provides.
 //!
 //! # Theory
 //! The libraries export the C functions that [`crate::bench::space::kernel_lib`] and
-//! [`crate::bench::percpu::kernel_lib`] state; what they were built from is the user's affair. There are addresses
-//! only. An area is asked for with its guard page, and grows by another area, as in a kernel. A library has one space,
-//! so there is one such target at a time.
+//! [`crate::bench::percpu::kernel_lib`] document; the user decides what they were built from. There are addresses only.
+//! A request for an area includes its guard page, and an area grows by moving to another, as in a kernel. A library has
+//! one space, so only one such target exists at a time.
 
 use super::case::Case;
 use super::space::request;
@@ -18,18 +18,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Va};
 use va_space::Config as _;
 
-/// The most workers: a library may have room for so many threads and no more.
+/// The most workers: a library may support a fixed number of threads.
 const WORKERS_MAX: u32 = 1000;
 
 /// The target.
 struct Linux {
     space: KernelLib,
     percpu: Option<PercpuKernelLib>,
-    /// Areas and per-CPU objects that are out.
+    /// Areas and per-CPU objects that are allocated.
     out: AtomicU64,
 }
 
-/// The target `linux`.
+/// Creates the target `linux`.
 pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
     let Some(path) = &setup.kernel_lib else {
         bail!("the target linux needs a library: --kern FILE");
@@ -71,7 +71,7 @@ impl Target for Linux {
     }
 }
 
-/// A thread's way to it.
+/// One thread's handle to the target.
 struct LinuxWorker<'t> {
     target: &'t Linux,
     driver: KernelDriver<'t>,
@@ -139,7 +139,7 @@ impl Worker for LinuxWorker<'_> {
     }
 }
 
-/// Pages that have no contents, so only their number counts.
+/// Pages without contents: only their number matters.
 struct LinuxRam<'w, 't> {
     driver: &'w mut KernelDriver<'t>,
     count: u32,

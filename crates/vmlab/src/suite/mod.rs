@@ -1,14 +1,14 @@
 //! The kernel's test suite of vmalloc, on any allocator.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`case`] | the tests: bits, names, versions of the suite |
-//! | [`history`] | Linux of other times, as targets |
-//! | [`params`] | what may be asked for, by the kernel's names |
+//! | [`history`] | earlier versions of Linux, as targets |
+//! | [`params`] | the parameters, under the kernel's names |
 //! | [`driver`] | workers, orders, counts, times |
 //! | [`rcu`] | frees that wait for a grace period |
 //! | [`mod@print`] | the kernel's lines, and a table |
-//! | [`target`] | what the tests run on, and the list of all targets |
+//! | [`target`] | the interface of a target, and the list of all targets |
 
 mod body;
 pub mod case;

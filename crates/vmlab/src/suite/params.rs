@@ -1,4 +1,4 @@
-//! The parameters of the suite: the kernel module's names and defaults, and the ways in which its script takes them.
+//! The parameters of the suite: the kernel module's names and defaults, and the arguments that its script accepts.
 //!
 //! # Source
 //! Linux `lib/test_vmalloc.c` and `tools/testing/selftests/mm/test_vmalloc.sh` (6.12, 7.1).
@@ -9,11 +9,11 @@ use std::fmt;
 /// The parameters of the suite. Counts are at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
-    /// Which version.
+    /// The version of the suite.
     pub suite: Suite,
     /// Workers, at most 65,535.
     pub nr_threads: u32,
-    /// Tests in the order of their bits; else each worker shuffles them.
+    /// True if tests run in the order of their bits; otherwise each worker shuffles them.
     pub sequential_test_order: bool,
     /// Number of executions of each test.
     pub test_repeat_count: u32,
@@ -21,7 +21,7 @@ pub struct Params {
     pub test_loop_count: u32,
     /// Pages of `fix_size_alloc_test`, `vm_map_ram_test` and `no_block_alloc_test`.
     pub nr_pages: u32,
-    /// True if `fix_size_alloc_test` asks for huge pages.
+    /// True if `fix_size_alloc_test` requests huge pages.
     pub use_huge: bool,
     /// The tests, by their bits.
     pub run_test_mask: u32,
@@ -31,12 +31,12 @@ pub struct Params {
 
 /// The most workers: a C `unsigned short`.
 const NR_THREADS_MAX: u32 = 65_535;
-/// The most pages, 4 GiB, and the most per-CPU objects: a process must survive what a kernel refuses for want of
-/// memory.
+/// The most pages, 4 GiB, and the most per-CPU objects. A kernel fails such a request for lack of memory; a process
+/// must survive it.
 const NR_PAGES_MAX: u32 = 1 << 20;
 const NR_PCPU_OBJECTS_MAX: u32 = 1_000_000;
 
-/// Names of parameters, in the order of the module; the last one came after 6.12.
+/// Names of parameters, in the order of the module; the last one was added after 6.12.
 const KEYS: [&str; 8] = [
     "nr_threads",
     "sequential_test_order",
@@ -48,13 +48,13 @@ const KEYS: [&str; 8] = [
     "nr_pcpu_objects",
 ];
 
-/// The fault of an argument.
+/// An error in an argument.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParamError {
     /// It is neither a mode nor `key=value`.
     NoPair {
-        /// All of it.
+        /// The whole argument.
         argument: String,
     },
     /// The suite has no such parameter.
@@ -68,26 +68,26 @@ pub enum ParamError {
     BadValue {
         /// The parameter.
         key: &'static str,
-        /// The text behind the `=`.
+        /// The text after the `=`.
         value: String,
     },
     /// It is a switch, and the value is not 1.
     NoSwitch {
         /// The parameter.
         key: &'static str,
-        /// The text behind the `=`.
+        /// The text after the `=`.
         value: String,
     },
     /// The value is larger than it may be.
     TooLarge {
         /// The parameter.
         key: &'static str,
-        /// The number behind the `=`.
+        /// The number after the `=`.
         value: u64,
-        /// The most that it may be.
+        /// The limit.
         max: u32,
     },
-    /// A mode says all that there is to say.
+    /// A mode allows no other arguments.
     ModeNotAlone {
         /// The mode.
         mode: String,
@@ -142,7 +142,7 @@ fn keys(suite: Suite) -> &'static [&'static str] {
 }
 
 impl Params {
-    /// The module's defaults.
+    /// Returns the module's defaults.
     pub fn new(suite: Suite) -> Self {
         Self {
             suite,
@@ -157,8 +157,8 @@ impl Params {
         }
     }
 
-    /// Reads arguments as the script has them: a mode, or any number of `key=value`, of which the last counts. `cpus`
-    /// is what `stress` has workers for.
+    /// Parses arguments in the form of the script: a mode, or any number of `key=value`. The last value of a key
+    /// counts. `cpus` is the number of workers of `stress`.
     ///
     /// # Errors
     /// [`ParamError`].
@@ -185,7 +185,7 @@ impl Params {
         Ok(params)
     }
 
-    /// Sets what a mode stands for; `false` if it is none.
+    /// Sets the parameters of a mode; returns false if `mode` is none.
     fn set_mode(&mut self, mode: &str, cpus: u32) -> bool {
         match mode {
             "performance" => (self.sequential_test_order, self.test_repeat_count) = (true, 3),
@@ -210,7 +210,7 @@ impl Params {
             _ => Err(ParamError::TooLarge { key, value: number, max }),
         };
         match key {
-            // The module, too, takes the nearest.
+            // The module also clamps it.
             "nr_threads" => self.nr_threads = small.min(NR_THREADS_MAX),
             "sequential_test_order" => self.sequential_test_order = switch()?,
             "test_repeat_count" => self.test_repeat_count = small,
@@ -223,14 +223,14 @@ impl Params {
         Ok(())
     }
 
-    /// The tests that are selected, by their bits.
+    /// Returns the selected tests, in the order of their bits.
     pub fn cases(&self) -> impl Iterator<Item = Case> + use<> {
         let mask = self.run_test_mask;
         self.suite.cases().iter().copied().filter(move |case| mask & case.bit() != 0)
     }
 }
 
-/// A number as the kernel reads it: decimal, hexadecimal after `0x`, octal after `0`.
+/// Parses a number as the kernel does: decimal, hexadecimal after `0x`, octal after `0`.
 fn number(text: &str) -> Option<u64> {
     let digits = |text: &str, radix| {
         let all_digits = text.bytes().all(|byte| byte.is_ascii_alphanumeric());

@@ -1,4 +1,4 @@
-//! The output of the suite: the kernel's lines to the letter, and a table of targets.
+//! The output of the suite: exactly the kernel's lines, and a table of targets.
 //!
 //! # Source
 //! Linux `lib/test_vmalloc.c` (6.12, 7.1), for the form of the lines, which scripts read.
@@ -8,7 +8,7 @@ use super::driver::{Counts, Ran};
 use crate::bench::print::{Captioned, number, right};
 use comfy_table::Table;
 
-/// The lines of a run: of each worker its tests by their bits, and what all of them took.
+/// Returns the lines of a run: for each worker its tests by their bits, and its cycles.
 pub fn lines(ran: &Ran) -> Vec<String> {
     let mut lines = Vec::new();
     for (worker, found) in ran.workers.iter().enumerate() {
@@ -44,7 +44,7 @@ fn loops(ran: &Ran, case: Case) -> f64 {
     })
 }
 
-/// Nanoseconds of one loop, over all workers; `None` if it was not executed.
+/// Returns the nanoseconds of one loop, over all workers; `None` if the test was not executed.
 pub fn mean_ns(ran: &Ran, case: Case) -> Option<f64> {
     let of = ran.workers.iter().map(|found| &found.counts[case.index()]);
     let executions: u32 = of.clone().map(Counts::executions).sum();
@@ -52,7 +52,7 @@ pub fn mean_ns(ran: &Ran, case: Case) -> Option<f64> {
     (executions > 0).then(|| time / f64::from(executions) / loops(ran, case))
 }
 
-/// A row for each test, a column for each target.
+/// Returns a table with a row for each test and a column for each target.
 pub(crate) fn table(runs: &[(&str, Ran)]) -> Captioned {
     let mut table = Table::new();
     table.set_header(["bit", "test"].into_iter().chain(runs.iter().map(|&(name, _)| name)));

@@ -1,13 +1,12 @@
-//! Our memory of a process as a target: what a kernel's `vmalloc` is to the kernel, `vmalloc` is to this process.
+//! Our memory of a process as a target: `vmalloc` serves this process as a kernel's `vmalloc` serves the kernel.
 //!
 //! # Theory
 //! A kernel's `vmalloc` returns with a page of memory behind every page of addresses. So here every page of an
-//! allocation is written to before it is given out: what the system has to supply is supplied within the call, as
-//! there.
+//! allocation is written before it is returned: the system supplies the memory within the call, as in the kernel.
 //!
-//! Pages of `vm_map_ram` are frames of a memory file, and per-CPU objects are those of the crate's `percpu`. Both free
-//! themselves; a worker keeps them, and what it allocated, in tables whose places are their numbers, so that nothing
-//! here needs a pointer.
+//! Pages of `vm_map_ram` are frames of a memory file, and per-CPU objects are those of the crate's `percpu`. Both are
+//! freed by their `Drop`. A worker stores them, and its allocations, in tables indexed by their numbers, so that this
+//! module needs no pointers.
 
 use super::case::Case;
 use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
@@ -28,7 +27,7 @@ struct Process {
     left: AtomicU64,
 }
 
-/// The target `process`.
+/// Creates the target `process`.
 pub(super) fn make(_: &Setup) -> Result<Box<dyn Target>> {
     Ok(Box::new(Process {
         memory: Vmalloc::new(Options::default()).context("vmalloc")?,
@@ -61,7 +60,7 @@ impl Target for Process {
     }
 }
 
-/// Values by numbers, which begin at 1 and are used again.
+/// Values by numbers, which begin at 1 and are reused.
 struct Table<T> {
     places: Vec<Option<T>>,
     vacant: Vec<usize>,
@@ -102,7 +101,7 @@ impl<T> Table<T> {
     }
 }
 
-/// A thread's way to it.
+/// One thread's handle to the target.
 struct ProcessWorker<'t> {
     target: &'t Process,
     held: Table<Held<Vmalloc>>,
@@ -179,7 +178,7 @@ impl Worker for ProcessWorker<'_> {
     }
 }
 
-/// Frames that are mapped again and again.
+/// Frames that are mapped repeatedly.
 struct ProcessRam<'t> {
     mappings: &'t Mappings,
     frames: Frames<'t>,
@@ -190,7 +189,7 @@ impl Ram for ProcessRam<'_> {
         let map = || {
             let one;
             let many;
-            // The usual case, one page, needs no list of its own.
+            // The usual case, one page, needs no allocated list.
             let frames = if self.frames.len() == 1 {
                 one = [self.frames.frame(0)?];
                 &one[..]

@@ -1,9 +1,9 @@
-//! Frees that wait until nobody can still be looking: epochs, as `kvfree_rcu` has grace periods.
+//! Frees that wait until no thread can still read: epochs, as `kvfree_rcu` has grace periods.
 //!
 //! # Theory
-//! Who looks at what others may free opens a *section*, in which he notes the epoch that he saw. The epoch moves on
-//! only when every open section has seen it. What was deferred in epoch `e` may still be looked at from sections that
-//! saw `e` or `e - 1`; two moves later both are closed:
+//! A thread that reads memory which others may free opens a *section*, and records the epoch that it saw. The epoch
+//! advances only when every open section has seen it. Allocations deferred in epoch `e` may still be read from sections
+//! that saw `e` or `e - 1`; after two advances both are closed:
 //!
 //! ```text
 //!   epoch      e           e + 1           e + 2
@@ -12,50 +12,51 @@
 //!        defer x   [ section saw e   ]       free x
 //! ```
 //!
-//! Deferred frees are gathered in batches as large as a page of pointers. A thread also frees what it deferred, when a
-//! batch is full and others have become ripe. The kernel has a worker for that, so there the time is not the caller's.
-//! Memory is bounded. A caller that may sleep (one argument) waits for a grace period when a few batches are pending.
-//! One that may not (two arguments) waits only when many are.
+//! Deferred frees are gathered in batches as large as a page of pointers. When a batch is full, a thread also frees
+//! those of its older batches whose grace period is over. The kernel has a worker for that, so there the caller does
+//! not spend the time. Memory is bounded. A caller that may sleep (one argument) waits for a grace period when a few
+//! batches are pending. One that may not (two arguments) waits only when many are.
 //!
 //! # Invariants
 //! - **KF1 grace** an allocation is freed only after every section that was open when it was deferred has been closed.
-//! - **KF2 once** what is deferred is freed once, at the latest when the thread that deferred it [ends](Deferred::end).
+//! - **KF2 once** every deferred allocation is freed once, at the latest when the thread that deferred it
+//!   [ends](Deferred::end).
 //!
 //! # Locking
 //! None. A section is a store and a fence.
 //! # Source
 //! Fraser, "Practical lock-freedom" (2004), for the epochs; Linux `kernel/rcu/tree.c` (6.12: `kvfree_call_rcu`) for
-//! batches and for what the number of arguments means.
+//! batches and for the meaning of the number of arguments.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Allocations of a batch: pointers of a page.
+/// Allocations of a batch: the pointers that fit a page.
 const BATCH: usize = 512;
-/// Batches that may be pending for a caller who may sleep, and for one who may not.
+/// Batches that may be pending for a caller that may sleep, and for one that may not.
 const PENDING_SLEEP: usize = 4;
 const PENDING_ATOMIC: usize = 64;
 
-/// A section's note in a cache line of its own: 0, or the epoch and a one.
+/// The state of a section in a cache line of its own: 0, or the epoch shifted left by one, plus 1.
 #[repr(align(128))]
 #[derive(Default)]
 struct Note(AtomicU64);
 
-/// The epoch, and what each thread notes.
+/// The epoch, and the state of each thread's section.
 pub struct Epochs {
     epoch: Note,
     notes: Box<[Note]>,
 }
 
 impl Epochs {
-    /// For so many threads.
+    /// Creates epochs for `threads` threads.
     pub fn new(threads: usize) -> Self {
         let epochs = Self { epoch: Note::default(), notes: (0..threads).map(|_| Note::default()).collect() };
         epochs.epoch.0.store(2, Ordering::Relaxed);
         epochs
     }
 
-    /// Returns the handle by which thread number `thread` defers. Each number is one thread's.
+    /// Returns the handle with which thread number `thread` defers. Each number belongs to one thread.
     ///
     /// # Panics
     /// If there are not that many threads.
@@ -64,17 +65,17 @@ impl Epochs {
         Deferred { epochs: self, note, filling: Vec::with_capacity(BATCH), sealed: VecDeque::new() }
     }
 
-    /// Moves the epoch on if every open section has seen it. Returns what it is.
+    /// Advances the epoch if every open section has seen it. Returns the current epoch.
     fn advance(&self) -> u64 {
         let now = self.epoch.0.load(Ordering::Relaxed);
-        // Pairs with the fence of `section`: of a section whose note is not seen here, all reads come after this, so
-        // they find nothing that was out of reach before.
+        // Pairs with the fence of `section`. If the note of a section is not seen here, all its reads come after this
+        // fence, so they find no allocation that was unreachable before.
         fence(Ordering::SeqCst);
         let seen = |note: &Note| [0, now << 1 | 1].contains(&note.0.load(Ordering::Relaxed));
         if !self.notes.iter().all(seen) {
             return now;
         }
-        // Pairs with the release that closes a section, or opens the next of its thread: what was done in it is over.
+        // Pairs with the release that closes a section, or opens the next of its thread: its reads are complete.
         fence(Ordering::Acquire);
         match self.epoch.0.compare_exchange(now, now + 1, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => now + 1,
@@ -83,7 +84,7 @@ impl Epochs {
     }
 }
 
-/// The caller of a deferred free, which may sleep or not.
+/// The context of a deferred free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caller {
     /// `kvfree_rcu_mightsleep(p)`: one argument.
@@ -97,11 +98,11 @@ pub struct Deferred<'e> {
     epochs: &'e Epochs,
     note: &'e AtomicU64,
     filling: Vec<u64>,
-    /// Full batches, each with the epoch in which the last of it was deferred; oldest first.
+    /// Full batches, each with the epoch in which its last allocation was deferred; oldest first.
     sealed: VecDeque<(u64, Vec<u64>)>,
 }
 
-/// While it lives, nothing is freed that is deferred from now on, by whomever.
+/// While it exists, no allocation that any thread defers from now on is freed.
 pub struct Section<'d>(&'d AtomicU64);
 
 impl Drop for Section<'_> {
@@ -117,16 +118,16 @@ impl Deferred<'_> {
     #[inline]
     pub fn section(&mut self) -> Section<'_> {
         let epoch = self.epochs.epoch.0.load(Ordering::Relaxed);
-        // Release, for the thread's section before: `advance` may see this note in place of the 0 that closed that one,
-        // and takes what was done in it to be over. It pairs with the same acquire.
+        // Release, for the previous section of this thread: `advance` may see this note in place of the 0 that closed
+        // that section, and then treats that section as closed. It pairs with the same acquire.
         self.note.store(epoch << 1 | 1, Ordering::Release);
         // Pairs with the fence of `advance`.
         fence(Ordering::SeqCst);
         Section(self.note)
     }
 
-    /// Has `at` freed after a grace period. Nobody who does not look at it yet can reach it any more. Calls `free` for
-    /// those whose time has come.
+    /// Defers the free of `at` until after a grace period. `at` is reachable only from sections that are open now.
+    /// Calls `free` for allocations whose grace period is over.
     #[inline]
     pub fn defer(&mut self, at: u64, caller: Caller, free: &mut dyn FnMut(u64)) {
         self.filling.push(at);
@@ -144,7 +145,7 @@ impl Deferred<'_> {
         }
     }
 
-    /// Waits until everything may be freed that this thread deferred, and has it freed.
+    /// Waits until every allocation that this thread deferred may be freed, and frees them.
     pub fn end(&mut self, free: &mut dyn FnMut(u64)) {
         self.seal();
         while !self.sealed.is_empty() {
@@ -157,7 +158,7 @@ impl Deferred<'_> {
 
     fn seal(&mut self) {
         if !self.filling.is_empty() {
-            // Pairs with the fence of `section`: who opens one after this finds nothing of the batch.
+            // Pairs with the fence of `section`: a section opened after this finds no allocation of the batch.
             fence(Ordering::SeqCst);
             let epoch = self.epochs.epoch.0.load(Ordering::Relaxed);
             let batch = std::mem::replace(&mut self.filling, Vec::with_capacity(BATCH));
@@ -165,12 +166,12 @@ impl Deferred<'_> {
         }
     }
 
-    /// Checks KF1, and frees what it holds for.
+    /// Checks KF1, and frees the batches for which it holds.
     fn collect(&mut self, free: &mut dyn FnMut(u64)) {
         let now = self.epochs.advance();
-        // Pairs with the release of whoever moved the epoch on: all that was done in sections that have gone is over.
+        // Pairs with the release of the thread that advanced the epoch: all reads in closed sections are complete.
         fence(Ordering::Acquire);
-        // Checks KF2: a batch is taken out before its allocations are freed.
+        // Checks KF2: a batch is removed before its allocations are freed.
         while let Some((_, batch)) = self.sealed.pop_front_if(|(epoch, _)| *epoch + 2 <= now) {
             batch.into_iter().for_each(&mut *free);
         }
@@ -189,7 +190,7 @@ mod tests {
         let (mut reader, mut writer) = (epochs.deferred(0), epochs.deferred(1));
         let mut freed = Vec::new();
         let section = reader.section();
-        // One more than may be pending would wait for ever.
+        // One more would exceed the limit of pending batches, and wait for ever.
         for at in 1..=(PENDING_ATOMIC * BATCH) as u64 {
             writer.defer(at, Caller::Atomic, &mut |at| freed.push(at));
         }
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(freed, [7]);
     }
 
-    /// Ends readers when it goes, also if the writer fails.
+    /// Stops the readers when it is dropped, also if the writer panics.
     struct Done<'t>(&'t AtomicBool);
 
     impl Drop for Done<'_> {
@@ -240,7 +241,7 @@ mod tests {
                     scope.spawn(move || {
                         let mut own = epochs.deferred(thread);
                         let mut looks = 0u64;
-                        // Each looks at least once, however late it comes.
+                        // Each reader reads at least once, however late it starts.
                         loop {
                             let section = own.section();
                             let at = current.load(Ordering::Acquire);

@@ -2,13 +2,13 @@
 //! space.
 //!
 //! # Theory
-//! There are addresses only: nothing is mapped or written. An area has the guard page behind it that a kernel's has, so
-//! that ranges are as long as there. Workers of our own ways have a magazine and a lane each; those of Linux's ways
-//! have neither.
+//! There are addresses only: nothing is mapped or written. An area includes a guard page at its end, as a kernel's
+//! does, so that ranges have the same length. Workers of the standard policies have a magazine and a lane each; those
+//! of Linux's policies have neither.
 //!
 //! # Invariants
-//! - **TS1 empty** when all was freed, the busy pages of the space are those of its blocks and per-CPU chunks, and of
-//!   those mappings and objects none is left.
+//! - **TS1 empty** when everything is freed, the busy pages of the space are those of its blocks and per-CPU chunks,
+//!   and no mapping and no object is left.
 
 use super::case::Case;
 use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
@@ -23,31 +23,30 @@ use va_percpu::{Backend, BackendError, Config as PercpuConfig, Geometry, Offset,
 use va_space::{Magazine, Purge, VmapSpace};
 use va_tree::Congruent;
 
-/// Range of areas, as in Linux on x86-64: its last byte is left out.
+/// Range of areas, as in Linux on x86-64, without its last byte.
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;
-/// Bytes of a unit of per-CPU memory, of the parts of the first chunk, and what chunks are aligned to: as Linux has
-/// them.
+/// Bytes of a unit of per-CPU memory, of the sections of the first chunk, and the alignment of chunks: Linux's values.
 const UNIT: u32 = 256 << 10;
 const PARTS: [u32; 3] = [221_184, 8192, 28_672];
 const ATOM: u32 = 2 << 20;
-/// Address of the first chunk, which is not taken from the space.
+/// Address of the first chunk, which is not allocated from the space.
 const FIRST_CHUNK: Va = Va::new(0xffff_8880_4000_0000);
 
 /// The policy of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Manner {
-    /// Standard: each worker keeps a magazine and a lane, and areas grow in place where they can.
+    /// Standard: each worker has a magazine and a lane, and areas grow in place if possible.
     Standard,
-    /// Linux's: every call is one to the space, and what grows moves.
+    /// Linux's: every call is one to the space, and an area that grows moves.
     Linux,
 }
 
-/// The target: locks of make `L`, blocks with policies `B` on a space with theirs, per-CPU memory with policies `C`.
+/// The target: locks of type `L`, blocks with policies `B` on a space with theirs, per-CPU memory with policies `C`.
 pub(super) struct SpaceTarget<L: Watch, B: BlockConfig, C: PercpuConfig> {
     chunks: Arc<Chunks<L, B>>,
-    /// Made by the first test that allocates from it: it has nothing to do with the space that the others measure.
+    /// Created by the first test that allocates from it: the space that other tests measure does not need it.
     percpu: OnceLock<Percpu<L, B, C>>,
     cpus: u32,
     manner: Manner,
@@ -55,14 +54,14 @@ pub(super) struct SpaceTarget<L: Watch, B: BlockConfig, C: PercpuConfig> {
 
 type Percpu<L, B, C> = PercpuSpace<LabMachine<SpinLock>, Source<L, B>, C>;
 
-/// The space, and what of it is chunks of per-CPU memory.
+/// The space, and the pages of per-CPU chunks in it.
 struct Chunks<L: Watch, B: BlockConfig> {
     blocks: Blocks<LabMachine<L>, B>,
-    /// Pages of chunks that are out.
+    /// Pages of allocated chunks.
     pages: AtomicU64,
 }
 
-/// The space as the place where chunks come from.
+/// The space as the source of chunks.
 struct Source<L: Watch, B: BlockConfig>(Arc<Chunks<L, B>>);
 
 impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
@@ -79,7 +78,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
         Ok(Self { chunks, percpu: OnceLock::new(), cpus, manner })
     }
 
-    /// Returns per-CPU memory; `None` if there is none for its records.
+    /// Returns per-CPU memory; `None` if there is no memory for its records.
     fn percpu(&self) -> Option<&Percpu<L, B, C>> {
         if self.percpu.get().is_none() {
             let [fixed, reserved, dynamic] = PARTS;
@@ -88,7 +87,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
             let geometry = Geometry::new(sizes, FIRST_CHUNK).ok()?;
             let machine = LabMachine::new(self.cpus, self.cpus, Work::Here);
             let made = PercpuSpace::new(geometry, machine, Source(Arc::clone(&self.chunks))).ok()?;
-            // Another thread may have been faster: then it is that one's.
+            // Another thread may have been first; its value is then used.
             let _slower = self.percpu.set(made);
         }
         self.percpu.get()
@@ -98,7 +97,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
         self.chunks.blocks.space()
     }
 
-    /// Does what is due of the balance of per-CPU memory, as a kernel's worker would.
+    /// Does the balance work of per-CPU memory that is due, as a kernel's worker would.
     #[inline]
     fn after_percpu(percpu: &Percpu<L, B, C>) {
         if percpu.is_balance_due() {
@@ -107,7 +106,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
     }
 }
 
-/// The target `space`.
+/// Creates the target `space`.
 pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
     type Standard = SpaceTarget<PlainLock, va_block::config::Standard, va_percpu::config::Standard>;
     Ok(Box::new(Standard::new(setup, Manner::Standard)?))
@@ -115,7 +114,7 @@ pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
 
 impl<L: Watch, B: BlockConfig, C: PercpuConfig> Target for SpaceTarget<L, B, C> {
     fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
-        // A worker for which there is no memory goes without.
+        // If there is no memory for a magazine, the worker has none.
         let magazine = (self.manner == Manner::Standard).then(|| self.space().magazine(cpu).ok()).flatten();
         Box::new(SpaceWorker { target: self, cpu, magazine, lane: None })
     }
@@ -124,7 +123,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> Target for SpaceTarget<L, B, C> 
         true
     }
 
-    /// Checks TS1, and all that the space, its blocks and per-CPU memory know of themselves.
+    /// Checks TS1, and validates the space, its blocks and per-CPU memory.
     fn settle(&self) -> Result<(), Unsettled> {
         let (blocks, space) = (&self.chunks.blocks, self.space());
         blocks.unmap_aliases();
@@ -145,16 +144,16 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> Target for SpaceTarget<L, B, C> 
     }
 }
 
-/// A thread's way to it.
+/// One thread's handle to the target.
 struct SpaceWorker<'t, L: Watch, B: BlockConfig, C: PercpuConfig> {
     target: &'t SpaceTarget<L, B, C>,
     cpu: u32,
     magazine: Option<Magazine<'t, LabMachine<L>, B::Space>>,
-    /// Made by the first test of small mappings.
+    /// Created by the first test of small mappings.
     lane: Option<Lane<'t, LabMachine<L>, B>>,
 }
 
-/// Pages of an area for so many bytes, its guard page among them.
+/// Returns the pages of an area for `bytes`, including its guard page.
 fn area_pages(bytes: u64) -> Option<u64> {
     bytes.div_ceil(PAGE_SIZE).checked_add(1)
 }
@@ -198,7 +197,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> Worker for SpaceWorker<'_, L, B,
     }
 
     fn vrealloc(&mut self, at: u64, had: u64, bytes: u64) -> Option<u64> {
-        // An area that shrinks gives pages back and keeps its addresses, here as in a kernel.
+        // An area that shrinks frees pages and keeps its addresses, as in a kernel.
         if bytes.div_ceil(PAGE_SIZE) <= had.div_ceil(PAGE_SIZE) {
             return Some(at);
         }
@@ -240,7 +239,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> Worker for SpaceWorker<'_, L, B,
     }
 }
 
-/// Pages that have no contents, so only their number counts.
+/// Pages without contents: only their number matters.
 struct SpaceRam<'w, 't, L: Watch, B: BlockConfig> {
     blocks: &'t Blocks<LabMachine<L>, B>,
     cpu: u32,
@@ -261,7 +260,7 @@ impl<L: Watch, B: BlockConfig> Ram for SpaceRam<'_, '_, L, B> {
     }
 }
 
-/// A chunk's groups: one, of whole atoms.
+/// Returns the groups of a chunk: one, of whole atoms.
 fn groups(geometry: &Geometry) -> [(u64, u64); 1] {
     let bytes = u64::from(geometry.unit_bytes()) * u64::from(geometry.sizes().units);
     [(0, bytes.next_multiple_of(ATOM.into()))]
@@ -304,7 +303,7 @@ mod tests {
         let areas = [1, 5000].map(|bytes| worker.vmalloc(&Ask::bytes(bytes)).unwrap());
         let objects: Vec<u64> = (0..500).map(|_| worker.pcpu_alloc(1024, 2048).unwrap()).collect();
         assert!(worker.pages(3).unwrap().map_write_unmap(b'a'));
-        // Two pages and three, guard pages among them.
+        // Two pages and three, with their guard pages.
         assert_eq!(target.settle(), Err(Unsettled::Left(2 + 3 + 500)));
         areas.into_iter().for_each(|at| worker.vfree(at));
         assert_eq!(target.settle(), Err(Unsettled::Left(500)));

@@ -1,4 +1,4 @@
-//! The targets of the suite: any allocator, as the tests call it.
+//! The targets of the suite: any allocator, through the calls of the tests.
 //!
 //! # Theory
 //! All threads share a [`Target`]. Each thread has its own [`Worker`], which stands for a CPU and may have data that
@@ -6,8 +6,8 @@
 //! an allocation to another thread, and defers a free by epochs of its own ([`super::rcu`]).
 //!
 //! A target may have memory behind its allocations, or only addresses. With memory, every page is written when it is
-//! allocated, since a kernel's `vmalloc` returns with pages behind every byte. Without, [`Worker::write`] does nothing
-//! and [`Worker::holds`] returns true.
+//! allocated, since a kernel's `vmalloc` returns with pages behind every byte. Without memory, [`Worker::write`] does
+//! nothing and [`Worker::holds`] returns true.
 //!
 //! To add a target, add an [`Entry`] to [`targets`].
 
@@ -24,21 +24,21 @@ pub struct Ask {
     pub bytes: u64,
     /// A power of two, in bytes.
     pub align: u64,
-    /// All zeros (`__GFP_ZERO`).
+    /// True if the memory must be zeroed (`__GFP_ZERO`).
     pub zero: bool,
-    /// Huge pages are welcome (`vmalloc_huge`).
+    /// True if huge pages are allowed (`vmalloc_huge`).
     pub huge: bool,
     /// The caller cannot sleep (`GFP_ATOMIC`, `GFP_NOWAIT`).
     pub no_block: bool,
 }
 
 impl Ask {
-    /// So many bytes, at a page's alignment.
+    /// Requests `bytes` at a page's alignment.
     pub const fn bytes(bytes: u64) -> Self {
         Self { bytes, align: 1, zero: false, huge: false, no_block: false }
     }
 
-    /// Zeros, at an alignment.
+    /// Requests zeroed memory at an alignment.
     pub const fn zeros(bytes: u64, align: u64) -> Self {
         Self { bytes, align, zero: true, huge: false, no_block: false }
     }
@@ -46,30 +46,30 @@ impl Ask {
 
 /// An allocator that threads share.
 pub trait Target: Sync {
-    /// Makes what a thread calls it by, on that thread; the thread stands for CPU `cpu`.
+    /// Creates the handle of a thread, on that thread; the thread stands for CPU `cpu`.
     fn worker(&self, cpu: u32) -> Box<dyn Worker + '_>;
 
     /// Returns true if it can run a test.
     fn supports(&self, case: Case) -> bool;
 
-    /// The most workers that it can have at a time.
+    /// Returns the most workers that it can have at a time.
     fn workers_max(&self) -> u32 {
         u32::MAX
     }
 
-    /// Comes to rest after all workers have gone, and checks itself. Everything was freed then.
+    /// Finishes pending work after all workers have ended and everything is freed, and checks itself.
     ///
     /// # Errors
-    /// The rule that is broken, or how much is still there.
+    /// The invariant that is broken, or the amount that is still allocated.
     fn settle(&self) -> Result<(), Unsettled>;
 }
 
-/// The reason why a target is not as it should be when all is freed.
+/// The error of a target whose allocations are all freed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unsettled {
-    /// A rule of the target does not hold.
+    /// An invariant of the target does not hold.
     InvariantViolation(InvariantViolation),
-    /// So many pages and per-CPU objects are still out.
+    /// This many pages and per-CPU objects are still allocated.
     Left(u64),
 }
 
@@ -84,60 +84,61 @@ impl std::fmt::Display for Unsettled {
 
 impl std::error::Error for Unsettled {}
 
-/// One thread's way to a target. Allocations are known by numbers: addresses where the target has some, never 0.
+/// One thread's handle to a target. Allocations are identified by numbers: addresses if the target has them, never 0.
 ///
-/// What is freed twice or was never given out is a mistake of the suite, which the target may answer as it likes.
+/// A double free, or the free of an unknown number, is an error of the suite; the target's reaction is unspecified.
 pub trait Worker {
-    /// Allocates; `None` if that is refused.
+    /// Allocates; `None` on failure.
     fn vmalloc(&mut self, ask: &Ask) -> Option<u64>;
 
-    /// Gives back what [`vmalloc`](Self::vmalloc) or [`vrealloc`](Self::vrealloc) gave out.
+    /// Frees an allocation of [`vmalloc`](Self::vmalloc) or [`vrealloc`](Self::vrealloc).
     fn vfree(&mut self, at: u64);
 
     /// Writes the first byte.
     fn write(&mut self, at: u64, byte: u8);
 
-    /// Returns true if the first byte is what was written there.
+    /// Returns true if the first byte is still the written one.
     fn holds(&mut self, at: u64, byte: u8) -> bool;
 
-    /// Makes `bytes` of an allocation that has `had` bytes. On `None` it is as it was.
+    /// Resizes an allocation from `had` bytes to `bytes`. On `None` it is unchanged.
     fn vrealloc(&mut self, at: u64, had: u64, bytes: u64) -> Option<u64>;
 
-    /// Gets so many pages to be mapped again and again.
+    /// Allocates `count` pages that can be mapped repeatedly.
     fn pages(&mut self, count: u64) -> Option<Box<dyn Ram + '_>>;
 
     /// Allocates a per-CPU object.
     fn pcpu_alloc(&mut self, bytes: u64, align: u64) -> Option<u64>;
 
-    /// Gives back what [`pcpu_alloc`](Self::pcpu_alloc) gave out.
+    /// Frees an object of [`pcpu_alloc`](Self::pcpu_alloc).
     fn pcpu_free(&mut self, at: u64);
 }
 
-/// Pages that a worker got.
+/// Pages that a worker allocated.
 pub trait Ram {
-    /// Maps all of them (`vm_map_ram`), writes a byte, and unmaps them (`vm_unmap_ram`). Whether they could be mapped.
+    /// Maps all of them (`vm_map_ram`), writes a byte, and unmaps them (`vm_unmap_ram`). Returns false if mapping
+    /// failed.
     fn map_write_unmap(&mut self, byte: u8) -> bool;
 }
 
 /// The set-up of a target.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// CPUs, possible and online: workers stand for the numbers below.
+    /// CPUs, possible and online: workers stand for the numbers below it.
     pub cpus: u32,
     /// A library with the C functions of a kernel's space (`kv_*`).
     pub kernel_lib: Option<PathBuf>,
-    /// A library with those of a kernel's per-CPU memory (`kp_*`).
+    /// A library with the C functions of a kernel's per-CPU memory (`kp_*`).
     pub kernel_lib_percpu: Option<PathBuf>,
 }
 
 /// A target by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the target.
     pub name: &'static str,
-    /// Its description, in a line.
+    /// Its description, in one line.
     pub about: &'static str,
-    /// Makes an empty one. An error tells what is missing.
+    /// Creates an empty target. An error names what is missing.
     pub make: fn(&Setup) -> Result<Box<dyn Target>>,
 }
 
