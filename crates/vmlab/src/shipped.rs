@@ -1,4 +1,4 @@
-//! The traces that come with the program (see `data/README.md`).
+//! The traces that are built into the program (see `data/README.md`).
 
 /// One trace of a real kernel.
 pub struct Shipped {

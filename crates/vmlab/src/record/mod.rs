@@ -1,4 +1,4 @@
-//! `vmlab record`: what the running kernel does to its address space and to its per-CPU memory.
+//! `vmlab record`: records the events of the running kernel's address space and per-CPU memory.
 //!
 //! # Theory
 //! ```text
@@ -7,9 +7,9 @@
 //!                mark         mark                                        mark         mark
 //! ```
 //! Both tables are read while events are recorded, between marks in the same buffer. An event before the second mark
-//! may be in the first table or not; a later one is not. So a replay knows where it may begin. The recorder's own
-//! events are there, too: they happened. No table has the areas in the pools of nodes; so these can be emptied before
-//! the first.
+//! may be in the first table or not; a later one is not. So a replay can determine where to begin. The recorder's own
+//! events are included, since they occurred. No table has the areas in the pools of nodes; so these can be emptied
+//! before the first.
 
 mod pipe;
 pub(crate) mod snapshot;
@@ -38,12 +38,12 @@ use tracefs::Instance;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Interval at which the output is flushed for readers.
 const FLUSH: Duration = Duration::from_secs(1);
-/// Time that a command has to end after it was asked to.
+/// Time that a command has to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// Bytes of the command's words that are kept.
+/// Bytes of the command's words that are stored.
 const COMMAND_BYTES: usize = 1024;
 
-/// The recording to make, its duration, and its destination.
+/// The options of a recording.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Destination; - is standard output; .gz is compressed
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// `65536`, `64K`, `3M`, `1G`.
+/// Parses `65536`, `64K`, `3M`, `1G`.
 fn bytes(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
         Some(b'K') => (&text[..text.len() - 1], 10),
@@ -80,10 +80,10 @@ fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "not a number of bytes such as 65536, 64K or 3M".to_string())
 }
 
-/// Records, and says what there was.
+/// Records, and prints a summary.
 ///
 /// # Errors
-/// If recording is not possible here, or the command fails; what was recorded until then is in the file.
+/// If recording is not possible here, or the command fails; the file has everything recorded before.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -116,25 +116,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// A recording that is being made.
+/// A recording in progress.
 struct Recorder {
     sink: Sink,
     pipe: Pipe<File>,
     bar: ProgressBar,
     started: Instant,
     ended: &'static str,
-    /// When the file was flushed last.
+    /// Time of the last flush of the file.
     flushed: Instant,
 }
 
 impl Recorder {
-    /// Switches recording on, and writes what there is at the beginning.
+    /// Switches recording on, and writes the header and the tables of the beginning.
     fn begin(args: &Args, instance: &Instance) -> Result<Self> {
         instance.set("tracing_on", "0")?;
         instance.set("buffer_size_kb", &args.buffer_kib.to_string())?;
-        // One order for all CPUs; the default clock of each CPU is its own.
+        // One clock for all CPUs: by default each CPU has its own.
         instance.set("trace_clock", "mono")?;
-        // Linux 5.12 and later; without it a pointer is a hash unless the kernel was told so when it booted.
+        // Linux 5.12 and later. Without it pointers are hashes, unless the kernel was booted with no_hash_pointers.
         let raw = instance.set("trace_options", "nohash-ptr").is_ok();
         let pipe = Pipe::open(&instance.file("trace_pipe"))?;
         for group in ["vmalloc", "percpu"] {
@@ -156,7 +156,7 @@ impl Recorder {
         if let Some(why) = &table.no_stats {
             print_note(why);
         }
-        // Not before all that may be refused was granted: the file that is there is replaced now.
+        // Only after every step that may fail: this replaces an existing file.
         let mut sink = Sink::create(&args.output)?;
         sink.line(&Item::Header(Box::new(header(args, raw && !table.hashed))).to_json()?)?;
         table.write(When::Begin, &mut sink)?;
@@ -166,7 +166,7 @@ impl Recorder {
         Ok(Self { sink, pipe, bar, started, ended: "signal", flushed: started })
     }
 
-    /// Writes events until something ends it; what the command ended with.
+    /// Writes events until the recording ends; returns the exit status of the command.
     fn record(&mut self, args: &Args, stop: &AtomicBool) -> Result<Option<ExitStatus>> {
         let mut child = Running::start(&args.command, args.output.as_os_str() == "-")?;
         let deadline = args.seconds.map(|seconds| Duration::from_secs(seconds.into()));
@@ -190,7 +190,7 @@ impl Recorder {
             break;
         }
         child.ask_to_end()?;
-        // What a command does until it has ended belongs to the recording, and the buffers must not run over with it.
+        // The command's events until it exits belong to the recording, and must not overflow the buffers.
         while child.lives()? {
             if !self.pipe.step(&mut self.sink)? {
                 std::thread::sleep(PAUSE);
@@ -203,7 +203,7 @@ impl Recorder {
     fn show(&mut self) {
         if self.flushed.elapsed() >= FLUSH {
             self.flushed = Instant::now();
-            // An error comes again with the next line.
+            // An error will be reported by the next write.
             let _ = self.sink.flush();
         }
         if !self.bar.is_hidden() {
@@ -227,7 +227,7 @@ impl Recorder {
         table.write(When::End, &mut self.sink)?;
         let summary = Summary {
             events: Number(counts.events),
-            // The counters of the kernel know of losses behind the last event; the text of those before a counter
+            // The kernel's counters include losses after the last event; the text includes those before a counter
             // wrapped.
             lost: Number(instance.lost()?.max(counts.lost)),
             left_out: Number(counts.left_out),
@@ -240,7 +240,7 @@ impl Recorder {
     }
 }
 
-/// The tables at one end.
+/// The tables at one end of a recording.
 struct Tables {
     areas: String,
     hashed: bool,
@@ -299,13 +299,13 @@ fn header(args: &Args, raw: bool) -> Header {
     }
 }
 
-/// Returns the number of CPUs of a kind; 0 if that cannot be read.
+/// Returns the number of CPUs of a kind; 0 if it cannot be read.
 fn listed_cpus(which: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{which}")).unwrap_or_default();
     count_listed(&text)
 }
 
-/// Returns the number of CPUs in a list of the system, such as `0-3,8`.
+/// Returns the number of CPUs in a list in sysfs, such as `0-3,8`.
 pub(crate) fn count_listed(text: &str) -> u64 {
     let count = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -315,15 +315,15 @@ pub(crate) fn count_listed(text: &str) -> u64 {
     text.trim().split(',').filter_map(count).fold(0, u64::saturating_add)
 }
 
-/// A command that may be running.
+/// The command, which may still run.
 struct Running {
     child: Option<Child>,
-    /// When it was asked to end.
+    /// Time at which SIGTERM was sent.
     asked_to_end: Option<Instant>,
 }
 
 impl Running {
-    /// Starts the command, if there is one. What it prints does not get between the lines of a recording on stdout.
+    /// Starts the command, if there is one. Its output does not mix with a recording on stdout.
     fn start(command: &[String], to_stdout: bool) -> Result<Self> {
         let Some((program, words)) = command.split_first() else {
             return Ok(Self { child: None, asked_to_end: None });
@@ -333,7 +333,7 @@ impl Running {
         Ok(Self { child: Some(child.with_context(|| format!("cannot run {program}"))?), asked_to_end: None })
     }
 
-    /// Returns true if there is a command that has not ended. One that got a signal longer than [`GRACE`] ago is
+    /// Returns true if there is a command that has not exited. A command that got SIGTERM longer than [`GRACE`] ago is
     /// killed.
     fn lives(&mut self) -> Result<bool> {
         let Some(child) = &mut self.child else { return Ok(false) };
@@ -346,19 +346,19 @@ impl Running {
         Ok(true)
     }
 
-    /// Asks the command to end, if it has not, and does not wait.
+    /// Sends SIGTERM to the command, if it still runs, and does not wait.
     fn ask_to_end(&mut self) -> Result<()> {
         if self.lives()?
             && let Some(child) = &self.child
         {
-            // It may have ended in this moment.
+            // It may have exited just now.
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
             self.asked_to_end = Some(Instant::now());
         }
         Ok(())
     }
 
-    /// Returns the exit status of the command, if there is one; waits for it.
+    /// Waits for the command, and returns its exit status, if there is one.
     fn status(mut self) -> Result<Option<ExitStatus>> {
         let Some(mut child) = self.child.take() else { return Ok(None) };
         Ok(Some(child.wait().context("cannot wait for the command")?))
@@ -367,7 +367,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // An error ends the recording; the command must not outlive it.
+        // After an error, the command must not outlive the recording.
         let _ = self.ask_to_end();
         while let Ok(true) = self.lives() {
             std::thread::sleep(PAUSE);

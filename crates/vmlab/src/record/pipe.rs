@@ -1,4 +1,4 @@
-//! The kernel's buffers, read while it writes: text of `trace_pipe` in, lines of a recording out.
+//! Reads the kernel's buffers during the recording: text of `trace_pipe` in, lines of a recording out.
 
 use crate::trace::jsonl::{Item, LostLine, Number};
 use crate::trace::{Entry, LINE_MAX, Sink, lost_at};
@@ -16,23 +16,23 @@ const CHUNK_BYTES: usize = 1 << 16;
 pub(crate) struct Counts {
     /// Events written.
     pub(crate) events: u64,
-    /// Events that the text says were lost.
+    /// Events that the text reports as lost.
     pub(crate) lost: u64,
-    /// Lines that are no events of ours.
+    /// Lines that are not our events.
     pub(crate) left_out: u64,
 }
 
-/// The reading end. Each line is written once it is whole.
+/// The read end. Each line is written once it is complete.
 pub(crate) struct Pipe<R> {
     input: R,
-    /// Input that is no whole line yet.
+    /// Input that is not yet a whole line.
     rest: Vec<u8>,
     chunk: Box<[u8]>,
     pub(crate) counts: Counts,
 }
 
 impl Pipe<File> {
-    /// Opens the pipe; reading it does not wait.
+    /// Opens the pipe; reads do not block.
     ///
     /// # Errors
     /// If it cannot be opened.
@@ -48,10 +48,10 @@ impl<R: Read> Pipe<R> {
         Self { input, rest: Vec::new(), chunk, counts: Counts::default() }
     }
 
-    /// Writes what is there now; whether there was anything.
+    /// Writes the available lines; returns true if any input was available.
     ///
     /// # Errors
-    /// If the kernel's side fails, or ours.
+    /// If reading from the kernel or writing the output fails.
     pub(crate) fn step(&mut self, sink: &mut Sink) -> Result<bool> {
         match self.input.read(&mut self.chunk) {
             Ok(0) => Ok(false),
@@ -62,13 +62,13 @@ impl<R: Read> Pipe<R> {
                 written.map(|()| true)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
-            // There may be more: what is left is not to be taken for nothing.
+            // There may be more input: an interrupted read does not mean that the pipe is empty.
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error).context("tracefs: cannot read trace_pipe"),
         }
     }
 
-    /// Writes whole lines, and keeps the rest.
+    /// Writes whole lines, and stores the rest.
     fn take(&mut self, mut bytes: &[u8], sink: &mut Sink) -> Result<()> {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             let (line, after) = (&bytes[..end], &bytes[end + 1..]);
@@ -85,7 +85,7 @@ impl<R: Read> Pipe<R> {
         Ok(())
     }
 
-    /// Appends part of a line, as far as a line is looked at.
+    /// Appends to a line, up to the length that is parsed.
     fn append(&mut self, part: &[u8]) {
         let room = LINE_MAX - self.rest.len().min(LINE_MAX);
         self.rest.extend_from_slice(&part[..part.len().min(room)]);

@@ -1,14 +1,15 @@
 //! `/proc/vmallocinfo` and `percpu_stats`, with addresses that can be compared.
 //!
 //! # Theory
-//! Newer kernels print addresses there as hashes, to root too, unless `kernel.kptr_restrict` is 1 at that moment. So it
-//! is 1 while the table is read, some milliseconds, and then again what it was. Who dies between leaves what it was in
-//! a file, and the next recording puts that back, unless somebody set another value since. The file is also the lock of
-//! recorders: without one, the second of two would take the 1 of the first for what was there before. Nothing is
-//! written where addresses are printed as they are and no such file waits.
+//! Newer kernels print addresses there as hashes, to root too, unless `kernel.kptr_restrict` is 1. So it is set to 1
+//! while the table is read, some milliseconds, and then restored. A process that dies in between leaves the old value
+//! in a file. The next recording restores that value, unless another process has set a different one since. The file is
+//! also the lock of recorders: without it, the second of two would take the 1 of the first for the old value. Nothing
+//! is written if addresses are printed as they are and no such file exists.
 //!
 //! # Invariants
-//! - **KP1 restored** `kptr_restrict` is what it was once the reader is dropped, or another one was made after a crash.
+//! - **KP1 restored** `kptr_restrict` has its old value once the reader is dropped, or the next one was created after a
+//!   crash.
 
 use super::tracefs::Found;
 use anyhow::{Context, Result, bail};
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 const TABLE: &str = "/proc/vmallocinfo";
 
-/// Files of the system that are read and written here; others in tests.
+/// Files of the system that are read and written here; tests use others.
 pub(crate) struct Paths {
     pub(crate) table: PathBuf,
     pub(crate) restrict: PathBuf,
@@ -36,25 +37,25 @@ impl Default for Paths {
     }
 }
 
-/// The table of areas, as text, and whether its addresses are hashes.
+/// The table of areas as text, with a flag that is true if its addresses are hashes.
 pub(crate) struct Vmallocinfo {
     pub(crate) text: String,
     pub(crate) hashed: bool,
 }
 
-/// Reads the table. Its addresses are hashes only if they could not be had otherwise. Puts back what a crash left
+/// Reads the table. Its addresses are hashes only if plain ones are not available. Restores a value that a crash left
 /// changed.
 ///
 /// # Errors
 /// If it cannot be read.
 pub(crate) fn vmallocinfo(paths: &Paths) -> Result<Vmallocinfo> {
-    // Left by who died, or another recorder's at this moment: then its turn is waited for.
+    // Left by a process that died, or in use by another recorder: then wait for its lock.
     let pending = paths.saved.exists();
     let text = read(&paths.table)?;
     if !pending && !hashed(&text) {
         return Ok(Vmallocinfo { text, hashed: false });
     }
-    // Refused where kernel.* cannot be written, in a container for instance: then hashes are all there is.
+    // This fails where kernel.* cannot be written, for instance in a container: then only hashes are available.
     let text = match Unrestricted::new(paths) {
         Ok(_while_read) => read(&paths.table)?,
         Err(_) => text,
@@ -72,8 +73,8 @@ fn read(path: &Path) -> Result<String> {
     }
 }
 
-/// Returns true if the addresses of a table are hashes, or hidden: the distance of two ends is not the size of the
-/// area.
+/// Returns true if the addresses of a table are hashes, or hidden: the difference of the addresses is not the size of
+/// the area.
 pub(crate) fn hashed(text: &str) -> bool {
     let honest = |line: &str| {
         let (range, rest) = line.split_once(' ')?;
@@ -91,12 +92,12 @@ pub(crate) fn hashed(text: &str) -> bool {
     honest_ones * 2 < all
 }
 
-/// While it is there, `kptr_restrict` is 1.
+/// While it exists, `kptr_restrict` is 1.
 struct Unrestricted<'a> {
     paths: &'a Paths,
     /// The earlier value.
     before: String,
-    /// Locked: `before` while this is there.
+    /// The locked file. It contains `before` while this exists.
     saved: File,
 }
 
@@ -106,14 +107,14 @@ impl<'a> Unrestricted<'a> {
         let mut before = String::new();
         saved.read_to_string(&mut before)?;
         let now = restriction(paths)?;
-        // The saved value counts while the 1 is still there; otherwise another process has set a value since.
+        // The saved value is valid while the setting is still 1; otherwise another process has set a value since.
         if now != "1" || !matches!(before.as_str(), "0" | "2") {
             before = now;
             saved.set_len(0)?;
             saved.rewind()?;
             saved.write_all(before.as_bytes())?;
         }
-        // From here on a crash leaves what it was; dropping puts it back.
+        // From here on a crash leaves the old value in the file; dropping restores it.
         let changed = Self { paths, before, saved };
         fs::write(&paths.restrict, "1")?;
         Ok(changed)
@@ -122,7 +123,7 @@ impl<'a> Unrestricted<'a> {
 
 impl Drop for Unrestricted<'_> {
     fn drop(&mut self) {
-        // Checks KP1. The file goes before its lock does, so that whoever waits for the lock opens another.
+        // Checks KP1. The file is removed before its lock is released, so that a waiting process opens a new file.
         let restored = fs::write(&self.paths.restrict, &self.before).is_ok();
         if restored || restriction(self.paths).is_ok_and(|now| now == self.before) {
             let _ = self.saved.set_len(0);
@@ -136,7 +137,7 @@ fn restriction(paths: &Paths) -> io::Result<String> {
     Ok(fs::read_to_string(&paths.restrict)?.trim().to_string())
 }
 
-/// Opens and locks a file of root's, which nobody removed meanwhile.
+/// Opens and locks a file owned by root, and retries if another process removed it meanwhile.
 fn locked(path: &Path) -> io::Result<File> {
     loop {
         let mut options = OpenOptions::new();
@@ -152,7 +153,7 @@ fn locked(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns debugfs's report of per-CPU memory, or the reason why there is none.
+/// Returns debugfs's report of per-CPU memory, or an error that names the reason.
 pub(crate) fn percpu_stats() -> Result<String> {
     let debugfs = Found::find("debugfs")?;
     let path = debugfs.path.join("percpu_stats");
@@ -190,7 +191,7 @@ mod tests {
         ] {
             assert_eq!(hashed(text), want, "{text}");
         }
-        // A table of addresses may hold a line that is not understood.
+        // One line that is not understood does not make a table hashed.
         assert!(!hashed(&format!("{RAW}{RAW}strange\n")));
     }
 
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&hidden.restrict).unwrap(), "0");
         assert!(!hidden.saved.exists());
 
-        // One that died while it was 1: what it was is in the file, and what is there now is not believed.
+        // A process died while the setting was 1: the old value is in the file, and the current one is ignored.
         let open = Unrestricted::new(&hidden).unwrap();
         assert_eq!(fs::read_to_string(&hidden.restrict).unwrap(), "1");
         open.saved.unlock().unwrap();
@@ -235,7 +236,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&stale.restrict).unwrap(), "2");
         assert!(!stale.saved.exists());
 
-        // A value that is refused was never changed, and nothing is left to put back. Nobody may write this file.
+        // A write that fails changed nothing, and nothing is left to restore. No user may write this file.
         let unwritable = Paths { restrict: "/proc/version".into(), ..stale };
         assert!(Unrestricted::new(&unwritable).is_err());
         assert!(!unwritable.saved.exists());

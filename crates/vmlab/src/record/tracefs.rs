@@ -1,16 +1,17 @@
 //! The kernel's tracing file system, and an instance of our own in it.
 //!
 //! # Theory
-//! An instance has events, buffers and a clock of its own, so that whatever else traces this machine is not disturbed
-//! and does not disturb. Where tracefs is mounted nowhere, it is mounted without a place: the mount hangs on a file of
-//! this process alone and goes with it, however it ends. An instance does not go by itself. It is named by its process,
-//! `vmlab-PID-START` (START is when the process began, since numbers come again), and the next recording removes those
-//! whose process is gone. The kernel refuses to remove one that is being read, whatever its name says.
+//! An instance has its own events, buffers and clock, so that it does not disturb other users of tracing on this
+//! machine, nor they it. If tracefs is not mounted, it is mounted detached: the mount belongs to a file descriptor of
+//! this process, and disappears with it, however the process ends. An instance does not disappear by itself. Its name
+//! has its process, `vmlab-PID-START` (START is the start time of the process, since PIDs are reused), and the next
+//! recording removes instances of processes that have exited. The kernel does not remove an instance that is being
+//! read, whatever its name.
 //!
 //! # Invariants
-//! - **TF1 own-instance**  nothing in tracefs is written or removed but instances named so, whose process is this one
-//!   or gone.
-//! - **TF2 none-left**     an instance is removed when its recording is dropped, on whatever way, or by the next one.
+//! - **TF1 own-instance**  only instances with such a name, of this process or of one that has exited, are written or
+//!   removed in tracefs.
+//! - **TF2 none-left**  an instance is removed when its recording is dropped, on every path, or by the next one.
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::io::Errno;
@@ -23,19 +24,19 @@ use std::path::{Path, PathBuf};
 /// Prefix of the names of recorders' instances.
 const PREFIX: &str = "vmlab-";
 
-/// A file system of the kernel's, where it is mounted, or mounted here.
+/// A file system of the kernel: an existing mount, or our own.
 pub(crate) struct Found {
     /// Its root.
     pub(crate) path: PathBuf,
-    /// The mount, if it is ours: unmounted when this is dropped.
+    /// Our own mount, if there is one: unmounted when this is dropped.
     mount: Option<OwnedFd>,
 }
 
 impl Found {
-    /// Finds where `kind` (`tracefs`, `debugfs`) is mounted, or mounts it for this process alone.
+    /// Finds the mount of `kind` (`tracefs`, `debugfs`), or mounts it for this process alone.
     ///
     /// # Errors
-    /// If it is mounted nowhere and cannot be mounted: says what to do.
+    /// If it is not mounted and cannot be mounted: the message has a remedy.
     pub(crate) fn find(kind: &str) -> Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").context("cannot read /proc/self/mounts")?;
         match mounted(&mounts, kind) {
@@ -57,7 +58,7 @@ impl Found {
         Ok(Self { path: PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), mount: Some(mount) })
     }
 
-    /// Describes how it was found, for a reader.
+    /// Describes the mount for messages.
     pub(crate) fn how(&self) -> String {
         match self.mount {
             Some(_) => "mounted by this process for itself".to_string(),
@@ -66,7 +67,7 @@ impl Found {
     }
 }
 
-/// The first mount of a kind. Blanks in names stand as `\040`.
+/// Returns the first mount of a kind. Blanks in names are written as `\040`.
 fn mounted(mounts: &str, kind: &str) -> Option<PathBuf> {
     let of_kind = |line: &str| {
         let mut words = line.split(' ').skip(1);
@@ -92,15 +93,15 @@ fn why_unmounted(kind: &str, errno: Errno) -> anyhow::Error {
 /// An instance of our own, removed when it is dropped.
 pub(crate) struct Instance {
     path: PathBuf,
-    // Behind `path`, since its files go first.
+    // After `path`: the files of the instance close first.
     _fs: Found,
 }
 
 impl Instance {
-    /// Removes what crashed recorders left, and makes an instance.
+    /// Removes instances of crashed recorders, and creates an instance.
     ///
     /// # Errors
-    /// If that is not permitted, or the kernel has no vmalloc events.
+    /// If this is not permitted, or the kernel has no vmalloc events.
     pub(crate) fn make() -> Result<Self> {
         let found = Found::find("tracefs")?;
         let instances = found.path.join("instances");
@@ -120,7 +121,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// A file of the instance.
+    /// Returns the path of a file of the instance.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -128,12 +129,12 @@ impl Instance {
     /// Writes a setting.
     ///
     /// # Errors
-    /// If the kernel refuses it.
+    /// If the kernel rejects it.
     pub(crate) fn set(&self, name: &str, value: &str) -> Result<()> {
         fs::write(self.file(name), value).with_context(|| format!("tracefs refuses {value:?} for {name}"))
     }
 
-    /// Events lost up to now: overwritten before they were read, or dropped, on any CPU.
+    /// Returns the events lost so far: overwritten before they were read, or dropped, on any CPU.
     ///
     /// # Errors
     /// If the counters cannot be read.
@@ -150,7 +151,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Checks TF2. A signal between may interrupt; another process may be looking into it for a moment.
+        // Checks TF2. A signal may interrupt, or another process may briefly be reading the instance: retry.
         for _ in 0..50 {
             match fs::remove_dir(&self.path) {
                 Err(error)
@@ -178,22 +179,21 @@ fn lost_in(stats: &str) -> u64 {
     stats.lines().filter_map(count).fold(0, u64::saturating_add)
 }
 
-/// `PID-START` of this process.
+/// Returns `PID-START` of this process.
 fn own_name() -> Result<String> {
     let pid = std::process::id();
     let start = started(pid).context("cannot read /proc/self/stat")?;
     Ok(format!("{pid}-{start}"))
 }
 
-/// When a process began, in ticks since boot.
+/// Returns the start time of a process, in ticks since boot.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program, in parentheses, may hold anything.
+    // The name of the program, in parentheses, may contain any character.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Checks TF1: whether the recorder that an instance is named by is gone. Names that are not a recorder's belong to
-/// somebody else.
+/// Checks TF1: returns true if the recorder in an instance's name has exited. Other names belong to other programs.
 fn is_left(name: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
     let parts = || {
         let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
@@ -202,17 +202,17 @@ fn is_left(name: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
     parts().is_some_and(|(pid, start)| started(pid) != Some(start))
 }
 
-/// The instances of recorders that are gone.
+/// Returns the instances of recorders that have exited.
 pub(crate) fn left(instances: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(instances) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| is_left(name, started)).collect()
 }
 
-/// Removes them.
+/// Removes those instances.
 fn remove_left(instances: &Path) {
     for name in left(instances) {
-        // One that is read by a process that is not seen from here (another PID namespace) is busy, and stays.
+        // An instance that is read by a process in another PID namespace is busy, and is not removed.
         let _ = fs::remove_dir(instances.join(name));
     }
 }
@@ -260,8 +260,8 @@ mod tests {
 
     #[test]
     fn tf2_an_instance_goes_with_its_owner_or_is_left_until_it_is_not_read() {
-        // One recorder at a time: the next would remove what is left here. The tests of the program take this lock,
-        // too.
+        // One recorder at a time: another would remove the instances left by this test. The tests of the program use
+        // this lock, too.
         let path = std::env::temp_dir().join("vmlab-record-tests");
         let lock = fs::File::open(&path).or_else(|_| fs::File::create(&path)).unwrap();
         lock.lock().unwrap();
