@@ -1,4 +1,4 @@
-//! The time of each test on each worker, drawn as in the talk: before, after, and both.
+//! Charts of the time of each test on each worker, as in the talk: before, after, and both.
 
 use super::{Compared, Measured, Part};
 use crate::report::bars::{Bars, Group};
@@ -10,18 +10,18 @@ pub(super) struct Drawn {
     pub(super) svg: String,
 }
 
-/// A test's name, without what all of them end with.
+/// Returns a test's name without the common suffix.
 fn short(case: Case) -> &'static str {
     let name = case.name();
     name.strip_suffix("_alloc_test").or(name.strip_suffix("_test")).unwrap_or(name)
 }
 
-/// Seconds of a test on each worker.
+/// Returns the seconds of a test on each worker.
 fn times(measured: &Measured, case: Case) -> Vec<f64> {
     measured.ran.workers.iter().map(|worker| worker.counts[case.index()].time.as_secs_f64()).collect()
 }
 
-/// Returns the target before and the target after: by the document of a scenario, or else the first and the last.
+/// Returns the targets before and after: those of the scenario's document, or else the first and the last.
 fn sides(part: &Part) -> Option<(&Measured, &Measured)> {
     let named = match part.scenario.name {
         "all" => part.of("list").zip(part.of("one-lock")),
@@ -34,12 +34,12 @@ fn sides(part: &Part) -> Option<(&Measured, &Measured)> {
     })
 }
 
-/// Three charts of each scenario with more than one worker and more than one target.
+/// Draws three charts of each scenario with more than one worker and more than one target.
 pub(super) fn all(compared: &Compared) -> Vec<Drawn> {
     let mut all = Vec::new();
     for part in compared.parts.iter().filter(|part| part.scenario.params.nr_threads > 1) {
         let cases: Vec<Case> = part.scenario.params.cases().collect();
-        // A single test has no picture of tests.
+        // A single test has no chart.
         let Some((before, after)) = sides(part).filter(|_| cases.len() > 1) else { continue };
         let scenario = part.scenario.name;
         let workers = part.scenario.params.nr_threads;
@@ -57,7 +57,7 @@ pub(super) fn all(compared: &Compared) -> Vec<Drawn> {
                 names: &names,
                 groups: cases.iter().map(group).collect(),
                 log: which == "both",
-                // A side has the same colour in all three.
+                // A target has the same colour in all three.
                 first_colour: usize::from(which == "after"),
                 size: (900.0, 380.0),
             };

@@ -1,4 +1,4 @@
-//! The page, the CSV and the charts.
+//! Writes the page, the CSV and the charts.
 
 use super::{Args, Compared, charts, locks, origins, tables};
 use crate::bench::print::{comments, page, write_file};
@@ -6,16 +6,16 @@ use anyhow::Result;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The file of figures.
+/// Name of the CSV file.
 pub(super) const CSV: &str = "test-compare.csv";
 const PAGE: &str = "test-compare.md";
 
 /// Returns the description of the machine and the run.
 pub(super) fn about(header: &str, args: &Args) -> String {
-    // Workers are not bound to a CPU, as those of the suite are not.
+    // Workers are not bound to a CPU; the suite's are not either.
     let lines: String =
         header.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n")).collect();
-    // Whoever else runs on the machine shows in every figure.
+    // Other load on the machine affects every figure.
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split_whitespace().next().unwrap_or("unknown");
     format!(
@@ -24,7 +24,7 @@ pub(super) fn about(header: &str, args: &Args) -> String {
     )
 }
 
-/// Writes them.
+/// Writes all files.
 ///
 /// # Errors
 /// If a file cannot be written.

@@ -1,5 +1,5 @@
-//! Locks in the form of `lock_stat`: a line for each class, then where it was waited for, then where it was held
-//! meanwhile.
+//! Locks in the format of `lock_stat`: a line for each class, then the locations that waited, then those that held the
+//! lock.
 
 use super::{Compared, Measured, Part};
 use crate::machine::{ContendedAt, LockStat, LockStats};
@@ -23,7 +23,7 @@ const CLASSES: [LockClass; LockClass::COUNT] = [
     LockClass::Chunks,
 ];
 
-/// Returns the kernel's name, at a target's time, of the guarded structure; for ours, the name in 6.12.
+/// Returns the kernel's name of the guarded structure in a target's version; for ours, the name in 6.12.
 fn name(target: &str, class: LockClass) -> &'static str {
     let (one_lock, one_lookup) = match target {
         "list" | "one-lock" => (true, true),
@@ -53,7 +53,7 @@ fn name(target: &str, class: LockClass) -> &'static str {
     }
 }
 
-/// The classes that were taken, by the kernel's names, the most contended first as `lock_stat` sorts.
+/// Returns the acquired classes by the kernel's names, the most contended first as `lock_stat` sorts.
 pub(super) fn named(target: &str, locks: &LockStats) -> Vec<(&'static str, LockStat)> {
     by_contentions(locks).into_iter().map(|(class, seen)| (name(target, class), seen)).collect()
 }
@@ -65,12 +65,12 @@ fn by_contentions(locks: &LockStats) -> Vec<(LockClass, LockStat)> {
     taken
 }
 
-/// The contentions of a class of a target; 0 if it was never taken.
+/// Returns the contentions of a class of a target; `None` if its locks were not counted.
 pub(super) fn contentions(measured: &Measured, class: LockClass) -> Option<u64> {
     Some(measured.counted.as_ref()?.locks[class as usize].contentions)
 }
 
-/// A text for each target in each scenario whose locks were counted.
+/// Returns a text for each target in each scenario whose locks were counted.
 pub(super) fn all(compared: &Compared) -> Vec<String> {
     let each = compared.parts.iter().flat_map(|part| part.measured.iter().map(move |one| (part, one)));
     each.filter_map(|(part, measured)| text(part, measured)).collect()
@@ -83,10 +83,10 @@ fn text(part: &Part, measured: &Measured) -> Option<String> {
     Some(format!("{title}\n{}", table(&measured.target, &seen.locks, &seen.contended)))
 }
 
-/// Places that `lock_stat` tells of a class.
+/// Locations that `lock_stat` prints for a class.
 const PLACES: usize = 4;
 
-/// Microseconds, as `lock_stat` has them.
+/// Formats microseconds as `lock_stat` does.
 fn us(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e3)
 }
@@ -140,7 +140,7 @@ fn table(target: &str, locks: &LockStats, contended: &[ContendedAt]) -> String {
     text
 }
 
-/// The places of a class by one of their counts, the most first; nothing if there are none.
+/// Returns the locations of a class by one of their counts, the largest first; empty if there are none.
 fn places(name: &str, class: LockClass, all: &[ContendedAt], count: fn(&ContendedAt) -> u64) -> String {
     let of_class = |at: &&ContendedAt| at.class == class as usize && count(at) > 0;
     let mut places: Vec<&ContendedAt> = all.iter().filter(of_class).collect();

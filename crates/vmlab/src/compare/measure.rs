@@ -1,12 +1,12 @@
-//! Scenarios, and their measurement: targets in turn, round by round, each time on an empty target.
+//! Scenarios, and their measurement: the targets alternate in rounds, each time starting empty.
 //!
 //! # Method
-//! Rounds are timed with the usual locks and with nothing looked at; a target's figure is its fastest round. Then each
-//! target runs once with every call clocked, and once with spin locks that count. All runs of a round have the same
+//! Rounds are timed with the usual locks and without observation; a target's figure is its fastest round. Then each
+//! target runs once with every call timed, and once with spin locks that count. All runs of a round have the same
 //! random numbers.
 //!
-//! A run that does not end in time is stopped. It shows only that the whole takes longer than the limit. So its time is
-//! a lower bound, and it is not run again in later rounds.
+//! A run that exceeds the limit is stopped. It shows only that the whole takes longer than the limit. So its time is a
+//! lower bound, and it is not run again in later rounds.
 
 use super::observe::{Look, Observed, Seen};
 use crate::cli::print_note;
@@ -33,17 +33,17 @@ pub(super) struct Scenario {
     pub(super) targets: Vec<String>,
 }
 
-/// The method of measurement.
+/// The options of measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Ways {
     pub(super) rounds: u64,
     /// Time limit of one run.
     pub(super) limit: Duration,
-    /// Processors of the machine.
+    /// CPUs of the machine.
     pub(super) cpus: u32,
     /// Seed of random sizes and orders.
     pub(super) seed: u64,
-    /// Of targets.
+    /// The set-up of targets.
     pub(super) setup: Setup,
     pub(super) entries: Vec<Entry>,
 }
@@ -53,28 +53,28 @@ pub(super) struct Measured {
     pub(super) target: String,
     /// The fastest round.
     pub(super) ran: Ran,
-    /// Its time: what it was given, if it was stopped.
+    /// The time of that round, or the limit if it was stopped.
     time: Duration,
-    /// The time of each round that ended.
+    /// The time of each round that was not stopped.
     pub(super) rounds: Vec<Duration>,
-    /// The run in which each call was clocked; `None` if it did not end.
+    /// The run in which each call was timed; `None` if it was stopped.
     pub(super) clocked: Option<Seen>,
-    /// The run in which locks were counted; `None` if it did not end or the target's locks do not count.
+    /// The run in which locks were counted; `None` if it was stopped or the target's locks do not count.
     pub(super) counted: Option<Seen>,
 }
 
 impl Measured {
-    /// The longest of the workers' own times: at least that, if the run was stopped.
+    /// Returns the longest of the workers' times: a lower bound, if the run was stopped.
     pub(super) fn wall(&self) -> Duration {
         self.time
     }
 
-    /// Returns true if it was stopped.
+    /// Returns true if it was stopped, so that its time is a lower bound.
     pub(super) fn is_bound(&self) -> bool {
         self.ran.interrupted
     }
 
-    /// Nanoseconds of a loop of a test in the mean of all workers; `None` if not all executed it to its end.
+    /// Returns the nanoseconds of a loop of a test, the mean of all workers; `None` if not all completed the test.
     pub(super) fn loop_ns(&self, case: Case) -> Option<f64> {
         let repeats = self.ran.params.test_repeat_count;
         let whole = |worker: &driver::Found| worker.counts[case.index()].executions() == repeats;
@@ -87,10 +87,10 @@ fn wall(ran: &Ran) -> Duration {
     ran.workers.iter().map(of).max().unwrap_or_default()
 }
 
-/// The scenario with the tests that each of its targets can run; what is left out is told.
+/// Returns the scenario with the tests that each of its targets can run; prints the omitted tests.
 ///
 /// # Errors
-/// If a target cannot be made or cannot have so many workers, or no test is left.
+/// If a target cannot be created or cannot have so many workers, or no test is left.
 pub(super) fn common(scenario: Scenario, ways: &Ways) -> Result<Scenario> {
     let mut mask = scenario.params.run_test_mask;
     for name in &scenario.targets {
@@ -119,7 +119,7 @@ pub(super) fn common(scenario: Scenario, ways: &Ways) -> Result<Scenario> {
 /// Measures a scenario on all of its targets, each of which can run all of its tests.
 ///
 /// # Errors
-/// If a target cannot be made or has a test fail, or is not in order when all is freed.
+/// If a target cannot be created, fails a test, or is not empty when everything is freed.
 pub(super) fn measure(scenario: &Scenario, ways: &Ways) -> Result<Vec<Measured>> {
     let mut all: Vec<Option<Measured>> = scenario.targets.iter().map(|_| None).collect();
     for round in 0..ways.rounds {
@@ -128,7 +128,7 @@ pub(super) fn measure(scenario: &Scenario, ways: &Ways) -> Result<Vec<Measured>>
                 continue;
             }
             let Some((ran, _)) = run(scenario, name, ways, Look::Nothing, round)? else { continue };
-            // Of a test that was stopped nobody counts the time.
+            // The workers' times of a stopped run are not complete.
             let time = if ran.interrupted { ways.limit } else { wall(&ran) };
             match measured {
                 None => {
@@ -136,7 +136,7 @@ pub(super) fn measure(scenario: &Scenario, ways: &Ways) -> Result<Vec<Measured>>
                     let target = name.clone();
                     *measured = Some(Measured { target, ran, time, rounds, clocked: None, counted: None });
                 }
-                // A round that is stopped says less than one that ended.
+                // A stopped round has less information than one that ended.
                 Some(_) if ran.interrupted => {}
                 Some(best) => {
                     best.rounds.push(time);
@@ -168,7 +168,7 @@ pub(super) fn measure(scenario: &Scenario, ways: &Ways) -> Result<Vec<Measured>>
     Ok(all.into_iter().flatten().collect())
 }
 
-/// Makes a target; `None` if its locks were to count and do not.
+/// Creates a target; `None` if its locks should count and cannot.
 fn make(name: &str, entries: &[Entry], setup: &Setup, how: Look) -> Result<Option<Box<dyn Target>>> {
     let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
         let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
@@ -181,9 +181,9 @@ fn make(name: &str, entries: &[Entry], setup: &Setup, how: Look) -> Result<Optio
     (entry.make)(setup).map(Some)
 }
 
-/// One run of one target; `None` if it cannot be looked at so.
+/// Runs one target once; `None` if it cannot be observed in this way.
 fn run(scenario: &Scenario, name: &str, ways: &Ways, how: Look, round: u64) -> Result<Option<(Ran, Seen)>> {
-    // A CPU for each worker, as many as the kernel's machine had for the same threads; beyond the limit workers share.
+    // A CPU for each worker, as the kernel's machine had for the same threads; beyond the limit workers share.
     let cpus = scenario.params.nr_threads.max(ways.cpus).min(NODES_LIMIT);
     let setup = Setup { cpus, ..ways.setup.clone() };
     let Some(target) = make(name, &ways.entries, &setup, how)? else { return Ok(None) };
@@ -199,19 +199,19 @@ fn run(scenario: &Scenario, name: &str, ways: &Ways, how: Look, round: u64) -> R
     Ok(Some((ran, seen)))
 }
 
-/// Runs the suite and stops it when its time is over.
+/// Runs the suite and stops it after the time limit.
 fn in_time(target: &dyn Target, params: &Params, ways: &Ways, seed: u64) -> Result<Ran> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (done, wait) = channel::<()>();
         let stop = &stop;
         scope.spawn(move || {
-            // Its sender going away is how it learns that the run has ended.
+            // When the run ends, its sender is dropped, which ends this wait.
             if wait.recv_timeout(ways.limit) == Err(RecvTimeoutError::Timeout) {
                 stop.store(true, Ordering::Relaxed);
             }
         });
-        // Workers stand for CPUs of their own; what a test makes of the number of CPUs is that of the machine.
+        // Each worker stands for its own CPU. Tests that depend on the number of CPUs use the machine's.
         let ran = driver::run(target, params, ways.cpus, seed, stop);
         drop(done);
         ran

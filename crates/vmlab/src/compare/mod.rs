@@ -1,13 +1,13 @@
-//! Targets side by side on the kernel's test suite: ratios, latencies, locks, and the figures of the documents that
-//! this began with.
+//! Compares targets on the kernel's test suite: ratios, latencies, locks, and the figures of the original patches and
+//! talk.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | `scenario` | which tests, workers and targets, where nobody says |
-//! | `measure` | rounds in turn, and the runs that are looked at |
-//! | `observe` | a target whose calls are clocked or whose locks are counted |
+//! | `scenario` | the default tests, workers and targets |
+//! | `measure` | alternating rounds, and the observed runs |
+//! | `observe` | a target whose calls are timed or whose locks are counted |
 //! | `tables`, `locks` | times, latencies, `lock_stat` |
-//! | `origins` | the figures of the patches and the talk, and what was measured here |
+//! | `origins` | the figures of the patches and the talk, and those measured here |
 //! | `charts` | the time of each test on each worker: before, after, both |
 //! | `files` | the page, the CSV, the charts |
 
@@ -55,14 +55,14 @@ impl Args {
     /// Returns the names and the parameters among the arguments, if targets are to be compared.
     pub fn wanted(&self) -> Option<(Vec<String>, Vec<String>)> {
         let given = self.compare.as_ref()?;
-        // An optional value takes what follows it, be it a parameter.
+        // An optional value also consumes an argument that is a parameter.
         let is_parameter =
             |text: &String| text.contains('=') || ["performance", "stress", "smoke"].contains(&text.as_str());
         Some(given.iter().filter(|text| !text.is_empty()).cloned().partition(|text| !is_parameter(text)))
     }
 }
 
-/// A scenario with what was measured in it.
+/// A scenario with its measurements.
 struct Part {
     scenario: Scenario,
     measured: Vec<Measured>,
@@ -74,27 +74,27 @@ impl Part {
     }
 }
 
-/// All that was measured.
+/// All measurements.
 struct Compared {
     parts: Vec<Part>,
     /// The workload of the per-CPU series on its engines; `None` if only parameters of the user were compared.
     hints: Option<Hints>,
     cpus: u32,
-    /// Nanoseconds that a look at the clock adds to each latency.
+    /// Nanoseconds that reading the clock adds to each latency.
     clock_ns: u64,
 }
 
 /// The comparison to run.
 pub struct Wanted<'a> {
-    /// The targets; the usual ones if there are none.
+    /// The targets; if empty, the default ones.
     pub names: &'a [String],
-    /// Parameters of each.
+    /// Parameters of each run.
     pub params: Params,
     /// Seed of random sizes and orders.
     pub seed: u64,
     /// Set-up of the targets; its CPUs are those of the machine.
     pub setup: Setup,
-    /// All targets that there are.
+    /// All targets.
     pub entries: &'a [Entry],
     /// Folder for files.
     pub dir: Option<&'a Path>,
@@ -103,7 +103,7 @@ pub struct Wanted<'a> {
 /// Compares targets.
 ///
 /// # Errors
-/// If a target is not known, cannot be made or fails a test, or results cannot be written.
+/// If a target is unknown, cannot be created or fails a test, or results cannot be written.
 pub fn run(args: &Args, wanted: &Wanted<'_>) -> Result<()> {
     let Wanted { names, params, seed, setup, entries, dir } = wanted;
     if let Some(unknown) = names.iter().find(|name| entries.iter().all(|entry| entry.name != name.as_str())) {
@@ -117,7 +117,7 @@ pub fn run(args: &Args, wanted: &Wanted<'_>) -> Result<()> {
     let (cpus, limit) = (setup.cpus, Duration::from_secs(args.limit));
     let (setup, entries) = (setup.clone(), entries.to_vec());
     let ways = Ways { rounds: args.rounds, limit, cpus, seed: *seed, setup, entries };
-    // Before anything is measured, so that what cannot be compared costs no time.
+    // Before any measurement, so that an error costs no time.
     let scenarios = scenario::all(params, cpus, names).into_iter().map(|one| measure::common(one, &ways));
     let scenarios = scenarios.collect::<Result<Vec<_>>>()?;
     let mut compared = Compared { parts: Vec::new(), hints: None, cpus, clock_ns: observe::clock_ns() };

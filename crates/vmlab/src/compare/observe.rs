@@ -1,12 +1,12 @@
-//! A target that is looked at: how long each call takes, or which locks it waits for.
+//! Observes a target: the duration of each call, or the locks it waits for.
 //!
 //! # Theory
-//! Each worker keeps its own figures and hands them over when it goes, so that looking shares nothing. Looking costs:
-//! two looks at the clock a call, whose price [`clock_ns`] tells, or the counting of locks. So what is looked at is not
-//! timed as a whole.
+//! Each worker records its own figures and adds them to the total when it ends, so that observation shares nothing.
+//! Observation has a cost: two reads of the clock for each call, which [`clock_ns`] measures, or the counting of locks.
+//! So an observed run is not timed as a whole.
 //!
-//! Latencies are counted in buckets that grow with the value, three digits exact. So a worst case is not lost, and a
-//! billion calls take no more memory than a thousand.
+//! Latencies are counted in buckets that grow with the value, exact to three digits. So the worst case is preserved,
+//! and a billion calls take no more memory than a thousand.
 
 use crate::machine::{
     ContendedAt, LockStats, NOTHING, merge_contended, take_contended, take_lock_stats, thread_cpu_ns,
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The calls that are told apart.
+/// The calls that are distinguished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
     Vmalloc,
@@ -50,12 +50,12 @@ impl Call {
 #[derive(Clone)]
 pub(super) struct Latency(Histogram<u64>);
 
-/// The longest latency that is told: an hour.
+/// The longest latency that is recorded: an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 impl Latency {
     fn none() -> Self {
-        // It grows with what it counts, so that a call which nobody makes costs little. Three digits are allowed.
+        // The histogram grows on demand, so that an unused call costs little. Three digits are a legal precision.
         match Histogram::new(3) {
             Ok(none) => Self(none),
             Err(error) => unreachable!("{error}"),
@@ -63,13 +63,13 @@ impl Latency {
     }
 
     fn record(&mut self, ns: u64) {
-        // It can grow to hold an hour, so it cannot be refused.
+        // It can grow to an hour, so recording cannot fail.
         let recorded = self.0.record(ns.min(LONGEST_NS));
         debug_assert!(recorded.is_ok());
     }
 
     fn add(&mut self, other: &Self) {
-        // It can grow to hold what the other holds.
+        // It can grow to hold the values of the other.
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok());
     }
@@ -78,7 +78,7 @@ impl Latency {
         self.0.len()
     }
 
-    /// The least that so many of a hundred calls did not exceed.
+    /// Returns the lowest value that `of_100` of a hundred calls did not exceed.
     pub(super) fn percentile(&self, of_100: f64) -> u64 {
         self.0.value_at_percentile(of_100)
     }
@@ -90,11 +90,11 @@ impl Latency {
 
 /// The observations.
 pub(super) struct Seen {
-    /// Of each call, in the order of [`Call::ALL`].
+    /// The latencies of each call, in the order of [`Call::ALL`].
     pub(super) latency: [Latency; Call::ALL.len()],
     pub(super) locks: LockStats,
     pub(super) contended: Vec<ContendedAt>,
-    /// Nanoseconds of CPU that workers had.
+    /// CPU time of the workers, in nanoseconds.
     pub(super) cpu_ns: u64,
 }
 
@@ -112,14 +112,14 @@ pub(super) enum Look {
     Nothing,
     /// The duration of each call.
     Calls,
-    /// Which locks are waited for; the target's have to be such as count.
+    /// The locks that are waited for; the target must have locks that count.
     Locks,
 }
 
-/// A target under observation. Each of its workers stands for a CPU of its own, as long as there are CPUs.
+/// A target under observation. Each of its workers stands for its own CPU, as long as there are CPUs.
 pub(super) struct Observed<'t> {
     target: &'t dyn Target,
-    /// CPUs of the target, and workers that came.
+    /// CPUs of the target, and workers created so far.
     cpus: u32,
     workers: AtomicU32,
     look: Look,
@@ -148,7 +148,7 @@ impl Target for Observed<'_> {
                 Box::new(Clocked { worker: Some(worker), latency, sum: &self.seen })
             }
             Look::Locks => {
-                // What this thread did before is not the worker's.
+                // Discard the counts of this thread from before.
                 take_lock_stats();
                 take_contended();
                 Box::new(Counted { worker: Some(worker), begun_cpu_ns: thread_cpu_ns(), sum: &self.seen })
@@ -169,7 +169,7 @@ impl Target for Observed<'_> {
     }
 }
 
-/// A worker whose calls are clocked.
+/// A worker whose calls are timed.
 struct Clocked<'t> {
     /// `None` when it ends.
     worker: Option<Box<dyn Worker + 't>>,
@@ -194,7 +194,7 @@ fn clocked<T>(latency: &mut Latency, call: impl FnOnce() -> T) -> T {
     got
 }
 
-/// Nanoseconds that looking at the clock adds to a latency.
+/// Returns the nanoseconds that reading the clock adds to a latency.
 pub(super) fn clock_ns() -> u64 {
     let mut latency = Latency::none();
     for _ in 0..10_000 {
@@ -274,7 +274,7 @@ struct Counted<'t> {
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        // What it kept goes back, which takes locks.
+        // Dropping the worker flushes its caches, which acquires locks.
         self.worker = None;
         let cpu_ns = thread_cpu_ns() - self.begun_cpu_ns;
         let (locks, contended) = (take_lock_stats(), take_contended());
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
     use va_sim::op::Rng;
 
-    /// A reference model: all of them, sorted.
+    /// A reference model: the percentile of all sorted values.
     fn percentile(sorted: &[u64], of_100: f64) -> u64 {
         let rank = (of_100 / 100.0 * sorted.len() as f64).ceil().max(1.0) as usize;
         sorted[rank - 1]
@@ -346,7 +346,7 @@ mod tests {
             let mut all = Vec::new();
             let mut halves = [Latency::none(), Latency::none()];
             for at in 0..20_000 {
-                // Most are short and a few are long, as calls are.
+                // Most are short and a few are long, like real calls.
                 let ns = (0..3).fold(top, |top, _| 1 + rng.below(top));
                 all.push(ns);
                 halves[at % 2].record(ns);

@@ -1,4 +1,4 @@
-//! The figures of the documents that this began with, each beside what was measured here, and what differs.
+//! The figures of the original documents, each beside the one measured here, with the differences.
 //!
 //! # Source
 //! The patch "keep track of free blocks for vmap allocation" (5.2) and the talk "Reworking of KVA allocator in Linux
@@ -14,36 +14,37 @@ use anyhow::Result;
 use comfy_table::Table;
 use va_base::LockClass;
 
-/// Nanoseconds an action of the three engines of the per-CPU series: before it, with the alignment put back, with it.
+/// Nanoseconds for each action of the three engines of the per-CPU series: before it, with the alignment put back, with
+/// it.
 pub(super) struct Hints {
     ns: [f64; 3],
     actions: usize,
 }
 
-/// Actions of the series, in thousands, for each thousand loops of the suite's.
+/// Actions of the series for each loop of the suite.
 const ACTIONS_PER_LOOP: usize = 100;
 /// Actions that the series measured.
 const ACTIONS_MAX: usize = 1_000_000;
 
 impl Hints {
-    /// Measures them; fewer loops are fewer actions.
+    /// Measures them; fewer loops mean fewer actions.
     ///
     /// # Errors
     /// If there is no memory for records.
     pub(super) fn measure(params: &Params, rounds: usize) -> Result<Self> {
         let actions = (params.test_loop_count as usize).saturating_mul(ACTIONS_PER_LOOP);
-        // They come in thousands.
+        // The number is a multiple of a thousand.
         let actions = actions.clamp(1000, ACTIONS_MAX) / 1000 * 1000;
         Ok(Self { ns: seed::three(actions, rounds)?, actions })
     }
 
-    /// Those of the series and ours, with 69 for the first.
+    /// Returns the figures in seconds, scaled so that the first is 69.
     fn as_seconds(&self) -> [f64; 3] {
         self.ns.map(|ns| 69.0 * ns / self.ns[0])
     }
 }
 
-/// A figure there and here.
+/// A figure of a document, and ours.
 struct Row {
     what: &'static str,
     there: &'static str,
@@ -51,7 +52,7 @@ struct Row {
     differs: String,
 }
 
-/// The table; `None` if nothing of it was measured.
+/// Returns the table; `None` if it has no measured figure.
 pub(super) fn table(compared: &Compared) -> Option<Captioned> {
     let rows = rows(compared);
     if rows.is_empty() {
@@ -78,7 +79,7 @@ fn rows(compared: &Compared) -> Vec<Row> {
     let mut rows = Vec::new();
     let cpus = compared.cpus;
     let part = |name: &str| compared.parts.iter().find(|part| part.scenario.name == name);
-    // Of two targets of a scenario, how many times longer the first takes, and loops.
+    // Returns the factor by which the first of two targets of a scenario takes longer, and the loops.
     let times = |name: &str, before: &str, after: &str| -> Option<(String, u32)> {
         let part = part(name)?;
         let slower = ratio(part.of(before)?, part.of(after)?);
@@ -168,7 +169,7 @@ fn rows(compared: &Compared) -> Vec<Row> {
     rows
 }
 
-/// Lines of CSV, as those of the other figures.
+/// Returns lines of CSV, in the format of the other figures.
 pub(super) fn csv(compared: &Compared) -> String {
     let Some(hints) = &compared.hints else { return String::new() };
     let of = ["before", "packed-12", "hints"];

@@ -1,24 +1,23 @@
-//! Which tests, workers and targets are compared where nobody says: what the patches and the talk measured, in fewer
-//! loops.
+//! The default tests, workers and targets: those that the patches and the talk measured, with fewer loops.
 //!
 //! | scenario | tests | workers | from |
 //! |---|---|---|---|
 //! | `one` | the eight of 5.1, in order | 1 | the patch of 5.2, `performance` |
-//! | `all` | the same, each worker in its own order | one a CPU of this machine | the talk |
+//! | `all` | the same, each worker in its own order | one for each CPU of this machine | the talk |
 //! | `crowd` | fix_size, full_fit, long_busy_list | 64 | the series of 6.9 |
 //! | `ram` | vm_map_ram of 5 pages | 64 | the patch of 6.4 |
 //!
-//! A million loops take the list of 5.1 hours, there as here; so loops are fewer, unless the user says how many.
+//! A million loops take the list of 5.1 hours, in the kernel and here; so the default is fewer.
 
 use crate::suite::params::Params;
 
 pub(super) use super::measure::Scenario;
 
-/// Loops where nobody says.
+/// The default number of loops.
 const LOOPS: u32 = 10_000;
 /// Workers of the patches' machines of 64 CPUs.
 const CROWD: u32 = 64;
-/// The tests that there were in 5.1, of the crowd, and of mappings.
+/// The tests of 5.1, of the crowd, and of mappings.
 const EIGHT: u32 = 255;
 const THREE: u32 = 7;
 const RAM: u32 = 1024;
@@ -26,14 +25,14 @@ const RAM: u32 = 1024;
 /// The targets of `one` and `all`, of `crowd`, and of `ram`.
 const WHOLE: [&str; 5] = ["list", "one-lock", "hashed", "nodes", "space"];
 
-/// Returns true if nobody chose tests or workers.
+/// Returns true if the user chose neither tests nor workers.
 pub(super) fn is_usual(params: &Params) -> bool {
     let usual = Params::new(params.suite);
     let Params { test_repeat_count, test_loop_count, nr_pcpu_objects, .. } = *params;
     *params == Params { test_repeat_count, test_loop_count, nr_pcpu_objects, ..usual }
 }
 
-/// Returns the comparisons, with `names` as targets, or the usual ones if there are none.
+/// Returns the comparisons, with `names` as targets, or the default targets if there are none.
 pub(super) fn all(params: &Params, cpus: u32, names: &[String]) -> Vec<Scenario> {
     let targets = |usual: &[&str]| -> Vec<String> {
         let chosen = names.iter().cloned();
@@ -53,7 +52,7 @@ pub(super) fn all(params: &Params, cpus: u32, names: &[String]) -> Vec<Scenario>
     vec![
         Scenario { name: "one", params: one, targets: targets(&WHOLE) },
         Scenario { name: "all", params: every, targets: targets(&WHOLE) },
-        // Nothing differs between `one-lock` and `hashed` there, and the list would not end.
+        // `one-lock` and `hashed` do not differ in these tests, and the list would not end.
         Scenario { name: "crowd", params: crowd, targets: targets(&["one-lock", "nodes", "space"]) },
         Scenario { name: "ram", params: ram, targets: targets(&["one-lock", "hashed", "nodes", "space"]) },
     ]

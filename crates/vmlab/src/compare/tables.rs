@@ -7,19 +7,19 @@ use crate::suite::case::Case;
 use comfy_table::Table;
 use std::time::Duration;
 
-/// All tables, in the order in which they are read.
+/// Returns all tables, in order.
 pub(super) fn all(compared: &Compared) -> Vec<Captioned> {
     let mut tables = origins::table(compared).into_iter().collect::<Vec<_>>();
     tables.extend([runs(compared), tests(compared), latencies(compared), waits(compared)]);
     tables
 }
 
-/// Seconds to three digits.
+/// Formats seconds with three decimals.
 pub(super) fn seconds(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64())
 }
 
-/// Returns the ratio to the first target, with the side on which a stopped run leaves it.
+/// Returns the ratio to the first target, with `<` or `>` if a stopped run makes it a bound; `-` if both were stopped.
 pub(super) fn ratio(of: &Measured, first: &Measured) -> String {
     let times = of.wall().as_secs_f64() / first.wall().as_secs_f64().max(1e-9);
     match (of.is_bound(), first.is_bound()) {
@@ -139,7 +139,7 @@ fn latencies(compared: &Compared) -> Captioned {
     Captioned { caption, table }
 }
 
-/// The share of its CPU time that a target's workers spent waiting for locks; `None` if nobody counted.
+/// Returns the share of its CPU time that a target's workers spent waiting for locks; `None` if locks were not counted.
 pub(super) fn waiting(measured: &Measured) -> Option<f64> {
     let seen = measured.counted.as_ref()?;
     let waited: u64 = seen.locks.iter().map(|lock| lock.wait_cpu_ns).sum();
@@ -176,7 +176,7 @@ fn waits(compared: &Compared) -> Captioned {
     Captioned { caption: caption.to_string(), table }
 }
 
-/// A line of CSV for each figure: what it is of, its name, its value.
+/// Returns one line of CSV for each figure: its subject, its name, its value.
 pub(super) fn csv(compared: &Compared) -> String {
     let mut lines = String::from("scenario,workers,target,of,figure,value\n");
     for (part, measured) in each(compared) {
