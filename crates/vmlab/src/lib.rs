@@ -1,19 +1,19 @@
-//! The laboratory: replays what real kernels did to their address space, measures indexes side by side, draws what it
-//! saw.
+//! The laboratory: replays the events of real kernels' address spaces, measures indexes side by side, and draws the
+//! results.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`trace`] | reads event traces (ftrace, trace-cmd, perf text; plain, gzip, zstd) and `/proc/vmallocinfo` |
 //! | [`replay`] | runs a trace through an index and compares every address |
 //! | [`mod@convert`] | traces in other forms |
 //! | [`index_kind`] | the indexes, by name |
 //! | [`machine`] | this process as the machine of a space |
-//! | [`map`] | the address space at a moment as a picture |
-//! | [`report`] | one self-contained HTML file to look at |
+//! | [`map`] | the address space at one time as a picture |
+//! | [`report`] | one self-contained HTML file |
 //! | [`mod@bench`] | workloads, contenders, tables and plots |
-//! | [`lab`] | indexes that serve comparison only |
+//! | [`lab`] | indexes for comparison only |
 //! | [`suite`] | the kernel's test suite of vmalloc, on any allocator |
-//! | [`shipped`] | the traces that come with the program |
+//! | [`shipped`] | the traces that are built into the program |
 
 pub mod bench;
 pub mod cli;

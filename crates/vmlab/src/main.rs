@@ -7,7 +7,7 @@ fn main() -> ExitCode {
     match vmlab::cli::main(&vmlab::cli::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // One line, causes included.
+            // One line, with all causes.
             vmlab::cli::print_note(&format!("{error:#}"));
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! One trace on one index: what comes out, as a row.
+//! Replays one trace on one index, and returns the result as a row.
 
 use crate::index_kind::{IndexKind, Visitor};
 use crate::replay::timing::{Budget, each_call, per_call};
@@ -21,21 +21,21 @@ pub struct Row {
     pub events: u64,
     /// Allocations, failed attempts included: the sum of the next five.
     pub allocs: u64,
-    /// The kernel's address.
+    /// The address was the kernel's.
     pub equal: u64,
-    /// A lower one.
+    /// The address was lower.
     pub lower: u64,
-    /// A higher one.
+    /// The address was higher.
     pub higher: u64,
-    /// Neither found anything.
+    /// Both failed.
     pub failed_both: u64,
-    /// One found nothing.
+    /// Exactly one failed.
     pub failed_differs: u64,
     /// Facts that events do not report and that were inferred: percpu chunks, frees and reuses on paths without events.
     pub inferred: u64,
-    /// Nanoseconds a call, median round.
+    /// Nanoseconds for each call, median round.
     pub ns_median: f64,
-    /// Nanoseconds a call, fastest round.
+    /// Nanoseconds for each call, fastest round.
     pub ns_min: f64,
     /// Holes at the end.
     pub holes: u64,
@@ -49,18 +49,18 @@ pub struct Outcome {
     pub row: Row,
     /// Rounds timed.
     pub rounds: u32,
-    /// Nanoseconds of each call, if asked for.
+    /// Nanoseconds of each call, if requested.
     pub latency: Vec<u32>,
-    /// The comparison of results, in full.
+    /// The full comparison of the addresses.
     pub tally: Tally,
 }
 
-/// The options besides the replay.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Rounds of timing.
     pub budget: Budget,
-    /// True if each call is timed on its own.
+    /// True if each call is timed separately.
     pub latency: bool,
 }
 
@@ -106,14 +106,14 @@ impl Visitor for Run<'_> {
 /// Replays `trace` on the index `kind`, compares and times it.
 ///
 /// # Errors
-/// If the index cannot be made or a check of its invariants fails.
+/// If the index cannot be created, or a check of its invariants fails.
 pub fn run(name: &str, trace: &Trace, table: &Table, kind: IndexKind, options: Options) -> Result<Outcome> {
     let window = default_window(trace);
     kind.visit(kernel_extent(), window, Run { name, trace, table, kind, window, options })
         .with_context(|| format!("{name} on {}", kind.name()))
 }
 
-/// Bytes for people: `12.5 PiB`.
+/// Formats bytes for readers: `12.5 PiB`.
 pub fn bytes(count: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = 0;
@@ -126,12 +126,12 @@ pub fn bytes(count: u64) -> String {
     format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), units[unit])
 }
 
-/// A count with its noun: `1 page`, `67,187 pages`.
+/// Formats a count with its noun: `1 page`, `67,187 pages`.
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-/// Digits in groups of three: `67,187`.
+/// Formats a number with its digits in groups of three: `67,187`.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

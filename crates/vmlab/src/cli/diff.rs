@@ -1,4 +1,4 @@
-//! `vmlab replay --diff`: where the kernel and the policies part, and why.
+//! `vmlab replay --diff`: the differences between the kernel and the policies, and their causes.
 
 use super::input::stem;
 use super::table::{align, plain};
@@ -21,7 +21,7 @@ use va_space::NODES_LIMIT;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListedMax(usize);
 
-/// The most that one replay lists, some 200 bytes each.
+/// The most differences that one replay lists, some 200 bytes each.
 const LISTED_LIMIT: usize = 1 << 20;
 
 impl FromStr for ListedMax {
@@ -48,7 +48,7 @@ struct Row<'a> {
     unknowable: u64,
 }
 
-/// Replays every recording under every policy asked for.
+/// Replays every recording under every selected policy.
 pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
     let policies = args.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
     let mut short = None;
@@ -99,7 +99,7 @@ fn page_file(dir: &Path, name: &str) -> Result<OutputFile> {
     OutputFile::open(&dir.join(format!("{name}.md")))
 }
 
-/// Reads a recording, and the tables beside it unless they are inside.
+/// Reads a recording, and the tables beside it unless it contains them.
 fn read(args: &ReplayArgs, file: &Path) -> Result<Recording> {
     let mut recording = Recording::read(open(file)?);
     let shown = file.display();
@@ -127,7 +127,7 @@ fn read(args: &ReplayArgs, file: &Path) -> Result<Recording> {
     Ok(recording)
 }
 
-/// `NAME.` and this end beside the recording, compressed or not.
+/// Returns the file `NAME.end` beside the recording, compressed or not.
 fn beside(file: &Path, end: &str) -> Option<PathBuf> {
     let name = |packed: &str| file.with_file_name(format!("{}.{end}{packed}", stem(file)));
     ["", ".gz", ".zst"].map(name).into_iter().find(|path| path.is_file())
@@ -137,7 +137,7 @@ fn table(path: &Path) -> Result<Areas> {
     Ok(Areas::read(open(path).with_context(|| path.display().to_string())?))
 }
 
-/// Returns true if a release is 6.16 or later; the empty one is not.
+/// Returns true if a release is 6.16 or later; false for an empty string.
 fn since_616(release: &str) -> Result<bool> {
     if release.is_empty() {
         return Ok(false);
@@ -149,7 +149,7 @@ fn since_616(release: &str) -> Result<bool> {
     }
 }
 
-/// Equal answers among those that a recording can know.
+/// Returns the share of equal answers among those that a recording can determine.
 fn share(report: &Report) -> String {
     let knowable = report.allocs - report.unknowable();
     let same = report.equal + report.failed_both;
@@ -184,7 +184,7 @@ fn cells(report: &Report) -> [String; 10] {
     ]
 }
 
-/// Causes that some report has.
+/// Returns the causes that occur in any report.
 fn causes(reports: &[Report]) -> impl Iterator<Item = Cause> {
     CAUSES.into_iter().filter(|cause| reports.iter().any(|report| report.causes.contains_key(cause)))
 }
@@ -193,7 +193,7 @@ fn count(report: &Report, cause: Cause) -> String {
     grouped(report.causes.get(&cause).copied().unwrap_or(0))
 }
 
-/// Returns the kind of thing that a cause concerns.
+/// Returns the category of a cause.
 fn kind(cause: Cause) -> &'static str {
     match (cause.is_policy(), cause.is_unknowable()) {
         (true, _) => "policy",
@@ -239,7 +239,7 @@ fn print(name: &str, recording: &Recording, reports: &[Report]) -> Result<()> {
     Ok(())
 }
 
-/// A difference as a line.
+/// Formats a difference as a line.
 fn shown(divergence: &Divergence) -> String {
     let Divergence { number, line, ns, cpu, size, align, kernel, policy, why, .. } = divergence;
     let at = |address: &Option<u64>| address.map_or("nothing".into(), |at| format!("{at:#x}"));
@@ -310,7 +310,7 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
     notes
 }
 
-/// The page for `results`.
+/// Returns the page for `results`.
 fn markdown(name: &str, recording: &Recording, reports: &[Report]) -> String {
     let mut page = format!("# {name}: a kernel and the policies, address by address\n\n");
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -1,16 +1,16 @@
-//! A file that is opened before the work whose result it takes.
+//! An output file that is opened before the work whose result it receives.
 
 use anyhow::{Context, Result};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A file that can be written, and still holds what it held. Dropped unwritten, it leaves nothing behind.
+/// A writable file with its old content. If it is dropped before a write, a file that `open` created is removed.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     path: PathBuf,
     file: File,
-    /// True if there was none before.
+    /// True if `open` created the file.
     made: bool,
 }
 
@@ -26,7 +26,7 @@ impl OutputFile {
         Ok(Self { path: path.to_path_buf(), file, made })
     }
 
-    /// Replaces what the file holds, and tells its path.
+    /// Replaces the file's content, and returns its path.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -43,10 +43,10 @@ impl OutputFile {
         Ok(std::mem::take(&mut self.path))
     }
 
-    /// Empties the file, to be written bit by bit.
+    /// Truncates the file, and returns it for incremental writes.
     ///
     /// # Errors
-    /// If it cannot be emptied.
+    /// If it cannot be truncated.
     pub(crate) fn stream(mut self) -> Result<File> {
         let file = self.file.try_clone().with_context(|| format!("cannot write {}", self.path.display()))?;
         // A pipe or a device has no length.
@@ -61,7 +61,7 @@ impl OutputFile {
 impl Drop for OutputFile {
     fn drop(&mut self) {
         if self.made {
-            // An empty file in the way is a nuisance, not an error.
+            // An empty file that remains is harmless.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -9,7 +9,7 @@ use crate::trace::{Trace, decompress, open};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
-/// A trace and its table, under the name that the results carry.
+/// A trace and its table, under the name that the results use.
 pub(super) struct Input {
     pub(super) name: String,
     /// Description of the recording, if known.
@@ -19,7 +19,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// A trace that comes with the program.
+    /// Opens a trace that is built into the program.
     pub(super) fn shipped(shipped: &Shipped) -> Result<Self> {
         Ok(Self {
             name: shipped.name.to_string(),
@@ -29,14 +29,14 @@ impl Input {
         })
     }
 
-    /// Reads a trace, and `vmallocinfo` or else what lies beside the trace; says on stderr what could not be read.
+    /// Reads a trace, and `vmallocinfo` or else the table beside the trace. Prints on stderr what could not be read.
     pub(super) fn read(file: &Path, vmallocinfo: Option<&Path>) -> Result<Self> {
         let shown = file.display();
         let trace = Trace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
         Self::of(file, trace, vmallocinfo)
     }
 
-    /// The same, of a trace that was read.
+    /// The same, for a trace that is already read.
     pub(super) fn of(file: &Path, trace: Trace, vmallocinfo: Option<&Path>) -> Result<Self> {
         let shown = file.display();
         check_replayable(&trace).with_context(|| shown.to_string())?;
@@ -79,7 +79,7 @@ impl Input {
     }
 }
 
-/// Returns a sentence for each thing that a replay had to infer, or could not use.
+/// Returns a sentence for each fact that a replay inferred, or could not use.
 pub(super) fn inferred(tally: &Tally) -> Vec<String> {
     let mut notes = Vec::new();
     if tally.chunks > 0 {
@@ -147,7 +147,7 @@ pub(super) fn read_table(path: &Path) -> Result<Table> {
     Ok(table)
 }
 
-/// The file's name without `.gz`, `.zst`, `.ftrace`, `.txt`, `.jsonl`.
+/// Returns the file's name without `.gz`, `.zst`, `.ftrace`, `.txt`, `.jsonl`.
 pub(super) fn stem(file: &Path) -> String {
     if file == Path::new("-") {
         return "stdin".to_string();
@@ -161,7 +161,7 @@ pub(super) fn stem(file: &Path) -> String {
     name
 }
 
-/// `NAME.vmallocinfo` beside the trace, if there is one.
+/// Returns `NAME.vmallocinfo` beside the trace, if it exists.
 pub(super) fn beside(file: &Path) -> Option<PathBuf> {
     let beside = file.with_file_name(format!("{}.vmallocinfo", stem(file)));
     beside.is_file().then_some(beside)

@@ -1,14 +1,14 @@
-//! Manual pages of all commands, made of what `--help` says: `cargo xtask install` puts them beside the program.
+//! Manual pages of all commands, generated from `--help`: `cargo xtask install` installs them with the program.
 
 use anyhow::{Context, Result};
 use clap::Command;
 use std::path::Path;
 
-/// Writes a page for the program and one for each command that is not hidden below `dir`: `vmlab.1`,
+/// Writes pages to `dir`, one for the program and one for each command that is not hidden: `vmlab.1`,
 /// `vmlab-bench-index.1`.
 ///
 /// # Errors
-/// If `dir` cannot be made or written to.
+/// If `dir` cannot be created or written to.
 pub(super) fn write(command: Command, dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut command = command.disable_help_subcommand(true);

@@ -1,4 +1,4 @@
-//! `vmlab map`: the address space at a moment as a picture.
+//! `vmlab map`: a picture of the address space at one time.
 
 use super::input::{Input, beside};
 use super::{OutputFile, out, print_note, table};
@@ -17,9 +17,9 @@ use comfy_table::Cell;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-/// The kernel's file of its areas.
+/// The kernel's table of its areas.
 const KERNEL: &str = "/proc/vmallocinfo";
-/// Columns where there is no terminal to ask.
+/// Columns if the output is not a terminal.
 const WIDTH: usize = 100;
 /// Lines of the picture in a terminal, about.
 const ROWS: usize = 20;
@@ -76,7 +76,7 @@ pub(super) struct Args {
     top: usize,
 }
 
-/// Seconds as nanoseconds.
+/// Parses seconds into nanoseconds.
 fn seconds(text: &str) -> Result<u64, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..1e10).contains(seconds));
     seconds
@@ -84,7 +84,7 @@ fn seconds(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "not seconds such as 12.5".to_string())
 }
 
-/// Two addresses.
+/// Parses two addresses.
 fn window(text: &str) -> Result<Part, String> {
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
     let part =
@@ -94,9 +94,9 @@ fn window(text: &str) -> Result<Part, String> {
     })
 }
 
-/// Draws what was asked for.
+/// Draws the selected picture.
 pub(super) fn run(args: &Args) -> Result<()> {
-    // Whatever cannot be written is told before the work is done.
+    // Open the files first, so that an error appears before the work.
     let svg = args.svg.as_deref().map(OutputFile::open).transpose()?;
     let html = args.html.as_deref().map(OutputFile::open).transpose()?;
     let picture = match (&args.trace, args.pid) {
@@ -124,7 +124,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     for path in written {
         let shown = format!("picture: {}", path.canonicalize().unwrap_or(path).display());
-        // With --json and --csv, stdout is for the numbers alone.
+        // With --json and --csv, stdout has the numbers only.
         if args.json || args.csv { print_note(&shown) } else { out(&shown)? }
     }
     Ok(())
@@ -134,7 +134,7 @@ fn windows(args: &Args) -> Option<Vec<Part>> {
     (!args.window.is_empty()).then(|| args.window.clone())
 }
 
-/// Requirements for reading a kernel's addresses.
+/// Advice if the kernel hides its addresses.
 const HIDDEN: &str =
     "set kernel.kptr_restrict=1 and read it as root, or boot with no_hash_pointers, to have them";
 
@@ -174,7 +174,7 @@ fn of_text(args: &Args, path: &Path) -> Result<Picture> {
     Ok(Picture::of(&title, text.listing, notes))
 }
 
-/// The running kernel's name, as far as it is told.
+/// Returns the running kernel's name.
 fn kernel_title() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("Linux {}: {KERNEL}", release.trim())
@@ -251,7 +251,7 @@ fn of_process(args: &Args, pid: u32) -> Result<Picture> {
     let path = PathBuf::from(format!("/proc/{pid}/maps"));
     let file = std::fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let mappings = Mappings::read(file, windows(args));
-    // A process that is gone, a kernel thread, or one of another user has an empty table.
+    // A process that has exited, a kernel thread, or another user's process has an empty table.
     ensure!(
         mappings.lines > 0,
         "process {pid}: no mapping can be seen: it has ended, or is another user's or the kernel's"
@@ -300,7 +300,7 @@ fn tables(picture: &Picture, top: usize) -> Result<()> {
     let mut callers = table::plain();
     callers.set_header(["caller", "bytes", "areas", "largest", "keeps apart"]);
     let mut rows: Vec<_> = numbers.callers.iter().take(top).collect();
-    // Those that keep most apart stand in the table whatever they have.
+    // Callers that keep the most holes apart are always in the table.
     for row in numbers.by_keeps_apart().into_iter().take(top) {
         if !rows.iter().any(|known| known.number == row.number) {
             rows.push(row);

@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and in which order it is done.
+//! The command line: its options, and the order of the work.
 
 mod diff;
 mod file;
@@ -238,7 +238,7 @@ enum BenchCommand {
 /// Runs the command line.
 ///
 /// # Errors
-/// Whatever cannot be done, as one line.
+/// The first failure, as one line.
 pub fn main(cli: &Cli) -> Result<()> {
     match &cli.command {
         None => demo(Path::new("vmlab-report.html")),
@@ -299,7 +299,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
         }
     }
     let outcomes = run_all(&inputs, &kinds, report.is_some())?;
-    // With --json, stdout is for the objects alone.
+    // With --json, stdout has the objects only.
     let print = |line: &str| {
         if args.json {
             print_note(line);
@@ -326,7 +326,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     ends_early(&inputs)
 }
 
-/// Fails if an input ended early. It has been replayed and shown; but a script must notice that it is not complete.
+/// Fails if an input ended early. Its replay was shown, but a script must notice that the input is incomplete.
 fn ends_early(inputs: &[Input]) -> Result<()> {
     match inputs.iter().find_map(|input| Some((&input.name, input.trace.cut_short.as_ref()?))) {
         Some((name, why)) => bail!("{name}: the input ends early, {why}; the results are of what was read"),
@@ -334,9 +334,10 @@ fn ends_early(inputs: &[Input]) -> Result<()> {
     }
 }
 
-/// Replays every trace on every index: the outcomes of the first trace, in the order of `kinds`, then of the second.
+/// Replays every trace on every index. Returns the outcomes of the first trace, in the order of `kinds`, then of the
+/// second.
 fn run_all(inputs: &[Input], kinds: &[IndexKind], latency: bool) -> Result<Vec<Outcome>> {
-    // Draws on stderr, and only if that is a terminal.
+    // The bar is drawn on stderr, only if that is a terminal.
     let bar = ProgressBar::new((inputs.len() * kinds.len()) as u64);
     let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -372,7 +373,7 @@ fn notes(inputs: &[Input], outcomes: &[Outcome]) -> Vec<String> {
     notes.into_iter().map(line).collect()
 }
 
-/// Prints a line on stdout. A closed pipe is no error, and does not end the work.
+/// Prints a line on stdout. A closed pipe is not an error, and does not end the work.
 pub(crate) fn out(line: &str) -> Result<()> {
     match writeln!(std::io::stdout(), "{line}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

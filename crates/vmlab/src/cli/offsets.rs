@@ -1,4 +1,4 @@
-//! The part of `vmlab replay --diff` that tells of offsets in percpu chunks.
+//! The section of `vmlab replay --diff` about offsets in percpu chunks.
 
 use super::out;
 use super::table::{align, plain};
@@ -68,7 +68,7 @@ fn notes(offsets: &[&Offsets]) -> Vec<String> {
     ]
 }
 
-/// A difference as a line.
+/// Formats a difference as a line.
 fn shown(difference: &Elsewhere) -> String {
     let Elsewhere { line, base, size, align, kernel, policy, cause } = difference;
     let policy = policy.map_or("nothing".to_string(), |policy| policy.to_string());
@@ -78,7 +78,7 @@ fn shown(difference: &Elsewhere) -> String {
     )
 }
 
-/// The causes that any of them has, with a row of counts each.
+/// Returns the causes that occur, with a row of counts for each.
 fn causes(offsets: &[&Offsets]) -> Vec<Vec<String>> {
     let mut causes: Vec<OffsetCause> =
         offsets.iter().flat_map(|offsets| offsets.causes.keys().copied()).collect();
@@ -94,7 +94,7 @@ fn causes(offsets: &[&Offsets]) -> Vec<Vec<String>> {
     causes.iter().map(row).collect()
 }
 
-/// Prints the tables, if there is anything to tell.
+/// Prints the tables, unless they are empty.
 pub(super) fn print(name: &str, reports: &[Report]) -> Result<()> {
     let offsets = all(reports);
     if offsets.is_empty() {
@@ -129,7 +129,7 @@ pub(super) fn print(name: &str, reports: &[Report]) -> Result<()> {
     Ok(())
 }
 
-/// The section for a page; empty if there is nothing to tell.
+/// Returns the section for a page; empty if there are no offsets.
 pub(super) fn markdown(reports: &[Report]) -> String {
     let offsets = all(reports);
     if offsets.is_empty() {

@@ -1,4 +1,4 @@
-//! `vmlab replay --percpu`: what happened inside the percpu chunks of traces.
+//! `vmlab replay --percpu`: replays the allocations inside percpu chunks.
 
 use super::input::{beside, read_table, stem};
 use super::out;
@@ -23,7 +23,7 @@ struct Row {
     tally: PercpuTally,
 }
 
-/// Replays every trace under every policy, and prints a row each.
+/// Replays every trace under every policy, and prints a row for each.
 pub(super) fn replay(files: &[PathBuf], vmallocinfo: Option<&Path>, json: bool) -> Result<()> {
     let (mut rows, mut short) = (Vec::new(), None);
     for file in files {

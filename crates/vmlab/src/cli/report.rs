@@ -1,4 +1,4 @@
-//! `vmlab report`: one page of whatever it is given.
+//! `vmlab report`: one page of any number of inputs.
 
 use super::input::{self, Input};
 use super::{OutputFile, out, run_all};
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
-/// Bytes from the beginning of a file by which it is told what the file is.
+/// Bytes from the beginning of a file that determine its kind.
 const HEAD_BYTES: u64 = 16 << 10;
 
 #[derive(clap::Args, Debug)]
@@ -41,7 +41,7 @@ enum Kind {
     Json,
 }
 
-/// A file that was read.
+/// An input that was read.
 enum InputFile {
     Trace(Box<Input>),
     Other(Box<Part>),
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     super::ends_early(&traces)
 }
 
-/// `a, b and 3 more`.
+/// Formats names as `a, b and 3 more`.
 fn short_list(names: &[String]) -> String {
     match names {
         [first, second, rest @ ..] if !rest.is_empty() => {
@@ -83,7 +83,7 @@ fn short_list(names: &[String]) -> String {
     }
 }
 
-/// Writes the report of a replay, and tells where it is.
+/// Writes the report of a replay, and prints its path.
 pub(super) fn replayed(
     file: OutputFile,
     title: &str,
@@ -94,7 +94,7 @@ pub(super) fn replayed(
     Ok(path.canonicalize().unwrap_or(path).display().to_string())
 }
 
-/// A part for each trace; the outcomes are those of the first one, then of the second.
+/// Returns a section for each trace; the outcomes are those of the first trace, then of the second.
 fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<Part>> {
     let kinds = outcomes.len() / inputs.len().max(1);
     let mut outcomes = outcomes.into_iter();
@@ -118,7 +118,7 @@ fn read(path: &Path, vmallocinfo: Option<&Path>) -> Result<InputFile> {
     let unreadable = || format!("cannot read {shown}");
     let mut input = open(path).with_context(unreadable)?;
     let mut head = Vec::new();
-    // An error in the middle is met again by whoever reads the rest.
+    // An error here occurs again when the rest is read.
     let _ = input.by_ref().take(HEAD_BYTES).read_to_end(&mut head);
     let kind = kind_of(&head);
     let whole = Cursor::new(head).chain(input);
@@ -145,7 +145,7 @@ fn read(path: &Path, vmallocinfo: Option<&Path>) -> Result<InputFile> {
     })
 }
 
-/// Tells what a file is. What looks like nothing else is taken for a trace, whose reader says what it misses.
+/// Returns the kind of a file. A file of no other kind counts as a trace, whose reader reports the errors.
 fn kind_of(head: &[u8]) -> Kind {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

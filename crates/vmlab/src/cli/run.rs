@@ -6,7 +6,7 @@
 //!      ^                                                                   | each process at its end
 //!      '------------------------ one line a process  <---------------  file, appended to
 //! ```
-//! The program's status is `vmlab`'s, 128 and its number for a signal. The preload cannot be in some programs: those
+//! The program's status is `vmlab`'s, 128 and its number for a signal. Some programs cannot load the preload: those
 //! without a dynamic linker, and those with more rights than their user. They are rejected before they are started,
 //! since they would silently run without it.
 
@@ -22,11 +22,11 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 const LIBRARY: &str = "libvmalloc_preload.so";
-/// Lines longer than these are nobody's report.
+/// Longer lines are not reports.
 const LINE_BYTES_MAX: u64 = 1000;
-/// Bytes of a program's file in which its headers are.
+/// Bytes of a program's file that contain its headers.
 const HEAD_BYTES_MAX: u64 = 64 << 10;
-/// Interpreters that are followed, a script's, that one's if it is a script, and so on: the system follows as few.
+/// The most interpreters of a script that is run by a script, and so on: the system follows as few.
 const INTERPRETERS_MAX: u32 = 4;
 
 #[derive(clap::Args, Debug)]
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let path = find(program)?;
     check(&path, INTERPRETERS_MAX)?;
     let report = tempfile::Builder::new().prefix("vmlab-run").tempfile().context("no file for reports")?;
-    // What was preloaded before stays, behind ours.
+    // Libraries that were preloaded before are kept, after ours.
     let mut preload = library.clone().into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if let Some(conf) = &args.conf {
         command.env("VMALLOC_CONF", conf);
     }
-    // ^C is for the program; what it did is told all the same.
+    // ^C ends the program only; its report is still printed.
     let _ours = signal_hook::flag::register(signal_hook::consts::SIGINT, std::sync::Arc::default());
     let began = Instant::now();
     let status = command.status().with_context(|| format!("cannot run {}", path.display()))?;
@@ -97,7 +97,7 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
             tried.join(", nor ")
         );
     };
-    // The program may change its directory; and the linker parts the list at these.
+    // The program may change its directory, so the path is absolute. The linker splits the list at these characters.
     let found = fs::canonicalize(found).with_context(|| format!("cannot read {}", found.display()))?;
     if found.as_os_str().as_encoded_bytes().iter().any(|byte| b": \t".contains(byte)) {
         bail!("LD_PRELOAD takes no name with a colon or a blank in it: {}", found.display());
@@ -105,7 +105,7 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
     Ok(found)
 }
 
-/// The file of a program, as a shell finds it.
+/// Returns the file of a program, found as a shell does.
 fn find(program: &OsString) -> Result<PathBuf> {
     let named = Path::new(program);
     if named.components().count() > 1 || program.as_encoded_bytes().contains(&b'/') {
@@ -119,10 +119,10 @@ fn find(program: &OsString) -> Result<PathBuf> {
     found.with_context(|| format!("there is no program {} in PATH", named.display()))
 }
 
-/// Refuses what the preload cannot be in. An interpreter may be a script itself, `interpreters` times.
+/// Rejects programs that cannot load the preload. An interpreter may itself be a script, `interpreters` times.
 fn check(path: &Path, interpreters: u32) -> Result<()> {
     let cannot = || format!("cannot read {}", path.display());
-    // A pipe would be waited for.
+    // Opening a pipe would block.
     let meta = fs::metadata(path).with_context(cannot)?;
     if !meta.is_file() {
         bail!("{} is no file", path.display());
@@ -160,7 +160,7 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
 /// Returns true if an ELF file of 64 bits names a dynamic linker, or `None` if it is no such file.
 fn is_dynamic(head: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
-    // 64 bits, least byte first.
+    // 64 bits, little-endian.
     head.strip_prefix(b"\x7fELF\x02\x01")?;
     let half = |at: usize| Some(usize::from(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?)));
     let at = u64::from_le_bytes(head.get(32..40)?.try_into().ok()?);
@@ -189,7 +189,7 @@ struct Report {
 }
 
 impl Report {
-    /// Sums; the peak is that of the largest process.
+    /// Reads reports and adds them up; the peak is that of the largest process.
     fn read(mut text: impl BufRead) -> Result<Self> {
         let mut all = Self::default();
         let mut line = Vec::new();
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(all, want);
         assert!(all.lines(Duration::ZERO)[0].contains("by 3 processes"));
         assert!(Report::default().lines(Duration::ZERO)[0].starts_with("no process told"));
-        // A line without an end is not kept whole.
+        // A line without an end is not stored whole.
         assert_eq!(
             Report::read(std::io::repeat(b'x').take(1 << 20).chain(&b""[..]).pipe()).unwrap().processes,
             0
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(is_dynamic(&head), Some(false));
         head[64] = 3;
         assert_eq!(is_dynamic(&head), Some(true));
-        // Headers that are not there, or far away.
+        // Missing headers, or headers beyond the file.
         (head[56], head[57], head[64]) = (255, 255, 1);
         assert_eq!(is_dynamic(&head), None);
         head[32..40].fill(255);

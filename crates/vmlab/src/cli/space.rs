@@ -9,7 +9,7 @@ use crate::run_space::{Policy, SpaceOutcome, nodes_of, run};
 use anyhow::Result;
 use comfy_table::{Cell, Color};
 
-/// Replays every trace, and prints a row each: addresses, and why some are not the kernel's.
+/// Replays every trace, and prints a row for each: addresses, and why some differ from the kernel's.
 pub(super) fn replay(inputs: &[Input], policy: Policy, nodes: Option<u32>, json: bool) -> Result<()> {
     let replay = |input: &Input| {
         let nodes = nodes.unwrap_or_else(|| nodes_of(&input.trace));
@@ -32,7 +32,7 @@ pub(super) fn replay(inputs: &[Input], policy: Policy, nodes: Option<u32>, json:
     for (input, outcome) in inputs.iter().zip(&outcomes) {
         for note in inferred(&outcome.tally) {
             let note = format!("{}: {note}", input.name);
-            // With --json, stdout is for the objects alone.
+            // With --json, stdout has the objects only.
             if json { print_note(&note) } else { out(&note)? }
         }
     }

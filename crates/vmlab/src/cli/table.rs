@@ -1,4 +1,4 @@
-//! The results on a terminal.
+//! Prints the results on a terminal.
 
 use super::out;
 use crate::replay::Tally;
@@ -6,10 +6,10 @@ use crate::run::{Outcome, bytes, counted};
 use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent, presets};
 
-/// Number of differences that are shown of each index on each trace.
+/// Number of differences that are shown for each index on each trace.
 const DIFFERENCES_SHOWN: usize = 4;
 
-/// Prints a row for each trace and index. Green where every answer is the kernel's, yellow what is not.
+/// Prints a row for each trace and index: green if every answer is the kernel's, yellow for differences.
 pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
     let mut table = plain();
     table.set_header([
@@ -58,7 +58,7 @@ pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
     out(&table.to_string())
 }
 
-/// A table without lines but that under its head.
+/// Returns a table whose only line is under its head.
 pub(crate) fn plain() -> Table {
     let mut table = Table::new();
     table
@@ -69,7 +69,7 @@ pub(crate) fn plain() -> Table {
     table
 }
 
-/// Narrow columns, numbers to the right from a column on.
+/// Narrows the columns, and aligns those from `from` on to the right.
 pub(super) fn align(table: &mut Table, from: usize) {
     for column in table.column_iter_mut() {
         column.set_padding((0, 1));
@@ -84,7 +84,7 @@ pub(super) fn print_differences(outcomes: &[Outcome]) -> Result<()> {
     outcomes.iter().try_for_each(|Outcome { row, tally, .. }| differences(&row.trace, &row.index, tally))
 }
 
-/// The same of one replay, on whatever `name` says.
+/// Prints the first differences of one replay, on the index or policy `name`.
 pub(super) fn differences(trace: &str, name: &str, tally: &Tally) -> Result<()> {
     let address = |at: Option<u64>| at.map_or("nothing".to_string(), |at| format!("{at:#x}"));
     let count = tally.lower + tally.higher + tally.failed_differs;

@@ -56,10 +56,10 @@ const PAGE: &str = "test-suite.md";
 /// File for cold starts.
 const COLD_PAGE: &str = "cold.md";
 
-/// Runs the suite on those of `entries` that are asked for, one after the other, until ^C.
+/// Runs the suite on the selected targets of `entries`, one after the other, until ^C.
 ///
 /// # Errors
-/// What is wrong with the arguments, or the first target with a failure.
+/// An error in the arguments, or the first target with a failure.
 pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
     if let Some((names, more)) = args.compare.wanted() {
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
         return run_cold(args, entries);
     }
     let stop = Arc::new(AtomicBool::new(false));
-    // The second one ends the process, should the first be of no use.
+    // The second signal ends the process, in case the first has no effect.
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
     run_until(&stop, args, entries, &out)
 }
 
-/// Does as [`run`], until `stop` is set, and shows lines by `show`.
+/// Does the work of [`run`], until `stop` is set, and prints lines with `show`.
 fn run_until(
     stop: &AtomicBool,
     args: &Args,
@@ -137,7 +137,7 @@ fn run_until(
     }
 }
 
-/// Measures cold starts, and prints or writes their table. All tests, unless a mask is among the arguments.
+/// Measures cold starts, and prints or writes their table. Runs all tests, unless the arguments have a mask.
 fn run_cold(args: &Args, entries: &[Entry]) -> Result<()> {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
     let all = vec![format!("run_test_mask={}", (1 << args.suite.cases().len()) - 1)];
@@ -163,7 +163,7 @@ fn setup(args: &Args, cpus: u32) -> Setup {
     }
 }
 
-/// The entries that are asked for, in their order, each once.
+/// Returns the selected entries, in the order of the arguments, each once.
 fn choose(args: &Args, entries: &[Entry]) -> Result<Vec<Entry>> {
     if let Some(unknown) = args
         .target
@@ -179,7 +179,7 @@ fn choose(args: &Args, entries: &[Entry]) -> Result<Vec<Entry>> {
     Ok(entries.iter().filter(|entry| named(entry) || all && makeable(entry)).copied().collect())
 }
 
-/// The parameters without the tests that a target cannot run, which are named; `None` if none is left.
+/// Returns the parameters without the tests that a target cannot run, which it prints; `None` if no test is left.
 fn supported(name: &str, target: &dyn Target, params: Params) -> Option<Params> {
     let mut mask = 0;
     for case in params.cases() {
@@ -196,7 +196,7 @@ fn supported(name: &str, target: &dyn Target, params: Params) -> Option<Params> 
     }
 }
 
-/// Fails if a run has a fault.
+/// Fails if a run has a failure.
 fn judge(runs: &[(&str, Ran)]) -> Result<()> {
     for (name, ran) in runs {
         match ran.failures() {
@@ -214,7 +214,7 @@ fn judge(runs: &[(&str, Ran)]) -> Result<()> {
 }
 
 fn write(args: &Args, dir: &std::path::Path, runs: &[(&str, Ran)], header: &str) -> Result<()> {
-    // Workers run beside each other and anywhere, targets one after the other: nothing of rounds holds here.
+    // Workers run concurrently and unbound, and targets in sequence, so the header's line about rounds does not apply.
     let header: String =
         header.lines().filter(|line| !line.starts_with("rounds")).map(|line| format!("{line}\n")).collect();
     let params = runs.first().map(|(_, ran)| ran.params.to_string()).unwrap_or_default();
@@ -236,8 +236,8 @@ mod tests {
     use std::cell::RefCell;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A target that has addresses for so many allocations, never for more than a page, and does not take the last one
-    /// back.
+    /// A target that has addresses for a fixed number of allocations, each of at most a page, and never frees the last
+    /// one.
     struct Poor(AtomicU64);
 
     impl Target for Poor {

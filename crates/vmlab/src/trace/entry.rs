@@ -11,9 +11,9 @@ use std::fmt;
 /// One entry of the kernel's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its process id.
+    /// Name of the task that ran.
     pub task: Option<Cow<'a, str>>,
-    /// Its number.
+    /// Its process id.
     pub pid: Option<u32>,
     /// The CPU that it ran on.
     pub cpu: Option<u16>,
