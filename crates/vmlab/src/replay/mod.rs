@@ -1,23 +1,23 @@
-//! Runs the events of a trace through an index and says, address by address, whether it answers as the kernel did.
+//! Runs the events of a trace through an index, and compares every address with the kernel's.
 //!
 //! # Rules
-//! The space begins empty, all of `[1, 2^64 - 1)`, as Linux's does. An allocation is asked of the index with the
-//! kernel's size, alignment and window. Where the answers differ, ours is given back and the kernel's range is taken
+//! The space begins empty, all of `[1, 2^64 - 1)`, as Linux's does. An allocation is requested from the index with the
+//! kernel's size, alignment and window. If the answers differ, ours is freed and the kernel's range is allocated
 //! instead, so that one difference does not cause the next.
 //!
-//! A freed area becomes lazy and keeps its range. A purge frees all lazy ranges, from the highest down: the kernel
-//! walks them upward and puts each before the last. (The order cannot change which ranges are free, but it shapes a
-//! tree, and with it Linux's aligned addresses.)
+//! A freed area becomes lazy and its range stays allocated. A purge frees all lazy ranges, from the highest down: the
+//! kernel walks them upward and prepends each to a list. (The order cannot change which ranges are free, but it
+//! determines the shape of a tree, and with it Linux's aligned addresses.)
 //!
 //! # Invariants
 //! - **RP1 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both
-//!   and failed-differs, whatever the trace holds.
+//!   and failed-differs, whatever the trace contains.
 //!
 //! # Inference
-//! What events do not tell is inferred, and each inference is counted:
-//! - a percpu chunk shows only its base; its size stands in `vmallocinfo`, or is taken to be 2 MiB;
-//! - a range that is freed but was never seen to be allocated was there before the trace, or is a `vm_map_ram` block;
-//! - a range that the kernel hands out while we still hold it was freed on a way without events.
+//! Facts that events do not report are inferred, and each inference is counted:
+//! - a percpu chunk shows only its base; its size is in `vmallocinfo`, or assumed to be 2 MiB;
+//! - a range that is freed without a recorded allocation existed before the trace, or is a `vm_map_ram` block;
+//! - a range that the kernel allocates while we still hold it was freed on a path without events.
 
 pub mod diff;
 pub mod percpu;
@@ -30,15 +30,15 @@ use std::collections::BTreeMap;
 use va_base::{Request, Va, VaRange};
 use va_tree::{Congruent, FreeIndex};
 
-/// Bytes of a percpu chunk's area where nothing says otherwise.
+/// Bytes of a percpu chunk's area if its size is unknown.
 pub const CHUNK_BYTES: u64 = 2 << 20;
 
-/// The space of a kernel: everything but the first byte and the last, as Linux has it.
+/// Returns the space of a kernel: everything except the first byte and the last, as in Linux.
 pub fn kernel_extent() -> VaRange {
     VaRange::new(Va::new(1), Va::MAX).unwrap_or(VaRange::ALL)
 }
 
-/// The window that most allocations of the trace name: the kernel's vmalloc range.
+/// Returns the window that most allocations of the trace name: the kernel's vmalloc range.
 pub fn default_window(trace: &Trace) -> VaRange {
     let mut counts: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for event in &trace.events {
@@ -59,21 +59,21 @@ pub struct Tally {
     pub lower: u64,
     /// A higher one.
     pub higher: u64,
-    /// Both found nothing.
+    /// Both failed.
     pub failed_both: u64,
-    /// One found nothing.
+    /// Exactly one failed.
     pub failed_differs: u64,
     /// Facts that events do not report and that were inferred.
     pub inferred: u64,
-    /// Of these: percpu chunks.
+    /// Inferred facts about percpu chunks.
     pub chunks: u64,
-    /// Of the chunks: those whose size was not known and taken to be 2 MiB.
+    /// Chunks whose size was unknown and assumed to be 2 MiB.
     pub chunks_guessed: u64,
-    /// Of the chunks: those whose base is the one that the index finds, too.
+    /// Chunks whose base equals the one that the index finds.
     pub chunks_equal: u64,
-    /// Events whose numbers no allocator would accept (sizes that are not pages, windows upside down).
+    /// Events whose numbers no allocator would accept (sizes that are not pages, inverted windows).
     pub malformed: u64,
-    /// The answers that differ, the first few: all of `lower`, `higher` and `failed_differs`, if there is room.
+    /// The first answers that differ: all of `lower`, `higher` and `failed_differs`, if there is room.
     pub first_differences: Vec<Differs>,
 }
 
@@ -82,11 +82,11 @@ pub struct Tally {
 pub struct Differs {
     /// Number of the allocation, from 1.
     pub number: u64,
-    /// Line of the trace, from 1; known once [`Replay::run`] is done.
+    /// Line of the trace, from 1; set by [`Replay::run`].
     pub line: Option<u64>,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub size: u64,
-    /// Alignment asked for.
+    /// Requested alignment.
     pub align: u64,
     /// The kernel's result.
     pub kernel: Option<u64>,
@@ -94,17 +94,17 @@ pub struct Differs {
     pub ours: Option<u64>,
 }
 
-/// Number of differences that are kept.
+/// Number of differences that are stored.
 const FIRST_DIFFERENCES_MAX: usize = 32;
 
 /// A call on the index, as the replay made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// Take the lowest fit.
+    /// Allocate the lowest fit.
     Alloc(Request),
-    /// Take exactly this.
+    /// Allocate exactly this range.
     Take(VaRange),
-    /// Free this.
+    /// Free this range.
     Free(VaRange),
 }
 
@@ -114,11 +114,11 @@ pub struct Replay<'a, I> {
     pub index: I,
     /// The kernel's busy areas, start to size.
     pub busy: BTreeMap<u64, u64>,
-    /// The areas that it has freed and not yet purged.
+    /// The areas that the kernel has freed and not yet purged.
     pub lazy: BTreeMap<u64, u64>,
     /// The result so far.
     pub tally: Tally,
-    /// Every call made on the index that changed it, or was meant to.
+    /// Every call on the index that was meant to change it.
     pub calls: Vec<Call>,
     table: &'a Table,
     window: VaRange,
@@ -140,7 +140,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         }
     }
 
-    /// Replays all events of a trace, and tells on which line what differs stands.
+    /// Replays all events of a trace, and sets the lines of the differences.
     pub fn run(&mut self, trace: &Trace) {
         for event in &trace.events {
             self.step(event);
@@ -180,7 +180,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         let window = VaRange::new(Va::new(vstart), Va::new(vend));
         let (Ok(request), Some(window)) = (Request::new(size, align), window) else {
             self.tally.malformed += 1;
-            // The index would refuse it too.
+            // The index would fail, too.
             if failed {
                 self.tally.failed_both += 1;
             } else {
@@ -222,7 +222,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         }
     }
 
-    /// Notes that the answers to the present allocation differ.
+    /// Records that the answers to the current allocation differ.
     fn differs(&mut self, size: u64, align: u64, kernel: Option<u64>, ours: Option<u64>) {
         if self.tally.first_differences.len() < FIRST_DIFFERENCES_MAX {
             let number = self.allocs;
@@ -230,7 +230,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         }
     }
 
-    /// Takes `[start, start + size)`, and first lets go of what we hold there: it was freed without an event.
+    /// Allocates `[start, start + size)`. First frees our areas there: the kernel freed them without an event.
     fn take_anyway(&mut self, start: u64, size: u64) -> bool {
         let Some(range) = VaRange::from_size(Va::new(start), size) else { return false };
         for (start, size) in self.forget_overlaps(start, size) {
@@ -240,7 +240,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         self.index.take(range).is_ok()
     }
 
-    /// Removes our areas that overlap a range that the kernel allocates again; returns them.
+    /// Removes our areas that overlap a range that the kernel allocates; returns them.
     fn forget_overlaps(&mut self, start: u64, size: u64) -> Vec<(u64, u64)> {
         let end = start.saturating_add(size);
         let mut gone = Vec::new();
@@ -259,8 +259,8 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
     fn free(&mut self, start: u64, size: u64) {
         if let Some(range) = VaRange::from_size(Va::new(start), size) {
             self.calls.push(Call::Free(range));
-            // Whatever this side holds was taken from the index: a failure is a bug, and shows as a difference of
-            // counts.
+            // The index had allocated every range that this side holds: a failure is a bug, and shows as a difference
+            // of counts.
             let back = self.index.free(range);
             debug_assert!(back.is_ok(), "{back:?}");
         }
@@ -272,7 +272,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         self.tally.inferred += 1;
         self.tally.chunks += 1;
         self.tally.chunks_guessed += u64::from(known.is_none());
-        // The alignment of a chunk is its atom, which is no larger than the unit: the size's lowest bit.
+        // The alignment of a chunk is its atom, which is no larger than the unit: the lowest set bit of the size.
         let areas = [(0, size)];
         let atom = 1 << size.trailing_zeros();
         if let Ok(request) = Congruent::new(&areas, atom) {
@@ -286,13 +286,13 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         }
     }
 
-    /// The largest free range inside the default window, in bytes.
+    /// Returns the largest free range inside the default window, in bytes.
     pub fn largest_in_window(&self) -> u64 {
         largest_in(&self.index, self.window)
     }
 }
 
-/// The largest free range of `index` inside `window`, in bytes.
+/// Returns the largest free range of `index` inside `window`, in bytes.
 pub fn largest_in(index: &impl FreeIndex, window: VaRange) -> u64 {
     let clip = |hole: VaRange| {
         hole.end().min(window.end()).get().saturating_sub(hole.start().max(window.start()).get())
@@ -359,7 +359,7 @@ mod tests {
             alloc(0x10_0000, 0x2000, 1, 0),
             alloc(0x10_4000, 0x1000, 1, 0),
             alloc(0x10_2000, 0x2000, 4096, 0),
-            // The kernel found nothing where there is something, and the other way round.
+            // The kernel failed where there is room, and the reverse.
             alloc(0x20_0fff, 0x1000, 4096, 1),
             alloc(0x20_0fff, 0x8000_0000, 4096, 1),
             "# a comment\n".to_string(),
@@ -369,7 +369,7 @@ mod tests {
         let (tally, _) = replayed(&text, &Table::default());
         assert_eq!((tally.equal, tally.lower, tally.higher), (2, 1, 0));
         assert_eq!((tally.failed_both, tally.failed_differs, tally.malformed), (1, 2, 1));
-        // One that no allocator accepts is named with the others.
+        // A request that no allocator accepts is listed with the others.
         let named: Vec<_> = tally.first_differences.iter().map(|d| (d.number, d.line)).collect();
         assert_eq!(named, [(2, Some(2)), (4, Some(4)), (6, Some(7))]);
     }
@@ -393,7 +393,7 @@ mod tests {
         let text = [again.as_str(), unknown, chunk, &again].concat();
         let (tally, _) = replayed(&text, &Table::default());
         assert_eq!((tally.inferred, tally.chunks, tally.chunks_guessed), (3, 1, 1));
-        // The second allocation of a range that we still hold: ours lies higher.
+        // The second allocation of a range that we still hold: ours is higher.
         assert_eq!((tally.equal, tally.higher), (1, 1));
         let info = "0x200000-0x201000 4096 pcpu_get_vm_areas+0x0/0x1 vmalloc\n";
         let (tally, _) = replayed(chunk, &Table::read(info.as_bytes()));

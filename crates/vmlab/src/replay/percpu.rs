@@ -1,18 +1,18 @@
-//! Runs the percpu events of a trace through per-CPU memory of ours, and says object by object whether it lies where
-//! the kernel put it.
+//! Runs the percpu events of a trace through our per-CPU memory, and compares the address of each object with the
+//! kernel's.
 //!
 //! # Rules
-//! The first chunk and the others lie where the kernel's do, so that addresses are compared as they are. Where the
-//! answers differ, ours is given back and the kernel's place taken instead, so that one difference does not cause the
-//! next. What is due of the balance is done after each event; the kernel's worker did it a little later.
+//! The first chunk and the others are at the kernel's addresses, so that addresses can be compared directly. If the
+//! answers differ, ours is freed and the kernel's address allocated instead, so that one difference does not cause the
+//! next. Balance work that is due is done after each event; the kernel's worker did it a little later.
 //!
 //! # What the trace cannot know
-//! Some objects were allocated before the first event, in the first chunk. Everything below the first address seen is
-//! assumed to have been one object. The places of others are unknown, and an object that the kernel put behind such a
-//! one is lower here. A free of one of them is counted and does nothing.
+//! Some objects were allocated before the first event, in the first chunk. Everything below the first recorded address
+//! is assumed to have been one object. The addresses of others are unknown, and an object that the kernel put behind
+//! one of them is lower here. A free of one of them is counted and ignored.
 //!
 //! # Invariants
-//! - **RP3 one-column**  every allocation is counted as exactly one of equal, lower, higher, elsewhere and refused.
+//! - **RP3 one-column**  every allocation is counted as exactly one of equal, lower, higher, elsewhere and failed.
 
 use crate::machine::{LabMachine, PlainLock, Work};
 use crate::trace::percpu::{PercpuEvent, PercpuTrace};
@@ -26,13 +26,13 @@ use va_percpu::{
     Backend, BackendError, Config, Context, Geometry, Offset, PercpuSpace, Place, Request, Sizes,
 };
 
-/// Size of Linux's reserved section for modules, and of its own addition behind it.
+/// Bytes of Linux's reserved section for modules, and of the dynamic section after it.
 const RESERVED_BYTES: u32 = 8 << 10;
 const DYNAMIC_BYTES: u32 = 28 << 10;
-/// Bytes of a chunk where no vmallocinfo tells them.
+/// Bytes of a chunk if no vmallocinfo has its size.
 const CHUNK_BYTES: u64 = 2 << 20;
 
-/// The comparison of results. RP3: every allocation is in exactly one of equal, lower, higher, elsewhere, refused.
+/// The comparison of results. RP3: every allocation is in exactly one of equal, lower, higher, elsewhere, failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PercpuTally {
     /// Allocations.
@@ -45,18 +45,18 @@ pub struct PercpuTally {
     pub higher: u64,
     /// In another chunk.
     pub elsewhere: u64,
-    /// The policy found no room, or does not accept such a request.
+    /// The policy failed, or does not accept such a request.
     #[serde(rename = "refused")]
     pub failed: u64,
-    /// Of the allocations, those that the kernel served from the first chunk; and of these, the equal ones.
+    /// Allocations that the kernel made in the first chunk; with the equal ones among them.
     pub first: u64,
     /// See `first`.
     pub first_equal: u64,
-    /// Places of the kernel's that could not be taken instead.
+    /// Addresses of the kernel that could not be allocated instead.
     pub not_placed: u64,
-    /// Frees of objects that were there before the first event.
+    /// Frees of objects from before the first event.
     pub frees_unknown: u64,
-    /// Bytes of the first chunk that are taken to have been in use before the first event.
+    /// Bytes of the first chunk that are assumed to have been in use before the first event.
     pub assumed_bytes: u64,
     /// Chunks at the end, the first among them.
     pub chunks: u32,
@@ -104,7 +104,7 @@ fn geometry(trace: &PercpuTrace, table: &Table) -> Result<Geometry> {
     Ok(Geometry::new(sizes, Va::new(first))?)
 }
 
-/// Chunks where the kernel's were, in the order in which it made them; what it did not make lies elsewhere.
+/// Chunks at the kernel's addresses, in the order in which it created them; further chunks are elsewhere.
 struct Bases {
     coming: parking_lot::Mutex<VecDeque<u64>>,
     taken: parking_lot::Mutex<BTreeMap<u64, u64>>,
@@ -112,7 +112,7 @@ struct Bases {
 }
 
 impl Bases {
-    /// Uses `bytes` from `base` on, if nobody does.
+    /// Reserves `bytes` from `base` on, if they are free.
     fn claim(&self, base: u64, bytes: u64) -> bool {
         let Some(end) = base.checked_add(bytes) else { return false };
         let mut taken = self.taken.lock();
@@ -169,7 +169,7 @@ struct Replay<C: Config> {
 /// Replays a trace under policies `C`.
 ///
 /// # Errors
-/// If the trace does not tell how large units are and where the first chunk lies.
+/// If the trace does not contain the size of units and the address of the first chunk.
 pub fn replay<C: Config>(trace: &PercpuTrace, table: &Table) -> Result<PercpuTally> {
     let geometry = geometry(trace, table)?;
     let coming = trace.events.iter().filter_map(|event| match *event {
@@ -206,7 +206,7 @@ impl<C: Config> Replay<C> {
         Offset::new(at.wrapping_sub(self.base()))
     }
 
-    /// Takes what lies below the first address seen in the dynamic part of the first chunk.
+    /// Allocates everything below the first recorded address in the dynamic section of the first chunk.
     fn fill(&mut self, trace: &PercpuTrace) {
         let sizes = *self.space.geometry().sizes();
         let dynamic = self.base() + u64::from(sizes.fixed) + u64::from(sizes.reserved);
@@ -231,7 +231,7 @@ impl<C: Config> Replay<C> {
             }
             PercpuEvent::Free { base, off } => match self.live.remove(&base.wrapping_add(off)) {
                 Some(offset) => {
-                    // It is one that lives.
+                    // The object is live.
                     let freed = self.space.free(offset);
                     debug_assert!(freed.is_ok(), "{freed:?}");
                 }
@@ -247,7 +247,7 @@ impl<C: Config> Replay<C> {
         let of_first = (self.base()..end).contains(&kernel);
         self.tally.allocs += 1;
         self.tally.first += u64::from(of_first);
-        // One that lived there was freed without an event.
+        // A live object there was freed without an event.
         if let Some(old) = self.live.remove(&kernel) {
             let _freed = self.space.free(old);
         }
@@ -321,9 +321,9 @@ mod tests {
         let free = |off| PercpuEvent::Free { base: 0x10_3b000, off };
         let events = [
             alloc(64, 8, 8),
-            // Something that lived before lies between.
+            // An object from before the trace is in between.
             alloc(80, 8, 8),
-            // And the hole was filled after all, though not by us.
+            // The hole was filled by the kernel, though not by us.
             alloc(72, 4, 4),
             alloc(88, 16, 24),
             alloc(96, 70_000, 4),

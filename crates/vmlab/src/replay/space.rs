@@ -1,21 +1,22 @@
-//! Runs the events of a trace through a whole space (nodes, pools, lazy areas, purges) and says which addresses agree
-//! with the kernel's, and why the others cannot.
+//! Runs the events of a trace through a whole space (nodes, pools, lazy areas, purges). Reports which addresses equal
+//! the kernel's, and why the others cannot.
 //!
 //! # Rules
-//! An allocation is asked of the space for the CPU of its event. A free makes an area lazy in its node; each purge of
-//! the trace is a drain, and drains happen nowhere else: the threshold is out of reach. A failed attempt, the kernel's
-//! purge after it, and its second attempt are one request of the space, which does the same three things inside.
+//! An allocation is requested from the space for the CPU of its event. A free makes an area lazy in its node. Each
+//! purge of the trace is a drain, and no other drain occurs: the threshold is never reached. A failed attempt, the
+//! kernel's purge after it, and its second attempt are one request to the space, which does the same three steps
+//! internally.
 //!
-//! Where the answers differ ours is kept beside the kernel's, so that each side goes on with what it gave out. (The
-//! replay on an index corrects each difference; a space cannot be corrected from outside, since what it gave out would
-//! have to become unlazy again.) So one difference may cause more, which is one of the reasons told.
+//! If the answers differ, ours is stored with the kernel's, so that each side continues with its own addresses. (The
+//! replay on an index corrects each difference. A space cannot be corrected from outside, since its areas would have to
+//! leave the lazy state again.) So one difference may cause others, which is one of the reported reasons.
 //!
 //! # Invariants
 //! - **RP2 one-reason** every answer that differs from the kernel's is counted under exactly one reason.
 //!
 //! # Inference
-//! As for an index, except for areas that the kernel allocates while the trace has them busy. They were freed without
-//! an event, at the latest when a purge last returned something, and they are freed here at that moment.
+//! As for an index, except for areas that the kernel allocates while they are busy in the trace. They were freed
+//! without an event, at the latest by the last purge that freed areas, and they are freed here at that event.
 
 use super::{CHUNK_BYTES, Differs, FIRST_DIFFERENCES_MAX, Tally};
 use crate::machine::{LabMachine, PlainLock};
@@ -38,21 +39,21 @@ pub struct Reasons {
     /// One side took an area from a pool and the other did not, or took another area of the same pool. Pools depend on
     /// the CPU of a thread when it allocated, which events do not always report.
     pub pool: u64,
-    /// The kernel's range lies in the pool of another CPU's node.
+    /// The kernel's range is in the pool of another CPU's node.
     pub other_cpu: u64,
-    /// The kernel's range is still lazy here, or ours is there: events of other CPUs stand before or after a purge that
-    /// they did not wait for.
+    /// The kernel's range is still lazy here, or ours is there: events of other CPUs are recorded before or after a
+    /// purge that they did not wait for.
     pub purge_time: u64,
-    /// Alignment above a page, and nothing else in the way: the search, or the shape of the tree that it descends.
+    /// Alignment above a page, and no other reason: the search, or the shape of the tree that it descends.
     pub aligned: u64,
-    /// A range that one side has given to somebody else, because of an earlier difference.
+    /// An earlier difference gave the range to another area on one side.
     pub earlier: u64,
     /// None of these: the sides have different holes.
     pub holes: u64,
 }
 
 impl Reasons {
-    /// All of them together.
+    /// Returns the sum of all reasons.
     pub fn sum(&self) -> u64 {
         let Self { pool, other_cpu, purge_time, aligned, earlier, holes } = self;
         pool + other_cpu + purge_time + aligned + earlier + holes
@@ -69,7 +70,7 @@ impl Ranges {
         self.0.range(..end).next_back().is_some_and(|(&at, &len)| at.saturating_add(len) > start)
     }
 
-    /// Takes out all that overlap.
+    /// Removes all ranges that overlap, and returns their starts.
     fn take_overlaps(&mut self, start: u64, size: u64) -> Vec<u64> {
         let end = start.saturating_add(size);
         let mut gone = Vec::new();
@@ -83,13 +84,13 @@ impl Ranges {
     }
 }
 
-/// The areas of one side that are out of its index.
+/// The areas of one side that are not free in its index.
 #[derive(Default)]
 struct SideAreas {
     busy: Ranges,
     lazy: Ranges,
-    /// Here: what is in pools. There: what was purged whole, may be in one, and was not handed out since; nothing if
-    /// the trace is of one CPU, where Linux has no pools.
+    /// Ours: the areas in pools. The kernel's: the areas that were purged whole, may be in a pool, and were not
+    /// allocated since. Empty if the trace has one CPU, where Linux has no pools.
     pooled: Ranges,
 }
 
@@ -97,7 +98,7 @@ struct SideAreas {
 struct Failed {
     event: Event,
     number: u64,
-    /// The kernel purged since.
+    /// True if the kernel has purged since.
     purged: bool,
 }
 
@@ -107,23 +108,23 @@ pub struct SpaceReplay<'a, C: Config> {
     pub space: VmapSpace<LabMachine<PlainLock>, C>,
     /// The comparison of results.
     pub tally: Tally,
-    /// The reason why some differ.
+    /// The reasons for differences.
     pub reasons: Reasons,
     table: &'a Table,
     window: VaRange,
-    /// The kernel's areas, and the address of ours; `None` if ours failed.
+    /// The kernel's areas, with the address of ours; `None` if ours failed.
     held: BTreeMap<u64, Option<u64>>,
     ours: SideAreas,
     theirs: SideAreas,
     /// True if the kernel has pools.
     pools_there: bool,
-    /// By CPU.
+    /// The failed attempt of each CPU.
     failed: BTreeMap<u16, Failed>,
     allocs: u64,
 }
 
 impl<'a, C: Config> SpaceReplay<'a, C> {
-    /// Begins with an empty space, on a machine whose threshold is out of reach.
+    /// Begins with an empty space, on a machine whose threshold is never reached.
     pub fn new(space: VmapSpace<LabMachine<PlainLock>, C>, window: VaRange, table: &'a Table) -> Self {
         Self {
             space,
@@ -145,7 +146,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         self.run_watched(trace, |_, _| {});
     }
 
-    /// Replays all events of a trace, and shows what is pooled here, start to size, after each, by its place.
+    /// Replays all events of a trace. After each, calls `watch` with its index and the pooled areas, start to size.
     pub fn run_watched(&mut self, trace: &Trace, mut watch: impl FnMut(usize, &BTreeMap<u64, u64>)) {
         self.pools_there = trace.cpu_count() > 1;
         let silent = silent_frees(trace, self.table);
@@ -168,12 +169,12 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         debug_assert_eq!(self.reasons.sum(), tally.lower + tally.higher + tally.failed_differs, "RP2");
     }
 
-    /// Iterates over the kernel's areas and the address of ours; `None` if ours failed. Upwards.
+    /// Iterates over the kernel's areas in ascending order, with the address of ours; `None` if ours failed.
     pub fn held(&self) -> impl Iterator<Item = (u64, Option<u64>)> + '_ {
         self.held.iter().map(|(&kernel, &ours)| (kernel, ours))
     }
 
-    /// Visits what is out of our index: first address, bytes, and whether it is busy, lazy or in a pool.
+    /// Visits the areas that are not free in our index: first address, bytes and state.
     pub fn visit(&self, mut visit: impl FnMut(u64, u64, State)) {
         let SideAreas { busy, lazy, pooled } = &self.ours;
         for (ranges, state) in [(busy, State::Busy), (lazy, State::Lazy), (pooled, State::Pooled)] {
@@ -211,7 +212,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
                     }
                 }
                 match self.failed.get_mut(&cpu) {
-                    // The space purges by itself when it meets that request.
+                    // The space itself purges during the repeated request.
                     Some(failed) => failed.purged = true,
                     None => {
                         self.space.purge(Purge::Drain);
@@ -224,7 +225,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         }
     }
 
-    /// Compares a failed attempt that was not followed by another.
+    /// Compares a failed attempt without a second one.
     fn conclude_failed(&mut self, cpu: u16) {
         if let Some(Failed { event, number, purged }) = self.failed.remove(&cpu) {
             let ours = self.ask(&event, cpu, Some(purged)).0;
@@ -235,7 +236,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
 
     fn alloc(&mut self, event: &Event, cpu: u16) {
         if request_of(event).is_none() {
-            // No allocator accepts that: there is nothing to go on with.
+            // No allocator accepts that: there is no area to record.
             self.tally.malformed += 1;
             self.compare(event, cpu, self.allocs, None);
             return;
@@ -243,21 +244,21 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         let first = self.failed.remove(&cpu);
         let (ours, purged) = self.ask(event, cpu, first.as_ref().map(|first| first.purged));
         if let Some(first) = first {
-            // The space tried twice, as the kernel did, if it purged in between or found nothing in the end.
+            // The space tried twice, as the kernel did, if it purged in between or failed in the end.
             let alike = purged || ours.is_none();
             let once = if alike { None } else { ours };
             self.compare(&first.event, cpu, first.number, once);
-            // That answer was not given: the second one is.
+            // Only the second answer is recorded as an area.
         }
         self.compare(event, cpu, self.allocs, ours);
         self.record_areas(event, ours);
     }
 
-    /// Asks the space; tells whether it had everything purged for that, and has it purged if the kernel had after an
-    /// attempt that failed (`None` if none did).
+    /// Requests an area from the space; returns true as second value if the space purged for it. If the kernel purged
+    /// after a failed attempt (`failed_there`; `None` if there was no such attempt), this purges too.
     fn ask(&mut self, event: &Event, cpu: u16, failed_there: Option<bool>) -> (Option<u64>, bool) {
         let Some(request) = request_of(event) else { return (None, false) };
-        // Counting all takes longer than most requests, and is needed for few.
+        // The statistics take longer than most requests, and are needed for few.
         let before = failed_there.map(|_| self.space.stats().purges);
         let lazy = self.space.lazy_pages();
         let ours = self.space.alloc(u32::from(cpu), &request).ok().map(|area| area.start().get());
@@ -307,7 +308,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         let there = |ranges: &Ranges| ours.is_some_and(|at| ranges.overlaps(at, size));
         let from_pool = ours.is_some_and(|at| self.ours.pooled.0.contains_key(&at));
         let node = u32::from(cpu) % self.space.nodes();
-        // Only there: to look for what starts above an address may take long.
+        // Only for pooled areas: the search for areas from an address on may take long.
         let owner = kernel.filter(|at| self.ours.pooled.0.contains_key(at)).and_then(|at| {
             let seen = self.space.areas_from(Va::new(at)).next()?;
             (seen.range.start().get() == at).then_some(seen.owner?)
@@ -332,7 +333,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         }
     }
 
-    /// Records what both sides allocated.
+    /// Records the areas that both sides allocated.
     fn record_areas(&mut self, event: &Event, ours: Option<u64>) {
         let Event::Alloc { addr, size, failed, .. } = *event else { return };
         if let Some(ours) = ours {
@@ -352,7 +353,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         self.theirs.busy.0.insert(addr, size);
     }
 
-    /// Removes the areas in a range that the kernel allocates from its ledger.
+    /// Removes the areas in a range that the kernel allocates from the kernel's ledger.
     fn kernel_took(&mut self, start: u64, size: u64) {
         self.theirs.pooled.take_overlaps(start, size);
         for gone in [self.theirs.busy.take_overlaps(start, size), self.theirs.lazy.take_overlaps(start, size)]
@@ -365,7 +366,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         }
     }
 
-    /// Frees what the kernel's address stands for; `false` if that was never seen.
+    /// Frees the area that has the kernel's address; returns false if its allocation is not recorded.
     fn free(&mut self, start: u64) -> bool {
         let Some(ours) = self.held.remove(&start) else { return false };
         if let Some(size) = self.theirs.busy.0.remove(&start) {
@@ -385,7 +386,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         }
     }
 
-    /// After a purge of ours: nothing is lazy, and pools hold what is out and not busy.
+    /// Updates our areas after a purge: none is lazy, and every area that is neither free nor busy is in a pool.
     fn note_purge(&mut self) {
         let mut out = std::mem::take(&mut self.ours.lazy.0);
         out.append(&mut self.ours.pooled.0);
@@ -423,7 +424,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             (Request::new(size, PAGE_SIZE), VaRange::from_size(Va::new(base), size))
             && let Ok(area) = self.space.alloc(0, &request.within(range))
         {
-            // It must lie where the kernel's does, or it would be in the way of what comes later.
+            // It must be at the kernel's address, or it would overlap later areas.
             self.free_ours(at);
             at = area.start().get();
             self.ours.busy.0.insert(at, size);
@@ -434,7 +435,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     }
 }
 
-/// Returns the request of an event; `None` if no allocator accepts that.
+/// Returns the request of an event; `None` if no allocator accepts it.
 fn request_of(event: &Event) -> Option<Request> {
     let Event::Alloc { size, align, vstart, vend, .. } = *event else { return None };
     let window = VaRange::new(Va::new(vstart), Va::new(vend))?;
@@ -446,8 +447,8 @@ fn same_request(one: &Event, other: &Event) -> bool {
     request_of(one) == request_of(other)
 }
 
-/// Areas that the kernel hands out while the trace holds them busy, and before which event they were freed at the
-/// latest: the last purge that returned something. In the order of the events.
+/// Returns the areas that the kernel allocates while they are busy in the trace, each with the event before which it
+/// was freed at the latest: the last purge that freed areas. In the order of the events.
 fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
     let mut busy = Ranges::default();
     let mut began = BTreeMap::new();
@@ -480,7 +481,7 @@ fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
     silent
 }
 
-/// Replays a fuzzer's trace under every policy and checks that the counts add up (RP1, RP2) and the space holds.
+/// Replays a fuzzer's trace under every policy, and checks that the counts add up (RP1, RP2).
 pub fn fuzz(trace: &Trace, table: &Table) {
     use crate::run_space::{Policy, run};
     for policy in [Policy::Linux, Policy::Default, Policy::OneLock] {

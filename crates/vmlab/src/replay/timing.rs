@@ -1,7 +1,7 @@
-//! The time of an index for the calls of a replay.
+//! Times an index with the calls of a replay.
 //!
-//! The calls were recorded once; here only they run, on a fresh index, round after round. What it costs to walk over
-//! the recorded calls without an index is measured the same way and subtracted, for every index alike.
+//! The calls were recorded once; only they run here, on a fresh index, round after round. The cost of a loop over the
+//! recorded calls without an index is measured in the same way, and subtracted for every index.
 
 use super::Call;
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use va_base::AllocError;
 use va_tree::FreeIndex;
 
-/// Nanoseconds a call, harness subtracted.
+/// Nanoseconds for each call, without the harness.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerCall {
     /// Median round.
@@ -20,12 +20,12 @@ pub struct PerCall {
     pub rounds: u32,
 }
 
-/// Rounds that are enough, and the time after which fewer are.
+/// The number of rounds, and a time limit that may reduce it.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Most rounds.
+    /// The most rounds.
     pub rounds: u32,
-    /// No new round begins after this.
+    /// No new round begins after this time.
     pub time: Duration,
 }
 
@@ -54,7 +54,7 @@ fn call<I: FreeIndex>(index: &mut I, call: &Call) {
 /// Measures `calls` on fresh indexes.
 ///
 /// # Errors
-/// Whatever `make` refuses.
+/// Those of `make`.
 pub fn per_call<I: FreeIndex>(
     make: impl Fn() -> Result<I, AllocError>,
     calls: &[Call],
@@ -62,7 +62,7 @@ pub fn per_call<I: FreeIndex>(
 ) -> Result<PerCall, AllocError> {
     let begun = Instant::now();
     let (mut rounds, mut idle) = (Vec::new(), Vec::new());
-    // A short trace is run several times within a round, or the clock would be most of what is measured.
+    // A short trace is repeated within a round; otherwise most of the measured time would be the clock's.
     let repeats = (20_000 / calls.len().max(1)).max(1);
     while rounds.len() < budget.rounds as usize && (rounds.len() < 2 || begun.elapsed() < budget.time) {
         let mut indexes = (0..repeats).map(|_| make()).collect::<Result<Vec<_>, _>>()?;
@@ -89,10 +89,10 @@ pub fn per_call<I: FreeIndex>(
     Ok(PerCall { median: ns(rounds[rounds.len() / 2]), min: ns(rounds[0]), rounds: rounds.len() as u32 })
 }
 
-/// Nanoseconds of each call on its own, the cost of reading the clock subtracted.
+/// Returns the nanoseconds of each single call, without the cost of reading the clock.
 ///
 /// # Errors
-/// Whatever `make` refuses.
+/// Those of `make`.
 pub fn each_call<I: FreeIndex>(
     make: impl Fn() -> Result<I, AllocError>,
     calls: &[Call],

@@ -1,14 +1,14 @@
-//! The reason why the kernel's answer and a policy's are not the same.
+//! The reason why the kernel's answer and a policy's differ.
 //!
 //! # Theory
-//! There are two ledgers beside the trace. That of the kernel has nodes and pools by Linux's rules, as far as events
-//! show them, and is always corrected by the kernel's addresses. The other is that of the policy. If the addresses
-//! differ, each of the two is looked up in both, and Linux's policy computes an address from the kernel's ledger. If
-//! that is the kernel's address, the difference is one of policies. If not, its cause is not in events and tables. The
-//! first rule that holds counts.
+//! Two ledgers follow the trace. The kernel's ledger has nodes and pools by Linux's rules, as far as events show them,
+//! and is always corrected by the kernel's addresses. The other is that of the policy. If the addresses differ, both
+//! are looked up in both ledgers, and Linux's policy computes an address from the kernel's ledger. If that is the
+//! kernel's address, the difference is one of policies. If not, its cause is not in events and tables. The first rule
+//! that holds counts.
 //!
 //! # Invariants
-//! - **DF1 one-cause** every answer that differs has exactly one cause, and what no rule explains is counted as
+//! - **DF1 one-cause** every answer that differs has exactly one cause; if no rule applies, it is counted as
 //!   unexplained.
 
 use serde::Serialize;
@@ -17,44 +17,46 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// The kernel took the area from the pool of its CPU's node, which the policy does not have, or has otherwise.
+    /// The kernel took the area from the pool of its CPU's node; the policy has no such pool, or another content.
     KernelPool,
-    /// The kernel left a lower hole: there it is in a pool.
+    /// The kernel left a lower hole, which is in a pool there.
     LeftPooled,
-    /// The kernel left a lower hole: there it is still lazy, by the events.
+    /// The kernel left a lower hole, which is still lazy there, by the events.
     LeftLazy,
     /// The policy took it from a pool of its own, which the kernel does not have.
     OwnPool,
     /// Both took it from the pool of the node, in different orders.
     OwnOrder,
-    /// Linux looks for size + align - 1 bytes; the lower hole has fewer, and yet room.
+    /// Linux searches for size + align - 1 bytes; the lower hole is shorter, but would fit.
     AlignRule,
     /// The policy's search finds another hole than Linux's.
     OwnSearch,
-    /// One side found nothing.
+    /// Exactly one side failed.
     Failed,
-    /// A range that one side gave to somebody else because of an earlier difference; never while resynchronising.
+    /// An earlier difference gave the range to another area on one side; never while resynchronising.
     Earlier,
-    /// From the pool of the node, but not the area that Linux would take next: the pool is not what events tell.
+    /// From the pool of the node, but not the area that Linux would take next: the pool differs from that of the
+    /// events.
     PoolOrder,
     /// The kernel took it from the pool of another node than that of the event's CPU: the thread moved in between.
     OtherNode,
-    /// The kernel took it from a pool, and whose is not known: it was given out before the trace, or not found where it
-    /// should have been.
+    /// The kernel took it from a pool of an unknown node: the area was allocated before the trace, or was missing from
+    /// the pool where it was expected.
     OwnerUnknown,
-    /// The pool held an area by the events, and the kernel searched: it was emptied without an event, or the thread
-    /// moved.
+    /// The pool held an area by the events, but the kernel searched: the pool was emptied without an event, or the
+    /// thread moved.
     PoolMissed,
-    /// The kernel took what is lazy by the events: it had been purged, and the event of that comes later or not at all.
+    /// The kernel took an area that is lazy by the events: it had been purged, and that event comes later or not at
+    /// all.
     PurgeUnseen,
-    /// The kernel took what is busy by the events: it was freed on a way without events.
+    /// The kernel took an area that is busy by the events: it was freed on a path without events.
     FreeUnseen,
-    /// Another CPU was given the policy's address by one of the next events: the two stand in the other order.
+    /// Another CPU allocated the policy's address in one of the next events: the two are recorded in the other order.
     EventOrder,
-    /// In the way lies an area that no table told and that is freed later.
+    /// The range overlaps an area that no table lists and that is freed later.
     AreaUnknown,
-    /// An aligned request, and a hole shorter than size + align - 1, which Linux's search takes only if it happens to
-    /// meet it: that depends on the shape of its tree.
+    /// An aligned request, and a hole shorter than size + align - 1. Linux's search takes such a hole only if it visits
+    /// it, which depends on the shape of its tree.
     TreeShape,
     /// None of these.
     Unexplained,
@@ -109,8 +111,8 @@ impl Cause {
         }
     }
 
-    /// Returns true if it is a difference of policy, which would show in any recording; otherwise it is something that
-    /// the recording does not know. What is unexplained is neither.
+    /// Returns true for a difference of policy, which would occur in any recording. Otherwise the recording lacks
+    /// information. [`Cause::Unexplained`] is neither.
     pub fn is_policy(self) -> bool {
         match self {
             Self::KernelPool
@@ -135,7 +137,7 @@ impl Cause {
         }
     }
 
-    /// Returns true if it is something that a recording cannot know.
+    /// Returns true if the cause is information that a recording cannot have.
     pub fn is_unknowable(self) -> bool {
         !self.is_policy() && self != Self::Unexplained
     }

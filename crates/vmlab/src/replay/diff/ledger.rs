@@ -1,10 +1,9 @@
-//! The ledger of a policy: a whole space without its locks, which can be corrected.
+//! The ledger of a policy: the state of a whole space without its locks, which can be corrected.
 //!
 //! # Theory
-//! A space cannot accept that an area went elsewhere than it decided: an allocated area would have to become lazy
-//! again. This ledger can. It decides by the same bundle of policies ([`Config`]) and has the state of a space. That is
-//! holes in the policy's own index, busy areas, lazy ones in their node, and pools by node and size. A test compares it
-//! with the space, call by call.
+//! A space cannot accept another address than it chose: an allocated area would have to become lazy again. This ledger
+//! can. It chooses by the same policies ([`Config`]) and has the state of a space: holes in the policy's own index,
+//! busy areas, lazy ones in their node, and pools by node and size. A test compares it with the space, call by call.
 //!
 //! # Invariants
 //! - **BK1 apart** busy, lazy and pooled areas and the holes of the index are disjoint, and tile the extent.
@@ -20,14 +19,14 @@ use va_space::node::{NodeMap, Zone};
 use va_space::pool::{EXACT_PAGES_MAX, LARGE_PAGES_MAX, LARGE_SIZES};
 use va_tree::{Congruent, FreeIndex};
 
-/// The node whose pool an area goes to.
+/// The node to whose pool a freed area moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// This node.
     Node(u32),
     /// No node.
     NoNode,
-    /// Some node: the area was allocated before the trace.
+    /// An unknown node: the area was allocated before the trace.
     Unknown,
 }
 
@@ -40,16 +39,16 @@ pub struct Busy {
     pub owner: Owner,
 }
 
-/// A freed area that waits.
+/// A freed area that is not yet purged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lazy {
     /// Bytes.
     pub size: u64,
     /// Its owner.
     pub owner: Owner,
-    /// The node in which it waits.
+    /// The node whose lazy list contains it.
     pub node: u32,
-    /// When it was freed: a number that grows.
+    /// The time of its free: a number that grows.
     pub freed: u64,
 }
 
@@ -65,11 +64,11 @@ pub struct Pooled {
 /// The state of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Busy, all or part of it.
+    /// Busy, entirely or in part.
     Busy(u64, Busy),
-    /// Lazy, all or part of it.
+    /// Lazy, entirely or in part.
     Lazy(u64, Lazy),
-    /// In a pool, all or part of it.
+    /// Pooled, entirely or in part.
     Pooled(u64, Pooled),
     /// In a hole.
     Hole,
@@ -80,7 +79,7 @@ pub enum Place {
 pub struct Answer {
     /// First address.
     pub start: u64,
-    /// The node whose pool it comes from; `None` if it was searched for.
+    /// The node whose pool it comes from; `None` if it comes from the index.
     pub pool: Option<u32>,
 }
 
@@ -92,7 +91,7 @@ pub struct SpaceLedger<C: Config> {
     busy: BTreeMap<u64, Busy>,
     lazy: BTreeMap<u64, Lazy>,
     pooled: BTreeMap<u64, Pooled>,
-    /// Of each node, by pages: what can be had first stands first.
+    /// The pools of each node by pages; the next area to allocate is first.
     pools: Vec<BTreeMap<u64, VecDeque<u64>>>,
     clock: u64,
 }
@@ -112,10 +111,10 @@ fn overlapping<T: Copy>(
 }
 
 impl<C: Config> SpaceLedger<C> {
-    /// Begins with an empty space of so many CPUs.
+    /// Creates an empty space of `cpus` CPUs.
     ///
     /// # Errors
-    /// If the index cannot be made.
+    /// If the index cannot be created.
     pub fn new(extent: VaRange, window: VaRange, cpus: u32) -> Result<Self> {
         let count = cpus.clamp(1, C::NODES_MAX.min(NODES_LIMIT));
         let machine = LabMachine::new(count, u32::MAX, Work::Elsewhere);
@@ -137,7 +136,7 @@ impl<C: Config> SpaceLedger<C> {
         self.nodes.nodes()
     }
 
-    /// The index of holes.
+    /// Returns the index of holes.
     pub fn index(&self) -> &impl FreeIndex {
         &self.index
     }
@@ -162,7 +161,7 @@ impl<C: Config> SpaceLedger<C> {
         C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes() > 1)
     }
 
-    /// The owner that an area for this request gets.
+    /// Returns the owner of an area for this request.
     pub fn owner_for(&self, cpu: u16, request: &Request) -> Owner {
         if self.has_pools() && request.window().is_none_or(|window| window == self.window) {
             Owner::Node(u32::from(cpu) % self.nodes())
@@ -171,7 +170,7 @@ impl<C: Config> SpaceLedger<C> {
         }
     }
 
-    /// Takes what the policy decides on, for a CPU.
+    /// Allocates the area that the policy chooses, for a CPU.
     pub fn alloc(&mut self, cpu: u16, request: &Request) -> Option<Answer> {
         let owner = self.owner_for(cpu, request);
         let size = request.size().get() * va_base::PAGE_SIZE;
@@ -202,7 +201,7 @@ impl<C: Config> SpaceLedger<C> {
         self.index.would_fit(request).ok().map(|start| Answer { start: start.get(), pool: None })
     }
 
-    /// Marks the node of areas as unknown: of those of a size that are in a pool before `until`, or of all.
+    /// Sets the node of areas to unknown: of those of a size that precede `until` in a pool, or of all.
     pub fn forget(&mut self, node: u32, size: u64, until: Option<u64>) {
         let Some(list) = self.pools[node as usize].get_mut(&(size / va_base::PAGE_SIZE)) else { return };
         while let Some(start) = list.pop_front_if(|&mut start| Some(start) != until) {
@@ -230,7 +229,7 @@ impl<C: Config> SpaceLedger<C> {
         Some(Answer { start, pool: self.pooled.remove(&start)?.node })
     }
 
-    /// Undoes the last `alloc`: the area is where it was.
+    /// Undoes the last `alloc`: the area returns to its previous state.
     pub fn undo(&mut self, answer: Answer) {
         let Some(Busy { size, .. }) = self.busy.remove(&answer.start) else { return };
         match answer.pool {
@@ -246,7 +245,7 @@ impl<C: Config> SpaceLedger<C> {
     fn free_range(&mut self, start: u64, size: u64) {
         if let Some(range) = range(start, size) {
             let back = self.index.free(range);
-            // Whatever the ledger holds was taken from the index.
+            // The index had allocated every range that the ledger holds.
             debug_assert!(back.is_ok(), "{back:?}");
         }
     }
@@ -266,8 +265,8 @@ impl<C: Config> SpaceLedger<C> {
         }
     }
 
-    /// Makes exactly this range busy, whatever its state; what is only partly in it goes to the index. `None` if it is
-    /// no range of the extent, otherwise how many areas were busy there.
+    /// Makes exactly this range busy, whatever its state; the rests of areas that it cuts go to the index. Returns the
+    /// number of areas that were busy there; `None` if the range is outside the extent.
     pub fn put(&mut self, start: u64, size: u64, owner: Owner) -> Option<u64> {
         let whole = range(start, size)?;
         let mut gone = 0;
@@ -326,8 +325,8 @@ impl<C: Config> SpaceLedger<C> {
         true
     }
 
-    /// Drains. A part of each pool goes to the index. Then the `most` areas that were freed first go to pools, or to
-    /// the index; with `full`, everything goes to the index. Returns how many were lazy.
+    /// Drains. A part of each pool moves to the index. Then the `most` oldest lazy areas move to pools, or to the
+    /// index; with `full`, everything moves to the index. Returns the number of lazy areas.
     pub fn purge(&mut self, full: bool, most: u64) -> u64 {
         let by_address = C::ORDER != Order::Newest;
         for node in 0..self.pools.len() {
@@ -369,7 +368,7 @@ impl<C: Config> SpaceLedger<C> {
             }
         }
         match C::ORDER {
-            // Of each node, from the highest address down.
+            // In each node, from the highest address down.
             Order::NodeByAddress => rest.sort_by_key(|&(start, _, node)| (node, std::cmp::Reverse(start))),
             Order::Newest => {}
             Order::SliceByAddress => rest.sort_unstable(),
@@ -415,7 +414,7 @@ impl<C: Config> SpaceLedger<C> {
         out
     }
 
-    /// Frees areas in this order, and neighbours in it as one if `join` is set.
+    /// Frees areas in this order; with `join`, consecutive neighbours are freed as one range.
     fn free_all(&mut self, out: Vec<(u64, u64)>, join: bool) {
         let mut run: Option<(u64, u64, u64)> = None;
         for (start, size) in out {
@@ -441,7 +440,7 @@ impl<C: Config> SpaceLedger<C> {
         let _released = self.index.release_splits(count - 1);
     }
 
-    /// The highest base for a percpu chunk of this size.
+    /// Returns the highest base for a percpu chunk of this size.
     pub fn find_chunk(&self, size: u64) -> Option<u64> {
         let areas = [(0, size)];
         let request = Congruent::new(&areas, 1 << size.trailing_zeros().min(63)).ok()?;
@@ -451,7 +450,7 @@ impl<C: Config> SpaceLedger<C> {
     /// Checks BK1 with a full walk.
     ///
     /// # Errors
-    /// What is wrong with the index, or a range that is in two places or in none.
+    /// The error of the index, or a range that is in two states or in none.
     pub fn validate(&self) -> std::result::Result<(), InvariantViolation> {
         self.index.validate()?;
         let held = self.busy.iter().map(|(&at, busy)| (at, busy.size));

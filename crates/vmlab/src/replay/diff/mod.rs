@@ -7,13 +7,12 @@
 //!                                                      not the same? one cause, from both ledgers; then the policy's
 //!                                                      ledger gets the kernel's answer, unless `resync` is off
 //! ```
-//! The state before the trace comes from `vmallocinfo`: busy areas are where they are, and lazy ones wait in the node
-//! whose list shows them. Facts that it does not have are reported, counted and a separate cause. They are pools
-//! (unless a mark shows that they were emptied), the CPUs that allocated busy areas, and the shape of the tree of
-//! holes.
+//! The state before the trace comes from `vmallocinfo`: the busy areas, and the lazy ones, each in the node whose list
+//! shows it. Facts that it does not have are reported, counted, and are a separate cause. They are pools (unless a mark
+//! shows that they were emptied), the CPUs that allocated busy areas, and the shape of the tree of holes.
 //!
-//! With **resynchronising** one difference does not cause the next, so that each stands for itself. Without, each side
-//! goes on with what it gave out, and what follows from an earlier difference is counted as that.
+//! With **resynchronising** one difference does not cause the next, so that all are independent. Without it, each side
+//! continues with its own addresses, and consequences of an earlier difference are counted as such.
 //!
 //! # Invariants
 //! - **DF2 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both
@@ -44,7 +43,7 @@ use va_space::decay::Quarter;
 use va_tree::RbIndex;
 use va_tree::rb::Linux;
 
-/// Linux since 6.16: as 6.9, but a drain leaves pools of one to three areas alone.
+/// Linux since 6.16: as 6.9, but a drain does not shrink pools of one to three areas.
 #[derive(Clone, Copy, Debug)]
 pub struct Linux616;
 
@@ -69,7 +68,7 @@ impl Config for Linux616 {
 pub struct Options {
     /// Correct the policy's ledger after each difference.
     pub resync: bool,
-    /// CPUs that the machine had: nodes of the kernel, and of the policy.
+    /// CPUs of the machine: nodes of the kernel, and of the policy.
     pub cpus: u32,
     /// The most differences to list.
     pub differences_max: usize,
@@ -80,7 +79,7 @@ pub struct Options {
 /// Replays a recording under a policy.
 ///
 /// # Errors
-/// If a ledger cannot be made, or breaks its invariants at the end.
+/// If a ledger cannot be created, or breaks its invariants at the end.
 pub fn run(recording: &Recording, policy: Policy, options: Options) -> Result<Report> {
     let name = policy.name();
     let report = match (policy, options.since_616) {
@@ -92,7 +91,7 @@ pub fn run(recording: &Recording, policy: Policy, options: Options) -> Result<Re
         (Policy::OneLock, true) => run_on::<OneLock52, Linux616>(recording, name, options),
     };
     let mut report = report.with_context(|| format!("policy {name}"))?;
-    // The tree of 5.2 knew no percpu policy of its own.
+    // The policy of 5.2 has no percpu policy of its own.
     let linux = match policy {
         Policy::Linux => Some(true),
         Policy::Default => Some(false),
@@ -131,16 +130,16 @@ struct Diff<'a, C: Config, K: Config> {
     options: Options,
     policy: SpaceLedger<C>,
     kernel: SpaceLedger<K>,
-    /// The policy's address of an area that differs from the kernel's; `None` if it has none.
+    /// The policy's address of an area that differs from the kernel's; `None` if its allocation failed.
     elsewhere: BTreeMap<u64, Option<u64>>,
     /// CPUs whose last attempt failed.
     failed: BTreeSet<u16>,
-    /// Steps that causes may still look at, so that a hostile recording of differences ends.
+    /// The budget of steps that causes may still visit, so that a hostile recording of differences ends.
     looks: Cell<u64>,
     report: Report,
 }
 
-/// Steps that all causes of a replay may look at together.
+/// Steps that all causes of a replay may visit together.
 const LOOKS_MAX: u64 = 1 << 30;
 
 /// The window that most allocations name.
@@ -200,14 +199,14 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         }
     }
 
-    /// Takes over the table before, and tells at which step it was read.
+    /// Loads the table before the trace, and returns the step at which it was read.
     fn begin(&mut self) -> usize {
         let steps = &self.recording.steps;
         let position = |what| steps.iter().position(|step| step.what == what);
         let opens = position(What::Opens(When::Begin));
         let first = opens.unwrap_or(0);
         let closes = position(What::Closes(When::Begin)).unwrap_or(first).max(first);
-        // Empty once they were drained, until a purge fills them.
+        // Pools are empty after a drain, until a purge fills them.
         let is_purge = |step: &&Step| matches!(step.what, What::Vm(Event::Purge { purged }) if purged > 0);
         let before = steps[..first].iter().rev().take_while(|step| !is_purge(step));
         let Some(table) = &self.recording.begin else { return 0 };
@@ -215,7 +214,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         known.table = true;
         known.pools = before.clone().any(|step| step.what == What::Drained);
         known.unusable = table.bad;
-        // What happened to an area while the table was read: events replay that, so the table must not have it yet.
+        // Areas with events while the table was read: the replay applies these events, so the table must not.
         let mut touched: BTreeMap<u64, bool> = BTreeMap::new();
         for step in &steps[first..closes] {
             match step.what {
@@ -233,14 +232,14 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         for (&Area { start, size, lazy }, node) in table.areas.iter().zip(nodes) {
             let free = self.kernel.place(start, size) == ledger::Place::Hole;
             let busy = match touched.get(&start) {
-                // Given out meanwhile: not there before.
+                // Allocated while the table was read: not live before.
                 Some(true) => continue,
                 Some(false) => true,
                 None => !lazy,
             };
             let owner = match node {
                 Some(node) => Owner::Node(node),
-                // Chunks, modules and the like are nobody's.
+                // Chunks, modules and the like have no owner.
                 None if !window.contains(Va::new(start)) => Owner::NoNode,
                 None => Owner::Unknown,
             };
@@ -316,7 +315,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             (Some(_), None) | (None, Some(_)) => report.failed_differs += 1,
         }
         if ours != kernel {
-            // Looked up as it was before either side took it.
+            // Looked up in the state before either side allocated.
             if let Some(answer) = answer {
                 self.policy.undo(answer);
             }
@@ -350,7 +349,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         self.record_areas(step, request, kernel, answer, size);
     }
 
-    /// Corrects an error of the ledgers, so that it shows once.
+    /// Corrects an error of the ledgers, so that it is counted once.
     fn learn(&mut self, lesson: Lesson) {
         match lesson {
             Lesson::None => {}
@@ -384,7 +383,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             self.report.malformed += 1;
             return;
         }
-        // Whatever was here before is gone without an event.
+        // An area that was here was freed without an event.
         if let Some(Some(stale)) = self.elsewhere.remove(&kernel) {
             self.policy.free(stale);
         }
@@ -394,7 +393,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         }
         let owner = self.policy.owner_for(step.cpu, &request);
         if self.options.resync {
-            // Its ledger was restored, and now agrees with the kernel's.
+            // `undo` restored its ledger, which now also gets the kernel's address.
             self.policy.put(kernel, size, owner);
         } else {
             if let Some(ours) = ours {
@@ -415,14 +414,14 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         }
     }
 
-    /// Bytes of the chunk at `base`, by the table after or before.
+    /// Returns the bytes of the chunk at `base`, by the table after or before.
     fn chunk_bytes(&self, base: u64) -> u64 {
         let tables = [&self.recording.end, &self.recording.begin];
         let mut areas = tables.into_iter().flatten().flat_map(|table| &table.areas);
         areas.find(|area| area.start == base).map_or(CHUNK_BYTES, |area| area.size)
     }
 
-    /// Compares the kernel's ledger with the table after; what events change while it is read is left out.
+    /// Compares the kernel's ledger with the table after. Areas with events while it is read are excluded.
     fn end_check(&mut self, at: usize) {
         let Some(table) = &self.recording.end else { return };
         let mut moving = BTreeSet::new();
@@ -454,8 +453,8 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
     }
 }
 
-/// The node of each lazy area: lists follow each other, each in the order of addresses. `None` for the busy, and for
-/// all if there are not as many lists as nodes.
+/// Returns the node of each lazy area: the lists are consecutive, each in the order of addresses. `None` for busy
+/// areas, and for all if there are not as many lists as nodes.
 fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
     let mut node = 0;
     let mut last = 0;
@@ -479,18 +478,18 @@ fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
 /// Replays a fuzzer's recording under every policy, with and without resynchronising, and checks the ledgers.
 ///
 /// # Panics
-/// If they do not, or the columns do not add up.
+/// If a check fails, or the columns do not add up.
 pub fn fuzz(recording: &Recording) {
     for (policy, resync) in Policy::ALL.into_iter().flat_map(|policy| [(policy, true), (policy, false)]) {
         let options = Options { resync, cpus: 3, differences_max: 4, since_616: true };
-        // A ledger of the whole extent can be made, so that every error is a broken rule.
+        // A ledger of the whole extent can always be created, so every error is a broken rule.
         if let Err(error) = run(recording, policy, options) {
             panic!("{error:#}");
         }
     }
 }
 
-/// Size of a range in pages, for words.
+/// Converts a size to pages, for messages.
 fn pages(size: u64) -> u64 {
     size / PAGE_SIZE
 }

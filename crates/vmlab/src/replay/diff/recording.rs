@@ -1,4 +1,4 @@
-//! A recording with what surrounds it: events with their time and CPU, marks, and the areas that were out at both ends.
+//! A recording with its context: events with their time and CPU, marks, and the areas that were live at both ends.
 //!
 //! # Forms
 //! Text of tracefs (marks among the events, tables in files beside it) or the lines of JSON that `vmlab record` writes
@@ -6,14 +6,14 @@
 //!
 //! # Marks
 //! `vmallocinfo begin opens` and `closes` bound the time in which the table before was read, `vmallocinfo end ...` the
-//! one after; `pools drained` says that the shrinkers just emptied the kernel's pools.
+//! one after; `pools drained` records that the shrinkers just emptied the kernel's pools.
 
 use crate::trace::jsonl::{AreaLine, Item, When};
 use crate::trace::percpu::PercpuEvent;
 use crate::trace::{EVENTS_MAX, Entry, Event, Happening, Line, parse};
 use std::io::{BufReader, Read};
 
-/// Most areas of a table that are kept.
+/// The most areas of a table that are stored.
 const AREAS_MAX: usize = 1 << 20;
 
 /// The event of a step.
@@ -21,13 +21,13 @@ const AREAS_MAX: usize = 1 << 20;
 pub enum What {
     /// The address space changed.
     Vm(Event),
-    /// Something inside percpu chunks.
+    /// An event inside percpu chunks.
     Percpu(PercpuEvent),
     /// The kernel's pools were just emptied.
     Drained,
-    /// A table begins to be read.
+    /// The recorder begins to read a table.
     Opens(When),
-    /// It was read.
+    /// The recorder has read the table.
     Closes(When),
 }
 
@@ -51,7 +51,7 @@ pub struct Area {
     pub start: u64,
     /// Bytes, guard page included.
     pub size: u64,
-    /// Freed, and waits to be purged.
+    /// True if it is freed and not yet purged.
     pub lazy: bool,
 }
 
@@ -59,14 +59,14 @@ pub struct Area {
 /// node.
 #[derive(Clone, Debug, Default)]
 pub struct Areas {
-    /// Those that were understood.
+    /// The areas of the lines that were understood.
     pub areas: Vec<Area>,
-    /// Lines that were not, among them those whose addresses are hashed.
+    /// Lines that were not understood, including those with hashed addresses.
     pub bad: u64,
 }
 
 impl Areas {
-    /// Reads a table, lines as the kernel prints them.
+    /// Reads a table in the kernel's format.
     pub fn read(input: impl Read) -> Self {
         let mut areas = Self::default();
         let mut input = BufReader::new(input);
@@ -85,7 +85,7 @@ impl Areas {
             self.bad += 1;
             return;
         };
-        // A hashed address shows here: the three numbers say the same thing twice.
+        // The size must be the difference of the addresses, which is not so for hashes.
         if bytes.0 == 0 || end.0.checked_sub(start.0) != Some(bytes.0) || self.areas.len() == AREAS_MAX {
             self.bad += 1;
             return;
@@ -106,20 +106,20 @@ pub struct Recording {
     pub end: Option<Areas>,
     /// Text of `percpu_stats`, if it was recorded.
     pub percpu_stats: String,
-    /// Release of the kernel; empty if it is not told.
+    /// Release of the kernel; empty if unknown.
     pub kernel: String,
-    /// CPUs that there can be: as many as the head tells, or the last that an event names, and one, if that is more.
+    /// Possible CPUs: the number in the head, or one more than the highest CPU of an event, if that is greater.
     pub cpus: u32,
     /// Events of ours that were not understood.
     pub bad: u64,
-    /// Events that the recorder says it lost.
+    /// Events that the recorder reports as lost.
     pub lost: u64,
     /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
 }
 
 impl Recording {
-    /// Reads a recording. Errors in the middle of the input end it early and are kept in `cut_short`.
+    /// Reads a recording. Errors in the middle of the input end it early and are stored in `cut_short`.
     pub fn read(input: impl Read) -> Self {
         let mut recording = Self { cpus: 1, ..Self::default() };
         let mut input = BufReader::with_capacity(1 << 16, input);
@@ -145,7 +145,7 @@ impl Recording {
         recording
     }
 
-    /// Allocations of areas, failed attempts included.
+    /// Returns the number of allocations of areas, failed attempts included.
     pub fn allocs(&self) -> u64 {
         let is_alloc = |step: &&Step| matches!(step.what, What::Vm(Event::Alloc { .. }));
         self.steps.iter().filter(is_alloc).count() as u64
@@ -205,7 +205,7 @@ impl Recording {
     }
 }
 
-/// Returns the meaning of an entry for a replay.
+/// Returns the step of an entry; `None` if a replay does not use it.
 fn what(happening: &Happening<'_>) -> Option<What> {
     Some(match *happening {
         Happening::AllocArea { va_start, size, align, vstart, vend, failed } => {

@@ -16,19 +16,19 @@ pub struct Divergence {
     pub ns: u64,
     /// CPU of the event.
     pub cpu: u16,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub size: u64,
-    /// Alignment asked for.
+    /// Requested alignment.
     pub align: u64,
     /// The window: first address, and the one after its last.
     pub window: (u64, u64),
     /// The kernel's answer.
     pub kernel: Option<u64>,
-    /// The policy's.
+    /// The policy's answer.
     pub policy: Option<u64>,
     /// The reason.
     pub cause: Cause,
-    /// The same in words, with the numbers.
+    /// The reason as a sentence, with the numbers.
     pub why: String,
 }
 
@@ -37,15 +37,15 @@ pub struct Divergence {
 pub struct Known {
     /// True if there was a table before; without one the space begins empty.
     pub table: bool,
-    /// Busy areas of it.
+    /// Busy areas of the table.
     pub busy: u64,
-    /// Lazy areas of it.
+    /// Lazy areas of the table.
     pub lazy: u64,
-    /// Of these, those whose node the order of the lines tells.
+    /// Lazy areas whose node follows from the order of the lines.
     pub lazy_with_node: u64,
     /// Lines that could not be used: overlapping, or not understood.
     pub unusable: u64,
-    /// True if a mark says that the pools were empty.
+    /// True if a mark records that the pools were empty.
     pub pools: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct Known {
 pub struct EndCheck {
     /// Areas of the table.
     pub areas: u64,
-    /// Of these, those that the ledger holds, of that size and as busy or lazy as the table has them.
+    /// Areas that the ledger also has, with that size and state.
     pub agree: u64,
     /// Areas in the ledger that the table does not have.
     #[serde(rename = "only_in_books")]
@@ -72,24 +72,24 @@ pub struct Report {
     pub resync: bool,
     /// Allocations compared.
     pub allocs: u64,
-    /// The kernel's address.
+    /// The address was the kernel's.
     pub equal: u64,
-    /// A lower one.
+    /// The address was lower.
     pub lower: u64,
-    /// A higher one.
+    /// The address was higher.
     pub higher: u64,
-    /// Neither found anything.
+    /// Both failed.
     pub failed_both: u64,
-    /// One found nothing.
+    /// Exactly one failed.
     pub failed_differs: u64,
-    /// Of those that are equal, those that came from a pool.
+    /// Equal answers that came from a pool.
     pub equal_from_pool: u64,
     /// Events whose numbers no allocator accepts; allocations among them count as failed on both sides, or on one.
     #[serde(rename = "absurd")]
     pub malformed: u64,
-    /// Frees of areas that the ledger does not hold.
+    /// Frees of areas that the ledger does not have.
     pub frees_unknown: u64,
-    /// Purges that returned something, and areas that they returned by the events and by the ledger.
+    /// Purges that freed areas, and the number of these areas by the events and by the ledger.
     pub purges: u64,
     /// See `purges`.
     pub purged: u64,
@@ -100,25 +100,25 @@ pub struct Report {
     pub chunks: u64,
     /// See `chunks`.
     pub chunks_equal: u64,
-    /// Offsets in percpu chunks, if the recording has such events and the policy a percpu one.
+    /// The comparison of offsets in percpu chunks, if the recording has such events and the policy a percpu one.
     pub offsets: Option<Offsets>,
     /// The facts that were known at the beginning.
     pub known: Known,
-    /// The agreement at the end, if there is a table of it.
+    /// The agreement with the table after, if there is one.
     pub end: Option<EndCheck>,
-    /// Number of differences of each cause; together as many as results differ.
+    /// Number of differences of each cause; their sum is the number of differences.
     pub causes: BTreeMap<Cause, u64>,
-    /// The first of them.
+    /// The first differences.
     pub divergences: Vec<Divergence>,
 }
 
 impl Report {
-    /// Answers that differ.
+    /// Returns the number of answers that differ.
     pub fn differ(&self) -> u64 {
         self.lower + self.higher + self.failed_differs
     }
 
-    /// Answers that differ for something that no recording can know.
+    /// Returns the number of answers that differ for a reason that no recording can show.
     pub fn unknowable(&self) -> u64 {
         self.causes.iter().filter(|(cause, _)| cause.is_unknowable()).map(|(_, count)| count).sum()
     }

@@ -1,4 +1,4 @@
-//! Each cause in a trace where it is the cause by construction; and the ledger beside a whole space.
+//! A trace for each cause, constructed to have it; and a comparison of the ledger with a whole space.
 
 use super::cause::Cause;
 use super::recording::Areas;
@@ -11,7 +11,7 @@ use va_space::{Purge, VmapSpace};
 const P: u64 = PAGE_SIZE;
 const BASE: u64 = 0x10_0000;
 
-/// The nth page of the window.
+/// Returns the address of the nth page of the window.
 fn at(page: u64) -> u64 {
     BASE + page * P
 }
@@ -54,7 +54,7 @@ fn areas(lines: &[(u64, u64, &str)]) -> Areas {
     Areas::read(lines.iter().map(line).collect::<String>().as_bytes())
 }
 
-/// The causes, in order, of a trace of two CPUs.
+/// Returns the causes, in order, of a trace of two CPUs.
 fn causes(policy: Policy, lines: &[String]) -> Vec<Cause> {
     causes_of(&recorded(lines), policy, options(2))
 }
@@ -65,7 +65,7 @@ fn causes_of(recording: &Recording, policy: Policy, options: Options) -> Vec<Cau
     report.divergences.iter().map(|divergence| divergence.cause).collect()
 }
 
-/// Three pages of CPU 0's and two of CPU 1's, both pooled after this, under a third area.
+/// Returns events after which three pages of CPU 0 and two of CPU 1 are pooled, below a third area.
 fn two_pooled() -> Vec<String> {
     vec![alloc(0, 0, 3, 1), alloc(1, 3, 2, 1), alloc(0, 5, 2, 1), free(0), free(3), purge(2)]
 }
@@ -98,17 +98,17 @@ fn left_pooled() {
 #[test]
 fn earlier_without_resynchronising() {
     let apart = Options { resync: false, ..options(2) };
-    // The policy has the kernel's two pages lower, and so nothing where the kernel takes three.
+    // The policy has the kernel's two pages at a lower address, so its range differs from the kernel's three.
     let lines = with(two_pooled(), &[alloc(1, 3, 2, 1), alloc(0, 0, 3, 1)]);
     let recording = recorded(&lines);
     assert_eq!(causes_of(&recording, Policy::OneLock, apart), [Cause::KernelPool, Cause::Earlier]);
-    // Put right, the policy finds the second where the kernel has it.
+    // When corrected, the policy's second answer equals the kernel's.
     assert_eq!(causes_of(&recording, Policy::OneLock, options(2)), [Cause::KernelPool]);
 }
 
 #[test]
 fn left_lazy() {
-    // Each side has its own two pages lazy; the policy's next are where the kernel's still are.
+    // Each side has two lazy pages of its own; the policy's next pages are the kernel's lazy ones.
     let apart = Options { resync: false, ..options(2) };
     let lines = with(two_pooled(), &[alloc(1, 3, 2, 1), free(3), alloc(0, 7, 2, 1)]);
     let report = run(&recorded(&lines), Policy::OneLock, apart).unwrap();
@@ -119,14 +119,14 @@ fn left_lazy() {
 
 #[test]
 fn own_pool() {
-    // One CPU: Linux has no pools then, and ours has.
+    // One CPU: Linux then has no pools, and ours has.
     let lines = [alloc(0, 0, 3, 1), alloc(0, 3, 2, 1), alloc(0, 5, 2, 1), free(0), free(3), purge(2)];
     let lines = with(lines.to_vec(), &[alloc(0, 0, 2, 1)]);
     assert_eq!(causes_of(&recorded(&lines), Policy::Default, options(1)), [Cause::OwnPool]);
     assert_eq!(causes_of(&recorded(&lines), Policy::Linux, options(1)), []);
 }
 
-/// Two areas of CPU 1's, of two pages each, the higher freed first.
+/// Returns events with two areas of CPU 1, of two pages each; the higher one is freed first.
 fn two_of_a_size() -> Vec<String> {
     vec![alloc(1, 0, 2, 1), alloc(1, 2, 2, 1), alloc(1, 4, 1, 1), free(2), free(0), purge(2)]
 }
@@ -140,7 +140,7 @@ fn own_order() {
 
 #[test]
 fn pool_order_shows_once() {
-    // The lower comes first, and the higher, which should have, is found wherever it was: neither is counted again.
+    // The kernel takes the lower area first. The higher, which is expected first, is found later without a new cause.
     let lines =
         with(two_of_a_size(), &[alloc(1, 0, 2, 1), alloc(1, 2, 2, 1), free(0), purge(1), alloc(1, 0, 2, 1)]);
     assert_eq!(causes(Policy::Linux, &lines), [Cause::PoolOrder, Cause::OwnerUnknown]);
@@ -213,7 +213,8 @@ fn unexplained() {
     assert_eq!(causes(Policy::Linux, &lines), [Cause::Unexplained]);
 }
 
-/// Linux's policy as the kernel of a recording. Nothing is free below the window, or the search would go there first.
+/// Simulates the kernel of a recording with Linux's policy. Nothing is free below the window, or the search would begin
+/// there.
 struct Kernel {
     ledger: SpaceLedger<Linux616>,
     lines: Vec<String>,
@@ -246,7 +247,7 @@ impl Kernel {
         self.lines.push(free((start - BASE) / P));
     }
 
-    /// So many holes of five pages that begin at a multiple of four, each between areas.
+    /// Makes `count` holes of five pages that begin at a multiple of four, each between areas.
     fn holes(&mut self, count: u64) {
         self.alloc(0, 4, 1);
         let starts: Vec<u64> =
@@ -256,7 +257,7 @@ impl Kernel {
         }
         self.ledger.purge(false, count);
         self.lines.push(purge(count));
-        // So that they are holes under every policy.
+        // Drains the pools, so that they are holes under every policy.
         self.lines.push(mark("pools drained"));
     }
 
@@ -269,8 +270,8 @@ impl Kernel {
 
 #[test]
 fn align_rule_and_tree_shape() {
-    // Linux asks for seven pages and more, so it passes holes of five, but for those that it meets on its way down.
-    // Which those are depends on the tree: here is one where the lowest is not among them.
+    // Linux searches for at least seven pages, so it skips holes of five, except those on its path down the tree. That
+    // path depends on the tree: in this one the lowest hole is not on it.
     let passes_the_lowest = |count| {
         let mut kernel = Kernel::default();
         kernel.holes(count);
@@ -298,7 +299,7 @@ fn own_search() {
     let event =
         Event::Alloc { addr: at(2), size: 2 * P, align: 1, vstart: BASE, vend: 0x10ff_ffff, failed: false };
     let step = Step { line: 1, ns: 0, cpu: 0, what: What::Vm(event) };
-    // Linux would answer the kernel's, the policy something that is just as free.
+    // Linux's answer equals the kernel's; the policy takes another range that is also free.
     let why = diff.why(0, &step, &event, Some(Answer { start: at(9), pool: None }));
     assert_eq!((why.cause, why.lesson), (Cause::OwnSearch, Lesson::None));
 }
@@ -353,8 +354,7 @@ fn what_happens_while_the_table_is_read_is_left_to_the_events() {
     ]));
     recording.end = Some(areas(&[(4, 2, "g"), (6, 2, "f"), (7, 9, "of another size")]));
     let report = run(&recording, Policy::Linux, options(1)).unwrap();
-    // Zero was busy when the table was opened, two was not there, and eight is lazy until the purge, which gives two
-    // back.
+    // 0 was busy when the table was opened, 2 was not live, and 8 is lazy until the purge, which frees 2 areas.
     let known = report.known;
     assert_eq!((known.busy, known.lazy, known.pools, known.table), (2, 1, true, true));
     assert_eq!((report.allocs, report.equal), (2, 1));
@@ -373,7 +373,7 @@ fn the_lists_of_lazy_areas_tell_their_nodes_if_there_are_as_many() {
     assert_eq!(nodes_of_lazy(&table.areas, 3), [None; 4]);
 }
 
-/// The ledger and a whole space get the same requests; each goes on with its own answers, which must be the same.
+/// Sends the same requests to the ledger and to a whole space, which must give the same answers.
 fn bk1_beside_a_space<C: Config>(name: &str) {
     let shipped = TRACES.iter().find(|shipped| shipped.name == name).unwrap();
     let trace = Trace::read(decompress(shipped.trace).unwrap());

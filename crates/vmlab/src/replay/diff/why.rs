@@ -1,4 +1,4 @@
-//! From two ledgers to one cause. The rules are tried in this order.
+//! Derives one cause from two ledgers. The rules are tried in this order.
 
 use super::cause::Cause;
 use super::ledger::{Answer, Busy, Lazy, Owner, Place, Pooled};
@@ -9,29 +9,30 @@ use va_base::{PAGE_SIZE, Request, Va};
 use va_space::config::Config;
 use va_tree::FreeIndex;
 
-/// So many events of areas later another CPU's may still be of the same moment.
+/// Another CPU's event may belong to the same time within this many events of areas.
 const SAME_MOMENT: usize = 8;
-/// So many steps of the recording are searched for what lies in the way.
+/// The steps of the recording that are searched for an area in the range.
 const LATER: usize = 1 << 14;
 
-/// A cause, what is learnt from it, and the same in words; these cost more, and few are asked for.
+/// A cause, the correction of the ledger, and the text. The text is computed on demand: it costs more, and few are
+/// used.
 pub(super) struct Why<'a> {
     pub(super) cause: Cause,
     pub(super) lesson: Lesson,
     pub(super) words: Box<dyn Fn() -> String + 'a>,
 }
 
-/// The error in the ledger.
+/// A correction of the kernel's ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lesson {
     None,
-    /// In the pool of a node, what stands before this area, or all if there is none, is not there.
+    /// The areas before this one in the pool of a node, or all if `None`, are not in the pool.
     Pool {
         node: u32,
         size: u64,
         until: Option<u64>,
     },
-    /// Something lies here.
+    /// A range that is in use.
     Taken {
         start: u64,
         size: u64,
@@ -43,7 +44,7 @@ fn why<'a>(cause: Cause, words: impl Fn() -> String + 'a) -> Why<'a> {
 }
 
 impl<C: Config, K: Config> Diff<'_, C, K> {
-    /// Returns the reason why the kernel's answer to an event is not the policy's. The ledgers are as before it.
+    /// Returns the reason why the kernel's answer to an event differs from the policy's. The ledgers are as before it.
     pub(super) fn why(&self, at: usize, step: &Step, event: &Event, answer: Option<Answer>) -> Why<'_> {
         let Event::Alloc { addr, size, failed, .. } = *event else {
             return why(Cause::Unexplained, String::new);
@@ -58,7 +59,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                 "one side gave it to somebody else after an earlier difference".into()
             });
         }
-        // What Linux would answer by the kernel's ledger.
+        // The answer that Linux would give by the kernel's ledger.
         let linux = self.kernel.peek(step.cpu, &request);
         match self.kernel.place(kernel, size) {
             Place::Busy(start, Busy { size, .. }) => why(Cause::FreeUnseen, move || {
@@ -69,11 +70,11 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                 let own = self.kernel.owner_for(step.cpu, &request);
                 self.took_pooled(own, kernel, pooled, answer, linux)
             }
-            // A part of what is pooled: it was drained without an event.
+            // Only a part of a pooled area: the pool was drained without an event.
             Place::Pooled(start, pooled) => why(Cause::PoolMissed, move || {
                 format!("part of {start:#x}, {} pages, which is in a pool by the events", pages(pooled.size))
             }),
-            // The kernel searched, as Linux does by all that is known.
+            // The kernel searched, as Linux does with the known state.
             Place::Hole if linux.is_some_and(|linux| linux.start == kernel) => {
                 self.searched(at, kernel, answer, &request)
             }
@@ -81,7 +82,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         }
     }
 
-    /// The kernel's answer was in a pool, whole.
+    /// Returns the reason if the kernel's answer was a whole area of a pool.
     fn took_pooled(
         &self,
         own: Owner,
@@ -123,7 +124,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         }
     }
 
-    /// The kernel searched, and found what Linux finds: it is the policy that does otherwise.
+    /// Returns the reason if the kernel searched and found the same as Linux: the policy differs.
     fn searched(&self, at: usize, kernel: u64, answer: Answer, request: &Request) -> Why<'_> {
         let (ours, size) = (answer.start, request.size().get() * PAGE_SIZE);
         match self.kernel.place(ours, size) {
@@ -163,7 +164,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         why(Cause::OwnSearch, move || format!("the policy finds [{:#x}, {:#x})", left.0, left.1))
     }
 
-    /// The kernel searched, by its ledger, and did not find what Linux would answer.
+    /// Returns the reason if the kernel searched, by its ledger, and did not find Linux's answer.
     fn not_known(
         &self,
         at: usize,
@@ -215,7 +216,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         why(Cause::Unexplained, move || format!("free by all that is known: [{:#x}, {:#x})", left.0, left.1))
     }
 
-    /// Without resynchronising: whether one side's address is taken on the other for want of an earlier agreement.
+    /// Without resynchronising: returns true if an earlier difference made one side's address busy on the other.
     fn parted(&self, kernel: u64, ours: u64, size: u64) -> bool {
         let busy_here = matches!(self.policy.place(kernel, size), Place::Busy(..));
         let busy_there = matches!(self.kernel.place(ours, size), Place::Busy(..));
@@ -228,8 +229,8 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             };
             kind(self.policy.place(at, size)) == kind(self.kernel.place(at, size))
         };
-        // The ledgers differ there, and not because the policies would have it so: a hole is one in both only before
-        // any difference.
+        // The ledgers differ there because of an earlier difference. Without one, a hole in one ledger is a hole in
+        // both.
         !self.elsewhere.is_empty() && (busy_here || busy_there) && !(same(kernel) && same(ours))
     }
 
@@ -246,7 +247,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         })
     }
 
-    /// The address that Linux would return goes to another CPU at the same moment.
+    /// Returns a cause if another CPU gets the address that Linux would return at the same time.
     fn event_order(&self, at: usize, step: &Step, ours: u64, size: u64) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
         let areas = self.recording.steps[at + 1..].iter().filter(|step| matches!(step.what, What::Vm(_)));
@@ -259,7 +260,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                     let words = move || format!("CPU {cpu} was given {ours:#x}, line {line}");
                     return Some(why(Cause::EventOrder, words));
                 }
-                // It came back, or was somebody's: no question of order.
+                // It was freed, or was in use before: the order does not explain it.
                 What::Vm(Event::Free { addr }) if addr == ours => return None,
                 _ => {}
             }
@@ -267,7 +268,8 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         None
     }
 
-    /// An area is freed in what Linux would answer before the kernel gives one out there: it lay there all the time.
+    /// Returns a cause if an area inside Linux's answer is freed before the kernel allocates there: it was live all the
+    /// time.
     fn area_unknown(&self, at: usize, ours: u64, size: u64) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
         for later in self.recording.steps[at + 1..].iter().take(LATER) {
@@ -291,13 +293,13 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         None
     }
 
-    /// The hole around an address, by the kernel's ledger.
+    /// Returns the hole around an address, by the kernel's ledger.
     fn hole(&self, at: u64) -> (u64, u64) {
         let hole = self.kernel.index().hole_after(Va::new(at));
         hole.map_or((at, at), |hole| (hole.start().get(), hole.end().get()))
     }
 
-    /// When an area was freed, in words.
+    /// Formats when an area was freed.
     fn freed_at(&self, at: usize, start: u64) -> String {
         let earlier = self.recording.steps[..at].iter().rev().take(LATER);
         let mut freed = earlier.filter(|step| step.what == What::Vm(Event::Free { addr: start }));
@@ -308,7 +310,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
     }
 }
 
-/// So many bytes Linux looks for.
+/// Returns the number of bytes that Linux searches for.
 fn length(request: &Request) -> u64 {
     let (size, align) = (request.size().get() * PAGE_SIZE, request.align().bytes());
     if align > PAGE_SIZE { size.saturating_add(align - 1) } else { size }

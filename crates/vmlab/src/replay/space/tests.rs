@@ -25,7 +25,7 @@ fn replayed(text: &str, policy: Policy, nodes: u32) -> SpaceRow {
 
 #[test]
 fn what_a_purge_left_in_the_pool_of_a_cpu_comes_back_to_that_cpu_only() {
-    // Freed and purged, the first area is in the pool of CPU 1; CPU 0 gets the lowest hole, CPU 1 gets it again.
+    // After a purge, the first area is in the pool of CPU 1; CPU 0 gets the lowest hole, CPU 1 gets the area again.
     let text = [
         alloc(1, 0x10_0000, 0x2000, 1, 0),
         alloc(0, 0x10_2000, 0x2000, 1, 0),
@@ -38,7 +38,7 @@ fn what_a_purge_left_in_the_pool_of_a_cpu_comes_back_to_that_cpu_only() {
     .concat();
     let row = replayed(&text, Policy::Linux, 2);
     assert_eq!((row.equal, row.allocs, row.why), (5, 5, Reasons::default()));
-    // Without pools the area is the lowest hole for whoever comes first, and so in the way of the second.
+    // Without pools the area is the lowest hole for the first request of any CPU, so the second request differs.
     let row = replayed(&text, Policy::OneLock, 2);
     assert_eq!((row.equal, row.lower, row.higher), (3, 1, 1));
     assert_eq!(row.why, Reasons { pool: 1, earlier: 1, ..Reasons::default() });
@@ -47,7 +47,7 @@ fn what_a_purge_left_in_the_pool_of_a_cpu_comes_back_to_that_cpu_only() {
 #[test]
 fn rp2_each_difference_has_its_reason() {
     let first = [alloc(0, 0x10_0000, 0x2000, 1, 0), alloc(1, 0x10_2000, 0x2000, 1, 0)].concat();
-    // Not purged by the events, but the kernel has it already.
+    // Not purged by the events, but the kernel has already allocated it.
     let lazy = [first.as_str(), &free(0, 0x10_0000), &alloc(0, 0x10_0000, 0x1000, 1, 0)].concat();
     let row = replayed(&lazy, Policy::Linux, 2);
     assert_eq!((row.higher, row.why.purge_time), (1, 1));
@@ -83,11 +83,11 @@ fn two_attempts_with_a_purge_between_are_one_request() {
     for policy in [Policy::Linux, Policy::OneLock] {
         let row = replayed(&twice(0), policy, 2);
         assert_eq!((row.equal, row.failed_both, row.purges), (2, 1, 1), "{policy:?}");
-        // The kernel gave up where there is room: one answer differs, the other does not.
+        // The kernel failed where there is room: one answer differs, the other does not.
         let row = replayed(&twice(1), policy, 2);
         assert_eq!((row.failed_both, row.failed_differs), (1, 1));
     }
-    // What can never fit fails both times, and a trace may end after the first.
+    // A request that never fits fails both times, and a trace may end after the first.
     let never = [
         alloc(0, 0x20_0fff, 2 * all, 1, 1),
         alloc(0, 0x20_0fff, 2 * all, 1, 1),

@@ -1,4 +1,4 @@
-//! The parts of an old chunk that were free before the trace, as far as the trace itself shows.
+//! The ranges of an old chunk that were free before the trace, as far as the trace itself proves.
 //!
 //! # Theory
 //! No table lists the objects of a chunk. The events do, in part. The range of an allocation was free. An object that
@@ -8,24 +8,24 @@
 //!
 //! ```text
 //!   events:   free at 3      then take 8..10       then take 14..16
-//!             ...X????????|                              X ends at the latest where something else was given out while it lived,
-//!                         or at the largest size of an object
-//!             3 = known free from now on; ???? = not known until somebody is given it
+//!             ...X????????|                              X ends at the latest where another object was
+//!                         allocated while it lived, or at the largest size of an object
+//!             3 = known free from now on; ???? = unknown until an object is allocated there
 //! ```
-//! Everything else is taken to be in use. That can hide a place from a search, and never offers one that was not free.
+//! Everything else is assumed to be in use. That can hide an offset from a search, but never offers one in use.
 
 use super::{Touch, Touched};
 
 /// Bits of the largest object.
 const OBJECT_BITS_MAX: usize = 32 << 10 >> 2;
 
-/// Tells of each of `bits` bits whether it is known to be free before the first event.
+/// Returns for each of `bits` bits whether it is known to be free before the first event.
 pub(super) fn free_before(touches: &[Touched], bits: u32) -> Vec<bool> {
-    /// The knowledge about a bit while events are read.
+    /// The state of a bit while events are read.
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Bit {
         Untouched,
-        /// An object of unknown length, freed by now, may have reached here.
+        /// An object of unknown length, now freed, may have reached here.
         Shadow,
         WasFree,
         WasNotOrUnknown,
@@ -88,11 +88,11 @@ mod tests {
 
     #[test]
     fn an_object_of_unknown_length_hides_what_it_may_have_held_and_no_more() {
-        // While it lived, 6 was given out: it ended before.
+        // While it lived, 6 was allocated, so it ended before 6.
         assert_eq!(drawn(&[alloc(6, 2), free(2), alloc(3, 2), alloc(9, 2)]), "XXXXXX..X..X");
-        // Nothing bounds it.
+        // Nothing limits its length.
         assert_eq!(drawn(&[free(2), alloc(3, 2), alloc(9, 2)]), "XXXXXXXXXXXX");
-        // Below it everything is as it was.
+        // The bits below it are not affected.
         assert_eq!(drawn(&[free(5), alloc(1, 2)]), "X..XXXXXXXXX");
     }
 }

@@ -1,18 +1,18 @@
-//! Offsets in percpu chunks: where the kernel and a policy part, and why.
+//! Offsets in percpu chunks: the differences between the kernel and a policy, and their causes.
 //!
 //! # Theory
-//! The comparison is chunk by chunk. The kernel's choice of a chunk depends on how full all of them are, which no event
-//! reports, and is not compared. In a chunk whose creation is in the recording everything is known. Of an older one,
-//! the trace proves some places to be free (`before`); all others are assumed to be in use. The kernel's place was
-//! free, so a policy that takes the lowest fit never returns a higher one. A lower place was free by the events, and
-//! the kernel left it. If the kernel's place is the only one known to be free, an equal result proves nothing: such
-//! allocations are counted as not knowable. After each difference the policy is corrected. A lower place that the
-//! kernel left without a cause among policies is then assumed to be in use until an event touches it, so that it shows
-//! once.
+//! The comparison is chunk by chunk. The kernel's choice of a chunk depends on the use of all chunks, which no event
+//! reports, and is not compared. In a chunk whose creation is in the recording everything is known. For an older one,
+//! the trace proves some offsets to be free (`before`); all others are assumed to be in use. The kernel's offset was
+//! free, so a policy that takes the lowest fit never returns a higher one. A lower offset was free by the events, and
+//! the kernel did not take it. If the kernel's offset is the only one known to be free, an equal result proves nothing:
+//! such allocations are counted as not knowable. After each difference the policy is corrected. If no policy explains
+//! why the kernel did not take a lower offset, that offset is assumed to be in use until an event touches it, so that
+//! it is counted once.
 //!
 //! # Invariants
-//! - **DF3 one-place** every allocation in a chunk is counted as exactly one of equal, alone, lower, higher and
-//!   refused, and each of the last three has one cause.
+//! - **DF3 one-place** every allocation in a chunk is counted as exactly one of equal, alone, lower, higher and failed,
+//!   and each of the last three has one cause.
 
 mod before;
 
@@ -30,7 +30,7 @@ use va_percpu::{
     BIT_BYTES, Backend, BackendError, Config, Context, Geometry, Offset, PercpuSpace, Request, Sizes,
 };
 
-/// Largest end of an object that is believed, in bytes: units of machines are smaller.
+/// The largest accepted end of an object, in bytes: units of machines are smaller.
 const OFF_MAX: u64 = 8 << 20;
 /// Most lives of chunks that are compared.
 const CHUNKS_MAX: usize = 1024;
@@ -38,30 +38,28 @@ const CHUNKS_MAX: usize = 1024;
 const UNIT_MIN: u64 = 64 << 10;
 /// Bytes of the largest object.
 const OBJECT_MAX: u32 = 32 << 10;
-/// Events that all causes of a run may look at together, so that a hostile recording of differences ends.
+/// Events that all causes of a run may visit together, so that a hostile recording of differences ends.
 const LOOKS_MAX: u64 = 1 << 28;
-/// Most events of a chunk between two whose order may be the other one.
+/// The most events of a chunk between two events that may be recorded in the wrong order.
 const NEAR: usize = 16;
 
 /// The reason why an offset differs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OffsetCause {
-    /// Linux's hints, brought about by the events alone, lead here; by the bits the kernel's place is the lowest. Its
+    /// Linux's hints, computed from the events alone, lead here; by the bits the kernel's offset is the lowest. Its
     /// hints come from before the trace.
     Hints,
-    /// The caller could not wait, and which pages are populated no event tells.
+    /// The caller could not sleep, and no event reports which pages are populated.
     Populated,
-    /// The policy's place was freed, or is given out, by a near event of another CPU: the two stand in the other order.
+    /// A near event of another CPU frees or allocates the policy's offset: the two are recorded in the other order.
     Order,
-    /// The policy's place is freed later, and nobody was seen to be given it: it was in use, by something that left no
-    /// event.
+    /// The policy's offset is freed later without a recorded allocation: it was in use by an object without an event.
     Unseen,
-    /// The policy takes the lowest fit, and Linux's hints lead past it: so they do in a model of Linux that saw the
-    /// same events.
+    /// The policy takes the lowest fit, and Linux's hints skip it: so they do in a model of Linux with the same events.
     LowestFit,
-    /// The policy's place is free by the events before and after, and the kernel left it. Its own hints lead past it,
-    /// and those of a model that knows less of the chunk do not.
+    /// The policy's offset is free by the events before and after, and the kernel did not take it. Its own hints skip
+    /// it, and those of a model with less information about the chunk do not.
     Left,
     /// None of these.
     Unexplained,
@@ -81,7 +79,7 @@ impl OffsetCause {
         }
     }
 
-    /// Returns its subject.
+    /// Returns the category of the cause.
     pub fn kind(self) -> &'static str {
         match self {
             Self::LowestFit => "policy",
@@ -98,13 +96,13 @@ pub struct Elsewhere {
     pub line: u64,
     /// Start of the kernel's chunk.
     pub base: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub size: u64,
-    /// Alignment asked for.
+    /// Requested alignment.
     pub align: u64,
     /// The kernel's offset.
     pub kernel: u64,
-    /// The policy's, if it found one.
+    /// The policy's offset, if it found one.
     pub policy: Option<u64>,
     /// The reason.
     pub cause: OffsetCause,
@@ -117,21 +115,20 @@ pub struct Offsets {
     pub policy: &'static str,
     /// Allocations inside chunks.
     pub allocs: u64,
-    /// The kernel's offset, and another place would have done.
+    /// The kernel's offset, if another offset would also have fitted.
     pub equal: u64,
-    /// Not knowable: no other place of the chunk is known to be free.
+    /// Not knowable: no other offset of the chunk is known to fit.
     pub alone: u64,
-    /// A lower one.
+    /// The policy's offset was lower.
     pub lower: u64,
-    /// A higher one.
+    /// The policy's offset was higher.
     pub higher: u64,
-    /// The policy found none.
+    /// The policy failed.
     #[serde(rename = "refused")]
     pub failed: u64,
-    /// Chunks, counted each time that they were made.
+    /// Chunks, counted at each creation.
     pub chunks: u64,
-    /// Of these, those made in the recording; and allocations in these, and the equal ones and those without another
-    /// place of them.
+    /// Chunks created in the recording; with the allocations in them, the equal ones, and those without another offset.
     pub chunks_new: u64,
     /// See `chunks_new`.
     pub new_allocs: u64,
@@ -139,14 +136,14 @@ pub struct Offsets {
     pub new_equal: u64,
     /// See `chunks_new`.
     pub new_alone: u64,
-    /// Frees of objects that were there before the trace.
+    /// Frees of objects from before the trace.
     pub frees_before: u64,
-    /// Frees of objects that no event gave out, where something else stood before: the recording lacks an event.
+    /// Frees of objects without a recorded allocation, at an offset that was used before: the recording lacks an event.
     pub frees_unseen: u64,
-    /// Places given out while an object stood there by the events: it was freed without one, or by one that stands
+    /// Allocations that overlap a live object by the events: it was freed without an event, or by one that is recorded
     /// later.
     pub taken_twice: u64,
-    /// Events with numbers that no chunk has, or in more chunks than are compared.
+    /// Events with numbers that no chunk has, or in chunks beyond the limit.
     #[serde(rename = "absurd")]
     pub malformed: u64,
     /// Number of differences of each cause.
@@ -156,13 +153,13 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Offsets that differ.
+    /// Returns the number of offsets that differ.
     pub fn differ(&self) -> u64 {
         self.lower + self.higher + self.failed
     }
 
-    /// Allocations of which nothing can be known: those with no other place, and those with a cause outside the
-    /// recording.
+    /// Returns the number of allocations that cannot be judged: those with no other offset, and those with a cause
+    /// outside the recording.
     pub fn unknowable(&self) -> u64 {
         let counts = self.causes.iter().filter(|(cause, _)| cause.kind() == "not knowable");
         self.alone + counts.map(|(_, count)| count).sum::<u64>()
@@ -172,9 +169,9 @@ impl Offsets {
 /// The effect of an event on a chunk, in bits of 4 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Touch {
-    /// Takes `[at, end)`.
+    /// Allocates `[at, end)`.
     Alloc { at: u32, end: u32, align: u32, atomic: bool },
-    /// Gives back what begins here.
+    /// Frees the object that begins here.
     Free { at: u32 },
 }
 
@@ -185,7 +182,7 @@ struct Touched {
     touch: Touch,
 }
 
-/// A chunk from when it was made, or from the beginning of the trace, until it went or the end.
+/// The life of a chunk: from its creation, or the beginning of the trace, to its destruction, or the end.
 #[derive(Default)]
 struct Life {
     base: u64,
@@ -193,10 +190,10 @@ struct Life {
     touches: Vec<Touched>,
 }
 
-/// Compares what a recording says of percpu chunks with Linux's policy, or with exact runs.
+/// Compares the offsets in a recording's percpu chunks with Linux's policy, or with exact runs.
 ///
 /// # Errors
-/// If a model cannot be made, or the columns do not add up.
+/// If a model cannot be created, or the columns do not add up.
 pub fn run(recording: &Recording, linux: bool, differences_max: usize) -> Result<Offsets> {
     let mut report = Offsets { policy: if linux { "linux" } else { "runs" }, ..Offsets::default() };
     let mut looks = LOOKS_MAX;
@@ -217,7 +214,7 @@ pub fn run(recording: &Recording, linux: bool, differences_max: usize) -> Result
     Ok(report)
 }
 
-/// The chunks of a recording, in the order in which they are first named.
+/// Returns the chunks of a recording, in the order in which they first occur.
 fn lives(recording: &Recording, malformed: &mut u64) -> Vec<Life> {
     let mut lives: Vec<Life> = Vec::new();
     let mut now: BTreeMap<u64, usize> = BTreeMap::new();
@@ -255,7 +252,7 @@ fn lives(recording: &Recording, malformed: &mut u64) -> Vec<Life> {
     lives
 }
 
-/// Returns the range of a percpu event; `None` if no chunk has such a place.
+/// Returns the range of a percpu event; `None` if no chunk has such an offset.
 fn touch_of(event: &PercpuEvent) -> Option<(u64, Touch)> {
     let bit = |off: u64| {
         let bit = u32::try_from(off / u64::from(BIT_BYTES)).ok()?;
@@ -275,7 +272,7 @@ fn touch_of(event: &PercpuEvent) -> Option<(u64, Touch)> {
     }
 }
 
-/// Pages are there, and there is no other chunk.
+/// A backend with one chunk, whose pages are always populated.
 struct OneChunk;
 
 impl Backend for OneChunk {
@@ -296,10 +293,10 @@ impl Backend for OneChunk {
     fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
 }
 
-/// A chunk under a policy: what is taken, piece by piece.
+/// A chunk under a policy, with its allocated pieces.
 struct Chunk<C: Config> {
     space: PercpuSpace<LabMachine<PlainLock>, OneChunk, C>,
-    /// First bit and end. Objects of events are one piece each.
+    /// First bit and end. An object of an event is one piece.
     pieces: BTreeMap<u32, u32>,
 }
 
@@ -313,20 +310,20 @@ impl<C: Config> Chunk<C> {
         Ok(Self { space, pieces: BTreeMap::new() })
     }
 
-    /// Takes `[at, end)`, which is free.
+    /// Allocates `[at, end)`, which is free.
     fn take(&mut self, at: u32, end: u32) {
         let step = (OBJECT_MAX / BIT_BYTES) as usize;
         for from in (at..end).step_by(step) {
             let to = end.min(from + step as u32);
             let offset = Offset::new(u64::from(from * BIT_BYTES));
             let taken = self.space.alloc_at(offset, ((to - from) * BIT_BYTES) as usize);
-            // The pieces say what is taken.
+            // The range is free by `pieces`, so this cannot fail.
             debug_assert!(taken.is_ok(), "{taken:?}");
             self.pieces.insert(from, to);
         }
     }
 
-    /// Frees the piece that begins here.
+    /// Frees the piece that begins at `at`.
     fn free(&mut self, at: u32) -> Option<u32> {
         let end = self.pieces.remove(&at)?;
         let freed = self.space.free(Offset::new(u64::from(at * BIT_BYTES)));
@@ -334,7 +331,7 @@ impl<C: Config> Chunk<C> {
         Some(end)
     }
 
-    /// Makes `[at, end)` free; what else the pieces there held stays taken.
+    /// Makes `[at, end)` free; the rests of pieces that overlap it stay allocated.
     fn clear(&mut self, at: u32, end: u32) {
         while let Some((&from, &to)) = self.pieces.range(..end).next_back().filter(|&(_, &to)| to > at) {
             self.free(from);
@@ -347,7 +344,7 @@ impl<C: Config> Chunk<C> {
         }
     }
 
-    /// The policy's answer, first bit, which stays taken.
+    /// Returns the first bit of the policy's answer, which stays allocated.
     fn ask(&self, bits: u32, align: u32, atomic: bool) -> Option<u32> {
         let context = if atomic { Context::Atomic } else { Context::Sleeping };
         let request = Request::new((bits * BIT_BYTES) as usize, align as usize).context(context);
@@ -361,12 +358,12 @@ impl<C: Config> Chunk<C> {
         debug_assert!(freed.is_ok(), "{freed:?}");
     }
 
-    /// The policy's answer, first bit; whatever it is, the kernel's place is what is taken.
+    /// Returns the first bit of the policy's answer. Afterwards the kernel's range is allocated, whatever the answer.
     fn step(&mut self, at: u32, end: u32, align: u32, atomic: bool) -> Option<u32> {
         self.clear(at, end);
         let answer = self.ask(end - at, align, atomic);
         if answer == Some(at) {
-            // Kept as it is: giving it back would change Linux's hints.
+            // Kept as it is: a free would change Linux's hints.
             self.pieces.insert(at, end);
             return answer;
         }
@@ -378,7 +375,7 @@ impl<C: Config> Chunk<C> {
     }
 }
 
-/// One life of a chunk under a policy, beside the lowest fits.
+/// Replays one life of a chunk under a policy, and compares with the lowest fits.
 fn compare<C: Config>(
     life: &Life,
     report: &mut Offsets,
@@ -395,7 +392,7 @@ fn compare<C: Config>(
     let mut lowest = Chunk::<Runs>::new(bits)?;
     let mut linux = Chunk::<Linux612>::new(bits)?;
     let mut objects: BTreeMap<u32, u32> = BTreeMap::new();
-    // Of each bit, whether an event allocated it.
+    // True for each bit that an event allocated.
     let mut allocated = vec![false; bits as usize];
     if !life.is_new {
         let free = before::free_before(&life.touches, bits);
@@ -453,19 +450,19 @@ fn compare<C: Config>(
     policy.space.validate().map_err(|broken| anyhow::anyhow!("a chunk is broken: {broken}"))
 }
 
-/// The results, first bits.
+/// The answers to one allocation, as first bits.
 struct Answers {
-    /// By the policy.
+    /// The policy's.
     ours: Option<u32>,
-    /// By Linux's, in a model that saw the same events.
+    /// Linux's, in a model with the same events.
     by_linux: Option<u32>,
     /// The lowest fit.
     lowest: Option<u32>,
-    /// The lowest fit beside the kernel's place.
+    /// The lowest fit other than the kernel's offset.
     other: Option<u32>,
 }
 
-/// Counts an allocation, and tells why it differs if it does.
+/// Counts an allocation, and returns the cause if it differs.
 fn note(
     life: &Life,
     number: usize,
@@ -518,18 +515,18 @@ fn cause_of(life: &Life, number: usize, answers: &Answers, looks: &mut u64) -> O
         return OffsetCause::Unexplained;
     };
     let bits = end - at;
-    // A model of Linux answers as the kernel did, so that what differs is the policy.
+    // A model of Linux answers as the kernel did, so the difference is one of policies.
     if answers.by_linux == Some(at) {
         return OffsetCause::LowestFit;
     }
-    // By the bits the kernel took the lowest.
+    // By the bits, the kernel took the lowest fit.
     if answers.lowest == Some(at) {
         return OffsetCause::Hints;
     }
     if atomic {
         return OffsetCause::Populated;
     }
-    // What stands around it in the recording, of other CPUs, touches the place that the kernel left.
+    // True if a near event of another CPU touches an offset that the kernel did not take.
     let near = number.saturating_sub(NEAR)..life.touches.len().min(number + NEAR);
     let others = || life.touches[near.clone()].iter().filter(|touched| touched.cpu != cpu);
     let touches = |place: u32| {
@@ -538,7 +535,7 @@ fn cause_of(life: &Life, number: usize, answers: &Answers, looks: &mut u64) -> O
             Touch::Free { at } => (place..place + bits).contains(&at),
         })
     };
-    // Whether the next event there is a free, or gives it out.
+    // The next event at an offset: true for a free, false for an allocation.
     let mut is_freed = |place: u32| {
         let later = life.touches[number + 1..].iter().take(usize::try_from(*looks).unwrap_or(usize::MAX));
         let mut seen = 0;

@@ -42,14 +42,14 @@ fn df3_in_a_chunk_made_in_the_recording_everything_is_known() {
 
 #[test]
 fn in_an_old_chunk_only_what_the_events_prove_is_free() {
-    // Nobody knows of any place but those taken: the first answer has a choice, the last has none.
+    // Only the two allocated offsets are known to be free: the first answer has a choice, the last has none.
     let report = linux(&[alloc(400, 8), alloc(800, 8)]);
     assert_eq!((report.allocs, report.equal, report.alone), (2, 1, 1));
-    // The kernel left the lower of two places that its own events prove to be free.
+    // The kernel did not take the lower of two offsets that its own events prove to be free.
     let report = linux(&[alloc(800, 8), alloc(400, 8)]);
     assert_eq!((report.lower, report.alone, report.unknowable()), (1, 1, 1));
     assert_eq!(report.divergences[0].policy, Some(400));
-    // As much, were it not for what was freed below, and may have reached so far.
+    // The same, except that an object freed below may have reached that far.
     let report = linux(&[free(200), alloc(800, 8), alloc(400, 8)]);
     assert_eq!((report.lower, report.alone, report.frees_before), (0, 2, 1));
 }
@@ -60,7 +60,7 @@ fn a_place_that_is_freed_is_free_from_then_on() {
     assert_eq!((report.equal, report.lower), (1, 1));
     let report = linux(&[alloc(400, 8), alloc(800, 8), free(400), alloc(400, 8)]);
     assert_eq!((report.equal, report.alone, report.lower), (1, 2, 0));
-    // Without an event: what stood there must have gone.
+    // Without an event: the object that was there must have been freed.
     let report = linux(&[alloc(400, 8), alloc(404, 8), free(400)]);
     assert_eq!((report.allocs, report.taken_twice, report.frees_unseen), (2, 1, 1));
 }
@@ -72,7 +72,7 @@ fn another_cpus_event_near_by_explains_a_place_left() {
     assert_eq!((report.equal, report.lower), (2, 1));
     assert_eq!(report.causes, BTreeMap::from([(OffsetCause::Order, 1)]));
     assert_eq!(report.unknowable(), 1);
-    // The same from one CPU: it was free, and the kernel left it.
+    // The same from one CPU: it was free, and the kernel did not take it.
     let report = run(&of(steps.map(|(_, what)| (0, what))), true, 8).unwrap();
     assert_eq!(report.causes, BTreeMap::from([(OffsetCause::Left, 1)]));
 }
@@ -164,13 +164,13 @@ fn df3_holds_whatever_a_recording_says() {
 
 #[test]
 fn what_is_freed_and_was_not_seen_given_out_was_in_use() {
-    // 400 is freed twice: in between somebody was given it, and the kernel rightly left it.
+    // 400 is freed twice: another object was allocated there in between, so the kernel rightly did not take it.
     let steps = [alloc(400, 8), alloc(800, 8), free(400), alloc(900, 8), free(400), alloc(400, 8)];
     let report = linux(&steps);
     assert_eq!(report.causes, BTreeMap::from([(OffsetCause::Unseen, 1)]));
     assert_eq!((report.frees_unseen, report.frees_before), (1, 0));
     assert_eq!(report.unknowable(), report.alone + 1);
-    // Without the second free nothing says so.
+    // Without the second free there is no evidence of that.
     let report = linux(&steps[..4]);
     assert_eq!(report.causes, BTreeMap::from([(OffsetCause::Unexplained, 1)]));
 }
@@ -178,12 +178,12 @@ fn what_is_freed_and_was_not_seen_given_out_was_in_use() {
 #[test]
 fn a_place_that_the_kernel_leaves_shows_once() {
     let report = linux(&[CREATE, alloc(0, 8), alloc(64, 8), alloc(72, 8), alloc(80, 8)]);
-    // 8 and the places behind it, one after the other.
+    // 8 and the offsets after it, one after the other.
     assert_eq!((report.lower, report.equal), (3, 1));
     assert_eq!(report.divergences.iter().map(|one| one.policy).collect::<Vec<_>>(), [8, 16, 24].map(Some));
     let report = linux(&[alloc(400, 8), free(400), alloc(800, 8), alloc(808, 8), alloc(816, 8)]);
     assert_eq!((report.lower, report.equal + report.alone), (1, 3));
-    // It is free again once an event says so.
+    // It counts as free again after an event frees it.
     let report = linux(&[alloc(400, 8), free(400), alloc(800, 8), alloc(400, 4), free(400), alloc(808, 4)]);
     assert_eq!(report.lower, 2);
 }
