@@ -1,6 +1,6 @@
-//! The picture as text for a terminal: half blocks, in colour or not, or plain ASCII.
+//! The picture as text for a terminal: half blocks, with or without colour, or plain ASCII.
 //!
-//! A line of half blocks is two rows of the picture, the upper halves before the lower ones; a line of ASCII is one.
+//! A line of half blocks shows two rows of the picture, the upper halves first; a line of ASCII shows one.
 
 use super::Picture;
 use super::palette::Ink;
@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub enum Style {
     /// Letters for callers.
     Ascii,
-    /// Half blocks without colour: what is there, not whose it is.
+    /// Half blocks without colour: they show the state, but not the caller.
     Unicode,
     /// Half blocks in the colours of the SVG.
     Colour,
@@ -31,7 +31,7 @@ pub struct Look {
 
 /// Columns before a row: its address and two blanks.
 const LEFT: usize = 18;
-/// Columns of a row, at least and at most: the first so that something is seen, the last so that memory has a bound.
+/// The least and the most columns of a row: the least to show anything, the most to limit memory.
 const CELLS_MIN: usize = 16;
 const CELLS_MAX: usize = 1024;
 
@@ -39,7 +39,7 @@ const CELLS_MAX: usize = 1024;
 pub fn draw(picture: &Picture, look: Look) -> String {
     let half = look.style != Style::Ascii;
     let count = look.width.saturating_sub(LEFT).clamp(CELLS_MIN, CELLS_MAX);
-    // A power of two, or one and a half of one: so that cells are whole pages, or thirds of them.
+    // A power of two, or one and a half of one, so that cells are whole pages, or thirds of pages.
     let power = 1 << count.ilog2();
     let count = if power + power / 2 <= count { power + power / 2 } else { power };
     let rows = picture.rows(if half { 2 * look.rows } else { look.rows });
@@ -103,7 +103,7 @@ fn letter(ink: Option<Ink>) -> char {
     }
 }
 
-/// Without colour: the half that is busy; shades for lazy or pooled areas; a dot for free ones.
+/// Returns the character without colour: the busy half; shades for lazy or pooled areas; a dot for free ranges.
 fn block(upper: Option<Ink>, lower: Option<Ink>) -> char {
     let busy = |ink| matches!(ink, Some(Ink::Caller(_) | Ink::Other));
     let either = |wanted| upper == Some(wanted) || lower == Some(wanted);
@@ -118,7 +118,7 @@ fn block(upper: Option<Ink>, lower: Option<Ink>) -> char {
     }
 }
 
-/// An upper half block in one colour on another.
+/// Writes an upper half block in one colour on another.
 fn colour(text: &mut String, picture: &Picture, upper: Option<Ink>, lower: Option<Ink>) {
     let seen =
         |ink: Option<Ink>| ink.filter(|&ink| ink != Ink::Hole).map(|ink| rgb(picture.palette.colour(ink)));
@@ -135,7 +135,7 @@ fn colour(text: &mut String, picture: &Picture, upper: Option<Ink>, lower: Optio
     };
 }
 
-/// The numbers of `#rrggbb`.
+/// Parses the numbers of `#rrggbb`.
 fn rgb(colour: &str) -> [u8; 3] {
     [1, 3, 5].map(|at| colour.get(at..at + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0))
 }
@@ -147,7 +147,7 @@ fn legend(text: &mut String, picture: &Picture, look: Look) {
             Style::Ascii => {
                 let _ = write!(text, "  {}", letter(Some(ink)));
             }
-            // Without colours, busy areas look alike, whose they are is not seen.
+            // Without colours, busy areas look alike: their callers are not shown.
             Style::Unicode => {
                 let _ = write!(text, "  {}", block(Some(ink), Some(ink)));
             }

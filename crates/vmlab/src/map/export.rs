@@ -1,11 +1,11 @@
-//! The numbers for programs: JSON, and CSV of one number a line.
+//! The numbers in machine-readable form: JSON, and CSV with one number a line.
 
 use super::Picture;
 use super::measure::{Amount, CallerRow};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// One JSON object of all numbers, areas left out. Addresses are text.
+/// Returns one JSON object of all numbers, without the areas. Addresses are strings.
 pub fn json(picture: &Picture) -> String {
     let mut value = serde_json::to_value(&picture.numbers).unwrap_or(Value::Null);
     if let Value::Object(object) = &mut value {
@@ -17,7 +17,7 @@ pub fn json(picture: &Picture) -> String {
     value.to_string()
 }
 
-/// `section,name,measure,value`: a line for each number. Addresses are hexadecimal, sizes bytes.
+/// Returns CSV, `section,name,measure,value`: a line for each number. Addresses are hexadecimal, sizes bytes.
 pub fn csv(picture: &Picture) -> String {
     let numbers = &picture.numbers;
     let mut text = String::from("section,name,measure,value\n");
@@ -54,7 +54,7 @@ pub fn csv(picture: &Picture) -> String {
     text
 }
 
-/// As RFC 4180 has it.
+/// Quotes a field as RFC 4180 requires.
 fn quoted(name: &str) -> String {
     if name.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", name.replace('"', "\"\""))

@@ -1,23 +1,23 @@
-//! A line of addresses with its long empty stretches folded away.
+//! A line of addresses with its long gaps folded.
 //!
 //! # Theory
-//! A kernel's space is 32 TiB and more, of which some MiB are used, in a few places. Drawn to scale nothing is seen;
-//! drawn area by area the distances are lost. So the line is cut where nothing is for long, and what remains, the
-//! parts, is drawn to scale, with a mark at each cut:
+//! A kernel's space has 32 TiB or more, of which some MiB are used, in a few ranges. Drawn to scale nothing is visible;
+//! drawn area by area the distances are lost. So the line is cut at long gaps. What remains, the parts, is drawn to
+//! scale, with a mark at each cut:
 //!
 //! ```text
 //!   given   |AA.BBB..............................................CC.C...........................D|
 //!   folded  |AA.BBB|  //  |CC.C|  //  |D|        parts to one scale, folds of a fixed width
 //! ```
 //!
-//! A gap is folded if it would take more than a sixteenth of what is drawn with it. The longest are folded first, until
-//! there are as many parts as the rule allows. The other gaps are drawn to scale: they are holes to be seen.
+//! A gap is folded if it would take more than a sixteenth of the width that is drawn with it. The longest are folded
+//! first, until there are as many parts as the rule allows. The other gaps are drawn to scale: they are visible holes.
 //!
 //! # Invariants
-//! - **FD1 covered** every byte that was given lies in exactly one part.
-//! - **FD2 apart** parts are not empty, ascend, and do not touch: between two of them lies a fold, in which nothing was
-//!   given.
-//! - **FD3 linear** on a [`Line`], equally many bytes of any parts take equally much width.
+//! - **FD1 covered** every byte of the input is in exactly one part.
+//! - **FD2 apart** parts are not empty, ascend, and do not touch: between two of them is a fold, which has no byte of
+//!   the input.
+//! - **FD3 linear** on a [`Line`], equally many bytes of any parts have equal width.
 
 /// Addresses `[start, end)`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -34,19 +34,19 @@ impl Part {
         self.end.saturating_sub(self.start)
     }
 
-    /// Returns the part of it that lies in `other`; `None` if nothing does.
+    /// Returns its intersection with `other`; `None` if it is empty.
     pub fn cut(self, other: Self) -> Option<Self> {
         let cut = Self { start: self.start.max(other.start), end: self.end.min(other.end) };
         (cut.start < cut.end).then_some(cut)
     }
 }
 
-/// The rule for folds.
+/// The limits of folding.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Parts, at most; at least one is made of whatever is given.
+    /// The most parts; any input has at least one.
     pub parts_max: usize,
-    /// A gap is folded if it has more than one in so many of the bytes that are drawn with it.
+    /// A gap is folded if it has more than one in `share` of the bytes that are drawn with it.
     pub share: u64,
     /// Gaps of fewer bytes are never folded.
     pub bytes_min: u64,
@@ -65,8 +65,7 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// Folds the line on which `given` lies: ranges in any order, which may touch or overlap; empty ones count for
-    /// nothing.
+    /// Folds the line of the ranges `given`, in any order. Ranges may touch or overlap; empty ones are ignored.
     ///
     /// Costs O(n log n) for n ranges.
     pub fn of(given: impl IntoIterator<Item = Part>, rule: Rule) -> Self {
@@ -107,36 +106,36 @@ impl Fold {
         fold
     }
 
-    /// Takes parts as they are: ascending, apart and not empty (FD2), as those of a fold that was made before.
+    /// Creates a fold from the parts of an earlier one; `None` unless they ascend, are apart and not empty (FD2).
     pub fn of_parts(parts: Vec<Part>) -> Option<Self> {
         let apart = parts.windows(2).all(|pair| pair[0].end < pair[1].start);
         // Checks FD2.
         (apart && parts.iter().all(|part| part.bytes() > 0)).then_some(Self { parts })
     }
 
-    /// Returns the drawn parts, upwards.
+    /// Returns the drawn parts in ascending order.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// Iterates over the folded ranges between the parts, upwards: one fewer than parts.
+    /// Iterates over the folded ranges between the parts in ascending order: one fewer than parts.
     pub fn folds(&self) -> impl Iterator<Item = Part> + '_ {
         self.parts.windows(2).map(|pair| Part { start: pair[0].end, end: pair[1].start })
     }
 
-    /// Bytes that are drawn.
+    /// Returns the bytes that are drawn.
     pub fn drawn_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes()).sum()
     }
 
-    /// The number of the part in which an address lies.
+    /// Returns the number of the part that contains an address.
     pub fn part_of(&self, address: u64) -> Option<usize> {
         let number = self.parts.partition_point(|part| part.end <= address);
         (self.parts.get(number)?.start <= address).then_some(number)
     }
 
-    /// The parts side by side on `width` units, and folds of `fold` units between them. Where folds would take more
-    /// than a third of the width they are narrower.
+    /// Places the parts side by side on `width` units, with folds of `fold` units between them. Folds become narrower
+    /// if they would take more than a third of the width.
     pub fn line(&self, width: f64, fold: f64) -> Line<'_> {
         let folds = self.parts.len().saturating_sub(1) as f64;
         let fold = if folds * fold > width / 3.0 { width / 3.0 / folds } else { fold };
@@ -161,21 +160,21 @@ pub struct Line<'a> {
     fold: &'a Fold,
     /// Start of each part.
     starts: Vec<f64>,
-    /// Units a byte.
+    /// Units for each byte.
     scale: f64,
-    /// Units a fold.
+    /// Units for each fold.
     fold_width: f64,
 }
 
 impl Line<'_> {
-    /// Returns the position of an address, in units from the line's begin; `None` if it is folded away. The end of a
-    /// part is not in it.
+    /// Returns the position of an address, in units from the line's start; `None` if it is folded. A part does not
+    /// include its end.
     pub fn at(&self, address: u64) -> Option<f64> {
         let number = self.fold.part_of(address)?;
         Some(self.starts[number] + (address - self.fold.parts[number].start) as f64 * self.scale)
     }
 
-    /// Iterates over the positions of a range: begin and width, once for each part that it lies in.
+    /// Iterates over the positions of a range: start and width, once for each part that it intersects.
     pub fn spans(&self, range: Part) -> impl Iterator<Item = (f64, f64)> + '_ {
         let first = self.fold.parts.partition_point(|part| part.end <= range.start);
         let parts = self.fold.parts[first..].iter().zip(&self.starts[first..]);
@@ -185,7 +184,7 @@ impl Line<'_> {
         })
     }
 
-    /// Iterates over the positions of the folds: begin and width of each mark, and the folded range.
+    /// Iterates over the positions of the folds: start and width of each mark, and the folded range.
     pub fn folds(&self) -> impl Iterator<Item = (f64, f64, Part)> + '_ {
         let begins = self.starts.iter().skip(1).map(|start| start - self.fold_width);
         begins.zip(self.fold.folds()).map(|(begin, fold)| (begin, self.fold_width, fold))
@@ -201,7 +200,7 @@ mod tests {
         Part { start, end }
     }
 
-    /// Ranges at all scales, some of which overlap.
+    /// Returns ranges at all scales, some of which overlap.
     fn some(rng: &mut Rng) -> Vec<Part> {
         let count = rng.below(40) + 1;
         (0..count)
@@ -232,7 +231,7 @@ mod tests {
                 assert!(gap.bytes() >= rule.bytes_min.max(1), "{gap:?}");
                 folded += 1;
             }
-            // Each end of a part is the end of something.
+            // Each end of a part is the end of some range.
             for part in fold.parts() {
                 assert!(given.iter().any(|range| range.start == part.start));
                 assert!(given.iter().any(|range| range.end == part.end));
@@ -253,8 +252,8 @@ mod tests {
     #[test]
     fn a_gap_is_folded_if_it_is_long_beside_what_is_drawn() {
         let mib = |start: u64, end: u64| part(start << 20, end << 20);
-        // The gap of 60 TiB goes first; of what remains, 23 MiB, that of 10 is too much; that of 1 MiB is below the
-        // least.
+        // The gap of 60 TiB is folded first. Of the remaining 23 MiB, the gap of 10 is too long. The gap of 1 MiB is
+        // below the minimum.
         let given = [mib(0, 5), mib(6, 8), mib(18, 21), mib(21, 22), mib(60 << 20, (60 << 20) + 1)];
         let rule = Rule { bytes_min: 2 << 20, ..Rule::default() };
         let fold = Fold::of(given, rule);
@@ -282,7 +281,7 @@ mod tests {
         assert_eq!([100, 199, 200, 1299].map(|at| line.at(at)), [Some(0.0), Some(99.0), None, Some(419.0)]);
         let folds: Vec<_> = line.folds().collect();
         assert_eq!(folds, [(100.0, 20.0, part(200, 1000)), (420.0, 20.0, part(1300, 9000))]);
-        // Wide folds leave two thirds to the parts.
+        // Wide folds use at most a third of the width.
         let narrow = fold.line(300.0, 500.0);
         assert_eq!(narrow.spans(part(0, 10_000)).map(|span| span.1).sum::<f64>(), 200.0);
     }

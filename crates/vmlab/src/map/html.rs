@@ -1,5 +1,5 @@
-//! The picture as a page of its own: the SVG, where each area says who has it, and the numbers as tables. No script, no
-//! network.
+//! The picture as a page of its own: the SVG, in which each area has its caller as tooltip, and the numbers as tables.
+//! No script, no network.
 
 use super::Picture;
 use super::measure::CallerRow;
@@ -17,7 +17,7 @@ const MORE: &str = "body{max-width:1200px}figure.map{overflow-x:auto;margin:1rem
     td.name{text-align:left}tr>td:first-child{font-weight:600}\
     .two{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:0 2rem}@media (max-width:800px){.two{grid-template-columns:minmax(0,1fr)}}\
     @media print{@page{size:A4 landscape;margin:12mm}figure.map{overflow:visible}figure.map svg{min-width:0;max-height:140mm}h2{break-before:auto}}";
-/// Callers in a table.
+/// The most callers in a table.
 const CALLERS: usize = 20;
 
 /// Renders the page.
@@ -154,7 +154,7 @@ mod tests {
         let html = page(&picture);
         assert!(!html.contains("<script") && html.contains("&lt;script&gt;") && html.contains("f&amp;g"));
         assert!(html.contains("a &lt; b") && html.contains("1 &lt; 2"));
-        // The one address of a page is the name of SVG itself.
+        // The only address on a page is the namespace of SVG.
         let outside = html.replace("http://www.w3.org/2000/svg", "");
         assert!(!outside.contains("http") && !outside.contains("@import") && !outside.contains("src="));
         assert!(html.contains("f&amp;g\n4 KiB at 0x9000-0xa000</title>"));

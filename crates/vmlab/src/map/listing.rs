@@ -1,15 +1,15 @@
-//! The areas at a moment, in address order, each with its state and its caller.
+//! The areas at one time, in address order, each with its state and its caller.
 //!
 //! # Invariants
-//! - **ML1 ordered** areas are not empty, in address order, and do not overlap; what overlaps one before it is left out
-//!   and counted.
+//! - **ML1 ordered** areas are not empty, in address order, and do not overlap; an area that overlaps one before it is
+//!   omitted and counted.
 
 use super::fold::Part;
 use std::collections::HashMap;
 
 /// The most areas of one picture; more are counted and not drawn. A listing takes 24 bytes for each.
 pub const AREAS_MAX: usize = 1 << 22;
-/// The most callers that are told apart; those of others are drawn together.
+/// The most callers that are distinguished; all others are drawn as one.
 const CALLERS_MAX: usize = 1 << 16;
 /// The most characters of a caller's name.
 const NAME_MAX: usize = 120;
@@ -17,11 +17,11 @@ const NAME_MAX: usize = 120;
 /// The state of an area.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum State {
-    /// Somebody has it.
+    /// Allocated.
     Busy,
-    /// Given back, and not yet purged (in quarantine, where a process has one).
+    /// Freed, and not yet purged (for a process also: in quarantine).
     Lazy,
-    /// Purged, and kept in a pool for the next of its size.
+    /// Purged, and cached in a pool for the next request of its size.
     Pooled,
 }
 
@@ -29,7 +29,7 @@ impl State {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Busy, Self::Lazy, Self::Pooled];
 
-    /// For people and programs.
+    /// The name in pictures, JSON and CSV.
     pub fn name(self) -> &'static str {
         match self {
             Self::Busy => "busy",
@@ -44,7 +44,7 @@ impl State {
 pub struct Area {
     /// Its addresses.
     pub part: Part,
-    /// Its caller, as a place in [`Listing::callers`].
+    /// Its caller, as an index into [`Listing::callers`].
     pub caller: u32,
     /// Its state.
     pub state: State,
@@ -57,15 +57,15 @@ pub struct Listing {
     pub areas: Vec<Area>,
     /// Names, each once. Areas that are not busy have callers of their own: `(lazy)`, `(pooled)`.
     pub callers: Vec<String>,
-    /// Windows of areas, upwards and disjoint: what no area covers is a hole.
+    /// Windows of areas, ascending and disjoint: a range without an area is a hole.
     pub windows: Vec<Part>,
-    /// Areas left out because they overlap another.
+    /// Areas omitted because they overlap another.
     pub overlapping: u64,
-    /// Areas left out because there were too many.
+    /// Areas omitted because there were too many.
     pub beyond: u64,
 }
 
-/// A listing in the making.
+/// Collects the areas of a listing.
 #[derive(Debug, Default)]
 pub struct Builder {
     listing: Listing,
@@ -73,7 +73,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds an area; one without bytes is none.
+    /// Adds an area; an empty one is ignored.
     pub fn add(&mut self, part: Part, state: State, caller: &str) {
         if part.bytes() == 0 {
             return;
@@ -108,10 +108,10 @@ impl Builder {
         number
     }
 
-    /// The listing, in order (ML1). Without `windows` they are inferred: see [`inferred_windows`].
+    /// Returns the listing, in order (ML1). Without `windows` they are inferred: see [`inferred_windows`].
     pub fn finish(self, windows: Option<Vec<Part>>) -> Listing {
         let mut listing = self.listing;
-        // Of two that begin at one address the busy one is kept: it was read later, or lives.
+        // Of two areas with one start the busy one is kept: it was read later, or is live.
         listing.areas.sort_by_key(|area| (area.part.start, area.state, area.part.end));
         let (before, mut end) = (listing.areas.len(), 0);
         listing.areas.retain(|area| {
@@ -128,11 +128,11 @@ impl Builder {
     }
 }
 
-/// Address from which x86-64 has its kernel's text and modules, a window of their own.
+/// Start of the kernel's text and modules on x86-64, which are a separate window.
 const TOP_WINDOW: u64 = 0xffff_ffff_8000_0000;
 
-/// Infers windows from areas alone: from the first to the last of them, and another such range in the topmost
-/// 2 GiB. Free addresses before the first and behind the last are not known to be there.
+/// Infers windows from areas alone: from the first to the last of them, and another such range in the topmost 2 GiB.
+/// The free addresses before the first area and after the last are unknown.
 pub fn inferred_windows(areas: &[Area]) -> Vec<Part> {
     let split = areas.partition_point(|area| area.part.start < TOP_WINDOW);
     let (low, top) = areas.split_at(split);
@@ -144,7 +144,7 @@ pub fn inferred_windows(areas: &[Area]) -> Vec<Part> {
     in_order([around(low), around(top)].into_iter().flatten().collect())
 }
 
-/// Sorts windows and joins those that overlap or touch.
+/// Sorts windows and merges those that overlap or touch.
 fn in_order(mut windows: Vec<Part>) -> Vec<Part> {
     windows.retain(|window| window.bytes() > 0);
     windows.sort_unstable();
@@ -159,25 +159,24 @@ fn in_order(mut windows: Vec<Part>) -> Vec<Part> {
 }
 
 impl Listing {
-    /// Says where areas may lie.
+    /// Sets the ranges that may contain areas.
     pub fn set_windows(&mut self, windows: Vec<Part>) {
         self.windows = in_order(windows);
     }
 
-    /// The name of an area's caller.
+    /// Returns the name of an area's caller.
     pub fn caller(&self, area: &Area) -> &str {
         self.callers.get(area.caller as usize).map_or("", String::as_str)
     }
 
-    /// The areas of which something lies in a range.
+    /// Returns the areas that intersect a range.
     pub fn within(&self, range: Part) -> &[Area] {
         let first = self.areas.partition_point(|area| area.part.end <= range.start);
         let end = self.areas.partition_point(|area| area.part.start < range.end);
         self.areas.get(first..end).unwrap_or(&[])
     }
 
-    /// Visits every window from its begin to its end: what is there, a hole or an area cut to the window, in address
-    /// order.
+    /// Visits every window from its start to its end, in address order: holes, and areas cut to the window.
     pub fn walk(&self, mut visit: impl FnMut(Part, Option<&Area>)) {
         for window in &self.windows {
             let mut at = window.start;

@@ -1,11 +1,12 @@
-//! The numbers of a picture: how much is what, the largest hole for each alignment, who has most, who keeps holes
-//! apart.
+//! The numbers of a picture: the amount of each state, the largest hole for each alignment, the largest callers, and
+//! the fragmentation by caller.
 //!
 //! # Theory
-//! **Largest hole for an alignment**: the most bytes that a request aligned so could get, over all holes of all windows.
+//! **Largest hole for an alignment**: the most bytes that a request with this alignment could get, over all holes of
+//! all windows.
 //!
-//! **Fragmentation by caller**: a caller *keeps apart* the holes that would be one without its areas. Take a caller's
-//! areas away: the holes around them join, in groups. The largest hole of each group can be used as before. The others,
+//! **Fragmentation by caller**: a caller *keeps apart* the holes that would be one without its areas. Without these
+//! areas, the holes around them merge into groups. The largest hole of each group can be used as before. The others,
 //! which cannot be used together with it or with each other, are kept apart by the caller. Their bytes are counted for
 //! it:
 //!
@@ -14,18 +15,18 @@
 //!                                                the middle B keeps 2 apart (of 6, 2)
 //! ```
 //!
-//! A hole counts for each caller beside it, so the sum over callers may be more than all holes. What is lazy is a
-//! caller of its own, `(lazy)`, and so is what is pooled: their number tells what a purge would bring together.
+//! A hole counts for each caller beside it, so the sum over callers may be more than all holes. Lazy areas form a
+//! caller of their own, `(lazy)`, and so do pooled ones: their number shows what a purge would merge.
 //!
 //! # Invariants
-//! - **ME1 whole** the windows' bytes are those of holes, busy, lazy and pooled areas together, as far as they lie in
+//! - **ME1 whole** the windows' bytes are the sum of holes and of busy, lazy and pooled areas, as far as these are in
 //!   windows.
 
 use super::fold::Part;
 use super::listing::{Area, Listing, State};
 use serde::{Serialize, Serializer};
 
-/// Alignments that are told: pages and huge pages of x86-64 and arm64, and what is between.
+/// Alignments that are reported: pages and huge pages of x86-64 and arm64, and sizes in between.
 pub const ALIGNS: [u64; 9] =
     [4 << 10, 16 << 10, 64 << 10, 512 << 10, 2 << 20, 32 << 20, 1 << 30, 16 << 30, 512 << 30];
 
@@ -34,7 +35,7 @@ pub const ALIGNS: [u64; 9] =
 pub struct Amount {
     /// Number of areas.
     pub areas: u64,
-    /// Together, bytes.
+    /// The sum of their bytes.
     pub bytes: u64,
 }
 
@@ -50,26 +51,26 @@ impl Amount {
 pub struct Largest {
     /// The alignment, bytes.
     pub align: u64,
-    /// The most bytes that can be had from an aligned address on; 0 if there is no such address.
+    /// The most bytes available from an aligned address on; 0 if there is no such address.
     pub bytes: u64,
-    /// That address, the lowest of them.
+    /// The lowest such address.
     #[serde(serialize_with = "hex_if")]
     pub at: Option<u64>,
-    /// Holes that have room for as many bytes as the alignment, aligned.
+    /// Holes that fit a request whose size is the alignment, aligned.
     pub holes: u64,
 }
 
 /// The memory of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CallerRow {
-    /// Its name; `(lazy)` and `(pooled)` for what nobody has.
+    /// Its name; `(lazy)` and `(pooled)` for areas that are not busy.
     pub name: String,
-    /// Its place in [`Listing::callers`].
+    /// Its index in [`Listing::callers`].
     #[serde(skip)]
     pub number: u32,
     /// Areas.
     pub areas: u64,
-    /// Bytes of them.
+    /// The sum of their bytes.
     pub bytes: u64,
     /// Bytes of the largest.
     pub largest: u64,
@@ -77,7 +78,7 @@ pub struct CallerRow {
     pub keeps_apart: u64,
 }
 
-/// A window, and what of it is free.
+/// A window, and its free bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WindowRow {
     /// First address.
@@ -88,18 +89,18 @@ pub struct WindowRow {
     pub end: u64,
     /// Holes in it.
     pub holes: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub hole_bytes: u64,
 }
 
 /// All numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Numbers {
-    /// Areas that somebody has.
+    /// Busy areas.
     pub busy: Amount,
-    /// Given back, not purged.
+    /// Freed areas, not purged.
     pub lazy: Amount,
-    /// Kept in pools.
+    /// Areas in pools.
     pub pooled: Amount,
     /// Holes of all windows.
     pub holes: Amount,
@@ -111,11 +112,11 @@ pub struct Numbers {
     pub windows: Vec<WindowRow>,
     /// The largest hole for each alignment.
     pub aligned: Vec<Largest>,
-    /// Callers, those with most bytes first.
+    /// Callers, in descending order of bytes.
     pub callers: Vec<CallerRow>,
 }
 
-/// An address as text: as a number, programs that read JSON would round it.
+/// Writes an address as text: as a number, many readers of JSON would round it.
 fn hex<S: Serializer>(address: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&format!("{address:#x}"))
 }
@@ -197,7 +198,7 @@ impl Numbers {
         }
     }
 
-    /// The callers that keep most apart first; those that keep nothing are left out.
+    /// Returns the callers that keep bytes apart, in descending order.
     pub fn by_keeps_apart(&self) -> Vec<&CallerRow> {
         let mut rows: Vec<&CallerRow> = self.callers.iter().filter(|row| row.keeps_apart > 0).collect();
         rows.sort_by(|a, b| b.keeps_apart.cmp(&a.keeps_apart).then_with(|| a.name.cmp(&b.name)));
@@ -205,7 +206,7 @@ impl Numbers {
     }
 }
 
-/// Holes around neighbours of one caller, while they are walked.
+/// The group of holes around neighbours of one caller, during the walk.
 #[derive(Default)]
 struct Group {
     caller: Option<u32>,
@@ -226,7 +227,7 @@ impl Group {
     }
 }
 
-/// Fills in what each caller keeps apart. Between two groups of neighbours of one caller lies an area of another, so no
+/// Computes the bytes that each caller keeps apart. Between two groups of one caller there is an area of another. So no
 /// hole is in two groups of one caller, and one walk finds all groups.
 fn keeps_apart(listing: &Listing, callers: &mut [CallerRow]) {
     let (mut group, mut window, mut before) = (Group::default(), 0, 0);

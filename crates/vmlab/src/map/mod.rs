@@ -1,4 +1,4 @@
-//! The address space at a moment as a picture: who has what, what is lazy, what is pooled, where the holes are.
+//! The address space at one time as a picture: busy areas by caller, lazy areas, pooled areas, and holes.
 //!
 //! ```text
 //!   /proc/vmallocinfo ── read ──┐                      ┌─ fold ─ rows ─┬─ svg ─ html
@@ -28,7 +28,7 @@ use rows::Row;
 /// Rows of a picture, about.
 pub const ROWS: usize = 40;
 
-/// A listing, and all that its pictures are made of.
+/// A listing, with everything that its pictures need.
 #[derive(Clone, Debug)]
 pub struct Picture {
     /// Title of the picture.
@@ -62,12 +62,12 @@ impl Picture {
         Self { title: title.to_string(), listing, numbers, palette, fold, notes }
     }
 
-    /// The rows, about so many.
+    /// Returns about `most` rows.
     pub fn rows(&self, most: usize) -> Vec<Row> {
         rows::wrap(&self.fold, most)
     }
 
-    /// One line: areas and bytes of each state, and the holes.
+    /// Returns one line: areas and bytes of each state, and the holes.
     pub fn summary(&self) -> String {
         use crate::run::{bytes, counted};
         let Numbers { busy, lazy, pooled, holes, largest_holes, .. } = &self.numbers;
@@ -119,7 +119,7 @@ impl Picture {
         legend
     }
 
-    /// Describes the range that a fold leaves out.
+    /// Describes the range that a fold omits.
     pub fn fold_note(&self, fold: fold::Part) -> String {
         let size = crate::run::bytes(fold.bytes());
         let free =
@@ -132,7 +132,7 @@ impl Picture {
     }
 }
 
-/// Draws a listing in every way, for fuzzing and tests; bytes of the largest picture.
+/// Draws a listing in every format, for fuzzing and tests; returns the bytes of the largest picture.
 pub fn fuzz_draw(listing: &Listing) -> usize {
     let picture = Picture::of("fuzz", listing.clone(), Vec::new());
     let numbers = &picture.numbers;

@@ -1,7 +1,7 @@
-//! Which colour a caller has.
+//! The assignment of colours to callers.
 //!
-//! A name chooses its colour, so that a caller looks the same in two pictures. Of the callers with most bytes that
-//! choose the same one all but the first take the next that is free; callers that are not among them share a grey.
+//! A name determines its colour, so that a caller has the same colour in two pictures. If several of the largest
+//! callers have the same colour, all but the first use the next free one. All other callers are grey.
 
 use super::listing::{Area, State};
 use super::measure::Numbers;
@@ -18,10 +18,10 @@ pub const LAZY: &str = "#e2872b";
 /// Colour of pooled areas.
 pub const POOLED: &str = "#c9a413";
 
-/// The paint of a range.
+/// The colour class of a range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Ink {
-    /// A caller of the legend, by its place there.
+    /// A caller of the legend, by its index there.
     Caller(u8),
     /// Any other caller.
     Other,
@@ -29,21 +29,21 @@ pub enum Ink {
     Lazy,
     /// Pooled.
     Pooled,
-    /// Nothing is there.
+    /// A hole.
     Hole,
 }
 
-/// The callers that have a colour of their own.
+/// The callers with a colour of their own.
 #[derive(Clone, Debug, Default)]
 pub struct Palette {
-    /// By a caller's number, its place in the legend.
+    /// The index in the legend, by a caller's number.
     places: Vec<Option<u8>>,
-    /// By place in the legend, the place in [`COLOURS`].
+    /// The index in [`COLOURS`], by index in the legend.
     colours: Vec<usize>,
 }
 
 impl Palette {
-    /// Gives colours to the callers that have most bytes.
+    /// Assigns colours to the largest callers.
     pub fn of(numbers: &Numbers) -> Self {
         let mut palette = Self::default();
         let mut taken = [false; COLOURS.len()];
@@ -73,12 +73,12 @@ impl Palette {
         }
     }
 
-    /// The place of a caller in the legend.
+    /// Returns the index of a caller in the legend.
     pub fn place(&self, caller: u32) -> Option<u8> {
         self.places.get(caller as usize).copied().flatten()
     }
 
-    /// Returns how many callers have a colour of their own.
+    /// Returns the number of callers with a colour of their own.
     pub fn len(&self) -> usize {
         self.colours.len()
     }
@@ -88,7 +88,7 @@ impl Palette {
         self.colours.is_empty()
     }
 
-    /// The colour of an ink, `#rrggbb`; that of a hole is the paper's.
+    /// Returns the colour of an ink, `#rrggbb`; holes have the background's.
     pub fn colour(&self, ink: Ink) -> &'static str {
         match ink {
             Ink::Caller(place) => self.colours.get(usize::from(place)).map_or(OTHER, |&at| COLOURS[at]),
@@ -100,12 +100,12 @@ impl Palette {
     }
 }
 
-/// Returns true if a caller stands for areas that nobody has.
+/// Returns true if a caller stands for areas that are not busy.
 pub fn is_state(name: &str) -> bool {
     matches!(name, "(lazy)" | "(pooled)")
 }
 
-/// FNV-1a: the same on every machine and in every version.
+/// Computes FNV-1a, which is the same on every machine and in every version.
 fn hash(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

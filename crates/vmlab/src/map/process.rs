@@ -1,9 +1,9 @@
 //! A listing of a running process, from `/proc/PID/maps`.
 //!
 //! The system reports the mappings of a process, so areas here are mappings, with the system's name of the file or the
-//! purpose. An allocator's arena is one reservation, of which the part in use is readable and writable. The
-//! inaccessible part is reserved address space without memory, and counts as free. Only the process knows the areas
-//! inside the part in use. The output of `Vmalloc::vmallocinfo`, or of the C function `vmallocinfo`, is text for
+//! purpose. An allocator's arena is one reservation; its used range is readable and writable. The inaccessible range is
+//! reserved address space without memory, and counts as free. Only the process has information about the areas inside
+//! the used range. The output of `Vmalloc::vmallocinfo`, or of the C function `vmallocinfo`, is text for
 //! [`super::read`].
 
 use super::fold::Part;
@@ -17,16 +17,16 @@ pub struct Mappings {
     pub listing: Listing,
     /// Mappings that can be accessed.
     pub lines: u64,
-    /// Mappings that cannot.
+    /// Mappings that cannot be accessed.
     pub reserved: u64,
-    /// Bytes of those.
+    /// Bytes of the inaccessible mappings.
     pub reserved_bytes: u64,
-    /// Lines that are no mapping.
+    /// Lines that are not mappings.
     pub bad: u64,
 }
 
 impl Mappings {
-    /// Reads a table. A read error ends it, and counts as a line that cannot be read.
+    /// Reads a table. A read error ends it, and counts as an unreadable line.
     pub fn read(input: impl Read, windows: Option<Vec<Part>>) -> Self {
         let mut mappings = Self::default();
         let mut builder = Builder::default();
@@ -43,7 +43,7 @@ impl Mappings {
             }
             let text = String::from_utf8_lossy(&line);
             match parse(&text) {
-                // `[vsyscall]`: a page of the kernel's half, the same in each process, and none of its own.
+                // `[vsyscall]`: a page in the kernel's half, the same in each process.
                 Some((part, ..)) if part.start >> 63 != 0 => {}
                 Some((part, access, _)) if access.starts_with("---") => {
                     mappings.reserved += 1;
@@ -62,7 +62,7 @@ impl Mappings {
     }
 }
 
-/// `START-END PERMS OFFSET DEV INODE NAME`: the range, what may be done there, and a short name.
+/// Parses `START-END PERMS OFFSET DEV INODE NAME` into the range, the permissions, and a short name.
 fn parse(line: &str) -> Option<(Part, &str, &str)> {
     let mut rest = line.trim_end();
     let mut word = || {

@@ -1,8 +1,8 @@
-//! A listing from text in the format of `/proc/vmallocinfo`: a kernel's own, or what `Vmalloc::vmallocinfo` and the C
-//! function `vmallocinfo` write.
+//! A listing from text in the format of `/proc/vmallocinfo`: a kernel's own, or the output of `Vmalloc::vmallocinfo`
+//! and the C function `vmallocinfo`.
 //!
-//! Text may be hostile: a line is cut at 16 KiB, areas and callers have a limit (`super::listing`), what cannot be read
-//! is counted.
+//! Text may be hostile: a line is cut at 16 KiB, areas and callers have a limit (`super::listing`), and unreadable
+//! lines are counted.
 
 use super::fold::Part;
 use super::listing::{Builder, Listing, State};
@@ -10,7 +10,7 @@ use crate::report::sheet::Sheet;
 use crate::trace::vmallocinfo::{Row, Unreadable, parse};
 use std::io::{BufReader, Read};
 
-/// Number of unreadable lines that are remembered.
+/// Number of unreadable lines that are stored.
 const BAD_LINES_MAX: usize = 4;
 
 /// The content of a text.
@@ -18,20 +18,20 @@ const BAD_LINES_MAX: usize = 4;
 pub struct Text {
     /// The areas.
     pub listing: Listing,
-    /// Lines that tell an area.
+    /// Lines that describe an area.
     pub lines: u64,
-    /// Lines that have the form of one, but whose addresses the kernel hid.
+    /// Lines with the form of an area, but whose addresses the kernel hid.
     pub hidden: u64,
-    /// Other lines, empty ones apart.
+    /// Other lines, except empty ones.
     pub bad: u64,
-    /// The first of those: number, from 1, and text, cut short.
+    /// The first of the other lines: number, from 1, and text, cut.
     pub bad_lines: Vec<(u64, String)>,
     /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
 }
 
 impl Text {
-    /// Reads all of it. Areas may lie in `windows`, or else where [`super::listing::inferred_windows`] says.
+    /// Reads all of it. Areas are expected in `windows`, or else in [`super::listing::inferred_windows`].
     ///
     /// Costs O(n log n) for n lines, and 24 bytes of memory for each area.
     pub fn read(input: impl Read, windows: Option<Vec<Part>>) -> Self {
@@ -81,8 +81,8 @@ fn add(builder: &mut Builder, row: &Row<'_>) {
     builder.add(part, state, caller(row.words));
 }
 
-/// Returns the caller: the text before the first word that describes the memory; of a kernel's symbol without the
-/// offset. Where nobody is named, that word itself, in brackets.
+/// Returns the caller: the text before the first word that describes the memory, and for a kernel's symbol without the
+/// offset. Without such text it returns a placeholder.
 pub fn caller(words: &str) -> &str {
     const BEHIND: [&str; 9] =
         ["vmalloc", "vmap", "ioremap", "user", "dma-coherent", "vpages", "sparse", "vm_map_ram", "vm_area"];
@@ -107,7 +107,7 @@ pub fn caller(words: &str) -> &str {
     symbol(name).unwrap_or(name)
 }
 
-/// `f` of `f+0x1a/0x2b`; a module's name in brackets is dropped with the offset.
+/// Returns `f` of `f+0x1a/0x2b`; a module's name in brackets is dropped with the offset.
 fn symbol(name: &str) -> Option<&str> {
     let (symbol, rest) = name.split_once("+0x")?;
     let offsets = rest.split_whitespace().next()?;
@@ -117,7 +117,7 @@ fn symbol(name: &str) -> Option<&str> {
 }
 
 /// The body of the fuzz target `vmallocinfo_text`. Any bytes are read, measured and drawn, and the sums agree. The
-/// readers of other text, of mappings and of measurements in both forms, end.
+/// readers of mappings, and of measurements in both forms, terminate.
 pub fn fuzz(data: &[u8]) {
     let text = Text::read(data, None);
     let listing = &text.listing;
@@ -127,7 +127,7 @@ pub fn fuzz(data: &[u8]) {
     super::fuzz_draw(listing);
     let mappings = super::process::Mappings::read(data, None);
     assert!(mappings.listing.areas.len() as u64 <= mappings.lines, "an area without a line");
-    // Whatever is no measurement is an error; SH1 is checked where rows are read.
+    // Input without a measurement is an error; SH1 is checked where rows are read.
     for sheet in [Sheet::of_csv("fuzz", data), Sheet::of_json("fuzz", data)].into_iter().flatten() {
         assert!(!sheet.rows.is_empty(), "a sheet of nothing");
     }
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!((text.lines, text.bad, text.listing.callers.len()), (100_000, 0, 300));
         assert_eq!(text.listing.areas.len(), 100_000);
         let drawing = super::super::fuzz_draw(&text.listing);
-        // However many areas there are, a picture has bounds.
+        // The size of a picture is limited, whatever the number of areas.
         assert!(drawing < 12 << 20, "{drawing} bytes");
     }
 }

@@ -1,8 +1,8 @@
-//! A listing of the space that a trace leaves at a moment, replayed through a space under one of the policies.
+//! A listing of the space at one time of a trace, replayed through a space under one of the policies.
 //!
 //! A trace has the busy areas. The policy decides which freed areas are lazy, and which are in pools, so the replay
-//! supplies these. The table of areas at the end of the trace names the callers of areas that live until then. For
-//! others the trace has the task that ran, and that is their caller: `task modprobe`.
+//! supplies these. The table of areas at the end of the trace names the callers of areas that are live until then. For
+//! other areas the trace has the task that ran, which is then their caller: `task modprobe`.
 
 use super::fold::Part;
 use super::listing::{Builder, Listing, State};
@@ -24,9 +24,9 @@ use va_space::config::{Config, Linux69, OneLock52, Standard};
 pub struct Ask<'a> {
     /// The whole trace.
     pub trace: &'a Trace,
-    /// Facts of its table about percpu chunks.
+    /// The percpu chunks in its table.
     pub table: &'a Table,
-    /// The same table's areas, with their callers.
+    /// The areas of the same table, with their callers.
     pub text: &'a Text,
     /// Number of events to replay.
     pub events: usize,
@@ -47,15 +47,15 @@ pub struct Replayed {
 
 /// Returns the number of events until a time, in nanoseconds; `None` if the trace has no times.
 pub fn events_until(trace: &Trace, ns: u64) -> Option<usize> {
-    // Events of several CPUs may be a little out of order: the last that is not later counts, with all before it.
+    // Events of several CPUs may be slightly out of order: all events up to the last one that is not later count.
     let has_times = trace.times_ns.iter().any(|&time| time > 0);
     has_times.then(|| trace.times_ns.iter().rposition(|&time| time <= ns).map_or(0, |at| at + 1))
 }
 
-/// Replays the events, and lists what is out then.
+/// Replays the events, and lists the areas that are not free afterwards.
 ///
 /// # Errors
-/// If the space cannot be made or a check of its invariants fails.
+/// If the space cannot be created, or a check of its invariants fails.
 pub fn replay(ask: Ask<'_>) -> Result<Replayed> {
     match ask.policy {
         Policy::Linux => replay_on::<Linux69>(ask),
@@ -84,7 +84,7 @@ fn replay_on<C: Config>(ask: Ask<'_>) -> Result<Replayed> {
     Ok(Replayed { listing: builder.finish(Some(windows(trace))), tally: replay.tally })
 }
 
-/// The windows that allocations of the whole trace name, whole pages of them.
+/// Returns the windows that allocations of the whole trace name, rounded to whole pages.
 fn windows(trace: &Trace) -> Vec<Part> {
     let mut windows = HashSet::new();
     for event in &trace.events {
@@ -99,9 +99,9 @@ fn windows(trace: &Trace) -> Vec<Part> {
     windows.into_iter().filter_map(whole).collect()
 }
 
-/// The callers, as far as they are known.
+/// The known callers.
 struct Names {
-    /// By start and bytes: the table's callers of areas that nothing happened to since.
+    /// By start and bytes: the table's callers of areas without a later event.
     table: HashMap<(u64, u64), String>,
     /// The event that allocated an area, by its start.
     events: HashMap<u64, usize>,
@@ -180,11 +180,11 @@ mod tests {
     fn a_trace_at_a_time_has_what_was_out_then_and_who_asked_as_far_as_is_known() {
         let last = || (0x10_2000, State::Busy, "last_caller".to_string());
         assert_eq!(at(0), []);
-        // What the table says of an area that is freed later is of another one.
+        // The table's caller of an area that is freed later is that of another area.
         assert_eq!(at(1), [(0x10_0000, State::Busy, "task a".to_string())]);
         assert_eq!(at(2), [(0x10_0000, State::Busy, "task a".to_string()), last()]);
         assert_eq!(at(3), [(0x10_0000, State::Lazy, "(lazy)".to_string()), last()]);
-        // With two nodes Linux's policy keeps it in a pool.
+        // With two nodes Linux's policy caches it in a pool.
         assert_eq!(at(4), [(0x10_0000, State::Pooled, "(pooled)".to_string()), last()]);
         let silent = Trace::read("free_vmap_area_noflush: va_start=0x100000\n".as_bytes());
         assert_eq!(events_until(&silent, 5), None);

@@ -1,7 +1,7 @@
-//! A folded line of addresses wrapped into rows, and what is painted in each.
+//! A folded line of addresses wrapped into rows, and the strips that are painted in each.
 //!
 //! # Theory
-//! One row would give a page of a thousandth of a pixel. So each part of a fold is wrapped, like text:
+//! In one row a page would have a thousandth of a pixel. So each part of a fold is wrapped, like text:
 //!
 //! ```text
 //!   ffa0000000000000  |AAAA.BB......CCCCCC....|      a row has a power of two bytes and begins at a multiple of them, so
@@ -10,12 +10,12 @@
 //!   ffd1ffffffc00000  |EEEEEEEEEEEEEEEEEEEEEEE|
 //! ```
 //!
-//! All parts have rows of as many bytes, but for those too small to fill one, which have smaller rows: their scale is
-//! told. What is smaller than a cell shares it with its neighbours and is painted as what most of it is.
+//! All parts have rows of equally many bytes, except those too small to fill one, which have shorter rows with their
+//! own scale. Areas smaller than a cell share it with their neighbours; the cell is painted as what most of it is.
 //!
 //! # Invariants
-//! - **RO1 all-rows** the rows of a part cover it, each once, upwards.
-//! - **RO2 all-bytes** what is painted in the rows is as many bytes as the areas have.
+//! - **RO1 all-rows** the rows of a part cover it, each once, ascending.
+//! - **RO2 all-bytes** the strips painted in the rows have as many bytes as the areas.
 
 use super::fold::{Fold, Part};
 use super::listing::{Area, Listing, State};
@@ -29,22 +29,22 @@ const ROW_MIN: u64 = 64 << 10;
 pub struct Row {
     /// The number of the part.
     pub part: usize,
-    /// First address: a multiple of `bytes`, which may lie before the part.
+    /// First address: a multiple of `bytes`, which may be before the part.
     pub start: u64,
-    /// Bytes side by side.
+    /// Bytes of the row.
     pub bytes: u64,
 }
 
 impl Row {
-    /// Returns the section of the part that lies in this row.
+    /// Returns the range of the part in this row.
     pub fn range(self, fold: &Fold) -> Part {
         let whole = Part { start: self.start, end: self.start.saturating_add(self.bytes) };
         fold.parts()[self.part].cut(whole).unwrap_or(Part { start: self.start, end: self.start })
     }
 }
 
-/// Wraps the parts of a fold into about `rows_max` rows: as few bytes a row as allow that. Parts have a row each at
-/// least, and two where an address that is a multiple of their size lies inside.
+/// Wraps the parts of a fold into about `rows_max` rows, with as few bytes for each row as that allows. Each part has
+/// at least one row, and two if a multiple of their size is inside the part.
 pub fn wrap(fold: &Fold, rows_max: usize) -> Vec<Row> {
     let count = |part: &Part, bytes: u64| {
         let bytes = scale(part, bytes);
@@ -67,31 +67,31 @@ pub fn wrap(fold: &Fold, rows_max: usize) -> Vec<Row> {
     rows
 }
 
-/// Bytes of the rows of a part, where most have `bytes`.
+/// Returns the bytes of the rows of a part, if most parts have `bytes`.
 fn scale(part: &Part, bytes: u64) -> u64 {
     let own = part.bytes().checked_next_power_of_two().unwrap_or(1 << 63);
     own.clamp(ROW_MIN, bytes.max(ROW_MIN))
 }
 
-/// Something painted in a row.
+/// A painted strip of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Strip {
-    /// Start, in cells from the row's begin.
+    /// Start, in cells from the row's start.
     pub from: f64,
     /// Width in cells.
     pub width: f64,
-    /// Ink of most of it.
+    /// Ink of the majority.
     pub ink: Ink,
     /// Bytes of areas in it.
     pub bytes: u64,
     /// Areas in it.
     pub areas: u64,
-    /// The place of the area in [`Listing::areas`], if it is one alone.
+    /// The index in [`Listing::areas`], if the strip is a single area.
     pub alone: Option<usize>,
 }
 
-/// Paints a row of `cells` cells: an area of a cell and more by itself, smaller ones together with others of their
-/// cell. At most two strips a cell, and so no more than a picture can show, however many areas there are.
+/// Paints a row of `cells` cells. An area of at least a cell is one strip; smaller ones are merged with others of their
+/// cell. At most two strips for each cell, however many areas there are.
 pub fn paint(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, cells: usize) -> Vec<Strip> {
     let range = row.range(fold);
     let scale = cells as f64 / row.bytes as f64;
@@ -118,7 +118,7 @@ pub fn paint(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, cells:
                 alone: Some(first + offset),
             });
         } else {
-            // The cell in which its middle lies.
+            // The cell that contains its middle.
             let cell = (from + width / 2.0) as usize;
             if crowd.cell != Some(cell) {
                 crowd.close(&mut strips);
@@ -163,8 +163,8 @@ impl Crowd {
     }
 }
 
-/// Returns the ink of each cell of a row, for pictures of characters. A cell is a hole only if all of it is free: an
-/// area is seen, however small. `None` lies outside of the part.
+/// Returns the ink of each cell of a row, for pictures of characters. A cell is a hole only if all of it is free, so
+/// every area is visible, however small. `None` is outside the part.
 pub fn cells(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, count: usize) -> Vec<Option<Ink>> {
     let range = row.range(fold);
     let edge = |cell: usize| row.start + (u128::from(row.bytes) * cell as u128 / count as u128) as u64;
@@ -187,12 +187,12 @@ pub fn cells(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, count:
     (0..count).map(cell).collect()
 }
 
-/// Folds what a listing has: areas, not windows, whose ends may be far from them.
+/// Folds the areas of a listing, not its windows, whose ends may be far away.
 pub fn fold_of(listing: &Listing) -> Fold {
     Fold::of(listing.areas.iter().map(|area: &Area| area.part), super::fold::Rule::default())
 }
 
-/// The states that occur in a listing.
+/// Returns the states that occur in a listing.
 pub fn states(listing: &Listing) -> Vec<State> {
     let has = |&state: &State| listing.areas.iter().any(|area| area.state == state);
     State::ALL.into_iter().filter(has).collect()
@@ -251,7 +251,7 @@ mod tests {
                     assert_eq!(strip.alone.is_some(), strip.areas == 1);
                     painted += strip.bytes;
                 }
-                // A cell says hole only where nothing is, and nothing only outside of the part.
+                // A cell is a hole only if no area is in it, and `None` only outside the part.
                 let range = row.range(&fold);
                 let cells = cells(row, &fold, &listing, &palette, cells_a_row);
                 let free = cells.iter().all(|cell| matches!(cell, None | Some(Ink::Hole)));
@@ -270,7 +270,7 @@ mod tests {
         let rows = wrap(&fold, 20);
         assert_eq!((rows.len(), rows[0].bytes, rows[9].bytes), (11, 64 << 20, 64 << 20));
         assert_eq!(rows[10], Row { part: 1, start: 1 << 40, bytes: 1 << 20 });
-        // The whole line of addresses is two rows at most.
+        // The whole line of addresses has at most two rows.
         let all = Fold::of_parts(vec![Part { start: 1, end: u64::MAX }]).unwrap();
         assert_eq!(wrap(&all, 1).len(), 2);
     }

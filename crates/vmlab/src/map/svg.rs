@@ -1,4 +1,4 @@
-//! The picture as SVG: a file of its own, or part of a page.
+//! The picture as SVG: a standalone file, or an element of a page.
 
 use super::Picture;
 use super::fold::Part;
@@ -10,15 +10,15 @@ use crate::run::{bytes, grouped};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Pixels of the whole width.
+/// Pixels of the total width.
 const WIDTH: f64 = 1120.0;
-/// Start of rows: behind their addresses.
+/// Start of rows: after their addresses.
 const LEFT: f64 = 134.0;
 /// Pixels of a row, which are its cells.
 const CELLS: usize = 960;
 const ROW: f64 = 13.0;
 const STEP: f64 = 16.0;
-/// Pixels of what stands above the rows of a part.
+/// Pixels above the rows of a part.
 const HEAD: f64 = 20.0;
 /// Pixels of a fold.
 const FOLD: f64 = 26.0;
@@ -28,12 +28,12 @@ const LEGEND_ROW: f64 = 17.0;
 /// Longest name of the legend, in characters.
 const NAME: usize = 25;
 
-/// The choice of titles: with one for each area, a pointer that rests on it shows the caller.
+/// The choice of tooltips: one for each area shows its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Titles {
-    /// It does: for a page, which has the picture's title itself.
+    /// With tooltips: for a page, which has its own title.
     With,
-    /// It does not: strips of one colour are one path, and the file is small.
+    /// Without tooltips: strips of one colour are one path, and the file is small.
     Without,
 }
 
@@ -43,7 +43,7 @@ pub fn draw(picture: &Picture, titles: Titles) -> String {
     let legend = picture.legend();
     let mut svg = String::new();
     let mut body = String::new();
-    // The legend stands below the two lines of the head, if there is one.
+    // The legend is below the two lines of the head, if there is one.
     let mut at = if titles == Titles::With { 8.0 } else { 46.0 };
     let column = (WIDTH - 24.0) / COLUMNS as f64;
     for (number, (ink, name, amount)) in legend.iter().enumerate() {
@@ -101,7 +101,7 @@ pub fn draw(picture: &Picture, titles: Titles) -> String {
     svg
 }
 
-/// Classes of a picture. Colours are plain, since not every program that shows a file knows variables.
+/// Returns the CSS classes of a picture. Colours are literal, since some viewers do not support variables.
 fn style(picture: &Picture) -> String {
     let mut css = String::from(
         "<style>.m-paper{fill:#fff}.m-t{fill:#1b2430}.m-d{fill:#566170}.m-h{fill:#edf0f4}.m-e{stroke:#b9c2cd;stroke-width:.8}\
@@ -124,7 +124,7 @@ fn style(picture: &Picture) -> String {
     css
 }
 
-/// The class of an ink.
+/// Returns the CSS class of an ink.
 fn class(ink: Ink) -> String {
     match ink {
         Ink::Caller(place) => format!("m-k{place}"),
@@ -162,7 +162,7 @@ fn draw_fold(svg: &mut String, at: f64, note: &str) {
     let words = 8.0 + 6.4 * note.chars().count() as f64;
     let mut x = LEFT;
     while x + 8.0 <= LEFT + CELLS as f64 {
-        // The note stands in the middle, where the line is interrupted.
+        // The note is in the middle, where the line is interrupted.
         let inside = (x + 4.0 - LEFT - CELLS as f64 / 2.0).abs() < words / 2.0;
         wave.push_str(if inside { "m8 0" } else { "l2 -4l4 8l2 -4" });
         x += 8.0;
@@ -211,7 +211,7 @@ fn draw_row(svg: &mut String, picture: &Picture, row: Row, at: f64, titles: Titl
             }
         }
     }
-    // One hatched path a row: a program that prints draws each pattern stripe by stripe.
+    // One hatched path for each row: printing draws each pattern stripe by stripe.
     for ink in [Ink::Lazy, Ink::Pooled] {
         let path: String = strips.iter().filter(|strip| strip.ink == ink).map(shape).collect();
         if !path.is_empty() {
@@ -225,7 +225,7 @@ fn draw_row(svg: &mut String, picture: &Picture, row: Row, at: f64, titles: Titl
     svg.push_str("</g>");
 }
 
-/// The outline of a strip; neighbours are seen to be two.
+/// Returns the outline of a strip; a small gap separates neighbours.
 fn shape(strip: &Strip) -> String {
     let width = if strip.width > 2.5 { strip.width - 0.6 } else { strip.width };
     format!("M{:.1} 0h{width:.1}v{ROW}h-{width:.1}z", strip.from)

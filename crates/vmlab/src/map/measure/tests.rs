@@ -1,4 +1,4 @@
-//! Numbers beside a slow and obvious computation, page by page.
+//! Compares the numbers with a slow, simple computation, page by page.
 
 use super::*;
 use crate::map::listing::Builder;
@@ -9,7 +9,8 @@ const PAGE: u64 = 4096;
 /// The content of every page of a window: nothing, or the name of a caller.
 type Pages = Vec<Option<u32>>;
 
-/// A listing of some pages from `first` on, in two windows with a strange page between, and what each page is.
+/// Returns a listing of some pages from `first` on, in two windows with a separate page between, and the content of
+/// each page.
 fn some(rng: &mut Rng, first: u64) -> (Listing, Vec<(u64, Pages)>) {
     let mut builder = Builder::default();
     let names = ["a", "b", "c", "d"];
@@ -20,7 +21,7 @@ fn some(rng: &mut Rng, first: u64) -> (Listing, Vec<(u64, Pages)>) {
         windows.push(Part { start: start * PAGE, end: (start + length) * PAGE });
         let mut page = start;
         while page < start + length {
-            // Areas in fits and starts; sometimes a window is all hole or without any.
+            // A random pattern of areas; a window may be entirely free or entirely used.
             let size = 1 + rng.below(9);
             let end = (page + size).min(start + length);
             if rng.below(3) > 0 {
@@ -45,7 +46,7 @@ fn some(rng: &mut Rng, first: u64) -> (Listing, Vec<(u64, Pages)>) {
     (listing, pages)
 }
 
-/// Lengths of the runs of pages for which `free` holds.
+/// Returns the runs of pages for which `free` holds.
 fn runs(pages: &Pages, free: impl Fn(Option<u32>) -> bool) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = vec![Vec::new()];
     for (at, &page) in pages.iter().enumerate() {
@@ -85,7 +86,7 @@ fn me1_numbers_are_those_of_a_count_page_by_page() {
         sizes.sort_unstable_by_key(|&size| std::cmp::Reverse(size));
         assert_eq!(numbers.largest_holes[..], sizes[..2]);
         for row in &numbers.aligned {
-            // Every aligned page of every hole, and how many pages follow it there.
+            // Each aligned page of each hole, and the number of pages from there to its end.
             let mut best = (0, None);
             let mut enough = 0;
             for &(start, length) in &holes {
@@ -108,7 +109,7 @@ fn me1_numbers_are_those_of_a_count_page_by_page() {
                 (row.areas, Some(row.largest)),
                 (owned.clone().count() as u64, owned.map(|area| area.part.bytes()).max())
             );
-            // Without it: the holes that are in one run then, but for the largest.
+            // Without the caller: the holes that form one run, except the largest.
             let mut keeps = 0;
             for (_, pages) in &windows {
                 for run in runs(pages, |page| page.is_none_or(|caller| caller == row.number)) {
