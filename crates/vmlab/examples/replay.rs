@@ -1,6 +1,6 @@
-//! A trace of a real kernel, replayed on two indexes of holes, every address compared with the kernel's.
+//! Replays a trace of a real kernel on two indexes of holes, and compares every address with the kernel's.
 //!
-//! `cargo run -p vmlab --example replay` takes the boot of a Linux 6.12 that comes with this crate.
+//! `cargo run -p vmlab --example replay` uses the boot of a Linux 6.12 that is in this crate.
 
 use va_tree::FreeIndex;
 use vmlab::index_kind::{IndexKind, Visitor};

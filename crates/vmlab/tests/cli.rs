@@ -1,4 +1,4 @@
-//! The program as its users meet it: the binary, the shipped traces, and input that nobody wishes for.
+//! Runs the binary as a user does: on the shipped traces, and on invalid input.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -92,7 +92,7 @@ fn text_of(name: &str) -> String {
     text
 }
 
-/// Everything replayed once, for all tests that only look.
+/// The output of one replay of everything, shared by the tests that only read it.
 struct All {
     stdout: String,
     stderr: String,
@@ -136,7 +136,7 @@ fn columns(row: &Value) -> Vec<u64> {
         .collect()
 }
 
-/// The row of one trace on one index.
+/// Returns the row of one trace on one index.
 fn row(trace: &str, index: &str) -> Value {
     let found = rows(&all().stdout).into_iter().find(|row| row["trace"] == trace && row["index"] == index);
     found.unwrap_or_else(|| panic!("no {trace} on {index}"))

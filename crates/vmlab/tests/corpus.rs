@@ -1,17 +1,17 @@
-//! The saved inputs of fuzzing, as plain tests.
+//! Runs the saved inputs of fuzzing as plain tests.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs;
 use std::path::Path;
 
-/// Gives every saved input of a target to its body; how many.
+/// Passes every saved input of a target to its body; returns their number.
 fn each(target: &str, body: fn(&[u8])) -> usize {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut count = 0;
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        // The harness shows this when the body panics.
+        // The harness prints this if the body panics.
         println!("{}", path.display());
         body(&fs::read(&path).unwrap());
         count += 1;

@@ -1,5 +1,5 @@
-//! `vmlab run`: what it refuses in one line, and whose status it has. What the preload tells is tried with the preload
-//! itself, by `cargo xtask ci --only install`.
+//! `vmlab run`: its one-line rejections, and its exit status. `cargo xtask ci --only install` tests the reports with
+//! the preload itself.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -11,7 +11,7 @@ fn vmlab(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vmlab")).arg("run").args(args).output().unwrap()
 }
 
-/// A library that is in every program anyway, so that preloading it is nothing.
+/// Returns a library that every program has loaded, so that preloading it has no effect.
 fn harmless() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.contains("/libc.so.6"))?;

@@ -4,7 +4,7 @@ use super::*;
 
 const SMALL_RUN: [&str; 8] = ["bench", "memory", "--rounds", "2", "--ms", "1", "--peer", "glibc"];
 
-/// Rows of a CSV file, without comments and the head.
+/// Returns the rows of a CSV file, without comments and the head.
 fn rows_of(csv: &str) -> Vec<Vec<String>> {
     let rows = csv.lines().filter(|line| !line.starts_with('#')).skip(1);
     rows.map(|row| row.split(',').map(str::to_string).collect()).collect()
@@ -24,7 +24,7 @@ fn two_allocators_on_a_workload_give_tables_and_figures_that_parse() {
     assert!(csv.starts_with("# command: vmlab bench memory"), "{csv}");
     let rows = rows_of(&csv);
     let of = |family: &str| rows.iter().filter(|row| row[1] == family).count();
-    // Budgets, and glibc's settings.
+    // Cache budgets of ours, and glibc's settings.
     assert!(of("ours") >= 8 && of("ours-kv") == 1 && of("glibc") == 4 && of("jemalloc") == 0, "{csv}");
     for row in &rows {
         let numbers: Vec<f64> = row[4..].iter().map(|number| number.parse().unwrap()).collect();
@@ -34,7 +34,7 @@ fn two_allocators_on_a_workload_give_tables_and_figures_that_parse() {
             panic!("{row:?}")
         };
         assert!(rounds == 2.0 && 0.0 < cpu_min && cpu_min <= cpu && wall_min <= wall, "{row:?}");
-        // Eight allocations of a megabyte and more, each page of which was touched; the kernel counts in batches.
+        // Eight allocations of at least a megabyte, with all pages touched; the kernel counts in batches.
         assert!(
             8e6 < mean && 8e6 < same && mean <= peak && 8e6 < end && peak < 1.2 * ever && mappings > 5.0,
             "{row:?}"
@@ -79,7 +79,7 @@ fn mistakes_are_told_in_one_line() {
         (&["--filter", "no-such-thing"][..], "no workload's name contains \"no-such-thing\""),
         (&["--peer", "no-such-peer"], "no peer is called no-such-peer"),
         (&["--peer", "mine=no-such-file.so"], "no library no-such-file.so"),
-        // The dynamic linker only warns, and goes on without it.
+        // The dynamic linker only prints a warning, and continues without the library.
         (&["--peer", "mine=no-library.so"], "provides no malloc"),
     ] {
         let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().failure().code(1);
@@ -91,7 +91,7 @@ fn mistakes_are_told_in_one_line() {
     }
 }
 
-/// A library whose `malloc` works until somebody asks for a megabyte.
+/// A library whose `malloc` works until a megabyte is requested.
 const CRASHES: &str = r#"
 #include <stdlib.h>
 void *__libc_malloc(size_t);
@@ -106,7 +106,7 @@ fn a_child_that_crashes_is_told_and_the_others_are_measured() {
         .args(["-shared", "-fPIC", "-O1", "-fno-builtin", "-o", "crashes.so", "crashes.c"])
         .current_dir(&dir)
         .status();
-    // Without a C compiler there is nothing to crash.
+    // Without a C compiler the library cannot be built.
     let Ok(built) = built else { return };
     assert!(built.success());
     let args = ["--peer", "crashes=crashes.so", "--filter", "pair-1M-byte", "--out", "here"];

@@ -73,7 +73,7 @@ fn what_cannot_be_measured_is_told_in_one_line() {
 
 #[test]
 fn a_library_without_the_functions_is_told_which_is_missing() {
-    // The C library is always there, and has none of them.
+    // The C library is always present, and has none of the functions.
     for name in ["libc.so.6", "libm.so.6"] {
         let assert = vmlab().args(["bench", "space", "--quick", "--kern", name]).assert();
         let stderr = stderr_of(&assert);

@@ -1,4 +1,4 @@
-//! `vmlab test --compare`: numbers that parse and add up. What they are is looked at elsewhere.
+//! `vmlab test --compare`: numbers that parse and add up. Other tests check their values.
 
 use super::{TempDir, contains, stdout_of, vmlab};
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ const SMALL: [&str; 9] = [
     "nr_pages=5",
 ];
 const TARGETS: [&str; 2] = ["one-lock", "space"];
-/// Calls of a run: 400 loops of three workers, so that what is made at first hardly counts.
+/// Calls of a run: 400 loops of three workers, so that one-time set-up hardly counts.
 const PAIRS: f64 = 1200.0;
 
-/// Scenario, workers, target, of what, figure, to its value.
+/// Scenario, workers, target, subject and figure, mapped to the value.
 type Figures = BTreeMap<[String; 5], f64>;
 
 fn figures(csv: &str) -> Figures {
@@ -48,7 +48,7 @@ fn a_comparison_of_two_targets_has_figures_that_add_up() {
             let key = ["yours", "3", target, of, figure].map(str::to_string);
             *figures.get(&key).unwrap_or_else(|| panic!("no {key:?}"))
         };
-        // Both tests that allocate free all of it, and the third maps.
+        // Both tests that allocate free everything, and the third maps.
         assert_eq!(of("vmalloc", "calls"), 2.0 * PAIRS, "{target}");
         assert_eq!(of("vfree", "calls"), 2.0 * PAIRS);
         assert_eq!(of("vm_map_ram + vm_unmap_ram", "calls"), PAIRS);
@@ -56,7 +56,7 @@ fn a_comparison_of_two_targets_has_figures_that_add_up() {
             let ns = ["p50_ns", "p99_ns", "p999_ns", "worst_ns"].map(|figure| of(call, figure));
             assert!(ns[0] > 0.0 && ns.is_sorted(), "{target} {call}: {ns:?}");
         }
-        // A loop in the mean of workers is what workers took, by all loops.
+        // The time of a loop is the mean of the workers' times, divided by all loops.
         let mut longest = [0.0; 3];
         for test in ["fix_size_alloc_test", "random_size_alloc_test", "vm_map_ram_test"] {
             let times = [0, 1, 2].map(|worker| of(test, &format!("worker{worker}_seconds")));
@@ -69,7 +69,8 @@ fn a_comparison_of_two_targets_has_figures_that_add_up() {
         assert!((slowest - of("run", "seconds")).abs() < 1e-5, "{target}");
         assert_eq!(of("run", "stopped"), 0.0);
     }
-    // Under one lock each allocation and each free of an area takes it; a block is taken from the space now and then.
+    // With one lock each allocation and each free of an area acquires it; a block is allocated from the space
+    // occasionally.
     let taken = |target: &str, lock: &str| {
         let key = ["yours", "3", target, lock, "acquisitions"].map(str::to_string);
         figures.get(&key).copied().unwrap_or(0.0)

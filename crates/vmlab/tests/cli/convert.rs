@@ -1,4 +1,4 @@
-//! Traces in other forms.
+//! Conversions of traces into other forms.
 
 use super::*;
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +12,7 @@ fn converted(name: &str, to: &str) -> Vec<u8> {
     output.success().get_output().stdout.clone()
 }
 
-/// The beginning of a shipped trace, and of the rest what is rare.
+/// Returns the beginning of a shipped trace, and the rare events from the rest.
 fn sample(name: &str) -> String {
     let whole = text_of(name);
     let rare = ["failed=1", "purge_vmap_area_lazy", "percpu_create_chunk", "percpu_alloc_percpu_fail"];
@@ -198,7 +198,7 @@ fn a_trace_without_end_streams_in_constant_memory_and_a_signal_leaves_a_whole_fi
     let late = peak_kib(child.id());
     assert!(late < early + 4096, "{early} KiB after 8 MiB, {late} KiB after 40 MiB");
 
-    // It is read on until the signal is seen; then the pipe breaks.
+    // The program reads until it handles the signal; then the pipe breaks.
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     while input.write_all(block.as_bytes()).is_ok() {}
     drop(input);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The beginning of the recording, with the table before it.
+/// Returns the beginning of the recording, with the table before it.
 fn beginning(dir: &TempDir) -> PathBuf {
     let text = |name: &str| {
         let mut text = String::new();
@@ -39,7 +39,7 @@ fn df2_linux_answers_as_the_running_kernel_did_and_what_differs_has_a_cause() {
         assert_eq!(row["causes"].get("unexplained"), None);
         assert_eq!((&row["known"]["pools"], number(&row["known"], "lazy")), (&Value::Bool(true), 2626));
     }
-    // The kernel's ledger holds what its own table shows at the end.
+    // The kernel's ledger agrees with its own table at the end.
     let end = &rows[0]["end"];
     let agree = ["areas", "agree", "only_in_books"].map(|field| number(end, field));
     assert_eq!(agree, [2833, 2833, 0]);
@@ -99,7 +99,7 @@ fn a_recording_is_replayed_with_its_own_tables_and_release() {
     let args = ["replay", "--diff=0", "--policy", "linux", "--json", "--out", out];
     let assert = vmlab().args(args).arg(&file).assert().success();
     let row: Value = serde_json::from_str(stdout_of(&assert).trim()).unwrap();
-    // Held out: no cause was written for it.
+    // A held-out recording: no cause was written for it.
     assert_eq!((number(&row, "allocs"), number(&row, "equal"), number(&row, "unknowable")), (3553, 3542, 11));
     assert_eq!(row["causes"].get("unexplained"), None);
     let end = ["areas", "agree", "only_in_books"].map(|field| number(&row["end"], field));
@@ -107,7 +107,7 @@ fn a_recording_is_replayed_with_its_own_tables_and_release() {
     let offsets = &row["offsets"];
     let of = ["allocs", "equal", "lower", "chunks_new", "new_allocs"].map(|field| number(offsets, field));
     assert_eq!(of, [18260, 18208, 50, 1, 4932]);
-    // Of a chunk made meanwhile everything is known, and every offset is the kernel's.
+    // In a chunk created during the recording everything is known, and every offset is the kernel's.
     assert_eq!(number(offsets, "new_equal"), 4932);
     let page = std::fs::read_to_string(dir.path().join("held-out.md")).unwrap();
     assert!(page.contains("## Offsets in percpu chunks"), "{page}");

@@ -1,5 +1,5 @@
-//! The examples at the end of every `--help` are run, each line as it stands, by a shell in a folder that has the files
-//! they name.
+//! Runs the examples at the end of every `--help`, each line unchanged, by a shell in a folder with the files that they
+//! name.
 
 use super::*;
 use clap::CommandFactory;
@@ -9,27 +9,27 @@ use std::process::{Command as Process, Output};
 /// The substitute for a line that cannot be run unchanged.
 #[derive(Clone, Copy, Debug)]
 enum How {
-    /// It would take long: with this after it, a smaller load.
+    /// It would take long: run it with these arguments appended, for a smaller load.
     Less(&'static str),
-    /// With another word in place of one that means something else on each machine.
+    /// Run it with another word in place of one that depends on the machine.
     With(&'static str, &'static str),
-    /// It takes root and what root may be refused: it may fail, with one line that says why.
+    /// It needs root and rights that root may lack: it may fail, with a one-line reason.
     Kernel,
-    /// It takes the preload beside the program, which CI's step `install` puts there and runs it with: here it may
-    /// fail, with one line that names it.
+    /// It needs the preload beside the program, which CI's step `install` provides. Here it may fail, with one line
+    /// that names the preload.
     Installed,
-    /// This file is made of somebody else's source: it fails, with one line that names it.
+    /// This file is built from third-party source: the example fails, with one line that names the file.
     Needs(&'static str),
     /// The same, and an allocator of this name that the system may lack: then the example is not run, which is
     /// reported.
     NeedsPeer(&'static str, &'static str),
-    /// The step `demo` of CI runs it, as users build it: without optimisation it takes a minute.
+    /// CI's step `demo` runs it on an optimised build: without optimisation it takes a minute.
     Step,
 }
 
 use How::{Installed, Kernel, Less, Needs, NeedsPeer, Step, With};
 
-/// All lines that are not run as they stand.
+/// All lines that cannot be run unchanged.
 const ELSE: &[(&str, How)] = &[
     ("vmlab", Step),
     ("vmlab demo --report report.html", Step),
@@ -78,7 +78,7 @@ const ELSE: &[(&str, How)] = &[
     ("vmlab test --compare --out results", Less("run_test_mask=1 test_loop_count=100 --rounds 1")),
 ];
 
-/// Name of a command, and the lines of its examples.
+/// Returns the name of each command, and the lines of its examples.
 fn examples() -> Vec<(String, Vec<String>)> {
     fn walk(command: &clap::Command, path: &str, all: &mut Vec<(String, Vec<String>)>) {
         let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -92,7 +92,7 @@ fn examples() -> Vec<(String, Vec<String>)> {
     all
 }
 
-/// The command lines of a help text: indented, up to the first empty line, without what is said of them after two
+/// Returns the command lines of a help text: indented, up to the first empty line, without the remarks after two
 /// blanks.
 fn lines_of(help: &str) -> Vec<String> {
     let mut lines = help.lines().skip_while(|line| !line.starts_with("Example"));
@@ -111,7 +111,7 @@ fn every_command_ends_its_help_with_examples_of_itself() {
     assert_eq!(lines_of("x\nExamples:\n  a b   says c\n  d | e\n\n  no line\n"), ["a b", "d | e"]);
 }
 
-/// Makes the files that the examples name, from one trace, in `dir`.
+/// Creates the files that the examples name, from one trace, in `dir`.
 fn furnish(dir: &Path) {
     let trace = std::fs::read(shipped("boot-smp1.ftrace.gz")).unwrap();
     let text = text_of("boot-smp1");
@@ -142,7 +142,7 @@ fn furnish(dir: &Path) {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results").join(name);
         std::fs::copy(from, dir.join("results").join(name)).unwrap();
     }
-    // What a machine of tests may lack: the tool prints a trace, and jq at least reads its input.
+    // Substitutes for tools that a test machine may lack: one prints a trace, and jq at least reads its input.
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_vmlab"), dir.join("bin/vmlab")).unwrap();
     script(&dir.join("bin/trace-cmd"), "cat trace");
     if !Process::new("sh").args(["-c", "command -v jq"]).output().unwrap().status.success() {
@@ -155,12 +155,12 @@ fn script(path: &Path, line: &str) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Runs a line in a folder of its own, as a user whose home that is.
+/// Runs a line in its own folder, which is also the user's home.
 fn run(line: &str) -> Output {
     let dir = TempDir::new().unwrap();
     furnish(dir.path());
     let path = format!("{}:{}", dir.path().join("bin").display(), std::env::var("PATH").unwrap());
-    // Of a pipe, what fails first counts: without that, the last alone would.
+    // The first failure in a pipe counts, not only that of the last command.
     Process::new("bash")
         .args(["-o", "pipefail", "-c", line])
         .current_dir(dir.path())
@@ -180,7 +180,7 @@ enum Verdict {
     Wrong(String),
 }
 
-/// Runs a line and decides whether it did what an example does.
+/// Runs a line and checks that it behaves as expected.
 fn judge(line: &str, how: Option<How>) -> Verdict {
     let run_as = match how {
         Some(Step) => return Verdict::Works,
@@ -193,7 +193,7 @@ fn judge(line: &str, how: Option<How>) -> Verdict {
     drop(lock);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let failed = err.lines().count() == 1 && err.starts_with("vmlab: ") && output.status.code() == Some(1);
-    // Reports go to stdout, or into a file that the line names; a filter may find nothing.
+    // Output is on stdout, or in a file that the line names; a filter may match nothing.
     let reported =
         !out.is_empty() || !err.is_empty() || [" > ", " -o ", "| jq "].iter().any(|by| line.contains(by));
     if let Some(NeedsPeer(_, peer)) = how
@@ -264,7 +264,7 @@ fn an_example_that_does_not_work_is_seen() {
 
 #[test]
 fn an_example_of_a_tool_that_is_not_there_is_not_run_and_says_so() {
-    // No system has an allocator of that name, and vmlab says of it what it says of one that is not installed.
+    // No system has an allocator of that name; the message is the one that vmlab prints for a missing allocator.
     let fail_with = |text: &str| format!("echo 'vmlab: {text}' >&2; exit 1");
     let of = |text: &str| judge(&fail_with(text), Some(NeedsPeer("libx.so", "xmalloc")));
     assert_eq!(
@@ -273,7 +273,7 @@ fn an_example_of_a_tool_that_is_not_there_is_not_run_and_says_so() {
     );
     assert_eq!(of("no library libx.so"), Verdict::Works);
     assert!(matches!(of("something else"), Verdict::Wrong(_)));
-    // And that is vmlab's sentence: jemalloc where it is missing, or else the file that is.
+    // vmlab prints exactly that message: for jemalloc if it is missing, or else for the missing file.
     let line = "vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix";
     assert!(!matches!(judge(line, Some(NeedsPeer("libmine.so", "jemalloc"))), Verdict::Wrong(_)));
 }

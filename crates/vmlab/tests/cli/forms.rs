@@ -1,4 +1,4 @@
-//! The same trace in other forms, and the table beside it.
+//! The same trace in other forms, and with a table beside it.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn plain_gzip_and_zstd_answer_alike_from_a_file_and_from_stdin() {
         ("t.ftrace", text.clone().into_bytes()),
         ("t.ftrace.gz", gzip(text.as_bytes())),
         ("t.ftrace.zst", zstd(text.as_bytes())),
-        // What a parallel compressor or `cat` makes, and a name that says nothing.
+        // The output of a parallel compressor or `cat`, and a name without an extension.
         ("t", [zstd(a.as_bytes()), zstd(b.as_bytes())].concat()),
         ("t.txt", [gzip(a.as_bytes()), gzip(b.as_bytes())].concat()),
     ] {
@@ -29,7 +29,7 @@ fn plain_gzip_and_zstd_answer_alike_from_a_file_and_from_stdin() {
     assert_eq!((row["trace"].as_str(), columns(row)), (Some("stdin"), want));
 }
 
-/// A line of tracefs taken apart: task, pid, cpu, time, event and its fields.
+/// Splits a line of tracefs into task, pid, cpu, time, event and its fields.
 fn parts(line: &str) -> [&str; 6] {
     let (task, rest) = line.split_once(" [").unwrap();
     let (name, pid) = task.trim().rsplit_once('-').unwrap();
@@ -51,7 +51,7 @@ fn trace_cmd_and_perf_print_the_same_events() {
         let system = if event.starts_with("percpu") { "percpu" } else { "vmalloc" };
         trace_cmd += &format!("{task:>16}-{pid:<5} [{cpu}] {time}: {:<22}{pointers}\n", format!("{event}:"));
         perf += &format!("{task:<16} {pid:>5} [{cpu}] {time}: {system}:{event}: {pointers}\n");
-        // perf may add the stack that led to an event.
+        // perf may append the stack of an event.
         perf += "\tffffffff81234567 alloc_vmap_area+0x1a7 ([kernel.kallsyms])\n\n";
     }
     let want = columns(&row("fork-netns-smp1", "rb-linux"));
@@ -70,7 +70,7 @@ fn the_size_of_a_chunk_comes_from_vmallocinfo_or_is_2_mib_and_said_so() {
             "alloc_vmap_area: va_start: {at} size={size} align=1 vstart=0x100000 vend=0xffffff failed=0\n"
         )
     };
-    // A chunk of 1 MiB lies behind the first area, and the second area behind the chunk.
+    // A chunk of 1 MiB is after the first area, and the second area after the chunk.
     let text =
         alloc(0x10_0000, 0x70_0000) + "percpu_create_chunk: base_addr=800000\n" + &alloc(0x90_0000, 0x1000);
     let line = |size: u64| {
@@ -80,7 +80,8 @@ fn the_size_of_a_chunk_comes_from_vmallocinfo_or_is_2_mib_and_said_so() {
         let row = &rows(&stdout_of(assert))[0];
         ["equal", "higher", "inferred"].map(|key| number(row, key))
     };
-    // Taken as 2 MiB, the chunk hides the second area's place; the kernel's answer then ends what we hold there.
+    // Assumed as 2 MiB, the chunk covers the second area's address, and the kernel's answer then frees what we hold
+    // there.
     let (known, guessed) = ([2, 0, 1], [1, 1, 2]);
 
     let assert = replayed(&dir, "t.ftrace", text.as_bytes(), &[]).success();
@@ -94,13 +95,13 @@ fn the_size_of_a_chunk_comes_from_vmallocinfo_or_is_2_mib_and_said_so() {
     assert_eq!(answers(&assert), known);
     assert!(stderr_of(&assert).contains("size from vmallocinfo"));
 
-    // A table beside the trace is read by itself, and gives way to one that is named.
+    // A table beside the trace is read by default, but a named one takes precedence.
     std::fs::write(dir.path().join("t.vmallocinfo"), line(1 << 20)).unwrap();
     assert_eq!(answers(&replayed(&dir, "t.ftrace", text.as_bytes(), &[]).success()), known);
     std::fs::write(dir.path().join("t.vmallocinfo"), line(2 << 20)).unwrap();
     assert_eq!(answers(&replayed(&dir, "t.ftrace", text.as_bytes(), &more).success()), known);
 
-    // One that hides addresses is told, and helps nobody.
+    // A table that hides addresses is reported, and not used.
     std::fs::write(&info, "(____ptrval____)-(____ptrval____) 4096 x\n").unwrap();
     let assert = replayed(&dir, "t.ftrace", text.as_bytes(), &more).success();
     let stderr = contains("not of vmallocinfo, or without addresses: 1 line").and(contains("taken as 2 MiB"));

@@ -1,4 +1,4 @@
-//! Input that nobody wishes for, and pipes that close.
+//! Invalid input, and pipes that close.
 
 use super::*;
 
@@ -180,7 +180,7 @@ fn nobody_on_stderr_is_no_panic() {
         .spawn()
         .unwrap();
     drop(child.stderr.take());
-    // A panic would be 101.
+    // A panic would exit with 101.
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
 }
 

@@ -21,7 +21,7 @@ fn file(dir: &TempDir, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_string()
 }
 
-/// Areas and bytes of the lines of a table that hold a word, counted by a plain look at its columns.
+/// Returns areas and bytes of the lines of a table that `chosen` selects, computed directly from its columns.
 fn counted(name: &str, chosen: impl Fn(&str) -> bool) -> (u64, u64) {
     let text = std::fs::read_to_string(shipped(name)).unwrap();
     let lines = text.lines().filter(|line| chosen(line));
@@ -106,7 +106,7 @@ fn a_trace_at_its_end_has_the_areas_of_its_table_and_in_the_middle_others() {
         end["notes"][0],
         "1,690 of 1,690 events replayed, policy linux on 4 nodes: 810 of 810 answers are the kernel's."
     );
-    // The kernel's table was read when the trace ended: same areas, same callers.
+    // The kernel's table was read at the end of the trace: same areas, same callers.
     for (key, count) in [("busy", "areas"), ("busy", "bytes")] {
         assert_eq!(end[key][count], table[key][count], "{key} {count}");
     }
@@ -150,7 +150,7 @@ fn what_an_allocator_of_ours_writes_is_a_table_too() {
     let rows = value["callers"].as_array().unwrap();
     let row = rows.iter().find(|row| row["name"].as_str().unwrap().contains(&name)).unwrap();
     assert_eq!((number(row, "areas"), number(row, "bytes")), (15, 4096 * 15 * 16 / 2));
-    // What was carved and not yet given out is kept, too.
+    // Areas that were carved and not yet allocated are cached, too.
     let unpurged = text.lines().filter(|line| line.ends_with("unpurged vm_area"));
     let bytes: u64 =
         unpurged.map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()).sum();

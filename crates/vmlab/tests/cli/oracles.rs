@@ -1,4 +1,4 @@
-//! The kernel's addresses, the results of each index, and their form in `--json`.
+//! Compares the results of each index with the kernel's addresses, and checks their form in `--json`.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn the_exact_indexes_answer_alike_and_only_they_find_what_linux_misses() {
     for trace in ["boot-smp1", "fork-netns-smp1", "tc-flower-smp1"] {
         assert_eq!(columns(&row(trace, "btree")), columns(&row(trace, "rb-linux")), "{trace}");
     }
-    // 21 lower addresses, and two requests that Linux's search fails although they fit.
+    // 21 lower addresses, and two requests that fit, but that Linux's search fails.
     let suite = row("test_vmalloc-mask127-smp1", "btree");
     let got =
         ["equal", "lower", "higher", "failed_both", "failed_differs"].map(|field| number(&suite, field));
@@ -70,8 +70,7 @@ fn the_exact_indexes_give_the_same_address_each_time_and_the_kernels_up_to_page_
         let window = default_window(&trace);
         let run = |kind: IndexKind| kind.visit(kernel_extent(), window, Calls(&trace, window));
         let (btree, differences, count) = run(IndexKind::Btree);
-        // Where an answer is not the kernel's it is given back, and so stands among the calls: equal calls, equal
-        // answers.
+        // A different answer is freed, and so appears among the calls: equal calls mean equal answers.
         assert!(btree == run(IndexKind::RbExact).0, "{name}");
         if name.ends_with("smp1") {
             assert_eq!(differences.len() as u64, count, "{name}: all differences are kept");
@@ -87,7 +86,7 @@ fn json_objects_have_the_promised_fields_in_order_and_stdout_holds_nothing_else(
     for (line, (trace, index)) in lines.iter().zip(names) {
         let row: Value = serde_json::from_str(line).unwrap();
         assert_eq!((&row["trace"], &row["index"]), (&Value::from(*trace), &Value::from(index)));
-        // No value holds a comma or a colon, so the keys can be read off.
+        // No value contains a comma or a colon, so the keys can be split off.
         let keys: Vec<&str> = line
             .trim_matches(['{', '}'])
             .split(',')
@@ -103,14 +102,14 @@ fn every_figure_of_a_row_is_computed() {
     for trace in TRACES {
         let rows = INDEXES.map(|index| row(trace, index));
         for row in &rows {
-            // How long it took is the machine's affair; that it was taken is ours.
+            // The times depend on the machine; the test checks only that they were measured.
             for time in ["ns_median", "ns_min"] {
                 let time = row[time].as_f64().unwrap();
                 assert!(time.is_finite() && time > 0.0, "{row}");
             }
-            // One percpu chunk in each trace, and nothing else that events do not tell.
+            // One percpu chunk in each trace is the only fact that is inferred.
             assert_eq!(number(row, "inferred"), 1, "{row}");
-            // Whatever an index answered, the kernel's areas are what is out in the end.
+            // Whatever an index answered, the areas at the end are the kernel's.
             assert_eq!(row["holes"], rows[0]["holes"], "{row}");
             assert_eq!(row["largest_hole"], rows[0]["largest_hole"], "{row}");
             assert!(number(row, "holes") > 50 && number(row, "largest_hole") > 1 << 53, "{row}");

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// The rows of one trace, one a policy.
+/// Returns the rows of one trace, one for each policy.
 fn inside(trace: &str) -> Vec<Value> {
     let file = shipped(&format!("{trace}.ftrace.gz"));
     let assert = vmlab().args(["replay", "--percpu", "--json"]).arg(file).assert().success();

@@ -1,5 +1,4 @@
-//! Recordings of the kernel that runs here. They take root and tracefs; where these are not, a test says so and does
-//! nothing.
+//! Recordings of the running kernel. They need root and tracefs; without these, a test reports that and does nothing.
 
 use super::*;
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,11 +7,11 @@ use std::fs::File;
 use std::process::{Child, Command as Process, Output};
 use std::time::{Duration, Instant};
 
-/// Locks the file that lets one test of this machine record at a time: each recorder removes what killed ones
-/// left, and changes `kptr_restrict` for a moment.
+/// Locks the file that allows one test of this machine to record at a time: each recorder removes the instances of
+/// killed ones, and changes `kptr_restrict` for a short time.
 pub(super) fn recorder_lock() -> File {
     let path = std::env::temp_dir().join("vmlab-record-tests");
-    // Whose it is does not matter: it is never written.
+    // Its owner does not matter: the file is never written.
     let file = File::open(&path).or_else(|_| File::create(&path)).unwrap();
     file.lock().unwrap();
     file
@@ -35,12 +34,12 @@ fn instances(child: &Child) -> String {
     format!("vmlab-{}-", child.id())
 }
 
-/// Returns true if something of a recorder is left. Others may be left by others.
+/// Returns true if an instance of this recorder is left. Other recorders may have left others.
 fn is_left(instances: &str) -> bool {
     fact("left behind")["found"].as_str().unwrap().contains(instances)
 }
 
-/// Runs a recorder to its end, which leaves nothing: whether it succeeded, and what it said.
+/// Runs a recorder to its end, which leaves no instance. Returns whether it succeeded, and its messages.
 fn recorded(args: &[&str]) -> (bool, String) {
     let child = Process::new(env!("CARGO_BIN_EXE_vmlab"))
         .arg("record")
@@ -56,7 +55,7 @@ fn recorded(args: &[&str]) -> (bool, String) {
     (status.success(), String::from_utf8(stderr).unwrap())
 }
 
-/// Returns the doctor's report of a thing.
+/// Returns one fact of the doctor's report.
 fn fact(name: &str) -> Value {
     let doctor: Value =
         serde_json::from_slice(&vmlab().args(["doctor", "--json"]).assert().success().get_output().stdout)
@@ -70,7 +69,7 @@ fn lines(path: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Starts a recorder, and waits until it records: until the file has its head.
+/// Starts a recorder, and waits until it records: until the file has its header.
 fn started(path: &Path, args: &[&str]) -> Child {
     let child = Process::new(env!("CARGO_BIN_EXE_vmlab"))
         .args(["record", "-o", path.to_str().unwrap()])
@@ -119,14 +118,14 @@ fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
         };
         assert_eq!([marks("opens"), marks("closes")], [1, 1]);
     }
-    // Every event has a time, and on each CPU the clock never goes back: each has a buffer of its own.
+    // Every event has a time, and on each CPU times never decrease: each CPU has its own buffer.
     let mut times: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for line in lines.iter().filter(|line| line["event"].is_string()) {
         times.entry(line["cpu"].as_u64().unwrap()).or_default().push(line["ns"].as_u64().unwrap());
     }
     assert!(!times.is_empty() && times.values().all(|times| times.is_sorted()));
 
-    // Replayed as text of the same kernel would be.
+    // Replays it as text of the same kernel.
     let text = dir.path().join("r.ftrace");
     vmlab()
         .args(["convert", path.to_str().unwrap(), "--to", "ftrace", "-o", text.to_str().unwrap()])
@@ -201,7 +200,7 @@ fn bounds_and_failures_are_told() {
     let path = path.to_str().unwrap();
     for (args, succeeds, expected) in [
         (&["-o", path, "--seconds", "1"][..], true, "ended by seconds"),
-        // The head and the first tables are more than that.
+        // The header and the first tables exceed the limit.
         (&["-o", path, "--max-bytes", "1K", "--", "sleep", "60"], true, "ended by bytes"),
         (&["-o", path, "--", "/no/such/program"], false, "cannot run"),
         (&["-o", "/no/such/dir/r"], false, "cannot write"),
@@ -224,7 +223,7 @@ fn without_root_one_line_says_what_to_do() {
     let words = ["record", "-o", path.to_str().unwrap(), "--seconds", "1"];
     let vmlab = env!("CARGO_BIN_EXE_vmlab");
     let output = if rustix::process::geteuid().is_root() {
-        // Nobody, who has no rights.
+        // The user nobody, which has no rights.
         let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", vmlab];
         Process::new("setpriv").args(nobody).args(words).output()
     } else {

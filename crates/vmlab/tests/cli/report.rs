@@ -1,4 +1,4 @@
-//! The demo and its report, reports of other things, help and completions.
+//! The demo and its report, reports of other inputs, help and completions.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn the_report_is_one_file_that_loads_nothing() {
         assert!(!html.contains(never), "{never}");
     }
     assert_eq!(html.matches("src=\"").count(), html.matches("src=\"data:image/png;base64,").count());
-    // A film's data for each trace, and what moves them all.
+    // A film's data for each trace, and the script that plays all films.
     assert_eq!(html.matches("<script").count(), TRACES.len() + 1);
     assert_eq!(html.matches("<script type=\"application/json\">").count(), TRACES.len());
     assert_eq!(html.matches("</script>").count(), TRACES.len() + 1);
@@ -40,7 +40,7 @@ fn the_report_has_every_figure_with_title_axes_and_a_sentence() {
         let opened = html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
         assert_eq!(opened, html.matches(&format!("</{tag}>")).count(), "{tag}");
     }
-    // Five figures a trace: the space, and four charts, each titled.
+    // Five figures for each trace: the space, and four charts, each with a title.
     assert_eq!(html.matches("<figure>").count(), 5 * TRACES.len());
     assert_eq!(html.matches("<figcaption>").count(), 5 * TRACES.len());
     let titles = ["Pages in use", "Holes", "Lost from the largest hole", "Time of a call"];
@@ -85,7 +85,7 @@ fn completions_know_the_commands_and_the_indexes() {
     vmlab().args(["completions", "tcsh"]).assert().failure();
 }
 
-/// Makes a report of some files, and reads it.
+/// Creates a report of some files, and reads it.
 fn report_of(dir: &TempDir, inputs: &[PathBuf]) -> String {
     let file = dir.path().join("out.html");
     let assert = vmlab().arg("report").args(inputs).arg("-o").arg(&file).assert().success();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The row of one trace.
+/// Returns the row of one trace.
 fn on_space(trace: &str, more: &[&str]) -> Value {
     let file = shipped(&format!("{trace}.ftrace.gz"));
     let assert = vmlab().args(["replay", "--space", "--json"]).args(more).arg(file).assert().success();

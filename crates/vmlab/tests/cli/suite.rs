@@ -1,4 +1,4 @@
-//! `vmlab test`: the lines that scripts read, what fails, and what ends early.
+//! `vmlab test`: the lines that scripts read, failures, and early ends.
 
 use super::{Command, Stdio, contains, vmlab};
 use regex::Regex;
@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 
-/// The lines as the kernel prints them (`lib/test_vmalloc.c` of 7.1, and of 6.12, which has no `xfailed`).
+/// The kernel's format of the lines (`lib/test_vmalloc.c` of 7.1, and of 6.12, which has no `xfailed`).
 const SUMMARY: &str =
     r"^Summary: (\w+) passed: (\d+) failed: (\d+) xfailed: (\d+) repeat: (\d+) loops: (\d+) avg: (\d+) usec$";
 const SUMMARY_612: &str =
@@ -16,7 +16,7 @@ const TOOK: &str = r"^All test took worker(\d+)=(\d+) cycles$";
 /// All tests of the suite.
 const ALL: u32 = 8191;
 
-/// Those of a mask with short loops: each test of each worker passes, but those that may fail.
+/// Runs the tests of a mask with short loops: each test of each worker passes, except those that may fail.
 fn passes(target: &str, mask: u32) {
     let (tests, mut command) = (mask.count_ones() as usize, vmlab());
     command.args([
@@ -39,7 +39,7 @@ fn passes(target: &str, mask: u32) {
         for line in &lines[..tests] {
             let parts = summary.captures(line).unwrap_or_else(|| panic!("{line}"));
             let counts = [&parts[2], &parts[3], &parts[4]];
-            // A page at an alignment of 2^63 there is nowhere.
+            // A page at an alignment of 2^63 does not exist.
             let expected =
                 if &parts[1] == "align_shift_alloc_test" { ["0", "0", "1"] } else { ["1", "0", "0"] };
             assert_eq!(counts, expected, "{target}: {line}");
@@ -67,7 +67,7 @@ fn every_test_of_the_suite_passes_on_the_memory_of_a_process() {
 #[test]
 fn every_test_of_the_suite_passes_on_linux_of_other_times() {
     ["one-lock", "hashed", "nodes"].into_iter().for_each(|target| passes(target, ALL));
-    // With thousands of holes a walk of the list takes minutes in a build that is not optimized.
+    // With thousands of holes a walk of the list takes minutes in an unoptimised build.
     passes("list", ALL & !2);
 }
 
@@ -97,7 +97,7 @@ fn the_suite_of_6_12_has_its_lines_and_its_failure_is_no_error() {
 
 #[test]
 fn a_test_that_fails_is_counted_and_the_exit_status_says_so() {
-    // Four gigabytes in a process that may have two.
+    // Four gigabytes in a process with a limit of two.
     let script = "ulimit -v 2000000; exec \"$0\" test --target process nr_pages=1048576 run_test_mask=1";
     let mut command = Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_vmlab")]);
