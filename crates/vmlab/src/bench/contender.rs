@@ -8,20 +8,20 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 use va_tree::IndexMemory;
 
-/// The guarantee of an index about the lowest fit.
+/// The requests for which an index guarantees the lowest fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Exactness {
-    /// Always.
+    /// All requests.
     Always,
     /// For alignments up to a page.
     UpToPage,
-    /// Never.
+    /// None.
     Never,
 }
 
-/// Makes a contender ready for a workload, if it can take it.
+/// Creates the runner of a contender for a workload, if the contender supports it.
 pub(super) trait Make {
-    /// Makes a runner for `workload`. A run may borrow from its home, which lives as long.
+    /// Creates a runner for `workload`. It may borrow from its home, which lives as long.
     fn make<'a>(&self, workload: &Workload, home: &'a Home) -> Option<Box<dyn Runner + 'a>>;
 }
 
@@ -36,7 +36,7 @@ impl<F: Fn(&Workload) -> Option<Box<dyn Runner>>> Make for F {
 pub(super) struct Home(OnceCell<Box<dyn Any>>);
 
 impl Home {
-    /// Stores the one value that a home is for.
+    /// Stores the value of this home, once.
     pub(super) fn store<T: Any>(&self, thing: T) -> Option<&T> {
         self.0.set(Box::new(thing)).ok()?;
         self.0.get()?.downcast_ref()
@@ -46,9 +46,9 @@ impl Home {
 /// A measured implementation.
 pub(super) struct Contender {
     pub(super) name: &'static str,
-    /// True if it takes alignments.
+    /// True if it supports alignments.
     pub(super) aligns: bool,
-    /// True if it takes windows.
+    /// True if it supports windows.
     pub(super) windows: bool,
     pub(super) exactness: Exactness,
     pub(super) make: Box<dyn Make>,
@@ -65,15 +65,15 @@ impl Contender {
     }
 }
 
-/// A contender at work; called once a round, so that the calls inside are direct.
+/// A running contender. It is called once a round, so that the calls inside are direct.
 pub(super) trait Runner {
-    /// Fills the space; false if that takes past `deadline`.
+    /// Fills the space; returns false if that takes longer than until `deadline`.
     fn setup(&mut self, workload: &Workload, deadline: Instant) -> bool;
     /// Runs operations.
     fn play(&mut self, workload: &Workload, ops: &[Op]);
-    /// Runs a round and returns how long it took.
+    /// Runs a round and returns its duration.
     fn round(&mut self, workload: &Workload, ops: &[Op]) -> Duration;
-    /// Hash of all addresses given out in rounds.
+    /// Returns a hash of all addresses allocated in rounds.
     fn hash(&self) -> u64;
     /// See [`Holes::memory`].
     fn memory(&self) -> Option<(IndexMemory, u64)>;
@@ -81,7 +81,7 @@ pub(super) trait Runner {
     fn drained(&self) -> Option<Drained>;
 }
 
-/// Marks a slot that holds nothing.
+/// Marks an empty slot.
 const NONE: u64 = u64::MAX;
 
 pub(super) struct Work<H> {
@@ -152,7 +152,7 @@ impl<H: Holes> Runner for Work<H> {
     }
 }
 
-/// Does nothing: what is left is the harness.
+/// Does nothing: its time is that of the harness.
 struct Null(u64);
 
 impl Holes for Null {

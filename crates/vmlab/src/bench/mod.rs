@@ -1,11 +1,11 @@
-//! Measures side by side: one process, the same operations for all, round by round in turn.
+//! Measures side by side: one process, the same operations for all, in alternating rounds.
 //!
 //! # Method
-//! A workload is a stream of operations made once from a fixed seed, so that every contender does exactly the same. The
-//! stream is cut into rounds. Each round runs on every contender before the next begins, so that a disturbance of the
-//! machine affects all. A contender that does nothing (`null`) runs in the same turn. Its time is that of the harness
-//! (the stream, the table of live areas), and its fastest round is subtracted from every other's. Exact indexes must
-//! return the same addresses, or the run is an error.
+//! A workload is a stream of operations generated once from a fixed seed, so that every contender runs exactly the
+//! same. The stream is cut into rounds. Each round runs on every contender before the next begins, so that a
+//! disturbance of the machine affects all. A contender that does nothing (`null`) runs in the same rotation. Its time
+//! is that of the harness (the stream, the table of live areas), and its fastest round is subtracted from every
+//! other's. Exact indexes must return the same addresses; otherwise the run fails.
 
 mod contender;
 pub mod counts;
@@ -28,7 +28,7 @@ use workload::Workload;
 pub(crate) struct Cell {
     pub(crate) workload: String,
     pub(crate) contender: &'static str,
-    /// Nanoseconds a pair, harness subtracted: mean, median and fastest round.
+    /// Nanoseconds for each pair, without the harness: mean, median and fastest round.
     pub(crate) mean: f64,
     pub(crate) median: f64,
     pub(crate) min: f64,
@@ -37,11 +37,11 @@ pub(crate) struct Cell {
     pub(crate) harness: f64,
     pub(crate) rounds: usize,
     pub(crate) memory: Option<(va_tree::IndexMemory, u64)>,
-    /// The purges in all rounds together.
+    /// The purges in all rounds.
     pub(crate) drained: Option<Drained>,
 }
 
-/// A contender at work on one workload.
+/// A running contender on one workload.
 struct Running<'a> {
     contender: &'a Contender,
     runner: Box<dyn Runner + 'a>,
@@ -51,21 +51,21 @@ struct Running<'a> {
     spent: Duration,
 }
 
-/// The streams of all rounds are made before the first begins: a thousand are half a gigabyte.
+/// The streams of all rounds are generated before the first begins: a thousand take half a gigabyte.
 const ROUNDS_MAX: u64 = 1000;
-/// The longest that filling the space may take before a contender is left out of a workload.
+/// The longest time to fill the space before a contender is excluded from a workload.
 const SETUP_BUDGET: Duration = Duration::from_secs(4);
-/// The longest that all rounds of one contender may take on one workload; two rounds are run in any case.
+/// The longest time of all rounds of one contender on one workload; two rounds always run.
 const ROUNDS_BUDGET: Duration = Duration::from_secs(4);
 
-/// Runs the rest on one core. Not being allowed to only makes the figures noisier.
+/// Pins this thread to one core. A failure only makes the figures noisier.
 fn pin() {
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.last().copied()) {
         core_affinity::set_for_current(core);
     }
 }
 
-/// The same on another core, if there is one.
+/// Pins this thread to another core, if there is one.
 fn pin_apart() {
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.first().copied()) {
         core_affinity::set_for_current(core);
@@ -76,7 +76,7 @@ fn pin_apart() {
 fn measure(workload: &Workload, contenders: &[Contender], rounds: usize) -> Result<Vec<Cell>> {
     let mut null = contender::null(workload);
     null.setup(workload, Instant::now() + SETUP_BUDGET);
-    // Before what borrows from them.
+    // Declared before the runners that borrow from them.
     let homes: Vec<Home> = contenders.iter().map(|_| Home::default()).collect();
     let mut running: Vec<Running<'_>> = Vec::new();
     for (contender, home) in contenders.iter().zip(&homes) {

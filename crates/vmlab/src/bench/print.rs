@@ -45,7 +45,7 @@ pub(crate) fn tables_to_terminal(tables: impl IntoIterator<Item = Captioned>) ->
     Ok(())
 }
 
-/// The tables as a page of results.
+/// Returns the tables as a page of results.
 pub(crate) fn page(title: &str, tables: impl IntoIterator<Item = Captioned>, header: &str) -> String {
     let mut page = format!("# {title}, {} build\n\n```text\n{header}```\n", build());
     for Captioned { caption, mut table } in tables {
@@ -56,12 +56,12 @@ pub(crate) fn page(title: &str, tables: impl IntoIterator<Item = Captioned>, hea
     page
 }
 
-/// The header as comments of a CSV file.
+/// Returns the header as comments of a CSV file.
 pub(crate) fn comments(header: &str) -> String {
     header.lines().map(|line| format!("# {line}\n")).collect()
 }
 
-/// Minimum (median) nanoseconds a pair.
+/// Returns a table of minimum (median) nanoseconds for each pair.
 pub(crate) fn times(cells: &[Cell]) -> Captioned {
     let contenders = names(cells, |cell| cell.contender);
     let mut table = Table::new();
@@ -82,19 +82,19 @@ pub(crate) fn times(cells: &[Cell]) -> Captioned {
     Captioned { caption: caption.to_string(), table }
 }
 
-/// Numbers to the right, from a column on.
+/// Aligns numbers to the right, from a column on.
 pub(crate) fn right(table: &mut Table, from: usize) {
     for column in table.column_iter_mut().skip(from) {
         column.set_cell_alignment(CellAlignment::Right);
     }
 }
 
-/// The build's instruction set, as far as it matters here.
+/// Returns the build's instruction set.
 pub(crate) fn build() -> &'static str {
     if cfg!(target_feature = "avx2") { "x86-64-v3" } else { "baseline" }
 }
 
-/// The profile that this was built with. Figures that are kept are of `dist`.
+/// The profile of this build. Published figures use `dist`.
 const PROFILE: &str = env!("VMLAB_PROFILE");
 
 /// Returns the name of the profile, as tables state it.
@@ -112,8 +112,8 @@ fn output(command: &mut Command) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// The commit of the repository that `dir` lies in (what this was built from, wherever it runs), and whether code was
-/// changed since. Results are not code.
+/// Returns the commit of the repository that contains `dir`, the source of this build, and marks uncommitted changes of
+/// code. Results are not code.
 fn commit(dir: &Path) -> Option<String> {
     let git = |args: &[&str]| output(Command::new("git").arg("-C").arg(dir).args(args));
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
@@ -134,7 +134,7 @@ pub(crate) fn header(rounds: usize) -> String {
     };
     let model = field("model name").unwrap_or("unknown processor".into());
     let family = field("cpu family").map_or(String::new(), |family| format!(" (family {family})"));
-    // All of the machine, where it lists them; what this process may use, where it does not.
+    // All CPUs of the machine if they are listed; otherwise those that this process may use.
     let cpus = match cpuinfo.lines().filter(|line| line.starts_with("processor")).count() {
         0 => std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
         listed => listed,
@@ -152,13 +152,13 @@ pub(crate) fn header(rounds: usize) -> String {
     )
 }
 
-/// Makes the folder, and sees that files can be written there, before anything is measured.
+/// Creates the folder, and checks that files can be written there, before any measurement.
 pub(crate) fn prepare(dir: &Path, name: &str) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     crate::cli::OutputFile::open(&dir.join(name)).map(drop)
 }
 
-/// Writes a file of results, and says so.
+/// Writes a file of results, and prints its path.
 pub(crate) fn write_file(dir: &Path, name: &str, text: &str) -> Result<()> {
     let path = dir.join(name);
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

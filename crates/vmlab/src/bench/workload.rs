@@ -1,17 +1,17 @@
-//! Workloads: streams of operations, made once from fixed seeds, so that every contender does the same.
+//! Workloads: streams of operations, generated once from fixed seeds, so that every contender runs the same.
 
 use va_sim::op::Rng;
 
-/// One operation. What it allocates goes to a slot, and what it frees comes from one.
+/// One operation. It allocates into a slot, or frees from one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
     pub(super) slot: u32,
     pub(super) size: u32,
-    /// Binary logarithm, in pages; [`FREE`] for giving the slot back.
+    /// Binary logarithm, in pages; [`FREE`] for a free of the slot.
     pub(super) align_log2: u8,
 }
 
-/// Marks an operation that gives back.
+/// Marks an operation that frees.
 pub(super) const FREE: u8 = u8::MAX;
 
 /// A workload, ready to run.
@@ -22,9 +22,9 @@ pub(super) struct Workload {
     pub(super) slots: usize,
     pub(super) setup: Vec<Op>,
     pub(super) rounds: Vec<Vec<Op>>,
-    /// Pairs (or what the workload calls one) in each round.
+    /// Pairs (or the workload's equivalent) in each round.
     pub(super) pairs: usize,
-    /// True if it asks for alignments.
+    /// True if it requests alignments.
     pub(super) aligned: bool,
     /// Window of the allocations of rounds, if there is one.
     pub(super) window: Option<(u64, u64)>,
@@ -33,7 +33,7 @@ pub(super) struct Workload {
 /// A recipe for a workload.
 pub(super) struct Spec {
     pub(super) name: &'static str,
-    /// Areas that are out, or holes for the adversary: the x of growth plots.
+    /// Live areas, or holes for the adversary: the x of growth plots.
     pub(super) n: u64,
     /// True if it is part of a quick run.
     pub(super) quick: bool,
@@ -45,7 +45,7 @@ pub(super) const fn spec(name: &'static str, n: u64, quick: bool, fill: fn(&mut 
 }
 
 impl Spec {
-    /// Makes the stream for so many rounds.
+    /// Generates the stream for `rounds` rounds.
     pub(super) fn make(&self, rounds: usize) -> Workload {
         let workload = Workload {
             name: self.name.to_string(),
@@ -67,7 +67,7 @@ impl Spec {
     }
 }
 
-/// The output of the makers.
+/// A workload under construction.
 pub(super) struct Maker {
     pub(super) workload: Workload,
     pub(super) rng: Rng,
@@ -83,7 +83,7 @@ pub(super) fn free(slot: u64, size: u64) -> Op {
 }
 
 impl Maker {
-    /// Makes the rounds: `pairs` pairs each.
+    /// Generates the rounds: `pairs` pairs each.
     pub(super) fn rounds(&mut self, pairs: usize, mut pair: impl FnMut(&mut Rng, &mut Vec<Op>)) {
         self.workload.pairs = pairs;
         for _ in 0..self.rounds {
@@ -95,7 +95,7 @@ impl Maker {
         }
     }
 
-    /// `n` areas, of sizes and alignments that `ask` gives, each replaced at random.
+    /// Generates `n` areas, of sizes and alignments from `ask`, each replaced at random.
     pub(super) fn replace(&mut self, n: u64, pairs: usize, mut ask: impl FnMut(&mut Rng) -> (u64, u8)) {
         let mut sizes = Vec::new();
         for slot in 0..n {
@@ -103,7 +103,7 @@ impl Maker {
             sizes.push(size);
             self.workload.setup.push(alloc(slot, size, align));
         }
-        // Let the space age before the first round: replace every area once.
+        // Age the space before the first round: replace every area once.
         for _ in 0..n {
             let slot = self.rng.below(n);
             let (size, align) = ask(&mut self.rng);

@@ -1,5 +1,4 @@
-//! Requests to valgrind, under which a program counts its own instructions. Elsewhere they do
-//! nothing.
+//! Requests to valgrind, with which a program counts its own instructions. Without valgrind they have no effect.
 //!
 //! # Source
 //! valgrind 3.19, `valgrind.h` (the sequence of instructions that it recognises), `callgrind.h`
@@ -9,27 +8,27 @@
 #[derive(Clone, Copy)]
 #[repr(u64)]
 enum Ask {
-    /// Writes the counters to a file with a text, and zeroes them.
+    /// Writes the counters to a file with a label, and zeroes them.
     Dump = 0x4354_0003,
-    /// Begins to count, with an empty cache.
+    /// Starts counting, with an empty cache.
     Start = 0x4354_0004,
-    /// Ends counting.
+    /// Stops counting.
     Stop = 0x4354_0005,
 }
 
-/// Begins to count; the simulated cache is empty.
+/// Starts counting; the simulated cache is empty.
 #[inline(always)]
 pub(super) fn start() {
     ask(Ask::Start, 0);
 }
 
-/// Ends counting.
+/// Stops counting.
 #[inline(always)]
 pub(super) fn stop() {
     ask(Ask::Stop, 0);
 }
 
-/// Writes what was counted, under a text.
+/// Writes the counts, with a label.
 pub(super) fn dump(text: &std::ffi::CStr) {
     ask(Ask::Dump, text.as_ptr().expose_provenance() as u64);
 }
@@ -38,9 +37,9 @@ pub(super) fn dump(text: &std::ffi::CStr) {
 fn ask(ask: Ask, argument: u64) {
     let words = [ask as u64, argument, 0, 0, 0, 0];
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the rotations add up to two whole turns, and the exchange is of a register with
-    // itself, so the processor's state but its flags is as before; valgrind instead reads the six
-    // words that `rax` points to, and writes an answer to `rdx`.
+    // SAFETY: the rotations add up to two whole turns, and the exchange is of a register with itself, so the CPU's
+    // state except its flags is unchanged. valgrind instead reads the six words that `rax` points to, and writes a
+    // result to `rdx`.
     unsafe {
         std::arch::asm!(
             "rol rdi, 3",

@@ -1,12 +1,10 @@
-//! The programs whose instructions `cargo xtask counts` counts: one row of its table each, run
-//! under callgrind.
+//! The programs whose instructions `cargo xtask counts` counts: one for each row of its table, run under callgrind.
 //!
 //! # Method
-//! A row prepares what it works on, uncounted, until it is as it stays; then it does the same a
-//! number of times, counted. First some pairs one by one, each from an empty simulated cache that
-//! is larger than all they touch: a miss is then a line that a pair touches. Then many in a row,
-//! whose instructions are divided by their number: what is done every thousandth pair is in them.
-//! Nothing depends on a clock, an address or chance.
+//! A row first prepares its state, uncounted, until the state is stable. Then it repeats the same call, counted. First
+//! it counts some pairs one by one, each from an empty simulated cache that is larger than all they access: a miss is
+//! then a cache line that a pair accesses. Then it counts many consecutive pairs, whose instructions are divided by
+//! their number; this includes the work of every thousandth pair. Nothing depends on a clock, an address or chance.
 //!
 //! The harness is counted, too, and is the same for all rows of a group. It is a loop of three instructions, and in
 //! streams (`index`, `space`) the table of live areas.
@@ -18,7 +16,7 @@ use crate::cli::out;
 use anyhow::{Context, Result, anyhow};
 use std::ffi::CString;
 
-/// The surroundings that a row needs.
+/// The environment that a row needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Needs {
     Nothing,
@@ -54,7 +52,7 @@ fn pairs(pairs: usize, mut pair: impl FnMut()) -> Result<()> {
     dump("run", pairs)
 }
 
-/// Counts `times` calls one by one, each of what `prepare` made for it.
+/// Counts `times` calls one by one, each with an argument from `prepare`.
 fn each<T>(times: usize, mut prepare: impl FnMut() -> Result<T>, mut call: impl FnMut(T)) -> Result<()> {
     for _ in 0..times {
         let prepared = prepare()?;
@@ -73,7 +71,7 @@ fn dump(what: &str, calls: usize) -> Result<()> {
 /// Prints all rows, or runs one.
 ///
 /// # Errors
-/// If there is no such row, or it cannot be run.
+/// If there is no such row, or it cannot run.
 pub fn main(name: Option<&str>) -> Result<()> {
     let rows = rows::all();
     let Some(name) = name else {
@@ -81,8 +79,8 @@ pub fn main(name: Option<&str>) -> Result<()> {
         return out(&rows.iter().map(line).collect::<Vec<_>>().join("\n"));
     };
     let row = rows.into_iter().find(|row| row.name == name).with_context(|| format!("no row {name}"))?;
-    // The stack of a thread begins at a page, that of the program wherever its arguments and
-    // variables end: which lines it touches would depend on them.
+    // A thread's stack starts at a page, but the initial stack depends on arguments and variables, and so would the
+    // accessed cache lines.
     let thread = std::thread::Builder::new().spawn(row.run)?;
     thread.join().map_err(|_| anyhow!("the row panicked"))?
 }

@@ -1,4 +1,4 @@
-//! The rows.
+//! The rows of `cargo xtask counts`.
 
 use super::{ALONE, Needs, Row, dump, each, mark, pairs};
 use crate::bench::contender::{Contender, Home, Runner};
@@ -20,17 +20,17 @@ use va_space::VmapSpace;
 use vmalloc::Vmalloc;
 use vmalloc::percpu::{Options, Space, Word};
 
-/// Pairs in a row, and before that to become as it stays.
+/// Consecutive pairs that are counted, and those before until the state is stable.
 const PAIRS: usize = 10_000;
 const WARM_UP: usize = 50_000;
-/// Pairs of a stream in a row: of fewer, one that happens to be slow would count too much.
+/// Consecutive pairs of a stream: with fewer, one slow pair would have too much weight.
 const STREAM: usize = 20_000;
 
-/// Indexes, and what they are measured on: one hole, 1,000 areas, 100,000, alignments.
+/// Indexes, and their streams: one hole, 1,000 areas, 100,000, alignments.
 const INDEXES: [&str; 4] = ["btree", "btree32", "rb-linux", "rb-exact"];
 const STREAMS: [&str; 4] = ["empty", "rand-1k", "rand-100k", "aligns-1k"];
 
-/// All rows.
+/// Returns all rows.
 pub(super) fn all() -> Vec<Row> {
     let mut rows = Vec::new();
     for index in INDEXES {
@@ -40,7 +40,7 @@ pub(super) fn all() -> Vec<Row> {
     }
     rows.push(row("pair/magazine", || on_space(&SpaceContender::Standard, 2, Pair(2))));
     rows.push(row("pair/pool", || on_space(&SpaceContender::OursBare, 2, Pair(2))));
-    // More than pools take.
+    // A size above the limit of pools.
     rows.push(row("pair/index", || on_space(&SpaceContender::OursBare, 2, Pair(300))));
     for (at, spec) in patterns::all(2).iter().enumerate() {
         rows.push(row(format!("space/{}", spec.name), move || on_pattern(at)));
@@ -73,7 +73,7 @@ fn row(name: impl Into<String>, run: impl FnOnce() -> Result<()> + Send + 'stati
 
 /// Counts the pairs of the last round, of two operations each.
 fn stream(runner: &mut dyn Runner, workload: &Workload) -> Result<()> {
-    // Under valgrind, with time to spare.
+    // A generous limit, since valgrind is slow.
     let deadline = Instant::now() + Duration::from_secs(600);
     if !runner.setup(workload, deadline) {
         bail!("{}: not filled in ten minutes", workload.name);
@@ -87,7 +87,7 @@ fn stream(runner: &mut dyn Runner, workload: &Workload) -> Result<()> {
         mark::stop();
     }
     dump("alone", ALONE)?;
-    // Pairs, where a workload calls more than two operations one.
+    // Counts pairs of two operations, also where a workload's pair has more.
     let rest = &rest[..rest.len().min(2 * STREAM)];
     mark::start();
     runner.play(workload, rest);
@@ -118,7 +118,7 @@ fn on_space(contender: &SpaceContender, nodes: u32, visitor: impl Visitor<Out = 
     contender.visit::<PlainLock, _>(&Setup::alone(nodes), visitor)?
 }
 
-/// A pair of so many pages, nothing else out.
+/// A pair of this many pages, with nothing else allocated.
 struct Pair(u64);
 
 impl Visitor for Pair {
@@ -146,13 +146,13 @@ fn areas(driver: &mut impl Driver, count: u64, request: &Request) -> Result<Vec<
     (0..count).map(|_| driver.alloc(request).context("no space")).collect()
 }
 
-/// A free that purges a slice: too much is lazy, and the flush has ended. No pool takes the size, so each area is
-/// inserted among the holes by itself.
+/// A free that purges a slice: the lazy threshold is exceeded, and the flush has ended. No pool accepts the size, so
+/// each area is inserted into the holes separately.
 struct FreeSlice;
 
-/// CPUs and nodes, so that a pass has more areas than [`ALONE`] slices take.
+/// CPUs and nodes, enough that a pass has more areas than [`ALONE`] slices process.
 const SLICE_NODES: u32 = 128;
-/// More than pools take.
+/// A size above the limit of pools.
 const SLICE_PAGES: u64 = 300;
 
 impl Visitor for FreeSlice {
@@ -164,7 +164,7 @@ impl Visitor for FreeSlice {
         let all = areas(&mut driver, 6 * lazy / SLICE_PAGES, &Request::pages(SLICE_PAGES)?)?;
         // Every second one, so that nothing merges.
         let mut freed = all.iter().step_by(2);
-        // What follows a flush is the slices that take what it flushed to the index, one a free.
+        // After a flush, each free moves one slice of the flushed areas to the index.
         while subject.drained().flushes < 2 {
             driver.free(*freed.next().context("no flush after so many frees")?);
         }
@@ -172,7 +172,7 @@ impl Visitor for FreeSlice {
     }
 }
 
-/// A full purge of 1,000 lazy areas, none beside another.
+/// A full purge of 1,000 lazy areas, no two of which touch.
 struct Purge;
 
 impl Visitor for Purge {
@@ -180,7 +180,7 @@ impl Visitor for Purge {
 
     fn visit<S: Subject>(self, subject: S) -> Result<()> {
         let mut driver = subject.driver(0);
-        // Warm, and once more for each time: what stays keeps holes apart.
+        // Once to warm up, and once for each measurement: the remaining areas separate the holes.
         let prepare = |driver: &mut S::Driver<'_>| -> Result<()> {
             let all = areas(driver, 2_000, &Request::pages(1)?)?;
             all.iter().step_by(2).for_each(|&at| driver.free(at));
@@ -200,7 +200,7 @@ impl Visitor for Purge {
     }
 }
 
-/// The area around an address, or at one, among 4,096 of 513 pages.
+/// Finds the area around an address, or at one, among 4,096 of 513 pages.
 struct Find {
     inside: bool,
 }

@@ -1,4 +1,4 @@
-//! Which indexes are measured, in one place.
+//! The list of measured indexes.
 
 use super::peers::{OffsetPeer, RangePeer, VmPeer};
 use crate::bench::contender::{Contender, Exactness, Runner, Work, bare};
@@ -13,10 +13,10 @@ use va_sim::platform::HeapPlatform;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, IndexMemory, RbIndex};
 
-/// An index of the library behind the bare trait.
+/// An index of the library behind the minimal interface of holes.
 struct OnIndex<I> {
     index: I,
-    /// The window that is the default one, in pages.
+    /// The default window, in pages.
     whole: (u64, u64),
 }
 
@@ -55,7 +55,7 @@ fn index<I: FreeIndex + 'static>(
     Contender { name, aligns: true, windows: true, exactness, make: Box::new(make) }
 }
 
-/// All of them, in the order of the tables.
+/// Returns all of them, in the order of the tables.
 pub(in crate::bench) fn all() -> Vec<Contender> {
     use Exactness::{Always, Never, UpToPage};
     vec![
@@ -69,7 +69,7 @@ pub(in crate::bench) fn all() -> Vec<Contender> {
         bare("treap-lazy", (true, true), Always, |pages| Some(Treap::<Lazy>::new(pages))),
         bare("treap-cached", (true, true), Always, |pages| Some(Treap::<Cached>::new(pages))),
         bare("splay", (true, true), Always, |pages| Some(Splay::new(pages))),
-        // The peers do what they do: none takes a window, and only one an alignment.
+        // The peers support less: none supports a window, and only one an alignment.
         bare("range-alloc", (false, false), Never, |pages| Some(RangePeer::new(pages))),
         bare("vm-allocator", (true, false), Never, VmPeer::new),
         bare("offset-allocator", (false, false), Never, OffsetPeer::new),

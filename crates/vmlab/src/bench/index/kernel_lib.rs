@@ -5,8 +5,8 @@
 //! uint64_t ki_alloc(uint64_t size, uint64_t align, uint64_t vstart, uint64_t vend);      /* 0: nothing fits */
 //! int      ki_free(uint64_t addr, uint64_t size);                        /* 0 */
 //! ```
-//! Everything is in bytes. The library has one space; each workload begins with a fresh one. What it was built from is
-//! the user's affair: nothing of it is part of this project.
+//! Everything is in bytes. The library has one space; each workload begins with a fresh one. The user decides what it
+//! was built from: none of it belongs to this project.
 
 use crate::bench::contender::{Contender, Exactness, Runner, Work};
 use crate::bench::workload::Workload;
@@ -24,33 +24,33 @@ type Free = unsafe extern "C" fn(u64, u64) -> i32;
 struct KernelLib {
     alloc: Alloc,
     free: Free,
-    /// Keeps the code of the two in memory.
+    /// Keeps the code of both functions loaded.
     _library: Arc<Library>,
 }
 
-/// The space begins here, since address 0 means that nothing fits.
+/// The space begins here, since address 0 means failure.
 const BASE: u64 = 1 << 40;
 
 impl Holes for KernelLib {
     #[inline(always)]
     fn alloc(&mut self, size: u64, align_log2: u32, (low, high): (u64, u64)) -> Option<u64> {
         let (low, high) = (BASE + low * PAGE_SIZE, BASE + high * PAGE_SIZE);
-        // SAFETY: the function is loaded (`_library`), takes plain numbers, and by its contract touches only its own
-        // space.
+        // SAFETY: the function is loaded (`_library`), has integer parameters, and by its contract accesses only its
+        // own space.
         let at = unsafe { (self.alloc)(size * PAGE_SIZE, PAGE_SIZE << align_log2, low, high) };
         (at != 0).then(|| (at - BASE) / PAGE_SIZE)
     }
 
     #[inline(always)]
     fn free(&mut self, start: u64, size: u64) {
-        // SAFETY: as above; the range was given out by `alloc` and is given back once.
+        // SAFETY: as above; `alloc` returned the range, which is freed once.
         let _ = unsafe { (self.free)(BASE + start * PAGE_SIZE, size * PAGE_SIZE) };
     }
 }
 
 /// Loads the library at `path`.
 pub(super) fn contender(path: &Path) -> Result<Contender> {
-    // SAFETY: whoever names a library on the command line vouches for what its initialisers do.
+    // SAFETY: the user who names a library on the command line vouches for its initialisers.
     let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {}", path.display()))?;
     let library = Arc::new(library);
     // SAFETY: the type is the one that the interface above states.

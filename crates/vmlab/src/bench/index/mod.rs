@@ -38,7 +38,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Returns the folder for files. A part of the measurements must not take the place of all.
+    /// Returns the folder for files. A partial run must not replace the files of a full one.
     fn files(&self) -> Option<&Path> {
         let part = self.quick || self.filter.is_some() || !self.indexes.is_empty();
         self.out.as_deref().or((!part).then_some(Path::new("results")))
@@ -51,7 +51,7 @@ impl Args {
 /// If two exact indexes disagree, a library cannot be loaded, or results cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let rounds = if args.quick { 3 } else { args.rounds };
-    // The run takes minutes: what it ran on is asked for before somebody commits or edits, and before it is pinned.
+    // The run takes minutes: read the header first, before commits or edits, and before this thread is pinned.
     let header = header(rounds);
     if let Some(dir) = args.files() {
         prepare(dir, &print::csv_name())?;
@@ -97,7 +97,7 @@ mod tests {
     fn exact_indexes_agree_on_every_quick_workload() {
         for spec in workloads::ALL.iter().filter(|spec| spec.quick) {
             let workload = spec.make(ROUNDS);
-            // The others are not held to addresses, and some take seconds for what these do in milliseconds.
+            // The others need not return the same addresses, and some take seconds where these take milliseconds.
             let exact: Vec<_> = contenders::all().into_iter().filter(|c| c.exact(&workload)).collect();
             assert!(exact.iter().any(|c| c.name == "btree") && exact.len() >= 8, "{}", workload.name);
             let cells = measure(&workload, &exact, ROUNDS).unwrap();

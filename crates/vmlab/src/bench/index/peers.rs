@@ -1,4 +1,4 @@
-//! Range allocators that others use, behind the bare trait.
+//! Range allocators from other crates, behind the minimal interface of holes.
 //!
 //! - range-alloc: best fit, no alignment, no window.
 //! - vm-allocator: first fit with alignment, no window; addresses are bytes and ranges inclusive.
@@ -28,8 +28,7 @@ impl Holes for RangePeer {
     }
 }
 
-/// Start of its space, in pages, which serve as its unit: its `free` fails with an underflow when a range that it
-/// merges begins at 0.
+/// Start of its space, in pages, which serve as its unit: its `free` underflows if a merged range begins at 0.
 const VM_BASE: u64 = 1 << 40;
 
 pub(super) struct VmPeer(AddressAllocator);
@@ -55,7 +54,7 @@ impl Holes for VmPeer {
 
 pub(super) struct OffsetPeer {
     allocator: Allocator,
-    /// It wants its own handle back, which is not the address.
+    /// Its `free` needs its own handle, which is not the address.
     out: HashMap<u64, Allocation>,
 }
 

@@ -11,12 +11,12 @@ use comfy_table::Table;
 use std::fmt::Write;
 use std::path::Path;
 
-/// All tables, in the order in which they are read.
+/// Returns all tables, in order.
 pub(super) fn tables(cells: &[Cell]) -> [Captioned; 3] {
     [times(cells), ratios(cells), memory(cells)]
 }
 
-/// The default indexes against the others, from minima.
+/// Returns the ratios of the default indexes to the others, from minima.
 fn ratios(cells: &[Cell]) -> Captioned {
     let pairs = [
         ("rb-linux", "btree"),
@@ -41,7 +41,7 @@ fn ratios(cells: &[Cell]) -> Captioned {
     Captioned { caption, table }
 }
 
-/// Bytes a hole.
+/// Returns the bytes for each hole.
 fn memory(cells: &[Cell]) -> Captioned {
     let mut table = Table::new();
     table.set_header([
@@ -74,7 +74,7 @@ pub(super) fn csv_name() -> String {
     format!("index-{}.csv", build())
 }
 
-/// CSV, tables and SVG.
+/// Writes CSV, tables and SVG.
 pub(super) fn files(cells: &[Cell], dir: &Path, header: &str) -> Result<()> {
     let mut csv = comments(header);
     csv.push_str("workload,contender,ns_min,ns_median,ns_mean,raw_min,harness_min,rounds,holes,used_bytes,row_bytes,allocated_bytes\n");

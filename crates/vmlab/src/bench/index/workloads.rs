@@ -29,7 +29,7 @@ pub(in crate::bench) const ALL: [Spec; 23] = [
     spec("old-mix-50k", 50_000, false, old_mix),
 ];
 
-/// One size, nothing else out.
+/// One size, with nothing else allocated.
 fn empty(maker: &mut Maker, _: u64) {
     maker.rounds(20_000, |_, ops| ops.extend([alloc(0, 2, 0), free(0, 2)]));
 }
@@ -44,7 +44,7 @@ fn random(maker: &mut Maker, n: u64) {
     maker.replace(n, 20_000, |rng| (1 + rng.below(256), 0));
 }
 
-/// The same after requests that made an index keep whatever it keeps for alignment.
+/// The same, after requests that made an index build its data for alignments.
 fn random_with_rows(maker: &mut Maker, n: u64) {
     maker.replace(n, 20_000, |rng| (1 + rng.below(256), 0));
     let mut tickle = Vec::new();
@@ -54,7 +54,7 @@ fn random_with_rows(maker: &mut Maker, n: u64) {
     maker.workload.setup.extend(tickle);
 }
 
-/// 15,000 areas of two pages, every second one freed: then larger ones, and two pages again (four operations a "pair").
+/// 15,000 areas of two pages, every second one freed. Then larger ones, and two pages again (four operations a "pair").
 fn long_busy_list(maker: &mut Maker, n: u64) {
     busy_list(maker, n);
     maker.rounds(10_000, |_, ops| ops.extend([alloc(0, 101, 0), alloc(2, 2, 0), free(0, 101), free(2, 2)]));
@@ -65,7 +65,7 @@ fn busy_list(maker: &mut Maker, n: u64) {
     maker.workload.setup.extend((0..n).step_by(2).map(|slot| free(slot, 2)));
 }
 
-/// Sizes that no small hole can hold, past 7,500 small holes.
+/// Sizes that fit no small hole, past 7,500 small holes.
 fn frag(maker: &mut Maker, n: u64) {
     maker.workload.setup.extend((0..n).map(|slot| alloc(slot, 1, 0)));
     maker.workload.setup.extend((0..n).step_by(2).map(|slot| free(slot, 1)));
@@ -90,7 +90,7 @@ fn frag(maker: &mut Maker, n: u64) {
 ///   |AAAAA|BBBBB|CCCCC|DDDDD|.|AAAAA|BBBBB|.....|DDDDD|.|AAAAA|BBBBB|CCCCC|DDDDD|.|
 ///      below the zone           |        the zone, and the fit         |
 /// ```
-/// The first of each four stays: freed, it would become one hole with the page before it, and come back a page lower.
+/// The first of each four is never freed: it would merge with the page before it, and be allocated a page lower.
 fn window(maker: &mut Maker, n: u64) {
     const GROUP_PAGES: u64 = 4 * 5 + 1;
     let spacer = |group: u64| n + group;
@@ -100,7 +100,7 @@ fn window(maker: &mut Maker, n: u64) {
             maker.workload.setup.push(alloc(spacer(slot / 4), 1, 0));
         }
     }
-    // The last spacer stays, or the free space above would be one with it.
+    // The last spacer is not freed, or it would merge with the free space above.
     maker.workload.setup.extend((0..n / 4 - 1).map(|group| free(spacer(group), 1)));
     let first = (n / 4 * GROUP_PAGES / 2 - 8_000) / GROUP_PAGES;
     let low = first * GROUP_PAGES;
@@ -112,7 +112,7 @@ fn window(maker: &mut Maker, n: u64) {
     });
 }
 
-/// Holes of 1023 pages, each one page past a multiple of 1024: all look large enough for 512 pages aligned to 1024, and
+/// Holes of 1023 pages, each one page past a multiple of 1024. All look large enough for 512 pages aligned to 1024, but
 /// none is.
 fn adversary(maker: &mut Maker, n: u64) {
     for at in 0..n {
@@ -120,7 +120,7 @@ fn adversary(maker: &mut Maker, n: u64) {
     }
     maker.workload.setup.push(alloc(2 * n, 1, 0));
     maker.workload.setup.extend((0..n).map(|at| free(2 * at + 1, 1023)));
-    // Few pairs a round: an index that walks all holes must finish.
+    // Few pairs for each round: an index that walks all holes must finish.
     let pairs = if n > 1000 { 200 } else { 2_000 };
     maker.rounds(pairs, |_, ops| ops.extend([alloc(2 * n + 1, 512, 10), free(2 * n + 1, 512)]));
 }
@@ -132,7 +132,7 @@ fn aligns(maker: &mut Maker, n: u64) {
 }
 
 /// The operations of the kernel's test suite, in turn, over 15,000 or 50,000 live areas (ten operations a "pair"). They
-/// are one size, a list of holes to pass, stacks aligned to 16 KiB in between, and random sizes.
+/// are one size, a list of holes to skip, stacks aligned to 16 KiB in between, and random sizes.
 fn old_mix(maker: &mut Maker, n: u64) {
     busy_list(maker, n);
     maker.rounds(500, |rng, ops| {
