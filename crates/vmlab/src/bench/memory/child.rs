@@ -1,10 +1,10 @@
-//! The child: does one task with one allocator, and reports what it took.
+//! The child: runs one task with one allocator, and reports its cost.
 //!
 //! # Theory
-//! A child prints `go` when it has warmed up and waits for a line. Then it measures, prints `end` and waits again. So
-//! its parent can read the resident memory from outside, at these moments and in between. Its measurements are its last
-//! line, as JSON. Then another stretch of the same work is timed call by call. The clock costs more than a cached pair,
-//! so it is kept out of the first.
+//! A child prints `go` after its warm-up and waits for a line. Then it measures, prints `end` and waits again. So its
+//! parent can read the resident memory from outside, at these times and in between. Its last line has the measurements,
+//! as JSON. Then another stretch of the same work is timed call by call. Reading the clock costs more than a cached
+//! pair, so the first stretch excludes it.
 
 use super::driver::{Driver, Held, Kvs, Malloc, Mmap};
 use super::measure::Resident;
@@ -23,13 +23,14 @@ use vmalloc::{HugePages, Options, Vmalloc};
 pub(super) const GO: &str = "go";
 pub(super) const END: &str = "end";
 
-/// Asks only which allocator it is.
+/// Requests only the version of the allocator.
 pub(super) const IDENTIFY: &str = "who";
 
-/// Runs a task, or tells the version of the allocator.
+/// Runs a task, or prints the version of the allocator.
 ///
 /// # Errors
-/// If the text is no task, `malloc` is not the library's, ours cannot be made, or nobody listens.
+/// If the text is not a task, `malloc` is not the library's, our allocator cannot be created, or the parent does not
+/// listen.
 pub(crate) fn main(text: &str) -> Result<()> {
     if text == IDENTIFY {
         let library = sys::malloc_library().context("malloc is nowhere")?;
@@ -78,7 +79,7 @@ fn meet(line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Does a task's work with a driver.
+/// Runs a task's work with a driver.
 fn work<H: Driver>(driver: &H, task: &Task) -> Result<ChildReport> {
     let touch = task.touch;
     let seed = |thread: usize| task.seed.wrapping_mul(1000).wrapping_add(thread as u64);
@@ -110,21 +111,23 @@ fn work<H: Driver>(driver: &H, task: &Task) -> Result<ChildReport> {
     }
 }
 
-/// Number of allocations on their path from one thread to the other.
+/// Number of allocations in transit from one thread to the other.
 const ON_THE_WAY: usize = 16;
 
 fn flow<H: Driver>(driver: &H, bytes: usize, task: &Task) -> Result<ChildReport> {
     let (to, from) = std::sync::mpsc::sync_channel::<Held<H>>(ON_THE_WAY);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // Left to the scheduler, both may share a core for as long as this lasts, and others not.
+            // Otherwise the scheduler may run both threads on one core for the whole task, and not for other
+            // contenders.
             pin_apart();
             consume(driver, &from);
         });
         let to = Mutex::new(Some(to));
         let alone = Task { threads: 1, ..task.clone() };
         many(&alone, 4 * ON_THE_WAY as u64, |_| {
-            // One thread makes one producer, so it is there; without one, the consumer ends at once, and so does that.
+            // One thread creates one producer, so it is there. Without it, the consumer ends at once, and so does the
+            // producer.
             let to = to.lock().ok().and_then(|mut to| to.take());
             let to = to.unwrap_or_else(|| std::sync::mpsc::sync_channel(1).0);
             Producer { driver, bytes, touch: task.touch, to }
@@ -132,7 +135,7 @@ fn flow<H: Driver>(driver: &H, bytes: usize, task: &Task) -> Result<ChildReport>
     })
 }
 
-/// Times by logarithm: 16 steps a doubling.
+/// Histogram of times by logarithm: 16 steps for each doubling.
 struct Times(Vec<u32>);
 
 const STEPS: usize = 16;
@@ -153,7 +156,7 @@ impl Times {
         self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// The upper end of the step that the 99th of 100 falls into; `None` of nothing.
+    /// Returns the upper end of the step that contains the 99th percentile; `None` if empty.
     fn p99(&self) -> Option<u64> {
         let all: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
         let mut below = all - all / 100;
@@ -177,7 +180,7 @@ struct Crowd<'a> {
     times: Mutex<Times>,
 }
 
-/// Runs so many threads, of which this is one, each with operations of its own.
+/// Runs the threads of a task, one of them the calling thread, each with its own operations.
 fn many<J: ThreadOps>(
     task: &Task,
     warm_up_ops: u64,
@@ -219,7 +222,7 @@ impl Average {
         Ok(Self { resident: Resident::of(std::process::id())?, bytes: 0.0, count: 0 })
     }
 
-    /// Adds what is resident now. What cannot be read is not counted.
+    /// Adds the current resident memory. A failed read is not counted.
     fn add(&mut self) {
         if let Ok(bytes) = self.resident.read() {
             self.bytes += bytes;
@@ -232,7 +235,7 @@ impl Average {
     }
 }
 
-/// When a thread meets the others.
+/// The stages at which threads meet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     WarmUp,
@@ -240,7 +243,7 @@ enum Stage {
 }
 
 impl Crowd<'_> {
-    /// The first thread, which speaks for all.
+    /// Runs the first thread, which communicates for all.
     fn lead(&self, thread_ops: impl ThreadOps) -> Result<Measured> {
         let mut before = (Instant::now(), 0, 0);
         let mut measured = None;
@@ -273,7 +276,7 @@ impl Crowd<'_> {
         Ok(measured)
     }
 
-    /// Any thread. Whatever fails, it meets the others, who would wait for ever.
+    /// Runs any thread. Even after a failure it meets the other threads, which would otherwise wait for ever.
     fn run(
         &self,
         mut thread_ops: impl ThreadOps,
@@ -292,7 +295,7 @@ impl Crowd<'_> {
             result = alone(Stage::Measured);
         }
         self.meeting.wait();
-        // Where calls are that long, the others have told enough.
+        // If calls take that long, the counts suffice.
         if ops >= 8 {
             self.time_calls(&mut thread_ops, time / 4);
         }
@@ -303,8 +306,8 @@ impl Crowd<'_> {
         result
     }
 
-    /// Does what every contender does then, and averages what is resident: a slow one has done fewer operations before,
-    /// and by chance smaller ones, or larger.
+    /// Runs the operations that are the same for every contender, and averages the resident memory: a slow contender
+    /// has run fewer operations before, and by chance smaller or larger ones.
     fn same_ops(&self, thread_ops: &mut impl ThreadOps, mut memory: Option<&mut Average>) {
         self.meeting.wait();
         thread_ops.restart();
@@ -329,7 +332,7 @@ impl Crowd<'_> {
         false
     }
 
-    /// Works until a time has passed and so many operations were done; returns how many.
+    /// Works until a time has passed and at least `least` operations are done; returns their number.
     fn for_a_while(&self, thread_ops: &mut impl ThreadOps, time: Duration, least: u64) -> u64 {
         let end = Instant::now() + time;
         let (mut ops, mut batch) = (0, 1u64);
@@ -344,7 +347,7 @@ impl Crowd<'_> {
                 }
             }
             ops += batch;
-            // So long that looking at the clock does not count, so short that all end at the same time.
+            // Long enough that reading the clock does not matter, short enough that all end at the same time.
             let took = started.elapsed();
             match batch {
                 _ if took < Duration::from_micros(50) => batch *= 2,
@@ -369,7 +372,7 @@ impl Crowd<'_> {
     }
 }
 
-/// Fills, frees and idles. What is resident at the end is what it is about.
+/// Fills, frees and idles; its purpose is the memory that is resident at the end.
 fn burst<H: Driver>(
     driver: &H,
     (count, bytes): (usize, usize),
@@ -392,14 +395,14 @@ fn burst<H: Driver>(
     held.drain(..).for_each(|held| driver.free(held));
     let wall_ns = started.elapsed().as_nanos() as u64;
     std::thread::sleep(idle);
-    // What goes back meanwhile is part of the cost.
+    // The release of memory during the idle time is part of the cost.
     let (cpu_ns, faults) = (sys::process_cpu_ns() - cpu_ns, sys::faults() - faults);
     let p99_ns = times.p99().unwrap_or_default();
     meet(END)?;
     Ok(ChildReport::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
 }
 
-/// Allocates many, and frees them when the parent has looked.
+/// Allocates many, and frees them after the parent has counted mappings.
 fn hoard<H: Driver>(driver: &H, count: usize, bytes: usize) -> Result<ChildReport> {
     let mut held = Vec::with_capacity(count);
     meet(GO)?;
@@ -434,7 +437,7 @@ mod tests {
         (0..100).for_each(|_| times.add(Duration::from_millis(1)));
         let p99 = times.p99().unwrap();
         assert!((1_000_000..=1_070_000).contains(&p99), "{p99}");
-        // The extremes have a place.
+        // The extremes have a step.
         times.add(Duration::ZERO);
         times.add(Duration::from_secs(1000));
     }

@@ -1,4 +1,4 @@
-//! The allocators that are measured, and where they are found.
+//! The measured allocators, and the search for their libraries.
 
 use super::child::IDENTIFY;
 use super::task::{How, Scope, Spec, Touch, Ways, Work};
@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 /// An allocator at one setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Contender {
-    /// With the setting, if it is not the default.
+    /// The name, with the setting if it is not the default.
     pub(super) name: String,
-    /// Without: what a line of a chart is called.
+    /// The name without the setting: that of a line in a chart.
     pub(super) family: &'static str,
     pub(super) how: How,
     pub(super) library: Option<PathBuf>,
@@ -20,24 +20,24 @@ pub(super) struct Contender {
     pub(super) is_default: bool,
 }
 
-/// Name of ours, alone and as a global allocator.
+/// Name of ours, called directly and as a global allocator.
 pub(super) const OURS: &str = "ours";
 pub(super) const KV: &str = "ours-kv";
 pub(super) const MMAP: &str = "mmap";
 pub(super) const GLIBC: &str = "glibc";
 
-/// Standard with a guard after each area.
+/// Ours with a guard after each area.
 pub(super) const GUARDS: &str = "ours-guards";
 
 /// Cache budgets of ours, in MiB.
 const BUDGETS_MIB: [usize; 8] = [0, 2, 8, 16, 32, 64, 128, 256];
 
 impl Contender {
-    /// Tells whether it runs a workload.
+    /// Returns true if it runs a workload.
     pub(super) fn runs(&self, spec: &Spec) -> bool {
         let ours = [OURS, KV].contains(&self.family);
         if self.family == GUARDS {
-            // Compared with ours on what is reused.
+            // Compared with ours on areas that are reused.
             let reuses = matches!(spec.work, Work::Pair { .. }) && spec.touch == Touch::Byte;
             return reuses || spec.scope == Scope::Guarded;
         }
@@ -51,7 +51,7 @@ impl Contender {
         }
     }
 
-    /// The child that does a task with it. Nothing of this process's own settings reaches it.
+    /// Returns the child that runs a task with it. The settings of this process are not inherited.
     pub(super) fn command(&self, text: &str) -> Result<Command> {
         let program = std::env::current_exe().context("this program's own file is not known")?;
         let mut command = Command::new(program);
@@ -72,17 +72,17 @@ impl Contender {
     }
 }
 
-/// A peer that may be found as a library.
+/// A peer that may be installed as a library.
 struct PeerLibrary {
     family: &'static str,
     files: &'static [&'static str],
-    /// With transparent huge pages on.
+    /// The variables that enable transparent huge pages.
     huge: &'static [(&'static str, &'static str)],
-    /// Name of a setting, and what is set.
+    /// The name of each setting, and its variables.
     knobs: &'static [(&'static str, &'static [(&'static str, &'static str)])],
 }
 
-/// Glibc, which is always there.
+/// Glibc, which is always available.
 const LIBC: PeerLibrary = PeerLibrary {
     family: GLIBC,
     files: &[],
@@ -94,11 +94,11 @@ const LIBC: PeerLibrary = PeerLibrary {
     ],
 };
 
-/// The same variable under the names that versions of mimalloc gave it.
+/// One variable under the names of several versions of mimalloc.
 const MIMALLOC_HUGE: &[(&str, &str)] =
     &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"), ("MIMALLOC_LARGE_OS_PAGES", "1"), ("MIMALLOC_ALLOW_THP", "1")];
 
-/// Debian's packages, and what `cargo xtask peers` builds.
+/// Debian's packages, and those that `cargo xtask peers` builds.
 const LIBRARIES: [PeerLibrary; 7] = [
     PeerLibrary {
         family: "jemalloc",
@@ -189,20 +189,20 @@ impl std::str::FromStr for Named {
     }
 }
 
-/// Whom to measure.
+/// The contenders to measure.
 pub(super) struct Wanted<'a> {
-    /// If any, no other peers.
+    /// If not empty, the only peers.
     pub(super) peers: &'a [Named],
-    /// With transparent huge pages on.
+    /// True to enable transparent huge pages.
     pub(super) huge: bool,
-    /// Without other settings than the default one, and few budgets.
+    /// True to measure only the default setting of peers, and few budgets.
     pub(super) quick: bool,
 }
 
-/// All contenders, and the names of peers that are not there.
+/// Returns all contenders, and the names of peers that are not installed.
 ///
 /// # Errors
-/// If a peer that was named is not there, or one that is does not run.
+/// If a named peer is not found, or an installed one does not run.
 pub(super) fn all(wanted: &Wanted<'_>) -> Result<(Vec<Contender>, Vec<&'static str>)> {
     let mut all = ours(wanted.quick);
     let mut missing = Vec::new();
@@ -241,7 +241,7 @@ pub(super) fn all(wanted: &Wanted<'_>) -> Result<(Vec<Contender>, Vec<&'static s
         let Some(path) = path else { continue };
         let library = path.canonicalize().with_context(|| format!("no library {}", path.display()))?;
         let peer = LIBRARIES.iter().find(|peer| peer.family == name);
-        // Contenders live as long as the program, as do the names of those that it knows.
+        // Contenders live as long as the program, so an unknown name may be leaked.
         let unknown = || PeerLibrary {
             family: Box::leak(name.clone().into_boxed_str()),
             files: &[],
@@ -257,7 +257,7 @@ pub(super) fn all(wanted: &Wanted<'_>) -> Result<(Vec<Contender>, Vec<&'static s
 }
 
 impl Contender {
-    /// The line of a chart that it is a point of: what is set otherwise than a budget has one of its own.
+    /// Returns the line of a chart that has this point: settings other than a budget have their own.
     pub(super) fn line(&self) -> &str {
         let small = matches!(self.how, How::Vmalloc { ways: Ways::SmallPages, .. });
         if small { "ours, small pages" } else { self.family }
@@ -319,7 +319,7 @@ fn add(
         let mut env = set(huge);
         for (name, value) in set(pairs) {
             match env.iter_mut().find(|(key, _)| *key == name) {
-                // One variable holds all: glibc separates by colons, jemalloc by commas.
+                // One variable holds all settings: glibc separates by colons, jemalloc by commas.
                 Some((_, all)) => {
                     *all = format!("{all}{}{value}", if name == "MALLOC_CONF" { ',' } else { ':' });
                 }
@@ -334,7 +334,7 @@ fn add(
     Ok(())
 }
 
-/// Asks a child which allocator it has, and refuses one that has another than it should.
+/// Runs a child that reports its allocator, and fails if it is not the expected one.
 fn version(contender: &Contender) -> Result<String> {
     let output =
         contender.command(IDENTIFY)?.output().with_context(|| format!("cannot run {}", contender.name))?;
@@ -365,7 +365,7 @@ fn is_libc(version: &str) -> bool {
     super::sys::libc_version().is_some_and(|libc| libc == version)
 }
 
-/// The last line that was written to stderr.
+/// Returns the last line of stderr.
 pub(super) fn last_line(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     text.lines().rfind(|line| !line.trim().is_empty()).map_or(String::new(), |line| format!(": {line}"))
@@ -377,7 +377,7 @@ fn beside(library: &Path) -> Option<String> {
     Some(text.trim().to_string())
 }
 
-/// The version of the package that a file is of.
+/// Returns the version of the package that owns a file.
 fn package(library: &Path) -> Option<String> {
     let ask = |args: &[&str]| {
         let output = Command::new("dpkg-query").args(args).output().ok()?;
@@ -385,7 +385,7 @@ fn package(library: &Path) -> Option<String> {
     };
     let owner = |path: &Path| ask(&["-S", path.to_str()?]);
     let owner = owner(library).or_else(|| {
-        // Packages name files by where they were put, which is not always where they are.
+        // Packages list files by their install path, which may differ from the real path.
         owner(&Path::new("/").join(library.strip_prefix("/usr").ok()?))
     })?;
     let (name, _) = owner.split_once(": ")?;

@@ -13,7 +13,7 @@ use vmalloc::{LargeAlloc, Vmalloc};
 
 const PAGE_BYTES: usize = 4096;
 
-/// An allocation of a driver of type `H`: `bytes` bytes, which are the holder's alone.
+/// An allocation of a driver of type `H`: `bytes` bytes, owned by the holder alone.
 #[derive(Debug)]
 pub(crate) struct Held<H> {
     at: NonNull<u8>,
@@ -22,11 +22,11 @@ pub(crate) struct Held<H> {
     of: PhantomData<fn() -> H>,
 }
 
-// SAFETY: it owns its bytes, and every driver frees what another thread allocated.
+// SAFETY: it owns its bytes, and every driver frees allocations of other threads.
 unsafe impl<H> Send for Held<H> {}
 
 impl<H> Held<H> {
-    /// For drivers, which have allocated that much there.
+    /// For drivers, which have allocated `bytes` bytes at `at`.
     fn new(at: *mut u8, bytes: usize, align: usize) -> Option<Self> {
         Some(Self { at: NonNull::new(black_box(at))?, bytes, align, of: PhantomData })
     }
@@ -62,73 +62,73 @@ impl<H> Held<H> {
         black_box(self.at);
     }
 
-    /// Tells whether the first byte and the last are zeros, where all were allocated as zeros.
+    /// Returns true if the first byte and the last are zero. The allocation must have been zeroed.
     pub(super) fn is_zero(&self) -> bool {
-        // SAFETY: not after the last byte, and there is one.
+        // SAFETY: inside the allocation, which has at least one byte.
         let last = unsafe { self.at.add(self.bytes - 1) };
         [self.at, last].iter().all(|at| {
-            // SAFETY: inside an allocation that is ours alone; it was initialised, as the caller says.
+            // SAFETY: inside an allocation that is ours alone; it was initialised, as the caller guarantees.
             unsafe { at.read_volatile() == 0 }
         })
     }
 }
 
-/// Allocates and frees. `None` if there is no such memory.
+/// An allocator under test. `None` means that the allocation failed.
 pub(in crate::bench) trait Driver: Sync + Sized {
     fn alloc(&self, bytes: usize) -> Option<Held<Self>>;
     fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>>;
     fn zeroed(&self, bytes: usize) -> Option<Held<Self>>;
-    /// Grows; what was there moves along. On `None` the old allocation is lost.
+    /// Grows, and preserves the content. On `None` the old allocation is lost.
     fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>>;
     fn free(&self, held: Held<Self>);
 }
 
-/// The alignment that `malloc` promises.
+/// The alignment that `malloc` guarantees.
 const ALIGN: usize = 16;
 
 fn layout(bytes: usize, align: usize) -> Option<Layout> {
     Layout::from_size_align(bytes.max(1), align).ok()
 }
 
-/// `malloc` of whoever provides it.
+/// `malloc` of the loaded library.
 #[derive(Debug)]
 pub(in crate::bench) struct Malloc;
 
 impl Driver for Malloc {
     #[inline(always)]
     fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
-        // SAFETY: any size may be asked for.
+        // SAFETY: any size is valid.
         let at = unsafe { libc::malloc(bytes.max(1)) };
         Held::new(at.cast(), bytes, ALIGN)
     }
 
     fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>> {
         let mut at = null_mut();
-        // SAFETY: the place is writable; a bad alignment is an error.
+        // SAFETY: the pointer is writable; a bad alignment is an error.
         let error = unsafe { libc::posix_memalign(&raw mut at, align, bytes.max(1)) };
         if error == 0 { Held::new(at.cast(), bytes, align) } else { None }
     }
 
     fn zeroed(&self, bytes: usize) -> Option<Held<Self>> {
-        // SAFETY: any size may be asked for.
+        // SAFETY: any size is valid.
         let at = unsafe { libc::calloc(1, bytes.max(1)) };
         Held::new(at.cast(), bytes, ALIGN)
     }
 
     fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>> {
-        // SAFETY: it came from `malloc` or its kin, and is taken by value.
+        // SAFETY: it came from `malloc` or a related function, and is taken by value.
         let at = unsafe { libc::realloc(held.at.as_ptr().cast(), bytes.max(1)) };
         Held::new(at.cast(), bytes, ALIGN)
     }
 
     #[inline(always)]
     fn free(&self, held: Held<Self>) {
-        // SAFETY: it came from `malloc` or its kin, and is taken by value.
+        // SAFETY: it came from `malloc` or a related function, and is taken by value.
         unsafe { libc::free(black_box(held.at.as_ptr()).cast()) };
     }
 }
 
-/// Standard.
+/// Ours.
 impl Driver for Vmalloc {
     #[inline(always)]
     fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
@@ -148,14 +148,14 @@ impl Driver for Vmalloc {
 
     fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>> {
         let to = layout(bytes, held.align)?;
-        // SAFETY: the area is its holder's, who gave it by value. (That of another allocator would be an error.)
+        // SAFETY: the holder owns the area and passes it by value. (An area of another allocator would be an error.)
         let area = unsafe { self.grow(held.at, to) }.ok()?;
         Held::new(area.as_ptr(), bytes, held.align)
     }
 
     #[inline(always)]
     fn free(&self, held: Held<Self>) {
-        // SAFETY: the area is its holder's, who gave it by value. (That of another allocator would be an error.)
+        // SAFETY: the holder owns the area and passes it by value. (An area of another allocator would be an error.)
         let freed = unsafe { Vmalloc::free(self, black_box(held.at)) };
         assert!(freed.is_ok());
     }
@@ -166,12 +166,12 @@ impl Driver for Vmalloc {
 pub(crate) enum Make {
     Any,
     Zeros,
-    /// On huge pages, where there are some.
+    /// On huge pages, if available.
     Huge,
 }
 
-/// The calls of the kernel's test suite on ours ([`crate::suite`]): a page of memory is behind every page, and a size
-/// that fails changes nothing.
+/// The calls of the kernel's test suite on our allocator ([`crate::suite`]): every page has memory, and a resize that
+/// fails changes nothing.
 impl Held<Vmalloc> {
     pub(crate) fn make(memory: &Vmalloc, bytes: usize, align: usize, make: Make) -> Option<Self> {
         let layout = layout(bytes, align)?;
@@ -185,7 +185,7 @@ impl Held<Vmalloc> {
         Some(held)
     }
 
-    /// Writes a zero to every page from the one of an offset on, which is a multiple of a page.
+    /// Writes a zero to every page from an offset on, which is a multiple of a page.
     #[inline(always)]
     fn populate(&mut self, from: usize) {
         (from..self.bytes).step_by(PAGE_BYTES).for_each(|offset| self.put(offset, 0));
@@ -201,38 +201,38 @@ impl Held<Vmalloc> {
         unsafe { at.write_volatile(byte) };
     }
 
-    /// Reads the first byte, which was written when it was made.
+    /// Reads the first byte, which was written on allocation.
     #[inline(always)]
     pub(crate) fn first(&self) -> u8 {
         // SAFETY: there is a byte at least, it is ours alone, and `make` wrote to it.
         unsafe { self.at.read_volatile() }
     }
 
-    /// Another size; as it was if that is refused.
+    /// Resizes it; returns it unchanged on failure.
     pub(crate) fn resized(mut self, memory: &Vmalloc, bytes: usize) -> Result<Self, Self> {
         let Some(layout) = layout(bytes, self.align) else { return Err(self) };
         let populated = self.bytes.next_multiple_of(PAGE_BYTES);
-        // SAFETY: the area is its holder's, who gave it by value. (That of another allocator would be an error.)
+        // SAFETY: the holder owns the area and passes it by value. (An area of another allocator would be an error.)
         let Ok(area) = (unsafe { memory.grow(self.at, layout) }) else { return Err(self) };
         (self.at, self.bytes) = (area, bytes.max(1));
         self.populate(populated);
         Ok(self)
     }
 
-    /// Gives it back.
+    /// Frees it.
     #[inline]
     pub(crate) fn end(self, memory: &Vmalloc) {
         Driver::free(memory, self);
     }
 }
 
-/// Standard as a global allocator.
+/// Ours as a global allocator.
 pub(super) struct Kvs;
 
 static KV: LargeAlloc<System> = LargeAlloc::new(System);
 
 impl Kvs {
-    /// Returns the requested layout, which the free needs again. It was a layout when it was allocated.
+    /// Returns the requested layout, which the free needs again. It was valid when it was allocated.
     fn layout_of(held: &Held<Self>) -> Layout {
         layout(held.bytes, held.align).unwrap_or(Layout::new::<u8>())
     }
@@ -261,7 +261,7 @@ impl Driver for Kvs {
 
     fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>> {
         let to = layout(bytes, held.align)?;
-        // SAFETY: allocated there with that layout and taken by value; the new size is a layout's, and not 0.
+        // SAFETY: allocated there with that layout and taken by value; the new size is that of a layout, and not 0.
         let at = unsafe { KV.realloc(held.at.as_ptr(), Self::layout_of(&held), to.size()) };
         Held::new(at, bytes, held.align)
     }
@@ -273,14 +273,14 @@ impl Driver for Kvs {
     }
 }
 
-/// A mapping each, as those do who have no allocator.
+/// A mapping for each allocation, as in programs without an allocator.
 pub(super) struct Mmap;
 
 impl Driver for Mmap {
     #[inline(always)]
     fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: a new mapping, at any free address.
         let at = unsafe { libc::mmap(null_mut(), bytes.max(1), access, kind, -1, 0) };
         if at == libc::MAP_FAILED { None } else { Held::new(at.cast(), bytes, PAGE_BYTES) }
     }

@@ -1,4 +1,4 @@
-//! The goals, and whether the measurements meet them.
+//! The goals, and verdicts on the measurements.
 
 use super::contenders::{Contender, GLIBC, GUARDS, KV, MMAP, OURS};
 use super::results::{Point, Results, Summary, at_equal_memory};
@@ -9,7 +9,7 @@ use super::task::{
 /// A goal.
 pub(super) struct Goal {
     pub(super) what: String,
-    /// The goal.
+    /// The required figure, as text.
     pub(super) asked: String,
     /// The measured figure, and the peer.
     pub(super) figure: String,
@@ -20,7 +20,7 @@ pub(super) struct Goal {
 pub(super) enum Verdict {
     Met,
     Missed,
-    /// Something that it takes was not measured.
+    /// A figure that it needs was not measured.
     Unknown,
 }
 
@@ -35,23 +35,23 @@ impl Verdict {
 }
 
 const MIB: f64 = (1 << 20) as f64;
-/// Least ratios asked for.
+/// Required ratios.
 const GLIBC_RATIO: f64 = 5.0;
 const BETTER_RATIO: f64 = 1.5;
 const MMAP_RATIO: f64 = 20.0;
 /// A result that is at most this much worse than the best counts as equal.
 const AS_GOOD: f64 = 1.1;
-/// Of what one thread allocates, hardly touches, and another frees.
+/// For memory that one thread allocates and hardly touches, and another frees.
 const FLOW_RATIO: f64 = 2.0;
 const EXCHANGE_RATIO: f64 = 1.3;
 const MAPPINGS: f64 = 100.0;
 const GUARD_RATIO: f64 = 1.02;
 const PAIR_NS: f64 = 20.0;
 const IDLE_MIB: f64 = 20.0;
-/// Difference between two runs of the same.
+/// Difference between two runs of the same program.
 const NOISE: f64 = 1.05;
 
-/// A figure that must be at most, or at least, some number. `None` was not measured.
+/// Creates a goal from a figure and its verdict. `None` was not measured.
 fn goal(what: impl Into<String>, asked: impl Into<String>, figure: Option<(String, bool)>) -> Goal {
     let (figure, met) = match figure {
         Some((figure, true)) => (figure, Verdict::Met),
@@ -61,7 +61,7 @@ fn goal(what: impl Into<String>, asked: impl Into<String>, figure: Option<(Strin
     Goal { what: what.into(), asked: asked.into(), figure, met }
 }
 
-/// All goals, in the order in which they were set.
+/// Returns all goals, in the order in which they were set.
 pub(super) fn all(results: &Results) -> Vec<Goal> {
     let mut goals = vec![pairs(results)];
     for mix in MIXES {
@@ -86,7 +86,7 @@ fn is_ours(contender: &Contender) -> bool {
     [OURS, KV, GUARDS].contains(&contender.family)
 }
 
-/// The dearest of cached pairs.
+/// The most expensive cached pair.
 fn pairs(results: &Results) -> Goal {
     let costs = PAIRS.map(|bytes| {
         let ns = results.default_of(&format!("pair-{}-byte-1t", size(bytes)), OURS)?.cpu_ns;
@@ -111,7 +111,7 @@ struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// The figure, and whether the ratio is as asked.
+    /// Returns the figure, and true if the ratio is at least `asked`.
     fn judge(&self, asked: f64) -> (String, bool) {
         match self.ratio {
             Some(ratio) => (format!("{ratio:.2}x {}", self.peer.name), ratio >= asked),
@@ -123,12 +123,12 @@ impl Beside<'_> {
     }
 }
 
-/// The peer that comes off best. Whoever has less memory than each of ours comes first.
+/// Returns the peer with the lowest ratio. One with less memory than each of our points comes first.
 fn worst<'a>(among: impl Iterator<Item = &'a Beside<'a>>) -> Option<&'a Beside<'a>> {
     among.min_by(|a, b| a.ratio.unwrap_or(0.0).total_cmp(&b.ratio.unwrap_or(0.0)))
 }
 
-/// A mix at equal memory: against every point of every peer, glibc, and the better of two.
+/// Goals of a mix at equal memory: against every point of every peer, glibc, and the better of two.
 fn mixes(results: &Results, name: &str, beats_glibc: bool) -> Vec<Goal> {
     let all = results.of(name);
     let of_ours = all.iter().filter(|(one, _)| one.family == OURS);
@@ -140,7 +140,7 @@ fn mixes(results: &Results, name: &str, beats_glibc: bool) -> Vec<Goal> {
             Beside { peer, ratio: at_equal_memory(&ours, point(summary)), rss }
         })
         .collect();
-    // All of these must have been measured.
+    // Goals that need all of these families.
     let only = |families: &[&str], asked: f64| {
         let of = |family: &str| beside.iter().find(|one| one.peer.is_default && one.peer.family == family);
         let found: Option<Vec<_>> = families.iter().map(|family| of(family)).collect();
@@ -158,7 +158,7 @@ fn mixes(results: &Results, name: &str, beats_glibc: bool) -> Vec<Goal> {
     goals
 }
 
-/// Standard, and the peer that takes least at its default.
+/// Returns ours, and the peer with the lowest value at its default.
 fn with_best<'a>(
     results: &'a Results,
     name: &str,
@@ -169,7 +169,7 @@ fn with_best<'a>(
     results.default_of(name, OURS).zip(best)
 }
 
-/// Time of the clock, against the best at its default.
+/// Wall time, against the best peer at its default.
 fn best(results: &Results, name: &str) -> Goal {
     let figure = with_best(results, name, |one| one.wall_ns).map(|(ours, (one, theirs))| {
         let ratio = ours.wall_ns / theirs.wall_ns;
@@ -179,7 +179,7 @@ fn best(results: &Results, name: &str) -> Goal {
     goal(format!("{name}, time of the clock"), format!("<= {AS_GOOD} of the best peer"), figure)
 }
 
-/// CPU time of what is hardly touched, against the cheapest peer; or also at no more memory than that one.
+/// CPU time with hardly touched memory, against the cheapest peer; with `memory` also at no more memory than that peer.
 fn hardly(results: &Results, name: &str, ratio_max: f64, memory: bool) -> Goal {
     let figure = with_best(results, name, |one| one.cpu_ns).map(|(ours, (peer, best))| {
         let ratio = ours.cpu_ns / best.cpu_ns;
@@ -211,7 +211,7 @@ fn calloc(results: &Results, bytes: usize) -> Goal {
     goal(format!("zeros, {name}"), asked, figure)
 }
 
-/// Two copies at a time would be resident if it copied.
+/// A copy would make two copies resident at a time.
 fn grown(results: &Results) -> Goal {
     let figure = results.default_of("grow-256M", OURS).map(|ours| {
         let mib = ours.rss_ever / MIB;
@@ -220,14 +220,14 @@ fn grown(results: &Results) -> Goal {
     goal("growing to 256 MiB without copying", format!("<= {:.0} MiB resident", 256.0 * AS_GOOD), figure)
 }
 
-/// Guards: how many mappings they take, and what they cost where areas are used again.
+/// Guards: the number of mappings, and their cost for areas that are reused.
 fn guarded(results: &Results) -> [Goal; 2] {
     let many = results.default_of(&format!("guarded-{GUARDED}"), GUARDS);
     let figure = many.map(|all| (format!("{:.0}", all.mappings), all.mappings < MAPPINGS));
     let mappings = goal("mappings of a million guarded areas", format!("< {MAPPINGS}"), figure);
     let ratio = |&bytes: &usize| {
         let name = format!("pair-{}-byte-1t", size(bytes));
-        // Minima: the rest is what the machine did meanwhile, which is more than two in a hundred.
+        // Minima: the remaining time is noise of the machine, which exceeds two percent.
         let of = |family| results.default_of(&name, family).map(|all| all.cpu_ns_min);
         Some((of(GUARDS)? / of(OURS)?, size(bytes)))
     };
@@ -262,7 +262,7 @@ mod tests {
     use super::super::task::{self, How, Ways};
     use super::*;
 
-    /// Results of one workload: name, family, average resident MiB and nanoseconds of each contender.
+    /// Returns results of one workload: name, family, average resident MiB and nanoseconds of each contender.
     fn results(spec: &str, points: &[(&str, &'static str, f64, f64)]) -> Results {
         let specs: Vec<_> = task::all().into_iter().filter(|one| one.name == spec).collect();
         assert_eq!(specs.len(), 1, "{spec}");
@@ -296,7 +296,7 @@ mod tests {
         Results { specs, contenders, rows, missing: Vec::new(), broken: Vec::new() }
     }
 
-    /// Figures and verdicts of what was measured.
+    /// Returns figures and verdicts of the measured goals.
     fn verdicts(results: &Results) -> Vec<(String, Verdict)> {
         let known = all(results).into_iter().filter(|goal| goal.met != Verdict::Unknown);
         known.map(|goal| (goal.figure, goal.met)).collect()
@@ -313,7 +313,7 @@ mod tests {
         ];
         let seen = verdicts(&results("mix-1M-16M-pages-1t", &points));
         let (met, missed) = (Verdict::Met, Verdict::Missed);
-        // Of the two, mimalloc comes off better.
+        // Of the two, mimalloc is better.
         let wanted = [("1.20x mimalloc", met), ("10.00x glibc", met), ("1.20x mimalloc", missed)];
         assert_eq!(seen, wanted.map(|(figure, met)| (figure.to_string(), met)));
         // Another setting of a peer counts for the first goal only.
@@ -321,7 +321,7 @@ mod tests {
         let seen = verdicts(&results("mix-1M-16M-pages-1t", &points));
         assert_eq!(seen[0], ("none of ours has as little as jemalloc decay-0 (40.0 MiB)".into(), missed));
         assert_eq!((seen[1].1, seen[2].1), (met, missed));
-        // Without one of the two, nobody knows the better.
+        // Without one of the two, the better one is unknown.
         let seen = verdicts(&results("mix-1M-16M-pages-1t", &points[..4]));
         assert_eq!(seen.len(), 2);
         assert!(verdicts(&results("mix-1M-16M-pages-1t", &points[2..])).is_empty(), "ours is not there");
@@ -370,7 +370,7 @@ mod tests {
             let verdict = if met { Verdict::Met } else { Verdict::Missed };
             assert_eq!(verdicts(&results(spec, &points)), [(figure.to_string(), verdict)], "{spec}");
         }
-        // One size of many is no answer.
+        // One size of many is not enough.
         assert!(verdicts(&results("pair-1M-byte-1t", &[("ours", "ours", 1.0, 1.0)])).is_empty());
     }
 }

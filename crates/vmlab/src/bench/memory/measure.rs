@@ -1,4 +1,4 @@
-//! Runs a child and looks at it from outside.
+//! Runs a child and observes it from outside.
 
 use super::child::{END, GO};
 use super::contenders::{Contender, last_line};
@@ -14,43 +14,43 @@ use std::time::{Duration, Instant};
 const PAGE_BYTES: u64 = 4096;
 /// Interval at which resident memory is read.
 const SAMPLE_EVERY: Duration = Duration::from_micros(500);
-/// Time that a child may take beyond the measured time.
+/// Time that a child may need beyond the measured time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One run of one child.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Sample {
-    /// Processor time of an operation, in nanoseconds.
+    /// CPU time of an operation, in nanoseconds.
     pub(super) cpu_ns: f64,
-    /// Time of the clock for an operation of all threads together.
+    /// Wall time of an operation of all threads together.
     pub(super) wall_ns: f64,
     pub(super) p99_ns: f64,
     pub(super) faults: f64,
-    /// Bytes resident: over the measured time, the most of them, at its end, and the most ever.
+    /// Resident bytes: the mean over the measured time, the maximum in it, at its end, and the maximum ever.
     pub(super) rss_mean: f64,
-    /// On average over operations that are the same for all; over the measured time where there are none.
+    /// The mean over operations that are the same for all; without such operations, over the measured time.
     pub(super) rss_same: f64,
     pub(super) rss_peak: f64,
     pub(super) rss_end: f64,
     pub(super) rss_ever: f64,
-    /// Mappings at its end.
+    /// Mappings at the end of the measured time.
     pub(super) mappings: f64,
 }
 
 /// The reason why there is no sample.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The allocator has no such memory: a result.
+    /// The allocator cannot allocate the memory: a result.
     AllocFailed,
-    /// It crashed, hangs or says what it should not: not a result.
+    /// The child crashed, hung, or printed an unexpected line: not a result.
     InvariantViolation(anyhow::Error),
 }
 
-/// Resident bytes of another process over a time.
+/// Resident bytes of another process over time.
 pub(super) struct Resident {
     statm: File,
     last: Option<(Instant, f64)>,
-    /// Bytes times seconds, seconds, the most bytes.
+    /// Integral of bytes over seconds, seconds, maximum of bytes.
     area: f64,
     seconds: f64,
     peak: f64,
@@ -63,7 +63,7 @@ impl Resident {
         Ok(Self { statm, last: None, area: 0.0, seconds: 0.0, peak: 0.0 })
     }
 
-    /// Now.
+    /// Returns the current value.
     pub(super) fn read(&self) -> Result<f64> {
         let mut buffer = [0; 128];
         let bytes = self.statm.read_at(&mut buffer, 0).context("cannot read statm")?;
@@ -72,7 +72,7 @@ impl Resident {
         Ok((pages.context("statm has no second number")? * PAGE_BYTES) as f64)
     }
 
-    /// Adds what is resident now.
+    /// Adds the current resident memory.
     fn sample(&mut self) -> Result<f64> {
         let (now, bytes) = (Instant::now(), self.read()?);
         if let Some((then, before)) = self.last {
@@ -90,7 +90,7 @@ impl Resident {
     }
 }
 
-/// The most bytes that were ever resident.
+/// Returns the most bytes that were ever resident.
 fn ever(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -130,7 +130,7 @@ fn child(contender: &Contender, task: &Task) -> Result<Sample, Failure> {
     let text = serde_json::to_string(task).context("a task is no text")?;
     let mut child = contender.command(&text)?.spawn().context("no child")?;
     let watched = watch(&mut child, Duration::from_millis(task.ms));
-    // Whatever came of it, no child stays behind.
+    // The child must not outlive this function, whatever the outcome.
     let _ = child.kill();
     watched
 }
@@ -187,7 +187,7 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
                         "a child has results before it measured"
                     )));
                 };
-                // Memory is freed between this line and the end: who crashes there has crashed.
+                // Memory is freed between this line and the end, so a crash there counts.
                 let status = child.wait().context("no child to wait for")?;
                 if !status.success() {
                     return Err(ended(child));
@@ -210,7 +210,7 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
     }
 }
 
-/// Its lines, as they come, from a thread that ends with it.
+/// Returns the child's lines as they arrive, from a thread that ends with the child.
 fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
     let stdout = child.stdout.take().context("a child without stdout")?;
     let (to, lines) = channel();
@@ -228,7 +228,7 @@ fn answer(stdin: &mut ChildStdin, child: &mut Child) -> Result<(), Failure> {
     writeln!(stdin).map_err(|_| ended(child))
 }
 
-/// Returns the reason why a child ended that should not have.
+/// Returns the reason why a child ended unexpectedly.
 fn ended(child: &mut Child) -> Failure {
     let broken = |child: &mut Child| -> Result<()> {
         let status = child.wait().context("no child to wait for")?;

@@ -2,17 +2,17 @@
 //!
 //! # Method
 //! This program runs itself again for each allocator, each workload and each round. The peer is loaded before the C
-//! library (`LD_PRELOAD`). Standard is called directly, through `LargeAlloc`, and with several budgets. Rounds
-//! alternate between allocators, so that a disturbance of the machine affects all, and a round has the same seed for
-//! all. The child reports the CPU time of the whole process (background threads are a cost, too), the wall time, page
-//! faults and the 99th percentile. Resident memory is read from outside, every half millisecond, so that the child is
-//! not disturbed. The harness (a loop, a random number) is not subtracted.
+//! library (`LD_PRELOAD`). Ours is called directly, through `LargeAlloc`, and with several budgets. Rounds alternate
+//! between allocators, so that a disturbance of the machine affects all, and a round has the same seed for all. The
+//! child reports the CPU time of the whole process (background threads are a cost, too), the wall time, page faults and
+//! the 99th percentile. Resident memory is read from outside, every half millisecond, so that the child is not
+//! disturbed. The harness (a loop, a random number) is not subtracted.
 //!
-//! Cost alone shows little: an allocator that keeps all memory is fast. So each allocator is a line of points, cost
-//! over mean RSS. A peer is compared with the cheapest point of ours that has no more memory than it (`results.rs`). A
-//! slow allocator does fewer operations in its time, and by chance others than a fast one. So memory is averaged once
-//! more over operations that are the same for all. Each does them in the end, with the memory that it has cached until
-//! then.
+//! Cost alone shows little: an allocator that never releases memory is fast. So each allocator is a line of points,
+//! cost over mean RSS. A peer is compared with the cheapest of our points that has no more memory than the peer
+//! (`results.rs`). A slow allocator runs fewer operations in its time, and by chance others than a fast one. So memory
+//! is also averaged over operations that are the same for all. Each allocator runs them at the end, with the memory
+//! that it has cached until then.
 
 pub(crate) mod child;
 mod contenders;
@@ -65,13 +65,13 @@ const MS: u64 = 60;
 const QUICK_MS: u64 = 15;
 
 impl Args {
-    /// Returns the folder for files. A part of the measurements must not take the place of all.
+    /// Returns the folder for files. A partial run must not replace the files of a full one.
     fn files(&self) -> Option<&Path> {
         let part = self.quick || self.filter.is_some() || !self.peer.is_empty();
         self.out.as_deref().or((!part).then_some(Path::new("results")))
     }
 
-    /// Returns the first part of the names of files.
+    /// Returns the prefix of the names of files.
     fn stem(&self) -> &'static str {
         if self.thp { "memory-thp" } else { "memory" }
     }
@@ -80,8 +80,8 @@ impl Args {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// If a peer that was named is not there, a child crashes (the others are measured, and files written, before that is
-/// told), or results cannot be written.
+/// If a named peer is not found, a child crashes, or results cannot be written. A crash is reported after the other
+/// measurements and the files.
 pub fn run(args: &Args) -> Result<()> {
     let (rounds, ms) = if args.quick { (1, QUICK_MS) } else { (args.rounds as usize, args.ms) };
     let mut specs = task::all();
@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Every workload on every contender that runs it, round by round in turn.
+/// Measures every workload on every contender that runs it, in alternating rounds.
 fn measure_all(mut results: Results, rounds: usize, ms: u64) -> Results {
     for (at, spec) in results.specs.iter().enumerate() {
         print_note(&format!("{} ...", spec.name));

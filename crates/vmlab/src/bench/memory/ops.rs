@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 
 /// The operations of one thread.
 pub(super) trait ThreadOps {
-    /// One operation; `false` if the allocator has no such memory.
+    /// Runs one operation; returns false if the allocation failed.
     fn step(&mut self) -> bool;
-    /// Begins anew, with nothing held, so that the next operations are the same whatever was done before.
+    /// Frees everything and restarts, so that the next operations do not depend on the earlier ones.
     fn restart(&mut self) {}
-    /// Frees what is still held.
+    /// Frees the remaining allocations.
     fn finish(self);
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        // Nearby seeds must not begin alike, and 0 would stay.
+        // Nearby seeds must not give similar sequences, and 0 would stay 0.
         Self(seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
@@ -32,14 +32,14 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Evenly from 0 to below 1.
+    /// Returns a uniform number from 0 to below 1.
     #[inline(always)]
     fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Sizes drawn at random, evenly over the doublings from the least to the most.
+/// Sizes drawn at random, log-uniform between the least and the most.
 pub(super) struct Sizes {
     low: f64,
     doublings: f64,
@@ -57,7 +57,7 @@ impl Sizes {
         (self.low * (self.doublings * self.random.share()).exp2()) as usize
     }
 
-    /// Draws one of so many.
+    /// Draws an index below `count`.
     #[inline(always)]
     fn index(&mut self, count: usize) -> usize {
         (self.random.next() >> 32) as usize % count
@@ -128,10 +128,10 @@ impl<H: Driver> ThreadOps for Mix<'_, H> {
     }
 }
 
-/// Slots that all threads put allocations in.
+/// Slots into which all threads put allocations.
 pub(super) type Slots<H> = [Mutex<Option<Held<H>>>];
 
-/// Puts an allocation in a slot that is drawn at random, and frees what any thread had put there.
+/// Puts an allocation into a slot drawn at random, and frees the previous allocation there, of any thread.
 pub(super) struct Exchange<'a, H> {
     pub(super) driver: &'a H,
     pub(super) touch: Touch,
@@ -159,7 +159,7 @@ impl<H: Driver> ThreadOps for Exchange<'_, H> {
     }
 }
 
-/// Attempts before a thread sleeps until the other has something for it.
+/// Attempts before a thread sleeps until the other thread sends.
 const SPINS: usize = 200;
 
 /// Allocates, touches and sends.
@@ -189,7 +189,7 @@ impl<H: Driver> ThreadOps for Producer<'_, H> {
     fn finish(self) {}
 }
 
-/// Frees what comes, until nothing more can come.
+/// Frees each received allocation, until the sender is closed.
 pub(super) fn consume<H: Driver>(driver: &H, from: &Receiver<Held<H>>) {
     'all: loop {
         for _ in 0..SPINS {
@@ -228,7 +228,7 @@ impl<H: Driver> ThreadOps for Calloc<'_, H> {
     fn finish(self) {}
 }
 
-/// Fills one allocation with zeros, which are resident then, and touches it as `Calloc` does.
+/// Fills one allocation with zeros, which is then resident, and touches it as `Calloc` does.
 pub(super) struct Memset<'a, H> {
     driver: &'a H,
     held: Option<Held<H>>,
@@ -334,7 +334,7 @@ mod tests {
             let mut producer = Producer { driver: &Malloc, bytes: 70_000, touch: Touch::Byte, to };
             (0..1000).for_each(|_| assert!(producer.step()));
             producer.finish();
-            // It ends by itself, or this waits for ever.
+            // The consumer ends by itself; otherwise this waits for ever.
             consumer.join().unwrap();
         });
     }

@@ -23,7 +23,7 @@ pub(super) fn header(rounds: usize, ms: u64) -> String {
     )
 }
 
-/// Nanoseconds in few characters.
+/// Formats nanoseconds in few characters.
 fn short(ns: f64) -> String {
     let three = |value: f64| match value {
         ..10.0 => format!("{value:.2}"),
@@ -41,7 +41,7 @@ fn mib(bytes: f64) -> String {
     format!("{:.1}", bytes / MIB)
 }
 
-/// Workloads in one table.
+/// A group of workloads in one table.
 struct Group {
     caption: &'static str,
     holds: fn(&Spec) -> bool,
@@ -66,12 +66,12 @@ const GROUPS: [Group; 4] = [
     },
 ];
 
-/// All tables, in the order in which they are read.
+/// Returns all tables, in order.
 pub(super) fn tables(results: &Results) -> Vec<Captioned> {
     let mut tables = vec![versions(results)];
     let mut goals = goals::all(results);
     if results.specs.len() < super::task::all().len() {
-        // Nobody asked for the rest.
+        // The user selected only a part of the workloads.
         goals.retain(|goal| goal.met != goals::Verdict::Unknown);
     }
     if !goals.is_empty() {
@@ -114,7 +114,7 @@ fn wanted(goals: &[Goal]) -> Captioned {
     Captioned { caption: caption.to_string(), table }
 }
 
-/// Contenders down, workloads across.
+/// Returns a table with contenders as rows, workloads as columns.
 fn grid(results: &Results, caption: &str, specs: &[&Spec]) -> Captioned {
     let mut table = Table::new();
     table.set_header(std::iter::once("allocator").chain(specs.iter().map(|spec| spec.name.as_str())));
@@ -142,7 +142,7 @@ fn grid(results: &Results, caption: &str, specs: &[&Spec]) -> Captioned {
     Captioned { caption: caption.to_string(), table }
 }
 
-/// Contenders down, all figures across.
+/// Returns a table with contenders as rows, all figures as columns.
 fn detail(results: &Results, spec: &Spec) -> Captioned {
     let mut table = Table::new();
     table.set_header([
@@ -216,7 +216,7 @@ fn about(spec: &Spec) -> String {
     format!("{touched} touched, {threads}; for {unit}; the clock for all threads together.")
 }
 
-/// CSV, tables and charts.
+/// Writes CSV, tables and charts.
 pub(super) fn files(results: &Results, dir: &Path, stem: &str, header: &str) -> Result<()> {
     write_file(dir, &format!("{stem}.csv"), &(comments(header) + &csv(results)))?;
     let mut page = format!("# Allocators of a process\n\n```text\n{header}```\n");
@@ -258,7 +258,7 @@ fn csv(results: &Results) -> String {
     csv
 }
 
-/// A chart for each workload that is run at several settings: a line for each allocator, a point for each setting.
+/// Writes a chart for each workload that runs at several settings: a line for each allocator, a point for each setting.
 fn charts(results: &Results, dir: &Path, stem: &str) -> Result<()> {
     for spec in results.specs.iter().filter(|spec| spec.scope == Scope::WithKnobs) {
         let all = results.of(&spec.name);
@@ -269,7 +269,7 @@ fn charts(results: &Results, dir: &Path, stem: &str) -> Result<()> {
     Ok(())
 }
 
-/// The chart of a workload, of points with the names of their lines.
+/// Writes the chart of a workload, from points with the names of their lines.
 fn chart(spec: &Spec, points: &[(&str, f64, f64)], dir: &Path, stem: &str) -> Result<()> {
     let mut names: Vec<&str> = Vec::new();
     for (name, ..) in points {

@@ -1,4 +1,4 @@
-//! The results of all rounds together, and the comparison at equal memory.
+//! The results of all rounds, and the comparison at equal memory.
 
 use super::contenders::Contender;
 use super::measure::Sample;
@@ -6,18 +6,18 @@ use super::task::Spec;
 
 /// A contender's rounds of one workload.
 pub(super) struct Row {
-    /// Places in the lists of [`Results`].
+    /// Indexes into the lists of [`Results`].
     pub(super) spec: usize,
     pub(super) contender: usize,
     pub(super) rounds: Vec<Sample>,
-    /// The reason why there are no more.
+    /// The reason why there are no more rounds.
     pub(super) stopped: Option<Stopped>,
 }
 
-/// The reason why a contender does not go on.
+/// The reason why a contender was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stopped {
-    /// It has no such memory.
+    /// It cannot allocate the memory.
     AllocFailed,
     /// It crashed, or hung.
     Crashed,
@@ -49,12 +49,12 @@ pub(super) struct Summary {
     pub(super) mappings: f64,
 }
 
-/// Everything that was measured.
+/// All measurements.
 pub(super) struct Results {
     pub(super) specs: Vec<Spec>,
     pub(super) contenders: Vec<Contender>,
     pub(super) rows: Vec<Row>,
-    /// Peers that are not there.
+    /// Peers that are not installed.
     pub(super) missing: Vec<&'static str>,
     /// Failures.
     pub(super) broken: Vec<String>,
@@ -67,7 +67,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Row {
-    /// `None` without a round.
+    /// Returns the summary; `None` without a round.
     pub(super) fn summary(&self) -> Option<Summary> {
         if self.rounds.is_empty() {
             return None;
@@ -99,21 +99,21 @@ impl Results {
         rows.filter_map(|row| Some((&self.contenders[row.contender], row.summary()?))).collect()
     }
 
-    /// One of them, at its default.
+    /// Returns the results of one contender, at its default.
     pub(super) fn default_of(&self, spec: &str, family: &str) -> Option<Summary> {
         let of = self.of(spec).into_iter().find(|(one, _)| one.is_default && one.family == family);
         of.map(|(_, summary)| summary)
     }
 }
 
-/// A point of a line: average resident bytes, and what an operation costs there.
+/// A point of a line: mean resident bytes, and the cost of an operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Point {
     pub(super) rss: f64,
     pub(super) ns: f64,
 }
 
-/// Returns the ratio of a peer's cost to ours at equal memory: ours is the cheapest of our points with no more resident
+/// Returns the ratio of a peer's cost to ours at equal memory: the cheapest of our points with no more resident bytes
 /// than the peer. `None` if each of ours has more.
 pub(super) fn at_equal_memory(ours: &[Point], peer: Point) -> Option<f64> {
     let fit = ours.iter().filter(|point| point.rss <= peer.rss);
@@ -133,7 +133,7 @@ mod tests {
             (10.0, 200.0, Some(2.0)),
             (19.9, 200.0, Some(2.0)),
             (20.0, 200.0, Some(4.0)),
-            // A point with more memory and more cost is none that anybody would choose.
+            // A point with more memory and more cost is never the best choice.
             (35.0, 200.0, Some(4.0)),
             (1000.0, 5.0, Some(0.5)),
         ] {

@@ -4,39 +4,39 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::path::PathBuf;
 
-/// Processor time of this process, in nanoseconds: that of its background threads is a cost, too.
+/// Returns the CPU time of this process, in nanoseconds: background threads are a cost, too.
 pub(super) fn process_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the place is writable, and the clock is one that every Linux has.
+    // SAFETY: the buffer is writable, and every Linux has this clock.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     assert_eq!(failed, 0);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Page faults of this process, without those that read from a disk.
+/// Returns the page faults of this process, without those that read from a disk.
 pub(super) fn faults() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the place is writable.
+    // SAFETY: the buffer is writable.
     let failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
     assert_eq!(failed, 0);
-    // SAFETY: zeros are one, and it was written to.
+    // SAFETY: all zeros is a valid value, and the call has written to it.
     unsafe { usage.assume_init() }.ru_minflt as u64
 }
 
-/// The address of a function of this process.
+/// Returns the address of a function of this process.
 fn symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a name that ends with 0; the handle stands for all that is loaded.
+    // SAFETY: the name is NUL-terminated; the handle stands for all loaded objects.
     let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!at.is_null()).then_some(at)
 }
 
-/// The file that `malloc` comes from.
+/// Returns the file that defines `malloc`.
 pub(super) fn malloc_library() -> Option<PathBuf> {
     let at = symbol(c"malloc")?;
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address may be asked for, and the place is writable.
+    // SAFETY: any address is valid, and the buffer is writable.
     let found = unsafe { libc::dladdr(at, info.as_mut_ptr()) };
-    // SAFETY: zeros are one.
+    // SAFETY: all zeros is a valid value.
     let info = unsafe { info.assume_init() };
     if found == 0 || info.dli_fname.is_null() {
         return None;
@@ -44,12 +44,12 @@ pub(super) fn malloc_library() -> Option<PathBuf> {
     text(info.dli_fname).map(PathBuf::from)
 }
 
-/// A text of a library, which stays as long as that is loaded.
+/// Copies a static string of a library.
 fn text(at: *const c_char) -> Option<String> {
     if at.is_null() {
         return None;
     }
-    // SAFETY: who calls has it from a library that says so: it ends with 0, and nobody changes it meanwhile.
+    // SAFETY: the callers pass pointers from libraries that guarantee a NUL-terminated string, which is not modified.
     Some(unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
 }
 
@@ -60,11 +60,11 @@ type TcVersion = unsafe extern "C" fn(*mut c_int, *mut c_int, *mut *const c_char
 /// Returns the version of the allocator behind `malloc`, if it reports one.
 pub(super) fn version() -> Option<String> {
     if let Some(at) = symbol(c"mi_version") {
-        // SAFETY: that is its type in every version of mimalloc.
+        // SAFETY: it has this type in every version of mimalloc.
         let version = unsafe { transmute::<*mut c_void, MiVersion>(at) };
-        // SAFETY: it takes nothing and may be called any time.
+        // SAFETY: it has no parameters and may be called at any time.
         let number = unsafe { version() };
-        // A digit each, and two for the last two of them in later versions.
+        // One digit each, or two for each of the last two in later versions.
         let (major, minor, patch) = match number {
             ..10_000 => (number / 100, number / 10 % 10, number % 10),
             _ => (number / 10_000, number / 100 % 100, number % 100),
@@ -72,41 +72,41 @@ pub(super) fn version() -> Option<String> {
         return Some(format!("{major}.{minor}.{patch}"));
     }
     if let Some(at) = symbol(c"tc_version") {
-        // SAFETY: that is its type in every version of gperftools.
+        // SAFETY: it has this type in every version of gperftools.
         let version = unsafe { transmute::<*mut c_void, TcVersion>(at) };
         let (mut major, mut minor, mut patch) = (0, 0, std::ptr::null());
-        // SAFETY: all three places are writable.
+        // SAFETY: all three buffers are writable.
         let whole = unsafe { version(&raw mut major, &raw mut minor, &raw mut patch) };
         return text(whole);
     }
     if let Some(at) = symbol(c"mallctl") {
-        // SAFETY: that is its type in every version of jemalloc.
+        // SAFETY: it has this type in every version of jemalloc.
         let mallctl = unsafe { transmute::<*mut c_void, Mallctl>(at) };
         let mut version: *const c_char = std::ptr::null();
         let mut bytes = size_of::<*const c_char>();
         let place = (&raw mut version).cast();
-        // SAFETY: the name ends with 0; the place is as large as is said, and nothing is set.
+        // SAFETY: the name is NUL-terminated; the buffer has the stated size, and nothing is set.
         let failed = unsafe { mallctl(c"version".as_ptr(), place, &raw mut bytes, std::ptr::null_mut(), 0) };
         return if failed == 0 { text(version) } else { None };
     }
     None
 }
 
-/// The time stamp counter of the processor, where it has one.
+/// Returns the time stamp counter of the CPU, if it has one.
 #[inline]
 pub(crate) fn cycles() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every processor of this architecture has the instruction, and it changes nothing.
+        // SAFETY: every CPU of this architecture has the instruction, and it changes nothing.
         Some(unsafe { core::arch::x86_64::_rdtsc() })
     }
     #[cfg(not(target_arch = "x86_64"))]
     None
 }
 
-/// The version of the C library.
+/// Returns the version of the C library.
 pub(super) fn libc_version() -> Option<String> {
-    // SAFETY: it takes nothing, and returns a text that stays.
+    // SAFETY: it has no parameters, and returns a static string.
     text(unsafe { libc::gnu_get_libc_version() })
 }
 

@@ -1,4 +1,4 @@
-//! The task of a child, and its result. Both travel as JSON.
+//! The task of a child, and its result. Both are passed as JSON.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -9,17 +9,17 @@ const MIB: usize = 1 << 20;
 /// The allocator that a child uses.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
-    /// An allocator of ours, which may keep that many bytes; `None` as many as by default.
+    /// Our allocator, which may cache this many bytes; `None` for the default.
     Vmalloc { cache_bytes_max: Option<usize>, ways: Ways },
-    /// Standard behind `LargeAlloc<System>`, by default.
+    /// Ours behind `LargeAlloc<System>`, with default options.
     LargeAlloc,
-    /// `malloc` and its kin: the C library's, or those of a library loaded before it.
+    /// `malloc` and related functions: the C library's, or those of a library loaded before it.
     Malloc,
-    /// A mapping each.
+    /// A mapping for each allocation.
     Mmap,
 }
 
-/// Additional options for ours.
+/// Additional options of our allocator.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ways {
     Default,
@@ -47,20 +47,20 @@ pub(super) enum Work {
     Mix { low: usize, high: usize, live: usize },
     /// A thread allocates and touches, another frees.
     Flow { bytes: usize },
-    /// Each thread puts an allocation in one of `live` places at random, and frees what any thread had put there; sizes
-    /// log-uniform.
+    /// Each thread puts an allocation into one of `live` slots at random, and frees the previous one there, of any
+    /// thread; sizes log-uniform.
     Exchange { low: usize, high: usize, live: usize },
     /// Allocates and touches `count`, frees all, and idles.
     Burst { count: usize, bytes: usize, idle_ms: u64 },
     /// Allocates zeros, touches and frees.
     Calloc { bytes: usize },
-    /// Writes zeros to one allocation, which is resident: what `Calloc` is compared with.
+    /// Writes zeros to one resident allocation: the baseline of `Calloc`.
     Memset { bytes: usize },
-    /// Grows an allocation by half until it has `high` bytes, touching what is new, and frees it.
+    /// Grows an allocation by half until it has `high` bytes, touches the new bytes, and frees it.
     Grow { low: usize, high: usize },
     /// As `Pair`, aligned.
     Aligned { bytes: usize, align: usize },
-    /// Allocates so many, touches none, and frees them when it was looked at how many mappings there are.
+    /// Allocates `count`, touches none, and frees them after the parent has counted the mappings.
     Many { count: usize, bytes: usize },
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Task {
     /// Milliseconds to measure; at least one repetition runs.
     pub(super) ms: u64,
     pub(super) seed: u64,
-    /// Operations of each thread over which memory is averaged in the end, the same for all contenders; 0 for none.
+    /// Operations of each thread over which memory is averaged at the end, the same for all contenders; 0 for none.
     pub(super) same_ops: u64,
 }
 
@@ -84,13 +84,13 @@ pub(super) struct Task {
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
 pub(super) struct Measured {
     pub(super) ops: u64,
-    /// Of all threads together.
+    /// The sum of all threads.
     pub(super) cpu_ns: u64,
     pub(super) wall_ns: u64,
     /// From another stretch of the same work, timed call by call.
     pub(super) p99_ns: u64,
     pub(super) faults: u64,
-    /// Bytes resident on average over the operations that are the same for all.
+    /// Mean resident bytes over the operations that are the same for all.
     pub(super) rss_same: Option<f64>,
 }
 
@@ -98,12 +98,12 @@ pub(super) struct Measured {
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub(super) enum ChildReport {
     Measured(Measured),
-    /// The allocator has no such memory.
+    /// The allocator cannot allocate the memory.
     #[serde(rename = "Refused")]
     AllocFailed,
 }
 
-/// Which contenders run a workload.
+/// The contenders that run a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scope {
     /// Each allocator at its defaults.
@@ -112,11 +112,11 @@ pub(super) enum Scope {
     WithMmap,
     /// The same, and allocators at other settings.
     WithKnobs,
-    /// Standard and plain mappings.
+    /// Ours and plain mappings.
     OursAndMmap,
-    /// Standard with guards.
+    /// Ours with guards.
     Guarded,
-    /// The C library alone: no allocator is measured.
+    /// The C library alone: no allocator is compared.
     Baseline,
 }
 
@@ -128,14 +128,14 @@ pub(super) struct Spec {
     pub(super) touch: Touch,
     pub(super) threads: usize,
     pub(super) scope: Scope,
-    /// Factor on `--ms`: longer where memory settles slowly.
+    /// Factor on `--ms`: longer for workloads whose memory settles slowly.
     pub(super) times_ms: u64,
     /// The most rounds.
     pub(super) rounds_max: usize,
 }
 
 impl Spec {
-    /// Operations over which memory is averaged: few where they may take milliseconds.
+    /// Returns the operations over which memory is averaged: few if they may take milliseconds.
     pub(super) fn same_ops(&self) -> u64 {
         match self.work {
             Work::Mix { .. } if self.scope != Scope::WithKnobs => 0,
@@ -146,45 +146,45 @@ impl Spec {
     }
 }
 
-/// Bytes in few characters.
+/// Formats bytes in few characters.
 pub(super) fn size(bytes: usize) -> String {
     if bytes >= MIB { format!("{}M", bytes / MIB) } else { format!("{}K", bytes / KIB) }
 }
 
 /// Sizes of pairs.
 pub(super) const PAIRS: [usize; 6] = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
-/// Least and most bytes, and how many are live.
+/// Least and most bytes, and the number of live allocations.
 pub(super) const MIXES: [(usize, usize, usize); 3] =
     [(64 * KIB, 4 * MIB, 16), (MIB, 16 * MIB, 8), (64 * KIB, 64 * MIB, 4)];
 /// Threads of the crowd.
 pub(super) const CROWD: usize = 64;
-/// Sizes of zeros.
+/// Sizes of zeroed allocations.
 pub(super) const CALLOCS: [usize; 3] = [256 * KIB, 4 * MIB, 64 * MIB];
-/// Sizes that pass from thread to thread.
+/// Sizes that are passed between threads.
 pub(super) const FLOWS: [usize; 3] = [64 * KIB, MIB, 16 * MIB];
-/// The size that passes from thread to thread and is hardly touched.
+/// The size that is passed between threads and hardly touched.
 pub(super) const HARDLY: usize = 256 * KIB;
-/// Least and most bytes of what threads exchange, and the number of places.
+/// Least and most bytes that threads exchange, and the number of slots.
 pub(super) const EXCHANGED: (usize, usize, usize) = (64 * KIB, MIB, 128);
-/// Sizes that are grown to.
+/// Sizes that allocations grow to.
 pub(super) const GROWN: [usize; 2] = [16 * MIB, 256 * MIB];
 /// The largest size of a pair that is compared with a mapping.
 pub(super) const MAPPED_MAX: usize = 16 * MIB;
-/// Number of areas that have a guard each.
+/// Number of areas with a guard each.
 pub(super) const GUARDED: usize = 1_000_000;
 const ALL_ROUNDS: usize = usize::MAX;
 
-/// A mix's name, without touch and threads.
+/// Returns a mix's name, without touch and threads.
 pub(super) fn mix_name((low, high, _): (usize, usize, usize)) -> String {
     format!("mix-{}-{}", size(low), size(high))
 }
 
-/// The name of the exchange.
+/// Returns the name of the exchange.
 pub(super) fn exchange_name() -> String {
     format!("exchange-{}-{}-byte", size(EXCHANGED.0), size(EXCHANGED.1))
 }
 
-/// All workloads, in the order of the tables.
+/// Returns all workloads, in the order of the tables.
 pub(super) fn all() -> Vec<Spec> {
     let mut all = Vec::new();
     let mut add = |name: String, work, touch, threads, scope, times_ms, rounds_max| {

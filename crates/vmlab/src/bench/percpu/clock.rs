@@ -1,19 +1,19 @@
-//! The time that a thread had the processor: what others do meanwhile does not count.
+//! The CPU time of a thread, which excludes the time of other threads.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment.
+/// A point in CPU time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment(f64);
 
 impl Moment {
-    /// This moment. A system call: some hundred nanoseconds.
+    /// Returns the current time. A system call: some hundred nanoseconds.
     pub(super) fn now() -> Self {
         let now = clock_gettime(ClockId::ThreadCPUTime);
         Self(now.tv_sec as f64 * 1e9 + now.tv_nsec as f64)
     }
 
-    /// Nanoseconds since.
+    /// Returns the nanoseconds since.
     pub(super) fn elapsed_ns(self) -> f64 {
         Self::now().0 - self.0
     }

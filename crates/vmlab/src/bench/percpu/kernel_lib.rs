@@ -2,14 +2,14 @@
 //!
 //! ```c
 //! struct kp_config { uint32_t nr_units, unit_size, static_size, reserved_size, dyn_size, work_mode; };  /* 0: the caller balances */
-//! int      kp_init(const struct kp_config *);           /* begins anew; 0 */
+//! int      kp_init(const struct kp_config *);           /* replaces the allocator by an empty one; 0 */
 //! void     kp_thread_init(int cpu);                     /* before any other call of a thread */
 //! void     kp_thread_exit(void);                        /* after its last call */
-//! uint64_t kp_alloc_fast(uint64_t size, uint64_t align, int flags);   /* 0: nothing; flag 1: cannot wait */
+//! uint64_t kp_alloc_fast(uint64_t size, uint64_t align, int flags);   /* 0: nothing; flag 1: cannot sleep */
 //! void     kp_free(uint64_t);
 //! void     kp_stats(struct kp_stats *);                 /* thirteen numbers, see `Stats` */
 //! ```
-//! A library has one allocator: the latest. What it was built from is the user's affair.
+//! A library has one allocator: the latest. The user decides what it was built from.
 
 use super::subject::{Counts, Shape, Subject};
 use anyhow::{Context, Result, bail};
@@ -32,7 +32,7 @@ struct Stats {
     free_bytes: u64,
     populated_pages: u64,
     others: [u64; 10],
-    /// Room for what a later library may add.
+    /// Reserved for additions of later libraries.
     more: [u64; 32],
 }
 
@@ -43,7 +43,7 @@ type Alloc = unsafe extern "C" fn(u64, u64, i32) -> u64;
 type Free = unsafe extern "C" fn(u64);
 type StatsOf = unsafe extern "C" fn(*mut Stats);
 
-/// The functions of a library. Each is called with what the interface above asks for, and no other way.
+/// The functions of a library. Each call obeys the interface above.
 #[derive(Clone)]
 pub(crate) struct KernelLib {
     init: Init,
@@ -52,24 +52,24 @@ pub(crate) struct KernelLib {
     alloc: Alloc,
     free: Free,
     stats: StatsOf,
-    /// Keeps their code in memory.
+    /// Keeps the library loaded.
     _library: Arc<Library>,
 }
 
-/// The function of a name.
+/// Returns the function of a name.
 fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
-    // SAFETY: the type is the one that the interface above states for this name; every caller below names both.
+    // SAFETY: the type is the one that the interface above states for this name; each caller below names both.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
     found.map(|found| *found).with_context(|| format!("no {name}"))
 }
 
 /// Makes malloc cache freed memory, so that after the first round no contender waits for the system to supply pages for
-/// records. That holds for ours, which come from malloc, and for those of a library. In a kernel, too, memory for
-/// records is available.
+/// records. This applies to our records, which come from malloc, and to those of a library. In a kernel, too, memory
+/// for records is available.
 pub(super) fn cache_freed_memory() {
-    // The most that glibc takes for the one, and never for the other.
+    // The first value is glibc's maximum; the second is never reached.
     for (what, bytes) in [(libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, 1 << 30)] {
-        // SAFETY: two numbers; what is not understood is refused.
+        // SAFETY: two integers; unknown values are an error without effect.
         let _set = unsafe { libc::mallopt(what, bytes) };
     }
 }
@@ -78,7 +78,7 @@ impl KernelLib {
     /// Loads the library at `path`.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
-        // SAFETY: whoever names a library on the command line vouches for what its initialisers do.
+        // SAFETY: the user who names a library on the command line vouches for its initialisers.
         let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {shown}"))?;
         let library = Arc::new(library);
         let load = || -> Result<Self> {
@@ -95,19 +95,19 @@ impl KernelLib {
         load().with_context(|| shown.to_string())
     }
 
-    /// Says for which CPU this thread stands, before it calls.
+    /// Registers the CPU that this thread stands for, before its first call.
     pub(crate) fn stand_for(&self, cpu: u32) {
         // SAFETY: the function is loaded and takes a number.
         unsafe { (self.thread_init)(cpu as i32) };
     }
 
-    /// Says that this thread will not call before it says again for which CPU it stands.
+    /// Deregisters this thread, which must register a CPU again before its next call.
     pub(crate) fn leave(&self) {
-        // SAFETY: the function is loaded, and the thread was announced.
+        // SAFETY: the function is loaded, and the thread is registered.
         unsafe { (self.thread_exit)() };
     }
 
-    /// Begins anew. What was before is gone.
+    /// Creates an empty allocator. The previous one ceases to exist.
     pub(crate) fn begin(&self, shape: Shape, units: u32) -> Result<Self> {
         let config = KpConfig { units, unit: shape.unit, parts: shape.parts, work: 0 };
         // SAFETY: the function is loaded, the pointer is to a configuration that outlives the call, and one benchmark
@@ -122,7 +122,7 @@ impl KernelLib {
 impl Subject for KernelLib {
     #[inline(always)]
     fn alloc(&self, size: u32, align: u32) -> u64 {
-        // SAFETY: the function is loaded, the allocator begun by this thread, and all it takes are numbers.
+        // SAFETY: the function is loaded, this thread created the allocator, and all parameters are integers.
         unsafe { (self.alloc)(size.into(), align.into(), 0) }
     }
 
@@ -134,13 +134,13 @@ impl Subject for KernelLib {
 
     #[inline(always)]
     fn free(&self, at: u64) {
-        // SAFETY: as above; the workloads give back what they were given, once.
+        // SAFETY: as above; the workloads free each object once.
         unsafe { (self.free)(at) };
     }
 
     fn counts(&self) -> Counts {
         let mut stats = Stats::default();
-        // SAFETY: the function is loaded and writes its numbers, fewer than there is room for.
+        // SAFETY: the function is loaded and writes fewer numbers than `stats` has room for.
         unsafe { (self.stats)(&raw mut stats) };
         Counts { chunks: stats.chunks, free_bytes: stats.free_bytes, pages: stats.populated_pages }
     }

@@ -1,5 +1,4 @@
-//! Measures per-CPU memory: ours under its policies, a C library that stands for a kernel's, and per-CPU data of a
-//! process.
+//! Measures per-CPU memory: ours under its policies, a C library of a kernel's, and per-CPU data of a process.
 
 mod clock;
 pub(crate) mod kernel_lib;
@@ -44,7 +43,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Returns the folder for files. A part of the measurements must not take the place of all.
+    /// Returns the folder for files. A partial run must not replace the files of a full one.
     fn files(&self) -> Option<&Path> {
         let part = self.quick || self.filter.is_some();
         self.out.as_deref().or((!part).then_some(Path::new("results")))
@@ -105,7 +104,7 @@ struct Taken {
     counts: Counts,
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Default)]
 struct Measured {
     rows: Vec<(&'static Workload, Vec<Taken>)>,
@@ -114,8 +113,9 @@ struct Measured {
     process: Option<process::InProcess>,
 }
 
-/// One workload on all, round by round in turn, each time in a fresh space. Every second round goes the other way: the
-/// contender behind one that used other memory finds the caches cold, and should not do so in each round.
+/// Measures one workload on all contenders in alternating rounds, each time in a fresh space. Every second round
+/// reverses the order: a contender that runs after one with other memory finds cold caches, and should not do so in
+/// each round.
 fn measure(workload: &'static Workload, contenders: &[PercpuContender], rounds: usize) -> Result<Vec<Taken>> {
     let mut taken: Vec<Vec<Round>> = vec![Vec::new(); contenders.len()];
     for round in 0..rounds {
@@ -146,13 +146,13 @@ fn measure(workload: &'static Workload, contenders: &[PercpuContender], rounds: 
     Ok(contenders.iter().zip(taken).map(of).collect())
 }
 
-/// Actions of the seed's workload.
+/// Actions of the workload of Linux's series.
 const ACTIONS: usize = 1_000_000;
 
 /// Runs the benchmark.
 ///
 /// # Errors
-/// If a library cannot be loaded, a space not made, a request was refused, or results not written.
+/// If a library cannot be loaded, a space cannot be created, a request fails, or results cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let rounds = if args.quick { 1 } else { args.rounds };
     let header = header(rounds);
@@ -169,7 +169,7 @@ pub fn run(args: &Args) -> Result<()> {
         contenders.push(PercpuContender::KernelLib(KernelLib::load(path)?));
     }
     let mut measured = Measured::default();
-    // Before this thread, and with it those it begins, are tied to one CPU.
+    // Before this thread, and so its children, are pinned to one CPU.
     if args.wants("process") {
         print_note("process ...");
         let (rounds, calls) = if args.quick { (3, 40_000) } else { (21, 400_000) };

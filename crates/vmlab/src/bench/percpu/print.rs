@@ -9,10 +9,10 @@ use comfy_table::Table;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The file of figures.
+/// Name of the CSV file.
 pub(super) const CSV: &str = "percpu.csv";
 
-/// All tables, in the order in which they are read.
+/// Returns all tables, in order.
 pub(super) fn tables(measured: &Measured) -> Vec<Captioned> {
     let mut tables = of_the_allocator(measured);
     if let Some(process) = &measured.process {
@@ -40,7 +40,7 @@ fn of_the_allocator(measured: &Measured) -> Vec<Captioned> {
     tables
 }
 
-/// One figure, or two with a stroke between.
+/// Formats one figure, or two with a slash between.
 fn pair(of: [Option<f64>; 2]) -> String {
     match of {
         [None, None] => "-".to_string(),
@@ -182,7 +182,7 @@ fn held(measured: &InProcess) -> Captioned {
     Captioned { caption: caption.to_string(), table }
 }
 
-/// CSV and tables of what was measured.
+/// Writes CSV and tables of the measurements.
 pub(super) fn files(measured: &Measured, dir: &Path, header: &str) -> Result<()> {
     let tables = of_the_allocator(measured);
     if !tables.is_empty() {

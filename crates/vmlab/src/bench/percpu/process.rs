@@ -1,8 +1,8 @@
-//! The cost of per-CPU data in a process: increments, beside a thread-local and an atomic one; counters made and
-//! dropped; and how much of its chunks is unused.
+//! The cost of per-CPU data in a process: increments, beside a thread-local and an atomic one; creation and drop of
+//! counters; and the unused memory of chunks.
 //!
 //! # What is compared
-//! All rows have one loop. It reads the amount from a place that the compiler cannot see, and does nothing else; the
+//! All rows have one loop. It reads the amount from an address that the compiler cannot see, and does nothing else; the
 //! row `nothing` is that loop. In the first rows the same word is incremented in each round, in the next ones another
 //! of 64 in turn. A thread-local is one instruction on memory, a section eleven, of which one is the same. If the word
 //! is the same in each round, this CPU forwards the stored value to the next load without waiting. The compiler makes a
@@ -20,7 +20,7 @@ use vmalloc::percpu::{Index, Options, PerCpuCounter, PerCpuRef, RefMode, Space, 
 
 /// Words that are incremented in turn.
 const WORDS: usize = 64;
-/// Units that there can be: as on a machine of 64 CPUs.
+/// Possible units: as on a machine of 64 CPUs.
 const UNITS: u32 = 64;
 
 thread_local! {
@@ -28,7 +28,7 @@ thread_local! {
     static OWNS: [Cell<u64>; WORDS] = const { [const { Cell::new(0) }; WORDS] };
 }
 
-/// The cost of one contender, in nanoseconds a call: the fastest and the median of all rounds of all threads.
+/// The cost of one contender, in nanoseconds for each call: the fastest and the median of all rounds of all threads.
 #[derive(Clone, Debug)]
 pub(super) struct Cost {
     pub(super) what: &'static str,
@@ -37,32 +37,32 @@ pub(super) struct Cost {
     pub(super) median: f64,
 }
 
-/// The memory of a space at a moment.
+/// The memory of a space at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) when: &'static str,
     pub(super) stats: Stats,
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InProcess {
     pub(super) costs: Vec<Cost>,
     pub(super) held: Vec<Held>,
-    /// The method by which sections find their unit; whether there are any; units used, of how many; sections begun
-    /// again.
+    /// The method by which sections find their unit; whether there are sections; units used, of the possible ones;
+    /// restarted sections.
     pub(super) about: String,
-    /// Rounds, and calls of each.
+    /// Number of rounds, and calls of each.
     rounds: (usize, u32),
 }
 
 impl InProcess {
-    /// The fastest of one thread.
+    /// Returns the fastest round with one thread.
     pub(super) fn least(&self, what: &str) -> Option<f64> {
         self.costs.iter().find(|cost| cost.what == what && cost.threads == 1).map(|cost| cost.min)
     }
 
-    /// The header of all, with the rounds of these figures.
+    /// Returns the common header, with the rounds of these figures.
     pub(super) fn header(&self, of_all: &str) -> String {
         let common =
             of_all.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n"));
@@ -75,7 +75,7 @@ impl InProcess {
 
 type Contender<'a> = (&'static str, &'a (dyn Fn() -> f64 + Sync));
 
-/// Nanoseconds a call.
+/// Returns the nanoseconds of each call.
 #[inline(always)]
 fn time(calls: u32, mut call: impl FnMut(usize)) -> f64 {
     let begun = Moment::now();
@@ -85,7 +85,7 @@ fn time(calls: u32, mut call: impl FnMut(usize)) -> f64 {
     begun.elapsed_ns() / f64::from(calls)
 }
 
-/// Rounds of all contenders in turn, by `threads` at once.
+/// Runs rounds of all contenders in turn, on `threads` threads at once.
 fn measure_by(threads: usize, rounds: usize, contenders: &[Contender<'_>]) -> Result<Vec<Cost>> {
     let barrier = Barrier::new(threads);
     let run = || -> Vec<Vec<f64>> {
@@ -121,7 +121,7 @@ pub(super) const SECTION_TURN: &str = "section by concurrency id, 64 words in tu
 pub(super) const ATOMIC_ONE: &str = "atomic, one word";
 pub(super) const ZEROED: &str = "zeroed counter, 64 units of which those used: made and dropped";
 
-/// Measures all.
+/// Measures all contenders.
 pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
     let wide = Space::new(Options::default().units(Some(UNITS)))?;
     let by_cpu = Space::new(Options::default().index(Index::Cpu))?;
@@ -134,7 +134,7 @@ pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
     let (one, ones) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; WORDS]);
     let counter = PerCpuCounter::new(&wide, 0)?;
     let count = PerCpuRef::new(&wide, RefMode::PerCpu, || {})?;
-    // Two units were used, whichever threads come.
+    // Use two units in any case, whichever threads run.
     let warm = wide.zeroed::<AtomicU64>()?;
     warm.get(1).context("there is no unit 1")?;
 
@@ -146,7 +146,7 @@ pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
     let own = || time(calls, |_| OWN.with(|own| own.set(own.get().wrapping_add(black_box(1)))));
     let own_volatile =
         || time(calls, |_| OWN.with(|own| own.set(black_box(own.get()).wrapping_add(black_box(1)))));
-    // A copy each, which stays in registers as it does in a function that increments.
+    // A copy for each closure, which stays in registers as in a function that increments.
     let section = move || time(calls, |_| word.add(black_box(1)));
     let section_cpu = move || time(calls, |_| cpu.add(black_box(1)));
     let sharded = move || time(calls, |_| shard.add(black_box(1)));
@@ -178,7 +178,7 @@ pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
     };
     let pair = || {
         time((calls / 8).max(1), |_| {
-            // What is refused is seen in the counts: the loop is what is measured.
+            // A failure shows in the counts; only the loop is measured.
             drop(black_box(wide.zeroed::<AtomicU64>()));
         })
     };
@@ -209,7 +209,7 @@ pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
     Ok(InProcess { costs, held: hold()?, about, rounds: (rounds, calls) })
 }
 
-/// Counters that are made.
+/// Number of counters created.
 const COUNTERS: usize = 100_000;
 
 /// Measures the unused memory in chunks with many counters, with nine of ten freed, and with all freed.
@@ -219,7 +219,7 @@ fn hold() -> Result<Vec<Held>> {
     let mut held = Vec::new();
     let mut counters = Vec::with_capacity(COUNTERS);
     for _ in 0..COUNTERS {
-        // A counter, or a record of some.
+        // A counter, or a record of several.
         let words = if rng.below(10) < 7 { 1 } else { 2 + rng.below(14) as usize };
         counters.push(space.alloc(std::alloc::Layout::array::<u64>(words)?)?);
     }

@@ -1,5 +1,5 @@
-//! The benefit of the hints of Linux's engine: the workload with which the series that introduced them was measured, on
-//! an engine without them.
+//! The benefit of the hints of Linux's engine: the workload of the series that introduced them, also on an engine
+//! without them.
 //!
 //! # Theory
 //! The series reports 69 seconds before it, 44 with the alignment of statistics objects restored, and 39 with it. They
@@ -8,13 +8,14 @@
 //! million objects of 16 bytes at no alignment, with which the series saw no difference, are the control.
 //!
 //! The restored alignment needs an explanation. In the kernel of the series (5.0) such a counter is a packed record of
-//! 12 bytes, 8 of bytes and 4 of packets. An attribute of the change in question aligns it to 16 and so makes it 16
-//! long. Without it, the allocator sees 12 bytes at no alignment. Then all objects are whole words one behind the
-//! other, no hole is left, and a search has nothing to skip. At an alignment of 8, and 16 bytes long, a word is left
-//! behind each action: that is measured, too.
+//! 12 bytes, 8 of bytes and 4 of packets. An attribute of the change in question aligns it to 16, and so its size
+//! becomes 16. Without it, the allocator sees 12 bytes at no alignment. Then all objects are whole words, one after the
+//! other, no hole remains, and a search has nothing to skip. With an alignment of 8 and a size of 16, one word remains
+//! after each action: that is measured, too.
 //!
-//! The seconds of the series hold all that a kernel does for an action; here is only its per-CPU memory. What the rest
-//! took, and how much slower that machine was, follows from two of its figures; the third is then told by ours.
+//! The seconds of the series contain all of a kernel's work for an action; only its per-CPU memory runs here. The time
+//! of the rest, and the relative speed of that machine, follow from two of its figures. Our figures then predict the
+//! third.
 
 use super::clock::Moment;
 use super::kernel_lib::KernelLib;
@@ -24,10 +25,10 @@ use va_percpu::Config;
 use va_percpu::config::SlotBy;
 use va_percpu::scan::{Rules, ScanHints};
 
-/// Chunks by what is free in them, none out of the way; of a page only the longest run, and every search from its first
-/// free bit.
+/// Chunks sorted by their free bytes, none set aside; only the longest run of each page, and every search from the
+/// page's first free bit.
 pub(super) struct Bare;
-/// All of the series.
+/// All patches of the series.
 pub(super) struct Whole;
 
 macro_rules! rules {
@@ -64,11 +65,11 @@ rules! {
 }
 
 configs! {
-    /// All of the series.
+    /// All patches of the series.
     HintsOn { slot: Contig, relegate: true, rules: Whole }
     /// Without patches 4, 5 and 7 to 9.
     HintsOff { slot: FreeBytes, relegate: false, rules: Bare }
-    /// Without one of them.
+    /// Without one of the patches.
     Without4 { slot: FreeBytes, relegate: true, rules: Whole }
     Without5 { slot: Contig, relegate: false, rules: Whole }
     Without7 { slot: Contig, relegate: true, rules: No7 }
@@ -81,13 +82,13 @@ configs! {
 pub(super) enum Asked {
     /// Actions: 16 bytes at an alignment, twice, and 20 bytes.
     Actions { align: u32 },
-    /// The same before they were aligned: 12 bytes twice, and 20 bytes.
+    /// The same before the objects were aligned: 12 bytes twice, and 20 bytes.
     Packed,
     /// 16 bytes at no alignment.
     Plain,
 }
 
-/// The cost of a run, in nanoseconds an action, and the remaining objects.
+/// The cost of a run, in nanoseconds for each action, and the chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ran {
     pub(super) engine: &'static str,
@@ -96,7 +97,7 @@ pub(super) struct Ran {
     pub(super) chunks: u64,
 }
 
-/// Actions come and go like this: so many are added, and then one in so many goes before the next come.
+/// Actions are added in batches of this size; a remainder is not run.
 const BATCH: usize = 1000;
 
 fn actions<S: Subject>(subject: &S, asked: Asked, count: usize) -> (f64, u64) {
@@ -141,10 +142,11 @@ fn run<C: Config>(engine: &'static str, asked: Asked, count: usize, rounds: usiz
     run_on(engine, asked, count, rounds, || Standard::<C>::new(SHAPE))
 }
 
-/// As Linux has it.
+/// Linux's shape.
 const SHAPE: Shape = USUAL;
 
-/// The three figures of the series in nanoseconds an action: before it, with the alignment put back, and with it.
+/// Returns the three figures of the series in nanoseconds for each action: before it, with the alignment put back, and
+/// with it.
 ///
 /// # Errors
 /// If there is no memory for records.
@@ -157,7 +159,7 @@ pub(crate) fn three(count: usize, rounds: usize) -> Result<[f64; 3]> {
     ])
 }
 
-/// The three figures of the series, in its order, and others.
+/// Returns the three figures of the series, in its order, and others.
 pub(super) fn measure(count: usize, rounds: usize, kernel_lib: Option<&KernelLib>) -> Result<Vec<Ran>> {
     let (wide, narrow, packed) = (Asked::Actions { align: 16 }, Asked::Actions { align: 8 }, Asked::Packed);
     let mut ran = vec![
@@ -187,8 +189,8 @@ pub(super) fn measure(count: usize, rounds: usize, kernel_lib: Option<&KernelLib
     Ok(ran)
 }
 
-/// Converts a figure to the seconds of the series, if its first and its third are 69 and 39: the rest of an action, and
-/// so many seconds a nanosecond. `None` if the hints gain nothing.
+/// Converts a figure to the seconds of the series, on a scale with its first at 69 and its third at 39. `None` if the
+/// hints gain nothing.
 pub(super) fn seconds(all: &[Ran], ns: f64) -> Option<f64> {
     let [off, _, on, ..] = all else { return None };
     let slower = (69.0 - 39.0) / (off.ns - on.ns);

@@ -1,4 +1,4 @@
-//! The measured subjects: our policies, each as a space of its own, and their operations.
+//! The measured subjects: our policies, each as a separate space, and their operations.
 
 use crate::machine::{LabMachine, SpinLock, Work};
 use anyhow::{Context as _, Result};
@@ -13,15 +13,15 @@ use va_percpu::{Backend, BackendError, Config, Context, Geometry, Offset, Percpu
 pub(crate) struct Shape {
     /// Bytes of a unit, of which there are four.
     pub(crate) unit: u32,
-    /// Bytes of the static, the reserved and the dynamic part of the first chunk.
+    /// Bytes of the static, the reserved and the dynamic section of the first chunk.
     pub(crate) parts: [u32; 3],
 }
 
-/// As Linux has it on four CPUs.
+/// Linux's shape on four CPUs.
 pub(crate) const USUAL: Shape = Shape { unit: 256 << 10, parts: [221_184, 8192, 28_672] };
 
 impl Shape {
-    /// Another unit, whose first chunk holds little.
+    /// Another size of the unit, with a small first chunk.
     pub(crate) const fn of_unit(unit: u32) -> Self {
         Self { unit, parts: [4096, 0, 20_480] }
     }
@@ -30,32 +30,32 @@ impl Shape {
 /// Units of a chunk.
 pub(crate) const UNITS: u32 = 4;
 
-/// Counts at one moment. Bytes and pages of one unit.
+/// Counts at one time. Bytes and pages are of one unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) chunks: u64,
-    /// Free in chunks, and in slabs.
+    /// Free bytes in chunks, and in slabs.
     pub(crate) free_bytes: u64,
     pub(crate) pages: u64,
 }
 
-/// Gives out and takes back.
+/// An allocator of per-CPU objects.
 pub(crate) trait Subject {
-    /// An object; 0 is none.
+    /// Allocates an object; 0 on failure.
     fn alloc(&self, size: u32, align: u32) -> u64;
 
-    /// The same for a caller that cannot wait.
+    /// The same for a caller that cannot sleep.
     fn alloc_atomic(&self, size: u32, align: u32) -> u64;
 
-    /// Takes one back.
+    /// Frees an object.
     fn free(&self, at: u64);
 
-    /// Counts.
+    /// Returns the current counts.
     fn counts(&self) -> Counts;
 }
 
-/// A space with policies `C`, on chunks that are numbers: nothing is mapped or zeroed. Whoever calls does what is due
-/// of the balance, as in Linux's library.
+/// A space with policies `C`, on chunks that are numbers: nothing is mapped or zeroed. The calling thread does the
+/// balance work that is due, as in Linux's library.
 pub(crate) struct Standard<C: Config>(PercpuSpace<LabMachine<SpinLock>, Numbers, C>);
 
 impl<C: Config> Standard<C> {
@@ -113,7 +113,7 @@ impl<C: Config> Subject for Standard<C> {
     }
 }
 
-/// Chunks that are numbers, from the top down, the highest free one first.
+/// Chunks that are numbers, allocated from the top down, the highest free one first.
 struct Numbers {
     stride: u64,
     free: parking_lot::Mutex<BTreeSet<u64>>,

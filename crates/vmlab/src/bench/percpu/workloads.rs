@@ -1,15 +1,15 @@
-//! The workloads of per-CPU memory: the usual ones, and those on which Linux's is slow.
+//! The workloads of per-CPU memory: the usual ones, and those on which Linux's allocator is slow.
 //!
-//! The first nine are those by which Linux's own was measured when it was made into a library, number by number. So are
-//! the last four, of which only the hardest size is taken.
+//! The first nine are those that measured Linux's own code when it was made into a library, with the same numbers. So
+//! are the last four, with the hardest size only.
 
 use super::clock::Moment;
 use super::subject::{Counts, Shape, Subject, USUAL};
 use va_sim::op::Rng;
 use va_sim::percpu::netmix;
 
-/// A workload, and how many nanoseconds ours may take: a call to alloc or a pair, and a call to free where that is
-/// apart.
+/// A workload, and the most nanoseconds that ours may take: for a call to alloc or a pair, and for a call to free if it
+/// is measured separately.
 pub(super) struct Workload {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Workload {
 /// The operations.
 #[derive(Clone, Copy)]
 enum What {
-    /// A million of 16 bytes at an alignment, then all back in the same order.
+    /// Allocates a million of 16 bytes at an alignment, then frees all in the same order.
     Million {
         align: u32,
     },
@@ -35,7 +35,7 @@ enum What {
     Pair {
         crowded: bool,
     },
-    /// 20,000 of a size, all back; or as many pairs of a page.
+    /// Allocates and frees 20,000 of a size; or runs as many pairs of a page.
     Sequence {
         pages: bool,
     },
@@ -125,7 +125,7 @@ pub(super) const ALL: [Workload; 14] = [
     ),
 ];
 
-/// And the one of 2,562 chunks, which takes long to fill.
+/// The workload of 2,562 chunks, which takes long to fill.
 pub(super) const CHUNKS: Workload = row(
     "2562_chunks",
     "2,048 B aligned to that, 2,560 chunks each with such a hole badly aligned: a pair",
@@ -134,8 +134,8 @@ pub(super) const CHUNKS: Workload = row(
     What::ManyChunks,
 );
 
-/// The cost of a round: nanoseconds a call to alloc or a pair, and a call to free where it is apart; and the counts
-/// then.
+/// The cost of a round: nanoseconds for a call to alloc or a pair, and for a call to free if it is measured separately;
+/// with the counts after the round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) ns: [Option<f64>; 2],
@@ -144,14 +144,14 @@ pub(super) struct Round {
     pub(super) failed: u64,
 }
 
-/// Nanoseconds each of `count` calls took together.
+/// Returns the mean nanoseconds of `count` calls.
 fn timed(count: usize, calls: impl FnOnce()) -> Option<f64> {
     let begun = Moment::now();
     calls();
     Some(begun.elapsed_ns() / count as f64)
 }
 
-/// Gives out `count`, counts, takes them back in order.
+/// Allocates `count` objects, reads the counts, and frees the objects in order.
 fn fill_and_free<S: Subject>(subject: &S, count: usize, mut next: impl FnMut() -> (u32, u32)) -> Round {
     let mut objects = vec![0; count];
     let alloc = timed(count, || {
@@ -166,7 +166,7 @@ fn fill_and_free<S: Subject>(subject: &S, count: usize, mut next: impl FnMut() -
     Round { ns: [alloc, free], counts, failed }
 }
 
-/// Pairs of one size.
+/// Runs pairs of one size.
 fn pairs<S: Subject>(subject: &S, count: usize, size: u32, align: u32) -> Round {
     let mut failed = 0;
     let pair = timed(count, || {
@@ -180,7 +180,7 @@ fn pairs<S: Subject>(subject: &S, count: usize, size: u32, align: u32) -> Round 
 }
 
 impl Workload {
-    /// One round on a subject that holds nothing yet. Objects may be left.
+    /// Runs one round on an empty subject. Objects may remain allocated.
     pub(super) fn round<S: Subject>(&self, subject: &S) -> Round {
         match self.what {
             What::Million { align } => fill_and_free(subject, 1_000_000, || (16, align)),
@@ -202,7 +202,7 @@ impl Workload {
             }
             What::DeadChunks => {
                 let full: Vec<u64> = (0..200 * 64 * 64 + 64).map(|_| subject.alloc(64, 4)).collect();
-                // What is left of each hole is large enough and badly aligned.
+                // The rest of each hole is large enough, but misaligned.
                 full.iter().skip(5).step_by(64).for_each(|&hole| subject.free(hole));
                 for _ in full.iter().skip(5).step_by(64) {
                     subject.alloc(20, 4);
@@ -265,7 +265,7 @@ impl Workload {
     }
 }
 
-/// 100,000 live, and one at random makes way for another, 400,000 times.
+/// Keeps 100,000 live, and replaces one at random, 400,000 times.
 fn replace<S: Subject>(subject: &S) -> Round {
     const PAIRS: usize = 400_000;
     let mut rng = Rng::new(42);
@@ -286,7 +286,7 @@ fn replace<S: Subject>(subject: &S) -> Round {
     Round { ns: [pair, None], counts: subject.counts(), failed }
 }
 
-/// Two counters for each of 100,000 rules, in and out; every second time the larger ones, and out at random.
+/// Allocates and frees two counters for each of 100,000 rules; every second time larger ones, freed in random order.
 fn batches<S: Subject>(subject: &S) -> Round {
     const RULES: usize = 100_000;
     let (mut rng, mut counts, mut failed) = (Rng::new(7), Counts::default(), 0);

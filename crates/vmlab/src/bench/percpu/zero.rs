@@ -1,4 +1,4 @@
-//! The cost of zeroing, which is left out of every other figure on all sides: an object's bytes in each unit.
+//! The cost of zeroing an object's bytes in each unit, which every other figure excludes.
 
 use super::clock::Moment;
 use super::subject::{UNITS, USUAL};
@@ -11,7 +11,7 @@ pub(super) struct Zeroed {
     pub(super) ns: f64,
 }
 
-/// Objects of several sizes, one after the other through a chunk; the fastest of the rounds.
+/// Zeroes objects of several sizes, one after the other through a chunk; returns the fastest of the rounds.
 pub(super) fn measure(rounds: usize) -> Vec<Zeroed> {
     let mut measured = Vec::new();
     for units in [UNITS, 64] {

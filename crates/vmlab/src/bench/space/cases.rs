@@ -10,12 +10,13 @@ use va_base::{Align, PAGE_SIZE, Request, Va, VaRange};
 use va_sim::op::Rng;
 use va_tree::Congruent;
 
-/// The measured call, and its amount.
+/// The measured call.
 #[derive(Clone, Copy)]
 enum What {
     /// A request that fails among 40,000 areas pooled or lazy on 16 CPUs.
     Fail { fits_nowhere: Nowhere, again: bool },
-    /// A request of two pages aligned to two in a window of just them, taken, in a space with 64,000 holes.
+    /// A request of two pages aligned to two, in a window of exactly these pages, which succeeds, in a space with
+    /// 64,000 holes.
     ExactWindow { aligned: bool },
     /// The area around an address, on 128 nodes.
     Find { inside: bool },
@@ -28,9 +29,9 @@ enum What {
 /// The reason why a request fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nowhere {
-    /// The space is smaller.
+    /// The space is smaller than the request.
     Impossible,
-    /// Its window is taken.
+    /// Its window is allocated.
     Taken,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Case {
     nodes: u32,
     cpus: u32,
     what: What,
-    /// Nanoseconds that ours may take.
+    /// The most nanoseconds that ours may take.
     pub(super) goal_ns: f64,
 }
 
@@ -117,7 +118,8 @@ pub(super) struct Taken {
     pub(super) rounds: usize,
 }
 
-/// Measures a case on all, round by round in turn, each time in a fresh space. A contender without it is left out.
+/// Measures a case on all contenders in alternating rounds, each time in a fresh space. A contender that does not
+/// support the case is left out.
 pub(super) fn measure(
     case: &'static Case,
     contenders: &[SpaceContender],
@@ -159,7 +161,7 @@ impl Visitor for Once {
     }
 }
 
-/// Calls to take a mean over.
+/// Calls whose mean is taken.
 const CALLS: u32 = 50;
 
 /// Returns the minimum cost of two reads of the clock.
@@ -167,7 +169,7 @@ fn clock_ns() -> f64 {
     (0..1000).map(|_| Instant::now().elapsed().as_nanos()).min().unwrap_or(0) as f64
 }
 
-/// Nanoseconds of one call, the clock's own taken off.
+/// Returns the nanoseconds of one call, without the cost of the clock.
 fn timed<T>(call: impl FnOnce() -> T) -> (T, f64) {
     let clock = clock_ns();
     let begun = Instant::now();
@@ -176,7 +178,7 @@ fn timed<T>(call: impl FnOnce() -> T) -> (T, f64) {
     (got, (time - clock).max(1.0))
 }
 
-/// Nanoseconds a call, of many; `None` if one of them answers yes.
+/// Returns the mean nanoseconds of `calls` calls; `None` if one of them returns true.
 fn repeated(calls: u32, mut call: impl FnMut() -> bool) -> Option<f64> {
     let (any, time) = timed(|| (0..calls).fold(false, |any, _| any | call()));
     (!any).then_some(time / f64::from(calls))
@@ -193,7 +195,7 @@ fn shuffle(areas: &mut [Va], rng: &mut Rng) {
 }
 
 fn fail_once(driver: &mut impl Driver, rng: &mut Rng, fits_nowhere: Nowhere, again: bool) -> Option<f64> {
-    // Two pages that stay, for a window that is taken.
+    // Two pages that stay allocated, as the window of requests that fail.
     let occupied = driver.alloc(&pages(2)?)?;
     let mut areas = Vec::new();
     for n in 0..40_000u32 {
@@ -214,7 +216,7 @@ fn fail_once(driver: &mut impl Driver, rng: &mut Rng, fits_nowhere: Nowhere, aga
 }
 
 fn exact_window(driver: &mut impl Driver, aligned: bool) -> Option<f64> {
-    // So that what follows starts on odd pages, and each hole of two is misaligned.
+    // So that the next areas start on odd pages, and each hole of two is misaligned.
     driver.alloc(&pages(3)?)?;
     let mut holes = Vec::new();
     for _ in 0..64_000 {
@@ -247,7 +249,7 @@ fn find_one(driver: &mut impl Driver, rng: &mut Rng, inside: bool) -> Option<f64
 }
 
 fn slowest_free(driver: &mut impl Driver, rng: &mut Rng, cpus: u32, in_order: bool) -> Option<f64> {
-    // One page more than may be lazy.
+    // One page more than the lazy threshold.
     let frees = va_space::lazy::lazy_max_pages(cpus).get() + 1;
     let mut areas = Vec::new();
     for n in 0..2 * frees {
@@ -255,14 +257,14 @@ fn slowest_free(driver: &mut impl Driver, rng: &mut Rng, cpus: u32, in_order: bo
         areas.push(driver.alloc(&pages(1)?)?);
     }
     if !in_order {
-        // A random half: nothing merges.
+        // A random half of the areas, in random order.
         shuffle(&mut areas, rng);
     }
     let slowest = areas.into_iter().take(frees as usize).map(|at| timed_once(|| driver.free(at)));
     slowest.max_by(f64::total_cmp)
 }
 
-/// As [`timed`], without asking what the clock takes: for calls in the microseconds.
+/// As [`timed`], without measuring the cost of the clock: for calls of microseconds.
 fn timed_once(call: impl FnOnce()) -> f64 {
     let begun = Instant::now();
     call();

@@ -17,16 +17,16 @@ pub(in crate::bench) enum SpaceContender {
     Standard,
     /// Our policies alone.
     OursBare,
-    /// Linux's of 6.9 to 6.12.
+    /// Linux's policies of 6.9 to 6.12.
     Linux69,
-    /// Linux's of 5.2 to 6.8.
+    /// Linux's policies of 5.2 to 6.8.
     OneLock52,
-    /// A C library, and what it is called.
+    /// A C library, and its name.
     KernelLib(&'static str, KernelLib),
 }
 
 impl SpaceContender {
-    /// All of them, in the order of the tables.
+    /// Returns all of them, in the order of the tables.
     pub(super) fn all(libraries: &[(&'static str, Option<PathBuf>)]) -> Result<Vec<Self>> {
         let mut all = vec![Self::Standard, Self::OursBare, Self::Linux69, Self::OneLock52];
         for (name, path) in libraries {
@@ -47,8 +47,7 @@ impl SpaceContender {
         }
     }
 
-    /// Makes an empty space with locks of make `L`, which a library does not let one choose, and calls `visitor` with
-    /// it.
+    /// Creates an empty space with locks of type `L`, which a library ignores, and calls `visitor` with it.
     pub(in crate::bench) fn visit<L: Watch, V: Visitor>(&self, setup: &Setup, visitor: V) -> Result<V::Out> {
         Ok(match self {
             Self::Standard => visitor.visit(Magazines::<L, Standard>::new(setup)?),
@@ -59,9 +58,9 @@ impl SpaceContender {
         })
     }
 
-    /// The contender that it is on streams.
+    /// Returns the contender that runs streams of operations on it.
     pub(in crate::bench) fn contender(&self, setup: Setup) -> Contender {
-        // Which address comes first from a pool is everybody's own affair.
+        // The order of addresses from a pool is unspecified.
         Contender {
             name: self.name(),
             aligns: true,
@@ -84,7 +83,7 @@ impl Make for Player {
     }
 }
 
-/// Makes what runs a workload.
+/// Creates the runner of a workload.
 struct Run<'w, 'a> {
     workload: &'w Workload,
     home: &'a Home,

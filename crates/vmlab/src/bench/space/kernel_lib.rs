@@ -2,7 +2,7 @@
 //!
 //! ```c
 //! struct kv_config { uint64_t start, end; uint32_t cpus, nodes, work; };  /* work: 0 the caller drains, 1 a thread */
-//! int      kv_init(const struct kv_config *);           /* begins anew with an empty space; 0 */
+//! int      kv_init(const struct kv_config *);           /* replaces the space by an empty one; 0 */
 //! void     kv_thread_init(int cpu);                     /* before any other call of a thread, and when it moves */
 //! void     kv_thread_exit(void);
 //! uint64_t kv_alloc(uint64_t size, uint64_t align, uint64_t start, uint64_t end);  /* 0: nothing; [0, 0): anywhere */
@@ -14,7 +14,7 @@
 //! void     kv_unmap_ram(uint64_t addr, uint32_t pages); /* optional */
 //! int      kv_pcpu_areas(const uint64_t *offs, const uint64_t *sizes, int n, uint64_t align, uint64_t *out);  /* 0; optional */
 //! ```
-//! Sizes and addresses are bytes. A library has one space: the latest. What it was built from is the user's affair.
+//! Sizes and addresses are bytes. A library has one space: the latest. The user decides what it was built from.
 
 use super::subject::{Driver, OwnLock, Setup, Subject};
 use crate::lab::Drained;
@@ -38,7 +38,7 @@ struct KvConfig {
 
 /// Classes of locks that a library may count.
 const CLASSES: usize = 9;
-/// Their names; the others are not of a space.
+/// The names of the classes that belong to a space.
 const NAMES: [(usize, &str); 5] = [
     (0, "free_vmap_area_lock"),
     (1, "vn->busy.lock"),
@@ -67,7 +67,7 @@ struct Stats {
     warns: u64,
     lock_acq: [u64; CLASSES],
     free_height: u64,
-    /// Room for what a later library may add.
+    /// Reserved for additions of later libraries.
     more: [u64; 32],
 }
 
@@ -83,7 +83,7 @@ type MapRam = unsafe extern "C" fn(u32) -> u64;
 type UnmapRam = unsafe extern "C" fn(u64, u32);
 type Areas = unsafe extern "C" fn(*const u64, *const u64, i32, u64, *mut u64) -> i32;
 
-/// The functions of a library. Each is called with what the interface above asks for, and no other way.
+/// The functions of a library. Each call obeys the interface above.
 #[derive(Clone)]
 pub(crate) struct KernelLib {
     init: Init,
@@ -96,13 +96,13 @@ pub(crate) struct KernelLib {
     stats: StatsOf,
     areas: Option<Areas>,
     ram: Option<(MapRam, UnmapRam)>,
-    /// Keeps their code in memory.
+    /// Keeps the library loaded.
     _library: Arc<Library>,
 }
 
-/// The function of a name.
+/// Returns the function of a name.
 fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
-    // SAFETY: the type is the one that the interface above states for this name; every caller below names both.
+    // SAFETY: the type is the one that the interface above states for this name; each caller below names both.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
     found.map(|found| *found).with_context(|| format!("no {name}"))
 }
@@ -111,7 +111,7 @@ impl KernelLib {
     /// Loads the library at `path`.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
-        // SAFETY: whoever names a library on the command line vouches for what its initialisers do.
+        // SAFETY: the user who names a library on the command line vouches for its initialisers.
         let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {shown}"))?;
         let library = Arc::new(library);
         let load = || -> Result<Self> {
@@ -132,7 +132,7 @@ impl KernelLib {
         load().with_context(|| shown.to_string())
     }
 
-    /// Begins anew. The space of before is gone, and its drivers with it.
+    /// Creates an empty space. The previous one ceases to exist, with its drivers.
     pub(crate) fn begin(&self, setup: &Setup) -> Result<Self> {
         let work = u32::from(setup.helper);
         let config = KvConfig { start: 0, end: 0, cpus: setup.cpus, nodes: setup.nodes, work };
@@ -144,14 +144,14 @@ impl KernelLib {
         Ok(self.clone())
     }
 
-    /// Returns true if it has small mappings.
+    /// Returns true if it supports small mappings.
     pub(crate) fn has_ram(&self) -> bool {
         self.ram.is_some()
     }
 
     fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        // SAFETY: the function is loaded and writes its numbers, fewer than there is room for.
+        // SAFETY: the function is loaded and writes fewer numbers than `stats` has room for.
         unsafe { (self.stats)(&raw mut stats) };
         stats
     }
@@ -177,7 +177,7 @@ impl Subject for KernelLib {
         Drained { purges: stats.purges, flushes: stats.flushes }
     }
 
-    /// Its own thread drains.
+    /// The library's own thread drains.
     fn help(&self, done: &dyn Fn() -> bool) -> LockStats {
         while !done() {
             std::thread::park_timeout(Duration::from_millis(5));
@@ -207,14 +207,14 @@ impl Driver for KernelDriver<'_> {
         let size = request.size().get() * PAGE_SIZE;
         let (start, end) =
             request.window().map_or((0, 0), |window| (window.start().get(), window.end().get()));
-        // SAFETY: the function is loaded, this thread has said which CPU it stands for, and all it takes are numbers.
+        // SAFETY: the function is loaded, this thread has registered its CPU, and all parameters are integers.
         let at = unsafe { (self.0.alloc)(size, request.align().bytes(), start, end) };
         (at != 0).then(|| Va::new(at))
     }
 
     #[inline(always)]
     fn free(&mut self, at: Va) {
-        // SAFETY: as above; the library tells by itself whether an area starts there.
+        // SAFETY: as above; the library itself checks that an area starts there.
         let freed = unsafe { (self.0.free)(at.get()) };
         debug_assert_eq!(freed, 0);
     }
@@ -237,7 +237,7 @@ impl Driver for KernelDriver<'_> {
         let (offsets, sizes): (Vec<u64>, Vec<u64>) = areas.areas().iter().copied().unzip();
         let mut out = vec![0; offsets.len()];
         let align = areas.align().bytes();
-        // SAFETY: the function is loaded, and each pointer is valid for as many numbers as it is told.
+        // SAFETY: the function is loaded, and each pointer is valid for the number of elements passed.
         let done =
             unsafe { call(offsets.as_ptr(), sizes.as_ptr(), offsets.len() as i32, align, out.as_mut_ptr()) };
         (done == 0).then(|| Va::new(out[0].wrapping_sub(offsets[0])))
@@ -245,16 +245,16 @@ impl Driver for KernelDriver<'_> {
 }
 
 impl KernelDriver<'_> {
-    /// Maps so many pages for a short time.
+    /// Maps `pages` pages for a short time.
     #[inline(always)]
     pub(crate) fn map_ram(&mut self, pages: u32) -> Option<u64> {
         let (map, _) = self.0.ram?;
-        // SAFETY: the function is loaded, this thread has said which CPU it stands for, and it takes a number.
+        // SAFETY: the function is loaded, this thread has registered its CPU, and the parameter is an integer.
         let at = unsafe { map(pages) };
         (at != 0).then_some(at)
     }
 
-    /// Ends what `map_ram` made of as many pages.
+    /// Unmaps a mapping that `map_ram` made of as many pages.
     #[inline(always)]
     pub(crate) fn unmap_ram(&mut self, at: u64, pages: u32) {
         if let Some((_, unmap)) = self.0.ram {
@@ -266,7 +266,7 @@ impl KernelDriver<'_> {
 
 impl Drop for KernelDriver<'_> {
     fn drop(&mut self) {
-        // SAFETY: the function is loaded, and this thread will not call before it says again which CPU it stands for.
+        // SAFETY: the function is loaded, and this thread will not call before it registers a CPU again.
         unsafe { (self.0.thread_exit)() };
     }
 }

@@ -1,4 +1,4 @@
-//! Measures whole spaces: ours under three policies, and C libraries that stand for a kernel's.
+//! Measures whole spaces: ours under three policies, and C libraries of a kernel's.
 
 mod cases;
 pub(super) mod contenders;
@@ -57,7 +57,7 @@ pub struct Args {
     kern_count: Option<PathBuf>,
 }
 
-/// Threads of one measurement at most.
+/// The most threads of one measurement.
 const THREADS_MAX: i64 = 256;
 /// The time of a crowd in one round.
 const CROWD_TIME: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ const CROWD_TIME: Duration = Duration::from_millis(100);
 const FRESH_ROUNDS_MAX: usize = 5;
 
 impl Args {
-    /// Returns the folder for files. A part of the measurements must not take the place of all.
+    /// Returns the folder for files. A partial run must not replace the files of a full one.
     fn files(&self) -> Option<&Path> {
         let narrow = self.nodes != [1, 2, 4, 128] || self.threads != [1, 2, 4, 8, 16, 64];
         let part = self.quick || narrow || self.filter.is_some() || !self.contenders.is_empty();
@@ -77,13 +77,13 @@ impl Args {
     }
 }
 
-/// A row of one thread: the nodes, and what was measured.
+/// A row of one thread: the nodes, and the measurement.
 struct Row {
     nodes: u32,
     cell: Cell,
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Default)]
 struct Measured {
     rows: Vec<Row>,
@@ -94,7 +94,7 @@ struct Measured {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// If a library cannot be loaded, a space not made, or results not written.
+/// If a library cannot be loaded, a space cannot be created, or results cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let rounds = if args.quick { 3 } else { args.rounds };
     let fresh = if args.quick { 1 } else { rounds.min(FRESH_ROUNDS_MAX) };
@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (nodes, threads) =
         if args.quick { (&[2][..], &[1, 2][..]) } else { (&args.nodes[..], &args.threads[..]) };
     let mut measured = Measured::default();
-    // First, while this thread and its children may still run anywhere.
+    // First, while this thread and its children are not yet pinned.
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     for pattern in 0..patterns::shared(0).len() {
         let name = format!("threads-{}", threads::name(pattern));

@@ -9,14 +9,14 @@ use va_space::config::Config;
 use va_space::{Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
-/// Range of areas, as in Linux on x86-64: its last byte is left out.
+/// Range of areas, as in Linux on x86-64, without its last byte.
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
-/// A helper that is not woken looks this often.
+/// Interval at which a helper checks for work without being woken.
 const NAP: Duration = Duration::from_millis(5);
 
 type Space<L, C> = VmapSpace<LabMachine<L>, C>;
 
-/// The default window.
+/// Returns the default window.
 pub(in crate::bench) fn window() -> VaRange {
     VaRange::new(Va::new(WINDOW.0), Va::new(WINDOW.1)).unwrap_or(VaRange::ALL)
 }
@@ -28,13 +28,13 @@ fn space<L: Watch, C: Config>(setup: &Setup) -> Result<(Space<L, C>, LabMachine<
     Ok((space, machine))
 }
 
-/// A space whose callers keep nothing.
+/// A space whose callers have no magazine.
 pub(super) struct Bare<L: Watch, C: Config> {
     space: Space<L, C>,
     machine: LabMachine<L>,
 }
 
-/// A space each of whose callers keeps a magazine.
+/// A space whose callers have a magazine each.
 pub(super) struct Magazines<L: Watch, C: Config>(Bare<L, C>);
 
 impl<L: Watch, C: Config> Bare<L, C> {
@@ -111,10 +111,10 @@ impl<L: Watch, C: Config> Driver for BareDriver<'_, L, C> {
     }
 }
 
-/// A thread's magazine, and those of the other CPUs that it stood for.
+/// A thread's magazine, and those of the other CPUs for which it has run.
 pub(super) struct MagazineDriver<'a, L: Watch, C: Config> {
     space: &'a Space<L, C>,
-    /// `None` when all that a space can have are out.
+    /// `None` if all magazines that a space can have are in use.
     own: Option<Magazine<'a, LabMachine<L>, C>>,
     cpu: u32,
     parked: Vec<(u32, Magazine<'a, LabMachine<L>, C>)>,

@@ -1,17 +1,17 @@
-//! Patterns of pairs, as Linux's own test module and daily life have them. Sizes include a guard page.
+//! Patterns of pairs, from Linux's own test module and from typical use. Sizes include a guard page.
 
 use crate::bench::workload::{Maker, Spec, Workload, alloc, free, spec};
 use va_sim::op::Rng;
 use va_space::lazy::lazy_max_pages;
 
-/// Areas that the long list keeps.
+/// Live areas of the long list.
 const BUSY_LIST: u64 = 15_000;
-/// Areas that the churns keep.
+/// Live areas of the churns.
 const LIVE: u64 = 4096;
 /// Pairs of a round.
 const PAIRS: usize = 20_000;
 
-/// All patterns for a space of so many CPUs.
+/// Returns all patterns, for a space of `cpus` CPUs.
 pub(in crate::bench) fn all(cpus: u64) -> [Spec; 10] {
     [
         spec("fix_size", cpus, true, fix_size),
@@ -27,7 +27,7 @@ pub(in crate::bench) fn all(cpus: u64) -> [Spec; 10] {
     ]
 }
 
-/// Those that threads run together; `n` is the number of a thread.
+/// Returns the patterns that threads run together; `n` is the number of a thread.
 pub(super) fn shared(n: u64) -> [Spec; 3] {
     [
         spec("fix_size", n, true, fix_size),
@@ -36,10 +36,10 @@ pub(super) fn shared(n: u64) -> [Spec; 3] {
     ]
 }
 
-/// Rounds that are run before any is timed, so that pools and magazines hold what the pattern wants.
+/// Rounds before the first timed one, so that pools and magazines are filled as the pattern needs.
 pub(in crate::bench) const WARM_UP: usize = 8;
 
-/// Makes the stream for so many rounds, after `warm_up` more in the setup.
+/// Generates the stream for `rounds` rounds, after `warm_up` more in the setup.
 pub(in crate::bench) fn make(spec: &Spec, warm_up: usize, rounds: usize) -> Workload {
     let mut workload = spec.make(warm_up + rounds);
     let warm_up = workload.rounds.drain(..warm_up).flatten();
@@ -47,7 +47,7 @@ pub(in crate::bench) fn make(spec: &Spec, warm_up: usize, rounds: usize) -> Work
     workload
 }
 
-/// Pairs of whatever `ask` gives, nothing of them kept.
+/// Generates pairs of sizes from `ask`, each freed at once.
 fn pairs(maker: &mut Maker, slot: u64, mut ask: impl FnMut(&mut Rng) -> (u64, u8)) {
     maker.rounds(PAIRS, |rng, ops| {
         let (size, align) = ask(rng);
@@ -65,7 +65,7 @@ fn random_size(maker: &mut Maker, _: u64) {
     pairs(maker, 0, |rng| (2 + rng.below(100), 0));
 }
 
-/// A page, among as many holes of just that size as may be lazy at a time.
+/// A page, among the maximal lazy number of holes of exactly that size.
 fn full_fit(maker: &mut Maker, cpus: u64) {
     let n = lazy_max_pages(cpus as u32).get();
     maker.workload.setup.extend((0..2 * n).map(|slot| alloc(slot, 2, 0)));
@@ -82,14 +82,14 @@ fn long_busy_list(maker: &mut Maker, _: u64) {
     fill_list(maker);
     let (large, small) = (BUSY_LIST, BUSY_LIST + 1);
     maker.rounds(PAIRS, |_, ops| {
-        // Two pairs at a time.
+        // Each step generates two pairs.
         if ops.len() < 2 * PAIRS {
             ops.extend([alloc(large, 101, 0), alloc(small, 2, 0), free(large, 101), free(small, 2)]);
         }
     });
 }
 
-/// The bodies of Linux's test module at random, and a thread's stack now and then, above 15,000 areas.
+/// The bodies of Linux's test module in random order, and occasionally a thread's stack, above 15,000 areas.
 fn suite_mix(maker: &mut Maker, _: u64) {
     fill_list(maker);
     pairs(maker, BUSY_LIST, |rng| {
@@ -105,12 +105,12 @@ fn suite_mix(maker: &mut Maker, _: u64) {
     });
 }
 
-/// Log2 of pages, from log2 of bytes.
+/// Converts the binary logarithm of bytes to that of pages.
 fn align_of_byte_log2(log2: u64) -> u8 {
     log2.saturating_sub(12) as u8
 }
 
-/// Sizes of daily life: half of them up to 5 pages, one in 20 up to 2049.
+/// Returns a typical size: half of them up to 5 pages, one in 20 up to 2049.
 fn mixed(rng: &mut Rng) -> u64 {
     2 + match rng.below(100) {
         0..50 => rng.below(4),
@@ -120,7 +120,7 @@ fn mixed(rng: &mut Rng) -> u64 {
     }
 }
 
-/// 4096 areas of such sizes, each replaced at random.
+/// 4096 areas of typical sizes, each replaced at random.
 fn churn_mix(maker: &mut Maker, _: u64) {
     maker.replace(LIVE, PAIRS, |rng| (mixed(rng), 0));
 }
@@ -143,7 +143,7 @@ fn align2m_live(maker: &mut Maker, _: u64) {
     maker.replace(256, PAIRS, |_| (65, 9));
 }
 
-/// One page more than Linux's pools take.
+/// One page more than the limit of Linux's pools.
 fn pair257(maker: &mut Maker, _: u64) {
     pairs(maker, 0, |_| (257, 0));
 }

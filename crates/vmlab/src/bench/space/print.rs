@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::path::Path;
 use va_base::LockClass;
 
-/// Whom ours is compared with.
+/// The contenders that ours is compared with.
 const PEERS: [&str; 3] = ["kern", "linux69", "onelock52"];
 
 /// The kernel's name for the structure that a lock of ours guards. The kernel's `vmap_area_lock`, and later
@@ -26,7 +26,7 @@ const LOCKS: [(LockClass, &str); 5] = [
     (LockClass::Purge, "vmap_purge_lock"),
 ];
 
-/// All tables, in the order in which they are read.
+/// Returns all tables, in order.
 pub(super) fn tables(measured: &Measured) -> Vec<Captioned> {
     let mut tables = Vec::new();
     if !measured.rows.is_empty() {
@@ -41,7 +41,7 @@ pub(super) fn tables(measured: &Measured) -> Vec<Captioned> {
     tables
 }
 
-/// Each once, in order.
+/// Returns each item once, in order.
 fn unique<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     all.fold(Vec::new(), |mut unique, item| {
         if !unique.contains(&item) {
@@ -70,11 +70,11 @@ fn grid<K: PartialEq>(
     table
 }
 
-/// Pattern and nodes.
+/// Pattern and number of nodes.
 type Key<'a> = (&'a str, u32);
 
 impl Measured {
-    /// By pattern first.
+    /// Returns the keys, sorted by pattern first.
     fn keys(&self) -> Vec<Key<'_>> {
         let names = unique(self.rows.iter().map(|row| row.cell.workload.as_str()));
         let of = |name| self.rows.iter().filter(move |row| row.cell.workload == name).map(|row| row.nodes);
@@ -127,7 +127,7 @@ fn drained(measured: &Measured) -> Captioned {
     Captioned { caption: "Purges / flushes in all rounds together.".to_string(), table }
 }
 
-/// Nanoseconds with the unit that people read.
+/// Formats nanoseconds in a readable unit.
 fn short_ns(ns: f64) -> String {
     match ns {
         _ if ns < 1e3 => format!("{} ns", number(ns)),
@@ -192,7 +192,7 @@ fn shared(shared: &[Shared]) -> Captioned {
     Captioned { caption: caption.to_string(), table }
 }
 
-/// Microseconds, as `lock_stat` has them.
+/// Formats microseconds as `lock_stat` does.
 fn us(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e3)
 }
@@ -201,7 +201,7 @@ fn mean_us(total_ns: u64, count: u64) -> String {
     format!("{:.2}", total_ns as f64 / 1e3 / count.max(1) as f64)
 }
 
-/// The most contended first, as `lock_stat` sorts.
+/// Returns the table of locks, the most contended first, as `lock_stat` sorts.
 fn locks(shared: &[Shared]) -> Captioned {
     let mut table = Table::new();
     table.set_header([
@@ -273,7 +273,7 @@ pub(super) fn csv_name() -> String {
     format!("space-{}.csv", build())
 }
 
-/// CSV, tables and SVG.
+/// Writes CSV, tables and SVG.
 pub(super) fn files(measured: &Measured, dir: &Path, header: &str) -> Result<()> {
     write_file(dir, &csv_name(), &(comments(header) + &csv(measured)))?;
     let page = page("The space", tables(measured), header);
@@ -315,7 +315,7 @@ fn csv(measured: &Measured) -> String {
     csv
 }
 
-/// One curve a contender: over nodes, and over threads.
+/// Writes charts with one curve for each contender: over nodes, and over threads.
 fn charts(measured: &Measured, dir: &Path) -> Result<()> {
     let patterns: Vec<&'static str> = (0..).map_while(|at| (at < 3).then(|| name(at))).collect();
     for pattern in patterns {

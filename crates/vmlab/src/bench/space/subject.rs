@@ -1,4 +1,4 @@
-//! A space to measure, whosever it is: what threads do with it.
+//! The interface of a measured space: the calls of its threads.
 
 use crate::lab::{Drained, Holes};
 use crate::machine::LockStats;
@@ -9,9 +9,9 @@ use va_tree::Congruent;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) nodes: u32,
-    /// CPUs online, which decide how much may be lazy.
+    /// CPUs online, which determine the lazy threshold.
     pub(crate) cpus: u32,
-    /// True if a helper thread drains; else the call that freed too much.
+    /// True if a helper thread drains; otherwise the call that exceeds the threshold.
     pub(crate) helper: bool,
 }
 
@@ -24,7 +24,7 @@ impl Setup {
 
 /// A space that threads share.
 pub(crate) trait Subject: Sync + 'static {
-    /// The handle by which a thread calls it.
+    /// One thread's handle.
     type Driver<'a>: Driver
     where
         Self: 'a;
@@ -32,9 +32,9 @@ pub(crate) trait Subject: Sync + 'static {
     fn driver(&self, cpu: u32) -> Self::Driver<'_>;
     /// Purges and flushes so far.
     fn drained(&self) -> Drained;
-    /// Drains, again and again, until `done` answers yes; returns what this thread saw of locks.
+    /// Drains repeatedly until `done` returns true; returns this thread's statistics of locks.
     fn help(&self, done: &dyn Fn() -> bool) -> LockStats;
-    /// Locks by the kernel's names where the space counts for itself, and not its machine.
+    /// Returns locks by the kernel's names, if the space itself counts them, and not its machine.
     fn own_locks(&self) -> Option<Vec<OwnLock>> {
         None
     }
@@ -49,27 +49,27 @@ pub(crate) struct OwnLock {
     pub(crate) acquisitions: Option<u64>,
 }
 
-/// One thread's way to a space. Addresses are bytes.
+/// One thread's handle to a space. Addresses are bytes.
 pub(crate) trait Driver {
-    /// The thread stands for another CPU from now on.
+    /// Makes the thread stand for another CPU from now on.
     fn move_to(&mut self, cpu: u32);
     fn alloc(&mut self, request: &Request) -> Option<Va>;
     fn free(&mut self, at: Va);
-    /// Purges everything, pools and what the thread keeps as well.
+    /// Purges everything, including pools and this thread's magazines.
     fn purge(&mut self);
     /// Returns the start of the busy area around an address.
     fn find(&self, at: Va) -> Option<Va>;
-    /// Takes areas at fixed distances; `None` also where that is not offered.
+    /// Allocates areas at fixed distances; `None` also if this is not supported.
     fn congruent(&mut self, areas: &Congruent<'_>) -> Option<Va>;
 }
 
-/// Something to do with a space, whosever it is.
+/// An operation that is generic over the type of the space.
 pub(crate) trait Visitor {
     type Out;
     fn visit<S: Subject>(self, subject: S) -> Self::Out;
 }
 
-/// A driver, as what streams run on.
+/// A driver as the target of a stream of operations.
 pub(crate) struct Stream<'a, S: Subject> {
     subject: &'a S,
     driver: S::Driver<'a>,

@@ -1,10 +1,9 @@
-//! Many threads on one space: how long a pair of all of them together takes, and which locks they wait for.
+//! Many threads on one space: the time of a pair of all threads together, and the locks they wait for.
 //!
 //! # Method
-//! Each thread has a node, and a helper drains. Each thread is pinned to a core, in turn, and runs its own stream over
-//! and over. The time is the wall's, from the moment when the last is ready to the moment when the first has had its
-//! time. Every contender runs once before any runs again. Statistics of locks are taken in a separate run, since
-//! counting costs.
+//! Each thread has a node, and a helper drains. Each thread is pinned to a core, in turn, and repeats its own stream.
+//! The time is wall time, from when the last thread is ready to when the first one's time is over. Every contender runs
+//! once before any runs again. Statistics of locks come from a separate run, since counting has a cost.
 
 use super::contenders::SpaceContender;
 use super::patterns;
@@ -19,17 +18,17 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 use va_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Pairs between two looks at the clock.
+/// Pairs between two reads of the clock.
 const PAIRS: usize = 500;
 
 /// A pattern with a number of threads.
 #[derive(Clone, Copy)]
 pub(super) struct Crowd<'a> {
-    /// Which of [`patterns::shared`].
+    /// Index into [`patterns::shared`].
     pub(super) pattern: usize,
     pub(super) threads: u32,
     pub(super) time: Duration,
-    /// Cores to hold threads to.
+    /// Cores to pin threads to.
     pub(super) cores: &'a [CoreId],
 }
 
@@ -48,7 +47,7 @@ pub(super) struct Shared {
     pub(super) pattern: &'static str,
     pub(super) threads: u32,
     pub(super) contender: &'static str,
-    /// Nanoseconds a pair of all threads together.
+    /// Nanoseconds for each pair of all threads together.
     pub(super) min: f64,
     pub(super) median: f64,
     pub(super) mean: f64,
@@ -59,12 +58,12 @@ pub(super) struct Shared {
     pub(super) counted: Run,
 }
 
-/// The name of a pattern.
+/// Returns the name of a pattern.
 pub(super) fn name(pattern: usize) -> &'static str {
     patterns::shared(0)[pattern].name
 }
 
-/// Measures a crowd on all contenders in turn.
+/// Measures a crowd on all contenders in alternating rounds.
 pub(super) fn measure(crowd: Crowd<'_>, contenders: &[SpaceContender], rounds: usize) -> Result<Vec<Shared>> {
     let setup = Setup { nodes: crowd.threads, cpus: crowd.threads, helper: true };
     let mut runs: Vec<Vec<Run>> = contenders.iter().map(|_| Vec::new()).collect();
@@ -172,13 +171,13 @@ impl Crowd<'_> {
                 runner.round(&workload, chunk);
             }
         };
-        // Threads warm up together, so a little of each is enough.
+        // Threads warm up together, so a few rounds of each suffice.
         (0..4).for_each(|_| some(&mut runner));
         take_lock_stats();
         ready.wait();
         let begun = Instant::now();
         let mut pairs = 0;
-        // Relaxed: a hint that the first sets whose time is over.
+        // Relaxed: a hint from the first thread whose time is over.
         while !stop.load(Ordering::Relaxed) {
             some(&mut runner);
             pairs += PAIRS as u64;
@@ -191,7 +190,7 @@ impl Crowd<'_> {
 }
 
 impl Run {
-    /// Takings of shared locks a pair; `None` where they were not counted.
+    /// Returns the acquisitions of shared locks for each pair; `None` if they were not counted.
     pub(super) fn locks_a_pair(&self) -> Option<f64> {
         let takings = match &self.own_locks {
             Some(own) => own.iter().map(|lock| lock.acquisitions).sum::<Option<u64>>()?,
@@ -218,7 +217,7 @@ mod tests {
                 let counted = &shared.counted;
                 let taken = |class: LockClass| counted.locks[class as usize].acquisitions;
                 match shared.contender {
-                    // A magazine hands over what was freed in batches.
+                    // A magazine frees areas in batches.
                     "ours" => assert!(taken(LockClass::Lazy) < counted.pairs),
                     "onelock52" => assert!(taken(LockClass::Free) >= counted.pairs),
                     _ => assert!(taken(LockClass::Pool) + taken(LockClass::Free) >= counted.pairs),
