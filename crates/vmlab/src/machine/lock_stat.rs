@@ -136,7 +136,7 @@ fn place_of(number: u32) -> Option<&'static Location<'static>> {
 pub(super) struct Places {
     /// Cached numbers of locations, so that a thread looks up each location once.
     known: Vec<(&'static Location<'static>, u32)>,
-    /// Class and place to times waited and times held.
+    /// Numbers of waits and holds, by class and location.
     counts: BTreeMap<(usize, u32), (u64, u64)>,
 }
 

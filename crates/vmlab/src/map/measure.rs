@@ -11,8 +11,8 @@
 //! it:
 //!
 //! ```text
-//!   |B|..3..|A|.1.|A|....6....|B|.2.|C|          A keeps 3 + 1 apart (of 3, 1, 6); B nothing more: on its left is no hole;
-//!                                                the middle B keeps 2 apart (of 6, 2)
+//!   |B|..3..|A|.1.|A|....6....|B|.2.|C|          A keeps 3 + 1 apart (of 3, 1, 6); the first B nothing,
+//!                                                since no hole is before it; the second B keeps 2 (of 6, 2)
 //! ```
 //!
 //! A hole counts for each caller beside it, so the sum over callers may be more than all holes. Lazy areas form a

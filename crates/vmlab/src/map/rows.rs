@@ -4,8 +4,8 @@
 //! In one row a page would have a thousandth of a pixel. So each part of a fold is wrapped, like text:
 //!
 //! ```text
-//!   ffa0000000000000  |AAAA.BB......CCCCCC....|      a row has a power of two bytes and begins at a multiple of them, so
-//!   ffa0000000100000  |CC....DDDDDDDDDDDDDDDDD|      that an address has its column, and alignment is seen as an edge
+//!   ffa0000000000000  |AAAA.BB......CCCCCC....|      a row has a power of two bytes and begins at a multiple
+//!   ffa0000000100000  |CC....DDDDDDDDDDDDDDDDD|      of them: each address has its column, alignment is an edge
 //!   ~~~ 49.9 TiB ~~~                                 a fold
 //!   ffd1ffffffc00000  |EEEEEEEEEEEEEEEEEEEEEEE|
 //! ```

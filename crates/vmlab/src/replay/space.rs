@@ -8,8 +8,8 @@
 //! internally.
 //!
 //! If the answers differ, ours is stored with the kernel's, so that each side continues with its own addresses. (The
-//! replay on an index corrects each difference. A space cannot be corrected from outside, since its areas would have to
-//! leave the lazy state again.) So one difference may cause others, which is one of the reported reasons.
+//! replay on an index corrects each difference. A space cannot be corrected from outside: its areas would have to leave
+//! the lazy state again.) So one difference may cause others, which is one of the reported reasons.
 //!
 //! # Invariants
 //! - **RP2 one-reason** every answer that differs from the kernel's is counted under exactly one reason.
@@ -447,8 +447,8 @@ fn same_request(one: &Event, other: &Event) -> bool {
     request_of(one) == request_of(other)
 }
 
-/// Returns the areas that the kernel allocates while they are busy in the trace, each with the event before which it
-/// was freed at the latest: the last purge that freed areas. In the order of the events.
+/// Returns the areas that the kernel allocates while they are busy in the trace, in the order of the events. Each has
+/// the event before which it was freed at the latest: the last purge that freed areas.
 fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
     let mut busy = Ranges::default();
     let mut began = BTreeMap::new();

@@ -21,7 +21,7 @@ const CLUSTER_GAP: u64 = 16 << 20;
 
 /// The most panels, unless no two neighbours are of one region.
 const PANELS: usize = 6;
-/// Ranges smaller than the total divided by this share a panel.
+/// Neighbours below one in this many of the drawn bytes share a panel.
 const SMALL_PART: u64 = 8;
 
 /// Addresses that the trace touches, drawn as one panel.

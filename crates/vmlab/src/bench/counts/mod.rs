@@ -2,7 +2,7 @@
 //!
 //! # Method
 //! A row first prepares its state, uncounted, until the state is stable. Then it repeats the same call, counted. First
-//! it counts some pairs one by one, each from an empty simulated cache that is larger than all they access: a miss is
+//! it counts some pairs one by one, each from an empty simulated cache that is larger than all they access. A miss is
 //! then a cache line that a pair accesses. Then it counts many consecutive pairs, whose instructions are divided by
 //! their number; this includes the work of every thousandth pair. Nothing depends on a clock, an address or chance.
 //!

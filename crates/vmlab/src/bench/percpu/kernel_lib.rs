@@ -1,7 +1,8 @@
 //! An allocator behind the C interface of a kernel's per-CPU memory: Linux's own library, or any other that exports it.
 //!
 //! ```c
-//! struct kp_config { uint32_t nr_units, unit_size, static_size, reserved_size, dyn_size, work_mode; };  /* 0: the caller balances */
+//! /* work_mode: 0 the caller balances */
+//! struct kp_config { uint32_t nr_units, unit_size, static_size, reserved_size, dyn_size, work_mode; };
 //! int      kp_init(const struct kp_config *);           /* replaces the allocator by an empty one; 0 */
 //! void     kp_thread_init(int cpu);                     /* before any other call of a thread */
 //! void     kp_thread_exit(void);                        /* after its last call */

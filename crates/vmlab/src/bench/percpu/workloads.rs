@@ -134,8 +134,8 @@ pub(super) const CHUNKS: Workload = row(
     What::ManyChunks,
 );
 
-/// The cost of a round: nanoseconds for a call to alloc or a pair, and for a call to free if it is measured separately;
-/// with the counts after the round.
+/// The cost of a round, and the counts after it. The cost is in nanoseconds: for a call to alloc or a pair, and for a
+/// call to free if it is measured separately.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) ns: [Option<f64>; 2],

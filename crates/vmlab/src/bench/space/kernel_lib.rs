@@ -12,7 +12,8 @@
 //! void     kv_stats(struct kv_stats *);                 /* numbers, see `Stats` */
 //! uint64_t kv_map_ram(uint32_t pages);                  /* 0: nothing; optional */
 //! void     kv_unmap_ram(uint64_t addr, uint32_t pages); /* optional */
-//! int      kv_pcpu_areas(const uint64_t *offs, const uint64_t *sizes, int n, uint64_t align, uint64_t *out);  /* 0; optional */
+//! /* 0; optional */
+//! int      kv_pcpu_areas(const uint64_t *offs, const uint64_t *sizes, int n, uint64_t align, uint64_t *out);
 //! ```
 //! Sizes and addresses are bytes. A library has one space: the latest. The user decides what it was built from.
 

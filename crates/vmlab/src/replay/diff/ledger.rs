@@ -2,8 +2,9 @@
 //!
 //! # Theory
 //! A space cannot accept another address than it chose: an allocated area would have to become lazy again. This ledger
-//! can. It chooses by the same policies ([`Config`]) and has the state of a space: holes in the policy's own index,
-//! busy areas, lazy ones in their node, and pools by node and size. A test compares it with the space, call by call.
+//! can. It chooses by the same policies ([`Config`]) and has the state of a space. That is holes in the policy's own
+//! index, busy areas, lazy ones in their node, and pools by node and size. A test compares it with the space, call by
+//! call.
 //!
 //! # Invariants
 //! - **BK1 apart** busy, lazy and pooled areas and the holes of the index are disjoint, and tile the extent.

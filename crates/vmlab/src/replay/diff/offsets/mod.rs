@@ -7,8 +7,7 @@
 //! free, so a policy that takes the lowest fit never returns a higher one. A lower offset was free by the events, and
 //! the kernel did not take it. If the kernel's offset is the only one known to be free, an equal result proves nothing:
 //! such allocations are counted as not knowable. After each difference the policy is corrected. If no policy explains
-//! why the kernel did not take a lower offset, that offset is assumed to be in use until an event touches it, so that
-//! it is counted once.
+//! why the kernel left a lower offset, the offset counts as in use until an event touches it. So it is counted once.
 //!
 //! # Invariants
 //! - **DF3 one-place** every allocation in a chunk is counted as exactly one of equal, alone, lower, higher and failed,
