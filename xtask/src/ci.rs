@@ -207,7 +207,7 @@ fn take_in(outcome: &mut Outcome, text: &str, ended: Result<()>) {
     outcome.table.extend(text.lines().filter(|line| is_row(line)).map(str::to_string));
     text.lines().for_each(|line| outcome.tests.read(line));
     if reported != BESIDE.len() || (ended.is_err() && outcome.failed.is_empty()) {
-        let why = ended.err().map_or("it told too little".to_string(), |error| format!("{error:#}"));
+        let why = ended.err().map_or("it reported too little".to_string(), |error| format!("{error:#}"));
         outcome.failed.push((BESIDE.join(","), format!("the second lane: {why}")));
     }
 }

@@ -181,7 +181,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if !failed.is_empty() {
         bail!("{}", failed.join("; "));
     }
-    let suites = if tested == 0 { String::new() } else { format!("{tested} suites told, ") };
+    let suites = if tested == 0 { String::new() } else { format!("{tested} suites reported, ") };
     println!("clients: {ran} ran, answers equal, {suites}{} skipped", skipped.len());
     Ok(())
 }

@@ -94,7 +94,7 @@ impl fmt::Display for UnmapError {
                 write!(f, "nothing starts at {at}, which is inside {range}")
             }
             Self::WrongCount { range, pages } => write!(f, "what starts there is {range}, not {pages}"),
-            Self::Twice { range } => write!(f, "{range} was given back before"),
+            Self::Twice { range } => write!(f, "{range} was freed before"),
             Self::Space(error) => fmt::Display::fmt(error, f),
         }
     }

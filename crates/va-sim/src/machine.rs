@@ -43,8 +43,8 @@ pub struct Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.stale {
-            true => write!(f, "SP2: {} was given out again before a flush that covers it", self.at),
-            false => write!(f, "SP1: {} was given out twice", self.at),
+            true => write!(f, "SP2: {} was allocated again before a flush that covers it", self.at),
+            false => write!(f, "SP1: {} was allocated twice", self.at),
         }
     }
 }

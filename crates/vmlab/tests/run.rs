@@ -70,7 +70,7 @@ fn the_status_and_the_output_are_the_programs() {
         assert_eq!(output.stdout, b"out\n");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(
-            stderr.starts_with("vmlab: no process told anything") && stderr.lines().count() == 1,
+            stderr.starts_with("vmlab: no process reported anything") && stderr.lines().count() == 1,
             "{stderr}"
         );
     }

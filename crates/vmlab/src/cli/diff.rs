@@ -276,7 +276,7 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
         notes.push("no table before the trace: the space is taken to be empty".into());
     }
     notes.push(format!(
-        "{} returned {} by the events, {} by the books; {} of what nobody knew; {} with numbers that no allocator accepts",
+        "{} returned {} by the events, {} by the ledger; {} of unknown areas; {} with numbers that no allocator accepts",
         counted(report.purges, "purge"),
         counted(report.purged, "area"),
         grouped(report.purged_ledger),

@@ -59,7 +59,7 @@ fn notes(offsets: &[&Offsets]) -> Vec<String> {
         ),
         "in a chunk that was there before, what the events do not prove to be free is taken to be in use; where the kernel's place is then the only one, nothing is proved and it counts as not knowable".into(),
         format!(
-            "{} of objects from before the recording, {} of such as no event gave out, where something else had stood; {} given out where one stood by the events; {} that no chunk can have",
+            "{} of objects from before the recording, {} of objects that no event allocated, where another had been; {} allocated where the events still have an object; {} that no chunk can have",
             counted(first.frees_before, "free"),
             grouped(first.frees_unseen),
             counted(first.taken_twice, "place"),

@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// The library; else libvmalloc_preload.so beside vmlab, or in ../lib
     #[arg(long, value_name = "FILE")]
     lib: Option<PathBuf>,
-    /// The program and what it is told
+    /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -221,7 +221,7 @@ impl Report {
     fn lines(&self, wall: Duration) -> Vec<String> {
         if self.processes == 0 {
             return vec![
-                "no process told anything: it ended by a signal, _exit or exec, or has the preload not"
+                "no process reported anything: it ended by a signal, _exit or exec, or did not load the preload"
                     .into(),
             ];
         }

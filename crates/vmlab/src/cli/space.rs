@@ -92,7 +92,7 @@ fn why(reasons: &Reasons) -> Vec<String> {
         (other_cpu, "the kernel's range is in the pool of another CPU's node"),
         (purge_time, "the range of one is still lazy on the other side: purged at another time"),
         (aligned, "aligned to more than a page, where searches differ"),
-        (earlier, "the range of one is somebody else's on the other side, from an earlier difference"),
+        (earlier, "the range of one is another area's on the other side, from an earlier difference"),
         (holes, "none of these: the holes differ"),
     ];
     why.sort_by_key(|&(count, _)| std::cmp::Reverse(count));
@@ -108,7 +108,7 @@ mod tests {
     fn reasons_are_told_by_weight_and_those_that_are_none_are_not() {
         let lines = why(&Reasons { pool: 1, earlier: 1200, ..Reasons::default() });
         assert_eq!(lines.len(), 2);
-        assert!(lines[0].starts_with("1,200 differences: the range of one is somebody else's"), "{lines:?}");
+        assert!(lines[0].starts_with("1,200 differences: the range of one is another area's"), "{lines:?}");
         assert!(lines[1].starts_with("1 difference: one side took"), "{lines:?}");
     }
 }

@@ -77,7 +77,7 @@ impl Chrome {
             span: None,
         };
         chrome.sink.line("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-        for (process, name) in [(AREAS, "vmalloc areas, by who asked"), (EVENTS, "events")] {
+        for (process, name) in [(AREAS, "vmalloc areas, by caller"), (EVENTS, "events")] {
             chrome
                 .write(&json!({"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}))?;
         }

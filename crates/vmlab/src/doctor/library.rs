@@ -99,19 +99,19 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
             "process_madvise",
             Good,
             "works".to_string(),
-            format!("{} given back by one call", counted(machine.discard_batch as u64, "run")),
+            format!("{} released by one call", counted(machine.discard_batch as u64, "run")),
         ),
         (Ok(()), _) => fact(
             "process_madvise",
             Less,
             "refused".to_string(),
-            "each run is given back by a call of its own".to_string(),
+            "each run is released by a call of its own".to_string(),
         ),
         (Err(errno), _) => fact(
             "madvise",
             Missing,
             error_text(errno),
-            "what is kept cannot be given back: it stays resident until it is used again".to_string(),
+            "cached pages cannot be released: they stay resident until they are used again".to_string(),
         ),
     });
     facts

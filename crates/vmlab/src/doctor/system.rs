@@ -93,7 +93,7 @@ fn cpus(system: &System) -> Fact {
             let means = format!("per-CPU data have {} at most", crate::run::counted(count, "unit"));
             Fact::new("system", "CPUs", Good, format!("possible {possible}, online {online}"), means)
         }
-        _ => Fact::new("system", "CPUs", Less, "not told", "as many as libc says"),
+        _ => Fact::new("system", "CPUs", Less, "not reported", "as many as libc says"),
     }
 }
 
@@ -184,7 +184,7 @@ fn hugetlb(system: &System) -> Fact {
         "hugetlb pages",
         Good,
         found,
-        "not used by the library: they cannot be given back in parts",
+        "not used by the library: they cannot be released in parts",
     )
 }
 
@@ -200,7 +200,7 @@ fn overcommit(system: &System) -> Fact {
             "2, never",
             "what is below the frontier is charged, touched or not, in steps of 2 MiB or more",
         ),
-        _ => fact(Less, "not told", "taken as heuristic"),
+        _ => fact(Less, "not reported", "taken as heuristic"),
     }
 }
 
@@ -223,7 +223,7 @@ fn mappings(system: &System) -> Fact {
             "memory",
             "vm.max_map_count",
             Less,
-            "not told",
+            "not reported",
             format!("taken as {}", grouped(MAPPINGS)),
         ),
     }
@@ -319,12 +319,12 @@ mod tests {
         let facts = facts(&system);
         assert_eq!(facts.len(), 10);
         for (at, found) in [
-            (1, "not told"),
+            (1, "not reported"),
             (3, "none"),
             (4, "none"),
             (5, "none"),
-            (6, "not told"),
-            (7, "not told"),
+            (6, "not reported"),
+            (7, "not reported"),
             (9, "none"),
         ] {
             is(&facts[at], facts[at].verdict, found, "");
@@ -385,9 +385,12 @@ mod tests {
 
     #[test]
     fn each_limit_is_told() {
-        for (mode, verdict, found) in
-            [("0", Good, "heuristic"), ("1", Good, "always"), ("2", Less, "never"), ("9", Less, "not told")]
-        {
+        for (mode, verdict, found) in [
+            ("0", Good, "heuristic"),
+            ("1", Good, "always"),
+            ("2", Less, "never"),
+            ("9", Less, "not reported"),
+        ] {
             let (_dir, system) = system(&[("proc/sys/vm/overcommit_memory", mode)]);
             is(&overcommit(&system), verdict, found, "");
         }

@@ -102,7 +102,7 @@ pub fn caller(words: &str) -> &str {
     }
     let name = words[..end].trim();
     if name.is_empty() {
-        return if words.contains("vm_map_ram") { "vm_map_ram" } else { "(nobody named)" };
+        return if words.contains("vm_map_ram") { "vm_map_ram" } else { "(unnamed)" };
     }
     symbol(name).unwrap_or(name)
 }
@@ -145,12 +145,12 @@ mod tests {
             ("nft_init+0x12/0x30 [nf_tables] pages=4 vmalloc N0=4", "nft_init"),
             ("frame buffers pages=5 vmalloc", "frame buffers"),
             ("src/main.rs:12:5 pages=5 vmalloc", "src/main.rs:12:5"),
-            ("pages=5 vmalloc", "(nobody named)"),
+            ("pages=5 vmalloc", "(unnamed)"),
             ("vm_map_ram", "vm_map_ram"),
             ("unpurged vm_area", "unpurged"),
             ("a+0xg/0x1 vmap", "a+0xg/0x1"),
             ("0xffffffff81234567 pages=1 vmalloc", "0xffffffff81234567"),
-            ("", "(nobody named)"),
+            ("", "(unnamed)"),
         ] {
             assert_eq!(caller(words), want, "{words}");
         }

@@ -146,7 +146,7 @@ impl Names {
         }
         match self.events.get(&kernel).map(|&event| trace.task_at(event)) {
             Some(task) if !task.is_empty() => format!("task {task}"),
-            _ => "(nobody named)".to_string(),
+            _ => "(unnamed)".to_string(),
         }
     }
 }

@@ -149,9 +149,7 @@ impl Recorder {
         }
         let table = Tables::read(instance, When::Begin)?;
         if table.hashed {
-            print_note(
-                "addresses of /proc/vmallocinfo are hashes here, so that areas cannot be told from it",
-            );
+            print_note("addresses of /proc/vmallocinfo are hashes here, so that it does not identify areas");
         }
         if let Some(why) = &table.no_stats {
             print_note(why);

@@ -89,7 +89,7 @@ fn geometry(trace: &PercpuTrace, table: &Table) -> Result<Geometry> {
     let reserved = if parts.0 == u64::MAX { 0 } else { RESERVED_BYTES };
     let fixed = u32::try_from(parts.1).ok().and_then(|dynamic| dynamic.checked_sub(reserved));
     let fixed = fixed.context(
-        "the first chunk cannot be told from the others, as in a recording that begins after the boot; replay --diff compares offsets there",
+        "the first chunk cannot be distinguished from the others, as in a recording that begins after the boot; replay --diff compares offsets there",
     )?;
     let units = trace.cpus.next_power_of_two();
     let sizes = Sizes {

@@ -193,7 +193,7 @@ mod tests {
         let table = Table::read(text.as_bytes());
         let row = |listed: &Listed| (table.callers()[listed.caller as usize].as_str(), listed.lazy);
         let rows: Vec<_> = table.listed().map(row).collect();
-        let unnamed = "(nobody named)";
+        let unnamed = "(unnamed)";
         let want = ["kernel_clone", "[0xff]x", "(lazy)", "vm_map_ram", unnamed, unnamed, "kernel_clone"];
         assert_eq!(rows.iter().map(|row| row.0).collect::<Vec<_>>(), want);
         assert_eq!(

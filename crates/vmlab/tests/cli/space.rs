@@ -54,7 +54,7 @@ fn the_table_names_the_differences_and_why() {
         "408 answers differ from the kernel's, the first:",
         "allocation 148, line 652: size 20480 align 16384: kernel 0xffa00000003d8000, one-lock ",
         "fork-netns-smp4: 1 percpu chunk inferred",
-        ": the range of one is somebody else's on the other side, from an earlier difference",
+        ": the range of one is another area's on the other side, from an earlier difference",
     ] {
         assert!(stdout.contains(text), "{text:?} in {stdout}");
     }

@@ -65,16 +65,16 @@ pub(crate) fn main(text: &str) -> Result<()> {
 
 fn print_line(line: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).context("nobody listens")
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).context("no reader")
 }
 
 /// Prints a line and waits for one.
 fn meet(line: &str) -> Result<()> {
     print_line(line)?;
     let mut answer = String::new();
-    let read = std::io::stdin().read_line(&mut answer).context("nobody answers")?;
+    let read = std::io::stdin().read_line(&mut answer).context("no answer")?;
     if read == 0 {
-        bail!("nobody answers");
+        bail!("no answer");
     }
     Ok(())
 }

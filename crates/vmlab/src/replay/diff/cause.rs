@@ -105,7 +105,7 @@ impl Cause {
             Self::PurgeUnseen => "lazy by the events: purged, and not seen yet",
             Self::FreeUnseen => "busy by the events: freed without one",
             Self::EventOrder => "events of two CPUs stand in the other order",
-            Self::AreaUnknown => "an area that no table told is in the way",
+            Self::AreaUnknown => "an area that is in no table is in the way",
             Self::TreeShape => "aligned, and which hole is met depends on the tree's shape",
             Self::Unexplained => "unexplained",
         }

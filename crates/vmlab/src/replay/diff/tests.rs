@@ -177,7 +177,7 @@ fn purge_unseen() {
     let lines = [alloc(1, 0, 2, 1), alloc(1, 2, 2, 1), free(0), alloc(1, 0, 2, 1), purge(1)];
     assert_eq!(causes(Policy::Linux, &lines), [Cause::PurgeUnseen]);
     let report = run(&recorded(&lines), Policy::Linux, options(2)).unwrap();
-    assert!(report.divergences[0].why.ends_with("the next purge is told in line 5"));
+    assert!(report.divergences[0].why.ends_with("the next purge is in line 5"));
 }
 
 #[test]

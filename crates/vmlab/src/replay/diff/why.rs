@@ -56,7 +56,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         let (kernel, ours) = (addr, answer.start);
         if !self.options.resync && self.parted(kernel, ours, size) {
             return why(Cause::Earlier, || {
-                "one side gave it to somebody else after an earlier difference".into()
+                "one side has another area there, after an earlier difference".into()
             });
         }
         // The answer that Linux would give by the kernel's ledger.
@@ -240,9 +240,8 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             _ => None,
         });
         why(Cause::PurgeUnseen, move || {
-            let when = later.map_or("no purge follows soon".into(), |line| {
-                format!("the next purge is told in line {line}")
-            });
+            let when = later
+                .map_or("no purge follows soon".into(), |line| format!("the next purge is in line {line}"));
             format!("lazy in node {} by the events; {when}", lazy.node)
         })
     }
@@ -283,7 +282,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                 What::Vm(Event::Free { addr }) if addr >= ours && addr < end => {
                     let line = later.line;
                     let words =
-                        move || format!("an area at {addr:#x} that no table told is freed in line {line}");
+                        move || format!("an area at {addr:#x} that is in no table is freed in line {line}");
                     let lesson = Lesson::Taken { start: addr, size: end - addr };
                     return Some(Why { cause: Cause::AreaUnknown, lesson, words: Box::new(words) });
                 }

@@ -17,7 +17,7 @@ pub fn write(html: &mut String, film: Film, bytes_max: usize) {
     let all = film.moments.len();
     let (json, film) = encode(film, bytes_max);
     let Some(last) = film.moments.last() else {
-        html.push_str("<p class=\"dim note\">No area was given out: there is nothing to draw.</p>");
+        html.push_str("<p class=\"dim note\">No area was allocated: there is nothing to draw.</p>");
         return;
     };
     let moving = film.moments.len() > 1;
