@@ -79,10 +79,9 @@ fn malloc_large(size: usize) -> *mut c_void {
     area_large(size, SMALL_ALIGN, any).map_or_else(|| malloc_unknown(size), |area| area.as_ptr().cast())
 }
 
-/// Asks for `size` bytes once more if there was no memory, a limit may be why, and the arena has addresses to leave.
+/// Asks for `size` bytes again where a limit may be why there were none.
 fn again(size: usize, ask: impl Fn() -> *mut c_void) -> *mut c_void {
-    let given = ask();
-    if given.is_null() && large::release(size) { ask() } else { given }
+    large::ask_again(size, ask, |given| given.is_null())
 }
 
 /// The next `malloc`, known or not.

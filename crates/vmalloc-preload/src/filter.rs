@@ -12,7 +12,7 @@
 //! # Source
 //! `man 2 seccomp`, `man 2 prctl`, `man 2 syscall` for the registers.
 
-use crate::words::set_errno;
+use crate::words::{is_errno, set_errno};
 use core::ffi::{c_int, c_long, c_ulong};
 
 /// Operations of `seccomp` that install a filter: strict mode, and a program.
@@ -135,7 +135,7 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: changes no contents of memory.
     let lock = || unsafe { call(libc::SYS_mlockall, [flags.into(), 0, 0, 0, 0, 0]) };
     let mut answer = lock();
-    if answer < 0 && crate::large::release_addresses() {
+    while answer < 0 && is_errno(libc::ENOMEM) && crate::large::release_addresses() {
         answer = lock();
     }
     answer as c_int

@@ -309,6 +309,22 @@ pub(crate) fn release(bytes: usize) -> bool {
     !vmalloc::is_plain() && (gives(Limit::Addresses) | gives(Limit::Data))
 }
 
+/// Times that something is released for one request: the hardened profile releases some at first, and all then.
+const RELEASES: usize = 2;
+
+/// Asks for `bytes` bytes again after a failure, if a limit may be the reason and there is something to release.
+#[inline]
+pub(crate) fn ask_again<T>(bytes: usize, ask: impl Fn() -> T, failed: impl Fn(&T) -> bool) -> T {
+    let mut answer = ask();
+    for _ in 0..RELEASES {
+        if !failed(&answer) || !release(bytes) {
+            break;
+        }
+        answer = ask();
+    }
+    answer
+}
+
 /// Leaves addresses to who is about to lock all of them; `true` if there are more of them than before.
 #[cold]
 pub(crate) fn release_addresses() -> bool {

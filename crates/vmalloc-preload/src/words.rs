@@ -14,6 +14,12 @@ pub(crate) fn set_errno(number: c_int) {
     unsafe { *errno() = number };
 }
 
+/// Returns true if the calling thread's `errno` is that number.
+pub(crate) fn is_errno(number: c_int) -> bool {
+    // SAFETY: the thread's own variable.
+    unsafe { *errno() == number }
+}
+
 /// The value of `errno`, restored when this is dropped. Checks LP3.
 pub(crate) struct KeepErrno(c_int);
 

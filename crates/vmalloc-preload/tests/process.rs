@@ -114,9 +114,8 @@ fn descriptors_are_the_programs() {
 #[test]
 fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
     for what in ["late", "early", "data", "big", "mlockall"] {
-        everywhere("limits.c", &[what], &["", "threshold:4K"]);
+        everywhere("limits.c", &[what], &["", "threshold:4K", "hardened:true", "hardened:true,threshold:4K"]);
     }
-    everywhere("limits.c", &["data"], &["hardened:true", "hardened:true,threshold:4K"]);
     let dir = tempfile::tempdir().unwrap();
     let limits = compile(dir.path(), "limits.c");
     let output = run(preloaded(&limits, "stats:true").arg("impossible"));

@@ -359,14 +359,16 @@ impl Vmalloc {
         }
     }
 
-    /// Gives back the address space that no area has had yet, for good: whoever asks for more than what is kept fails from then on. For
-    /// a process whose address space becomes short, or is locked. `false` in the hardened profile, and if it was done before.
+    /// Releases address space that no area has, for a process whose address space becomes short or is locked. Cached
+    /// memory goes with it. What is released is never allocated again; others may map there. Returns `false` if there
+    /// was nothing to release. The hardened profile keeps a sixteenth of `RLIMIT_AS` the first time, in which areas are
+    /// placed from then on. The next call releases that and the quarantine.
     ///
-    /// Cost: four system calls. Locks: those of the zones.
+    /// Cost: a trim, and a system call for each range. Locks: those of a trim, and of each zone meanwhile.
     pub fn release_addresses(&self) -> bool {
         match self.part() {
             Part::Ordinary(heap) => heap.close(),
-            Part::Hardened(_) => false,
+            Part::Hardened(hard) => hard.release_addresses(),
         }
     }
 

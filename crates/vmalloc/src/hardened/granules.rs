@@ -69,11 +69,13 @@ const SHARE: u64 = 4;
 const OPEN: u32 = 1 << 31;
 /// Part of a bundle in which rooms are placed.
 const ACTIVE: u32 = 1 << 30;
+/// Released: others may have its addresses.
+const RELEASED: u32 = 1 << 29;
 const USED_AT: u32 = 12;
 const ROOMS: u32 = (1 << USED_AT) - 1;
 
 // A room has a page and shares its walls with nobody.
-const _: () = assert!(GRANULE_PAGES < ROOMS as u64 && GRANULE_PAGES << USED_AT < ACTIVE as u64);
+const _: () = assert!(GRANULE_PAGES < ROOMS as u64 && GRANULE_PAGES << USED_AT < RELEASED as u64);
 
 /// The state of a granule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +105,17 @@ impl Granule {
 
     /// Pages that the space has allocated, walls included.
     pub(super) const fn used(self) -> u64 {
-        ((self.0 & (ACTIVE - 1)) >> USED_AT) as u64
+        ((self.0 & (RELEASED - 1)) >> USED_AT) as u64
+    }
+
+    /// Returns true if others may have its addresses.
+    pub(super) const fn is_released(self) -> bool {
+        self.0 & RELEASED != 0
+    }
+
+    /// The same granule, whose addresses others may have from now on.
+    pub(super) const fn released(self) -> Self {
+        Self(self.0 | RELEASED)
     }
 
     /// Open, and of no use to anybody.
@@ -446,10 +458,11 @@ fn fits(count: u64, pages: u64, align: u64) -> bool {
 }
 
 /// Granules that are to be closed, and those beside them that are closed already, as far as that makes whole
-/// tables: these go then.
+/// tables: these go then. None that is released: others may have mapped something there.
 fn whole_tables<O: Os>(window: &Window<O>, all: Range<u64>) -> Range<u64> {
     let (first, end) = (all.start / TABLE * TABLE, all.end.next_multiple_of(TABLE));
-    let closed = |mut some: Range<u64>| !some.any(|at| window.is_open(at));
+    let closed =
+        |mut some: Range<u64>| !some.any(|at| window.is_open(at) || window.granule(at).is_released());
     let start = if closed(first..all.start) { first } else { all.start };
     start..if closed(all.end..end) { end } else { all.end }
 }

@@ -46,6 +46,10 @@ impl<O: Os> Hard<O> {
             // Nothing is written under the lock: the writer may allocate here.
             let Some(range) = self.state.lock().places.above(from) else { return Ok(()) };
             let (page, end) = range.whole_pages();
+            from = end;
+            if self.window.is_released(page) {
+                continue;
+            }
             let (start, stop) = (address(page), address(end));
             write!(out, "{start:#018x}-{stop:#018x} {:>7}", stop - start)?;
             match self.window.get(page + 1).state() {
@@ -53,7 +57,6 @@ impl<O: Os> Hard<O> {
                 Said::Quarantined => writeln!(out, " quarantined vm_area")?,
                 Said::Released | Said::Never => writeln!(out, " unpurged vm_area")?,
             }
-            from = end;
         }
     }
 

@@ -52,12 +52,15 @@ mod known;
 mod owned;
 mod places;
 mod quarantine;
+mod released;
 mod secret;
 mod tag;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_granules;
+#[cfg(test)]
+mod tests_released;
 mod warm;
 mod window;
 
@@ -114,6 +117,8 @@ struct State<O: Os> {
     draw: Draw,
     quarantine: Quarantine,
     warm: Warm,
+    /// Where areas are placed once addresses were [released].
+    keep: Option<[u64; 2]>,
     live: u64,
     live_pages: u64,
     /// Pages that nobody is given any more, walls included.
@@ -259,19 +264,37 @@ impl<O: Os> Hard<O> {
             let most = self.window.extent().len_bytes() / PAGE_BYTES as u64;
             let _full = self.window.grow(want.checked_next_power_of_two().unwrap_or(most).min(most));
         }
-        let (first, end) = (self.window.first(), self.window.first() + self.window.window_pages());
-        let State { places, draw, granules, .. } = state;
+        let window = [self.window.first(), self.window.first() + self.window.window_pages()];
+        let State { places, draw, granules, keep, .. } = state;
+        if let &mut Some(keep) = keep {
+            let taken = places.take(draw, keep, pages, align, TRIES);
+            // What areas left elsewhere.
+            let taken = taken.or_else(|_| places.take(draw, window, pages, align, 0));
+            return self.count_placed(granules, taken, pages);
+        }
         if self.window.wall() == Wall::Protection {
-            return places.take(draw, [first, end], pages, align, TRIES);
+            return places.take(draw, window, pages, align, TRIES);
         }
         // Where there are edges enough, one beside another.
         let tries = if granules.is_crowded() { 0 } else { TRIES };
         let taken = match granules.take(&self.window, places, draw, pages, align) {
             Some(taken) => taken,
-            None => places.take(draw, [first, end], pages, align, tries),
+            None => places.take(draw, window, pages, align, tries),
         };
+        self.count_placed(granules, taken, pages)
+    }
+
+    /// Counts the pages of a room at a place that was drawn, walls included.
+    fn count_placed(
+        &self,
+        granules: &mut Granules,
+        taken: Result<u64, NoPlace>,
+        pages: u64,
+    ) -> Result<u64, NoPlace> {
         let page = taken?;
-        if let Some(range) = VaRange::from_pages(page - 1, page + pages + 1) {
+        if self.window.wall() == Wall::Markers
+            && let Some(range) = VaRange::from_pages(page - 1, page + pages + 1)
+        {
             granules.count_used(&self.window, range);
         }
         Ok(page)
@@ -543,35 +566,6 @@ impl<O: Os> Hard<O> {
         let (first, end) = (window.start().get() as usize, window.end().get() as usize);
         let (from, until) = (at.max(first), at.saturating_add(to.len()).min(end));
         if from < until { crate::vread::peek(from, &mut to[from - at..until - at]) } else { 0 }
-    }
-
-    /// The addresses of the arena.
-    pub(crate) fn arena(&self) -> va_base::VaRange {
-        self.window.extent()
-    }
-
-    /// Tells whether an address is in the arena.
-    #[inline]
-    pub(crate) fn contains(&self, at: usize) -> bool {
-        self.window.locate(at).is_some()
-    }
-
-    /// Gives the pages that are kept back; how many. The quarantine has none.
-    pub(crate) fn trim(&self) -> u64 {
-        self.rest(&mut self.state.lock())[0]
-    }
-
-    /// The same; the pages that nobody can touch any more count, too.
-    pub(crate) fn shut(&self) -> u64 {
-        self.rest(&mut self.state.lock()).iter().sum()
-    }
-
-    /// Gives the pages that are kept back, and closes what nobody has; how many pages each.
-    fn rest(&self, state: &mut State<O>) -> [u64; 2] {
-        let before = state.purged;
-        self.cool(state);
-        let closed = state.granules.rest(&self.window);
-        [state.purged - before, closed]
     }
 }
 

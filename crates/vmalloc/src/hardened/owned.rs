@@ -127,6 +127,7 @@ impl<O: Os> State<O> {
         draw: Draw::new([0; 2]),
         quarantine: Quarantine::new(&mut [], 0),
         warm: Warm::new(0),
+        keep: None,
         live: 0,
         live_pages: 0,
         retired_pages: 0,

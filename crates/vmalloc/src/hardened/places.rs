@@ -104,6 +104,13 @@ impl<O: Os> Places<O> {
         Ok(())
     }
 
+    /// Takes a range that is free for good; `false` for want of records.
+    pub(super) fn take_for_good(&mut self, range: VaRange) -> bool {
+        let taken = self.space.alloc_at(range).is_ok();
+        self.taken += if taken { range.len_bytes() / PAGE_BYTES as u64 } else { 0 };
+        taken
+    }
+
     /// Takes the lowest room between two pages.
     fn take_fit(&mut self, [from, to]: [u64; 2], pages: u64, align: u64) -> Result<u64, NoPlace> {
         let window = VaRange::from_pages(from, to).unwrap_or_default();

@@ -23,6 +23,8 @@
 //! # Locking
 //! None. The window grows under the lock of the allocator.
 
+mod released;
+
 use super::granules::{Closed, Entry, GRANULE_PAGES, Granule, TABLE, inner};
 use super::tag::{PAGES_MAX, Tag};
 use crate::PAGE_BYTES;
@@ -32,6 +34,7 @@ use crate::records::Host;
 use core::ops::Range;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use released::tags_bytes;
 use va_base::VaRange;
 
 /// The sizes that are tried, as powers of two of bytes, the largest first.
@@ -125,6 +128,8 @@ pub(crate) struct Window<O: Os> {
     crowded: AtomicBool,
     /// Pages of no room may be accessible: the system refused to close them.
     leaky: AtomicBool,
+    /// What is above the window is released. Changed under the lock of the allocator.
+    closed: AtomicBool,
 }
 
 impl<O: Os> Window<O> {
@@ -141,6 +146,7 @@ impl<O: Os> Window<O> {
             open: AtomicU64::new(0),
             crowded: AtomicBool::new(false),
             leaky: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -157,7 +163,7 @@ impl<O: Os> Window<O> {
         let ladder = LADDER_LOG2.iter().map(|log2| 1usize << log2).filter(|&bytes| bytes <= most);
         for bytes in own.into_iter().chain(ladder) {
             let count = (bytes / PAGE_BYTES) as u64;
-            let tags = (count as usize * TAG_BYTES).next_multiple_of(PAGE_BYTES);
+            let tags = tags_bytes(count);
             let granules = granules_bytes(count);
             let whole = granules + tags + bytes + BASE_ALIGN;
             let at = match host.os().reserve(whole) {
@@ -179,6 +185,7 @@ impl<O: Os> Window<O> {
                 open: AtomicU64::new(0),
                 crowded: AtomicBool::new(false),
                 leaky: AtomicBool::new(false),
+                closed: AtomicBool::new(false),
             };
             return match window.set_up(pages, wall) {
                 Ok(()) => Ok(window),
@@ -238,15 +245,6 @@ impl<O: Os> Window<O> {
         locked && shut
     }
 
-    /// Unmaps everything.
-    ///
-    /// # Safety
-    /// Nobody uses it, or anything in it, any more.
-    pub(crate) unsafe fn unmap(&self) {
-        // SAFETY: reserved by `reserve`, and nobody uses it.
-        unsafe { self.host.os().unmap(self.reserved) };
-    }
-
     /// Makes the window at least `want` pages, or as many as there are.
     pub(crate) fn grow(&self, want: u64) -> Result<(), (Errno, u64)> {
         let have = self.window_pages();
@@ -254,9 +252,11 @@ impl<O: Os> Window<O> {
         if want <= have {
             return Ok(());
         }
+        if self.is_closed() {
+            return Err((Errno::NOMEM, want));
+        }
         let os = self.host.os();
-        let tags = |pages: u64| (pages as usize * TAG_BYTES).next_multiple_of(PAGE_BYTES);
-        for (at, bytes) in [(self.tags, tags as fn(u64) -> usize), (self.granules, granules_bytes)] {
+        for (at, bytes) in [(self.tags, tags_bytes as fn(u64) -> usize), (self.granules, granules_bytes)] {
             let span = Span { at: at + bytes(have), bytes: bytes(want) - bytes(have) };
             if span.bytes > 0 {
                 // SAFETY: what is known of the pages and of the granules that are added.
@@ -295,7 +295,7 @@ impl<O: Os> Window<O> {
     /// The tag of a page, if it is in the window.
     pub(crate) fn tag(&self, page: u64) -> Option<&AtomicU64> {
         let index = page.wrapping_sub(self.first);
-        if index >= self.window_pages() {
+        if index >= self.window_pages() || self.is_released(page) {
             return None;
         }
         let place = with_exposed_provenance_mut::<u64>(self.tags + index as usize * TAG_BYTES);

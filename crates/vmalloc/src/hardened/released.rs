@@ -1,0 +1,125 @@
+//! Pages that go back, and addresses that are released where a limit counts them (`RLIMIT_AS`, locked memory).
+//!
+//! # Theory
+//! ```text
+//!   first time     all but: areas, quarantine, and one range that is kept for areas to come, a sixteenth of the limit
+//!   next time      that range, and the quarantine with it
+//! ```
+//! A limit counts reserved addresses as if they were used, and this profile reserves many: areas are far apart. What
+//! is released is allocated in the space for good, so no area is placed there again, whatever others map there. Areas
+//! to come are drawn from the range that is kept, and fail when it is full. Its place is drawn, too. What is left of
+//! the window stays inaccessible around areas: an access past a wall faults for the rest of its granule at least.
+//!
+//! # Locking
+//! The one lock.
+
+use super::granules::GRANULE_PAGES;
+use super::window::Wall;
+use super::{Hard, State};
+use crate::PAGE_BYTES;
+use crate::fork::Hold;
+use crate::os::Os;
+use va_base::VaRange;
+
+/// The part of the limit that is kept for areas to come.
+const KEPT_SHARE: usize = 16;
+/// Pages of a table: the range that is kept begins with one.
+const TABLE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
+
+impl<O: Os> Hard<O> {
+    /// The addresses of the arena.
+    pub(crate) fn arena(&self) -> VaRange {
+        self.window.extent()
+    }
+
+    /// Tells whether an address is in the arena, where areas can be: what is released may be another's.
+    #[inline]
+    pub(crate) fn contains(&self, at: usize) -> bool {
+        self.window.locate(at).is_some_and(|(page, _)| !self.window.is_released(page))
+    }
+
+    /// Gives the pages that are kept back; how many. The quarantine has none.
+    pub(crate) fn trim(&self) -> u64 {
+        self.rest(&mut self.state.lock())[0]
+    }
+
+    /// The same; the pages that nobody can touch any more count, too.
+    pub(crate) fn shut(&self) -> u64 {
+        if self.is_mine() {
+            return 0;
+        }
+        self.rest(&mut self.state.lock()).iter().sum()
+    }
+
+    /// Gives the pages that are kept back, and closes what nobody has; how many pages each.
+    pub(super) fn rest(&self, state: &mut State<O>) -> [u64; 2] {
+        let before = state.purged;
+        self.cool(state);
+        let closed = state.granules.rest(&self.window);
+        [state.purged - before, closed]
+    }
+
+    /// Releases addresses that no area has; `false` if there were none.
+    pub(crate) fn release_addresses(&self) -> bool {
+        if self.is_mine() {
+            // A handler of a signal asks for a mapping in the midst of a call.
+            return false;
+        }
+        let state = &mut *self.state.lock();
+        let is_first = self.window.close_above();
+        state.keep = Some(if is_first { self.draw_kept(state) } else { [self.window.first(); 2] });
+        // What is kept for safety goes when there is nothing else.
+        while !is_first && self.relent(state) {}
+        self.rest(state);
+        self.release_holes(state) || is_first
+    }
+
+    /// Draws the range in which areas to come are placed.
+    fn draw_kept(&self, state: &mut State<O>) -> [u64; 2] {
+        let (first, pages) = (self.window.first(), self.window.window_pages());
+        let bytes = self.host.os().address_limit().unwrap_or(0) / KEPT_SHARE;
+        let kept = ((bytes / PAGE_BYTES) as u64 / TABLE_PAGES * TABLE_PAGES).min(pages);
+        let start = first + state.draw.below((pages - kept) / TABLE_PAGES + 1) * TABLE_PAGES;
+        [start, start + kept]
+    }
+
+    /// Releases the whole granules between all that is taken; `false` if there are none.
+    fn release_holes(&self, state: &mut State<O>) -> bool {
+        let (mut from, end) = (self.window.first(), self.window.first() + self.window.window_pages());
+        let [kept, kept_end] = state.keep.unwrap_or([end; 2]);
+        let mut any = false;
+        while from < end {
+            let taken = state.places.above(from).map_or((end, end), VaRange::whole_pages);
+            let stop = taken.0.clamp(from, end);
+            for (from, stop) in [(from, stop.min(kept)), (from.max(kept_end), stop)] {
+                any |= self.release_hole(state, from, stop);
+            }
+            from = taken.1;
+        }
+        any
+    }
+
+    /// Releases the closed granules that are wholly between two pages.
+    fn release_hole(&self, state: &mut State<O>, from: u64, stop: u64) -> bool {
+        let first = self.window.first();
+        let page = |granule: u64| first + granule * GRANULE_PAGES;
+        let (mut at, end) =
+            ((from - first).div_ceil(GRANULE_PAGES), stop.saturating_sub(first) / GRANULE_PAGES);
+        let mut any = false;
+        while at < end {
+            let is_open = self.window.is_open(at);
+            let next = (at..end).find(|&other| self.window.is_open(other) != is_open).unwrap_or(end);
+            let range = VaRange::from_pages(page(at), page(next)).unwrap_or_default();
+            if !is_open && state.places.take_for_good(range) {
+                if self.window.wall() == Wall::Markers {
+                    state.granules.count_used(&self.window, range);
+                }
+                state.retired_pages += page(next) - page(at);
+                self.window.release_granules(&(at..next));
+                any = true;
+            }
+            at = next;
+        }
+        any
+    }
+}

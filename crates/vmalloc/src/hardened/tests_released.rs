@@ -1,0 +1,68 @@
+//! Tests of addresses that are released.
+
+use super::tests::{MIB, alloc, bytes, end, free, is_readable, layout, make, plan};
+use super::*;
+use crate::os::shim::Shim;
+
+/// Maps a page at an address, which must be free; the address.
+fn map(at: usize) {
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let place = core::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: where nothing is mapped.
+    let mapped = unsafe { libc::mmap(place, PAGE_BYTES, access, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+    assert_eq!(mapped, place, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn hd1_hd3_hg2_what_is_released_is_others_and_areas_stay_as_they_are() {
+    for wall in [None, Some(Wall::Protection)] {
+        let shim = Shim::default();
+        let hard = make(&shim, plan(wall));
+        let sizes = [100, 5000, 40_000, MIB, 3 * MIB];
+        let mut live: Vec<_> = sizes.map(|size| (alloc(&hard, size), size)).to_vec();
+        let gone: Vec<_> = sizes.map(|size| alloc(&hard, size)).to_vec();
+        for &(at, size) in &live {
+            bytes(at, size).fill(7);
+        }
+        for &at in &gone {
+            free(&hard, at).unwrap();
+        }
+        let before = shim.mapped();
+        // 64 MiB are kept, and the quarantine.
+        shim.limit_addresses(Some(1 << 30));
+        assert!(hard.release_addresses());
+        assert!(before > 1 << 34 && shim.mapped() < 128 * MIB, "{} of {before}", shim.mapped());
+        assert_eq!(hard.validate(), Ok(()));
+        for &at in &gone {
+            assert!(hard.contains(at) && !is_readable(at), "in quarantine");
+        }
+        // Others map where nothing is any more: it is not the allocator's, and stays as it is.
+        let window = hard.arena().start().get() as usize;
+        let others: Vec<_> =
+            (0..1 << 14).map(|at| window + at * MIB).filter(|&at| !hard.contains(at)).collect();
+        assert!(others.len() > 15_000);
+        others.iter().step_by(50).for_each(|&at| map(at));
+        for step in 0..100 {
+            let (size, nth) = (1 + step * 7919 % 300_000, step % live.len());
+            let (at, filled) = core::mem::replace(&mut live[nth], (alloc(&hard, size), size));
+            assert!(bytes(at, filled).iter().all(|&byte| byte == 7));
+            bytes(live[nth].0, size).fill(7);
+            free(&hard, at).unwrap();
+            assert!(hard.contains(live[nth].0) && !is_readable(at));
+        }
+        assert_eq!(hard.validate(), Ok(()));
+        // The range that was kept goes with the quarantine, and then there is nothing more.
+        let before = shim.mapped();
+        assert!(hard.release_addresses());
+        assert!(shim.mapped() + 48 * MIB < before, "{} of {before}", shim.mapped());
+        assert!(hard.stats().quarantined_areas == 0 && !hard.release_addresses());
+        assert!(hard.alloc(layout(64 * MIB, 1)).is_err());
+        for (at, size) in live {
+            assert!(bytes(at, size).iter().all(|&byte| byte == 7));
+            free(&hard, at).unwrap();
+        }
+        assert!(others.iter().step_by(50).all(|&at| bytes(at, PAGE_BYTES).iter().all(|&byte| byte == 0)));
+        end(hard, &shim);
+        assert!(others.iter().step_by(50).all(|&at| is_readable(at)), "unmapped with the allocator");
+    }
+}
