@@ -218,8 +218,9 @@ fn make() -> Option<&'static Vmalloc> {
     MADE.store(place, Ordering::Release);
     if !vmalloc::is_plain() && [Limit::Addresses, Limit::Data].iter().any(|limit| limit.is_above(0)) {
         HOT.retry_small();
+    } else {
+        teach_next();
     }
-    teach_next();
     if hardened && !vmalloc::is_plain() {
         crate::fault::handle();
     }
@@ -340,6 +341,9 @@ pub(crate) fn release_addresses() -> bool {
 /// faults the same pages in again and again. Packing in git has 22,000 faults or 1,000, as its heap
 /// happens to lie, and 10,500 without the preload. This overrules no bounds that a user chose by an
 /// environment or by a call (`mallopt`), as `mallopt` would.
+///
+/// Not under a limit: what is passed on for want of addresses here is a mapping there then, which a free unmaps. In its
+/// heap it would keep the addresses below it.
 #[cold]
 fn teach_next() {
     const LESSON_BYTES: usize = 1 << 20;

@@ -116,6 +116,9 @@ fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
     for what in ["late", "early", "data", "big", "mlockall"] {
         everywhere("limits.c", &[what], &["", "threshold:4K", "hardened:true", "hardened:true,threshold:4K"]);
     }
+    for what in ["holes"] {
+        everywhere("limits.c", &[what], &["", "threshold:4K", "hardened:true"]);
+    }
     let dir = tempfile::tempdir().unwrap();
     let limits = compile(dir.path(), "limits.c");
     let output = run(preloaded(&limits, "stats:true").arg("impossible"));

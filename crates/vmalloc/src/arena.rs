@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! - **AR1 frontier** pages of a zone below its frontier, and their words, are readable and writable, except clean
-//!   pages of an arena that was shut; the frontier never moves back.
+//!   pages of an arena that was shut, and pages that were released. The frontier never moves back.
 //! - **AR2 sole** the holder of a [`Run`] has its pages alone. They are below the frontier, and no other run, cached
 //!   item, dirty run or live area has any of them.
 //! # Locking
@@ -146,7 +146,7 @@ pub(crate) struct Arena<O: Os> {
     // Atomic; moved under the locks of the zones.
     /// Pages of each zone below its frontier.
     committed: [AtomicU64; ZONES],
-    /// The frontiers move no more: the addresses above them are released. Written under the locks of all zones.
+    /// The addresses above the frontiers are released, and mapped when these move. Written under the locks of all zones.
     closed: AtomicBool,
     /// Clean pages may have no access: whoever takes some asks for it. Each zone's under its lock.
     shut: AtomicBool,
@@ -213,42 +213,67 @@ impl<O: Os> Arena<O> {
     /// # Safety
     /// Nobody uses it, or anything in it, any more.
     pub(crate) unsafe fn unmap(&self) {
-        if self.closed.load(Ordering::Relaxed) {
-            // What lies between may be others' by now.
-            for zone in 0..ZONES {
-                self.unmap_part(zone, 0, self.committed_pages(zone));
-            }
-            return;
+        if !self.closed.load(Ordering::Relaxed) {
+            return self.unmap_part(self.reserved);
         }
-        // SAFETY: reserved by `reserve`, and nobody uses it.
-        unsafe { self.host.os().unmap(self.reserved) };
+        // What lies between may be others' by now.
+        for zone in 0..ZONES {
+            let first = self.extent(zone).start().page_floor();
+            let (mut page, end) = (first, first + self.committed_pages(zone));
+            while page < end {
+                let gone = self.get(page).is_released();
+                let stop = (page..end).find(|&other| self.get(other).is_released() != gone).unwrap_or(end);
+                if !gone {
+                    self.unmap_part(Span { at: address(page), bytes: address(stop - page) });
+                }
+                page = stop;
+            }
+        }
+        (0..ZONES).for_each(|zone| self.unmap_part(self.words_between(zone, 0, self.committed_pages(zone))));
     }
 
-    /// Unmaps some pages of a zone, of which nobody uses anything, and those pages of words that were committed with them, or were not.
-    fn unmap_part(&self, zone: usize, from: u64, to: u64) {
+    /// The words of some pages of a zone: the whole pages that are committed when the frontier moves from one to the other.
+    fn words_between(&self, zone: usize, from: u64, to: u64) -> Span {
         let first = self.extent(zone).start().page_floor();
         let word = |pages: u64| {
             (self.words + (first - self.first + pages) as usize * WORD_BYTES).next_multiple_of(PAGE_BYTES)
         };
-        let words = Span { at: word(from), bytes: word(to) - word(from) };
-        let pages = Span { at: address(first + from), bytes: address(to - from) };
-        for part in [words, pages].into_iter().filter(|part| part.bytes > 0) {
+        Span { at: word(from), bytes: word(to) - word(from) }
+    }
+
+    /// Unmaps part of the reservation, of which nobody uses anything.
+    fn unmap_part(&self, part: Span) {
+        if part.bytes > 0 {
             // SAFETY: part of the reservation, of which nobody uses anything.
             unsafe { self.host.os().unmap(part) };
         }
     }
 
-    /// Gives back the addresses above the frontiers, which never move again. Called under the locks of all zones; `false` if it was
-    /// done before.
+    /// Releases the addresses above the frontiers, until these move there. Called under the locks of all zones; `false`
+    /// if it was done before.
     pub(crate) fn close(&self) -> bool {
         if self.closed.swap(true, Ordering::Relaxed) {
             return false;
         }
         for zone in 0..ZONES {
             let (first, last) = self.extent(zone).whole_pages();
-            self.unmap_part(zone, self.committed_pages(zone), last - first);
+            let have = self.committed_pages(zone);
+            self.unmap_part(self.words_between(zone, have, last - first));
+            self.unmap_part(Span { at: address(first + have), bytes: address(last - first - have) });
         }
+        // What is there for the alignment alone.
+        let (words, end) = (self.words, address(self.first + self.pages));
+        self.unmap_part(Span { at: self.reserved.at, bytes: words - self.reserved.at });
+        self.unmap_part(Span { at: end, bytes: self.reserved.at + self.reserved.bytes - end });
         true
+    }
+
+    /// Releases pages below the frontier of a zone, whose lock is held, for good. They were clean or dirty, and are in no index.
+    pub(crate) fn release(&self, range: VaRange) {
+        let (start, end) = range.whole_pages();
+        // Before others can have them: a pointer there is theirs.
+        (start..end).for_each(|page| self.put(page, Word::released(end - page)));
+        self.unmap_part(span_of(range));
     }
 
     /// Says which pages there are to be behind a part of a zone. It is advice: a system without huge pages does without.
@@ -375,10 +400,11 @@ impl<O: Os> Arena<O> {
         if want <= have {
             return Ok(());
         }
-        if self.closed.load(Ordering::Relaxed) {
-            return Err((Errno::NOMEM, address(want - have)));
-        }
-        let step = if shut { 0 } else { (have / 4).clamp(STEP_PAGES_MIN, STEP_PAGES_MAX) };
+        let step = if shut || self.closed.load(Ordering::Relaxed) {
+            0
+        } else {
+            (have / 4).clamp(STEP_PAGES_MIN, STEP_PAGES_MAX)
+        };
         let eager = want.next_multiple_of(STEP_PAGES_MIN).max(have + step).min(last - first);
         // In steps as long as that is granted; then to where it must be, where every page is charged.
         match self.commit_to(zone, have, eager) {
@@ -390,18 +416,35 @@ impl<O: Os> Arena<O> {
 
     fn commit_to(&self, zone: usize, have: u64, want: u64) -> Result<(), Errno> {
         let first = self.extent(zone).start().page_floor();
-        let word = |pages: u64| self.words + (first - self.first + pages) as usize * WORD_BYTES;
         // Whole pages of words; those up to `have` were committed, rounded up.
-        let words = word(have).next_multiple_of(PAGE_BYTES)..word(want).next_multiple_of(PAGE_BYTES);
-        if !words.is_empty() {
-            // SAFETY: the words' part of the reservation.
-            unsafe { self.host.os().commit(Span { at: words.start, bytes: words.len() }) }?;
+        let words = self.words_between(zone, have, want);
+        if words.bytes > 0 {
+            self.give_access(words)?;
         }
         let pages = Span { at: address(first + have), bytes: address(want - have) };
-        // SAFETY: the pages' part of the reservation.
-        unsafe { self.host.os().commit(pages) }?;
+        if let Err(errno) = self.give_access(pages) {
+            if self.closed.load(Ordering::Relaxed) {
+                self.unmap_part(words);
+            }
+            return Err(errno);
+        }
         // Release pairs with the load of `word`. Checks AR1.
         self.committed[zone].store(want, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes a part of the reservation above a frontier readable and writable.
+    fn give_access(&self, span: Span) -> Result<(), Errno> {
+        let os = self.host.os();
+        if !self.closed.load(Ordering::Relaxed) {
+            // SAFETY: part of the reservation.
+            return unsafe { os.commit(span) };
+        }
+        // SAFETY: it was part of the reservation; what others mapped there since stays.
+        unsafe { os.map_at(span) }?;
+        if span.at >= address(self.first) {
+            self.advise(self.zone_of((span.at / PAGE_BYTES) as u64), span);
+        }
         Ok(())
     }
 

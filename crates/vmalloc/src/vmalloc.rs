@@ -367,7 +367,7 @@ impl Vmalloc {
     /// Cost: a trim, and a system call for each range. Locks: those of a trim, and of each zone meanwhile.
     pub fn release_addresses(&self) -> bool {
         match self.part() {
-            Part::Ordinary(heap) => heap.close(),
+            Part::Ordinary(heap) => heap.release_addresses(),
             Part::Hardened(hard) => hard.release_addresses(),
         }
     }

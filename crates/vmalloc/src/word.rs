@@ -5,6 +5,8 @@
 //!   |  0 | changed |   pages   |   slack   |tail| moved | state |     state 0: nothing ever began here, 1: live, 2: free
 //!   |                  0                   |  kind  |   3   |           3: the page is a guard
 //! ```
+//! A free one that moved is the word of a page whose addresses were released: others may have them.
+//!
 //! With a tail, the last of the pages is not the caller's: it may be a guard.
 //!
 //! Slack is the part of the last page that the caller did not ask for. So three sizes are known:
@@ -50,6 +52,17 @@ impl Word {
     #[inline(always)]
     pub(crate) const fn free(pages: u64) -> Self {
         Self(pages << PAGES_AT | FREE)
+    }
+
+    /// The word of a page whose addresses, and those of the pages behind it, were released.
+    pub(crate) const fn released(pages: u64) -> Self {
+        Self::free(pages).moved()
+    }
+
+    /// Returns true if others may have the address of its page.
+    #[inline(always)]
+    pub(crate) const fn is_released(self) -> bool {
+        self.0 & (STATE | MOVED) == FREE | MOVED
     }
 
     /// The word of a page that is a guard.

@@ -23,6 +23,16 @@ static void small(int mib) {
     }
 }
 
+// 600 MiB come, and all but every fourth MiB goes, or all.
+static void burst(int keeps) {
+    static char *pieces[600];
+    for (int at = 0; at < 600; at++)
+        CHECK((pieces[at] = malloc(1 << 20)));
+    for (int at = 0; at < 600; at++)
+        if (!keeps || at % 4)
+            free(pieces[at]);
+}
+
 int main(int count, char **words) {
     CHECK(count == 2);
     switch (words[1][0]) {
@@ -58,6 +68,15 @@ int main(int count, char **words) {
         return 1;
     case 'u':
         free(malloc(1 << 20));
+        small(800);
+        break;
+    case 'h': // holes between pieces
+        limit(RLIMIT_AS, 1 << 30);
+        words[1][0] -= 'a' - 'A';
+        execl(words[0], words[0], words[1], (char *)0);
+        return 1;
+    case 'H':
+        burst(1);
         small(800);
         break;
     case 'b': // a big piece under the limit

@@ -41,14 +41,14 @@ pub(super) struct Central<O: Os> {
     first: u64,
     pub(super) block_pages: u64,
     /// Areas that the index of dirty runs counts as out beyond the runs that are: one for each clean gap, at least.
-    spare: u64,
+    pub(super) spare: u64,
     /// Clean gaps, or more.
     gaps: u64,
     /// Times that pages became clean, or came below the frontier, since access was taken from clean ones.
     cleaned: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,
-    /// Pages that a failed move made useless.
+    /// Pages that a failed move made useless, or that were released.
     pub(super) retired: u64,
     /// Pages in the hands of a purge.
     pub(super) leaving: u64,
@@ -133,7 +133,7 @@ impl<O: Os> Central<O> {
     ///
     /// There are never more dirty runs than what lies between them, and one. Between them are other runs and clean gaps, of
     /// which the taking may make one more.
-    fn pay(&mut self) -> Result<(), AllocError> {
+    pub(super) fn pay(&mut self) -> Result<(), AllocError> {
         if self.spare < self.gaps + 3 {
             // For the next times as well, since to count is dear.
             self.gaps = self.space.stats().holes;

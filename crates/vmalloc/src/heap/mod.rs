@@ -54,9 +54,9 @@
 //!   purge  >  refill  >  { a magazine | hidden runs  >  a zone }  >  chunks of records
 //! ```
 //! Magazines and zones never nest, except for the time of a fork, which takes all of them in this
-//! order. System calls happen under the lock of a zone for four reasons only. They move its
-//! frontier, shut clean addresses, get records, or map fresh pages over an area that `mremap`
-//! moved. The word of such an area is no longer live, and its addresses are in no list until then.
+//! order. System calls happen under the lock of a zone for five reasons only. They move its
+//! frontier, shut or release clean addresses, get records, or map fresh pages over an area that
+//! `mremap` moved. The word of such an area is no longer live, and its addresses are in no list until then.
 //! Dirty pages are released under `purge`, and moved, or released instead, under `refill`. The
 //! pages of an area that moves are its caller's, under no lock.
 //! # Source
@@ -71,6 +71,7 @@ mod info;
 mod owned;
 mod purge;
 mod refill;
+mod released;
 mod relocate;
 mod resize;
 #[cfg(test)]
@@ -450,19 +451,12 @@ impl<O: Os> Heap<O> {
         self.arena.whole()
     }
 
-    /// Tells whether an address is in the arena, where areas can be: what is above a frontier may be another's.
+    /// Tells whether an address is in the arena, where areas can be: what is above a frontier, or was released, may be
+    /// another's.
     #[inline(always)]
     pub(crate) fn contains(&self, at: usize) -> bool {
-        self.arena.locate(at).is_some_and(|(page, _)| self.arena.word(page).is_some())
-    }
-
-    /// Gives back the addresses that no area has had; `false` if it was done before.
-    pub(crate) fn close(&self) -> bool {
-        // In the order of a fork: whoever has one zone asks for no other.
-        let held = [self.zone(0), self.zone(1)];
-        let closed = self.arena.close();
-        drop(held);
-        closed
+        let word = self.arena.locate(at).and_then(|(page, _)| self.arena.word(page));
+        word.is_some_and(|word| !Word::from_bits(word.load(Ordering::Relaxed)).is_released())
     }
 }
 

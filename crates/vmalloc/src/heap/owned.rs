@@ -78,6 +78,9 @@ impl<O: Os> Owned<O> {
         // SAFETY: written a moment ago, and nobody else knows it.
         let heap = unsafe { &mut *place.as_ptr() };
         heap.arena = Arena::reserve(host, most, plan.huge_pages)?;
+        if host.os().address_limit().is_some() {
+            heap.arena.close();
+        }
         heap.init(host, plan).inspect_err(|_| {
             // SAFETY: nothing was carved from it.
             unsafe { heap.arena.unmap() };

@@ -26,6 +26,7 @@
 use super::carve::Central;
 use super::{BATCH, Heap};
 use crate::arena::{HUGE, Run, SMALL, ZONES};
+use crate::fork::Hold;
 use crate::magazine::{Kinds, Magazine, Out};
 use crate::os::Os;
 use crate::word::Word;
@@ -167,6 +168,10 @@ impl<O: Os> Heap<O> {
 
     /// Gives back all that is kept, and takes access from clean pages; from how many, of those that might have had it.
     pub(crate) fn shut(&self) -> u64 {
+        if self.is_mine() {
+            // As in `release_addresses`.
+            return 0;
+        }
         self.trim();
         (0..ZONES).map(|zone| self.shut_zone(zone)).sum()
     }

@@ -3,6 +3,7 @@
 mod changed;
 mod growth;
 mod guarded;
+mod released;
 mod system;
 
 use super::*;

@@ -152,8 +152,14 @@ impl Os for Linux {
     }
 
     unsafe fn mend(&self, span: Span) -> bool {
+        // SAFETY: this function's contract.
+        unsafe { self.map_at(span) }.is_ok()
+    }
+
+    unsafe fn map_at(&self, span: Span) -> Result<(), Errno> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        mmap(span.at, span.bytes, access, libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE).is_ok()
+        mmap(span.at, span.bytes, access, libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE)?;
+        Ok(())
     }
 
     unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {

@@ -5,6 +5,7 @@
 //! | [`Os::reserve`] | `mmap(PROT_NONE, MAP_NORESERVE)` | once |
 //! | [`Os::map`] | `mmap` | for records, in steps that double |
 //! | [`Os::commit`] | `mprotect` | when the frontier advances, in steps of 2 to 64 MiB; where clean pages were shut |
+//! | [`Os::map_at`] | `mmap(MAP_FIXED_NOREPLACE)` | when the frontier advances over addresses that were released |
 //! | [`Os::spawn`] | `pthread_create` | once, when much is kept for the first time; again after a refusal that may pass, and in a child |
 //! | [`Os::discard`] | `process_madvise`, `madvise(MADV_DONTNEED)` | at a purge, up to 64 runs at a time |
 //! | [`Os::move_pages`] | `UFFDIO_MOVE` | when an area grows and cannot stay; when cold pages refill a fresh run; when a hardened area is freed |
@@ -242,6 +243,12 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// # Safety
     /// As [`renew`](Self::renew).
     unsafe fn mend(&self, span: Span) -> bool;
+
+    /// Maps fresh pages where nothing is mapped; fails if something is.
+    ///
+    /// # Safety
+    /// Whoever finds memory there takes it for what it is.
+    unsafe fn map_at(&self, span: Span) -> Result<(), Errno>;
 
     /// Makes pages neither readable nor writable; what is in them stays.
     ///

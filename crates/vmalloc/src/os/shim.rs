@@ -294,6 +294,13 @@ impl Os for Shim {
         unsafe { self.0.linux.mend(span) }
     }
 
+    unsafe fn map_at(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::Commit)?;
+        // SAFETY: as this function's contract.
+        let mapped = unsafe { self.0.linux.map_at(span) };
+        self.noted(span.bytes, mapped.map(|()| span.at)).map(drop)
+    }
+
     unsafe fn forbid(&self, span: Span) -> Result<(), Errno> {
         self.granted(Call::Forbid)?;
         // SAFETY: as this function's contract.

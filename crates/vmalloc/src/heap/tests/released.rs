@@ -1,0 +1,90 @@
+//! Addresses that are released for others.
+
+use super::{MIB, Model, Shim, heap, layout};
+use crate::PAGE_BYTES;
+use crate::arena::HUGE;
+use crate::heap::Fill;
+
+/// Maps pages at an address where nothing is mapped, as another part of the process; `false` if something is.
+fn map(at: usize, bytes: usize) -> bool {
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let place = core::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: where nothing is mapped.
+    let mapped = unsafe { libc::mmap(place, bytes, access, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+    mapped == place
+}
+
+/// Unmaps what [`map`] mapped.
+fn unmap(at: usize, bytes: usize) {
+    // SAFETY: mapped by `map`, and nobody refers to it.
+    assert_eq!(unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(at), bytes) }, 0);
+}
+
+#[test]
+fn vm1_ar1_what_is_released_is_others_and_areas_stay_as_they_are() {
+    let shim = Shim::default();
+    let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
+    let arena = model.heap.arena();
+    let (first, last) = (arena.start().get() as usize, arena.end().get() as usize);
+    for round in 0..6 {
+        for _ in 0..120 {
+            let (size, align) = ([9000, 100_000, 3 * MIB][model.random(3)], [1, 1 << 16][model.random(2)]);
+            let bytes = 1 + model.random(size);
+            // Addresses may be used up by releases.
+            let _full = model.alloc(bytes, align, Fill::Any);
+            if let Some(at) = model.nth().filter(|_| model.random(2) == 0) {
+                model.free(at);
+            }
+        }
+        let live: usize = model.areas.values().map(|&(bytes, ..)| bytes.next_multiple_of(PAGE_BYTES)).sum();
+        assert!(model.heap.release_addresses());
+        assert!(!model.heap.release_addresses(), "nothing is left");
+        // Beside them there are words and records.
+        assert!(shim.mapped() < live + 4 * MIB, "{} for {live}", shim.mapped());
+        assert_eq!(model.heap.validate(), Ok(()));
+        // Others map where nothing is any more, and the allocator knows that these are not its own.
+        let holes = (first..last).step_by(64 << 10).skip(round * 4).step_by(24);
+        let others: Vec<_> = holes.filter(|&at| !model.heap.contains(at) && map(at, PAGE_BYTES)).collect();
+        assert!(others.len() > 100, "{}", others.len());
+        for &at in &others {
+            Model::bytes(at, PAGE_BYTES).fill(9);
+            // SAFETY: it is refused.
+            assert!(!model.heap.contains(at + 16) && unsafe { model.heap.free(at) }.is_err());
+        }
+        let areas: Vec<_> = model.areas.iter().map(|(&at, &(bytes, _, byte))| (at, bytes, byte)).collect();
+        assert!(areas.iter().all(|&(at, bytes, byte)| Model::is_marked(at, bytes, byte)));
+        model.heap.shut();
+        assert!(others.iter().all(|&at| Model::bytes(at, PAGE_BYTES).iter().all(|&byte| byte == 9)));
+        others.into_iter().for_each(|at| unmap(at, PAGE_BYTES));
+    }
+    model.end();
+}
+
+#[test]
+fn ar1_under_a_limit_nothing_is_mapped_above_the_frontier_and_it_moves_where_nothing_is() {
+    let shim = Shim::default();
+    shim.limit_addresses(Some(2 << 30));
+    let mut model = Model::new(heap(&shim, 1 << 40, 64 * MIB));
+    assert!(model.heap.arena().len_bytes() == 1 << 30 && shim.mapped() < MIB, "{}", shim.mapped());
+    let small = model.alloc(5000, 1, Fill::Zero).unwrap();
+    let large = model.alloc(40 * MIB, 1, Fill::Zero).unwrap();
+    assert!(shim.mapped() < 44 * MIB, "{}", shim.mapped());
+    // Another mapping at the frontier: the area is not there, and what is there stays.
+    let (first, _) = model.heap.arena.extent(HUGE).whole_pages();
+    let frontier = (first + model.heap.arena.committed_pages(HUGE)) as usize * PAGE_BYTES;
+    assert!(map(frontier + MIB, PAGE_BYTES));
+    Model::bytes(frontier + MIB, PAGE_BYTES).fill(9);
+    let mapped = shim.mapped();
+    assert!(model.heap.alloc(layout(50 * MIB, 1), Fill::Any).is_err());
+    assert_eq!(shim.mapped(), mapped, "words without pages");
+    assert!(!model.heap.contains(frontier + MIB));
+    assert!(Model::bytes(frontier + MIB, PAGE_BYTES).iter().all(|&byte| byte == 9));
+    unmap(frontier + MIB, PAGE_BYTES);
+    let larger = model.alloc(50 * MIB, 1, Fill::Zero).unwrap();
+    for at in [small, large, larger] {
+        model.free(at);
+    }
+    // The tail goes, too.
+    assert!(model.heap.release_addresses() && shim.mapped() < MIB, "{}", shim.mapped());
+    model.end();
+}
