@@ -297,8 +297,11 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size
     }
     let memory = match (area(size, align, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
-        // SAFETY: this function's contract.
-        (None, Some(next)) => return unsafe { next.posix_memalign(to, align, size) },
+        (None, Some(next)) => {
+            // SAFETY: this function's contract.
+            let ask = || unsafe { next.posix_memalign(to, align, size) };
+            return large::ask_again(size, ask, |&answer| answer == libc::ENOMEM);
+        }
         (None, None) => {
             let _keep = KeepErrno::new();
             boot(size, align)
@@ -318,7 +321,7 @@ pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     match (area(size, align, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
         // SAFETY: asks for memory.
-        (None, Some(next)) => unsafe { next.aligned_alloc(align, size) },
+        (None, Some(next)) => again(size, || unsafe { next.aligned_alloc(align, size) }),
         (None, None) => boot(size, align),
     }
 }
@@ -329,7 +332,7 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match (area(size, align, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
         // SAFETY: asks for memory.
-        (None, Some(next)) => unsafe { next.memalign(align, size) },
+        (None, Some(next)) => again(size, || unsafe { next.memalign(align, size) }),
         (None, None) => boot(size, align),
     }
 }
@@ -340,7 +343,7 @@ pub extern "C" fn valloc(size: usize) -> *mut c_void {
     match (area(size, PAGE_BYTES, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
         // SAFETY: asks for memory.
-        (None, Some(next)) => unsafe { next.valloc(size) },
+        (None, Some(next)) => again(size, || unsafe { next.valloc(size) }),
         (None, None) => boot(size, PAGE_BYTES),
     }
 }
@@ -352,7 +355,7 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match (pages.and_then(|bytes| area(bytes, PAGE_BYTES, any)), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
         // SAFETY: asks for memory.
-        (None, Some(next)) => unsafe { next.pvalloc(size) },
+        (None, Some(next)) => again(size, || unsafe { next.pvalloc(size) }),
         (None, None) => {
             boot(size.max(1).checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX), PAGE_BYTES)
         }

@@ -49,6 +49,7 @@
 //! | `large` | the allocator of the process |
 //! | `filter` | notices a filter of system calls before it is installed |
 //! | `change` | notices what the program does to its own mappings |
+//! | `map` | mappings and threads of the program, where a limit leaves it no room |
 //! | `fault` | says what a fault in the hardened profile was |
 //! | `conf` | `VMALLOC_CONF` |
 //! | `start` | the constructor, and the statistics at the end |
@@ -69,6 +70,8 @@ mod fault;
 pub mod filter;
 mod hot;
 mod large;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub mod map;
 mod next;
 mod start;
 mod words;

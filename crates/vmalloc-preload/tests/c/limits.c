@@ -2,6 +2,7 @@
 // library's malloc alone would give; and what the system has for nobody is refused. The argument says which.
 #include "check.h"
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -31,6 +32,11 @@ static void burst(int keeps) {
     for (int at = 0; at < 600; at++)
         if (!keeps || at % 4)
             free(pieces[at]);
+}
+
+static void *sleeper(void *argument) {
+    pause();
+    return argument;
 }
 
 int main(int count, char **words) {
@@ -71,6 +77,8 @@ int main(int count, char **words) {
         small(800);
         break;
     case 'h': // holes between pieces
+    case 'a': // addresses for others
+    case 't': // and for threads
         limit(RLIMIT_AS, 1 << 30);
         words[1][0] -= 'a' - 'A';
         execl(words[0], words[0], words[1], (char *)0);
@@ -79,6 +87,21 @@ int main(int count, char **words) {
         burst(1);
         small(800);
         break;
+    case 'A': {
+        CHECK(munmap(mmap(0, 900 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 900 << 20) == 0);
+        burst(0);
+        errno = 0;
+        CHECK(mmap(0, 900 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED && errno == 0);
+        CHECK(mmap(0, 900 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == ENOMEM);
+        break;
+    }
+    case 'T': {
+        pthread_t thread;
+        burst(0);
+        for (int at = 0; at < 100; at++)
+            CHECK(pthread_create(&thread, 0, sleeper, 0) == 0);
+        break;
+    }
     case 'b': // a big piece under the limit
         limit(RLIMIT_AS, 4ul << 30);
         execl(words[0], words[0], "piece", (char *)0);

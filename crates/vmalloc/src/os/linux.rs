@@ -329,14 +329,17 @@ fn open_high(path: &CStr) -> Option<c_int> {
     Some(raise(low))
 }
 
+/// `mmap`, by its number: the preload has a function of that name, for the program's own calls.
 pub(super) fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Result<usize, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    // Whole words, as all arguments are that follow a `...`.
+    let [access, flags, none, start] = [access, flags, -1, 0].map(core::ffi::c_long::from);
     // SAFETY: at an address only with the promise of `renew` or `mend` that it is the caller's; else at a new one.
-    let mapped = unsafe { libc::mmap(pointer(at), bytes, access, flags, -1, 0) };
-    if mapped == libc::MAP_FAILED {
+    let mapped = unsafe { libc::syscall(libc::SYS_mmap, pointer(at), bytes, access, flags, none, start) };
+    if mapped == -1 {
         return Err(errno());
     }
-    let mapped = mapped.expose_provenance();
+    let mapped = mapped.cast_unsigned() as usize;
     if at != 0 && mapped != at {
         // A kernel that does not know MAP_FIXED_NOREPLACE takes the address for a wish.
         // SAFETY: what was mapped a moment ago.
