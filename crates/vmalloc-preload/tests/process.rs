@@ -215,7 +215,7 @@ fn what_is_kept_is_in_nobodys_way_where_a_group_limits_memory() {
         return eprintln!("SKIPPED: no process can enter a control group here");
     }
     run(&mut group.command(&Command::new(&program)));
-    for conf in ["", "huge:never"] {
+    for conf in ["", "huge:never", "hardened:true"] {
         run(&mut group.command(&preloaded(&program, conf)));
     }
 }

@@ -106,6 +106,8 @@ pub(crate) struct Hard<O: Os> {
     // Atomic, each alone.
     /// Areas freed, ever.
     frees: AtomicU64,
+    /// Pages that were warm or purged when the system was asked last how much memory there is.
+    asked: AtomicU64,
     /// Rooms that the system refused to close, ever.
     refused: AtomicU64,
 }
@@ -378,6 +380,7 @@ impl<O: Os> Hard<O> {
             self.cool_one(held);
             surplus = self.state.lock().warm.surplus();
         }
+        self.look_around();
     }
 
     /// Tells whether it pays to keep the pages of a room.

@@ -147,6 +147,7 @@ impl<O: Os> Hard<O> {
         #[cfg(loom)]
         state: Mutex::new(State::empty()),
         frees: AtomicU64::new(0),
+        asked: AtomicU64::new(0),
         refused: AtomicU64::new(0),
     });
 }

@@ -19,8 +19,13 @@ use super::{Hard, State};
 use crate::PAGE_BYTES;
 use crate::fork::Hold;
 use crate::os::Os;
+use core::sync::atomic::Ordering;
 use va_base::VaRange;
 
+/// Pages that become warm or are purged until the system is asked again how much memory there is: 32 MiB.
+const LOOK_PAGES: u64 = 8192;
+/// The part of what there is that may be warm.
+const WARM_SHARE: u64 = 4;
 /// The part of the limit that is kept for areas to come.
 const KEPT_SHARE: usize = 16;
 /// Pages of a table: the range that is kept begins with one.
@@ -36,6 +41,31 @@ impl<O: Os> Hard<O> {
     #[inline]
     pub(crate) fn contains(&self, at: usize) -> bool {
         self.window.locate(at).is_some_and(|(page, _)| !self.window.is_released(page))
+    }
+
+    /// Asks the system how much memory there is, after 32 MiB were freed. A quarter of it may be warm, or nothing where it
+    /// is short, as in the ordinary profile. Called without the lock.
+    pub(super) fn look_around(&self) {
+        let seen = || {
+            let state = self.state.lock();
+            [state.warm.pages(), state.warm.pages() + state.purged]
+        };
+        let [warm, freed] = seen();
+        if freed.abs_diff(self.asked.load(Ordering::Relaxed)) <= LOOK_PAGES {
+            return;
+        }
+        let room = self.host.os().available();
+        let most = room.map_or(u64::MAX, |room| {
+            let available = room.bytes / PAGE_BYTES as u64;
+            if room.is_short || available < warm { 0 } else { (available + warm) / WARM_SHARE }
+        });
+        self.state.lock().warm.bound(most);
+        loop {
+            let surplus = self.state.lock().warm.surplus();
+            let Some(held) = surplus else { break };
+            self.cool_one(held);
+        }
+        self.asked.store(seen()[1], Ordering::Relaxed);
     }
 
     /// Gives the pages that are kept back; how many. The quarantine has none.

@@ -66,3 +66,30 @@ fn hd1_hd3_hg2_what_is_released_is_others_and_areas_stay_as_they_are() {
         assert!(others.iter().step_by(50).all(|&at| is_readable(at)), "unmapped with the allocator");
     }
 }
+
+#[test]
+fn hw1_a_quarter_of_what_the_system_has_may_be_warm_and_nothing_where_it_is_short() {
+    let shim = Shim::default();
+    let hard = make(&shim, Plan { cache_bytes_max: 256 * MIB, quarantine_areas_max: 0, ..plan(None) });
+    if hard.window.wall() != Wall::Markers || !shim.can_move() {
+        return eprintln!("NOT RUN: pages are not kept here");
+    }
+    let burst = || {
+        let areas: Vec<_> = (0..40).map(|_| alloc(&hard, 4 * MIB)).collect();
+        for at in areas {
+            bytes(at, 4 * MIB).fill(7);
+            free(&hard, at).unwrap();
+        }
+        hard.stats().cached_bytes
+    };
+    assert_eq!(burst(), 160 * MIB, "a system that does not tell");
+    shim.set_available(200 << 20);
+    assert!((64 * MIB..=124 * MIB).contains(&burst()), "{}", hard.stats().cached_bytes);
+    shim.set_short(true);
+    assert_eq!(burst(), 0);
+    // It is asked again.
+    shim.set_short(false);
+    shim.set_available(4 << 30);
+    assert!(burst() >= 96 * MIB, "{}", hard.stats().cached_bytes);
+    end(hard, &shim);
+}

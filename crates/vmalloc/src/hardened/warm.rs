@@ -20,16 +20,23 @@ pub(super) struct Warm {
     len: usize,
     pages: u64,
     pages_max: u64,
+    /// Pages that the system has room for: `pages_max`, or fewer.
+    allowed: u64,
 }
 
 impl Warm {
     pub(super) const fn new(pages_max: u64) -> Self {
-        Self { rooms: [Held::EMPTY; ROOMS_MAX], len: 0, pages: 0, pages_max }
+        Self { rooms: [Held::EMPTY; ROOMS_MAX], len: 0, pages: 0, pages_max, allowed: pages_max }
     }
 
     /// Lets so many pages be here.
     pub(super) fn allow(&mut self, pages_max: u64) {
-        self.pages_max = pages_max;
+        (self.pages_max, self.allowed) = (pages_max, pages_max);
+    }
+
+    /// Lets so many pages be here at most until the next call, since the system has no more.
+    pub(super) fn bound(&mut self, pages: u64) {
+        self.allowed = pages.min(self.pages_max);
     }
 
     /// Takes a room of exactly these pages whose first page is a multiple of `align` pages.
@@ -41,7 +48,7 @@ impl Warm {
 
     /// Tells whether a room of so many pages may be here at all.
     pub(super) fn admits(&self, pages: u64) -> bool {
-        pages <= self.pages_max
+        pages <= self.allowed
     }
 
     /// Adds a room that is admitted; returns one that is too much by that.
@@ -55,7 +62,7 @@ impl Warm {
 
     /// The oldest room, if there are too many pages. Checks HW1.
     pub(super) fn surplus(&mut self) -> Option<Held> {
-        if self.pages > self.pages_max { self.pop() } else { None }
+        if self.pages > self.allowed { self.pop() } else { None }
     }
 
     /// The oldest room.

@@ -20,8 +20,8 @@ pub struct Options {
     /// quarter in areas below 2 MiB and half in larger ones. An idle process caches nothing once it has its
     /// [thread](Self::background_thread), except parts of blocks that others use. Of areas that were freed while that
     /// slept, at most one of less than 2 MiB a CPU stays. 0 releases everything at once. The bound is never more than a
-    /// quarter of what the system and its control groups have left. That is asked from 32 MiB on; the hardened profile
-    /// does not ask. It trades resident memory against page faults: `docs/decisions/0014-two-zones.md`.
+    /// quarter of what the system and its control groups have left, which is read after each 32 MiB. It trades resident
+    /// memory against page faults: `docs/decisions/0014-two-zones.md`.
     pub cache_bytes_max: usize,
     /// If true, each area is followed by a guard page, so that an access past the end of its pages faults. Costs a page
     /// of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while
