@@ -24,6 +24,9 @@ static REPORT: FromStart<[u8; REPORT_BYTES_MAX]> = FromStart(OnceCell::new());
 /// Longest name of it, with the 0 at its end.
 const REPORT_BYTES_MAX: usize = 256;
 
+/// glibc's library of checks. The next `malloc` is found past it.
+const DEBUG: &[u8] = b"libc_malloc_debug";
+
 /// A constructor, with the arguments that glibc's linker passes.
 type Start = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
@@ -56,6 +59,13 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
                 let errors = if conf.plain { (Errors::STDERR, None) } else { Errors::aside() };
                 let _once = ERRORS.0.set(errors);
             }
+        }
+        // SAFETY: this function's contract.
+        let others = unsafe { find(environment, b"LD_PRELOAD=") }.unwrap_or_default();
+        if others.windows(DEBUG.len()).any(|name| name == DEBUG) {
+            say(format_args!(
+                "libc_malloc_debug checks nothing of what is allocated here: preload one of the two"
+            ));
         }
         // SAFETY: this function's contract.
         if let Some(name) = unsafe { find(environment, b"VMALLOC_REPORT=") } {

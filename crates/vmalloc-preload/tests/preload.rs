@@ -298,6 +298,15 @@ fn a_bad_conf_is_one_line_and_a_good_one_none() {
 }
 
 #[test]
+fn glibcs_own_checks_beside_this_library_are_one_line() {
+    let both = format!("{} libc_malloc_debug.so.0", library().display());
+    let output = run(Command::new("true").env("LD_PRELOAD", both));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<_> = said.lines().filter(|line| line.starts_with("vmalloc: ")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("libc_malloc_debug"), "{said}");
+}
+
+#[test]
 fn programs_as_they_are_print_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let mut text = String::new();
