@@ -28,6 +28,7 @@ fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     let said = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy);
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, said.concat());
+    said[1].lines().filter(|line| line.starts_with("SKIPPED")).for_each(|line| eprintln!("{line}"));
     output
 }
 

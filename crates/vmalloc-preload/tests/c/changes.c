@@ -65,7 +65,42 @@ static void change(int how, char *area, size_t bytes) {
     CHECK(done == 0 || errno == EINVAL || errno == ENOMEM || errno == EPERM || errno == ENOSYS);
 }
 
+// The memory policy of an address, or -1 where the system does not tell.
+static int policy(void *at) {
+    int mode;
+    return syscall(SYS_get_mempolicy, &mode, 0, 0, at, 2 /* MPOL_F_ADDR */) == 0 ? mode : -1;
+}
+
+// A policy ends with the free, also of an area that was moved to grow; until then it is the area's.
+static void bind(void) {
+    for (int grows = 0; grows < 2; grows++) {
+        char *area = fresh(SIZE);
+        unsigned long node = 1;
+        if (syscall(SYS_mbind, area, SIZE, 2 /* MPOL_BIND */, &node, 64, 0) != 0 || policy(area) != 2) {
+            fputs("SKIPPED: mbind is refused here\n", stderr);
+            return;
+        }
+        CHECK(policy(area + SIZE - 4096) == 2);
+        use();
+        CHECK(policy(area) == 2 && policy(area + SIZE - 4096) == 2);
+        if (grows) {
+            CHECK((area = realloc(area, 4 * SIZE)));
+            CHECK(area[5] == 1 && area[SIZE - 1] == 1);
+        }
+        free(area);
+        char *areas[MANY];
+        for (int at = 0; at < MANY; at++) {
+            CHECK((areas[at] = malloc(SIZE)));
+            for (int page = 0; page < SIZE; page += 4096)
+                CHECK(policy(areas[at] + page) == 0);
+        }
+        for (int at = 0; at < MANY; at++)
+            free(areas[at]);
+    }
+}
+
 int main(void) {
+    bind();
     // So that the C library itself unmaps each.
     mallopt(M_MMAP_THRESHOLD, 64 << 10);
     long before = locked_kib();
