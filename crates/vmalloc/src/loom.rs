@@ -4,6 +4,7 @@
 //! unit: nobody comes between. So each unit has a lock here, and the end of all sections is to have held each of them.
 
 use crate::lock::Futex;
+use crate::magazine::CpuSet;
 use crate::owner_lock::OwnerLock;
 use crate::percpu::model::{Counted, Counter, Deltas, Lock, RefMode, Units};
 use loom::sync::Mutex;
@@ -231,6 +232,28 @@ fn loom_rf1_of_two_who_kill_one_does_and_it_lives_again() {
         assert_eq!(releases.load(Ordering::SeqCst), 1, "RF2");
         count.resurrect(true, true).unwrap();
         assert!(count.is_percpu() && count.try_get_live() && !count.put(1));
+    });
+}
+
+/// A push and a drain of the magazine of CPU 0, with a number for what it has.
+#[test]
+fn loom_mz3_of_a_push_and_a_drain_the_drain_finds_the_item_or_the_cpu_is_in_the_set() {
+    model(|| {
+        let shared = Arc::new((CpuSet::empty(), Mutex::new(1)));
+        let (set, items) = &*shared;
+        set.add(0);
+        let theirs = Arc::clone(&shared);
+        two(move |unit| {
+            let (set, items) = &*theirs;
+            if unit == 0 {
+                *items.lock().unwrap() += 1;
+                set.add(0);
+            } else {
+                set.remove(0);
+                *items.lock().unwrap() = 0;
+            }
+        });
+        assert!(*items.lock().unwrap() == 0 || set.has(0), "MZ3");
     });
 }
 

@@ -35,6 +35,10 @@
 //! # Source
 //! Bonwick and Adams, "Magazines and Vmem", 2001; Linux has the pools of `vmap_node` (`mm/vmalloc.c`, 6.9).
 
+mod cpu_set;
+
+pub(crate) use cpu_set::{CPUS_MAX, CpuSet};
+
 use crate::arena::Run;
 use crate::lock::{Fork, Mutex};
 use crate::records::Zeroed;
@@ -439,6 +443,12 @@ impl Magazine {
             items: items + fronts.iter().filter(|&&item| item != 0).count() as u64,
             hits: self.hits_of(&shelf).iter().sum(),
         }
+    }
+
+    /// Pages in big items of its sets, and credit for one.
+    #[cfg(test)]
+    pub(crate) fn big_pages(&self) -> u64 {
+        self.shelf.lock().big + self.credits[1].load(Ordering::Relaxed)
     }
 
     /// Checks MZ1 and MZ2; what the items have, as (small, big) pages, if they are broken.

@@ -5,7 +5,7 @@
 //! a huge page is not released in parts.
 
 use super::cold::Cold;
-use super::{Heap, Held};
+use super::{Heap, Held, VISITS};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
 use crate::error::{AllocError, CreateError};
@@ -451,15 +451,17 @@ impl<O: Os> Heap<O> {
         Ok((unsafe { Run::claim(fresh.page, pages) }, used.min(pages)))
     }
 
-    /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are and if they might be in this
-    /// zone, small ones here.
+    /// Before pages are requested of the system, those in magazines are made dirty. Small items are those of this CPU.
+    /// Big ones, if they might be in this zone, are those of this CPU and of a few others.
     pub(super) fn drain_for(&self, zone: usize) {
+        let cpu = self.cpu();
         // Whoever makes a run dirty takes its guard away, and puts one up again.
         if zone == SMALL || self.guards.tail == 0 {
-            self.drain(self.magazine(), Kinds::Small);
+            self.drain(cpu, Kinds::Small);
         }
         if (zone == HUGE || zone == self.arena.zone_for(BIG_PAGES)) && self.big.pages() > 0 {
-            self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, Kinds::Big));
+            self.drain(cpu, Kinds::Big);
+            self.with_big.visit(VISITS, |cpu| _ = self.drain(cpu, Kinds::Big));
         }
         // It may have looked while they were in neither: WK1.
         self.wake();

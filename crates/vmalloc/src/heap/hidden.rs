@@ -13,7 +13,6 @@
 
 use super::{BATCH, Heap, KEPT_PAGES};
 use crate::arena::{Run, ZONES};
-use crate::magazine::Kinds;
 use crate::os::Os;
 use va_base::Pages;
 use va_tree::FreeIndex;
@@ -43,7 +42,7 @@ impl<O: Os> Heap<O> {
             self.release_all();
             return;
         }
-        self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, Kinds::All));
+        self.drain_all();
         // A child of a fork that began in a handler may have it locked for ever.
         let Some(mut hidden) = self.hidden.try_lock() else { return };
         if hidden.len > 0 {

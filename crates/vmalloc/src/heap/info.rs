@@ -209,14 +209,16 @@ impl<O: Os> Heap<O> {
         Ok(())
     }
 
-    /// Checks every invariant with full walks. Call it when nobody else calls.
+    /// Checks MZ3, and every other invariant with full walks. Call it when nobody else calls.
     #[cfg(test)]
     pub(crate) fn validate(&self) -> Result<(), InvariantViolation> {
         if self.guards.tail > 0 {
             self.check_guards()?;
         }
         let mut cached = 0;
-        for magazine in self.magazines {
+        for (cpu, magazine) in self.magazines.iter().enumerate() {
+            let big = if self.with_big.has(cpu) { 0 } else { magazine.big_pages() };
+            InvariantViolation::check(big == 0, "MZ3", Va::ZERO, 0, big)?;
             if let Err((small, large)) = magazine.check() {
                 return Err(InvariantViolation { rule: "MZ2", at: Va::ZERO, expected: small, actual: large });
             }

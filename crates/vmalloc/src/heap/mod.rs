@@ -93,7 +93,7 @@ use crate::arena::{Arena, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, FreeError};
 use crate::fork::{Hold, KEPT_PAGES};
 use crate::lock::{Fork, Futex, Mutex};
-use crate::magazine::{BIG_PAGES, Big, Magazine, Out};
+use crate::magazine::{BIG_PAGES, Big, CpuSet, Magazine, Out};
 use crate::os::Os;
 use crate::records::Host;
 use crate::word::Word;
@@ -114,6 +114,8 @@ use worker::Worker;
 const MEDIUM_SHARE: u64 = 32;
 /// Pages from which the system is asked how many of them there are, before zeros are written: 64 KiB.
 const ASKED_PAGES_MIN: u64 = 16;
+/// Magazines of other CPUs that a call visits. CPUs above [`CPUS_MAX`](crate::magazine::CPUS_MAX) share.
+const VISITS: usize = 8;
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
 
@@ -150,6 +152,8 @@ pub(crate) struct Heap<O: Os> {
     worker: Worker,
     time: Time,
     big: Big,
+    /// The CPUs whose magazines may have some of it.
+    with_big: CpuSet,
     /// Areas whose pages are a mapping of their own, or may be several.
     moved: AtomicU64,
     /// The page of the area that somebody changed last; a hint.
@@ -348,19 +352,28 @@ impl<O: Os> Heap<O> {
             self.pass_time();
         }
         let mut out = Out::new(self.arena.first());
-        if run.pages() >= BIG_PAGES && !self.big.has_room(run.pages()) {
+        let (cpu, is_big) = (self.cpu(), run.pages() >= BIG_PAGES);
+        if is_big && !self.big.has_room(run.pages()) {
             // Places of other CPUs that hold nothing may hold what is left of the budget.
-            self.magazines.iter().for_each(|magazine| _ = magazine.revoke(&self.big));
+            self.with_big.visit(VISITS, |cpu| _ = self.magazines[cpu].revoke(&self.big));
         }
         let committed: u64 = (0..ZONES).map(|zone| self.arena.committed_pages(zone)).sum();
         let medium_max = committed / MEDIUM_SHARE;
-        self.magazine().push(run, medium_max, &self.big, &mut out);
+        self.magazines[cpu].push(run, medium_max, &self.big, &mut out);
+        if is_big {
+            self.with_big.add(cpu);
+        }
         if out.is_empty() {
             self.look_around();
         } else {
             self.make_dirty(out);
         }
         self.poke();
+    }
+
+    /// The number of the magazine of the CPU that the caller runs on.
+    fn cpu(&self) -> usize {
+        self.host.os().cpu() % self.magazines.len()
     }
 
     /// The magazine of the CPU that the caller runs on.

@@ -9,7 +9,7 @@ use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
 use crate::error::CreateError;
 use crate::fork;
 use crate::lock::Mutex;
-use crate::magazine::{BIG_PAGES, Big};
+use crate::magazine::{BIG_PAGES, Big, CPUS_MAX, CpuSet};
 use crate::os::Os;
 use crate::records::{Host, empty_value, write_empty};
 use crate::vmalloc::{HugePages, Options};
@@ -19,8 +19,6 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
 
-/// Magazines at most: CPUs above that share.
-const MAGAZINES_MAX: usize = 1024;
 /// Pages of a block of small areas, 64 KiB: given back as one.
 const SMALL_BLOCK_PAGES: u64 = 16;
 
@@ -126,6 +124,10 @@ impl<O: Os> Heap<O> {
         worker: Worker::off(),
         time: Time::off(),
         big: Big::new(0, 0),
+        #[cfg(not(loom))]
+        with_big: CpuSet::EMPTY,
+        #[cfg(loom)]
+        with_big: CpuSet::empty(),
         remaps_off: AtomicBool::new(false),
         growth: Growth::new(),
         refill_pause: AtomicU64::new(0),
@@ -138,7 +140,7 @@ impl<O: Os> Heap<O> {
 
     /// Gives an empty heap that has an arena all the rest, where it is.
     fn init(&mut self, host: Host<O>, plan: Plan) -> Result<(), CreateError> {
-        let count = host.os().cpus().clamp(1, MAGAZINES_MAX);
+        let count = host.os().cpus().clamp(1, CPUS_MAX);
         self.magazines = host.alloc_zeroed(count).ok_or(CreateError::NoRecords)?;
         for (zone, block) in [(SMALL, SMALL_BLOCK_PAGES), (HUGE, HUGE_PAGES)] {
             let extent = self.arena.extent(zone);

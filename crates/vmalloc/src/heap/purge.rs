@@ -27,7 +27,7 @@ use super::carve::Central;
 use super::{BATCH, Heap};
 use crate::arena::{HUGE, Run, SMALL, ZONES};
 use crate::fork::Hold;
-use crate::magazine::{Kinds, Magazine, Out};
+use crate::magazine::{Kinds, Out};
 use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::Ordering;
@@ -54,8 +54,9 @@ impl<O: Os> Heap<O> {
     /// Empties every magazine and gives all dirty blocks back; returns how many pages changed hands.
     pub(crate) fn release_all(&self) -> u64 {
         let _alone = self.purge.lock();
-        let drained = self.magazines.iter().map(|magazine| self.drain(magazine, Kinds::All)).sum::<u64>();
-        drained + self.purge_alone(HUGE, u64::MAX, u64::MAX) + self.purge_alone(SMALL, u64::MAX, u64::MAX)
+        self.drain_all()
+            + self.purge_alone(HUGE, u64::MAX, u64::MAX)
+            + self.purge_alone(SMALL, u64::MAX, u64::MAX)
     }
 
     /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last.
@@ -94,8 +95,12 @@ impl<O: Os> Heap<O> {
         if kept > most {
             // Big items have a budget of their own, which is half of the whole, and small ones another, which
             // is a quarter.
-            let kinds = if self.big.small_pages() > most / 4 { Kinds::All } else { Kinds::Big };
-            self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, kinds));
+            // Every CPU, since the answer is a bound: it is asked for after 32 MiB or half a second, and costs more.
+            if self.big.small_pages() > most / 4 {
+                self.drain_all();
+            } else {
+                self.with_big.visit(usize::MAX, |cpu| _ = self.drain(cpu, Kinds::Big));
+            }
             // Those that are absent are not counted, and are among the coldest.
             self.purge_some(if is_short { u64::MAX } else { kept - most });
             self.asked.store(self.kept_hint(), Ordering::Relaxed);
@@ -196,12 +201,21 @@ impl<O: Os> Heap<O> {
         pages
     }
 
-    /// Makes dirty what a magazine has; how many pages.
-    pub(super) fn drain(&self, magazine: &Magazine, kinds: Kinds) -> u64 {
+    /// Makes dirty what all magazines have; how many pages.
+    pub(super) fn drain_all(&self) -> u64 {
+        (0..self.magazines.len()).map(|cpu| self.drain(cpu, Kinds::All)).sum()
+    }
+
+    /// Makes dirty what the magazine of a CPU has; how many pages.
+    pub(super) fn drain(&self, cpu: usize, kinds: Kinds) -> u64 {
+        if kinds != Kinds::Small {
+            // First, so that a push at the same time adds it again (MZ3).
+            self.with_big.remove(cpu);
+        }
         let mut drained = 0;
         loop {
             let mut out = Out::new(self.arena.first());
-            magazine.drain(kinds, &self.big, &mut out);
+            self.magazines[cpu].drain(kinds, &self.big, &mut out);
             let pages = out.pages();
             if pages == 0 {
                 return drained;

@@ -1,6 +1,7 @@
 //! Tests of the heap on a system that can be told to refuse.
 
 mod changed;
+mod cpus;
 mod growth;
 mod guarded;
 mod released;

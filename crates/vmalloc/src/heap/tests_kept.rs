@@ -29,7 +29,7 @@ fn cd1_a_block_that_is_listed_wrongly_or_not_at_all_is_seen() {
     let mut model = Model::new(heap(&shim, 1 << 32, 256 * MIB));
     let areas: Vec<_> = (0..6).map(|_| model.alloc(5 * MIB, 1, Fill::Any).unwrap()).collect();
     areas.iter().skip(1).for_each(|&at| model.free(at));
-    model.heap.magazines.iter().for_each(|magazine| _ = model.heap.drain(magazine, Kinds::All));
+    model.heap.drain_all();
     model.check();
     let coldest = model.heap.zone(HUGE).cold.coldest(u64::MAX).unwrap();
     // Not in the list, though it is dirty.

@@ -26,7 +26,7 @@
 //! # Source
 //! Our own; jemalloc ticks in its calls, too, and gives all at once back that is due.
 
-use super::Heap;
+use super::{Heap, VISITS};
 use crate::arena::{HUGE, SMALL, ZONES};
 use crate::os::Os;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -41,8 +41,6 @@ pub(super) const MAGAZINE_TURNS: u64 = 4;
 pub(super) const SLICE_PAGES: u64 = 2048;
 /// Time between two looks at what the system has left, which cost a tenth of a millisecond: half a second.
 const ASK_NANOS: u64 = 500_000_000;
-/// Magazines that a call looks at.
-const VISITS: usize = 8;
 
 /// The passage of time in a heap.
 pub(super) struct Time {
@@ -155,9 +153,8 @@ impl<O: Os> Heap<O> {
                 return;
             }
             let next = time.next.fetch_add(1, Ordering::Relaxed) % self.magazines.len();
-            let magazine = &self.magazines[next];
-            let unused = magazine.unused(MAGAZINE_TURNS, time.turns.load(Ordering::Relaxed));
-            let drained: u64 = unused.into_iter().flatten().map(|kinds| self.drain(magazine, kinds)).sum();
+            let unused = self.magazines[next].unused(MAGAZINE_TURNS, time.turns.load(Ordering::Relaxed));
+            let drained: u64 = unused.into_iter().flatten().map(|kinds| self.drain(next, kinds)).sum();
             if drained > 0 {
                 return;
             }

@@ -209,9 +209,9 @@ impl<O: Os> Heap<O> {
             self.ask_by_time(now);
         }
         let now = self.time.pass(1);
-        for magazine in self.magazines {
+        for (cpu, magazine) in self.magazines.iter().enumerate() {
             for kinds in magazine.unused(MAGAZINE_TURNS, now).into_iter().flatten() {
-                self.drain(magazine, kinds);
+                self.drain(cpu, kinds);
             }
         }
         for zone in 0..ZONES {
