@@ -54,9 +54,9 @@
 //!   purge  >  refill  >  { a magazine | hidden runs  >  a zone }  >  chunks of records
 //! ```
 //! Magazines and zones never nest, except for the time of a fork, which takes all of them in this
-//! order. System calls happen under the lock of a zone for five reasons only. They move its
-//! frontier, shut or release clean addresses, get records, or map fresh pages over an area that
-//! `mremap` moved. The word of such an area is no longer live, and its addresses are in no list until then.
+//! order. System calls happen under the lock of a zone for four reasons only. They move its
+//! frontier, shut or release clean addresses, or get records. Fresh pages are mapped over an area that `mremap`
+//! moved under no lock. Its word is no longer live, and its addresses are in no list until then.
 //! Dirty pages are released under `purge`, and moved, or released instead, under `refill`. The
 //! pages of an area that moves are its caller's, under no lock.
 //! # Source

@@ -228,10 +228,7 @@ impl<O: Os> Heap<O> {
         if self.change(to.page(), live, live.moved()) {
             self.moved.fetch_add(1, Ordering::Relaxed);
         }
-        let mut central = self.zone_of(from.page());
-        let dirty = self.give_fresh(&mut central, from, word);
-        drop(central);
-        self.settle(dirty);
+        self.settle(self.give_fresh(from, word));
     }
 
     /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them, and the first `used` ones, it is zeros.
@@ -249,29 +246,31 @@ impl<O: Os> Heap<O> {
         if self.guards.tail > 0 && !self.unguard(&mut run) {
             return self.retire(&mut self.zone_of(run.page()), run);
         }
-        let mut central = self.zone_of(run.page());
-        let dirty = self.give_fresh(&mut central, run, word);
-        drop(central);
-        self.settle(dirty);
+        self.settle(self.give_fresh(run, word));
     }
 
     /// Maps fresh pages over a run; its blocks are clean then, and what is left at its ends dirty: how many pages, for
-    /// [`settle`](Self::settle).
-    pub(super) fn give_fresh(&self, central: &mut Central<O>, mut run: Run, word: Word) -> u64 {
-        let (range, before) = (run.range(), central.dirty_pages());
-        if self.arena.renew(&mut run).is_ok() {
-            central.add_dirty(run);
+    /// [`settle`](Self::settle). Called under no lock; the first word tells the size of the run meanwhile (VM1).
+    pub(super) fn give_fresh(&self, mut run: Run, word: Word) -> u64 {
+        let range = run.range();
+        let renewed = self.arena.renew(&mut run).is_ok();
+        let retired = !renewed && word.is_changed();
+        if retired {
+            // What the program made of it, nobody else can use; its pages go, if the system takes them.
+            let _kept = self.arena.discard(core::slice::from_mut(&mut run));
+        } else if !renewed {
+            self.wipe(&mut run, 0, range.len_bytes() as usize);
+        }
+        let mut central = self.zone_of(run.page());
+        let before = central.dirty_pages();
+        central.refused += u64::from(!renewed);
+        if retired {
+            self.retire(&mut central, run);
+            return 0;
+        }
+        central.add_dirty(run);
+        if renewed {
             central.launder(range);
-        } else {
-            central.refused += 1;
-            if word.is_changed() {
-                // What the program made of it, nobody else can use; its pages go, if the system takes them.
-                let _kept = self.arena.discard(core::slice::from_mut(&mut run));
-                self.retire(central, run);
-            } else {
-                self.wipe(&mut run, 0, address(range.len_bytes() / PAGE_BYTES as u64));
-                central.add_dirty(run);
-            }
         }
         central.dirty_pages().saturating_sub(before)
     }

@@ -116,22 +116,23 @@ impl<O: Os> Heap<O> {
         };
         // SAFETY: the tail of a live area that has become shorter.
         let mut tail = unsafe { Run::claim(page + pages, word.pages() - pages) };
-        let dirty = if word.is_moved() {
-            self.give_fresh(&mut central, tail, word)
-        } else {
-            if self.wipes() || self.kept_max == 0 {
-                // Not under the lock: in nobody's list, its word tells its size meanwhile (VM1).
-                self.arena.put(tail.page(), Word::free(tail.pages()));
-                drop(central);
+        let mut dirty = tail.pages();
+        if word.is_moved() || self.wipes() || self.kept_max == 0 {
+            // Not under the lock: in nobody's list, its word tells its size meanwhile (VM1).
+            self.arena.put(tail.page(), Word::free(tail.pages()));
+            drop(central);
+            if word.is_moved() {
+                dirty = self.give_fresh(tail, word);
+            } else {
                 if self.kept_max > 0 || self.arena.discard(core::slice::from_mut(&mut tail)).is_err() {
-                    self.wipe(&mut tail, 0, address(word.pages() - pages));
+                    self.wipe(&mut tail, 0, address(dirty));
                 }
-                central = self.zone_of(page);
+                self.zone_of(page).add_dirty(tail);
             }
+        } else {
             central.add_dirty(tail);
-            word.pages() - pages
-        };
-        drop(central);
+            drop(central);
+        }
         self.settle(dirty);
         Ok(true)
     }

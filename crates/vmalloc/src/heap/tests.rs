@@ -4,6 +4,7 @@ mod changed;
 mod cpus;
 mod growth;
 mod guarded;
+mod locks;
 mod released;
 mod system;
 

@@ -2,8 +2,8 @@
 
 use super::{Call, Entry, Errno, Huge, Linux, Os, Room, Span, Stopped, ThreadName};
 use core::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const CALLS: usize = Call::Advise as usize + 1;
 
@@ -11,8 +11,12 @@ const CALLS: usize = Call::Advise as usize + 1;
 #[derive(Clone)]
 pub(crate) struct Shim(Arc<State>);
 
+type Watch = Box<dyn Fn(Call) + Send + Sync>;
+
 struct State {
     linux: Linux,
+    /// Called first in each call.
+    watch: OnceLock<Watch>,
     /// Calls of a kind that are granted before the next ones fail.
     left: [AtomicU64; CALLS],
     /// Calls of a kind that fail then.
@@ -45,6 +49,7 @@ impl Default for Shim {
         let many = || [const { AtomicU64::new(u64::MAX) }; CALLS];
         Self(Arc::new(State {
             linux: Linux::new(),
+            watch: OnceLock::new(),
             left: many(),
             refusals: many(),
             calls: [const { AtomicU64::new(0) }; CALLS],
@@ -103,6 +108,11 @@ impl Shim {
         self.0.left.iter().for_each(|left| left.store(u64::MAX, Ordering::Relaxed));
     }
 
+    /// Has `watch` called from now on in each call, by the thread that makes it.
+    pub(crate) fn watch(&self, watch: impl Fn(Call) + Send + Sync + 'static) {
+        assert!(self.0.watch.set(Box::new(watch)).is_ok(), "a system is watched once");
+    }
+
     /// Calls of a kind so far, refused ones among them.
     pub(crate) fn calls(&self, call: Call) -> u64 {
         self.0.calls[call as usize].load(Ordering::Relaxed)
@@ -155,6 +165,9 @@ impl Shim {
     }
 
     fn granted(&self, call: Call) -> Result<(), Errno> {
+        if let Some(watch) = self.0.watch.get() {
+            watch(call);
+        }
         let at = call as usize;
         self.0.calls[at].fetch_add(1, Ordering::Relaxed);
         let take = |counter: &AtomicU64| {

@@ -1,0 +1,114 @@
+//! The locks that a thread has during a system call.
+
+use super::*;
+use std::sync::{Arc, Weak};
+
+/// The calls that take the longer, the more pages they are for.
+const LONG: [Call; 5] = [Call::Resident, Call::Discard, Call::Move, Call::Remap, Call::Renew];
+
+impl Heap<Shim> {
+    /// Returns whether this thread has a lock that others need for a cached pair, or for a miss.
+    fn has_lock(&self) -> bool {
+        self.zones.iter().any(|zone| zone.central.is_mine())
+            || self.magazines.iter().any(|magazine| magazine.lock().is_mine())
+            || self.host.is_mine()
+    }
+}
+
+/// A heap, and a watch that looks at it before each of the long calls.
+fn watched(plan: Plan, watch: impl Fn(&Heap<Shim>, Call) + Send + Sync + 'static) -> Arc<Owned<Shim>> {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = Arc::new(Owned::new(shim.clone(), plan).unwrap());
+    crate::fork::unregister(NonNull::from(&**heap));
+    let seen: Weak<Owned<Shim>> = Arc::downgrade(&heap);
+    shim.watch(move |call| {
+        if LONG.contains(&call)
+            && let Some(heap) = seen.upgrade()
+        {
+            watch(&heap, call);
+        }
+    });
+    heap
+}
+
+fn plan(cache_bytes_max: usize) -> Plan {
+    Plan {
+        arena_bytes_max: 1 << 32,
+        cache_bytes_max,
+        huge_pages: HugePages::Auto,
+        decay: None,
+        background_thread: false,
+        guards: false,
+        zero_on_free: false,
+    }
+}
+
+/// Allocates, resizes and frees at random; now and then the program changes a mapping, and the system refuses a call.
+fn work(heap: &Heap<Shim>, steps: u64) {
+    let (shim, mut state, mut areas) = (heap.host.os(), 5u64, [0; 24]);
+    // An error after which mappings move again.
+    shim.fail_with(Errno(libc::EINVAL));
+    for step in 0..steps {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let bytes = 1 + (state >> 33) as usize % [40 * PAGE_BYTES, 6 * MIB][usize::from(step % 4 == 0)];
+        let fill = if state >> 63 == 0 { Fill::Any } else { Fill::Zero };
+        let refused = LONG[(state >> 40) as usize % LONG.len()];
+        shim.fail_some(refused, 0, if step % 8 == 0 { 4 } else { 0 });
+        match &mut areas[(state >> 20) as usize % 24] {
+            place @ 0 => *place = heap.alloc(layout(bytes, 1), fill).unwrap().addr().get(),
+            at if state >> 62 == 0 => {
+                // SAFETY: this test's own, and nobody refers to it.
+                unsafe { heap.free(core::mem::take(at)) }.unwrap();
+            }
+            at => {
+                if state >> 61 == 3 {
+                    heap.renew_at_free(*at, 1);
+                }
+                // SAFETY: as before.
+                *at = unsafe { heap.resize(*at, layout(bytes, 1), fill) }.unwrap().addr().get();
+            }
+        }
+    }
+}
+
+/// Has the mapping of an area move, as where pages cannot; then it shrinks and is freed.
+fn remap(heap: &Heap<Shim>) {
+    let shim = heap.host.os();
+    shim.allow();
+    shim.fail(Call::Move, 0);
+    let at = heap.alloc(layout(3 * MIB, 1), Fill::Any).unwrap().addr().get();
+    let _wall = heap.alloc(layout(MIB, 1), Fill::Any).unwrap();
+    let at = [40 * MIB, 20 * MIB].into_iter().fold(at, |at, bytes| {
+        // SAFETY: this test's own, and nobody refers to it.
+        unsafe { heap.resize(at, layout(bytes, 1), Fill::Any) }.unwrap().addr().get()
+    });
+    // SAFETY: as before.
+    unsafe { heap.free(at) }.unwrap();
+}
+
+#[test]
+fn no_lock_of_a_pair_or_a_miss_is_held_in_a_call_that_moves_releases_or_counts_pages() {
+    for (cache_bytes_max, guards, zero_on_free) in
+        [(64 * MIB, false, false), (64 * MIB, false, true), (0, false, false), (8 * MIB, true, false)]
+    {
+        let held = Arc::new([const { AtomicBool::new(false) }; LONG.len()]);
+        let seen = Arc::clone(&held);
+        let plan = Plan { guards, zero_on_free, ..plan(cache_bytes_max) };
+        let heap = watched(plan, move |heap, call| {
+            if heap.has_lock() {
+                let at = LONG.iter().position(|&long| long == call).unwrap();
+                seen[at].store(true, Ordering::Relaxed);
+            }
+        });
+        work(&heap, 3000);
+        remap(&heap);
+        heap.trim();
+        let held = LONG.iter().zip(held.iter()).filter(|(_, held)| held.load(Ordering::Relaxed));
+        assert_eq!(held.map(|(call, _)| call).collect::<Vec<_>>(), Vec::<&Call>::new(), "{plan:?}");
+        let shim = heap.host.os();
+        let made = LONG.map(|call| shim.calls(call) > 0);
+        assert!(guards || cache_bytes_max == 0 || made == [true; LONG.len()], "{plan:?}: {made:?}");
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
