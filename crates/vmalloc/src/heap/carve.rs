@@ -403,11 +403,13 @@ impl<O: Os> Heap<O> {
             }
             done => done,
         };
-        let done = match once(clean) {
-            // What is kept may be in the way, or below a frontier that cannot move.
-            Err(_) if self.release_all() > 0 => once(false),
-            done => done,
-        };
+        let done = once(clean).or_else(|_| {
+            // What is kept may be in the way, below a frontier that cannot move, or in the hands of other threads.
+            let _purge = self.purge.lock();
+            let _refills = self.refills.each_ref().map(|refill| refill.lock());
+            self.release_alone();
+            once(false)
+        });
         done.map(|(mut run, used)| {
             self.guard(&mut run);
             (run, used)
@@ -424,12 +426,9 @@ impl<O: Os> Heap<O> {
         let mut central = self.zone(zone);
         let pages = request.size().get();
         let mut dirty = if clean { None } else { central.take_dirty(request) };
-        let mut refilling = None;
         if dirty.is_none() && !clean {
             drop(central);
             self.drain_for(zone);
-            // Taken before the lock of the zone. Who waits here may find what he wants when it is his turn.
-            refilling = Some(self.refill.lock());
             central = self.zone(zone);
             dirty = central.take_dirty(request);
         }
@@ -442,10 +441,10 @@ impl<O: Os> Heap<O> {
         let mut fresh = central.take_clean(&self.arena, request)?;
         let mut used = if clean { 0 } else { central.reach_down(&mut fresh, request) };
         self.arena.put(fresh.page, Word::live(pages, size).tailed(self.guards.tail));
-        if refilling.is_some() {
-            used += self.refill(central, &fresh);
-        } else {
+        if clean {
             central.give_rest(&fresh);
+        } else {
+            used += self.refill(central, &fresh);
         }
         // SAFETY: it was free in the space, or dirty, and is neither now; it is below the frontier.
         Ok((unsafe { Run::claim(fresh.page, pages) }, used.min(pages)))

@@ -51,14 +51,16 @@
 //!
 //! # Locking
 //! ```text
-//!   purge  >  refill  >  { a magazine | hidden runs  >  a zone }  >  chunks of records
+//!   purge  >  refills  >  { a magazine | hidden runs  >  a zone }  >  chunks of records
 //! ```
 //! Magazines and zones never nest, except for the time of a fork, which takes all of them in this
 //! order. System calls happen under the lock of a zone for four reasons only. They move its
 //! frontier, shut or release clean addresses, or get records. Fresh pages are mapped over an area that `mremap`
 //! moved under no lock. Its word is no longer live, and its addresses are in no list until then.
-//! Dirty pages are released under `purge`, and moved, or released instead, under `refill`. The
-//! pages of an area that moves are its caller's, under no lock.
+//! Dirty pages are released under `purge`, and moved, or released instead, under one of `refills`. An
+//! alloc or a free only tries these locks, and goes on without them. Those that wait are a fork, a
+//! trim, and a request that would fail (`docs/decisions/0036-calls-without-a-lock.md`). The pages of an area
+//! that moves are its caller's, under no lock.
 //! # Source
 //! Our own; what it stands for: Linux `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), with pages that stay.
 
@@ -114,6 +116,8 @@ use worker::Worker;
 const MEDIUM_SHARE: u64 = 32;
 /// Pages from which the system is asked how many of them there are, before zeros are written: 64 KiB.
 const ASKED_PAGES_MIN: u64 = 16;
+/// Refills that may be under way at a time.
+const REFILLS: usize = 8;
 /// Magazines of other CPUs that a call visits. CPUs above [`CPUS_MAX`](crate::magazine::CPUS_MAX) share.
 const VISITS: usize = 8;
 /// Runs that a purge handles at a time.
@@ -145,7 +149,8 @@ pub(crate) struct Heap<O: Os> {
     moved_max: u64,
     // Under their locks; see the lock order above.
     purge: Mutex<()>,
-    refill: Mutex<()>,
+    /// Each is held by one refill, or by a request that would fail.
+    refills: [Mutex<()>; REFILLS],
     hidden: Mutex<Hidden>,
     zones: [Zone<O>; ZONES],
     // Atomic, each alone.
@@ -476,7 +481,7 @@ impl<O: Os> Heap<O> {
 impl<O: Os> Hold for Heap<O> {
     fn is_mine(&self) -> bool {
         self.purge.is_mine()
-            || self.refill.is_mine()
+            || self.refills.iter().any(Fork::is_mine)
             || self.hidden.is_mine()
             || self.magazines.iter().any(|magazine| magazine.lock().is_mine())
             || self.zones.iter().any(|zone| zone.central.is_mine())
@@ -494,7 +499,7 @@ impl<O: Os> Hold for Heap<O> {
     /// Takes every lock, for the time of a fork.
     fn hold(&self, interrupted: bool) {
         self.purge.hold(interrupted);
-        self.refill.hold(interrupted);
+        self.refills.iter().for_each(|refill| refill.hold(interrupted));
         self.magazines.iter().for_each(|magazine| magazine.lock().hold(interrupted));
         self.zones.iter().for_each(|zone| zone.central.hold(interrupted));
         self.host.hold(interrupted);
@@ -518,8 +523,10 @@ impl<O: Os> Hold for Heap<O> {
             // SAFETY: as before.
             unsafe { magazine.lock().release() };
         }
-        // SAFETY: as before.
-        unsafe { self.refill.release() };
+        for refill in &self.refills {
+            // SAFETY: as before.
+            unsafe { refill.release() };
+        }
         // SAFETY: as before.
         unsafe { self.purge.release() };
     }

@@ -9,7 +9,7 @@
 //! ```
 //! Between the two holds the runs are in no list, and their first words tell their size (VM1). Two
 //! threads that release pages at a time make each other's flushes larger. So a thread that finds a
-//! purge under way leaves it alone. Only a refill that may not move pages releases some beside it.
+//! purge under way leaves it alone. Only refills that may not move pages release some beside it.
 //!
 //! The zone of large areas goes first: to release a huge page and to get another one costs a tenth
 //! of what its 512 pages cost one by one. The zone of small areas releases pages when it has more
@@ -54,6 +54,11 @@ impl<O: Os> Heap<O> {
     /// Empties every magazine and gives all dirty blocks back; returns how many pages changed hands.
     pub(crate) fn release_all(&self) -> u64 {
         let _alone = self.purge.lock();
+        self.release_alone()
+    }
+
+    /// The same. Called under `purge`.
+    pub(super) fn release_alone(&self) -> u64 {
         self.drain_all()
             + self.purge_alone(HUGE, u64::MAX, u64::MAX)
             + self.purge_alone(SMALL, u64::MAX, u64::MAX)

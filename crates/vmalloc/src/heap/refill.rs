@@ -14,11 +14,11 @@
 //! another look at what is resident. The next few small ones after a move leave cold blocks dirty as well: the
 //! cache grows, within the budget, until a mix of sizes finds its runs there.
 //!
-//! The moves are made by one thread at a time, since each makes all CPUs that run this process
-//! forget addresses, and so that a fork finds none under way. So are the releases instead of moves:
-//! where pages never move, threads that miss wait for each other. Both hold no lock that others
-//! need. Meanwhile the sources, and the rest of the last fresh block, are in no list, and their
-//! first words tell their size, as in a purge (VM1).
+//! Several threads refill at a time, each with sources that it took out of all lists. The first words of these, and of
+//! the rest of the last fresh block, tell their size meanwhile, as in a purge (VM1). A refill holds no lock that another
+//! miss waits for. It holds one of [`REFILLS`] locks that a miss only tries. If all are held, the pages are faulted in.
+//! So a fork finds no refill under way, since a child would lose the sources. A request that would fail holds all, too:
+//! the addresses that it wants may be among the sources of others.
 //!
 //! A move can fail (an old kernel, a seccomp profile, pages that a child still shares, a program
 //! that advised half of the pages). Then the rest of the run is left to page faults, and there are
@@ -30,11 +30,13 @@
 //! Our own. Figures: `docs/decisions/0014-two-zones.md`.
 
 use super::carve::{Central, Fresh};
-use super::{BATCH, Heap, Held};
+use super::{BATCH, Heap, Held, REFILLS};
 use crate::arena::Run;
+use crate::lock::Futex;
 use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::{AtomicU64, Ordering};
+use lock_api::MutexGuard;
 
 /// A source of which less than one page in so many is resident is given back: to move a page, and to find none, cost a quarter of a fault.
 const SPARSE_SHARE: u64 = 4;
@@ -58,6 +60,11 @@ impl<O: Os> Heap<O> {
             central.give_rest(fresh);
             return 0;
         }
+        // Before anything leaves the lists. It only tries, so it may come after the lock of the zone.
+        let Some(_refill) = self.begin_refill() else {
+            central.give_rest(fresh);
+            return 0;
+        };
         let mut batch = [const { Run::NOTHING }; BATCH];
         let count = self.detach(&mut central, &mut batch, wanted, u64::MAX);
         let sources = &mut batch[..count];
@@ -124,6 +131,12 @@ impl<O: Os> Heap<O> {
         central.leaving -= end - rest;
         central.give_rest(fresh);
         at - first
+    }
+
+    /// Begins a refill, unless as many as may be are under way.
+    pub(super) fn begin_refill(&self) -> Option<MutexGuard<'_, Futex, ()>> {
+        let cpu = self.cpu();
+        (0..REFILLS).find_map(|step| self.refills[(cpu + step) % REFILLS].try_lock())
     }
 
     /// Returns whether misses are left in a pause, and takes one off.

@@ -159,7 +159,6 @@ impl<O: Os> Heap<O> {
         let align = Align::new(layout.align().max(address(room)) as u64)?;
         let request = Request::pages(pages).ok()?.aligned(align);
         self.drain_for(zone);
-        let _alone = self.refill.lock();
         let mut central = self.zone(zone);
         let mut fresh = central.take_clean(&self.arena, &request).ok()?;
         // Under the lock, so that whoever has it finds a word at every area (VM1).

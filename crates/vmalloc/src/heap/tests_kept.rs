@@ -62,7 +62,7 @@ fn kept(heap: &Owned<Shim>) -> usize {
 }
 
 /// Waits until something holds, for no longer than a machine under load may need.
-fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
+pub(super) fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !holds() {
         if started.elapsed() > Duration::from_secs(120) {

@@ -1,7 +1,8 @@
 //! The locks that a thread has during a system call.
 
 use super::*;
-use std::sync::{Arc, Weak};
+use crate::heap::tests_kept::wait_until;
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The calls that take the longer, the more pages they are for.
 const LONG: [Call; 5] = [Call::Resident, Call::Discard, Call::Move, Call::Remap, Call::Renew];
@@ -111,4 +112,85 @@ fn no_lock_of_a_pair_or_a_miss_is_held_in_a_call_that_moves_releases_or_counts_p
         assert!(guards || cache_bytes_max == 0 || made == [true; LONG.len()], "{plan:?}: {made:?}");
         assert_eq!(heap.validate(), Ok(()));
     }
+}
+
+/// What another thread does during a call of the first one.
+#[derive(Default)]
+struct Other {
+    begun: AtomicBool,
+    /// Whether it could end during the call.
+    ended: AtomicBool,
+    thread: std::sync::Mutex<Option<std::thread::JoinHandle<Result<usize, AllocError>>>>,
+}
+
+/// A heap whose first refill has another thread allocate `bytes` during its call, until that thread ends or holds `purge`.
+fn refilled_beside(plan: Plan, bytes: usize) -> (Arc<Owned<Shim>>, Arc<Other>) {
+    let (other, place) = (Arc::new(Other::default()), Arc::new(OnceLock::new()));
+    let (seen, of): (_, Arc<OnceLock<Weak<Owned<Shim>>>>) = (Arc::clone(&other), Arc::clone(&place));
+    let heap = watched(plan, move |heap, call| {
+        if call != Call::Resident || !heap.refills.iter().any(Fork::is_mine) {
+            return;
+        }
+        if seen.begun.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let theirs = of.get().and_then(Weak::upgrade).unwrap();
+        let alloc = move || theirs.alloc(layout(bytes, 1), Fill::Any).map(|area| area.addr().get());
+        let thread = std::thread::spawn(alloc);
+        assert!(wait_until(|| thread.is_finished() || heap.purge.is_locked()));
+        seen.ended.store(thread.is_finished(), Ordering::Relaxed);
+        *seen.thread.lock().unwrap() = Some(thread);
+    });
+    place.set(Arc::downgrade(&heap)).unwrap();
+    (heap, other)
+}
+
+impl Other {
+    /// Waits for it; whether it could end during the call, and what it got.
+    fn end(&self) -> (bool, Result<usize, AllocError>) {
+        let thread = self.thread.lock().unwrap().take().expect("a refill was under way");
+        (self.ended.load(Ordering::Relaxed), thread.join().unwrap())
+    }
+}
+
+fn free(heap: &Heap<Shim>, at: usize) {
+    // SAFETY: this test's own, and nobody refers to it.
+    unsafe { heap.free(at) }.unwrap();
+}
+
+#[test]
+fn a_miss_does_not_wait_for_the_calls_of_another() {
+    let (heap, other) = refilled_beside(plan(256 * MIB), 12 * MIB);
+    let areas: Vec<_> =
+        (0..40).map(|_| heap.alloc(layout(2 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
+    // Every other one, so that no two merge.
+    areas.iter().step_by(2).for_each(|&at| {
+        Model::mark(at, 2 * MIB, 1);
+        free(&heap, at);
+    });
+    let before = heap.stats();
+    heap.alloc(layout(10 * MIB, 1), Fill::Any).unwrap();
+    let (ended, area) = other.end();
+    assert!(ended && area.is_ok(), "{area:?}");
+    let stats = heap.stats();
+    let moved = stats.refilled_bytes + stats.purged_bytes - before.purged_bytes;
+    assert_eq!((moved, heap.validate()), (22 << 20, Ok(())), "both refilled");
+}
+
+#[test]
+fn a_request_that_would_fail_waits_for_the_addresses_that_a_refill_has() {
+    let (heap, other) = refilled_beside(Plan { arena_bytes_max: 64 * MIB, ..plan(256 * MIB) }, 2 * MIB);
+    let huge = |at: usize| heap.arena.zone_of((at / PAGE_BYTES) as u64) == HUGE;
+    let full = core::iter::from_fn(|| heap.alloc(layout(2 * MIB, 2 * MIB), Fill::Any).ok());
+    let mut areas: Vec<_> = full.map(|area| area.addr().get()).collect();
+    areas.retain(|&at| huge(at));
+    areas.sort_unstable();
+    // Six MiB in one piece are clean, and as much in three pieces dirty.
+    areas[..3].iter().for_each(|&at| free(&heap, at));
+    heap.release_all();
+    [5, 7, 9].iter().for_each(|&nth| free(&heap, areas[nth]));
+    heap.alloc(layout(6 * MIB, 1), Fill::Any).unwrap();
+    let (ended, area) = other.end();
+    assert!(!ended && area.is_ok(), "{area:?}");
+    assert_eq!(heap.validate(), Ok(()));
 }
