@@ -144,7 +144,9 @@ fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread
 
 fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    // `cargo xtask ci` sets a limit by LOOM_MAX_PREEMPTIONS, which `new` has read.
+    let limit = builder.preemption_bound.unwrap_or(usize::MAX);
+    builder.preemption_bound = Some(limit.min(preemptions));
     builder.max_branches = 20_000;
     let body = Arc::new(body);
     // Not loom's atomic: this one counts over all interleavings.

@@ -145,7 +145,9 @@ fn join<T>(handle: thread::JoinHandle<T>) -> T {
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    // `cargo xtask ci` sets a limit by LOOM_MAX_PREEMPTIONS, which `new` has read.
+    let limit = builder.preemption_bound.unwrap_or(usize::MAX);
+    builder.preemption_bound = Some(limit.min(3));
     builder.max_branches = 20_000;
     let body = Arc::new(body);
     builder.check(move || {

@@ -124,7 +124,9 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
 /// With at most so many preemptions.
 fn model_within(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    // `cargo xtask ci` sets a limit by LOOM_MAX_PREEMPTIONS, which `new` has read.
+    let limit = builder.preemption_bound.unwrap_or(usize::MAX);
+    builder.preemption_bound = Some(limit.min(preemptions));
     builder.max_branches = 20_000;
     let body = Arc::new(body);
     builder.check(move || {
