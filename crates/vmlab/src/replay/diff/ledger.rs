@@ -345,15 +345,11 @@ impl<C: Config> SpaceLedger<C> {
         }
         let mut out: Vec<(u64, Lazy)> = std::mem::take(&mut self.lazy).into_iter().collect();
         if (out.len() as u64) > most {
-            out.sort_unstable_by_key(|&(_, lazy)| lazy.freed);
+            sort_lazy(&mut out, Order::SliceByAddress);
             self.lazy.extend(out.split_off(usize::try_from(most).unwrap_or(usize::MAX)));
         }
         let count = out.len() as u64;
-        match C::ORDER {
-            Order::NodeByAddress => out.sort_unstable_by_key(|&(start, lazy)| (lazy.node, start)),
-            Order::Newest => out.sort_unstable_by_key(|&(_, lazy)| std::cmp::Reverse(lazy.freed)),
-            Order::SliceByAddress => out.sort_unstable_by_key(|&(_, lazy)| lazy.freed),
-        }
+        sort_lazy(&mut out, C::ORDER);
         let mut rest: Vec<(u64, u64, u32)> = Vec::new();
         for (start, lazy) in out {
             let pages = lazy.size / va_base::PAGE_SIZE;
@@ -368,12 +364,7 @@ impl<C: Config> SpaceLedger<C> {
                 Owner::Node(_) | Owner::Unknown | Owner::NoNode => rest.push((start, lazy.size, lazy.node)),
             }
         }
-        match C::ORDER {
-            // In each node, from the highest address down.
-            Order::NodeByAddress => rest.sort_by_key(|&(start, _, node)| (node, std::cmp::Reverse(start))),
-            Order::Newest => {}
-            Order::SliceByAddress => rest.sort_unstable(),
-        }
+        sort_rest(&mut rest, C::ORDER);
         let join = C::ORDER == Order::SliceByAddress;
         self.free_all(rest.into_iter().map(|(start, size, _)| (start, size)).collect(), join);
         count
@@ -476,5 +467,24 @@ impl<C: Config> SpaceLedger<C> {
         let end = extent.end().get();
         let broken = InvariantViolation { rule: "BK1", at: Va::new(next), expected: end, actual: next };
         if next == end { Ok(()) } else { Err(broken) }
+    }
+}
+
+/// Sorts lazy areas as a drain takes them. Outside the ledger, so that it is compiled once for all policies.
+fn sort_lazy(areas: &mut [(u64, Lazy)], order: Order) {
+    match order {
+        Order::NodeByAddress => areas.sort_unstable_by_key(|&(start, lazy)| (lazy.node, start)),
+        Order::Newest => areas.sort_unstable_by_key(|&(_, lazy)| std::cmp::Reverse(lazy.freed)),
+        Order::SliceByAddress => areas.sort_unstable_by_key(|&(_, lazy)| lazy.freed),
+    }
+}
+
+/// Sorts areas that no pool takes, each with its size and node, as a drain frees them.
+fn sort_rest(areas: &mut [(u64, u64, u32)], order: Order) {
+    match order {
+        // Of each node, from the highest address down.
+        Order::NodeByAddress => areas.sort_by_key(|&(start, _, node)| (node, std::cmp::Reverse(start))),
+        Order::Newest => {}
+        Order::SliceByAddress => areas.sort_unstable(),
     }
 }
