@@ -7,15 +7,15 @@ use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
-    book, browser, clients, counts, fresh, fuzz, header, install, kernel, loom, not_run, package, peer,
-    stress, suites, tidy, tools,
+    book, browser, clients, counts, fresh, fuzz, header, install, kernel, licences, loom, not_run, package,
+    peer, stress, suites, tidy, tools,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Default)]
 pub(crate) struct Args {
     /// Only these steps
     #[arg(long, value_delimiter = ',', value_name = "STEP")]
@@ -23,8 +23,8 @@ pub(crate) struct Args {
     /// Only the steps that take little time
     #[arg(long, conflicts_with = "only")]
     quick: bool,
-    /// The long steps, too
-    #[arg(long, conflicts_with_all = ["only", "quick"])]
+    /// Each step in full, and the long steps, too; with --only, these steps in full
+    #[arg(long, conflicts_with = "quick")]
     full: bool,
     /// Stop at the first step that fails
     #[arg(long)]
@@ -37,106 +37,85 @@ pub(crate) struct Args {
     list: bool,
 }
 
-/// One step. It adds the tests that it runs, and fails by an error.
+/// Runs a step. It adds the tests that it runs, and fails by an error.
+type Run = fn(&Path, &mut Tests) -> Result<()>;
+
+/// One step.
 struct Step {
     name: &'static str,
     what: &'static str,
     /// Part of `--quick`.
     quick: bool,
-    run: fn(&Path, &mut Tests) -> Result<()>,
+    run: Run,
+    /// Runs in place of `run` with `--full`.
+    full: Option<Run>,
+}
+
+impl Step {
+    const fn new(name: &'static str, what: &'static str, run: Run) -> Self {
+        Self { name, what, quick: false, run, full: None }
+    }
+
+    const fn quick(self) -> Self {
+        Self { quick: true, ..self }
+    }
+
+    const fn full(self, full: Run) -> Self {
+        Self { full: Some(full), ..self }
+    }
 }
 
 /// All steps, what fails fast first.
 const STEPS: [Step; 23] = [
-    Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
-    Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
-    Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
-    Step { name: "test", what: "tests, the core walking its invariants all along", quick: true, run: test },
-    Step { name: "doctest", what: "examples in documentation", quick: true, run: doctest },
-    Step {
-        name: "examples",
-        what: "the example that each crate's README names",
-        quick: false,
-        run: examples,
-    },
-    Step {
-        name: "release",
-        what: "the allocator of a process as users build it",
-        quick: false,
-        run: release,
-    },
-    Step { name: "doc", what: "documentation without warnings", quick: false, run: doc },
-    Step { name: "no_std", what: "the core in a freestanding program", quick: false, run: no_std },
-    Step { name: "loom", what: "interleavings, where there are any", quick: false, run: loom::run },
-    Step {
-        name: "peer",
-        what: "addresses equal to Linux's own library's, where it can be built",
-        quick: false,
-        run: peer::step,
-    },
-    Step { name: "header", what: "the C header is that of the C functions", quick: false, run: run_header },
-    Step {
-        name: "install",
-        what: "a C program is built and run as users do it",
-        quick: false,
-        run: install::step,
-    },
-    Step {
-        name: "counts",
-        what: "instructions, locked operations and cache lines of hot paths are those of results/counts.csv",
-        quick: false,
-        run: counts::step,
-    },
-    Step {
-        name: "clients",
-        what: "real programs answer the same under the preload, those that are there",
-        quick: false,
-        run: clients::step,
-    },
-    Step {
-        name: "stress",
-        what: "random programs under the preload, every way for two seconds",
-        quick: false,
-        run: stress::step,
-    },
-    Step { name: "deny", what: "licences, banned crates, sources", quick: false, run: deny },
-    Step {
-        name: "package",
-        what: "what would be published builds from its packages alone",
-        quick: false,
-        run: run_package,
-    },
-    Step { name: "demo", what: "the program does its main job", quick: false, run: demo },
-    Step { name: "book", what: "every command in the book does what it says", quick: false, run: book::step },
-    Step {
-        name: "browser",
-        what: "a report in a real browser: no network, no complaint, the slider moves the picture",
-        quick: false,
-        run: browser::step,
-    },
-    Step {
-        name: "fuzz-build",
-        what: "fuzz targets on a stable compiler, no warnings",
-        quick: false,
-        run: fuzz_build,
-    },
-    Step { name: "fuzz", what: "every fuzz target for ten seconds", quick: false, run: run_fuzz },
+    Step::new("fmt", "every file is formatted", fmt).quick(),
+    Step::new("tidy", "the rules that no compiler knows", run_tidy).quick(),
+    Step::new("clippy", "no warnings, everywhere", clippy).quick(),
+    Step::new("test", "tests, the core walking its invariants all along", test).quick().full(test_full),
+    Step::new("doctest", "examples in documentation", doctest).quick(),
+    Step::new("examples", "the example that each crate's README names", examples),
+    Step::new("release", "the allocator of a process as users build it", release).full(release_full),
+    Step::new("doc", "documentation without warnings", doc),
+    Step::new("no_std", "the core in a freestanding program", no_std),
+    Step::new("loom", "interleavings, where there are any", loom::run).full(loom::full),
+    Step::new("peer", "addresses equal to Linux's own library's, where it can be built", peer::step),
+    Step::new("header", "the C header is that of the C functions", header::step).full(header::check),
+    Step::new("install", "a C program is built and run as users do it", install::step).full(install::full),
+    Step::new(
+        "counts",
+        "instructions, locked operations and cache lines of hot paths are those of results/counts.csv",
+        counts::step,
+    ),
+    Step::new(
+        "clients",
+        "real programs answer the same under the preload, those that are there",
+        clients::step,
+    ),
+    Step::new("stress", "random programs under the preload, every way for two seconds", stress::step),
+    Step::new("deny", "licences, banned crates, sources", licences::step).full(deny),
+    Step::new("package", "what would be published builds from its packages alone", run_package),
+    Step::new("demo", "the program does its main job", demo),
+    Step::new("book", "every command in the book does what it says", book::step),
+    Step::new(
+        "browser",
+        "a report in a real browser: no network, no complaint, the slider moves the picture",
+        browser::step,
+    ),
+    Step::new("fuzz-build", "fuzz targets on a stable compiler, no warnings", fuzz_build),
+    Step::new("fuzz", "every fuzz target for some seconds", run_fuzz).full(fuzz_full),
 ];
 
 /// The steps of `--full`, after the others: they take long, or ask for packages.
 const LONG: [Step; 2] = [
-    Step {
-        name: "suites",
-        what: "test suites of others end alike with the preload and without, or the cause is known",
-        quick: false,
-        run: suites::step,
-    },
-    Step {
-        name: "fresh",
-        what: "the two commands of the README on a minimal Debian that has nothing else",
-        quick: false,
-        run: fresh::step,
-    },
+    Step::new(
+        "suites",
+        "test suites of others end alike with the preload and without, or the cause is known",
+        suites::step,
+    ),
+    Step::new(
+        "fresh",
+        "the two commands of the README on a minimal Debian that has nothing else",
+        fresh::step,
+    ),
 ];
 
 /// The second lane of a run of everything. None of these shares a target folder with a step of the first.
@@ -155,8 +134,13 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if args.list {
         for step in STEPS.iter().chain(&LONG) {
             let long = LONG.iter().any(|long| long.name == step.name);
-            let when = if long { " (full)" } else { "" };
-            println!("{:<12}{}{}", step.name, step.what, if step.quick { " (quick)" } else { when });
+            let when = match step {
+                _ if long => " (full)",
+                Step { quick: true, .. } => " (quick)",
+                Step { full: Some(_), .. } => " (more in full)",
+                _ => "",
+            };
+            println!("{:<12}{}{when}", step.name, step.what);
         }
         return Ok(());
     }
@@ -164,16 +148,20 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     not_run::begin(root);
     let started = Instant::now();
     let everything = args.only.is_empty() && !args.quick && !args.fail_fast && !args.one_lane;
-    let outcome = if everything { two_lanes(root, &steps)? } else { run_steps(root, &steps, args.fail_fast) };
+    let outcome =
+        if everything { two_lanes(root, &steps, args.full)? } else { run_steps(root, &steps, args) };
     conclude(root, &outcome, steps.len(), started)
 }
 
 /// Runs the steps of `BESIDE` in a process of their own while the others run here.
-fn two_lanes(root: &Path, steps: &[&Step]) -> Result<Outcome> {
+fn two_lanes(root: &Path, steps: &[&Step], full: bool) -> Result<Outcome> {
     let here: Vec<&Step> = steps.iter().copied().filter(|step| !BESIDE.contains(&step.name)).collect();
     println!("in a second lane, shown at the end: {}", BESIDE.join(", "));
     let program = std::env::current_exe().context("which program this is")?;
-    let beside = not_run::with_list(root, Cmd::new(root, program).args(["ci", "--only", &BESIDE.join(",")]));
+    let lane = ["ci", "--only", &BESIDE.join(",")];
+    let beside = Cmd::new(root, program).args(lane).args(full.then_some("--full"));
+    let beside = not_run::with_list(root, beside);
+    let args = Args { full, ..Args::default() };
     let mut other = String::new();
     let (mut outcome, ended) = std::thread::scope(|scope| {
         let lane = scope.spawn(|| {
@@ -182,7 +170,7 @@ fn two_lanes(root: &Path, steps: &[&Step]) -> Result<Outcome> {
                 other.push('\n');
             })
         });
-        (run_steps(root, &here, false), lane.join())
+        (run_steps(root, &here, &args), lane.join())
     });
     println!("\n==== the second lane\n{other}");
     let ended = ended.map_err(|_| anyhow!("the second lane was not waited for"))?;
@@ -219,12 +207,13 @@ fn is_row(line: &str) -> bool {
     name.is_some_and(|name| BESIDE.contains(&name)) && matches!(verdict, Some("ok" | "FAILED"))
 }
 
-fn run_steps(root: &Path, steps: &[&Step], fail_fast: bool) -> Outcome {
+fn run_steps(root: &Path, steps: &[&Step], args: &Args) -> Outcome {
     let Outcome { mut tests, mut table, mut failed } = Outcome::default();
     for (at, step) in steps.iter().enumerate() {
         println!("\n==== {} ({}/{}): {}", step.name, at + 1, steps.len(), step.what);
         let (step_started, before) = (Instant::now(), tests);
-        let outcome = (step.run)(root, &mut tests);
+        let run = step.full.filter(|_| args.full).unwrap_or(step.run);
+        let outcome = run(root, &mut tests);
         let time = duration(step_started.elapsed().as_secs_f64());
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("==== {}: {verdict}, {time}", step.name);
@@ -233,7 +222,7 @@ fn run_steps(root: &Path, steps: &[&Step], fail_fast: bool) -> Outcome {
         if let Err(error) = outcome {
             println!("{error:#}");
             failed.push((step.name.to_string(), format!("{error:#}")));
-            if fail_fast {
+            if args.fail_fast {
                 break;
             }
         }
@@ -287,24 +276,29 @@ fn tests_ran(count: u64) -> String {
     if count == 0 { String::new() } else { format!("{count} tests") }
 }
 
-/// The folders with a workspace of their own.
-const OWN_WORKSPACES: [&str; 2] = ["fuzz/Cargo.toml", "examples/kernel/Cargo.toml"];
+/// Cargo for what is compiled once: files for a second, incremental build would cost more than the compilation.
+pub(crate) fn cargo(root: &Path) -> Cmd {
+    Cmd::cargo(root).env("CARGO_INCREMENTAL", "0")
+}
+
+/// The manifests of all workspaces of the tree.
+pub(crate) const WORKSPACES: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "examples/kernel/Cargo.toml"];
 
 fn fmt(root: &Path, _: &mut Tests) -> Result<()> {
     Cmd::cargo(root).args(["fmt", "--all", "--check"]).run(Show::All)?;
-    for manifest in OWN_WORKSPACES {
+    for manifest in &WORKSPACES[1..] {
         Cmd::cargo(root).args(["fmt", "--manifest-path", manifest, "--check"]).run(Show::All)?;
     }
     Ok(())
 }
 
 fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
-    Cmd::cargo(root)
+    cargo(root)
         .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
         .args(["--", "-D", "warnings"])
         .run(Show::All)?;
-    Cmd::cargo(root)
-        .args(["clippy", "--quiet", "--locked", "--release", "--manifest-path", OWN_WORKSPACES[1]])
+    cargo(root)
+        .args(["clippy", "--quiet", "--locked", "--release", "--manifest-path", WORKSPACES[2]])
         .args(["--target-dir", "examples/kernel/target", "--", "-D", "warnings"])
         .run(Show::All)?;
     Ok(())
@@ -323,10 +317,6 @@ fn run_package(root: &Path, _: &mut Tests) -> Result<()> {
     package::check(root, false)
 }
 
-fn run_header(root: &Path, _: &mut Tests) -> Result<()> {
-    header::check(root)
-}
-
 /// Seed of the cases of property tests and stress.
 const SEED: &str = "20250101";
 
@@ -334,11 +324,11 @@ const SEED: &str = "20250101";
 fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     let before = tests.passed;
     let cmd = if on_path("cargo-nextest") {
-        Cmd::cargo(root)
+        cargo(root)
             .args(["nextest", "run", "--locked", "--no-fail-fast", "--status-level", "slow"])
             .args(args)
     } else {
-        Cmd::cargo(root).args(["test", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"]).args(args)
+        cargo(root).args(["test", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"]).args(args)
     };
     // The same cases for the same code: what holds here holds where it lands. `soak` draws others.
     let cmd = cmd.env("PROPTEST_RNG_SEED", SEED).env("VA_STRESS_SEED", SEED);
@@ -369,39 +359,74 @@ fn test(root: &Path, tests: &mut Tests) -> Result<()> {
     ended.into_iter().collect()
 }
 
+/// In full, the C functions over the core are tested with a core that walks its invariants, too.
+fn test_full(root: &Path, tests: &mut Tests) -> Result<()> {
+    let usual = test(root, tests);
+    run_tests(root, &["-p", OVER_THE_CORE, "--features", WALKING], tests).and(usual)
+}
+
+/// Of its name, it would be of the core. It depends on `vmalloc`, which would be compiled once more for it.
+const OVER_THE_CORE: &str = "va-peer";
+
+/// The feature of a core that walks its invariants after each change.
+const WALKING: &str = "va-tree/validate";
+
 /// The two parts that the workspace is tested in, as arguments of cargo.
 fn selections(core: &[String]) -> [Vec<&str>; 2] {
-    let rest: Vec<_> = core.iter().flat_map(|name| ["--exclude", name]).collect();
-    let these: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
+    let core = || core.iter().filter(|name| *name != OVER_THE_CORE);
+    let rest: Vec<_> = core().flat_map(|name| ["--exclude", name]).collect();
+    let these: Vec<_> = core().flat_map(|name| ["-p", name]).collect();
     // `--features validate` alone would refuse crates that lack it.
     [
-        [&["--workspace"], &rest[..], &["--features", METRICS]].concat(),
-        [&these[..], &["--features", "va-tree/validate"]].concat(),
+        [&["--workspace"], &rest[..], &["--features", TESTED]].concat(),
+        [&these[..], &["--features", WALKING]].concat(),
     ]
 }
 
-/// The feature that has a test of its own. Documentation is tested with it as well, so that nothing is compiled again.
-const METRICS: &str = "vmalloc/metrics";
+/// The features that have tests of their own. Documentation is tested with them as well, so that nothing is compiled
+/// again.
+const TESTED: &str = "vmalloc/metrics,vmlab/measure";
+
+/// Returns the folder of the programs that the tests run, built for them.
+pub(crate) fn tested_programs(root: &Path) -> Result<PathBuf> {
+    let core = crate::core_crates(root)?;
+    let [rest, _] = selections(&core);
+    let programs = package::built_programs(root, &rest, &["--bin", "vmlab"])?;
+    let path = programs.into_iter().map(|(_, path)| PathBuf::from(path)).find(|path| path.ends_with("vmlab"));
+    let folder = path.and_then(|path| Some(path.parent()?.to_path_buf()));
+    folder.context("there is no program vmlab")
+}
 
 /// The compiler arranges its fast paths, and the test profile is not what users build: a program that depends on the
 /// crate is built with a release profile. What is optimised as one program is tested by `install`.
+///
+/// The programs that test it from outside are left to `--full`: each is optimised by itself, and the step `test` runs
+/// all of them.
 fn release(root: &Path, tests: &mut Tests) -> Result<()> {
+    run_release(root, tests, "-p vmalloc --lib")
+}
+
+fn release_full(root: &Path, tests: &mut Tests) -> Result<()> {
+    run_release(root, tests, "-p vmalloc --lib --tests")
+}
+
+fn run_release(root: &Path, tests: &mut Tests, of_process: &str) -> Result<()> {
     // How much stack a call of the core takes is a property of optimised code; a million areas are too many for code that
     // walks its invariants after each operation.
     let core = "-p va-tree -p va-space -p va-percpu -p va-sim --test memory --test footprint";
-    ["-p vmalloc --lib --tests", core].into_iter().try_for_each(|selection| {
+    [of_process, core].into_iter().try_for_each(|selection| {
         let cmd = Cmd::cargo(root).args(["test", "--quiet", "--locked", "--release"]);
         counted(cmd.args(selection.split(' ')), tests)
     })
 }
 
 fn doctest(root: &Path, tests: &mut Tests) -> Result<()> {
-    let args = ["test", "--quiet", "--locked", "--workspace", "--doc", "--features", METRICS];
-    counted(Cmd::cargo(root).args(args), tests)
+    let args = ["test", "--quiet", "--locked", "--workspace", "--doc", "--features", TESTED];
+    counted(cargo(root).args(args), tests)
 }
 
 fn doc(root: &Path, _: &mut Tests) -> Result<()> {
-    Cmd::cargo(root)
+    cargo(root)
         .env("RUSTDOCFLAGS", "-D warnings")
         .args(["doc", "--quiet", "--locked", "--workspace", "--no-deps"])
         .run(Show::All)?;
@@ -413,9 +438,9 @@ fn no_std(root: &Path, _: &mut Tests) -> Result<()> {
     Ok(())
 }
 
-fn deny(root: &Path, _: &mut Tests) -> Result<()> {
+pub(crate) fn deny(root: &Path, _: &mut Tests) -> Result<()> {
     let deny = tools::cargo_deny(root)?;
-    for manifest in ["Cargo.toml", OWN_WORKSPACES[0], OWN_WORKSPACES[1]] {
+    for manifest in WORKSPACES {
         Cmd::new(root, &deny)
             .args(["--manifest-path", manifest, "--locked", "--config", "deny.toml"])
             .args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"])
@@ -440,6 +465,14 @@ fn demo(root: &Path, _: &mut Tests) -> Result<()> {
         bail!("the report has {} bytes and is no page to look at", page.len());
     }
     println!("report: {} bytes", page.len());
+    // This build measures nothing, and names the build that does.
+    let mut named = false;
+    let ended = Cmd::cargo(root)
+        .args(["run", "--quiet", "--locked", "--release", "--", "bench", "index", "--quick"])
+        .lines(Show::Nothing, |line| named |= line.contains("--features measure"))?;
+    if ended.code == Some(0) || !named {
+        bail!("vmlab bench, in a build without it, does not name the feature measure");
+    }
     Ok(())
 }
 
@@ -451,8 +484,11 @@ fn fuzz_build(root: &Path, _: &mut Tests) -> Result<()> {
 }
 
 fn run_fuzz(root: &Path, _: &mut Tests) -> Result<()> {
-    fuzz::run_all(root, &fuzz::targets(root)?, 10)?;
-    Ok(())
+    fuzz::run_all(root, &fuzz::targets(root)?, 4)
+}
+
+fn fuzz_full(root: &Path, _: &mut Tests) -> Result<()> {
+    fuzz::run_all(root, &fuzz::targets(root)?, 10)
 }
 
 #[cfg(test)]
@@ -461,7 +497,7 @@ mod tests {
 
     fn args(only: &[&str], quick: bool) -> Args {
         let only = only.iter().map(ToString::to_string).collect();
-        Args { only, quick, full: false, fail_fast: false, one_lane: false, list: false }
+        Args { only, quick, ..Args::default() }
     }
 
     fn names(args: &Args) -> Vec<&'static str> {
@@ -475,6 +511,7 @@ mod tests {
         assert!(names(&args(&[], true)).len() < STEPS.len());
         assert!(chosen(&args(&["tests"], false)).is_err());
         assert_eq!(names(&args(&["fresh"], false)), ["fresh"]);
+        assert_eq!(names(&Args { full: true, ..args(&["loom"], false) }), ["loom"]);
         let full = names(&Args { full: true, ..args(&[], false) });
         assert_eq!((full.len(), full.last()), (STEPS.len() + LONG.len(), Some(&"fresh")));
     }

@@ -1,14 +1,23 @@
 //! The C header `vmalloc.h`: made of the functions in `abi.rs`, `frames.rs` and `percpu.rs` of `crates/vmalloc-capi/src` by cbindgen, and checked in.
 //!
-//! `cargo xtask header` writes it; `--check`, which CI runs, says when it is not what would be written.
+//! `cargo xtask header` writes it, with a checksum of what it was made of and of itself beside it. CI compares the
+//! checksum, which takes no tool. `--check`, which `cargo xtask ci --full` runs, makes the header again and compares
+//! all of it.
 
+use crate::count::Tests;
 use crate::sh::Cmd;
 use crate::tools;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::Path;
 
 const HEADER: &str = "crates/vmalloc-capi/include/vmalloc.h";
+
+/// The checksum that was written with the header.
+const CHECKSUM: &str = "crates/vmalloc-capi/header.crc32";
+
+/// The layout of the header, for cbindgen.
+const CONFIGURATION: &str = "crates/vmalloc-capi/cbindgen.toml";
 
 const SOURCES: [&str; 3] = [
     "crates/vmalloc-capi/src/abi.rs",
@@ -26,16 +35,39 @@ pub(crate) struct Args {
 /// `cargo xtask header`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if args.check {
-        return check(root);
+        return check(root, &mut Tests::default());
     }
     fs::write(root.join(HEADER), made(root)?)?;
+    fs::write(root.join(CHECKSUM), checksum(root)?)?;
     println!("header: {HEADER}");
     Ok(())
 }
 
-/// Fails if the header is stale.
-pub(crate) fn check(root: &Path) -> Result<()> {
+/// The step of CI: fails if the header, or what it is made of, is not that of the last `cargo xtask header`.
+pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
+    let written =
+        fs::read_to_string(root.join(CHECKSUM)).with_context(|| format!("cannot read {CHECKSUM}"))?;
+    if written != checksum(root)? {
+        bail!("{HEADER} or what it is made of changed: cargo xtask header");
+    }
+    println!("header: as it was made");
+    Ok(())
+}
+
+/// Returns a line with the checksum of all that the header depends on, and of the header.
+fn checksum(root: &Path) -> Result<String> {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(tools::CBINDGEN_VERSION.as_bytes());
+    for path in SOURCES.into_iter().chain([CONFIGURATION, HEADER]) {
+        hasher.update(&fs::read(root.join(path)).with_context(|| format!("cannot read {path}"))?);
+    }
+    Ok(format!("{:08x}\n", hasher.finalize()))
+}
+
+/// The step of CI in full: makes the header, and fails if it differs from the one there.
+pub(crate) fn check(root: &Path, tests: &mut Tests) -> Result<()> {
     compare(&fs::read_to_string(root.join(HEADER))?, &made(root)?)?;
+    step(root, tests)?;
     println!("header: up to date");
     Ok(())
 }
@@ -60,10 +92,7 @@ fn made(root: &Path) -> Result<String> {
     }
     let one = root.join("target/header.rs");
     fs::write(&one, whole)?;
-    let text = Cmd::new(root, cbindgen)
-        .args(["--quiet", "--config", "crates/vmalloc-capi/cbindgen.toml"])
-        .arg(one)
-        .read()?;
+    let text = Cmd::new(root, cbindgen).args(["--quiet", "--config", CONFIGURATION]).arg(one).read()?;
     Ok(for_c(&text))
 }
 
@@ -86,6 +115,28 @@ mod tests {
         let error = compare("a\nb\n", "a\nc\n").unwrap_err().to_string();
         assert!(error.contains("stale from line 2"), "{error}");
         assert!(compare("a\n", "a\nb\n").unwrap_err().to_string().contains("ends elsewhere"));
+    }
+
+    #[test]
+    fn a_change_of_a_source_or_of_the_header_changes_the_checksum() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = || SOURCES.into_iter().chain([CONFIGURATION, HEADER]);
+        for path in all() {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "a").unwrap();
+        }
+        let before = checksum(dir.path()).unwrap();
+        let tests = &mut Tests::default();
+        assert!(step(dir.path(), tests).is_err(), "there is no checksum");
+        fs::write(dir.path().join(CHECKSUM), &before).unwrap();
+        step(dir.path(), tests).unwrap();
+        for path in all() {
+            fs::write(dir.path().join(path), "b").unwrap();
+            assert!(step(dir.path(), tests).is_err(), "{path}");
+            fs::write(dir.path().join(path), "a").unwrap();
+        }
+        assert_eq!(checksum(dir.path()).unwrap(), before);
     }
 
     #[test]

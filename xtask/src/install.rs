@@ -4,11 +4,15 @@
 //!   DIR/lib/libvmalloc.so.0.1.0   <- libvmalloc.so.0 (what programs ask for)  <- libvmalloc.so (what the linker finds)
 //!   DIR/lib/libvmalloc.a          DIR/lib/libvmalloc_preload.so
 //!   DIR/include/vmalloc.h         DIR/lib/pkgconfig/vmalloc.pc                DIR/share/man/man3/vmalloc.3
+//! ```
+//! With `--vmlab`, which takes minutes more, the laboratory is built and installed, too:
+//! ```text
 //!   DIR/bin/vmlab                 DIR/share/man/man1/vmlab*.1                 completions of bash, zsh, fish below DIR/share
 //! ```
 //! In CI a prefix under `target` is filled. The README's C program and its shell lines, and `vmlab run`, are run with
-//! it.
+//! it. The laboratory there is that of the tests; `--full` builds it as `--vmlab` does.
 
+use crate::ci;
 use crate::count::Tests;
 use crate::sh::{Cmd, Show, on_path};
 use anyhow::{Context, Result, bail};
@@ -24,6 +28,9 @@ pub(crate) struct Args {
     /// Destination: lib, include and share are made below it
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
+    /// Build and install vmlab with its manual pages and completions, too: some minutes
+    #[arg(long)]
+    vmlab: bool,
 }
 
 /// `cargo xtask install`.
@@ -32,44 +39,58 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let prefix = std::path::absolute(&args.prefix)?;
     let version = build(root)?;
     let built = root.join(BUILT);
-    for path in place(root, &built, &prefix, &version)?.into_iter().chain(place_program(&built, &prefix)?) {
-        println!("{}", path.display());
+    let mut there = place(root, &built, &prefix, &version)?;
+    if args.vmlab {
+        laboratory(root)?;
+        there.extend(place_program(&built, &prefix)?);
     }
+    there.iter().for_each(|path| println!("{}", path.display()));
     Ok(())
 }
 
-/// Installs what `built` has, or what is built for it, below `prefix`.
+/// Installs what `built` has, or what is built for it, below `prefix`, with the laboratory of the tests.
 pub(crate) fn fill(root: &Path, prefix: &Path, built: Option<&Path>) -> Result<()> {
     let version = if built.is_some() { version(root)? } else { build(root)? };
     let ours = root.join(BUILT);
-    let built = built.unwrap_or(&ours);
-    place(root, built, prefix, &version)?;
-    place_program(built, prefix)?;
+    place(root, built.unwrap_or(&ours), prefix, &version)?;
+    match built {
+        Some(built) => place_program(built, prefix)?,
+        None => place_program(&ci::tested_programs(root)?, prefix)?,
+    };
     Ok(())
 }
 
-/// Builds both libraries and the laboratory; their version.
-pub(crate) fn build(root: &Path) -> Result<String> {
-    dist(root, &["vmalloc-capi", "vmalloc-preload"])?;
-    // By itself, so that what it needs of a crate changes no library.
-    dist(root, &["vmlab"])?;
+/// Builds both libraries; their version.
+fn build(root: &Path) -> Result<String> {
+    dist(root, &["-p", "vmalloc-capi", "-p", "vmalloc-preload"])?;
     version(root)
+}
+
+/// Builds the laboratory, with all that it measures. By itself, so that what it needs of a crate changes no library.
+fn laboratory(root: &Path) -> Result<()> {
+    dist(root, &["-p", "vmlab", "--features", "measure"])
+}
+
+/// Builds both libraries and the laboratory as their instructions are counted.
+pub(crate) fn build_all(root: &Path) -> Result<()> {
+    build(root)?;
+    laboratory(root)
 }
 
 /// The folder of what [`dist`] builds.
 pub(crate) const BUILT: &str = "target/dist";
 
 /// Builds packages as they are installed and measured: each program optimised as one.
-pub(crate) fn dist(root: &Path, packages: &[&str]) -> Result<()> {
+fn dist(root: &Path, packages: &[&str]) -> Result<()> {
     Cmd::cargo(root)
         .args(["build", "--quiet", "--locked", "--profile", "dist", "--target-dir", "target"])
-        .args(packages.iter().flat_map(|name| ["-p", name]))
+        .args(packages)
         .run(Show::All)
 }
 
 /// Builds the preload, and returns its path.
 pub(crate) fn preload(root: &Path) -> Result<PathBuf> {
-    dist(root, &["vmalloc-preload"])?;
+    dist(root, &["-p", "vmalloc-preload"])?;
     Ok(root.join(BUILT).join("libvmalloc_preload.so"))
 }
 
@@ -154,6 +175,17 @@ fn place_program(built: &Path, prefix: &Path) -> Result<Vec<PathBuf>> {
 
 /// The step of CI: installs, builds the README's C program by what was installed, shared and static, and runs it.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
+    check(root, &ci::tested_programs(root)?)
+}
+
+/// The step in full: the laboratory is the one that `--vmlab` installs.
+pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
+    laboratory(root)?;
+    check(root, &root.join(BUILT))
+}
+
+/// Installs the libraries, and the laboratory of a folder, and uses all.
+fn check(root: &Path, programs: &Path) -> Result<()> {
     let work = root.join("target/ci/install");
     let prefix = work.join("prefix");
     if work.exists() {
@@ -161,7 +193,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     }
     let version = build(root)?;
     place(root, &root.join(BUILT), &prefix, &version)?;
-    let pages = place_program(&root.join(BUILT), &prefix)?;
+    let pages = place_program(programs, &prefix)?;
     if !pages.iter().any(|page| page.ends_with("man1/vmlab-bench-index.1")) {
         bail!("no manual page of `vmlab bench index`: {pages:?}");
     }
@@ -203,7 +235,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     }
     println!("install: shared, static and preload work; sort: {line}");
     shell(root, &work, &prefix)?;
-    run(root, &preload)
+    run(root, &prefix.join("bin/vmlab"), &preload)
 }
 
 /// Every process maps the preload: it must stay small, which it is without Rust's standard library (decision 0030).
@@ -240,8 +272,8 @@ fn shell(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
 }
 
 /// `vmlab run` with the preload as built.
-fn run(root: &Path, preload: &Path) -> Result<()> {
-    let output = Cmd::new(root, root.join(BUILT).join("vmlab"))
+fn run(root: &Path, vmlab: &Path, preload: &Path) -> Result<()> {
+    let output = Cmd::new(root, vmlab)
         .args(["run", "--conf", "threshold:4K", "--lib"])
         .arg(preload)
         .args(["--", "sort", "CHANGELOG.md"])

@@ -7,13 +7,30 @@ use anyhow::{Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Loom's variable that limits the preemptions of all models. Each further one multiplies the interleavings.
+const PREEMPTIONS: &str = "LOOM_MAX_PREEMPTIONS";
+
+/// The step of CI: the models with at most two preemptions, which most faults take.
+pub(crate) fn run(root: &Path, tests: &mut Tests) -> Result<()> {
+    within(root, tests, Some("2"))
+}
+
+/// The step in full, and `cargo xtask loom`: with as many preemptions as each model has.
+pub(crate) fn full(root: &Path, tests: &mut Tests) -> Result<()> {
+    within(root, tests, None)
+}
+
 /// Runs every crate's loom tests; where there are none, says so, and compiles the core against loom all the same, so
 /// that the facade (`crates/va-base/src/sync.rs`) keeps having two working sides.
-pub(crate) fn run(root: &Path, tests: &mut Tests) -> Result<()> {
+fn within(root: &Path, tests: &mut Tests, preemptions: Option<&str>) -> Result<()> {
     let modelled = modelled(root)?;
     let before = tests.passed;
     for krate in &modelled {
-        ci::counted(cargo(root, "test").args(["--release", "-p", krate, "--lib", "loom"]), tests)?;
+        let mut cmd = cargo(root, "test").args(["--release", "-p", krate, "--lib", "loom"]);
+        if let Some(preemptions) = preemptions {
+            cmd = cmd.env(PREEMPTIONS, preemptions);
+        }
+        ci::counted(cmd, tests)?;
     }
     if modelled.is_empty() {
         println!("nothing to model: no crate has src/loom/, src/loom.rs or tests/loom*.rs");

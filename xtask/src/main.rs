@@ -5,6 +5,7 @@
 //! | [`ci`] | every check, in two lanes, with times |
 //! | [`tidy`] | the rules that no compiler knows |
 //! | [`kernel`] | the proof that the core needs no operating system |
+//! | [`licences`] | licences and sources of dependencies |
 //! | [`fresh`] | the two commands of the README on a new minimal Debian |
 //! | [`not_run`] | checks that this machine cannot run, for the summary |
 //! | [`fuzz`] | builds and runs the fuzz targets on a stable compiler |
@@ -33,6 +34,7 @@ mod fuzz;
 mod header;
 mod install;
 mod kernel;
+mod licences;
 mod loom;
 mod machine;
 mod mutate;
@@ -95,7 +97,7 @@ enum Task {
     Book(book::Args),
     /// Open a report in a browser without a window, and try its slider, keys and button
     Browser(browser::Args),
-    /// Build the C library, the preload and vmlab, and put them, the header, the manuals and the pkg-config file in a place
+    /// Build the C library and the preload, and put them, the header, the manual and the pkg-config file in a place
     Install(install::Args),
     /// Pack the crates that are to be published, and build them from their packages
     Package(package::Args),
@@ -128,7 +130,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Fresh(args) => fresh::main(&root, args),
         Task::Tidy(args) => tidy::main(&root, args),
         Task::Kernel => kernel::main(&root),
-        Task::Loom => loom::run(&root, &mut count::Tests::default()),
+        Task::Loom => loom::full(&root, &mut count::Tests::default()),
         Task::Fuzz(args) => fuzz::main(&root, args),
         Task::Soak(args) => soak::main(&root, args),
         Task::Stress(args) => stress::main(&root, args),

@@ -4,6 +4,7 @@
 //! other's; the laboratory takes minutes, so its package is only looked into (`cargo xtask package --all` builds it too). What a package
 //! must hold is looked for in the archive, since links to files above the crate's folder are followed when it is packed.
 
+use crate::ci;
 use crate::fresh::cargo_home;
 use crate::not_run;
 use crate::sh::{Cmd, Show};
@@ -195,18 +196,7 @@ fn lacks(package: &Package, files: &[String], bytes: u64) -> Result<()> {
 pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
     let mut programs = Vec::new();
     for args in built {
-        let cmd = Cmd::cargo(root)
-            .args(["build", "--locked", "--profile", "test", "--examples"])
-            .args(["--message-format", "json-render-diagnostics"]);
-        let mut found = |line: &str| programs.extend(program(line));
-        let ended = cmd.args(args).lines(Show::Nothing, |line| {
-            found(line);
-            // What the compiler says is no JSON.
-            if !line.starts_with('{') && !line.trim_start().starts_with("Compiling ") {
-                println!("{line}");
-            }
-        });
-        ended?.success()?;
+        programs.extend(built_programs(root, args, &["--examples"])?);
     }
     let mut ran = 0;
     for package in published(root)? {
@@ -231,13 +221,33 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
     Ok(())
 }
 
-/// The source of the example, and the program, if a line of cargo's says that there is one.
+/// Builds `targets` as for tests, and returns the source and the program of each.
+pub(crate) fn built_programs(root: &Path, args: &[&str], targets: &[&str]) -> Result<Vec<(String, String)>> {
+    let mut programs = Vec::new();
+    let cmd = ci::cargo(root)
+        .args(["build", "--locked", "--profile", "test"])
+        .args(targets)
+        .args(["--message-format", "json-render-diagnostics"]);
+    let mut found = |line: &str| programs.extend(program(line));
+    let ended = cmd.args(args).lines(Show::Nothing, |line| {
+        found(line);
+        // What the compiler says is no JSON.
+        if !line.starts_with('{') && !line.trim_start().starts_with("Compiling ") {
+            println!("{line}");
+        }
+    });
+    ended?.success()?;
+    Ok(programs)
+}
+
+/// The source of the target, and the program, if a line of cargo's says that there is one.
 fn program(line: &str) -> Option<(String, String)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let target = message.get("target")?;
-    let is_example = target.get("kind")?.as_array()?.iter().any(|kind| kind == "example");
+    let mut kinds = target.get("kind")?.as_array()?.iter();
+    let is_one = kinds.any(|kind| kind == "example" || kind == "bin");
     let path = message.get("executable")?.as_str()?;
-    is_example.then_some((target.get("src_path")?.as_str()?.to_string(), path.to_string()))
+    is_one.then_some((target.get("src_path")?.as_str()?.to_string(), path.to_string()))
 }
 
 /// The crate and the example of each line of a page that runs one.
@@ -313,7 +323,8 @@ mod tests {
         assert_eq!(commands(page), [("a", "b")]);
         let line = r#"{"reason":"compiler-artifact","target":{"kind":["example"],"src_path":"x/b.rs"},"executable":"x/b"}"#;
         assert_eq!(program(line), Some(("x/b.rs".to_string(), "x/b".to_string())));
-        assert_eq!(program(&line.replace("example", "bin")), None);
+        assert_eq!(program(&line.replace("example", "bin")).unwrap().1, "x/b");
+        assert_eq!(program(&line.replace("example", "lib")), None);
         assert_eq!(program(&line.replace("\"x/b\"", "null")), None);
         assert_eq!(program("warning: {"), None);
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const DENY_VERSION: &str = "0.20.2";
 
 /// The version that the header was made with: another may lay it out differently.
-const CBINDGEN_VERSION: &str = "0.29.0";
+pub(crate) const CBINDGEN_VERSION: &str = "0.29.0";
 
 /// Returns cbindgen of that version, built here if need be. What is on the path may be another.
 pub(crate) fn cbindgen(root: &Path) -> Result<PathBuf> {
@@ -30,6 +30,11 @@ pub(crate) fn cbindgen(root: &Path) -> Result<PathBuf> {
         let _ = std::fs::remove_dir_all(tools.join("build"));
     }
     Ok(binary)
+}
+
+/// Returns true if cargo-deny need not be built.
+pub(crate) fn has_cargo_deny(root: &Path) -> bool {
+    on_path("cargo-deny") || root.join("target/tools/bin/cargo-deny").is_file()
 }
 
 /// Returns cargo-deny: the one on the path, or one built here.

@@ -10,13 +10,18 @@
 //! | [`machine`] | this process as the machine of a space |
 //! | [`map`] | the address space at one time as a picture |
 //! | [`report`] | one self-contained HTML file |
-//! | [`mod@bench`] | workloads, contenders, tables and plots |
+//! | `bench` | workloads, contenders, tables and plots |
 //! | [`lab`] | indexes for comparison only |
-//! | [`suite`] | the kernel's test suite of vmalloc, on any allocator |
+//! | `suite`, `compare` | the kernel's test suite of vmalloc, on any allocator, and tables of many of its runs |
 //! | [`shipped`] | the traces that are built into the program |
+//!
+//! `bench`, `suite` and `compare` are in the feature `measure`: they compile the core once for each policy and kind of
+//! lock, and most users replay and draw.
 
+#[cfg(feature = "measure")]
 pub mod bench;
 pub mod cli;
+#[cfg(feature = "measure")]
 pub mod compare;
 pub mod convert;
 mod doctor;
@@ -30,5 +35,6 @@ pub mod report;
 pub mod run;
 pub mod run_space;
 pub mod shipped;
+#[cfg(feature = "measure")]
 pub mod suite;
 pub mod trace;

@@ -2,18 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[cfg(feature = "measure")]
 #[path = "cli/bench.rs"]
 mod bench;
+#[cfg(feature = "measure")]
 #[path = "cli/bench_memory.rs"]
 mod bench_memory;
+#[cfg(feature = "measure")]
 #[path = "cli/bench_space.rs"]
 mod bench_space;
+#[cfg(feature = "measure")]
 #[path = "cli/compare.rs"]
 mod compare;
 #[path = "cli/convert.rs"]
 mod convert;
 #[path = "cli/diff.rs"]
 mod diff;
+#[cfg(feature = "measure")]
 #[path = "cli/examples.rs"]
 mod examples;
 #[path = "cli/forms.rs"]
@@ -32,6 +37,7 @@ mod record;
 mod report;
 #[path = "cli/space.rs"]
 mod space;
+#[cfg(feature = "measure")]
 #[path = "cli/suite.rs"]
 mod suite;
 

@@ -87,7 +87,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let built = match &args.built {
         Some(built) => built.canonicalize().with_context(|| format!("no folder {}", built.display()))?,
         None => {
-            install::build(root)?;
+            install::build_all(root)?;
             root.join(install::BUILT)
         }
     };

@@ -11,6 +11,7 @@ mod report;
 mod run;
 mod space;
 mod table;
+#[cfg(feature = "measure")]
 mod test;
 
 pub(crate) use file::OutputFile;
@@ -40,7 +41,7 @@ use std::time::Duration;
         vmlab replay trace.gz --index btree,rb-linux  a trace of your own, two indexes\n  \
         vmlab report trace.gz -o report.html         a film of the address space\n  \
         vmlab replay trace.zst --json | jq .equal    an object per trace and index\n  \
-        vmlab bench index --filter rand              time the indexes on random sizes"
+        vmlab map                                    the running kernel's address space, as root"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -108,9 +109,11 @@ enum Command {
         Fails only where the library cannot work at all.")]
     Doctor(crate::doctor::Args),
     /// Measure indexes or spaces side by side
+    #[cfg(feature = "measure")]
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
     /// Run the kernel's test suite of vmalloc on our allocators, and on Linux's own code from a C library
+    #[cfg(feature = "measure")]
     #[command(after_help = "Examples:\n  \
         vmlab test smoke\n  \
         vmlab test run_test_mask=7 nr_threads=4 --target process\n  \
@@ -121,6 +124,14 @@ enum Command {
         Lines are those that the kernel's module prints. The exit status is not 0 if a test failed unexpectedly. ^C ends the run\n\
         with the summaries so far.")]
     Test(test::Args),
+    /// Report how to build the commands that measure, which this build lacks
+    #[cfg(not(feature = "measure"))]
+    #[command(hide = true, name = "bench", alias = "test", disable_help_flag = true)]
+    NotBuilt {
+        /// The arguments of the command
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        _arguments: Vec<String>,
+    },
     /// Print shell completions
     #[command(after_help = "Examples:\n  \
         vmlab completions bash > ~/.local/share/bash-completion/completions/vmlab\n  \
@@ -195,6 +206,7 @@ struct ReplayArgs {
     vmallocinfo: Option<PathBuf>,
 }
 
+#[cfg(feature = "measure")]
 #[derive(Subcommand, Debug)]
 enum BenchCommand {
     /// The index of holes: workloads from an empty space to a million areas
@@ -250,19 +262,33 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Doctor(args)) => crate::doctor::run(args),
         Some(Command::Record(args)) => crate::record::run(args),
-        Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
-        Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
-        Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),
-        Some(Command::Bench(BenchCommand::Memory(args))) => crate::bench::memory::run(args),
-        Some(Command::Bench(BenchCommand::MemoryChild { task })) => crate::bench::memory::child::main(task),
-        Some(Command::Bench(BenchCommand::CountsChild { row })) => crate::bench::counts::main(row.as_deref()),
+        #[cfg(feature = "measure")]
+        Some(Command::Bench(args)) => bench(args),
+        #[cfg(feature = "measure")]
         Some(Command::Test(args)) => test::run(args, &crate::suite::target::targets()),
+        #[cfg(not(feature = "measure"))]
+        Some(Command::NotBuilt { .. }) => {
+            bail!("this build measures nothing: cargo run --profile dist --features measure -- bench")
+        }
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);
             out(String::from_utf8(script)?.trim_end())
         }
         Some(Command::Man { dir }) => man::write(Cli::command(), dir),
+    }
+}
+
+#[cfg(feature = "measure")]
+fn bench(command: &BenchCommand) -> Result<()> {
+    use crate::bench::{counts, index, memory, percpu, space};
+    match command {
+        BenchCommand::Index(args) => index::run(args),
+        BenchCommand::Space(args) => space::run(args),
+        BenchCommand::Percpu(args) => percpu::run(args),
+        BenchCommand::Memory(args) => memory::run(args),
+        BenchCommand::MemoryChild { task } => memory::child::main(task),
+        BenchCommand::CountsChild { row } => counts::main(row.as_deref()),
     }
 }
 

@@ -11,10 +11,14 @@
 //! Splay tree, lazy fix-ups and cached last node are the to-do list of the talk that presented Linux's tree; `results/`
 //! has their measurements. All but the list find the exact lowest fit.
 
+#[cfg(feature = "measure")]
 pub mod bst;
+#[cfg(feature = "measure")]
 pub mod first_fit;
 pub mod list;
+#[cfg(feature = "measure")]
 pub mod splay;
+#[cfg(feature = "measure")]
 pub mod treap;
 
 /// Counts of purges and flushes of a space.
@@ -51,6 +55,7 @@ pub trait Holes {
 }
 
 /// Returns the start of `size` pages aligned to `2^align_log2` in the hole `[start, end)`, within the window.
+#[cfg(feature = "measure")]
 #[inline]
 pub(crate) fn fit(start: u64, end: u64, size: u64, align_log2: u32, window: (u64, u64)) -> Option<u64> {
     let mask = (1u64 << align_log2) - 1;
@@ -59,6 +64,7 @@ pub(crate) fn fit(start: u64, end: u64, size: u64, align_log2: u32, window: (u64
 }
 
 #[cfg(test)]
+#[cfg(feature = "measure")]
 mod tests {
     use super::*;
     use va_base::{Align, PAGE_SHIFT, Request, Va, VaRange};

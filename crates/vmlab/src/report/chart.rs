@@ -74,6 +74,7 @@ impl Axis {
     }
 
     /// Makes a logarithmic axis begin at a power of ten below all values, so that the least value is not on its edge.
+    #[cfg(feature = "measure")]
     pub(super) fn widen(&mut self) {
         self.low = 10f64.powf((self.low / 2.0).log10().floor());
     }

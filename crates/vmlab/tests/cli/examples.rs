@@ -40,7 +40,6 @@ const ELSE: &[(&str, How)] = &[
     ("vmlab run -- python3 program.py", Installed),
     ("vmlab run --conf threshold:64K,decay:1s -- sort big.txt", Installed),
     ("vmlab map --pid 4242", With("4242", "$$")),
-    ("vmlab bench index --filter rand", Less("--quick --indexes btree")),
     ("vmlab bench index --quick", Less("--filter empty")),
     ("vmlab bench index --filter rand --indexes btree,rb-linux --out rand", Less("--quick")),
     ("vmlab bench space --quick", Less("--filter fail-window-again --contenders ours")),

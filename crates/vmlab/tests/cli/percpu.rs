@@ -35,6 +35,7 @@ fn a_trace_without_percpu_events_is_refused_in_a_line() {
     assert!(stderr_of(&assert).contains("no percpu allocation"));
 }
 
+#[cfg(feature = "measure")]
 #[test]
 fn a_part_of_the_measurements_writes_files_only_where_it_is_told() {
     let dir = TempDir::new().unwrap();
