@@ -1,10 +1,11 @@
-//! Large memory without unsafe code: a buffer of zeros that grows, and what an allocator kept of it for the next.
+//! Large memory without unsafe code: a buffer of zeros that grows, and the memory that the allocator cached for the
+//! next one.
 //!
 //! `cargo run -p vmalloc --example buffer`
 
 use vmalloc::Vmalloc;
 
-/// The checksum that every round must come to.
+/// Returns the checksum, which must be the same in every round.
 fn work(memory: &Vmalloc, round: u8) -> Result<u64, Box<dyn std::error::Error>> {
     let mut buffer = memory.buffer(8 << 20)?;
     if buffer.iter().any(|&byte| byte != 0) {

@@ -1,9 +1,10 @@
-//! Growth to 256 MiB by half each time, every page touched, here and with the system's allocator, side by side.
+//! Growth to 256 MiB by half each time, with every page touched, compared with the system's allocator.
 //!
-//! `cargo run --profile dist -p vmalloc --example grow` prints a table: milliseconds a growth from 64 KiB to 256 MiB, the least of
-//! some rounds, and how areas grew. **alone** has nothing else; **walls** has somebody else allocate after each step; **two** grow
-//! by turns; **reused** grows into what an area of that size left behind. **faults** is a fresh mapping of as many bytes,
-//! touched once: what cannot be less. **zeros** is a pair of `alloc_zeroed` and a free, beside a `memset` of as many resident bytes.
+//! `cargo run --profile dist -p vmalloc --example grow` prints a table: milliseconds a growth from 64 KiB to 256 MiB,
+//! the least of several rounds, and the methods of growth. **alone** is one area; **walls** allocates another area
+//! after each step; **two** areas grow in turn; **reused** grows into the memory of a freed area of that size.
+//! **faults** is a fresh mapping of the same size, touched once: a lower bound. **zeros** is a pair of `alloc_zeroed`
+//! and a free, compared with a `memset` of as many resident bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use vmalloc::{LargeAlloc, Options, Vmalloc};
@@ -16,7 +17,7 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, 16).unwrap_or(Layout::new::<u128>())
 }
 
-/// Somebody's memory: pointers of layouts.
+/// An allocator under test.
 trait Memory {
     fn take(&self, bytes: usize) -> *mut u8;
     fn grow(&self, at: *mut u8, old: usize, new: usize) -> *mut u8;
@@ -50,7 +51,7 @@ fn touch(at: *mut u8, from: usize, to: usize) {
     }
 }
 
-/// Grows as many areas by turns; a wall of as many bytes after each step.
+/// Grows several areas in turn, and allocates a wall of `wall` bytes after each step.
 fn grow(memory: &impl Memory, areas: usize, wall: usize) {
     let mut bytes = FIRST;
     let mut places: Vec<_> = (0..areas).map(|_| memory.take(bytes)).collect();
@@ -71,13 +72,13 @@ fn grow(memory: &impl Memory, areas: usize, wall: usize) {
     walls.into_iter().for_each(|at| memory.give(at, wall));
 }
 
-/// Milliseconds of this thread, and page faults.
+/// Returns the milliseconds of CPU time and the page faults of this thread.
 fn cost(work: impl FnOnce()) -> (f64, i64) {
     let read = || {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: writes the usage of this thread.
         unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
-        // SAFETY: all zeros would be one, too.
+        // SAFETY: all zeros are a valid value, too.
         let usage = unsafe { usage.assume_init() };
         let milliseconds = |time: libc::timeval| time.tv_sec as f64 * 1e3 + time.tv_usec as f64 / 1e3;
         (milliseconds(usage.ru_utime) + milliseconds(usage.ru_stime), usage.ru_minflt)
@@ -150,7 +151,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     if let Ok(area) = memory.alloc_zeroed(layout(bytes)) {
                         // SAFETY: our own.
                         unsafe { area.write_volatile(1) };
-                        // SAFETY: our own, and nobody refers to it.
+                        // SAFETY: our own, and no reference to it exists.
                         let _freed = unsafe { memory.free(area) };
                     }
                 }

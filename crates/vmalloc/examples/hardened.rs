@@ -1,10 +1,9 @@
-//! The cost of guards and of the hardened profile.
+//! Measures the cost of guards and of the hardened profile.
 //!
-//! `cargo run --profile dist -p vmalloc --example hardened` prints two tables. The first has nanoseconds
-//! of CPU time for a pair of an allocation and a free, the least of some rounds. Its columns are
-//! the ordinary profile, that with guards, the hardened one, and the hardened one with walls by
-//! protection, which is the design of `MADV_DONTNEED` and `mprotect`. The second has a million
-//! areas with a guard each, held at once.
+//! `cargo run --profile dist -p vmalloc --example hardened` prints two tables. The first has nanoseconds of CPU time
+//! for a pair of an allocation and a free, the least of several rounds. Its columns are the ordinary profile, that with
+//! guards, the hardened one, and the hardened one with walls by protection, which is the design of `MADV_DONTNEED` and
+//! `mprotect`. The second is about a million live areas with a guard each.
 //!
 //! With `reuse` and `plain`, `guards`, `hardened` or `protection` it makes 20,000 pairs of an area
 //! of 64 KiB and nothing else, for tools that count. A number of bytes after these replaces 64 KiB,
@@ -22,7 +21,7 @@ const REUSES: usize = 20_000;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The part of an area that is touched.
+/// The bytes of an area that are touched.
 #[derive(Clone, Copy)]
 enum Touch {
     Byte,
@@ -41,11 +40,11 @@ fn pair(memory: &Vmalloc, layout: Layout, touch: Touch) -> Outcome<()> {
         // SAFETY: as before.
         unsafe { place.write_volatile(1) };
     }
-    // SAFETY: our own, and nobody refers to it any more.
+    // SAFETY: our own, and no reference to it remains.
     Ok(unsafe { memory.free(black_box(area)) }?)
 }
 
-/// Time that this thread has had a CPU for, in nanoseconds: what others do on this machine is not in it.
+/// Returns the CPU time of this thread in nanoseconds, without that of other threads.
 fn cpu_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes `time`.
@@ -53,11 +52,11 @@ fn cpu_time() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// The least nanoseconds a pair of some rounds.
+/// Returns the least nanoseconds a pair of several rounds.
 fn least(memory: &Vmalloc, layout: Layout, touch: Touch) -> Outcome<f64> {
     let calls = ((64 << 20) / layout.size()).clamp(8, 400);
     let mut least = f64::INFINITY;
-    // Until the quarantine is full: from then on, one area leaves it for each that enters.
+    // Fills the quarantine first: from then on, one area leaves it for each that enters.
     for _ in 0..(5 << 28) / layout.size() {
         pair(memory, layout, touch)?;
     }
@@ -102,7 +101,7 @@ fn mappings() -> Outcome<usize> {
     Ok(std::fs::read_to_string("/proc/self/maps")?.lines().count())
 }
 
-/// A line of `/proc/self/status`.
+/// Returns a line of `/proc/self/status`.
 fn status(name: &str) -> Outcome<String> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -126,7 +125,7 @@ fn million() -> Outcome<()> {
     println!("| {} | {} | {before} | {after} | {each:.0} | {tables} |", stats.guards, stats.unguarded_areas);
     let started = cpu_time();
     for area in areas {
-        // SAFETY: our own, and nobody refers to it.
+        // SAFETY: our own, and no reference to it exists.
         unsafe { memory.free(area) }?;
     }
     println!("\nFreed at {:.0} ns each.", (cpu_time() - started) / AREAS as f64);

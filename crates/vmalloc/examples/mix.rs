@@ -1,8 +1,8 @@
-//! Random sizes in a few live slots, one byte of every page touched: what an operation costs, at what resident memory.
+//! Measures CPU time and resident memory of random sizes in a few live slots, with one byte of every page touched.
 //!
-//! `cargo run --profile dist -p vmalloc --example mix -- ours 64` runs ours with that many MiB kept; `-- system` runs the C library's
-//! allocator, or the one that `LD_PRELOAD` puts in its place. More arguments: the names of workloads. Prints processor time for
-//! an operation (a free and an allocation) and average and largest resident memory.
+//! `cargo run --profile dist -p vmalloc --example mix -- ours 64` runs this crate's allocator with a cache of that many
+//! MiB; `-- system` runs the C library's allocator, or its `LD_PRELOAD` replacement. Further arguments are names of
+//! workloads. Prints CPU time for an operation (a free and an allocation) and average and largest resident memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::NonNull;
@@ -46,7 +46,7 @@ impl Who<'_> {
 
     fn free(self, area: NonNull<u8>, bytes: usize) {
         match self {
-            // SAFETY: allocated here, and nobody refers to it any more.
+            // SAFETY: allocated here, and no reference to it remains.
             Who::Standard(memory) => assert!(unsafe { memory.free(area) }.is_ok()),
             Who::System => {
                 let Ok(layout) = Layout::from_size_align(bytes, 1) else { return };
@@ -57,7 +57,7 @@ impl Who<'_> {
     }
 }
 
-/// Processor time of the caller's thread.
+/// Returns the CPU time of the calling thread.
 fn thread_nanos() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes `now`.
@@ -73,7 +73,7 @@ fn resident_bytes(file: &mut std::fs::File) -> u64 {
     text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).map_or(0, |pages: u64| pages * 4096)
 }
 
-/// Nanoseconds for an operation, average and largest resident bytes, by the first thread.
+/// Returns nanoseconds for an operation, and the average and largest resident bytes.
 fn run(who: Who<'_>, mix: &Mix, seed: u64) -> (f64, u64, u64) {
     let Ok(mut file) = std::fs::File::open("/proc/self/statm") else { return (0.0, 0, 0) };
     let mut slots: Vec<Option<(NonNull<u8>, usize)>> = vec![None; mix.slots];
@@ -96,11 +96,11 @@ fn run(who: Who<'_>, mix: &Mix, seed: u64) -> (f64, u64, u64) {
         for at in (0..if untouched { 1 } else { bytes }).step_by(4096) {
             // SAFETY: inside the area.
             let place = unsafe { area.add(at) };
-            // SAFETY: as before, and nobody else's.
+            // SAFETY: as before, and owned exclusively.
             unsafe { place.write_volatile(1) };
         }
         slots[slot] = Some((area, bytes));
-        // Not the time that it takes to look.
+        // Excludes the time of reading the resident memory.
         if call % 16 == 15 && call >= mix.calls / 5 {
             spent += thread_nanos() - started;
             let resident = resident_bytes(&mut file);

@@ -1,7 +1,7 @@
-//! A pair of an allocation and a free, one byte touched in between, here and with the system's allocator, side by side.
+//! Measures pairs of an allocation and a free, with one byte touched in between, compared with the system's allocator.
 //!
-//! `cargo run --profile dist -p vmalloc --example pair` prints a table: nanoseconds a pair, the least and the median of some
-//! rounds, which alternate between the two.
+//! `cargo run --profile dist -p vmalloc --example pair` prints a table: nanoseconds a pair, the least and the median of
+//! several rounds, which alternate between the two.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use vmalloc::Vmalloc;
 
 const ROUNDS: usize = 15;
 
-/// Nanoseconds a call, after a few that warm up.
+/// Returns nanoseconds a call, after a few warm-up calls.
 fn time(calls: u32, mut pair: impl FnMut()) -> f64 {
     (0..3).for_each(|_| pair());
     let started = Instant::now();
@@ -27,7 +27,7 @@ fn ours(memory: &Vmalloc, layout: Layout) {
     let Ok(area) = memory.alloc(black_box(layout)) else { panic!("no memory") };
     // SAFETY: an area of our own, of at least a byte.
     unsafe { area.write_volatile(1) };
-    // SAFETY: our own, and nobody refers to it any more.
+    // SAFETY: our own, and no reference to it remains.
     if let Err(error) = unsafe { memory.free(black_box(area)) } {
         panic!("{error}");
     }
@@ -39,7 +39,7 @@ fn theirs(layout: Layout) {
     assert!(!area.is_null(), "no memory");
     // SAFETY: an allocation of our own, of at least a byte.
     unsafe { area.write_volatile(1) };
-    // SAFETY: our own, of that layout, and nobody refers to it any more.
+    // SAFETY: our own, of that layout, and no reference to it remains.
     unsafe { System.dealloc(black_box(area), layout) };
 }
 

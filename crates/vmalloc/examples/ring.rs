@@ -1,24 +1,24 @@
-//! A ring buffer mapped twice, one behind the other: what wraps around is one piece all the same.
+//! A ring buffer mapped twice in a row: a message that wraps around is contiguous.
 //!
 //! ```text
 //!   addresses  | frame 0 | frame 1 | frame 0 | frame 1 | guard
 //!                      ^ a message of two pages may begin anywhere
 //! ```
-//! `cargo run -p vmalloc --example ring` sends messages of all sizes through it and prints how many went.
+//! `cargo run -p vmalloc --example ring` sends messages of all sizes through it and prints the number of bytes sent.
 
 use vmalloc::{Frames, Mapping, Mappings, Protection, VmapError};
 
-/// Bytes in, bytes out, in order, for one who writes and reads in turn.
+/// A FIFO of bytes, for a single thread that writes and reads.
 pub(crate) struct Ring<'f> {
     view: Mapping<'f>,
     bytes: usize,
-    /// Bytes that ever went in, and out.
+    /// All bytes that were ever put, and got.
     put: usize,
     got: usize,
 }
 
 impl<'f> Ring<'f> {
-    /// A ring of all of `frames`.
+    /// Creates a ring of all of `frames`.
     ///
     /// # Errors
     /// As those of `vmap`.
@@ -28,12 +28,12 @@ impl<'f> Ring<'f> {
         Ok(Self { bytes: view.len() / 2, view, put: 0, got: 0 })
     }
 
-    /// Bytes that fit in.
+    /// Returns the free bytes.
     pub(crate) fn room(&self) -> usize {
         self.bytes - (self.put - self.got)
     }
 
-    /// Puts all of a message in, by one copy wherever it begins; `false` if it does not fit.
+    /// Puts a whole message by one copy, wherever it begins. Returns `false` if it does not fit.
     ///
     /// # Errors
     /// As those of `write`.
@@ -46,7 +46,7 @@ impl<'f> Ring<'f> {
         Ok(true)
     }
 
-    /// Gets as many bytes out as `to` has places, by one copy; `false` if there are fewer.
+    /// Gets `to.len()` bytes by one copy. Returns `false` if there are fewer.
     ///
     /// # Errors
     /// As those of `read`.
@@ -60,10 +60,10 @@ impl<'f> Ring<'f> {
     }
 }
 
-/// Sends `count` messages of sizes that go around, and checks each; returns bytes sent.
+/// Sends `count` messages of varying sizes, and checks each. Returns the bytes sent.
 ///
 /// # Errors
-/// As those of the ring; a message that came out otherwise than it went in.
+/// As those of the ring; a message that differs after the transfer.
 pub(crate) fn send(count: usize) -> Result<usize, Box<dyn std::error::Error>> {
     let frames = Mappings::global()?.frames(3)?;
     let mut ring = Ring::new(&frames)?;
@@ -80,7 +80,7 @@ pub(crate) fn send(count: usize) -> Result<usize, Box<dyn std::error::Error>> {
         }
         sent += len;
     }
-    // Full is full, empty is empty.
+    // A full ring takes nothing, and an empty one returns nothing.
     let whole = vec![1; ring.bytes];
     if !ring.put(&whole)? || ring.put(&[1])? || ring.room() != 0 || ring.get(&mut vec![0; ring.bytes + 1])? {
         return Err("a ring that is full took more, or gave more than it has".into());

@@ -1,8 +1,9 @@
-//! Measures mapping and unmapping a list of frames, against plain `mmap` and `munmap` of a file in memory, in one run.
+//! Measures mapping and unmapping a list of frames, compared with plain `mmap` and `munmap` of a memory file, in one
+//! run.
 //!
-//! `cargo run --profile dist -p vmalloc --example vmap` prints the tables of `results/vmap.md`: nanoseconds a pair, minimum and median of
-//! rounds taken in turn. Plain means what a program would write: one `mmap` for the range, one for each run of frames over it, one
-//! `munmap` for all. A guard page is part of the range where ours has one.
+//! `cargo run --profile dist -p vmalloc --example vmap` prints the tables of `results/vmap.md`: nanoseconds a pair,
+//! minimum and median of rounds taken in turn. Plain means direct calls: one `mmap` for the range, one for each run of
+//! frames over it, one `munmap` for all. The range has a guard page if ours has one.
 
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
@@ -10,17 +11,17 @@ use std::time::Instant;
 use vmalloc::{Frame, Frames, Mappings, Protection};
 
 const PAGE: usize = 4096;
-/// So many, and so short, that some are not interrupted on a machine with other work.
+/// Many short rounds, so that some are not interrupted on a machine with other work.
 const ROUNDS: usize = 151;
 /// Runs mapped in a round.
 const RUNS: usize = 128;
-/// Pairs of a round at least.
+/// The least number of pairs of a round.
 const PAIRS_MIN: usize = 8;
 const FRAMES: usize = 256;
 
 type Failed = Box<dyn std::error::Error>;
 
-/// The method by which pages are mapped.
+/// The method that maps pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
     Plain,
@@ -28,7 +29,7 @@ enum Who {
     VmMapRam,
 }
 
-/// A file of its own for the plain way.
+/// A file of its own, for the plain method.
 struct Plain {
     file: c_int,
 }
@@ -62,13 +63,13 @@ impl Plain {
             let (access, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
             let offset = (list[place] * PAGE) as libc::off_t;
             let to = at.wrapping_byte_add(place * PAGE);
-            // SAFETY: over the range mapped a moment ago.
+            // SAFETY: over the range mapped above.
             checked(unsafe { libc::mmap(to, run * PAGE, access, how, self.file, offset) })?;
             place += run;
         }
         if touch {
             for page in 0..list.len() {
-                // SAFETY: mapped a moment ago.
+                // SAFETY: mapped above.
                 black_box(unsafe { at.wrapping_byte_add(page * PAGE).cast::<u8>().read_volatile() });
             }
         }
@@ -102,7 +103,7 @@ impl Standard<'_> {
     }
 }
 
-/// Frames that follow each other, or none of which does.
+/// Returns a list of consecutive frames, or of scattered ones.
 fn list(count: usize, scattered: bool) -> Vec<usize> {
     (0..count).map(|n| if scattered { n * 3 % FRAMES } else { n }).collect()
 }
@@ -134,7 +135,7 @@ fn main() -> Result<(), Failed> {
                                 _ => ours.pair(who, &list, &chosen, touch)?,
                             }
                         }
-                        // What waits is given back within the measured time.
+                        // The flush is part of the measured time.
                         if who != Who::Plain {
                             mappings.flush();
                         }

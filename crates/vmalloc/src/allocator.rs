@@ -6,7 +6,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 fn whole(memory: &Vmalloc, area: NonNull<u8>, layout: Layout) -> NonNull<[u8]> {
-    // All of its pages, so that a collection uses them before it asks for more.
+    // Returns all pages of the area, so that a collection uses them before it grows.
     let bytes = memory.usable_bytes(area).unwrap_or(layout.size());
     NonNull::slice_from_raw_parts(area, bytes)
 }
@@ -16,7 +16,7 @@ fn nothing(layout: Layout) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(NonNull::without_provenance(align), 0)
 }
 
-// SAFETY: areas stay where they are until they are freed or resized through this trait, whoever copies the reference.
+// SAFETY: an area does not move until it is freed or resized through this trait; a copied reference has the same areas.
 unsafe impl Allocator for &Vmalloc {
     #[inline]
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
@@ -33,7 +33,7 @@ unsafe impl Allocator for &Vmalloc {
             return Ok(nothing(layout));
         }
         let area = self.alloc_zeroed(layout).map_err(|_| AllocError)?;
-        // Only what was asked for is known to be zeros.
+        // Only the requested bytes are known to be zeros.
         Ok(NonNull::slice_from_raw_parts(area, layout.size()))
     }
 
@@ -95,9 +95,9 @@ mod tests {
         let (small, large) = (Layout::new::<[u64; 700]>(), Layout::new::<[u64; 90_000]>());
         let area = Allocator::allocate_zeroed(&by, small).unwrap();
         assert_eq!((area.len(), word(area, small.size() - 1)), (small.size(), 0));
-        // SAFETY: our own, as far as it was said that it can be used.
+        // SAFETY: our own area, which has that many usable bytes.
         unsafe { area.cast::<u8>().write_bytes(7, small.size()) };
-        // SAFETY: our own, of that layout.
+        // SAFETY: our own area, of that layout.
         let area = unsafe { Allocator::grow_zeroed(&by, area.cast(), small, large) }.unwrap();
         assert_eq!(
             [0, small.size() - 1, small.size(), large.size() - 1].map(|at| word(area, at)),
@@ -106,7 +106,7 @@ mod tests {
         // SAFETY: as before.
         let area = unsafe { Allocator::shrink(&by, area.cast(), large, small) }.unwrap();
         assert_eq!((area.len(), memory.stats().live_bytes, word(area, 9)), (8192, 8192, 7));
-        // All that it said can be used stays when it grows.
+        // A grow preserves all bytes that were reported as usable.
         // SAFETY: as before.
         unsafe { area.cast::<u8>().write_bytes(9, area.len()) };
         let whole = Layout::from_size_align(area.len(), 8).unwrap();
@@ -117,9 +117,9 @@ mod tests {
         // SAFETY: as before.
         let none = unsafe { Allocator::shrink(&by, area.cast(), large, Layout::new::<[u64; 0]>()) }.unwrap();
         assert_eq!((none.len(), memory.stats().live_bytes), (0, 8192));
-        // SAFETY: an allocation of nothing.
+        // SAFETY: an allocation of size 0.
         let area = unsafe { Allocator::grow(&by, none.cast(), Layout::new::<[u64; 0]>(), small) }.unwrap();
-        // SAFETY: our own, of that layout.
+        // SAFETY: our own area, of that layout.
         unsafe { Allocator::deallocate(&by, area.cast(), small) };
     }
 }

@@ -1,4 +1,4 @@
-//! The arena: address space reserved once, and how far of it can be used.
+//! The arena: address space reserved once, of which the lower end of each zone is accessible.
 //!
 //! # Theory
 //! ```text
@@ -7,19 +7,20 @@
 //!          ^               ^         ^ frontiers            ^ words and pages advance together, in steps
 //! ```
 //! The small zone has a sixteenth of the pages, for areas below 64 KiB; with `HugePages::System` it has half of them,
-//! for areas below 4 MiB. The rest is for larger areas, on huge pages where these are wanted. The advice for huge
-//! pages, if any, is given once, for the whole zone, before it has a page. One comparison tells the zone of a page.
+//! for areas below 4 MiB. The rest is for larger areas, on huge pages if [`HugePages`] requests them. The advice for
+//! huge pages, if any, is set once, for the whole zone, before it has a page. One comparison yields the zone of a page.
 //!
-//! A mapping for each allocation costs microseconds and stops all threads that map; a protection for each splits mappings
-//! until the process has no more of them. Here one `mprotect` a step of 2 to 64 MiB moves the frontier, below which
-//! everything is readable and writable, and its neighbour mapping merges. A reservation costs no memory; where
-//! overcommit is refused (mode 2), only what is below the frontier is charged; `mlockall` populates no more than that.
+//! A mapping for each allocation costs microseconds and stops all threads that map. A protection for each splits
+//! mappings until the process reaches its limit of mappings. Here one `mprotect` a step of 2 to 64 MiB moves the
+//! frontier, below which everything is readable and writable, and its neighbour mapping merges. A reservation costs no
+//! memory; where overcommit is denied (mode 2), only memory below the frontier is charged; `mlockall` populates no more
+//! than that.
 //!
 //! # Invariants
 //! - **AR1 frontier** pages of a zone below its frontier, and their words, are readable and writable, except clean
 //!   pages of an arena that was shut, and pages that were released. The frontier never moves back.
-//! - **AR2 sole** the holder of a [`Run`] has its pages alone. They are below the frontier, and no other run, cached
-//!   item, dirty run or live area has any of them.
+//! - **AR2 sole** the holder of a [`Run`] owns its pages exclusively. They are below the frontier, and no other run,
+//!   cached item, dirty run or live area contains any of them.
 //! # Locking
 //! A frontier is moved under the lock of its zone and read without one.
 //! # Source
@@ -43,24 +44,26 @@ pub(crate) const PAGES_MOST: u64 = (1u64 << LADDER_LOG2[0]) / PAGE_BYTES as u64;
 const LEAST_BYTES: usize = 1 << LADDER_LOG2[LADDER_LOG2.len() - 1];
 /// The alignment of the first page: a huge page.
 const BASE_ALIGN: usize = 2 << 20;
-/// Pages by which the frontier moves at least and, unless more is asked for, at most.
+/// The least number of pages by which the frontier moves, and the most unless a request needs more.
 const STEP_PAGES_MIN: u64 = 512;
 const STEP_PAGES_MAX: u64 = 16_384;
 const WORD_BYTES: usize = 8;
-/// Pages that the system is asked about at a time.
+/// Pages whose residence one system call reports.
 const ASKED_PAGES: usize = 512;
 /// Zones of an arena.
 pub(crate) const ZONES: usize = 2;
-/// The zone of small areas, and that of large ones.
+/// The zone of small areas, then that of large ones.
 pub(crate) const SMALL: usize = 0;
 pub(crate) const HUGE: usize = 1;
-/// Areas of fewer pages are small: 64 KiB; with [`HugePages::System`] 4 MiB, from where on programs ask for huge pages.
+/// Areas of fewer pages are small: 64 KiB; with [`HugePages::System`] 4 MiB, from which on programs request huge pages
+/// themselves.
 const SMALL_PAGES: u64 = 16;
 const SMALL_PAGES_SYSTEM: u64 = 1024;
 /// Pages of a huge page.
 pub(crate) const HUGE_PAGES: u64 = (BASE_ALIGN / PAGE_BYTES) as u64;
 
-/// Pages of the arena that nobody else has (AR2). Whoever drops one has made up for it elsewhere, or loses the pages.
+/// Pages of the arena that their holder owns exclusively (AR2). Dropping a run leaks its pages, unless another
+/// structure records them.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "pages that are dropped are lost"]
 pub(crate) struct Run {
@@ -69,13 +72,13 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// No page of anybody.
+    /// A run of no pages.
     pub(crate) const NOTHING: Self = Self { page: 0, pages: 0 };
 
     /// Claims pages.
     ///
     /// # Safety
-    /// They are below the frontier, and were taken from whoever had them (AR2).
+    /// The pages are below the frontier, and their previous owner has released them (AR2).
     #[inline(always)]
     pub(crate) unsafe fn claim(page: u64, pages: u64) -> Self {
         Self { page, pages }
@@ -121,7 +124,7 @@ pub(crate) fn pointer(page: u64) -> *mut u8 {
     with_exposed_provenance_mut(address(page))
 }
 
-/// Bytes that an arena may have: what the caller allows, and half of what the process may have at all.
+/// Returns the most bytes an arena may have: the caller's limit, and at most half of the process's address space limit.
 pub(crate) fn room(os: &impl Os, bytes_max: usize) -> Result<usize, CreateError> {
     let bytes = bytes_max.min(os.address_limit().map_or(usize::MAX, |limit| limit / 2));
     if bytes < LEAST_BYTES {
@@ -146,14 +149,16 @@ pub(crate) struct Arena<O: Os> {
     // Atomic; moved under the locks of the zones.
     /// Pages of each zone below its frontier.
     committed: [AtomicU64; ZONES],
-    /// The addresses above the frontiers are released, and mapped when these move. Written under the locks of all zones.
+    /// Set once the addresses above the frontiers are released. They are mapped again when a frontier moves. Written
+    /// under the locks of all zones.
     closed: AtomicBool,
-    /// Clean pages may have no access: whoever takes some asks for it. Each zone's under its lock.
+    /// Set once clean pages may be inaccessible, so that a caller must `commit` them first. Read and written under the
+    /// zone's lock.
     shut: AtomicBool,
 }
 
 impl<O: Os> Arena<O> {
-    /// One without pages.
+    /// An arena without pages.
     pub(crate) const fn nothing() -> Self {
         Self {
             host: Host::NOWHERE,
@@ -170,10 +175,11 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Reserves the largest arena of the ladder that is at most `most` bytes, which are at least those of the smallest.
+    /// Reserves the largest arena of the ladder that has at most `most` bytes, which must be at least those of the
+    /// smallest.
     pub(crate) fn reserve(host: Host<O>, most: usize, huge_pages: HugePages) -> Result<Self, CreateError> {
         let mut refused = None;
-        // A size of the caller's own first, if it is no step of the ladder.
+        // The caller's size is tried first, if it is no step of the ladder.
         let own = Some(most & !(BASE_ALIGN - 1))
             .filter(|&bytes| bytes >= LEAST_BYTES && bytes < 1 << LADDER_LOG2[0]);
         let ladder = LADDER_LOG2.iter().map(|log2| 1usize << log2).filter(|&bytes| bytes <= most);
@@ -211,7 +217,7 @@ impl<O: Os> Arena<O> {
     /// Unmaps the arena.
     ///
     /// # Safety
-    /// Nobody uses it, or anything in it, any more.
+    /// No thread uses the arena, or memory in it, any more.
     pub(crate) unsafe fn unmap(&self) {
         if !self.closed.load(Ordering::Relaxed) {
             return self.unmap_part(self.reserved);
@@ -249,8 +255,8 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Releases the addresses above the frontiers, until these move there. Called under the locks of all zones; `false`
-    /// if it was done before.
+    /// Releases the addresses above the frontiers, until a frontier moves there. Called under the locks of all zones.
+    /// Returns `false` if the arena was closed before.
     pub(crate) fn close(&self) -> bool {
         if self.closed.swap(true, Ordering::Relaxed) {
             return false;
@@ -268,35 +274,37 @@ impl<O: Os> Arena<O> {
         true
     }
 
-    /// Releases pages below the frontier of a zone, whose lock is held, for good. They were clean or dirty, and are in no index.
+    /// Releases pages below the frontier of a zone, whose lock is held, for good. They were clean or dirty, and are in no
+    /// index.
     pub(crate) fn release(&self, range: VaRange) {
         let (start, end) = range.whole_pages();
-        // Before others can have them: a pointer there is theirs.
+        // Before the addresses can be mapped by others: a pointer there is theirs then.
         (start..end).for_each(|page| self.put(page, Word::released(end - page)));
         self.unmap_part(span_of(range));
     }
 
-    /// Says which pages there are to be behind a part of a zone. It is advice: a system without huge pages does without.
+    /// Advises the system whether to use huge pages for a range of a zone. Errors are ignored: a system without huge
+    /// pages works without the advice.
     fn advise(&self, zone: usize, span: Span) {
         if self.huge_pages == HugePages::System {
             return;
         }
         let huge = if self.has_huge_pages(zone) { Huge::Yes } else { Huge::No };
-        // SAFETY: part of the reservation; what is in it stays.
+        // SAFETY: part of the reservation; the advice does not change its contents.
         let _refused = unsafe { self.host.os().advise(span, huge) };
     }
 
-    /// Returns true if huge pages are wanted in a zone.
+    /// Returns true if a zone is to have huge pages.
     pub(crate) fn has_huge_pages(&self, zone: usize) -> bool {
         zone == HUGE && self.huge_pages != HugePages::Never
     }
 
-    /// The pages that it has.
+    /// Returns the pages of the arena.
     pub(crate) fn whole(&self) -> VaRange {
         VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
     }
 
-    /// The pages of a zone.
+    /// Returns the pages of a zone.
     pub(crate) fn extent(&self, zone: usize) -> VaRange {
         let middle = self.first + self.small;
         let (start, end) =
@@ -304,13 +312,13 @@ impl<O: Os> Arena<O> {
         VaRange::from_pages(start, end).unwrap_or_default()
     }
 
-    /// The zone of a page of the arena.
+    /// Returns the zone of a page of the arena.
     #[inline(always)]
     pub(crate) fn zone_of(&self, page: u64) -> usize {
         usize::from(page.wrapping_sub(self.first) >= self.small)
     }
 
-    /// The zone of areas of so many pages.
+    /// Returns the zone for areas of that many pages.
     #[inline]
     pub(crate) fn zone_for(&self, pages: u64) -> usize {
         let least = match self.huge_pages {
@@ -326,65 +334,69 @@ impl<O: Os> Arena<O> {
         self.first
     }
 
-    /// Pages of a zone below its frontier.
+    /// Returns the number of pages of a zone below its frontier.
     pub(crate) fn committed_pages(&self, zone: usize) -> u64 {
         self.committed[zone].load(Ordering::Relaxed)
     }
 
-    /// The page of an address in the arena, and how far into it the address is.
+    /// Returns the page of an address in the arena, and the address's offset in it.
     #[inline(always)]
     pub(crate) fn locate(&self, at: usize) -> Option<(u64, usize)> {
         let page = (at / PAGE_BYTES) as u64;
         (page.wrapping_sub(self.first) < self.pages).then_some((page, at % PAGE_BYTES))
     }
 
-    /// The word of a page, if it is below the frontier.
+    /// Returns the word of a page, if the page is below the frontier.
     #[inline(always)]
     pub(crate) fn word(&self, page: u64) -> Option<&AtomicU64> {
         let index = page.wrapping_sub(self.first);
         let (zone, below) = if index < self.small { (SMALL, 0) } else { (HUGE, self.small) };
-        // Acquire pairs with the store of `commit`: the words up to there are readable. Checks AR1.
+        // Acquire pairs with the store of `commit`: the words below the frontier are readable. Checks AR1.
         if index - below >= self.committed[zone].load(Ordering::Acquire) {
             return None;
         }
         let place = with_exposed_provenance_mut::<u64>(self.words + index as usize * WORD_BYTES);
-        // SAFETY: below the frontier, so readable and writable until the arena goes, aligned, and used as an atomic only.
+        // SAFETY: below the frontier, so readable and writable until the arena is unmapped, aligned, and used as an
+        // atomic only.
         Some(unsafe { AtomicU64::from_ptr(place) })
     }
 
-    /// Says what a run of the caller's is from now on.
+    /// Stores the new state of a run that the caller owns.
     #[inline(always)]
     pub(crate) fn put(&self, page: u64, word: Word) {
         if let Some(place) = self.word(page) {
-            // Release: whoever sees the area live sees what was done to its pages before.
+            // Release: a thread that loads the word as live also sees the earlier writes to the area's pages.
             place.store(word.bits(), Ordering::Release);
         }
     }
 
-    /// Says what a run of the caller's is from now on, as [`put`](Self::put) does, without a look at the frontier: a run is below it (AR2).
+    /// Stores the new state of a run as [`put`](Self::put) does, without a check of the frontier: a run is below it
+    /// (AR2).
     #[inline(always)]
     pub(crate) fn put_run(&self, run: &Run, word: Word) {
         debug_assert!(self.word(run.page).is_some(), "AR2: a run is above the frontier");
         let place = with_exposed_provenance_mut(self.words_at_0.wrapping_add(run.page as usize * WORD_BYTES));
-        // SAFETY: the word of a page below the frontier (AR2): readable and writable until the arena goes, aligned, and used as an atomic only.
+        // SAFETY: the word of a page below the frontier (AR2): readable and writable until the arena is unmapped,
+        // aligned, and used as an atomic only.
         unsafe { AtomicU64::from_ptr(place) }.store(word.bits(), Ordering::Release);
     }
 
-    /// Returns the word of a page; all zeros where there is none.
+    /// Returns the word of a page; all zeros if it has none.
     pub(crate) fn get(&self, page: u64) -> Word {
         // Acquire pairs with `put`.
         self.word(page).map_or(Word::from_bits(0), |place| Word::from_bits(place.load(Ordering::Acquire)))
     }
 
-    /// Takes access from clean pages below the frontier of a zone, whose lock is held: `false` if the system refuses.
+    /// Makes clean pages below the frontier of a zone inaccessible, under the zone's lock. Returns `false` if the
+    /// system call fails.
     pub(crate) fn shut(&self, clean: VaRange) -> bool {
         self.shut.store(true, Ordering::Relaxed);
-        // SAFETY: nobody has them, and whoever takes them calls `commit`.
+        // SAFETY: clean pages have no owner, and a caller that takes them calls `commit` first.
         unsafe { self.host.os().forbid(span_of(clean)) }.is_ok()
     }
 
-    /// Moves the frontier of the zone that has a range above the end of that, at least, and gives access to the range. Called under the
-    /// zone's lock.
+    /// Makes a range of a zone accessible, and moves the zone's frontier at least to the end of that range. Called
+    /// under the zone's lock.
     pub(crate) fn commit(&self, range: VaRange) -> Result<(), (Errno, usize)> {
         let (start, end) = range.whole_pages();
         let zone = self.zone_of(end - 1);
@@ -406,7 +418,7 @@ impl<O: Os> Arena<O> {
             (have / 4).clamp(STEP_PAGES_MIN, STEP_PAGES_MAX)
         };
         let eager = want.next_multiple_of(STEP_PAGES_MIN).max(have + step).min(last - first);
-        // In steps as long as that is granted; then to where it must be, where every page is charged.
+        // Tries a whole step first. Where every page is charged, a step can fail; then only the needed pages.
         match self.commit_to(zone, have, eager) {
             Err(_) if eager > want => self.commit_to(zone, have, want),
             done => done,
@@ -440,7 +452,7 @@ impl<O: Os> Arena<O> {
             // SAFETY: part of the reservation.
             return unsafe { os.commit(span) };
         }
-        // SAFETY: it was part of the reservation; what others mapped there since stays.
+        // SAFETY: it was part of the reservation; mappings that others made there since stay.
         unsafe { os.map_at(span) }?;
         if span.at >= address(self.first) {
             self.advise(self.zone_of((span.at / PAGE_BYTES) as u64), span);
@@ -448,16 +460,16 @@ impl<O: Os> Arena<O> {
         Ok(())
     }
 
-    /// Writes zeros over the bytes `[from, to)` of a run.
+    /// Writes zeros to the bytes `[from, to)` of a run.
     pub(crate) fn zero(&self, run: &mut Run, from: usize, to: usize) {
         let (from, to) = (from.min(address(run.pages)), to.min(address(run.pages)));
         // SAFETY: inside the run.
         let start = unsafe { pointer(run.page).add(from) };
-        // SAFETY: the run's pages are writable (AR1) and nobody else's (AR2).
+        // SAFETY: the run's pages are writable (AR1) and exclusively owned (AR2).
         unsafe { start.write_bytes(0, to.saturating_sub(from)) };
     }
 
-    /// Copies the bytes `[start, end)` of a run to the same place of another.
+    /// Copies the bytes `[start, end)` of a run to the same offsets of another.
     pub(crate) fn copy(&self, from: &Run, to: &mut Run, start: usize, end: usize) {
         let end = end.min(address(from.pages.min(to.pages)));
         let start = start.min(end);
@@ -469,7 +481,7 @@ impl<O: Os> Arena<O> {
         unsafe { place.copy_from_nonoverlapping(source, end - start) };
     }
 
-    /// Gives the pages of runs back; on an error tells how many runs were done.
+    /// Releases the pages of runs to the system. An error carries the number of runs already released.
     pub(crate) fn discard(&self, runs: &mut [Run]) -> Result<(), (usize, Errno)> {
         let mut spans = [Span { at: 0, bytes: 0 }; crate::heap::BATCH];
         let mut done = 0;
@@ -477,7 +489,7 @@ impl<O: Os> Arena<O> {
             for (span, run) in spans.iter_mut().zip(part) {
                 *span = run.span();
             }
-            // SAFETY: below the frontier (AR1) and nobody else's (AR2).
+            // SAFETY: below the frontier (AR1) and exclusively owned (AR2).
             let gone = unsafe { self.host.os().discard(&spans[..part.len()]) };
             gone.map_err(|(more, errno)| (done + more, errno))?;
             done += part.len();
@@ -485,13 +497,14 @@ impl<O: Os> Arena<O> {
         Ok(())
     }
 
-    /// Advises whether a child of a fork has the pages of a run, or zeros.
+    /// Chooses whether a child of a fork inherits the pages of a run or reads zeros.
     pub(crate) fn inherit(&self, run: &Run, inherited: bool) -> Result<(), Errno> {
-        // SAFETY: below the frontier (AR1) and nobody else's (AR2).
+        // SAFETY: below the frontier (AR1) and exclusively owned (AR2).
         unsafe { self.host.os().inherit(run.span(), inherited) }
     }
 
-    /// Moves the pages of `from` to the start of `to`, in which nobody has written; on an error tells how many pages were moved.
+    /// Moves the pages of `from` to the start of `to`, whose pages must be untouched. An error carries the number of
+    /// pages moved.
     pub(crate) fn move_pages(&self, from: &mut Run, to: &mut Run) -> Result<(), (u64, Errno)> {
         let pages = from.pages;
         self.move_some(from, to, pages)
@@ -502,22 +515,25 @@ impl<O: Os> Arena<O> {
         debug_assert!(pages <= from.pages && pages <= to.pages);
         debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
         let span = Span { bytes: address(pages), ..from.span() };
-        // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
+        // SAFETY: both below the frontier (AR1), exclusively owned (AR2), and disjoint.
         let moved = unsafe { self.host.os().move_pages(span, address(to.page)) };
         moved.map_err(|stopped| ((stopped.bytes / PAGE_BYTES) as u64, stopped.errno))
     }
 
-    /// Returns true if less than one in `share` of a run's pages is resident. `false` if the system does not tell.
+    /// Returns true if less than one in `share` of a run's pages is resident. Returns `false` if the system does not
+    /// report residence.
     pub(crate) fn is_sparse(&self, run: &Run, share: u64) -> bool {
         self.resident_pages(run, run.pages.div_ceil(share)).is_some_and(|pages| pages * share < run.pages)
     }
 
-    /// The pages of a run that are resident, or some number from `enough` on. `None` if the system does not tell.
+    /// Returns the number of resident pages of a run, or any number of at least `enough`. Returns `None` if the system
+    /// does not report it.
     pub(crate) fn resident_pages(&self, run: &Run, enough: u64) -> Option<u64> {
         self.resident_in(run.range(), enough)
     }
 
-    /// The same of pages that anybody may have: they may be others by now.
+    /// Returns the number of resident pages of a range, as [`resident_pages`](Self::resident_pages) does. The caller
+    /// need not own the range.
     pub(crate) fn resident_in(&self, range: VaRange, enough: u64) -> Option<u64> {
         let mut seen = [0; ASKED_PAGES];
         let ((mut page, end), mut resident) = (range.whole_pages(), 0);
@@ -536,25 +552,25 @@ impl<O: Os> Arena<O> {
         self.host.os().can_move()
     }
 
-    /// Moves `from` to the start of `to`, as a mapping of its own. On an error says whether `to` can be used on.
+    /// Moves `from` to the start of `to`, as a separate mapping. An error says whether `to` is still usable.
     pub(crate) fn remap(&self, from: &mut Run, to: &mut Run) -> Result<(), (Errno, bool)> {
         debug_assert!(from.pages <= to.pages);
         debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
-        // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
+        // SAFETY: both below the frontier (AR1), exclusively owned (AR2), and disjoint.
         let moved = unsafe { self.host.os().remap(from.span(), address(to.page)) };
         moved.map_err(|errno| {
             if errno != Errno::NOMEM {
                 return (errno, true);
             }
             let hole = Span { bytes: address(from.pages), ..to.span() };
-            // SAFETY: the span is the run's; nothing is mapped over what others may have put there.
+            // SAFETY: the span is the run's; `mend` does not map over a mapping that another caller made there.
             (errno, unsafe { self.host.os().mend(hole) })
         })
     }
 
     /// Maps fresh pages over a run.
     pub(crate) fn renew(&self, run: &mut Run) -> Result<(), Errno> {
-        // SAFETY: below the frontier (AR1) and nobody else's (AR2).
+        // SAFETY: below the frontier (AR1) and exclusively owned (AR2).
         unsafe { self.host.os().renew(run.span()) }?;
         self.advise(self.zone_of(run.page), run.span());
         Ok(())
@@ -563,7 +579,7 @@ impl<O: Os> Arena<O> {
 
 const _: () = assert!(PAGES_MOST <= PAGES_MAX);
 
-/// A pointer to the first byte of a run, which is an area from now on.
+/// Turns a run into an area: a pointer to its first byte.
 #[inline(always)]
 pub(crate) fn into_pointer(run: Run) -> NonNull<u8> {
     // SAFETY: no run is at page 0.

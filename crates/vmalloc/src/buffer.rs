@@ -1,4 +1,4 @@
-//! Bytes that free themselves.
+//! A growable byte buffer in an area of its own.
 
 use crate::error::{AllocError, ResizeError};
 use crate::vmalloc::Vmalloc;
@@ -7,9 +7,9 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
-/// Page-aligned bytes that it owns, as a boxed slice does.
+/// A page-aligned byte buffer, which owns its bytes as a boxed slice does.
 ///
-/// New bytes are zeros. It grows in place where the addresses above it are free, and else by moving its pages.
+/// New bytes are zeros. It grows in place if the addresses above it are free, and else by moving its pages.
 /// [`extend_from_slice`](Self::extend_from_slice) and, with the feature `std`, `std::io::Write` append to it.
 ///
 /// ```
@@ -28,9 +28,9 @@ pub struct Buffer<'a> {
     capacity: usize,
 }
 
-// SAFETY: the bytes are its own, and their allocator is shared by many threads anyway.
+// SAFETY: the buffer owns the bytes exclusively, and their allocator is `Sync`.
 unsafe impl Send for Buffer<'_> {}
-// SAFETY: shared, it lets nobody write.
+// SAFETY: a shared reference allows reads only.
 unsafe impl Sync for Buffer<'_> {}
 
 impl<'a> Buffer<'a> {
@@ -42,10 +42,10 @@ impl<'a> Buffer<'a> {
         Ok(Self { memory, start: memory.alloc_zeroed(bytes(len)?)?, len, capacity: len })
     }
 
-    /// Sets its length. New bytes are zeros. The pages beyond the new length are freed.
+    /// Sets the length. New bytes are zeros. The pages beyond the new length are freed.
     ///
     /// # Errors
-    /// [`AllocError`]; the buffer is as it was.
+    /// [`AllocError`]; the buffer is unchanged.
     #[track_caller]
     pub fn resize(&mut self, len: usize) -> Result<(), AllocError> {
         self.set_capacity(len)?;
@@ -53,11 +53,11 @@ impl<'a> Buffer<'a> {
         Ok(())
     }
 
-    /// Appends bytes. Grows by at least half of its length if its capacity does not suffice, so that many small calls
-    /// cost O(1) each on average.
+    /// Appends bytes. Grows by at least half of the capacity if that does not suffice, so that many small calls cost
+    /// O(1) each on average.
     ///
     /// # Errors
-    /// [`AllocError`]; the buffer is as it was.
+    /// [`AllocError`]; the buffer is unchanged.
     #[track_caller]
     pub fn extend_from_slice(&mut self, more: &[u8]) -> Result<(), AllocError> {
         let len = self.len.checked_add(more.len()).ok_or_else(|| too_long(usize::MAX))?;
@@ -80,22 +80,22 @@ impl<'a> Buffer<'a> {
             return Self::new(self.memory, 0);
         }
         let start = self.memory.alloc(bytes(self.len)?)?;
-        // SAFETY: an area of its own, of that many bytes.
+        // SAFETY: a new area of that many bytes.
         unsafe { start.copy_from_nonoverlapping(self.start, self.len) };
         Ok(Self { memory: self.memory, start, len: self.len, capacity: self.len })
     }
 
-    /// Returns the bytes that it can hold without growing. After [`resize`](Self::resize) that is its length.
+    /// Returns the number of bytes that fit without growing. After [`resize`](Self::resize) that is the length.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Frees its bytes.
+    /// Frees the bytes, and sets the length to 0.
     pub fn clear(&mut self) {
         self.len = 0;
         if core::mem::take(&mut self.capacity) > 0 {
-            // SAFETY: the buffer's own area, to which no reference exists while the buffer is borrowed.
+            // SAFETY: the buffer's own area, to which no reference exists while the buffer is borrowed mutably.
             if let Err(error) = unsafe { self.memory.free(self.start) } {
                 lost(&error);
             }
@@ -111,7 +111,7 @@ impl<'a> Buffer<'a> {
             self.start = self.memory.alloc_zeroed(bytes(capacity)?)?;
             self.capacity = capacity;
         } else {
-            // SAFETY: the buffer's own area, to which no reference exists while the buffer is borrowed.
+            // SAFETY: the buffer's own area, to which no reference exists while the buffer is borrowed mutably.
             let moved = unsafe { self.memory.grow_zeroed(self.start, bytes(capacity)?) };
             self.start = moved.map_err(|error| match error {
                 ResizeError::Alloc(error) => error,
@@ -147,14 +147,14 @@ impl Deref for Buffer<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: an area of that many bytes, all set; none, and a dangling pointer, if that is 0.
+        // SAFETY: an area of that many initialized bytes, or a dangling pointer if the length is 0.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Buffer<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; the buffer is borrowed, so nobody else has them.
+        // SAFETY: as in `deref`; the exclusive borrow of the buffer excludes other references.
         unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -1,30 +1,30 @@
-//! The errors of an allocator, with their numbers. A call that fails leaves the allocator as it was (SP4), except that
+//! The errors of an allocator, with their numbers. A call that fails leaves the allocator unchanged (SP4), except that
 //! caches may be empty.
 
 use crate::os::{Call, Errno};
 use core::fmt;
 
-/// The reason why there is no allocator.
+/// The reason why an allocator could not be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CreateError {
     /// The process, or the caller, allows less address space than the smallest arena takes.
     TooSmall {
-        /// Bytes that there could be.
+        /// The allowed bytes.
         bytes: usize,
         /// Bytes of the smallest arena.
         least_bytes: usize,
     },
-    /// The system refused.
+    /// A system call failed.
     Refused {
         /// The call that failed.
         call: Call,
-        /// Its answer.
+        /// Its error number.
         errno: Errno,
-        /// For how much.
+        /// The requested bytes.
         bytes: usize,
     },
-    /// The system gave no memory for records.
+    /// The system has no memory for records.
     NoRecords,
 }
 
@@ -46,39 +46,39 @@ impl core::error::Error for CreateError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// A size of 0: there is nothing to point to.
+    /// A size of 0: an area has at least one byte.
     ZeroSize,
     /// Nothing fits, although all cached memory was released.
     NoSpace {
-        /// Bytes asked for.
+        /// The requested bytes.
         requested_bytes: usize,
-        /// Alignment asked for.
+        /// The requested alignment.
         align_bytes: usize,
         /// The largest free range of the arena.
         largest_bytes: usize,
     },
-    /// The system refused.
+    /// A system call failed.
     Refused {
         /// The call that failed.
         call: Call,
-        /// Its answer.
+        /// Its error number.
         errno: Errno,
-        /// For how much.
+        /// The requested bytes.
         bytes: usize,
     },
-    /// As many areas have a guard as there may be where each splits a mapping (Linux before 6.13).
+    /// The most areas already have a guard. Only where each guard splits a mapping (Linux before 6.13).
     TooManyGuards {
-        /// Areas that may have one at a time.
+        /// The most areas that may have a guard at a time.
         guards_max: usize,
     },
-    /// The system gave no memory for records.
+    /// The system has no memory for records.
     NoRecords,
-    /// There is no default allocator, since it could not be created.
+    /// The default allocator could not be created.
     NoAllocator(CreateError),
 }
 
 impl AllocError {
-    /// Of two zones' refusals the one that tells more.
+    /// Returns the more useful of two zones' errors: the larger free range.
     pub(crate) fn larger(self, other: Self) -> Self {
         match (self, other) {
             (Self::NoSpace { largest_bytes: one, .. }, Self::NoSpace { largest_bytes: two, .. })
@@ -114,7 +114,7 @@ impl fmt::Display for AllocError {
 
 impl core::error::Error for AllocError {}
 
-/// The reason why nothing was freed: always a caller's mistake. Nothing has changed.
+/// The reason why nothing was freed: always a caller's mistake. The allocator is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FreeError {
@@ -151,13 +151,13 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// The reason why an area keeps its size. It is as it was.
+/// The reason why an area was not resized. The area is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// It is no area.
+    /// The address is not that of a live area.
     Free(FreeError),
-    /// There is nothing to be had for it.
+    /// No memory could be allocated for the new size.
     Alloc(AllocError),
 }
 

@@ -1,13 +1,12 @@
-//! A global allocator by the kernel's rule: small things elsewhere, large things here.
+//! A global allocator by the kernel's rule: small allocations from another allocator, large ones from this one.
 //!
 //! # Theory
-//! The kernel's `kvmalloc` asks the slab allocator first and falls back to `vmalloc` where that has
-//! no contiguous pages. So callers of any size have one function, and `kvfree` tells the allocator
-//! by the address. Here the boundary is a size, 64 KiB by default, and the fallback goes the other
-//! way. Where no large memory can be allocated here (no address space, a frontier that does not
-//! move), the other allocator is asked. The address tells the allocator in both.
+//! The kernel's `kvmalloc` calls the slab allocator first and falls back to `vmalloc` if that has no contiguous pages.
+//! So callers of any size have one function, and `kvfree` finds the allocator by the address. Here the boundary is a
+//! size, 64 KiB by default, and the fallback is the reverse. If a large allocation fails here (no address space, a
+//! frontier that does not move), the other allocator serves it. The address identifies the allocator in both.
 //!
-//! No other allocator is ever asked for a record, so none is entered twice.
+//! Records never come from another allocator, so none is re-entered.
 //! # Source
 //! Linux `mm/slub.c`, `mm/util.c` (`__kvmalloc_node`, `kvfree`, `kvrealloc`).
 
@@ -18,13 +17,13 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Sizes from which memory comes from here.
+/// The default size from which an allocation is large.
 pub const LARGE_BYTES: usize = 64 << 10;
 
-/// The default allocator could not be made: nobody tries again for each allocation.
+/// Set when the default allocator could not be created, so that later allocations do not try again.
 static HOPELESS: AtomicBool = AtomicBool::new(false);
 
-/// A `GlobalAlloc` that asks `A` for small things and [`Vmalloc::global`] for large ones.
+/// A `GlobalAlloc` that takes small allocations from `A` and large ones from [`Vmalloc::global`].
 ///
 /// ```
 /// use std::alloc::System;
@@ -44,19 +43,20 @@ pub struct LargeAlloc<A> {
 }
 
 impl<A> LargeAlloc<A> {
-    /// Large is what has [`LARGE_BYTES`] or more.
+    /// Makes an allocator for which an allocation of [`LARGE_BYTES`] or more is large.
     pub const fn new(small: A) -> Self {
         Self::with_threshold(small, LARGE_BYTES)
     }
 
-    /// Large is what has `large_bytes` or more; whole pages are used for it, whatever that is.
+    /// Makes an allocator for which an allocation of `large_bytes` or more is large. A large one takes whole pages,
+    /// even below a page.
     pub const fn with_threshold(small: A, large_bytes: usize) -> Self {
         Self { small, large_bytes }
     }
 
     #[inline(always)]
     fn is_large(&self, bytes: usize) -> bool {
-        // An alignment of more than a page is met there, too, if the size is.
+        // Only the size decides: a large allocation may also have an alignment above a page.
         bytes >= self.large_bytes && bytes > 0
     }
 }
@@ -76,7 +76,7 @@ fn make() -> Option<&'static Vmalloc> {
     made
 }
 
-/// The allocator of the process, if the address is its.
+/// Returns the allocator of the process, if the address is in its arena.
 #[inline(always)]
 fn owner(at: *mut u8) -> Option<(&'static Vmalloc, NonNull<u8>)> {
     let memory = Vmalloc::try_global().filter(|memory| memory.contains(at))?;
@@ -88,8 +88,8 @@ fn bad_free(error: &FreeError) -> ! {
     abort_with(format_args!("bad free: {error}"))
 }
 
-// SAFETY: memory comes from `A` or from an area of its own, and goes back to where its address says that it came from. Nothing
-// here unwinds.
+// SAFETY: each allocation comes from `A` or is an area of `Vmalloc`, and its address identifies the allocator that
+// frees it. Nothing here unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeAlloc<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -116,7 +116,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeAlloc<A> {
     #[inline]
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         let Some((memory, area)) = owner(at) else {
-            // SAFETY: this function's contract; the address is not ours, so it came from there.
+            // SAFETY: this function's contract; the address is outside our arena, so `A` allocated it.
             return unsafe { self.small.dealloc(at, layout) };
         };
         // SAFETY: this function's contract.
@@ -133,20 +133,20 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeAlloc<A> {
                 // SAFETY: this function's contract.
                 return unsafe { self.small.realloc(at, layout, bytes) };
             }
-            // Half of the boundary, so that nobody goes to and fro.
+            // Half of the boundary, so that a size near it does not move between the allocators at each call.
             Some((memory, area)) if bytes >= self.large_bytes / 2 => {
                 // SAFETY: this function's contract.
                 let resized = unsafe { memory.grow(area, new) };
                 match resized {
                     Ok(area) => return area.as_ptr(),
-                    // A smaller size is in it anyway.
+                    // The area already contains the smaller size.
                     Err(_) if bytes <= layout.size() => return at,
                     Err(_) => {}
                 }
             }
             _ => {}
         }
-        // SAFETY: the new layout has a size, as this function's contract says.
+        // SAFETY: the new layout's size is not 0, as this function's contract says.
         let to = unsafe { self.alloc(new) };
         if to.is_null() {
             return null_mut();

@@ -1,15 +1,15 @@
-//! A lock that parks: one word, a futex where it is contended.
+//! A lock that parks waiting threads: one word, and a futex call if it is contended.
 //!
 //! # Theory
 //! ```text
-//!   0 free  --lock-->  name of the holder, 0  --somebody waits-->  name of the holder, 1: whoever unlocks wakes one
+//!   0 free  --lock-->  holder's name, 0  --a thread waits-->  holder's name, 1: the unlock wakes one waiter
 //! ```
-//! Locks of other crates keep their waiters in memory of the global allocator, which may be this very allocator. A few
-//! rounds of spinning come first: sections are short, except under a system call.
+//! Locks of other crates record their waiters in memory of the global allocator, which may be this very allocator. A
+//! waiter spins a few rounds first: critical sections are short, except around a system call.
 //!
-//! **Forks.** A lock tells which thread has it, in the word by which it is taken: a handler of a signal may fork while the thread that it interrupted holds some. Those
-//! are left as they are, in the parent and in the child, where the same thread goes on with them. A thread that holds one waits for
-//! another a while only ([`Fork::hold`]): whoever has that may wait for the first.
+//! **Forks.** The word of a lock names its holder, because a signal handler may fork while the interrupted thread holds
+//! locks. Such locks stay held, in the parent and in the child, where the same thread continues with them. A thread
+//! that holds a lock waits for another only briefly ([`Fork::hold`]): the holder of the other may wait for the first.
 //! # Source
 //! U. Drepper, "Futexes Are Tricky", mutex 3.
 
@@ -18,43 +18,46 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use lock_api::{GuardSend, RawMutex};
 
 const FREE: u32 = 0;
-/// Beside the name of the holder.
+/// The bit beside the holder's name that says that a thread waits.
 const AWAITED: u32 = 1;
 const SPINS: u32 = 40;
 
-/// The lock. Free, it is all zeros.
+/// A parking lock. An unlocked one is all zeros.
 pub(crate) struct Futex {
     word: AtomicU32,
-    /// A fork that is under way has not taken it: written by who forks, under the lock of the list of allocators.
+    /// Set if the current fork did not take this lock. The forking thread writes it, under the lock of the list of
+    /// allocators.
     left: AtomicU32,
 }
 
-/// The calling thread in a word, without [`AWAITED`], and not [`FREE`]: bits of what libc calls it, an address that no other thread within
-/// 128 GiB has. Of two farther apart that are alike, one that forks in the moment in which the other holds a lock does not wait for it.
+/// Returns the name of the calling thread: not [`FREE`], and without [`AWAITED`]. It has bits of libc's thread pointer,
+/// unique among threads within 128 GiB. If two threads farther apart have the same name, a fork in one does not wait
+/// for a lock of the other.
 #[inline(always)]
 fn me() -> u32 {
     ((thread_name() >> 6) as u32 & u32::MAX >> 1).max(1) << 1
 }
 
-/// Waits of a fork for a lock whose holder may be waiting for it, and the time of each.
+/// The number of times that a fork waits for a lock whose holder may be waiting for it, and the time of each.
 const PATIENCE: u32 = 100;
 const PATIENCE_NANOS: u64 = 1_000_000;
 
-/// A value under it.
+/// A value protected by a [`Futex`].
 pub(crate) type Mutex<T> = lock_api::Mutex<Futex, T>;
 
-/// A lock around a fork.
+/// The operations of a fork on a lock.
 pub(crate) trait Fork {
-    /// Tells whether the calling thread has it: then a handler of a signal is what asks.
+    /// Returns true if the calling thread holds the lock, which means that the caller is a signal handler.
     fn is_mine(&self) -> bool;
 
-    /// Tells whether [`hold`](Self::hold) did not take it.
+    /// Returns true if [`hold`](Self::hold) did not take the lock.
     fn is_left(&self) -> bool;
 
-    /// Takes it for a fork, unless this thread has it; after a while not at all if `interrupted` says that it has another.
+    /// Takes the lock for a fork, unless this thread holds it. If the thread was `interrupted` with another lock held,
+    /// it stops trying after a while.
     fn hold(&self, interrupted: bool);
 
-    /// Gives it back if [`hold`](Self::hold) took it, in the parent or in the child.
+    /// Releases the lock if [`hold`](Self::hold) took it, in the parent or in the child.
     ///
     /// # Safety
     /// The caller, or in a child the thread it was forked from, called [`hold`](Self::hold).
@@ -63,17 +66,17 @@ pub(crate) trait Fork {
 
 impl<T> Fork for Mutex<T> {
     fn is_mine(&self) -> bool {
-        // SAFETY: it is not given back by this.
+        // SAFETY: this does not unlock it.
         unsafe { self.raw() }.word.load(Ordering::Relaxed) & !AWAITED == me()
     }
 
     fn is_left(&self) -> bool {
-        // SAFETY: it is not given back by this.
+        // SAFETY: this does not unlock it.
         unsafe { self.raw() }.left.load(Ordering::Relaxed) != 0
     }
 
     fn hold(&self, interrupted: bool) {
-        // SAFETY: what is taken here is given back by `release`.
+        // SAFETY: `release` unlocks it if this function locks it.
         let raw = unsafe { self.raw() };
         if self.is_mine() || interrupted && !raw.lock_for_a_while() {
             raw.left.store(1, Ordering::Relaxed);
@@ -115,7 +118,7 @@ impl Futex {
         }
         loop {
             let seen = self.word.load(Ordering::Relaxed);
-            // Who takes it so leaves word that there may be others.
+            // A thread that takes the lock after a wait sets AWAITED, since other threads may still wait.
             let want = if seen == FREE { me() | AWAITED } else { seen | AWAITED };
             // Acquire pairs with the release of `unlock`.
             if seen != want
@@ -131,7 +134,7 @@ impl Futex {
     }
 }
 
-// SAFETY: of all who find `FREE` one changes it, and only the holder changes it back.
+// SAFETY: one of the threads that find `FREE` changes it, and only the holder changes it back.
 unsafe impl RawMutex for Futex {
     const INIT: Self = Self { word: AtomicU32::new(FREE), left: AtomicU32::new(0) };
     type GuardMarker = GuardSend;
@@ -171,7 +174,7 @@ mod tests {
                         let mut held = count.lock();
                         let before = *held;
                         if round % 64 == 0 {
-                            // Holds it long enough for others to park.
+                            // Holds the lock long enough for other threads to park.
                             std::thread::yield_now();
                         }
                         *held = before + 1;

@@ -1,7 +1,8 @@
-//! Interleavings of counters and reference counts, each small enough to try all of them (with at most three preemptions).
+//! Models of counters, reference counts and the owner lock, small enough to try all interleavings with at most three
+//! preemptions (four for the lock).
 //!
-//! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc --lib loom`. A section is modelled as what it is to other threads of its
-//! unit: nobody comes between. So each unit has a lock here, and the end of all sections is to have held each of them.
+//! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc --lib loom`. To other threads of its unit a section is
+//! atomic. So each unit has a lock in the model, and taking each of the locks once waits for the end of all sections.
 
 use crate::lock::Futex;
 use crate::magazine::CpuSet;
@@ -17,7 +18,7 @@ loom::thread_local! {
     static UNIT: std::cell::Cell<usize> = std::cell::Cell::new(0);
 }
 
-/// Units. Sections of one unit exclude each other; who looks from outside excludes nobody.
+/// The units of a model. Sections of one unit exclude each other; a reader outside of sections takes no lock.
 struct Model(Vec<(Mutex<()>, AtomicI64)>);
 
 impl Model {
@@ -28,11 +29,11 @@ impl Model {
     fn on<R>(&self, unit: usize, section: impl FnOnce(&mut i64) -> R) -> R {
         let (lock, word) = &self.0[unit % self.0.len()];
         let _alone = lock.lock().unwrap();
-        // Loaded and stored apart, as in a section.
+        // Load and store are separate, as in a section.
         let before = word.load(Ordering::Relaxed);
         let mut value = before;
         let result = section(&mut value);
-        // One that refuses stores nothing.
+        // A section that leaves the value as it was stores nothing.
         if value != before {
             word.store(value, Ordering::Relaxed);
         }
@@ -70,7 +71,7 @@ impl Units for Model {
     fn add(&self, amount: i64, gate: &AtomicU64) -> bool {
         let (lock, word) = &self.0[UNIT.with(|unit| unit.get()) % self.0.len()];
         let _alone = lock.lock().unwrap();
-        // The gate first, then the word: so the section has it, and so a processor of this kind loads them.
+        // The gate first, then the word, as in the section; a CPU with ordered loads performs them in this order.
         let open = gate.load(Ordering::SeqCst) == 0;
         if open {
             word.store(word.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
@@ -116,7 +117,7 @@ fn two(work: impl Fn(usize) + Send + Sync + 'static) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// A lock that is nobody else's.
+/// A lock of one counter.
 struct Own(va_base::sync::Mutex<Futex, ()>);
 
 impl Lock for Own {
@@ -263,14 +264,15 @@ fn loom_mz3_of_a_push_and_a_drain_the_drain_finds_the_item_or_the_cpu_is_in_the_
     });
 }
 
-/// The owner's barrier is the other thread's `membarrier` (`owner_lock::light_fence`); without it both are in their sections.
+/// The owner's barrier is the other thread's `membarrier` (`owner_lock::light_fence`); without it both threads can be
+/// in their sections at once.
 #[test]
 fn an_owner_lock_excludes_its_owner_and_another_thread() {
     for light in [false, true] {
         model_within(4, move || {
             let shared = Arc::new((OwnerLock::new(), loom::cell::UnsafeCell::new(0)));
             if light {
-                // From the second section on, no fence of the owner's own.
+                // From the second section on the owner has no fence of its own.
                 shared.0.lock_as_owner();
                 shared.0.end();
             }
@@ -278,7 +280,7 @@ fn an_owner_lock_excludes_its_owner_and_another_thread() {
             let other = thread::spawn(move || {
                 let taken = theirs.0.try_lock_as_other();
                 if taken {
-                    // The model sees two accesses at a time.
+                    // The model detects two simultaneous accesses.
                     theirs.1.with_mut(|_| {});
                     theirs.0.end();
                 }

@@ -1,7 +1,7 @@
 //! The magazine: a cache of freed areas by exact size for each CPU, which serves most allocs and frees.
 //!
 //! # Theory
-//! A program that frees an area mostly requests its size again soon. A magazine caches freed areas as they are: mapped,
+//! A program that frees an area mostly requests its size again soon. A magazine caches freed areas unchanged: mapped,
 //! resident, busy in the space. An alloc searches at most eight areas of one set. It chooses no address and requests no
 //! page.
 //!
@@ -9,28 +9,26 @@
 //!   magazine of CPU 3    set(16 pages)   | 16 | 16 |    |    |    |    |    |    |     newest last, taken first
 //!                        set(17 pages)   | 17 |401 | 17 |    |    |    |    |    |     sets are shared by hash
 //! ```
-//! In front of the sets are two places for the items freed last, one for a small item and one for a
-//! big one. Each is a word that changes by compare-exchange: a pair in steady use takes no lock.
-//! When another item comes, the one that was there goes to its set.
+//! In front of the sets are two front slots for the items freed last, one for a small item and one for a big one. Each
+//! is a word that changes by compare-exchange: a pair in steady use takes no lock. The next freed item replaces the one
+//! in the slot, which moves to its set.
 //!
-//! A thread may move to another CPU after it read the number: then it uses the other one's magazine, which is as good. Threads
-//! that meet at the lock of the sets park.
+//! A thread may move to another CPU after it read the CPU number. It then uses the first CPU's magazine, which is
+//! equally correct. Threads that contend for the lock of the sets park.
 //!
-//! Small items are bounded for each magazine and for all together, big ones for all together. So
-//! one of 64 MiB can be cached, and a hundred CPUs do not cache one each. A place has **credit**:
-//! pages that it reserved from the budget once and keeps, so that a pair does not touch a line that
-//! all CPUs share. The pages of small items, in places and sets, are reserved in steps for the same
-//! reason. A caller that finds the budget of big ones used up takes the credit of empty places. An
-//! item that finds no room pushes out others, first the oldest of its set. A small one of 64 KiB or
-//! more goes itself if the magazine would be large beside the heap. Cached items do not merge, and
-//! a caller that asks for other sizes needs more memory.
+//! Small items are bounded for each magazine and for all together, big ones for all together. So an item of 64 MiB can
+//! be cached, but a hundred CPUs do not cache one each. A front slot has a **credit**: pages that it reserved from the
+//! budget once, so that a pair does not touch a cache line that all CPUs share. The pages of small items, in slots and
+//! sets, are reserved in steps for the same reason. A caller that finds the budget of big items used up takes the
+//! credit of empty slots. If there is no room for an item, others are evicted, first the oldest of its set. A small one
+//! of 64 KiB or more is itself evicted if the magazine would be large relative to the heap. Cached items do not merge,
+//! so requests of other sizes need more memory.
 //!
 //! # Invariants
-//! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items,
-//!   and its place one such item more. The items in all sets, and the credit of all places, are no
-//!   more than the budget of their kind. (An item that comes in the very moment in which its place
-//!   loses the credit stays until the next one comes.)
-//! - **MZ2 counted** the pages that a shelf of sets records are those of its items.
+//! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items, and its front slot
+//!   one more such item. The items in all sets and the credits of all slots are at most the budget of their kind. (An
+//!   item put into a slot at the moment at which the slot loses its credit stays until the next put.)
+//! - **MZ2 counted** the page counts of a [`Shelf`] are those of its items.
 //!
 //! # Source
 //! Bonwick and Adams, "Magazines and Vmem", 2001; Linux has the pools of `vmap_node` (`mm/vmalloc.c`, 6.9).
@@ -50,23 +48,22 @@ const WAYS: usize = 8;
 pub(crate) const BIG_PAGES: u64 = 512;
 /// Pages in small items of one magazine: 2 MiB.
 pub(crate) const SMALL_PAGES_MAX: u64 = 512;
-/// Pages that a magazine takes of the budget of small items at a time: 256 KiB.
+/// Pages that a magazine reserves from the budget of small items at a time: 256 KiB.
 const SMALL_STEP: u64 = 64;
-/// Pages of it that a magazine keeps and does not need: 1 MiB.
+/// Pages of that budget that a magazine may hold unused: 1 MiB.
 const SMALL_SURPLUS_MAX: u64 = 256;
-/// Those from this size on are bounded by the size of the heap: 64 KiB.
+/// Small items from this size on are bounded by the size of the heap: 64 KiB.
 const MEDIUM_PAGES: u64 = 16;
-/// Runs that are taken from a place between two looks at the clock, and that come to a full place.
+/// Takes from a front slot, and pushes to a full slot, between two readings of the clock.
 const CLOCK_TAKES: u64 = 128;
 const CLOCK_PUSHES: u64 = 8;
-/// Runs pushed out from which no more are, to make room.
+/// The number of evicted runs at which no more are evicted to make room.
 const ROOM_MAX: usize = 14;
-/// Runs that one call pushes out at most. Some make room, first for the run that came and then for
-/// the one that was in its place. Half of the latter's set may go, whatever their number, and the
-/// two themselves.
+/// The most runs that one call evicts. Some make room, first for the new run and then for the one that was in the front
+/// slot. In addition, half of the latter's set may be evicted, and these two runs themselves.
 const OUT_MAX: usize = ROOM_MAX + WAYS / 2 + 2;
 
-/// A freed area: its first page above, its pages below.
+/// A freed area: its first page in the upper half, its pages in the lower half.
 type Item = u64;
 
 #[inline(always)]
@@ -79,7 +76,7 @@ const fn pages_of(item: Item) -> u64 {
     item & u32::MAX as u64
 }
 
-/// Tells whether an item is that: of so many pages, and so aligned.
+/// Returns true if an item has that many pages and that alignment.
 #[inline(always)]
 const fn fits(item: Item, pages: u64, align: u64, first: u64) -> bool {
     pages_of(item) == pages && (first + (item >> 32)) & (align - 1) == 0
@@ -93,14 +90,14 @@ fn set_of(pages: u64) -> usize {
 /// The cache of one CPU.
 #[repr(align(128))]
 pub(crate) struct Magazine {
-    // Atomic, each alone.
+    // Atomic, independent of each other.
     /// The small item freed last, and the big one; 0 for none.
     fronts: [AtomicU64; 2],
-    /// Pages that each place may have; changed under the lock of the shelf.
+    /// The most pages of an item in each front slot; changed under the lock of the shelf.
     credits: [AtomicU64; 2],
-    /// Taken from the places; about, since two threads may count at once.
+    /// Items taken from the front slots: approximate, since two threads may count at once.
     hits: [AtomicU64; 2],
-    /// Small items that came to a full place; about.
+    /// Small items pushed to a full slot: approximate.
     pushes: AtomicU64,
     // Under its lock.
     shelf: Mutex<Shelf>,
@@ -112,21 +109,21 @@ struct Shelf {
     /// Pages in small items, and in big ones.
     small: u64,
     big: u64,
-    /// The credit of the place of small ones.
+    /// The credit of the front slot for small items.
     place: u64,
-    /// Pages of the budget that small items have: those in sets, that credit, and the rest of the last step.
+    /// Pages reserved from the budget of small items: those in sets, that credit, and the rest of the last step.
     reserved: u64,
-    /// The set that gives way next.
+    /// The set that is evicted from next.
     victim: u8,
-    /// Taken from the sets: small items and big ones.
+    /// Items taken from the sets: small and big ones.
     hits: [u64; 2],
-    /// All hits when somebody last looked, when that was, and for how many turns nothing had changed.
+    /// The hits at the last call of `unused`, the turn of that call, and the number of turns without a hit.
     seen: [u64; 2],
     looked: u64,
     quiet: [u64; 2],
 }
 
-// SAFETY: a free lock and numbers, all of which may be 0.
+// SAFETY: an unlocked lock and numbers, all of which may be 0.
 unsafe impl Zeroed for Magazine {}
 
 /// The budgets of all magazines together, for small items and big ones.
@@ -137,19 +134,19 @@ pub(crate) struct Big {
     small: AtomicU64,
 }
 
-/// A place for pages.
+/// A place in which pages are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Room {
     SmallSet,
     SmallPlace,
-    /// A set or the place: both are counted where all magazines are.
+    /// A set or the front slot: both are counted in the budget of all magazines.
     Big,
 }
 
-/// Adds pages to a count, unless that would be more than `max` then.
+/// Adds pages to a count, unless the sum would exceed `max`.
 #[inline]
 fn enter(count: &AtomicU64, max: u64, pages: u64) -> bool {
-    // Where it is used up, CPUs that ask do not take the line from each other.
+    // While the budget is used up, CPUs only read the cache line, so that it does not move between them.
     if count.load(Ordering::Relaxed) + pages > max {
         return false;
     }
@@ -171,7 +168,7 @@ impl Big {
         enter(&self.small, self.small_max, pages)
     }
 
-    /// Pages that small items have, or may have without asking.
+    /// Returns the pages reserved for small items.
     pub(crate) fn small_pages(&self) -> u64 {
         self.small.load(Ordering::Relaxed)
     }
@@ -181,12 +178,12 @@ impl Big {
         enter(&self.pages, self.max, pages)
     }
 
-    /// Tells whether as many pages more would be let in now.
+    /// Returns true if that many more pages would fit in the budget now.
     pub(crate) fn has_room(&self, pages: u64) -> bool {
         self.pages.load(Ordering::Relaxed) + pages <= self.max
     }
 
-    /// Pages that big items have, or may have without asking.
+    /// Returns the pages reserved for big items.
     pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Ordering::Relaxed)
     }
@@ -197,7 +194,7 @@ impl Big {
     }
 }
 
-/// Runs that a magazine has no room for.
+/// Runs that a magazine evicted.
 pub(crate) struct Out {
     runs: [Item; OUT_MAX],
     len: usize,
@@ -220,7 +217,7 @@ impl Out {
         self.len == 0
     }
 
-    /// Pages of all of them.
+    /// Returns the pages of all runs.
     pub(crate) fn pages(&self) -> u64 {
         self.runs[..self.len].iter().copied().map(pages_of).sum()
     }
@@ -236,12 +233,12 @@ impl Iterator for Out {
     fn next(&mut self) -> Option<Run> {
         self.len = self.len.checked_sub(1)?;
         let item = self.runs[self.len];
-        // SAFETY: whoever put it in gave the run away, and nobody takes it out twice (AR2).
+        // SAFETY: `push` took ownership of the run, and each entry is removed once (AR2).
         Some(unsafe { Run::claim(self.first + (item >> 32), pages_of(item)) })
     }
 }
 
-/// Which items are meant.
+/// A selection of items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kinds {
     Small,
@@ -268,9 +265,8 @@ pub(crate) struct Held {
 }
 
 impl Magazine {
-    /// Takes a run of exactly these pages whose first page is a multiple of `align` pages. Now and then it
-    /// calls `look` first, which may look at the clock: a program that takes what is in the places and
-    /// nothing else has time pass so.
+    /// Takes a run of exactly these pages whose first page is a multiple of `align` pages. Every [`CLOCK_TAKES`] hits
+    /// it calls `look`, which may read the clock, so that decay advances even if a program only takes from front slots.
     #[inline(always)]
     pub(crate) fn take(
         &self,
@@ -286,15 +282,15 @@ impl Magazine {
         if !fits(found, pages, align, first) {
             return self.take_shelved(pages, align, first, big);
         }
-        // Acquire pairs with the release of `put`: what its owner did comes before. The same item may have come and gone
-        // since the load; it is there now, and that is what counts.
+        // Acquire pairs with the release of `put`: what the previous owner did happens before. The same item may have
+        // been removed and put again since the load, which is harmless (no ABA problem): the slot contains it now.
         front.compare_exchange(found, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
         let hits = self.hits[kind].load(Ordering::Relaxed) + 1;
         self.hits[kind].store(hits, Ordering::Relaxed);
         if hits.is_multiple_of(CLOCK_TAKES) {
             look();
         }
-        // SAFETY: the place had it, and has it no longer (AR2).
+        // SAFETY: the front slot owned it, and the exchange removed it (AR2).
         Some(unsafe { Run::claim(first + (found >> 32), pages) })
     }
 
@@ -311,11 +307,11 @@ impl Magazine {
         shelf.hits[usize::from(pages >= BIG_PAGES)] += 1;
         shelf.forget(pages, big);
         drop(shelf);
-        // SAFETY: the shelf had it, and has it no longer (AR2).
+        // SAFETY: the shelf owned it, and it was removed above (AR2).
         Some(unsafe { Run::claim(first + (found >> 32), pages) })
     }
 
-    /// Keeps a run if the place for what was freed last is empty.
+    /// Caches a run in the front slot of its kind, if the slot is empty and its credit suffices.
     #[inline(always)]
     pub(crate) fn put(&self, run: Run, first: u64) -> Result<(), Run> {
         let pages = run.pages();
@@ -331,8 +327,8 @@ impl Magazine {
         }
     }
 
-    /// Keeps a run in its place, and what was there in its set; what finds no room is added to `out`. Of 64 KiB or more, small
-    /// ones find room while there are less than `medium_max` pages of small ones.
+    /// Caches a run in its front slot, and moves the slot's previous item to its set. Evicted runs are added to `out`.
+    /// Small items of 64 KiB or more are cached only while small items have at most `medium_max` pages.
     #[inline(never)]
     pub(crate) fn push(&self, run: Run, medium_max: u64, big: &Big, out: &mut Out) {
         let (new, pages) = (item(&run, out.first), run.pages());
@@ -342,7 +338,7 @@ impl Magazine {
         let old = front.swap(0, Ordering::AcqRel);
         let credit = credits.load(Ordering::Relaxed);
         let raised = pages <= credit || {
-            // In steps, so that sizes that rise do not come here each.
+            // In steps, so that rising sizes do not raise the credit each time.
             let small = credit.max(pages).next_multiple_of(SMALL_STEP / 4);
             let more = if kind == 0 { small } else { pages } - credit;
             let made = shelf.make_room(more, room, big, out);
@@ -351,22 +347,22 @@ impl Magazine {
             }
             made
         };
-        // Another thread may have put one there since.
+        // Another thread may have put an item there since.
         if !raised || front.compare_exchange(0, new, Ordering::Release, Ordering::Relaxed).is_err() {
             out.push(new);
         }
         shelf.add(old, medium_max, big, out);
     }
 
-    /// Tells whether somebody who brings a run to a full place looks at the clock: each time if it is big, or
-    /// else now and then.
+    /// Returns true if a push of a run to a full slot is to read the clock: each time for a big run, else every
+    /// [`CLOCK_PUSHES`] times.
     pub(crate) fn is_time(&self, pages: u64) -> bool {
         let pushes = self.pushes.load(Ordering::Relaxed) + 1;
         self.pushes.store(pushes, Ordering::Relaxed);
         pages >= BIG_PAGES || pushes.is_multiple_of(CLOCK_PUSHES)
     }
 
-    /// Takes back the credit of an empty place; how many pages.
+    /// Revokes the credit of the front slot for big items, if it is empty. Returns the credit's pages.
     #[cold]
     pub(crate) fn revoke(&self, big: &Big) -> u64 {
         let _shelf = self.shelf.lock();
@@ -378,7 +374,7 @@ impl Magazine {
         credit
     }
 
-    /// Takes out what it has of some kinds, as much as `out` holds.
+    /// Moves the items of some kinds to `out`, as many as it has room for.
     #[cold]
     pub(crate) fn drain(&self, kinds: Kinds, big: &Big, out: &mut Out) {
         let mut shelf = self.shelf.lock();
@@ -408,8 +404,8 @@ impl Magazine {
         [0, 1].map(|kind| shelf.hits[kind] + self.hits[kind].load(Ordering::Relaxed))
     }
 
-    /// The kinds of items that it has and that served nobody for `turns` turns, as far as calls of this saw;
-    /// `now` is the turn of the caller.
+    /// Returns the kinds of items without a hit for `turns` turns, as far as calls of this function observed; `now` is
+    /// the turn of the caller.
     #[cold]
     pub(crate) fn unused(&self, turns: u64, now: u64) -> [Option<Kinds>; 2] {
         let mut shelf = self.shelf.lock();
@@ -428,12 +424,12 @@ impl Magazine {
         })
     }
 
-    /// Tells whether nobody has its lock.
+    /// Returns true if no thread holds the lock.
     pub(crate) fn is_free(&self) -> bool {
         self.shelf.try_lock().is_some()
     }
 
-    /// Tells what it has.
+    /// Counts the contents.
     pub(crate) fn held(&self) -> Held {
         let shelf = self.shelf.lock();
         let fronts = self.fronts.each_ref().map(|front| front.load(Ordering::Relaxed));
@@ -445,13 +441,13 @@ impl Magazine {
         }
     }
 
-    /// Pages in big items of its sets, and credit for one.
+    /// Returns the pages in big items of its sets, and credit for one.
     #[cfg(test)]
     pub(crate) fn big_pages(&self) -> u64 {
         self.shelf.lock().big + self.credits[1].load(Ordering::Relaxed)
     }
 
-    /// Checks MZ1 and MZ2; what the items have, as (small, big) pages, if they are broken.
+    /// Checks MZ1 and MZ2. If one is violated, the error has the pages of the items, small and big.
     #[cfg(test)]
     pub(crate) fn check(&self) -> Result<(), (u64, u64)> {
         let shelf = self.shelf.lock();
@@ -469,14 +465,14 @@ impl Magazine {
         if counted && paid && small <= SMALL_PAGES_MAX { Ok(()) } else { Err((small, large)) }
     }
 
-    /// The lock, for a fork.
+    /// Returns the lock, for a fork.
     pub(crate) fn lock(&self) -> &impl Fork {
         &self.shelf
     }
 }
 
 impl Shelf {
-    /// Adds an item to its set, if it is one, after making room; or to `out`.
+    /// Adds an item other than 0 to its set, after making room, or else to `out`.
     fn add(&mut self, new: Item, medium_max: u64, big: &Big, out: &mut Out) {
         if new == 0 {
             return;
@@ -487,7 +483,7 @@ impl Shelf {
         }
         let set = set_of(pages);
         if usize::from(self.lens[set]) == WAYS {
-            // Half of it, so that a set in turmoil does this once in four frees.
+            // Evicts half of the set, so that a set with many frees does this once in four frees.
             for _ in 0..WAYS / 2 {
                 if let Some(item) = self.pop_oldest(set, big) {
                     out.push(item);
@@ -505,7 +501,7 @@ impl Shelf {
         *if large { &mut self.big } else { &mut self.small } += pages;
     }
 
-    /// Tells whether its bound lets these pages in, and counts what all magazines have. Checks MZ1.
+    /// Returns true if the bound allows these pages, and counts them in the shared budget. Checks MZ1.
     fn has_room(&mut self, pages: u64, room: Room, big: &Big) -> bool {
         match room {
             Room::Big => big.enter(pages),
@@ -518,7 +514,7 @@ impl Shelf {
         }
     }
 
-    /// Tells whether the budget has as many pages more for small items.
+    /// Reserves that many more pages for small items. Returns `false` if the budget has no room for them.
     fn reserve(&mut self, pages: u64, big: &Big) -> bool {
         let missing = (self.small + self.place + pages).saturating_sub(self.reserved);
         let more = [missing.next_multiple_of(SMALL_STEP), missing];
@@ -531,14 +527,14 @@ impl Shelf {
         }
     }
 
-    /// Gives back what small items have of the budget and do not need.
+    /// Returns the unused part of the reservation for small items to the budget.
     fn refund(&mut self, big: &Big) {
         let needed = self.small + self.place;
         big.small.fetch_sub(self.reserved - needed, Ordering::Relaxed);
         self.reserved = needed;
     }
 
-    /// Pushes items out until there is room. `false` if there cannot be, or if `out` has [`ROOM_MAX`].
+    /// Evicts items until there is room. Returns `false` if that cannot succeed, or if `out` has [`ROOM_MAX`] runs.
     fn make_room(&mut self, pages: u64, room: Room, big: &Big, out: &mut Out) -> bool {
         if self.has_room(pages, room, big) {
             return true;
@@ -550,7 +546,7 @@ impl Shelf {
                 if let Some(item) = self.pop_oldest(victim, big) {
                     out.push(item);
                 }
-                // Asked only after something went: the answer is of a line that all CPUs share.
+                // Checked only after an eviction, since it accesses a cache line that all CPUs share.
                 if self.has_room(pages, room, big) {
                     self.victim = victim as u8;
                     return true;
@@ -560,13 +556,13 @@ impl Shelf {
         false
     }
 
-    /// Tells whether a set has big items, or small ones.
+    /// Returns true if a set has a big item, or with `large` false a small one.
     fn has_kind(&self, set: usize, large: bool) -> bool {
         let items = &self.items[set][..usize::from(self.lens[set])];
         items.iter().any(|&item| (pages_of(item) >= BIG_PAGES) == large)
     }
 
-    /// Counts an item less.
+    /// Removes an item from the counts.
     fn forget(&mut self, pages: u64, big: &Big) {
         if pages >= BIG_PAGES {
             self.big -= pages;
@@ -579,12 +575,12 @@ impl Shelf {
         }
     }
 
-    /// The oldest item of a set.
+    /// Removes the oldest item of a set, if it has one.
     fn pop_oldest(&mut self, set: usize, big: &Big) -> Option<Item> {
         (self.lens[set] > 0).then(|| self.pop(set, 0, big))
     }
 
-    /// An item of a set that has it.
+    /// Removes an item of a set.
     fn pop(&mut self, set: usize, way: usize, big: &Big) -> Item {
         let len = usize::from(self.lens[set]);
         let item = self.items[set][way];

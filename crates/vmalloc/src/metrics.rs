@@ -1,8 +1,8 @@
-//! Statistics for the recorder of the crate `metrics`.
+//! Statistics for a recorder of the crate `metrics`.
 //!
-//! A program that records metrics installs a recorder; an allocator publishes its own numbers there
-//! when it is asked to, any number of times. No lock of the allocator is held while the recorder
-//! runs, so it may allocate here.
+//! A program that records metrics installs a recorder. An allocator publishes its statistics there at each call of
+//! [`Vmalloc::publish_metrics`]. No lock of the allocator is held while the recorder runs, so the recorder may allocate
+//! from it.
 
 use crate::heap::Stats;
 use crate::vmalloc::Vmalloc;
@@ -10,12 +10,11 @@ use crate::vmap::{MappingStats, Mappings};
 use ::metrics::{counter, gauge};
 
 impl Vmalloc {
-    /// Publishes [`stats`](Self::stats) to the recorder of the process, or of this thread. Current
-    /// values are gauges, in bytes but for `vmalloc_moved_areas`, `vmalloc_guards` and
-    /// `vmalloc_quarantined_areas`. Counts of all that ever happened are counters. The label
-    /// `allocator` is `name`.
+    /// Publishes [`stats`](Self::stats) to the recorder of the process, or of this thread. Current values are gauges,
+    /// in bytes except for `vmalloc_moved_areas`, `vmalloc_guards` and `vmalloc_quarantined_areas`. Totals since the
+    /// start are counters. The label `allocator` is `name`.
     ///
-    /// Cost: every lock of the allocator once, and what the recorder costs.
+    /// Cost: every lock of the allocator once, and the recorder's own cost.
     pub fn publish_metrics(&self, name: &'static str) {
         let Stats {
             arena_bytes,
@@ -56,7 +55,7 @@ impl Vmalloc {
 }
 
 impl Mappings {
-    /// The same of mappings of chosen frames.
+    /// Publishes [`stats`](Self::stats) to the recorder, as [`Vmalloc::publish_metrics`] does.
     pub fn publish_metrics(&self, name: &'static str) {
         let MappingStats {
             range_bytes,

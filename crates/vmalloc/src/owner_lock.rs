@@ -1,22 +1,22 @@
-//! A lock with one owner, for whom it costs a store and a load; any other thread pays for both.
+//! A lock with one owner, which takes it with a store and a load; any other thread executes the barriers for both.
 //!
 //! # Theory
-//! Two flags, as in Dekker's algorithm: the owner sets `active` and then looks at `other`; another thread sets `other` and then
-//! looks at `active`. Each needs a full barrier between its store and its load, which is a locked instruction. But the other
-//! thread can run that barrier for both: `membarrier` has every CPU that runs a thread of this process execute one.
+//! Two flags, as in Dekker's algorithm: the owner sets `active` and then reads `other`; another thread sets `other` and
+//! then reads `active`. Each needs a full barrier between its store and its load, which is a locked instruction. But
+//! the other thread can run that barrier for both: with `membarrier` every CPU that runs a thread of this process
+//! executes one.
 //!
 //! ```text
 //!   owner   active = 1 ; other == 0 ? ------------------> holds it       no locked operation
-//!   other   other 0 -> ASKS ; membarrier ; active == 0 ? -> HOLDS        else it gives up
+//!   other   other 0 -> ASKS ; membarrier ; active == 0 ? -> HOLDS        else it fails
 //! ```
-//! If the owner's load came before the barrier, its store is seen after it; if it came later, it sees `ASKS`, takes `active` back and
-//! waits.
+//! If the owner's load precedes the barrier, the other thread sees the owner's store after it. If the load follows the
+//! barrier, the owner sees `ASKS`, clears `active` and waits.
 //!
-//! On a system that denies `membarrier` the lock stays as it begins, without `LIGHT`: the owner
-//! executes a fence of its own. The first owner of the process asks whether the call is there. By
-//! that answer every lock becomes light at its first section, and its owner pays nothing for the
-//! choice later. A new lock is all zeros, so a table that has one is memory that is zeroed, and
-//! nothing is copied into it.
+//! On a system that denies `membarrier` the lock stays without `LIGHT`, as it begins: the owner executes a fence of its
+//! own. The first owner of the process tests whether the call works. If so, every lock becomes light at its first
+//! section, and later sections of the owner have no extra cost. A new lock is all zeros, so a table that contains one
+//! needs only zeroed memory, without a copy.
 //!
 //! # Source
 //! D. Dice, H. Huang, M. Yang, "Asymmetric Dekker synchronization"; Linux `kernel/sched/membarrier.c`.
@@ -26,29 +26,28 @@ use core::sync::atomic::compiler_fence;
 use va_base::sync::atomic::{AtomicU8, Ordering, fence};
 use va_base::sync::spin_loop;
 
-/// Another thread wants the lock, or has it.
+/// Another thread requests the lock, or holds it.
 const ASKS: u8 = 1;
-/// Another thread has it.
+/// Another thread holds the lock.
 const HOLDS: u8 = 2;
 /// The owner executes no fence: another thread runs one for both.
 const LIGHT: u8 = 4;
-/// Times that another thread looks whether the owner is still in its section.
+/// The number of times that another thread checks whether the owner is still in its section.
 #[cfg(not(loom))]
 const LOOKS: u32 = 200;
 #[cfg(loom)]
 const LOOKS: u32 = 1;
-/// Times that the owner spins before it lets other threads run.
+/// The number of spins of the owner before it yields its CPU.
 const SPINS: u32 = 100;
 
-/// A lock of a cache that has one owner: [`va_base::Machine::OwnerLock`] of a process.
+/// The lock of a cache with one owner: a process's [`va_base::Machine::OwnerLock`].
 ///
-/// `lock` is for the owner, one thread at a time. Every other caller uses `try_lock`, which makes a
-/// system call. It fails if the owner does not leave its section soon, or if another thread is at
-/// it.
+/// `lock` is for the owner, one thread at a time. Every other caller uses `try_lock`, which makes a system call. It
+/// fails if the owner does not leave its section soon, or if another thread holds or requests the lock.
 pub struct OwnerLock {
-    /// Written by the owner alone.
+    /// Written only by the owner.
     active: AtomicU8,
-    /// Written by other threads, but for `LIGHT`, which the owner puts in.
+    /// Written by other threads, except for `LIGHT`, which the owner sets.
     other: AtomicU8,
 }
 
@@ -83,7 +82,7 @@ impl OwnerLock {
             let other = self.other.load(Ordering::Acquire);
             if other & (ASKS | HOLDS) == 0 {
                 if other == 0 && others_can_fence() {
-                    // From here on, other threads fence for both. Fails if one just asks.
+                    // From here on other threads fence for both. Fails if one requests the lock at this moment.
                     let _light = self.other.compare_exchange(0, LIGHT, Ordering::Relaxed, Ordering::Relaxed);
                 }
                 return;
@@ -99,7 +98,7 @@ impl OwnerLock {
 
     pub(crate) fn try_lock_as_other(&self) -> bool {
         let mode = self.other.load(Ordering::Relaxed);
-        // Acquire pairs with the release of the thread that had it before.
+        // Acquire pairs with the release of the previous holder.
         if mode & (ASKS | HOLDS) != 0
             || self.other.compare_exchange(mode, mode | ASKS, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
@@ -121,10 +120,10 @@ impl OwnerLock {
         false
     }
 
-    /// Ends a section, the owner's or another thread's.
+    /// Ends a section of the owner or of another thread.
     #[inline(always)]
     pub(crate) fn end(&self) {
-        // While the owner is in its section no other thread gets as far as `HOLDS`.
+        // While the owner is in its section, no other thread sets `HOLDS`.
         let other = self.other.load(Ordering::Relaxed);
         if other & HOLDS == 0 {
             self.active.store(0, Ordering::Release);
@@ -134,8 +133,9 @@ impl OwnerLock {
     }
 }
 
-// SAFETY: the owner is in its section only if it saw neither `ASKS` nor `HOLDS` after it set `active`; another thread only if it set
-// `ASKS` by a compare-exchange, and then, with a barrier on all CPUs between, saw `active` clear. So of the two one sees the other.
+// SAFETY: the owner is in its section only if it saw neither `ASKS` nor `HOLDS` after it set `active`; another thread
+// only if it set `ASKS` by a compare-exchange and then, after a barrier on all CPUs, saw `active` clear. So at least
+// one of the two sees the other.
 #[cfg(not(loom))]
 unsafe impl lock_api::RawMutex for OwnerLock {
     const INIT: Self = Self { active: AtomicU8::new(0), other: AtomicU8::new(0) };
@@ -157,28 +157,28 @@ unsafe impl lock_api::RawMutex for OwnerLock {
     }
 }
 
-/// Keeps the compiler from moving the owner's load before its store; the CPU's barrier comes from the other thread.
+/// Prevents the compiler from moving the owner's load before its store; the other thread executes the CPU's barrier.
 #[cfg(not(loom))]
 #[inline(always)]
 fn light_fence() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// A barrier of the other thread on this CPU, as a model has it.
+/// Models the barrier that the other thread executes on this CPU.
 #[cfg(loom)]
 fn light_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Executes a full barrier on every CPU that runs a thread of this process; `false` if the system denies it.
+/// Executes a full barrier on every CPU that runs a thread of this process. Returns `false` if the system denies it.
 #[cfg(not(loom))]
 fn heavy_fence() -> bool {
     crate::percpu::fence_all()
 }
 
-/// Tells whether [`heavy_fence`] works, as it was the first time that the process asked.
+/// Returns true if [`heavy_fence`] worked at the process's first call.
 ///
-/// Nothing is unsafe if it is not so later: `try_lock` fails then.
+/// A later failure is safe: `try_lock` fails then.
 #[cfg(not(loom))]
 fn others_can_fence() -> bool {
     const YES: u8 = 1;
@@ -208,7 +208,7 @@ fn heavy_fence() -> bool {
 #[cfg(not(loom))]
 fn wait(spins: u32) {
     if spins.is_multiple_of(SPINS) {
-        // SAFETY: changes no memory.
+        // SAFETY: the call accesses no memory.
         let _always_0 = unsafe { libc::sched_yield() };
     } else {
         spin_loop();
@@ -218,7 +218,7 @@ fn wait(spins: u32) {
 #[cfg(loom)]
 fn wait(_: u32) {
     let _ = SPINS;
-    // Lets other threads run, in a model.
+    // In a model, lets other threads run.
     spin_loop();
 }
 

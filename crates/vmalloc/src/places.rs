@@ -8,8 +8,8 @@ use va_space::lookup::MapLookup;
 use va_space::node::HashedZones;
 use va_tree::BTreeIndex;
 
-/// No pools, since what is kept is kept busy (a quarantine, or dirty pages, in front of the space); nothing lazy for long, since pages
-/// went before addresses.
+/// The policy of a process's spaces. No pools: cached memory (a quarantine, or dirty pages, in front of the space)
+/// stays busy in the space. Areas are lazy only briefly, since their pages are released before their addresses.
 pub(crate) struct Process;
 
 impl Config for Process {
@@ -26,7 +26,7 @@ impl Config for Process {
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = true;
 
-    /// No limit: the code that frees here purges after its last free.
+    /// No limit in practice: the caller that frees purges after its last free.
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(1 << 40)
     }

@@ -1,12 +1,12 @@
-//! Memory for the allocator's own records, mapped, never from the global allocator: which may be this one.
+//! Memory for the allocator's own records. It is mapped, never from the global allocator, which may be this one.
 //!
 //! # Theory
-//! Chunks are mapped in sizes that double and handed out from the front; what comes back waits in a list of its size, a
-//! power of two. All of it is unmapped when the allocator goes. The first chunk begins with [`Home`] itself, so that nothing
-//! has to lie on a stack or in a static: whoever has a [`Host`] has all the rest.
+//! Chunks are mapped in doubling sizes, and pieces are cut from the front. A freed piece joins the free list of its
+//! size, a power of two. All chunks are unmapped when the allocator is dropped. The first chunk begins with [`Home`]
+//! itself, so that nothing is on a stack or in a static: a [`Host`] leads to everything.
 //!
 //! # Invariants
-//! - **RC1 once** a piece is in at most one hand: out, in a list, or not yet handed out.
+//! - **RC1 once** a piece is in one state: allocated, in a free list, or not yet cut.
 //!
 //! # Locking
 //! The lock of the chunks is the innermost of all; under it `mmap` may be called.
@@ -19,15 +19,15 @@ use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table, VaRange};
 
-/// Bytes of the first chunk; each next one is twice as large, up to the last size.
+/// Bytes of the first chunk, and the limit up to which each next one is twice as large.
 const CHUNK_FIRST: usize = 256 << 10;
 const CHUNK_LAST: usize = 8 << 20;
-/// Smallest piece, so that a list fits in what it lists.
+/// The smallest piece, which has room for the link of a free list.
 const PIECE_MIN: usize = 64;
 const CLASSES: usize = 48;
 
-/// Defines an empty value, inside its `impl`: a constant, which is written to a place without a copy on the stack, or under loom, whose
-/// atomics have none, a function.
+/// Defines the empty value of a type, inside its `impl`. It is a constant, which is written to memory without a copy on
+/// the stack. Under loom, whose atomics have no constants, it is a function.
 macro_rules! empty_value {
     ($value:expr) => {
         #[cfg(not(loom))]
@@ -44,11 +44,11 @@ macro_rules! empty_value {
 }
 pub(crate) use empty_value;
 
-/// Writes an empty value of a type to a place.
+/// Writes the empty value of a type to memory.
 macro_rules! write_empty {
     ($type:ty, $place:expr) => {{
         #[cfg(not(loom))]
-        // SAFETY: the caller was allocated the place for it, and nobody else is given it.
+        // SAFETY: the caller allocated the memory for the value, and owns it exclusively.
         unsafe {
             $place.write(<$type>::EMPTY);
         };
@@ -67,7 +67,7 @@ pub(crate) struct Home<O: Os> {
     os: O,
     // Under its lock.
     chunks: Mutex<Chunks>,
-    // Atomic, each alone.
+    // Atomic, independent of each other.
     epoch: AtomicU64,
 }
 
@@ -75,24 +75,24 @@ struct Chunks {
     /// The rest of the newest chunk.
     at: usize,
     end: usize,
-    /// The newest chunk, whose header leads to the one before.
+    /// The newest chunk, whose header has the address of the one before.
     newest: usize,
     mapped: usize,
-    /// Pieces that came back, by size.
+    /// The free lists, by size.
     back: [usize; CLASSES],
 }
 
-/// At the start of a chunk.
+/// The header at the start of a chunk.
 #[derive(Clone, Copy)]
 struct Header {
     before: usize,
     bytes: usize,
 }
 
-/// The allocator's home, by its address. It must not be used once [`Host::close`] was called.
+/// A handle of an allocator's [`Home`]: its address. It must not be used after [`Host::close`].
 pub(crate) struct Host<O: Os>(NonNull<Home<O>>);
 
-// SAFETY: a home is shared by its lock and its atomics, whoever knows where it is.
+// SAFETY: a `Host` gives shared access only to a home's lock and atomics.
 unsafe impl<O: Os> Send for Host<O> {}
 // SAFETY: as before.
 unsafe impl<O: Os> Sync for Host<O> {}
@@ -106,12 +106,13 @@ impl<O: Os> Clone for Host<O> {
 impl<O: Os> Copy for Host<O> {}
 
 impl<O: Os> Host<O> {
-    /// No home: for constants of what gets one before it is used. Nobody asks it for anything.
+    /// A handle of no home, for constants that get a home before they are used. No method of it may be called.
     pub(crate) const NOWHERE: Self = Self(NonNull::dangling());
 
     #[inline(always)]
     fn home(&self) -> &'static Home<O> {
-        // SAFETY: written by `open`, and there until `close`, after which nobody uses a `Host`; `NOWHERE` is asked nothing.
+        // SAFETY: written by `open`, and valid until `close`, after which no `Host` is used; no method of `NOWHERE` is
+        // called.
         unsafe { self.0.as_ref() }
     }
 
@@ -121,7 +122,7 @@ impl<O: Os> Host<O> {
         let mut chunks = Chunks { at: 0, end: 0, newest: 0, mapped: 0, back: [0; CLASSES] };
         chunks.adopt(start, CHUNK_FIRST);
         let home = Home { os, chunks: Mutex::new(chunks), epoch: AtomicU64::new(0) };
-        // The first chunk is larger than that, so it has the piece.
+        // The first chunk is larger than a `Home`, so this cannot fail.
         let Some(place) = home.piece(Layout::new::<Home<O>>()) else {
             abort_with(format_args!("the first chunk of records is too small"))
         };
@@ -134,15 +135,16 @@ impl<O: Os> Host<O> {
     /// Unmaps everything, this home included.
     ///
     /// # Safety
-    /// Nobody uses this home, or anything that it allocated, any more.
+    /// No thread uses this home, or memory that it allocated, any more.
     pub(crate) unsafe fn close(self) {
         let mut chunk = self.home().chunks.lock().newest;
-        // SAFETY: nobody else refers to it, and nobody will; the memory stays until below.
+        // SAFETY: by this function's contract no other reference exists or is made; the memory stays mapped until the
+        // loop below.
         let os = unsafe { (&raw const self.home().os).read() };
         while chunk != 0 {
             // SAFETY: a chunk begins with its header.
             let header = unsafe { with_exposed_provenance_mut::<Header>(chunk).read() };
-            // SAFETY: mapped by `map`, and nobody refers to it any more.
+            // SAFETY: mapped by `map`, and no reference to it remains.
             unsafe { os.unmap(Span { at: chunk, bytes: header.bytes }) };
             chunk = header.before;
         }
@@ -159,23 +161,23 @@ impl<O: Os> Host<O> {
         self.home().chunks.lock().mapped
     }
 
-    /// Lends memory for `count` values that are all zero bytes.
+    /// Allocates memory for `count` values that are all zero bytes.
     pub(crate) fn alloc_zeroed<T: Zeroed>(&self, count: usize) -> Option<&'static [T]> {
         let layout = Layout::array::<T>(count).ok()?;
-        // Of its own mapping, whose pages come when they are touched, as zeros.
+        // Cut from fresh memory, whose pages are zeros and become resident at the first access.
         let mut chunks = self.home().chunks.lock();
         let place = chunks.cut_fresh(&self.home().os, layout)?.cast::<T>();
         drop(chunks);
-        // SAFETY: mapped memory that nobody used before is zeros, a value by `Zeroed`; nobody else is given it (RC1).
+        // SAFETY: mapped memory that was never used is zeros, which are values by `Zeroed`; it is allocated once (RC1).
         Some(unsafe { core::slice::from_raw_parts(place.as_ptr(), count) })
     }
 
-    /// Lends a place for a value, until the home is closed. Nobody drops the value.
+    /// Allocates memory for a value, until the home is closed. The value is never dropped.
     pub(crate) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
         Some(self.home().piece(Layout::new::<T>())?.cast())
     }
 
-    /// Tells whether the calling thread has the lock of the chunks.
+    /// Returns true if the calling thread holds the lock of the chunks.
     pub(crate) fn is_mine(&self) -> bool {
         self.home().chunks.is_mine()
     }
@@ -185,7 +187,7 @@ impl<O: Os> Host<O> {
         self.home().chunks.hold(interrupted);
     }
 
-    /// Gives it back, in the parent and in the child.
+    /// Releases the lock of the chunks after a fork, in the parent and in the child.
     ///
     /// # Safety
     /// The caller, or in a child the thread it was forked from, called [`hold`](Self::hold).
@@ -195,50 +197,50 @@ impl<O: Os> Host<O> {
     }
 }
 
-/// A type of which all zero bytes are a value.
+/// A type with a value of all zero bytes.
 ///
 /// # Safety
-/// They are.
+/// All zero bytes are a valid value of the type.
 pub(crate) unsafe trait Zeroed: Send + Sync + 'static {}
 
 impl<O: Os> Home<O> {
-    /// Hands out a piece.
+    /// Allocates a piece.
     fn piece(&self, layout: Layout) -> Option<NonNull<u8>> {
         let class = class_of(layout)?;
         let mut chunks = self.chunks.lock();
         let listed = chunks.back[class];
         if let Some(first) = NonNull::new(with_exposed_provenance_mut::<usize>(listed)) {
-            // SAFETY: a piece in a list begins with the address of the next (RC1).
+            // SAFETY: a piece in a list begins with the address of the next one (RC1).
             chunks.back[class] = unsafe { first.read() };
             return Some(first.cast());
         }
-        // Aligned to what it may be used for when it comes back.
+        // Aligned for every layout that may use the piece after it is freed.
         let align = layout.align().max((1 << class).min(crate::PAGE_BYTES));
         chunks.cut_fresh(&self.os, Layout::from_size_align(1 << class, align).ok()?)
     }
 
-    /// Takes a piece back.
+    /// Frees a piece.
     ///
     /// # Safety
-    /// [`piece`](Self::piece) returned it for this layout, and nobody refers to it any more.
+    /// [`piece`](Self::piece) returned it for this layout, and no reference to it remains.
     unsafe fn free_piece(&self, piece: NonNull<u8>, layout: Layout) {
         let Some(class) = class_of(layout) else { return };
         let mut chunks = self.chunks.lock();
         debug_assert_ne!(chunks.back[class], piece.addr().get(), "RC1: a piece came back twice");
-        // SAFETY: it has at least `PIECE_MIN` bytes and is aligned for them, and the caller gave it away.
+        // SAFETY: it has at least `PIECE_MIN` bytes and is aligned for them, and the caller does not use it any more.
         unsafe { piece.cast::<usize>().write(chunks.back[class]) };
         chunks.back[class] = piece.expose_provenance().get();
     }
 }
 
-/// The size of the piece for a layout, as a power of two.
+/// Returns the size of the piece for a layout, as a power of two.
 fn class_of(layout: Layout) -> Option<usize> {
     let bytes = layout.size().max(layout.align()).max(PIECE_MIN);
     Some(bytes.checked_next_power_of_two()?.trailing_zeros() as usize).filter(|&class| class < CLASSES)
 }
 
 impl Chunks {
-    /// Makes a new mapping the chunk to cut from. What is left of the one before stays unused.
+    /// Makes a new mapping the chunk to cut from. The rest of the previous chunk stays unused.
     fn adopt(&mut self, at: usize, bytes: usize) {
         let header = Header { before: self.newest, bytes };
         // SAFETY: a new mapping of more bytes than that, page-aligned.
@@ -247,7 +249,7 @@ impl Chunks {
         self.mapped += bytes;
     }
 
-    /// Cuts a piece that nobody had before, all zeros.
+    /// Cuts a piece of never used memory, all zeros.
     fn cut_fresh(&mut self, os: &impl Os, layout: Layout) -> Option<NonNull<u8>> {
         for _ in 0..2 {
             let at = self.at.checked_next_multiple_of(layout.align())?;
@@ -271,16 +273,16 @@ impl<O: Os> Platform for Host<O> {
         for at in 0..min {
             // SAFETY: inside the piece.
             let slot = unsafe { place.add(at) };
-            // SAFETY: aligned, and nobody else is given it (RC1).
+            // SAFETY: aligned, and allocated to this caller only (RC1).
             unsafe { slot.write(T::EMPTY) };
         }
-        // SAFETY: all of them were written, and nobody else is given them (RC1).
+        // SAFETY: all of them were written, and they are allocated to this caller only (RC1).
         Some(unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), min) })
     }
 
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         let Ok(layout) = Layout::array::<T>(slab.len().max(1)) else { return };
-        // SAFETY: `alloc_meta` allocated it for that layout; the borrow that comes back was the only one.
+        // SAFETY: `alloc_meta` allocated it for that layout; the exclusive borrow that is passed here was the only one.
         unsafe { self.home().free_piece(NonNull::from(slab).cast(), layout) };
     }
 
@@ -297,7 +299,7 @@ impl<O: Os> Machine for Host<O> {
     type PurgeLock = Futex;
     type OwnerLock = Self::Lock;
 
-    /// One: the space is called under one lock, and the CPUs are told apart in front of it.
+    /// Returns 1: the space is called under one lock, and the caches in front of it are per CPU.
     fn cpus_possible(&self) -> u32 {
         1
     }
@@ -308,20 +310,21 @@ impl<O: Os> Machine for Host<O> {
 
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let place = self.home().piece(Layout::new::<T>())?.cast::<T>();
-        // A piece of that size and alignment, which nobody else is given (RC1).
+        // A piece of that size and alignment, allocated to this caller only (RC1).
         write_empty!(T, place);
-        // SAFETY: written a moment ago; it stays until it is taken back.
+        // SAFETY: written a moment ago; it is valid until `free_table`.
         Some(unsafe { place.as_ref() })
     }
 
     fn free_table<T: Table>(&self, table: &'static T) {
         let place = with_exposed_provenance_mut::<u8>((&raw const *table).addr());
         let Some(place) = NonNull::new(place) else { return };
-        // SAFETY: `alloc_table` allocated it for that layout, and the space keeps no reference to what it gives back.
+        // SAFETY: `alloc_table` allocated it for that layout, and the space keeps no reference to a table that it
+        // frees.
         unsafe { self.home().free_piece(place, Layout::new::<T>()) };
     }
 
-    /// The pages went, and every CPU forgot them, before the range came to the space.
+    /// Does nothing: the pages were released, and every CPU's TLB was flushed, before the range was freed to the space.
     fn flush(&self, _ranges: &[VaRange]) -> Epoch {
         Epoch(self.home().epoch.fetch_add(1, Ordering::Relaxed))
     }
@@ -350,7 +353,7 @@ mod tests {
             let piece = host.home().piece(layout).unwrap();
             add(piece.addr().get(), bytes);
             assert!(piece.addr().get().is_multiple_of(bytes.next_power_of_two().clamp(64, 4096)));
-            // SAFETY: handed out for this layout a moment ago.
+            // SAFETY: allocated for this layout above.
             unsafe { host.home().free_piece(piece, layout) };
             assert_eq!(host.home().piece(layout), Some(piece));
         }
@@ -361,7 +364,7 @@ mod tests {
         assert_eq!(host.home().piece(huge), None);
         assert!(host.mapped_bytes() > 4 << 20);
         let before = shim.mapped();
-        // SAFETY: nothing that it allocated is used from here on.
+        // SAFETY: no memory of this home is used from here on.
         unsafe { host.close() };
         assert_eq!((before > 0, shim.mapped()), (true, 0));
     }

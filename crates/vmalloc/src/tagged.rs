@@ -1,25 +1,26 @@
-//! Tags: a heap beside which a word for each page tells the last caller that allocated it.
+//! Tags: a heap with a word for each page that records the caller of the last allocation there.
 //!
 //! # Theory
-//! The words are written when an area is allocated and read when areas are listed, nowhere else; a
-//! heap without tags never runs this code. A word is the address of a location in the source, which
-//! lives as long as the program, or the number of a text. Texts are kept in a list that only grows.
+//! A word is written when an area is allocated and read when areas are listed. A heap without tags never runs this
+//! code. A word is the address of a location in the source, which is valid as long as the program, or the number of a
+//! text. Texts are stored in a list that only grows.
 //!
 //! ```text
-//!   word   0: nobody    | address of a Location, a multiple of 8 |    | number of a text, 1 |
+//!   word   0: none      | address of a Location, a multiple of 8 |    | number of a text, 1 |
 //! ```
 //!
-//! Address range for all words is reserved at once. They are made readable and writable in steps,
-//! each when its first word is written, so no more is charged, or locked, than areas need. Where a
-//! step fails, areas have no recorded caller. A location in the source goes with its library: a
-//! program that unloads one must have freed what it allocated, or list nothing more.
+//! The address range of all words is reserved at once. They are made readable and writable in steps, each when its
+//! first word is written. So only as much memory is charged, or locked, as areas need. If a step fails, its areas have
+//! no recorded caller. A location in the source is unloaded with its library. A program that unloads a library must
+//! have freed the library's areas, or must not list areas any more.
 //! # Invariants
-//! - **TG1 lasting** a word is 0, the address of a `&'static Location`, or the number of a text whose place in the list is written.
-//! - **TG2 committed** the words of a step can be read and written from when its bit is set, for as long as the heap is there.
+//! - **TG1 lasting** a word is 0, the address of a `&'static Location`, or the number of a text whose slot in the list
+//!   is written.
+//! - **TG2 committed** the words of a step can be read and written from when its bit is set, for as long as the heap
+//!   exists.
 //!
 //! # Locking
-//! None: a word stands alone, and a slot in the list of texts is written once, by the thread that
-//! counted it.
+//! None: words are independent, and a slot in the list of texts is written once, by the thread that counted it.
 //! # Source
 //! Linux keeps `vm_struct::caller` and prints it by `%pS` (`mm/vmalloc.c`, 6.12: `vmalloc_info_show`).
 
@@ -35,9 +36,9 @@ use core::panic::Location;
 use core::ptr::{NonNull, null_mut, with_exposed_provenance};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Texts that can be told apart; others are said to be `other`.
+/// The most texts that are distinguished; further ones are listed as `other`.
 const TEXTS_MAX: usize = 256;
-/// Bytes of words that become usable at a time, those of 128 MiB of the arena, and how many times there can be.
+/// Bytes of words that one step makes usable, those of 128 MiB of the arena, and the most steps.
 const STEP_BYTES: usize = 256 << 10;
 const STEPS_MAX: usize = PAGES_MOST as usize * size_of::<u64>() / STEP_BYTES;
 const _: () = assert!(align_of::<Location<'static>>() > 1);
@@ -49,18 +50,18 @@ pub(crate) enum Caller {
     Text(&'static str),
 }
 
-/// A heap, and who has its areas.
+/// A heap with the callers of its areas.
 pub(crate) struct Tagged {
     heap: Owned<Linux>,
     tags: NonNull<Tags>,
 }
 
-// SAFETY: tags are shared by their atomics, whoever owns them.
+// SAFETY: tags are accessed through a shared reference by their atomics only.
 unsafe impl Send for Tagged {}
 // SAFETY: as before.
 unsafe impl Sync for Tagged {}
 
-/// In the records of the heap.
+/// The tags, in the records of the heap.
 struct Tags {
     words: Span,
     /// Page of the first word.
@@ -71,7 +72,7 @@ struct Tags {
     texts: [Text; TEXTS_MAX],
 }
 
-/// A text; without an address, it is being written.
+/// A text. Without an address, it is being written.
 struct Text {
     at: AtomicPtr<u8>,
     bytes: AtomicUsize,
@@ -88,7 +89,7 @@ impl Tags {
 }
 
 impl Tagged {
-    /// Keeps who allocates from `heap`.
+    /// Records the callers of allocations from `heap`.
     pub(crate) fn new(heap: Owned<Linux>) -> Result<Self, CreateError> {
         let place = heap.alloc_place::<Tags>().ok_or(CreateError::NoRecords)?;
         let arena = heap.arena();
@@ -97,7 +98,7 @@ impl Tagged {
         let refused = |errno| CreateError::Refused { call: Call::Reserve, errno, bytes };
         let words = Span { at: heap.os().reserve(bytes).map_err(refused)?, bytes };
         write_empty!(Tags, place);
-        // SAFETY: written a moment ago, and nobody else knows them.
+        // SAFETY: written above, and not shared yet.
         let tags: &mut Tags = unsafe { &mut *place.as_ptr() };
         (tags.words, tags.first) = (words, first);
         Ok(Self { heap, tags: place })
@@ -108,12 +109,12 @@ impl Tagged {
         unsafe { self.tags.as_ref() }
     }
 
-    /// Takes a place in the heap's own records, for as long as the heap lives.
+    /// Allocates memory for a value in the heap's records, for as long as the heap lives.
     pub(crate) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
         self.heap.alloc_place()
     }
 
-    /// Notes who has the area that begins at an address.
+    /// Records the caller that allocated the area at an address.
     pub(crate) fn note(&self, area: NonNull<u8>, caller: Caller) {
         let tags = self.tags();
         let page = (area.addr().get() / PAGE_BYTES) as u64;
@@ -125,19 +126,19 @@ impl Tagged {
             Caller::Text(text) => (tags.number(text) as u64) << 1 | 1,
         };
         if let Some(word) = tags.word(page) {
-            // Release pairs with `write`: whoever reads a number finds its text.
+            // Release pairs with `write`: a thread that reads a number also sees its text.
             word.store(tag, Ordering::Release);
         }
     }
 
-    /// Writes a line for each area, with who asked for it.
+    /// Writes a line for each area, with the caller that allocated it.
     pub(crate) fn write_info(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         self.heap.write_info_with(out, &|page, out| self.tags().write(page, out))
     }
 }
 
 impl Tags {
-    /// The place of the word of a page, in bytes behind the first.
+    /// Returns the offset of the word of a page, in bytes from the first word.
     fn place(&self, page: u64) -> Option<usize> {
         let place = usize::try_from(page.checked_sub(self.first)?).ok()?.checked_mul(size_of::<u64>())?;
         (place < self.words.bytes).then_some(place)
@@ -150,13 +151,14 @@ impl Tags {
         self.steps[step / 64].load(Ordering::Acquire) >> (step % 64) & 1 != 0
     }
 
-    /// Sees to it that it can; `false` if the system refuses.
+    /// Makes the word of a page readable and writable, with all others of its step. Returns `false` if the system call
+    /// fails.
     #[cold]
     fn commit(&self, page: u64, os: &Linux) -> bool {
         let Some(step) = self.place(page).map(|place| place / STEP_BYTES) else { return false };
         let from = step * STEP_BYTES;
         let span = Span { at: self.words.at + from, bytes: STEP_BYTES.min(self.words.bytes - from) };
-        // SAFETY: part of the reservation. Two who do so at a time do the same.
+        // SAFETY: part of the reservation. Two threads that commit a step at the same time do the same.
         let done = unsafe { os.commit(span) }.is_ok();
         if done {
             // Release pairs with `has`. Checks TG2.
@@ -165,28 +167,30 @@ impl Tags {
         done
     }
 
-    /// The word of a page, if somebody had an area there.
+    /// Returns the word of a page, if its step is committed.
     fn word(&self, page: u64) -> Option<&AtomicU64> {
         let place = self.place(page).filter(|_| self.has(page))?;
         let word = with_exposed_provenance::<AtomicU64>(self.words.at + place);
-        // SAFETY: inside the words, zeros at first, which can be read and written as long as this lives (TG2), and are atomics only.
+        // SAFETY: inside the words, which are zeros at first, readable and writable as long as this lives (TG2), and
+        // used as atomics only.
         Some(unsafe { &*word })
     }
 
-    /// The number of a text, a new one if it was not told before; `TEXTS_MAX` if there are too many.
+    /// Returns the number of a text, a new one for an unknown text, or `TEXTS_MAX` if the list is full.
     fn number(&self, text: &'static str) -> usize {
         let told = self.count.load(Ordering::Acquire).min(TEXTS_MAX);
         let same = |place: &Text| self.read(place).is_some_and(|other| core::ptr::eq(other, text));
         if let Some(number) = self.texts[..told].iter().position(same) {
             return number;
         }
-        // Two who tell the same text at a time get two numbers for it, which does no harm.
+        // Two threads that add the same text at the same time get two numbers for it, which is harmless.
         let counted = self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
             (count < TEXTS_MAX).then_some(count + 1)
         });
         let Ok(number) = counted else { return TEXTS_MAX };
         self.texts[number].bytes.store(text.len(), Ordering::Relaxed);
-        // Release pairs with `read`: whoever sees the address sees the length. Checks TG1: only now is the number told.
+        // Release pairs with `read`: a thread that sees the address sees the length. Checks TG1: the number is returned
+        // only after this.
         self.texts[number].at.store(text.as_ptr().cast_mut(), Ordering::Release);
         number
     }
@@ -194,13 +198,13 @@ impl Tags {
     fn read(&self, text: &Text) -> Option<&'static str> {
         let at = NonNull::new(text.at.load(Ordering::Acquire))?;
         let bytes = text.bytes.load(Ordering::Relaxed);
-        // SAFETY: address and length of a text that lives as long as the program, written once, the address last.
+        // SAFETY: address and length of a `'static` text, each written once, the address last.
         let slice = unsafe { core::slice::from_raw_parts(at.as_ptr().cast_const(), bytes) };
-        // SAFETY: it was a `str`.
+        // SAFETY: the bytes are those of a `str`.
         Some(unsafe { core::str::from_utf8_unchecked(slice) })
     }
 
-    /// Writes who has the area of a page, after a space.
+    /// Writes a space and the caller that allocated the area of a page.
     fn write(&self, page: u64, out: &mut dyn fmt::Write) -> fmt::Result {
         let tag = self.word(page).map_or(0, |word| word.load(Ordering::Acquire));
         match (tag, tag & 1) {
@@ -210,7 +214,8 @@ impl Tags {
                 write!(out, " {}", text.unwrap_or("other"))
             }
             _ => {
-                // SAFETY: the address of a place that lives as long as the program, or the library that called (TG1).
+                // SAFETY: the address of a `Location` that is valid as long as the program, or the calling library
+                // (TG1).
                 let place = unsafe { with_exposed_provenance::<Location<'static>>(tag as usize).as_ref() };
                 place.map_or(Ok(()), |place| write!(out, " {place}"))
             }
@@ -228,7 +233,7 @@ impl Deref for Tagged {
 
 impl Drop for Tagged {
     fn drop(&mut self) {
-        // SAFETY: reserved by `new`; nobody writes or reads words any more.
+        // SAFETY: reserved by `new`; no thread reads or writes words any more.
         unsafe { self.heap.os().unmap(self.tags().words) };
     }
 }

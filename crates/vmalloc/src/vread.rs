@@ -1,10 +1,9 @@
-//! Reading without a fault: bytes of this process that may be gone, or never were there.
+//! Reads of this process's memory that do not fault, even if the memory is unmapped.
 //!
 //! # Theory
-//! A load from an address without a page ends the process. So the system is asked to copy, and
-//! returns how far it came: `process_vm_readv` on ourselves. Where that fails (a seccomp profile),
-//! the copy goes through a pipe, whose write fails where a load would. Bytes that cannot be read
-//! are zeros, as in Linux's `vread_iter`.
+//! A load from an unmapped address ends the process. So the system copies the bytes, and returns how many it copied:
+//! `process_vm_readv` on the own process. If that fails (a seccomp profile), the copy goes through a pipe, to which a
+//! write fails where a load would. Bytes that cannot be read are zeros, as in Linux's `vread_iter`.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vread_iter`, `aligned_vread_iter`); `man 2 process_vm_readv`.
 
@@ -14,17 +13,18 @@ use core::ffi::c_int;
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Ways to ask.
+/// The methods of copying.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Method {
     Direct,
     Pipe,
 }
 
-/// The direct way was refused once.
+/// Set once the direct method has failed.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Copies what is at an address of this process, zeros where nothing can be read; returns how many bytes were.
+/// Copies bytes from an address of this process, with zeros for those that cannot be read. Returns the number of bytes
+/// read.
 pub(crate) fn peek(from: usize, to: &mut [u8]) -> usize {
     if to.is_empty() {
         return 0;
@@ -41,7 +41,7 @@ pub(crate) fn peek(from: usize, to: &mut [u8]) -> usize {
     })
 }
 
-/// `None` if the system does not let us.
+/// Copies by one method. Returns `None` if the system denies it.
 fn peek_by(way: Method, from: usize, to: &mut [u8]) -> Option<usize> {
     let pipe = match way {
         Method::Direct => None,
@@ -57,7 +57,7 @@ fn peek_by(way: Method, from: usize, to: &mut [u8]) -> Option<usize> {
             Some(pipe) => pipe.through(place, &mut part[..page_end])?,
         };
         (at, count) = (at + got, count + got);
-        // What follows cannot be read, to the end of its page.
+        // The following bytes cannot be read, up to the end of their page.
         let rest = &mut to[at..];
         if !rest.is_empty() && (pipe.is_none() || got < page_end) {
             let place = from.wrapping_add(at);
@@ -69,7 +69,7 @@ fn peek_by(way: Method, from: usize, to: &mut [u8]) -> Option<usize> {
     Some(count)
 }
 
-/// Bytes of the beginning that can be read.
+/// Copies the readable bytes at the start of the range, and returns their number.
 fn direct(from: usize, to: &mut [u8]) -> Option<usize> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: with_exposed_provenance_mut(from), iov_len: to.len() };
@@ -79,7 +79,7 @@ fn direct(from: usize, to: &mut [u8]) -> Option<usize> {
     counted(got)
 }
 
-/// Bytes that went; none at a bad address, `None` for a call that is refused.
+/// Returns the bytes that a call copied: 0 at a bad address, `None` if the call failed otherwise.
 fn counted(got: isize) -> Option<usize> {
     match usize::try_from(got) {
         Ok(got) => Some(got),
@@ -100,12 +100,13 @@ impl Pipe {
         (made == 0).then_some(Self { out: ends[0], into: ends[1] })
     }
 
-    /// Bytes of the beginning of at most a page, which a pipe has room for.
+    /// Copies the readable bytes at the start of the range, and returns their number. The range is at most a page, for
+    /// which a pipe has room.
     fn through(&self, from: usize, to: &mut [u8]) -> Option<usize> {
         let place = with_exposed_provenance::<core::ffi::c_void>(from);
         // SAFETY: what it reads is checked by the system.
         let put = counted(unsafe { libc::write(self.into, place, to.len()) })?;
-        // SAFETY: writes at most as many bytes as there are.
+        // SAFETY: writes at most `put` bytes, which `to` has.
         let got = unsafe { libc::read(self.out, to.as_mut_ptr().cast(), put) };
         if put == 0 { Some(0) } else { counted(got) }
     }
@@ -114,7 +115,7 @@ impl Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         for end in [self.out, self.into] {
-            // SAFETY: our own, and nobody uses it any more.
+            // SAFETY: our own descriptor, which is not used any more.
             let _closed = unsafe { libc::close(end) };
         }
     }
@@ -129,10 +130,10 @@ mod tests {
     fn bytes_that_cannot_be_read_are_zeros_by_either_way() {
         let linux = Linux::new();
         let base = linux.map(5 * PAGE_BYTES).unwrap();
-        // Two pages of sevens, one that is gone, two of sevens.
+        // Two pages of sevens, an unmapped one, two pages of sevens.
         // SAFETY: mapped a moment ago.
         unsafe { with_exposed_provenance_mut::<u8>(base).write_bytes(7, 5 * PAGE_BYTES) };
-        // SAFETY: nobody refers to it.
+        // SAFETY: no reference to it exists.
         unsafe { linux.unmap(Span { at: base + 2 * PAGE_BYTES, bytes: PAGE_BYTES }) };
         for way in [Method::Direct, Method::Pipe] {
             for (from, len) in
@@ -154,7 +155,7 @@ mod tests {
         }
         assert_eq!(peek(8, &mut [9; 3]), 0);
         assert_eq!(peek(usize::MAX - 1, &mut [9; 1]), 0);
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: no reference to it remains.
         unsafe { linux.unmap(Span { at: base, bytes: 5 * PAGE_BYTES }) };
     }
 

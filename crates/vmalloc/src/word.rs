@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   63 49    48    47         16 15        4 3   2       1     0
-//!   |  0 | changed |   pages   |   slack   |tail| moved | state |     state 0: nothing ever began here, 1: live, 2: free
+//!   |  0 | changed |   pages   |   slack   |tail| moved | state |     state 0: never an area, 1: live, 2: free
 //!   |                  0                   |  kind  |   3   |           3: the page is a guard
 //! ```
 //! A free one that moved is the word of a page whose addresses were released: others may have them.
 //!
-//! With a tail, the last of the pages is not the caller's: it may be a guard.
+//! With a tail, the caller does not own the last page, which may be a guard.
 //!
-//! Slack is the part of the last page that the caller did not ask for. So three sizes are known:
-//! requested, usable (whole pages), and with the address of the word the range.
+//! Slack is the part of the last usable page beyond the requested size. So a word yields three sizes: requested, usable
+//! (whole pages) and, with its address, the whole range.
 
 use crate::PAGE_BYTES;
 
@@ -24,53 +24,53 @@ const KIND_AT: u32 = 2;
 const SLACK_AT: u32 = 4;
 const PAGES_AT: u32 = 16;
 const CHANGED: u64 = 1 << 48;
-/// Pages that a word can tell.
+/// The most pages that a word can store.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
 
-/// The method by which a page is a guard.
+/// The method that makes a page a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Guard {
-    /// It is marked in the page table.
+    /// The page is marked in the page table.
     Marked,
-    /// It is a mapping of its own, without access.
+    /// The page is a separate mapping without access.
     Protected,
 }
 
-/// The word.
+/// The word of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Word(u64);
 
 impl Word {
-    /// The word of a live area of `size` bytes, which are not 0.
+    /// Returns the word of a live area of `size` bytes, which must not be 0.
     #[inline(always)]
     pub(crate) const fn live(pages: u64, size: usize) -> Self {
         let slack = (size as u64).wrapping_neg() % PAGE_BYTES as u64;
         Self(pages << PAGES_AT | slack << SLACK_AT | LIVE)
     }
 
-    /// The word of pages that nobody was given.
+    /// Returns the word of pages that no caller owns.
     #[inline(always)]
     pub(crate) const fn free(pages: u64) -> Self {
         Self(pages << PAGES_AT | FREE)
     }
 
-    /// The word of a page whose addresses, and those of the pages behind it, were released.
+    /// Returns the word of a page whose addresses, and those of the pages behind it, were released.
     pub(crate) const fn released(pages: u64) -> Self {
         Self::free(pages).moved()
     }
 
-    /// Returns true if others may have the address of its page.
+    /// Returns true if others may have mapped the address of its page.
     #[inline(always)]
     pub(crate) const fn is_released(self) -> bool {
         self.0 & (STATE | MOVED) == FREE | MOVED
     }
 
-    /// The word of a page that is a guard.
+    /// Returns the word of a guard page.
     pub(crate) const fn guard(kind: Guard) -> Self {
         Self((kind as u64) << KIND_AT | GUARD)
     }
 
-    /// The guard that a page is.
+    /// Returns the kind of guard, if the page is one.
     pub(crate) const fn as_guard(self) -> Option<Guard> {
         match (self.0 & STATE, self.0 >> KIND_AT) {
             (GUARD, 0) => Some(Guard::Marked),
@@ -79,7 +79,7 @@ impl Word {
         }
     }
 
-    /// The word of the same live area, of whose pages the last `tail`, 0 or 1, are not the caller's.
+    /// Returns the word of the same live area with the last `tail` pages, 0 or 1, not owned by the caller.
     #[inline(always)]
     pub(crate) const fn tailed(self, tail: u64) -> Self {
         Self(self.0 | tail << TAIL_AT)
@@ -95,7 +95,8 @@ impl Word {
         self.0
     }
 
-    /// Bits of the words of live areas that a free looks closer at: those of moved areas, or, if it looks at `all`, one that all have.
+    /// Returns bits that select the live areas for which a free takes its slow path: moved ones, or with `all` every
+    /// live area.
     pub(crate) const fn closer(all: bool) -> u64 {
         if all { MOVED | LIVE } else { MOVED }
     }
@@ -105,7 +106,7 @@ impl Word {
         self.0 & STATE == LIVE
     }
 
-    /// An area began here once, and was freed.
+    /// Returns true if an area began here, and was freed.
     #[inline(always)]
     pub(crate) const fn is_free(self) -> bool {
         self.0 & STATE == FREE
@@ -116,17 +117,17 @@ impl Word {
         self.0 >> PAGES_AT & PAGES_MAX
     }
 
-    /// The pages that the caller can use, in bytes.
+    /// Returns the bytes of the pages that the caller can use.
     pub(crate) const fn usable_bytes(self) -> usize {
         (self.pages() - (self.0 >> TAIL_AT & 1)) as usize * PAGE_BYTES
     }
 
-    /// The bytes that the caller asked for.
+    /// Returns the bytes that the caller requested.
     pub(crate) const fn requested_bytes(self) -> usize {
         self.usable_bytes() - (self.0 >> SLACK_AT & (PAGE_BYTES as u64 - 1)) as usize
     }
 
-    /// Its pages came from elsewhere: they are a mapping of their own.
+    /// Returns true if the pages were moved here from other addresses, so that they are a separate mapping.
     #[inline(always)]
     pub(crate) const fn is_moved(self) -> bool {
         self.0 & MOVED != 0
@@ -136,17 +137,19 @@ impl Word {
         Self(self.0 | MOVED)
     }
 
-    /// The program changed its mappings: nobody may have its addresses before they are mapped anew.
+    /// Returns true if the program changed the mappings of the area, so that its addresses must be mapped again before
+    /// reuse.
     pub(crate) const fn is_changed(self) -> bool {
         self.0 & CHANGED != 0
     }
 
-    /// So it is moved as well, which is all that a free looks at.
+    /// Returns the word as changed. It is also moved, the only bit that a free checks.
     pub(crate) const fn changed(self) -> Self {
         Self(self.0 | CHANGED | MOVED)
     }
 
-    /// The word of the same live area with another size: of `self`, only how it is mapped stays.
+    /// Returns the word of the same live area with the size of `to`. Only the bits about its mapping are those of
+    /// `self`.
     pub(crate) const fn resized(self, to: Self) -> Self {
         Self(to.0 | self.0 & (CHANGED | MOVED))
     }

@@ -1,6 +1,6 @@
-//! Which types go to other threads, and which lifetimes may be shortened: as the table in ARCHITECTURE.md says.
+//! Tests of `Send`, `Sync` and the variance of public types, as the table in ARCHITECTURE.md lists them.
 //!
-//! What must not compile is in `compile_fail` examples of the types, and in `not_send!` and `not_sync!` here.
+//! Code that must not compile is in `compile_fail` examples of the types, and in `lacks!` here.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,7 +11,8 @@ use vmalloc::{Buffer, Frame, Frames, LargeAlloc, Mapping, Mappings, Vmalloc};
 
 fn both<T: Send + Sync>() {}
 
-/// A type that is not `Send`: were it so, two of these would fit, and the call would be ambiguous.
+/// Checks that a type lacks a trait. If it had the trait, two implementations would apply, and the call would be
+/// ambiguous.
 macro_rules! lacks {
     ($trait:ident: $($type:ty),+) => {$({
         trait Either<A> {
@@ -41,12 +42,12 @@ fn types_go_to_other_threads_as_far_as_what_they_hold_does() {
     both::<Static<Word>>();
     both::<PerCpu<'_, String>>();
     both::<View<'_, String>>();
-    // A list is shared if its values may be sent: there is no reference to one in a list.
+    // A list is `Sync` if its values are `Send`: no reference to a value in a list exists.
     both::<PerCpuList<'_, Cell<u8>>>();
     both::<PerCpuRef<'_, fn()>>();
     lacks!(Send: PerCpuList<'_, Rc<u8>>, PerCpu<'_, Rc<u8>>, PerCpu<'_, Cell<u8>>, View<'_, Cell<u8>>);
     lacks!(Sync: PerCpuList<'_, Rc<u8>>, PerCpu<'_, Rc<u8>>, PerCpu<'_, Cell<u8>>, View<'_, Cell<u8>>);
-    // What is called when the last reference is put is called by any thread that has one.
+    // Any thread with a reference may call the release function.
     lacks!(Send: PerCpuRef<'_, Box<dyn Fn()>>);
     lacks!(Sync: PerCpuRef<'_, Box<dyn Fn()>>, PerCpuRef<'_, Box<dyn Fn() + Send>>);
 }
@@ -78,7 +79,7 @@ mod shortened {
         view: View<Word>,
     );
 
-    /// Values are only read through these, so they may be thought to live shorter, as through a shared reference.
+    /// Values are only read through these, so their lifetime may be shortened, as through a shared reference.
     fn values<'short>(long: PerCpu<'static, &'static str>) -> PerCpu<'static, &'short str> {
         long
     }

@@ -1,4 +1,4 @@
-//! The memory that a burst leaves resident, in a process of its own.
+//! A test of the memory that stays resident after a burst, in a process of its own.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::alloc::Layout;
@@ -22,12 +22,12 @@ fn burst(memory: &Vmalloc, bytes: usize, count: usize) {
     for area in areas {
         // SAFETY: our own.
         unsafe { area.write_bytes(1, bytes) };
-        // SAFETY: our own, and nobody refers to it any more.
+        // SAFETY: our own, and no reference to it remains.
         unsafe { memory.free(area) }.unwrap();
     }
 }
 
-/// Waits for no longer than a machine under load may need.
+/// Waits until a condition holds, with a limit that suits a machine under load.
 fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !holds() {
@@ -39,12 +39,12 @@ fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// One test, since others of this process would be counted too.
+/// A single test, since others in this process would be counted, too.
 #[test]
 fn a_burst_leaves_little_in_parent_and_child_and_no_thread_when_its_allocator_goes() {
     let before = (resident_bytes(), threads());
     let memory = Vmalloc::new(Options::default().cache_bytes_max(512 * MIB)).unwrap();
-    // Below what a thread is started for.
+    // Less memory than a background thread is started for.
     burst(&memory, MIB, 4);
     assert_eq!(threads(), before.1);
     burst(&memory, 4 * MIB, 64);
@@ -54,7 +54,7 @@ fn a_burst_leaves_little_in_parent_and_child_and_no_thread_when_its_allocator_go
     assert!(wait_until(|| resident_bytes() < before.0 + 20 * MIB), "{:?}", memory.stats());
     // A child starts a thread of its own.
     burst(&memory, 4 * MIB, 32);
-    // SAFETY: the child calls what a child may call, and ends.
+    // SAFETY: the child calls only functions that are allowed after a fork, and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         burst(&memory, 4 * MIB, 64);
@@ -69,7 +69,7 @@ fn a_burst_leaves_little_in_parent_and_child_and_no_thread_when_its_allocator_go
     burst(&memory, 4 * MIB, 32);
     drop(memory);
     assert!(wait_until(|| threads() == before.1), "{} threads", threads());
-    // None at all, where that is wanted.
+    // No thread is started without decay.
     let memory = Vmalloc::new(Options::default().decay(None)).unwrap();
     burst(&memory, 4 * MIB, 16);
     assert_eq!(threads(), before.1);

@@ -1,4 +1,4 @@
-//! Forks, limits and threads, in processes of their own.
+//! Tests of forks, limits and threads, in processes of their own.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -7,20 +7,20 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vmalloc::{AllocError, CreateError, Options, Vmalloc};
 
-/// Runs `child` in a child, which has two minutes; its exit status, 0 if all went well.
+/// Runs `child` in a child process, which has two minutes. Returns its exit status, 0 for success.
 fn in_child(child: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child calls only what it may after a fork, and leaves without coming back.
+    // SAFETY: the child calls only functions that are allowed after a fork, and exits without returning.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
-        // SAFETY: a child that waits for a lock that nobody holds ends by this.
+        // SAFETY: a signal ends a child that waits forever for a lock.
         unsafe { libc::alarm(120) };
         let done = child();
         // SAFETY: ends the child.
         unsafe { libc::_exit(if done { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child of above.
+    // SAFETY: waits for the child forked above.
     let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
     assert_eq!(waited, pid);
     status
@@ -30,7 +30,7 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, 1).unwrap()
 }
 
-/// Allocates and frees in many sizes; `false` at the first surprise.
+/// Allocates and frees in many sizes. Returns `false` at the first unexpected result.
 fn work(memory: &Vmalloc, rounds: usize, seed: u64) -> bool {
     let mut state = seed | 1;
     let mut areas = [None; 8];
@@ -44,7 +44,7 @@ fn work(memory: &Vmalloc, rounds: usize, seed: u64) -> bool {
         if let Some((old, byte)) = slot.replace((area, state as u8)) {
             // SAFETY: as before.
             let found = unsafe { old.read() };
-            // SAFETY: our own, and nobody refers to it any more.
+            // SAFETY: our own, and no reference to it remains.
             if found != byte || unsafe { memory.free(old) }.is_err() {
                 return false;
             }
@@ -72,17 +72,17 @@ fn a_child_allocates_and_frees_whatever_the_threads_of_its_parent_did() {
         }
         let surprise = (0..60).map(|seed| {
             in_child(|| {
-                // What was there is there; what is written is the child's own.
+                // Earlier data is there; the child's writes are its own.
                 let seen = kept[99_999] == 7;
                 kept[99_999] = 8;
-                // Of what the threads left, as much as is whole blocks.
+                // Releases the whole blocks that the threads left.
                 memory.trim();
                 let other = Vmalloc::new(Options::default()).is_ok_and(|other| work(&other, 5, 1));
                 seen && work(&memory, 30, 1000 + seed) && other
             })
         });
         let surprise = surprise.enumerate().find(|&(_, status)| status != 0);
-        // First of all the threads end, or the test would wait for them instead of failing.
+        // The threads must end first, or the test would wait for them instead of failing.
         stop.store(true, Ordering::Relaxed);
         assert_eq!(surprise, None, "the first child that did not end well");
     });
@@ -119,7 +119,7 @@ fn what_a_thread_leaves_behind_another_frees() {
         });
         let area = std::ptr::NonNull::<u8>::with_exposed_provenance(area);
         assert_eq!(memory.requested_bytes(area), Ok(100_000 + round));
-        // SAFETY: the thread that had it is gone.
+        // SAFETY: the thread that allocated it has ended.
         unsafe { memory.free(area) }.unwrap();
     }
     assert_eq!(memory.stats().live_bytes, 0);
@@ -137,10 +137,10 @@ fn an_arena_fits_in_the_address_space_that_a_process_may_have() {
         limit_addresses(1 << 30);
         let memory = Vmalloc::new(Options::default()).unwrap();
         let arena = memory.stats().arena_bytes;
-        // Half of it at most, and the rest is left for others.
+        // The arena has at most half of the limit.
         let fits = (64 << 20..=512 << 20).contains(&arena);
         let whole = memory.alloc(layout(arena + 1));
-        // One area can have all but the zone of small ones.
+        // One area can have everything but the zone of small areas.
         let Err(AllocError::NoSpace { largest_bytes: most, .. }) = whole else { return false };
         let none = (arena / 16 * 15..=arena).contains(&most);
         let mut areas = Vec::new();
@@ -148,12 +148,12 @@ fn an_arena_fits_in_the_address_space_that_a_process_may_have() {
             areas.push(area);
         }
         let full = areas.len() >= most / (10 << 20);
-        // SAFETY: our own, and nobody refers to them.
+        // SAFETY: our own, and no reference to them exists.
         let freed = areas.into_iter().all(|area| unsafe { memory.free(area) }.is_ok());
         let again = memory.alloc(layout(most));
         let all = fits && none && full && freed && again.is_ok();
         if !all {
-            // Not captured, unlike what a macro prints.
+            // libtest does not capture this, unlike the output of a macro.
             let stats = memory.stats();
             writeln!(std::io::stderr(), "{fits} {none} {full} {freed}: {whole:?}, {again:?}, {stats:?}")
                 .unwrap();
@@ -163,7 +163,7 @@ fn an_arena_fits_in_the_address_space_that_a_process_may_have() {
     assert_eq!(status, 0);
     let status = in_child(|| {
         limit_addresses(48 << 20);
-        // Less than an arena needs: a refusal with its numbers, and nothing else.
+        // Less than an arena needs: an error with its numbers, and no other effect.
         match Vmalloc::new(Options::default()) {
             Err(CreateError::TooSmall { bytes, least_bytes }) => bytes == 24 << 20 && least_bytes == 32 << 20,
             _ => false,
@@ -176,7 +176,7 @@ fn an_arena_fits_in_the_address_space_that_a_process_may_have() {
 fn everything_locked_in_memory_is_no_more_than_was_used() {
     let status = in_child(|| {
         let memory = Vmalloc::new(Options::default()).unwrap();
-        // SAFETY: locks what there is; without the right to it the test says nothing more.
+        // SAFETY: locks the current memory; without the privilege the test ends here.
         if unsafe { libc::mlockall(libc::MCL_CURRENT) } != 0 {
             return true;
         }
@@ -185,7 +185,7 @@ fn everything_locked_in_memory_is_no_more_than_was_used() {
             text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
         };
         let done = work(&memory, 30, 1);
-        // Pages that are locked are not taken back by the system: they stay, and all goes on.
+        // The system may not release locked pages: they stay, and later calls work.
         memory.trim();
         done && resident() < 1 << 30 && work(&memory, 30, 2)
     });

@@ -7,7 +7,7 @@ use vmalloc::{Options, Vmalloc};
 const FORKS: u64 = 1000;
 const THREADS: u64 = 64;
 
-/// Allocates, grows and frees in many sizes; `false` at the first surprise.
+/// Allocates, grows and frees in many sizes. Returns `false` at the first unexpected result.
 fn work(memory: &Vmalloc, rounds: u64, seed: u64, largest: usize) -> bool {
     let layout = |bytes| Layout::from_size_align(bytes, 1).unwrap_or(Layout::new::<u8>());
     let mut state = seed | 1;
@@ -17,11 +17,11 @@ fn work(memory: &Vmalloc, rounds: u64, seed: u64, largest: usize) -> bool {
         let Ok(area) = memory.alloc(layout(bytes)) else { return false };
         // SAFETY: an area of our own, of at least a byte.
         unsafe { area.write(state as u8) };
-        // SAFETY: our own, and nobody refers to it.
+        // SAFETY: our own, and no reference to it exists.
         let Ok(area) = (unsafe { memory.grow(area, layout(bytes + bytes / 2)) }) else { return false };
         // SAFETY: as before.
         let found = unsafe { area.read() };
-        // SAFETY: our own, and nobody refers to it any more.
+        // SAFETY: our own, and no reference to it remains.
         if found != state as u8 || unsafe { memory.free(area) }.is_err() {
             return false;
         }
@@ -29,7 +29,7 @@ fn work(memory: &Vmalloc, rounds: u64, seed: u64, largest: usize) -> bool {
     true
 }
 
-/// Each child allocates, grows, frees, and gives all back; each of them has two minutes.
+/// Each child allocates, grows, frees and trims; each of them has two minutes.
 #[test]
 fn a_thousand_children_of_threads_that_allocate_end_well() {
     let memory = Vmalloc::new(Options::default().cache_bytes_max(2 << 20)).unwrap();
@@ -40,7 +40,7 @@ fn a_thousand_children_of_threads_that_allocate_end_well() {
         for seed in 0..THREADS {
             let (memory, stop, rounds) = (&memory, &stop, &rounds);
             scope.spawn(move || {
-                // Whoever fails here ends the process: a scope would wait for the others, who wait for the forks.
+                // A failure ends the process: a scope would wait for the other threads, which wait for the forks.
                 while !stop.load(Ordering::Relaxed) {
                     if !work(memory, 4, seed, 300_000) {
                         std::process::abort();
@@ -51,23 +51,25 @@ fn a_thousand_children_of_threads_that_allocate_end_well() {
             });
         }
         let fork = |seed| {
-            // SAFETY: the child calls only what it may after a fork, and leaves without coming back.
+            // SAFETY: the child calls only functions that are allowed after a fork, and exits without returning.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
-                // SAFETY: a child that waits for a lock that nobody holds ends by this.
+                // SAFETY: a signal ends a child that waits forever for a lock.
                 unsafe { libc::alarm(120) };
                 let seen = kept[99_999] == 7;
-                // Now and then large enough that pages move, which the child must not ask its parent's descriptor for.
+                // Some sizes are large enough that pages move, for which the child must not use its parent's
+                // descriptor.
                 let largest = if seed % 50 == 0 { 6 << 20 } else { 300_000 };
                 let worked = work(&memory, 3, 1000 + seed, largest);
-                // Blocks of pages that the other threads' areas share stay dirty; nobody frees those here.
+                // Blocks of pages that contain the other threads' areas stay dirty, since the child does not free
+                // those.
                 memory.trim();
                 let trimmed = memory.stats().cached_bytes == 0;
                 // SAFETY: ends the child.
                 unsafe { libc::_exit(i32::from(!seen) | i32::from(!worked) << 1 | i32::from(!trimmed) << 2) };
             }
             let mut status = 0;
-            // SAFETY: waits for the child of above.
+            // SAFETY: waits for the child forked above.
             let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
             (pid > 0 && waited == pid && status == 0).then_some(()).ok_or((seed, pid, status))
         };

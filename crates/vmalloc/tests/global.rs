@@ -1,15 +1,15 @@
-//! A program whose large memory is all here, under an allocator that lets no record of ours through.
+//! A program whose large allocations are all areas, with a system allocator that detects allocations of records.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use vmalloc::{LARGE_BYTES, LargeAlloc, Options, Vmalloc};
 
 thread_local! {
-    /// This thread must not come to the system's allocator now.
+    /// Set while this thread must not call the system's allocator.
     static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The system's allocator, which stops a thread that must not be there.
+/// The system's allocator, which ends the process if a thread must not call it.
 struct Watched;
 
 impl Watched {
@@ -47,7 +47,7 @@ fn is_ours<T>(at: *const T) -> bool {
 fn small_things_are_elsewhere_and_large_ones_here_and_both_come_and_go() {
     let mut bytes = vec![1u8; 1000];
     assert!(!is_ours(bytes.as_ptr()));
-    // Grows over the boundary, keeps what it had, and comes back.
+    // Grows above the threshold and shrinks below it, with the same contents.
     bytes.extend(std::iter::repeat_n(2, 10_000_000));
     assert!(is_ours(bytes.as_ptr()));
     assert_eq!(
@@ -61,7 +61,7 @@ fn small_things_are_elsewhere_and_large_ones_here_and_both_come_and_go() {
     bytes.shrink_to_fit();
     assert!(!is_ours(bytes.as_ptr()));
     assert_eq!((bytes[999], bytes[1099]), (1, 2));
-    // Zeros, also where others have been.
+    // Zeros, even at reused addresses.
     for _ in 0..3 {
         let mut zeros = vec![0u64; 100_000];
         assert!(is_ours(zeros.as_ptr()) && zeros.iter().all(|&word| word == 0));
@@ -90,7 +90,7 @@ fn no_record_comes_from_the_global_allocator() {
         let layout = Layout::from_size_align(1 + round * 7919 % largest, 1 << (round % 22)).unwrap();
         let place = &mut areas[round * 31 % 500];
         let area = match *place {
-            // SAFETY: our own, and nobody refers to it.
+            // SAFETY: our own, and no reference to it exists.
             Some(area) if round % 3 == 0 => unsafe { memory.grow_zeroed(area, layout) }.unwrap(),
             _ => {
                 if let Some(area) = place.take() {
@@ -115,7 +115,7 @@ fn no_record_comes_from_the_global_allocator() {
     );
 }
 
-/// Bytes on the stack that text is written to; what does not fit is counted only.
+/// A text buffer on the stack. Bytes beyond its size are only counted.
 struct Page {
     bytes: [u8; 4096],
     len: usize,
@@ -133,7 +133,7 @@ impl std::fmt::Write for Page {
     }
 }
 
-/// Everything that a caller can call, refusals and their texts among it.
+/// Calls every public function, including failures and their texts.
 #[test]
 fn no_call_whatsoever_comes_to_the_global_allocator() {
     use std::alloc::{alloc, alloc_zeroed, dealloc, realloc};
@@ -153,19 +153,19 @@ fn no_call_whatsoever_comes_to_the_global_allocator() {
     buffer.resize(30 << 20).unwrap();
     assert!(buffer.resize(1 << 40).is_err());
     let wall = memory.alloc_huge(layout(5 << 20, 1)).unwrap();
-    // Grows past the wall, which moves its pages, and comes back.
+    // Grows past the wall, which moves its pages, and shrinks again.
     buffer.resize(60 << 20).unwrap();
     assert_eq!((buffer[999_999], buffer[(60 << 20) - 1]), (1, 0));
     buffer.resize(10).unwrap();
-    // SAFETY: our own, and nobody refers to it.
+    // SAFETY: our own, and no reference to it exists.
     let wall = unsafe { memory.shrink(wall, layout(70_000, 1)) }.unwrap();
     let known = (memory.usable_bytes(wall), memory.requested_bytes(wall), memory.contains(wall.as_ptr()));
     assert_eq!(known, (Ok(73_728), Ok(70_000), true));
     // SAFETY: as before.
     unsafe { memory.free(wall) }.unwrap();
-    // SAFETY: nothing is freed.
+    // SAFETY: the call fails, since the area is free.
     let twice = unsafe { memory.free(wall) }.unwrap_err();
-    // SAFETY: nothing is freed.
+    // SAFETY: the call fails, since the area is free.
     let gone = unsafe { memory.grow(wall, layout(1, 1)) }.unwrap_err();
     write!(text, "{twice} {twice:?} {gone}").unwrap();
     write!(text, "{:?} {:?} {}", memory, buffer, memory.vmallocinfo()).unwrap();
@@ -173,11 +173,11 @@ fn no_call_whatsoever_comes_to_the_global_allocator() {
     memory.trim();
     drop(buffer);
     drop(memory);
-    // The same through the global allocator: large ones never come to the other.
+    // The same through the global allocator: large allocations never reach the other allocator.
     for bytes in [LARGE_BYTES, 1 << 20, 9 << 20] {
         // SAFETY: a layout with a size.
         let first = unsafe { alloc(layout(bytes, 64)) };
-        // SAFETY: the same.
+        // SAFETY: as before.
         let zeros = unsafe { alloc_zeroed(layout(bytes, 1 << 21)) };
         // SAFETY: our own, of that layout.
         let first = unsafe { realloc(first, layout(bytes, 64), 3 * bytes) };
@@ -213,7 +213,7 @@ fn zeros_are_zeros_and_what_grows_keeps_what_it_had_at_every_edge() {
     for align in [1, 16, 4096, 8192, 1 << 16, 1 << 21, 1 << 23] {
         for &bytes in &edges {
             let layout = Layout::from_size_align(bytes, align).unwrap();
-            // What was there before is not zeros.
+            // The previous contents there are not zeros.
             // SAFETY: a layout with a size.
             let dirty = unsafe { alloc(layout) };
             assert!(!dirty.is_null());
@@ -224,7 +224,7 @@ fn zeros_are_zeros_and_what_grows_keeps_what_it_had_at_every_edge() {
             // SAFETY: a layout with a size.
             let area = unsafe { alloc_zeroed(layout) };
             assert!(!area.is_null() && area.addr().is_multiple_of(align), "{bytes} {align}");
-            // SAFETY: all of it is set.
+            // SAFETY: all of it is initialized.
             let all = unsafe { std::slice::from_raw_parts(area, bytes) };
             assert!(all.iter().all(|&byte| byte == 0), "{bytes} {align}");
             // SAFETY: our own.
@@ -236,7 +236,7 @@ fn zeros_are_zeros_and_what_grows_keeps_what_it_had_at_every_edge() {
                 assert!(!area.is_null() && area.addr().is_multiple_of(align), "{bytes} {align} {old} {new}");
                 let last = old.min(new) - 1;
                 if old <= new {
-                    // SAFETY: inside it, and set.
+                    // SAFETY: inside it, and initialized.
                     let found = unsafe { at(area, last).read() };
                     assert_eq!(found, is, "{bytes} {align} {old} {new}");
                 }

@@ -1,5 +1,5 @@
-//! The reports of the hardened profile about mistakes, each in a process of its own. This program
-//! runs itself again, with the name of a mistake in its environment.
+//! Tests of the reports of the hardened profile about mistakes, each in a process of its own. This program runs itself
+//! again, with the name of a mistake in its environment.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -22,7 +22,7 @@ fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
 
-/// The end of a process: the signal, if it was one, and what it wrote.
+/// The end of a process: its signal, if any, and its output.
 struct End {
     signal: Option<i32>,
     said: String,
@@ -40,11 +40,11 @@ fn run(mistake: &str, walls: Walls) -> End {
 
 /// Writes a byte somewhere relative to an area.
 fn write(area: NonNull<u8>, offset: isize) {
-    // SAFETY: the mistake that is tested: the process ends by it, or finds it later.
+    // SAFETY: the mistake under test: it ends the process, or is detected later.
     unsafe { area.as_ptr().wrapping_offset(offset).write_volatile(0xa5) };
 }
 
-/// Reads one.
+/// Reads a byte relative to an area.
 fn read(area: NonNull<u8>, offset: isize) -> u8 {
     // SAFETY: as before.
     unsafe { area.as_ptr().wrapping_offset(offset).read_volatile() }
@@ -59,18 +59,18 @@ fn at(address: usize) -> NonNull<u8> {
     NonNull::with_exposed_provenance(address.try_into().unwrap())
 }
 
-/// Not captured, unlike what a macro prints.
+/// Writes a line to standard error, which libtest does not capture.
 fn say(what: std::fmt::Arguments<'_>) {
     std::io::stderr().write_fmt(what).and_then(|()| std::io::stderr().write_all(b"\n")).unwrap();
 }
 
-/// Memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Locks all that is mapped from now on, and does without markers.
+/// Tests areas while all later mappings are locked, which excludes markers.
 fn lock_all() {
     // SAFETY: locks memory, of this process, which ends soon.
     if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
@@ -135,7 +135,7 @@ fn a_process_that_makes_a_mistake() {
             write(area, 0);
         }
         "read what was moved by growing" => {
-            // SAFETY: our own; that the old address is used afterwards is the mistake.
+            // SAFETY: our own; the later use of the old address is the mistake.
             _ = unsafe { memory.grow(area, layout(200_000, 1)) };
             _ = read(area, 0);
         }
@@ -150,7 +150,7 @@ fn a_process_that_makes_a_mistake() {
         "free what is elsewhere" => free(&memory, NonNull::from(&mut 5u8)),
         "grow what was freed" => {
             free(&memory, area);
-            // SAFETY: the mistake that is tested.
+            // SAFETY: the mistake under test.
             _ = unsafe { memory.grow(area, layout(200_000, 1)) };
         }
         _ => {}
@@ -216,7 +216,7 @@ fn a_double_free_says_how_many_frees_ago() {
     assert!(end.said.contains("in quarantine, 1 frees ago"), "{}", end.said);
 }
 
-/// A child of a fork goes on, and chooses other places than its parent.
+/// A child of a fork can use the allocator, and draws other addresses than its parent.
 #[test]
 fn a_child_allocates_frees_and_draws_other_places() {
     for walls in [Walls::Best, Walls::Protection] {
@@ -229,14 +229,14 @@ fn a_child_allocates_frees_and_draws_other_places() {
         let draw = || -> [usize; 8] {
             std::array::from_fn(|_| memory.alloc(layout(70_000, 1)).map_or(0, |area| area.addr().get()))
         };
-        // SAFETY: the child calls only what it may after a fork, and leaves without coming back.
+        // SAFETY: the child calls only functions that are allowed after a fork, and exits without returning.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let sound = areas.iter().all(|&area| read(area, 7) == 0xa5);
             areas.iter().for_each(|&area| free(&memory, area));
             let drawn = draw();
             let bytes = size_of_val(&drawn);
-            // SAFETY: writes what was drawn to the parent.
+            // SAFETY: sends the addresses to the parent.
             let sent = unsafe { libc::write(pipe[1], drawn.as_ptr().cast(), bytes) };
             for place in drawn {
                 write(at(place), 0);
@@ -247,11 +247,11 @@ fn a_child_allocates_frees_and_draws_other_places() {
             unsafe { libc::_exit(i32::from(!done)) };
         }
         let mut status = 0;
-        // SAFETY: waits for the child of above.
+        // SAFETY: waits for the child forked above.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         assert_eq!(status, 0);
         let mut theirs = [0usize; 8];
-        // SAFETY: reads what the child wrote.
+        // SAFETY: reads the child's addresses.
         let got = unsafe { libc::read(pipe[0], theirs.as_mut_ptr().cast(), size_of_val(&theirs)) };
         assert_eq!(got, size_of_val(&theirs) as isize);
         let ours = draw();
@@ -302,7 +302,7 @@ fn what_can_be_asked_for_is_met() {
     let memory = Vmalloc::new(options(Walls::Best)).unwrap();
     assert_eq!(memory.alloc(layout(0, 1)), Err(AllocError::ZeroSize));
     let area = memory.alloc_zeroed(layout(9000, 32)).unwrap();
-    // What can be used is what was asked for: behind it is the canary.
+    // The usable size is the requested one: the canary follows.
     assert_eq!((memory.usable_bytes(area), memory.requested_bytes(area)), (Ok(9000), Ok(9000)));
     assert_eq!(
         memory.usable_bytes(at(area.addr().get() + 1)),

@@ -1,4 +1,4 @@
-//! Limits and refusals of the system, each in a process that began under them.
+//! Tests of limits and denied system calls, each in a process that started under them.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -24,12 +24,12 @@ fn checked(code: libc::c_int) -> std::io::Result<()> {
     if code == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// A system call that a profile refuses, if its argument of that number has that value.
+/// A system call that a profile denies, if its argument of that number has that value.
 type Rule = (libc::c_long, Option<(u32, u32)>);
 
 const USERFAULTFD: &[Rule] = &[
     (libc::SYS_userfaultfd, None),
-    // The same by /dev/userfaultfd.
+    // The same through /dev/userfaultfd.
     (libc::SYS_ioctl, Some((1, 0xaa00))),
 ];
 const PROCESS_MADVISE: &[Rule] = &[(libc::SYS_process_madvise, None)];
@@ -42,7 +42,7 @@ const HUGE: &[Rule] = &[
 ];
 const MREMAP: &[Rule] = &[(libc::SYS_mremap, None)];
 
-/// Refuses these calls from now on, for this process and whatever it becomes.
+/// Denies these calls from now on, for this process and programs that it executes.
 fn refuse(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -61,7 +61,7 @@ fn refuse(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
             None => push(step(EQUAL, 0, 1, call as u32)),
             Some((number, value)) => {
                 push(step(EQUAL, 0, 3, call as u32));
-                // The lower half, on a machine whose words begin with it.
+                // The lower half, on a little-endian machine.
                 push(step(LOAD, 0, 0, 16 + 8 * number));
                 push(step(EQUAL, 0, 1, value));
             }
@@ -70,14 +70,14 @@ fn refuse(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
     }
     len += 1;
     let filter = libc::sock_fprog { len: len as u16, filter: program.as_mut_ptr() };
-    // SAFETY: changes this process alone.
+    // SAFETY: changes only this process.
     checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     // SAFETY: a program of that many steps.
     checked(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) })
 }
 
-/// Features whose calls a profile fails are found missing, and the results are those of a process
-/// that has them all.
+/// Denies the calls of features in a profile. They count as missing, and the results are those of a process with all
+/// features.
 #[test]
 fn whatever_a_profile_refuses_the_results_are_the_same() {
     const NAME: &str = "whatever_a_profile_refuses_the_results_are_the_same";
@@ -96,7 +96,7 @@ fn whatever_a_profile_refuses_the_results_are_the_same() {
         let stats = memory.stats();
         assert_eq!(stats.live_bytes, 0);
         say(&format!("{sum} {others:?}|{} {}", stats.grown_by_move, stats.copies));
-        // What is refused does not come to the caller's notice otherwise.
+        // The denied calls have no other effect for the caller.
         memory.trim();
         assert_eq!(memory.stats().dirty_bytes, 0);
         return;
@@ -119,13 +119,13 @@ fn whatever_a_profile_refuses_the_results_are_the_same() {
             let said = run(NAME, name, move || refuse(rules, errno)).unwrap();
             let (sum, ways) = said.split_once('|').unwrap();
             assert_eq!(sum, want, "{name}, errno {errno}");
-            // Without either way of moving, all that left its place was copied.
+            // Without a method of moving pages, every area that changed its address was copied.
             assert_eq!(name == "everything", ways.starts_with("0 "), "{name}: {ways}");
         }
     }
 }
 
-/// `RLIMIT_DATA` is charged for what is below the frontier, as all memory is where overcommit is refused.
+/// Uses up `RLIMIT_DATA`, which is charged for memory below the frontier, as all memory is where overcommit is denied.
 #[test]
 fn a_frontier_that_may_not_move_is_an_error_that_passes() {
     const NAME: &str = "a_frontier_that_may_not_move_is_an_error_that_passes";
@@ -141,16 +141,16 @@ fn a_frontier_that_may_not_move_is_an_error_that_passes() {
         let refused = matches!(refusal, AllocError::Refused { errno, bytes, .. } if errno.0 == libc::ENOMEM && bytes > 0);
         assert!(refused, "{refusal:?}");
         assert!((20..=64).contains(&areas.len()), "{} areas", areas.len());
-        // Nothing is lost: what there is can be freed, merged, and had again.
+        // Nothing is lost: existing areas can be freed, merged and allocated again.
         let count = areas.len();
         for area in areas.drain(..) {
-            // SAFETY: our own, and nobody refers to it.
+            // SAFETY: our own, and no reference to it exists.
             unsafe { memory.free(area) }.unwrap();
         }
         let all = memory.alloc(layout(count * 4 * MIB)).unwrap();
         // SAFETY: our own.
         unsafe { all.write_bytes(1, count * 4 * MIB) };
-        // SAFETY: our own, and nobody refers to it.
+        // SAFETY: our own, and no reference to it exists.
         unsafe { memory.free(all) }.unwrap();
         assert_eq!(memory.stats().live_bytes, 0);
         say("refused and served again");
@@ -165,7 +165,7 @@ fn a_frontier_that_may_not_move_is_an_error_that_passes() {
     assert_eq!(said, "refused and served again");
 }
 
-/// Words for a terabyte are 2 GiB, of which no more is charged than areas need.
+/// Reserves the words for a terabyte, 2 GiB, of which only as much is charged as areas need.
 #[test]
 fn tg2_who_has_an_area_is_kept_under_a_limit_too() {
     const NAME: &str = "tg2_who_has_an_area_is_kept_under_a_limit_too";
@@ -173,11 +173,11 @@ fn tg2_who_has_an_area_is_kept_under_a_limit_too() {
         let options = Options::default().caller_tags(true).arena_bytes_max(1 << 40);
         let memory = Vmalloc::new(options).unwrap();
         assert_eq!(memory.stats().arena_bytes, 1 << 40);
-        // One where small areas are, one where large ones are.
+        // One area in each zone.
         for (bytes, tag) in [(4096, "small"), (4 * MIB, "large")] {
             let area = memory.alloc_tagged(layout(bytes), tag).unwrap();
             assert!(memory.vmallocinfo().to_string().contains(&format!("{bytes} {tag} pages=")));
-            // SAFETY: our own, and nobody refers to it.
+            // SAFETY: our own, and no reference to it exists.
             unsafe { memory.free(area) }.unwrap();
         }
         say("kept");
@@ -192,13 +192,13 @@ fn tg2_who_has_an_area_is_kept_under_a_limit_too() {
     assert_eq!(said, "kept");
 }
 
-/// All memory is locked, what comes later too: pages that are there from the start, and go back all the same.
+/// Locks all memory, also later mappings: pages are resident from the start, and are released nevertheless.
 #[test]
 fn locked_memory_is_used_and_given_back() {
     const NAME: &str = "locked_memory_is_used_and_given_back";
     if let Some(role) = role() {
         let before = (role == "after").then(|| Vmalloc::new(Options::default()).unwrap());
-        // SAFETY: locks what this process has and will have.
+        // SAFETY: locks the current and later mappings of this process.
         if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
             say("not allowed");
             return;
@@ -207,13 +207,13 @@ fn locked_memory_is_used_and_given_back() {
         let started = resident_bytes();
         let sum = work(&memory, 150, 7);
         let committed = memory.stats().committed_bytes;
-        // No more than what is below the frontier was ever made resident.
+        // Only memory below the frontier was ever made resident.
         assert!(resident_bytes() < started + committed + 64 * MIB);
         let big = memory.alloc(layout(128 * MIB)).unwrap();
         // SAFETY: our own.
         unsafe { big.write_bytes(1, 128 * MIB) };
         let full = resident_bytes();
-        // SAFETY: our own, and nobody refers to it.
+        // SAFETY: our own, and no reference to it exists.
         unsafe { memory.free(big) }.unwrap();
         memory.trim();
         let stats = memory.stats();
@@ -234,12 +234,12 @@ fn locked_memory_is_used_and_given_back() {
     }
 }
 
-/// A child in a control group with a limit: what is kept counts, so a budget below the limit keeps it alive.
+/// Runs a child in a control group with a limit. Cached memory counts, so a budget below the limit prevents its end.
 #[test]
 fn a_control_group_holds_what_is_live_and_the_budget() {
     const NAME: &str = "a_control_group_holds_what_is_live_and_the_budget";
     if role().is_some() {
-        // All of it is there before anything is used.
+        // The allocator exists before any memory is used.
         let memory = Vmalloc::new(Options::default().cache_bytes_max(16 * MIB)).unwrap();
         for round in 0..200usize {
             // Sizes that no freed run fits exactly.
@@ -247,7 +247,7 @@ fn a_control_group_holds_what_is_live_and_the_budget() {
             let area = memory.alloc(layout(bytes)).unwrap();
             // SAFETY: our own.
             unsafe { area.write_bytes(1, bytes) };
-            // SAFETY: our own, and nobody refers to it.
+            // SAFETY: our own, and no reference to it exists.
             unsafe { memory.free(area) }.unwrap();
         }
         say(&format!("{}", memory.stats().purged_bytes));
@@ -274,7 +274,7 @@ fn a_control_group_holds_what_is_live_and_the_budget() {
     let enter = move || {
         // SAFETY: a path that ends with 0.
         let file = unsafe { libc::open(place.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
-        // SAFETY: writes a byte: 0 is who writes.
+        // SAFETY: writes a byte: 0 names the calling process.
         let wrote = unsafe { libc::write(file, c"0".as_ptr().cast(), 1) };
         checked(if wrote == 1 { 0 } else { -1 })
     };

@@ -1,4 +1,4 @@
-//! A recorder is told what the statistics say.
+//! A test that a recorder gets the values of the statistics.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use metrics::{
@@ -10,7 +10,7 @@ use vmalloc::{Mappings, Options, Protection, Vmalloc};
 
 type Told = Arc<Mutex<BTreeMap<String, f64>>>;
 
-/// Keeps what it was told last.
+/// A recorder that stores the last value of each metric.
 #[derive(Default)]
 struct Notes(Told);
 

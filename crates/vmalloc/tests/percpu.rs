@@ -1,4 +1,4 @@
-//! Per-CPU data under threads that are moved and preempted: nothing is lost, nothing comes twice.
+//! Tests of per-CPU data under threads that are moved and preempted: no update is lost or repeated.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -13,7 +13,7 @@ use vmalloc::percpu::{
 
 const THREADS: u64 = 16;
 
-/// By concurrency id, by CPU, by CPU with fewer units than CPUs, and without sections.
+/// Returns spaces by concurrency id, by CPU, by CPU with fewer units than CPUs, and without sections.
 fn spaces() -> Vec<Space> {
     let options = [
         Options::default(),
@@ -24,14 +24,14 @@ fn spaces() -> Vec<Space> {
     options.into_iter().map(|options| Space::new(options).unwrap()).collect()
 }
 
-/// Moves the calling thread to another CPU, if it may.
+/// Moves the calling thread to a CPU, if that is allowed.
 fn move_to(cpu: usize) {
     let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
-    // SAFETY: all zeros is a set.
+    // SAFETY: all zeros is a valid set.
     let bits = unsafe { set.assume_init_mut() };
-    // SAFETY: the number is one of a set.
+    // SAFETY: the number is valid for a set.
     unsafe { libc::CPU_SET(cpu, bits) };
-    // SAFETY: reads the set; for this thread alone.
+    // SAFETY: reads the set, and changes only this thread.
     let _moved = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set.as_ptr()) };
 }
 
@@ -82,7 +82,7 @@ fn rq2_a_thread_that_comes_to_a_unit_first_raises_the_mark() {
         let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
         word.word().add(5);
         let (used, units) = (space.units_used(), space.units());
-        // One that there is, or the unit of those who have none.
+        // The unit of the thread, or the shared one.
         assert!(used < units, "{used} of {units}");
         assert_eq!(word.word().sum(), 5);
         assert_eq!(word.iter().map(vmalloc::percpu::Word::get).sum::<u64>(), 5);
@@ -127,13 +127,13 @@ fn ll1_nodes_are_popped_exactly_once() {
             }
         });
         let mut seen = vec![0; nodes];
-        // Some through pops of this thread, the rest from all units.
+        // This thread pops some nodes; the drain takes the rest from all units.
         for node in (0..nodes / 50).map_while(|_| list.pop()) {
             seen[node.value.into_inner()] += 1;
         }
         list.drain(|node| seen[node.value.into_inner()] += 1);
         assert!(seen.iter().all(|&times| times == 1), "LL1 {space:?}");
-        // What is left in lists that are dropped is dropped.
+        // Dropping a list drops its nodes.
         list.push(Box::new(Node::new(AtomicUsize::new(0))));
     }
 }
@@ -164,7 +164,7 @@ fn pk1_counters_agree_with_what_was_added() {
 #[test]
 fn a_counter_stays_within_its_batch_as_in_linux() {
     for space in spaces() {
-        // One thread on one CPU: the delta is known.
+        // With one thread on one CPU the delta is known.
         move_to(0);
         let counter = PerCpuCounter::new(&space, 0).unwrap();
         let batch = counter.batch();
@@ -178,7 +178,7 @@ fn a_counter_stays_within_its_batch_as_in_linux() {
         assert_eq!((counter.read(), counter.sum()), (2 * batch - 1, 2 * batch - 1));
         counter.add(-batch);
         assert_eq!(counter.sum(), batch - 1);
-        // Sums wrap, as numbers of 64 bits do in the kernel.
+        // Sums wrap, as 64-bit numbers do in the kernel.
         counter.add(i64::MAX);
         counter.add(2);
         assert_eq!(counter.sum(), (batch - 1).wrapping_add(i64::MAX).wrapping_add(2));
@@ -198,7 +198,7 @@ fn pk2_a_limit_is_reached_and_never_passed() {
         });
         assert_eq!((counter.sum(), granted.into_inner()), (10_005, 3335), "{space:?}");
         assert!(counter.limited_add(10_007, 2) && !counter.limited_add(10_007, 1));
-        // Downwards, and 0, which always fits; and with a delta in a unit.
+        // Negative amounts; 0, which never fails; and a delta in a unit.
         counter.add(5);
         assert!(counter.limited_add(-3, 0) && !counter.limited_add(10_012, 1));
         assert!(
@@ -273,7 +273,7 @@ fn rf1_references_pass_from_mode_to_mode() {
         assert_eq!(released.load(Ordering::SeqCst), 0);
         count.kill().unwrap();
         assert_eq!((released.load(Ordering::SeqCst), count.is_zero()), (1, true));
-        // Begun dead, it lives when it is made to.
+        // A count that starts dead is live after `reinit`.
         let dead = PerCpuRef::new(&space, RefMode::Dead, release).unwrap();
         assert!(dead.is_zero() && !dead.try_get());
         dead.reinit().unwrap();
@@ -292,7 +292,7 @@ fn sizes_and_alignments_are_linuxs() {
             for unit in 0..space.units() {
                 let at = bytes.as_ptr(unit).unwrap();
                 assert!(at.addr().get().is_multiple_of(align), "{size} bytes at {align}");
-                // SAFETY: inside an object of ours.
+                // SAFETY: inside our own object.
                 let last = unsafe { at.add(size - 1) };
                 // SAFETY: its last byte.
                 unsafe { last.write(1) };
@@ -311,7 +311,7 @@ fn sizes_and_alignments_are_linuxs() {
     space.validate().unwrap();
 }
 
-/// A huge page would be the pages of eight units.
+/// Checks the advice: a huge page would contain the pages of eight units.
 #[test]
 fn chunks_are_advised_against_huge_pages() {
     if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
@@ -354,19 +354,19 @@ fn values_of_units_are_made_and_dropped_once() {
     assert!(object.with(|counts| counts.0) <= 5);
     drop(object);
     assert_eq!(drops.load(Ordering::Relaxed), 6);
-    // The next one there is zeros in all of them.
+    // The next object there is zeros in all units.
     let zeros = space.zeroed::<[AtomicU64; 2]>().unwrap();
     assert!((0..6).all(|unit| zeros.get(unit).unwrap().iter().all(|n| n.load(Ordering::Relaxed) == 0)));
 }
 
-/// A word that sections change, beside a number that anybody may.
+/// A word that only sections change, beside an atomic number.
 #[derive(Default)]
 struct Pair {
     word: vmalloc::percpu::Word,
     hits: AtomicU64,
 }
 
-// SAFETY: numbers, of which zero is one, and the word is in every value.
+// SAFETY: numbers, for which zero is valid, and the word is in every value.
 unsafe impl Zeroable for Pair {}
 
 #[test]
@@ -400,7 +400,7 @@ fn static_data_is_one_object_for_all_threads() {
     assert_eq!(hits, 16_000);
     let sums = [0, 1, 2].map(|n| WORDS.view().unwrap().local(|words| &words[n]).unwrap().sum());
     assert_eq!(sums, [0, 32_000, 0]);
-    // A word that is elsewhere is nobody's copy.
+    // A word outside the object is in no copy.
     let elsewhere = vmalloc::percpu::Word::default();
     let elsewhere: &'static vmalloc::percpu::Word = Box::leak(Box::new(elsewhere));
     assert!(WORDS.view().unwrap().local(|_| elsewhere).is_none());
@@ -421,7 +421,7 @@ fn records_are_the_spaces_own() {
     space.validate().unwrap();
 }
 
-/// Runs the tests of this file once more in a process whose libc registers nothing.
+/// Runs the tests of this file again in a process whose libc registers no rseq area.
 #[test]
 fn without_sections_everything_is_as_with_them() {
     const TOLD: &str = "VMALLOC_TEST_WITHOUT_RSEQ";
@@ -438,8 +438,8 @@ fn without_sections_everything_is_as_with_them() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
 }
 
-/// Sections that are begun again have to be seen, or the tests above show nothing. A signal to a thread that is in a section begins it
-/// again, and these threads are in sections for a good part of their time.
+/// Checks that sections are restarted, without which the tests above prove nothing. A signal to a thread in a section
+/// restarts the section, and these threads are in sections for much of their time.
 #[test]
 fn sections_are_begun_again() {
     extern "C" fn nothing(_: libc::c_int) {}
@@ -448,7 +448,7 @@ fn sections_are_begun_again() {
         return;
     }
     let handler: extern "C" fn(libc::c_int) = nothing;
-    // SAFETY: the handler does nothing, and nobody else in this program uses the signal.
+    // SAFETY: the handler does nothing, and no other code in this program uses the signal.
     assert_ne!(unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) }, libc::SIG_ERR);
     let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
     let word = word.word();
@@ -459,7 +459,7 @@ fn sections_are_begun_again() {
         for _ in 0..2 {
             let (tell, stop, adds) = (tell.clone(), &stop, &adds);
             scope.spawn(move || {
-                // SAFETY: asks for a name.
+                // SAFETY: returns the thread's handle.
                 tell.send(unsafe { libc::pthread_self() }).unwrap();
                 let mut count = 0;
                 while !stop.load(Ordering::Relaxed) {
@@ -475,7 +475,7 @@ fn sections_are_begun_again() {
         while restarts() - before < 3 && signals < 10_000 {
             std::thread::sleep(core::time::Duration::from_millis(1));
             for &thread in &threads {
-                // SAFETY: the thread runs until it is told to stop.
+                // SAFETY: the thread runs until `stop` is set.
                 let _sent = unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
             }
             signals += 1;

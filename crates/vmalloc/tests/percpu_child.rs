@@ -1,4 +1,4 @@
-//! Per-CPU data across a fork, and in processes that may have few addresses.
+//! Tests of per-CPU data across a fork, and in processes with little address space.
 
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ fn a_child_goes_on_with_copies_of_its_own() {
     let count = PerCpuRef::new(space, RefMode::PerCpu, || {}).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Others are in the midst of anything when it forks.
+        // Other threads are within calls during the fork.
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -21,7 +21,7 @@ fn a_child_goes_on_with_copies_of_its_own() {
             });
         }
         for _ in 0..20 {
-            // SAFETY: the child calls what works after a fork, and ends without running anybody's handlers.
+            // SAFETY: the child calls only functions that work after a fork, and exits without exit handlers.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 counter.add(3);
@@ -44,7 +44,7 @@ fn a_child_goes_on_with_copies_of_its_own() {
     assert_eq!(counter.sum(), 7);
 }
 
-/// Forks at another moment of the making in each of some processes: neither they nor their children wait for ever.
+/// Forks at a different moment of the space's creation in each process: neither parents nor children wait forever.
 #[test]
 fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
     const TOLD: &str = "VMALLOC_TEST_FORK_AT";
@@ -73,10 +73,10 @@ fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
         for _ in 0..moment * 50 {
             core::hint::spin_loop();
         }
-        // SAFETY: the child calls what works after a fork, and ends without running anybody's handlers.
+        // SAFETY: the child calls only functions that work after a fork, and exits without exit handlers.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: a child that waits for ever is ended.
+            // SAFETY: a signal ends a child that waits forever.
             unsafe { libc::alarm(120) };
             let fine = Space::global().is_ok_and(|space| space.zeroed::<AtomicU64>().is_ok());
             // SAFETY: ends the child.
@@ -89,7 +89,7 @@ fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
     });
 }
 
-/// Other threads are at that moment where they hold the locks of counters and references: a child finds them free.
+/// Forks while other threads use the locks of counters and references: these locks are free in the child.
 #[test]
 fn a_child_sums_and_kills_what_others_summed_and_killed() {
     let space = Space::new(Options::default().units(Some(64))).unwrap();
@@ -110,10 +110,10 @@ fn a_child_sums_and_kills_what_others_summed_and_killed() {
             }
         });
         for round in 0..60 {
-            // SAFETY: the child calls what works after a fork, and ends without running anybody's handlers.
+            // SAFETY: the child calls only functions that work after a fork, and exits without exit handlers.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: a child that waits for ever is ended.
+                // SAFETY: a signal ends a child that waits forever.
                 unsafe { libc::alarm(120) };
                 counter.add(3);
                 let fine = counter.sum() == 10 && count.switch_to_atomic().is_ok() && count.kill().is_ok();
@@ -132,8 +132,8 @@ fn a_child_sums_and_kills_what_others_summed_and_killed() {
     });
 }
 
-/// Runs itself in a process whose addresses are few. The space of the process fails with an error,
-/// nothing is left of the attempt, and a caller that asks when there is room has it.
+/// Runs itself in a process with little address space. Creating the global space fails with an error and leaks nothing,
+/// and a later call with more address space succeeds.
 #[test]
 fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there_are_more() {
     const TOLD: &str = "VMALLOC_TEST_FEW_ADDRESSES";
@@ -150,7 +150,7 @@ fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there
     }
     let limit = |bytes: libc::rlim_t| {
         let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: writes the limit there is.
+        // SAFETY: writes the current limit.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut now) }, 0);
         now.rlim_cur = bytes.min(now.rlim_max);
         // SAFETY: reads the limit, of this process, which is the test's own.
@@ -160,10 +160,11 @@ fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').next().unwrap().parse::<libc::rlim_t>().unwrap()
     };
-    // Whatever is needed once, as the handlers of forks, is there.
+    // One-time initialization, such as fork handlers, is done here.
     drop(Space::new(Options::default().units(Some(1))).unwrap());
     let before = pages();
-    // A chunk has a unit for each possible CPU and one more, at 256 KiB, and one to align it: not even two fit.
+    // A chunk has a unit for each possible CPU and one more, at 256 KiB, and 256 KiB to align it: even two units do not
+    // fit.
     for _ in 0..3 {
         limit(before * 4096 + (300 << 10));
         let refused = Space::global().err();
@@ -172,13 +173,13 @@ fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there
         let text = refused.unwrap().to_string();
         assert!(!text.is_empty() && !text.contains('\n'), "{text}");
     }
-    // What the standard library took for the text is less than a chunk.
+    // The standard library's memory for the text is less than a chunk.
     assert!(pages() < before + (256 << 10) / 4096, "{} {before}", pages());
     let space = Space::global().unwrap();
     let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
     word.word().add(5);
     assert_eq!(word.word().sum(), 5);
-    // One that is there goes on where there is no more room: objects of the first chunk, then a refusal.
+    // An existing space works without more address space: it allocates objects of the first chunk, then fails.
     limit(pages() * 4096 + (300 << 10));
     let mut objects = Vec::with_capacity(64);
     let refused = loop {

@@ -1,4 +1,4 @@
-//! The example with the ring buffer works.
+//! A test of the example `ring`.
 
 #[path = "../examples/ring.rs"]
 #[expect(dead_code, reason = "an example has a main")]

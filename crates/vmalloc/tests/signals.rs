@@ -1,4 +1,4 @@
-//! A thousand signals a second, whose handler calls what a handler may.
+//! A test with a thousand signals a second, whose handler makes every allowed call.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use vmalloc::{Options, Vmalloc};
 
 static MEMORY: AtomicPtr<Vmalloc> = AtomicPtr::new(std::ptr::null_mut());
-/// Areas that stay, and one that comes and goes.
+/// Areas that stay allocated, and one that is allocated and freed repeatedly.
 static STAY: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 static GOES: AtomicUsize = AtomicUsize::new(0);
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
-/// 0, or the first thing that was not as it has to be.
+/// 0, or the number of the first failed check.
 static SURPRISE: AtomicUsize = AtomicUsize::new(0);
 
 const fn bytes_of(place: usize) -> usize {
@@ -38,15 +38,16 @@ extern "C" fn handler(_signal: libc::c_int) {
     expect(!memory.contains(&raw const here), 4);
     let at = GOES.load(Ordering::Acquire);
     if let Some(area) = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(at)) {
-        // Live or free: an answer in any case.
+        // The call returns a result for live and for free areas.
         expect(memory.contains(area.as_ptr()), 5);
         expect(memory.usable_bytes(area) != Ok(0), 6);
     }
 }
 
-/// Sends the signal to each of these threads every millisecond, whatever the clock of the kernel ticks, until there were so many.
+/// Sends the signal to each of these threads every millisecond, independent of the kernel's timer, up to `most`
+/// signals.
 fn send(threads: &[AtomicI32], most: usize, ends: Instant) {
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number.
     let process = unsafe { libc::getpid() };
     while SIGNALS.load(Ordering::Relaxed) < most && Instant::now() < ends {
         for thread in threads {
@@ -64,11 +65,11 @@ fn send(threads: &[AtomicI32], most: usize, ends: Instant) {
 fn a_handler_that_asks_what_is_where_interrupts_everything_and_stops_nothing() {
     let memory = Vmalloc::new(Options::default().cache_bytes_max(4 << 20)).unwrap();
     let layout = |bytes: usize| Layout::from_size_align(bytes, 1).unwrap();
-    // SAFETY: all zeros is a set of no flags and no signals.
+    // SAFETY: all zeros is a valid value, without flags and signals.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the handler calls what may be called in one.
+    // SAFETY: the handler makes only calls that are allowed in one.
     assert_eq!(unsafe { libc::sigaction(libc::SIGPROF, &raw const action, std::ptr::null_mut()) }, 0);
     MEMORY.store((&raw const memory).cast_mut(), Ordering::Release);
     for (place, area) in STAY.iter().enumerate() {
@@ -77,7 +78,7 @@ fn a_handler_that_asks_what_is_where_interrupts_everything_and_stops_nothing() {
             Ordering::Release,
         );
     }
-    // SAFETY: a thread that waits for a lock that it holds ends by this.
+    // SAFETY: a signal ends the process if a thread deadlocks.
     unsafe { libc::alarm(300) };
     let ends = Instant::now() + Duration::from_secs(120);
     let threads = [const { AtomicI32::new(0) }; 4];
@@ -85,7 +86,7 @@ fn a_handler_that_asks_what_is_where_interrupts_everything_and_stops_nothing() {
         for (seed, thread) in (1u64..).zip(&threads) {
             let memory = &memory;
             scope.spawn(move || {
-                // SAFETY: asks for a number.
+                // SAFETY: returns a number.
                 let me = unsafe { libc::gettid() };
                 thread.store(me, Ordering::Relaxed);
                 let mut state = seed;
@@ -96,7 +97,7 @@ fn a_handler_that_asks_what_is_where_interrupts_everything_and_stops_nothing() {
                     GOES.store(area.expose_provenance().get(), Ordering::Release);
                     // SAFETY: our own.
                     unsafe { area.write(1) };
-                    // SAFETY: our own, and nobody refers to it.
+                    // SAFETY: our own, and no reference to it exists.
                     let area = unsafe { memory.grow(area, layout(bytes * 2)) }.unwrap();
                     // SAFETY: as before.
                     unsafe { memory.free(area) }.unwrap();

@@ -8,7 +8,7 @@ fn layout(pages: usize) -> Layout {
     Layout::from_size_align(pages * 4096, 4096).unwrap()
 }
 
-/// The line of an area of so many pages.
+/// Returns the line of an area of that many pages.
 fn line(memory: &Vmalloc, pages: usize) -> String {
     let text = memory.vmallocinfo().to_string();
     let end = format!(" pages={pages} vmalloc");
@@ -35,33 +35,33 @@ fn tg1_each_area_tells_who_asked_for_it_last() {
     assert!(line(&memory, 3).starts_with(&whole), "{} is not\n{whole}", line(&memory, 3));
     assert!(line(&memory, 5).contains("   20480 frame buffers pages="), "{}", line(&memory, 5));
     assert!(line(&memory, 7).contains(&format!(" {}:{}:", file!(), buffer.1)), "{}", line(&memory, 7));
-    // Whoever gives it another size has it then.
+    // A resize records its caller.
     // SAFETY: our own.
     let (grown, by) = (unsafe { memory.grow(tagged, layout(11)) }.unwrap(), line!());
     assert!(line(&memory, 11).contains(&format!(" {}:{by}:", file!())), "{}", line(&memory, 11));
-    // What is freed is nobody's; what comes again is the next one's.
-    // SAFETY: our own, and nobody refers to it.
+    // A free removes the caller, and the next allocation records a new one.
+    // SAFETY: our own, and no reference to it exists.
     unsafe { memory.free(grown) }.unwrap();
     let again = memory.alloc_tagged(layout(11), "again").unwrap();
     assert!(line(&memory, 11).contains(" again pages=11 "));
-    // Texts beyond what can be told apart.
+    // More texts than can be distinguished.
     for number in 0..300 {
         let text: &'static str = Box::leak(format!("text {number}").into_boxed_str());
         let area = memory.alloc_tagged(layout(13), text).unwrap();
         let told = line(&memory, 13);
         let want = if number < 254 { text } else { "other" };
         assert!(told.contains(&format!(" {want} pages=13 ")), "{told}, text {number}");
-        // SAFETY: our own, and nobody refers to it.
+        // SAFETY: our own, and no reference to it exists.
         unsafe { memory.free(area) }.unwrap();
     }
     for area in [placed.0, again] {
-        // SAFETY: our own, and nobody refers to it.
+        // SAFETY: our own, and no reference to it exists.
         unsafe { memory.free(area) }.unwrap();
     }
     drop(buffer);
     assert!(!memory.vmallocinfo().to_string().contains(file!()));
-    // A mistake is found as ever.
-    // SAFETY: nobody refers to it.
+    // A double free is still detected.
+    // SAFETY: no reference to it exists.
     assert!(unsafe { memory.free(again) }.is_err());
 }
 
@@ -71,6 +71,6 @@ fn without_the_option_nobody_is_told() {
     let area = memory.alloc_tagged(layout(5), "nobody").unwrap();
     let told = line(&memory, 5);
     assert!(told.ends_with("   20480 pages=5 vmalloc") && !told.contains("nobody"), "{told}");
-    // SAFETY: our own, and nobody refers to it.
+    // SAFETY: our own, and no reference to it exists.
     unsafe { memory.free(area) }.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Reading areas of an allocator by address: live ones, holes, freed ones, and while others free them.
+//! Tests of reading an allocator's memory by address: live areas, holes, freed areas, and concurrent frees.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use vmalloc::{Buffer, Options, Vmalloc};
@@ -19,7 +19,7 @@ fn live_bytes_are_read_and_all_others_are_zeros() {
     let low = areas.iter().flatten().map(|area| range(area).0).min().unwrap();
     let high = areas.iter().flatten().map(|area| range(area).1).max().unwrap();
     let start = areas.iter().flatten().map(|area| area.as_ptr()).min().unwrap();
-    // Freed ones keep their pages, and are nobody's all the same.
+    // Freed areas may still have pages, but are not readable here.
     for gone in [usize::MAX, 2, 0, 4] {
         if let Some(area) = areas.get_mut(gone) {
             *area = None;
@@ -77,7 +77,7 @@ fn in_the_hardened_profile_what_was_freed_is_zeros() {
     let start = area.as_ptr();
     let mut seen = vec![1u8; 3 * PAGE];
     assert_eq!((memory.vread(start, &mut seen), seen.iter().all(|&byte| byte == 7)), (3 * PAGE, true));
-    // Past its end is a wall.
+    // A wall follows its end.
     let mut beyond = vec![1u8; 4 * PAGE];
     assert_eq!(memory.vread(start, &mut beyond), 3 * PAGE);
     drop(area);

@@ -8,7 +8,7 @@ fn arena(shim: &Shim, bytes_max: usize) -> Result<Arena<Shim>, CreateError> {
     Arena::reserve(Host::open(shim.clone()).unwrap(), most, HugePages::Auto)
 }
 
-/// The first pages from one on.
+/// Returns a range of `count` pages from page `first`.
 fn pages(first: u64, count: u64) -> VaRange {
     VaRange::from_pages(first, first + count).unwrap()
 }
@@ -47,7 +47,7 @@ fn ar1_words_and_pages_below_the_frontier_can_be_written_and_no_others_are_told(
                 assert_eq!(arena.zone_of(first + page), zone);
                 arena.put(first + page, Word::live(page + 1, 1));
                 assert_eq!(arena.get(first + page), Word::live(page + 1, 1));
-                // SAFETY: below the frontier, and nobody else is here.
+                // SAFETY: below the frontier, and used by no other thread.
                 unsafe { pointer(first + page).write(7) };
             }
             assert!(committed == last - first || arena.word(first + committed).is_none());
@@ -57,7 +57,7 @@ fn ar1_words_and_pages_below_the_frontier_can_be_written_and_no_others_are_told(
     let calls = shim.calls(Call::Commit);
     arena.commit(pages(arena.first(), 1 << 18)).unwrap();
     assert_eq!(shim.calls(Call::Commit), calls);
-    // SAFETY: nobody uses it from here on.
+    // SAFETY: the arena is not used from here on.
     unsafe { arena.unmap() };
 }
 
@@ -69,7 +69,7 @@ fn a_frontier_that_is_refused_stays_and_takes_less_where_less_is_granted() {
     assert_eq!(arena.commit(pages(arena.first(), 3)), Err((Errno::NOMEM, 3 * PAGE_BYTES)));
     assert_eq!(arena.committed_pages(SMALL), 0);
     shim.allow();
-    // The eager step is refused, what must be is not.
+    // The whole step fails, and the needed pages are committed.
     shim.fail_commit_above(Some(8 * PAGE_BYTES));
     assert_eq!(arena.commit(pages(arena.first(), 3)), Ok(()));
     assert_eq!(arena.committed_pages(SMALL), 3);

@@ -1,9 +1,12 @@
-//! Areas whose mappings the program changed itself, as in `heap/changed.rs`: their rooms are mapped anew before they close.
+//! Areas whose mappings the program changed itself, as in `heap/changed.rs`: their rooms are mapped again before they
+//! close.
 //!
-//! Nothing of them is read at the free, since it may not be readable: nobody looks at the canary, and their pages are not kept.
+//! The free reads nothing of such an area, since it may not be readable: the canary is not checked, and the pages are
+//! not cached.
 //!
 //! # Locking
-//! The one lock, to find an area. A handler of a signal that came in the midst of a call is not heard.
+//! The allocator's lock, to find an area. A call from a signal handler has no effect if the interrupted thread holds
+//! the lock.
 
 use super::Hard;
 use super::granules::Closed;
@@ -15,7 +18,8 @@ use crate::os::Os;
 use core::sync::atomic::Ordering;
 
 impl<O: Os> Hard<O> {
-    /// Has every live area that the bytes `[at, at + bytes)` touch mapped anew when it is freed. O(log n) an area.
+    /// Marks every live area that overlaps the bytes `[at, at + bytes)`, so that its free maps it again. O(log n) an
+    /// area.
     pub(crate) fn renew_at_free(&self, at: usize, bytes: usize) {
         let end = at.saturating_add(bytes);
         let mut from = ((at / PAGE_BYTES) as u64).max(self.window.first());
@@ -30,16 +34,17 @@ impl<O: Os> Hard<O> {
                     let tag = Tag::from_bits(bits);
                     (tag.state() == Said::Live).then(|| tag.changed().bits())
                 };
-                // Only the tag changes; whoever frees the area acquires nothing from here.
+                // Only the tag changes; the thread that frees the area needs no other write of this one.
                 let _freed = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
             }
             from = stop;
         }
     }
 
-    /// Gives the room of a changed area, which could not be mapped anew, to nobody any more: its tag says quarantined for good.
+    /// Retires the room of a changed area that could not be mapped again: its tag stays quarantined forever.
     ///
-    /// It may not be writable, so it is not zeroed. Its pages go and access is taken away, as far as the system allows that.
+    /// It may not be writable, so it is not zeroed. Its pages are released and its access is removed, if the system
+    /// allows that.
     #[cold]
     pub(super) fn abandon_changed(&self, mut room: Room) {
         self.window.shut(&mut room);

@@ -1,4 +1,4 @@
-//! Forks of a hardened allocator: the child draws other places.
+//! Forks of a hardened allocator: the child draws other addresses than its parent.
 
 use super::Hard;
 use crate::fork::{Hold, KEPT_PAGES};
@@ -26,19 +26,19 @@ impl<O: Os> Hold for Hard<O> {
         self.host.os().forget();
         let interrupted = if held { self.state.is_left() } else { self.state.is_mine() };
         if interrupted {
-            // A handler of a signal forks: the state is in the hands of whom it interrupted.
+            // A signal handler forks: the interrupted call of this thread may be changing the state.
             return;
         }
         let fresh = self.host.os().random().unwrap_or_default();
-        // SAFETY: this is the only thread of the child, and it does not hold the lock for anything but the fork.
+        // SAFETY: this is the only thread of the child, and it holds the lock only for the fork.
         let state = unsafe { &mut *self.state.data_ptr() };
-        // Or the child would choose the places that its parent chooses.
+        // Otherwise the child would draw the same addresses as its parent.
         let word = if is_plain() { self.frees.load(Ordering::Relaxed) } else { u64::from(process_id()) };
         state.draw.part(fresh, word);
     }
 
     unsafe fn release(&self) {
-        // SAFETY: both were taken by `hold`, as this function's contract says.
+        // SAFETY: `hold` took both, by this function's contract.
         unsafe { self.host.release() };
         // SAFETY: as before.
         unsafe { self.state.release() };

@@ -1,4 +1,4 @@
-//! Granules: the parts of the window that are readable and writable.
+//! Granules: the units in which the window becomes readable and writable.
 //!
 //! # Theory
 //! ```text
@@ -6,30 +6,29 @@
 //!   |..[=]..[==]| closed |.[=]..|  closed  |..[====|========|====].....|  closed  |      . no access, by a marker
 //!      a small areas      b                     c  a large area
 //! ```
-//! If areas were scattered over the whole window, each would have a table of pages of its own. So would each
-//! address that an area had left. A fork copies all of these tables. So the window is closed as a whole
-//! (`PROT_NONE`, no tables), and a **granule** is opened when the first room needs it. It is made accessible,
-//! and marked where the room is not, so that only open rooms can be touched. When its last room closes, fresh
-//! pages without access are mapped over it, also over areas in quarantine there. With the last granule of a
-//! table this is done for the whole table, and the table is gone.
+//! If areas were scattered over the whole window, each would need a page table of its own, and so would each address of
+//! a former area. A fork copies all of these tables. So the window starts closed (`PROT_NONE`, no tables), and a
+//! **granule** is opened when the first room needs it. It is made accessible, and everything but the room gets markers,
+//! so that only open rooms are accessible. When its last room closes, fresh pages without access are mapped over the
+//! granule, including areas in quarantine there. With the last granule of a table the whole table's range is mapped,
+//! which frees the table.
 //!
-//! Small rooms are placed in up to [`BUNDLES_MAX`] **bundles** of granules, whole tables that are drawn from
-//! the window themselves. A bundle that is full is left for another one. So rooms that are made at a time are
-//! near each other, and an address tells of the next one that it is in one of so many bundles. A room that is
-//! large against a table is drawn from the whole window. Granules that it has for itself are closed as such.
+//! Small rooms are placed in up to [`BUNDLES_MAX`] **bundles** of granules: whole tables at random addresses of the
+//! window. A full bundle is replaced by another one. So rooms that are allocated together are close together, and an
+//! address reveals only that the next one is in one of that many bundles. A room that is large relative to a table is
+//! drawn from the whole window. The granules that it occupies alone are closed as a whole.
 //!
-//! Each place where open and closed granules meet is a bound of two mappings. The more of them there are, the
-//! more tables a bundle has; at `edges_max` nothing opens or closes that makes them more, if there is a
-//! choice.
+//! Each boundary between open and closed granules (an **edge**) is a boundary between two mappings. The more edges
+//! there are, the more tables a bundle has. At `edges_max` no opening or closing adds an edge if that can be avoided.
 //!
 //! # Invariants
-//! - **HG1 counted** a granule that is open counts the rooms that are in it, each opened once; one that is
-//!   closed has none.
+//! - **HG1 counted** an open granule counts the rooms in it, each opened once; a closed one has none.
 //! - **HG2 used** a granule counts its pages that the space has allocated.
-//! - **HG3 edges** the edges that are counted are those between open and closed granules.
+//! - **HG3 edges** the count of edges is that of the boundaries between open and closed granules.
 //!
 //! # Locking
-//! None here: under the lock of the allocator. The calls made are for granules in which nothing but markers is.
+//! Everything here runs under the lock of the allocator. The system calls made here are for granules that contain only
+//! markers.
 
 use super::places::{NoPlace, Places};
 use super::secret::Draw;
@@ -39,42 +38,42 @@ use crate::os::{Call, Errno, Os, Span};
 use core::ops::Range;
 use va_base::VaRange;
 
-/// Pages that one table of pages maps: those of a huge page.
+/// Pages that one page table maps: those of a huge page.
 const TABLE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
 /// Granules of a table.
 pub(super) const TABLE: u64 = 16;
 /// Pages of a granule.
 pub(super) const GRANULE_PAGES: u64 = TABLE_PAGES / TABLE;
-/// Pages of a room that is large against a table: granules that it has for itself are closed as such.
+/// Pages of a room that is large relative to a table: the granules that it occupies alone are closed as a whole.
 const LARGE_PAGES: u64 = TABLE_PAGES / SHARE;
-/// Granules that nobody needs, between others that are open, are closed if there are as many: to copy two
-/// mappings more at a fork costs about what 85 markers cost.
+/// The least number of adjacent idle granules that are closed although their neighbours are open. At a fork, copying
+/// two more mappings costs about as much as copying 85 markers.
 const HOLE: u64 = 2;
-/// Bundles at a time: the more, the less an address tells of the next, and the more tables there are.
+/// The most bundles at a time. The more there are, the less an address reveals about the next one, and the more tables
+/// there are.
 const BUNDLES_MAX: usize = 16;
-/// Of a window, bundles are at most this part, so that most of a small one can still be drawn.
+/// All bundles have at most this fraction (one in 32) of the window, so that most of a small window can still be drawn.
 const PART: u64 = 32;
-/// Draws before another way is taken.
+/// Draws of a bundle before the whole window is used.
 const TRIES: u32 = 32;
-/// Draws in a bundle before its next hole is taken: a bundle that is full makes room for another, so that few
-/// are used in part.
+/// Draws in a bundle before its next hole is taken, so that bundles are filled and few are partly used.
 const TRIES_INSIDE: u32 = 4;
-/// A bundle is left when its pages were allocated as often as this, whatever came back.
+/// A bundle is left when its pages were allocated this many times, regardless of frees.
 const TURNS: u64 = 2;
-/// Granules of the largest bundle, as a power of two.
+/// The number of bundle sizes: each is twice the one before, from a table on.
 const LEVELS: u64 = 8;
-/// A room is at most this part of its bundle.
+/// A room has at most this fraction (a quarter) of its bundle.
 const SHARE: u64 = 4;
 
 const OPEN: u32 = 1 << 31;
-/// Part of a bundle in which rooms are placed.
+/// The granule is in a bundle in which rooms are placed.
 const ACTIVE: u32 = 1 << 30;
 /// Released: others may have its addresses.
 const RELEASED: u32 = 1 << 29;
 const USED_AT: u32 = 12;
 const ROOMS: u32 = (1 << USED_AT) - 1;
 
-// A room has a page and shares its walls with nobody.
+// A room has at least a page, and its walls are not shared with other rooms.
 const _: () = assert!(GRANULE_PAGES < ROOMS as u64 && GRANULE_PAGES << USED_AT < RELEASED as u64);
 
 /// The state of a granule.
@@ -98,12 +97,12 @@ impl Granule {
         self.0 & ACTIVE != 0
     }
 
-    /// Rooms that are open in it.
+    /// Returns the number of open rooms in the granule.
     pub(super) const fn rooms(self) -> u64 {
         (self.0 & ROOMS) as u64
     }
 
-    /// Pages that the space has allocated, walls included.
+    /// Returns the pages of the granule that the space has allocated, walls included.
     pub(super) const fn used(self) -> u64 {
         ((self.0 & (RELEASED - 1)) >> USED_AT) as u64
     }
@@ -118,7 +117,7 @@ impl Granule {
         Self(self.0 | RELEASED)
     }
 
-    /// Open, and of no use to anybody.
+    /// Returns true if the granule is open without need: in no bundle and without a room.
     const fn is_idle(self) -> bool {
         self.is_open() && !self.is_active() && self.rooms() == 0
     }
@@ -128,34 +127,34 @@ impl Granule {
 #[derive(Clone, Copy, Debug)]
 struct Bundle {
     first: u64,
-    /// 0 for none.
+    /// 0 if there is no bundle.
     count: u64,
-    /// Pages that were allocated in it, walls included.
+    /// Pages that were ever allocated in it, walls included.
     drawn: u64,
 }
 
 /// The state of the granules that a room enters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Entry {
-    /// No markers: all of its granules were closed.
+    /// No markers are in the room: all of its granules were closed.
     Fresh,
-    /// Markers in some.
+    /// Markers are in some granules of the room.
     Marked,
 }
 
-/// The parts of a room that were closed.
+/// The extent to which a room was closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Closed {
     /// All of it.
     Whole {
-        /// Nobody can touch it. If not, it is zeros.
+        /// The room is inaccessible. If not, it is zeros.
         shut: bool,
     },
-    /// Only the granules that it had for itself.
+    /// Only the granules that the room occupies alone.
     Inner,
 }
 
-/// The bundles, and the edges.
+/// The bundles and the count of edges.
 pub(super) struct Granules {
     bundles: [Bundle; BUNDLES_MAX],
     edges: u64,
@@ -163,17 +162,17 @@ pub(super) struct Granules {
 }
 
 impl Granules {
-    /// Nothing is open. So many edges there may be, where that can be helped.
+    /// Makes a state in which nothing is open, with at most `edges_max` edges where that can be ensured.
     pub(super) const fn new(edges_max: u64) -> Self {
         Self { bundles: [Bundle { first: 0, count: 0, drawn: 0 }; BUNDLES_MAX], edges: 0, edges_max }
     }
 
-    /// Returns true if more edges had better not be.
+    /// Returns true if more edges are to be avoided.
     pub(super) fn is_crowded(&self) -> bool {
         self.edges >= self.edges_max
     }
 
-    /// Takes a small room in a bundle; `None` if it is not small, or there is none to be had.
+    /// Allocates a small room in a bundle. Returns `None` if the room is not small, or no bundle has room.
     pub(super) fn take<O: Os>(
         &mut self,
         window: &Window<O>,
@@ -201,7 +200,7 @@ impl Granules {
                     continue;
                 }
                 self.leave_bundle(window, slot);
-                // Other bundles may have room. To look for a new one takes long where there is none.
+                // If no new bundle is found, only the existing ones are tried further: a search that fails is slow.
                 let Some(first) = self.new_bundle(window, draw, count) else {
                     has_failed = true;
                     continue;
@@ -223,7 +222,8 @@ impl Granules {
         None
     }
 
-    /// Opens granules that are drawn, for a bundle of so many; the first. Such as are open and hardly used will do.
+    /// Draws and opens `count` granules for a new bundle, and returns the first. Open granules with few used pages are
+    /// also suitable.
     fn new_bundle<O: Os>(&mut self, window: &Window<O>, draw: &mut Draw, count: u64) -> Option<u64> {
         let places = window.granules() / count;
         for _ in 0..TRIES {
@@ -251,7 +251,7 @@ impl Granules {
         None
     }
 
-    /// Places nothing any more in a bundle; returns how many pages of it closed.
+    /// Ends placement in a bundle. Returns the number of its pages that were closed.
     fn leave_bundle<O: Os>(&mut self, window: &Window<O>, slot: usize) -> u64 {
         let Bundle { first, count, .. } = self.bundles[slot];
         self.bundles[slot].count = 0;
@@ -259,12 +259,12 @@ impl Granules {
         self.settle(window, first..first + count, self.edges_max)
     }
 
-    /// Leaves all bundles, so that those without rooms close; returns how many pages closed.
+    /// Leaves all bundles, so that those without rooms close. Returns the number of pages that were closed.
     pub(super) fn rest<O: Os>(&mut self, window: &Window<O>) -> u64 {
         (0..BUNDLES_MAX).map(|slot| self.leave_bundle(window, slot)).sum()
     }
 
-    /// Lets a room into its granules, and opens those that are closed. On an error nothing has changed.
+    /// Adds a room to its granules, and opens the closed ones. On an error nothing has changed.
     pub(super) fn enter<O: Os>(&mut self, window: &Window<O>, room: &Room) -> Result<Entry, (Call, Errno)> {
         let all = touched(window, room.all());
         let mut entry = Entry::Fresh;
@@ -277,7 +277,7 @@ impl Granules {
                 continue;
             }
             if let Err(error) = self.open(window, at..stop, Some(room)) {
-                // What is the room's has no markers, and must not stay as it is.
+                // The room's pages have no markers, so the granules that were opened must be closed.
                 self.settle(window, all, u64::MAX);
                 return Err(error);
             }
@@ -287,8 +287,8 @@ impl Granules {
         Ok(entry)
     }
 
-    /// Lets a room out of its granules, of which some are closed already, and closes what nobody needs. Tells
-    /// whether nobody can touch it any more.
+    /// Removes a room from its granules, of which some may be closed already, and closes idle ones. Returns true if the
+    /// room is inaccessible.
     pub(super) fn leave<O: Os>(&mut self, window: &Window<O>, room: &mut Room, closed: Closed) -> bool {
         let all = touched(window, room.all());
         all.clone().for_each(|at| self.change(window, at, |word| word - 1));
@@ -299,7 +299,7 @@ impl Granules {
         own.clone().for_each(|at| self.turn(window, at..at + 1, false));
         for slot in 0..BUNDLES_MAX {
             let Bundle { first, count, .. } = self.bundles[slot];
-            // A bundle without all of its granules is none.
+            // A bundle ends with the first of its granules that closes.
             if first < own.end && own.start < first + count {
                 self.leave_bundle(window, slot);
             }
@@ -309,11 +309,11 @@ impl Granules {
             return shut;
         }
         if all == own {
-            // As far as whole tables are closed now, they go.
+            // Page tables whose granules are all closed now are freed.
             let _as_before = window.close_granules(&whole_tables(window, own));
             return true;
         }
-        // What others are in as well is marked.
+        // Granules that are shared with other rooms get markers.
         let [front, back] = edges(window, room);
         let front = !window.is_open(all.start) || window.mark(front);
         let back = !window.is_open(all.end - 1) || window.mark(back);
@@ -339,7 +339,7 @@ impl Granules {
         }
     }
 
-    /// Opens granules that are closed, and marks what is not in a room. On an error some are open.
+    /// Opens closed granules, and puts markers outside the room. On an error some granules are open.
     fn open<O: Os>(
         &mut self,
         window: &Window<O>,
@@ -351,8 +351,8 @@ impl Granules {
         window.mark_granules(&all, room).map_err(|errno| (Call::Guard, errno))
     }
 
-    /// Closes those that are open for nobody, of the granules of all tables that some are in, if that leaves
-    /// at most so many edges or fewer than before.
+    /// Closes the idle granules in all tables that contain some of these granules. It closes only those that add no
+    /// edge, or that leave at most `edges_max` edges.
     fn settle<O: Os>(&mut self, window: &Window<O>, some: Range<u64>, edges_max: u64) -> u64 {
         let mut closed = 0;
         let end = some.end.next_multiple_of(TABLE);
@@ -374,7 +374,7 @@ impl Granules {
         closed
     }
 
-    /// Says of granules, which all said the contrary, that they are open or closed. Keeps HG3.
+    /// Switches granules from closed to open, or from open to closed. Maintains HG3.
     fn turn<O: Os>(&mut self, window: &Window<O>, all: Range<u64>, open: bool) {
         for at in all {
             for beside in [at.wrapping_sub(1), at + 1] {
@@ -389,8 +389,8 @@ impl Granules {
         window.set_granule(at, Granule(change(window.granule(at).0)));
     }
 
-    /// Checks HG1 to HG3 with a walk, for rooms that are open and ranges that the space has allocated; the
-    /// rule that is broken, and where.
+    /// Checks HG1 to HG3 with a walk, for open rooms and ranges that the space has allocated. The error has the
+    /// violated rule and its granule.
     #[cfg(test)]
     pub(super) fn check<O: Os>(
         &self,
@@ -428,13 +428,14 @@ impl Granules {
     }
 }
 
-/// The granules in which pages are, from the first of the window.
+/// Returns the granules that contain these pages, counted from the first of the window.
 fn touched<O: Os>(window: &Window<O>, pages: Range<u64>) -> Range<u64> {
     let first = window.first();
     (pages.start - first) / GRANULE_PAGES..(pages.end - first).div_ceil(GRANULE_PAGES)
 }
 
-/// Of the granules of a large room, those that it has for itself; none of a small one, which is better marked.
+/// Returns the granules that a large room occupies alone. For a small room it returns none, since markers are better
+/// there.
 pub(super) fn inner<O: Os>(window: &Window<O>, room: &Room) -> Range<u64> {
     let Range { start, end } = room.all();
     let start = (start - window.first()).div_ceil(GRANULE_PAGES);
@@ -444,7 +445,7 @@ pub(super) fn inner<O: Os>(window: &Window<O>, room: &Room) -> Range<u64> {
     start..((end - window.first()) / GRANULE_PAGES).max(start)
 }
 
-/// The pages of a large room in front of those and behind them.
+/// Returns the pages of a large room before and after its [`inner`] granules.
 fn edges<O: Os>(window: &Window<O>, room: &Room) -> [Span; 2] {
     let Span { at, bytes } = room.span();
     let inner = window.granules_span(&inner(window, room));
@@ -452,13 +453,13 @@ fn edges<O: Os>(window: &Window<O>, room: &Room) -> [Span; 2] {
     [Span { at, bytes: inner.at - at }, Span { at: behind, bytes: at + bytes - behind }]
 }
 
-/// Returns whether a room is small against a bundle of so many granules.
+/// Returns true if a room is small relative to a bundle of that many granules.
 fn fits(count: u64, pages: u64, align: u64) -> bool {
     (pages + 2).max(align) * SHARE <= count * GRANULE_PAGES
 }
 
-/// Granules that are to be closed, and those beside them that are closed already, as far as that makes whole
-/// tables: these go then. None that is released: others may have mapped something there.
+/// Extends granules that are to be closed by adjacent closed ones, up to whole tables, so that these are freed. None of
+/// them is released: others may have mapped pages there.
 fn whole_tables<O: Os>(window: &Window<O>, all: Range<u64>) -> Range<u64> {
     let (first, end) = (all.start / TABLE * TABLE, all.end.next_multiple_of(TABLE));
     let closed =
@@ -467,7 +468,7 @@ fn whole_tables<O: Os>(window: &Window<O>, all: Range<u64>) -> Range<u64> {
     start..if closed(all.end..end) { end } else { all.end }
 }
 
-/// The end of the granules from `at` on, and before `end`, of which something is true.
+/// Returns the end of the granules from `at` on, and before `end`, for which `is` is true.
 fn run(at: u64, end: u64, is: impl Fn(u64) -> bool) -> u64 {
     (at..end).find(|&at| !is(at)).unwrap_or(end)
 }

@@ -14,12 +14,12 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 
 impl<O: Os> Hard<O> {
-    /// Tells whether nobody has the lock that [`stats`](Self::stats) takes.
+    /// Returns true if no thread holds the lock that [`stats`](Self::stats) takes.
     pub(crate) fn is_free(&self) -> bool {
         self.state.try_lock().is_some()
     }
 
-    /// Counts.
+    /// Returns the statistics.
     pub(crate) fn stats(&self) -> Stats {
         let state = self.state.lock();
         Stats {
@@ -39,7 +39,7 @@ impl<O: Os> Hard<O> {
         }
     }
 
-    /// Writes a line for each room, walls included, as `/proc/vmallocinfo` has them.
+    /// Writes a line for each room, walls included, in the format of `/proc/vmallocinfo`.
     pub(crate) fn write_info(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         let mut from = self.window.first();
         loop {
@@ -60,7 +60,7 @@ impl<O: Os> Hard<O> {
         }
     }
 
-    /// Checks every invariant with full walks. Call it when nobody else calls.
+    /// Checks every invariant with full walks. Must be called without concurrent calls.
     #[cfg(test)]
     pub(crate) fn validate(&self) -> Result<(), va_base::InvariantViolation> {
         use va_base::{InvariantViolation, Va};

@@ -5,32 +5,32 @@ use core::fmt;
 /// The state of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Known {
-    /// It is not in the arena.
+    /// The address is outside the arena.
     Outside,
-    /// A live area is there, and does not begin there.
+    /// The address is inside a live area, not at its start.
     Live {
-        /// The address at which it begins.
+        /// The start of the area.
         start: usize,
-        /// Bytes that were asked for.
+        /// The requested bytes.
         bytes: usize,
     },
-    /// An area that was freed was there.
+    /// The address is in a freed area in quarantine.
     Quarantined {
-        /// The address at which its pages began.
+        /// The address of its first page.
         pages_at: usize,
         /// Bytes of its pages.
         bytes: usize,
         /// Frees since then.
         frees: u64,
     },
-    /// An area began there, was freed, and its addresses are free to others.
+    /// An area began there and was freed, and its addresses may be reused.
     Released {
         /// Bytes of its pages.
         bytes: usize,
         /// Frees since then.
         frees: u64,
     },
-    /// No area began there.
+    /// No area ever began there.
     Never,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Fault {
         /// Its state.
         known: Known,
     },
-    /// An address was touched that may not be.
+    /// An inaccessible address was accessed.
     Touched {
         /// The address.
         address: usize,
@@ -55,7 +55,7 @@ pub(crate) enum Fault {
     Spoiled {
         /// The address at which the area begins.
         address: usize,
-        /// Bytes that were asked for.
+        /// The requested bytes.
         bytes: usize,
         /// The first such byte, from the start of the area.
         offset: isize,

@@ -1,44 +1,44 @@
-//! The hardened profile: mistakes with memory fault, or end the process with what is known of them.
+//! The hardened profile: mistakes with memory fault, or end the process with a diagnosis.
 //!
 //! # Theory
 //! ```text
-//!            draw a place                                  free
-//!   nobody's ------------> room, open: live ----------------------------> closed: quarantine ---- oldest out ----> nobody's
-//!                             ^                                 |
-//!                             |   the same size again           | its pages, as zeros, to another place that is drawn
-//!                             +---------------------------- warm room
+//!           random address                                free
+//!   free  -----------------> room, open: live ---------------> closed: quarantine --- oldest evicted ---> free
+//!                               ^                           |
+//!                               |  the same size again      |  its pages, as zeros, moved to another address
+//!                               +--------------------- warm room
 //! ```
 //! | mistake | what happens |
 //! |---|---|
-//! | a byte past the end, read or written | fault, where the alignment lets the area end with its page; else as the next |
-//! | bytes beside the area in its pages, written | the canary there tells at the free, which aborts: offset of the first bad byte |
-//! | a page or more past the end, or before the start | fault, at the next page, and farther away but in another area or a warm room, which is cleared again |
-//! | use after free | fault, for as long as the area is in quarantine, and after that until others get its addresses |
-//! | double free, free of what is no area | abort, with what is known of the address |
-//! | what others wrote, read | never: what is given out is zeros, but for the canary beside it |
+//! | a byte past the end, read or written | fault, if the alignment lets the area end with its page; else as the next row |
+//! | bytes beside the area in its pages, written | the free checks the canary there, and aborts: offset of the first bad byte |
+//! | a page or more past the end, or before the start | fault at the next page; farther away, too, except in another area or a warm room, which is zeroed again |
+//! | use after free | fault while the area is in quarantine, and after that until its addresses are reused |
+//! | double free, free of an address where no area begins | abort, with a diagnosis of the address |
+//! | a read of another caller's data | impossible: a new area is zeros, except for the canary beside it |
 //!
-//! An area's addresses are used once, then wait in the [quarantine](quarantine). Its **pages** do not wait. Resident
-//! pages are overwritten with zeros and moved to a room of the same size at another address, a **warm** room. The
-//! next caller that asks for this size gets it without a fault. So a pair costs a handful of system calls, and no
-//! page faults. Pages that cannot be moved are dropped, and the next owner has the faults.
+//! An area's addresses are used once, then stay in the [quarantine](quarantine). Its **pages** do not. Resident pages
+//! are overwritten with zeros and moved to a room of the same size at another address, a **warm** room. The next caller
+//! that requests this size gets it without a fault. So a pair costs a handful of system calls, and no page faults.
+//! Pages that cannot be moved are released, and the next area of the size has page faults.
 //!
-//! What is beside an area is the [window](window), where it is [places](places), what nobody can guess
-//! [secret](secret). The parts of the window that are open are [granules](granules).
+//! [Window](window) has the memory beside an area, [places](places) the choice of addresses, [secret](secret) the
+//! random numbers, and [granules](granules) the accessible units of the window.
 //!
 //! # Invariants
-//! - **HD1 first** a tag says live only at the first page of a live area, so a free is judged by one word.
+//! - **HD1 first** a tag is live only at the first page of a live area, so one word decides whether a free is valid.
 //! - **HD3 tiling** every range that the space has allocated is that of a live area or a warm room, in quarantine,
 //!   retired, or in use by a call.
 //!
-//! SP3 and SP4 are the workspace's (ARCHITECTURE.md). A caller's mistake ends the program here, and is not an error.
+//! SP3 and SP4 are invariants of the workspace (ARCHITECTURE.md). A caller's mistake ends the program here, and is not
+//! an error.
 //!
 //! # Locking
-//! One lock, for the addresses. System calls are made without it where a pair takes its usual path. Under it granules
-//! are opened and closed, which hold no pages but the ends of one large area. System calls are also made under it
-//! where the window becomes larger, where records are allocated, and where all warm rooms are closed. There are up to
-//! 64 of those, with a call or two each: by a trim, for want of addresses, and by protection for want of mappings. A
-//! child of a fork has lost the addresses that other threads of its parent used at that moment, and their pages,
-//! until it ends.
+//! One lock, for the addresses. System calls are made without it on the usual path of a pair. Under it granules are
+//! opened and closed, which contain no pages but the ends of one large area. System calls are also made under it when
+//! the window grows, when records are allocated, and when all warm rooms are closed. There are up to 64 warm rooms,
+//! with a call or two each. They are closed by a trim, if addresses run out, and with protection if mappings run out. A
+//! child of a fork leaks the addresses that other threads of its parent used at that moment, and their pages.
 //! # Source
 //! Scudo's secondary allocator (areas at the end of their pages, a quarantine without access), FreeBSD's `memguard`
 //! and Linux's KFENCE (`mm/kfence`: canaries beside objects, alternating ends) for detection. The moving of pages is
@@ -86,29 +86,29 @@ use va_base::VaRange;
 use warm::Warm;
 use window::{Room, Wall, Window, address, into_pointer};
 
-/// Ranges that are given back in one go.
+/// Ranges that are freed at once.
 const BATCH: usize = 32;
-/// Draws of a place before the next hole is taken.
+/// Draws of an address before the next hole is taken.
 const TRIES: u32 = 32;
-/// The window is this many times what is taken in it, if there is so much.
+/// The window has this many times its allocated pages, if the reservation allows it.
 const SPARSE: u64 = 4;
 
-/// One allocator.
+/// A hardened allocator.
 pub(crate) struct Hard<O: Os> {
     // Constant after `new`.
     host: Host<O>,
     window: Window<O>,
     canary: Canary,
-    /// Rooms that may be open at a time, where each splits a mapping.
+    /// The most rooms that may be open at a time, if each splits a mapping.
     rooms_max: u64,
     // Under its lock.
     state: Mutex<State<O>>,
-    // Atomic, each alone.
-    /// Areas freed, ever.
+    // Atomic, independent of each other.
+    /// All areas that were ever freed.
     frees: AtomicU64,
-    /// Pages that were warm or purged when the system was asked last how much memory there is.
+    /// Warm and purged pages when the memory of the system was read last.
     asked: AtomicU64,
-    /// Rooms that the system refused to close, ever.
+    /// All rooms that the system failed to close.
     refused: AtomicU64,
 }
 
@@ -123,27 +123,27 @@ struct State<O: Os> {
     keep: Option<[u64; 2]>,
     live: u64,
     live_pages: u64,
-    /// Pages that nobody is given any more, walls included.
+    /// Pages that are never reused, walls included.
     retired_pages: u64,
     purged: u64,
     hits: u64,
 }
 
-/// The rooms that [`State::let_in`] pushes out at a time.
+/// The rooms that [`Hard::let_in`] evicts at a time.
 struct Out {
     rooms: [Held; BATCH],
     len: usize,
 }
 
 impl<O: Os> Hard<O> {
-    /// Gives out an area of zeros.
+    /// Allocates an area of zeros.
     pub(crate) fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
         let (room, tag) = self.take(layout)?;
         self.window.put(room.page(), tag);
         Ok(into_pointer(room, tag))
     }
 
-    /// An open room with the canary in it, and the tag that it is to have.
+    /// Allocates an open room with its canary, and returns it with the tag that it is to have.
     fn take(&self, layout: Layout) -> Result<(Room, Tag), AllocError> {
         if layout.size() == 0 {
             return Err(AllocError::ZeroSize);
@@ -167,9 +167,9 @@ impl<O: Os> Hard<O> {
             state.hits += 1;
             state.count_live(pages);
             drop(state);
-            // SAFETY: the warm rooms had it, and have it no longer.
+            // SAFETY: the warm rooms owned it, and `take` removed it.
             let mut room = unsafe { Room::claim(held.page(), held.pages()) };
-            // It is open, so somebody may have written there by mistake.
+            // It was accessible, so a stray write may have changed it.
             self.window.clear(&mut room);
             return Ok(room);
         }
@@ -186,9 +186,9 @@ impl<O: Os> Hard<O> {
                 Err(error) => error,
             };
             let helps = match error {
-                // The warm rooms, and the bundles in which nothing is, have memory and mappings.
+                // Warm rooms and empty bundles hold memory and mappings.
                 NoPlace::Refused(..) => !mem::replace(&mut rested, true) && self.rest(&mut state) != [0; 2],
-                // First what is kept for speed, then what is kept for safety, the oldest first.
+                // First the cached rooms are released, then those in quarantine, the oldest first.
                 _ => self.cool(&mut state) || self.relent(&mut state),
             };
             if !helps {
@@ -208,7 +208,7 @@ impl<O: Os> Hard<O> {
         Ok(room)
     }
 
-    /// Gives a room back that could not be opened.
+    /// Frees a room that could not be opened.
     fn abandon(&self, mut room: Room) {
         self.window.abandon(&mut room);
         let mut state = self.state.lock();
@@ -216,10 +216,10 @@ impl<O: Os> Hard<O> {
         self.give(&mut state, [room.range()].into_iter());
     }
 
-    /// A room at a place that is drawn, and what of it is open. On an error nothing has changed.
+    /// Allocates a room at a random address, with the state of its granules. On an error nothing has changed.
     fn new_room(&self, state: &mut State<O>, pages: u64, align: u64) -> Result<(Room, Entry), NoPlace> {
         let page = self.place(state, pages, align)?;
-        // SAFETY: free in the space until a moment ago.
+        // SAFETY: the space has just allocated it.
         let room = unsafe { Room::claim(page, pages) };
         if self.window.wall() == Wall::Protection {
             return Ok((room, Entry::Fresh));
@@ -233,20 +233,20 @@ impl<O: Os> Hard<O> {
         }
     }
 
-    /// Closes what a room was in that was closed, and what of it is not yet.
+    /// Removes a closed room from its granules, which closes the rest of it, and counts it if it is still accessible.
     fn leave(&self, state: &mut State<O>, room: &mut Room, closed: Closed) {
         let shut = match (self.window.wall(), closed) {
             (Wall::Markers, _) => state.granules.leave(&self.window, room, closed),
             (Wall::Protection, Closed::Whole { shut }) => shut,
             (Wall::Protection, Closed::Inner) => true,
         };
-        // Checks HD2: what stays open is zeros, and is counted.
+        // Checks HD2: a room that stays accessible is zeros, and is counted.
         if !shut {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Gives addresses back.
+    /// Frees ranges of addresses.
     fn give(&self, state: &mut State<O>, ranges: impl Iterator<Item = VaRange>) {
         let State { places, granules, .. } = state;
         let markers = self.window.wall() == Wall::Markers;
@@ -258,11 +258,11 @@ impl<O: Os> Hard<O> {
         places.give(ranges.inspect(counted));
     }
 
-    /// Draws a place, in a window that is large enough.
+    /// Allocates a random address, after growing the window if necessary.
     fn place(&self, state: &mut State<O>, pages: u64, align: u64) -> Result<u64, NoPlace> {
         let want = (state.places.taken_pages() + pages + 2 + align).saturating_mul(SPARSE);
         if want > self.window.window_pages() {
-            // In large steps. Refused, the window stays as it is, and its entropy with it.
+            // In large steps. If that fails, the window keeps its size, and thus its entropy.
             let most = self.window.extent().len_bytes() / PAGE_BYTES as u64;
             let _full = self.window.grow(want.checked_next_power_of_two().unwrap_or(most).min(most));
         }
@@ -277,7 +277,7 @@ impl<O: Os> Hard<O> {
         if self.window.wall() == Wall::Protection {
             return places.take(draw, window, pages, align, TRIES);
         }
-        // Where there are edges enough, one beside another.
+        // With too many edges, no draws: the room goes to the first hole.
         let tries = if granules.is_crowded() { 0 } else { TRIES };
         let taken = match granules.take(&self.window, places, draw, pages, align) {
             Some(taken) => taken,
@@ -302,10 +302,10 @@ impl<O: Os> Hard<O> {
         Ok(page)
     }
 
-    /// Takes back the area that begins at an address.
+    /// Frees the area that begins at an address.
     ///
     /// # Safety
-    /// If an area begins there, nobody refers to it any more.
+    /// If an area begins there, no reference to it remains.
     pub(crate) unsafe fn free(&self, at: usize) -> Result<(), Fault> {
         // SAFETY: this function's contract.
         let (room, tag) = unsafe { self.claim(at) }?;
@@ -314,7 +314,7 @@ impl<O: Os> Hard<O> {
         Ok(())
     }
 
-    /// Takes the live area that begins at an address, of all who try at a time one.
+    /// Claims the live area that begins at an address. Of several concurrent callers one succeeds.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -327,17 +327,17 @@ impl<O: Os> Hard<O> {
             return Err(bad());
         }
         let dead = tag.quarantined(self.frees.fetch_add(1, Ordering::Relaxed) + 1);
-        // Checks HD1. Acquire: what its owner did comes before what is done to its pages from here on.
+        // Checks HD1. Acquire: the writes of the area's owner happen before the following accesses to its pages.
         let take = |tag: &Tag| {
             place.compare_exchange(tag.bits(), dead.bits(), Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        // Another thread may say of a live area that it is changed, at any time.
+        // Another thread may mark a live area as changed at any time.
         let tag = [tag, tag.changed()].into_iter().find(take).ok_or_else(bad)?;
-        // SAFETY: the area was live, and of all who claim it this one changed its tag (HD1).
+        // SAFETY: the area was live, and only the claim that changed its tag succeeds (HD1).
         Ok((unsafe { Room::claim(page, tag.pages()) }, tag))
     }
 
-    /// Looks at the canary of an area, if that can be read.
+    /// Checks the canary of an area, if it is readable.
     fn check(&self, room: &Room, tag: Tag) -> Result<(), Fault> {
         if tag.is_changed() {
             return Ok(());
@@ -352,7 +352,7 @@ impl<O: Os> Hard<O> {
         }
     }
 
-    /// Closes the room of an area that was freed, and keeps its pages, if that pays.
+    /// Closes the room of a freed area, and caches its pages in a warm room if that is worthwhile.
     fn retire(&self, mut room: Room, tag: Tag) {
         let pages = room.pages();
         if tag.is_changed() && !self.window.renew(&mut room) {
@@ -383,7 +383,7 @@ impl<O: Os> Hard<O> {
         self.look_around();
     }
 
-    /// Tells whether it pays to keep the pages of a room.
+    /// Returns true if the pages of a room can and should be cached.
     fn may_keep(&self, room: &Room) -> bool {
         self.window.wall() == Wall::Markers
             && self.host.os().can_move()
@@ -391,7 +391,7 @@ impl<O: Os> Hard<O> {
             && self.window.is_full(room)
     }
 
-    /// An open room of the same size at another place, for pages that are worth to be kept.
+    /// Allocates an open room of that size at another address, for pages that are to be cached.
     fn next_room(&self, pages: u64) -> Option<Room> {
         let mut state = self.state.lock();
         let (mut room, entry) = self.new_room(&mut state, pages, 1).ok()?;
@@ -403,7 +403,7 @@ impl<O: Os> Hard<O> {
         None
     }
 
-    /// Closes an open room that nobody has, and gives its addresses back.
+    /// Closes an open room that no caller owns, and frees its addresses.
     fn close_and_give(&self, room: &mut Room) {
         let closed = self.window.close(room);
         let mut state = self.state.lock();
@@ -411,7 +411,7 @@ impl<O: Os> Hard<O> {
         self.give(&mut state, [room.range()].into_iter());
     }
 
-    /// Puts a closed room into the quarantine, and gives back what it pushes out.
+    /// Adds a closed room to the quarantine, and releases the rooms that it evicts.
     fn let_in(&self, state: &mut State<O>, held: Held) {
         let pages = held.pages() + 2;
         if !state.quarantine.admits(pages) {
@@ -435,7 +435,7 @@ impl<O: Os> Hard<O> {
         state.quarantine.push(entry);
     }
 
-    /// Gives the addresses of closed rooms to others.
+    /// Releases the addresses of closed rooms for reuse.
     fn release(&self, state: &mut State<O>, rooms: &[Held]) {
         if rooms.is_empty() {
             return;
@@ -444,16 +444,16 @@ impl<O: Os> Hard<O> {
             let tag = self.window.get(held.page());
             self.window.put(held.page(), tag.released());
         }
-        // SAFETY: closed rooms that nobody has; they are only told by their ranges.
+        // SAFETY: closed rooms without an owner, of which only the ranges are used.
         let range = |held: &Held| unsafe { Room::claim(held.page(), held.pages()) }.range();
         self.give(state, rooms.iter().map(range));
     }
 
-    /// Closes the warm rooms; `false` if there were none.
+    /// Closes the warm rooms. Returns `false` if there were none.
     fn cool(&self, state: &mut State<O>) -> bool {
         let mut any = false;
         while let Some(held) = state.warm.pop() {
-            // SAFETY: the warm rooms had it, and have it no longer.
+            // SAFETY: the warm rooms owned it, and `pop` removed it.
             let mut room = unsafe { Room::claim(held.page(), held.pages()) };
             state.purged += held.pages();
             any = true;
@@ -466,13 +466,13 @@ impl<O: Os> Hard<O> {
 
     /// Closes a room that was warm.
     fn cool_one(&self, held: Held) {
-        // SAFETY: the warm rooms had it, and have it no longer.
+        // SAFETY: the warm rooms owned it, and it was removed from them.
         let mut room = unsafe { Room::claim(held.page(), held.pages()) };
         self.close_and_give(&mut room);
         self.state.lock().purged += held.pages();
     }
 
-    /// Lets some of the quarantine go before its time; `false` if it is empty.
+    /// Releases the oldest rooms of the quarantine early. Returns `false` if it is empty.
     fn relent(&self, state: &mut State<O>) -> bool {
         let mut out = [Held::new(0, 0); BATCH];
         let mut count = 0;
@@ -486,10 +486,10 @@ impl<O: Os> Hard<O> {
         count > 0
     }
 
-    /// Gives an area another size: another area with the same bytes, as many as both have. The rest are zeros.
+    /// Resizes an area by a copy to a new area. Bytes beyond the smaller size are zeros.
     ///
     /// # Safety
-    /// If an area begins there, nobody refers to it during the call, nor to the address afterwards.
+    /// If an area begins there, no reference to it exists during the call, and the old address is not used afterwards.
     pub(crate) unsafe fn resize(
         &self,
         at: usize,
@@ -510,7 +510,7 @@ impl<O: Os> Hard<O> {
         let (from, tag) = match unsafe { self.claim(at) } {
             Ok(claimed) => claimed,
             Err(fault) => {
-                // Another thread has freed it. The new room is as unused as it was.
+                // Another thread has freed it. The new room was never used.
                 self.window.put(to.page(), into.quarantined(self.frees.load(Ordering::Relaxed)));
                 self.retire(to, into);
                 return Err(fault);
@@ -523,7 +523,7 @@ impl<O: Os> Hard<O> {
         Ok(Ok(into_pointer(to, into)))
     }
 
-    /// The tag of the live area that begins at an address.
+    /// Returns the tag of the live area that begins at an address.
     pub(crate) fn live(&self, at: usize) -> Result<Tag, FreeError> {
         let Some((page, offset)) = self.window.locate(at) else {
             return Err(FreeError::NotOurs { address: at });
@@ -543,7 +543,7 @@ impl<O: Os> Hard<O> {
         let Some((page, _)) = self.window.locate(at) else { return Known::Outside };
         let frees = self.frees.load(Ordering::Relaxed);
         let around = self.state.lock().places.around(page);
-        // Of the area that is there first; else of one that began there.
+        // The area that contains the page comes first, then a former one that began there.
         let area = around.map(|range| range.start().page_floor() + 1);
         for first in area.into_iter().chain([page]) {
             let tag = self.window.get(first);
@@ -562,7 +562,7 @@ impl<O: Os> Hard<O> {
         Known::Never
     }
 
-    /// Copies what can be read at an address of the window; the rest is zeros. Nothing but live areas can be.
+    /// Copies the readable bytes at an address of the window, with zeros for the rest. Only open rooms are readable.
     pub(crate) fn vread(&self, at: usize, to: &mut [u8]) -> usize {
         to.fill(0);
         let window = self.window.extent();
@@ -580,7 +580,7 @@ impl<O: Os> State<O> {
 }
 
 fn into_pointer_at(at: usize, tag: Tag) -> NonNull<u8> {
-    // SAFETY: only the address of the room is used, whose area is live and stays the caller's.
+    // SAFETY: only the address of the room is used; its area is live, and the caller still owns it.
     into_pointer(unsafe { Room::claim((at / PAGE_BYTES) as u64, tag.pages()) }, tag)
 }
 

@@ -1,4 +1,4 @@
-//! A hardened allocator that somebody owns: made in its own records, gone with its owner.
+//! A hardened allocator with an owner. It is created in its own records, and dropped with its owner.
 
 use super::granules::Granules;
 use super::places::Places;
@@ -30,9 +30,9 @@ pub(crate) struct Plan {
     pub(crate) window_bytes: usize,
     pub(crate) quarantine_bytes_max: usize,
     pub(crate) quarantine_areas_max: usize,
-    /// The method by which access is denied; `None` for the best that the system has.
+    /// The method that denies access; `None` for the best one that the system supports.
     pub(crate) wall: Option<Wall>,
-    /// In place of what the system gives for keys.
+    /// The seed of keys in place of the system's random numbers.
     pub(crate) seed: Option<u64>,
 }
 
@@ -55,25 +55,25 @@ impl Plan {
     }
 }
 
-/// The allocator and the right to end it.
+/// An owning handle of an allocator, which frees it when dropped.
 pub(crate) struct Owned<O: Os> {
     hard: NonNull<Hard<O>>,
 }
 
-// SAFETY: it is shared by its lock and atomics, whoever owns it.
+// SAFETY: shared access to the allocator is by its lock and atomics only.
 unsafe impl<O: Os> Send for Owned<O> {}
 // SAFETY: as before.
 unsafe impl<O: Os> Sync for Owned<O> {}
 
 impl<O: Os> Owned<O> {
-    /// Makes one on a system.
+    /// Creates an allocator on a system.
     pub(crate) fn new(os: O, plan: Plan) -> Result<Self, CreateError> {
         let most = room(&os, plan.arena_bytes_max)?;
         fork::prepare_for_forks();
         let host = Host::open(os).map_err(|(call, errno)| CreateError::Refused { call, errno, bytes: 0 })?;
         let made = Self::make(host, most, plan);
         if made.is_err() {
-            // SAFETY: what lived there is gone.
+            // SAFETY: nothing in the records is used any more.
             unsafe { host.close() };
         }
         made
@@ -89,29 +89,29 @@ impl<O: Os> Owned<O> {
             areas => host.alloc_meta::<Held>(areas).ok_or(CreateError::NoRecords)?,
         };
         write_empty!(Hard<O>, place);
-        // SAFETY: written a moment ago, and nobody else knows it.
+        // SAFETY: written above, and not shared yet.
         let hard: &mut Hard<O> = unsafe { &mut *place.as_ptr() };
         hard.window = Window::reserve(host, most, pages(plan.window_bytes), plan.wall)?;
         let state = hard.state.get_mut();
         if !state.places.init(hard.window.extent(), host) {
-            // SAFETY: nobody uses it yet.
+            // SAFETY: the window is not used yet.
             unsafe { hard.window.unmap() };
             return Err(CreateError::NoRecords);
         }
         state.draw = Draw::new(draw);
-        // A quarter of what there may be.
+        // A quarter of the mappings that the process may have.
         state.granules = Granules::new(host.os().mappings_max() / 4);
         state.quarantine = Quarantine::new(ring, pages(plan.quarantine_bytes_max));
         state.warm.allow(pages(plan.cache_bytes_max));
         hard.host = host;
         hard.canary = Canary::new(canary);
-        // Each splits a mapping into three; three quarters of what there may be are others'.
+        // Each room splits a mapping into three, so it adds two. Three quarters of the limit are left to the program.
         hard.rooms_max = host.os().mappings_max() / 8;
         fork::register(place, link);
         Ok(Self { hard: place })
     }
 
-    /// Takes a place in its own records, for as long as it lives.
+    /// Allocates memory for a value in the allocator's records, for as long as it lives.
     pub(crate) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
         self.host.alloc_place()
     }
@@ -152,7 +152,7 @@ impl<O: Os> Hard<O> {
     });
 }
 
-/// The keys of the canaries and of the places.
+/// Returns the keys of the canaries and of the addresses.
 fn keys(os: &impl Os, seed: Option<u64>) -> Result<[[u64; 2]; 2], CreateError> {
     if let Some(seed) = seed {
         return Ok([[seed, 0], [seed, 1]]);
@@ -178,11 +178,11 @@ impl<O: Os> Drop for Owned<O> {
     fn drop(&mut self) {
         fork::unregister(self.hard);
         let host = self.host;
-        // SAFETY: whoever refers to an area of it has broken his promise; nobody else refers to the allocator.
+        // SAFETY: by the contract of `Vmalloc` no area is in use; no other reference to the allocator exists.
         unsafe { self.window.unmap() };
-        // SAFETY: the owner goes, and this is the only time.
+        // SAFETY: the owner is dropped, once.
         unsafe { self.hard.drop_in_place() };
-        // SAFETY: the allocator was the last that lived there.
+        // SAFETY: the allocator was the last value in these records.
         unsafe { host.close() };
     }
 }

@@ -1,21 +1,23 @@
 //! The choice of an address for the next room: at random.
 //!
 //! # Theory
-//! Of all starts in a window that are aligned as asked, one is drawn, and another one if that is not free.
-//! The window is a bundle of [granules](super::granules) for a small room, and the whole one for others. So
-//! every position at which the room fits is equally likely (except in a bundle that is nearly full: `tries`).
-//! A search for the next hole above would not give that: it finds the hole behind a long area as often as
-//! that area is long. The window is kept four times as large as its allocated part, while the reservation
-//! lasts. So few draws are in vain, and the entropy is that of the window:
+//! An aligned start in a range is drawn at random, and another one if that is not free. The range is a bundle of
+//! [granules](super::granules) for a small room, and the whole window for others. So every position at which the room
+//! fits is equally likely (except in a bundle that is nearly full: `tries`). A search for the next hole above would not
+//! have this property: it finds the hole above an area with a probability proportional to the area's length. The window
+//! has four times its allocated pages, while the reservation suffices. So few draws fail, and the entropy is that of
+//! the window:
 //!
 //! ```text
-//!   bits = log2(window pages - taken pages - pages of the room and walls)      16 GiB, a quarter taken, an area of 1 MiB: 21.6
+//!   bits = log2(window pages - taken pages - pages of the room and walls)
+//!   16 GiB, a quarter taken, an area of 1 MiB: 21.6
 //! ```
-//! The longer the area, and the more neighbours it must not touch, the fewer positions: an area of a quarter
-//! of the window has two bits less, or more. After `tries` draws in vain the lowest fit above the last one is
-//! taken, or the lowest of all.
+//! The longer the area, and the more areas it must not overlap, the fewer positions exist. An area of a quarter of the
+//! window has at least two bits less. After `tries` failed draws the lowest fit above the last draw is taken, or else
+//! the lowest of all.
 //! # Source
-//! Our own; Linux draws where its window begins, once a boot (`vmalloc_base`), and the index stays deterministic here, too (SP5).
+//! Our own; Linux draws the start of its window once a boot (`vmalloc_base`). The index is deterministic here, too
+//! (SP5).
 
 use super::secret::Draw;
 use super::window::address;
@@ -26,14 +28,14 @@ use crate::records::{Host, empty_value};
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 
-/// The reason why there is no place.
+/// The reason why no address was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoPlace {
-    /// Nothing fits; the largest hole.
+    /// Nothing fits. It has the size of the largest hole.
     Full { largest_bytes: usize },
-    /// The system gave no memory for records.
+    /// The system has no memory for records.
     NoRecords,
-    /// The system does not open it.
+    /// The system failed to open the room.
     Refused(Call, Errno),
 }
 
@@ -47,7 +49,7 @@ impl From<SpaceError> for NoPlace {
     }
 }
 
-/// Which addresses are whose.
+/// The allocated addresses of the window.
 pub(super) struct Places<O: Os> {
     space: VmapSpace<Host<O>, Process>,
     /// Pages that are not free, walls included.
@@ -57,17 +59,18 @@ pub(super) struct Places<O: Os> {
 impl<O: Os> Places<O> {
     empty_value!(Self { space: VmapSpace::empty(), taken: 0 });
 
-    /// Gives an empty one its pages, where it is; `false` for want of records.
+    /// Initializes an empty value in place with its extent. Returns `false` if there is no memory for records.
     pub(super) fn init(&mut self, extent: VaRange, host: Host<O>) -> bool {
         self.space.init(extent, extent, host).is_ok()
     }
 
-    /// Pages that are not free, walls included.
+    /// Returns the pages that are not free, walls included.
     pub(super) fn taken_pages(&self) -> u64 {
         self.taken
     }
 
-    /// Takes a room of `pages` whose first page is a multiple of `align` pages, in the window `[first, end)`; its first page.
+    /// Allocates a room of `pages` whose first page is a multiple of `align` pages, in the range `[first, end)`.
+    /// Returns its first page.
     pub(super) fn take(
         &mut self,
         draw: &mut Draw,
@@ -96,7 +99,7 @@ impl<O: Os> Places<O> {
         }
     }
 
-    /// Takes the room that begins there, if all of it is free.
+    /// Allocates the room that begins at a page, if all of it is free.
     fn take_at(&mut self, page: u64, pages: u64) -> Result<(), NoPlace> {
         let range = VaRange::from_pages(page - 1, page + pages + 1).unwrap_or_default();
         let _by_its_start = self.space.alloc_at(range)?;
@@ -104,17 +107,17 @@ impl<O: Os> Places<O> {
         Ok(())
     }
 
-    /// Takes a range that is free for good; `false` for want of records.
+    /// Allocates a free range for good. Returns `false` without memory for records.
     pub(super) fn take_for_good(&mut self, range: VaRange) -> bool {
         let taken = self.space.alloc_at(range).is_ok();
         self.taken += if taken { range.len_bytes() / PAGE_BYTES as u64 } else { 0 };
         taken
     }
 
-    /// Takes the lowest room between two pages.
+    /// Allocates the lowest room between two pages.
     fn take_fit(&mut self, [from, to]: [u64; 2], pages: u64, align: u64) -> Result<u64, NoPlace> {
         let window = VaRange::from_pages(from, to).unwrap_or_default();
-        // Room to align in; what is too much goes back at once.
+        // Allocates additional pages for the alignment, which are freed again below.
         let whole = pages + 1 + align;
         let align_bytes = Align::new(address(align) as u64).unwrap_or(Align::PAGE);
         let request = Request::pages(whole).map_err(|_| NoPlace::Full { largest_bytes: 0 })?;
@@ -126,24 +129,24 @@ impl<O: Os> Places<O> {
         Ok(page)
     }
 
-    /// Takes ranges back.
+    /// Frees ranges.
     pub(super) fn give(&mut self, ranges: impl Iterator<Item = VaRange>) {
         for range in ranges {
             match self.space.free_at(range.start()) {
                 Ok(freed) => self.taken -= freed.len_bytes() / PAGE_BYTES as u64,
-                // Checks HD3: what comes back was given out, as it was.
+                // Checks HD3: the freed range was allocated, with the same start.
                 Err(error) => abort_with(format_args!("a room that the space does not know: {error}")),
             }
         }
         self.space.purge(Purge::Full);
     }
 
-    /// The room that a page is in, walls included.
+    /// Returns the room that contains a page, walls included.
     pub(super) fn around(&self, page: u64) -> Option<VaRange> {
         Some(self.space.find_enclosing(Va::from_page(page))?.range)
     }
 
-    /// The lowest room that ends above a page.
+    /// Returns the lowest room that ends above a page.
     pub(super) fn above(&self, page: u64) -> Option<VaRange> {
         Some(self.space.find_above(Va::from_page(page))?.range)
     }

@@ -1,12 +1,12 @@
-//! Areas that were freed, in the order in which they were: nobody is given their addresses yet.
+//! The quarantine: freed areas in the order of their frees, whose addresses are not reused yet.
 //!
 //! # Theory
-//! A ring of ranges. What comes in last stays longest; what makes the ring hold more bytes, or more areas, than it may pushes the
-//! oldest out. So the window in which a use after free is certain to fault is known: the last `bytes_max` bytes of addresses and
-//! the last `areas_max` areas, whichever is less. The ring is allocated once: to enter cannot fail (SP3).
+//! A ring of ranges, first in, first out. An area that would exceed the limit of bytes or of areas evicts the oldest.
+//! So the period in which a use after free surely faults is known: the last `bytes_max` bytes of addresses or the last
+//! `areas_max` areas, whichever is less. The ring is allocated once, so that adding an area cannot fail (SP3).
 //!
 //! # Invariants
-//! - **HQ1 bounded** the ring holds at most as many bytes and areas as it may, and the bytes that it tells are those of its areas.
+//! - **HQ1 bounded** the ring holds at most its limits of bytes and areas, and its count of bytes is that of its areas.
 
 use va_base::Record;
 
@@ -26,7 +26,7 @@ impl Held {
         Self { page, pages }
     }
 
-    /// The first page.
+    /// Returns the first page.
     pub(crate) fn page(self) -> u64 {
         self.page
     }
@@ -36,7 +36,7 @@ impl Held {
     }
 }
 
-/// The ring.
+/// The ring of areas in quarantine.
 pub(crate) struct Quarantine {
     ring: &'static mut [Held],
     oldest: usize,
@@ -46,12 +46,12 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Holds at most `pages_max` pages, in as many areas as the ring has.
+    /// Makes a quarantine of at most `pages_max` pages, in as many areas as `ring` has slots.
     pub(crate) const fn new(ring: &'static mut [Held], pages_max: u64) -> Self {
         Self { ring, oldest: 0, len: 0, pages: 0, pages_max }
     }
 
-    /// Lets an area in, for which there must be a place: see [`overflow`](Self::overflow).
+    /// Adds an area, for which there must be room: see [`overflow`](Self::overflow).
     pub(crate) fn push(&mut self, held: Held) {
         let count = self.ring.len();
         self.ring[(self.oldest + self.len) % count] = held;
@@ -59,18 +59,18 @@ impl Quarantine {
         self.pages += held.pages;
     }
 
-    /// The oldest area, if one of `pages` would not find room beside it. Checks HQ1.
+    /// Removes the oldest area, if there is no room for another one of `pages`. Checks HQ1.
     pub(crate) fn overflow(&mut self, pages: u64) -> Option<Held> {
         let full = self.len == self.ring.len() || self.pages + pages > self.pages_max;
         if full { self.pop() } else { None }
     }
 
-    /// Tells whether an area of as many pages may come in at all.
+    /// Returns true if an area of that many pages can be in quarantine at all.
     pub(crate) fn admits(&self, pages: u64) -> bool {
         !self.ring.is_empty() && pages <= self.pages_max
     }
 
-    /// Lets the oldest out.
+    /// Removes the oldest area.
     pub(crate) fn pop(&mut self) -> Option<Held> {
         self.len = self.len.checked_sub(1)?;
         let held = self.ring[self.oldest];
@@ -87,7 +87,7 @@ impl Quarantine {
         self.len as u64
     }
 
-    /// Checks HQ1 with a walk; pages told and counted.
+    /// Checks HQ1 with a walk. The error has the recorded and the counted pages.
     #[cfg(test)]
     pub(crate) fn check(&self) -> Result<(), (u64, u64)> {
         let counted = (0..self.len).map(|at| self.ring[(self.oldest + at) % self.ring.len()].pages).sum();
@@ -115,7 +115,7 @@ mod tests {
         let mut ring = Quarantine::new(vec![Held::EMPTY; 4].leak(), 100);
         let outs: Vec<_> = (0..6).map(|n| enter(&mut ring, Held::new(n, 10))).collect();
         assert_eq!(outs, [vec![], vec![], vec![], vec![], vec![0], vec![1]]);
-        // 40 pages are in: of 70 more only 30 may stay.
+        // 40 pages are in: with 70 more, only 30 of them may stay.
         assert_eq!(enter(&mut ring, Held::new(6, 70)), [2]);
         assert_eq!((ring.pages(), ring.areas()), (100, 4));
         assert_eq!(enter(&mut ring, Held::new(7, 100)), [3, 4, 5, 6]);

@@ -1,11 +1,11 @@
-//! The two secrets of an allocator: the address of the next area, and the bytes beside it.
+//! The secrets of an allocator: the addresses of its areas, and the bytes beside them.
 //!
 //! # Theory
-//! A generator whose state can be computed from its outputs is no secret here: every address that leaks is an
-//! output. So both uses are one keyed function, whose outputs tell nothing about others. A counter under one
-//! key gives places; an address under another gives the canary of the area there. The system is asked for
-//! keys once, when the allocator is made. It is asked once more in each child of a fork, which must not
-//! choose the places that its parent chooses. Canaries keep their key, since areas outlive a fork.
+//! A generator whose state can be computed from its outputs is not secret: every leaked address is an output. So both
+//! are outputs of one keyed function, which reveal nothing about other outputs. A counter under one key yields
+//! addresses; an address under another key yields the canary of the area there. The keys are random numbers of the
+//! system, read once when the allocator is created. Each child of a fork reads one more, so that it does not draw the
+//! addresses that its parent draws. Canaries keep their key, since areas outlive a fork.
 //! # Source
 //! Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012 (SipHash-2-4).
 
@@ -46,7 +46,7 @@ fn rounds(v: &mut [u64; 4], count: u32) {
     }
 }
 
-/// Draws places.
+/// The generator of addresses.
 #[derive(Debug)]
 pub(crate) struct Draw {
     key: Key,
@@ -58,20 +58,21 @@ impl Draw {
         Self { key, drawn: 0 }
     }
 
-    /// A number below `bound`, which is not 0; each as likely as any other, but for `bound` in 2^64.
+    /// Returns a random number below `bound`, which must not be 0. The distribution is uniform, up to `bound` in 2^64.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.drawn = self.drawn.wrapping_add(1);
         ((u128::from(keyed(self.key, self.drawn)) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Goes another way from here on than whoever has a copy. What the system gave may be nothing: then the word makes the difference.
+    /// Changes the key, so that later draws differ from those of a copy. `fresh` may be zeros if the system has no
+    /// random numbers; then `word` makes the difference.
     pub(crate) fn part(&mut self, fresh: Key, word: u64) {
         let mix = keyed(self.key, word);
         self.key = [fresh[0] ^ mix, fresh[1] ^ keyed(self.key, !word)];
     }
 }
 
-/// The canary, a word for each address: it fills the bytes of an area that the caller did not ask for.
+/// The canary, a word for each address: it fills the bytes of the pages beyond the requested ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Canary(Key);
 
@@ -80,7 +81,7 @@ impl Canary {
         Self(key)
     }
 
-    /// The eight bytes that repeat beside the area whose first page this is.
+    /// Returns the eight bytes that repeat beside the area with this first page.
     pub(crate) fn of(self, page: u64) -> [u8; 8] {
         keyed(self.0, page).to_le_bytes()
     }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   63 59   58    57    46 45   34 33        2 1     0
-//!   |  0 | changed | offset | slack |   pages   | state |      live: 1. Where the area begins in its first page; what was not asked for
-//!   |            when             |   pages   | state |      quarantined: 2, released: 3. The frees counted until then; 0: never
+//!   |  0 | changed | offset | slack |   pages   | state |   live: 1. Offset in the first page; unused bytes
+//!   |            when             |   pages   | state |     quarantined: 2, released: 3. Number of the free. 0: never
 //! ```
 
 use crate::PAGE_BYTES;
@@ -16,32 +16,33 @@ const SLACK_AT: u32 = 34;
 const OFFSET_AT: u32 = 46;
 const CHANGED: u64 = 1 << 58;
 const IN_PAGE: u64 = PAGE_BYTES as u64 - 1;
-/// Pages that a tag can tell.
+/// The most pages that a tag can store.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
-/// Frees that a tag can tell apart.
+/// The number of frees that a tag can distinguish.
 const FREES: u64 = 1 << 30;
 
 const _: () = assert!(PAGE_BYTES == 1 << (OFFSET_AT - SLACK_AT));
 
-/// The tag.
+/// The tag of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tag(u64);
 
 /// The state in a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// No area ever began here.
+    /// No area ever began at the page.
     Never,
-    /// An area begins here.
+    /// A live area begins at the page.
     Live,
-    /// One did, and nobody else is given its addresses yet.
+    /// An area began there and was freed; its addresses are not reused yet.
     Quarantined,
-    /// One did; others may have its addresses.
+    /// An area began there and was freed; its addresses may be reused.
     Released,
 }
 
 impl Tag {
-    /// The tag of a live area of `size` bytes, which are not 0, at the end of its pages as far as `align`, a power of two, lets it.
+    /// Returns the tag of a live area of `size` bytes, which must not be 0. The area is as close to the end of its
+    /// pages as `align`, a power of two, allows.
     pub(crate) const fn live(size: usize, align: usize) -> Self {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
         let slack = (size as u64).wrapping_neg() & IN_PAGE;
@@ -49,22 +50,22 @@ impl Tag {
         Self(offset << OFFSET_AT | slack << SLACK_AT | pages << PAGES_AT | LIVE)
     }
 
-    /// The same area, whose mappings the program changed.
+    /// Returns the tag of the same live area, with its mappings marked as changed by the program.
     pub(crate) const fn changed(self) -> Self {
         Self(self.0 | CHANGED)
     }
 
-    /// Tells that of a live area.
+    /// Returns true if the program changed the mappings of the live area.
     pub(crate) const fn is_changed(self) -> bool {
         self.0 & CHANGED != 0
     }
 
-    /// The same area, taken back as the nth.
+    /// Returns the tag of the same area in quarantine; `frees` is the number of its free.
     pub(crate) const fn quarantined(self, frees: u64) -> Self {
         Self((frees % FREES) << SLACK_AT | self.pages() << PAGES_AT | QUARANTINED)
     }
 
-    /// The same area, whose addresses are free again.
+    /// Returns the tag of the same area, with its addresses free for reuse.
     pub(crate) const fn released(self) -> Self {
         Self(self.0 | RELEASED)
     }
@@ -95,7 +96,7 @@ impl Tag {
         (self.0 >> OFFSET_AT & IN_PAGE) as usize
     }
 
-    /// Bytes that were asked for, of a live area.
+    /// Returns the requested bytes of a live area.
     pub(crate) const fn requested_bytes(self) -> usize {
         self.pages() as usize * PAGE_BYTES - (self.0 >> SLACK_AT & IN_PAGE) as usize
     }
@@ -129,7 +130,7 @@ mod tests {
             let changed = tag.changed();
             assert!(changed.is_changed() && !tag.is_changed() && !tag.changed().quarantined(7).is_changed());
             assert_eq!((changed.pages(), changed.offset(), changed.requested_bytes()), (pages, offset, size));
-            // Nothing is left behind it but what the alignment leaves.
+            // The bytes after the area are only those that the alignment requires.
             let behind = pages as usize * PAGE_BYTES - offset - size;
             assert!(behind < align && offset % align.min(PAGE_BYTES) == 0);
         }

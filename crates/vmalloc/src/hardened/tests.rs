@@ -1,4 +1,5 @@
-//! Tests of the hardened profile on a system that can be told to refuse. What ends a process is in `tests/hardened.rs`.
+//! Tests of the hardened profile on a system with fault injection. Mistakes that end a process are in
+//! `tests/hardened.rs`.
 
 use super::*;
 use crate::error::CreateError;
@@ -29,11 +30,11 @@ pub(super) fn make(shim: &Shim, plan: Plan) -> Owned<Shim> {
 }
 
 pub(super) fn bytes(at: usize, bytes: usize) -> &'static mut [u8] {
-    // SAFETY: tests are the only ones in their allocators, and pass what was given out to them.
+    // SAFETY: each test uses its allocator alone, and passes areas that it allocated.
     unsafe { core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(at), bytes) }
 }
 
-/// Tells whether a byte can be read, without touching it: the kernel reads it, and says so.
+/// Returns true if a byte is readable. The kernel reads it, so that the test does not fault.
 pub(super) fn is_readable(at: usize) -> bool {
     let mut byte = 0u8;
     let (to, from) = (
@@ -51,7 +52,7 @@ pub(super) fn alloc(hard: &Owned<Shim>, size: usize) -> usize {
 }
 
 pub(super) fn free(hard: &Owned<Shim>, at: usize) -> Result<(), Fault> {
-    // SAFETY: tests do not use what they freed.
+    // SAFETY: tests do not use freed areas.
     unsafe { hard.free(at) }
 }
 
@@ -94,7 +95,7 @@ fn hd1_hd3_hq1_hw1_random_calls_lose_nothing_and_give_nothing_out_twice() {
                 }
                 _ => {
                     if let Some(at) = nth(&mut draw) {
-                        // SAFETY: the test's own.
+                        // SAFETY: the test's own area.
                         let to = unsafe { hard.resize(at, layout(size, align)) };
                         let to = to.unwrap().unwrap().addr().get();
                         gone = Some((at, size));
@@ -187,7 +188,7 @@ fn what_is_known_of_a_bad_address_is_told() {
     let nowhere =
         (0..).map(|n| address(hard.window.first() + 77 + n)).find(|&at| hard.known(at) == Known::Never);
     assert!(nowhere.is_some());
-    // None of all this has changed anything.
+    // None of these calls has changed anything.
     assert_eq!(hard.validate(), Ok(()));
     end(hard, &shim);
 }
@@ -206,13 +207,13 @@ fn pages_are_used_again_as_zeros_at_another_place_and_dropped_where_they_cannot_
         let hits = hard.stats().cache_hits;
         free(&hard, one).unwrap();
         assert_eq!(hard.stats().cached_bytes, size.next_multiple_of(PAGE_BYTES));
-        // They can be touched by mistake: what is written there nobody is given.
+        // Cached rooms are accessible: the data of a stray write there is not visible in a new area.
         let kept = readable_pages(&hard);
         assert_eq!(kept.len(), size.div_ceil(PAGE_BYTES));
         kept.iter().for_each(|page| bytes(address(hard.window.first() + page) + 9, 1)[0] = 7);
         let two = alloc(&hard, size);
         assert_eq!((hard.stats().cache_hits, hard.stats().cached_bytes), (hits + 1, 0));
-        // There already: no fault.
+        // The pages are resident already: no fault.
         let mut seen = [0; 800];
         let span = crate::os::Span { at: two & !4095, bytes: size.next_multiple_of(PAGE_BYTES) };
         let pages = span.bytes / PAGE_BYTES;
@@ -222,12 +223,12 @@ fn pages_are_used_again_as_zeros_at_another_place_and_dropped_where_they_cannot_
         free(&hard, two).unwrap();
         hard.trim();
     }
-    // What was hardly touched is dropped, not filled with zeros.
+    // The pages of a sparse room are released, not zeroed.
     let one = alloc(&hard, 3 * MIB);
     bytes(one, MIB)[0] = 1;
     free(&hard, one).unwrap();
     assert_eq!(hard.stats().cached_bytes, 0);
-    // Refused in the midst of it, and from the start.
+    // The call fails after one success, and at once.
     for granted in [1, 0] {
         let one = alloc(&hard, 5 * MIB);
         bytes(one, 5 * MIB).fill(7);
@@ -247,7 +248,7 @@ fn pages_are_used_again_as_zeros_at_another_place_and_dropped_where_they_cannot_
 fn bytes_beside_an_area_tell_that_they_were_written_to() {
     let shim = Shim::default();
     let hard = make(&shim, plan(None));
-    // Aligned to 64, an area of 1000 bytes leaves 24 behind it, and 3072 before it.
+    // Aligned to 64, an area of 1000 bytes leaves 24 bytes after it, and 3072 before it.
     for offset in [1000isize, 1001, 1023, -1, -8, -3072] {
         let at = hard.alloc(layout(1000, 64)).unwrap().addr().get();
         let spot = bytes(at.wrapping_add_signed(offset), 1);
@@ -255,12 +256,12 @@ fn bytes_beside_an_area_tell_that_they_were_written_to() {
         let fault = Fault::Spoiled { address: at, bytes: 1000, offset };
         assert_eq!(free(&hard, at), Err(fault));
     }
-    // The first byte behind the end is told, whatever else there is.
+    // The first bad byte after the end is reported, regardless of others.
     let at = hard.alloc(layout(1000, 64)).unwrap().addr().get();
     bytes(at - 100, 1)[0] ^= 0x80;
     bytes(at + 1005, 10).iter_mut().for_each(|byte| *byte = !*byte);
     assert_eq!(free(&hard, at), Err(Fault::Spoiled { address: at, bytes: 1000, offset: 1005 }));
-    // Two areas have not the same canary.
+    // Two areas have different canaries.
     let pattern = |at: usize| bytes(at + 1000, 8).to_vec();
     let two = [(); 2].map(|()| hard.alloc(layout(1000, 64)).unwrap().addr().get());
     assert_ne!(pattern(two[0]), pattern(two[1]));
@@ -282,10 +283,10 @@ fn hq1_the_quarantine_keeps_its_bounds_and_hands_addresses_on() {
         match (areas, size) {
             (64, _) => assert_eq!(stats.quarantined_areas, 64),
             (0, _) => assert_eq!(stats.quarantined_areas, 0),
-            // A wall on both sides, each.
+            // Each area has a wall on both sides.
             _ => assert_eq!((stats.quarantined_areas, stats.quarantined_bytes), (15, 15 * (MIB + 8192))),
         }
-        // One that is larger than the quarantine may be is let go at once.
+        // An area larger than the quarantine's limit is released at once.
         let at = alloc(&hard, 17 * MIB);
         free(&hard, at).unwrap();
         assert!(!is_readable(at) && matches!(hard.known(at), Known::Released { .. }));
@@ -310,10 +311,10 @@ fn the_window_grows_with_what_is_taken_until_all_of_it_is() {
             matches!(error, AllocError::NoSpace { requested_bytes: MIB, largest_bytes, .. } if largest_bytes < MIB + 8192)
         );
         assert_eq!(hard.stats().committed_bytes, 256 * MIB);
-        // Scattered, so not all of it: gaps are less than an area and two walls.
+        // The areas are scattered, so they do not fill the window: gaps are smaller than an area and two walls.
         assert!(areas.len() > 128, "{}", areas.len());
         assert_eq!(hard.validate(), Ok(()));
-        // What is in quarantine is given up when nothing else is left, the oldest first.
+        // If nothing else is free, areas leave the quarantine early, the oldest first.
         let last = areas.pop().unwrap();
         free(&hard, last).unwrap();
         let again = alloc(&hard, MIB);
@@ -331,7 +332,7 @@ fn the_window_grows_with_what_is_taken_until_all_of_it_is() {
     }
 }
 
-/// The nth call of each kind is refused, for every n: nothing is lost, and what comes after succeeds.
+/// Makes the nth call of each kind fail, for every n: nothing is lost, and later calls succeed.
 #[test]
 fn sp4_whatever_the_system_refuses_nothing_is_lost() {
     let kinds = [
@@ -375,7 +376,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                         && let Some((at, size)) = areas.pop()
                     {
                         free(&hard, at).unwrap();
-                        // If it was not closed, it is zeros.
+                        // A room that was not closed is zeros.
                         assert!(
                             !is_readable(at) || bytes(at, size).iter().all(|&byte| byte == 0),
                             "{call:?}"
@@ -392,7 +393,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                 end(hard, &shim);
             }
             let may = match wall {
-                // Where a bundle cannot be opened, the room goes where it can.
+                // If a bundle cannot be opened, the room is placed elsewhere.
                 None => call == Call::Unguard,
                 Some(_) => call == Call::Commit,
             };
@@ -412,7 +413,7 @@ fn what_cannot_be_made_is_told_and_leaves_nothing() {
         shim.allow();
         assert_eq!(shim.mapped(), 0);
     }
-    // Where every page that can be written is charged, the window is smaller: it has eight bytes for each of its pages.
+    // If every writable page is charged, the window is smaller: it needs eight bytes for each of its pages.
     shim.fail_commit_above(Some(300 << 10));
     let hard = make(&shim, plan(None));
     assert_eq!(hard.stats().committed_bytes, 128 * MIB);
@@ -442,7 +443,7 @@ fn without_markers_rooms_are_bounded_by_what_the_system_maps() {
     end(hard, &shim);
 }
 
-/// The pages of the window that can be read, from the first on.
+/// Returns the readable pages of the window, counted from its first.
 pub(super) fn readable_pages(hard: &Owned<Shim>) -> Vec<u64> {
     let first = hard.window.first();
     (0..hard.window.window_pages()).filter(|page| is_readable(address(first + page))).collect()
@@ -456,7 +457,7 @@ fn a_changed_room_that_cannot_be_mapped_anew_is_nobodys_any_more_and_is_not_writ
         let at = alloc(&hard, 9000);
         let start = at & !(PAGE_BYTES - 1);
         hard.renew_at_free(at, 1);
-        // SAFETY: an area of this test's.
+        // SAFETY: this test's own area.
         let code =
             unsafe { libc::mprotect(core::ptr::with_exposed_provenance_mut(start), 9000, libc::PROT_READ) };
         assert_eq!(code, 0);
@@ -470,7 +471,7 @@ fn a_changed_room_that_cannot_be_mapped_anew_is_nobodys_any_more_and_is_not_writ
         assert_eq!((stats.retired_bytes, stats.refused_purges, stats.live_bytes), (5 * PAGE_BYTES, 1, 0));
         assert_eq!(hard.validate(), Ok(()));
         assert!(!(closes && is_readable(at)) && free(&hard, at).is_err());
-        // What waits in quarantine leaves it, and a retired room does not.
+        // Areas leave the quarantine, and a retired room is never reused.
         for _ in 0..2 {
             let areas: Vec<_> = (0..500).map(|_| alloc(&hard, 9000)).collect();
             assert!(areas.iter().all(|other| other.abs_diff(at) >= 4 * PAGE_BYTES));

@@ -1,4 +1,4 @@
-//! Tests of where rooms are placed, and of what is open.
+//! Tests of the placement of rooms, and of open granules.
 
 use super::tests::*;
 use super::*;
@@ -6,7 +6,7 @@ use crate::os::Call;
 use crate::os::shim::Shim;
 use std::collections::BTreeMap;
 
-/// The sum of squares that tells how far counts are from what is expected of each.
+/// Returns the chi-square statistic of counts and their expected values.
 fn chi_square(counts: &[u64], want: impl Fn(usize) -> f64) -> f64 {
     counts.iter().enumerate().map(|(at, &count)| (count as f64 - want(at)).powi(2) / want(at)).sum()
 }
@@ -27,14 +27,14 @@ fn places_are_drawn_evenly_in_tables_that_are_drawn_evenly_from_the_whole_window
     for nth in 0..DRAWS {
         let at = alloc(&hard, 1);
         let page = (at / PAGE_BYTES) as u64 - hard.window.first();
-        // A table that nothing was placed in for that long was drawn anew.
+        // A table without an area for that long was drawn again.
         if seen.insert(page / table, nth).is_none_or(|last| nth - last > 1000) {
             parts[(page / table * PARTS / tables) as usize] += 1;
         }
         inside[(page % table * 64 / table) as usize] += 1;
         free(&hard, at).unwrap();
     }
-    // Each table is left when its pages were given out twice, three for an area.
+    // A table is left when its pages were allocated twice; an area takes three.
     let drawn: u64 = parts.iter().sum();
     assert!((DRAWS * 3 / (2 * table)..).contains(&drawn), "{drawn}");
     // Chi square is above 45 in one of ten thousand seeds for 15 degrees of freedom, and above 120 for 63;
@@ -45,7 +45,7 @@ fn places_are_drawn_evenly_in_tables_that_are_drawn_evenly_from_the_whole_window
     let pages = |part| if part == 0 || part == 63 { 7.0 } else { 8.0 };
     let even = chi_square(&inside, |part| DRAWS as f64 * pages(part) / 510.0);
     assert!(even < 120.0, "chi square {even} of {inside:?}");
-    // The same seed, the same places; another, others.
+    // The same seed yields the same addresses, another seed others.
     let first = |seed| alloc(&make(&shim, Plan { seed: Some(seed), ..plan(None) }), 1) & (2 * MIB - 1);
     let base = |seed| (first(seed), first(seed));
     assert!((0..8).all(|seed| base(seed).0 == base(seed).1));
@@ -71,26 +71,26 @@ fn large_places_are_drawn_evenly_from_the_whole_window() {
             seen.insert(page);
             free(&hard, at).unwrap();
         }
-        // A long area takes one of the parts, or touches two.
+        // A long area occupies one of the sixteen ranges, or overlaps two.
         let even: Vec<_> = counts.into_iter().filter(|&count| count > DRAWS / PARTS * 3 / 4).collect();
         assert!(even.len() >= 14, "{counts:?}");
         let mean = even.iter().sum::<u64>() as f64 / even.len() as f64;
         let chi = chi_square(&even, |_| mean);
         assert!(chi < 45.0, "chi square {chi} of {counts:?}");
-        // Of 2^18 places, 4,000 draws meet one twice about thirty times.
+        // Among 2^18 addresses, 4,000 draws repeat one about thirty times.
         assert!(seen.len() > 3900, "{} of {DRAWS}", seen.len());
         free(&hard, long).unwrap();
         end(hard, &shim);
     }
 }
 
-/// Mappings of its arena.
+/// Returns the number of mappings in the allocator's arena.
 fn mappings(hard: &Hard<Shim>) -> usize {
     let extent = hard.window.extent();
     crate::os::shim::mappings_in(extent.start().get() as usize, extent.end().get() as usize)
 }
 
-/// Tells whether there are granules here; says that a test is skipped if not.
+/// Returns true if the system supports granules. Else it prints that the test is skipped.
 fn has_granules(hard: &Hard<Shim>) -> bool {
     let has = hard.window.wall() == Wall::Markers;
     if !has {
@@ -111,7 +111,7 @@ fn hg1_hg2_hg3_tables_of_pages_and_mappings_go_with_the_last_room() {
     let open = || (0..hard.window.granules()).filter(|&at| hard.window.is_open(at)).count() as u64;
     let table = granules::TABLE;
     assert_eq!((mappings(), open()), (1, 0));
-    // Pairs of which nothing lives long: at most 16 tables are open at a time, and those that live areas keep.
+    // Pairs of short-lived areas: at most 16 tables are open at a time, besides those with live areas.
     let mut held = std::collections::VecDeque::new();
     for nth in 0..2000 {
         held.push_back(alloc(&hard, 1 + nth * 7919 % 70_000));
@@ -122,7 +122,7 @@ fn hg1_hg2_hg3_tables_of_pages_and_mappings_go_with_the_last_room() {
     }
     assert!(mappings() < 2 * (16 + 20) + 2, "{} mappings", mappings());
     assert_eq!(hard.validate(), Ok(()));
-    // Inside a large area nothing is marked; what it shares with others is.
+    // The granules inside a large area have no markers; those that it shares with others do.
     let large = alloc(&hard, 9 * MIB + 5000);
     assert!((4 * table..6 * table + 36 * table).contains(&open()));
     held.push_back(large);
@@ -149,7 +149,7 @@ fn where_there_are_mappings_enough_areas_are_beside_each_other() {
         assert!(mappings() <= 150, "{} mappings after {nth}", mappings());
     }
     assert_eq!(hard.validate(), Ok(()));
-    // Every other one: what goes splits nothing that had better not be split.
+    // Every other area is freed, which does not split mappings beyond the limit.
     for at in areas.iter().step_by(2).chain(areas.iter().skip(1).step_by(2)) {
         free(&hard, *at).unwrap();
         assert!(!is_readable(*at) && mappings() <= 250, "{} mappings", mappings());
@@ -165,7 +165,7 @@ fn a_large_area_that_goes_leaves_the_bundle_that_it_was_in() {
     if !has_granules(&hard) {
         return;
     }
-    // An eighth of the edges that there may be, so that a bundle has two tables.
+    // An eighth of the limit of edges, so that a bundle has two tables.
     let spread: Vec<_> = (0..16).map(|_| alloc(&hard, 3 * MIB)).collect();
     let active = || (0..hard.window.granules()).filter(|&at| hard.window.granule(at).is_active()).count();
     let mut bundled = 0;
@@ -197,7 +197,7 @@ fn what_is_kept_goes_before_a_room_is_refused() {
     shim.fail_some(Call::Commit, 0, 1);
     let large = alloc(&hard, 64 * MIB);
     assert!(cached > 0 && hard.stats().cached_bytes == 0);
-    // Where nothing is kept, it is refused, and nothing has changed.
+    // Without cached memory the allocation fails, and nothing has changed.
     free(&hard, large).unwrap();
     hard.trim();
     let before = hard.stats();
@@ -223,7 +223,7 @@ fn what_was_written_where_the_system_refused_a_wall_is_in_no_area_later() {
         shim.fail(Call::Forbid, 0);
         areas.iter().for_each(|&at| free(&hard, at).unwrap());
         shim.allow();
-        // They stayed open, and were zeros when they were freed.
+        // The rooms stayed open, and were zeroed when they were freed.
         assert!(hard.stats().refused_purges > 0);
         areas.iter().filter(|&&at| is_readable(at)).for_each(|&at| bytes(at, 1)[0] = 7);
         if !discards {

@@ -1,20 +1,20 @@
-//! Open rooms that nobody has, with pages of zeros in them, for whichever caller asks for that size next.
+//! Warm rooms: open rooms without an owner, with pages of zeros, for the next request of their size.
 //!
 //! # Theory
-//! A short list, searched from the newest. Each room was opened at a place that was drawn when it came, so that it tells nothing about
-//! the area whose pages it has. What is too much leaves from the oldest on. Such a room can be touched by mistake, so
-//! zeros are written again when it is taken. To take access away and give it back costs more.
+//! A short list, searched from the newest. Each room was opened at a random address, which reveals nothing about the
+//! area that had its pages before. The oldest rooms beyond the limit are evicted. A stray write can change such a room,
+//! so it is zeroed again when it is taken. Removing access and restoring it would cost more.
 //!
 //! # Invariants
-//! - **HW1 bounded** the list holds at most as many rooms and pages as it may, and the pages that it tells are those of its rooms.
+//! - **HW1 bounded** the list holds at most its limits of rooms and pages, and its count of pages is that of its rooms.
 
 use super::quarantine::Held;
 use va_base::Record;
 
-/// Rooms at most.
+/// The most rooms in the list.
 const ROOMS_MAX: usize = 64;
 
-/// The list, oldest first.
+/// The list of warm rooms, oldest first.
 pub(super) struct Warm {
     rooms: [Held; ROOMS_MAX],
     len: usize,
@@ -29,7 +29,7 @@ impl Warm {
         Self { rooms: [Held::EMPTY; ROOMS_MAX], len: 0, pages: 0, pages_max, allowed: pages_max }
     }
 
-    /// Lets so many pages be here.
+    /// Sets the limit of pages.
     pub(super) fn allow(&mut self, pages_max: u64) {
         (self.pages_max, self.allowed) = (pages_max, pages_max);
     }
@@ -39,19 +39,19 @@ impl Warm {
         self.allowed = pages.min(self.pages_max);
     }
 
-    /// Takes a room of exactly these pages whose first page is a multiple of `align` pages.
+    /// Removes a room of exactly these pages whose first page is a multiple of `align` pages.
     pub(super) fn take(&mut self, pages: u64, align: u64) -> Option<Held> {
         let fits = |held: &Held| held.pages() == pages && held.page() & (align - 1) == 0;
         let at = self.rooms[..self.len].iter().rposition(fits)?;
         Some(self.remove(at))
     }
 
-    /// Tells whether a room of so many pages may be here at all.
+    /// Returns true if a room of that many pages can be in the list at all.
     pub(super) fn admits(&self, pages: u64) -> bool {
         pages <= self.allowed
     }
 
-    /// Adds a room that is admitted; returns one that is too much by that.
+    /// Adds a room that is admitted. Returns a room that exceeds the limits then.
     pub(super) fn push(&mut self, room: Held) -> Option<Held> {
         let out = if self.len == ROOMS_MAX { self.pop() } else { None };
         self.rooms[self.len] = room;
@@ -60,12 +60,12 @@ impl Warm {
         out.or_else(|| self.surplus())
     }
 
-    /// The oldest room, if there are too many pages. Checks HW1.
+    /// Removes the oldest room, if there are too many pages. Checks HW1.
     pub(super) fn surplus(&mut self) -> Option<Held> {
         if self.pages > self.allowed { self.pop() } else { None }
     }
 
-    /// The oldest room.
+    /// Removes the oldest room.
     pub(super) fn pop(&mut self) -> Option<Held> {
         (self.len > 0).then(|| self.remove(0))
     }
@@ -91,7 +91,7 @@ impl Warm {
         self.rooms[..self.len].iter().copied()
     }
 
-    /// Checks HW1 with a walk; pages told and counted.
+    /// Checks HW1 with a walk. The error has the recorded and the counted pages.
     #[cfg(test)]
     pub(super) fn check(&self) -> Result<(), (u64, u64)> {
         let counted = self.rooms[..self.len].iter().map(|held| held.pages()).sum();
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(warm.take(5, 1), Some(Held::new(19, 5)));
         assert_eq!(warm.take(5, 16), Some(Held::new(16, 5)));
         assert_eq!(warm.take(4, 1), None);
-        // 90 pages are there: of 30 more, four of the oldest make room.
+        // 90 pages are in the list: the four oldest rooms make room for 30 more.
         let mut out = Vec::new();
         let mut surplus = warm.push(Held::new(50, 30));
         while let Some(room) = surplus {

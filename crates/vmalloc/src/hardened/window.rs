@@ -1,24 +1,24 @@
-//! The memory of a hardened allocator: one reservation, of which everything is a wall that is not an area.
+//! The memory of a hardened allocator: one reservation, in which everything but the areas is inaccessible.
 //!
 //! # Theory
 //! ```text
-//!   |  granules: 4 bytes each  |  tags: 8 bytes a page  |            window            |  not yet        one reservation
+//!   |  granules: 4 bytes each  |  tags: 8 bytes a page  |            window            |  not yet    one reservation
 //!                                                       |..[#|==area==|#]....[#|=|#]...|                 # . no access
 //! ```
-//! A **room** is the pages of an area and a page without access on both sides. How access is denied, the
-//! kernel decides: **markers** (`MADV_GUARD_INSTALL`, Linux 6.13) live in the page tables and split no
-//! mapping, so that there may be millions. Granules of 128 KiB are opened and marked as a whole then, in
-//! which rooms open and close; see [`granules`](super::granules). Elsewhere it is **protection**
-//! (`mprotect`): nothing is accessible but open rooms, each of which splits a mapping, so they are bounded.
+//! A **room** is the pages of an area and an inaccessible page (a wall) on both sides. The method that denies access
+//! depends on the kernel. **Markers** (`MADV_GUARD_INSTALL`, Linux 6.13) are stored in the page tables and split no
+//! mapping, so millions are possible. Then granules of 128 KiB are opened and marked as a whole, and rooms open and
+//! close in them; see [`granules`](super::granules). Other kernels need **protection** (`mprotect`): only open rooms
+//! are accessible. Each of them splits a mapping, so their number is bounded.
 //!
-//! To close a room drops its pages, in both: what was in it is gone before anybody can have its addresses.
+//! In both, closing a room releases its pages: its contents are gone before its addresses are reused.
 //!
 //! # Invariants
-//! - **HD2 walled** a page of the window can be touched only while it is in an open room. (Where the system
-//!   refuses to close a room, its pages are zeros at least. Such rooms are counted, and from then on a room
-//!   that opens is cleared first. A retired room is closed as far as the system allows, and not written to.
-//!   For the moment between the two calls that open and mark a granule, all of it can be touched. To mark
-//!   first would give the closed window around it pages of its own to account for, which every fork copies.)
+//! - **HD2 walled** a page of the window is accessible only while it is in an open room. (If the system fails to close
+//!   a room, its pages are at least zeros. Such rooms are counted, and from then on a room that opens is cleared first.
+//!   A retired room is closed as far as the system allows, and not written to. Between the two calls that open and mark
+//!   a granule, all of it is accessible. Marking first would give the closed window around it page tables, which every
+//!   fork copies.)
 //!
 //! # Locking
 //! None. The window grows under the lock of the allocator.
@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use released::tags_bytes;
 use va_base::VaRange;
 
-/// The sizes that are tried, as powers of two of bytes, the largest first.
+/// The sizes of a reservation that are tried, as powers of two of bytes, the largest first.
 const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];
 const LEAST_BYTES: usize = 1 << LADDER_LOG2[LADDER_LOG2.len() - 1];
 const BASE_ALIGN: usize = 2 << 20;
@@ -45,21 +45,21 @@ const TAG_BYTES: usize = 8;
 const GRANULE_BYTES: usize = 4;
 /// Pages of the smallest window.
 const LEAST_PAGES: u64 = (LEAST_BYTES / PAGE_BYTES) as u64;
-/// Pages that are asked about at a time.
+/// Pages whose residence one system call reports.
 const ASKED: usize = 512;
 
 const _: () = assert!((1u64 << LADDER_LOG2[0]) / PAGE_BYTES as u64 <= PAGES_MAX);
 
-/// The method by which access is denied.
+/// The method that denies access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wall {
-    /// By markers in the page tables.
+    /// Markers in the page tables.
     Markers,
-    /// By the protection of mappings.
+    /// The protection of mappings.
     Protection,
 }
 
-/// Pages that nobody else has, and the page on each side of them. Whoever drops one loses the addresses.
+/// Pages that their holder owns exclusively, and the page on each side of them. Dropping a room leaks its addresses.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a room that is dropped is lost"]
 pub(crate) struct Room {
@@ -71,27 +71,27 @@ impl Room {
     /// Claims a room.
     ///
     /// # Safety
-    /// Its pages, and those beside it, are in the window, and were taken from whoever had them.
+    /// Its pages, and those beside it, are in the window, and their previous owner has released them.
     pub(crate) unsafe fn claim(page: u64, pages: u64) -> Self {
         Self { page, pages }
     }
 
-    /// The first page.
+    /// Returns the first page.
     pub(crate) fn page(&self) -> u64 {
         self.page
     }
 
-    /// Pages that can be used.
+    /// Returns the number of usable pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// The pages that can be used.
+    /// Returns the usable pages.
     pub(super) fn all(&self) -> Range<u64> {
         self.page..self.page + self.pages
     }
 
-    /// All addresses, walls included.
+    /// Returns all addresses, walls included.
     pub(crate) fn range(&self) -> VaRange {
         VaRange::from_pages(self.page - 1, self.page + self.pages + 1).unwrap_or_default()
     }
@@ -101,7 +101,7 @@ impl Room {
     }
 }
 
-/// The address of a page, or the bytes of a number of pages.
+/// Returns the address of a page, or the bytes of a number of pages.
 pub(crate) const fn address(page: u64) -> usize {
     page as usize * PAGE_BYTES
 }
@@ -110,7 +110,7 @@ fn pointer(at: usize) -> *mut u8 {
     with_exposed_provenance_mut(at)
 }
 
-/// The memory.
+/// The memory of a hardened allocator.
 pub(crate) struct Window<O: Os> {
     // Constant after `reserve`.
     host: Host<O>,
@@ -123,17 +123,17 @@ pub(crate) struct Window<O: Os> {
     // Atomic; grows under the lock of the allocator.
     /// Pages of the window, from the first.
     open: AtomicU64,
-    // Atomic, alone.
-    /// Nothing had better be closed that splits a mapping. Hint only.
+    // Atomic, independent of other fields.
+    /// A hint: set while no granules are to be closed that would split a mapping.
     crowded: AtomicBool,
-    /// Pages of no room may be accessible: the system refused to close them.
+    /// Set once pages outside of rooms may be accessible, because the system failed to close them.
     leaky: AtomicBool,
     /// What is above the window is released. Changed under the lock of the allocator.
     closed: AtomicBool,
 }
 
 impl<O: Os> Window<O> {
-    /// One without pages.
+    /// A window without pages.
     pub(crate) const fn nothing() -> Self {
         Self {
             host: Host::NOWHERE,
@@ -150,7 +150,7 @@ impl<O: Os> Window<O> {
         }
     }
 
-    /// Reserves at most `most` bytes, which are at least those of the smallest, and opens a window of at most `pages`.
+    /// Reserves at most `most` bytes, at least those of the smallest window, and opens at most `pages` of them.
     pub(crate) fn reserve(
         host: Host<O>,
         most: usize,
@@ -190,7 +190,7 @@ impl<O: Os> Window<O> {
             return match window.set_up(pages, wall) {
                 Ok(()) => Ok(window),
                 Err(error) => {
-                    // SAFETY: nobody uses it yet.
+                    // SAFETY: it is not used yet.
                     unsafe { window.unmap() };
                     Err(error)
                 }
@@ -199,7 +199,7 @@ impl<O: Os> Window<O> {
         Err(CreateError::Refused { call: Call::Reserve, errno: refused, bytes: LEAST_BYTES })
     }
 
-    /// Makes a window as large as is granted, and finds out what walls there are.
+    /// Makes the window as large as the system allows, and detects the available walls.
     fn set_up(&mut self, pages: u64, wall: Option<Wall>) -> Result<(), CreateError> {
         let refusal =
             |(errno, want)| CreateError::Refused { call: Call::Commit, errno, bytes: address(want) };
@@ -207,7 +207,7 @@ impl<O: Os> Window<O> {
             self.wall = Wall::Protection;
         }
         let mut want = pages.clamp(LEAST_PAGES, self.pages);
-        // Where what can be written is charged, less: there are tags for all of it.
+        // Where writable memory is charged, the window may have to be smaller, since all its tags are charged.
         while let Err((errno, _)) = self.grow(want) {
             if want == LEAST_PAGES {
                 return Err(refusal((errno, want)));
@@ -218,34 +218,35 @@ impl<O: Os> Window<O> {
             return Ok(());
         }
         let (os, around) = (self.host.os(), self.granules_span(&(0..TABLE)));
-        // SAFETY: no room is at the first page, nor made yet. Apart, since a core file has all of a marked mapping.
+        // SAFETY: no room is at the first page, nor made yet. A core file has all of a marked mapping: so it is
+        // separate.
         let _apart = unsafe { os.commit(around) };
         // SAFETY: as before.
         if unsafe { os.guard(Span { bytes: PAGE_BYTES, ..around }) }.is_err() {
             self.wall = Wall::Protection;
         }
-        // SAFETY: as before. If it is refused, there are two mappings more.
+        // SAFETY: as before. If it fails, there are two more mappings.
         let _as_before = unsafe { os.reset(around) };
         Ok(())
     }
 
-    /// Tells whether pages are there as soon as they can be touched (`mlockall(MCL_FUTURE)`): a window would be populated as a whole, and
-    /// there are no markers in what is locked.
+    /// Returns true if pages become resident as soon as they are accessible (`mlockall(MCL_FUTURE)`). A window would be
+    /// populated as a whole, and locked memory cannot have markers.
     fn is_locked(&self) -> bool {
         let os = self.host.os();
         let probe = Span { at: address(self.first), bytes: PAGE_BYTES };
-        // SAFETY: part of the reservation, which nobody uses yet.
+        // SAFETY: part of the reservation, which is not used yet.
         if unsafe { os.commit(probe) }.is_err() {
             return false;
         }
         let mut seen = [0];
         let locked = os.resident(probe, &mut seen).is_ok() && seen[0] & 1 != 0;
-        // SAFETY: as before. If it is refused, the first page is a wall that can be touched.
+        // SAFETY: as before. If it fails, the first page is an accessible wall.
         let shut = unsafe { os.forbid(probe) }.is_ok();
         locked && shut
     }
 
-    /// Makes the window at least `want` pages, or as many as there are.
+    /// Grows the window to at least `want` pages, or to the whole reservation.
     pub(crate) fn grow(&self, want: u64) -> Result<(), (Errno, u64)> {
         let have = self.window_pages();
         let want = want.next_multiple_of(TABLE * GRANULE_PAGES).min(self.pages);
@@ -259,11 +260,11 @@ impl<O: Os> Window<O> {
         for (at, bytes) in [(self.tags, tags_bytes as fn(u64) -> usize), (self.granules, granules_bytes)] {
             let span = Span { at: at + bytes(have), bytes: bytes(want) - bytes(have) };
             if span.bytes > 0 {
-                // SAFETY: what is known of the pages and of the granules that are added.
+                // SAFETY: the tags, or the granules' states, of the added pages.
                 unsafe { os.commit(span) }.map_err(|errno| (errno, want))?;
             }
         }
-        // Release pairs with the load of `tag`: the tags up to there are readable.
+        // Release pairs with the load of `tag`: the tags of these pages are readable.
         self.open.store(want, Ordering::Release);
         Ok(())
     }
@@ -276,30 +277,30 @@ impl<O: Os> Window<O> {
         self.first
     }
 
-    /// Pages of the window.
+    /// Returns the pages of the window.
     pub(crate) fn window_pages(&self) -> u64 {
         self.open.load(Ordering::Acquire)
     }
 
-    /// The pages that the window may have at most.
+    /// Returns the range to which the window may grow.
     pub(crate) fn extent(&self) -> VaRange {
         VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
     }
 
-    /// The page of an address in the reservation, and how far into it the address is.
+    /// Returns the page of an address in the reservation, and the address's offset in it.
     pub(crate) fn locate(&self, at: usize) -> Option<(u64, usize)> {
         let page = (at / PAGE_BYTES) as u64;
         (page.wrapping_sub(self.first) < self.pages).then_some((page, at % PAGE_BYTES))
     }
 
-    /// The tag of a page, if it is in the window.
+    /// Returns the tag of a page, if the page is in the window.
     pub(crate) fn tag(&self, page: u64) -> Option<&AtomicU64> {
         let index = page.wrapping_sub(self.first);
         if index >= self.window_pages() || self.is_released(page) {
             return None;
         }
         let place = with_exposed_provenance_mut::<u64>(self.tags + index as usize * TAG_BYTES);
-        // SAFETY: in the window, so readable and writable until the reservation goes, aligned, and used as an atomic only.
+        // SAFETY: in the window: readable and writable until the reservation is unmapped, aligned, an atomic only.
         Some(unsafe { AtomicU64::from_ptr(place) })
     }
 
@@ -309,15 +310,15 @@ impl<O: Os> Window<O> {
         Tag::from_bits(self.tag(page).map_or(0, |place| place.load(Ordering::Acquire)))
     }
 
-    /// Says what begins at a page from now on.
+    /// Stores the tag of a page.
     pub(crate) fn put(&self, page: u64, tag: Tag) {
         if let Some(place) = self.tag(page) {
-            // Release: whoever sees the area live sees what was done to its pages before.
+            // Release: a thread that loads the tag as live also sees the earlier writes to the area's pages.
             place.store(tag.bits(), Ordering::Release);
         }
     }
 
-    /// Granules of the window.
+    /// Returns the number of granules of the window.
     pub(super) fn granules(&self) -> u64 {
         self.window_pages() / GRANULE_PAGES
     }
@@ -326,7 +327,7 @@ impl<O: Os> Window<O> {
         self.crowded.store(crowded, Ordering::Relaxed);
     }
 
-    /// The state of a granule; that of one that is not in the window is closed.
+    /// Returns the state of a granule, which is closed if it is not in the window.
     pub(super) fn granule(&self, at: u64) -> Granule {
         Granule::from_bits(self.granule_place(at).map_or(0, |place| place.load(Ordering::Relaxed)))
     }
@@ -346,8 +347,7 @@ impl<O: Os> Window<O> {
             return None;
         }
         let place = with_exposed_provenance_mut::<u32>(self.granules + at as usize * GRANULE_BYTES);
-        // SAFETY: in the window, so readable and writable until the reservation goes, aligned, and used as an
-        // atomic only.
+        // SAFETY: in the window: readable and writable until the reservation is unmapped, aligned, an atomic only.
         Some(unsafe { AtomicU32::from_ptr(place) })
     }
 
@@ -356,13 +356,13 @@ impl<O: Os> Window<O> {
         Span { at: address(page), bytes: address((all.end - all.start) * GRANULE_PAGES) }
     }
 
-    /// Makes granules that are closed accessible.
+    /// Makes closed granules accessible.
     pub(super) fn open_granules(&self, all: &Range<u64>) -> Result<(), Errno> {
-        // SAFETY: part of the reservation, and nobody has these pages, but the caller for a room.
+        // SAFETY: part of the reservation; no other room has these pages.
         unsafe { self.host.os().commit(self.granules_span(all)) }
     }
 
-    /// Marks granules in which no room is open, but for those pages that are of one.
+    /// Puts markers in granules without open rooms, except for the pages of `room`.
     pub(super) fn mark_granules(&self, all: &Range<u64>, room: Option<&Room>) -> Result<(), Errno> {
         let Span { at, bytes } = self.granules_span(all);
         let end = at + bytes;
@@ -377,7 +377,7 @@ impl<O: Os> Window<O> {
         Ok(())
     }
 
-    /// Closes granules in which no room is open; `false` if the system refused that. Then they stay as they are.
+    /// Closes granules without open rooms. Returns `false` if the system call fails, which leaves them unchanged.
     pub(super) fn close_granules(&self, all: &Range<u64>) -> bool {
         // SAFETY: as before.
         let closed = unsafe { self.host.os().reset(self.granules_span(all)) }.is_ok();
@@ -387,18 +387,18 @@ impl<O: Os> Window<O> {
         closed
     }
 
-    /// Opens a room, whose granules are open: its pages are zeros. On an error it must be [abandoned](Self::abandon).
+    /// Opens a room in open granules, with pages of zeros. On an error the caller must call [`abandon`](Self::abandon).
     pub(crate) fn open(&self, room: &mut Room, entry: Entry) -> Result<(), (Call, Errno)> {
         let os = self.host.os();
         if self.wall == Wall::Protection {
-            // SAFETY: the room is the caller's alone.
+            // SAFETY: the caller owns the room exclusively.
             return unsafe { os.commit(room.span()) }.map_err(|errno| (Call::Commit, errno));
         }
         if entry == Entry::Marked {
             // SAFETY: as before.
             unsafe { os.unguard(room.span()) }.map_err(|errno| (Call::Unguard, errno))?;
         }
-        // Somebody may have written by mistake where it should have faulted.
+        // After a failed close, a stray write that should have faulted may have changed the room.
         // SAFETY: as before.
         if self.leaky.load(Ordering::Relaxed) && unsafe { os.discard(&[room.span()]) }.is_err() {
             self.write_zeros(room.span());
@@ -406,33 +406,33 @@ impl<O: Os> Window<O> {
         Ok(())
     }
 
-    /// Closes an open room: its pages go, and whoever touches it faults.
+    /// Closes an open room: its pages are released, and an access faults.
     pub(crate) fn close(&self, room: &mut Room) -> Closed {
         let os = self.host.os();
         if self.wall == Wall::Protection {
             self.empty(room.span());
-            // SAFETY: the room is the caller's alone.
+            // SAFETY: the caller owns the room exclusively.
             return Closed::Whole { shut: unsafe { os.forbid(room.span()) }.is_ok() };
         }
         let own = inner(self, room);
-        // A bundle without all of its granules would be none.
+        // A bundle needs all of its granules, so none of them is closed here.
         let is_bundled = own.clone().any(|at| self.granule(at).is_active());
         if own.is_empty() || is_bundled || self.crowded.load(Ordering::Relaxed) {
             return Closed::Whole { shut: self.mark(room.span()) };
         }
-        // SAFETY: as before: in these granules nobody else has a page.
+        // SAFETY: as before: no other room has a page in these granules.
         match unsafe { os.reset(self.granules_span(&own)) } {
             Ok(()) => Closed::Inner,
             Err(_) => Closed::Whole { shut: self.mark(room.span()) },
         }
     }
 
-    /// Marks part of a room, and drops its pages. `false` if the system refused that; then it is zeros.
+    /// Marks a span of a room, which releases its pages. If the system call fails, zeros it and returns `false`.
     pub(super) fn mark(&self, span: Span) -> bool {
         if span.bytes == 0 {
             return true;
         }
-        // SAFETY: part of a room that is the caller's alone.
+        // SAFETY: part of a room that the caller owns exclusively.
         let marked = unsafe { self.host.os().guard(span) }.is_ok();
         if !marked {
             self.empty(span);
@@ -441,32 +441,32 @@ impl<O: Os> Window<O> {
         marked
     }
 
-    /// Makes part of a room zeros, without pages if the system takes them.
+    /// Zeros a span of a room, by releasing its pages if the system call succeeds.
     fn empty(&self, span: Span) {
-        // SAFETY: part of a room that is the caller's alone.
+        // SAFETY: part of a room that the caller owns exclusively.
         if unsafe { self.host.os().discard(&[span]) }.is_err() {
             self.write_zeros(span);
         }
     }
 
-    /// Closes a room that could not be opened, and that nobody has written to.
+    /// Closes a room that could not be opened, and was not written to.
     pub(crate) fn abandon(&self, room: &mut Room) {
         if self.wall == Wall::Markers {
-            // If it is refused, the room is zeros that can be touched.
+            // If it fails, the room is accessible zeros.
             let _zeros = self.mark(room.span());
         }
     }
 
-    /// Maps fresh pages over an open room; `false` if the system refuses.
+    /// Maps fresh pages over an open room. Returns `false` if the system call fails.
     pub(crate) fn renew(&self, room: &mut Room) -> bool {
-        // SAFETY: the room is the caller's alone.
+        // SAFETY: the caller owns the room exclusively.
         unsafe { self.host.os().renew(room.span()) }.is_ok()
     }
 
-    /// Takes the pages of a room that is retired, and access to it, as far as the system allows; nothing is written to it.
+    /// Releases the pages of a retired room and removes access, as far as the system allows. Writes nothing.
     pub(crate) fn shut(&self, room: &mut Room) {
         let os = self.host.os();
-        // SAFETY: the room is the caller's alone.
+        // SAFETY: the caller owns the room exclusively.
         if self.wall == Wall::Markers && unsafe { os.guard(room.span()) }.is_ok() {
             return;
         }
@@ -476,18 +476,18 @@ impl<O: Os> Window<O> {
         let _shut = unsafe { os.forbid(room.span()) };
     }
 
-    /// Writes zeros over an open room.
+    /// Zeros an open room.
     pub(crate) fn clear(&self, room: &mut Room) {
         self.write_zeros(room.span());
     }
 
     fn write_zeros(&self, span: Span) {
-        // SAFETY: part of a room that is open, and the caller's alone.
+        // SAFETY: part of an open room that the caller owns exclusively.
         unsafe { pointer(span.at).write_bytes(0, span.bytes) };
     }
 
-    /// Tells whether most pages of a room are there, so that it pays to keep them. One that is hardly touched is cheaper dropped, and every
-    /// page that is not there would have to be filled.
+    /// Returns true if at least three quarters of a room's pages are resident, so that caching them is worthwhile.
+    /// Releasing the pages of a sparse room is cheaper.
     pub(crate) fn is_full(&self, room: &Room) -> bool {
         let mut seen = [0; ASKED];
         let (mut done, mut full) = (0, 0);
@@ -499,7 +499,7 @@ impl<O: Os> Window<O> {
             }
             full += seen[..part as usize].iter().filter(|&byte| byte & 1 != 0).count() as u64;
             done += part;
-            // What is left cannot make up for what is missing.
+            // The remaining pages cannot reach the threshold any more.
             if (full + room.pages - done) * 4 < room.pages * 3 {
                 return false;
             }
@@ -507,8 +507,8 @@ impl<O: Os> Window<O> {
         true
     }
 
-    /// Moves the pages of a room that is to be closed into one of the same size that was just opened. They become
-    /// zeros, so that no owner reads what another wrote. Returns how many are resident there.
+    /// Moves the pages of a room that is to be closed to a newly opened one of the same size. They are zeroed first, so
+    /// that no owner reads another's data. Returns the number of resident pages there.
     pub(crate) fn hand_over(&self, from: &mut Room, to: &mut Room) -> u64 {
         debug_assert_eq!(from.pages, to.pages, "rooms of one size");
         let mut moved = 0;
@@ -522,7 +522,7 @@ impl<O: Os> Window<O> {
         moved
     }
 
-    /// The same for some of the pages; `None` where the system refuses.
+    /// Moves some of the pages, as [`hand_over`](Self::hand_over) does. Returns `None` if a system call fails.
     fn hand_over_part(&self, from: &mut Room, to: &mut Room, done: u64, part: u64) -> Option<u64> {
         let os = self.host.os();
         let mut seen = [0; ASKED];
@@ -539,7 +539,7 @@ impl<O: Os> Window<O> {
             }
             let (page, pages) = (done + at as u64, run as u64);
             let span = Span { at: address(from.page + page), bytes: address(pages) };
-            // SAFETY: pages of a room that is the caller's alone.
+            // SAFETY: pages of a room that the caller owns exclusively.
             unsafe { pointer(span.at).write_bytes(0, span.bytes) };
             // SAFETY: as before, and so is the other room; both are in the window.
             unsafe { os.move_pages(span, address(to.page + page)) }.ok()?;
@@ -549,51 +549,51 @@ impl<O: Os> Window<O> {
         Some(moved)
     }
 
-    /// Writes the canary where nobody asked for bytes.
+    /// Writes the canary to the bytes beside the area.
     pub(crate) fn fill(&self, room: &mut Room, tag: Tag, pattern: [u8; 8]) {
         for (from, to) in slack(room, tag) {
             for at in from..to {
-                // SAFETY: in the room, which is open and the caller's alone.
+                // SAFETY: in the room, which is open and which the caller owns exclusively.
                 unsafe { pointer(at).write(pattern[at % 8]) };
             }
         }
     }
 
-    /// The first byte that is not the canary any more, as a distance from the start of the area; those behind its end come first.
+    /// Returns the offset in the area of the first byte that is not the canary; those after its end come first.
     pub(crate) fn spoiled(&self, room: &Room, tag: Tag, pattern: [u8; 8]) -> Option<isize> {
         let start = address(room.page) + tag.offset();
         let [below, behind] = slack(room, tag);
         [behind, below].into_iter().flat_map(|(from, to)| from..to).find_map(|at| {
-            // SAFETY: in the room, which is open; whoever writes there at this moment breaks his promise.
+            // SAFETY: in the room, which is open; a concurrent write there would violate the allocator's contract.
             let byte = unsafe { pointer(at).read_volatile() };
             (byte != pattern[at % 8]).then(|| at.cast_signed() - start.cast_signed())
         })
     }
 
-    /// Copies the start of an area to that of another.
+    /// Copies the bytes that two areas have in common from one to the other.
     pub(crate) fn copy(&self, from: &Room, tag: Tag, to: &mut Room, into: Tag) {
         let bytes = tag.requested_bytes().min(into.requested_bytes());
         let from = pointer(address(from.page) + tag.offset());
-        // SAFETY: both are open, the caller's alone and two; each has that many bytes from its start.
+        // SAFETY: both rooms are open, distinct and the caller's own; each area has that many bytes.
         unsafe {
             pointer(address(to.page) + into.offset()).copy_from_nonoverlapping(from, bytes);
         };
     }
 }
 
-/// Bytes of what is known of the granules that so many pages are.
+/// Returns the bytes of the granules' states for that many pages.
 fn granules_bytes(pages: u64) -> usize {
     (pages.div_ceil(GRANULE_PAGES) as usize * GRANULE_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// The bytes of a room that nobody asked for: below the area and behind it.
+/// Returns the unused bytes of a room: below the area and above it.
 fn slack(room: &Room, tag: Tag) -> [(usize, usize); 2] {
     let page = address(room.page);
     let start = page + tag.offset();
     [(page, start), (start + tag.requested_bytes(), page + address(room.pages))]
 }
 
-/// A pointer to the area in a room, which is live from now on.
+/// Turns a room into a live area: a pointer to the area.
 pub(crate) fn into_pointer(room: Room, tag: Tag) -> NonNull<u8> {
     // SAFETY: no room is at page 0.
     unsafe { NonNull::new_unchecked(pointer(address(room.page) + tag.offset())) }

@@ -1,4 +1,4 @@
-//! Tests of what a magazine keeps, on runs that are numbers.
+//! Tests of magazines, with runs that are only numbers.
 
 use super::*;
 use crate::os::shim::Shim;
@@ -53,7 +53,7 @@ fn mz1_what_has_no_room_pushes_out_others_and_nothing_is_lost() {
     assert_eq!((inside.len(), big.pages.into_inner()), (0, 0));
 }
 
-/// Frees runs of these sizes, one after the other; how many came out at once, at most.
+/// Frees runs of these sizes, one after the other. Returns the most runs that one call evicted.
 fn free_all(magazine: &Magazine, big: &Big, sizes: impl Iterator<Item = u64>) -> usize {
     let (mut page, mut most) = (0, 0);
     for pages in sizes {
@@ -73,7 +73,8 @@ fn free_all(magazine: &Magazine, big: &Big, sizes: impl Iterator<Item = u64>) ->
 #[test]
 fn mz1_more_than_two_sets_come_out_at_once() {
     let (magazine, big) = (magazine(), Big::new(32 * BIG_PAGES, u64::MAX / 2));
-    // All of the budget is out before the last one fits, and the place of the one before is taken: its set is full.
+    // The last run fits only after all big items are evicted. The previous item leaves the front slot for its set,
+    // which is full.
     let sizes = [(513, 8), (526, 8), (521, 9), (10_500, 1)];
     let most =
         free_all(magazine, &big, sizes.iter().flat_map(|&(pages, count)| (0..count).map(move |_| pages)));
@@ -119,7 +120,7 @@ fn the_newest_of_a_size_is_taken_first_and_alignment_is_kept() {
     assert_eq!(magazine.take(2, 2, FIRST, &big, || ()), None);
     assert_eq!(magazine.take(3, 1, FIRST, &big, || ()), None);
     let mut out = Out::new(FIRST);
-    // No budget for a big one: it does not stay.
+    // No budget for big items: the run is not cached.
     magazine.push(run(100, BIG_PAGES), SMALL_PAGES_MAX, &big, &mut out);
     assert_eq!(out.next(), Some(run(100, BIG_PAGES)));
     assert_eq!(

@@ -1,24 +1,24 @@
-//! A space behind one lock: `va-percpu` says which bytes are whose, the system maps chunks.
+//! A space behind one lock: `va-percpu` allocates offsets, and the system maps chunks.
 //!
 //! # Theory
-//! A chunk is one mapping of all units. Pages come when they are touched, so a CPU that nobody runs on costs addresses only, and
-//! populating is nothing to do. Pages that the balance takes away are discarded, in all units.
+//! A chunk is one mapping of all units. Pages become resident at the first access, so an unused CPU costs only
+//! addresses, and there is no step of population. Pages that the balance releases are discarded in all units.
 //!
-//! What would make the system bring more than the touched page:
-//! - *Transparent huge pages*: one would be eight units, so that the first who touches his brings those of seven others. A chunk is
-//!   advised against them; where that is refused, it costs memory and nothing else.
-//! - `vm.overcommit_memory` = 2: no page comes, but all units of a chunk count as committed from when it is mapped, and a chunk
-//!   beyond the limit is refused ([`Error::Refused`], [`Error::NoChunk`]). Fewer units by `Options` count less. Otherwise chunks
-//!   count nothing.
-//! - `mlockall(MCL_FUTURE)`: all units come when the chunk is mapped, and count against
-//!   `RLIMIT_MEMLOCK`. The balance releases none, since locked pages cannot be discarded (an object
-//!   is zeroed all the same). With `MCL_ONFAULT` they come when touched.
+//! Three settings make more than the accessed page resident, or charge more:
+//! - *Transparent huge pages*: one would cover eight units, so that the first access to one makes those of seven others
+//!   resident. A chunk is advised against them; if the advice fails, the only cost is memory.
+//! - `vm.overcommit_memory` = 2: no more pages are resident, but all units of a chunk count as committed once it is
+//!   mapped. Mapping a chunk beyond the limit fails ([`Error::Refused`], [`Error::NoChunk`]). Fewer units (`Options`)
+//!   count less. With other values chunks are not charged.
+//! - `mlockall(MCL_FUTURE)`: all units become resident when the chunk is mapped, and count against `RLIMIT_MEMLOCK`.
+//!   The balance releases none, since locked pages cannot be discarded (an object is zeroed nevertheless). With
+//!   `MCL_ONFAULT` they become resident at the first access.
 //!
-//! One lock is in front, so that a fork can hold it: then the child's space is in order. The locks that `va-percpu` takes are never
-//! contended behind it and cost nothing.
+//! One lock protects the whole index, so that a fork can hold it and the child's space is consistent. Behind it the
+//! locks that `va-percpu` takes are never contended, and cost almost nothing.
 //!
 //! # Invariants
-//! - **PP2 behind-one** the index is used by one thread at a time: whoever holds the lock.
+//! - **PP2 behind-one** the index is used by one thread at a time: the holder of the lock.
 
 use super::Error;
 use super::hot::Hot;
@@ -39,7 +39,7 @@ use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table, Va, V
 use va_percpu::config::{Config, Standard};
 use va_percpu::{AllocError, Backend, BackendError, Geometry, Offset, PercpuSpace, Request, Sizes, Stats};
 
-/// Standard; who populates costs nothing, so no page is kept ready for who cannot wait.
+/// The standard policy without spare pages: population costs nothing, so no caller needs prepared pages.
 pub(super) enum InProcess {}
 impl Config for InProcess {
     type Engine = <Standard as Config>::Engine;
@@ -49,13 +49,13 @@ impl Config for InProcess {
 
 type Index<O> = PercpuSpace<Keeper<O>, Chunks<O>, InProcess>;
 
-/// See the head of the module. It lives in its own records, where it stays.
+/// A space: see the head of the module. It is in its own records, and does not move.
 pub(super) struct Core<O: Os> {
-    // Constant after `open`, but for what is atomic in it.
+    // Constant after `open`, except for atomic fields in it.
     pub(super) hot: Hot,
     host: Host<O>,
     base: usize,
-    /// Of counters and references.
+    /// The locks of counters and references.
     pub(super) locks: Locks,
     // Under its lock.
     index: Mutex<Index<O>>,
@@ -71,13 +71,13 @@ impl<O: Os> Core<O> {
         let host = Host::open(os).map_err(|(call, errno)| Error::Refused { call, errno, bytes: 0 })?;
         let opened = Self::build(host, hot);
         if opened.is_err() {
-            // SAFETY: what was built with it is gone.
+            // SAFETY: nothing in the records is used any more.
             unsafe { host.close() };
         }
         opened
     }
 
-    /// Memory for a value in the records of the space, which lives as long as they do.
+    /// Allocates memory for a value in the records of the space, valid as long as they are.
     pub(super) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
         self.host.alloc_place()
     }
@@ -92,7 +92,8 @@ impl<O: Os> Core<O> {
             unit,
             fixed: 0,
             reserved: 0,
-            // A page less: the balance may unmake a chunk that is wholly free, and this one is to stay, since offsets count from it.
+            // A page less than a unit: the balance may unmap a wholly free chunk, and the first one must stay, since
+            // offsets are relative to it.
             dynamic: unit - crate::PAGE_BYTES as u32,
             atom: unit,
             alloc: unit,
@@ -107,7 +108,7 @@ impl<O: Os> Core<O> {
             Ok(index) => index,
             Err(error) => {
                 let chunk = Span { at: base, bytes: bytes_of(hot.units() as usize) };
-                // SAFETY: mapped above, and nobody has it.
+                // SAFETY: mapped above, and not used.
                 unsafe { host.os().unmap(chunk) };
                 return Err(error);
             }
@@ -121,33 +122,33 @@ impl<O: Os> Core<O> {
     /// Unmaps everything.
     ///
     /// # Safety
-    /// `open` returned it, and nobody uses it or anything of its chunks any more.
+    /// `open` returned it, and no thread uses it or memory of its chunks any more.
     pub(super) unsafe fn close(this: NonNull<Self>) {
         fork::unregister(this);
-        // SAFETY: nobody else uses it, and nobody will.
+        // SAFETY: no other thread uses it, by this function's contract.
         let core = unsafe { this.read() };
         let Self { host, index, .. } = core;
         let index = index.into_inner();
         index.backend().unmap_all();
         drop(index);
-        // SAFETY: all that was allocated has come back or is never looked at again.
+        // SAFETY: all allocations were freed, or are never accessed again.
         unsafe { host.close() };
     }
 
-    /// The object that starts there, in unit 0.
+    /// Returns the address of an object's copy in unit 0.
     #[inline]
     pub(super) fn first(&self, offset: Offset) -> NonNull<u8> {
         let at = offset.at(Va::new(self.base as u64)).get() as usize;
-        // An object is in a chunk, and none is at 0.
+        // An object is in a chunk, and no chunk is at 0.
         NonNull::new(with_exposed_provenance_mut(at)).unwrap_or(NonNull::dangling())
     }
 
-    /// The offset of what is at an address in unit 0: [`first`](Self::first) the other way round.
+    /// Returns the offset of an address in unit 0: the inverse of [`first`](Self::first).
     pub(super) fn offset_of(&self, first: NonNull<u8>) -> Offset {
         Offset::new((first.addr().get() as u64).wrapping_sub(self.base as u64))
     }
 
-    /// Gives out an object, zeros in all units.
+    /// Allocates an object, with zeros in all units.
     pub(super) fn alloc(&self, layout: Layout) -> Result<Offset, Error> {
         let offset = self.index.lock().alloc(&Request::new(layout.size(), layout.align()));
         let offset = offset.map_err(|error| match error {
@@ -158,35 +159,35 @@ impl<O: Os> Core<O> {
         })?;
         let first = self.first(offset);
         for unit in self.hot.live_units() {
-            // SAFETY: the unit of a chunk that lives.
+            // SAFETY: a unit of a mapped chunk.
             let place = unsafe { first.add(unit as usize * STRIDE) };
-            // Checks PP1: above the mark all is zeros.
-            // SAFETY: these bytes are this object's, which nobody has yet.
+            // Checks PP1: the units above the mark are zeros.
+            // SAFETY: these bytes belong to this object, which is not returned yet.
             unsafe { place.write_bytes(0, layout.size()) };
         }
         Ok(offset)
     }
 
-    /// Takes an object back.
+    /// Frees an object.
     ///
     /// # Safety
-    /// Nobody uses it any more.
+    /// The object is not used any more.
     pub(super) unsafe fn free(&self, offset: Offset) -> bool {
         self.index.lock().free(offset).is_ok()
     }
 
-    /// Gives pages back that nobody needs; returns steps done.
+    /// Releases unused pages. Returns the number of steps done.
     pub(super) fn trim(&self) -> u64 {
         let index = self.index.lock();
         index.balance()
     }
 
-    /// Bytes mapped for records.
+    /// Returns the bytes mapped for records.
     pub(super) fn records_bytes(&self) -> usize {
         self.host.mapped_bytes()
     }
 
-    /// Counts.
+    /// Returns the statistics.
     pub(super) fn stats(&self) -> Stats {
         self.index.lock().stats()
     }
@@ -225,7 +226,7 @@ impl<O: Os> Hold for Core<O> {
     }
 }
 
-/// Lends records to the index.
+/// The platform of the index, which allocates its records.
 pub(super) struct Keeper<O: Os>(Host<O>);
 
 impl<O: Os> Platform for Keeper<O> {
@@ -272,11 +273,11 @@ impl<O: Os> Machine for Keeper<O> {
     }
 }
 
-/// A lock behind another one (PP2): it only remembers whether it is held.
+/// A lock behind another one (PP2): it only stores whether it is held.
 pub(super) struct Behind(AtomicBool);
 
-// SAFETY: only the locks of an index have this type, which is inside a lock itself: so one thread at a time calls it (PP2), and who
-// finds it held is stopped.
+// SAFETY: only the locks of an index have this type, which is behind a lock itself. So one thread at a time calls it
+// (PP2), and a second entry aborts.
 unsafe impl RawMutex for Behind {
     const INIT: Self = Self(AtomicBool::new(false));
     type GuardMarker = GuardSend;
@@ -290,7 +291,7 @@ unsafe impl RawMutex for Behind {
 
     #[inline(always)]
     fn try_lock(&self) -> bool {
-        // Two steps, since nobody comes between.
+        // Two steps, since no other thread is here (PP2).
         let free = !self.0.load(Ordering::Relaxed);
         self.0.store(true, Ordering::Relaxed);
         free
@@ -302,17 +303,17 @@ unsafe impl RawMutex for Behind {
     }
 }
 
-/// Maps chunks.
+/// The mappings of chunks.
 pub(super) struct Chunks<O: Os> {
     host: Host<O>,
-    /// The strangers' too.
+    /// The number of units, the strangers' included.
     units: usize,
     // Under the lock of the core.
-    /// The newest chunk; each leads to the one before.
+    /// The newest chunk; each one links to the one before.
     newest: Cell<usize>,
 }
 
-/// Bytes of a chunk: its units, and a page that leads to the chunk before.
+/// Returns the bytes of a chunk: its units, and a page with the link to the chunk before.
 fn bytes_of(units: usize) -> usize {
     units * STRIDE + crate::PAGE_BYTES
 }
@@ -325,17 +326,18 @@ impl<O: Os> Chunks<O> {
         let whole = bytes + STRIDE;
         let start = os.reserve(whole).map_err(|errno| refused(Call::Reserve, errno))?;
         let at = start.next_multiple_of(STRIDE);
-        // What is left over on both sides goes back.
+        // The rest on both sides is unmapped.
         for (at, end) in [(start, at), (at + bytes, start + whole)] {
             if at < end {
-                // SAFETY: reserved a moment ago, and nobody's.
+                // SAFETY: reserved above, and unused.
                 unsafe { os.unmap(Span { at, bytes: end - at }) };
             }
         }
-        // Before access is given, since locked memory comes with it. If it is refused, more memory comes than needed.
-        // SAFETY: reserved a moment ago.
+        // Before the commit, which populates locked memory. If the advice fails, more memory becomes resident than
+        // needed.
+        // SAFETY: reserved above.
         let _refused = unsafe { os.advise(Span { at, bytes }, Huge::No) };
-        // SAFETY: reserved a moment ago.
+        // SAFETY: reserved above.
         let committed = unsafe { os.commit(Span { at, bytes }) };
         if let Err(errno) = committed {
             self.unmap(at);
@@ -346,19 +348,19 @@ impl<O: Os> Chunks<O> {
         Ok(at)
     }
 
-    /// Returns the address at which a chunk leads to the one before.
+    /// Returns the address of a chunk's link to the one before.
     fn before(&self, at: usize) -> *mut usize {
         with_exposed_provenance_mut(at + self.units * STRIDE)
     }
 
     fn unmap(&self, at: usize) {
-        // SAFETY: a chunk that `map` made, in which nothing lives.
+        // SAFETY: a chunk that `map` made, without live objects.
         unsafe { self.host.os().unmap(Span { at, bytes: bytes_of(self.units) }) };
     }
 
-    /// Takes a chunk out of the list.
+    /// Removes a chunk from the list.
     fn unlink(&self, at: usize) {
-        // SAFETY: a chunk of ours that is in the list.
+        // SAFETY: a chunk of this space, in the list.
         let before = unsafe { self.before(at).read() };
         if self.newest.get() == at {
             self.newest.set(before);
@@ -380,7 +382,7 @@ impl<O: Os> Chunks<O> {
     fn unmap_all(&self) {
         let mut chunk = self.newest.replace(0);
         while chunk != 0 {
-            // SAFETY: a chunk of ours.
+            // SAFETY: a chunk of this space.
             let next = unsafe { self.before(chunk).read() };
             self.unmap(chunk);
             chunk = next;
@@ -400,7 +402,7 @@ impl<O: Os> Backend for Chunks<O> {
         self.unmap(base.get() as usize);
     }
 
-    /// Nothing: pages come when they are touched.
+    /// Does nothing: pages become resident at the first access.
     fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), BackendError> {
         Ok(())
     }
@@ -415,8 +417,8 @@ impl<O: Os> Backend for Chunks<O> {
             let spans: [Span; BATCH] =
                 core::array::from_fn(|n| Span { at: first + (unit + n % count) * STRIDE, bytes });
             let spans = spans.get(..count).unwrap_or_default();
-            // If it is refused the pages stay: an object is zeroed when it is given out.
-            // SAFETY: pages of a chunk of ours, in which nothing lives.
+            // If it fails, the pages stay: an object is zeroed when it is allocated.
+            // SAFETY: pages of a chunk of this space, without live objects.
             let _refused = unsafe { self.host.os().discard(spans) };
             unit += count;
         }

@@ -1,18 +1,18 @@
-//! A counter that many change and few read: the kernel's `percpu_counter`.
+//! A counter for frequent changes and rare reads: the kernel's `percpu_counter`.
 //!
 //! # Theory
-//! Each unit has a delta nearer to 0 than the *batch*. What would carry it further is added to the count, with the delta, under
-//! a lock. So the count alone is within `batch * units` of the truth, which is enough to compare with what is far away; what is
-//! near is compared with the sum of all.
+//! Each unit has a delta whose absolute value is below the *batch*. An addition that would exceed it is added to the
+//! count under a lock, together with the delta. So the count alone is within `batch * units` of the exact sum, which is
+//! enough for a comparison with a distant number. A closer number is compared with the sum of all.
 //!
 //! ```text
-//!   add   | delta + amount nearer than batch? |--yes--> one section
+//!   add   | abs(delta + amount) < batch? |--yes--> one section
 //!                          '--no--> lock: count += delta + amount, delta = 0
 //! ```
 //!
 //! # Invariants
-//! - **PK1 sum** count + all deltas is the sum of all that was added, whenever nobody is in an operation.
-//! - **PK2 limit** of those that add by [`PerCpuCounter::limited_add`] alone, no sum ever passes the limit they gave.
+//! - **PK1 sum** count + all deltas is the sum of all additions, while no operation is in progress.
+//! - **PK2 limit** if all additions are by [`PerCpuCounter::limited_add`], the sum never exceeds their limit.
 //!
 //! The algorithm works on a small trait ([`Deltas`]), so that loom can model it.
 //!
@@ -25,24 +25,24 @@ use core::cmp::Ordering as Order;
 use core::fmt;
 use va_base::sync::atomic::{AtomicI64, Ordering};
 
-/// Deltas, one in each unit.
+/// The deltas of a counter, one in each unit.
 pub(crate) trait Deltas {
-    /// Adds to this unit's delta if it stays nearer to 0 than `batch`; `false` if not.
+    /// Adds to this unit's delta if its absolute value stays below `batch`. Returns `false` if not.
     fn add_within(&self, amount: i64, batch: i64) -> bool;
-    /// Takes this unit's delta, which is 0 then.
+    /// Returns this unit's delta, and sets it to 0.
     fn take(&self) -> i64;
-    /// The sum of all, wrapping.
+    /// Returns the wrapping sum of all deltas.
     fn sum(&self) -> i64;
-    /// Units that there can be.
+    /// Returns the number of units.
     fn units(&self) -> i64;
 }
 
-/// The algorithm.
+/// The algorithm of a counter.
 pub(crate) struct Counter<D, K> {
     deltas: D,
-    /// Written under the lock; read by anybody.
+    /// Written under the lock; read by any thread.
     count: AtomicI64,
-    /// It may be that of others, too: nobody takes two.
+    /// Counters may share a lock: no thread takes two.
     lock: K,
 }
 
@@ -51,11 +51,12 @@ impl<D: Deltas, K: Lock> Counter<D, K> {
         Self { deltas, count: AtomicI64::new(count), lock }
     }
 
-    /// Adds what is in hand to the count. The caller holds the lock. Checks PK1: what is taken here is added here.
+    /// Adds an amount and this unit's delta to the count. The caller holds the lock. Checks PK1: the delta that is
+    /// removed is added.
     fn fold(&self, amount: i64) {
         let delta = self.deltas.take();
         let count = self.count.load(Ordering::Relaxed);
-        // Wrapping, as in the kernel: the sum of more than 63 bits is nobody's.
+        // Wrapping, as in the kernel: a sum of more than 63 bits is outside the contract.
         self.count.store(count.wrapping_add(delta).wrapping_add(amount), Ordering::Relaxed);
     }
 
@@ -99,12 +100,13 @@ impl<D: Deltas, K: Lock> Counter<D, K> {
         self.sum().cmp(&other)
     }
 
-    /// Adds under the lock, always: what others add by limit sees it. Checks PK2.
+    /// Adds if the sum does not exceed the limit, always under the lock, so that concurrent limited additions see it.
+    /// Checks PK2.
     pub(crate) fn limited_add(&self, limit: i64, amount: i64, batch: i64) -> bool {
         if amount == 0 {
             return true;
         }
-        // In numbers that cannot overflow: what would is beyond every limit.
+        // In wide numbers that cannot overflow: a sum that would overflow exceeds every limit.
         let wide = |number: i64| i128::from(number);
         let beyond = |sum: i128| {
             if amount > 0 {
@@ -114,8 +116,8 @@ impl<D: Deltas, K: Lock> Counter<D, K> {
             }
         };
         let unknown = wide(self.unknown(batch));
-        // Linux adds to the delta without the lock where the count is far from the limit; between its look and its addition others
-        // may add, so that together they pass the limit. Here all of it is under the lock.
+        // Linux adds to the delta without the lock if the count is far from the limit. Other CPUs may add between its
+        // check and its addition, so that together they exceed the limit. Here all of it is under the lock.
         let _locked = self.lock.hold();
         let count = wide(self.read()) + wide(amount);
         let (near, far) =
@@ -150,12 +152,13 @@ impl Deltas for InUnits<'_> {
     }
 }
 
-/// A signed counter of which each unit keeps a part. A sum is exact, and costs as many loads as units were ever used; a read is one
-/// load, and off by at most the batch times the units.
+/// A signed counter with a delta in each unit. A sum is exact, and costs a load for each unit that was ever used. A
+/// read is one load, and differs from the sum by at most the batch times the units.
 pub struct PerCpuCounter<'s>(Counter<InUnits<'s>, Shared<'s>>, i64);
 
 impl<'s> PerCpuCounter<'s> {
-    /// A counter that begins with `count`, and the kernel's batch: 32, or twice the possible CPUs if that is more.
+    /// Creates a counter with an initial `count`, and the kernel's batch: 32, or twice the possible CPUs if that is
+    /// more.
     ///
     /// # Errors
     /// As [`Space::alloc`].
@@ -166,12 +169,12 @@ impl<'s> PerCpuCounter<'s> {
         Ok(Self(Counter::new(deltas, count, lock), batch))
     }
 
-    /// Returns the bound below which deltas stay, unless the caller gives another.
+    /// Returns the batch: the bound of deltas, unless a call passes another.
     pub fn batch(&self) -> i64 {
         self.1
     }
 
-    /// Adds; the sum wraps.
+    /// Adds an amount; the sum wraps.
     #[inline(always)]
     pub fn add(&self, amount: i64) {
         self.0.add(amount, self.1);
@@ -183,44 +186,46 @@ impl<'s> PerCpuCounter<'s> {
         self.0.add(amount, batch);
     }
 
-    /// Adds to this unit whatever its delta becomes, as long as it is a number of 63 bits.
+    /// Adds to this unit's delta without a batch, as long as the delta stays a number of 63 bits.
     #[inline(always)]
     pub fn add_local(&self, amount: i64) {
         self.0.add(amount, i64::MAX);
     }
 
-    /// The count without the deltas.
+    /// Returns the count without the deltas.
     #[inline(always)]
     pub fn read(&self) -> i64 {
         self.0.read()
     }
 
-    /// The same, 0 if it is negative: for what cannot be.
+    /// Returns the count without the deltas, or 0 if it is negative: for quantities that cannot be negative.
     pub fn read_positive(&self) -> i64 {
         self.read().max(0)
     }
 
-    /// The exact sum of all that was added before.
+    /// Returns the exact sum of all earlier additions.
     pub fn sum(&self) -> i64 {
         self.0.sum()
     }
 
-    /// The same, 0 if it is negative.
+    /// Returns the exact sum, or 0 if it is negative.
     pub fn sum_positive(&self) -> i64 {
         self.sum().max(0)
     }
 
-    /// Compares with a number: by the count if it is far away, else by the sum. Exact as long as nobody used a larger batch.
+    /// Compares the sum with a number: by the count if the number is distant, else by the sum. Exact unless a caller
+    /// used a larger batch.
     pub fn compare(&self, other: i64) -> Order {
         self.0.compare(other, self.1)
     }
 
-    /// The same for a counter that is added to with another batch.
+    /// Compares as [`compare`](Self::compare) does, for a counter with additions by another batch.
     pub fn compare_batch(&self, other: i64, batch: i64) -> Order {
         self.0.compare(other, batch.max(1))
     }
 
-    /// Adds if the sum does not pass the limit then: above it by what is positive, below it by what is negative. `false` if it would.
+    /// Adds unless the sum would exceed the limit: rise above it by a positive amount, or fall below it by a negative
+    /// one. Returns `false` if it would.
     pub fn limited_add(&self, limit: i64, amount: i64) -> bool {
         self.0.limited_add(limit, amount, self.1)
     }
@@ -230,7 +235,7 @@ impl<'s> PerCpuCounter<'s> {
         self.0.sync();
     }
 
-    /// Makes it another number.
+    /// Sets the counter to a number.
     pub fn set(&mut self, count: i64) {
         // SAFETY: exclusive, so no other thread uses the deltas.
         unsafe { self.0.deltas.0.word().take_all(|_| {}) };

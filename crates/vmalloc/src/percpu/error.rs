@@ -1,42 +1,42 @@
-//! Refusals, with their numbers. Whoever gets one finds the space as it was (SP4).
+//! The errors of per-CPU memory, with their numbers. A call that fails leaves the space unchanged (SP4).
 
 use crate::os::{Call, Errno};
 use core::fmt;
 
-/// The reason why there is no space, or no object.
+/// The reason why no space was created, or no object allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A space has from 1 to 8192 units, without the strangers'.
+    /// The number of units is not from 1 to 8192, without the strangers'.
     BadUnits {
-        /// Units asked for.
+        /// The requested units.
         units: u32,
     },
-    /// An object has from 1 byte to 32 KiB.
+    /// The size of the object is not from 1 byte to 32 KiB.
     BadSize {
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: usize,
     },
     /// The alignment is above a page.
     BadAlign {
-        /// Bytes asked for.
+        /// The requested alignment.
         align: usize,
     },
-    /// The system refused memory for the records, or the first chunk.
+    /// A system call for the records or the first chunk failed.
     Refused {
         /// The call that failed.
         call: Call,
-        /// Its answer.
+        /// Its error number.
         errno: Errno,
-        /// For how much.
+        /// The requested bytes.
         bytes: usize,
     },
-    /// All chunks are full, and the system refused another one, or records for it.
+    /// All chunks are full, and another one could not be mapped, or the system has no memory for its records.
     NoChunk {
-        /// Chunks that there are.
+        /// The number of existing chunks.
         chunks: u32,
     },
-    /// The system gave no memory for records.
+    /// The system has no memory for records.
     NoRecords,
 }
 

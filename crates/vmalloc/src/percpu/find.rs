@@ -1,19 +1,19 @@
 //! The system's support for per-CPU data: libc's rseq area, concurrency ids, the barrier that ends
 //! sections, and the number of CPUs.
 //!
-//! The system is asked once a process, since a name is searched in all libraries and the barrier
-//! interrupts CPUs. A missing part is reported so and makes the operations atomic ones, nothing
-//! else.
+//! Support is detected once a process, since that searches a symbol in all libraries, and the barrier interrupts CPUs.
+//! Missing support is reported, and its only effect is that operations are atomic ones.
 
 use super::Index;
 use super::rseq::Area;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// An answer that is found once. Whoever asks at the same time finds the same, so there is no lock that a fork could leave behind.
+/// A result that is computed once. Concurrent first calls compute the same value, so there is no lock that a fork could
+/// leave held.
 struct Once(AtomicU32);
 
 impl Once {
-    /// No answer: neither a number of CPUs nor yes or no.
+    /// No result yet: neither a number of CPUs nor a boolean.
     const UNKNOWN: u32 = u32::MAX;
 
     const fn new() -> Self {
@@ -31,18 +31,18 @@ impl Once {
     }
 }
 
-/// The way this process may use sections.
+/// Returns the addresses by which this process can use sections, and the kind of its numbers.
 pub(super) fn area(index: Index) -> Option<(Area, Index)> {
     #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
     {
         /// The offsets of `cpu_id` and `mm_cid` in the area.
         const CPU_AT: isize = 4;
         const MM_CID_AT: isize = 24;
-        /// Bytes that have `mm_cid`.
+        /// The least size of an area with `mm_cid`.
         const WITH_MM_CID: u64 = 28;
         let area = crate::os::rseq_area()?;
         const AT_RSEQ_FEATURE_SIZE: core::ffi::c_ulong = 27;
-        // SAFETY: asks for a number.
+        // SAFETY: reads a number.
         let filled = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) };
         Some(match index {
             Index::ConcurrencyId if filled >= WITH_MM_CID => {
@@ -58,12 +58,12 @@ pub(super) fn area(index: Index) -> Option<(Area, Index)> {
     }
 }
 
-/// Returns true if there are sections: libc registered an area.
+/// Returns true if sections are available: libc registered an area.
 pub(crate) fn has_sections() -> bool {
     area(Index::Cpu).is_some()
 }
 
-/// Returns true if the kernel keeps concurrency ids in the area.
+/// Returns true if the kernel stores concurrency ids in the area.
 pub(crate) fn has_concurrency_ids() -> bool {
     area(Index::ConcurrencyId).is_some_and(|(_, index)| index == Index::ConcurrencyId)
 }
@@ -76,22 +76,22 @@ const REGISTER_ALL: i64 = 1 << 4;
 #[cfg(not(loom))]
 const FENCE_ALL: i64 = 1 << 3;
 
-/// Returns true if [`end_sections`] works, from now on and in children. Who is told so may be refused later, by a
-/// filter of system calls that came between.
+/// Returns true if [`end_sections`] works, from now on and in children. It may still fail later, if the program
+/// installs a filter of system calls.
 pub(crate) fn can_end_sections() -> bool {
     static CAN: Once = Once::new();
     CAN.get(|| u32::from(membarrier(REGISTER) && membarrier(FENCE))) == 1
 }
 
-/// Restarts every section that a thread of this process is in. Stores by these sections before can
-/// be seen, and stores here before will be seen by sections that begin later. Returns `false` if
-/// the system call fails.
+/// Restarts every section that a thread of this process is in. Earlier stores of these sections are visible afterwards,
+/// and earlier stores of this thread are visible to sections that begin later. Returns `false` if the system call
+/// fails.
 pub(super) fn end_sections() -> bool {
     // A child of a fork has to register again.
     membarrier(FENCE) || (membarrier(REGISTER) && membarrier(FENCE))
 }
 
-/// Executes a full barrier on every CPU that runs a thread of this process; `false` if the system denies it.
+/// Executes a full barrier on every CPU that runs a thread of this process. Returns `false` if the system denies it.
 #[cfg(not(loom))]
 pub(crate) fn fence_all() -> bool {
     // As above: a child of a fork has to register again.
@@ -102,12 +102,12 @@ fn membarrier(command: i64) -> bool {
     if crate::os::is_plain() {
         return false;
     }
-    // SAFETY: changes no memory.
+    // SAFETY: accesses no memory.
     let code = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     code == 0
 }
 
-/// CPUs that can ever be there, as numbers below this.
+/// Returns the number of possible CPUs: every CPU number is below it.
 pub(super) fn cpus_possible() -> u32 {
     static COUNT: Once = Once::new();
     COUNT.get(count_cpus)
@@ -121,19 +121,19 @@ fn count_cpus() -> u32 {
     let count = if file < 0 {
         -1
     } else {
-        // SAFETY: writes at most as many bytes as there are.
+        // SAFETY: writes at most as many bytes as `text` has.
         let count = unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
         // SAFETY: the file that was opened here.
         let _closed = unsafe { libc::close(file) };
         count
     };
     let listed = usize::try_from(count).ok().and_then(|count| last_of(text.get(..count)?));
-    // SAFETY: asks for a number.
+    // SAFETY: reads a number.
     let configured = || u32::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }).unwrap_or(1);
     listed.map_or_else(configured, |last| last.saturating_add(1)).max(1)
 }
 
-/// The largest number of a list such as `0-3,8-11`.
+/// Returns the last, largest number of a list such as `0-3,8-11`.
 fn last_of(text: &[u8]) -> Option<u32> {
     let text = core::str::from_utf8(text).ok()?.trim();
     text.rsplit([',', '-']).next()?.parse().ok()

@@ -1,46 +1,47 @@
-//! The state that every operation reads: the path to the unit, and the mark of units ever used.
+//! The state that every operation reads: how a thread finds its unit, and the mark of units ever used.
 //!
 //! # Theory
 //! ```text
 //!   units   | 0 | 1 | 2 |  3 .. ids - 1: never used  | ids: strangers' |
 //!                       ^ mark
 //! ```
-//! The mark is above every unit that any thread touched. A section compares its number with it, so
-//! the first thread that comes to a unit passes the slow path once. An object is zeroed below the
-//! mark when it is allocated; above it all is zeros, as mapped. One unit more belongs to threads
-//! without a number: their registration failed, a seccomp filter came later, or the number is
-//! beyond what was reported as possible. They share it, atomically, and no section ever touches it.
+//! The mark is above every unit that any thread has used. A section compares its unit's number with the mark, so the
+//! first use of a unit takes the slow path once. An object is zeroed below the mark when it is allocated; units above
+//! it are zeros, as mapped. One more unit, the strangers', belongs to threads without a number: their registration
+//! failed, a seccomp filter was installed later, or the number is above the reported maximum. They share it with atomic
+//! operations, and no section ever accesses it.
 //!
-//! Where there are no sections at all, threads get numbers in turn, and all operations are atomic ones.
+//! If no sections are available, threads get numbers in turn, and all operations are atomic ones.
 //!
 //! # Invariants
-//! - **PP1 mark** a unit is touched through an object only below the mark, or if it is the strangers' and they are marked.
+//! - **PP1 mark** a unit of an object is accessed only if it is below the mark, or if it is the strangers' and their
+//!   flag is set.
 
 use super::Index;
 use super::rseq::{self, Area};
 use crate::os::thread_number;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// See the head of the module.
+/// The state of a space that every operation reads: see the head of the module.
 #[derive(Debug)]
 pub(super) struct Hot {
     // Constant after `new`.
-    /// The area of the numbers; `None` if there are no sections.
+    /// The area with the number of the thread's unit; `None` if no sections are available.
     pub(super) at: Option<Area>,
     pub(super) index: Index,
-    /// Numbers that there can be; the strangers' unit comes behind.
+    /// The number of possible numbers; the strangers' unit follows them.
     pub(super) ids: u32,
     // Atomic; they only rise.
     pub(super) mark: AtomicU32,
     strangers: AtomicBool,
 }
 
-/// The next step of a thread whose section did not touch its unit.
+/// The next step of a thread whose section did not access its unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Beyond {
-    /// The mark was raised: once more.
+    /// The mark was raised: retry the section.
     Again,
-    /// An atomic operation on this unit.
+    /// Execute an atomic operation on this unit.
     Unit(u32),
 }
 
@@ -49,7 +50,7 @@ impl Hot {
         Self { at, index, ids, mark: AtomicU32::new(0), strangers: AtomicBool::new(false) }
     }
 
-    /// Finds a unit for who is in no section. Checks PP1.
+    /// Finds a unit for a thread outside of sections. Checks PP1.
     #[inline(always)]
     pub(super) fn beyond(&self) -> Beyond {
         match self.at {
@@ -69,7 +70,7 @@ impl Hot {
         }
     }
 
-    /// The unit of this thread now. It may be another thread's, too, by the time it is used.
+    /// Returns the current unit of this thread. Another thread may have the same unit by the time it is used.
     #[inline(always)]
     pub(super) fn unit(&self) -> u32 {
         let Some(at) = self.at else { return self.shard() };
@@ -82,7 +83,7 @@ impl Hot {
         }
     }
 
-    // Not inlined: it calls the C library, and the loop of a section must not make room for that.
+    // Not inlined: it calls the C library, and the loop of a section must not save registers for that.
     #[inline(never)]
     fn shard(&self) -> u32 {
         let shard = thread_number();
@@ -97,7 +98,7 @@ impl Hot {
         self.ids
     }
 
-    /// Sees to it that the mark is above a unit.
+    /// Raises the mark above a unit if necessary.
     #[inline(always)]
     pub(super) fn touch(&self, unit: u32) {
         if unit == self.ids {
@@ -109,19 +110,20 @@ impl Hot {
 
     #[cold]
     fn raise(&self, unit: u32) {
-        // Release pairs with the acquire of `live_units`. Whoever touches an object that is given out later is ordered behind its
-        // zeroing, and whoever frees it before behind its uses: so the zeroing sees every unit that is not zeros.
+        // Release pairs with the acquire of `live_units`. A use of an object is ordered after its allocation and
+        // zeroing, and its free after its uses. So the zeroing of the next object there sees every unit that is not
+        // zeros.
         self.mark.fetch_max(unit + 1, Ordering::AcqRel);
     }
 
-    /// Units that anybody touched.
+    /// Returns the units that any thread has used.
     #[inline(always)]
     pub(super) fn live_units(&self) -> impl Iterator<Item = u32> + use<> {
         let strangers = self.strangers.load(Ordering::Acquire).then_some(self.ids);
         (0..self.mark.load(Ordering::Acquire)).chain(strangers)
     }
 
-    /// All units.
+    /// Returns the number of all units.
     pub(super) fn units(&self) -> u32 {
         self.ids + 1
     }

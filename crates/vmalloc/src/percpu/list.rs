@@ -1,15 +1,14 @@
-//! A list of nodes in each unit: last in, first out, without a lock or a locked instruction where there are sections. Threads that share
-//! a unit (no sections, no number of their own) take turns by a bit of the head.
+//! A list of nodes in each unit: last in, first out, without a lock or a locked instruction if sections are available.
+//! Threads that share a unit (no sections, no number of their own) exclude each other by a lock bit of the head.
 //!
 //! # Theory
-//! The node's link is in the node. A push writes it and then, as the only store that others see,
-//! the head. A pop reads the link of the first node and stores it as head. Only sections of this
-//! unit change its head, and one that was interrupted begins again. So the node whose link was read
-//! is still the first one when the head is stored. A node that was popped and pushed in between
-//! (the ABA problem of lists with compare-exchange) cannot go unnoticed.
+//! The link is in the node. A push writes it and then, as the only store visible to other threads, the head. A pop
+//! reads the link of the first node and stores it as the head. Only sections of this unit change its head, and an
+//! interrupted section restarts. So the node whose link was read is still the first one when the head is stored. The
+//! ABA problem of lists with compare-exchange (the node was popped and pushed in between) does not occur.
 //!
 //! # Invariants
-//! - **LL1 once** a node is in one list or with one owner.
+//! - **LL1 once** a node is in one list, or has one owner.
 
 use super::local::Local;
 use super::{Error, PerCpu, Space, Word};
@@ -19,25 +18,26 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// A node of a list, with a value. Its link is used while it is in a list.
+/// A node of a list, with a value. The link is used while the node is in a list.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct Node<T> {
     link: u64,
-    /// The value, which is the caller's.
+    /// The value, which only its owner accesses.
     pub value: T,
 }
 
 impl<T> Node<T> {
-    /// A node in no list.
+    /// Creates a node that is in no list.
     pub const fn new(value: T) -> Self {
         Self { link: 0, value }
     }
 }
 
-/// A list in each unit. A push and a pop are on the unit of the CPU that the thread is on at that moment.
+/// A list in each unit. A push and a pop use the unit of the thread's current CPU.
 ///
-/// A list takes values by a shared reference, so it is invariant in `T`: what is pushed lives as long as what is popped.
+/// A list takes values by a shared reference, so it is invariant in `T`: pushed and popped values have the same
+/// lifetime.
 ///
 /// ```compile_fail
 /// use vmalloc::percpu::PerCpuList;
@@ -47,17 +47,17 @@ impl<T> Node<T> {
 /// ```
 pub struct PerCpuList<'s, T> {
     heads: PerCpu<'s, Word>,
-    /// Nodes are owned here, and values go in by a shared reference, as into a cell.
+    /// The lists own their nodes, and values are added by a shared reference, as to a cell.
     owns: PhantomData<Cell<Node<T>>>,
 }
 
-// SAFETY: nodes go from thread to thread, one owner at a time (LL1).
+// SAFETY: nodes move between threads, with one owner at a time (LL1).
 unsafe impl<T: Send> Send for PerCpuList<'_, T> {}
-// SAFETY: as before; nobody gets a reference to a node in a list.
+// SAFETY: as before; no reference to a node in a list is ever returned.
 unsafe impl<T: Send> Sync for PerCpuList<'_, T> {}
 
 impl<'s, T> PerCpuList<'s, T> {
-    /// Empty lists.
+    /// Creates empty lists.
     ///
     /// # Errors
     /// As [`Space::alloc`].
@@ -70,16 +70,17 @@ impl<'s, T> PerCpuList<'s, T> {
         self.heads.word()
     }
 
-    /// Puts a node first on this unit's list. Checks LL1 by its type: whoever has a box of a node has it alone.
+    /// Pushes a node to the front of this unit's list. Checks LL1 by its type: a box owns its node exclusively.
     #[inline(always)]
     pub fn push(&self, node: Box<Node<T>>) {
         let node = NonNull::from(Box::leak(node));
         node.expose_provenance();
-        // SAFETY: a leaked box: it lives until it is popped (LL1), aligned to 8, its link first; the words are private, heads only.
+        // SAFETY: a leaked box: it lives until it is popped (LL1), aligned to 8, its link first; the words are private,
+        // heads only.
         unsafe { self.heads().push(node.cast()) };
     }
 
-    /// Takes the first node of this unit's list. `None` says nothing of the lists of other units.
+    /// Pops the first node of this unit's list. Lists of other units may have nodes even if it returns `None`.
     #[inline(always)]
     pub fn pop(&self) -> Option<Box<Node<T>>> {
         // SAFETY: the words are private, heads only.
@@ -88,14 +89,15 @@ impl<'s, T> PerCpuList<'s, T> {
         Some(unsafe { Box::from_raw(node.cast::<Node<T>>().as_ptr()) })
     }
 
-    /// Takes the nodes of all units. Calls `each` with each of them.
+    /// Removes the nodes of all units, and calls `each` with each of them.
     pub fn drain(&mut self, mut each: impl FnMut(Box<Node<T>>)) {
         let take = |head: u64| {
             let mut next = head;
             while let Some(node) =
                 NonNull::new(core::ptr::with_exposed_provenance_mut::<Node<T>>(next as usize))
             {
-                // SAFETY: a box that `push` leaked; it was in a list of which nobody else takes, as this is exclusive (LL1).
+                // SAFETY: a box that `push` leaked; it was in a list from which no other thread pops, as this borrow is
+                // exclusive (LL1).
                 let node = unsafe { Box::from_raw(node.as_ptr()) };
                 next = node.link;
                 each(node);

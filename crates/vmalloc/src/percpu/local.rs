@@ -1,4 +1,4 @@
-//! A word of which each unit has its own, and what can be done to the one of the CPU that the caller is on.
+//! A word in each unit, and the operations on that of the caller's CPU.
 
 use super::hot::{Beyond, Hot};
 use super::rseq::{self, State};
@@ -6,10 +6,10 @@ use super::shape::STRIDE;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A word of 64 bits that is changed by [`Local`] only.
+/// A word of 64 bits that only [`Local`] changes.
 ///
-/// An atomic operation on the word of a CPU would not be atomic to a section that another thread of that CPU is in. So there is
-/// none here: it can be read.
+/// An atomic operation on the word of a CPU would not be atomic to a section of another thread on that CPU. So the type
+/// has no such operations, only a read.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Word(AtomicU64);
@@ -21,11 +21,11 @@ impl Word {
     }
 }
 
-/// A [`Word`] in each unit. Operations are on the unit of the CPU, or the concurrency id, that the thread has at that moment:
-/// sections where there are any, else atomic operations. Each happens wholly or, where it says so, not at all.
+/// A [`Word`] in each unit. Operations use the unit of the thread's current CPU or concurrency id. They are sections if
+/// available, else atomic operations. Each one happens completely or, if it reports so, not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Local<'s> {
-    /// As in `hot`: kept here, it stays in registers, which what a section writes may not be thought to change.
+    /// A copy of the field in `hot`, so that the compiler can keep it in registers across the stores of a section.
     at: Option<rseq::Area>,
     hot: &'s Hot,
     /// The word of unit 0.
@@ -38,7 +38,7 @@ unsafe impl Send for Local<'_> {}
 unsafe impl Sync for Local<'_> {}
 
 impl<'s> Local<'s> {
-    /// The word at `first` in unit 0.
+    /// Creates the operations on the word at `first` in unit 0.
     ///
     /// # Safety
     /// It is a word of an object of the space of `hot` that lives for `'s`, aligned to 8, and
@@ -53,7 +53,7 @@ impl<'s> Local<'s> {
     pub(super) fn of_unit(&self, unit: u32) -> &'s AtomicU64 {
         // SAFETY: a unit of the chunk.
         let word = unsafe { self.first.byte_add(unit as usize * STRIDE) };
-        // SAFETY: aligned, zeros or what was written since, for as long as `'s`.
+        // SAFETY: aligned, initialized (zeros at first), and valid for `'s`.
         unsafe { word.as_ref() }
     }
 
@@ -62,7 +62,7 @@ impl<'s> Local<'s> {
         self.first.as_ptr().cast()
     }
 
-    /// Runs a section until it ends, or has a unit for an atomic operation.
+    /// Runs a section until it completes, or else an atomic operation on the unit that replaces it.
     #[inline(always)]
     fn run<R>(
         &self,
@@ -82,11 +82,12 @@ impl<'s> Local<'s> {
         }
     }
 
-    /// Adds, wrapping.
+    /// Adds an amount, wrapping.
     #[inline(always)]
     pub fn add(&self, amount: u64) {
         self.run(
-            // SAFETY: as `new` was promised; units below the mark are there, and no atomic operation is made on them.
+            // SAFETY: by the contract of `new`; units below the mark exist, and no atomic operations are executed on
+            // them.
             |at| (unsafe { rseq::add(at, &self.hot.mark, self.base(), amount) }, ()),
             |word| {
                 word.fetch_add(amount, Ordering::Relaxed);
@@ -95,7 +96,7 @@ impl<'s> Local<'s> {
         );
     }
 
-    /// Puts `new` there; returns what was there.
+    /// Stores `new`, and returns the previous value.
     #[inline(always)]
     pub fn swap(&self, new: u64) -> u64 {
         self.run(
@@ -106,10 +107,10 @@ impl<'s> Local<'s> {
         .1
     }
 
-    /// Puts `new` there if `old` is there.
+    /// Stores `new` if the value is `old`.
     ///
     /// # Errors
-    /// What is there instead.
+    /// The current value, if it is not `old`.
     #[inline(always)]
     pub fn compare_exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
         let (state, found) = self.run(
@@ -123,7 +124,7 @@ impl<'s> Local<'s> {
         if state == State::Done { Ok(found) } else { Err(found) }
     }
 
-    /// Adds a signed number if the sum stays nearer to 0 than `batch`; `false` if not.
+    /// Adds a signed number if the absolute value of the sum stays below `batch`. Returns `false` if not.
     #[inline(always)]
     pub fn add_within(&self, amount: i64, batch: i64) -> bool {
         let batch = batch.clamp(1, i64::MAX / 2);
@@ -144,8 +145,8 @@ impl<'s> Local<'s> {
         state == State::Done
     }
 
-    /// Adds if `gate` is 0; `false` if it is not, or the thread has no unit of its own.
-    // A gate is loom's under loom, which no section can read.
+    /// Adds if `gate` is 0. Returns `false` if it is not, or if the thread has no unit of its own.
+    // Under loom a gate is loom's atomic, which no section can read.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(super) fn add_if_open(&self, amount: u64, gate: &AtomicU64) -> bool {
@@ -157,11 +158,11 @@ impl<'s> Local<'s> {
         state == State::Done
     }
 
-    /// Pushes a node, whose first word is its link.
+    /// Pushes a node with the link in its first word.
     ///
     /// # Safety
-    /// The node is the caller's, lives until it is popped, at an address that is a multiple of 8; the words are only used as heads
-    /// of lists.
+    /// The caller owns the node, which lives until it is popped, at an address that is a multiple of 8. The words are
+    /// only used as heads of lists.
     #[inline(always)]
     pub(super) unsafe fn push(&self, node: NonNull<u64>) {
         let node = node.as_ptr();
@@ -179,7 +180,7 @@ impl<'s> Local<'s> {
         );
     }
 
-    /// Pops the node that was pushed last, if there is one.
+    /// Pops the last pushed node, if there is one.
     ///
     /// # Safety
     /// The words are only used as heads of lists.
@@ -190,7 +191,7 @@ impl<'s> Local<'s> {
             |at| unsafe { rseq::pop(at, &self.hot.mark, self.base()) },
             |word| {
                 let head: *mut u64 = core::ptr::with_exposed_provenance_mut(lock_head(word) as usize);
-                // SAFETY: a node in a list lives, and whoever holds the lock of its head may read it.
+                // SAFETY: a node in a list is alive, and the holder of its head's lock may read it.
                 let next = if head.is_null() { 0 } else { unsafe { head.read() } };
                 word.store(next, Ordering::Release);
                 (State::Done, head)
@@ -199,7 +200,7 @@ impl<'s> Local<'s> {
         NonNull::new(node)
     }
 
-    /// Takes what all units have, leaving zeros, while nobody is in a section.
+    /// Calls `each` with the words of all used units, and sets them to 0.
     ///
     /// # Safety
     /// No other thread uses the word.
@@ -209,19 +210,20 @@ impl<'s> Local<'s> {
         }
     }
 
-    /// The sum over all units, wrapping: exact if nobody changes them meanwhile. O(units ever used).
+    /// Returns the wrapping sum over all units. It is exact if no other thread changes them meanwhile. O(units ever
+    /// used).
     pub fn sum(&self) -> u64 {
         let words = self.hot.live_units().map(|unit| self.of_unit(unit).load(Ordering::Relaxed));
         words.fold(0, u64::wrapping_add)
     }
 }
 
-/// Takes the lock of a list that several CPUs share, its lowest bit, and returns the head.
+/// Takes the lock of a list that several CPUs share, the lowest bit of its head, and returns the head.
 fn lock_head(word: &AtomicU64) -> u64 {
     let mut tries = 0u32;
     loop {
         let head = word.load(Ordering::Relaxed) & !1;
-        // Acquire pairs with the release of whoever held it.
+        // Acquire pairs with the release of the previous holder.
         if word.compare_exchange_weak(head, head | 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             return head;
         }

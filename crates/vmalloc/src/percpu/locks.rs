@@ -1,10 +1,9 @@
-//! The locks of counters and references: in the space, where a fork finds them.
+//! The locks of counters and references, which are in the space, so that a fork can take them.
 //!
-//! A counter may be anywhere, and moves; its lock is one of the sixteen of its space, by the
-//! address of its object. So a fork can hold them, and a child finds none that another thread of
-//! the parent held. A thread that holds one takes no other lock and makes no callback. Threads that
-//! share one wait for each other only where they would not come often: beyond a batch, for a sum,
-//! to kill.
+//! A counter may be anywhere, and may move. Its lock is one of the sixteen of its space, chosen by the address of its
+//! object. So a fork can hold them all, and in a child none is held by another thread of the parent. A holder takes no
+//! other lock and makes no callback. Objects that share a lock contend only in rare operations: beyond a batch, for a
+//! sum, to kill.
 
 use crate::lock::Mutex;
 use va_percpu::Offset;
@@ -16,7 +15,7 @@ pub(super) struct Locks([Mutex<()>; LOCKS]);
 
 /// The lock of a counter or a reference: a lock of its space, or one of its own in a model.
 pub(crate) trait Lock {
-    /// Waits for it; it is held while what is returned lives.
+    /// Takes the lock, which is held while the returned value lives.
     fn hold(&self) -> impl Sized;
 }
 
@@ -34,13 +33,13 @@ impl Locks {
         Self([const { Mutex::new(()) }; LOCKS])
     }
 
-    /// That of an object.
+    /// Returns the lock of an object.
     pub(super) fn of(&self, offset: Offset) -> Shared<'_> {
         // Slots of counters are eight bytes apart.
         Shared(&self.0[(offset.get() / 8) as usize % LOCKS])
     }
 
-    /// All of them, in the order in which they are held.
+    /// Returns all locks, in the order in which a fork takes them.
     pub(super) fn all(&self) -> &[Mutex<()>] {
         &self.0
     }

@@ -1,37 +1,38 @@
-//! Per-CPU data: an object has a copy in each unit, and a thread works on that of the CPU it is on.
+//! Per-CPU data: an object has a copy in each unit, and a thread uses that of its current CPU.
 //!
 //! # Theory
-//! What many threads count in one word they pay for with locked instructions and cache lines that wander. A copy for each CPU costs
-//! neither, if a thread can change the copy of its CPU without being moved in between. A kernel can forbid that; a process is told
-//! of it: a *restartable sequence* is begun again if anything came between ([`Local`]). Sums are made by whoever wants to know.
+//! A word that many threads change costs locked instructions, and its cache line moves between CPUs. A copy for each
+//! CPU costs neither, if a thread can change the copy of its CPU without being moved meanwhile. A kernel can disable
+//! preemption; for a process the kernel restarts a *restartable sequence* that was interrupted ([`Local`]). A reader
+//! sums the copies.
 //!
 //! ```text
 //!   chunk   | unit 0        | unit 1        | ...                  | strangers     |
 //!             ..[X0].........  ..[X1].........                        ..[Xn]........
-//!               '-- the handle   '-- + 256 KiB      pages come when they are touched
+//!               '-- the handle   '-- + 256 KiB      pages become resident at the first access
 //! ```
 //!
-//! Which bytes are whose is said by `va-percpu`, with the size of a unit and Linux's limits: 32 KiB an object, aligned to a page.
-//! A unit belongs to a *concurrency id*, of which the kernel gives the threads of a process that run at a moment the lowest numbers, or
-//! to a CPU. Where there are no sections (no glibc 2.35, no x86-64, a filter of system calls), every operation is an atomic one with
-//! the same result.
+//! `va-percpu` allocates the offsets, with the size of a unit and Linux's limits: objects of up to 32 KiB, aligned to
+//! at most a page. A unit belongs to a CPU or to a *concurrency id*: the kernel assigns the lowest of these numbers to
+//! the threads of a process that run at a time. If no sections are available (no glibc 2.35, no x86-64, a filter of
+//! system calls), every operation is an atomic one with the same result.
 //!
 //! | what | |
 //! |---|---|
-//! | [`Space`], [`Space::global`] | where objects come from |
-//! | [`PerCpu`], [`PerCpuBox`], [`per_cpu!`](crate::per_cpu) | of a type, of a layout, static |
+//! | [`Space`], [`Space::global`] | the allocator of objects |
+//! | [`PerCpu`], [`PerCpuBox`], [`per_cpu!`](crate::per_cpu) | objects of a type, of a layout, static objects |
 //! | [`View::with`], [`View::iter`] | the copy of this CPU, for atomics; all copies |
 //! | [`Word`], [`Local`] | add, exchange, compare-exchange by sections |
 //! | [`PerCpuList`] | a list of nodes in each unit, last in, first out |
 //! | [`PerCpuCounter`], [`PerCpuRef`] | the kernel's `percpu_counter`, `percpu_ref` |
 //!
 //! # Signals
-//! A handler that interrupts a thread in the midst of any call may do what takes no lock, and nothing else:
+//! A signal handler, which may interrupt any call of its thread, may use only operations without a lock:
 //!
 //! | what | in a handler |
 //! |---|---|
 //! | [`Space::global`], [`Static::view`] | once the program has called them: the first call maps memory and takes locks |
-//! | [`View`] and [`PerCpu`]: all methods; [`PerCpuBox::as_ptr`], [`PerCpuBox::local`] | yes, as far as what the caller does with the copy |
+//! | [`View`] and [`PerCpu`]: all methods; [`PerCpuBox::as_ptr`], [`PerCpuBox::local`] | yes, if the caller's use of the copy is safe there |
 //! | [`Local`], [`Word`]: all methods | yes |
 //! | [`PerCpuCounter::read`], [`read_positive`](PerCpuCounter::read_positive), [`batch`](PerCpuCounter::batch) | yes |
 //! | [`PerCpuCounter::add_local`] | yes, while the unit's delta stays within 62 bits |
@@ -41,22 +42,23 @@
 //! | [`PerCpuList`]: `push`, `pop` | no: where units are shared a bit of the head is a lock, and nodes are boxes |
 //! | making and dropping spaces and objects, [`Space::trim`], [`Space::counts`], [`Space::stats`], [`Space::validate`] | no: locks, memory |
 //!
-//! Where there are no sections a thread's first operation touches a thread-local of this library, for which libc may have to
-//! allocate if the library was loaded by `dlopen`.
+//! Without sections, a thread's first operation accesses a thread-local variable of this library. For that, libc may
+//! allocate memory if the library was loaded by `dlopen`.
 //!
 //! # fork
-//! The child has copies of all units and goes on with them. A fork holds the locks of spaces and of
-//! their counters and references, so that all of them can be used. It does not hold those of lists
-//! whose units are shared. A lock that another thread held at that moment stays held in the child,
-//! and a push or pop there waits for ever.
+//! The child has copies of all units and continues with them. A fork holds the locks of spaces and of their counters
+//! and references, so that all of them can be used in the child. It does not hold the locks of lists whose units are
+//! shared. If another thread held such a lock at that moment, it stays held in the child, and a push or pop there waits
+//! forever.
 //!
-//! Units are shared where there are no sections, or threads without a number of their own. There a
-//! child that uses a list needs a fork at which no thread was in such a call.
+//! Units are shared if no sections are available, or if threads have no number of their own. In these cases a child may
+//! use a list only if no thread was in such a call at the fork.
 //!
 //! A program that unmaps the code of a section (`dlclose`) must end its threads first.
 //!
 //! # Source
-//! Linux `include/linux/percpu-defs.h`, `lib/percpu_counter.c`, `lib/percpu-refcount.c` (6.12); differences: docs/kernel-map.md.
+//! Linux `include/linux/percpu-defs.h`, `lib/percpu_counter.c`, `lib/percpu-refcount.c` (6.12); differences:
+//! docs/kernel-map.md.
 
 mod core;
 mod counter;

@@ -1,4 +1,4 @@
-//! In the place of `rseq` where there are no sections: nobody has a number, and every operation says so.
+//! The replacement of `rseq` on systems without sections: no thread has a number, and every operation reports that.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, AtomicU64};

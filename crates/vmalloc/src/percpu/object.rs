@@ -1,12 +1,12 @@
 //! Objects with a copy in each unit: of a type, of a layout, or static.
 //!
 //! # Theory
-//! An object is at one distance from the beginning of its chunk in every unit, so a handle is the
-//! address in unit 0. Unit `n` has its copy at `n` strides behind. A thread that asks for the
-//! current copy may be on another CPU when it uses that. So a copy is only ever shared (`T: Sync`),
-//! and what must not be torn apart is a section on a [`Word`].
+//! An object has the same offset in every unit of its chunk, so a handle is the address in unit 0. The copy of unit `n`
+//! is `n` strides above. A thread that requests the current copy may be on another CPU when it uses the copy. So copies
+//! are only shared (`T: Sync`), and an indivisible change is a section on a [`Word`].
 //!
-//! What leads to a copy borrows the owner, whatever the life of the space: the space of the process never ends, its objects do.
+//! Every reference to a copy borrows the owner of the object, whatever the lifetime of the space: the space of the
+//! process is `'static`, its objects are not.
 
 use super::hot::Hot;
 use super::local::{Local, Word};
@@ -22,36 +22,35 @@ use core::sync::atomic::{
 };
 use va_percpu::Offset;
 
-/// A type of which all zero bytes are a value. Values that began so are not dropped.
+/// A type with a value of all zero bytes. Values that began as zeros are not dropped.
 ///
 /// # Safety
-/// - They are.
-/// - A [`Word`] that is in one of its values is in all of them, at the same place. So it is in no
-///   variant of an enum, in no union and in nothing that may or may not be there (`Option`,
-///   `OnceLock`). [`View::local`] looks for it in one copy and runs sections on all. Structs and
-///   arrays of words and of other such types are so.
+/// - All zero bytes are a valid value of the type.
+/// - A [`Word`] in one of its values is in all of them, at the same offset. So it is in no variant of an enum, in no
+///   union and in no optional value (`Option`, `OnceLock`). [`View::local`] finds it in one copy and runs sections on
+///   all. Structs and arrays of words and of other such types fulfil this.
 pub unsafe trait Zeroable: Send + Sync {}
 
 macro_rules! zeroable {
     ($($type:ty),+) => {$(
-        // SAFETY: a number, of which zero is one.
+        // SAFETY: a number, for which zero is valid.
         unsafe impl Zeroable for $type {}
     )+};
 }
 zeroable!(AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicIsize);
 zeroable!(AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, AtomicBool, Word);
 
-// SAFETY: the null pointer.
+// SAFETY: zeros are the null pointer.
 unsafe impl<T> Zeroable for AtomicPtr<T> {}
-// SAFETY: as many values of all zeros.
+// SAFETY: zeros are that many values of all zeros.
 unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
 
-/// A handle of an object: any thread may use it, as long as the object lives.
+/// A handle of an object: any thread may use it while the object lives.
 pub struct View<'s, T> {
     hot: &'s Hot,
-    /// The copy of unit 0.
+    /// The copy in unit 0.
     first: NonNull<T>,
-    /// All units were written; else only those that were used are more than zeros.
+    /// True if all units were written; else unused units are zeros.
     all: bool,
 }
 
@@ -63,7 +62,7 @@ impl<T> Clone for View<'_, T> {
 
 impl<T> Copy for View<'_, T> {}
 
-// SAFETY: gives shared references only, of values that threads may share.
+// SAFETY: it yields only shared references, to values that threads may share.
 unsafe impl<T: Sync> Send for View<'_, T> {}
 // SAFETY: as before.
 unsafe impl<T: Sync> Sync for View<'_, T> {}
@@ -77,24 +76,24 @@ impl<T> fmt::Debug for View<'_, T> {
 impl<'s, T: Sync + 's> View<'s, T> {
     #[inline(always)]
     fn place(&self, unit: u32) -> NonNull<T> {
-        // SAFETY: a unit of the chunk: callers take numbers of units that there are.
+        // SAFETY: a unit of the chunk: callers pass numbers of existing units.
         unsafe { self.first.byte_add(unit as usize * STRIDE) }
     }
 
     #[inline(always)]
     fn copy(&self, unit: u32) -> &'s T {
-        // SAFETY: aligned, in a chunk that lives as long as `'s`; written by `init`, or zeros, of which there is a value.
+        // SAFETY: aligned, in a chunk that lives as long as `'s`; written by `init`, or zeros, which are a value.
         unsafe { self.place(unit).as_ref() }
     }
 
-    /// Calls `f` with the copy of the CPU that the thread is on. Another thread may use the same copy at the same time, since this
-    /// one may be moved at any moment: that is what atomics are for.
+    /// Calls `f` with the copy of the thread's current CPU. Another thread may use the same copy at the same time,
+    /// since this one may move to another CPU at any moment. So changes need atomics.
     #[inline(always)]
     pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         f(self.copy(self.hot.unit()))
     }
 
-    /// The copy of a unit, if there is such a unit; it counts as used from now on.
+    /// Returns the copy of a unit, if the unit exists. The unit counts as used from now on.
     pub fn get(&self, unit: u32) -> Option<&'s T> {
         (unit < self.hot.units()).then(|| {
             self.hot.touch(unit);
@@ -102,44 +101,45 @@ impl<'s, T: Sync + 's> View<'s, T> {
         })
     }
 
-    /// The copies of all units that were ever used; those of the others are zeros. After [`Space::with_init`], all copies.
+    /// Returns the copies of all units that were ever used; those of the others are zeros. After [`Space::with_init`]
+    /// it returns all copies.
     pub fn iter(&self) -> impl Iterator<Item = &'s T> + use<'s, T> {
         let (view, all) = (*self, self.all.then(|| 0..self.hot.units()));
         let used = (!self.all).then(|| self.hot.live_units());
         all.into_iter().flatten().chain(used.into_iter().flatten()).map(move |unit| view.copy(unit))
     }
 
-    /// The [`Word`] of every copy that `field` finds in one; `None` if what it finds is elsewhere. Unit 0 counts as used from now on,
-    /// since `field` sees its copy.
+    /// Returns the operations on the [`Word`] that `field` selects in a copy, or `None` if that word is outside the
+    /// copy. Unit 0 counts as used from now on, since `field` gets its copy.
     pub fn local(&self, field: impl FnOnce(&T) -> &Word) -> Option<Local<'s>>
     where
         T: Zeroable,
     {
-        // Checks PP1: `field` may store in what it is shown.
+        // Checks PP1: `field` may store to the copy.
         self.hot.touch(0);
         let word = NonNull::from(field(self.copy(0))).cast::<u8>();
         let at = word.addr().get().checked_sub(self.first.addr().get())?;
         if at.checked_add(size_of::<Word>())? > size_of::<T>() {
             return None;
         }
-        // SAFETY: inside the object, as was compared.
+        // SAFETY: inside the object, as checked above.
         let first = unsafe { self.first.cast::<u8>().byte_add(at) };
-        // SAFETY: a word of an object that lives as long as `'s`; what is a word in one copy is a word in all, by the contract of
-        // `Zeroable`; nobody changes a `Word` by other means. If other values were there than zeros, `init` wrote them.
+        // SAFETY: a word of an object that lives as long as `'s`; a word in one copy is a word in all, by the contract
+        // of `Zeroable`; a `Word` is not changed by other means. Values other than zeros were written by `init`.
         Some(unsafe { Local::new(self.hot, first) })
     }
 }
 
 impl<'s> View<'s, Word> {
-    /// The operations on it.
+    /// Returns the operations on the word.
     #[inline(always)]
     pub fn word(&self) -> Local<'s> {
-        // SAFETY: a word of an object that lives as long as `'s`; nobody changes a `Word` by other means.
+        // SAFETY: a word of an object that lives as long as `'s`; a `Word` is not changed by other means.
         unsafe { Local::new(self.hot, self.first.cast()) }
     }
 }
 
-/// A `T` in each unit, freed when this is dropped. So what it gives borrows it, also in a space that never ends:
+/// A `T` in each unit, freed on drop. So its references borrow it, even in a `'static` space:
 ///
 /// ```compile_fail,E0505
 /// let names = vmalloc::percpu::Space::global()?.with_init(|_| String::new())?;
@@ -160,7 +160,7 @@ impl<'s> View<'s, Word> {
 ///     vmalloc::percpu::Space::global()?.zeroed::<vmalloc::percpu::Word>()?.view();
 /// # Ok::<(), vmalloc::percpu::Error>(())
 /// ```
-/// A word that is in some values of a type and not in others is nobody's:
+/// A type with a word in only some of its values is not [`Zeroable`]:
 ///
 /// ```compile_fail,E0277
 /// use vmalloc::percpu::Word;
@@ -199,24 +199,24 @@ impl<'s, T> PerCpu<'s, T> {
     where
         T: Send + Sync,
     {
-        // All values are used from now on, so all units are: the bytes are to be zeroed for the next object. If `init` panics,
-        // those that it made are leaked.
+        // All units count as used from now on, so that their bytes are zeroed for the next object. If `init` panics,
+        // the earlier values are leaked.
         let (offset, first) = space.alloc_raw(Layout::new::<T>())?;
         let view = View { hot: space.hot(), first: first.cast::<T>(), all: true };
         for unit in 0..space.units() {
             space.hot().touch(unit);
-            // SAFETY: in the object of this unit, which nobody else has yet.
+            // SAFETY: in the object of this unit, which is not shared yet.
             unsafe { view.place(unit).write(init(unit)) };
         }
         Ok(Self { view, space, offset, owns: PhantomData })
     }
 
-    /// Units that it has, with the last one, of threads without a number of their own.
+    /// Returns the number of units, including the last one, for threads without a number of their own.
     pub fn units(&self) -> u32 {
         self.space.units()
     }
 
-    /// The handle, by which other functions may use it.
+    /// Returns a handle of the object, which can be copied.
     #[inline(always)]
     pub fn view(&self) -> View<'_, T> {
         self.view
@@ -224,23 +224,23 @@ impl<'s, T> PerCpu<'s, T> {
 }
 
 impl<T: Sync> PerCpu<'_, T> {
-    /// As [`View::with`].
+    /// Calls [`View::with`].
     #[inline(always)]
     pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         self.view().with(f)
     }
 
-    /// As [`View::get`].
+    /// Calls [`View::get`].
     pub fn get(&self, unit: u32) -> Option<&T> {
         self.view().get(unit)
     }
 
-    /// As [`View::iter`].
+    /// Calls [`View::iter`].
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.view().iter()
     }
 
-    /// As [`View::local`].
+    /// Calls [`View::local`].
     pub fn local(&self, field: impl FnOnce(&T) -> &Word) -> Option<Local<'_>>
     where
         T: Zeroable,
@@ -248,14 +248,14 @@ impl<T: Sync> PerCpu<'_, T> {
         self.view().local(field)
     }
 
-    /// Returns its offset in its space.
+    /// Returns the object's offset in its space.
     pub(super) fn offset(&self) -> Offset {
         self.offset
     }
 }
 
 impl PerCpu<'_, Word> {
-    /// As [`View::word`].
+    /// Calls [`View::word`].
     #[inline(always)]
     pub fn word(&self) -> Local<'_> {
         self.view().word()
@@ -269,11 +269,11 @@ impl<T> Drop for PerCpu<'_, T> {
             for unit in 0..units {
                 // SAFETY: a unit of the chunk.
                 let place = unsafe { self.view.first.byte_add(unit as usize * STRIDE) };
-                // SAFETY: written by `init`; nobody refers to it any more.
+                // SAFETY: written by `init`; no reference to it remains.
                 unsafe { place.drop_in_place() };
             }
         }
-        // SAFETY: what refers to it borrows this: `view` is the only way out, and its life is that of the borrow.
+        // SAFETY: references to the object borrow `self`: all come from `view`, whose lifetime is that of the borrow.
         unsafe { self.space.free_raw(self.offset) };
     }
 }
@@ -284,7 +284,7 @@ impl<T> fmt::Debug for PerCpu<'_, T> {
     }
 }
 
-/// Bytes in each unit, of a layout that is known when the program runs, freed when this is dropped.
+/// Bytes in each unit with a layout chosen at run time, freed on drop.
 pub struct PerCpuBox<'s> {
     space: &'s Space,
     offset: Offset,
@@ -292,7 +292,7 @@ pub struct PerCpuBox<'s> {
     layout: Layout,
 }
 
-// SAFETY: it is memory, of which it gives addresses, and words that any thread may change.
+// SAFETY: it yields only addresses of memory, and words that any thread may change.
 unsafe impl Send for PerCpuBox<'_> {}
 // SAFETY: as before.
 unsafe impl Sync for PerCpuBox<'_> {}
@@ -303,8 +303,7 @@ impl<'s> PerCpuBox<'s> {
         Ok(Self { space, offset, first, layout })
     }
 
-    /// Returns the address of the bytes of a unit, if there is such a unit; it counts as used from
-    /// now on.
+    /// Returns the address of the bytes of a unit, if the unit exists. The unit counts as used from now on.
     pub fn as_ptr(&self, unit: u32) -> Option<NonNull<u8>> {
         if unit >= self.space.units() {
             return None;
@@ -314,35 +313,36 @@ impl<'s> PerCpuBox<'s> {
         Some(unsafe { self.first.byte_add(unit as usize * STRIDE) })
     }
 
-    /// The copy of unit 0.
+    /// Returns the address of the copy in unit 0.
     pub(super) fn first(&self) -> NonNull<u8> {
         self.first
     }
 
-    /// Size and alignment of the bytes of a unit.
+    /// Returns the size and alignment of the bytes of a unit.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The word at `at` bytes, if there is one at a multiple of 8 inside.
+    /// Returns the operations on the word at offset `at`, if that is inside and its address is a multiple of 8.
     pub fn local(&self, at: usize) -> Option<Local<'_>> {
         let end = at.checked_add(size_of::<u64>())?;
         if end > self.layout.size() {
             return None;
         }
-        // SAFETY: inside the object, as was compared.
+        // SAFETY: inside the object, as checked above.
         let first = unsafe { self.first.byte_add(at) };
         if !first.addr().get().is_multiple_of(align_of::<u64>()) {
             return None;
         }
-        // SAFETY: inside an object that lives as long as this is borrowed; whoever writes by address answers for it.
+        // SAFETY: inside an object that lives as long as this borrow; code that writes by address is responsible for
+        // it.
         Some(unsafe { Local::new(self.space.hot(), first) })
     }
 }
 
 impl Drop for PerCpuBox<'_> {
     fn drop(&mut self) {
-        // SAFETY: what refers to it borrows this.
+        // SAFETY: references to the object borrow `self`.
         unsafe { self.space.free_raw(self.offset) };
     }
 }
@@ -356,26 +356,26 @@ impl fmt::Debug for PerCpuBox<'_> {
     }
 }
 
-/// A `T` in each unit of the space of the process, that is given out when it is first used and stays. Made by
+/// A `T` in each unit of the space of the process, allocated at the first use and never freed. Created by
 /// [`per_cpu!`](crate::per_cpu).
 pub struct Static<T> {
     first: AtomicPtr<T>,
 }
 
 impl<T: Zeroable> Static<T> {
-    /// Nothing yet.
+    /// Creates the value without memory.
     pub const fn new() -> Self {
         Self { first: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// The handle.
+    /// Returns a handle of the object, which the first call allocates.
     ///
     /// # Errors
-    /// The first who asks may be refused memory; the next tries again.
+    /// The first call may fail for lack of memory; the next call tries again.
     #[inline(always)]
     pub fn view(&'static self) -> Result<View<'static, T>, Error> {
         let space = Space::global()?;
-        // Acquire pairs with the release of who gave it out.
+        // Acquire pairs with the release of the thread that allocated it.
         match NonNull::new(self.first.load(Ordering::Acquire)) {
             Some(first) => Ok(View { hot: space.hot(), first, all: false }),
             None => self.alloc_view(space),
@@ -390,7 +390,7 @@ impl<T: Zeroable> Static<T> {
         if let Err(other) =
             self.first.compare_exchange(null, first.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
         {
-            // SAFETY: given out above, and nobody saw it.
+            // SAFETY: allocated above, and not shared.
             unsafe { space.free_raw(offset) };
             first = NonNull::new(other).unwrap_or(first);
         }
@@ -410,7 +410,7 @@ impl<T> fmt::Debug for Static<T> {
     }
 }
 
-/// Declares static per-CPU data: zeros in each unit of [`Space::global`], given out at the first use.
+/// Declares static per-CPU data: zeros in each unit of [`Space::global`], allocated at the first use.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,67 +1,67 @@
-//! A reference count that many take and nobody looks at until the end: the kernel's `percpu_ref`.
+//! A reference count for frequent gets and puts, whose value matters only at the end: the kernel's `percpu_ref`.
 //!
 //! # Theory
-//! While it is live, each unit counts for itself; single units may be below 0, and nobody knows the sum. When it is *killed* it
-//! becomes one atomic count, and whoever puts the last reference back knows it. Two things make the change safe:
+//! While the count is live, each unit counts separately; single units may be below 0, and the sum is not known. When it
+//! is *killed* it becomes one atomic count, by which a put detects that its reference was the last. Two things make the
+//! change safe:
 //!
 //! ```text
 //!   gate = 1 | end all sections | count += sum of units - BIAS | put the first reference
 //!              '-- sections that saw gate = 0 have stored; those that begin now see 1
 //! ```
 //!
-//! The *bias* in the atomic count keeps it from 0 until the units are added. Adding to the atomic
-//! count is right in either mode, so a thread without a unit of its own does that. So does every
-//! thread where there are no sections, or no method to end them: the counter is in atomic mode from
-//! the beginning then.
+//! The *bias* in the atomic count keeps it from 0 until the units are added. Adding to the atomic count is correct in
+//! either mode, so a thread without a unit of its own does that. If the system has no sections, or no method to end
+//! them, every thread does so: the count is in atomic mode from the beginning.
 //!
 //! # Invariants
 //! - **RF1 sum** count + units is the number of references, plus the bias while the gate is open.
-//! - **RF2 last** the release is called once each time the count becomes 0, and never before all that was taken was put.
+//! - **RF2 last** the release is called once each time the count becomes 0, and never before every reference was put.
 //!
 //! The algorithm works on a small trait ([`Units`]), so that loom can model it.
 //!
 //! # Source
-//! Linux `lib/percpu-refcount.c`, `include/linux/percpu-refcount.h` (6.12); it waits for an RCU grace period where this ends sections
-//! by `membarrier`.
+//! Linux `lib/percpu-refcount.c`, `include/linux/percpu-refcount.h` (6.12); Linux waits for an RCU grace period, and
+//! this code ends sections by `membarrier`.
 
 use super::locks::{Lock, Shared};
 use super::{Error, PerCpu, Space, Word, find};
 use core::fmt;
 use va_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Larger than any number of references, and far from the ends of the range.
+/// A number larger than any count of references, and far from the ends of the range.
 const BIAS: i64 = 1 << 62;
-/// Units count.
+/// The state in which units count.
 const OPEN: u64 = 0;
-/// Only the atomic count does.
+/// The bit that says that only the atomic count counts.
 const ATOMIC: u64 = 1;
-/// Killed.
+/// The bit that says that the count was killed.
 const DEAD: u64 = 2;
 
-/// References counted by unit.
+/// The counts of references in units.
 pub(crate) trait Units {
-    /// Adds to this unit while `gate` is 0; `false` if it is not, or there is no unit for the caller.
+    /// Adds to this unit while `gate` is 0. Returns `false` if it is not, or if the caller has no unit.
     fn add(&self, amount: i64, gate: &AtomicU64) -> bool;
-    /// Returns once nobody adds who saw the gate open before. `false` if that cannot be known.
+    /// Returns once no thread that saw the gate open still adds. Returns `false` if that cannot be ensured.
     fn end_adds(&self) -> bool;
-    /// Takes what all units have. Nobody adds.
+    /// Returns the sum of all units, and sets them to 0. No thread adds meanwhile.
     fn take_all(&self) -> i64;
 }
 
-/// The reason why a call was refused. Nothing has changed.
+/// The reason why a call failed. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RefError {
-    /// It is dead already.
+    /// The count is already dead.
     Dead,
-    /// It is not dead.
+    /// The count is not dead.
     NotDead,
-    /// There are references yet.
+    /// References remain.
     NotZero {
-        /// As many, a moment ago.
+        /// Their number at the time of the check.
         references: i64,
     },
-    /// The system refused the barrier that it granted before; without it nobody can know who is counting.
+    /// The barrier, which worked before, failed; without it threads may still count in units.
     NoBarrier,
 }
 
@@ -78,10 +78,10 @@ impl fmt::Display for RefError {
 
 impl core::error::Error for RefError {}
 
-/// The mode in which references are counted at first.
+/// The initial mode of a reference count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RefMode {
-    /// By unit, where that can be.
+    /// By unit, if the system supports it.
     #[default]
     PerCpu,
     /// By one atomic count, until [`PerCpuRef::switch_to_percpu`].
@@ -90,15 +90,15 @@ pub enum RefMode {
     Dead,
 }
 
-/// The algorithm.
+/// The algorithm of a reference count.
 pub(crate) struct Counted<U, K> {
     units: U,
     count: AtomicI64,
-    /// `OPEN`, or bits. Written under the lock.
+    /// `OPEN`, or the bits `ATOMIC` and `DEAD`. Written under the lock.
     gate: AtomicU64,
-    /// True if it stays atomic though it is live. Read and written under the lock.
+    /// True if the count stays atomic while it is live. Read and written under the lock.
     forced: AtomicBool,
-    /// It may be that of others, too: nobody takes two, and nobody who is called back is called under it.
+    /// Counts may share a lock: no thread takes two, and no callback is called under one.
     lock: K,
 }
 
@@ -142,16 +142,16 @@ impl<U: Units, K: Lock> Counted<U, K> {
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Puts references back; `true` if they were the last ones.
+    /// Puts references. Returns `true` if they were the last ones.
     #[inline(always)]
     pub(crate) fn put(&self, references: i64) -> bool {
         !self.units.add(-references, &self.gate) && self.put_atomic(references)
     }
 
-    /// Checks RF2: of all who put, one sees the count become 0, which it cannot while the bias is in it.
+    /// Checks RF2: exactly one put sees the count become 0, which cannot happen while it contains the bias.
     #[cold]
     fn put_atomic(&self, references: i64) -> bool {
-        // Release: what was done with the reference comes before the release; acquire: the last one sees all of that.
+        // Release: uses of the reference happen before this put; acquire: the last put sees all of them.
         self.count.fetch_sub(references, Ordering::AcqRel) == references
     }
 
@@ -167,10 +167,10 @@ impl<U: Units, K: Lock> Counted<U, K> {
         self.gate.load(Ordering::Acquire) == OPEN
     }
 
-    /// Closes the gate, if it is open, and brings all into the count. The caller holds the lock.
+    /// Closes the gate, if it is open, and moves the units' sums to the count. The caller holds the lock.
     fn close(&self, bits: u64) -> Result<(), RefError> {
         let before = self.gate.load(Ordering::Relaxed);
-        // Sequentially consistent with the barrier: who begins behind it sees the gate closed.
+        // Sequentially consistent with the barrier: a section that begins after it sees the gate closed.
         self.gate.store(before | bits, Ordering::SeqCst);
         if before != OPEN {
             return Ok(());
@@ -179,23 +179,23 @@ impl<U: Units, K: Lock> Counted<U, K> {
             self.gate.store(before, Ordering::SeqCst);
             return Err(RefError::NoBarrier);
         }
-        // Checks RF1: what leaves the units comes to the count, and the bias goes in the same step.
+        // Checks RF1: one addition moves the units' sum to the count, and removes the bias.
         let sum = self.units.take_all();
         self.count.fetch_add(sum - BIAS, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Opens the gate, if nothing is against it. The caller holds the lock.
+    /// Opens the gate, if it is closed. The caller holds the lock.
     fn open(&self) {
         if self.gate.load(Ordering::Relaxed) != OPEN {
             self.count.fetch_add(BIAS, Ordering::Relaxed);
-            // Release: whoever sees it open sees the bias and units of 0.
+            // Release: a thread that sees it open also sees the bias, and units of 0.
             self.gate.store(OPEN, Ordering::SeqCst);
         }
     }
 
-    /// Kills it; calls `confirm` when nobody can get by [`try_get_live`](Self::try_get_live) any more. `Ok(true)` if the first
-    /// reference was the last one.
+    /// Kills the count, and calls `confirm` once every [`try_get_live`](Self::try_get_live) fails. Returns `Ok(true)`
+    /// if the first reference was the last one.
     pub(crate) fn kill(&self, confirm: impl FnOnce()) -> Result<bool, RefError> {
         let locked = self.lock.hold();
         if self.gate.load(Ordering::Relaxed) & DEAD != 0 {
@@ -207,7 +207,7 @@ impl<U: Units, K: Lock> Counted<U, K> {
         Ok(self.put_atomic(1))
     }
 
-    /// Makes it live again, with a first reference, whether or not there are others.
+    /// Makes the count live again, with a first reference. With `only_zero` it fails if other references remain.
     pub(crate) fn resurrect(&self, only_zero: bool, can_open: bool) -> Result<(), RefError> {
         let _locked = self.lock.hold();
         if self.gate.load(Ordering::Relaxed) & DEAD == 0 {
@@ -249,7 +249,7 @@ impl<U: Units, K: Lock> Counted<U, K> {
 
 struct InUnits<'s> {
     words: PerCpu<'s, Word>,
-    /// Sections can be ended from outside.
+    /// True if this thread can end the sections of others.
     by_unit: bool,
 }
 
@@ -262,7 +262,7 @@ impl Units for InUnits<'_> {
         }
         #[cfg(loom)]
         {
-            // The real units are not modelled: loom's gate is no word in memory.
+            // The real units are not modelled: loom's gate is not a word in memory.
             let _ = (amount, gate);
             false
         }
@@ -274,20 +274,21 @@ impl Units for InUnits<'_> {
 
     fn take_all(&self) -> i64 {
         let mut sum = 0i64;
-        // SAFETY: the gate is closed and all sections have ended, so nobody changes the words; the lock of the gate is held.
+        // SAFETY: the gate is closed and all sections have ended, so no thread changes the words; the lock of the gate
+        // is held.
         unsafe { self.words.word().take_all(|word| sum = sum.wrapping_add(word as i64)) };
         sum
     }
 }
 
-/// References counted by unit, until somebody kills the count; `release` is called when the last reference was put after that.
+/// A reference count in units, until it is killed. After that, `release` is called when the last reference is put.
 pub struct PerCpuRef<'s, R: Fn()> {
     counted: Counted<InUnits<'s>, Shared<'s>>,
     release: R,
 }
 
 impl<'s, R: Fn()> PerCpuRef<'s, R> {
-    /// A count with a first reference, which the kill puts back.
+    /// Creates a count with a first reference, which the kill puts.
     ///
     /// # Errors
     /// As [`Space::alloc`].
@@ -304,46 +305,46 @@ impl<'s, R: Fn()> PerCpuRef<'s, R> {
         self.counted.units.by_unit
     }
 
-    /// Gets a reference; the caller has one already, or knows that the first one was not put.
+    /// Gets a reference. The caller must hold one already, or ensure that the first one is not put yet.
     #[inline(always)]
     pub fn get(&self) {
         self.counted.get(1);
     }
 
-    /// Gets several. Numbers are at most 2^32 each.
+    /// Gets several references, at most 2^32 at once.
     #[inline(always)]
     pub fn get_many(&self, references: u32) {
         self.counted.get(i64::from(references));
     }
 
-    /// Gets a reference unless there is none; a dead count may still give one.
+    /// Gets a reference unless the count is 0. It may succeed with a dead count.
     #[inline(always)]
     #[must_use]
     pub fn try_get(&self) -> bool {
         self.counted.try_get(1)
     }
 
-    /// Gets several, or none.
+    /// Gets several references, unless the count is 0.
     #[inline(always)]
     #[must_use]
     pub fn try_get_many(&self, references: u32) -> bool {
         self.counted.try_get(i64::from(references))
     }
 
-    /// Gets a reference unless it is dead.
+    /// Gets a reference unless the count is dead.
     #[inline(always)]
     #[must_use]
     pub fn try_get_live(&self) -> bool {
         self.counted.try_get_live()
     }
 
-    /// Puts a reference back that the caller has; if it was the last one, calls the release.
+    /// Puts a reference that the caller holds. If it was the last one, calls the release.
     #[inline(always)]
     pub fn put(&self) {
         self.put_many(1);
     }
 
-    /// Puts several back.
+    /// Puts several references.
     #[inline(always)]
     pub fn put_many(&self, references: u32) {
         if self.counted.put(i64::from(references)) {
@@ -351,15 +352,16 @@ impl<'s, R: Fn()> PerCpuRef<'s, R> {
         }
     }
 
-    /// Kills it and puts the first reference back.
+    /// Kills the count and puts the first reference.
     ///
     /// # Errors
-    /// It is dead, or the system refuses the barrier; nothing has changed.
+    /// The count is dead, or the barrier fails; nothing has changed.
     pub fn kill(&self) -> Result<(), RefError> {
         self.kill_and_confirm(|| {})
     }
 
-    /// The same; calls `confirm` once every [`try_get_live`](Self::try_get_live) fails, before the reference is put.
+    /// Kills the count as [`kill`](Self::kill) does, and calls `confirm` once every
+    /// [`try_get_live`](Self::try_get_live) fails, before the first reference is put.
     ///
     /// # Errors
     /// As [`kill`](Self::kill).
@@ -370,42 +372,42 @@ impl<'s, R: Fn()> PerCpuRef<'s, R> {
         Ok(())
     }
 
-    /// Makes it live again, with a first reference, once all were put.
+    /// Makes the count live again, with a first reference, after all references were put.
     ///
     /// # Errors
-    /// It is not dead, or there are references; nothing has changed.
+    /// The count is not dead, or references remain; nothing has changed.
     pub fn reinit(&self) -> Result<(), RefError> {
         self.counted.resurrect(true, self.by_unit())
     }
 
-    /// Makes it live again, with a first reference, whatever others there are: the release must not have been called meanwhile, or be
-    /// called again.
+    /// Makes the count live again, with a first reference, even if others remain. If the release was called meanwhile,
+    /// it will be called again.
     ///
     /// # Errors
-    /// It is not dead; nothing has changed.
+    /// The count is not dead; nothing has changed.
     pub fn resurrect(&self) -> Result<(), RefError> {
         self.counted.resurrect(false, self.by_unit())
     }
 
-    /// Counts by one atomic number from now on; it stays so until the opposite is asked for, through kill and reinit.
+    /// Switches to one atomic count, until [`switch_to_percpu`](Self::switch_to_percpu), also across a kill and reinit.
     ///
     /// # Errors
-    /// The system refuses the barrier; nothing has changed.
+    /// The barrier fails; nothing has changed.
     pub fn switch_to_atomic(&self) -> Result<(), RefError> {
         self.counted.switch_to_atomic()
     }
 
-    /// Counts by unit from now on, where that can be, or when it lives again.
+    /// Switches to counts in units, if the system supports it. A dead count does so when it is live again.
     pub fn switch_to_percpu(&self) {
         self.counted.switch_to_percpu(self.by_unit());
     }
 
-    /// Returns true if it was killed.
+    /// Returns true if the count was killed.
     pub fn is_dying(&self) -> bool {
         self.counted.is_dying()
     }
 
-    /// Returns true if there is no reference; `false` while units count.
+    /// Returns true if the count is 0. Returns `false` while units count.
     pub fn is_zero(&self) -> bool {
         self.counted.is_zero()
     }

@@ -1,56 +1,56 @@
-//! Restartable sequences: operations on the unit of a thread's CPU as if no thread could come
-//! between.
+//! Restartable sequences: operations on the unit of a thread's CPU that are atomic with respect to other threads there.
 //!
 //! # Theory
-//! A section is some instructions of which the last one stores. Before it, the thread leaves the
-//! address of a description in its rseq area. If the kernel preempts or moves the thread, or sends
-//! it a signal, in between, the thread goes on at the abort handler, which begins the section
-//! again. So what was loaded is still true when it is stored, and no locked instruction is needed.
+//! A section is a sequence of instructions of which the last one stores. Before it, the thread stores the address of a
+//! description in its rseq area. If the kernel preempts or moves the thread, or delivers a signal to it, within the
+//! section, the thread continues at the abort handler, which restarts the section. So a loaded value is still current
+//! at the store, and no locked instruction is needed.
 //!
 //! ```text
-//!   leave the description | id < 0 ? id >= mark ? | address = base + id * stride | load ... | store |
-//!                         '-- start                                                                '-- post-commit
-//!        ^--------------------- abort handler, in a section of its own, the signature before it
+//!   set the description | id < 0 ? id >= mark ? | address = base + id * stride | load ... | store |
+//!                       '-- start                                                                '-- post-commit
+//!       ^--------------------- abort handler, in a linker section of its own, preceded by the signature
 //! ```
 //!
-//! Nothing is ever registered here: libc registered the area, and only `rseq_cs` in it is written. A thread whose registration
-//! failed has a negative `cpu_id` and is told so ([`State::Beyond`]), as is one whose number is not below the mark.
+//! This code registers no area: libc did, and only `rseq_cs` in it is written here. A thread whose registration failed
+//! has a negative `cpu_id`, and its section returns [`State::Beyond`], as does one whose number is not below the mark.
 //!
 //! # Invariants
-//! - **RQ1 one-store** the store is the last instruction of a section, and nothing else in it can be seen by others.
-//! - **RQ2 below-mark** a section touches a unit only if its number is below the mark of the space.
+//! - **RQ1 one-store** the store is the last instruction of a section, and no other effect of it is visible to other
+//!   threads.
+//! - **RQ2 below-mark** a section accesses a unit only if its number is below the mark of the space.
 //!
 //! # Source
-//! Linux `include/uapi/linux/rseq.h`, `Documentation/userspace-api/rseq.rst` (6.12); layout: `rseq_cs` at 8, `mm_cid` at 24.
+//! Linux `include/uapi/linux/rseq.h`, `Documentation/userspace-api/rseq.rst` (6.12); layout: `rseq_cs` at 8, `mm_cid`
+//! at 24.
 
 use super::shape::STRIDE_SHIFT;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Times a section was begun again, in this process. Counted where it is rare: in the abort handlers.
+/// The number of restarted sections in this process, counted in the abort handlers, which run rarely.
 static RESTARTS: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn restarts() -> u64 {
     RESTARTS.load(Ordering::Relaxed)
 }
 
-/// The address of a thread's area, and the number in it that counts.
+/// The location of a thread's area, and of the number in it that selects the unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
-    /// From the thread pointer to the area.
+    /// The offset of the area from the thread pointer.
     pub(super) area: isize,
-    /// From the thread pointer to the number.
+    /// The offset of the number from the thread pointer.
     pub(super) id: isize,
 }
 
-/// The result of a section. The numbers are those that sections return, so that nothing is to be
-/// translated.
+/// The result of a section. The discriminants are the codes that sections return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum State {
-    /// It stored, or saw what it was to see.
+    /// The section completed.
     Done = 0,
-    /// The thread's number is not below the mark, or it has none. Nothing was touched.
+    /// The thread's number is not below the mark, or it has none. No unit was accessed.
     Beyond = 1,
     /// The condition did not hold. Nothing was stored.
     Refused = 2,
@@ -67,11 +67,11 @@ impl State {
     }
 }
 
-/// The thread's number, if the kernel keeps one for it.
+/// Returns the thread's number, if the kernel maintains one for it.
 #[inline(always)]
 pub(super) fn number(at: Area) -> Option<u32> {
     let (cpu, id): (i32, u32);
-    // SAFETY: libc's area of this thread, which is there as long as the thread (found by `find`); two loads.
+    // SAFETY: libc's area of this thread, which is valid as long as the thread (located by `find`); two loads.
     unsafe {
         asm!(
             "mov {cpu:e}, dword ptr fs:[{area} + 4]",
@@ -83,9 +83,9 @@ pub(super) fn number(at: Area) -> Option<u32> {
     (cpu >= 0).then_some(id)
 }
 
-/// The frame of a section: `$body` finds the address of the word in this unit in `{t}` and ends with the only store.
+/// The frame of a section: `$body` has the address of this unit's word in `{t}`, and ends with the only store.
 ///
-/// `{state}` is 1 until the unit is known, what the body makes it then, and 0 behind the store. Checks RQ1 by its shape and RQ2 by its
+/// The body may set `{state}`, which is 1 before and 0 after the store. Checks RQ1 by structure, and RQ2 by a
 /// comparison.
 macro_rules! section {
     ($at:expr, $limit:expr, $base:expr, [$($body:literal),+], $($operands:tt)+) => {{
@@ -113,7 +113,7 @@ macro_rules! section {
             $($body,)+
             "4:",
             "xor {state:e}, {state:e}",
-            // The abort handler: the kernel goes there only if the signature stands before it.
+            // The abort handler: the kernel jumps there only if the signature precedes it.
             ".pushsection __rseq_abort, \"ax\"",
             ".byte 0x0f, 0xb9, 0x3d",
             ".long 0x53053053",
@@ -140,17 +140,16 @@ macro_rules! section {
 /// Adds to this unit's word.
 ///
 /// # Safety
-/// `base` is the word in unit 0 of an object that lives. The units lie `STRIDE` apart, as many as
-/// `limit` can say. Words of this kind are changed by sections on their own unit only, or while no
-/// thread is in one.
+/// `base` is the word in unit 0 of a live object. The units are `STRIDE` apart, at least as many as `limit` can become.
+/// Such words are changed only by sections on their own unit, or while no thread is in a section.
 #[inline(always)]
 pub(super) unsafe fn add(at: Area, limit: &AtomicU32, base: *mut u64, amount: u64) -> State {
-    // SAFETY: the word of a unit below the mark (RQ2), by this function's contract; one instruction changes it (RQ1), and the
-    // thread's `rseq_cs` is ours to write while it is in the section.
+    // SAFETY: the word of a unit below the mark (RQ2), by this function's contract; one instruction changes it (RQ1),
+    // and only the section writes the thread's `rseq_cs`.
     unsafe { section!(at, limit, base, ["add qword ptr [{t}], {amount}"], amount = in(reg) amount,) }
 }
 
-/// Puts `new` into this unit's word; returns what was there.
+/// Stores `new` in this unit's word, and returns the previous value.
 ///
 /// # Safety
 /// As [`add`].
@@ -165,7 +164,7 @@ pub(super) unsafe fn swap(at: Area, limit: &AtomicU32, base: *mut u64, new: u64)
     (state, old)
 }
 
-/// Puts `new` into this unit's word if `old` is there; returns what was there.
+/// Stores `new` in this unit's word if its value is `old`. Returns the previous value.
 ///
 /// # Safety
 /// As [`add`].
@@ -178,7 +177,7 @@ pub(super) unsafe fn compare_exchange(
     new: u64,
 ) -> (State, u64) {
     let found: u64;
-    // SAFETY: as in `add`; leaving for the end without the store stores nothing.
+    // SAFETY: as in `add`; the jump to the end skips the store.
     let state = unsafe {
         section!(at, limit, base,
             ["mov {found}, qword ptr [{t}]", "mov {state:e}, 2", "cmp {found}, {old}", "jne 6f", "mov qword ptr [{t}], {new}"],
@@ -187,7 +186,8 @@ pub(super) unsafe fn compare_exchange(
     (state, found)
 }
 
-/// Adds to this unit's word, a signed number, if its distance from 0 stays below `batch`, which is from 1 to `i64::MAX / 2`.
+/// Adds to this unit's word, a signed number, if its absolute value stays below `batch`, which is from 1 to `i64::MAX /
+/// 2`.
 ///
 /// # Safety
 /// As [`add`].
@@ -202,7 +202,7 @@ pub(super) unsafe fn add_within(
     // -batch < sum < batch, as one comparison of unsigned numbers.
     let room = batch - 1;
     let span = 2 * room;
-    // SAFETY: as in `add`; the sum is made in a register, and its overflow refused before the store.
+    // SAFETY: as in `add`; the sum is computed in a register, and an overflow skips the store.
     unsafe {
         section!(at, limit, base,
             ["mov {sum}, qword ptr [{t}]", "mov {state:e}, 2", "add {sum}, {amount}", "jo 6f",
@@ -232,13 +232,13 @@ pub(super) unsafe fn add_if_open(
     }
 }
 
-/// Makes a node, whose first word is its link, the first of this unit's list.
+/// Pushes a node, with the link in its first word, to the front of this unit's list.
 ///
 /// # Safety
-/// As [`add`]; the node is the caller's alone, and the words are heads of lists of such nodes.
+/// As [`add`]; the caller owns the node exclusively, and the words are heads of lists of such nodes.
 #[inline(always)]
 pub(super) unsafe fn push(at: Area, limit: &AtomicU32, base: *mut u64, node: *mut u64) -> State {
-    // SAFETY: as in `add`; the link that is written before is in a node that nobody else sees (RQ1).
+    // SAFETY: as in `add`; the earlier write of the link is to a node that no other thread sees (RQ1).
     unsafe {
         section!(at, limit, base,
             ["mov {head}, qword ptr [{t}]", "mov qword ptr [{node}], {head}", "mov qword ptr [{t}], {node}"],
@@ -246,14 +246,15 @@ pub(super) unsafe fn push(at: Area, limit: &AtomicU32, base: *mut u64, node: *mu
     }
 }
 
-/// Takes the first node of this unit's list; null if there is none.
+/// Pops the first node of this unit's list. Returns null if there is none.
 ///
 /// # Safety
-/// As [`push`]; whoever takes a node this way owns it.
+/// As [`push`]; the caller owns the returned node.
 #[inline(always)]
 pub(super) unsafe fn pop(at: Area, limit: &AtomicU32, base: *mut u64) -> (State, *mut u64) {
     let head: *mut u64;
-    // SAFETY: as in `push`; the first node is in the list as long as the section is not restarted, so its link can be read.
+    // SAFETY: as in `push`; the first node is in the list as long as the section is not restarted, so its link can be
+    // read.
     let state = unsafe {
         section!(at, limit, base,
             ["mov {head}, qword ptr [{t}]", "test {head}, {head}", "jz 4f", "mov {next}, qword ptr [{head}]",

@@ -1,4 +1,4 @@
-//! The space of a process: a value, or the one of the process.
+//! A space of per-CPU objects: a value, or the global one of the process.
 
 use super::core::Core;
 use super::hot::Hot;
@@ -13,12 +13,11 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use va_percpu::Offset;
 
-/// By what a thread finds its unit.
+/// The number by which a thread finds its unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Index {
-    /// The concurrency id (`mm_cid`, Linux 6.3 and later). The threads of the process that run at a
-    /// moment have small numbers, so a process of two threads uses two units on a machine of any
-    /// size. Where there is none, the CPU.
+    /// The concurrency id (`mm_cid`, Linux 6.3 and later). The running threads of the process have small numbers, so a
+    /// process of two threads uses two units on a machine of any size. The CPU is used if the kernel has none.
     #[default]
     ConcurrencyId,
     /// The CPU.
@@ -29,11 +28,12 @@ pub enum Index {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// By what a thread finds its unit.
+    /// The number by which a thread finds its unit.
     pub index: Index,
-    /// Units, from 1 to 8192; by default, as many as there can be CPUs. Threads with a number above share one more unit.
+    /// The number of units, from 1 to 8192; by default, that of possible CPUs. Threads with a larger number share one
+    /// more unit.
     pub units: Option<u32>,
-    /// Uses atomic operations even where there are restartable sequences.
+    /// Uses atomic operations even if restartable sequences are available.
     pub atomics_only: bool,
 }
 
@@ -47,25 +47,25 @@ impl Options {
 
 /// A space from which per-CPU objects are allocated.
 ///
-/// Addresses are reserved in chunks, a unit of 256 KiB for each possible CPU; memory comes when a
-/// CPU touches a page. Freed memory is cached for the next object, until [`trim`](Self::trim).
+/// Addresses are reserved in chunks, a unit of 256 KiB for each possible CPU; pages become resident when a CPU accesses
+/// them. Freed memory is cached for the next object, until [`trim`](Self::trim).
 pub struct Space {
     core: NonNull<Core<Linux>>,
 }
 
-// SAFETY: the core is shared by threads: what changes in it is atomic or under its lock.
+// SAFETY: the core is shared by threads: its mutable state is atomic or under its lock.
 unsafe impl Send for Space {}
 // SAFETY: as before.
 unsafe impl Sync for Space {}
 
-/// Set under `MAKING`, which a fork holds.
+/// The global space, set under `MAKING`, which a fork holds.
 static GLOBAL: AtomicPtr<Space> = AtomicPtr::new(null_mut());
 
 impl Space {
     /// Opens a space.
     ///
     /// # Errors
-    /// The number of units is not one, or the system refused memory.
+    /// The number of units is invalid, or the system has no memory.
     pub fn new(options: Options) -> Result<Self, Error> {
         let ids = options.units.unwrap_or_else(find::cpus_possible);
         let found = if options.atomics_only { None } else { find::area(options.index) };
@@ -73,15 +73,15 @@ impl Space {
         Ok(Self { core: Core::open(Linux::new(), hot)? })
     }
 
-    /// The space of the process, by concurrency id, opened by the first who asks.
+    /// Returns the global space of the process, by concurrency id, which the first call opens.
     ///
     /// # Errors
-    /// As [`new`](Self::new); the next who asks tries again.
+    /// As [`new`](Self::new); the next call tries again.
     pub fn global() -> Result<&'static Self, Error> {
         if let Some(space) = Self::try_global() {
             return Ok(space);
         }
-        // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
+        // Before the lock: a fork by another thread during the registration must not leave the lock held in the child.
         prepare_for_forks();
         let _making = MAKING.lock();
         if let Some(space) = Self::try_global() {
@@ -89,16 +89,16 @@ impl Space {
         }
         let space = Self::new(Options::default())?;
         let place = space.core().alloc_place::<Self>().ok_or(Error::NoRecords)?;
-        // SAFETY: allocated for a space; this one lives in its own records and is never dropped.
+        // SAFETY: allocated for a space; this one is in its own records and is never dropped.
         unsafe { place.write(space) };
         GLOBAL.store(place.as_ptr(), Ordering::Release);
-        // SAFETY: written a moment ago, and never dropped.
+        // SAFETY: written above, and never dropped.
         Ok(unsafe { place.as_ref() })
     }
 
     #[inline(always)]
     fn try_global() -> Option<&'static Self> {
-        // Acquire pairs with the release of the thread that made it.
+        // Acquire pairs with the release of the thread that created it.
         let global = GLOBAL.load(Ordering::Acquire);
         // SAFETY: null, or a space that is never dropped.
         unsafe { global.as_ref() }
@@ -115,21 +115,21 @@ impl Space {
         &self.core().hot
     }
 
-    /// The lock of the counter at an offset.
+    /// Returns the lock of the counter at an offset.
     pub(super) fn lock_of(&self, offset: Offset) -> Shared<'_> {
         self.core().locks.of(offset)
     }
 
-    /// Gives out an object; where it is in unit 0.
+    /// Allocates an object. Returns its offset, and its address in unit 0.
     pub(super) fn alloc_raw(&self, layout: Layout) -> Result<(Offset, NonNull<u8>), Error> {
         let offset = self.core().alloc(layout)?;
         Ok((offset, self.core().first(offset)))
     }
 
-    /// Takes an object back.
+    /// Frees an object.
     ///
     /// # Safety
-    /// [`alloc_raw`](Self::alloc_raw) gave it out, and nobody uses it any more.
+    /// [`alloc_raw`](Self::alloc_raw) allocated it, and it is not used any more.
     pub(super) unsafe fn free_raw(&self, offset: Offset) {
         // SAFETY: by this function's contract.
         if !unsafe { self.core().free(offset) } {
@@ -137,26 +137,26 @@ impl Space {
         }
     }
 
-    /// Takes the object back that begins at an address in unit 0; `false` if there is none.
+    /// Frees the object that begins at an address in unit 0. Returns `false` if there is none.
     ///
     /// # Safety
-    /// Nobody uses it any more.
+    /// The object is not used any more.
     pub(super) unsafe fn free_address(&self, first: NonNull<u8>) -> bool {
         // SAFETY: this function's contract.
         unsafe { self.core().free(self.core().offset_of(first)) }
     }
 
-    /// Gives out zeroed bytes in each unit, which are freed when the value is dropped.
+    /// Allocates zeroed bytes in each unit, which are freed when the value is dropped.
     ///
     /// # Errors
-    /// A size or an alignment that no unit can hold (32 KiB, a page), or no memory; nothing has changed.
+    /// The size is above 32 KiB or the alignment above a page, or the system has no memory; nothing has changed.
     /// # Locks
-    /// The space's. Cost: tens of nanoseconds, and the zeroing of the units ever used.
+    /// The lock of the space. Cost: tens of nanoseconds, and the zeroing of the units ever used.
     pub fn alloc(&self, layout: Layout) -> Result<PerCpuBox<'_>, Error> {
         PerCpuBox::new(self, layout)
     }
 
-    /// Gives out a `T` in each unit, all zeros. Units that nobody ever used are not touched.
+    /// Allocates a `T` in each unit, all zeros. Units that were never used are not accessed.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -164,7 +164,7 @@ impl Space {
         PerCpu::zeroed(self)
     }
 
-    /// Gives out a `T` in each unit, made by `init` from the number of the unit. Touches all units.
+    /// Allocates a `T` in each unit, created by `init` from the number of the unit. Writes to all units.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -172,17 +172,17 @@ impl Space {
         PerCpu::with_init(self, init)
     }
 
-    /// Units of an object; the last one is that of threads without a number of their own.
+    /// Returns the number of units of an object. The last one is for threads without a number of their own.
     pub fn units(&self) -> u32 {
         self.hot().units()
     }
 
-    /// Units below the highest that was ever used, without the last one.
+    /// Returns the number of units up to the highest one that was ever used, without the last one.
     pub fn units_used(&self) -> u32 {
         self.hot().mark.load(core::sync::atomic::Ordering::Relaxed)
     }
 
-    /// By what units are found, as far as the system has it.
+    /// Returns the number by which threads find their units, as the system supports it.
     pub fn index(&self) -> Index {
         self.hot().index
     }
@@ -192,43 +192,43 @@ impl Space {
         self.hot().at.is_some()
     }
 
-    /// Gives memory back of pages in which nothing lives, but for the first chunk, one more, and a few pages.
+    /// Releases pages without live objects, except for the first chunk, one more, and a few pages.
     ///
     /// # Locks
-    /// The space's.
+    /// The lock of the space.
     pub fn trim(&self) {
         self.core().trim();
     }
 
-    /// Objects that live, and chunks.
+    /// Returns the numbers of live objects and of chunks.
     ///
     /// # Locks
-    /// The space's. Cost: as [`stats`](Self::stats).
+    /// The lock of the space. Cost: as [`stats`](Self::stats).
     pub fn counts(&self) -> (u64, u32) {
         let stats = self.stats();
         (stats.live, stats.chunks)
     }
 
-    /// Returns the counts of the index, in bytes and pages of one unit. A page that it calls
-    /// populated comes when a CPU touches it.
+    /// Returns the counts of the index, in bytes and pages of one unit. A page that counts as populated becomes
+    /// resident when a CPU accesses it.
     ///
     /// # Locks
-    /// The space's. Cost: chunks, and slabs with room.
+    /// The lock of the space. Cost: O(chunks and slabs with room).
     pub fn stats(&self) -> va_percpu::Stats {
         self.core().stats()
     }
 
-    /// Bytes mapped for records, which are the space's own: none comes from the global allocator.
+    /// Returns the bytes mapped for the space's records, none of which come from the global allocator.
     pub fn records_bytes(&self) -> usize {
         self.core().records_bytes()
     }
 
-    /// Checks every invariant of what is free where.
+    /// Checks every invariant of the index of free memory.
     ///
     /// # Errors
-    /// The first rule broken.
+    /// The first violated invariant.
     /// # Locks
-    /// The space's, for O(bits of all chunks).
+    /// The lock of the space, for O(bits of all chunks).
     pub fn validate(&self) -> Result<(), va_base::InvariantViolation> {
         self.core().validate()
     }
@@ -247,7 +247,8 @@ impl fmt::Debug for Space {
     }
 }
 
-/// Times a section was begun again in this process, since a thread was preempted, moved or signalled in the midst of it.
+/// Returns the number of sections that were restarted in this process, because the thread was preempted, moved or
+/// signalled.
 pub fn restarts() -> u64 {
     super::rseq::restarts()
 }

@@ -1,4 +1,4 @@
-//! The state after a failure, seen from inside.
+//! Tests of the internal state, also after failures.
 
 use super::core::Core;
 use super::hot::Hot;
@@ -50,16 +50,16 @@ fn a_refused_chunk_is_an_error_and_the_space_goes_on() {
     space.validate().unwrap();
     assert_eq!((space.stats().live, space.stats().chunks), (held.len() as u64, 4));
     for offset in held.drain(..) {
-        // SAFETY: nobody uses it.
+        // SAFETY: it is not used any more.
         assert!(unsafe { space.free(offset) });
-        // SAFETY: the same, and it is found out.
+        // SAFETY: as before: a double free, which is detected.
         assert!(!unsafe { space.free(offset) });
     }
-    // What nobody needs goes back, chunk and all.
+    // Unused pages are released, and unused chunks unmapped.
     space.trim();
     assert!(space.stats().chunks < 4, "chunks are unmapped");
     space.validate().unwrap();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: it is not used any more.
     unsafe { Core::close(core) };
     assert_eq!(shim.mapped(), 0);
 }
@@ -73,7 +73,7 @@ fn refused_advice_against_huge_pages_changes_nothing() {
     let space = unsafe { core.as_ref() };
     space.alloc(layout(24)).unwrap();
     space.validate().unwrap();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: it is not used any more.
     unsafe { Core::close(core) };
     assert_eq!(shim.mapped(), 0);
 }
@@ -97,22 +97,22 @@ fn pp1_an_object_is_zeros_in_every_unit_that_was_ever_used() {
         let offset = space.alloc(layout(24)).unwrap();
         space.hot.touch(unit);
         for live in space.hot.live_units() {
-            // SAFETY: a unit that there is.
+            // SAFETY: an existing unit.
             let place = unsafe { space.first(offset).byte_add(live as usize * STRIDE) };
             for at in 0..24 {
-                // SAFETY: inside the object, of which this is the only user.
+                // SAFETY: inside the object, which only this test uses.
                 let byte = unsafe { place.add(at) };
-                // SAFETY: the same.
+                // SAFETY: as before.
                 assert_eq!(unsafe { byte.read() }, 0, "unit {live} at {at}");
-                // SAFETY: the same.
+                // SAFETY: as before.
                 unsafe { byte.write(0xaa) };
             }
         }
-        // SAFETY: nobody uses it any more.
+        // SAFETY: it is not used any more.
         assert!(unsafe { space.free(offset) });
     }
     assert_eq!(space.hot.live_units().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: it is not used any more.
     unsafe { Core::close(core) };
 }
 
@@ -126,7 +126,7 @@ fn pp2_threads_that_alloc_and_free_find_the_index_alone() {
             scope.spawn(move || {
                 for round in 0..500usize {
                     let offset = space.alloc(layout(8 + (round * 7 + thread) % 300)).unwrap();
-                    // SAFETY: nobody uses it.
+                    // SAFETY: it is not used any more.
                     assert!(unsafe { space.free(offset) });
                 }
             });
@@ -134,6 +134,6 @@ fn pp2_threads_that_alloc_and_free_find_the_index_alone() {
     });
     space.validate().unwrap();
     assert_eq!(space.stats().live, 0);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: it is not used any more.
     unsafe { Core::close(core) };
 }

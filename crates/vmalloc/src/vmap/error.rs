@@ -1,4 +1,4 @@
-//! Refusals of mappings, with their numbers. Nothing has changed for whoever gets one.
+//! The errors of mappings, with their numbers. A call that fails changes nothing.
 
 use super::os::VmapCall;
 use crate::os::Errno;
@@ -8,59 +8,59 @@ use va_block::BlockError;
 use va_map::{MapError, PageTableError};
 use va_space::SpaceError;
 
-/// The reason why there is no mapping, or no frames.
+/// The reason why no mapping was made, or no frames allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum VmapError {
-    /// No frames were asked for, or none to be mapped.
+    /// No frames were requested, or the list of frames to map is empty.
     Nothing,
-    /// A frame that there is not.
+    /// A frame does not exist.
     BadFrame {
         /// Its number.
         frame: usize,
-        /// The number of frames that there are.
+        /// The number of existing frames.
         frames: usize,
     },
-    /// A frame of other [`Mappings`](super::Mappings).
+    /// A frame is of other [`Mappings`](super::Mappings).
     OtherMappings,
-    /// Bytes past the end.
+    /// The bytes are past the end.
     OutOfBounds {
-        /// The offset of the first.
+        /// The offset of the first byte.
         offset: usize,
         /// The number of bytes.
         bytes: usize,
-        /// The bytes that there are.
+        /// The number of existing bytes.
         len: usize,
     },
-    /// It may only be read.
+    /// The mapping may only be read.
     ReadOnly,
     /// No mapping of that kind and size begins at an address.
     NotMapped {
         /// The address.
         address: usize,
     },
-    /// No address range, or no numbers of frames, for so many pages.
+    /// No address range, or no range of frame numbers, has room for that many pages.
     NoSpace {
-        /// Pages.
+        /// The requested pages.
         pages: u64,
     },
     /// The process would have too many mappings.
     TooManyMappings {
-        /// The mappings that there would be here.
+        /// The mappings that would exist here.
         wanted: u64,
-        /// The mappings that there may be here: a quarter of `vm.max_map_count`.
+        /// The limit here: a quarter of `vm.max_map_count`.
         limit: u64,
     },
-    /// No memory for records.
+    /// The system has no memory for records.
     NoRecords,
-    /// The system refused a call.
+    /// A system call failed.
     Refused {
-        /// Which.
+        /// The call that failed.
         call: VmapCall,
-        /// The reason.
+        /// Its error number.
         errno: Errno,
     },
-    /// They belong to the process that this one was forked from.
+    /// The mappings belong to the process that this one was forked from.
     OtherProcess,
 }
 

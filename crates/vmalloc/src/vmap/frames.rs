@@ -8,21 +8,23 @@ use crate::PAGE_BYTES;
 use core::marker::PhantomData;
 use core::panic::Location;
 
-/// Page frames of a memory file, all zeros at first. They are freed when this is dropped, which no mapping of them outlives.
+/// Page frames of a memory file, all zeros at first. They are freed on drop, and no mapping of them outlives this
+/// value.
 ///
-/// A frame has memory when it is first written to; [`populate`](Self::populate) asks for all of it, where a refusal is an error and not
-/// a signal. Reading and writing goes by calls of the system here, and through what is mapped elsewhere.
+/// A frame has memory when it is first written to; [`populate`](Self::populate) allocates all of it, so that a lack of
+/// memory is an error and not a signal. Reads and writes here are system calls; a mapping accesses the same bytes
+/// directly.
 pub struct Frames<'m> {
     core: &'m Core<super::os::Linux>,
     first: u64,
     count: u64,
 }
 
-/// One of them, to be named in a list.
+/// A frame, for the list of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'f> {
     pub(super) number: u64,
-    /// The address of the [`Mappings`](super::Mappings) whose file has it.
+    /// The address of the [`Mappings`](super::Mappings) whose file contains it.
     pub(super) home: usize,
     of: PhantomData<&'f ()>,
 }
@@ -39,14 +41,14 @@ impl<'m> Frames<'m> {
         self.count as usize
     }
 
-    /// The frame of a number below [`len`](Self::len).
+    /// Returns the frame with a number below [`len`](Self::len).
     pub fn frame(&self, nth: usize) -> Option<Frame<'_>> {
         let number = self.first + nth as u64;
         (nth < self.len()).then_some(Frame { number, home: self.core.home(), of: PhantomData })
     }
 
-    /// Maps frames of these contiguously, by their numbers, a frame as often as it is in the list. Frames that follow
-    /// each other are one mapping of the system.
+    /// Maps some of these frames contiguously, by their numbers. A frame is mapped as often as it is in the list. A run
+    /// of consecutive frames is one mapping of the system.
     ///
     /// # Errors
     /// [`VmapError`].
@@ -66,7 +68,7 @@ impl<'m> Frames<'m> {
     /// Reads bytes, from the byte `offset` of the first frame on.
     ///
     /// # Errors
-    /// [`VmapError::OutOfBounds`]; [`VmapError::Refused`], and any of `to` may have been written.
+    /// [`VmapError::OutOfBounds`]; [`VmapError::Refused`], after which a part of `to` may have been written.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), VmapError> {
         let at = self.byte(offset, to.len())?;
         let table = self.core.table();
@@ -76,7 +78,7 @@ impl<'m> Frames<'m> {
     /// Writes bytes, from the byte `offset` of the first frame on.
     ///
     /// # Errors
-    /// [`VmapError::OutOfBounds`]; [`VmapError::Refused`], and any of `from` may have been written.
+    /// [`VmapError::OutOfBounds`]; [`VmapError::Refused`], after which a part of `from` may have been written.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), VmapError> {
         let at = self.byte(offset, from.len())?;
         let table = self.core.table();
@@ -86,17 +88,17 @@ impl<'m> Frames<'m> {
             .map_err(|errno| VmapError::Refused { call: VmapCall::Copy, errno })
     }
 
-    /// Has memory for all of them.
+    /// Allocates memory for all frames.
     ///
     /// # Errors
-    /// [`VmapError::Refused`]: some may have memory now.
+    /// [`VmapError::Refused`]: some frames may have memory then.
     pub fn populate(&self) -> Result<(), VmapError> {
         let table = self.core.table();
         let refused = |errno| VmapError::Refused { call: VmapCall::Populate, errno };
         table.os.populate(table.file, self.byte(0, 0)?, self.count * PAGE_BYTES as u64).map_err(refused)
     }
 
-    /// Their numbers in the file.
+    /// Returns the numbers of the frames in the file.
     pub(super) fn numbers(&self) -> core::ops::Range<u64> {
         self.first..self.first + self.count
     }

@@ -1,4 +1,4 @@
-//! The machine that mappings stand on: records from a home of their own, flushes by the table.
+//! The machine of mappings: records come from a home of their own, and the table flushes.
 
 use super::os::MapOs;
 use super::table::Table;
@@ -11,7 +11,7 @@ use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table as All
 
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// By reference: copies are the same.
+/// The machine of mappings, by reference: copies refer to the same one.
 pub(super) struct Ground<V: MapOs> {
     pub(super) host: Host<Linux>,
     pub(super) table: &'static Table<V>,

@@ -1,12 +1,11 @@
 //! A view of frames, contiguous in addresses.
 //!
 //! # Theory
-//! The same frame may be at two addresses of one view, in two views, and written to by the system
-//! meanwhile. So there is no `&[u8]` and no `&mut [u8]` of a view. Two such references could be to
-//! the same bytes: one states that the bytes do not change, and the other changes them. Instead
-//! there are copies in and out, and the bytes as atomic words, which may be shared. All of this
-//! goes by words of eight bytes, since atomics of different sizes over the same bytes are not for
-//! threads to share either.
+//! The same frame may be at two addresses of one view, in two views, and written to by the system meanwhile. So a view
+//! has no `&[u8]` and no `&mut [u8]`. Two such references could be to the same bytes: one states that the bytes do not
+//! change, and the other changes them. Instead a view copies bytes in and out, and has the bytes as atomic words, which
+//! may be shared. All accesses are by words of eight bytes, since concurrent atomic accesses of different sizes to the
+//! same bytes are not allowed.
 
 use super::error::VmapError;
 use super::os::Linux;
@@ -17,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = size_of::<AtomicU64>();
 
-/// Frames mapped one behind the other. Dropping it unmaps them: at once for whoever asks for addresses, lazily for the system.
+/// A contiguous mapping of frames. Dropping it frees the address range at once; the system call that unmaps it is lazy.
 pub struct Mapping<'f> {
     core: &'f Core<Linux>,
     at: NonNull<u8>,
@@ -26,7 +25,7 @@ pub struct Mapping<'f> {
     small: bool,
 }
 
-// SAFETY: what it has is addresses, and all access to what is there is by atomic words.
+// SAFETY: it contains only an address, and all accesses to the bytes there are by atomic words.
 unsafe impl Send for Mapping<'_> {}
 // SAFETY: as before.
 unsafe impl Sync for Mapping<'_> {}
@@ -40,21 +39,21 @@ impl<'f> Mapping<'f> {
         Self { core, at: place(at), pages, protection, small: true }
     }
 
-    /// The first byte. What is read or written through it races with whoever else writes to the same frames.
+    /// Returns the address of the first byte. Accesses through it race with all other writes to the same frames.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.at
     }
 
-    /// Bytes, whole pages.
+    /// Returns the number of bytes, which are whole pages.
     #[expect(clippy::len_without_is_empty, reason = "there is always a page at least")]
     pub fn len(&self) -> usize {
         self.pages * PAGE_BYTES
     }
 
-    /// The bytes as words that may be shared, in the machine's order of bytes.
+    /// Returns the bytes as shared words, in the machine's byte order.
     ///
     /// # Errors
-    /// [`VmapError::ReadOnly`]: then a store would end the process.
+    /// [`VmapError::ReadOnly`]: a store would end the process.
     pub fn words(&self) -> Result<&[AtomicU64], VmapError> {
         match self.protection {
             Protection::ReadWrite => Ok(self.cells()),
@@ -80,7 +79,8 @@ impl<'f> Mapping<'f> {
         Ok(())
     }
 
-    /// Copies bytes in, from byte `offset` on. Bytes beside them stay, whoever else writes to these.
+    /// Copies bytes in, from byte `offset` on. Adjacent bytes are unchanged, even if another thread writes to them at
+    /// the same time.
     ///
     /// # Errors
     /// [`VmapError::OutOfBounds`], [`VmapError::ReadOnly`].
@@ -112,16 +112,17 @@ impl<'f> Mapping<'f> {
         Ok(())
     }
 
-    /// The byte behind the last of `bytes` from `offset` on.
+    /// Returns the end of `bytes` from `offset` on, if they are inside.
     fn check(&self, offset: usize, bytes: usize) -> Result<usize, VmapError> {
         let len = self.len();
         let end = offset.checked_add(bytes).filter(|&end| end <= len);
         end.ok_or(VmapError::OutOfBounds { offset, bytes, len })
     }
 
-    /// All words; only loads if it may only be read.
+    /// Returns all words. If the mapping may only be read, only loads are allowed.
     fn cells(&self) -> &[AtomicU64] {
-        // SAFETY: mapped until this is dropped, aligned to a page, and everybody's access is by words like these, or the system's.
+        // SAFETY: mapped until this is dropped, aligned to a page, and all other accesses are by such words, or by the
+        // system.
         unsafe { core::slice::from_raw_parts(self.at.as_ptr().cast(), self.len() / WORD) }
     }
 }

@@ -1,22 +1,16 @@
-//! Chosen pages, mapped contiguously.
+//! Contiguous mappings of chosen page frames.
 //!
 //! # Theory
-//! [`Frames`] are pages of a memory file, without an address. A [`Mapping`] maps some of them
-//! contiguously, in any order, a frame any number of times, in the address range of [`Mappings`].
-//! Examples are a ring buffer whose end is its beginning, and a view of scattered pages as one
-//! range.
+//! [`Frames`] are pages of a memory file, without an address. A [`Mapping`] maps some of them contiguously, in any
+//! order, a frame any number of times, in the address range of [`Mappings`]. Examples are a ring buffer mapped twice in
+//! a row, and a view of scattered pages as one range.
 //!
 //! ```
 //! use vmalloc::{Mappings, Protection};
 //!
-//! let mappings = Mappings::global()?;
-//! let frames = mappings.frames(2)?;
-//! let ring = frames.vmap(&[0, 1, 0, 1], Protection::ReadWrite)?;
-//! // Across the end of the ring, as one piece.
-//! ring.write(2 * 4096 - 3, b"around")?;
-//! let mut start = [0; 3];
-//! ring.read(0, &mut start)?;
-//! assert_eq!(&start, b"und");
+//! let mappings = Mappings::global()?; let frames = mappings.frames(2)?; let ring = frames.vmap(&[0, 1, 0, 1],
+//! Protection::ReadWrite)?; // One write across the end of the ring. ring.write(2 * 4096 - 3, b"around")?; let mut
+//! start = [0; 3]; ring.read(0, &mut start)?; assert_eq!(&start, b"und");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -29,29 +23,30 @@
 //! drop(view);
 //! ```
 //!
-//! Addresses come from a space of their own ([`va_map::MapSpace`]), reserved once. What is dropped stays mapped, out of everybody's
-//! reach, until many such mappings are given back by one call of the system, and only then comes an address again (SP2).
-//! [`Mappings::vm_map_ram`] takes small addresses from blocks of the CPU, without the space.
+//! Addresses come from a space of their own ([`va_map::MapSpace`]), reserved once. A dropped mapping stays mapped, but
+//! unreachable, until one system call unmaps many of them; only then are its addresses reused (SP2).
+//! [`Mappings::vm_map_ram`] allocates small ranges from blocks of the CPU, without the space.
 //!
-//! All frames are of one file, so frames of different [`Frames`] may be in one view, and the mappings that the system has are known
-//! exactly. There may be a quarter of those that the process may have (`vm.max_map_count`); one more is a typed error.
+//! All frames are of one file, so frames of different [`Frames`] may be in one view, and the number of the system's
+//! mappings is known exactly. The limit is a quarter of the process's mappings (`vm.max_map_count`); one more is a
+//! typed error.
 //!
-//! **fork**: frames are shared memory. A child sees what was mapped, as the parent goes on to see
-//! it, and must not make or end anything here. A call that tries fails with
-//! [`VmapError::OtherProcess`], and what the child drops stays. Nothing is reported to it either:
-//! all counts are 0, no mapping is listed, and [`Mappings::vread`] reads nothing. So it takes no
-//! lock, which another thread may have had. What it wants of its own, it makes by
+//! **fork**: frames are shared memory. A child sees the existing mappings, which it shares with the parent, and must
+//! not make or drop any. A call that tries fails with [`VmapError::OtherProcess`], and a drop in the child has no
+//! effect. The child gets no reports either: all counts are 0, no mapping is listed, and [`Mappings::vread`] reads
+//! nothing. So it takes no lock, which another thread may have held at the fork. A child makes mappings of its own by
 //! [`Mappings::new`].
 //!
-//! The memory file is a descriptor that is kept. Whoever closes it ends what can be made here, and whoever opens another file by its number
-//! has that one changed: it must be left open.
+//! The descriptor of the memory file stays open, and the program must not close it. After a close no frames can be made
+//! or mapped, and another file that gets its number would be changed.
 //!
 //! # Locking
 //! ```text
 //!   the locks of a space  >  mappings of the table        numbers of frames: under no other
 //! ```
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `vmap`, `vm_map_ram`); costs and limits of `mmap` for this: `docs/decisions/0016-vmap.md`.
+//! Linux `mm/vmalloc.c` (6.12: `vmap`, `vm_map_ram`); costs and limits of `mmap` for this:
+//! `docs/decisions/0016-vmap.md`.
 
 mod error;
 mod frames;
@@ -88,19 +83,19 @@ use va_map::{Kind, MapError, MapSpace, PageList, PageTableError, Piece};
 use va_space::VmapSpace;
 use va_tree::{BTreeIndex, FreeIndex};
 
-/// Address ranges that are tried, the largest first.
+/// The sizes of the address range that are tried, the largest first.
 const LADDER: [usize; 4] = [16 << 30, 4 << 30, 1 << 30, 256 << 20];
-/// Numbers that frames can have: a terabyte.
+/// The number of possible frames: a terabyte.
 const NUMBERS: u64 = (1 << 40) / PAGE_BYTES as u64;
-/// Pages by which the file grows at least.
+/// The least number of pages by which the file grows.
 const FILE_STEP: u64 = 64;
 
 /// The access that a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Protection {
-    /// It may be read.
+    /// The mapping may be read.
     Read,
-    /// It may be read and written.
+    /// The mapping may be read and written.
     ReadWrite,
 }
 
@@ -113,7 +108,7 @@ impl Protection {
     }
 }
 
-/// A list of frame numbers, one by one.
+/// A list of frame numbers.
 struct List<F> {
     count: usize,
     number: F,
@@ -129,13 +124,13 @@ impl<F: Fn(usize) -> u64> PageList for List<F> {
     }
 }
 
-/// Numbers of frames that are free, and how many the file has.
+/// The free numbers of frames, and the size of the file.
 struct Numbers<V: MapOs> {
     free: BTreeIndex<Ground<V>>,
     file_pages: u64,
 }
 
-/// Everything, over any system. Fields go in this order.
+/// The state of mappings, over any system. Fields are dropped in this order.
 pub(super) struct Core<V: MapOs> {
     map: MapSpace<Ground<V>, Policies, &'static Table<V>>,
     numbers: Mutex<Numbers<V>>,
@@ -143,7 +138,7 @@ pub(super) struct Core<V: MapOs> {
     base: Base<V>,
 }
 
-/// The system and the table on which the rest stands.
+/// The system and the table, which the other fields use.
 struct Base<V: MapOs>(Ground<V>);
 
 impl<V: MapOs> Base<V> {
@@ -155,18 +150,18 @@ impl<V: MapOs> Base<V> {
         let table = Table::new(os, &LADDER, most, limit).map_err(refused);
         match (place, table) {
             (Some(place), Ok(table)) => {
-                // SAFETY: allocated for a table, and nobody else is given it.
+                // SAFETY: allocated above for a table.
                 unsafe { place.write(table) };
-                // SAFETY: written a moment ago; it stays until the home is closed.
+                // SAFETY: written above; it is valid until the home is closed.
                 let table = unsafe { place.as_ref() };
                 Ok(Self(Ground { host, table }))
             }
             (place, table) => {
                 if let Ok(table) = &table {
-                    // SAFETY: nobody uses it yet.
+                    // SAFETY: the table is not used yet.
                     unsafe { table.end() };
                 }
-                // SAFETY: nothing lives there.
+                // SAFETY: nothing in the records is used.
                 unsafe { host.close() };
                 Err(table.err().filter(|_| place.is_some()).unwrap_or(VmapError::NoRecords))
             }
@@ -176,12 +171,12 @@ impl<V: MapOs> Base<V> {
 
 impl<V: MapOs> Drop for Base<V> {
     fn drop(&mut self) {
-        // SAFETY: whoever refers to a mapping of it borrows it; the map and the numbers went before.
+        // SAFETY: references to a mapping borrow the `Core`; the map and the numbers were dropped before.
         unsafe { self.0.table.end() };
         let system: *const V = &raw const self.0.table.os;
-        // SAFETY: read once; nobody uses the table any more.
+        // SAFETY: read once; the table is not used any more.
         drop(unsafe { system.read() });
-        // SAFETY: the table was the last that lived there.
+        // SAFETY: the table was the last value in these records.
         unsafe { self.0.host.close() };
     }
 }
@@ -203,12 +198,12 @@ impl<V: MapOs> Core<V> {
         self.base.0.table
     }
 
-    /// Returns a number that differs from that of all others while it lives.
+    /// Returns a number that no other live `Core` has.
     fn home(&self) -> usize {
         (&raw const *self.base.0.table).addr()
     }
 
-    /// Checks that this is the process that made it.
+    /// Checks that this process created the mappings.
     fn own(&self) -> Result<(), VmapError> {
         if process_id() == self.process { Ok(()) } else { Err(VmapError::OtherProcess) }
     }
@@ -242,13 +237,13 @@ impl<V: MapOs> Core<V> {
     }
 
     fn give_frames(&self, first: u64, count: u64) {
-        // The parent's, if this is a child.
+        // In a child the frames belong to the parent.
         if self.own().is_err() {
             return;
         }
         let bytes = |pages: u64| pages * PAGE_BYTES as u64;
         let table = self.table();
-        // Whoever gets these numbers next is promised zeros: what cannot be given back stays with nobody.
+        // New frames must be zeros, so frames that cannot be released are not reused.
         if table.os.punch(table.file, bytes(first), bytes(count)).is_ok() {
             free_numbers(&mut self.numbers.lock().free, first, first + count);
         }
@@ -271,7 +266,7 @@ impl<V: MapOs> Core<V> {
         self.insist(list.count(), || self.map.vm_map_ram(self.cpu(), list, access.bits()))
     }
 
-    /// Tries once more, after everything that was freed was flushed, where that may help.
+    /// Calls once more after a flush of all freed mappings, if that may help.
     fn insist(&self, pages: u64, call: impl Fn() -> Result<Va, MapError>) -> Result<usize, VmapError> {
         let done = match call() {
             Err(
@@ -330,7 +325,8 @@ impl<V: MapOs> Core<V> {
             let (start, end, bytes) =
                 (area.range.start().get(), area.range.end().get(), area.range.len_bytes());
             write!(f, "{start:#018x}-{end:#018x} {bytes:>7}")?;
-            // SAFETY: null, or what `vmap` was told, which lives as long as the program, or the library that called (`vmallocinfo`).
+            // SAFETY: null, or a caller recorded by `vmap`, which is valid as long as the program, or the calling
+            // library (`vmallocinfo`).
             let caller =
                 unsafe { with_exposed_provenance::<Location<'static>>(area.caller as usize).as_ref() };
             if let Some(caller) = caller {
@@ -355,27 +351,27 @@ fn free_numbers<V: MapOs>(free: &mut BTreeIndex<Ground<V>>, first: u64, end: u64
 /// The source of frames, and the address range in which they are mapped.
 pub struct Mappings(Core<Linux>);
 
-/// Counts. Each number was true at a moment of its own.
+/// Statistics of mappings. The numbers are not of one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MappingStats {
-    /// Address range reserved, in bytes.
+    /// The reserved address range, in bytes.
     pub range_bytes: usize,
-    /// Bytes that are mapped, each frame as often as it is.
+    /// The mapped bytes. A frame that is mapped several times counts several times.
     pub mapped_bytes: usize,
-    /// Bytes that were mapped and wait for a flush.
+    /// Bytes of dropped mappings that are not flushed yet.
     pub stale_bytes: usize,
-    /// Mappings that the system has in the range.
+    /// The number of the system's mappings in the range.
     pub system_mappings: u64,
-    /// The mappings that there may be.
+    /// The limit of those mappings.
     pub system_mappings_max: u64,
-    /// Calls of the system that unmapped, ever.
+    /// The number of system calls that unmapped.
     pub flush_calls: u64,
-    /// Frames out.
+    /// The number of allocated frames.
     pub frames: u64,
 }
 
-/// Those of the process, once somebody asked for them. They stay.
+/// The global mappings of the process, null until the first use. They are never dropped.
 static GLOBAL: AtomicPtr<Mappings> = AtomicPtr::new(null_mut());
 
 impl Mappings {
@@ -387,27 +383,28 @@ impl Mappings {
         Core::new(Linux, range_bytes_max).map(Self)
     }
 
-    /// That of the process, made when it is first asked for.
+    /// Returns the global mappings of the process, which the first call creates.
     ///
     /// # Errors
     /// As [`new`](Self::new); the next call tries again.
     pub fn global() -> Result<&'static Self, VmapError> {
-        // Acquire pairs with the release of whoever made it.
+        // Acquire pairs with the release of the thread that created them.
         let global = GLOBAL.load(Ordering::Acquire);
         // SAFETY: null, or mappings that are never dropped.
         unsafe { global.as_ref() }.map_or_else(Self::make_global, Ok)
     }
 
-    /// Makes them under no lock, so that no fork finds it taken: of two who try at a time, one keeps his.
+    /// Creates the global mappings without a lock, which a fork could leave held. If two threads do so at a time, one
+    /// of them drops its own.
     #[cold]
     fn make_global() -> Result<&'static Self, VmapError> {
         let made = Self::new(usize::MAX)?;
         let place = made.0.base.0.host.alloc_place::<Self>().ok_or(VmapError::NoRecords)?;
-        // SAFETY: allocated for mappings; they live in their own records.
+        // SAFETY: allocated for mappings; they are in their own records.
         unsafe { place.write(made) };
         let told = GLOBAL.compare_exchange(null_mut(), place.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
         if let Err(other) = told {
-            // SAFETY: written above, and nobody else knows of it; read before its records go.
+            // SAFETY: written above, and not shared; read before its records are released.
             drop(unsafe { place.read() });
             // SAFETY: never dropped.
             return Ok(unsafe { &*other });
@@ -416,7 +413,7 @@ impl Mappings {
         Ok(unsafe { place.as_ref() })
     }
 
-    /// Makes frames of zeros, which have memory when they are written to.
+    /// Allocates frames of zeros, which get memory when they are written to.
     ///
     /// # Errors
     /// [`VmapError`].
@@ -424,13 +421,14 @@ impl Mappings {
         Frames::new(&self.0, count)
     }
 
-    /// Maps frames of one [`Frames`] or several contiguously, a frame as often as it is in the list, and a guard page
-    /// behind the last.
+    /// Maps frames of one or several [`Frames`] contiguously, with a guard page after the last. A frame is mapped as
+    /// often as it is in the list.
     ///
-    /// Cost: a call of the system for each run of frames that follow each other.
+    /// Cost: a system call for each run of consecutive frames.
     ///
     /// # Errors
-    /// [`VmapError`]. For too many mappings, and for want of address range, only after all that was dropped was flushed.
+    /// [`VmapError`]. Too many mappings and a lack of address range are reported only after a flush of all dropped
+    /// mappings.
     #[track_caller]
     pub fn vmap<'f>(
         &'f self,
@@ -442,7 +440,8 @@ impl Mappings {
         Ok(Mapping::of(&self.0, at, frames.len(), protection))
     }
 
-    /// The same, for a short time: up to 64 frames by addresses from a block of the CPU, without a guard page.
+    /// Maps frames as [`vmap`](Self::vmap) does, for a short time: up to 64 frames in a block of the CPU, without a
+    /// guard page.
     ///
     /// # Errors
     /// As [`vmap`](Self::vmap).
@@ -464,25 +463,25 @@ impl Mappings {
         Ok(List { count: frames.len(), number: |place: usize| frames[place].number })
     }
 
-    /// Ends what [`vm_map_ram`](Self::vm_map_ram) made, as dropping it does.
+    /// Unmaps a mapping of [`vm_map_ram`](Self::vm_map_ram), as dropping it does.
     pub fn vm_unmap_ram(&self, mapping: Mapping<'_>) {
         drop(mapping);
     }
 
-    /// Gives everything that was dropped back to the system.
+    /// Unmaps all dropped mappings in the system.
     pub fn flush(&self) {
         if self.0.own().is_ok() {
             self.0.map.purge();
         }
     }
 
-    /// Copies what is mapped at an address, whoever unmaps it meanwhile. Bytes behind which nothing is mapped are zeros. Returns how
-    /// many bytes were really read; in a child of a fork, none.
+    /// Copies bytes from an address, even if another thread unmaps it meanwhile. Unmapped bytes are zeros. Returns the
+    /// number of bytes read, which is 0 in a child of a fork.
     pub fn vread(&self, address: *const u8, to: &mut [u8]) -> usize {
         self.0.vread(address.addr(), to)
     }
 
-    /// Counts; all 0 in a child of a fork.
+    /// Returns the statistics, which are all 0 in a child of a fork.
     pub fn stats(&self) -> MappingStats {
         if self.0.own().is_err() {
             return MappingStats::default();
@@ -501,12 +500,12 @@ impl Mappings {
         }
     }
 
-    /// Returns every mapping in address order, a line each, as `/proc/vmallocinfo` has them: range
-    /// with its guard page, bytes, caller, pages and `vmap`. A block that small mappings are cut
-    /// from has `vm_map_ram` instead. Nothing in a child of a fork.
+    /// Returns every mapping in address order, a line each, in the format of `/proc/vmallocinfo`: range with its guard
+    /// page, bytes, caller, pages and `vmap`. A block of small mappings has `vm_map_ram` instead. In a child of a fork
+    /// it returns no line.
     ///
-    /// The caller is a place in the source, whose name is read here: a library that called must not
-    /// have been unloaded while what it mapped is there.
+    /// The caller is a location in the source, whose name is read here. So a library must not be unloaded while
+    /// mappings that it made exist.
     pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {
         struct Info<'a>(&'a Mappings);
         impl fmt::Display for Info<'_> {

@@ -1,4 +1,4 @@
-//! The system calls of mappings, behind a trait, so that a test can refuse each of them.
+//! The system calls of mappings, behind a trait, so that a test can make each of them fail.
 
 use crate::os::{Errno, done, errno, pointer};
 use core::ffi::{c_int, c_void};
@@ -6,75 +6,75 @@ use core::ptr::null_mut;
 
 pub(super) use crate::os::Span;
 
-/// A system call of mappings, by what it is for.
+/// A system call of mappings, by its purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum VmapCall {
     /// Reserving address range for mappings.
     Reserve,
-    /// Mapping the words that say what is mapped.
+    /// Mapping the words that record the mapped frames.
     Words,
-    /// Making the memory file.
+    /// Creating the memory file.
     Create,
-    /// Making it larger.
+    /// Growing the memory file.
     Size,
     /// Mapping frames.
     Map,
-    /// Mapping nothing over what was freed.
+    /// Replacing freed mappings by inaccessible address range.
     Unmap,
-    /// Having all of some frames in memory.
+    /// Allocating the memory of frames.
     Populate,
-    /// Giving frames back.
+    /// Releasing the memory of frames.
     Punch,
     /// Reading or writing frames.
     Copy,
 }
 
-/// The calls of the system that mappings need. Every span is whole pages.
+/// The system calls that mappings need. Every span is whole pages.
 pub(crate) trait MapOs: Send + Sync + 'static {
-    /// Reserves addresses behind which nothing is.
+    /// Reserves an inaccessible address range.
     fn reserve(&self, bytes: usize) -> Result<usize, Errno>;
 
-    /// Maps zeros that are there when they are touched.
+    /// Maps zeros, which become resident at the first access.
     fn words(&self, bytes: usize) -> Result<usize, Errno>;
 
-    /// Gives back what `reserve` or `words` returned.
+    /// Unmaps a range that `reserve` or `words` returned.
     ///
     /// # Safety
-    /// Nobody refers to it any more.
+    /// No reference to the range remains.
     unsafe fn release(&self, span: Span);
 
-    /// Makes an empty file in memory that never shrinks.
+    /// Creates an empty file in memory that never shrinks.
     fn create(&self) -> Result<c_int, Errno>;
 
-    /// Closes it.
+    /// Closes the file.
     fn close(&self, file: c_int);
 
-    /// Gives it a size.
+    /// Sets the size of the file.
     fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno>;
 
-    /// Maps a part of the file.
+    /// Maps a range of the file.
     ///
     /// # Safety
-    /// The span is part of what `reserve` returned, and nobody refers to it.
+    /// The span is part of a range that `reserve` returned, and no reference to it exists.
     unsafe fn map(&self, span: Span, file: c_int, offset: u64, writable: bool) -> Result<(), Errno>;
 
-    /// Maps nothing.
+    /// Replaces the mappings of a span by inaccessible address range.
     ///
     /// # Safety
     /// As [`map`](Self::map).
     unsafe fn unmap(&self, span: Span) -> Result<(), Errno>;
 
-    /// Maps nothing where a call that failed may have left a hole; whatever is mapped stays.
+    /// Reserves the span again where a failed call may have left a hole. Existing mappings stay.
     ///
     /// # Safety
     /// As [`map`](Self::map).
     unsafe fn mend(&self, span: Span);
 
-    /// Has all of a part of the file in memory.
+    /// Allocates the memory of a range of the file.
     fn populate(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno>;
 
-    /// Gives the memory of a part of the file back; it reads as zeros then.
+    /// Releases the memory of a range of the file, which then reads as zeros.
     fn punch(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno>;
 
     /// Reads from the file, all of `to`.
@@ -99,14 +99,14 @@ impl MapOs for Linux {
     }
 
     unsafe fn release(&self, span: Span) {
-        // SAFETY: the caller's, and nobody refers to it. It cannot fail for whole mappings.
+        // SAFETY: this function's contract. The call cannot fail for whole mappings.
         let _gone = unsafe { libc::munmap(pointer(span.at), span.bytes) };
     }
 
     fn create(&self) -> Result<c_int, Errno> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let name = c"vmalloc frames";
-        // SAFETY: reads the name. Kernels before 6.3 know no such flag; later ones may demand it.
+        // SAFETY: reads the name. Kernels before 6.3 lack the flag `MFD_NOEXEC_SEAL`; later ones may require it.
         let mut file = unsafe { libc::memfd_create(name.as_ptr(), flags | libc::MFD_NOEXEC_SEAL) };
         if file < 0 {
             // SAFETY: as before.
@@ -115,13 +115,13 @@ impl MapOs for Linux {
         if file < 0 {
             return Err(errno());
         }
-        // SAFETY: a file of our own. Without the seal nobody shrinks it either: nobody else has it.
+        // SAFETY: a file of our own. The seal may fail, since only this process has the file.
         let _sealed = unsafe { libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
         Ok(file)
     }
 
     fn close(&self, file: c_int) {
-        // SAFETY: a file of our own that nobody uses any more.
+        // SAFETY: a file of our own that is not used any more.
         let _closed = unsafe { libc::close(file) };
     }
 
@@ -135,23 +135,23 @@ impl MapOs for Linux {
         let access = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno(libc::EFBIG))?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: a part of the caller's reservation, to which nobody refers.
+        // SAFETY: a part of the caller's reservation, to which no reference exists.
         fixed(unsafe { libc::mmap(pointer(span.at), span.bytes, access, flags, file, offset) })
     }
 
     unsafe fn unmap(&self, span: Span) -> Result<(), Errno> {
         let flags = NONE_FLAGS | libc::MAP_FIXED;
-        // SAFETY: a part of the caller's reservation, to which nobody refers.
+        // SAFETY: a part of the caller's reservation, to which no reference exists.
         fixed(unsafe { libc::mmap(pointer(span.at), span.bytes, libc::PROT_NONE, flags, -1, 0) })
     }
 
     unsafe fn mend(&self, span: Span) {
         let flags = NONE_FLAGS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: replaces nothing.
+        // SAFETY: the call replaces no mapping.
         let mapped = unsafe { libc::mmap(pointer(span.at), span.bytes, libc::PROT_NONE, flags, -1, 0) };
         if mapped != libc::MAP_FAILED && mapped != pointer(span.at) {
-            // A kernel that does not know the flag takes the address for a wish.
-            // SAFETY: mapped a moment ago.
+            // A kernel without the flag treats the address as a hint.
+            // SAFETY: mapped above.
             let _gone = unsafe { libc::munmap(mapped, span.bytes) };
         }
     }
@@ -167,7 +167,7 @@ impl MapOs for Linux {
     fn read(&self, file: c_int, offset: u64, mut to: &mut [u8]) -> Result<(), Errno> {
         let mut at = offset as libc::off_t;
         while !to.is_empty() {
-            // SAFETY: writes at most as many bytes as there are.
+            // SAFETY: writes at most as many bytes as `to` has.
             let got = unsafe { libc::pread(file, to.as_mut_ptr().cast(), to.len(), at) };
             let Some(got) = moved(got)? else { continue };
             at += got as libc::off_t;
@@ -179,7 +179,7 @@ impl MapOs for Linux {
     fn write(&self, file: c_int, offset: u64, mut from: &[u8]) -> Result<(), Errno> {
         let mut at = offset as libc::off_t;
         while !from.is_empty() {
-            // SAFETY: reads at most as many bytes as there are.
+            // SAFETY: reads at most as many bytes as `from` has.
             let put = unsafe { libc::pwrite(file, from.as_ptr().cast(), from.len(), at) };
             let Some(put) = moved(put)? else { continue };
             at += put as libc::off_t;
@@ -189,10 +189,10 @@ impl MapOs for Linux {
     }
 }
 
-/// Bytes that went; `None` if a signal came first.
+/// Returns the number of bytes moved, or `None` if a signal interrupted the call.
 fn moved(count: isize) -> Result<Option<usize>, Errno> {
     match usize::try_from(count) {
-        // Whoever reads or writes inside a file is not told to stop.
+        // A read or write inside the file never ends with 0 bytes.
         Ok(0) => Err(Errno(libc::EIO)),
         Ok(count) => Ok(Some(count)),
         Err(_) if errno() == Errno(libc::EINTR) => Ok(None),
@@ -201,7 +201,7 @@ fn moved(count: isize) -> Result<Option<usize>, Errno> {
 }
 
 fn anywhere(bytes: usize, access: c_int) -> Result<usize, Errno> {
-    // SAFETY: a new mapping, where there was none.
+    // SAFETY: a new mapping, which replaces none.
     let at = unsafe { libc::mmap(null_mut(), bytes, access, NONE_FLAGS, -1, 0) };
     if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.expose_provenance()) }
 }

@@ -1,6 +1,6 @@
 //! Frames and mappings by numbers and addresses, for callers whose language has no lifetimes: C.
 //!
-//! What the compiler proves of [`Frames`] and [`Mapping`](super::Mapping), whoever calls these promises.
+//! The caller must ensure what the compiler proves for [`Frames`] and [`Mapping`](super::Mapping).
 
 use super::error::VmapError;
 use super::{Frames, List, Mappings, Protection};
@@ -13,7 +13,8 @@ use va_base::Va;
 use va_tree::FreeIndex;
 
 impl Frames<'_> {
-    /// Their numbers, which are the caller's from now on: nothing frees the frames but [`Mappings::free_frames`].
+    /// Returns the numbers of the frames, and leaves the frames to the caller: only [`Mappings::free_frames`] frees
+    /// them.
     pub fn into_numbers(self) -> Range<u64> {
         let numbers = self.numbers();
         core::mem::forget(self);
@@ -22,9 +23,9 @@ impl Frames<'_> {
 }
 
 impl Mappings {
-    /// Those of the process, if somebody has asked for them.
+    /// Returns the global mappings of the process, if they were created.
     pub fn try_global() -> Option<&'static Self> {
-        // Acquire pairs with the release of whoever made it.
+        // Acquire pairs with the release of the thread that created them.
         let global = super::GLOBAL.load(Ordering::Acquire);
         // SAFETY: null, or mappings that are never dropped.
         unsafe { global.as_ref() }
@@ -33,11 +34,11 @@ impl Mappings {
     /// Frees frames.
     ///
     /// # Errors
-    /// [`VmapError::OtherProcess`]; [`VmapError::BadFrame`] with the first number that nobody has. That these are somebody else's is not
-    /// noticed, but where parts of what was given out at once come back by themselves, which may stop the program.
+    /// [`VmapError::OtherProcess`]; [`VmapError::BadFrame`] with the first number that is not allocated. Frames of
+    /// another caller are not detected. Freeing only a part of one allocation may abort the program.
     /// # Safety
-    /// [`Frames::into_numbers`] of these mappings gave exactly these numbers, or nobody has some of them; no mapping of them is there any
-    /// more.
+    /// [`Frames::into_numbers`] of these mappings returned exactly these numbers, or some of them are not allocated. No
+    /// mapping of the frames remains.
     pub unsafe fn free_frames(&self, numbers: Range<u64>) -> Result<(), VmapError> {
         self.0.own()?;
         if !numbers.is_empty() {
@@ -52,7 +53,7 @@ impl Mappings {
     /// # Errors
     /// As [`vmap`](Self::vmap); [`VmapError::BadFrame`] for a number that the file of the frames does not have.
     /// # Safety
-    /// The frames are the caller's, and stay until the mapping was ended.
+    /// The caller owns the frames, which stay allocated until the mapping is unmapped.
     #[track_caller]
     pub unsafe fn vmap_numbers(
         &self,
@@ -64,12 +65,12 @@ impl Mappings {
         self.0.vmap(&list, protection, Location::caller()).map(place)
     }
 
-    /// The same for a short time, as [`vm_map_ram`](Self::vm_map_ram) does.
+    /// Maps frames for a short time, as [`vm_map_ram`](Self::vm_map_ram) does.
     ///
     /// # Errors
     /// As [`vmap_numbers`](Self::vmap_numbers).
     /// # Safety
-    /// As there.
+    /// As [`vmap_numbers`](Self::vmap_numbers).
     pub unsafe fn vm_map_ram_numbers(
         &self,
         frames: &[u64],
@@ -80,19 +81,19 @@ impl Mappings {
         self.0.vm_map_ram(&list, protection).map(place)
     }
 
-    /// Ends what [`vmap_numbers`](Self::vmap_numbers) made.
+    /// Unmaps a mapping of [`vmap_numbers`](Self::vmap_numbers).
     ///
     /// # Errors
     /// [`VmapError::NotMapped`], [`VmapError::OtherProcess`].
     /// # Safety
-    /// If there is such a mapping at that address it is the caller's, and nobody refers to what is there any more.
+    /// If such a mapping begins at the address, the caller owns it, and no reference to its bytes remains.
     pub unsafe fn vunmap_at(&self, at: NonNull<u8>) -> Result<(), VmapError> {
         self.0.own()?;
         let gone = self.0.map.vunmap(Va::new(at.addr().get() as u64));
         self.ended(gone.map_err(|_| VmapError::NotMapped { address: at.addr().get() }))
     }
 
-    /// Ends what [`vm_map_ram_numbers`](Self::vm_map_ram_numbers) made of `pages` frames.
+    /// Unmaps a mapping of `pages` frames by [`vm_map_ram_numbers`](Self::vm_map_ram_numbers).
     ///
     /// # Errors
     /// [`VmapError::NotMapped`], also for another number of pages; [`VmapError::OtherProcess`].
@@ -112,7 +113,7 @@ impl Mappings {
         gone
     }
 
-    /// Frees of what is free already would be of what somebody gets meanwhile.
+    /// Checks that all these frames are allocated: a second free could free the frames of another caller.
     fn check_out(&self, range: &Range<u64>) -> Result<(), VmapError> {
         let numbers = self.0.numbers.lock();
         let pages = numbers.file_pages;
@@ -129,7 +130,7 @@ impl Mappings {
         }
     }
 
-    /// A frame beyond the file would be a signal for whoever touches it.
+    /// Checks that the file has these frames: an access to one beyond its end is a fatal signal.
     fn check(&self, frames: &[u64]) -> Result<(), VmapError> {
         self.0.own()?;
         let pages = self.0.numbers.lock().file_pages;
@@ -156,28 +157,28 @@ mod tests {
         let numbers = mappings.frames(3).unwrap().into_numbers();
         assert_eq!((numbers.end - numbers.start, mappings.stats().frames), (3, 3));
         let list = [numbers.start + 2, numbers.start, numbers.start + 2];
-        // SAFETY: frames of our own, which stay.
+        // SAFETY: our own frames, which stay allocated.
         let view = unsafe { mappings.vmap_numbers(&list, Protection::ReadWrite) }.unwrap();
-        // SAFETY: three pages of our own.
+        // SAFETY: our own three pages.
         unsafe { view.write(7) };
-        // SAFETY: inside them.
+        // SAFETY: inside these pages.
         let third = unsafe { view.add(2 * PAGE_BYTES) };
-        // SAFETY: the same.
+        // SAFETY: as before.
         assert_eq!(unsafe { third.read() }, 7);
-        // SAFETY: frames of our own.
+        // SAFETY: our own frames.
         let small = unsafe { mappings.vm_map_ram_numbers(&list[..2], Protection::Read) }.unwrap();
-        // SAFETY: two pages of our own.
+        // SAFETY: our own two pages.
         assert_eq!(unsafe { small.read() }, 7);
         for bad in [0, u64::MAX, numbers.end + 1000] {
-            // SAFETY: nobody's frames, which is refused.
+            // SAFETY: the call fails, since the file has no such frame.
             let refused = unsafe { mappings.vmap_numbers(&[bad], Protection::Read) };
             assert!(matches!(refused, Err(VmapError::BadFrame { .. })), "{bad}: {refused:?}");
         }
-        // SAFETY: nobody's frames, which is refused.
+        // SAFETY: the call fails, since the list is empty.
         assert_eq!(unsafe { mappings.vmap_numbers(&[], Protection::Read) }, Err(VmapError::Nothing));
         let before = mappings.stats().mapped_bytes;
         for refused in [
-            // SAFETY: no mapping of that kind, place or size: refused.
+            // SAFETY: the call fails, since no mapping has that kind, address and size.
             unsafe { mappings.vunmap_at(small) },
             // SAFETY: as before.
             unsafe { mappings.vunmap_at(third) },
@@ -189,22 +190,22 @@ mod tests {
             assert!(matches!(refused, Err(VmapError::NotMapped { .. })), "{refused:?}");
         }
         assert_eq!(mappings.stats().mapped_bytes, before);
-        // SAFETY: our own, and nobody refers to it any more.
+        // SAFETY: our own mapping, and no reference to it remains.
         unsafe { mappings.vm_unmap_ram_at(small, 2) }.unwrap();
         // SAFETY: as before.
         unsafe { mappings.vunmap_at(view) }.unwrap();
-        // SAFETY: gone a moment ago: refused.
+        // SAFETY: the call fails, since it was unmapped above.
         assert!(unsafe { mappings.vunmap_at(view) }.is_err());
         let (start, end) = (numbers.start, numbers.end);
         for bad in [0..1, start - 1..end, start..end + 1, end..end + 1, start..end + 1000, 1..u64::MAX] {
-            // SAFETY: nobody has some of them, which is refused.
+            // SAFETY: the call fails, since some of them are not allocated.
             let refused = unsafe { mappings.free_frames(bad.clone()) };
             assert!(matches!(refused, Err(VmapError::BadFrame { .. })), "{bad:?}: {refused:?}");
         }
         assert_eq!(mappings.stats().frames, 3);
-        // SAFETY: these numbers, and no mapping is left.
+        // SAFETY: these numbers, and no mapping remains.
         unsafe { mappings.free_frames(numbers.clone()) }.unwrap();
-        // SAFETY: nobody has them any more, which is refused.
+        // SAFETY: the call fails, since they were freed above.
         let again = unsafe { mappings.free_frames(numbers) };
         assert_eq!(again, Err(VmapError::BadFrame { frame: start as usize, frames: 64 }));
         assert_eq!((mappings.stats().frames, mappings.stats().mapped_bytes), (0, 0));

@@ -1,4 +1,4 @@
-//! The calls of mappings, refused where a test says so.
+//! The system calls of mappings with fault injection.
 
 use super::os::{Linux, MapOs, Span, VmapCall};
 use crate::os::Errno;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 const CALLS: usize = VmapCall::Copy as usize + 1;
 
-/// Clones are the same one.
+/// A system whose calls fail as a test requests. Clones share their state.
 #[derive(Clone)]
 pub(super) struct Shim(Arc<State>);
 
@@ -27,7 +27,7 @@ impl Default for Shim {
 }
 
 impl Shim {
-    /// Refuses every call of a kind after `granted` more; `u64::MAX` refuses none.
+    /// Makes every call of a kind fail after `granted` more; with `u64::MAX` none fails.
     pub(super) fn fail(&self, call: VmapCall, granted: u64) {
         self.0.left[call as usize].store(granted, Ordering::Relaxed);
     }
@@ -37,7 +37,7 @@ impl Shim {
         self.0.errno.store(errno.0, Ordering::Relaxed);
     }
 
-    /// Calls of a kind so far, refused ones among them.
+    /// Returns the number of calls of a kind so far, including failed ones.
     pub(super) fn calls(&self, call: VmapCall) -> u64 {
         self.0.calls[call as usize].load(Ordering::Relaxed)
     }

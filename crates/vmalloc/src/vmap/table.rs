@@ -1,28 +1,28 @@
-//! A page table made of `mmap`: which frame is mapped at which page of a reserved range, and what waits to be unmapped.
+//! A page table made of `mmap`: the frame at each page of a reserved range, and the pages to be unmapped.
 //!
 //! # Theory
-//! A word for each page of the range says what the kernel has there. A page that is unmapped is
-//! **stale** first: its mapping stays, and no caller gets its address again, until a flush maps
-//! nothing over it. A flush is one call for all stale pages that have nothing live between them.
-//! That call is the flush of the space above.
+//! A word for each page of the range records the kernel's mapping there. An unmapped page is **stale** first: its
+//! mapping stays, and its address is not reused, until a flush unmaps it. A flush is one call for all stale pages
+//! without a live page between them. That call is the flush of the space above.
 //!
 //! ```text
 //!   words     7 8 9 . 2 s s . s s s . 4 5     numbers: frames;  s: stale;  .: nothing
 //!   kernel    |===|.|=|===|.|=====|.|==|
 //!   a flush             |---------|           one call
 //! ```
-//! Each run of frames that follow each other is one mapping of the kernel, of which a process may
-//! have `vm.max_map_count`. The words tell the number of the table's mappings exactly. It does not
-//! exceed a quarter of what there may be.
+//! Each run of consecutive frames is one mapping of the kernel, of which a process may have `vm.max_map_count`. The
+//! words yield the exact number of the table's mappings. It does not exceed a quarter of that limit.
 //!
 //! # Invariants
-//! - **VW1 words** a word says what the kernel has at its page.
-//! - **VW2 counted** the count of mappings is one more than the neighbours whose words do not continue each other.
+//! - **VW1 words** a word records the kernel's mapping at its page.
+//! - **VW2 counted** the count of mappings is one more than the number of adjacent words that do not continue each
+//!   other.
 //!
 //! # Locking
-//! `mappings`, under which words change and `mmap` is called (the kernel has one lock for that itself); words are read without.
+//! `mappings`, under which words change and `mmap` is called (the kernel serializes these calls, too). Words are read
+//! without a lock.
 //! # Source
-//! Our own; `man 2 mmap`. What Linux has for the same: page tables, `vunmap_range_noflush`, `flush_tlb_kernel_range`.
+//! Our own; `man 2 mmap`. Linux's counterparts: page tables, `vunmap_range_noflush`, `flush_tlb_kernel_range`.
 
 use super::os::{MapOs, Span, VmapCall};
 use crate::PAGE_BYTES;
@@ -35,16 +35,17 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::{Va, VaRange};
 use va_map::{Entries, Leaf, PageTable, PageTableError, Protection, Stopped};
 
-/// Runs that wait at most: a batch that is still in the caches of the processor costs the kernel less (`results/vmap.md`).
+/// The stale runs from which on a flush is due: a batch that is still in the CPU's caches costs the kernel less
+/// (`results/vmap.md`).
 const STALE_RUNS_MAX: u64 = 64;
-/// Mapped: for a caller, or stale.
+/// The page is mapped: for a caller, or stale.
 const PRESENT: u64 = 1;
-/// Waits for a flush.
+/// The page is to be unmapped by a flush.
 const STALE: u64 = 2;
 const WRITABLE: u64 = 4;
 const FRAME_AT: u32 = 8;
 
-/// Of a mapping that may be written to; of others it is 0.
+/// The protection of a mapping that may be written to; that of others is 0.
 pub(super) const WRITE: Protection = Protection(WRITABLE as u32);
 
 /// The call that failed when a table was made, and its error.
@@ -58,22 +59,22 @@ pub(super) struct Table<V: MapOs> {
     first: u64,
     pages: u64,
     words: Span,
-    /// Mappings that there may be.
+    /// The limit of mappings.
     limit: u64,
     // Under its lock.
     mappings: Mutex<Mappings>,
     // Atomic, hint only.
-    /// A flush was refused by the system, and is to be tried again.
+    /// Set if a flush failed, and is to be tried again.
     failed: AtomicBool,
 }
 
 struct Mappings {
-    /// The number of mappings that the kernel has in the range: VW2.
+    /// The number of the kernel's mappings in the range (VW2).
     count: u64,
-    /// Pages among which all stale ones are.
+    /// A range that contains all stale pages.
     stale: Range<u64>,
     stale_pages: u64,
-    /// Runs that became stale since all of them were flushed.
+    /// Runs that became stale since all stale pages were flushed.
     stale_runs: u64,
     calls: u64,
 }
@@ -88,14 +89,14 @@ pub(super) struct Told {
 }
 
 impl<V: MapOs> Table<V> {
-    /// Reserves the largest range of the ladder, at most `most` bytes, and makes the memory file.
+    /// Reserves the largest range of the ladder, at most `most` bytes, and creates the memory file.
     pub(super) fn new(os: V, ladder: &[usize], most: usize, limit: u64) -> Result<Self, Refused> {
         let mut refused = (VmapCall::Reserve, Errno::NOMEM);
         for &bytes in ladder.iter().filter(|&&bytes| bytes <= most) {
             match Self::reserve(&os, bytes) {
                 Ok((window, words)) => {
                     let file = os.create().map_err(|errno| {
-                        // SAFETY: nobody uses it yet.
+                        // SAFETY: the range is not used yet.
                         unsafe { os.release(window) };
                         // SAFETY: as before.
                         unsafe { os.release(words) };
@@ -127,17 +128,17 @@ impl<V: MapOs> Table<V> {
         let window = Span { at, bytes };
         let word_bytes = (bytes / PAGE_BYTES * size_of::<u64>()).next_multiple_of(PAGE_BYTES);
         let words = os.words(word_bytes).map_err(|errno| {
-            // SAFETY: nobody uses it yet.
+            // SAFETY: the range is not used yet.
             unsafe { os.release(window) };
             (VmapCall::Words, errno)
         })?;
         Ok((window, Span { at: words, bytes: word_bytes }))
     }
 
-    /// Gives all of it back.
+    /// Unmaps the range and the words, and closes the file.
     ///
     /// # Safety
-    /// Nobody uses it, or refers to anything that it mapped, any more.
+    /// The table is not used any more, and no reference to its mappings remains.
     pub(super) unsafe fn end(&self) {
         // SAFETY: this function's contract.
         unsafe { self.os.release(self.window) };
@@ -146,7 +147,7 @@ impl<V: MapOs> Table<V> {
         self.os.close(self.file);
     }
 
-    /// The addresses.
+    /// Returns the addresses of the range.
     pub(super) fn extent(&self) -> VaRange {
         VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
     }
@@ -158,11 +159,11 @@ impl<V: MapOs> Table<V> {
 
     fn words(&self) -> &[AtomicU64] {
         let place = with_exposed_provenance::<AtomicU64>(self.words.at);
-        // SAFETY: mapped for so many words until `end`, aligned, zeros at first, and used as atomics only.
+        // SAFETY: mapped for that many words until `end`, aligned, zeros at first, and used as atomics only.
         unsafe { core::slice::from_raw_parts(place, self.pages as usize) }
     }
 
-    /// Places of the words of a range.
+    /// Returns the indices of the words of a range.
     fn places(&self, range: VaRange) -> Range<u64> {
         let (first, end) = range.whole_pages();
         let place = |page: u64| page.saturating_sub(self.first).min(self.pages);
@@ -170,7 +171,7 @@ impl<V: MapOs> Table<V> {
     }
 
     fn word(&self, place: u64) -> u64 {
-        // Acquire pairs with the stores: whoever sees a page mapped finds it so.
+        // Acquire pairs with the stores: a thread that loads a mapped page's word can access the page.
         self.words()[place as usize].load(Ordering::Acquire)
     }
 
@@ -179,7 +180,8 @@ impl<V: MapOs> Table<V> {
         Span { at: self.window.at + bytes(places.start), bytes: bytes(places.end - places.start) }
     }
 
-    /// Neighbours whose words do not continue each other, from the page below `places` to the page above.
+    /// Returns the number of adjacent words that do not continue each other, from the page below `places` to the page
+    /// above.
     fn edges(&self, places: &Range<u64>, word: impl Fn(u64) -> u64) -> u64 {
         let from = places.start.saturating_sub(1);
         let to = (places.end + 1).min(self.pages);
@@ -187,7 +189,8 @@ impl<V: MapOs> Table<V> {
         pairs.count() as u64
     }
 
-    /// Maps nothing over what is stale in `range`. Whatever is refused stays stale, and is tried again before anything is said to be done.
+    /// Unmaps the stale pages in `range`. If a call fails, its pages stay stale, and it is tried again before a flush
+    /// counts as completed.
     pub(super) fn flush(&self, range: VaRange) {
         let mut held = self.mappings.lock();
         let places = self.places(range);
@@ -197,7 +200,8 @@ impl<V: MapOs> Table<V> {
             let Some(run) = self.stale_run(from, end) else { break };
             from = run.end;
             held.calls += 1;
-            // SAFETY: no word in it is of a caller's page, and none becomes so under the lock (VW1); nobody refers to what is stale.
+            // SAFETY: no page in the run is a caller's, and none becomes so under the lock (VW1); no reference to stale
+            // pages exists.
             if unsafe { self.os.unmap(self.span(&run)) }.is_err() {
                 // SAFETY: as before.
                 unsafe { self.os.mend(self.span(&run)) };
@@ -217,12 +221,12 @@ impl<V: MapOs> Table<V> {
         }
     }
 
-    /// Returns true if so many mappings wait that the kernel is slowed down by them.
+    /// Returns true if enough stale runs exist for a flush.
     pub(super) fn is_due(&self) -> bool {
         self.mappings.lock().stale_runs >= STALE_RUNS_MAX
     }
 
-    /// Returns true if every flush so far was granted; tries once more if not.
+    /// Returns true if every flush so far succeeded. Tries once more if not.
     pub(super) fn flushed(&self) -> bool {
         if self.failed.swap(false, Ordering::Relaxed) {
             self.flush(self.extent());
@@ -230,7 +234,7 @@ impl<V: MapOs> Table<V> {
         !self.failed.load(Ordering::Relaxed)
     }
 
-    /// The first stale page from a place on, to the last one before a caller's.
+    /// Returns the first run of stale pages from `from` on, which ends before a caller's page.
     fn stale_run(&self, from: u64, end: u64) -> Option<Range<u64>> {
         let start = (from..end).find(|&place| self.word(place) & STALE != 0)?;
         let (mut stop, mut place) = (start + 1, start + 1);
@@ -245,13 +249,13 @@ impl<V: MapOs> Table<V> {
         Some(start..stop)
     }
 
-    /// Takes its lock.
+    /// Takes the lock of the table.
     #[cfg(test)]
     pub(super) fn hold(&self) -> impl Drop + '_ {
         self.mappings.lock()
     }
 
-    /// Checks VW2 by a walk over all words; `Err` is what is counted and what there is.
+    /// Checks VW2 by a walk over all words; The error has the recorded and the counted mappings.
     #[cfg(test)]
     pub(super) fn check(&self) -> Result<(), (u64, u64)> {
         let held = self.mappings.lock();
@@ -261,7 +265,7 @@ impl<V: MapOs> Table<V> {
     }
 }
 
-/// Returns true if two neighbours are one mapping.
+/// Returns true if the pages of two adjacent words are one mapping.
 fn continues(left: u64, right: u64) -> bool {
     let access = WRITABLE | PRESENT;
     match (left, right) {
@@ -272,7 +276,7 @@ fn continues(left: u64, right: u64) -> bool {
 }
 
 impl<V: MapOs> PageTable for Table<V> {
-    // The kernel writes the entries here.
+    // The kernel writes the page-table entries, so there is one size.
     const LEAF_SIZES: &'static [u32] = &[0];
 
     fn map(&self, at: Va, entries: Entries) -> Result<(), Stopped> {
@@ -294,7 +298,7 @@ impl<V: MapOs> PageTable for Table<V> {
             });
         }
         let offset = run.first * PAGE_BYTES as u64;
-        // SAFETY: a part of the window that the space gave to this caller alone, behind which nothing is (SP2).
+        // SAFETY: a part of the window that the space allocated to this caller only, and that is not mapped (SP2).
         let mapped = unsafe { self.os.map(self.span(&places), self.file, offset, access & WRITABLE != 0) };
         if let Err(errno) = mapped {
             // SAFETY: as before.
@@ -303,7 +307,7 @@ impl<V: MapOs> PageTable for Table<V> {
         }
         held.count = count;
         for place in places.clone() {
-            // Release pairs with `word`. Checks VW1: this is what was mapped a moment ago.
+            // Release pairs with `word`. Checks VW1: the word records the mapping made above.
             self.words()[place as usize].store(new(place), Ordering::Release);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Mappings beside what the system says, and with each of its calls refused.
+//! Tests of mappings against the system's own list, and with a failure of each system call.
 
 use super::shim::Shim;
 use super::*;
@@ -14,7 +14,7 @@ fn list(frames: &[u64]) -> List<impl Fn(usize) -> u64 + '_> {
     List { count: frames.len(), number: |place: usize| frames[place] }
 }
 
-/// Mappings in the range, by the system's account.
+/// Returns the number of the system's mappings in a range.
 fn system_count(range: VaRange) -> u64 {
     crate::os::shim::mappings_in(range.start().get() as usize, range.end().get() as usize) as u64
 }
@@ -26,7 +26,7 @@ fn check(core: &Core<Shim>) {
 }
 
 fn bytes_at(at: usize, place: usize) -> u8 {
-    // SAFETY: mapped by the test that asks.
+    // SAFETY: mapped by the calling test.
     unsafe { with_exposed_provenance::<u8>(at + place).read_volatile() }
 }
 
@@ -52,7 +52,7 @@ fn vw1_vw2_views_show_their_frames_and_the_system_counts_as_we_do() {
             let (frames, small) = views.remove(&at).unwrap();
             core.unmap(at, frames.len(), small);
         } else {
-            // Runs, and frames that come again.
+            // Runs of frames, and repeated frames.
             let mut frames = Vec::new();
             for _ in 0..1 + next(4) {
                 let (from, len) = (next(36), 1 + next(4));
@@ -100,11 +100,11 @@ fn sp2_what_was_unmapped_is_given_out_again_after_a_call_that_covers_it() {
     }
     assert_eq!(shim.calls(VmapCall::Unmap), 0);
     core.map.purge();
-    // All of them with the guard pages between: one call.
+    // All of them, with the guard pages between them: one call.
     assert_eq!((shim.calls(VmapCall::Unmap), core.table().told().flush_calls), (1, 1));
     let again = core.vmap(&list(&[first]), Protection::Read, Location::caller()).unwrap();
     assert!(seen.contains(&again));
-    // A flush that the system refuses keeps everything out of use.
+    // After a failed flush no address is reused.
     core.unmap(again, 1, false);
     shim.fail(VmapCall::Unmap, 0);
     core.map.purge();
@@ -119,7 +119,7 @@ fn sp2_what_was_unmapped_is_given_out_again_after_a_call_that_covers_it() {
     core.map.purge();
     check(&core);
     assert_eq!(core.table().told().stale_pages, 0);
-    // Nobody has to ask for it: so many at most wait.
+    // Flushes also happen without a purge, at a limit of stale runs.
     let calls = shim.calls(VmapCall::Unmap);
     for _ in 0..200 {
         let at = core.vmap(&list(&[first]), Protection::Read, Location::caller()).unwrap();
@@ -152,7 +152,7 @@ fn sp4_each_call_refused_at_every_n_changes_nothing() {
     let frames = [0, 3, 4, 8, 2].map(|frame| first + frame);
     for small in [false, true] {
         for n in 0.. {
-            // Twice: it is tried again.
+            // Two failures each, since a failed call is tried again.
             shim.fail(VmapCall::Map, n);
             let got = match small {
                 true => core.vm_map_ram(&list(&frames), Protection::Read),
@@ -174,7 +174,7 @@ fn sp4_each_call_refused_at_every_n_changes_nothing() {
             }
         }
     }
-    // Frames whose memory cannot be given back are nobody's from then on.
+    // Frames whose memory cannot be released are not reused.
     shim.fail(VmapCall::Punch, 0);
     core.give_frames(first, 9);
     assert_eq!(core.numbers.lock().free.free_pages().get(), NUMBERS - 9);
@@ -191,7 +191,7 @@ fn the_budget_of_mappings_is_a_typed_error_and_what_waits_for_a_flush_is_given_b
     let place = ground.host.alloc_place::<Table<Shim>>().unwrap();
     // SAFETY: allocated for a table.
     unsafe { place.write(table) };
-    // SAFETY: written a moment ago; the host outlives this test's use.
+    // SAFETY: written above; the host outlives this test's use.
     let table = unsafe { place.as_ref() };
     let space = VmapSpace::new(table.extent(), table.extent(), Ground { table, ..ground }).unwrap();
     core.map = MapSpace::new(space, Ground { table, ..ground }, table).unwrap();
@@ -212,7 +212,7 @@ fn the_budget_of_mappings_is_a_typed_error_and_what_waits_for_a_flush_is_given_b
     for _ in 0..40 {
         views.push(core.vmap(&list(&[7]), Protection::Read, Location::caller()).unwrap());
     }
-    // As many pages as one likes, if they follow each other.
+    // A mapping of any number of consecutive frames counts once.
     views.drain(..30).for_each(|at| core.unmap(at, 1, false));
     let long: Vec<u64> = (0..60).collect();
     views.push(core.vmap(&list(&long), Protection::Read, Location::caller()).unwrap());
@@ -259,7 +259,7 @@ fn views_alias_and_copies_are_exact_to_the_byte() {
     assert_eq!(frames.vmap(&[], Protection::Read).err(), Some(VmapError::Nothing));
     assert_eq!((mappings.frames(0).err(), frames.frame(2).is_some()), (Some(VmapError::Nothing), false));
     frames.populate().unwrap();
-    // Whose frames are freed, their memory is: what is made next is zeros.
+    // Freed frames release their memory: the next frames are zeros.
     drop((ring, view));
     drop(frames);
     let next = mappings.frames(2).unwrap();
@@ -287,7 +287,7 @@ fn reading_by_address_is_zeros_in_holes_and_in_what_was_dropped() {
     let info = mappings.vmallocinfo().to_string();
     assert!(info.contains(&format!(" {}:", file!())) && info.contains(" pages=3 vmap\n"), "{info}");
     assert!(info.contains(" vm_map_ram\n"), "{info}");
-    // Dropped, it is still mapped, and nobody's.
+    // A dropped view is still mapped, but not readable here.
     drop((view, small));
     assert_eq!(mappings.vread(at, &mut to), 0);
     assert!(mappings.stats().stale_bytes > 0 && to.iter().all(|&byte| byte == 0));
@@ -303,7 +303,7 @@ fn a_child_sees_what_was_mapped_and_changes_nothing() {
     let frames = mappings.frames(1).unwrap();
     let view = frames.vmap(&[0], Protection::ReadWrite).unwrap();
     view.write(0, b"parent").unwrap();
-    // SAFETY: the child calls what is under test and ends.
+    // SAFETY: the child calls the functions under test and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut seen = [0; 6];
@@ -325,8 +325,7 @@ fn a_child_sees_what_was_mapped_and_changes_nothing() {
     assert_eq!(&seen, b"parent", "the child's drop punched no hole");
 }
 
-/// Returns whether a child reads nothing of its parent's mappings, of which one is at an address.
-/// Takes no lock for it.
+/// Returns true if a child reads nothing of its parent's mapping at an address. It takes no lock.
 fn nothing_is_told(mappings: &Mappings, at: *const u8) -> bool {
     let mut to = [7; 6];
     let read = mappings.vread(at, &mut to);
@@ -335,7 +334,7 @@ fn nothing_is_told(mappings: &Mappings, at: *const u8) -> bool {
         && mappings.vmallocinfo().to_string().is_empty()
 }
 
-/// A child of a fork at a moment when other threads had every lock.
+/// Forks while other threads hold every lock.
 #[test]
 fn a_child_waits_for_no_lock_of_its_parent() {
     let mappings = Mappings::new(RANGE).unwrap();
@@ -343,10 +342,10 @@ fn a_child_waits_for_no_lock_of_its_parent() {
     let view = frames.vmap(&[0], Protection::ReadWrite).unwrap();
     let numbers = mappings.0.numbers.lock();
     let table = mappings.0.table().hold();
-    // SAFETY: the child calls what is under test and ends.
+    // SAFETY: the child calls the functions under test and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // A signal ends a child that waits.
+        // A signal ends a child that waits forever.
         // SAFETY: sets a timer of this process.
         unsafe { libc::alarm(120) };
         let told = nothing_is_told(&mappings, view.as_ptr().as_ptr());
@@ -365,13 +364,13 @@ fn a_child_waits_for_no_lock_of_its_parent() {
     assert_eq!(mappings.stats().frames, 3);
 }
 
-/// Forks while other threads ask for the mappings of the process for the first time.
+/// Forks while other threads create the global mappings of the process.
 #[test]
 fn a_child_has_mappings_of_the_process_whoever_was_making_them() {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..3).map(|_| scope.spawn(|| core::ptr::from_ref(Mappings::global().unwrap()).addr())).collect();
-        // SAFETY: the child calls what is under test and ends.
+        // SAFETY: the child calls the functions under test and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: sets a timer of this process.

@@ -1,4 +1,5 @@
-//! A test that runs itself again in a process of its own, under conditions that its parent sets before the program begins.
+//! Tests that run themselves again in a process of their own, under conditions that the parent sets before the program
+//! starts.
 
 use std::alloc::Layout;
 use std::os::unix::process::CommandExt;
@@ -6,9 +7,9 @@ use std::process::Command;
 use std::ptr::NonNull;
 use vmalloc::Vmalloc;
 
-/// Tells the child what it is to do.
+/// The environment variable with the role of a child.
 const ROLE: &str = "VMALLOC_TEST_ROLE";
-/// The text that a child writes before what its parent is to read.
+/// The text that marks output for the parent.
 const MARK: &str = "said: ";
 
 /// Returns the role of this process, if a test started it.
@@ -16,14 +17,15 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Tells the parent.
+/// Sends a text to the parent.
 pub(crate) fn say(text: &str) {
     println!("{MARK}{text}");
 }
 
-/// Runs the test `name` again with a role, after `first` was called in the new process; what it said, or how it ended.
+/// Runs the test `name` again with a role, after a call of `first` in the new process. Returns the text that it sent,
+/// or the reason of its failure.
 ///
-/// `first` must call nothing but what may be called after a fork.
+/// `first` must call only functions that are allowed after a fork.
 pub(crate) fn run(
     name: &str,
     role: &str,
@@ -31,7 +33,7 @@ pub(crate) fn run(
 ) -> Result<String, String> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
-    // SAFETY: it calls only what may be called there, as said above.
+    // SAFETY: it calls only allowed functions, by this function's contract.
     unsafe { command.pre_exec(first) };
     let output = command.output().map_err(|error| format!("not started: {error}"))?;
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -43,16 +45,16 @@ pub(crate) fn run(
     Ok(said.collect::<Vec<_>>().join("\n"))
 }
 
-/// A byte of an area of ours, inside it and set.
+/// Reads a byte of our own area, inside it and initialized.
 fn read(area: NonNull<u8>, at: usize) -> u8 {
     // SAFETY: inside the area.
     let place = unsafe { area.add(at) };
-    // SAFETY: as before, and set.
+    // SAFETY: as before, and initialized.
     unsafe { place.read() }
 }
 
-/// Allocates, grows, shrinks, and frees in many sizes, and trims the memory now and then. Returns a
-/// sum of all bytes that it read, which depends on the seed and on nothing else.
+/// Allocates, grows, shrinks, and frees in many sizes, and trims the memory now and then. Returns a sum of all bytes
+/// read, which depends only on the seed.
 pub(crate) fn work(memory: &Vmalloc, steps: u64, seed: u64) -> u64 {
     let layout = |bytes: usize| Layout::from_size_align(bytes, 1).unwrap();
     let mut areas: [Option<(NonNull<u8>, usize, u8)>; 12] = [None; 12];
@@ -71,7 +73,7 @@ pub(crate) fn work(memory: &Vmalloc, steps: u64, seed: u64) -> u64 {
         let zeroed = random() % 2 == 0;
         let (area, from) = match slot.take() {
             Some((area, before, byte)) if random() % 3 > 0 => {
-                // SAFETY: our own, and nobody refers to it.
+                // SAFETY: our own, and no reference to it exists.
                 let area = unsafe { memory.grow_zeroed(area, layout(bytes)) }.unwrap();
                 let kept = before.min(bytes);
                 for at in (0..kept).step_by(4093) {
