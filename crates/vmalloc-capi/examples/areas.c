@@ -1,4 +1,4 @@
-/* Large memory from libvmalloc: an area that is zeros, grows where it lies if it can, and goes back.
+/* Large memory from libvmalloc: a zeroed area that grows in place if possible, and is freed.
  *
  * cc areas.c $(pkg-config --cflags --libs vmalloc) && ./a.out
  */
@@ -37,7 +37,7 @@ int main(void)
 	}
 	printf("%zu MiB %s, then %zu MiB\n", size >> 20, grown == area ? "grew where it lay" : "moved", 3 * size >> 20);
 
-	/* What cannot be had is NULL and a reason, and nothing has changed. */
+	/* A failure returns NULL and sets errno, and changes nothing. */
 	if (vmalloc(SIZE_MAX / 2) || errno != ENOMEM) {
 		fprintf(stderr, "half of all addresses were given out\n");
 		return 1;

@@ -37,7 +37,7 @@
 #define this_cpu_dec(pointer) this_cpu_sub(pointer, 1)
 
 /**
- * Counts of the memory, in bytes unless a field says otherwise. Each number was true at a moment of its own.
+ * Statistics of the memory, in bytes unless a field says otherwise. The numbers are not of one moment.
  */
 struct vmalloc_counts {
     /**
@@ -79,12 +79,12 @@ struct vmalloc_counts {
 };
 
 /**
- * Page frames, zeros at first: those whose numbers are first, first + 1, ... first + count - 1. They have memory when they are
- * written to.
+ * Page frames with the numbers first, first + 1, ... first + count - 1. They are zeros at first, and get memory when
+ * they are written to.
  */
 struct vm_frames {
     /**
-     * The number of the first.
+     * Number of the first frame.
      */
     uint64_t first;
     /**
@@ -94,8 +94,8 @@ struct vm_frames {
 };
 
 /**
- * A signed counter with a delta on each CPU. percpu_counter_init initialises it, whatever its bytes are, and
- * percpu_counter_destroy ends it. Between the two it must not be copied or moved.
+ * A signed counter with a delta on each CPU. percpu_counter_init initialises its memory, regardless of the contents,
+ * and percpu_counter_destroy ends it. Between the two it must not be copied or moved.
  */
 struct percpu_counter {
     /**
@@ -109,7 +109,7 @@ extern "C" {
 #endif
 
 /**
- * Allocates an area of at least `size` bytes, which hold anything: whole pages, aligned to a page.
+ * Allocates an area of at least `size` bytes, with any contents: whole pages, aligned to a page.
  *
  * NULL with errno EINVAL if `size` is 0, ENOMEM if there is no memory or address space for it.
  */
@@ -130,20 +130,19 @@ void *vzalloc(size_t size);
 void *vmalloc_aligned(size_t size, size_t align);
 
 /**
- * Allocates an area that huge pages can back: aligned to 2 MiB if it has as many bytes. Whether they do is the system's choice
- * (/sys/kernel/mm/transparent_hugepage/enabled).
+ * Allocates an area that huge pages can back: aligned to 2 MiB if it has as many bytes. The system decides whether
+ * they do (/sys/kernel/mm/transparent_hugepage/enabled).
  *
  * NULL as vmalloc.
  */
 void *vmalloc_huge(size_t size);
 
 /**
- * Resizes the area at `area` to at least `size` bytes and returns its address. If that is another
- * address, the bytes were moved there as far as both sizes have them. Further bytes have any
- * value.
+ * Resizes the area at `area` to at least `size` bytes and returns its address. If the address is different, the bytes
+ * up to the smaller size were moved there. Further bytes have any value.
  *
- * vrealloc(NULL, size) is vmalloc(size). vrealloc(area, 0) frees the area and returns NULL.
- * NULL as vmalloc if there is no memory: the area is as it was.
+ * vrealloc(NULL, size) is vmalloc(size). vrealloc(area, 0) frees the area and returns NULL. NULL as vmalloc if there
+ * is no memory: the area is unchanged.
  *
  * The caller promises:
  * `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no
@@ -152,7 +151,7 @@ void *vmalloc_huge(size_t size);
 void *vrealloc(void *area, size_t size);
 
 /**
- * Frees an area. NULL is nothing to free.
+ * Frees an area. NULL is ignored.
  *
  * The caller promises:
  * `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no thread uses any
@@ -161,24 +160,23 @@ void *vrealloc(void *area, size_t size);
 void vfree(const void *area);
 
 /**
- * Allocates at least `size` bytes: from malloc if they are less than 64 KiB, else an area as of
- * vmalloc. If there is no area to be had, they are from malloc, too. Aligned as malloc does. A
- * size of 0 is malloc's to answer.
+ * Allocates at least `size` bytes: from malloc if they are less than 64 KiB, else an area as of vmalloc. If no area
+ * can be allocated, they are from malloc, too. The alignment is that of malloc. A size of 0 is passed to malloc.
  *
  * NULL with errno ENOMEM if neither has memory.
  */
 void *kvmalloc(size_t size);
 
 /**
- * Allocates as kvmalloc, bytes that are all 0.
+ * Allocates as kvmalloc does, with all bytes 0.
  */
 void *kvzalloc(size_t size);
 
 /**
- * Gives memory of the kv functions another size, and returns where it is then; it may become an area or malloc's by that.
+ * Resizes memory of the kv functions and returns its address. The memory may move between malloc and an area.
  *
- * kvrealloc(NULL, size) is kvmalloc(size). kvrealloc(memory, 0) frees and returns NULL.
- * NULL with errno ENOMEM if there is no memory: what was there is as it was.
+ * kvrealloc(NULL, size) is kvmalloc(size). kvrealloc(memory, 0) frees and returns NULL. NULL with errno ENOMEM if
+ * there is no memory: the old memory is unchanged.
  *
  * The caller promises:
  * `memory` is NULL or of kvmalloc, kvzalloc or kvrealloc, and no other thread uses it meanwhile.
@@ -186,9 +184,9 @@ void *kvzalloc(size_t size);
 void *kvrealloc(void *memory, size_t size);
 
 /**
- * Frees memory of the kv functions, or an area. NULL is nothing to free.
+ * Frees memory of the kv functions, or an area. NULL is ignored.
  *
- * An address outside the arena is taken for one of malloc's.
+ * An address outside the arena is passed to free.
  *
  * The caller promises:
  * `memory` is NULL or of kvmalloc, kvzalloc, kvrealloc, or an area, and no thread uses it any more.
@@ -196,26 +194,25 @@ void *kvrealloc(void *memory, size_t size);
 void kvfree(const void *memory);
 
 /**
- * Tells whether an address is in the arena, whatever is there. O(1), takes no lock.
+ * Returns true if an address is in the arena, allocated or not. O(1), takes no lock.
  */
 bool is_vmalloc_addr(const void *address);
 
 /**
- * Bytes of the area at `area` that can be used: its whole pages. 0 for NULL. O(1), takes no lock.
+ * Returns the usable bytes of the area at `area`: its whole pages. 0 for NULL. O(1), takes no lock.
  *
- * Memory of the kv functions may be malloc's: is_vmalloc_addr tells.
+ * Memory of the kv functions may be malloc's: check it by is_vmalloc_addr.
  */
 size_t vmalloc_usable_size(const void *area);
 
 /**
- * Gives all freed memory that is kept for later back to the system; returns how many bytes that were.
+ * Releases all cached memory to the system. Returns the number of bytes released.
  */
 size_t vmalloc_trim(void);
 
 /**
  * Writes the counts to `counts`, all 0 before the first allocation. `size` is sizeof(struct vmalloc_counts). A program
- * that was built with a shorter struct gets its first bytes. Fields of a longer one that this library does not have
- * are 0.
+ * that was built with a shorter struct gets the first bytes. Fields of a longer struct that this library lacks are 0.
  *
  * Returns 0, or -1 with errno EINVAL if `counts` is NULL.
  *
@@ -225,10 +222,10 @@ size_t vmalloc_trim(void);
 int vmalloc_stats(struct vmalloc_counts *counts, size_t size);
 
 /**
- * Writes a line for every area in address order, and then for every mapping of vmap, in the format
- * of /proc/vmallocinfo. As snprintf does, it writes at most `size` bytes with the 0 at the end,
- * which is always there unless `size` is 0. Returns the number of bytes of all lines, without the
- * 0 byte. If that is not less than `size`, what was written is not all.
+ * Writes a line for every area in address order, and then for every mapping of vmap, in the format of
+ * /proc/vmallocinfo. As snprintf does, it writes at most `size` bytes with the 0 at the end, which is always there
+ * unless `size` is 0. Returns the number of bytes of all lines, without the 0 byte. If that is not less than `size`,
+ * the output is truncated.
  *
  * The caller promises:
  * `text` points to `size` bytes to write to; it may be NULL if `size` is 0.
@@ -236,14 +233,15 @@ int vmalloc_stats(struct vmalloc_counts *counts, size_t size);
 size_t vmallocinfo(char *text, size_t size);
 
 /**
- * The version of this library, such as "0.1.0".
+ * Returns the version of this library, such as "0.1.0".
  */
 const char *vmalloc_version(void);
 
 /**
- * Allocates `count` page frames of 4096 bytes, which vmap shows wherever it is asked to, and writes their numbers to `frames`.
+ * Allocates `count` page frames of 4096 bytes, which vmap can map, and writes their numbers to `frames`.
  *
- * 0, or -1 with errno EINVAL if `count` is 0 or `frames` NULL, ENOMEM if there is no memory, EPERM in the child of a fork.
+ * 0, or -1 with errno EINVAL if `count` is 0 or `frames` NULL, ENOMEM if there is no memory, EPERM in the child of a
+ * fork.
  *
  * The caller promises:
  * `frames` is NULL or points to such a struct.
@@ -251,29 +249,29 @@ const char *vmalloc_version(void);
 int vm_alloc_frames(struct vm_frames *frames, size_t count);
 
 /**
- * Frees frames, and makes the struct one of no frames. NULL and a struct of no frames are ignored. In the child of a
- * fork the frames are the parent's, and stay.
+ * Frees frames, and sets the struct to no frames. NULL and a struct of no frames are ignored. In the child of a fork
+ * the frames belong to the parent, and stay allocated.
  *
  * The caller promises:
- * `frames` is NULL or what vm_alloc_frames wrote, and the frames are not mapped any more.
+ * `frames` is NULL or was written by vm_alloc_frames, and the frames are not mapped any more.
  */
 void vm_free_frames(struct vm_frames *frames);
 
 /**
- * Maps frames by their numbers contiguously, a frame as often as it is in the list, and a guard page behind the last.
- * `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
+ * Maps frames by their numbers contiguously, with a guard page after the last. A frame is mapped as often as it is in
+ * the list. `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
  *
- * NULL with errno EINVAL if there is no frame in the list, one that is none, or another
- * protection. ENOMEM if there is no address space or there are too many mappings. EPERM in the
- * child of a fork, which can read and write what was mapped before.
+ * NULL with errno EINVAL if the list is empty or has a number of no frame, or for another protection. ENOMEM if there
+ * is no address space or there are too many mappings. EPERM in the child of a fork, which can still read and write
+ * older mappings.
  *
  * The caller promises:
- * `frames` points to `count` numbers of frames of vm_alloc_frames, which are not freed before the mapping was ended.
+ * `frames` points to `count` numbers of frames of vm_alloc_frames, which are not freed before the mapping is unmapped.
  */
 void *vmap(const uint64_t *frames, size_t count, int protection);
 
 /**
- * Maps frames for a short time, as vmap does: up to 64 by addresses from a block of the CPU, without a guard page.
+ * Maps frames for a short time, as vmap does: up to 64 in a block of the CPU, without a guard page.
  *
  * NULL as vmap.
  *
@@ -283,7 +281,7 @@ void *vmap(const uint64_t *frames, size_t count, int protection);
 void *vm_map_ram(const uint64_t *frames, size_t count, int protection);
 
 /**
- * Ends a mapping of vmap. NULL is nothing to end.
+ * Unmaps a mapping of vmap. NULL is ignored.
  *
  * The caller promises:
  * `mapping` is NULL or of vmap, and no thread uses it any more.
@@ -291,7 +289,7 @@ void *vm_map_ram(const uint64_t *frames, size_t count, int protection);
 void vunmap(const void *mapping);
 
 /**
- * Ends a mapping of vm_map_ram of `count` frames. NULL is nothing to end.
+ * Unmaps a mapping of vm_map_ram of `count` frames. NULL is ignored.
  *
  * The caller promises:
  * `mapping` is NULL or of vm_map_ram with as many frames, and no thread uses it any more.
@@ -299,16 +297,16 @@ void vunmap(const void *mapping);
 void vm_unmap_ram(const void *mapping, size_t count);
 
 /**
- * Allocates `size` bytes, zeros, in each unit. There is one unit for each possible CPU. The size is at
- * most 32 KiB; the object is aligned to `align`, a power of two up to 4096. Returns the address of the
- * copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of any member in it.
+ * Allocates `size` bytes, zeros, in each unit. There is one unit for each possible CPU. The size is at most 32 KiB;
+ * the object is aligned to `align`, a power of two up to 4096. Returns the address of the copy of unit 0, which
+ * this_cpu_* and per_cpu_ptr take, as well as the address of any member of it.
  *
  * NULL with errno EINVAL for another size or alignment, ENOMEM if there is no memory.
  */
 void *alloc_percpu(size_t size, size_t align);
 
 /**
- * Frees an object of alloc_percpu, with all its copies. NULL is nothing to free.
+ * Frees an object of alloc_percpu, with all its copies. NULL is ignored.
  *
  * The caller promises:
  * `object` is NULL or of alloc_percpu, and no thread uses it any more.
@@ -316,25 +314,26 @@ void *alloc_percpu(size_t size, size_t align);
 void free_percpu(void *object);
 
 /**
- * Returns the number of units. The last one is that of threads without a number of their own.
+ * Returns the number of units. The last one is for threads without a number of their own.
  *
  * 0 with errno ENOMEM if there is no memory for them.
  */
 unsigned int percpu_units(void);
 
 /**
- * The copy of a unit of an object, or of a member of it.
+ * Returns the copy of an object, or of a member of it, in a unit.
  *
  * NULL with errno EINVAL if there is no such unit.
  *
  * The caller promises:
- * `inside` points into an object of alloc_percpu. What this_cpu_* changes may be read there, and is not to be written.
+ * `inside` points into an object of alloc_percpu. Numbers that this_cpu_* changes may be read there, but not written.
  */
 void *per_cpu_ptr(const void *inside, unsigned int unit);
 
 /**
- * Adds to the 8 bytes at `word` in the unit of the CPU, wrapping, wholly or not at all: by a restartable sequence where there
- * are any. this_cpu_add(), a macro, takes pointers to numbers of any size; so do this_cpu_sub(), this_cpu_inc(), this_cpu_dec().
+ * Adds to the 8 bytes at `word` in the unit of the CPU, wrapping and indivisibly, by a restartable sequence if
+ * available. The macro this_cpu_add() takes pointers to numbers of any size; so do this_cpu_sub(), this_cpu_inc(),
+ * this_cpu_dec().
  *
  * The caller promises:
  * `word` points into an object of alloc_percpu, to a multiple of 8.
@@ -342,7 +341,7 @@ void *per_cpu_ptr(const void *inside, unsigned int unit);
 void this_cpu_add_8(uint64_t *word, uint64_t amount);
 
 /**
- * The same with 4 bytes.
+ * Adds as this_cpu_add_8 does, to 4 bytes.
  *
  * The caller promises:
  * As this_cpu_add_8, to a multiple of 4.
@@ -350,7 +349,7 @@ void this_cpu_add_8(uint64_t *word, uint64_t amount);
 void this_cpu_add_4(uint32_t *word, uint32_t amount);
 
 /**
- * The same with 2 bytes.
+ * Adds as this_cpu_add_8 does, to 2 bytes.
  *
  * The caller promises:
  * As this_cpu_add_8, to a multiple of 2.
@@ -358,7 +357,7 @@ void this_cpu_add_4(uint32_t *word, uint32_t amount);
 void this_cpu_add_2(uint16_t *word, uint16_t amount);
 
 /**
- * The same with 1 byte.
+ * Adds as this_cpu_add_8 does, to 1 byte.
  *
  * The caller promises:
  * As this_cpu_add_8, to any byte.
@@ -374,7 +373,7 @@ void this_cpu_add_1(uint8_t *word, uint8_t amount);
 uint64_t this_cpu_read_8(uint64_t *word);
 
 /**
- * Puts `value` there; returns what was there.
+ * Stores `value` in the 8 bytes at `word` in the unit of the CPU. Returns the previous value.
  *
  * The caller promises:
  * As this_cpu_add_8.
@@ -382,7 +381,7 @@ uint64_t this_cpu_read_8(uint64_t *word);
 uint64_t this_cpu_xchg_8(uint64_t *word, uint64_t value);
 
 /**
- * Puts `value` there if `old` is there; returns what was there: `old` if it was done.
+ * Stores `value` as this_cpu_xchg_8 does, if the previous value is `old`. Returns the previous value.
  *
  * The caller promises:
  * As this_cpu_add_8.
@@ -398,17 +397,17 @@ uint64_t this_cpu_cmpxchg_8(uint64_t *word, uint64_t old, uint64_t value);
 uint64_t percpu_sum_8(uint64_t *word);
 
 /**
- * Makes a counter that begins with `amount`.
+ * Initialises a counter with `amount`.
  *
  * 0, or -1 with errno EINVAL if `counter` is NULL, ENOMEM if there is no memory.
  *
  * The caller promises:
- * `counter` is NULL or points to such a struct that is no counter.
+ * `counter` is NULL or points to such a struct that is not an initialised counter.
  */
 int percpu_counter_init(struct percpu_counter *counter, int64_t amount);
 
 /**
- * Ends a counter. NULL is nothing to end.
+ * Destroys a counter. NULL is ignored.
  *
  * The caller promises:
  * `counter` is NULL or a counter that no thread uses any more.
@@ -432,7 +431,7 @@ void percpu_counter_add(struct percpu_counter *counter, int64_t amount);
 void percpu_counter_sub(struct percpu_counter *counter, int64_t amount);
 
 /**
- * Adds 1.
+ * Adds 1 to a counter.
  *
  * The caller promises:
  * `counter` is a counter.
@@ -440,7 +439,7 @@ void percpu_counter_sub(struct percpu_counter *counter, int64_t amount);
 void percpu_counter_inc(struct percpu_counter *counter);
 
 /**
- * Subtracts 1.
+ * Subtracts 1 from a counter.
  *
  * The caller promises:
  * `counter` is a counter.
@@ -448,7 +447,7 @@ void percpu_counter_inc(struct percpu_counter *counter);
 void percpu_counter_dec(struct percpu_counter *counter);
 
 /**
- * Adds if the sum does not pass `limit` then; tells whether it did.
+ * Adds to a counter unless the sum would exceed `limit`. Returns true if it added.
  *
  * The caller promises:
  * `counter` is a counter.
@@ -464,7 +463,7 @@ bool percpu_counter_limited_add(struct percpu_counter *counter, int64_t limit, i
 void percpu_counter_set(struct percpu_counter *counter, int64_t amount);
 
 /**
- * Returns an approximate value, by one load: the deltas that the CPUs still hold are missing.
+ * Returns an approximate value, by one load, without the deltas of the CPUs.
  *
  * The caller promises:
  * `counter` is a counter.
@@ -472,7 +471,7 @@ void percpu_counter_set(struct percpu_counter *counter, int64_t amount);
 int64_t percpu_counter_read(const struct percpu_counter *counter);
 
 /**
- * The same, 0 if it is negative.
+ * Returns the value of percpu_counter_read, or 0 if it is negative.
  *
  * The caller promises:
  * `counter` is a counter.
@@ -480,7 +479,7 @@ int64_t percpu_counter_read(const struct percpu_counter *counter);
 int64_t percpu_counter_read_positive(const struct percpu_counter *counter);
 
 /**
- * The sum of all that was added before.
+ * Returns the exact sum of all earlier additions.
  *
  * The caller promises:
  * `counter` is a counter.
@@ -488,7 +487,7 @@ int64_t percpu_counter_read_positive(const struct percpu_counter *counter);
 int64_t percpu_counter_sum(const struct percpu_counter *counter);
 
 /**
- * -1, 0 or 1 as the sum is less than `other`, equal or greater.
+ * Returns -1, 0 or 1 if the sum is less than `other`, equal or greater.
  *
  * The caller promises:
  * `counter` is a counter.

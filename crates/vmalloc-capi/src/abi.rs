@@ -1,6 +1,6 @@
-//! The C functions. Each turns pointers and numbers into what the crate `vmalloc` takes, and its answer back.
+//! The C functions. Each converts pointers and numbers to the types of the crate `vmalloc`, and its result back.
 //!
-//! The comments of the functions become those of `include/vmalloc.h`, so they speak to C.
+//! The comments of the functions become those of `include/vmalloc.h`, so they address C programmers.
 
 use crate::answer::{KeepErrno, bad_pointer, not_resized, number_of, refuse};
 use core::alloc::Layout;
@@ -18,12 +18,12 @@ enum Fill {
     Zero,
 }
 
-/// Checks CA1: every function below is `extern "C"`, out of which the language lets no panic come.
+/// Checks CA1: every function below is `extern "C"`, which no panic can leave.
 fn allocate(size: usize, align: usize, fill: Fill) -> *mut c_void {
     if !align.is_power_of_two() {
         return refuse(libc::EINVAL);
     }
-    // Larger than what can be pointed over.
+    // Larger than `isize::MAX`, the most that a pointer may span.
     let Ok(layout) = Layout::from_size_align(size, align) else { return refuse(libc::ENOMEM) };
     let keep = KeepErrno::new();
     let area = Vmalloc::global().map_err(AllocError::NoAllocator).and_then(|memory| match fill {
@@ -37,14 +37,14 @@ fn allocate(size: usize, align: usize, fill: Fill) -> *mut c_void {
     }
 }
 
-/// The allocator and an address that is in its arena, or what is wrong.
+/// Returns the allocator if the address is in its arena, else an error.
 fn owner(at: NonNull<u8>) -> Result<&'static Vmalloc, FreeError> {
     let nobody = FreeError::NotOurs { address: at.addr().get() };
     Vmalloc::try_global().filter(|memory| memory.contains(at.as_ptr())).ok_or(nobody)
 }
 
 /// # Safety
-/// If an area begins at `area`, it is the caller's, and no thread refers to it any more.
+/// If an area begins at `area`, the caller owns it, and no thread uses it any more.
 unsafe fn free_area(what: &str, area: NonNull<u8>) {
     let _keep = KeepErrno::new();
     let freed = owner(area).and_then(|memory| {
@@ -56,7 +56,7 @@ unsafe fn free_area(what: &str, area: NonNull<u8>) {
     }
 }
 
-/// Allocates an area of at least `size` bytes, which hold anything: whole pages, aligned to a page.
+/// Allocates an area of at least `size` bytes, with any contents: whole pages, aligned to a page.
 ///
 /// NULL with errno EINVAL if `size` is 0, ENOMEM if there is no memory or address space for it.
 #[unsafe(no_mangle)]
@@ -80,8 +80,8 @@ pub extern "C" fn vmalloc_aligned(size: usize, align: usize) -> *mut c_void {
     allocate(size, align, Fill::Any)
 }
 
-/// Allocates an area that huge pages can back: aligned to 2 MiB if it has as many bytes. Whether they do is the system's choice
-/// (/sys/kernel/mm/transparent_hugepage/enabled).
+/// Allocates an area that huge pages can back: aligned to 2 MiB if it has as many bytes. The system decides whether
+/// they do (/sys/kernel/mm/transparent_hugepage/enabled).
 ///
 /// NULL as vmalloc.
 #[unsafe(no_mangle)]
@@ -89,12 +89,11 @@ pub extern "C" fn vmalloc_huge(size: usize) -> *mut c_void {
     allocate(size, if size >= HUGE_BYTES { HUGE_BYTES } else { 1 }, Fill::Any)
 }
 
-/// Resizes the area at `area` to at least `size` bytes and returns its address. If that is another
-/// address, the bytes were moved there as far as both sizes have them. Further bytes have any
-/// value.
+/// Resizes the area at `area` to at least `size` bytes and returns its address. If the address is different, the bytes
+/// up to the smaller size were moved there. Further bytes have any value.
 ///
-/// vrealloc(NULL, size) is vmalloc(size). vrealloc(area, 0) frees the area and returns NULL.
-/// NULL as vmalloc if there is no memory: the area is as it was.
+/// vrealloc(NULL, size) is vmalloc(size). vrealloc(area, 0) frees the area and returns NULL. NULL as vmalloc if there
+/// is no memory: the area is unchanged.
 ///
 /// # Safety
 /// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no
@@ -112,7 +111,7 @@ pub unsafe extern "C" fn vrealloc(area: *mut c_void, size: usize) -> *mut c_void
 }
 
 /// # Safety
-/// If an area begins at `area`, it is the caller's, and no other thread uses it meanwhile.
+/// If an area begins at `area`, the caller owns it, and no other thread uses it meanwhile.
 unsafe fn resize(what: &str, area: NonNull<u8>, size: usize) -> *mut c_void {
     let keep = KeepErrno::new();
     let memory = match owner(area) {
@@ -132,7 +131,7 @@ unsafe fn resize(what: &str, area: NonNull<u8>, size: usize) -> *mut c_void {
     }
 }
 
-/// Frees an area. NULL is nothing to free.
+/// Frees an area. NULL is ignored.
 ///
 /// # Safety
 /// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no thread uses any
@@ -145,9 +144,8 @@ pub unsafe extern "C" fn vfree(area: *const c_void) {
     }
 }
 
-/// Allocates at least `size` bytes: from malloc if they are less than 64 KiB, else an area as of
-/// vmalloc. If there is no area to be had, they are from malloc, too. Aligned as malloc does. A
-/// size of 0 is malloc's to answer.
+/// Allocates at least `size` bytes: from malloc if they are less than 64 KiB, else an area as of vmalloc. If no area
+/// can be allocated, they are from malloc, too. The alignment is that of malloc. A size of 0 is passed to malloc.
 ///
 /// NULL with errno ENOMEM if neither has memory.
 #[unsafe(no_mangle)]
@@ -155,7 +153,7 @@ pub extern "C" fn kvmalloc(size: usize) -> *mut c_void {
     kv_allocate(size, Fill::Any)
 }
 
-/// Allocates as kvmalloc, bytes that are all 0.
+/// Allocates as kvmalloc does, with all bytes 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvzalloc(size: usize) -> *mut c_void {
     kv_allocate(size, Fill::Zero)
@@ -171,17 +169,17 @@ fn kv_allocate(size: usize, fill: Fill) -> *mut c_void {
         }
     }
     match fill {
-        // SAFETY: asks for memory.
+        // SAFETY: allocates memory.
         Fill::Any => unsafe { libc::malloc(size) },
-        // SAFETY: asks for memory.
+        // SAFETY: allocates memory.
         Fill::Zero => unsafe { libc::calloc(1, size) },
     }
 }
 
-/// Gives memory of the kv functions another size, and returns where it is then; it may become an area or malloc's by that.
+/// Resizes memory of the kv functions and returns its address. The memory may move between malloc and an area.
 ///
-/// kvrealloc(NULL, size) is kvmalloc(size). kvrealloc(memory, 0) frees and returns NULL.
-/// NULL with errno ENOMEM if there is no memory: what was there is as it was.
+/// kvrealloc(NULL, size) is kvmalloc(size). kvrealloc(memory, 0) frees and returns NULL. NULL with errno ENOMEM if
+/// there is no memory: the old memory is unchanged.
 ///
 /// # Safety
 /// `memory` is NULL or of kvmalloc, kvzalloc or kvrealloc, and no other thread uses it meanwhile.
@@ -195,10 +193,10 @@ pub unsafe extern "C" fn kvrealloc(memory: *mut c_void, size: usize) -> *mut c_v
     }
     let held_bytes = match owner(at) {
         Err(_) if size < LARGE_BYTES => {
-            // SAFETY: this function's contract; the address is not ours, so malloc gave it.
+            // SAFETY: this function's contract; the address is outside our arena, so malloc allocated it.
             return unsafe { libc::realloc(memory, size) };
         }
-        // Half of the boundary, so that small changes of size do not move it back and forth.
+        // Half of the threshold, so that small changes of size do not move it back and forth.
         Ok(_) if size >= LARGE_BYTES / 2 => {
             // SAFETY: this function's contract.
             return unsafe { resize("kvrealloc", at, size) };
@@ -218,9 +216,9 @@ pub unsafe extern "C" fn kvrealloc(memory: *mut c_void, size: usize) -> *mut c_v
     to
 }
 
-/// Frees memory of the kv functions, or an area. NULL is nothing to free.
+/// Frees memory of the kv functions, or an area. NULL is ignored.
 ///
-/// An address outside the arena is taken for one of malloc's.
+/// An address outside the arena is passed to free.
 ///
 /// # Safety
 /// `memory` is NULL or of kvmalloc, kvzalloc, kvrealloc, or an area, and no thread uses it any more.
@@ -237,15 +235,15 @@ pub unsafe extern "C" fn kvfree(memory: *const c_void) {
     }
 }
 
-/// Tells whether an address is in the arena, whatever is there. O(1), takes no lock.
+/// Returns true if an address is in the arena, allocated or not. O(1), takes no lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn is_vmalloc_addr(address: *const c_void) -> bool {
     Vmalloc::try_global().is_some_and(|memory| memory.contains(address.cast()))
 }
 
-/// Bytes of the area at `area` that can be used: its whole pages. 0 for NULL. O(1), takes no lock.
+/// Returns the usable bytes of the area at `area`: its whole pages. 0 for NULL. O(1), takes no lock.
 ///
-/// Memory of the kv functions may be malloc's: is_vmalloc_addr tells.
+/// Memory of the kv functions may be malloc's: check it by is_vmalloc_addr.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmalloc_usable_size(area: *const c_void) -> usize {
     let Some(area) = NonNull::new(area.cast::<u8>().cast_mut()) else { return 0 };
@@ -253,14 +251,14 @@ pub extern "C" fn vmalloc_usable_size(area: *const c_void) -> usize {
     usable.unwrap_or_else(|error| bad_pointer("vmalloc_usable_size", &error))
 }
 
-/// Gives all freed memory that is kept for later back to the system; returns how many bytes that were.
+/// Releases all cached memory to the system. Returns the number of bytes released.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmalloc_trim() -> usize {
     let _keep = KeepErrno::new();
     Vmalloc::try_global().map_or(0, Vmalloc::trim)
 }
 
-/// Counts of the memory, in bytes unless a field says otherwise. Each number was true at a moment of its own.
+/// Statistics of the memory, in bytes unless a field says otherwise. The numbers are not of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct vmalloc_counts {
@@ -285,8 +283,7 @@ pub struct vmalloc_counts {
 }
 
 /// Writes the counts to `counts`, all 0 before the first allocation. `size` is sizeof(struct vmalloc_counts). A program
-/// that was built with a shorter struct gets its first bytes. Fields of a longer one that this library does not have
-/// are 0.
+/// that was built with a shorter struct gets the first bytes. Fields of a longer struct that this library lacks are 0.
 ///
 /// Returns 0, or -1 with errno EINVAL if `counts` is NULL.
 ///
@@ -314,7 +311,7 @@ pub unsafe extern "C" fn vmalloc_stats(counts: *mut vmalloc_counts, size: usize)
     };
     let known = size.min(size_of::<vmalloc_counts>());
     let (from, to) = ((&raw const now).cast::<u8>(), counts.cast::<u8>());
-    // SAFETY: `now` has that many bytes, and the caller's by this function's contract.
+    // SAFETY: `now` has that many bytes, and so has `counts` by this function's contract.
     unsafe { to.copy_from_nonoverlapping(from, known) };
     // SAFETY: inside the caller's bytes.
     let rest = unsafe { to.add(known) };
@@ -323,10 +320,10 @@ pub unsafe extern "C" fn vmalloc_stats(counts: *mut vmalloc_counts, size: usize)
     0
 }
 
-/// Writes a line for every area in address order, and then for every mapping of vmap, in the format
-/// of /proc/vmallocinfo. As snprintf does, it writes at most `size` bytes with the 0 at the end,
-/// which is always there unless `size` is 0. Returns the number of bytes of all lines, without the
-/// 0 byte. If that is not less than `size`, what was written is not all.
+/// Writes a line for every area in address order, and then for every mapping of vmap, in the format of
+/// /proc/vmallocinfo. As snprintf does, it writes at most `size` bytes with the 0 at the end, which is always there
+/// unless `size` is 0. Returns the number of bytes of all lines, without the 0 byte. If that is not less than `size`,
+/// the output is truncated.
 ///
 /// # Safety
 /// `text` points to `size` bytes to write to; it may be NULL if `size` is 0.
@@ -335,7 +332,7 @@ pub unsafe extern "C" fn vmallocinfo(text: *mut c_char, size: usize) -> usize {
     let _keep = KeepErrno::new();
     let mut out = Text { to: text.cast(), left: size.saturating_sub(1), bytes: 0 };
     if let Some(memory) = Vmalloc::try_global() {
-        // `Text` refuses nothing.
+        // `Text` never fails.
         let _written = write!(out, "{}", memory.vmallocinfo());
     }
     if let Some(mappings) = Mappings::try_global() {
@@ -348,7 +345,7 @@ pub unsafe extern "C" fn vmallocinfo(text: *mut c_char, size: usize) -> usize {
     out.bytes
 }
 
-/// A caller's bytes, of which `left` may still be written.
+/// A caller's buffer with room for `left` more bytes.
 struct Text {
     to: *mut u8,
     left: usize,
@@ -358,9 +355,9 @@ struct Text {
 impl fmt::Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let count = text.len().min(self.left);
-        // SAFETY: the caller of `vmallocinfo` allocates them.
+        // SAFETY: the buffer of `vmallocinfo`'s caller has room for them.
         unsafe { self.to.copy_from_nonoverlapping(text.as_ptr(), count) };
-        // SAFETY: at most one past the end of what he allocates.
+        // SAFETY: at most one past the end of the caller's buffer.
         self.to = unsafe { self.to.add(count) };
         self.left -= count;
         self.bytes += text.len();
@@ -368,7 +365,7 @@ impl fmt::Write for Text {
     }
 }
 
-/// The version of this library, such as "0.1.0".
+/// Returns the version of this library, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn vmalloc_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

@@ -6,7 +6,7 @@ use core::ptr::null_mut;
 use vmalloc::percpu;
 use vmalloc::{AllocError, ResizeError, VmapError};
 
-/// The earlier `errno` of the calling thread, which is restored when this is dropped. Checks CA2.
+/// Saves `errno` of the calling thread, and restores it when dropped. Checks CA2.
 pub(crate) struct KeepErrno(c_int);
 
 impl KeepErrno {
@@ -23,7 +23,7 @@ impl Drop for KeepErrno {
 }
 
 fn errno() -> *mut c_int {
-    // SAFETY: asks for an address; it is there as long as the thread.
+    // SAFETY: returns an address, which is valid as long as the thread.
     unsafe { libc::__errno_location() }
 }
 
@@ -32,22 +32,22 @@ fn set_errno(number: c_int) {
     unsafe { *errno() = number };
 }
 
-/// `NULL`, and why in `errno`.
+/// Sets `errno`, and returns `NULL`.
 pub(crate) fn refuse<T>(number: c_int) -> *mut T {
     set_errno(number);
     null_mut()
 }
 
-/// The number of a refusal.
+/// Returns the `errno` value of a failed allocation.
 pub(crate) fn number_of(error: &AllocError) -> c_int {
     match error {
         AllocError::ZeroSize => libc::EINVAL,
-        // What the system said (a limit of mappings, of address space) is the same to a caller of malloc.
+        // The system's reason (a limit of mappings, of address space) makes no difference to a caller of malloc.
         _ => libc::ENOMEM,
     }
 }
 
-/// The number of a refusal of mappings.
+/// Returns the `errno` value of an error of mappings.
 pub(crate) fn number_of_vmap(error: &VmapError) -> c_int {
     match error {
         VmapError::Nothing | VmapError::BadFrame { .. } => libc::EINVAL,
@@ -56,7 +56,7 @@ pub(crate) fn number_of_vmap(error: &VmapError) -> c_int {
     }
 }
 
-/// The number of a refusal of per-CPU memory.
+/// Returns the `errno` value of an error of per-CPU memory.
 pub(crate) fn number_of_percpu(error: &percpu::Error) -> c_int {
     match error {
         percpu::Error::BadSize { .. } | percpu::Error::BadAlign { .. } => libc::EINVAL,
@@ -73,7 +73,7 @@ pub(crate) fn not_resized<T>(what: &str, error: &ResizeError) -> *mut T {
     }
 }
 
-/// Says which address is none of an area, and stops.
+/// Reports an address at which no area begins, and ends the process.
 #[cold]
 pub(crate) fn bad_pointer(what: &str, error: &dyn fmt::Display) -> ! {
     stop(format_args!("{what}: bad pointer: {error}"))
@@ -82,7 +82,7 @@ pub(crate) fn bad_pointer(what: &str, error: &dyn fmt::Display) -> ! {
 /// Writes a line to stderr, and ends the process.
 #[cold]
 pub(crate) fn stop(what: fmt::Arguments<'_>) -> ! {
-    // One line, one write: others may be writing, too.
+    // One write for the line, since other threads may write, too.
     let mut line = Line { text: [0; 200], len: 0 };
     let _cut_if_long = writeln!(line, "{what}");
     // SAFETY: reads as many bytes of `line` as were written.
@@ -91,7 +91,7 @@ pub(crate) fn stop(what: fmt::Arguments<'_>) -> ! {
     unsafe { libc::abort() }
 }
 
-/// Text that is allocated nowhere; what is too long is cut off.
+/// A line of text on the stack, truncated if it is too long.
 struct Line {
     text: [u8; 200],
     len: usize,

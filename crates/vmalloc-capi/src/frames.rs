@@ -8,18 +8,18 @@ use core::ptr::NonNull;
 use core::slice;
 use vmalloc::{Mappings, Protection, VmapError};
 
-/// Page frames, zeros at first: those whose numbers are first, first + 1, ... first + count - 1. They have memory when they are
-/// written to.
+/// Page frames with the numbers first, first + 1, ... first + count - 1. They are zeros at first, and get memory when
+/// they are written to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct vm_frames {
-    /// The number of the first.
+    /// Number of the first frame.
     pub first: u64,
     /// Number of frames.
     pub count: u64,
 }
 
-/// -1, and why in `errno`.
+/// Sets `errno`, and returns -1.
 fn fail(number: c_int) -> c_int {
     let _null: *mut u8 = refuse(number);
     -1
@@ -33,9 +33,10 @@ fn protection(bits: c_int) -> Option<Protection> {
     }
 }
 
-/// Allocates `count` page frames of 4096 bytes, which vmap shows wherever it is asked to, and writes their numbers to `frames`.
+/// Allocates `count` page frames of 4096 bytes, which vmap can map, and writes their numbers to `frames`.
 ///
-/// 0, or -1 with errno EINVAL if `count` is 0 or `frames` NULL, ENOMEM if there is no memory, EPERM in the child of a fork.
+/// 0, or -1 with errno EINVAL if `count` is 0 or `frames` NULL, ENOMEM if there is no memory, EPERM in the child of a
+/// fork.
 ///
 /// # Safety
 /// `frames` is NULL or points to such a struct.
@@ -57,11 +58,11 @@ pub unsafe extern "C" fn vm_alloc_frames(frames: *mut vm_frames, count: usize) -
     }
 }
 
-/// Frees frames, and makes the struct one of no frames. NULL and a struct of no frames are ignored. In the child of a
-/// fork the frames are the parent's, and stay.
+/// Frees frames, and sets the struct to no frames. NULL and a struct of no frames are ignored. In the child of a fork
+/// the frames belong to the parent, and stay allocated.
 ///
 /// # Safety
-/// `frames` is NULL or what vm_alloc_frames wrote, and the frames are not mapped any more.
+/// `frames` is NULL or was written by vm_alloc_frames, and the frames are not mapped any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vm_free_frames(frames: *mut vm_frames) {
     let Some(at) = NonNull::new(frames) else { return };
@@ -88,7 +89,7 @@ unsafe fn map(frames: *const u64, count: usize, bits: c_int, by: Map) -> *mut c_
     if frames.is_null() || count == 0 || count > isize::MAX as usize / size_of::<u64>() {
         return refuse(libc::EINVAL);
     }
-    // SAFETY: the caller's contract: that many numbers.
+    // SAFETY: by the caller's contract there are that many numbers.
     let frames = unsafe { slice::from_raw_parts(frames, count) };
     let keep = KeepErrno::new();
     let mapped = Mappings::global().and_then(|mappings| {
@@ -102,22 +103,22 @@ unsafe fn map(frames: *const u64, count: usize, bits: c_int, by: Map) -> *mut c_
     }
 }
 
-/// Maps frames by their numbers contiguously, a frame as often as it is in the list, and a guard page behind the last.
-/// `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
+/// Maps frames by their numbers contiguously, with a guard page after the last. A frame is mapped as often as it is in
+/// the list. `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
 ///
-/// NULL with errno EINVAL if there is no frame in the list, one that is none, or another
-/// protection. ENOMEM if there is no address space or there are too many mappings. EPERM in the
-/// child of a fork, which can read and write what was mapped before.
+/// NULL with errno EINVAL if the list is empty or has a number of no frame, or for another protection. ENOMEM if there
+/// is no address space or there are too many mappings. EPERM in the child of a fork, which can still read and write
+/// older mappings.
 ///
 /// # Safety
-/// `frames` points to `count` numbers of frames of vm_alloc_frames, which are not freed before the mapping was ended.
+/// `frames` points to `count` numbers of frames of vm_alloc_frames, which are not freed before the mapping is unmapped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmap(frames: *const u64, count: usize, protection: c_int) -> *mut c_void {
     // SAFETY: this function's contract.
     unsafe { map(frames, count, protection, Mappings::vmap_numbers) }
 }
 
-/// Maps frames for a short time, as vmap does: up to 64 by addresses from a block of the CPU, without a guard page.
+/// Maps frames for a short time, as vmap does: up to 64 in a block of the CPU, without a guard page.
 ///
 /// NULL as vmap.
 ///
@@ -131,13 +132,13 @@ pub unsafe extern "C" fn vm_map_ram(frames: *const u64, count: usize, protection
 
 fn ended(what: &str, at: *const c_void, gone: Result<(), VmapError>) {
     match gone {
-        // What is the parent's stays as it is in a child.
+        // In a child the mappings and frames belong to the parent, and stay.
         Ok(()) | Err(VmapError::OtherProcess) => {}
         Err(error) => bad_pointer(what, &format_args!("{at:p}: {error}")),
     }
 }
 
-/// Ends a mapping of vmap. NULL is nothing to end.
+/// Unmaps a mapping of vmap. NULL is ignored.
 ///
 /// # Safety
 /// `mapping` is NULL or of vmap, and no thread uses it any more.
@@ -153,7 +154,7 @@ pub unsafe extern "C" fn vunmap(mapping: *const c_void) {
     ended("vunmap", mapping, gone);
 }
 
-/// Ends a mapping of vm_map_ram of `count` frames. NULL is nothing to end.
+/// Unmaps a mapping of vm_map_ram of `count` frames. NULL is ignored.
 ///
 /// # Safety
 /// `mapping` is NULL or of vm_map_ram with as many frames, and no thread uses it any more.

@@ -1,32 +1,32 @@
-//! `libvmalloc`: the allocator of a process (crate `vmalloc`) for C and C++, by the names that the kernel gives these functions.
+//! `libvmalloc`: the allocator of a process (crate `vmalloc`) for C and C++, with the kernel's names for these
+//! functions.
 //!
 //! # Theory
-//! A C caller has a pointer and a number for an error, so each typed failure becomes `NULL` and an
-//! `errno`. Some mistakes cannot be reported to a C caller (what would `vfree` return?). Each of
-//! these stops the program with a line that names the address. The areas are those of
-//! [`vmalloc::Vmalloc::global`]. A Rust part of the same program and a C part share them only if
-//! they are linked to the same copy of this code.
+//! A C caller has a pointer and a number for an error, so each typed failure becomes `NULL` and an `errno`. Some
+//! mistakes cannot be reported to a C caller (what would `vfree` return?). Each of these ends the program with a line
+//! that names the address. The areas are those of [`vmalloc::Vmalloc::global`]. Rust code and C code of one program
+//! share them only if they are linked to the same copy of this code.
 //!
-//! For little-endian processors: a part of a per-CPU word is found by its address ([`percpu`]).
+//! For little-endian CPUs: the address of a small number determines its bits in a per-CPU word ([`percpu`]).
 //!
-//! `malloc` is never defined here; `vmalloc-preload` does that. The `kv` functions pass sizes below
+//! This library never defines `malloc`; `vmalloc-preload` does. The `kv` functions pass sizes below
 //! [`vmalloc::LARGE_BYTES`] to the `malloc` of the program, and select the allocator by the address.
 //!
 //! # Invariants
-//! - **CA1 no-unwind** no panic leaves a function: each is `extern "C"`, which stops the program instead.
-//! - **CA2 errno** a function that succeeds or frees leaves `errno` as it was; one that returns `NULL` for a failure
+//! - **CA1 no-unwind** no panic leaves a function: each is `extern "C"`, which ends the program instead.
+//! - **CA2 errno** a function that succeeds or frees does not change `errno`; one that returns `NULL` for a failure
 //!   sets it.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`abi`] | the C functions of areas; with the next two, what `include/vmalloc.h` is made of |
-//! | [`frames`] | those of chosen pages in one range |
-//! | [`percpu`] | those of per-CPU memory and counters |
-//! | `answer` | errors as `errno`, mistakes as the end of the program |
+//! | [`abi`] | the C functions of areas; this module and the next two are the sources of `include/vmalloc.h` |
+//! | [`frames`] | the C functions of mappings of chosen frames |
+//! | [`percpu`] | the C functions of per-CPU memory and counters |
+//! | `answer` | the reports: errors by `errno`, mistakes by the end of the program |
 //! # Source
 //! Linux `include/linux/vmalloc.h`, `mm/vmalloc.c`, `mm/slub.c` for names and behaviour.
 
-// Where a panic ends the process anyway, as in a release build, the standard library is not needed, nor an unwinder.
+// If a panic aborts, as in a release build, neither the standard library nor an unwinder is needed.
 #![cfg_attr(all(panic = "abort", not(test)), no_std)]
 
 pub mod abi;
@@ -41,7 +41,7 @@ mod freestanding {
 
     vmalloc::without_std!(crate::answer::stop);
 
-    /// No memory: nothing here uses Rust's global allocator, which a library of Rust must name all the same.
+    /// An allocator without memory: this library never uses Rust's global allocator, but must define one.
     struct NoMemory;
 
     // SAFETY: it allocates nothing.

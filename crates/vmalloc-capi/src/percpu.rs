@@ -1,6 +1,7 @@
-//! The C functions of per-CPU memory: an object with a copy in each unit, words that are changed on the unit of the CPU, counters.
+//! The C functions of per-CPU memory: an object with a copy in each unit, operations on words in the CPU's unit, and
+//! counters.
 //!
-//! As in `abi`, the comments of the functions become those of `include/vmalloc.h`. For processors that put the lowest byte first.
+//! As in `abi`, the comments of the functions become those of `include/vmalloc.h`. For little-endian CPUs.
 
 use crate::answer::{KeepErrno, bad_pointer, number_of_percpu, refuse};
 use core::alloc::Layout;
@@ -10,21 +11,21 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use vmalloc::percpu::{Local, PerCpuCounter, Space};
 
-/// The space of objects that exist.
+/// Returns the space of an existing object.
 fn space(what: &str) -> &'static Space {
-    // Whoever has an object has the space: it was made then.
+    // The space exists, since the object was allocated from it.
     Space::global().unwrap_or_else(|error| bad_pointer(what, &error))
 }
 
-/// Allocates `size` bytes, zeros, in each unit. There is one unit for each possible CPU. The size is at
-/// most 32 KiB; the object is aligned to `align`, a power of two up to 4096. Returns the address of the
-/// copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of any member in it.
+/// Allocates `size` bytes, zeros, in each unit. There is one unit for each possible CPU. The size is at most 32 KiB;
+/// the object is aligned to `align`, a power of two up to 4096. Returns the address of the copy of unit 0, which
+/// this_cpu_* and per_cpu_ptr take, as well as the address of any member of it.
 ///
 /// NULL with errno EINVAL for another size or alignment, ENOMEM if there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn alloc_percpu(size: usize, align: usize) -> *mut c_void {
     const WORD: usize = size_of::<u64>();
-    // Whole words: what is smaller is changed by the word that it is in.
+    // Whole words, since a smaller number is changed by an operation on its word.
     let layout = size.checked_next_multiple_of(WORD).filter(|_| size > 0 && align.is_power_of_two());
     let layout = layout.and_then(|size| Layout::from_size_align(size, align.max(WORD)).ok());
     let Some(layout) = layout else { return refuse(libc::EINVAL) };
@@ -37,7 +38,7 @@ pub extern "C" fn alloc_percpu(size: usize, align: usize) -> *mut c_void {
     }
 }
 
-/// Frees an object of alloc_percpu, with all its copies. NULL is nothing to free.
+/// Frees an object of alloc_percpu, with all its copies. NULL is ignored.
 ///
 /// # Safety
 /// `object` is NULL or of alloc_percpu, and no thread uses it any more.
@@ -51,7 +52,7 @@ pub unsafe extern "C" fn free_percpu(object: *mut c_void) {
     }
 }
 
-/// Returns the number of units. The last one is that of threads without a number of their own.
+/// Returns the number of units. The last one is for threads without a number of their own.
 ///
 /// 0 with errno ENOMEM if there is no memory for them.
 #[unsafe(no_mangle)]
@@ -65,12 +66,12 @@ pub extern "C" fn percpu_units() -> c_uint {
     })
 }
 
-/// The copy of a unit of an object, or of a member of it.
+/// Returns the copy of an object, or of a member of it, in a unit.
 ///
 /// NULL with errno EINVAL if there is no such unit.
 ///
 /// # Safety
-/// `inside` points into an object of alloc_percpu. What this_cpu_* changes may be read there, and is not to be written.
+/// `inside` points into an object of alloc_percpu. Numbers that this_cpu_* changes may be read there, but not written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn per_cpu_ptr(inside: *const c_void, unit: c_uint) -> *mut c_void {
     let Some(at) = NonNull::new(inside.cast::<u8>().cast_mut()) else { return refuse(libc::EINVAL) };
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn per_cpu_ptr(inside: *const c_void, unit: c_uint) -> *mu
 const _: () =
     assert!(cfg!(target_endian = "little"), "a part of a word is as many bits up as it has bytes below");
 
-/// The word of an object that has an address in it, and how many bits above its beginning.
+/// Returns the word of an object that contains an address, and the address's offset in it in bits.
 ///
 /// # Safety
 /// `inside` points into an object of `alloc_percpu`, at a multiple of its size.
@@ -102,7 +103,7 @@ unsafe fn word(what: &str, inside: *mut u8) -> (Local<'static>, u32) {
     }
 }
 
-/// Changes a part of a word: tried until no other thread changed it meanwhile.
+/// Changes some bits of a word. Tries again if another thread changed the word meanwhile.
 #[inline(always)]
 fn change(local: &Local<'_>, shift: u32, mask: u64, part: impl Fn(u64) -> u64) {
     let mut old = 0;
@@ -115,8 +116,9 @@ fn change(local: &Local<'_>, shift: u32, mask: u64, part: impl Fn(u64) -> u64) {
     }
 }
 
-/// Adds to the 8 bytes at `word` in the unit of the CPU, wrapping, wholly or not at all: by a restartable sequence where there
-/// are any. this_cpu_add(), a macro, takes pointers to numbers of any size; so do this_cpu_sub(), this_cpu_inc(), this_cpu_dec().
+/// Adds to the 8 bytes at `word` in the unit of the CPU, wrapping and indivisibly, by a restartable sequence if
+/// available. The macro this_cpu_add() takes pointers to numbers of any size; so do this_cpu_sub(), this_cpu_inc(),
+/// this_cpu_dec().
 ///
 /// # Safety
 /// `word` points into an object of alloc_percpu, to a multiple of 8.
@@ -127,7 +129,7 @@ pub unsafe extern "C" fn this_cpu_add_8(word: *mut u64, amount: u64) {
     local.add(amount);
 }
 
-/// The same with 4 bytes.
+/// Adds as this_cpu_add_8 does, to 4 bytes.
 ///
 /// # Safety
 /// As this_cpu_add_8, to a multiple of 4.
@@ -138,7 +140,7 @@ pub unsafe extern "C" fn this_cpu_add_4(word: *mut u32, amount: u32) {
     change(&local, shift, u64::from(u32::MAX), |old| old.wrapping_add(u64::from(amount)));
 }
 
-/// The same with 2 bytes.
+/// Adds as this_cpu_add_8 does, to 2 bytes.
 ///
 /// # Safety
 /// As this_cpu_add_8, to a multiple of 2.
@@ -149,7 +151,7 @@ pub unsafe extern "C" fn this_cpu_add_2(word: *mut u16, amount: u16) {
     change(&local, shift, u64::from(u16::MAX), |old| old.wrapping_add(u64::from(amount)));
 }
 
-/// The same with 1 byte.
+/// Adds as this_cpu_add_8 does, to 1 byte.
 ///
 /// # Safety
 /// As this_cpu_add_8, to any byte.
@@ -168,11 +170,11 @@ pub unsafe extern "C" fn this_cpu_add_1(word: *mut u8, amount: u8) {
 pub unsafe extern "C" fn this_cpu_read_8(word: *mut u64) -> u64 {
     // SAFETY: this function's contract.
     let (local, _) = unsafe { self::word("this_cpu_read_8", word.cast()) };
-    // Whichever it is: a 0 that is replaced by 0 is the same.
+    // A read: replacing 0 by 0 changes nothing.
     local.compare_exchange(0, 0).unwrap_or_else(|found| found)
 }
 
-/// Puts `value` there; returns what was there.
+/// Stores `value` in the 8 bytes at `word` in the unit of the CPU. Returns the previous value.
 ///
 /// # Safety
 /// As this_cpu_add_8.
@@ -183,7 +185,7 @@ pub unsafe extern "C" fn this_cpu_xchg_8(word: *mut u64, value: u64) -> u64 {
     local.swap(value)
 }
 
-/// Puts `value` there if `old` is there; returns what was there: `old` if it was done.
+/// Stores `value` as this_cpu_xchg_8 does, if the previous value is `old`. Returns the previous value.
 ///
 /// # Safety
 /// As this_cpu_add_8.
@@ -205,8 +207,8 @@ pub unsafe extern "C" fn percpu_sum_8(word: *mut u64) -> u64 {
     local.sum()
 }
 
-/// A signed counter with a delta on each CPU. percpu_counter_init initialises it, whatever its bytes are, and
-/// percpu_counter_destroy ends it. Between the two it must not be copied or moved.
+/// A signed counter with a delta on each CPU. percpu_counter_init initialises its memory, regardless of the contents,
+/// and percpu_counter_destroy ends it. Between the two it must not be copied or moved.
 #[derive(Debug)]
 #[repr(C)]
 pub struct percpu_counter {
@@ -219,18 +221,18 @@ const _: () = assert!(size_of::<Held>() <= size_of::<percpu_counter>(), "a count
 const _: () = assert!(align_of::<Held>() <= align_of::<percpu_counter>(), "a counter is aligned");
 
 /// # Safety
-/// `counter` points to a counter that was made and is not ended.
+/// `counter` points to an initialised counter that is not destroyed.
 unsafe fn held<'c>(counter: *const percpu_counter) -> &'c Held {
     // SAFETY: this function's contract.
     unsafe { &*counter.cast::<Held>() }
 }
 
-/// Makes a counter that begins with `amount`.
+/// Initialises a counter with `amount`.
 ///
 /// 0, or -1 with errno EINVAL if `counter` is NULL, ENOMEM if there is no memory.
 ///
 /// # Safety
-/// `counter` is NULL or points to such a struct that is no counter.
+/// `counter` is NULL or points to such a struct that is not an initialised counter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_init(counter: *mut percpu_counter, amount: i64) -> c_int {
     let keep = KeepErrno::new();
@@ -249,7 +251,7 @@ pub unsafe extern "C" fn percpu_counter_init(counter: *mut percpu_counter, amoun
     -1
 }
 
-/// Ends a counter. NULL is nothing to end.
+/// Destroys a counter. NULL is ignored.
 ///
 /// # Safety
 /// `counter` is NULL or a counter that no thread uses any more.
@@ -281,7 +283,7 @@ pub unsafe extern "C" fn percpu_counter_sub(counter: *mut percpu_counter, amount
     unsafe { held(counter) }.add(amount.wrapping_neg());
 }
 
-/// Adds 1.
+/// Adds 1 to a counter.
 ///
 /// # Safety
 /// `counter` is a counter.
@@ -291,7 +293,7 @@ pub unsafe extern "C" fn percpu_counter_inc(counter: *mut percpu_counter) {
     unsafe { held(counter) }.add(1);
 }
 
-/// Subtracts 1.
+/// Subtracts 1 from a counter.
 ///
 /// # Safety
 /// `counter` is a counter.
@@ -301,7 +303,7 @@ pub unsafe extern "C" fn percpu_counter_dec(counter: *mut percpu_counter) {
     unsafe { held(counter) }.add(-1);
 }
 
-/// Adds if the sum does not pass `limit` then; tells whether it did.
+/// Adds to a counter unless the sum would exceed `limit`. Returns true if it added.
 ///
 /// # Safety
 /// `counter` is a counter.
@@ -325,7 +327,7 @@ pub unsafe extern "C" fn percpu_counter_set(counter: *mut percpu_counter, amount
     unsafe { &mut *counter.cast::<Held>() }.set(amount);
 }
 
-/// Returns an approximate value, by one load: the deltas that the CPUs still hold are missing.
+/// Returns an approximate value, by one load, without the deltas of the CPUs.
 ///
 /// # Safety
 /// `counter` is a counter.
@@ -335,7 +337,7 @@ pub unsafe extern "C" fn percpu_counter_read(counter: *const percpu_counter) -> 
     unsafe { held(counter) }.read()
 }
 
-/// The same, 0 if it is negative.
+/// Returns the value of percpu_counter_read, or 0 if it is negative.
 ///
 /// # Safety
 /// `counter` is a counter.
@@ -345,7 +347,7 @@ pub unsafe extern "C" fn percpu_counter_read_positive(counter: *const percpu_cou
     unsafe { held(counter) }.read_positive()
 }
 
-/// The sum of all that was added before.
+/// Returns the exact sum of all earlier additions.
 ///
 /// # Safety
 /// `counter` is a counter.
@@ -355,7 +357,7 @@ pub unsafe extern "C" fn percpu_counter_sum(counter: *const percpu_counter) -> i
     unsafe { held(counter) }.sum()
 }
 
-/// -1, 0 or 1 as the sum is less than `other`, equal or greater.
+/// Returns -1, 0 or 1 if the sum is less than `other`, equal or greater.
 ///
 /// # Safety
 /// `counter` is a counter.

@@ -1,4 +1,4 @@
-//! C and C++ programs against the header and the libraries, by every compiler that there is.
+//! Tests of C and C++ programs with the header and the libraries, with every installed compiler.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -14,14 +14,14 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Returns the path of a library of this crate: beside this test.
+/// Returns the path of a library of this crate, in this test's folder.
 fn built(name: &str) -> PathBuf {
     let path = std::env::current_exe().unwrap().with_file_name(name);
     assert!(path.is_file(), "{} is not there", path.display());
     path
 }
 
-/// Tells whether a program is there; says so loudly if not, since what it would have checked is not checked.
+/// Returns true if a program is installed. Else reports that a test is not run.
 fn there(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
@@ -42,7 +42,7 @@ fn not_run(what: &str) {
     }
 }
 
-/// Compilers of C that there are; one at least.
+/// Returns the installed C compilers, at least one.
 fn compilers(names: [&'static str; 2]) -> Vec<&'static str> {
     let found: Vec<_> = names.into_iter().filter(|name| there(name)).collect();
     assert!(!found.is_empty(), "neither of {names:?} is here");
@@ -67,7 +67,7 @@ enum Link {
     Static,
 }
 
-/// A folder with the libraries under the names that they are installed by.
+/// A folder with the libraries under their installed names.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -232,7 +232,7 @@ fn valgrind_finds_nothing_in_programs_of_areas_frames_and_counters() {
     for source in ["areas.c", "frames.c", "percpu.c"] {
         let program = place.compile(compilers(["gcc", "clang"])[0], "-std=c11", source, Link::Shared);
         let mut command = place.program(Path::new("valgrind"));
-        // The thread that gives memory back lives to the end, and what libc keeps of it is "possibly" lost then.
+        // The background thread runs until the end, and libc's memory for it is "possibly" lost then.
         command.args([
             "--quiet",
             "--error-exitcode=9",
@@ -245,7 +245,7 @@ fn valgrind_finds_nothing_in_programs_of_areas_frames_and_counters() {
     }
 }
 
-/// Names that a library gives to others.
+/// Returns the names that a library exports.
 fn exported(library: &Path) -> Vec<String> {
     let text = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library)).stdout;
     let text = String::from_utf8(text).unwrap();
@@ -268,7 +268,7 @@ fn the_library_gives_what_the_header_declares_and_never_malloc() {
     for name in &names {
         assert!(manual.contains(&format!("{name}(")), "vmalloc.3 lacks {name}");
     }
-    // The static one has hidden names of Rust besides; of C's, none is malloc's.
+    // The static library also has hidden names of Rust; it defines none of malloc's functions.
     let text = run(Command::new("nm")
         .args(["-A", "--defined-only", "--extern-only"])
         .arg(built("libvmalloc_capi.a")));

@@ -1,4 +1,4 @@
-/* Areas from C: sizes, alignments, zeros, growing, what fails and with which errno. */
+/* Areas from C: sizes, alignments, zeros, growth, and failures with their errno. */
 #include "check.h"
 #include "vmalloc.h"
 
@@ -27,7 +27,7 @@ static void sizes(void) {
         CHECK(is_vmalloc_addr(area) && is_vmalloc_addr(area + size - 1));
         vfree(area);
         CHECK(errno == EBADF);
-        /* What was there before must not be seen. */
+        /* The previous contents must not be visible. */
         unsigned char *zeros = vzalloc(size);
         CHECK(zeros != NULL && all(zeros, size, 0));
         vfree(zeros);
@@ -74,7 +74,7 @@ static void refusals(void) {
         errno = 0;
         CHECK(kvrealloc(area, absurd[at]) == NULL && errno == ENOMEM);
     }
-    /* As it was. */
+    /* The area is unchanged. */
     CHECK(all(area, 10000, 7));
     vfree(area);
     errno = 0;
@@ -93,7 +93,7 @@ static void growing(void) {
         CHECK(area != NULL && all(area, held, 0x5c));
         memset(area, 0x5c, size);
         held = size;
-        /* In its way every other time. */
+        /* Blocks the growth in place every other time. */
         void *other = vmalloc(size);
         CHECK(other != NULL);
         vfree(other);
@@ -107,7 +107,7 @@ static void growing(void) {
 }
 
 static void kv(void) {
-    /* Both sides of the boundary, and over it in both directions, with all that can be used in use. */
+    /* Sizes on both sides of the threshold, and across it in both directions, with all bytes written. */
     static const size_t steps[] = {1, 100, 65535, 65536, 40000, 32768, 100, 1 << 20, 65535, 20000, 1 << 22, 5};
     unsigned char *memory = kvzalloc(64);
     CHECK(memory != NULL && all(memory, 64, 0));
@@ -146,7 +146,7 @@ static void counts(void) {
     memset(area, 1, 300000);
     CHECK(vmalloc_stats(&now, sizeof now) == 0);
     CHECK(now.live_bytes == before.live_bytes + 74 * 4096 && now.arena_bytes >= (size_t)32 << 20);
-    /* A program that was built with a shorter struct, and one with a longer. */
+    /* Programs that were built with a shorter and with a longer struct. */
     unsigned char room[sizeof now + 64];
     memset(room, 0xff, sizeof room);
     CHECK(vmalloc_stats((struct vmalloc_counts *)(void *)room, 16) == 0);
@@ -165,7 +165,7 @@ static void counts(void) {
     snprintf(line, sizeof line, "%#018zx-%#018zx", (size_t)area, (size_t)area + 74 * 4096);
     char *found = strstr(text, line);
     CHECK(found != NULL && strstr(found, " pages=74 vmalloc\n") != NULL);
-    /* Cut off, and ended, and nothing behind the end. */
+    /* Truncated and terminated, with nothing written after the end. */
     memset(text, 'x', bytes);
     CHECK(vmallocinfo(text, 20) == bytes && strlen(text) == 19 && text[20] == 'x');
     CHECK(vmallocinfo(text, 1) == bytes && text[0] == 0);

@@ -1,4 +1,4 @@
-/* Frames, mapped as one piece, twice over, read only, for a short time; and what is refused. */
+/* Frames, mapped contiguously, twice, read-only, for a short time; and calls that fail. */
 #include "check.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static void a_ring_whose_end_is_its_beginning(void) {
     }
     memcpy(ring + 2 * PAGE - 3, "around", 6);
     CHECK(memcmp(ring, "und", 3) == 0);
-    /* Backwards, read only. */
+    /* In reverse order, read-only. */
     uint64_t back[2] = {frames.first + 1, frames.first};
     const char *other = vmap(back, 2, PROT_READ);
     CHECK(other != NULL && memcmp(other + PAGE, "und", 3) == 0 && memcmp(other + PAGE - 3, "aro", 3) == 0);
@@ -120,7 +120,7 @@ static void a_child_shares_what_was_mapped(void) {
 
 int main(int count, char **names) {
     if (count > 1) {
-        /* A mistake, chosen by name: the program has to end by abort. */
+        /* A mistake, chosen by name: the program must end by abort. */
         struct vm_frames frames;
         CHECK(vm_alloc_frames(&frames, 2) == 0);
         uint64_t list[2] = {frames.first, frames.first + 1};

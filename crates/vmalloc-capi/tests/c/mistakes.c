@@ -1,10 +1,10 @@
-/* One mistake, chosen by name: the program has to end by abort, and to say which address it was. */
+/* One mistake, chosen by name: the program must end by abort, and report the address. */
 #include "check.h"
 #include "vmalloc.h"
 
 #include <string.h>
 
-/* Through a volatile pointer, so that no compiler warns of the mistake or takes it for granted. */
+/* A volatile pointer, so that no compiler warns of the mistake or optimizes by it. */
 static void *volatile held;
 
 int main(int count, char **names) {

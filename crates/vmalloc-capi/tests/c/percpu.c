@@ -1,4 +1,4 @@
-/* Per-CPU objects and counters, by many threads at a time; and what is refused. */
+/* Per-CPU objects and counters in concurrent threads; and calls that fail. */
 #include "check.h"
 
 #include <errno.h>
@@ -134,7 +134,7 @@ static void refusals_say_why(void) {
 
 int main(int count, char **names) {
     if (count > 1) {
-        /* A mistake, chosen by name: the program has to end by abort. */
+        /* A mistake, chosen by name: the program must end by abort. */
         char *object = alloc_percpu(64, 64);
         CHECK(object != NULL);
         void *at = strcmp(names[1], "inside") == 0 ? object + 8 : object;

@@ -1,4 +1,4 @@
-// The header in C++, and a vector whose memory are areas.
+// The header in C++, and a vector with memory from areas.
 #include "check.h"
 #include "vmalloc.h"
 
@@ -66,7 +66,7 @@ static void per_cpu_members_and_chosen_pages() {
     vm_frames frames;
     CHECK(::vm_alloc_frames(&frames, 1) == 0);
     const std::uint64_t list[] = {frames.first, frames.first};
-    /* Two places that are one, which a compiler does not expect. */
+    /* Two addresses of one byte, which a compiler does not expect. */
     void *area = ::vmap(list, 2, PROT_READ | PROT_WRITE);
     volatile char *view = static_cast<volatile char *>(area);
     CHECK(view != nullptr);

@@ -1,4 +1,4 @@
-/* Threads that free what others allocated, and forks in the midst of them. */
+/* Threads that free other threads' areas, and concurrent forks. */
 #include "check.h"
 #include "vmalloc.h"
 
@@ -22,7 +22,7 @@ static void work(unsigned seed, int rounds) {
         size_t size = 1 + next(&seed) % (next(&seed) % 8 == 0 ? 2000000 : 100000);
         unsigned char *area = kvmalloc(size < 16 ? 16 : size);
         CHECK(area != NULL);
-        /* The same at both ends, or somebody else has been there. */
+        /* Both ends must match, or another caller has written there. */
         size_t end = size < 16 ? 15 : size - 1;
         memcpy(area, &end, sizeof end);
         area[end] = 0x77;
