@@ -2,11 +2,11 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Its constructor runs before all others, so what a user chose holds for all of them.
+    // Its constructor runs before all others, so that the user's options apply to all of them.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    // Its functions call each other, not a definition of another library that was preloaded before it: that one may have
-    // come from here (LP2).
+    // Its functions call each other, not definitions of another library that was preloaded before it, which may call
+    // this library (LP2).
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
-    // Memory that it gave out outlives whoever closes it.
+    // The library stays loaded, since its memory may be used after a close.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,4 +1,4 @@
-/* A program as it is: it knows malloc alone, and runs the same with the preload and without.
+/* An unmodified program, which uses only malloc and runs the same with the preload and without.
  *
  * cc grows.c && LD_PRELOAD=PREFIX/lib/libvmalloc_preload.so VMALLOC_CONF=stats:true ./a.out
  */

@@ -1,8 +1,8 @@
 //! The functions of `malloc`, each served here or by the next `malloc`.
 //!
-//! Large sizes are tried here and passed on to the next `malloc` if there is no memory here. Memory
-//! that the next one was never asked for is in the boot arena. Whatever is odd (an alignment that
-//! is no power of two) is the next one's to answer.
+//! Large allocations are served here, or passed on to the next `malloc` if there is no memory here. Requests before the
+//! next one is known are served from the boot arena. Invalid arguments (an alignment that is no power of two) are
+//! passed on to the next one.
 
 use crate::boot::Boot;
 use crate::hot::HOT;
@@ -14,7 +14,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use vmalloc::{FreeError, ResizeError, Vmalloc};
 
-/// For whoever asks while the next definitions are looked up.
+/// Serves requests while the next definitions are looked up.
 static BOOT: Boot<{ 64 << 10 }> = Boot::new();
 
 /// The alignment of every allocation: areas of the hardened profile end where their last page ends.
@@ -22,7 +22,8 @@ const SMALL_ALIGN: usize = 16;
 /// The alignment of `valloc` and `pvalloc`.
 const PAGE_BYTES: usize = 4096;
 
-/// An area of that size and alignment; `None` if it is small, odd, or there is no memory for it here.
+/// Allocates an area of that size and alignment. Returns `None` if the size is small, the arguments are invalid, or
+/// there is no memory for it here.
 #[inline(always)]
 fn area(
     size: usize,
@@ -53,7 +54,7 @@ fn any(memory: &Vmalloc, layout: Layout) -> Option<NonNull<u8>> {
     memory.alloc(layout).ok()
 }
 
-/// From the boot arena, as `malloc` answers.
+/// Allocates from the boot arena, with the results of `malloc`.
 #[cold]
 fn boot(size: usize, align: usize) -> *mut c_void {
     let piece = BOOT.allocate(size, align);
@@ -79,15 +80,15 @@ fn malloc_large(size: usize) -> *mut c_void {
     area_large(size, SMALL_ALIGN, any).map_or_else(|| malloc_unknown(size), |area| area.as_ptr().cast())
 }
 
-/// Asks for `size` bytes again where a limit may be why there were none.
+/// Calls `ask` for `size` bytes again if it fails, a limit may be the reason, and the arena can release addresses.
 fn again(size: usize, ask: impl Fn() -> *mut c_void) -> *mut c_void {
     large::ask_again(size, ask, |given| given.is_null())
 }
 
-/// The next `malloc`, known or not.
+/// Calls the next `malloc`, or the boot arena if that is not known yet.
 pub(crate) extern "C" fn malloc_unknown(size: usize) -> *mut c_void {
     match Next::get() {
-        // SAFETY: asks for memory.
+        // SAFETY: allocates memory.
         Some(next) => again(size, || unsafe { next.malloc(size) }),
         None => boot(size, SMALL_ALIGN),
     }
@@ -96,7 +97,7 @@ pub(crate) extern "C" fn malloc_unknown(size: usize) -> *mut c_void {
 /// `calloc`. Pages fresh from the system are not written to.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
-    // What overflows is large.
+    // A product that overflows is large.
     if is_large(members.saturating_mul(size)) {
         calloc_large(members, size)
     } else {
@@ -115,31 +116,31 @@ fn calloc_large(members: usize, size: usize) -> *mut c_void {
         .map_or_else(|| calloc_unknown(members, size), |area| area.as_ptr().cast())
 }
 
-/// The next `calloc`, known or not.
+/// Calls the next `calloc`, or the boot arena if that is not known yet.
 pub(crate) extern "C" fn calloc_unknown(members: usize, size: usize) -> *mut c_void {
     match Next::get() {
-        // SAFETY: asks for memory.
+        // SAFETY: allocates memory.
         Some(next) => again(members.saturating_mul(size), || unsafe { next.calloc(members, size) }),
-        // Its pieces are zeros.
+        // Pieces of the boot arena are zeros.
         None => boot(members.saturating_mul(size), SMALL_ALIGN),
     }
 }
 
 /// `free`.
 ///
-/// Checks LP1: by its address, memory goes back to where it came from.
+/// Checks LP1: the address of memory selects the allocator that frees it.
 ///
 /// # Safety
-/// `memory` is null, or of these functions, and nobody uses it any more.
+/// `memory` is null, or of these functions, and it is not used any more.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
     if HOT.may_be_ours(memory) {
         // SAFETY: this function's contract.
         unsafe { free_large(memory) };
     } else if BOOT.contains(memory.cast()) {
-        // Nobody takes it back.
+        // Memory of the boot arena is never freed.
     } else {
-        // SAFETY: this function's contract. The next one takes null, too.
+        // SAFETY: this function's contract. The next one accepts null, too.
         unsafe { HOT.free()(memory) };
     }
 }
@@ -148,7 +149,7 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
 unsafe fn free_large(memory: *mut c_void) {
     let Some(at) = NonNull::new(memory.cast::<u8>()) else { return };
     let Some(owner) = owner(at.as_ptr()) else {
-        // Where the arena is was read while it was being made.
+        // The arena's range was read during its creation.
         if !BOOT.contains(at.as_ptr()) {
             // SAFETY: this function's contract.
             unsafe { HOT.free()(memory) };
@@ -164,10 +165,10 @@ unsafe fn free_large(memory: *mut c_void) {
     count(Event::Freed);
 }
 
-/// The next `free`, known or not.
+/// Calls the next `free`, if it is known.
 ///
 /// # Safety
-/// As [`free`], of what is neither the arena's nor the boot arena's.
+/// As [`free`], for memory outside the arena and the boot arena.
 pub(crate) unsafe extern "C" fn free_unknown(memory: *mut c_void) {
     if let Some(next) = Next::get() {
         // SAFETY: this function's contract.
@@ -175,10 +176,10 @@ pub(crate) unsafe extern "C" fn free_unknown(memory: *mut c_void) {
     }
 }
 
-/// `realloc`. A size of 0 is the next one's to answer, so glibc's: the memory is freed, and the answer is null.
+/// `realloc`. A size of 0 has the result of the next one, which is glibc's: the memory is freed, and null is returned.
 ///
 /// # Safety
-/// As [`free`], and nobody uses the memory during the call.
+/// As [`free`], and no other thread uses the memory during the call.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
     if HOT.may_be_ours(memory) || is_large(size) || BOOT.contains(memory.cast()) {
@@ -190,13 +191,14 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
     }
 }
 
-/// The next `realloc`, known or not.
+/// Calls the next `realloc`, or the boot arena if that is not known yet.
 ///
 /// # Safety
-/// As [`realloc`], of what is neither the arena's nor the boot arena's.
+/// As [`realloc`], for memory outside the arena and the boot arena.
 pub(crate) unsafe extern "C" fn realloc_unknown(memory: *mut c_void, size: usize) -> *mut c_void {
     match Next::get() {
-        // SAFETY: this function's contract; refused, the memory is as it was. Freed by a size of 0, it is not asked for again.
+        // SAFETY: this function's contract; after a failure the memory is unchanged. A size of 0 frees it, so that call
+        // is not repeated.
         Some(next) if size > 0 => again(size, || unsafe { next.realloc(memory, size) }),
         // SAFETY: as before.
         Some(next) => unsafe { next.realloc(memory, size) },
@@ -231,7 +233,8 @@ unsafe fn realloc_large(memory: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: a piece of the boot arena, by this function's contract.
         unsafe { BOOT.size_of_piece(at.as_ptr()) }
     } else {
-        // What is large there stays: it was passed on, or the next one moves its pages better than we copy them.
+        // Memory of the next one that is already large stays there: the next one moves its pages better than we copy
+        // them.
         // SAFETY: this function's contract.
         let held_bytes = Next::get().map_or(0, |next| unsafe { next.malloc_usable_size(memory) });
         if !is_large(size) || is_large(held_bytes) || held_bytes == 0 {
@@ -251,10 +254,10 @@ unsafe fn realloc_large(memory: *mut c_void, size: usize) -> *mut c_void {
     to
 }
 
-/// Resizes an area here; `None` if it has to go elsewhere.
+/// Resizes an area here. Returns `None` if the memory must move to the next `malloc`.
 ///
 /// # Safety
-/// The area is the caller's, and nobody uses it meanwhile.
+/// The caller owns the area, and no other thread uses it meanwhile.
 unsafe fn resize(owner: &Vmalloc, at: NonNull<u8>, size: usize, held_bytes: usize) -> Option<*mut c_void> {
     let layout = Layout::from_size_align(size, SMALL_ALIGN).ok()?;
     let _keep = KeepErrno::new();
@@ -266,7 +269,7 @@ unsafe fn resize(owner: &Vmalloc, at: NonNull<u8>, size: usize, held_bytes: usiz
             Some(area.as_ptr().cast())
         }
         Err(ResizeError::Free(error)) => bad_pointer("realloc", &error),
-        // A smaller size is in it anyway. Where it will be checked, it has to be told.
+        // The area already contains a smaller size. The hardened profile checks the size, so it must record it.
         Err(_) if size <= held_bytes && !large::is_hardened() => Some(at.as_ptr().cast()),
         Err(_) => None,
     }
@@ -320,7 +323,7 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     match (area(size, align, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
-        // SAFETY: asks for memory.
+        // SAFETY: allocates memory.
         (None, Some(next)) => again(size, || unsafe { next.aligned_alloc(align, size) }),
         (None, None) => boot(size, align),
     }
@@ -331,30 +334,30 @@ pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match (area(size, align, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
-        // SAFETY: asks for memory.
+        // SAFETY: allocates memory.
         (None, Some(next)) => again(size, || unsafe { next.memalign(align, size) }),
         (None, None) => boot(size, align),
     }
 }
 
-/// `valloc`: at a page.
+/// `valloc`: aligned to a page.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
     match (area(size, PAGE_BYTES, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
-        // SAFETY: asks for memory.
+        // SAFETY: allocates memory.
         (None, Some(next)) => again(size, || unsafe { next.valloc(size) }),
         (None, None) => boot(size, PAGE_BYTES),
     }
 }
 
-/// `pvalloc`: at a page, whole pages.
+/// `pvalloc`: whole pages, aligned to a page.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     let pages = size.checked_next_multiple_of(PAGE_BYTES);
     match (pages.and_then(|bytes| area(bytes, PAGE_BYTES, any)), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
-        // SAFETY: asks for memory.
+        // SAFETY: allocates memory.
         (None, Some(next)) => again(size, || unsafe { next.pvalloc(size) }),
         (None, None) => {
             boot(size.max(1).checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX), PAGE_BYTES)
@@ -380,17 +383,17 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
     Next::get().map_or(0, |next| unsafe { next.malloc_usable_size(memory) })
 }
 
-/// `malloc_trim`: 1 if any memory went back to the system.
+/// `malloc_trim`: returns 1 if any memory was released to the system.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     let _keep = KeepErrno::new();
     let here = large::get().is_some_and(|memory| memory.trim() > 0);
-    // SAFETY: gives back what nobody has.
+    // SAFETY: releases unused memory.
     let there = Next::get().is_some_and(|next| unsafe { next.malloc_trim(pad) } != 0);
     c_int::from(here || there)
 }
 
-/// `free_sized` of C23: the size is not needed, and in the hardened profile it is checked.
+/// `free_sized` of C23. Only the hardened profile checks the size.
 ///
 /// # Safety
 /// As [`free`].
@@ -401,7 +404,7 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
     unsafe { free(memory) };
 }
 
-/// `free_aligned_sized` of C23: the same with both.
+/// `free_aligned_sized` of C23. Only the hardened profile checks the size and the alignment.
 ///
 /// # Safety
 /// As [`free`].
@@ -412,7 +415,8 @@ pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, s
     unsafe { free(memory) };
 }
 
-/// Stops where an area of the hardened profile is freed as what it is not. What is no area is for `free` to say.
+/// Ends the process if an area of the hardened profile is freed with a wrong size or alignment. `free` reports
+/// addresses of no area.
 fn check_size(what: &str, memory: *mut c_void, align: usize, size: usize) {
     if let Some(at) = NonNull::new(memory.cast::<u8>())
         && large::is_hardened()
@@ -426,9 +430,8 @@ fn check_size(what: &str, memory: *mut c_void, align: usize, size: usize) {
     }
 }
 
-/// The function that `pthread_atfork` calls. Our own handlers come first: then they are the last
-/// before a fork and the first after it, and the handler that is registered here may allocate. Our
-/// own registration passes through here, too.
+/// The function that `pthread_atfork` calls. It registers our own handlers first. So they run last before a fork and
+/// first after it, and the handler that is registered here may allocate. Our own registration calls this function, too.
 ///
 /// # Safety
 /// The handlers can be called as long as `library` is loaded.
@@ -446,7 +449,8 @@ pub unsafe extern "C" fn __register_atfork(
     unsafe { next.register_atfork(before, parent, child, library) }
 }
 
-/// The names under which glibc has the same functions for those who wrap `malloc`: whoever mixes both sets must get the same memory.
+/// glibc's second names of the same functions, for libraries that wrap `malloc`. Programs may mix both sets of names,
+/// so both must use the same memory.
 pub mod internal {
     use super::{c_void, calloc, free, malloc, memalign, pvalloc, realloc, valloc};
 
@@ -465,7 +469,7 @@ pub mod internal {
     /// `realloc`.
     ///
     /// # Safety
-    /// As there.
+    /// As the function without the prefix.
     #[cfg_attr(not(test), unsafe(no_mangle))]
     pub unsafe extern "C" fn __libc_realloc(memory: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: this function's contract.
@@ -475,7 +479,7 @@ pub mod internal {
     /// `free`.
     ///
     /// # Safety
-    /// As there.
+    /// As the function without the prefix.
     #[cfg_attr(not(test), unsafe(no_mangle))]
     pub unsafe extern "C" fn __libc_free(memory: *mut c_void) {
         // SAFETY: this function's contract.

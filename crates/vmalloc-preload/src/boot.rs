@@ -1,11 +1,11 @@
-//! Memory for whoever asks while the next definitions are looked up.
+//! Memory for requests while the next definitions are looked up.
 //!
 //! # Theory
-//! A static piece of memory with an end that only moves up. Each piece has its size in front of it, so that it can be resized as any
-//! other. Nothing is taken back: it is a few hundred bytes in the life of a process, if any.
+//! A static block of memory with an end that only moves up. Each piece has its size before it, so that it can be
+//! resized as any other memory. Nothing is freed: a process uses a few hundred bytes of it, if any.
 //!
 //! # Invariants
-//! - **PB1 apart** pieces never overlap, lie inside the arena, and hold zeros when they are given out.
+//! - **PB1 apart** pieces never overlap, are inside the arena, and are zeros when they are allocated.
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -14,14 +14,14 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 /// The alignment of every allocation, and the bytes in front of it that hold its size.
 const HEAD_BYTES: usize = 16;
 
-/// A piece of memory to cut pieces from.
+/// A static block of memory from which pieces are cut.
 #[repr(C, align(4096))]
 pub(crate) struct Boot<const BYTES: usize> {
     memory: UnsafeCell<[u8; BYTES]>,
     used: AtomicUsize,
 }
 
-// SAFETY: every piece is given to one caller, whose own it is from then on; the atomic says what was given out.
+// SAFETY: every piece is allocated once, to one caller; the atomic records the allocated bytes.
 unsafe impl<const BYTES: usize> Sync for Boot<BYTES> {}
 
 impl<const BYTES: usize> Boot<BYTES> {
@@ -33,7 +33,8 @@ impl<const BYTES: usize> Boot<BYTES> {
         self.memory.get().cast()
     }
 
-    /// A piece of `size` zeros at a multiple of `align`, a power of two up to a page; null if there is no room. Checks PB1.
+    /// Allocates `size` zeros at a multiple of `align`, a power of two up to a page. Returns null if there is no room.
+    /// Checks PB1.
     #[cold]
     pub(crate) fn allocate(&self, size: usize, align: usize) -> *mut u8 {
         let align = align.max(HEAD_BYTES);
@@ -52,25 +53,25 @@ impl<const BYTES: usize> Boot<BYTES> {
         let piece = unsafe { self.base().add(at) };
         // SAFETY: as above; aligned, since `at` and the arena are.
         let head = unsafe { piece.sub(HEAD_BYTES) };
-        // SAFETY: nobody else was given these bytes.
+        // SAFETY: these bytes are allocated to this caller only.
         unsafe { head.cast::<usize>().write(size) };
         piece
     }
 
-    /// Tells whether an address is in the arena.
+    /// Returns true if an address is in the arena.
     #[inline(always)]
     pub(crate) fn contains(&self, address: *const u8) -> bool {
         address.addr().wrapping_sub(self.base().addr()) < BYTES
     }
 
-    /// Bytes of a piece.
+    /// Returns the bytes of a piece.
     ///
     /// # Safety
     /// `piece` came from [`allocate`](Self::allocate).
     pub(crate) unsafe fn size_of_piece(&self, piece: *const u8) -> usize {
-        // SAFETY: this function's contract: its size is in front of it.
+        // SAFETY: by this function's contract its size is before it.
         let head = unsafe { piece.sub(HEAD_BYTES) };
-        // SAFETY: as before, and nobody writes there after it was given out.
+        // SAFETY: as before, and it is not written to after the allocation.
         unsafe { head.cast::<usize>().read() }
     }
 }
@@ -106,7 +107,7 @@ mod tests {
         assert!(count > 20, "{count}");
         pieces.sort_unstable();
         assert!(pieces.windows(2).all(|two| two[0].1 + HEAD_BYTES <= two[1].0));
-        // What is too large changes nothing; absurd sizes overflow nothing.
+        // A size that is too large changes nothing, and huge sizes cause no overflow.
         let used = boot.used.load(Ordering::Relaxed);
         for size in [8192, usize::MAX, usize::MAX - 15] {
             assert!(boot.allocate(size, 1).is_null());

@@ -1,15 +1,14 @@
-//! Notices that the program changes how its own memory is mapped, so that nobody inherits that when it was freed.
+//! Detects changes of memory mappings by the program, so that the next owner of the addresses does not inherit them.
 //!
 //! # Theory
-//! The C library unmaps what is large when it is freed: access, locks, policies and what a fork
-//! does to it end with it, and programs rely on that. So the functions that change these are here
-//! as well. They notify the allocator, which has fresh pages mapped over such an area at its free,
-//! and make the call. A change of no contents and of no faults is not reported. Examples are advice
-//! for huge pages (NumPy gives it for each of its large arrays) and for reading ahead. Another is
-//! access to read and write, which all areas have.
+//! The C library unmaps large memory when it is freed. That ends its access, locks, policies and behaviour at a fork,
+//! and programs rely on that. So this library also defines the functions that change these. They notify the allocator,
+//! which maps fresh pages over such an area at its free, and make the call. A change that affects neither contents nor
+//! faults is not reported. Examples are advice for huge pages (NumPy uses it for each of its large arrays) and for
+//! read-ahead. Another is access to read and write, which all areas have.
 //!
-//! By its number, a call of these two is not noticed: so the allocator makes its own. What is mapped over an area (`mmap` with
-//! `MAP_FIXED`) and what `process_madvise` does are the program's to undo.
+//! Calls of `mprotect` and `madvise` by number are not detected, and the allocator makes its own calls so. The program
+//! must undo mappings over an area (`mmap` with `MAP_FIXED`) and effects of `process_madvise` itself.
 //! # Source
 //! `man 2 mprotect`, `man 2 madvise`, `man 2 mlock`, `man 2 mbind`; kernel `include/uapi/asm-generic/mman-common.h`.
 
@@ -28,7 +27,8 @@ const ADVICE: [c_int; 5] = [
     102,
 ];
 
-/// Calls that change mappings and have no function here. Each takes an address and a number of bytes first.
+/// System calls whose numbers are checked in `syscall`. Each has an address and a number of bytes as its first
+/// arguments.
 const NUMBERS: [c_long; 6] = [
     libc::SYS_mbind,
     libc::SYS_mlock,
@@ -41,23 +41,23 @@ const NUMBERS: [c_long; 6] = [
 
 fn note(at: *const c_void, bytes: usize) {
     if let Some(memory) = large::get() {
-        // To wait for a lock of the hardened profile may set it, and the call after this may succeed.
+        // Waiting for a lock of the hardened profile may set `errno`, and the following call may succeed.
         let _keep = KeepErrno::new();
         memory.renew_at_free(at.cast(), bytes);
     }
 }
 
-/// Before a call by its number.
+/// Notifies the allocator before a system call by its number.
 pub(crate) fn note_number(number: c_long, at: c_long, bytes: c_long) {
     if NUMBERS.contains(&number) {
         note(core::ptr::without_provenance(at.cast_unsigned() as usize), bytes.cast_unsigned() as usize);
     }
 }
 
-/// Makes a call of the system with an address and a number of bytes.
+/// Makes a system call with an address and a number of bytes.
 ///
 /// # Safety
-/// As that of the number.
+/// As the system call of that number.
 unsafe fn change(number: c_long, at: *const c_void, bytes: usize, more: [c_int; 2]) -> c_int {
     let [more, most] = more.map(c_long::from);
     let (at, bytes) = (at.addr().cast_signed() as c_long, bytes.cast_signed() as c_long);
@@ -69,7 +69,7 @@ unsafe fn change(number: c_long, at: *const c_void, bytes: usize, more: [c_int; 
 /// `mprotect`.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mprotect(at: *mut c_void, bytes: usize, access: c_int) -> c_int {
     if access != libc::PROT_READ | libc::PROT_WRITE {
@@ -79,10 +79,10 @@ pub unsafe extern "C" fn mprotect(at: *mut c_void, bytes: usize, access: c_int) 
     unsafe { change(libc::SYS_mprotect, at, bytes, [access, 0]) }
 }
 
-/// `pkey_mprotect`. Without a key it is `mprotect`, which a kernel that has no keys knows.
+/// `pkey_mprotect`. Without a key it is `mprotect`, which also works on a kernel without keys.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pkey_mprotect(at: *mut c_void, bytes: usize, access: c_int, key: c_int) -> c_int {
     if key == -1 {
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn pkey_mprotect(at: *mut c_void, bytes: usize, access: c_
 /// `madvise`.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int {
     if ADVICE.contains(&advice) {
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -
 /// `mlock`.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock(at: *const c_void, bytes: usize) -> c_int {
     note(at, bytes);
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn mlock(at: *const c_void, bytes: usize) -> c_int {
 /// `mlock2`.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock2(at: *const c_void, bytes: usize, flags: c_uint) -> c_int {
     note(at, bytes);

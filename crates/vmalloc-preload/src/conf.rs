@@ -1,56 +1,56 @@
-//! `VMALLOC_CONF`: what a user of the preload may choose.
+//! `VMALLOC_CONF`: the options of the preload.
 //!
 //! ```text
 //!   VMALLOC_CONF=threshold:256K,budget:512M,stats:true
 //! ```
 //! | key | value | default |
 //! |---|---|---|
-//! | `threshold` | sizes from which memory comes from here; 4K at least | 128K |
-//! | `budget` | freed memory that may be kept; 0 keeps none | 512M |
-//! | `decay` | time after which freed memory that nobody needs goes back, by the program's own calls: `500ms`, `2s`, `never` | `10s` |
-//! | `background_thread` | `true`: a thread sees to `decay`, so that an idle process keeps nothing | `false` |
-//! | `huge` | huge pages behind areas: `never`, `auto` (from 64K on), `system` (as the system and the program say), `always` | `system` |
+//! | `threshold` | the least size that this library serves; 4K at least | 128K |
+//! | `budget` | the most cached memory; 0 caches none | 512M |
+//! | `decay` | time after which unused cached memory is released, by the program's own calls: `500ms`, `2s`, `never` | `10s` |
+//! | `background_thread` | `true`: a thread performs `decay`, so that an idle process caches nothing | `false` |
+//! | `huge` | huge pages for areas: `never`, `auto` (from 64K on), `system` (by the settings of the system and the program), `always` | `system` |
 //! | `hardened` | `true`: overflows and uses after free of large memory fault, with a line unless the program handles `SIGSEGV` itself | `false` |
-//! | `zero_on_free` | `true`: freed large memory is zeros at once, so that nobody is given what another thread wrote there | `false` |
-//! | `calls` | `plain`: no calls of the system but those of the C library's malloc, for programs under a filter that kills; `all` | `all` |
-//! | `stats` | `true`: a line at the end that says what was done | `false` |
+//! | `zero_on_free` | `true`: freed large memory is zeroed at once, so that no caller gets the data of another thread | `false` |
+//! | `calls` | `plain`: only the system calls of the C library's malloc, for programs under a filter that kills; `all` | `all` |
+//! | `stats` | `true`: a line of statistics at the end | `false` |
 //!
-//! Sizes are bytes, or have a K, M or G behind them. Times are numbers of `ms` or `s`, an hour at most. An invalid key
-//! is reported on standard error and ignored.
+//! Sizes are bytes, or have a suffix K, M or G. Times are numbers of `ms` or `s`, an hour at most. An invalid key is
+//! reported on standard error and ignored.
 
 use core::fmt;
 use core::time::Duration;
 use vmalloc::HugePages;
 
-/// The options that were chosen.
+/// The options of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Conf {
-    /// Sizes from which memory comes from here.
+    /// The least size that this library serves.
     pub(crate) threshold_bytes: usize,
-    /// Freed memory that may be kept.
+    /// The most cached memory.
     pub(crate) budget_bytes: usize,
-    /// The time for which freed memory is cached that no caller needs.
+    /// The time for which unused freed memory is cached.
     pub(crate) decay: Option<Duration>,
-    /// A thread sees to that.
+    /// A background thread performs the decay.
     pub(crate) background_thread: bool,
-    /// Which areas are on huge pages.
+    /// The areas that use huge pages.
     pub(crate) huge_pages: HugePages,
-    /// Only calls that the C library's malloc makes.
+    /// Makes only system calls that the C library's malloc makes.
     pub(crate) plain: bool,
-    /// A line at the end says what was done.
+    /// Prints a line of statistics at the end.
     pub(crate) statistics: bool,
-    /// Freed memory is zeros at once.
+    /// Zeros freed memory at once.
     pub(crate) zero_on_free: bool,
-    /// Overflows and uses after free fault, at the cost of system calls for each area.
+    /// Makes overflows and uses after free fault, at the cost of system calls for each area.
     pub(crate) hardened: bool,
 }
 
-/// Least threshold: areas are whole pages.
+/// The least threshold: areas are whole pages.
 const THRESHOLD_MIN: usize = 4096;
-/// Longest decay.
+/// The longest decay time.
 const DECAY_MAX: Duration = Duration::from_secs(3600);
 
-/// A part of the text that is wrong, and the reason.
+/// An invalid setting in the text, and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bad<'a> {
     part: &'a [u8],
@@ -88,17 +88,17 @@ impl fmt::Display for Bad<'_> {
 }
 
 impl Conf {
-    /// The options that hold if none is set.
+    /// The default options.
     ///
-    /// Cached memory is used before the system is asked, so a large budget does not raise the peak.
-    /// It saves the faults of programs that free hundreds of megabytes and want them again at once.
+    /// Cached memory is used before new memory of the system, so a large budget does not raise the peak. It saves the
+    /// faults of programs that free hundreds of megabytes and allocate them again at once.
     ///
-    /// Memory that no caller needed for ten seconds is released. To fault in the whole budget anew
-    /// takes about a tenth of a second. So a program that wants it again each time loses a
-    /// hundredth of its time, where one second would cost it a tenth.
+    /// Memory that no caller needed for ten seconds is released. Faulting in the whole budget again takes about a tenth
+    /// of a second. So a program that reuses it just after each release loses a hundredth of its time; with one second
+    /// it would lose a tenth.
     ///
-    /// No thread: the user of an unmodified program did not ask for one, and some calls (unshare)
-    /// fail in programs with two.
+    /// No thread: an unmodified program does not expect one, and some calls (unshare) fail in programs with two
+    /// threads.
     pub(crate) const DEFAULT: Self = Self {
         threshold_bytes: 128 << 10,
         budget_bytes: 512 << 20,
@@ -111,7 +111,7 @@ impl Conf {
         hardened: false,
     };
 
-    /// Reads the variable; what is wrong in it goes to `complain`, part by part.
+    /// Parses the variable. Calls `complain` for each invalid setting.
     pub(crate) fn read<'a>(text: &'a [u8], mut complain: impl FnMut(Bad<'a>)) -> Self {
         let mut conf = Self::DEFAULT;
         for part in text.split(|&byte| byte == b',').filter(|part| !part.is_empty()) {
@@ -171,7 +171,7 @@ fn huge(text: &[u8]) -> Result<HugePages, Why> {
     }
 }
 
-/// A time, or none.
+/// Parses a time, or `never`.
 fn time(text: &[u8]) -> Result<Option<Duration>, Why> {
     if text == b"never" {
         return Ok(None);
@@ -184,7 +184,7 @@ fn time(text: &[u8]) -> Result<Option<Duration>, Why> {
     time.filter(|&time| time > Duration::ZERO && time <= DECAY_MAX).map(Some).ok_or(Why::NoTime)
 }
 
-/// Digits, and nothing else: a sign is none.
+/// Parses a number of digits only, without a sign.
 fn number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -192,7 +192,7 @@ fn number(digits: &[u8]) -> Option<usize> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// A number of bytes.
+/// Parses a number of bytes.
 fn size(text: &[u8]) -> Option<usize> {
     let (digits, shift) = match text.split_last()? {
         (b'K' | b'k', digits) => (digits, 10),

@@ -1,12 +1,11 @@
-//! A word about a fault in the hardened profile, before the process ends by it.
+//! Reports a fault of the hardened profile before it ends the process.
 //!
 //! # Theory
-//! Walls end a process by a signal that says nothing. Where `SIGSEGV` has no handler when the
-//! allocator is made, this sets one. If the address is in the arena, the handler writes what is
-//! known of it. In any case it restores the default action and returns. The instruction faults
-//! again, and ends the process as if there were no handler. A signal that another process or a call
-//! sent does not recur by itself, so it is sent once more. A handler that the program sets later
-//! has the signal, as without us.
+//! Walls end a process by a signal without a message. If `SIGSEGV` has no handler when the allocator is created, this
+//! module sets one. If the address is in the arena, the handler writes a diagnosis. In any case it restores the default
+//! action and returns. The instruction faults again, and ends the process as if there were no handler. A signal that
+//! another process or a call sent does not recur, so it is raised again. A handler that the program sets later replaces
+//! this one.
 
 use crate::large;
 use crate::words::say;
@@ -17,14 +16,14 @@ use core::ptr::null_mut;
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 fn action(handler: usize, flags: c_int) -> libc::sigaction {
-    // SAFETY: numbers, all of them; zeros are an action, with an empty mask.
+    // SAFETY: all fields are numbers; zeros are a valid action, with an empty mask.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
     action
 }
 
-/// Handles the signal, if nobody does.
+/// Sets the handler, if the signal has none.
 pub(crate) fn handle() {
     let mut now = action(libc::SIG_DFL, 0);
     // SAFETY: reads the action.
@@ -33,16 +32,16 @@ pub(crate) fn handle() {
         return;
     }
     let ours: Handler = tell;
-    // On the thread's own stack if it has no other: what is written fits there.
+    // On the thread's own stack if it has no alternate one: the report fits there.
     let action = action(ours as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
-    // SAFETY: what the handler calls may be called in one.
+    // SAFETY: the handler makes only calls that are allowed in one.
     let _refused = unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, null_mut()) };
 }
 
 extern "C" fn tell(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the system gives a pointer to what it knows.
+    // SAFETY: the system passes a pointer to the signal's information.
     let info = unsafe { info.as_ref() };
-    // What somebody sent may have come in the midst of a call that holds a lock.
+    // A signal that was sent may have interrupted a call that holds a lock.
     let fault = info.filter(|info| info.si_code > 0);
     if let Some(info) = fault {
         // SAFETY: a fault has an address.
@@ -51,12 +50,12 @@ extern "C" fn tell(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
             say(format_args!("hardened: {what}"));
         }
     }
-    // Last: the fault of another thread ends the process from now on, and with it a line that is not written yet.
+    // Last, since from now on the fault of another thread ends the process, also before the line is written.
     let default = action(libc::SIG_DFL, 0);
-    // SAFETY: nobody handles it from now on.
+    // SAFETY: restores the default action.
     let _refused = unsafe { libc::sigaction(libc::SIGSEGV, &raw const default, null_mut()) };
     if fault.is_none() {
-        // SAFETY: blocked in its handler; it comes when that has returned.
+        // SAFETY: the signal is blocked in its handler, and delivered after the return.
         let _sent = unsafe { libc::raise(libc::SIGSEGV) };
     }
 }

@@ -1,14 +1,14 @@
-//! Notices that the program installs a filter of system calls, before it does: from then on only plain calls are made.
+//! Detects that the program is about to install a filter of system calls: from then on only plain calls are made.
 //!
 //! # Theory
-//! A filter that kills lists what its author saw the program call. There are three ways to install
-//! one by the C library: `prctl`, `syscall` with the number of `seccomp`, and `syscall` with that
-//! of `prctl`. Both functions are here as well. They look at what is asked for, and make the call
-//! themselves, with as many arguments as there can be, since no argument says how many there are. A
-//! filter that a program installs by instructions of its own is not noticed: it needs `calls:plain`
-//! in `VMALLOC_CONF`.
+//! A filter that kills lists the calls that its author observed. The C library has three methods to install one:
+//! `prctl`, `syscall` with the number of `seccomp`, and `syscall` with that of `prctl`. This library also defines both
+//! functions. They check the arguments and make the call themselves, with the maximal number of arguments, since the
+//! actual number is unknown. A filter that a program installs by its own assembly is not detected: it needs
+//! `calls:plain` in `VMALLOC_CONF`.
 //!
-//! The functions take a fixed number of arguments where C has any number: on these processors both are passed alike.
+//! The functions have a fixed number of arguments where C's are variadic: these CPUs' calling conventions pass both
+//! alike.
 //! # Source
 //! `man 2 seccomp`, `man 2 prctl`, `man 2 syscall` for the registers.
 
@@ -18,10 +18,10 @@ use core::ffi::{c_int, c_long, c_ulong};
 /// Operations of `seccomp` that install a filter: strict mode, and a program.
 const INSTALLS: core::ops::RangeInclusive<c_long> = 0..=1;
 
-/// Makes a call of the system, and answers as the C library's `syscall`.
+/// Makes a system call, with the results of the C library's `syscall`.
 ///
 /// # Safety
-/// As that of the number.
+/// As the system call of that number.
 #[inline(always)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_long {
     let answer: c_long;
@@ -47,7 +47,7 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_
 /// `syscall`.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(
     number: c_long,
@@ -68,10 +68,10 @@ pub unsafe extern "C" fn syscall(
     unsafe { call(number, [a, b, c, d, e, f]) }
 }
 
-/// `setrlimit`: a limit of addresses would be used up by those of the arena.
+/// `setrlimit`: the arena's addresses would use up a limit of addresses.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn setrlimit(resource: c_int, limit: *const libc::rlimit) -> c_int {
     // SAFETY: this function's contract.
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn setrlimit(resource: c_int, limit: *const libc::rlimit) 
 /// `prlimit`.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prlimit(
     process: libc::pid_t,
@@ -93,20 +93,20 @@ pub unsafe extern "C" fn prlimit(
     let words = [process.into(), resource.into(), to, old, 0, 0];
     // SAFETY: this function's contract.
     let answer = unsafe { call(libc::SYS_prlimit64, words) };
-    // Afterwards, when the system has read what the pointers lead to, so that nothing here has to.
-    // SAFETY: asks for a number.
+    // After the call, in which the system checked the pointers, so that this code need not read through them.
+    // SAFETY: returns a number.
     let is_own = || process == 0 || process == unsafe { libc::getpid() };
-    // A child of vfork limits itself, not the process whose memory it uses.
+    // A child of vfork limits itself, not the parent, whose memory it uses.
     if answer == 0 && !limit.is_null() && is_own() && !vmalloc::is_guest() {
         crate::large::limit_changed(resource);
     }
     answer as c_int
 }
 
-/// `setrlimit64`, the same on processors of 64 bits.
+/// `setrlimit64`, the same on 64-bit CPUs.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn setrlimit64(resource: c_int, limit: *const libc::rlimit) -> c_int {
     // SAFETY: this function's contract.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn setrlimit64(resource: c_int, limit: *const libc::rlimit
 /// `prlimit64`.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prlimit64(
     process: libc::pid_t,
@@ -128,11 +128,11 @@ pub unsafe extern "C" fn prlimit64(
     unsafe { prlimit(process, resource, limit, old) }
 }
 
-/// `mlockall`: where locked memory is limited, the system counts all addresses of the process. Whoever may lock without a limit
-/// keeps the arena as it is.
+/// `mlockall`: if locked memory is limited, the system counts all addresses of the process. Without a limit the arena
+/// is unchanged.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
-    // SAFETY: changes no contents of memory.
+    // SAFETY: the call changes no contents of memory.
     let lock = || unsafe { call(libc::SYS_mlockall, [flags.into(), 0, 0, 0, 0, 0]) };
     let mut answer = lock();
     while answer < 0 && is_errno(libc::ENOMEM) && crate::large::release_addresses() {
@@ -144,7 +144,7 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
 /// `prctl`.
 ///
 /// # Safety
-/// As the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     if what == libc::PR_SET_SECCOMP {

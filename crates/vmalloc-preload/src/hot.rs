@@ -1,11 +1,10 @@
-//! The state that every call reads, side by side: the range of the arena, the threshold of large
-//! sizes, and the functions for the rest.
+//! The state that every call reads, in one cache line: the range of the arena, the threshold of large sizes, and the
+//! functions for small sizes.
 //!
-//! A program allocates small memory millions of times a second, and for each of these calls this
-//! library is only in the way. So a small `malloc` is a comparison and a jump, and a small `free`
-//! two range checks and a jump, with no stack frame. Less common paths are behind calls that are
-//! not inlined. The addresses to jump to are there from the start. Before the next definitions are
-//! known they are those of functions that look these up.
+//! A program allocates small memory millions of times a second, and each of these calls pays the overhead of this
+//! library. So a small `malloc` is a comparison and a jump, and a small `free` two range checks and a jump, with no
+//! stack frame. Less common paths are behind calls that are not inlined. The addresses of the jumps are always valid.
+//! Before the next definitions are known they are those of functions that look these up.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -19,21 +18,21 @@ pub(crate) type Free = unsafe extern "C" fn(*mut c_void);
 /// `realloc`.
 pub(crate) type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 
-/// All of it, in a cache line.
+/// The state that every call reads, in a cache line.
 #[repr(C, align(64))]
 pub(crate) struct Hot {
-    // Atomic, each alone: whoever has an address of the arena was given it after both were written.
+    // Atomic, independent of each other: an address of the arena is allocated only after both are written.
     first: AtomicUsize,
     bytes: AtomicUsize,
     threshold: AtomicUsize,
-    // Atomic, each alone: a function of this library or of the next, of the type that its name says.
+    // Atomic, independent of each other: a function of this library or of the next, of the type with the field's name.
     malloc: AtomicPtr<c_void>,
     free: AtomicPtr<c_void>,
     realloc: AtomicPtr<c_void>,
     calloc: AtomicPtr<c_void>,
 }
 
-/// The one of the process. Used: else the compiler makes a variable of each part, wherever it likes.
+/// The state of the process. `#[used]` prevents the compiler from splitting it into separate variables.
 #[used]
 pub(crate) static HOT: Hot = Hot {
     first: AtomicUsize::new(0),
@@ -46,34 +45,34 @@ pub(crate) static HOT: Hot = Hot {
 };
 
 impl Hot {
-    /// Sizes from here on are large.
+    /// Returns the least large size.
     #[inline(always)]
     pub(crate) fn threshold(&self) -> usize {
         self.threshold.load(Ordering::Relaxed)
     }
 
-    /// Sets that.
+    /// Sets the least large size.
     pub(crate) fn set_threshold(&self, bytes: usize) {
         self.threshold.store(bytes, Ordering::Relaxed);
     }
 
-    /// Says where the arena is, before anything in it is given out.
+    /// Sets the range of the arena, before any allocation from it.
     pub(crate) fn set_arena(&self, arena: &core::ops::Range<usize>) {
         self.first.store(arena.start, Ordering::Relaxed);
         self.bytes.store(arena.end.saturating_sub(arena.start), Ordering::Release);
     }
 
-    /// Tells whether an address may be in the arena: never wrong for one that is; who sees half of what [`set_arena`](Self::set_arena)
-    /// writes may take another for one.
+    /// Returns true for every address in the arena. During [`set_arena`](Self::set_arena) it may also return true for
+    /// others.
     #[inline(always)]
     pub(crate) fn may_be_ours(&self, at: *const c_void) -> bool {
         at.addr().wrapping_sub(self.first.load(Ordering::Relaxed)) < self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Has small calls go to the next definitions from now on.
+    /// Sets the next definitions as the functions for small sizes.
     ///
     /// # Safety
-    /// They are the C functions of these names.
+    /// The pointers are the C functions of these names.
     pub(crate) unsafe fn set_next(&self, [malloc, free, realloc, calloc]: [*mut c_void; 4]) {
         self.malloc.store(malloc, Ordering::Release);
         self.free.store(free, Ordering::Release);
@@ -81,7 +80,7 @@ impl Hot {
         self.calloc.store(calloc, Ordering::Release);
     }
 
-    /// Has small calls that find no memory leave them addresses of the arena from now on.
+    /// From now on, small calls that fail release addresses of the arena and try again.
     pub(crate) fn retry_small(&self) {
         self.malloc.store(crate::abi::malloc_unknown as Malloc as *mut c_void, Ordering::Release);
         self.realloc.store(crate::abi::realloc_unknown as Realloc as *mut c_void, Ordering::Release);

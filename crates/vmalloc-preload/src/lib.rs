@@ -3,61 +3,61 @@
 //! # Theory
 //! ```text
 //!   malloc(size)   size < threshold  ------------------------------------>  the next malloc: the C library's, or
-//!                  size >= threshold  --->  one Vmalloc of the process        whoever else was preloaded
-//!                                             |  no memory, or not made yet
+//!                  size >= threshold  --->  one Vmalloc of the process        another preloaded one
+//!                                             |  no memory, or not created yet
 //!                                             +--------------------------->  the next malloc
-//!   free(pointer)  in its arena? that's its  :  in the boot arena? nothing  :  else the next free
+//!   free(pointer)  in its arena? Vmalloc  :  in the boot arena? nothing  :  else the next free
 //! ```
-//! The C library is good at small sizes and returns large ones to the system at each free: page
-//! faults for all pages of each large temporary. So only large ones come from here. The address of
-//! a pointer tells its allocator: the arena is one range, so that is a subtraction and a
-//! comparison, with no header and no table.
+//! The C library is efficient for small sizes, but releases large ones to the system at each free: page faults for all
+//! pages of each large temporary. So this library serves only large sizes. The address of a pointer identifies its
+//! allocator: the arena is one range, so that is a subtraction and a comparison, with no header and no table.
 //!
-//! **Before there is anything.** The dynamic linker calls `malloc` before constructors have run,
-//! and looking up the next definitions may call it again. Requests during that look-up are cut from
-//! a **boot arena**, static memory that is never freed. No thread-local variable is used, so there
-//! is no static TLS to run out of, and nothing to set up in a thread. Nothing waits for another
-//! thread to set something up: a call in the midst of it asks the next `malloc`.
+//! **Start.** The dynamic linker calls `malloc` before constructors have run, and looking up the next definitions may
+//! call it again. Requests during that look-up are cut from a **boot arena**, static memory that is never freed. No
+//! thread-local variable is used, so the library needs no static TLS and no setup in a thread. No call waits for
+//! another thread's initialization: during it the next `malloc` serves requests.
 //!
-//! **Fork.** The allocator locks itself for a fork by handlers that it registers when it is made.
-//! Handlers of others may allocate and free, so ours must be the last before the fork and the first
-//! after it. They are registered first, by the constructor, or by the first call that registers
-//! some before that (`__register_atfork`). The allocator itself is made by the first large
-//! allocation, and small programs pay nothing for it.
+//! **Fork.** Fork handlers lock the allocator during a fork. Handlers of the program may allocate and free, so ours
+//! must run last before the fork and first after it. So they are registered first: by the constructor, or before the
+//! first earlier registration (`__register_atfork`). The first large allocation creates the allocator itself, so
+//! programs without one do not need it.
 //!
 //! # Invariants
-//! - **LP1 home** what the arena, the boot arena or the next `malloc` gave goes back there, whoever asks and whatever the threshold is.
-//! - **LP2 no-recursion** nothing here asks the library's own `malloc`: Rust's global allocator in it is the next `malloc`.
-//! - **LP3 errno** `free` leaves `errno` as it was; what succeeds here does, too; what returns `NULL` for a failure says why in it.
+//! - **LP1 home** memory of the arena, the boot arena or the next `malloc` is freed by the same one, for every caller
+//!   and threshold.
+//! - **LP2 no-recursion** no code here calls the library's own `malloc`: Rust's global allocator in it is the next
+//!   `malloc`.
+//! - **LP3 errno** `free` does not change `errno`, nor does a call that succeeds here; a call that returns `NULL` for a
+//!   failure sets it.
 //!
 //! # Limits
-//! A process pays for the library when it starts, whether it allocates or not: files opened and
-//! mapped, relocations, 15 page faults. `sh` that starts `true` 60 times takes 17 % more CPU time
-//! by the fastest of 12 loops; with an empty library it is 8 %. The times are 34.4 ms without, 37.0
-//! with the empty one, and 40.1 with this, on a busy machine of 2 cores.
+//! The library costs each process time at its start, even without an allocation: files opened and mapped, relocations,
+//! 15 page faults. `sh` that starts `true` 60 times takes 17 % more CPU time by the fastest of 12 loops; with an empty
+//! library it is 8 %. The times are 34.4 ms without, 37.0 with the empty one, and 40.1 with this, on a busy machine of
+//! 2 cores.
 //!
-//! A library that is opened with `RTLD_DEEPBIND` calls the C library's own functions. Memory that
-//! it allocates may be freed here, but it must not free a large piece that was allocated here.
-//! Programs with a `malloc` inside them do not notice this library.
+//! A library that is opened with `RTLD_DEEPBIND` calls the C library's own functions. Memory that it allocates may be
+//! freed here, but it must not free a large allocation of this library. Programs with a `malloc` of their own are not
+//! affected.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`abi`] | the C functions, and who serves them |
-//! | `boot` | memory for whoever asks before anything is known |
-//! | `hot` | what every call reads, and the way of the small ones |
-//! | `next` | the definitions behind this library's |
+//! | [`abi`] | the C functions, and the choice of the allocator that serves them |
+//! | `boot` | memory for requests before the next definitions are known |
+//! | `hot` | the state that every call reads, and the path of small sizes |
+//! | `next` | the next definitions of the functions |
 //! | `large` | the allocator of the process |
-//! | `filter` | notices a filter of system calls before it is installed |
-//! | `change` | notices what the program does to its own mappings |
+//! | `filter` | detects a filter of system calls before it is installed |
+//! | `change` | detects changes of mappings by the program |
 //! | `map` | mappings and threads of the program, where a limit leaves it no room |
-//! | `fault` | says what a fault in the hardened profile was |
+//! | `fault` | reports a fault of the hardened profile |
 //! | `conf` | `VMALLOC_CONF` |
 //! | `start` | the constructor, and the statistics at the end |
 //! | `words` | `errno`, and lines on stderr |
 //! # Source
 //! `man 3 malloc`, `man 8 ld.so`, POSIX `posix_memalign`; ISO C23 for `free_sized`.
 
-// Where a panic ends the process anyway, as in a release build, the standard library is not needed, nor an unwinder.
+// If a panic aborts, as in a release build, neither the standard library nor an unwinder is needed.
 #![cfg_attr(all(panic = "abort", not(test)), no_std)]
 
 pub mod abi;

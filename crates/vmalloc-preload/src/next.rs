@@ -1,7 +1,7 @@
-//! The definitions behind this library's: the C library's, or those of whoever else was preloaded.
+//! The next definitions of the functions: the C library's, or those of another preloaded library.
 //!
-//! They are looked up once, by `dlsym(RTLD_NEXT)`, when somebody first asks; the rarest when somebody calls them. Whoever asks during that, the look-up itself among
-//! them, is told that there are none yet.
+//! They are looked up once, by `dlsym(RTLD_NEXT)`, at the first request; rare functions at their first call. Calls
+//! during the look-up, including its own, see that no definitions are known yet.
 
 use crate::words::{KeepErrno, stop};
 use core::alloc::{GlobalAlloc, Layout};
@@ -37,7 +37,7 @@ impl Slot {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// Returns the function; one that the C library lacks is looked up each time.
+    /// Returns the function. A function that the C library lacks is looked up each time.
     #[inline(always)]
     fn get_or_look_up(&self) -> *mut c_void {
         let found = self.get();
@@ -77,7 +77,7 @@ pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 pub(crate) struct Next(());
 
 impl Next {
-    /// The next definitions, or nothing while they are being looked up.
+    /// Returns the next definitions, or `None` while they are being looked up.
     #[inline(always)]
     pub(crate) fn get() -> Option<Self> {
         // Acquire pairs with the release of `look_up`.
@@ -90,8 +90,8 @@ impl Next {
             // Acquire as above: another thread may have just found them.
             return (STATE.load(Ordering::Acquire) == KNOWN).then_some(Self(()));
         }
-        // Whoever looks up late waits for who loads a library, who may be waiting for him: so only what hardly anybody calls is left
-        // for later, since each look-up costs every program a microsecond.
+        // A later look-up waits for a thread that loads a library, which may wait for this thread. So only rare
+        // functions are looked up later, since each look-up costs every program a microsecond.
         for slot in [&MALLOC, &CALLOC, &REALLOC, &FREE] {
             slot.look_up();
             if slot.get().is_null() {
@@ -101,7 +101,7 @@ impl Next {
         for slot in [&POSIX_MEMALIGN, &ALIGNED_ALLOC, &MEMALIGN, &USABLE] {
             slot.look_up();
         }
-        // Checks LP2: who is told that his next is himself calls himself until the stack ends.
+        // Checks LP2: if the next definition is this library's own, a call recurses until the stack overflows.
         let own: extern "C" fn(usize) -> *mut c_void = crate::abi::malloc;
         if MALLOC.get().addr() == own as usize {
             stop(format_args!("the malloc behind this library is its own"));
@@ -113,7 +113,8 @@ impl Next {
     }
 }
 
-/// Defines a method of [`Next`] that calls a slot by its C type; what the C library lacks answers with the value after `else`.
+/// Defines a method of [`Next`] that calls a slot by its C type; a function that the C library lacks returns the value
+/// after `else`.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident = $slot:ident($($arg:ident: $type:ty),*) -> $result:ty, else $lacking:expr;)*) => {
         impl Next {$(
@@ -159,7 +160,7 @@ calls! {
     pvalloc = PVALLOC(size: usize) -> *mut c_void, else null_mut();
     /// `malloc_usable_size`.
     malloc_usable_size = USABLE(memory: *mut c_void) -> usize, else 0;
-    /// `__register_atfork`, which `pthread_atfork` is made of.
+    /// `__register_atfork`, which implements `pthread_atfork`.
     register_atfork = REGISTER(before: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int, else libc::ENOMEM;
     /// `pthread_create`.
     pthread_create = CREATE(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: Start, argument: *mut c_void) -> c_int, else libc::EAGAIN;
@@ -170,22 +171,22 @@ calls! {
 /// Rust's global allocator in this library: the next `malloc`, never its own (LP2).
 pub(crate) struct NextAlloc;
 
-// SAFETY: memory of the next malloc, of the alignment asked for, goes back to the next free.
+// SAFETY: memory of the next malloc, with the requested alignment, is freed by the next free.
 unsafe impl GlobalAlloc for NextAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(next) = Next::get() else { return null_mut() };
         if layout.align() <= 16 {
-            // SAFETY: asks for memory.
+            // SAFETY: allocates memory.
             unsafe { next.malloc(layout.size()) }.cast()
         } else {
-            // SAFETY: asks for memory at a power of two.
+            // SAFETY: allocates memory at a power of two.
             unsafe { next.memalign(layout.align(), layout.size()) }.cast()
         }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, _: Layout) {
         if let Some(next) = Next::get() {
-            // SAFETY: this function's contract: it came from there.
+            // SAFETY: by this function's contract the next malloc allocated it.
             unsafe { next.free(memory.cast()) };
         }
     }
@@ -209,7 +210,7 @@ mod tests {
             let next = Next::get().unwrap();
             // SAFETY: memory of the next malloc.
             assert!(unsafe { next.malloc_usable_size(memory.cast()) } >= 3000);
-            // SAFETY: the same, and nobody refers to it any more.
+            // SAFETY: as before, and no reference to it remains.
             unsafe { NextAlloc.dealloc(memory, layout) };
         }
     }

@@ -1,10 +1,10 @@
-//! Reports to callers and users: `errno`, and lines on stderr that are allocated nowhere.
+//! Reports to callers and users: `errno`, and lines on stderr without an allocation.
 
 use core::ffi::c_int;
 use core::fmt;
 
 fn errno() -> *mut c_int {
-    // SAFETY: asks for an address; it is there as long as the thread.
+    // SAFETY: returns an address, which is valid as long as the thread.
     unsafe { libc::__errno_location() }
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn is_errno(number: c_int) -> bool {
     unsafe { *errno() == number }
 }
 
-/// The value of `errno`, restored when this is dropped. Checks LP3.
+/// Saves `errno`, and restores it when dropped. Checks LP3.
 pub(crate) struct KeepErrno(c_int);
 
 impl KeepErrno {
@@ -36,56 +36,55 @@ impl Drop for KeepErrno {
     }
 }
 
-/// A place to write lines to.
+/// A file to which lines are written.
 #[derive(Clone, Copy)]
 pub(crate) struct Errors(c_int);
 
-/// The file that a descriptor leads to: device and number.
+/// The identity of a descriptor's file: device and inode number.
 pub(crate) type Identity = (libc::dev_t, libc::ino_t);
 
 impl Errors {
     /// The stderr of the process.
     pub(crate) const STDERR: Self = Self(libc::STDERR_FILENO);
-    /// Descriptors from which a program is unlikely to miss one.
+    /// The least descriptor for a copy, above those that programs usually use.
     const ASIDE_MIN: c_int = 500;
 
-    /// Returns a copy of stderr, for the time when a program has closed it: many do before they
-    /// end.
+    /// Returns a copy of stderr, for the time after a program has closed it: many do before they end.
     pub(crate) fn aside() -> (Self, Option<Identity>) {
         let _keep = KeepErrno::new();
-        // SAFETY: makes a descriptor of another.
+        // SAFETY: duplicates a descriptor.
         let aside = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, Self::ASIDE_MIN) };
         let aside = if aside < 0 { Self::STDERR } else { Self(aside) };
         (aside, aside.identity())
     }
 
-    /// The end of a file that is there.
+    /// Opens an existing file to append to it.
     pub(crate) fn append_to(name: &core::ffi::CStr) -> Option<Self> {
         let _keep = KeepErrno::new();
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        // SAFETY: opens by a name that ends.
+        // SAFETY: opens a file by a name that ends with 0.
         let file = unsafe { libc::open(name.as_ptr(), flags) };
         (file >= 0).then_some(Self(file))
     }
 
-    /// The beginning of a file, as much as there is room for; nothing if it cannot be read.
+    /// Reads the beginning of a file, as much as `to` has room for. Returns no bytes if it cannot be read.
     pub(crate) fn read_from<'t>(name: &core::ffi::CStr, to: &'t mut [u8]) -> &'t [u8] {
         let _keep = KeepErrno::new();
-        // SAFETY: opens by a name that ends.
+        // SAFETY: opens a file by a name that ends with 0.
         let file = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
         if file < 0 {
             return &[];
         }
-        // SAFETY: writes as many bytes as there is room for.
+        // SAFETY: writes at most as many bytes as `to` has.
         let read = unsafe { libc::read(file, to.as_mut_ptr().cast(), to.len()) };
         Self(file).close();
         to.get(..usize::try_from(read).unwrap_or(0)).unwrap_or_default()
     }
 
-    /// Closes what [`append_to`](Self::append_to) opened.
+    /// Closes a file that [`append_to`](Self::append_to) opened.
     pub(crate) fn close(self) {
         let _keep = KeepErrno::new();
-        // SAFETY: opened there, and used by nobody else.
+        // SAFETY: opened there, and not used elsewhere.
         let _closed = unsafe { libc::close(self.0) };
     }
 
@@ -96,19 +95,19 @@ impl Errors {
         let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: writes a `stat`.
         let told = unsafe { libc::fstat(self.0, stat.as_mut_ptr()) } == 0;
-        // SAFETY: numbers, all of them; any bits are some.
+        // SAFETY: all fields are numbers, for which any bits are valid.
         let stat = unsafe { stat.assume_init() };
         told.then_some((stat.st_dev, stat.st_ino))
     }
 }
 
-/// Writes `vmalloc: ` and a line to stderr, at once: others may be writing, too.
+/// Writes `vmalloc: ` and a line to stderr in one call, since other threads may write, too.
 #[cold]
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     say_to(Errors::STDERR, what);
 }
 
-/// The same, elsewhere.
+/// Writes `vmalloc: ` and a line to another file in one call.
 #[cold]
 pub(crate) fn say_to(to: Errors, what: fmt::Arguments<'_>) {
     let _keep = KeepErrno::new();
@@ -119,7 +118,7 @@ pub(crate) fn say_to(to: Errors, what: fmt::Arguments<'_>) {
     let _written = unsafe { libc::write(to.0, text.as_ptr().cast(), text.len()) };
 }
 
-/// Says what cannot be told to a caller of C, and stops the program.
+/// Reports an error that cannot be returned to a C caller, and ends the process.
 #[cold]
 pub(crate) fn stop(what: fmt::Arguments<'_>) -> ! {
     say(what);
@@ -127,7 +126,7 @@ pub(crate) fn stop(what: fmt::Arguments<'_>) -> ! {
     unsafe { libc::abort() }
 }
 
-/// A line of text; what is too long is cut off.
+/// A line of text, truncated if it is too long.
 struct Line {
     text: [u8; 400],
     len: usize,

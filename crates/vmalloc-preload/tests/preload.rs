@@ -1,4 +1,4 @@
-//! C and C++ programs of our own, and programs as they are, with the preload and without.
+//! Tests of our own C and C++ programs and of unmodified programs, with the preload and without.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -15,7 +15,7 @@ mod libc_signal {
     pub(super) const SEGV: i32 = 11;
 }
 
-/// Everything from a page on, so that programs of any size take part.
+/// Serves every size from a page on, so that small programs are tested, too.
 const ALL: &str = "threshold:4K,stats:true";
 
 fn library() -> PathBuf {
@@ -24,7 +24,7 @@ fn library() -> PathBuf {
     path
 }
 
-/// Tells whether a program is there; says so loudly if not, since what it would have checked is not checked.
+/// Returns true if a program is installed. Else reports that a test is not run.
 fn there(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
@@ -66,7 +66,7 @@ fn compile_in(from: &str, dir: &Path, compiler: &str, source: &str, flags: &[&st
     let (out, from) = (dir.join(source.replace('.', "-")), Path::new(env!("CARGO_MANIFEST_DIR")).join(from));
     let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread", "-D_GNU_SOURCE", "-fno-builtin"]);
-    // gcc knows what malloc does with sizes, and warns of what is tested here.
+    // gcc checks the sizes of malloc, and warns of the ones tested here.
     if compiler.starts_with('g') {
         command.arg("-Wno-alloc-size-larger-than");
     }
@@ -80,7 +80,7 @@ fn c_compilers() -> Vec<&'static str> {
     found
 }
 
-/// A command under the preload.
+/// Returns a command under the preload.
 fn preloaded(program: impl AsRef<std::ffi::OsStr>, conf: &str) -> Command {
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", library()).env("VMALLOC_CONF", conf);
@@ -94,7 +94,7 @@ fn served(output: &Output) -> u64 {
     lines.map(|line| line.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// Runs a command with the preload and without: both print the same. What it served.
+/// Runs a command with the preload and without, which must print the same. Returns the number of allocations served.
 fn same(program: &str, args: &[&str], dir: &Path) -> u64 {
     let plain = run(Command::new(program).args(args).current_dir(dir));
     let ours = run(preloaded(program, ALL).args(args).current_dir(dir));
@@ -168,7 +168,7 @@ fn every_process_tells_a_file_what_it_did_and_a_child_only_what_it_did_itself() 
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("report");
     let source = dir.path().join("forks.c");
-    // Three pieces by the parent, two by the child, which ends as programs do.
+    // Three allocations by the parent, two by the child, which exits normally.
     let program = "#include <malloc.h>\n#include <stdlib.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
         static void *volatile p; static void use(int n) { while (n--) { p = malloc(1000000); free(p); } }\n\
         int main(void) { use(3); malloc_trim(0); if (fork() == 0) { use(2); return 0; } int s; wait(&s); return s; }\n";
@@ -178,7 +178,7 @@ fn every_process_tells_a_file_what_it_did_and_a_child_only_what_it_did_itself() 
     let lines = || -> Vec<String> {
         fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_string).collect()
     };
-    // Where there is no file nothing is told, and none is made; nor by a name that is not absolute.
+    // Without the file there is no report, and none is created. The same holds for a name that is not absolute.
     let silent = run(preloaded(&to, "").env("VMALLOC_REPORT", &file));
     assert!(silent.stderr.is_empty() && !file.exists(), "{silent:?}");
     let relative = run(preloaded(&to, "").env("VMALLOC_REPORT", "report").current_dir(dir.path()));
@@ -187,7 +187,7 @@ fn every_process_tells_a_file_what_it_did_and_a_child_only_what_it_did_itself() 
         "{relative:?}"
     );
     fs::write(&file, "").unwrap();
-    // What this process has resident is none of the program's, though the system counts it there.
+    // The resident memory of this process is not the program's, though the system counts it there.
     let resident = std::hint::black_box(vec![1_u8; 96 << 20]);
     let output = run(preloaded(&to, "").env("VMALLOC_REPORT", &file));
     drop(resident);
@@ -201,7 +201,7 @@ fn every_process_tells_a_file_what_it_did_and_a_child_only_what_it_did_itself() 
             |key| words[words.iter().position(|word| *word == key).unwrap() + 1].parse::<u64>().unwrap();
         assert!(number("nanoseconds") > 0 && number("faults") > 0, "{line}");
         assert!((1..64 << 10).contains(&number("peak_kib")), "{line}");
-        // The parent alone trimmed, before it forked.
+        // Only the parent trimmed, before the fork.
         assert_eq!(number("given_back") > 0, served == 3, "{told:?}");
     }
 }
@@ -210,7 +210,7 @@ fn every_process_tells_a_file_what_it_did_and_a_child_only_what_it_did_itself() 
 fn a_random_program_of_threads_and_forks_ends_well() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), c_compilers()[0], "stress.c", &["-std=c11"]);
-    // What holds for every malloc holds without us.
+    // The checks for every malloc hold without the preload, too.
     run(Command::new(&program).args(["3", "200"]));
     for conf in [
         "stats:true",
@@ -230,7 +230,8 @@ fn it_takes_no_static_tls_and_gives_only_names_of_malloc() {
     }
     let said = run(Command::new("readelf").arg("-d").arg(library())).stdout;
     let said = String::from_utf8(said).unwrap();
-    // Static TLS is scarce for whoever is opened later; who was opened may be closed while others hold its memory.
+    // Static TLS is scarce for libraries that are loaded later. A loaded library may be closed while its memory is in
+    // use.
     assert!(
         !said.contains("STATIC_TLS") && said.contains("NODELETE") && said.contains("INITFIRST"),
         "{said}"
@@ -314,7 +315,7 @@ fn programs_as_they_are_print_the_same() {
         text.push_str(&format!("{:x}\n", at.wrapping_mul(2_654_435_761)));
     }
     fs::write(dir.path().join("text"), &text).unwrap();
-    // A tree that nobody changes between the two.
+    // A tree that does not change between the two runs.
     assert!(same("ls", &["-lR", "/usr/include"], dir.path()) > 0);
     assert!(same("sort", &["text"], dir.path()) > 0);
     assert!(same("sort", &["-n", "--parallel=4", "-S", "1M", "text"], dir.path()) > 0);
@@ -323,7 +324,7 @@ fn programs_as_they_are_print_the_same() {
     if there("xz") {
         assert!(same("xz", &["-1", "-c", "-T2", "text"], dir.path()) > 0);
     }
-    // Forks and programs that follow one another, each with a large variable and a pipe.
+    // Forks and successive programs, each with a large variable and a pipe.
     let script = "i=0; while [ $i -lt 25 ]; do x=$(cat text | head -c 30000 | wc -c); (echo $x $i; true) | cat; i=$((i+1)); done";
     assert!(same("sh", &["-c", script], dir.path()) > 0);
     if there("bash") {
@@ -381,7 +382,7 @@ print(sum(x), y[12345], len(b), hash(tuple(y)), len(s), len(d), os.read(r, 100))
 
 #[test]
 fn a_program_without_our_names_in_the_environment_is_served_by_default_too() {
-    // And children inherit the preload, whatever the shell does with its environment.
+    // Children inherit the preload, even if the shell changes its environment.
     let output = run(Command::new("sh")
         .env("LD_PRELOAD", library())
         .args(["-c", "VMALLOC_CONF=stats:true sort -S 4M /dev/null"]));
@@ -403,7 +404,7 @@ fn a_program_with_rights_that_its_user_has_not_takes_no_wishes_of_him() {
     let trusted = run(Command::new(&program).env("VMALLOC_CONF", wish));
     assert_eq!((&trusted.stdout[..], served(&trusted)), (&b"0\n"[..], 1));
     assert!(String::from_utf8_lossy(&trusted.stderr).contains("no known key"));
-    // Owned by us, with our rights for whoever runs it: somebody else, if we may become somebody else.
+    // A set-user-ID program of this user, which another user runs, if this process may change its user.
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     let Ok(output) = Command::new(&program).env("VMALLOC_CONF", wish).uid(65_534).output() else {
         return eprintln!("SKIPPED: only root can run a program as somebody else");
@@ -459,18 +460,18 @@ fn the_hardened_profile_finds_uses_after_free_and_overflows() {
         let output = preloaded(&program, "hardened:true").arg(mistake).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.signal(), Some(signal), "{mistake}: {said}");
-        // The last address that it printed is that of the mistake.
+        // The last printed address is that of the mistake.
         let (addresses, message): (Vec<_>, Vec<_>) = said.lines().partition(|line| !line.contains(' '));
         let want = want.replace('@', addresses.last().unwrap());
         assert!(message.len() == 1 && message[0].contains(&want), "{mistake}: {said}, not {want}");
     }
-    // A fault elsewhere is none of ours, nor is a signal that somebody sent: no word, the same signal.
+    // A fault elsewhere and a sent signal are not reported, and end the process by the same signal.
     for elsewhere in ["null", "raise"] {
         let output = preloaded(&program, "hardened:true").arg(elsewhere).output().unwrap();
         assert_eq!(output.status.signal(), Some(libc_signal::SEGV), "{elsewhere}");
         assert!(!String::from_utf8_lossy(&output.stderr).contains("hardened"), "{output:?}");
     }
-    // What it is compared with: nobody notices.
+    // For comparison: without the profile the mistake is not detected.
     run(preloaded(&program, "").arg("use"));
     run(preloaded(&program, "hardened:true").arg("none"));
     run(preloaded(&program, "hardened:true").arg("sized right"));

@@ -1,6 +1,6 @@
-//! Cases that the memory of a process must bear: small stacks, forks from anywhere, filters,
-//! limits, and what programs do with their own. Each program of `tests/c` says by its exit status
-//! whether it found what the C library's malloc gives.
+//! Tests of difficult conditions: small stacks, forks at any point, filters, limits, and changes by programs of their
+//! own memory. The exit status of each program of `tests/c` says whether the results are those of the C library's
+//! malloc.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -23,7 +23,7 @@ fn compile(dir: &Path, source: &str) -> PathBuf {
     out
 }
 
-/// Runs a command that ends well.
+/// Runs a command that must succeed.
 fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     let said = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy);
@@ -32,7 +32,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// A command that has a minute, under the preload.
+/// Returns a command under the preload with a limit of a minute.
 fn preloaded(program: &Path, conf: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["-k", "1", "60", "env"]);
@@ -41,7 +41,7 @@ fn preloaded(program: &Path, conf: &str) -> Command {
     command
 }
 
-/// Runs a program of `tests/c` as it is, and under the preload with each of some wishes.
+/// Runs a program of `tests/c` without the preload, and with it under each configuration.
 fn everywhere(source: &str, args: &[&str], confs: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), source);
@@ -51,7 +51,7 @@ fn everywhere(source: &str, args: &[&str], confs: &[&str]) {
     }
 }
 
-/// A thread releases unused memory.
+/// A configuration in which a thread releases unused memory.
 const THREAD: &str = "threshold:4K,decay:20ms,background_thread:true";
 
 #[test]
@@ -61,14 +61,14 @@ fn the_least_stack_is_enough_for_everything() {
 
 #[test]
 fn a_handler_of_a_signal_forks_in_the_midst_of_a_call() {
-    // A child that counts must not wait for the call that was interrupted either.
+    // A child that prints statistics must not wait for the interrupted call either.
     let counting = ["stats:true", "hardened:true,stats:true"];
     everywhere(
         "forks.c",
         &["handler"],
         &["", "threshold:4K,budget:0", "hardened:true", counting[0], counting[1]],
     );
-    // With threads the C library's own malloc deadlocks with itself here.
+    // With threads the C library's own malloc deadlocks here.
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), "forks.c");
     for conf in ["", "hardened:true"] {
@@ -101,7 +101,7 @@ fn a_program_that_confines_itself_is_not_killed() {
             &["", "calls:plain", "calls:plain,threshold:4K,decay:1ms", THREAD, "hardened:true"],
         );
     }
-    // What nobody can notice has to be told.
+    // A filter that cannot be detected needs the option.
     if cfg!(target_arch = "x86_64") {
         everywhere("filter.c", &["assembly"], &["calls:plain", "calls:plain,stats:true,hardened:true"]);
     }
@@ -128,7 +128,7 @@ fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
     let output = run(preloaded(&limits, "stats:true").arg("vfork"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("served 101 ") && said.contains("passed on 0;"), "{said}");
-    // Where all is promised to everybody, that is so with and without.
+    // If the system overcommits without a limit, it does so with and without the preload.
     let promises = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     if promises.trim() != "1" {
         everywhere("limits.c", &["overcommit"], &["", "hardened:true"]);
@@ -147,7 +147,7 @@ fn secrets_of_one_thread_are_not_given_to_another_where_that_is_wanted() {
     for conf in ["zero_on_free:true", "zero_on_free:true,threshold:4K,budget:0", "hardened:true"] {
         run(&mut preloaded(&program, conf));
     }
-    // What it is compared with: nobody erases anything.
+    // For comparison: without the option nothing is erased.
     assert!(!preloaded(&program, "").output().unwrap().status.success());
 }
 
@@ -164,11 +164,11 @@ fn what_nobody_has_cannot_be_touched_in_the_hardened_profile_and_costs_a_fork_li
     for conf in ["hardened:true,threshold:4K", "hardened:true,threshold:64K"] {
         run(preloaded(&program, conf).arg("fork"));
     }
-    // Neither is it written to a core file.
+    // The window is not written to a core file either.
     run(preloaded(&program, "hardened:true").arg("core").current_dir(dir.path()));
 }
 
-/// A control group of this process's own, with so many bytes of memory, if one can be made here.
+/// A control group with a limit of memory, if this process can create one.
 struct Group(PathBuf);
 
 impl Group {
@@ -190,7 +190,7 @@ impl Group {
         })
     }
 
-    /// The command, in the group.
+    /// Returns the command, run in the group.
     fn command(&self, command: &Command) -> Command {
         let mut inside = Command::new("sh");
         inside.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));

@@ -1,5 +1,5 @@
-/* What every malloc has to do, for small and large sizes, whoever serves them. Also run without the preload: then the C library
- * passes, or the test is wrong. */
+/* The required behaviour of every malloc, for small and large sizes. It also runs without the preload: if the C library
+ * does not pass, the test is wrong. */
 #include "check.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* No compiler is to know what it knows of malloc. */
+/* Volatile pointers, so that no compiler optimizes calls of malloc. */
 static void *(*volatile do_malloc)(size_t) = malloc;
 static void *(*volatile do_calloc)(size_t, size_t) = calloc;
 static void *(*volatile do_realloc)(void *, size_t) = realloc;
@@ -85,7 +85,7 @@ static void absurd_sizes_fail_with_enomem(void) {
         errno = 0;
         CHECK(pvalloc(size) == NULL && errno == ENOMEM);
     }
-    /* Products that do not fit. */
+    /* Products that overflow. */
     static const size_t halves[][2] = {{SIZE_MAX, 2}, {SIZE_MAX / 2 + 1, 2}, {(size_t)1 << 32, (size_t)1 << 32}};
     for (size_t at = 0; at < sizeof halves / sizeof *halves; at++) {
         errno = 0;
@@ -108,7 +108,7 @@ static void realloc_keeps_bytes_between_every_two_sizes(void) {
             size_t least = interesting[from] < interesting[to] ? interesting[from] : interesting[to];
             unsigned char *memory = do_malloc(interesting[from]);
             CHECK(memory != NULL);
-            /* Whoever asks how much he can use may use it. */
+            /* A caller may use all of the usable size. */
             size_t usable = malloc_usable_size(memory);
             size_t kept = usable < interesting[to] ? usable : interesting[to];
             memset(memory, 0x3c, usable);
@@ -118,7 +118,7 @@ static void realloc_keeps_bytes_between_every_two_sizes(void) {
             memset(memory, 0, interesting[to]);
             do_free(memory);
         }
-        /* To nothing. */
+        /* To a size of 0. */
         unsigned char *memory = do_malloc(interesting[from]);
         CHECK(memory != NULL && do_realloc(memory, 0) == NULL);
     }
@@ -155,7 +155,7 @@ static void alignments(void) {
             do_free(memory);
             memory = memalign(align, size);
             CHECK(memory != NULL && (uintptr_t)memory % align == 0 && malloc_usable_size(memory) >= size);
-            /* Aligned memory may be resized; then it need not be aligned any more. */
+            /* Aligned memory may be resized, after which it may have another alignment. */
             memset(memory, 0x44, size);
             memory = do_realloc(memory, size + 70000);
             CHECK(memory != NULL && all(memory, size, 0x44));

@@ -1,4 +1,4 @@
-// 600 MiB of buffers are freed, then 400 MiB of small objects come, in whatever there is: what is kept must not be in their way.
+// 600 MiB of buffers are freed, then 400 MiB of small objects are allocated: cached memory must leave room for them.
 #include "check.h"
 #include <string.h>
 

@@ -1,5 +1,5 @@
-// What a program changes of its own memory ends when it frees that: whoever has the addresses next reads and writes them, keeps them in a
-// child, and has locked nothing. As with the C library's malloc, which unmaps what is large.
+// A free undoes a program's changes of its memory: the next owner of the addresses can read and write them, a child
+// inherits them, and nothing is locked. The C library's malloc does the same, since it unmaps large memory.
 #include "check.h"
 #include <errno.h>
 #include <malloc.h>
@@ -30,7 +30,7 @@ static long locked_kib(void) {
     return kib;
 }
 
-// Takes memory that must be as any other.
+// Allocates memory that must behave as any other.
 static void use(void) {
     char *areas[MANY];
     for (int at = 0; at < MANY; at++) {
@@ -101,7 +101,7 @@ static void bind(void) {
 
 int main(void) {
     bind();
-    // So that the C library itself unmaps each.
+    // So that the C library itself unmaps each one.
     mallopt(M_MMAP_THRESHOLD, 64 << 10);
     long before = locked_kib();
     for (int how = 0; how < 8; how++)
@@ -111,7 +111,7 @@ int main(void) {
             free(area);
             use();
         }
-    // Another size first; what nobody can read has no other.
+    // Resized first, except for inaccessible memory.
     for (int how = 2; how < 6; how++) {
         char *area = fresh(SIZE);
         change(how, area, SIZE);

@@ -1,4 +1,4 @@
-/* What every test here begins with: a check that says where it failed, and ends the program. */
+/* A check for all tests here, which reports the line of a failure and ends the program. */
 #ifndef CHECK_H
 #define CHECK_H
 

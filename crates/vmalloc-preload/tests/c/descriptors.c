@@ -1,5 +1,5 @@
-// Descriptors are the program's: one of the lowest three that it closes is the next that it opens, and a userfaultfd of its own takes any
-// memory, also such as was moved.
+// Descriptors belong to the program: it reuses one of the lowest three that it closes at the next open, and its own
+// userfaultfd works with any memory, also with moved pages.
 #include "check.h"
 #include <errno.h>
 #include <fcntl.h>

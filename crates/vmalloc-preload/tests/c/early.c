@@ -1,4 +1,5 @@
-// Large memory is asked for by the resolver of a function, when libraries are relocated and none has begun; then all goes on as usual.
+// The resolver of a function allocates large memory during relocation, before any constructor runs; later calls work as
+// usual.
 #include "check.h"
 #include <string.h>
 #include <sys/wait.h>

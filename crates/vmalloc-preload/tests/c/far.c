@@ -1,5 +1,5 @@
-// What nobody has cannot be touched: far from an area, at places that were left, and at such as nobody ever had.
-// With an argument: what a child of a fork copies for it, after many areas came and went.
+// Unallocated addresses are inaccessible: far from an area, at former areas, and at addresses that never had one. With
+// an argument: the cost of a fork after many areas were allocated and freed.
 #include "check.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void churn(void) {
     }
 }
 
-// The first of some writes ends a child; it was not to come as far as to the second.
+// Returns 1 if a child that writes to `count` addresses faults.
 static int faults(char *from, long step, int count) {
     pid_t child = fork();
     CHECK(child >= 0);
@@ -47,7 +47,7 @@ static int faults(char *from, long step, int count) {
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
 }
 
-// A process that ends itself leaves a core file of what it has, and not of the whole window.
+// A process that aborts leaves a core file of its memory, not of the whole window.
 static void core(void) {
     struct rlimit most = {1l << 30, 1l << 30};
     if (setrlimit(RLIMIT_CORE, &most))
@@ -75,7 +75,7 @@ int main(int count, char **words) {
         return 0;
     }
     if (count > 1) {
-        // Without guards in the kernel, an area costs mappings, of which there are not enough here.
+        // Without guards in the kernel, an area costs mappings, of which the limit is too low here.
         char *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         CHECK(page != MAP_FAILED);
         if (madvise(page, 4096, 102))
@@ -89,7 +89,7 @@ int main(int count, char **words) {
     }
     char *area = calloc(1, 1 << 20);
     CHECK(area);
-    // Each of these is far from the area, and a place of its own.
+    // Each of these addresses is far from the area and from the others.
     for (long far = 4l << 20; far < 2l << 30; far += 77 << 20)
         CHECK(faults(area + far, 1, 1));
     CHECK(!faults(area, 4096, 256));

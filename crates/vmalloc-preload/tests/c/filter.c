@@ -1,5 +1,6 @@
-// A program confines itself to the calls of the system that the C library's malloc makes, and is killed for any other. Then it uses memory.
-// The argument says how: p by prctl, s by syscall, b before anything large was allocated, a by assembly of its own.
+// A program installs a filter that allows only the system calls of the C library's malloc and kills it for any other.
+// Then it uses memory. The argument selects the method: p by prctl, s by syscall, b before any large allocation, a by
+// its own assembly.
 #include "check.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -61,7 +62,7 @@ int main(int count, char **words) {
     CHECK(count == 2);
     char how = words[1][0];
     if (how != 'b') {
-        // Memory moves before the filter is there, so that there is a descriptor for it.
+        // Pages are moved before the filter is installed, so that a descriptor for that is open.
         char *one = 0, *other = 0;
         for (size_t bytes = 1 << 20; bytes <= 32 << 20; bytes *= 2)
             one = realloc(one, bytes), other = realloc(other, bytes), memset(one, 1, bytes), memset(other, 1, bytes);

@@ -1,5 +1,5 @@
-// Forks where they are hardest: from a handler of a signal that interrupts malloc, beside a thread that flushes all streams while another
-// reads a line, and after a burst of large pieces. The argument says which. Whatever hangs is ended by an alarm.
+// Difficult forks: from a signal handler that interrupts malloc, during a flush of all streams while another thread
+// reads a line, and after a burst of large allocations. The argument selects one. An alarm ends a program that hangs.
 #include "check.h"
 #include <pthread.h>
 #include <signal.h>
@@ -105,7 +105,7 @@ static void with_streams(void) {
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
-            // What a child may do once libc has made it whole again.
+            // Calls that are allowed in a child after libc's handlers ran.
             fflush(0);
             free(malloc(500000));
             _exit(0);
@@ -132,7 +132,7 @@ static void on_exit_signal(int number) {
     exit(0);
 }
 
-// Children that are in the midst of calls when a handler ends them.
+// Children that a handler ends during a call.
 static void exit_in_handler(void) {
     for (int round = 0; round < 30; round++) {
         pid_t child = fork();
@@ -168,7 +168,7 @@ static void after_burst(void) {
     CHECK(child >= 0);
     if (child == 0) {
         CHECK(resident_kib() <= before + 8192);
-        // It serves there as before, and a calloc is zeros.
+        // The allocator works in the child, and calloc returns zeros.
         for (int at = 0; at < 64; at++) {
             pieces[at] = at % 2 ? malloc(1 << 20) : calloc(1, 1 << 20);
             for (int byte = 0; at % 2 == 0 && byte < 1 << 20; byte++)
@@ -179,7 +179,7 @@ static void after_burst(void) {
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    // The parent has its cache as before.
+    // The parent's cache is unchanged.
     struct rusage start, end;
     getrusage(RUSAGE_SELF, &start);
     for (int at = 0; at < 64; at++)

@@ -1,5 +1,6 @@
-// Limits count what is used: a process that limits its addresses late, or runs under a limit, or locks all of its memory, gets what the C
-// library's malloc alone would give; and what the system has for nobody is refused. The argument says which.
+// Limits apply to used memory: a process that limits its addresses late, runs under a limit, or locks all of its
+// memory, can allocate as much as with the C library's malloc alone. Allocations beyond the system's memory fail. The
+// argument selects a case.
 #include "check.h"
 #include <errno.h>
 #include <pthread.h>
@@ -44,7 +45,7 @@ int main(int count, char **words) {
     switch (words[1][0]) {
     case 'l': // late
         free(malloc(1 << 20));
-        // What is no pointer is told, and nobody follows it.
+        // An invalid pointer is an error, and is not dereferenced.
         CHECK(setrlimit(RLIMIT_CORE, (void *)8) == -1 && errno == EFAULT);
         CHECK(setrlimit(RLIMIT_AS, (void *)8) == -1 && errno == EFAULT);
         limit(RLIMIT_AS, 600 << 20);
@@ -61,7 +62,7 @@ int main(int count, char **words) {
         for (int at = 0; at < 100; at++)
             free(pieces[at]);
         small(700);
-        // There is room for large ones, too.
+        // There is room for large allocations, too.
         for (int at = 0; at < 10; at++) {
             CHECK((pieces[at] = malloc(8 << 20)));
             memset(pieces[at], 1, 8 << 20);
@@ -114,7 +115,7 @@ int main(int count, char **words) {
         break;
     }
     case 'm': // locked, without the right to lock more than a limit
-        // Or less, where that is all there may be.
+        // Or a lower limit, if that is the maximum.
         setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){256 << 20, 256 << 20});
         if (setgid(65534) || setuid(65534))
             return 0;

@@ -1,11 +1,11 @@
-/* One mistake with a large piece, chosen by name: the program has to end by abort, and to say which address it was. */
+/* One mistake with a large allocation, chosen by name: the program must end by abort, and report the address. */
 #include "check.h"
 
 #include <malloc.h>
 #include <signal.h>
 #include <string.h>
 
-/* Of C23: no C library that is common has them. */
+/* Functions of C23, which common C libraries lack. */
 void free_sized(void *, size_t) __attribute__((weak));
 void free_aligned_sized(void *, size_t, size_t) __attribute__((weak));
 
@@ -38,7 +38,7 @@ int main(int count, char **names) {
     }
     held = malloc(1000000);
     void *at = strcmp(name, "inside") == 0 ? (char *)held + 64 : held;
-    /* Not through stdio: its buffer is none of this test's memory. */
+    /* Not through buffered stdio, whose memory is not part of this test. */
     fprintf(stderr, "%zx\n", (size_t)at);
     if (strcmp(name, "none") != 0 && at == held) {
         free(held);
@@ -52,7 +52,7 @@ int main(int count, char **names) {
         return *(volatile char *)held;
     }
     if (strcmp(name, "under") == 0) {
-        /* More than what is in front of it on its first page. */
+        /* Farther than the start of its first page. */
         held = malloc(1000000);
         fprintf(stderr, "%zx\n", (size_t)held - 5000);
         ((volatile char *)held)[-5000] = 1;

@@ -1,4 +1,5 @@
-/* Libraries that are opened and closed, also one that looks its symbols up in itself and the C library first; and glibc's own names. */
+/* Libraries that are loaded and closed, also with RTLD_DEEPBIND, which looks symbols up in the library itself first;
+/* and glibc's own names. */
 #include "check.h"
 
 #include <dlfcn.h>
@@ -35,7 +36,7 @@ int main(int count, char **names) {
         memcpy(&take, &found, sizeof take);
         static const size_t sizes[] = {10, 100000, 200000, 3000000};
         for (int at = 0; at < 4; at++) {
-            /* What it allocates is freed here, whoever gave it. */
+            /* Its memory is freed here, by either allocator. */
             void *memory = give(sizes[at]);
             CHECK(memory != NULL && malloc_usable_size(memory) >= sizes[at]);
             memset(memory, 1, sizes[at]);
@@ -43,7 +44,7 @@ int main(int count, char **names) {
             memory = realloc(give(sizes[at]), sizes[at] * 2);
             CHECK(memory != NULL);
             free(memory);
-            /* The other way round, unless it has its own way. */
+            /* The reverse, unless it calls the C library's functions. */
             if ((mode & RTLD_DEEPBIND) == 0) {
                 take(malloc(sizes[at]));
             }

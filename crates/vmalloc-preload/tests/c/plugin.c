@@ -1,4 +1,4 @@
-/* Opened and closed by dlopen.c: allocates in its constructor and leaves memory behind. */
+/* Loaded and closed by opens.c: allocates in its constructor and leaves memory allocated. */
 #include <stdlib.h>
 #include <string.h>
 

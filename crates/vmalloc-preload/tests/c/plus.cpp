@@ -1,4 +1,4 @@
-// C++ operators, which go to malloc.
+// C++ operators, which call malloc.
 #include "check.h"
 
 #include <cstring>
@@ -25,7 +25,7 @@ int main() {
     char *large = new char[3000000];
     std::memset(large, 1, 3000000);
     delete[] large;
-    // Kept where a compiler must not think it away.
+    // Stored so that a compiler must not optimize it away.
     held = new (std::nothrow) char[static_cast<std::size_t>(1) << 46];
     CHECK(held == nullptr);
     bool refused = false;

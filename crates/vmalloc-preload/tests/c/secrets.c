@@ -1,4 +1,4 @@
-// What a thread wrote to memory that it freed, no other finds there: by free, by a smaller size, by a larger one elsewhere.
+// No thread can read another thread's data in freed memory: after a free, a shrink, or a growth that moves.
 #include "check.h"
 #include <pthread.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Linked to the library itself: prints if it is a set-user-ID program to the system (AT_SECURE). */
+/* Linked to the library itself: prints whether the system treats it as a set-user-ID program (AT_SECURE). */
 #include "check.h"
 
 #include <string.h>

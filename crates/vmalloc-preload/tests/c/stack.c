@@ -1,5 +1,5 @@
-// Everything that malloc does on a thread with the least stack that there may be: the first large piece of the process, misses, purges,
-// growth, forks. Says which case failed by its exit status.
+// All operations of malloc on a thread with the smallest possible stack: the first large allocation of the process,
+// misses, purges, growth, forks. The exit status is the number of the failed case.
 #include "check.h"
 #include <limits.h>
 #include <malloc.h>

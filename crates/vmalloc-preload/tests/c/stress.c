@@ -1,8 +1,9 @@
-/* A random program of malloc, calloc, realloc, memalign, free, threads that come and go, and forks: stress SEED MILLISECONDS.
+/* A random program of malloc, calloc, realloc, memalign, free, short-lived threads, and forks: stress SEED
+/* MILLISECONDS.
  *
- * Every piece holds its size, and a byte that its size tells at its end and on every page, so whoever is given what another has, with
- * another size, is found out. At the end everything is freed and trimmed, and what is resident has to be about what it was. The same seed begins the same
- * programs; how the threads meet is the system's.
+ * Every allocation contains its size, and a byte that depends on the size at its end and on every page, so that
+ * overlapping allocations of different sizes are detected. At the end everything is freed and trimmed, and the resident
+ * memory must be about what it was. The same seed starts the same programs; the system schedules the threads.
  */
 #include "check.h"
 
@@ -42,7 +43,7 @@ static unsigned char mark(size_t size) {
 static void sign(unsigned char *memory, size_t size) {
     memcpy(memory, &size, sizeof size);
     memset(memory + size - TAIL, mark(size), TAIL);
-    /* One byte a page, so that the pages are there. */
+    /* One byte a page, so that the pages are resident. */
     for (size_t at = 4096; at + TAIL < size; at += 4096) {
         memory[at] = mark(size);
     }
@@ -116,7 +117,7 @@ static void step(uint64_t *state, unsigned char **own) {
             *place = give(state);
             break;
         case 5: {
-            /* Others free it. */
+            /* Another thread frees it. */
             unsigned char *other = atomic_exchange(&slots[next(state) % SLOTS], *place);
             *place = other;
             break;
@@ -161,7 +162,7 @@ static void *thread(void *seed) {
 }
 
 static void child(uint64_t seed) {
-    /* Waiting for oneself ends by this. */
+    /* An alarm ends a deadlock. */
     alarm(120);
     thread((void *)(uintptr_t)seed);
     pthread_t extra;
@@ -199,7 +200,7 @@ int main(int count, char **words) {
         deadline.tv_sec++;
     }
     alarm((unsigned)(milliseconds / 1000) + 300);
-    /* The allocator and libc's arenas have been there once. */
+    /* Initializes the allocator and libc's arenas. */
     free(malloc(5000000));
     malloc_trim(0);
     long before = resident_pages();
@@ -236,9 +237,9 @@ int main(int count, char **words) {
     long after = resident_pages();
     printf("operations %lu threads %lu forks %lu resident before %ld after %ld KiB\n", atomic_load(&operations), threads_ever,
            forks, before * 4, after * 4);
-    /* The stacks of threads, libc's arenas, the allocator's records. The hardened profile draws places at random and keeps the tags
-       beside each that it drew, some 20 KiB an area, so what it keeps grows with the areas that ever were. Without us (no VMALLOC_CONF)
-       large pieces are in libc's arenas, and what is kept is libc's matter. */
+    /* The stacks of threads, libc's arenas, the allocator's records. The hardened profile draws random addresses and
+       keeps the tags of each, some 20 KiB an area, so its records grow with the areas ever allocated. Without the
+       preload (no VMALLOC_CONF) libc's arenas have the large allocations, and libc decides what stays resident. */
     const char *conf = getenv("VMALLOC_CONF");
     if (conf != NULL && strstr(conf, "hardened") == NULL) {
         CHECK(after - before < (16 << 20) / 4096);

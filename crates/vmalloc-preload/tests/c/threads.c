@@ -1,5 +1,5 @@
-/* Threads that free what others allocated, threads that come and go, forks in the midst of them, and handlers of forks that
- * allocate and free large pieces. */
+/* Threads that free other threads' memory, short-lived threads, concurrent forks, and fork handlers that allocate and
+ * free large memory. */
 #include "check.h"
 
 #include <pthread.h>
@@ -28,7 +28,7 @@ static void work(unsigned seed, int rounds) {
             memory = realloc(memory, size);
             CHECK(memory != NULL);
         }
-        /* The same at both ends, or somebody else has been there. */
+        /* Both ends must match, or another caller has written there. */
         memcpy(memory, &size, sizeof size);
         memory[size - 1] = 0x77;
         memory = atomic_exchange(&slots[next(&seed) % SLOTS], memory);
@@ -50,7 +50,7 @@ static void *short_lived(void *seed) {
     return NULL;
 }
 
-/* A thread that is to end at the next cancellation point: no call of malloc is one, however much memory it frees. */
+/* A thread that ends at its next cancellation point: no call of malloc is one, even if it releases much memory. */
 static void *cancelled(void *told) {
     CHECK(pthread_cancel(pthread_self()) == 0);
     for (int at = 0; at < 3; at++) {
@@ -69,13 +69,13 @@ static void handler(void) {
     CHECK(in_handler != NULL);
 }
 
-/* Before anything large was ever allocated: handlers of others must not come first because of that. */
+/* Before the first large allocation: the program's handlers must not run before the library's because of that. */
 __attribute__((constructor)) static void early(void) {
     CHECK(pthread_atfork(handler, handler, handler) == 0);
 }
 
 int main(void) {
-    /* Waiting for oneself ends by this. */
+    /* An alarm ends a deadlock. */
     alarm(300);
     pthread_t threads[THREADS];
     void *told;

@@ -1,4 +1,4 @@
-// Every other area of one size is freed: a trim leaves hardly anything of them resident.
+// Every other area of one size is freed: after a trim hardly any of their pages are resident.
 #include "check.h"
 #include <malloc.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static long resident(void) {
 }
 
 int main(void) {
-    // So that the C library itself unmaps each.
+    // So that the C library itself unmaps each one.
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
     free(malloc(MIB));
     static char *pieces[ALL / 150000 + 1];

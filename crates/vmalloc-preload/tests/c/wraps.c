@@ -1,4 +1,4 @@
-/* Preloaded before the library, as libc_malloc_debug.so may be: each function is glibc's own of that name. */
+/* Preloaded before the library, as libc_malloc_debug.so may be: each function calls glibc's own of that name. */
 #include <stddef.h>
 
 extern void *__libc_malloc(size_t);
