@@ -197,6 +197,33 @@ fn sp4_rows_that_are_refused_are_no_rows() {
 }
 
 #[test]
+fn sp4_an_area_without_memory_leaves_no_row_behind() {
+    let large = VaRange::from_pages(64, 1 << 20).unwrap();
+    let aligned = Request::pages(1).unwrap().aligned(Align::new(2 << 12).unwrap());
+    for granted in 0.. {
+        let platform = FailingPlatform::new(Fail::Never);
+        let mut index = BTreeIndex::new(large, large, platform.clone()).unwrap();
+        // Odd pages are free, and an even one is not found without a row or a long walk.
+        for n in 0..AREAS {
+            index.take(VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap()).unwrap();
+        }
+        platform.set(Fail::All);
+        while index.alloc(&Request::pages(2).unwrap()).is_ok() {}
+        // The next area needs memory, and so does its row.
+        let before = seen(&index);
+        platform.set(Fail::After(granted));
+        let answer = index.alloc(&aligned);
+        index.validate().unwrap();
+        if answer.is_ok() {
+            assert!(granted > 0, "no memory was needed");
+            return;
+        }
+        assert!(matches!(answer, Err(AllocError::NoMeta { .. })));
+        assert_eq!((seen(&index), index.has_rows()), (before, false), "{granted} pieces");
+    }
+}
+
+#[test]
 fn sp4_rows_for_ever_are_refused_without_a_trace() {
     let platform = FailingPlatform::new(Fail::Never);
     let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
