@@ -119,7 +119,7 @@ struct State<O: Os> {
     draw: Draw,
     quarantine: Quarantine,
     warm: Warm,
-    /// Where areas are placed once addresses were [released].
+    /// The range in which areas are placed once addresses were [released].
     keep: Option<[u64; 2]>,
     live: u64,
     live_pages: u64,

@@ -128,7 +128,7 @@ pub(crate) struct Window<O: Os> {
     crowded: AtomicBool,
     /// Set once pages outside of rooms may be accessible, because the system failed to close them.
     leaky: AtomicBool,
-    /// What is above the window is released. Changed under the lock of the allocator.
+    /// The addresses above the window are released. Changed under the lock of the allocator.
     closed: AtomicBool,
 }
 
