@@ -50,6 +50,13 @@ fn read(area: NonNull<u8>, offset: isize) -> u8 {
     unsafe { area.as_ptr().wrapping_offset(offset).read_volatile() }
 }
 
+/// Changes a byte of a canary, which is random and may be the byte that [`write`] stores.
+fn corrupt(area: NonNull<u8>, offset: isize) {
+    let byte = !read(area, offset);
+    // SAFETY: as before.
+    unsafe { area.as_ptr().wrapping_offset(offset).write_volatile(byte) };
+}
+
 fn free(memory: &Vmalloc, area: NonNull<u8>) {
     // SAFETY: as before.
     unsafe { memory.free(area) }.unwrap();
@@ -112,12 +119,12 @@ fn a_process_that_makes_a_mistake() {
             free(&memory, area);
         }
         "write before the start" => {
-            write(area, -1);
+            corrupt(area, -1);
             free(&memory, area);
         }
         "write past the end, and grow" => {
             let area = alloc(100_000, 64);
-            write(area, 100_001);
+            corrupt(area, 100_001);
             // SAFETY: our own.
             _ = unsafe { memory.grow(area, layout(200_000, 64)) };
         }
