@@ -16,7 +16,7 @@ use va_space::lazy::lazy_max_pages;
 /// Largest request that a block meets, in pages: the bits of a word in Linux.
 pub const ALLOC_PAGES_MAX: u64 = 64;
 
-/// Pages of a block of Linux on a machine built for `nr_cpus` CPUs (64 bits, pages of 4 KiB).
+/// Returns the pages of a block of Linux on a machine built for `nr_cpus` CPUs (64 bits, pages of 4 KiB).
 ///
 /// A sixteenth of each CPU's share of 128 GiB, so that blocks of all CPUs together stay a small
 /// part of the space. At least two of the largest requests, at most 4 MiB. Always a power of two.
@@ -35,7 +35,7 @@ pub const fn bbmap_bits(nr_cpus: u32) -> u64 {
 
 /// The distribution of blocks over the locks of the lookup by address.
 pub trait Spread: 'static {
-    /// The CPU whose lock guards the entry of block `index`, below `cpus`.
+    /// Returns the CPU whose lock guards the entry of block `index`, below `cpus`.
     fn bucket(index: u32, cpus: u32) -> u32;
 }
 
@@ -81,10 +81,10 @@ pub trait Config: 'static {
     /// Pages that one CPU frees before it adds them to the count of all CPUs.
     const REPORT_PAGES: u64;
 
-    /// Pages of a block: a power of two from 64 to 1024, with `cpus` CPUs possible.
+    /// Returns the pages of a block: a power of two from 64 to 1024, with `cpus` CPUs possible.
     fn block_pages(cpus: u32) -> u64;
 
-    /// Pages that a request for `pages` uses up in a block.
+    /// Returns the pages that a request for `pages` uses up in a block.
     #[inline(always)]
     fn consumed(pages: u32) -> u32 {
         if Self::ROUND_UP { pages.next_power_of_two() } else { pages }

@@ -2,10 +2,10 @@
 //!
 //! # Theory
 //! An open block is in the list of its **class**: the contiguous pages that it can allocate, at most [`CLASSES`]. A
-//! word has a bit for each list that is not empty, so a block with room for a request is found by one count of zeros,
-//! however many blocks are open. The class of a block may be too high after an allocation from it: such a block is
-//! tried once in vain, and then moved to the right list. Where requests begin with the oldest block, as in Linux, all
-//! blocks are in one list, which is walked.
+//! word has a bit for each list that is not empty. So one count of zeros finds a block with room for a request, however
+//! many blocks are open. The class of a block may be too high after an allocation from it. Such a block is tried once
+//! in vain, and then moved to the right list. Where requests begin with the oldest block, as in Linux, all blocks are
+//! in one list, which is walked.
 //!
 //! The lists are threaded through the records and guarded by the queue's lock, as is the place of
 //! every block of that CPU. A block that another CPU empties is unlinked under the lock of the CPU

@@ -20,8 +20,8 @@ pub trait Config: 'static {
     type Engine: HintEngine;
     /// The measure by which a chunk is put into a list (patch 4 of the series of 2019).
     const SLOT_BY: SlotBy = SlotBy::Contig;
-    /// A chunk of the three lists of the shortest runs in which a search fails moves to a list that is not searched,
-    /// until an object in it is freed (patch 5).
+    /// True if a chunk moves to a list that is not searched when a search in one of the three lists of shortest runs
+    /// fails in it. A free in the chunk moves it back (patch 5).
     const RELEGATE: bool = true;
     /// The balance is due below so many spare pages.
     const SPARE_PAGES_LOW: u32 = 2;

@@ -156,7 +156,7 @@ fn place_of(page: u32) -> (usize, u32) {
     ((page / STRIP_PAGES) as usize % STRIPS, page % STRIP_PAGES)
 }
 
-/// The bits of a strip between pages `start` and `end` of the block, for strip `at`.
+/// Returns the bits of a strip between pages `start` and `end` of the block, for strip `at`.
 fn bits_between(at: usize, start: u32, end: u32) -> u32 {
     let first = at as u32 * STRIP_PAGES;
     let (low, high) = (start.max(first) - first, end.min(first + STRIP_PAGES).saturating_sub(first));

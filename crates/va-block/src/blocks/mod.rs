@@ -18,9 +18,8 @@
 //! # Invariants
 //! - **VB6 ours** each block that is present is a busy area of the space, of the block's size and aligned to it.
 //! - **VB7 listed** a block is in a list of its CPU exactly if it is open; a full one has no free page.
-//! - **VB8 bounded** where pages are reused, a block begins only while those present, in any state, are fewer than
-//!   twice those that hold a live page, plus two for each CPU. A block that is not touched counts as one with a live
-//!   page.
+//! - **VB8 bounded** where pages are reused, a block begins only while fewer are present, in any state, than twice
+//!   those that hold a live page, plus two for each CPU. A block that is not touched counts as one with a live page.
 //!
 //! Those of the space hold here too. SP2: freed pages are allocated again after a flush that covers them, or after the
 //! block was freed to the space, which then flushes. SP3: a free sets a bit. SP4: errors change nothing. SP5: the same
@@ -176,6 +175,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// allocate without waiting, if the block had a record before. On a CPU that came online later and has not
     /// allocated before, the call fails.
     ///
+    /// # Errors
     /// The errors of [`alloc`](Self::alloc). Where a caller that may sleep would first flush, wait or release blocks to
     /// the space, the error is [`BlockError::WouldBlock`], never a lack of space.
     #[inline]

@@ -2,7 +2,7 @@
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p va-percpu --lib loom`. The backend fails the test if a page is
 //! populated twice, or depopulated while it is not populated. The end of a test checks that no page in use was
-//! depopulated: the pages that the space records are those of the backend, and all live objects are in them (PC5).
+//! depopulated. The pages that the space records are those of the backend, and all live objects are in them (PC5).
 
 use crate::config::{Config, Runs, Scan, Standard};
 use crate::geometry::{Geometry, Sizes};

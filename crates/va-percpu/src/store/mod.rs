@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //! - **PC1 bound**      the marks are the first bits of the live objects, of which there are as many as counted.
-//! - **PC2 slot**       each chunk is in the list of its longest run, in the one that is not searched if a search put
-//!   it there, or in that of the isolated ones.
+//! - **PC2 slot**       each chunk is in the list of its longest run, or of isolated chunks, or in the one that is not
+//!   searched.
 //! - **PC3 free**       a chunk's count of free bits is that of its zeros; hidden bits are ones.
 //! - **PC4 empty**      a chunk's count of spare pages is that of its populated pages that are wholly free.
 //! - **PC5 populated**  a chunk's count of populated pages is that of its bits, and every live object is in such pages.

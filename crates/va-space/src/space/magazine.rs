@@ -222,8 +222,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Frees an area for a caller in `context`. For [`Context::Atomic`] it is [`VmapSpace::free_in`]: the area goes to
     /// its node, not into the magazine.
     ///
+    /// # Errors
     /// The errors of [`free`](Self::free).
-    /// As [`free`](Self::free).
     /// # Locks
     /// [`Context::Sleeping`]: those of [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node, and before it
     /// `busy` of a node under policies that find areas by trees. Cost: O(1).

@@ -13,8 +13,8 @@
 //! searches the pool of its CPU's node first, the index next.
 //!
 //! # Invariants
-//! - **SP1 conservation** holes of the index and areas with a start bit tile the extent at every moment, with the pages
-//!   that a thread holds while the machine allocates a table. The lists hold all lazy, pooled and cached areas.
+//! - **SP1 conservation** holes of the index, areas with a start bit, and pages that a thread holds while the machine
+//!   allocates a table tile the extent at every moment. The lists hold all lazy, pooled and cached areas.
 //! - **SP2 flush-before-reuse** no address is allocated again before a flush that covers it (by types, see `list`).
 //!
 //! SP3, SP4 and SP5 are the workspace's (ARCHITECTURE.md). Here, a free changes a word and a list; the memory that the
@@ -319,11 +319,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// A request for [`Context::Atomic`] never blocks, flushes or waits, and needs nothing that may sleep.
     ///
     /// # Errors
-    /// [`SpaceError::Impossible`] at once for a request that could never fit. [`SpaceError::NoSpace`] after everything
-    /// was purged and the machine's hooks freed nothing more. [`SpaceError::WouldBlock`] for a request that may not
-    /// wait, where one that may might succeed. [`SpaceError::NoTable`] and
-    /// [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine has no memory for records. For a request that
-    /// may block, that means neither under `free` nor, in a second attempt, with no lock held.
+    /// [`SpaceError::Impossible`] at once for a request that could never fit. [`SpaceError::NoSpace`] if a full purge
+    /// and the machine's hooks freed too little. [`SpaceError::WouldBlock`] for a request that may not wait, where one
+    /// that may might succeed. [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the
+    /// machine has no memory for records; one that may block tries twice, under `free` and with no lock held.
     /// # Locks
     /// `pool`, and if it is empty, `free`; all of them one after the other when nothing fits.
     /// Cost: O(1) from a pool, O(log holes) otherwise; a purge when nothing fits.
