@@ -1,6 +1,6 @@
-//! Areas with pages behind them, over a page table and a source of pages that are written out in full.
+//! Areas with pages, over complete implementations of a page table and a source of pages.
 //!
-//! `cargo run -p va-map --example pages` makes areas, lets one grow, and prints what is behind it.
+//! `cargo run -p va-map --example pages` allocates areas, grows one, and prints the pages of each.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -58,7 +58,7 @@ impl Machine for Port {
     }
 }
 
-/// Which page lies at which address, and which pages are free.
+/// The page that is mapped at each address, and the free pages.
 struct Pages {
     mapped: Mutex<BTreeMap<u64, u64>>,
     free: Mutex<Vec<u64>>,
@@ -75,7 +75,7 @@ impl Pages {
 }
 
 impl PageTable for Pages {
-    // Entries of one page alone; a machine with large ones names them all, as `[0, 9, 18]`.
+    // Entries of one page alone; a machine with large ones lists all sizes, as `[0, 9, 18]`.
     const LEAF_SIZES: &'static [u32] = &[0];
 
     fn map(&self, at: Va, Entries { run, .. }: Entries) -> Result<(), Stopped> {
@@ -94,7 +94,7 @@ impl PageTable for Pages {
             mapped.append(&mut rest.split_off(&to));
             rest.into_values().collect()
         };
-        // Under no lock: what comes here may give the page back.
+        // Under no lock: the callback may free the page.
         leaves.into_iter().for_each(|first| gone(Leaf { first, pages_log2: 0 }));
     }
 
@@ -105,7 +105,7 @@ impl PageTable for Pages {
 
 impl PageSource for Pages {
     fn alloc(&self, frames: &mut [u64], _request: PageRequest) -> usize {
-        // Pages are numbers in this example, so there is nothing to make zeros of.
+        // Pages are numbers in this example, so there is nothing to zero.
         frames
             .iter_mut()
             .zip(std::iter::from_fn(|| self.free_list().pop()))
@@ -148,7 +148,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let view = map.vmap(0, &behind[..], Protection(1), 7)?;
     println!("page {} lies at {grown} and in {view} too", behind[behind.len() - 1]);
     map.vunmap(view)?;
-    // More than there is: what was done so far is undone.
+    // More pages than the machine has: the steps so far are undone.
     match map.vmalloc(1, &AreaRequest::new(FRAMES * PAGE_SIZE)) {
         Err(why) => println!("more pages than are left: {why}"),
         Ok(at) => return Err(format!("{FRAMES} pages at {at}, of which 12 are elsewhere").into()),

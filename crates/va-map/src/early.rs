@@ -1,11 +1,12 @@
-//! A map before there is one, in a static: a caller that comes too early gets a typed error.
+//! Storage for a map in a static: a call before it is created gets a typed error.
 //!
-//! A kernel names its map in a static long before it knows its memory. [`EarlyMap::new`] is a constant without a map,
-//! all zeros; [`EarlyMap::init`] makes one there. Areas that exist by then are imported as busy. It is to a map what
-//! [`EarlySpace`](va_space::EarlySpace) is to a space.
+//! A kernel declares its map in a static long before its memory is known. [`EarlyMap::new`] is a constant without a
+//! map, all zeros; [`EarlyMap::init`] creates one there, as [`EarlySpace`](va_space::EarlySpace) does for a space.
+//! Areas that exist by then are imported as busy.
 //!
 //! # Locking
-//! One atomic reference, set once. The lock of the place is taken by the first `init` that succeeds and stays taken.
+//! One atomic reference, set once. The lock of the storage is taken by the first `init` that succeeds and never
+//! released.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vmap_initialized`, `vm_area_add_early`, `vmalloc_init`).
 
@@ -16,7 +17,7 @@ use va_base::{Machine, Place, VaRange};
 use va_block::{BlockError, Config};
 use va_space::SpaceError;
 
-/// A place for a map, for a static.
+/// Storage for a map, for a static.
 ///
 /// ```
 /// use va_base::VaRange;
@@ -47,20 +48,20 @@ impl<P: Machine + Clone, C: Config, T> core::fmt::Debug for EarlyMap<P, C, T> {
 
 impl<P: Machine + Clone + 'static, C: Config + 'static, T: PageTable + 'static> EarlyMap<P, C, T> {
     va_base::const_fn! {
-        /// A place without a map.
+        /// Creates storage without a map.
         pub fn new() -> Self {
             Self { map: OnceRef::new(), place: Mutex::new(Place::Empty) }
         }
     }
 
-    /// Makes a map here, for good, over the whole pages of `extent`, of which `busy` is allocated already; see
+    /// Creates a map here, for good, over the whole pages of `extent`, of which `busy` is allocated already; see
     /// [`MapSpace::init`].
     ///
     /// # Errors
-    /// [`SpaceError::AlreadyReady`] if a map is there, or is being made; it stays. Else as [`MapSpace::init`], after
-    /// which another call may try again.
+    /// [`SpaceError::AlreadyReady`] if there is a map, or another thread creates it. Else the errors of
+    /// [`MapSpace::init`], after which another call may succeed.
     /// # Locks
-    /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.
+    /// The lock of the storage, by `try_lock`. Stack: less than 4 KiB in release builds.
     pub fn init(
         &'static self,
         extent: VaRange,
@@ -73,7 +74,7 @@ impl<P: Machine + Clone + 'static, C: Config + 'static, T: PageTable + 'static> 
         if self.map.get().is_some() {
             return Err(there.into());
         }
-        // A constant; machine, space and tables come where it is.
+        // A constant; machine, space and tables are added in place.
         *place = va_base::constant!(Place::Full(MapSpace::empty()));
         let map = place.get_mut().ok_or(SpaceError::NotReady)?;
         if let Err(error) = map.init(extent, machine, table, busy) {
@@ -85,7 +86,7 @@ impl<P: Machine + Clone + 'static, C: Config + 'static, T: PageTable + 'static> 
         Ok(map)
     }
 
-    /// The map.
+    /// Returns the map.
     ///
     /// # Errors
     /// [`SpaceError::NotReady`] before [`init`](Self::init). Cost: one load.

@@ -8,7 +8,7 @@ use va_base::{Pages, RequestError, Va, VaRange};
 use va_block::{BlockError, UnmapError};
 use va_space::SpaceError;
 
-/// The reason why nothing was mapped, or why an area keeps its size.
+/// The reason why nothing was mapped, or why an area was not resized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MapError {
@@ -36,7 +36,7 @@ pub enum MapError {
     },
     /// The machine allocated no memory for this many records.
     NoRecords {
-        /// Records wanted.
+        /// Records needed.
         records: usize,
     },
     /// The source cannot reset the permissions of pages ([`PageSource::RESETS`](crate::PageSource::RESETS)).
@@ -101,7 +101,7 @@ pub enum FreeError {
         /// The area that the address is inside, if it is.
         inside: Option<VaRange>,
     },
-    /// The area is of another kind, and goes by another call.
+    /// The area is of another kind, and is freed by another call.
     WrongKind {
         /// The area.
         area: VaRange,

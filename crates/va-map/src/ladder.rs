@@ -1,7 +1,7 @@
 //! The size of each entry: as large as address, page numbers and length allow.
 //!
 //! # Theory
-//! Sizes are binary logarithms of pages, ascending, the first 0; a *rung* is a place among them. An entry of rung `r`
+//! Sizes are binary logarithms of pages, ascending, the first 0; a *rung* is an index of one. An entry of rung `r`
 //! begins at an address page and at a page number that are both multiples of `2^sizes[r]`. So a run can have one only
 //! if page number and address page are congruent modulo that, and then it can have one for every whole block inside.
 //!
@@ -12,7 +12,7 @@
 //! ```
 //! An area is aligned to the largest entry that its pages can have: any larger alignment changes no entry.
 //!
-//! Cost: O(sizes) for each step; a step is up to where a larger entry begins.
+//! Cost: O(sizes) for each step; a step ends where a larger entry begins.
 
 use crate::machine::{LEAF_SIZES_MAX, Run};
 use crate::request::PageList;
@@ -21,13 +21,13 @@ use va_base::{Align, PAGE_SHIFT};
 /// Entries to be written next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
-    /// Place of their size in the ladder.
+    /// Index of their size in the ladder.
     pub(crate) rung: usize,
     /// Pages that they map together.
     pub(crate) pages: u64,
 }
 
-/// Tells whether a ladder is one: 0 first, ascending, of sizes that an address space can hold.
+/// Returns whether sizes are a ladder: 0 first, ascending, of sizes that an address space can hold.
 pub(crate) const fn is_ladder(sizes: &[u32]) -> bool {
     if sizes.is_empty() || sizes[0] != 0 || sizes.len() > LEAF_SIZES_MAX {
         return false;
@@ -42,24 +42,25 @@ pub(crate) const fn is_ladder(sizes: &[u32]) -> bool {
     true
 }
 
-/// The largest rung up to `top` of which an entry begins at address page `page` and fits `pages` pages.
+/// Returns the largest rung up to `top` of which an entry begins at address page `page` and fits `pages` pages.
 pub(crate) fn rung(sizes: &[u32], top: usize, page: u64, pages: u64) -> usize {
     let fits = |&rung: &usize| page.is_multiple_of(1 << sizes[rung]) && pages >> sizes[rung] > 0;
     (1..=top).rev().find(fits).unwrap_or(0)
 }
 
-/// Pages from address page `page` to where an entry of a rung above `rung` up to `top` can begin, `pages` at most.
+/// Returns the pages from address page `page` to the first one at which an entry of a rung above `rung` up to `top` can
+/// begin, `pages` at most.
 pub(crate) fn edge(sizes: &[u32], rung: usize, top: usize, page: u64, pages: u64) -> u64 {
     if rung == top {
         return pages;
     }
-    // A larger one begins where the next larger one can, if at all.
+    // A larger entry begins, if at all, where one of the next rung can.
     let size = 1u64 << sizes[rung + 1];
     let edge = size - page % size;
     if pages < edge || (pages - edge) < size { pages } else { edge }
 }
 
-/// The entries to be written next for a run at address page `page`, none above rung `top`.
+/// Returns the entries to be written next for a run at address page `page`, none above rung `top`.
 pub(crate) fn step(sizes: &[u32], top: usize, page: u64, run: Run) -> Step {
     // `wrapping_sub`: congruence modulo a power of two.
     let apart = page.wrapping_sub(run.first);
@@ -69,7 +70,7 @@ pub(crate) fn step(sizes: &[u32], top: usize, page: u64, run: Run) -> Step {
     Step { rung, pages: pages >> sizes[rung] << sizes[rung] }
 }
 
-/// The largest rung of which a run could have an entry at address page `page`.
+/// Returns the largest rung of which a run could have an entry at address page `page`.
 pub(crate) fn best(sizes: &[u32], page: u64, run: Run) -> usize {
     let apart = page.wrapping_sub(run.first);
     let holds = |&rung: &usize| {
@@ -80,10 +81,10 @@ pub(crate) fn best(sizes: &[u32], page: u64, run: Run) -> usize {
     (1..sizes.len()).rev().find(holds).unwrap_or(0)
 }
 
-/// The largest rung of which pages in this order could have an entry, if they begin at a multiple of it.
+/// Returns the largest rung of which pages in this order could have an entry, if they begin at a multiple of it.
 pub(crate) fn best_of_list<L: PageList + ?Sized>(sizes: &[u32], list: &L) -> usize {
     let (mut place, mut rung) = (0, 0);
-    // Fewer pages than the smallest large entry has cannot have one: then the list is not read.
+    // A list with fewer pages than the smallest large entry cannot have one, so it is not read.
     let Some(&least) = sizes.get(1) else { return 0 };
     while (list.count() - place) >> least > 0 && rung + 1 < sizes.len() {
         let run = list.run(place);
@@ -93,7 +94,7 @@ pub(crate) fn best_of_list<L: PageList + ?Sized>(sizes: &[u32], list: &L) -> usi
     rung
 }
 
-/// The alignment of an area whose largest entry is of a rung.
+/// Returns the alignment of an area whose largest entry is of a rung.
 pub(crate) fn align(sizes: &[u32], rung: usize) -> Align {
     Align::from_log2(sizes[rung] + PAGE_SHIFT).unwrap_or(Align::PAGE)
 }
@@ -105,7 +106,7 @@ mod tests {
 
     const SIZES: &[u32] = &[0, 2, 4];
 
-    /// Every entry of a run, as (page, log2).
+    /// Returns every entry of a run, as (page, log2).
     fn entries(sizes: &[u32], top: usize, page: u64, run: Run) -> Vec<(u64, u32)> {
         let (mut done, mut entries) = (0, Vec::new());
         while done < run.pages {
@@ -120,7 +121,7 @@ mod tests {
         entries
     }
 
-    /// The largest entry at each page, by trying all.
+    /// Returns the largest entry at each page, by exhaustive search.
     fn model(sizes: &[u32], top: usize, page: u64, run: Run) -> Vec<(u64, u32)> {
         let (mut done, mut entries) = (0, Vec::new());
         while done < run.pages {
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn an_area_is_aligned_to_the_largest_entry_that_its_pages_can_have() {
-        // Pages 16 to 47 at place 0, at place 3, and at place 4, behind pages that do not follow each other.
+        // Pages 16 to 47 at index 0, at index 3, and at index 4, after pages that are not consecutive.
         for (lead, rung) in [(0, 2), (3, 0), (4, 1), (16, 2)] {
             let lead = (0..lead).map(|n| 1000 + n * 2);
             let list: Vec<u64> = lead.chain(16..48).collect();

@@ -1,16 +1,17 @@
-//! An area with pages behind it.
+//! Areas with pages.
 //!
-//! The space says *where* an area is; a [`PageTable`] of the machine puts pages there, which a [`PageSource`] allocates
-//! ([`MapSpace::vmalloc`]) or a caller brings ([`MapSpace::vmap`], [`MapSpace::vm_map_ram`]). No memory is read here
-//! and none is allocated: a page is a number, and which pages lie behind an area is known by the page table alone.
+//! The space allocates the addresses of an area. A [`PageTable`] of the machine maps pages there, which a
+//! [`PageSource`] allocates ([`MapSpace::vmalloc`]) or a caller supplies ([`MapSpace::vmap`],
+//! [`MapSpace::vm_map_ram`]). No memory is read here and none is allocated: a page is a number, and only the page table
+//! stores the pages of an area.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`MapSpace`] | vmalloc, vfree, vrealloc, vmap, vm_map_ram, read; the life of an area and the lock order |
-//! | [`EarlyMap`] | a place for a map, for a static |
-//! | [`PageTable`], [`PageSource`] | what a machine supplies beyond [`va_base::Machine`] |
-//! | [`AreaRequest`] | what is asked for: three sizes, alignment, guard, large entries, contents, node, permissions |
-//! | [`AreaInfo`], [`Kind`] | what is known of an area, for `vmallocinfo` |
+//! | [`EarlyMap`] | storage for a map, for a static |
+//! | [`PageTable`], [`PageSource`] | the interfaces that a machine implements beyond [`va_base::Machine`] |
+//! | [`AreaRequest`] | a request: three sizes, alignment, guard, large entries, contents, node, permissions |
+//! | [`AreaInfo`], [`Kind`] | the state of an area, for `vmallocinfo` |
 //! | `ladder` | the size of each entry, and the alignment that a list of pages allows |
 //! | `record` | one record an area, found by its first page |
 

@@ -1,8 +1,8 @@
-//! The porting contract of what is mapped: a page table, and where pages come from.
+//! The porting contract of mappings: a page table, and a source of pages.
 //!
 //! # Theory
-//! A page is a number (a page frame, an offset in a file, a handle); pages of consecutive numbers lie side by side. The
-//! machine is asked for:
+//! A page is a number (a page frame, an offset in a file, a handle); pages of consecutive numbers are contiguous. The
+//! core makes these calls of the machine:
 //!
 //! | call | locks of the core held | may sleep | may fail |
 //! |---|---|---|---|
@@ -14,9 +14,9 @@
 //! | [`PageSource::hide`], [`PageSource::set_direct`] | none | yes | no |
 //! | [`Machine::flush`](va_base::Machine::flush), [`wait`](va_base::Machine::wait) | none, besides those of a space | yes | no |
 //!
-//! **Sizes of entries.** An entry maps `2^n` pages whose numbers follow each other, at an address and from a page
-//! number that are multiples of that. A machine has a ladder of such sizes ([`PageTable::LEAF_SIZES`]), and each entry
-//! written is as large as the address, the page numbers and the length allow:
+//! **Sizes of entries.** An entry maps `2^n` consecutive pages, at an address and from a page number that are multiples
+//! of that. A machine has a ladder of such sizes ([`PageTable::LEAF_SIZES`]), and each entry written is as large as the
+//! address, the page numbers and the length allow:
 //!
 //! ```text
 //!   4 KiB pages           LEAF_SIZES        arm64: entries with the contiguous bit, blocks of 2 MiB and 1 GiB
@@ -29,8 +29,8 @@
 //! ```
 //!
 //! **Stale translations.** After `unmap` CPUs may translate an address until a flush that covers it has ended. The
-//! pages of an area go back to the source before that, as in Linux: a caller that still uses a freed address reads or
-//! writes another's page. The pages of an area with [`DirectMap::ResetOnFree`](crate::DirectMap) go back after that
+//! pages of an area are freed to the source before that, as in Linux: a caller that still uses a freed address reads or
+//! writes another's page. The pages of an area with [`DirectMap::ResetOnFree`](crate::DirectMap) are freed after that
 //! flush.
 
 use crate::request::Fill;
@@ -49,7 +49,7 @@ pub struct Run {
     pub pages: u64,
 }
 
-/// An entry of a page table: what is behind an address.
+/// An entry of a page table: the pages at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leaf {
     /// Number of the first page that it maps.
@@ -59,30 +59,29 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// The pages that it maps.
+    /// Returns the pages that it maps.
     pub(crate) fn run(self) -> Run {
         Run { first: self.first, pages: 1 << self.pages_log2 }
     }
 }
 
-/// Entries of one size that are to be written.
+/// Entries of one size, to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Entries {
     /// The pages: a multiple of the size of an entry, and so is the number of the first.
     pub run: Run,
     /// Binary logarithm of the pages of each entry: one of [`PageTable::LEAF_SIZES`].
     pub pages_log2: u32,
-    /// The accesses to the pages that are permitted.
+    /// The permitted accesses to the pages.
     pub protection: Protection,
 }
 
-/// The request to a source, besides the number of pages.
+/// The properties of a request to a source, besides the number of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PageRequest {
     /// The contents of the pages.
     pub fill: Fill,
-    /// The NUMA node that the pages are wanted from; any if there is none. A wish: a source without pages there takes
-    /// others.
+    /// The preferred NUMA node of the pages; any if there is none. A source without pages there allocates others.
     pub numa_id: Option<u32>,
 }
 
@@ -91,21 +90,21 @@ pub struct PageRequest {
 pub enum DirectAccess {
     /// None: before the flush, so that no page is writable at one address and executable at another.
     Invalid,
-    /// As every free page is mapped.
+    /// The access of every free page.
     Default,
 }
 
-/// The reason why a page table maps no more.
+/// The reason why a page table mapped no more pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PageTableError {
-    /// No memory for a part of the page table.
+    /// No memory for a table.
     NoMemory,
-    /// No entry of this size here: by this protection, for these pages, or at all. Never for single pages.
+    /// No entry of this size here: with this protection, for these pages, or at all. Never for single pages.
     NoLarge,
     /// A limit of the machine.
     Limit {
-        /// The number that there would be.
+        /// The number that the call would reach.
         wanted: u64,
         /// The largest number allowed.
         limit: u64,
@@ -128,14 +127,13 @@ impl core::fmt::Display for PageTableError {
 /// The progress of a call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stopped {
-    /// Pages of the beginning that are mapped now.
+    /// Pages from the beginning that are mapped now.
     pub pages_done: u64,
-    /// The reason why the next one is not mapped.
+    /// The reason why the next page is not mapped.
     pub why: PageTableError,
 }
 
-/// The page table: puts pages at addresses. All ranges are whole pages inside the extent of a
-/// space.
+/// A page table, which maps pages at addresses. All ranges are whole pages inside the extent of a space.
 pub trait PageTable {
     /// Sizes of entries: the binary logarithm of the pages that each maps, ascending, 0 first. At most
     /// [`LEAF_SIZES_MAX`] of them.
@@ -144,15 +142,15 @@ pub trait PageTable {
     /// Maps pages at `at`, where nothing is mapped, by entries of one size. The address is a multiple of that size.
     ///
     /// # Errors
-    /// [`Stopped`], with whole entries done. What was done stays; the caller maps the rest by smaller entries, or
-    /// unmaps it.
+    /// [`Stopped`], with whole entries done. The mapped entries remain; the caller maps the rest by smaller entries, or
+    /// unmaps them.
     fn map(&self, at: Va, entries: Entries) -> Result<(), Stopped>;
 
-    /// Unmaps what is mapped in `range`, and reports every entry to `gone` in address order. No entry is cut. CPUs may
-    /// translate until the next flush.
+    /// Unmaps all entries in `range`, and reports each to `gone` in address order. No entry is cut. CPUs may translate
+    /// until the next flush.
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf));
 
-    /// The entry that maps `at`.
+    /// Returns the entry that maps `at`.
     fn leaf(&self, at: Va) -> Option<Leaf>;
 }
 
@@ -161,33 +159,32 @@ pub const LEAF_SIZES_MAX: usize = 8;
 
 /// The source of pages.
 pub trait PageSource {
-    /// True if [`hide`](Self::hide) and [`set_direct`](Self::set_direct) are there: without them no area is made whose
-    /// pages have their permissions reset ([`DirectMap::ResetOnFree`](crate::DirectMap)).
+    /// True if [`hide`](Self::hide) and [`set_direct`](Self::set_direct) are implemented. Without them no area can be
+    /// created whose pages have their permissions reset ([`DirectMap::ResetOnFree`](crate::DirectMap)).
     const RESETS: bool = false;
 
-    /// Takes pages for the core, as many as `frames` has places or fewer, and returns how many; 0 if there is none.
+    /// Allocates pages for the core, up to the length of `frames`, and returns how many; 0 if there is none.
     fn alloc(&self, frames: &mut [u64], request: PageRequest) -> usize;
 
-    /// Takes `2^pages_log2` pages of consecutive numbers, the first a multiple of that; `None` if there are none. They
-    /// may come back one by one.
+    /// Allocates `2^pages_log2` consecutive pages, the first a multiple of that; `None` if there are none. They may be
+    /// freed one by one.
     fn alloc_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64>;
 
     /// Frees pages of the core.
     fn free(&self, run: Run);
 
-    /// Makes zeros of the bytes `[from, to)` of a page.
+    /// Zeroes the bytes `[from, to)` of a page.
     fn clear(&self, frame: u64, from: u64, to: u64);
 
-    /// Makes every entry of `range` inaccessible but for its page numbers, which [`PageTable::leaf`] and
-    /// [`PageTable::unmap`] report as before: entries that are not present, with the frame in them. CPUs may translate
-    /// until the next flush.
+    /// Makes every entry of `range` inaccessible: not present, but with the page numbers still in it.
+    /// [`PageTable::leaf`] and [`PageTable::unmap`] report these as before. CPUs may translate until the next flush.
     ///
-    /// The core has no memory for the list of an area's pages, and must know them after the flush.
+    /// The core has no memory for a list of an area's pages, and needs them after the flush.
     fn hide(&self, range: VaRange) {
         _ = range;
     }
 
-    /// Changes the access to pages in the direct map, and returns the addresses there that CPUs may translate as before
+    /// Changes the access to pages in the direct map. Returns the addresses there that CPUs may translate as before
     /// until a flush; an empty range where nothing changed.
     fn set_direct(&self, run: Run, access: DirectAccess) -> VaRange {
         _ = (run, access);

@@ -1,26 +1,24 @@
 //! One record an area, found by its first page.
 //!
 //! # Theory
-//! The space knows that an area is busy and how large its address range is; the page table knows
-//! which pages are behind it. Here is what neither knows: what the area is, how many bytes were
-//! asked for, where its pages end.
+//! The space has the address range of an area, and the page table has its pages. The record has the rest: the kind of
+//! the area, the requested bytes, the end of its pages.
 //!
-//! The records lie one behind the other in an array of pages ([`PagedArray`]), without a gap: a
-//! removal moves the last one into the place that became free. They are found by linear hashing
-//! (Litwin, 1980). There are as many buckets as records or up to twice as many. One bucket is split
-//! or merged by an add or a removal, so that no call moves more than the records of a bucket. So
-//! both arrays grow and shrink at their end, a page at a time, and a page that is not needed goes
-//! back to the platform.
+//! The records are adjacent in an array of pages ([`PagedArray`]), without a gap: a removal moves the last one into the
+//! slot that became free. They are found by linear hashing (Litwin, 1980). There are as many buckets as records or up
+//! to twice as many. One bucket is split or merged by an add or a removal, so that no call moves more than the records
+//! of a bucket. So both arrays grow and shrink at their end, a page at a time, and an unneeded page is freed to the
+//! platform.
 //!
 //! ```text
-//!   buckets   0  1  2  3 | 4  5            6 of 8: those below 2 are split, so their records are told apart by three bits of
-//!             |     |    |    |            the hash, those of 2 and 3 by two
-//!   records   a->d  b    c    e            a chain goes by numbers of records
+//!   buckets   0  1  2  3 | 4  5            6 of 8: those below 2 are split, so three bits of the hash distinguish
+//!             |     |    |    |            their records; two bits those of 2 and 3
+//!   records   a->d  b    c    e            a chain links numbers of records
 //! ```
-//! A caller that is to add a record reserves room first. Memory for that is asked for with no lock held.
+//! A caller reserves room before it adds a record. Memory for that is allocated with no lock held.
 //!
-//! **Deferred frees.** An area whose free waits for a worker stays in its bucket, marked, in a list that goes by first pages, since
-//! records move.
+//! **Deferred frees.** The record of an area whose free waits for a worker remains in its bucket, marked. It is also in
+//! a list, linked by first pages, since records move.
 //!
 //! # Invariants
 //! - **RD1 reached** a record is in the chain of its bucket, and in no other.
@@ -33,7 +31,7 @@
 //! None here: `&mut self`.
 //! # Source
 //! Linux has `struct vm_struct`, from the slab, by a pointer in its `struct vmap_area` (`include/linux/vmalloc.h`,
-//! 6.12), and `struct vfree_deferred`, whose list goes through the freed memory itself (`mm/vmalloc.c`).
+//! 6.12), and `struct vfree_deferred`, whose list is linked through the freed memory itself (`mm/vmalloc.c`).
 
 use crate::machine::Protection;
 use crate::request::{DirectMap, Guard, Leaves};
@@ -52,7 +50,7 @@ pub enum Kind {
     Vmap,
     /// Pages of a caller, too many for a block: `vm_unmap_ram`.
     Ram,
-    /// A block that small mappings of `vm_map_ram` are cut from, or an area in the making.
+    /// A block that small mappings of `vm_map_ram` are cut from, or an area that is being created.
     Block,
 }
 
@@ -80,20 +78,20 @@ pub(crate) struct Entry {
     pub(crate) pages: u64,
     /// Pages that are mapped.
     pub(crate) mapped: u64,
-    /// From the end of what is mapped up to here, CPUs may translate what was mapped before.
+    /// From the end of the mapped pages up to here, CPUs may translate earlier mappings.
     pub(crate) stale: u64,
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub(crate) requested: u64,
     pub(crate) caller: u64,
     pub(crate) protection: Protection,
-    /// The alignment that was asked for.
+    /// The alignment that was requested.
     pub(crate) align: Align,
     pub(crate) kind: Kind,
     pub(crate) guard: Guard,
     pub(crate) leaves: Leaves,
     pub(crate) direct_map: DirectMap,
     pub(crate) numa_id: Option<u32>,
-    /// The window that it may lie in, if the caller named one.
+    /// The window of the request, if it has one.
     pub(crate) window: Option<VaRange>,
 }
 
@@ -115,29 +113,29 @@ impl Entry {
         window: None,
     };
 
-    /// First address.
+    /// Returns the first address.
     pub(crate) fn start(&self) -> Va {
         Va::from_page(self.page)
     }
 
-    /// The address range.
+    /// Returns the address range.
     pub(crate) fn range(&self) -> VaRange {
         self.part(0, self.pages)
     }
 
-    /// Pages `[from, to)`, counted from the first.
+    /// Returns the pages `[from, to)`, counted from the first.
     pub(crate) fn part(&self, from: u64, to: u64) -> VaRange {
         // Inside an extent, which ends by 2^64 - 1.
         VaRange::from_pages(self.page + from, self.page + to).unwrap_or_default()
     }
 
-    /// Bytes that can be used.
+    /// Returns the bytes that can be used.
     pub(crate) fn usable(&self) -> u64 {
         self.mapped * PAGE_SIZE
     }
 }
 
-/// An entry in a chain, and maybe in the list of deferred frees.
+/// An entry in a chain, and possibly in the list of deferred frees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Slot {
     entry: Entry,
@@ -161,7 +159,7 @@ impl Record for Head {
     const EMPTY: Self = Self(NO_NUMBER);
 }
 
-/// A platform that has memory by the page alone: what a larger piece costs to allocate would be paid by one call.
+/// A platform that has memory by the page alone: one call would have to pay for the allocation of a larger slab.
 pub(crate) struct ByPage<'a, P>(pub(crate) &'a P);
 
 impl<P: Platform> Platform for ByPage<'_, P> {
@@ -176,7 +174,7 @@ impl<P: Platform> Platform for ByPage<'_, P> {
     }
 }
 
-/// Memory that is missing for one more record. Plain data, to be asked for with no lock held.
+/// Memory that is missing for one more record. Plain data, for an allocation with no lock held.
 #[derive(Clone, Copy)]
 pub(crate) enum Missing {
     Slots(Next),
@@ -185,7 +183,7 @@ pub(crate) enum Missing {
     Numbers,
 }
 
-/// Memory of records: of one array, or of both, on its way in or out.
+/// Memory of records, of one array or of both, before it is used or after.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Memory {
@@ -194,7 +192,7 @@ pub(crate) struct Memory {
 }
 
 impl Missing {
-    /// Asks the platform for it.
+    /// Allocates the memory from the platform.
     pub(crate) fn alloc(self, platform: &impl Platform) -> Option<Memory> {
         let platform = &ByPage(platform);
         match self {
@@ -206,7 +204,7 @@ impl Missing {
 }
 
 impl Memory {
-    /// Frees it, and returns how many pieces that were.
+    /// Frees the memory, and returns the number of slabs.
     pub(crate) fn free(self, platform: &impl Platform) -> u64 {
         let pieces = u64::from(self.slots.is_some()) + u64::from(self.heads.is_some());
         if let Some(slots) = self.slots {
@@ -240,7 +238,7 @@ pub(crate) struct Records {
     /// First page of an area whose free is deferred, if there is one.
     deferred: Option<u64>,
     deferred_count: u64,
-    /// Records that were looked at or moved so far.
+    /// Records that were read or moved so far.
     #[cfg(test)]
     steps: core::cell::Cell<u64>,
 }
@@ -261,17 +259,17 @@ impl Records {
         }
     }
 
-    /// Areas.
+    /// Returns the number of areas.
     pub(crate) fn live(&self) -> usize {
         self.live as usize
     }
 
-    /// Reservations that were neither used nor dropped.
+    /// Returns the reservations that were neither used nor dropped.
     pub(crate) fn reserved(&self) -> usize {
         self.reserved as usize
     }
 
-    /// Areas whose free is deferred.
+    /// Returns the number of areas whose free is deferred.
     pub(crate) fn deferred(&self) -> u64 {
         self.deferred_count
     }
@@ -279,7 +277,7 @@ impl Records {
     /// Reserves room for one more record.
     ///
     /// # Errors
-    /// The memory that is missing, to be brought by [`supply`](Self::supply) before the next try.
+    /// The memory that is missing; [`supply`](Self::supply) adds it before the next attempt.
     pub(crate) fn reserve(&mut self) -> Result<(), Missing> {
         let want = self.live as usize + self.reserved as usize + 1;
         if self.slots.len() < want {
@@ -292,7 +290,7 @@ impl Records {
         Ok(())
     }
 
-    /// Uses memory, and returns what others have brought meanwhile.
+    /// Uses memory, and returns it if other callers supplied some meanwhile.
     pub(crate) fn supply(&mut self, memory: Memory) -> Memory {
         let slots = memory.slots.and_then(|supply| self.slots.add(supply).err());
         let heads = memory.heads.and_then(|supply| self.heads.add(supply).err());
@@ -318,12 +316,12 @@ impl Records {
         self.push(self.bucket(entry.page), number);
     }
 
-    /// The record of the area that begins with a page.
+    /// Returns the record of the area that begins with a page.
     pub(crate) fn get(&self, page: u64) -> Option<Entry> {
         self.slots.get(self.find(page)?).map(|slot| slot.entry)
     }
 
-    /// Takes the record of the area of one kind that begins with a page out; `reserved` keeps its room.
+    /// Removes the record of the area of one kind that begins with a page; with `reserved`, its room remains reserved.
     pub(crate) fn take(&mut self, page: u64, kind: Kind, reserved: bool) -> Result<Entry, NotTaken> {
         let slot = self.find(page).and_then(|number| self.slots.get(number)).ok_or(NotTaken::None)?;
         let entry = slot.entry;
@@ -355,7 +353,7 @@ impl Records {
         Ok(())
     }
 
-    /// Takes a record out whose free is deferred, the latest first.
+    /// Removes a record whose free is deferred, the latest first.
     pub(crate) fn take_deferred(&mut self) -> Option<Entry> {
         let page = self.deferred?;
         let slot = self.find(page).and_then(|number| self.slots.get(number))?;
@@ -366,14 +364,14 @@ impl Records {
         Some(entry)
     }
 
-    /// Changes a record where it is; `false` if there is none.
+    /// Changes a record in place; `false` if there is none.
     pub(crate) fn change(&mut self, page: u64, change: impl FnOnce(&mut Entry)) -> bool {
         let slot = self.find(page).and_then(|number| self.slots.get_mut(number));
         slot.map(|slot| change(&mut slot.entry)).is_some()
     }
 
-    /// Takes memory out that is not needed, at most one piece of each array. A piece to `spare` stays, so that a load
-    /// at the edge of a piece does not ask for it again and again.
+    /// Removes unneeded memory, at most one slab of each array. With `spare`, one slab more remains, so that a load at
+    /// the edge of a slab does not allocate it repeatedly.
     pub(crate) fn excess(&mut self, spare: bool) -> Memory {
         let need = self.live as usize + self.reserved as usize;
         let least = |piece: usize| need + if spare { piece } else { 0 };
@@ -386,8 +384,8 @@ impl Records {
         }
     }
 
-    /// Merges buckets until there is one for each record, so that [`excess`](Self::excess) finds the most. O(1); `true`
-    /// if it is to be called again.
+    /// Merges one bucket, until there is one for each record, so that [`excess`](Self::excess) finds the most. O(1);
+    /// `true` if the caller should call again.
     pub(crate) fn compact(&mut self) -> bool {
         if self.buckets > self.live {
             self.merge();
@@ -402,11 +400,11 @@ impl Records {
         (self.live, self.buckets, self.deferred) = (0, 0, None);
     }
 
-    /// The bucket of a page.
+    /// Returns the bucket of a page.
     fn bucket(&self, page: u64) -> u32 {
         // Multiplies by 2^64 over the golden ratio and takes the highest bits; `wrapping_mul`: a hash.
         let hash = (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
-        // A hash past the last bucket belongs to the one that is to be split for it.
+        // A hash past the last bucket belongs to the bucket that will be split for it.
         let mask = self.buckets.next_power_of_two() - 1;
         if hash & mask < self.buckets { hash & mask } else { hash & (mask >> 1) }
     }
@@ -454,7 +452,7 @@ impl Records {
         (number != NO_NUMBER).then_some(number)
     }
 
-    /// Puts `new` where the chain of a bucket names `old`.
+    /// Replaces `old` by `new` in the chain of a bucket.
     fn relink(&mut self, bucket: u32, old: u32, new: u32) {
         let mut number = self.head(bucket);
         if number == old {
@@ -469,7 +467,7 @@ impl Records {
         }
     }
 
-    /// Takes the record of a page out, and moves the last record into its place.
+    /// Removes the record of a page, and moves the last record into its slot.
     fn remove(&mut self, page: u64) {
         let Some(number) = self.find(page) else { return };
         self.relink(self.bucket(page), number, self.next(number));
@@ -487,7 +485,7 @@ impl Records {
         }
     }
 
-    /// Adds a bucket, and moves the records there that belong to it.
+    /// Adds a bucket, and moves its records there.
     fn split(&mut self) {
         let new = self.buckets;
         self.set_head(new, NO_NUMBER);
@@ -495,7 +493,7 @@ impl Records {
         if new == 0 {
             return;
         }
-        // The bucket whose records were those of the new one too: the same number without the highest bit.
+        // The bucket that had the records of the new one: the same number without the highest bit.
         let old = new & !(1 << new.ilog2());
         let mut number = self.head(old);
         self.set_head(old, NO_NUMBER);
@@ -506,7 +504,7 @@ impl Records {
         }
     }
 
-    /// Removes the last bucket, and moves its records to where they were before it was added.
+    /// Removes the last bucket, and moves its records back to the bucket that they were split from.
     fn merge(&mut self) {
         self.buckets -= 1;
         let gone = self.buckets;

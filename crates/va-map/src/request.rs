@@ -7,20 +7,20 @@ use va_base::{Align, VaRange};
 /// The contents of new pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Fill {
-    /// Anything.
+    /// Unspecified.
     #[default]
     Any,
     /// Zeros.
     Zeros,
 }
 
-/// The page behind the last one that can be used, if any.
+/// The page after the last usable one, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Guard {
-    /// A page at least behind which nothing is.
+    /// At least one page without a mapping.
     #[default]
     Page,
-    /// Whatever is next (`VM_NO_GUARD`).
+    /// No guard: any mapping may follow (`VM_NO_GUARD`).
     None,
 }
 
@@ -33,7 +33,7 @@ impl Guard {
     }
 }
 
-/// The entries that an area is mapped by.
+/// The sizes of the entries that map an area.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Leaves {
     /// One for each page.
@@ -46,7 +46,7 @@ pub enum Leaves {
 /// The permissions of an area's pages in the machine's direct map when the area is freed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum DirectMap {
-    /// The same as while they were out: nobody changed them.
+    /// Unchanged while the pages were allocated.
     #[default]
     Unchanged,
     /// To be reset before the pages are used again, since the area was made read-only or executable
@@ -54,16 +54,16 @@ pub enum DirectMap {
     ResetOnFree,
 }
 
-/// An area with pages of its own.
+/// A request for an area with pages of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AreaRequest {
     /// Bytes that will be used.
     pub bytes: u64,
-    /// Bytes of address range to grow into without a move, `bytes` among them; less than those asks for nothing more.
+    /// Bytes of address range to grow into without a move, including `bytes`; a smaller number has no effect.
     pub range_bytes: u64,
     /// Alignment of the first byte.
     pub align: Align,
-    /// The window that it may lie in; the default window of the space if none is named.
+    /// The window of the area; the default window of the space if there is none.
     pub window: Option<VaRange>,
     /// The guard page.
     pub guard: Guard,
@@ -71,18 +71,18 @@ pub struct AreaRequest {
     pub leaves: Leaves,
     /// The contents of its pages.
     pub fill: Fill,
-    /// The accesses to its pages that are permitted.
+    /// The permitted accesses to its pages.
     pub protection: Protection,
     /// The permissions of its pages when it is freed.
     pub direct_map: DirectMap,
-    /// The NUMA node that its pages and its record are wanted from; any if there is none.
+    /// The preferred NUMA node of its pages and its record; any if there is none.
     pub numa_id: Option<u32>,
     /// The caller, in the machine's own terms; returned by [`info`](crate::MapSpace::info).
     pub caller: u64,
 }
 
 impl AreaRequest {
-    /// Asks for `bytes` bytes, page-aligned, with a guard page, in small pages that hold anything.
+    /// Requests `bytes` bytes, page-aligned, with a guard page, in small pages with unspecified contents.
     pub const fn new(bytes: u64) -> Self {
         Self {
             bytes,
@@ -100,15 +100,15 @@ impl AreaRequest {
     }
 }
 
-/// Page numbers in an order that a caller chose, each as often as the caller likes.
+/// Page numbers in an order that a caller chose, with repetitions.
 pub trait PageList {
     /// Returns the number of pages.
     fn count(&self) -> u64;
 
-    /// Returns the page number at a place below [`count`](Self::count).
+    /// Returns the page number at an index below [`count`](Self::count).
     fn page(&self, place: u64) -> u64;
 
-    /// The longest run of consecutive numbers from a place on.
+    /// Returns the longest run of consecutive numbers from an index on.
     fn run(&self, place: u64) -> Run {
         let first = self.page(place);
         let follows = |&next: &u64| first.checked_add(next - place) == Some(self.page(next));

@@ -1,6 +1,7 @@
 //! Interleavings of deferred frees, each small enough to try all of them (with at most two preemptions).
 //!
-//! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-map --lib loom`. Memory for records is there before the threads begin.
+//! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-map --lib loom`. Memory for records is allocated before the threads
+//! begin.
 
 use crate::{AreaRequest, Entries, Leaf, MapSpace, PageRequest, PageSource, PageTable, Run, Stopped};
 use loom::thread;
@@ -20,7 +21,7 @@ use va_tree::BTreeIndex;
 #[derive(Default)]
 struct Watcher {
     mapped: AtomicU64,
-    /// Pages out of the source.
+    /// Pages allocated from the source.
     out: AtomicU64,
     next: AtomicU64,
 }
@@ -124,7 +125,7 @@ fn area(map: &Map) -> Va {
 /// In machine words.
 const STACK_WORDS: usize = 1 << 17;
 
-/// A thread with room for a space: loom's own have 32 KiB of stack.
+/// Spawns a thread with a stack large enough for a space: loom's own stacks have 32 KiB.
 fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     match thread::Builder::new().stack_size(STACK_WORDS).spawn(body) {
         Ok(handle) => handle,
@@ -139,13 +140,13 @@ fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     builder.preemption_bound = Some(limit.min(preemptions));
     builder.max_branches = 20_000;
     let body = Arc::new(body);
-    // Not loom's: it counts over all of them.
+    // Not loom's atomic: this one counts over all interleavings.
     let tried = Arc::new(AtomicU64::new(0));
     let count = tried.clone();
     builder.check(move || {
         count.fetch_add(1, Ordering::Relaxed);
         let body = body.clone();
-        // What it says when it fails was printed by then.
+        // A failure printed its message already.
         assert!(spawn(move || body()).join().is_ok());
     });
     assert!(tried.load(Ordering::Relaxed) > 1, "there was nothing to try");
@@ -168,7 +169,7 @@ fn rd3_a_deferred_free_beside_a_worker_is_ended_once() {
         assert!(matches!(waiting, Ok(1 | 2)), "{waiting:?}");
         let ended = worker.join().unwrap_or(u64::MAX);
         assert!(ended == 1 || ended == 2);
-        // A wake for each list that was empty is enough: what waits now is what the worker did not see.
+        // A wake for each list that was empty is enough: the areas that wait now are those that the worker did not see.
         assert_eq!(ended + map.run_deferred(), 2);
         all_is_back(&map, machine);
     });

@@ -3,7 +3,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// Allocates pieces of a page and counts them; fails from a count on.
+/// Allocates slabs of a page and counts them; fails from a count on.
 #[derive(Default)]
 struct Heap {
     pieces: Cell<u64>,
@@ -48,7 +48,8 @@ fn rd1_records_are_found_after_every_add_and_removal() {
     let mut seed = 7u64;
     for round in 0..6000u64 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Few pages at first and at last, so that pages come again and buckets come and go; page 0 among them.
+        // Few pages at first and at last, so that pages are repeated and buckets are split and merged; page 0 is one of
+        // them.
         let page = (seed >> 40) % (40 + round.min(6000 - round) / 4);
         if model.remove(&page).is_some() {
             assert_eq!(records.take(page, Kind::Vmalloc, false), Ok(entry(page)));
@@ -85,7 +86,7 @@ fn rd2_a_reservation_has_room_and_a_failure_changes_nothing() {
     reserve(&mut records, &heap).unwrap();
     (0..room as u64).for_each(|page| records.add(entry(page)));
     records.validate().unwrap();
-    // Taken out for a while, a record keeps its room, and no memory goes.
+    // Removed for a while, a record retains its room, and no memory is freed.
     let taken = records.take(5, Kind::Vmalloc, true).unwrap();
     assert_eq!(reserve(&mut records, &heap), Err(()));
     assert_eq!(records.excess(false).free(&heap), 0);
@@ -141,7 +142,7 @@ fn rd3_deferred_frees_come_out_once_each() {
     assert_eq!(records.take(6, Kind::Vmalloc, false), Err(NotTaken::Deferred(entry(6))));
     assert_eq!(records.defer(200), Err(NotTaken::None));
     assert_eq!((records.get(6), records.deferred()), (Some(entry(6)), 33));
-    // Records move while the list is there.
+    // Records move while the list exists.
     (0..100).filter(|page| page % 3 == 1).for_each(|page| {
         records.take(page, Kind::Vmalloc, false).unwrap();
     });
@@ -180,7 +181,7 @@ fn rd1_no_call_moves_more_than_a_few_records() {
 #[test]
 fn no_call_takes_more_than_a_few_steps_at_a_million_and_a_half_areas() {
     const AREAS: u64 = 1_500_000;
-    // A step is some ten instructions, a piece of memory some thousand: far below the 200,000 that a call may take.
+    // A step is some ten instructions, an allocation some thousand: far below the 200,000 that a call may take.
     const STEPS_MAX: u64 = 64;
     const PIECES_MAX: u64 = 8;
     let (heap, mut records) = (Heap::default(), Records::new());
@@ -191,7 +192,7 @@ fn no_call_takes_more_than_a_few_steps_at_a_million_and_a_half_areas() {
         assert!(now.1.abs_diff(pieces) <= PIECES_MAX, "{} pieces", now.1.abs_diff(pieces));
         (steps, pieces) = now;
     };
-    // Areas of different sizes side by side, as a space gives them out.
+    // Adjacent areas of different sizes, as a space allocates them.
     let page = |nth: u64| 16 + nth * 2 + nth % 7 * (AREAS * 2);
     for nth in 0..AREAS {
         add(&mut records, &heap, page(nth));

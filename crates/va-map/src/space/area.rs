@@ -11,13 +11,13 @@ use va_block::Config;
 use va_space::Area;
 
 impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T> {
-    /// Gives out an area with pages behind all of it; `cpu` is the CPU that asks, or stands for it.
+    /// Allocates an area with pages in all of it; `cpu` is the CPU of the caller, or an id of its choice.
     ///
     /// # Errors
-    /// [`MapError`]. What was mapped by then was unmapped, what was allocated was given back.
+    /// [`MapError`]. Mapped pages were unmapped, allocated ones were freed.
     /// # Locks
     /// `records`, then those of the space, one after the other.
-    /// Cost: as an alloc of the space, and the pages.
+    /// Cost: that of an alloc of the space, and the pages.
     pub fn vmalloc(&self, cpu: u32, request: &AreaRequest) -> Result<Va, MapError> {
         let sizes = Sizes::of(request)?;
         if request.direct_map == DirectMap::ResetOnFree && !T::RESETS {
@@ -65,11 +65,11 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     }
 
     /// Frees an area of [`vmalloc`](Self::vmalloc) later: for a caller that may not sleep, as in an interrupt. Returns
-    /// how many areas wait now, this one among them; at 1 the machine wakes a worker, which calls
-    /// [`run_deferred`](Self::run_deferred). Asks for no memory.
+    /// how many areas wait now, including this one; at 1 the machine wakes a worker, which calls
+    /// [`run_deferred`](Self::run_deferred). Requests no memory.
     ///
     /// # Errors
-    /// As [`vfree`](Self::vfree), and [`FreeError::Deferred`] if it waits already. Nothing has changed.
+    /// The errors of [`vfree`](Self::vfree), and [`FreeError::Deferred`] if it waits already. Nothing has changed.
     /// # Locks
     /// `records`, and for an error, where the space finds areas by trees, that of a node.
     /// Cost: O(1).
@@ -84,11 +84,11 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         done.map(|()| waiting).map_err(|why| self.not_taken(at, why))
     }
 
-    /// Ends every area that [`vfree_atomic`](Self::vfree_atomic) left, and returns how many those were. Callers may
+    /// Frees every area that [`vfree_atomic`](Self::vfree_atomic) marked, and returns their number. The caller may
     /// sleep; several at a time share the work.
     ///
     /// # Locks
-    /// As [`vfree`](Self::vfree), for each area.
+    /// Those of [`vfree`](Self::vfree), for each area.
     pub fn run_deferred(&self) -> u64 {
         let mut ended = 0;
         loop {
@@ -103,8 +103,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
     }
 
-    /// Has the permissions of an area's pages reset when it is freed, as if it had been asked for
-    /// ([`DirectMap::ResetOnFree`]).
+    /// Requests that the permissions of an area's pages are reset when it is freed, as [`DirectMap::ResetOnFree`] does.
     ///
     /// # Errors
     /// [`MapError::NoReset`], or [`MapError::NoArea`] if no area starts at `at`. Nothing has changed.
@@ -132,7 +131,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         self.release(entry);
     }
 
-    /// Finds addresses for an area whose largest entry is of a rung: at a multiple of its size, or of the largest
+    /// Allocates addresses for an area whose largest entry is of a rung: at a multiple of its size, or of the largest
     /// smaller one for which there is room.
     pub(super) fn place(
         &self,

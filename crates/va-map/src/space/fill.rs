@@ -1,14 +1,13 @@
-//! Pages behind addresses: taken and mapped, unmapped and returned.
+//! The pages of address ranges: allocated and mapped, unmapped and freed.
 //!
 //! # Theory
-//! **Large entries.** The largest run of pages that the source has for an area is taken before its
-//! addresses are chosen. The addresses are aligned to the run: a source in fragments costs no
-//! address space. The same call does not try again a size that the source did not have, or the page
-//! table did not map. Another run of that size would be as hard to find.
+//! **Large entries.** The largest run of pages that the source has for an area is allocated before its addresses are
+//! chosen. The addresses are aligned to the run, so a fragmented source costs no address space. The same call does not
+//! try again a size that the source did not have, or the page table did not map. Another run of that size would be as
+//! hard to find.
 //!
-//! **Pages whose permissions are reset** ([`DirectMap::ResetOnFree`](crate::DirectMap)) go back only when no CPU can
-//! reach them by what they were. The entries stay, without access, since they are the only list of the pages that there
-//! is:
+//! **Pages whose permissions are reset** ([`DirectMap::ResetOnFree`](crate::DirectMap)) are freed only when no CPU can
+//! access them with the old permissions. The entries remain, without access, since they are the only list of the pages:
 //!
 //! ```text
 //!   hide the area    no access in the direct map    one flush of both    unmap    default access in the direct map    to the source
@@ -24,10 +23,10 @@ use crate::request::{AreaRequest, DirectMap, Leaves, PageList};
 use va_base::{Machine, Pages, Va, VaRange};
 use va_block::Config;
 
-/// Pages that are asked for at a time (Linux asks for up to 100 by one call).
+/// Pages that are requested at a time (Linux requests up to 100 by one call).
 const BATCH: usize = 64;
 
-/// The settings that an area is filled by.
+/// The settings by which an area is filled.
 #[derive(Clone, Copy)]
 pub(super) struct How {
     pub(super) leaves: Leaves,
@@ -45,14 +44,14 @@ impl How {
 /// The pages taken from the source for the beginning of an area.
 #[derive(Clone, Copy)]
 pub(super) struct Supply {
-    /// The run that was taken.
+    /// The run that was allocated.
     first: Option<Run>,
-    /// The largest rung of the ladder that is worth trying.
+    /// The largest rung of the ladder to try.
     pub(super) top: usize,
 }
 
 impl Supply {
-    /// Nothing yet, for addresses that are given.
+    /// Creates an empty supply, for addresses that are fixed already.
     pub(super) fn none<T: PageTable>(how: How) -> Self {
         let top = match how.leaves {
             Leaves::Small => 0,
@@ -62,9 +61,9 @@ impl Supply {
     }
 }
 
-/// Addresses that are filled, page by page.
+/// Progress through the addresses to fill, page by page.
 struct Cursor {
-    /// The number of the page of address range that is filled next.
+    /// The number of the address page that is filled next.
     page: u64,
     end: u64,
 }
@@ -75,7 +74,7 @@ impl Cursor {
     }
 }
 
-/// Joins what comes in order into runs of consecutive numbers.
+/// Joins pages that arrive in order into runs of consecutive numbers.
 struct Joined<F: FnMut(Run)> {
     run: Run,
     each: F,
@@ -104,7 +103,7 @@ impl<F: FnMut(Run)> Joined<F> {
 }
 
 impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T> {
-    /// Takes the largest run of pages that the source has for an area of `pages` pages and that one entry can map.
+    /// Allocates the largest run of pages that the source has for an area of `pages` pages and that one entry can map.
     pub(super) fn supply(&self, how: How, pages: u64) -> Supply {
         if how.leaves == Leaves::LargeWherePossible {
             let largest = ladder::rung(T::LEAF_SIZES, T::LEAF_SIZES.len() - 1, 0, pages);
@@ -117,15 +116,14 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         Supply { first: None, top: 0 }
     }
 
-    /// Gives pages back that were taken for an area for which there are no addresses.
+    /// Frees pages that were allocated for an area for which there are no addresses.
     pub(super) fn cancel(&self, supply: Supply) {
         if let Some(run) = supply.first {
             self.pages().free(run);
         }
     }
 
-    /// Takes pages for all of `range` and maps them; on an error nothing of it is mapped, and all pages were given
-    /// back.
+    /// Allocates pages for all of `range` and maps them. On an error none of it is mapped, and all pages were freed.
     pub(super) fn fill(&self, range: VaRange, how: How, supply: Supply) -> Result<(), MapError> {
         let (first, end) = range.whole_pages();
         let mut cursor = Cursor { page: first, end };
@@ -140,8 +138,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         })
     }
 
-    /// Unmaps a range of an area and gives the pages back that were behind it; where permissions are reset, after a
-    /// flush.
+    /// Unmaps a range of an area and frees its pages; where permissions are reset, after a flush.
     pub(super) fn retire(&self, range: VaRange, direct_map: DirectMap) {
         match direct_map {
             DirectMap::Unchanged => self.unmap_pages(range),
@@ -149,15 +146,16 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
     }
 
-    /// Unmaps a range and gives the pages back that were behind it.
+    /// Unmaps a range and frees its pages.
     fn unmap_pages(&self, range: VaRange) {
-        // Pages of consecutive numbers go back together.
+        // Pages of consecutive numbers are freed together.
         let mut joined = Joined::new(|run| self.pages().free(run));
         self.pages().unmap(range, &mut |leaf| joined.push(leaf.run()));
         joined.end();
     }
 
-    /// The same, once no CPU reaches the pages at these addresses, nor in the direct map as they were. Checks MP7.
+    /// Does the same, once no CPU accesses the pages at these addresses, nor with old permissions in the direct map.
+    /// Checks MP7.
     fn reset(&self, range: VaRange) {
         self.pages().hide(range);
         let mut dirty: Option<VaRange> = None;
@@ -182,7 +180,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         joined.end();
     }
 
-    /// On an error, the cursor tells what is mapped; `None` stands for a source without pages.
+    /// Fills a range. On an error, the cursor shows how much is mapped; `None` means that the source has no pages.
     fn fill_from(&self, cursor: &mut Cursor, how: How, supply: Supply) -> Result<(), Option<PageTableError>> {
         let sizes = T::LEAF_SIZES;
         let mut top = supply.top;
@@ -204,7 +202,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         Ok(())
     }
 
-    /// Takes `want` pages or fewer and maps them one by one.
+    /// Allocates `want` pages or fewer and maps them one by one.
     fn fill_batch(&self, cursor: &mut Cursor, want: u64, how: How) -> Result<(), Option<PageTableError>> {
         let mut frames = [0; BATCH];
         let want = (BATCH as u64).min(want) as usize;
@@ -227,7 +225,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         Ok(())
     }
 
-    /// Maps pages that were taken; gives those back that the page table did not map.
+    /// Maps allocated pages; frees those that the page table did not map.
     fn map_own(
         &self,
         cursor: &mut Cursor,
@@ -248,11 +246,11 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
 }
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
-    /// Maps a run at address page `page`, by entries up to rung `top` of the ladder and as large as they can be. A size
-    /// that the page table does not map is done without from then on.
+    /// Maps a run at address page `page`, by entries up to rung `top` of the ladder and as large as possible. A size
+    /// that the page table does not map is not tried again.
     ///
     /// # Errors
-    /// As [`PageTable::map`]: not even single pages can be mapped.
+    /// The errors of [`PageTable::map`]: not even single pages can be mapped.
     pub(super) fn map_run(
         &self,
         page: u64,
@@ -303,7 +301,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         Ok(())
     }
 
-    /// Unmaps a range whose pages are a caller's, or are mapped elsewhere too.
+    /// Unmaps a range whose pages belong to a caller, or are also mapped elsewhere.
     pub(super) fn forget(&self, range: VaRange) {
         if !range.is_empty() {
             self.pages().unmap(range, &mut |_| {});
@@ -319,7 +317,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     }
 }
 
-/// The smallest range that covers two.
+/// Returns the smallest range that covers two.
 fn hull(one: VaRange, other: VaRange) -> VaRange {
     match (one.is_empty(), other.is_empty()) {
         (true, _) => other,

@@ -1,4 +1,4 @@
-//! A space whose areas have pages behind them.
+//! A space whose areas have pages.
 //!
 //! # Theory
 //! ```text
@@ -6,41 +6,39 @@
 //!   |<---------- usable: mapped ---------->|             room to grow     |guard|
 //!   |<------ requested ------>|
 //! ```
-//! Three sizes are kept apart: what was **requested**, what is **usable** (whole pages, mapped),
-//! and what the **address range** is. An area grows within its pages without a call to the machine,
-//! and within its range by mapping more pages. Beyond its range it grows by a larger range if the
-//! one above is free. Else its pages are mapped at another range, and nothing is copied. It shrinks
-//! by freeing the pages that it does not need, those of a large entry only together.
+//! Three sizes are separate: the **requested** bytes, the **usable** ones (whole pages, mapped), and the **address
+//! range**. An area grows within its pages without a call to the machine, and within its range by mapping more pages.
+//! Beyond its range it grows by a larger range if the one above is free. Else its pages are mapped at another range,
+//! and nothing is copied. It shrinks by freeing the pages that it does not need, those of a large entry only together.
 //!
 //! **Alloc:** room for the record is reserved, the space allocates addresses, the source allocates
 //! pages in batches, and the page table maps them. The record is added last, so that lookups find no
 //! incomplete area. If a step fails, the steps before it are undone.
 //!
-//! **Free:** the record is taken, by one of all callers that try. Then the area is unmapped,
-//! its pages are returned to the source, and last its addresses to the space. So every address that
-//! comes to the space is unmapped, and the flush before its reuse covers that (SP2). Nothing in
-//! this asks for memory (SP3).
+//! **Free:** the record is taken, by one of all callers that try. Then the area is unmapped, its pages are freed to the
+//! source, and last its addresses to the space. So every address that is freed to the space is unmapped, and the flush
+//! before its reuse covers that (SP2). None of this requests memory (SP3).
 //!
 //! **In an interrupt** an area is freed by [`vfree_atomic`](MapSpace::vfree_atomic), which marks its record, under one
-//! lock and without memory; a worker ends it by [`run_deferred`](MapSpace::run_deferred). Until then it is there, for
-//! lookups and reads, but no call can take it.
+//! lock and without memory. A worker frees it by [`run_deferred`](MapSpace::run_deferred). Until then lookups and reads
+//! find it, but no call can take it.
 //!
 //! Mappings of up to 64 pages by [`vm_map_ram`](MapSpace::vm_map_ram) are cut from blocks ([`va_block`]) and have no
 //! record.
 //!
 //! # Invariants
-//! - **MP1 behind** behind an area lie pages from its first byte to its usable size, without a gap, and none in the
-//!   rest of its range.
+//! - **MP1 behind** an area has pages from its first byte to its usable size, without a gap, and none in the rest of
+//!   its range.
 //! - **MP2 sizes** 0 < requested <= usable, usable and the guard page fit in the range, and the requested bytes end in
 //!   the last leaf.
-//! - **MP3 owned** a page that the source allocated is behind one address, until it is given back, once; a page that a
-//!   caller brought is never given back.
-//! - **MP4 whole** an entry and its first page begin at multiples of its size, and it lies wholly inside one area.
+//! - **MP3 owned** a page that the source allocated is at one address, until it is freed, once; a page of a caller is
+//!   never freed.
+//! - **MP4 whole** an entry and its first page begin at multiples of its size, and it is wholly inside one area.
 //! - **MP5 recorded** a record is that of a busy area of the same range.
-//! - **MP6 fresh** nothing is mapped where CPUs may still translate what was mapped before: what an area unmapped of
-//!   itself is flushed before it is mapped again.
-//! - **MP7 reset** the pages of an area whose permissions are reset go back after a flush that covers all their
-//!   addresses, and accessible as free pages are.
+//! - **MP6 fresh** nothing is mapped where CPUs may still translate an earlier mapping: addresses that an area unmapped
+//!   itself are flushed before they are mapped again.
+//! - **MP7 reset** the pages of an area whose permissions are reset are freed after a flush that covers all their
+//!   addresses, and with the access of free pages.
 //!
 //! SP2, SP3 and SP4 are the workspace's (ARCHITECTURE.md).
 //!
@@ -81,7 +79,7 @@ const CLOSINGS: usize = 16;
 /// Largest mapping that is cut from a block, in pages.
 pub const RAM_PAGES_MAX: u64 = va_block::config::ALLOC_PAGES_MAX;
 
-/// Areas with pages behind them, on machine `P`, under the policies `C`, by the page table `T`.
+/// Areas with pages, on machine `P`, under the policies `C`, by the page table `T`.
 ///
 /// ```
 /// use va_base::VaRange;
@@ -111,9 +109,9 @@ pub struct MapSpace<P: Machine + Clone, C: Config, T> {
     records: Mutex<P::Lock, Records>,
     closing: [Mutex<P::PurgeLock, ()>; CLOSINGS],
     // Atomic, each alone.
-    /// Pages behind areas that the source allocated.
+    /// Pages of areas that the source allocated.
     allocated_pages: AtomicU64,
-    /// Pages behind mappings of callers' pages.
+    /// Pages of callers in mappings.
     foreign_pages: AtomicU64,
 }
 
@@ -124,12 +122,13 @@ impl<P: Machine + Clone, C: Config, T> core::fmt::Debug for MapSpace<P, C, T> {
 }
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
-    /// Maps areas of `space` by `table`. The machine is asked for a table for each possible CPU.
+    /// Creates a map over areas of `space` and the page table `table`. The machine allocates a table for each possible
+    /// CPU.
     ///
     /// Stack: up to 64 KiB in release builds, since the values are moved; [`init`](Self::init) takes less than 4 KiB.
     ///
     /// # Errors
-    /// As [`Blocks::new`].
+    /// The errors of [`Blocks::new`].
     pub fn new(space: VmapSpace<P, C::Space>, machine: P, table: T) -> Result<Self, BlockError> {
         let mut map = va_base::constant!(Self::empty());
         map.blocks = Blocks::new(space, machine.clone())?;
@@ -138,11 +137,11 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     }
 
     va_base::const_fn! {
-        /// Creates a map without a space, a machine and a page table: a constant, for a `static` or for memory that the
-        /// caller has. [`init`](Self::init) gives it all three.
+        /// Creates a map without a space, a machine and a page table: a constant, for a `static` or for memory of the
+        /// caller. [`init`](Self::init) supplies all three.
         ///
-        /// Before that nothing fits, and no area is found. A caller that has little stack writes it where it is to be
-        /// as a constant, `const { MapSpace::empty() }`.
+        /// Before that nothing fits, and no area is found. A caller with little stack writes the value in place as a
+        /// constant, `const { MapSpace::empty() }`.
         pub fn empty() -> Self {
             const { assert!(ladder::is_ladder(T::LEAF_SIZES), "LEAF_SIZES begins with 0 and ascends") }
             Self {
@@ -157,11 +156,12 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         }
     }
 
-    /// Gives an [`empty`](Self::empty) map a machine, a page table and a space over the whole pages of `extent`, of
-    /// which `busy` is allocated already, where it is; see [`Blocks::init`]. Stack: less than 4 KiB in release builds.
+    /// Supplies an [`empty`](Self::empty) map with a machine, a page table and, in place, a space over the whole pages
+    /// of `extent`, of which `busy` is allocated already; see [`Blocks::init`]. Stack: less than 4 KiB in release
+    /// builds.
     ///
     /// # Errors
-    /// As there, after which the map is empty again and another call may try.
+    /// The errors of [`Blocks::init`], after which the map is empty again and another call may succeed.
     pub fn init(
         &mut self,
         extent: VaRange,
@@ -174,12 +174,12 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         Ok(())
     }
 
-    /// The page table, if there is one yet.
+    /// Returns the page table, if there is one yet.
     pub fn table(&self) -> Option<&T> {
         self.table.as_ref()
     }
 
-    /// The page table of a map that has areas.
+    /// Returns the page table of a map that has areas.
     #[inline]
     fn pages(&self) -> &T {
         match &self.table {
@@ -188,13 +188,13 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         }
     }
 
-    /// The addresses.
+    /// Returns the addresses.
     pub fn extent(&self) -> VaRange {
         self.space().extent()
     }
 
-    /// Has what was freed flushed, so that its addresses can be given out again; see [`VmapSpace::purge`]. Small
-    /// mappings with it.
+    /// Flushes all freed addresses, so that they can be allocated again, including those of small mappings; see
+    /// [`VmapSpace::purge`].
     ///
     /// # Locks
     /// Those of a purge, one after the other.
@@ -202,21 +202,21 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         self.blocks.unmap_aliases()
     }
 
-    /// Gives blocks back in which nothing lives, and has everything flushed and its addresses merged.
+    /// Releases blocks without live mappings, flushes everything and merges the addresses.
     ///
     /// # Locks
-    /// As [`unmap_aliases`](Self::unmap_aliases).
+    /// Those of [`unmap_aliases`](Self::unmap_aliases).
     pub fn purge(&self) -> Purged {
         self.blocks.shrink();
         self.space().purge(Purge::Full)
     }
 
-    /// Frees the memory of records that no area needs, and returns how many pieces of at most a page that were: for a
-    /// shrinker. Records that go free most of it by themselves.
+    /// Frees the memory of records that no area needs, and returns the number of slabs of at most a page, for a
+    /// shrinker. Removals of records free most of it already.
     ///
     /// # Locks
-    /// `records`, again for each piece.
-    /// Cost: O(areas that there were), a few instructions each; none under the lock but for one piece.
+    /// `records`, again for each slab.
+    /// Cost: O(areas that there were), a few instructions each; the lock is held for one slab at a time.
     pub fn shrink(&self) -> u64 {
         let mut pieces = 0;
         loop {
@@ -236,14 +236,14 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         self.blocks.space()
     }
 
-    /// The records, under their lock.
+    /// Returns the records, under their lock.
     #[track_caller]
     pub(super) fn records(&self) -> MutexGuard<'_, P::Lock, Records> {
         self.machine.locking(LockClass::Records);
         self.records.lock()
     }
 
-    /// Reserves room for a record. Memory for it is asked for with no lock held.
+    /// Reserves room for a record. Memory for it is allocated with no lock held.
     fn reserve(&self) -> Result<(), MapError> {
         let mut memory = Memory::default();
         loop {
@@ -251,7 +251,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
             let unused = records.supply(memory);
             let reserved = records.reserve();
             drop(records);
-            // Brought by another caller at the same time.
+            // Supplied by another caller at the same time.
             unused.free(&self.machine);
             let Err(missing) = reserved else { return Ok(()) };
             memory = missing.alloc(&self.machine).ok_or(MapError::NoRecords { records: 1 })?;
@@ -267,8 +267,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         })
     }
 
-    /// Does as [`begin`](Self::begin), at a multiple of the size of an entry of rung `top`, or of
-    /// the largest smaller one for which there is room. (Linux tries once more as well.)
+    /// Does the same at a multiple of the size of an entry of rung `top`, or of the largest smaller one for which there
+    /// is room. (Linux also makes one more attempt.)
     fn begin_aligned(&self, cpu: u32, wanted: Request, top: usize) -> Result<Area, MapError> {
         for rung in (1..=top).rev() {
             let align = ladder::align(T::LEAF_SIZES, rung);
@@ -292,13 +292,13 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         self.records().cancel();
     }
 
-    /// Adds the record that was reserved: from here on the area is found.
+    /// Adds the record that was reserved: from here on lookups find the area.
     fn publish(&self, entry: Entry) {
         self.records().add(entry);
     }
 
-    /// Takes the record of the area of one kind that starts at `at`: no other caller finds it from here on. `reserved`
-    /// keeps its room.
+    /// Takes the record of the area of one kind that starts at `at`: no other caller finds it from here on. With
+    /// `reserved`, its room remains reserved.
     fn claim(&self, at: Va, kind: Kind, reserved: bool) -> Result<Entry, FreeError> {
         let mut records = self.records();
         let taken = match at.is_aligned(Align::PAGE) {
@@ -311,7 +311,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         taken.map_err(|why| self.not_taken(at, why))
     }
 
-    /// The error of a call for an area that it may not take.
+    /// Returns the error of a call for an area that it may not take.
     fn not_taken(&self, at: Va, why: NotTaken) -> FreeError {
         match why {
             NotTaken::None => self.missing(at),
@@ -326,18 +326,18 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         FreeError::NoArea { at, inside }
     }
 
-    /// The record of the area that `at` is inside.
+    /// Returns the record of the area that `at` is inside.
     fn record_around(&self, at: Va) -> Option<Entry> {
         let seen = self.space().find_enclosing(at)?;
         self.record_of(seen.range)
     }
 
-    /// The record of a busy area.
+    /// Returns the record of a busy area.
     fn record_of(&self, range: VaRange) -> Option<Entry> {
         self.records().get(range.start().page_floor()).filter(|entry| entry.range() == range)
     }
 
-    /// Gives the addresses of a claimed area back, which is unmapped. Checks MP5.
+    /// Frees the addresses of a claimed, unmapped area. Checks MP5.
     fn release(&self, entry: &Entry) {
         match self.space().free_at(entry.start()) {
             Ok(range) if range == entry.range() => {}
@@ -345,7 +345,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         }
     }
 
-    /// Counts pages that came or went.
+    /// Counts pages that were added or removed.
     fn count(&self, kind: Kind, pages: u64, came: bool) {
         let counter = if kind == Kind::Vmalloc { &self.allocated_pages } else { &self.foreign_pages };
         if came {
@@ -355,7 +355,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         }
     }
 
-    /// Pages of areas of their own, and pages of callers in mappings.
+    /// Returns the pages of areas of their own, and pages of callers in mappings.
     fn counted(&self) -> (Pages, Pages) {
         let of = |counter: &AtomicU64| Pages::new(counter.load(Ordering::Relaxed));
         (of(&self.allocated_pages), of(&self.foreign_pages))
@@ -369,7 +369,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
 }
 
 impl<P: Machine + Clone, C: Config, T> Drop for MapSpace<P, C, T> {
-    /// Frees the memory of the records. Areas, those whose free is deferred among them, stay mapped: no caller has the
+    /// Frees the memory of the records. Areas, including those whose free is deferred, remain mapped: no caller has the
     /// map any more.
     fn drop(&mut self) {
         self.records.lock().end(&self.machine);

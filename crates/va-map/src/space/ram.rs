@@ -1,4 +1,4 @@
-//! Small mappings for a short time.
+//! Short-lived small mappings.
 
 use super::vmap::Asked;
 use super::{CLOSINGS, MapSpace, RAM_PAGES_MAX};
@@ -15,9 +15,9 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     /// record; more as an area.
     ///
     /// # Errors
-    /// As [`vmap`](Self::vmap).
+    /// The errors of [`vmap`](Self::vmap).
     /// # Locks
-    /// Those of blocks, or as [`vmap`](Self::vmap).
+    /// Those of blocks, or those of [`vmap`](Self::vmap).
     /// Cost: O(1) and the pages.
     pub fn vm_map_ram<L: PageList + ?Sized>(
         &self,
@@ -41,13 +41,13 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         Ok(at)
     }
 
-    /// Ends a mapping of `pages` pages that [`vm_map_ram`](Self::vm_map_ram) made. Its addresses are given out again
+    /// Ends a mapping of `pages` pages that [`vm_map_ram`](Self::vm_map_ram) created. Its addresses are allocated again
     /// after a flush.
     ///
     /// # Errors
     /// [`FreeError`], if no such mapping of that size starts at `at`. Nothing has changed.
     /// # Locks
-    /// `closing`, and under it those of a free of a block; for more than [`RAM_PAGES_MAX`] pages as
+    /// `closing`, and under it those of a free of a block; for more than [`RAM_PAGES_MAX`] pages those of
     /// [`vunmap`](Self::vunmap). Cost: O(1) and the pages.
     pub fn vm_unmap_ram(&self, cpu: u32, at: Va, pages: u64) -> Result<(), FreeError> {
         if pages == 0 || !self.is_small(pages) {
@@ -58,8 +58,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
             }
             return self.unmap_area(at, Kind::Ram);
         }
-        // A block knows no state between mapped and given back, and what is given back may be mapped for another at
-        // once after a flush: of two who unmap the same, the second must find that out before it unmaps anything.
+        // A block has no state between mapped and freed, and freed pages may be mapped for another caller right after a
+        // flush. So of two callers that unmap the same mapping, the second must detect that before it unmaps anything.
         self.machine.locking(LockClass::Closing);
         let _closing = self.closing[(at.page_floor() / RAM_PAGES_MAX) as usize % CLOSINGS].lock();
         let Some(range) = VaRange::from_size(at, pages * va_base::PAGE_SIZE) else {

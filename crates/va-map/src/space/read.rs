@@ -1,4 +1,4 @@
-//! Views of mappings: for callers that read a range that has holes, or list all areas.
+//! Views of mappings: for callers that read a range with holes, or list all areas.
 
 use super::MapSpace;
 use crate::machine::PageTable;
@@ -6,19 +6,19 @@ use crate::record::{Entry, Kind};
 use va_base::{Machine, PAGE_SIZE, Va, VaRange};
 use va_block::Config;
 
-/// A part of a range that is read: inside one page, or a hole of any size.
+/// A fragment of a range that is read: inside one page, or a hole of any size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece {
     /// Bytes of a page, from `from` on.
     Page {
         /// Number of the page.
         frame: u64,
-        /// The first byte of the piece in the page.
+        /// The first byte of the fragment in the page.
         from: u64,
         /// Bytes.
         bytes: u64,
     },
-    /// Bytes behind which nothing is; they read as zeros.
+    /// Bytes without a page; they read as zeros.
     Hole {
         /// Bytes.
         bytes: u64,
@@ -32,11 +32,11 @@ pub struct AreaInfo {
     pub range: VaRange,
     /// Its kind.
     pub kind: Kind,
-    /// Bytes that were asked for; 0 for a block.
+    /// Bytes that were requested; 0 for a block.
     pub requested_bytes: u64,
     /// Bytes that can be used: whole pages, all mapped; 0 for a block.
     pub usable_bytes: u64,
-    /// The caller that asked for it, in the machine's terms.
+    /// The caller that requested it, in the machine's terms.
     pub caller: u64,
 }
 
@@ -62,9 +62,10 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         self.record_around(at).as_ref().map(AreaInfo::of)
     }
 
-    /// Every area in address order: those with records, blocks, and what is being made at the moment as a block.
+    /// Returns every area in address order: those with records, blocks, and, as blocks, areas that are being created.
     ///
-    /// What was there all the time is met once; what comes and goes may be met or not.
+    /// An area that exists all the time is returned once; one that is created or freed meanwhile may be returned or
+    /// not.
     pub fn areas(&self) -> impl Iterator<Item = AreaInfo> + '_ {
         let mut from = self.extent().start();
         core::iter::from_fn(move || {
@@ -80,12 +81,12 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         })
     }
 
-    /// Tells what lies behind `range`, piece by piece in address order, and returns how many bytes of it are mapped.
-    /// Free and freed addresses, guard pages, room to grow and what is being made are holes. The pieces are as many
-    /// bytes as the range.
+    /// Reports the fragments of `range` in address order, and returns how many bytes of it are mapped. Free and freed
+    /// addresses, guard pages, room to grow and areas that are being created are holes. The fragments together have as
+    /// many bytes as the range.
     ///
-    /// An area may go while it is told: whoever copies must be ready for pages that went. No lock is held while `visit`
-    /// runs.
+    /// An area may be freed while it is reported: a caller that copies must handle pages that were freed. No lock is
+    /// held while `visit` runs.
     ///
     /// # Locks
     /// `records`, again for each area.
@@ -120,7 +121,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         mapped
     }
 
-    /// Tells what small mappings of a block there are.
+    /// Reports the small mappings of a block.
     fn read_block(&self, mut at: Va, end: Va, visit: &mut impl FnMut(Piece)) -> u64 {
         let (mut mapped, mut hole) = (0, 0);
         while at < end {
@@ -143,7 +144,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         mapped
     }
 
-    /// Tells what the page table has.
+    /// Reports the pages in the page table.
     fn read_pages(&self, mut at: Va, end: Va, visit: &mut impl FnMut(Piece)) -> u64 {
         let mut mapped = 0;
         while at < end {

@@ -1,11 +1,11 @@
-//! Areas that get another size.
+//! Areas that are resized.
 //!
 //! ```text
 //!   within its pages   |##r##|  ->  |####r|            only the requested size
-//!   within its range   |###|....g|  ->  |#####|..g|     more pages; where some were given up before, after a flush
+//!   within its range   |###|....g|  ->  |#####|..g|     more pages; at addresses unmapped before, after a flush
 //!   beyond             |###|g|free  ->  |######|g|      a larger range, if what is above is free
 //!   elsewhere          |###|g|BBBB  ->  |######|g|      its pages mapped at another range, then unmapped here
-//!   smaller            |#####|g|    ->  |###|..g|       pages given up; the range stays, to grow into
+//!   smaller            |#####|g|    ->  |###|..g|       pages freed; the range remains, to grow into
 //! ```
 
 use super::MapSpace;
@@ -29,14 +29,14 @@ impl Entry {
 }
 
 impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T> {
-    /// Gives an area of [`vmalloc`](Self::vmalloc) another size, and returns where it is then. Its pages stay, wherever
-    /// it is; nothing is copied. With [`Fill::Zeros`] all bytes beyond those requested before are zeros.
+    /// Resizes an area of [`vmalloc`](Self::vmalloc), and returns its address then. Its pages are the same, wherever it
+    /// is; nothing is copied. With [`Fill::Zeros`] all bytes beyond those requested before are zeros.
     ///
     /// # Errors
-    /// [`MapError`]. The area is as it was, but for its range, which stays larger if the machine has no memory.
+    /// [`MapError`]. The area is unchanged, except that its range remains larger if the machine has no memory.
     /// # Locks
-    /// As [`vmalloc`](Self::vmalloc) and [`vfree`](Self::vfree). Nobody finds the area during the call.
-    /// Cost: the pages that come or go; all of them if it moves.
+    /// Those of [`vmalloc`](Self::vmalloc) and [`vfree`](Self::vfree). No other caller finds the area during the call.
+    /// Cost: the pages that are added or removed; all of them if it moves.
     pub fn vrealloc(&self, cpu: u32, at: Va, bytes: u64, fill: Fill) -> Result<Va, MapError> {
         let need = bytes.div_ceil(PAGE_SIZE);
         if need == 0 {
@@ -60,7 +60,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         done.map(|()| entry.start())
     }
 
-    /// Unmaps what is behind an area from page `need` on, but no part of a large entry.
+    /// Unmaps the pages of an area from page `need` on, in whole entries only.
     fn cut(&self, entry: &mut Entry, need: u64) {
         let remaining = match self.pages().leaf(entry.part(need - 1, need).start()) {
             Some(leaf) => (entry.page + need).next_multiple_of(1 << leaf.pages_log2) - entry.page,
@@ -84,7 +84,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
         let how = entry.how(fill);
         if let Err(error) = self.fill(entry.part(entry.mapped, need), how, Supply::none::<T>(how)) {
-            // What was mapped of it was unmapped.
+            // Its mapped pages were unmapped.
             entry.stale = entry.stale.max(need);
             self.narrow(entry, range);
             return Err(error);
@@ -94,7 +94,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         Ok(())
     }
 
-    /// Makes the range larger; `false` if what is above is not free, or outside its window.
+    /// Enlarges the range; `false` if the range above is not free, or outside its window.
     fn widen(&self, entry: &mut Entry, pages: u64) -> Result<bool, MapError> {
         let inside = |window: VaRange| entry.page + pages <= window.end().page_floor();
         if !entry.window.is_none_or(inside) {
@@ -110,8 +110,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
     }
 
-    /// Makes the range as large as it was. The space may need a table or a record for the old end. If the machine has
-    /// no memory for it, the range stays larger, and only addresses are lost until the free.
+    /// Restores the old size of the range. The space may need a table or a record for the old end. If the machine has
+    /// no memory for it, the range remains larger, and only addresses are lost until the free.
     fn narrow(&self, entry: &mut Entry, pages: u64) {
         if pages < entry.pages && self.space().resize_at(entry.start(), Pages::new(pages)).is_ok() {
             entry.pages = pages;
@@ -119,8 +119,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
     }
 
-    /// Sees to it that no CPU translates what was mapped before in the pages that are to be mapped; `false` if that
-    /// takes time. Checks MP6.
+    /// Ensures that no CPU translates earlier mappings of the pages that are about to be mapped; `false` if that takes
+    /// time. Checks MP6.
     fn freshen(&self, entry: &mut Entry, need: u64) -> bool {
         if entry.stale > entry.mapped {
             let part = entry.part(entry.mapped, entry.stale.max(need));
@@ -133,7 +133,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         true
     }
 
-    /// Maps the pages of an area at another range, more behind them, and gives the old one back.
+    /// Maps the pages of an area at another range, adds more after them, and frees the old range.
     fn move_to(&self, cpu: u32, entry: &mut Entry, need: u64, fill: Fill) -> Result<(), MapError> {
         let request = AreaRequest {
             align: entry.align,
@@ -154,12 +154,12 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
             self.cancel_area(area);
             return Err(error);
         }
-        // The reservation that came with the new addresses; the area has its own.
+        // The reservation made with the new addresses; the area has its own.
         self.records().cancel();
         let old = entry.part(0, entry.mapped);
         self.forget(old);
         if entry.direct_map == DirectMap::ResetOnFree {
-            // The flush when the area is freed covers the addresses that it has then (MP7).
+            // The flush at the free of the area covers only the addresses that it has then (MP7).
             self.flush(&[old]);
         }
         self.release(entry);
@@ -168,7 +168,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         Ok(())
     }
 
-    /// The largest rung of which an area could have an entry if it moved and had `need` pages.
+    /// Returns the largest rung of which an area could have an entry if it moved and had `need` pages.
     fn best_moved(&self, entry: &Entry, need: u64) -> usize {
         let sizes = T::LEAF_SIZES;
         if entry.leaves == Leaves::Small {
@@ -201,13 +201,13 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         Ok(())
     }
 
-    /// The entry of page `page` of an area. Checks MP1.
+    /// Returns the entry of page `page` of an area. Checks MP1.
     fn leaf_of(&self, entry: &Entry, page: u64) -> Leaf {
         let leaf = self.pages().leaf(entry.part(page, entry.mapped).start());
         leaf.unwrap_or_else(|| self.broken("MP1", entry.range()))
     }
 
-    /// Makes zeros of the bytes `[from, to)` of an area.
+    /// Zeroes the bytes `[from, to)` of an area.
     fn clear(&self, entry: &Entry, from: u64, to: u64) {
         let start = entry.start().get();
         let range = VaRange::new(Va::new(start + from), Va::new(start + to.max(from))).unwrap_or_default();

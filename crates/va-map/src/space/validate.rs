@@ -6,7 +6,7 @@ use crate::record::{Entry, Kind};
 use va_base::{InvariantViolation, Machine, PAGE_SIZE, Pages, Va};
 use va_block::Config;
 
-/// Counts of areas and pages. Each number was true at a moment of its own.
+/// Counts of areas and pages. Each number is exact at a moment of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -14,9 +14,9 @@ pub struct Stats {
     pub areas: u64,
     /// Areas among them whose free waits for [`run_deferred`](MapSpace::run_deferred).
     pub deferred_areas: u64,
-    /// Pages that the source allocated, behind areas (`nr_vmalloc_pages`).
+    /// Pages of areas that the source allocated (`nr_vmalloc_pages`).
     pub allocated_pages: Pages,
-    /// Pages of callers behind mappings, each as often as it is mapped.
+    /// Pages of callers in mappings, each as often as it is mapped.
     pub foreign_pages: Pages,
     /// Pages of address range that are busy.
     pub busy_pages: Pages,
@@ -25,7 +25,7 @@ pub struct Stats {
 }
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
-    /// Counts. Takes every lock of the space, one after the other.
+    /// Returns the counts. Takes every lock of the space, one after the other.
     pub fn stats(&self) -> Stats {
         let (allocated_pages, foreign_pages) = self.counted();
         let (areas, deferred_areas) = {
@@ -43,8 +43,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         }
     }
 
-    /// Checks MP1, MP2, MP4, MP5 and what the space and the records say of themselves, with full walks. Call it when
-    /// nobody else calls.
+    /// Checks MP1, MP2, MP4, MP5 and the invariants of the space and the records, with full walks. Call it while no
+    /// other thread calls.
     ///
     /// # Errors
     /// The first rule that does not hold.
@@ -96,7 +96,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
                 && page + size <= entry.mapped;
             InvariantViolation::check(whole, "MP4", at, size, page)?;
             page += size;
-            // A whole leaf beyond what is requested would have been given up.
+            // A whole leaf beyond the requested bytes would have been freed.
             let needed = (page - size) * PAGE_SIZE < entry.requested;
             InvariantViolation::check(needed, "MP2", at, entry.requested, page * PAGE_SIZE)?;
         }

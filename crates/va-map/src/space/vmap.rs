@@ -10,15 +10,15 @@ use va_base::{Align, Machine, PAGE_SIZE, Request, Va};
 use va_block::Config;
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
-    /// Maps pages of the caller contiguously, a page as often as it is in the list, with a guard page behind the last.
-    /// They stay the caller's. Pages of consecutive numbers are mapped by entries as large as their numbers allow, and
-    /// the mapping is aligned for that if there is room.
+    /// Maps pages of the caller contiguously, a page as often as it is in the list, with a guard page after the last.
+    /// The caller continues to own them. Pages of consecutive numbers are mapped by entries as large as their numbers
+    /// allow, and the mapping is aligned for that if there is room.
     ///
     /// # Errors
-    /// [`MapError`]. What was mapped by then was unmapped.
+    /// [`MapError`]. Mapped pages were unmapped.
     /// # Locks
     /// `records`, then those of the space, one after the other.
-    /// Cost: as an alloc of the space, and the pages.
+    /// Cost: that of an alloc of the space, and the pages.
     pub fn vmap<L: PageList + ?Sized>(
         &self,
         cpu: u32,
@@ -29,7 +29,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         self.map_area(cpu, pages, Kind::Vmap, Asked { protection, caller })
     }
 
-    /// Ends a mapping that [`vmap`](Self::vmap) made. Its addresses are given out again after a flush.
+    /// Ends a mapping that [`vmap`](Self::vmap) created. Its addresses are allocated again after a flush.
     ///
     /// # Errors
     /// [`FreeError`], if no mapping of that kind starts at `at`. Nothing has changed.
@@ -49,7 +49,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     ) -> Result<Va, MapError> {
         let count = pages.count();
         let guard = if kind == Kind::Ram { Guard::None } else { Guard::Page };
-        // No pages are no mapping, whatever the guard adds.
+        // A mapping without pages is invalid, whatever the guard adds.
         let wanted =
             Request::pages(count).and_then(|_| Request::pages(count.saturating_add(guard.pages())))?;
         let area = self.begin_aligned(cpu, wanted, ladder::best_of_list(T::LEAF_SIZES, pages))?;

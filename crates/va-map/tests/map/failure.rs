@@ -1,5 +1,5 @@
-//! Faults of the machine, at every point: an error with numbers, nothing changed, and the same call
-//! succeeds afterwards.
+//! Faults of the machine, at every point: an error with numbers, nothing changed, and the same call succeeds
+//! afterwards.
 use va_base::{Align, Va, VaRange};
 use va_map::{AreaInfo, AreaRequest, Fill, Kind, Leaves, MapError, MapSpace, Piece, Protection};
 use va_sim::machine::SimMachine;
@@ -10,7 +10,7 @@ type Map<'a, 'm> = MapSpace<&'a SimMachine, va_block::config::Standard, &'a SimP
 
 const PAGE: u64 = va_base::PAGE_SIZE;
 
-/// Returns the state that callers can see; a block in which nothing lives is not part of it.
+/// Returns the state that callers can see, without blocks that have no live mapping.
 fn look(map: &Map<'_, '_>, pages: &SimPages<'_>) -> (Vec<AreaInfo>, Vec<Piece>, u64) {
     map.validate().unwrap();
     assert_eq!(pages.faults(), Vec::<String>::new());
@@ -33,7 +33,7 @@ fn fail_one(machine: &SimMachine, pages: &SimPages<'_>, what: usize, after: u64)
     }
 }
 
-/// Calls with the nth request for one thing failing, for every n, until it is not missed.
+/// Calls with the nth request for one resource failing, for every n, until a failure has no effect.
 fn at_every_n(
     what: usize,
     setup: impl Fn(&Map<'_, '_>) -> Va,
@@ -123,7 +123,7 @@ fn sp4_a_refused_vrealloc_changes_nothing_at_every_n() {
     };
     let setups: [&dyn Fn(&Map<'_, '_>) -> Va; 4] = [&roomy, &alone, &stuck, &shrunk];
     for (nth, setup) in setups.into_iter().enumerate() {
-        // Of large entries all but one page are taken by runs.
+        // Of large entries, runs supply all but one page.
         let least = if nth == 2 { 1 } else { 3 };
         assert!(at_every_n(0, setup, grow) >= least, "setup {nth}");
         assert!(at_every_n(1, setup, grow) >= 1, "setup {nth}");

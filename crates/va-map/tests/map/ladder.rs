@@ -1,5 +1,5 @@
-//! Entries of several sizes: how many are written, where areas with them begin, and that what is mapped is right after
-//! each change.
+//! Entries of several sizes: how many are written, where areas with them begin, and whether each change leaves the
+//! right mappings.
 use va_base::{Align, Va, VaRange};
 use va_map::{AreaRequest, Fill, Kind, Leaves, MapSpace, PageList, PageTable, Protection, Run};
 use va_sim::machine::{Flushing, SimMachine};
@@ -26,7 +26,7 @@ fn check<L: Ladder>(map: &MapOf<'_, '_, L>, pages: &SimPages<'_, L>) {
     assert_eq!(pages.faults(), Vec::<String>::new());
 }
 
-/// Pages of a caller whose numbers follow each other.
+/// Consecutive pages of a caller.
 struct Follow {
     first: u64,
     pages: u64,
@@ -46,7 +46,7 @@ impl PageList for Follow {
     }
 }
 
-/// Maps and unmaps a list; returns entries written, calls that wrote them, flushes, and where it was.
+/// Maps and unmaps a list; returns entries written, calls that wrote them, flushes, and its address.
 fn costs<L: Ladder>(list: &Follow) -> (u64, u64, u64, Va) {
     let machine = SimMachine::new(1);
     let pages = SimPages::<L>::with_ladder(&machine, 0);
@@ -73,7 +73,7 @@ fn costs<L: Ladder>(list: &Follow) -> (u64, u64, u64, Va) {
 #[test]
 fn mp4_a_ladder_of_sizes_writes_fewer_entries_by_as_many_flushes() {
     let giga = 1 << 18;
-    // Lists of pages that follow each other, and the entries that a ladder of 1, 16, 512 and 2^18 pages needs.
+    // Lists of consecutive pages, and the entries that a ladder of 1, 16, 512 and 2^18 pages needs.
     let cases = [
         (FOREIGN, 3, 3),
         (FOREIGN, 16, 1),
@@ -92,7 +92,7 @@ fn mp4_a_ladder_of_sizes_writes_fewer_entries_by_as_many_flushes() {
         assert!(large.0 <= one.0 && large.1 <= 4, "{large:?} and {one:?}");
         assert_eq!((one.0, one.1), (pages, 1));
         assert_eq!(large.2, one.2, "flushes");
-        // No larger alignment than the largest entry needs.
+        // No larger alignment than that of the largest entry.
         let largest = [giga, 512, 16].into_iter().find(|size| *size <= pages && by_phase == 0);
         let align = Align::from_log2(12 + largest.unwrap_or(1).ilog2()).unwrap();
         assert!(large.3.is_aligned(align), "{:?}", large.3);
@@ -122,7 +122,7 @@ fn mp4_an_area_of_several_sizes_is_right_when_it_is_cut_grows_moves_and_fails() 
         model.write(at, page * PAGE + 7, page as u8);
     }
     model.compare(&map, &pages).unwrap();
-    // Cut inside an entry of 16: that one stays whole.
+    // A cut inside an entry of 16: that entry remains whole.
     let mut now = at;
     for (bytes, usable) in [(530 * PAGE, 544), (700 * PAGE, 700), (513 * PAGE, 528)] {
         let to = map.vrealloc(0, now, bytes, Fill::Any).unwrap();
@@ -131,7 +131,7 @@ fn mp4_an_area_of_several_sizes_is_right_when_it_is_cut_grows_moves_and_fails() 
         model.compare(&map, &pages).unwrap();
         now = to;
     }
-    // It cannot grow there, so it moves, to where its entries can be as large.
+    // It cannot grow there, so it moves, to an address where its entries can be as large.
     let wall = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0).unwrap();
     model.vmap(wall, Kind::Vmap, &[FOREIGN]).unwrap();
     machine.set_flushing(Flushing::OnRequest);
@@ -162,13 +162,13 @@ fn mp4_an_area_of_several_sizes_is_right_when_it_is_cut_grows_moves_and_fails() 
 #[test]
 fn mp4_an_area_is_aligned_to_what_the_source_has_and_no_further() {
     let request = AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(1024 * PAGE) };
-    // 4096 pages have runs of 512; 1030, of which some are out, have runs of 16 alone.
+    // 4096 pages have runs of 512; 1030, some of them allocated, have runs of 16 alone.
     for (frames, out, align) in [(4096, 0, 21), (1030, 1, 16)] {
         let machine = SimMachine::new(1);
         let pages = SimPages::<Arm>::with_ladder(&machine, frames);
         let map = new_map(&machine, &pages, 0x4010);
         let held: Vec<Va> = (0..out * 3).map(|_| map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap()).collect();
-        // Pages 0, 1 and 2 are out, so no run of 512 begins at 0, and there is one at 512.
+        // Pages 0, 1 and 2 are allocated, so no run of 512 begins at 0, and there is one at 512.
         if out > 0 {
             pages.fail_after(Ask::HugePage, 0);
             let most = map.vmalloc(0, &AreaRequest::new(1000 * PAGE)).unwrap();

@@ -71,20 +71,20 @@ struct Harness<'a, 'm, C: va_block::Config, L: Ladder> {
     model: MapModel,
     /// Areas whose free is deferred.
     deferred: Vec<Va>,
-    /// Something may fail.
+    /// True if a call may fail.
     may_fail: bool,
-    /// Requests that were.
+    /// Requests that failed.
     failures: u64,
 }
 
 impl<C: va_block::Config, L: Ladder> Harness<'_, '_, C, L> {
-    /// Accepts an error if the machine may fail: anything else fits in this window.
+    /// Accepts an error if the machine may fail: otherwise every request fits in this window.
     fn excused(&mut self, error: &dyn std::fmt::Display) -> Result<(), String> {
         self.failures += 1;
         if self.may_fail { Ok(()) } else { Err(format!("failed without a reason: {error}")) }
     }
 
-    /// Frees everything, and checks that all pages are the source's again.
+    /// Frees everything, and checks that all pages were freed to the source.
     fn free_all(&mut self) -> Result<(), String> {
         self.call(&Op::RunDeferred)?;
         for kind in [Kind::Vmalloc, Kind::Vmap, Kind::Block, Kind::Ram] {
@@ -240,14 +240,14 @@ impl<C: va_block::Config, L: Ladder> Harness<'_, '_, C, L> {
                 let what = [Ask::Pages, Ask::HugePage, Ask::TablePage, Ask::HugeLeaf][usize::from(*what)];
                 let after = if *after == 5 { u64::MAX } else { *after };
                 self.pages.fail_after(what, after);
-                // Huge pages can be done without.
+                // Huge pages are optional.
                 self.may_fail |= matches!(what, Ask::Pages | Ask::TablePage);
                 Ok(())
             }
             Op::Flushing { on_request } => {
                 self.machine.complete_flushes();
                 self.machine.set_flushing(if *on_request { Flushing::OnRequest } else { Flushing::AtOnce });
-                // What waits for a flush may be missing.
+                // Pages that wait for a flush may be missing.
                 self.may_fail |= *on_request;
                 Ok(())
             }
@@ -321,7 +321,7 @@ fn random_op(rng: &mut Rng) -> Op {
 }
 
 impl<C: va_block::Config, L: Ladder> Soak for Harness<'_, '_, C, L> {
-    /// An area at most for each ten of the source's pages.
+    /// Runs a random call, with at most one area for each ten of the source's pages.
     fn step(&mut self, rng: &mut Rng, fails: bool) -> bool {
         self.may_fail = fails;
         let [own, foreign, block] =
@@ -369,7 +369,7 @@ impl<C: va_block::Config, L: Ladder> Soak for Harness<'_, '_, C, L> {
     }
 }
 
-/// Random calls while memory, pages and page tables fail for a time, then not.
+/// Random calls while memory, pages and page tables fail for a time.
 fn long_run<C: va_block::Config, L: Ladder>(seed: u64) -> Tally {
     let machine = SimMachine::new(2);
     let pages = SimPages::<L>::with_ladder(&machine, 2000);

@@ -1,4 +1,4 @@
-//! Single points of the map: sizes, guard pages, huge pages, growing in place, wrong calls, reading across holes.
+//! Single guarantees of the map: sizes, guard pages, huge pages, growth in place, wrong calls, reads across holes.
 use va_base::{Align, LockClass, Pages, RequestError, Va, VaRange};
 use va_map::{
     AreaRequest, DirectMap, Fill, FreeError, Guard, Kind, Leaves, MapError, MapSpace, PageTableError, Piece,
@@ -34,7 +34,7 @@ fn mp2_the_three_sizes_are_kept_apart() {
     assert_eq!((info.requested_bytes, info.usable_bytes), (2 * PAGE + 1, 3 * PAGE));
     assert_eq!((info.range.len_bytes(), info.caller, info.kind), (11 * PAGE, 42, Kind::Vmalloc));
     assert_eq!((pages.allocated(), map.info(Va::new(at.get() + 10 * PAGE))), (3, Some(info)));
-    // Within its pages, then within its range, then beyond: never moved, since nothing is above.
+    // Within its pages, then within its range, then beyond: never moved, since the addresses above are free.
     for (bytes, usable, range) in
         [(3 * PAGE, 3, 11), (10 * PAGE, 10, 11), (10 * PAGE + 1, 11, 12), (5, 1, 12)]
     {
@@ -63,7 +63,8 @@ fn mp1_no_guard_where_none_is_wanted() {
 fn mp4_large_entries_where_possible_and_small_ones_where_not() {
     let machine = SimMachine::new(1);
     let huge = AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(20 * PAGE) };
-    // What fails, and how many entries of which how many large there are then: of 8 pages, of 2, and of one.
+    // The failing resource, then the number of entries and of the large ones among them. Entries have 8 pages, 2, and
+    // one.
     type Failing = Option<(Ask, u64)>;
     let cases: [(Failing, (usize, usize)); 5] = [
         (None, (2 + 2, 4)),
@@ -80,7 +81,7 @@ fn mp4_large_entries_where_possible_and_small_ones_where_not() {
         }
         let at = map.vmalloc(0, &huge).unwrap();
         assert_eq!((pages.leaves(), pages.allocated()), (leaves, 20), "{failing:?}");
-        // What is given up is whole leaves; the requested bytes are told as asked for.
+        // Whole leaves are freed; the requested bytes are those of the call.
         map.vrealloc(0, at, 3 * PAGE, Fill::Any).unwrap();
         let usable = if leaves.1 > 0 {
             8
@@ -96,7 +97,7 @@ fn mp4_large_entries_where_possible_and_small_ones_where_not() {
         assert_eq!((pages.allocated(), pages.mapped()), (0, 0));
         check(&map, &pages);
     }
-    // Without room for the alignment, the area is there all the same.
+    // Without room for the alignment, the area is allocated all the same.
     let pages = SimPages::new(&machine, 100);
     let window = VaRange::from_pages(0x11, 0x11 + 13).unwrap();
     let space = VmapSpace::new(window, window, &machine).unwrap();
@@ -118,7 +119,7 @@ fn mp6_what_was_given_up_is_flushed_before_it_is_mapped_again() {
     assert_eq!(map.vrealloc(0, at, 5 * PAGE, Fill::Any), Ok(at));
     assert_eq!(machine.flushes(), flushes + 1);
     check(&map, &pages);
-    // A flush that takes time is not waited for: the area moves.
+    // The call does not wait for a flush that takes time: the area moves.
     map.vrealloc(0, at, 2 * PAGE, Fill::Any).unwrap();
     machine.set_flushing(Flushing::OnRequest);
     let moved = map.vrealloc(0, at, 5 * PAGE, Fill::Any).unwrap();
@@ -152,7 +153,7 @@ fn an_area_that_cannot_grow_moves_with_its_pages_and_copies_nothing() {
     assert_eq!((frames(to), before.len()), (before.clone(), 4));
     assert_eq!(pages.bytes(before[3])[0], 9);
     check(&map, &pages);
-    // In a window it stays in the window.
+    // With a window it stays in the window.
     let window = VaRange::from_pages(0x800, 0x80c).unwrap();
     let fenced = AreaRequest { window: Some(window), ..AreaRequest::new(11 * PAGE) };
     let fenced = map.vmalloc(0, &fenced).unwrap();
@@ -304,7 +305,7 @@ fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
         let at = map.vmalloc(0, &text).unwrap();
         frames_of(&map, at, 13).into_iter().for_each(|frame| pages.protect(frame));
         let flushes = machine.flushes();
-        // Pages that go when it shrinks are reset too.
+        // Pages that are freed when it shrinks are reset too.
         map.vrealloc(0, at, 9 * PAGE, Fill::Any).unwrap();
         assert_eq!(machine.flushes(), flushes + 1);
         check(&map, &pages);
@@ -314,7 +315,7 @@ fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
     }
     machine.set_flushing(Flushing::AtOnce);
     map.purge();
-    // Asked for after the area was made, and by a move: no address that it had is forgotten.
+    // Requested after the area was created, and by a move: all its earlier addresses are covered.
     let at = map.vmalloc(0, &AreaRequest { direct_map: DirectMap::Unchanged, ..text }).unwrap();
     map.reset_on_free(at).unwrap();
     frames_of(&map, at, 13).into_iter().for_each(|frame| pages.protect(frame));
@@ -326,7 +327,7 @@ fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
     assert_eq!(machine.flushes(), flushes + 1);
     assert_eq!((map.run_deferred(), machine.flushes()), (1, flushes + 2));
     check(&map, &pages);
-    // Only areas with pages of their own have any to reset.
+    // Only areas with pages of their own have permissions to reset.
     let no = |at| FreeError::NoArea { at, inside: None };
     assert_eq!(map.reset_on_free(to), Err(MapError::NoArea(no(to))));
     assert!(matches!(map.reset_on_free(wall), Err(MapError::NoArea(FreeError::WrongKind { .. }))));
@@ -377,7 +378,7 @@ fn rd3_a_deferred_free_takes_one_lock_and_no_memory_and_is_ended_once() {
     for at in [Va::new(areas[1].get() + 1), Va::new(areas[1].get() + PAGE), Va::ZERO] {
         assert!(matches!(map.vfree_atomic(at), Err(FreeError::NoArea { .. })));
     }
-    // It is there until then.
+    // It exists until then.
     assert_eq!((map.stats().areas, map.stats().deferred_areas, pages.allocated()), (5, 2, 10));
     check(&map, &pages);
     assert_eq!((map.run_deferred(), map.run_deferred()), (2, 0));
@@ -385,7 +386,7 @@ fn rd3_a_deferred_free_takes_one_lock_and_no_memory_and_is_ended_once() {
     check(&map, &pages);
     map.vunmap(foreign).unwrap();
     map.vfree(areas[1]).unwrap();
-    // A map that is dropped with a deferred free in it frees its records; the pages are the machine's business.
+    // Dropping a map with a deferred free frees its records; the pages remain mapped.
     assert_eq!(map.vfree_atomic(areas[3]), Ok(1));
     check(&map, &pages);
 }

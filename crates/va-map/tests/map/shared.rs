@@ -1,4 +1,4 @@
-//! Generic code shares a map: it is `Send` and `Sync` without bounds of the caller.
+//! Checks that generic code can share a map: it is `Send` and `Sync` without bounds of the caller.
 
 use va_base::Machine;
 use va_block::Config;
