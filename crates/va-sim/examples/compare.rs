@@ -1,6 +1,6 @@
-//! An index of holes beside its reference model: the same random operations on both, and every answer compared.
+//! An index of holes beside its reference model: the same random operations on both, and every result compared.
 //!
-//! `cargo run -p va-sim --example compare` runs some thousand, mistakes among them, then shows that a difference is
+//! `cargo run -p va-sim --example compare` runs some thousand, including mistakes, then shows that a difference is
 //! found and named.
 
 use va_base::VaRange;
@@ -21,8 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .map_err(|difference| difference.to_string())?;
     }
     println!("16000 operations, every answer of the B+tree is the model's");
-    // Linux's search is not always the lowest fit when more than a page is aligned to: that is found, and said so that
-    // it runs again.
+    // Linux's search is not always the lowest fit for an alignment above a page. The difference is found, and printed
+    // so that it can be run again.
     let ops = (1..100).flat_map(|seed| Op::from_seed(&space, seed).take(1000).collect::<Vec<_>>());
     let tree = RbIndex::<Linux, _>::new(extent, window, HeapPlatform::default())?;
     match compare(tree, ModelIndex::new(extent, window)?, ops, Walk::Every(1000)) {

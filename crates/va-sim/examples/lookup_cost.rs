@@ -1,8 +1,8 @@
 //! Measures lookups: by the page map and by a tree in each node, one thread; the least of many batches.
 //!
 //! Areas of 1 to 64 pages at random, every tenth freed again, so that there are holes. Then random starts, random
-//! addresses inside areas, the next area above a random address, and pairs of alloc and free of what is at hand.
-//!
+//! Areas of 1 to 64 pages at random, every tenth freed again, so that there are holes. Then random starts, random
+//! addresses inside areas, the next area above a random address, and pairs of free and alloc of random areas.
 //! Run: `cargo run --profile dist -p va-sim --example lookup_cost`
 
 use std::hint::black_box;
@@ -14,7 +14,7 @@ use va_space::config::{Standard, WithTrees};
 use va_space::lookup::{Downward, Upward};
 use va_space::{Area, Config, VmapSpace};
 
-/// Counts the bytes that are out, and locks of trees.
+/// Counts the allocated bytes, and locks of trees.
 #[derive(Default)]
 struct Counts {
     allocated_bytes: AtomicU64,
@@ -34,7 +34,7 @@ impl Watch for Counts {
     #[inline]
     fn locking(&self, class: LockClass) {
         if class == LockClass::Busy {
-            // One thread: a load and a store cost next to nothing.
+            // One thread: a load and a store are almost free.
             self.lockings.store(self.lockings.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
     }
@@ -54,7 +54,7 @@ impl Random {
 const CALLS: u64 = 20_000;
 const BATCHES: u64 = 20;
 
-/// Nanoseconds a call, and locks of trees a call.
+/// Returns nanoseconds a call, and locks of trees a call.
 fn measure(machine: &Counted, mut call: impl FnMut()) -> (f64, f64) {
     let before = machine.watcher.lockings.load(Ordering::Relaxed);
     let mut least = f64::MAX;

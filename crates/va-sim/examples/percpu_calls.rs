@@ -1,9 +1,9 @@
-//! One workload of per-CPU memory on one engine, to count instructions: no clock, and functions that stay apart.
+//! One workload of per-CPU memory on one engine, to count instructions: no clock, and functions that are not inlined.
 //!
 //! `cargo build --profile dist -p va-sim --example percpu_calls`, then `valgrind --tool=callgrind
 //! --toggle-collect='*alloc_all*' target/dist/examples/percpu_calls test runs`, or `*free_all*`. Workloads: `test`,
-//! `holes` and `small`, those that `vmlab bench percpu` calls pcpu_alloc_test, misaligned_holes and 16b_1M. Engines:
-//! `ours`, `runs`, `scan` and `linux612`.
+//! `holes` and `small`, which `vmlab bench percpu` calls pcpu_alloc_test, misaligned_holes and 16b_1M. Engines: `ours`,
+//! `runs`, `scan` and `linux612`.
 
 use va_base::Va;
 use va_percpu::config::{Linux612, Runs, Scan, Standard as Slabs};

@@ -1,4 +1,4 @@
-//! The worst call of each kind that a purge can delay, for callgrind to count.
+//! The worst call of each kind that a purge can delay, counted by callgrind.
 //!
 //! ```sh
 //! cargo build --profile dist -p va-sim --example slices
@@ -6,8 +6,8 @@
 //!   --dump-before=slices::measured --dump-after=slices::measured target/dist/examples/slices CASE
 //! ```
 //!
-//! The options that dump take the plain name of a function, no pattern. Each call of `measured`
-//! leaves a dump; the largest of their totals is the worst call. Without a case, all of them run.
+//! The dump options take the plain name of a function, no pattern. Each call of `measured` leaves a dump; the largest
+//! of their totals is the worst call. Without a case, all of them run.
 
 #![expect(clippy::unwrap_used, reason = "an example may")]
 
@@ -23,7 +23,7 @@ const COUNTED: usize = 600;
 
 type Space<'m> = VmapSpace<&'m SimMachine, Standard>;
 
-/// Runs one call; the name that callgrind is asked for.
+/// Runs one call, under a name that callgrind can select.
 #[inline(never)]
 fn measured<T>(call: impl FnOnce() -> T) -> T {
     call()
@@ -34,7 +34,7 @@ fn space(machine: &SimMachine) -> Space<'_> {
     VmapSpace::new(extent, extent, machine).unwrap()
 }
 
-/// `count` areas of `size_of(n)` pages, by the CPUs in turn.
+/// Allocates `count` areas of `size_of(n)` pages, by the CPUs in turn.
 fn areas(space: &Space<'_>, count: u64, size_of: impl Fn(u64) -> u64) -> Vec<Area> {
     let ask = |n| Request::pages(size_of(n)).unwrap();
     (0..count).map(|n| space.alloc(n as u32 % 128, &ask(n)).unwrap()).collect()
@@ -96,7 +96,7 @@ fn run(case: &str) {
             let more = areas(&space, 1 << 10, |_| 100);
             count(&space, &machine, more);
         }
-        // A full pass that a request began and left: areas leave by address.
+        // A full pass that a request began and left: areas are freed by address.
         "leave" => {
             let low = VaRange::from_pages(FIRST, FIRST + 4000).unwrap();
             let all = areas(&space, 1 << 16, |_| 1);
@@ -112,7 +112,7 @@ fn run(case: &str) {
                 black_box(measured(|| space.tick()));
             }
         }
-        // Rounds of a magazine with every size that has a list; beside it ("magazines") seven that sleep with full
+        // Rounds of a magazine with every size that has a list; beside it ("magazines") seven idle ones with full
         // caches.
         "magazine" => magazine(&space, &machine, 0),
         "magazines" => magazine(&space, &machine, 7),
@@ -120,7 +120,7 @@ fn run(case: &str) {
     }
 }
 
-/// Counts the frees of a magazine, in whose rounds are all sizes, some more often than others.
+/// Counts the frees of a magazine whose rounds contain all sizes, some more often than others.
 fn magazine(space: &Space<'_>, machine: &SimMachine, idle: u32) {
     let size_of = |n: u64| 1 + n * n % 264;
     let ask = |n| Request::pages(size_of(n)).unwrap();
@@ -129,7 +129,7 @@ fn magazine(space: &Space<'_>, machine: &SimMachine, idle: u32) {
     let mut out: Vec<_> = (0..1024).map(|n| magazine.alloc(&ask(n)).unwrap()).collect();
     let mut others = Vec::new();
     for round in 0..8 {
-        // All shuffled, so that no round frees a size for itself.
+        // All shuffled, so that no round frees one size alone.
         out = shuffled(out);
         let later = out.split_off(1024);
         out.into_iter().for_each(|area| measured(|| magazine.free(area)).unwrap());

@@ -31,7 +31,7 @@ fn alloc(magazine: &mut Magazine<'_, &SimMachine, Standard>, request: &Request) 
     }
 }
 
-/// Nanoseconds of the first failure, of a repeat, and of an impossible request just after the frees.
+/// Returns nanoseconds of the first failure, of a repeat, and of an impossible request just after the frees.
 fn round(cpus: u32) -> [f64; 3] {
     let machine = SimMachine::new(cpus);
     let window = VaRange::from_pages(FIRST, FIRST + PAGES).unwrap_or_default();

@@ -1,16 +1,16 @@
-//! A machine that does as little as one can: memory from the heap, and flushes that end at once.
+//! A minimal machine: memory from the heap, and flushes that end at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, LockClass, Machine, Platform, Record, Table, VaRange};
 
-/// A test's view of a [`Bare`] machine: calls that it observes, and memory that it denies.
+/// A test's hooks in a [`Bare`] machine: calls that it observes, and requests for memory that it fails.
 pub trait Watch: Send + Sync {
     /// Returns true if a slab of so many bytes, or a table, may be allocated.
     fn admits(&self, _bytes: usize) -> bool {
         true
     }
 
-    /// A slab of so many bytes came back.
+    /// A slab of so many bytes was freed.
     fn returned(&self, _bytes: usize) {}
 
     /// These ranges are flushed.
@@ -22,7 +22,7 @@ pub trait Watch: Send + Sync {
 
 impl Watch for () {}
 
-/// Allocates from the heap what its watcher admits, and leaks it.
+/// Allocates from the heap if its watcher permits, and leaks it.
 #[derive(Debug, Default)]
 pub struct Bare<W = ()> {
     /// The watcher.

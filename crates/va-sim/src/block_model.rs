@@ -1,7 +1,7 @@
-//! A reference model of blocks: a state for every page of every block; a search looks at each.
+//! A reference model of blocks: a state for every page of every block, all of which a search reads.
 //!
-//! It says what [`Blocks`](va_block::Blocks) with policies `C` answers, address for address and error for error,
-//! when a collection and a purge are one slice and every flush ends at once. It knows no lanes.
+//! It returns what [`Blocks`](va_block::Blocks) with policies `C` returns, address for address and error for error,
+//! when a collection and a purge are one slice and every flush ends at once. It has no lanes.
 
 use crate::space_model::SpaceModel;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ use va_tree::FreeIndex;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Page {
     Free,
-    /// In the run that is given out from.
+    /// In the open run.
     Run,
-    /// In a mapping that starts at page `head` and has `size` pages, those it was rounded up by not counted.
+    /// In a mapping that starts at page `head` and has `size` pages, without those added by rounding up.
     Mapping {
         head: u64,
         size: u64,
@@ -35,11 +35,11 @@ enum Life {
 struct Block {
     cpu: usize,
     pages: Vec<Page>,
-    /// No free run but the open one is longer.
+    /// Upper bound of the free runs other than the open one.
     fit: u64,
-    /// One as long as that may have been opened since.
+    /// `fit` may be too high: a run of that length may have been opened since.
     rough: bool,
-    /// In a list of its CPU: the list, and when the block got there.
+    /// In a list of its CPU: the list, and when the block was put there.
     open: Option<(u64, u64)>,
 }
 
@@ -48,15 +48,15 @@ struct Block {
 pub struct Shares {
     /// Blocks.
     pub blocks: u64,
-    /// Pages that can be given out.
+    /// Pages that can be allocated.
     pub free: u64,
-    /// Pages of mappings that live.
+    /// Pages of live mappings.
     pub live: u64,
-    /// Pages of mappings given back.
+    /// Pages of freed mappings.
     pub dead: u64,
 }
 
-/// The obvious blocks.
+/// The reference model.
 pub struct BlockModel<C: Config, I> {
     space: SpaceModel<C::Space, I>,
     block_pages: u64,
@@ -66,15 +66,15 @@ pub struct BlockModel<C: Config, I> {
     current: Vec<Option<u64>>,
     freed: Vec<u64>,
     reported: u64,
-    /// In the order in which something was freed in them since they were last examined.
+    /// Touched blocks, in the order in which they were touched since they were last examined.
     touched: Vec<u64>,
-    /// Those with dead pages, in the order in which they were examined.
+    /// Blocks with dead pages, in the order in which they were examined.
     pending: Vec<u64>,
-    /// Counts what is put into lists.
+    /// Counts insertions into lists.
     stamp: u64,
-    /// Counts blocks that began, and blocks given up.
+    /// Counts blocks that began, and blocks released.
     moves: u64,
-    /// Sizes of the areas given out by the space itself, by first page.
+    /// Sizes of the areas allocated by the space itself, by first page.
     large: BTreeMap<u64, u64>,
     config: PhantomData<C>,
 }
@@ -86,7 +86,7 @@ impl<C: Config, I> core::fmt::Debug for BlockModel<C, I> {
 }
 
 impl<C: Config, I: FreeIndex> BlockModel<C, I> {
-    /// Blocks of a machine with `cpus` CPUs, in `space`.
+    /// Creates the blocks of a machine with `cpus` CPUs, in `space`.
     pub fn new(space: SpaceModel<C::Space, I>, cpus: u32) -> Self {
         Self {
             space,
@@ -108,7 +108,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         ALLOC_PAGES_MAX.min(self.block_pages)
     }
 
-    /// The address of a new mapping, if there is room.
+    /// Returns the address of a new mapping, if there is room.
     pub fn alloc(&mut self, cpu: u32, pages: u64) -> Option<Va> {
         if pages == 0 || pages > self.alloc_max() {
             let request = Request::pages(pages).ok()?;
@@ -160,7 +160,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         }
     }
 
-    /// VB8, from counts of touched blocks.
+    /// Checks VB8, from counts of touched blocks.
     fn may_begin(&self) -> bool {
         let (present, cpus) = (self.blocks.len(), self.current.len());
         !C::REUSE || present < 2 * (present - self.touched.len()) + 2 * cpus
@@ -193,7 +193,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         }
     }
 
-    /// Puts an open block into the list where it belongs.
+    /// Moves an open block into the right list.
     fn sort(&mut self, start: u64) {
         let Some(block) = self.blocks.get_mut(&start) else { return };
         block.measure();
@@ -205,7 +205,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         }
     }
 
-    /// From the open run of one block.
+    /// Allocates from the open run of one block.
     fn carve(&mut self, start: u64, pages: u64) -> Option<Va> {
         let consumed = u64::from(C::consumed(pages as u32));
         let block = self.blocks.get_mut(&start)?;
@@ -221,7 +221,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         Some(Va::from_page(head))
     }
 
-    /// Open blocks of one CPU: list, stamp, start.
+    /// Returns the open blocks of one CPU: list, stamp, start.
     fn listed(&self, cpu: usize) -> Vec<(u64, u64, u64)> {
         let of = self.blocks.iter().filter(|(_, block)| block.cpu == cpu);
         let mut listed: Vec<_> =
@@ -295,10 +295,10 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         self.space.free_at(Va::from_page(start));
     }
 
-    /// Takes a mapping back.
+    /// Frees a mapping.
     ///
     /// # Errors
-    /// What `Blocks` says.
+    /// Those of `Blocks`.
     pub fn free(&mut self, cpu: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
         let page = at.page_floor();
         let aligned = at.get().is_multiple_of(PAGE_SIZE);
@@ -366,7 +366,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             {
                 Err(UnmapError::NotMapped { at, inside })
             }
-            // Unaligned, in a block: the space knows the block.
+            // Unaligned, in a block: the space has the block.
             _ => {
                 let start = page - page % self.block_pages;
                 Err(UnmapError::NotMapped {
@@ -377,18 +377,18 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         }
     }
 
-    /// Flushes all that is dead, and more.
+    /// Flushes all dead pages, and all lazy areas.
     pub fn unmap_aliases(&mut self) {
         self.collect();
         self.space.purge(Purge::Aliases);
     }
 
-    /// Gives up all blocks in which nothing lives.
+    /// Releases all blocks without live mappings.
     pub fn shrink(&mut self) {
         self.reap(true);
     }
 
-    /// Gives up blocks in which nothing lives, all or but those about to be used.
+    /// Releases blocks without live mappings, all or except those about to be used.
     fn reap(&mut self, all: bool) {
         let touched = core::mem::take(&mut self.touched);
         for start in touched.into_iter().rev() {
@@ -440,7 +440,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         }
     }
 
-    /// The mapping that is around `at`.
+    /// Returns the mapping that is around `at`.
     pub fn find_enclosing(&self, at: Va) -> Option<VaRange> {
         let page = at.page_floor();
         let start = page - page % self.block_pages;
@@ -452,7 +452,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         }
     }
 
-    /// Counts.
+    /// Returns the counts.
     pub fn shares(&self) -> Shares {
         let mut shares = Shares { blocks: self.blocks.len() as u64, ..Shares::default() };
         for block in self.blocks.values() {
@@ -463,7 +463,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         shares
     }
 
-    /// The space below.
+    /// Returns the space below.
     pub fn space(&self) -> &SpaceModel<C::Space, I> {
         &self.space
     }
@@ -497,7 +497,7 @@ impl Block {
         self.run().max(self.fit)
     }
 
-    /// The list for what can be had in one piece.
+    /// Returns the list for the contiguous pages that can be allocated.
     fn class<C: Config>(&self) -> u64 {
         if C::FIRST_FIT { 1 } else { self.room().clamp(1, ALLOC_PAGES_MAX) }
     }
@@ -520,7 +520,7 @@ impl Block {
         }
     }
 
-    /// Opens the lowest free run of at least `want` pages instead of the one that is open.
+    /// Opens the lowest free run of at least `want` pages instead of the open one.
     fn open_run(&mut self, want: u64) -> bool {
         self.fit = self.fit.max(self.run());
         for page in &mut self.pages {

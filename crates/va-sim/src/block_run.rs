@@ -1,10 +1,10 @@
-//! Calls to blocks: one language for property tests and fuzzing, and what runs them.
+//! Calls to blocks: one language for property tests and fuzzing, and the functions that run them.
 //!
 //! # Theory
 //! There are two runs. [`beside_model`] compares blocks with [`BlockModel`]: the same addresses, errors and counts.
 //! [`with_lanes`] has no model, since the model has no lanes, slices, late flushes and injected failures. It checks
 //! that nothing is allocated twice or too early, nothing is lost, and every wrong call fails. Both run on a machine
-//! that remembers stale translations. Policies are those of `va-block`, with blocks and thresholds so small that a few
+//! that records stale translations. Policies are those of `va-block`, with blocks and thresholds so small that a few
 //! dozen calls reach every limit.
 
 use crate::block_model::{BlockModel, Shares};
@@ -19,7 +19,7 @@ use va_space::config::{self as spaces, Order};
 use va_space::{Purge, VmapSpace};
 use va_tree::FreeIndex;
 
-/// Wraps the policies of a space so that a purge is one slice and comes often.
+/// Wraps the policies of a space so that a purge is one slice and frequent.
 macro_rules! tiny_space {
     ($name:ident, $of:ty) => {
         #[doc = concat!("[`", stringify!($of), "`], purged in one slice, and often.")]
@@ -88,33 +88,33 @@ const SMALL: u64 = 64;
 /// A call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// Asks for pages.
+    /// Allocates pages.
     Alloc {
         /// The CPU that calls.
         cpu: u32,
         /// Number of pages.
         pages: u64,
     },
-    /// Gives one back.
+    /// Frees a mapping.
     Free {
         /// The CPU that calls.
         cpu: u32,
-        /// Which of those that live.
+        /// The number of a live mapping.
         n: usize,
     },
-    /// Gives back again what was given back last.
+    /// Frees again the mapping that was freed last.
     Again {
         /// The CPU that calls.
         cpu: u32,
     },
-    /// Gives one that lives back with another count.
+    /// Frees a live mapping with another count.
     Miscount {
-        /// Which.
+        /// Its number.
         n: usize,
         /// The count.
         pages: u64,
     },
-    /// Gives anything back.
+    /// Frees any address.
     Wild {
         /// Position in bytes from the first page.
         byte: u64,
@@ -126,9 +126,9 @@ pub enum Call {
         /// The page, from the first.
         page: u64,
     },
-    /// Has all that was given back flushed.
+    /// Flushes all that was freed.
     Aliases,
-    /// Has blocks given back to the space.
+    /// Releases blocks to the space.
     Shrink,
     /// Purges the space.
     Purge(Purge),
@@ -162,13 +162,13 @@ impl Call {
         }
     }
 
-    /// The calls that bytes are, six each.
+    /// Returns the calls in bytes, six each.
     pub fn decode_all(bytes: &[u8]) -> impl Iterator<Item = Self> + '_ {
         bytes.as_chunks().0.iter().map(|&code| Self::decode(code))
     }
 }
 
-/// A window of so many pages. Not aligned to a block, on purpose.
+/// Returns a window of so many pages, deliberately not aligned to a block.
 pub fn window(pages: u64) -> VaRange {
     VaRange::from_pages(FIRST + 3, FIRST + 3 + pages).unwrap_or_default()
 }
@@ -177,7 +177,7 @@ fn range(at: Va, pages: u64) -> VaRange {
     VaRange::from_size(at, pages.saturating_mul(PAGE_SIZE)).unwrap_or_default()
 }
 
-/// Mappings that live: address and count.
+/// Live mappings: address and count.
 type Out = Vec<(Va, u64)>;
 
 fn mapped(out: &Out) -> u64 {
@@ -198,7 +198,7 @@ fn blocks<C: Config>(machine: &SimMachine, pages: u64) -> Blocks<&SimMachine, C>
 /// Runs calls on our policies and their reference model, on a window of `pages` pages and `cpus` CPUs.
 ///
 /// # Panics
-/// As [`beside_model`].
+/// Those of [`beside_model`].
 #[inline]
 pub fn ours_beside_model(pages: u64, cpus: u32, calls: &[Call]) {
     let index = ModelIndex::new(window(pages), window(pages)).unwrap_or_else(|error| panic!("{error}"));
@@ -208,16 +208,16 @@ pub fn ours_beside_model(pages: u64, cpus: u32, calls: &[Call]) {
 /// Does the same with Linux's policies.
 ///
 /// # Panics
-/// As [`beside_model`].
+/// Those of [`beside_model`].
 #[inline]
 pub fn linux_beside_model(pages: u64, cpus: u32, calls: &[Call]) {
     beside_model::<TinyLinux, _>(pages, cpus, linux::<TinySpaceLinux>(pages), calls);
 }
 
-/// Does the same with those that Linux had when one lock guarded the lookup.
+/// Does the same with the policies of Linux when one lock guarded the lookup.
 ///
 /// # Panics
-/// As [`beside_model`].
+/// Those of [`beside_model`].
 #[inline]
 pub fn one_map_beside_model(pages: u64, cpus: u32, calls: &[Call]) {
     beside_model::<TinyOneMap, _>(pages, cpus, linux::<TinySpaceOneLock>(pages), calls);
@@ -231,7 +231,7 @@ fn linux<C: va_space::Config>(pages: u64) -> C::Index<HeapPlatform> {
 /// Runs calls on blocks and on their reference model, whose space has the index `index`.
 ///
 /// # Panics
-/// At the first difference, broken invariant or address that comes back too early.
+/// At the first difference, broken invariant or address that is used again too early.
 pub fn beside_model<C: Config, I: FreeIndex>(pages: u64, cpus: u32, index: I, calls: &[Call]) {
     let machine = SimMachine::new(cpus);
     let blocks = blocks::<C>(&machine, pages);
@@ -324,7 +324,7 @@ pub struct Conditions {
 /// Runs calls on blocks that are collected slice by slice, for two CPUs with a lane each and two that share a queue.
 ///
 /// # Panics
-/// When anything is given out twice or too early, is lost, or a wrong call is not rejected.
+/// If a page is allocated twice or too early, or is lost, or a wrong call is not rejected.
 #[inline]
 pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
     let Conditions { pages: total, late, allocates } = conditions;
@@ -367,7 +367,7 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
                     assert!(free(&blocks, &mut lanes, 1, at, pages).is_err(), "{call:?}");
                 }
             }
-            // A lane comes, goes or hands back.
+            // A lane is created, dropped or parked.
             Call::Find { page } if page % 3 == 0 => {
                 lanes[0] = match lanes[0].take() {
                     Some(_) => None,
@@ -379,7 +379,7 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
                 let first = blocks.unmap_aliases();
                 machine.complete_flushes();
                 if first.waiting {
-                    // Of the second call, all flushes end at once.
+                    // In the second call, all flushes end at once.
                     machine.set_flushing(Flushing::AtOnce);
                     assert!(!blocks.unmap_aliases().waiting);
                     machine.set_flushing(flushing);
@@ -398,7 +398,7 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
         }
         check(&blocks, &out);
     }
-    // All of it comes back, whatever the machine fails, and the space is whole.
+    // All pages are freed, whatever the machine fails, and the space is whole.
     drop(lanes);
     machine.fail_after(0, 0);
     machine.set_flushing(Flushing::AtOnce);

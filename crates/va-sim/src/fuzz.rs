@@ -10,7 +10,7 @@ use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
 
-/// The spaces that fuzzing knows: small ones, where every limit is near, and the largest ones.
+/// Returns the spaces for fuzzing: small ones, where every limit is near, and the largest ones.
 fn space(selector: u8) -> Space {
     let pages = |first, end| Space::whole(VaRange::from_pages(first, end).unwrap_or(VaRange::ALL));
     let bytes = |start, end| VaRange::new(Va::new(start), Va::new(end)).unwrap_or(VaRange::ALL);
@@ -57,7 +57,7 @@ pub fn index_ops(data: &[u8]) {
     if let Ok(pages) = PageIndex::new(extent, window) {
         assert_same(&space, pages, model(), ops(), Walk::Every(64));
     }
-    // Linux's search answers otherwise for alignment; its structure must hold all the same.
+    // Linux's search has other results for alignment; its structure must hold all the same.
     if let Ok(tree) = RbIndex::<Linux, _>::new(extent, window, heap) {
         let mut driver = Driver::new(tree);
         for op in ops() {
@@ -72,7 +72,7 @@ pub fn index_ops(data: &[u8]) {
 /// Decodes ops for a platform that fails slabs: a failure changes nothing (SP4), and a free never needs a slab (SP3).
 ///
 /// # Panics
-/// When either does not hold.
+/// If either does not hold.
 #[inline]
 pub fn slab_failure(data: &[u8]) {
     let [selector, granted, bytes @ ..] = data else { return };
@@ -112,7 +112,7 @@ fn failing<I: FreeIndex>(index: I, space: &Space, platform: &FailingPlatform, by
     let out = driver.out.clone();
     let odd = out.iter().skip(1).step_by(2);
     let ranges = out.iter().step_by(2).chain(odd);
-    // A caller that gave parts back without reserving has spent the areas that pay for the rest: stop there.
+    // A caller that freed fragments without a reservation has used up the records that the rest needs: stop there.
     for &(start, size) in ranges {
         let live = driver.index.live();
         if live < driver.out.len() as u64 {
@@ -129,13 +129,13 @@ fn failing<I: FreeIndex>(index: I, space: &Space, platform: &FailingPlatform, by
 /// Decodes calls to blocks: beside their reference model, or with lanes on a machine that fails and flushes late.
 ///
 /// # Panics
-/// At the first difference, broken invariant or address that comes back too early.
+/// At the first difference, broken invariant or address that is used again too early.
 #[inline]
 pub fn block_ops(data: &[u8]) {
     let [pages, how, bytes @ ..] = data else { return };
     let pages = 300 + u64::from(*pages) * 4;
     let calls: Vec<Call> = Call::decode_all(bytes).take(300).collect();
-    // One run an input: each keeps tables for good.
+    // One run an input: each allocates tables for good.
     let cpus = 1 + u32::from(how >> 2 & 1);
     match how % 4 {
         0 => block_run::ours_beside_model(pages, cpus, &calls),

@@ -2,11 +2,11 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`machine`] | a machine that remembers stale translations, and fails the nth slab or table |
-//! | [`bare`] | a machine that does as little as one can, with a watcher |
+//! | [`machine`] | a machine that records stale translations, and fails the nth slab or table |
+//! | [`bare`] | a minimal machine, with a watcher |
 //! | [`pages`] | a page table and pages with contents, of which the nth fails |
-//! | [`map_model`] | areas with pages behind them, byte by byte |
-//! | [`space_model`] | a space in its most obvious form |
+//! | [`map_model`] | areas with pages, byte by byte |
+//! | [`space_model`] | a reference model of a space |
 //! | [`block_model`] | small mappings in blocks, page by page |
 //! | [`block_run`] | calls to blocks, run beside that model and without |
 //! | [`platform`] | a heap that allocates slabs and gets them back, and one that fails on demand |
@@ -14,7 +14,7 @@
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
 //! | [`run`] | runs ops on two indexes and names the first difference |
 //! | [`percpu`] | a reference model of per-CPU memory, and a backend that records calls and injects faults |
-//! | [`soak`] | long random runs while memory fails for a time, then not |
+//! | [`soak`] | long random runs while memory fails for a time |
 //! | [`strip`] | address spaces as strings: `"AA.B...CC"` |
 //! | [`small`] | policies of a space under which a few dozen pages reach every limit |
 //! | [`fuzz`], [`space_fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |

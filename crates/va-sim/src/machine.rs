@@ -1,16 +1,16 @@
-//! A simulated machine: it remembers stale translations, so that reuse without a flush is seen, and fails on demand.
+//! A simulated machine: it records stale translations, to detect reuse without a flush, and fails on request.
 //!
 //! # Theory
-//! A client of a space that gets an area maps it; one that frees an area unmaps it first. The machine plays that part
-//! ([`SimMachine::map`], [`SimMachine::unmap`]) and keeps, page by page, what its CPUs may believe:
+//! A client of a space maps an area that it allocated, and unmaps one before it frees it. The machine implements both
+//! ([`SimMachine::map`], [`SimMachine::unmap`]) and records, page by page, which translations its CPUs may have:
 //!
 //! ```text
 //!   clean --map--> mapped --unmap--> stale --a flush that began later, completed--> clean
 //!                                      \--map--> SP2 is broken
 //! ```
 //!
-//! A page that was unmapped after a flush began stays stale, whatever that flush covers. What a flush does, and when it
-//! ends, is a [`Flushing`].
+//! A page that was unmapped after a flush began remains stale, whatever that flush covers. A [`Flushing`] is the effect
+//! of a flush, and its end.
 
 use parking_lot::{Mutex, RawMutex};
 use std::any::{Any, TypeId};
@@ -27,16 +27,16 @@ pub enum Flushing {
     AtOnce,
     /// Nothing until [`SimMachine::complete_flushes`].
     OnRequest,
-    /// Nothing, ever, while it says that it did: a fault, to see that the machine sees it.
+    /// Never, although it reports an end: a fault, to check that the machine detects it.
     Never,
 }
 
-/// SP2 was broken: an address was mapped that a CPU may still translate to what was there before, or that is mapped.
+/// SP2 was broken: an address was mapped that a CPU may still translate by an earlier mapping, or that is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// The first page concerned.
     pub at: Va,
-    /// It was unmapped and not flushed (or else it is mapped at this moment: given out twice).
+    /// It was unmapped and not flushed (otherwise it is mapped at this moment: allocated twice).
     pub stale: bool,
 }
 
@@ -70,7 +70,7 @@ struct Beliefs {
 
 type Slabs = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
 
-/// Asked for space by `reclaim`; returns pages freed.
+/// Called by `reclaim`; returns pages freed.
 pub type Reclaim = Box<dyn FnMut() -> u64 + Send>;
 
 /// The action of another CPU right after a flush began.
@@ -107,7 +107,7 @@ thread_local! {
     static LOCKINGS: RefCell<[u64; LockClass::COUNT]> = const { RefCell::new([0; LockClass::COUNT]) };
 }
 
-/// Locks of all spaces on simulated machines that this thread took so far, in the order of [`LockClass`].
+/// Returns the locks that this thread took of all spaces on simulated machines, in the order of [`LockClass`].
 pub fn lockings() -> [u64; LockClass::COUNT] {
     LOCKINGS.with(|counts| *counts.borrow())
 }
@@ -149,7 +149,7 @@ impl SimMachine {
         self.tables_left.store(tables, Ordering::Relaxed);
     }
 
-    /// Slabs that are granted before the rest fail; `u64::MAX` if none fails.
+    /// Returns the slabs that are granted before the rest fail; `u64::MAX` if none fails.
     pub fn slabs_left(&self) -> u64 {
         self.slabs_left.load(Ordering::Relaxed)
     }
@@ -174,8 +174,8 @@ impl SimMachine {
         *self.reclaim.lock() = reclaim;
     }
 
-    /// Sets what another CPU does right after each flush began, from now on: what it unmaps and frees, that flush does
-    /// not cover. It runs on the same stack, so it must not wait for anything that a purge holds; a free does not.
+    /// Sets what another CPU does right after each flush began, from now on. That flush does not cover what it unmaps
+    /// and frees. It runs on the same stack, so it must not wait for a lock that a purge holds; a free does not.
     pub fn on_flush(&self, meanwhile: Option<Meanwhile>) {
         *self.meanwhile.lock() = meanwhile;
     }
@@ -185,37 +185,37 @@ impl SimMachine {
         self.cpus_online.store(cpus, Ordering::Relaxed);
     }
 
-    /// Flushes asked for.
+    /// Returns the flushes requested.
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    /// Times that a space had too many lazy pages.
+    /// Returns the times that a space had too many lazy pages.
     pub fn drains(&self) -> u64 {
         self.drains.load(Ordering::Relaxed)
     }
 
-    /// Has spaces report each area that was flushed, from now on.
+    /// Requests a report of each flushed area from spaces, from now on.
     pub fn hear_settled(&self) {
         self.hears_settled.store(true, Ordering::Relaxed);
     }
 
-    /// Returns what was reported as flushed since the last call.
+    /// Returns the areas reported as flushed since the last call.
     pub fn take_settled(&self) -> Vec<VaRange> {
         core::mem::take(&mut *self.settled.lock())
     }
 
-    /// Times that a space waited for a flush.
+    /// Returns the times that a space waited for a flush.
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Tables allocated and not taken back.
+    /// Returns the tables allocated and not freed.
     pub fn tables(&self) -> u64 {
         self.tables.load(Ordering::Relaxed)
     }
 
-    /// Maps an area that was given out.
+    /// Maps an area that was allocated.
     ///
     /// # Errors
     /// [`Violation`] if SP1 or SP2 is broken.
@@ -248,7 +248,7 @@ impl SimMachine {
         }
     }
 
-    /// Pages in `range` that are mapped or stale.
+    /// Returns the pages in `range` that are mapped or stale.
     pub fn unclean(&self, range: VaRange) -> u64 {
         let (first, end) = range.whole_pages();
         self.beliefs.lock().pages.range(first..end).count() as u64
@@ -360,7 +360,7 @@ impl Machine for SimMachine {
         self.settled.lock().extend_from_slice(ranges);
     }
 
-    /// Ends what has begun up to `epoch`, as time does while a thread sleeps.
+    /// Ends the flushes up to `epoch`, as happens while a thread sleeps.
     fn wait(&self, epoch: Epoch) {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut beliefs = self.beliefs.lock();
@@ -387,7 +387,7 @@ impl Machine for SimMachine {
     }
 
     fn reclaim(&self) -> u64 {
-        // Out of the cell while it runs: it may free, and so get here again.
+        // Out of the cell while it runs: it may free, and so enter this call again.
         let taken = self.reclaim.lock().take();
         match taken {
             Some(mut reclaim) => {

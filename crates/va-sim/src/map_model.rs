@@ -1,10 +1,9 @@
-//! Areas with pages behind them, in their most obvious form: a list of byte vectors.
+//! A reference model of areas with pages: a list of byte vectors.
 //!
 //! # Theory
-//! The model does not choose addresses: it is told where each area came to lie, and rejects what cannot be. What it
-//! knows is what everybody may rely on: which bytes are there, and what they hold. Bytes that nobody wrote and nobody
-//! made zeros of are unknown. After each call the whole of the window is read through the map and compared, byte by
-//! byte.
+//! The model does not choose addresses: it records the address of each area, and rejects impossible ones. Its state is
+//! what callers may rely on: the bytes that exist, and their contents. Bytes that were neither written nor zeroed are
+//! unknown. After each call the whole window is read through the map and compared, byte by byte.
 
 use crate::pages::{Ladder, SimPages};
 use std::collections::BTreeMap;
@@ -16,7 +15,7 @@ use va_map::{AreaRequest, Fill, Kind, MapSpace, Piece};
 pub struct ModelArea {
     /// Its kind.
     pub kind: Kind,
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub requested: u64,
     /// The content of each byte of its pages, if it is known.
     pub bytes: Vec<Option<u8>>,
@@ -24,7 +23,7 @@ pub struct ModelArea {
     pub frames: Vec<u64>,
 }
 
-/// All areas, by where they are.
+/// All areas, by address.
 #[derive(Clone, Debug, Default)]
 pub struct MapModel {
     areas: BTreeMap<u64, ModelArea>,
@@ -42,17 +41,17 @@ fn known(fill: Fill) -> Option<u8> {
 }
 
 impl MapModel {
-    /// Areas of a kind, lowest first.
+    /// Returns the areas of a kind, lowest first.
     pub fn starts(&self, kind: Kind) -> Vec<Va> {
         self.areas.iter().filter(|(_, area)| area.kind == kind).map(|(&at, _)| Va::new(at)).collect()
     }
 
-    /// The area that starts at an address.
+    /// Returns the area that starts at an address.
     pub fn get(&self, at: Va) -> Option<&ModelArea> {
         self.areas.get(&at.get())
     }
 
-    /// An area with pages of its own was made.
+    /// Adds an area with pages of its own.
     ///
     /// # Errors
     /// It cannot be there.
@@ -64,23 +63,23 @@ impl MapModel {
         self.add(at, ModelArea { kind: Kind::Vmalloc, requested: request.bytes, bytes, frames: Vec::new() })
     }
 
-    /// Pages of a caller were mapped.
+    /// Adds a mapping of a caller's pages.
     ///
     /// # Errors
-    /// They cannot be there.
+    /// It cannot be there.
     pub fn vmap(&mut self, at: Va, kind: Kind, frames: &[u64]) -> Result<(), String> {
         let requested = frames.len() as u64 * PAGE_SIZE;
         self.add(at, ModelArea { kind, requested, bytes: Vec::new(), frames: frames.to_vec() })
     }
 
-    /// An area got another size, and is at `to` now.
+    /// Resizes an area, which is at `to` now.
     ///
     /// # Errors
     /// It cannot be there.
     pub fn vrealloc(&mut self, at: Va, to: Va, bytes: u64, fill: Fill, usable: u64) -> Result<(), String> {
         let mut area = self.areas.remove(&at.get()).ok_or("no such area")?;
         let had = area.bytes.len() as u64;
-        // Pages that are not needed go, but for the rest of a huge one.
+        // Unneeded pages are freed, except the rest of a huge one.
         if usable < whole(bytes) || (usable > whole(bytes) && usable > had) {
             return Err(format!("{usable} bytes are usable for {bytes}, {had} were"));
         }
@@ -93,12 +92,12 @@ impl MapModel {
         self.add(to, area)
     }
 
-    /// An area is gone.
+    /// Removes an area.
     pub fn free(&mut self, at: Va) -> bool {
         self.areas.remove(&at.get()).is_some()
     }
 
-    /// A byte was written.
+    /// Records a written byte.
     pub fn write(&mut self, at: Va, offset: u64, byte: u8) {
         if let Some(area) = self.areas.get_mut(&at.get()) {
             area.bytes[offset as usize] = Some(byte);
@@ -111,7 +110,7 @@ impl MapModel {
         let below = self.areas.range(..range.end().get()).next_back();
         if let Some((&other, before)) = below {
             let size = before.bytes.len().max(before.frames.len() * PAGE_SIZE as usize) as u64;
-            // Behind an area with a guard page one page at least is nobody's.
+            // At least one page after an area with a guard page is unused.
             let guard = if matches!(before.kind, Kind::Vmalloc | Kind::Vmap) { PAGE_SIZE } else { 0 };
             if other + size + guard > at.get() {
                 return Err(format!("{range} begins in the area at {other:#x}, or on its guard page"));
@@ -121,7 +120,7 @@ impl MapModel {
         Ok(())
     }
 
-    /// Reads all of the window through the map and compares.
+    /// Reads the whole window through the map and compares.
     ///
     /// # Errors
     /// The first difference.

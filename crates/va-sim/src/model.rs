@@ -1,19 +1,19 @@
-//! Reference models of the index of holes, in the most obvious forms.
+//! Reference models of the index of holes, in simple forms.
 //!
 //! [`ModelIndex`] is a sorted list of holes, searched from the front. [`PageIndex`] is one boolean a page. Both count
-//! areas out as the trait demands, and both know nothing of records, so they answer `NoMeta` to what no memory could
-//! ever pay for alone.
+//! areas out as the trait demands. Both have no records, so they return `NoMeta` only for requests that no memory could
+//! ever meet.
 
 use va_base::{AllocError, FreeError, InvariantViolation, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_tree::{Congruent, Fit, FreeIndex, IndexMemory};
 
-/// The pages of `range`, if it is a range of whole pages of `index`.
+/// Returns the pages of `range`, if it is a range of whole pages of `index`.
 fn pages_of(index: &impl FreeIndex, range: VaRange) -> Option<(u64, u64)> {
     let inside = range.is_page_aligned() && !range.is_empty() && index.extent().encloses(range);
     inside.then(|| range.whole_pages())
 }
 
-/// Areas out with `pieces` more. A space has below 2^52 pages, so it cannot have more pieces out than that.
+/// Returns the areas out plus `pieces`. A space has below 2^52 pages, so it cannot have more areas out than that.
 fn more_pieces(live: u64, pieces: u64) -> Result<u64, AllocError> {
     let sum = live.checked_add(pieces).filter(|&sum| sum < 1 << 52);
     sum.ok_or(AllocError::NoMeta { records: usize::MAX })
@@ -127,7 +127,7 @@ impl FreeIndex for ModelIndex {
                 _ => merged.push((s, e)),
             }
         }
-        // FT6: one area less is out, and holes are never more than areas and one.
+        // FT6: one area less is out, and holes are never more than areas plus one.
         if self.live == 0 || merged.len() as u64 > self.live {
             return Err(FreeError::TooManySplits { range: back, live: self.live });
         }
@@ -384,7 +384,7 @@ impl FreeIndex for PageIndex {
         self.runs().into_iter().rev().find(|run| run.start() <= at)
     }
 
-    /// By trying every base from the top down.
+    /// Tries every base from the top down.
     fn find_congruent(&self, areas: &Congruent<'_>) -> Result<Va, AllocError> {
         let window = areas.window().unwrap_or(self.default_window);
         let low = window.start().max(self.extent().start());

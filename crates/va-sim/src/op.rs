@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use va_base::{PAGE_SIZE, VaRange};
 
-/// The space that ops are about.
+/// The space of the ops.
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
     /// The range that the index manages.
@@ -18,7 +18,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// A space whose default window is all of it.
+    /// Returns a space whose default window is all of it.
     pub fn whole(extent: VaRange) -> Self {
         Self { extent, default_window: extent }
     }
@@ -29,7 +29,7 @@ impl Space {
 pub enum Op {
     /// Take the lowest fit.
     Alloc(Ask),
-    /// Ask for the lowest fit.
+    /// Find the lowest fit.
     WouldFit(Ask),
     /// Take `[start, start + size)`.
     Take {
@@ -45,18 +45,18 @@ pub enum Op {
         /// Alignment of the base.
         align: u64,
     },
-    /// Give back the `n`th area out (modulo their number).
+    /// Free the `n`th area out (modulo their number).
     Free(u64),
-    /// Give back the `n`th area out in two parts, cut after `cut` pages (modulo its size), with a piece reserved.
+    /// Free the `n`th area out in two fragments, cut after `cut` pages (modulo its size), with a fragment reserved.
     FreeSplit {
         /// Which area.
         n: u64,
         /// Pages in the first part.
         cut: u64,
     },
-    /// Give back the `n`th area out and its right neighbour, if they touch, as one range, and release a piece.
+    /// Free the `n`th area out and its right neighbour, if they touch, as one range, and release a fragment.
     FreeJoined(u64),
-    /// Give back a range, whatever is there.
+    /// Free a range, in any state.
     FreeRange {
         /// First address.
         start: u64,
@@ -113,7 +113,7 @@ impl Op {
         })
     }
 
-    /// The ops of a seed.
+    /// Returns the ops of a seed.
     pub fn from_seed(space: &Space, seed: u64) -> impl Iterator<Item = Self> + '_ {
         let mut rng = Rng::new(seed);
         std::iter::repeat_with(move || {
@@ -124,7 +124,7 @@ impl Op {
     }
 }
 
-/// Sizes: mostly small, sometimes the scale of the space, rarely nonsense.
+/// Returns a size: mostly small, sometimes the scale of the space, rarely nonsense.
 fn size(space: &Space, how: u16, value: u16) -> u64 {
     let value = u64::from(value);
     let total = space.extent.len_bytes();
@@ -138,7 +138,7 @@ fn size(space: &Space, how: u16, value: u16) -> u64 {
     }
 }
 
-/// Addresses: inside the space, at its ends, at the ends of everything.
+/// Returns an address: inside the space, at its ends, at the ends of all addresses.
 fn address(space: &Space, how: u16, value: u16) -> u64 {
     let (start, end) = (space.extent.start().get(), space.extent.end().get());
     let pages = (space.extent.len_bytes() / PAGE_SIZE).max(1);
@@ -164,7 +164,7 @@ fn ask(space: &Space, [a, b, c, d, e]: [u16; 5]) -> Ask {
     };
     let window = match d % 8 {
         0..=4 => None,
-        // The window's width is small as often as it is anything.
+        // The window's width is small as often as it is arbitrary.
         5 | 6 => {
             let low = address(space, d / 8, e);
             Some((low, low.wrapping_add(PAGE_SIZE * (1 + u64::from(e % 64)))))
@@ -255,7 +255,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -265,7 +265,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not zero; its slight bias is of no matter to tests.
+    /// Returns a number below `bound`, which is not zero; its slight bias does not matter for tests.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64

@@ -1,15 +1,15 @@
 //! Simulated pages: a page table on a [`SimMachine`], pages with contents, and failures.
 //!
 //! # Theory
-//! A page of the source is a number below how many there are; its bytes are garbage unless zeros were asked for, and
-//! become garbage again when it goes back. Every mapping is reported to the machine, which remembers what its CPUs may
-//! still believe, so that a mapping over a stale translation is seen (SP2). Every [`TABLE_PAGES`] pages of address
-//! space need a page of the page table, which stays once it is there. All numbers are small, so that a dozen calls
-//! reach every limit; a [`Ladder`] says which sizes entries have.
+//! A page of the source is a number below their count. Its bytes are garbage unless zeros were requested, and become
+//! garbage again when it is freed. Every mapping is reported to the machine, which records stale translations, so that
+//! a mapping over one is detected (SP2). Every [`TABLE_PAGES`] pages of address space need a page of the page table,
+//! which is not freed. All numbers are small, so that a dozen calls reach every limit; a [`Ladder`] has the sizes of
+//! entries.
 //!
-//! Every page lies in the direct map too, from [`DIRECT`] on, where a test may change its permissions. A page that goes
-//! back with other permissions than free pages have, or while a CPU may translate an address to it that it must not, is
-//! seen (MP7).
+//! Every page is also in the direct map, from [`DIRECT`] on, where a test may change its permissions. A fault is
+//! recorded if a page is freed with other permissions than free pages have, or while a CPU may have a stale translation
+//! of it (MP7).
 
 use crate::machine::{SimMachine, Violation};
 use parking_lot::Mutex;
@@ -26,9 +26,9 @@ pub const TABLE_PAGES: u64 = 16;
 pub const HUGE_LOG2: u32 = 3;
 /// First page of the direct map.
 pub const DIRECT: u64 = 1 << 45;
-/// Page numbers from here on are callers': the source does not know them.
+/// Page numbers from here on belong to callers: the source does not have them.
 pub const FOREIGN: u64 = 1 << 40;
-/// Bytes of a page that was not made zeros.
+/// The bytes of a page that was not zeroed.
 pub const GARBAGE: u8 = 0xa5;
 
 /// A request to the machine.
@@ -46,7 +46,7 @@ pub enum Ask {
 
 /// The sizes of a machine's entries.
 pub trait Ladder {
-    /// As [`PageTable::LEAF_SIZES`].
+    /// The value of [`PageTable::LEAF_SIZES`].
     const SIZES: &'static [u32];
 }
 
@@ -77,7 +77,7 @@ impl Ladder for Arm {
 /// The direct map of one page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Direct {
-    /// Read-only: CPUs may translate by that.
+    /// Read-only: CPUs may have translations of this.
     Protected,
     /// Without access.
     Invalid,
@@ -114,14 +114,14 @@ impl<L> core::fmt::Debug for SimPages<'_, L> {
 }
 
 impl<'m> SimPages<'m> {
-    /// Makes an empty page table, and a source of `frames` pages.
+    /// Creates an empty page table, and a source of `frames` pages.
     pub fn new(machine: &'m SimMachine, frames: u64) -> Self {
         Self::with_ladder(machine, frames)
     }
 }
 
 impl<'m, L: Ladder> SimPages<'m, L> {
-    /// Makes an empty page table with entries of the sizes of `L`, and a source of `frames` pages.
+    /// Creates an empty page table with entries of the sizes of `L`, and a source of `frames` pages.
     pub fn with_ladder(machine: &'m SimMachine, frames: u64) -> Self {
         let state = State {
             leaves: BTreeMap::new(),
@@ -141,13 +141,13 @@ impl<'m, L: Ladder> SimPages<'m, L> {
         Self { machine, state: Mutex::new(state), ladder: PhantomData }
     }
 
-    /// Entries written so far, and calls that wrote them.
+    /// Returns the entries written so far, and the calls that wrote them.
     pub fn written(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.written, state.calls)
     }
 
-    /// The NUMA nodes that pages were wanted from, by call of the source, since the last time.
+    /// Returns the preferred NUMA nodes of pages, by call of the source, since the last call.
     pub fn nodes_wanted(&self) -> Vec<Option<u32>> {
         core::mem::take(&mut self.state.lock().nodes)
     }
@@ -156,12 +156,12 @@ impl<'m, L: Ladder> SimPages<'m, L> {
     pub fn protect(&self, frame: u64) {
         let mut state = self.state.lock();
         if state.direct.insert(frame, Direct::Protected).is_none() {
-            // CPUs may translate by that from now on.
+            // CPUs may have translations of this from now on.
             _ = self.machine.map(direct(frame));
         }
     }
 
-    /// The entry of each page that one begins at, in order: page, first page behind it, size.
+    /// Returns the entries in order of their first pages: address page, first page mapped, size.
     pub fn entries(&self) -> Vec<(u64, Leaf)> {
         self.state.lock().leaves.iter().map(|(&page, &leaf)| (page, leaf)).collect()
     }
@@ -171,30 +171,30 @@ impl<'m, L: Ladder> SimPages<'m, L> {
         self.state.lock().left[what as usize] = granted;
     }
 
-    /// Forgets the pages of the page table that map nothing.
+    /// Frees the pages of the page table that map nothing.
     pub fn drop_tables(&self) {
         let mut state = self.state.lock();
         let used: BTreeSet<u64> = state.leaves.keys().map(|page| page / TABLE_PAGES).collect();
         state.tables = used;
     }
 
-    /// Pages that the source allocated.
+    /// Returns the pages that the source allocated.
     pub fn allocated(&self) -> u64 {
         self.state.lock().allocated.len() as u64
     }
 
-    /// Entries of the page table, huge ones among them.
+    /// Returns the entries of the page table, and the huge ones among them.
     pub fn leaves(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.leaves.len(), state.leaves.values().filter(|leaf| leaf.pages_log2 > 0).count())
     }
 
-    /// Pages mapped.
+    /// Returns the pages mapped.
     pub fn mapped(&self) -> u64 {
         self.state.lock().leaves.values().map(|leaf| 1 << leaf.pages_log2).sum()
     }
 
-    /// Each rule broken so far. SP2: reuse before a flush. MP3: a page behind two addresses, or freed to the source
+    /// Returns each violation so far. SP2: reuse before a flush. MP3: a page at two addresses, or freed to the source
     /// while it is mapped. MP4: an entry that does not begin at a multiple of its size, or that was cut. MP7: a page
     /// whose permissions were not reset.
     pub fn faults(&self) -> Vec<String> {
@@ -206,7 +206,7 @@ impl<'m, L: Ladder> SimPages<'m, L> {
     /// Writes a byte at an address that is mapped.
     ///
     /// # Errors
-    /// Nothing is mapped there.
+    /// No page is mapped there.
     pub fn write(&self, at: Va, byte: u8) -> Result<(), Va> {
         let (frame, inside) = self.frame_at(at).ok_or(at)?;
         let mut state = self.state.lock();
@@ -214,7 +214,7 @@ impl<'m, L: Ladder> SimPages<'m, L> {
         Ok(())
     }
 
-    /// The bytes of a page.
+    /// Returns the bytes of a page.
     pub fn bytes(&self, frame: u64) -> Vec<u8> {
         self.state.lock().contents.get(&frame).cloned().unwrap_or_else(garbage)
     }
@@ -226,7 +226,7 @@ impl<'m, L: Ladder> SimPages<'m, L> {
     }
 }
 
-/// A page in the direct map.
+/// Returns a page in the direct map.
 fn direct(frame: u64) -> VaRange {
     VaRange::from_pages(DIRECT + frame, DIRECT + frame + 1).unwrap_or_default()
 }
@@ -246,7 +246,7 @@ impl State {
         true
     }
 
-    /// Puts an entry in, if there is a page table for it.
+    /// Adds an entry, if there is a page table for it.
     fn put(&mut self, machine: &SimMachine, page: u64, leaf: Leaf) -> Result<(), PageTableError> {
         let table = page / TABLE_PAGES;
         if !self.tables.contains(&table) {
@@ -272,7 +272,7 @@ impl State {
         self.contents.insert(frame, vec![fill; PAGE_SIZE as usize]);
     }
 
-    /// Returns true if a page is behind an address.
+    /// Returns true if a page is mapped at any address.
     fn is_mapped(&self, frame: u64) -> bool {
         let holds = |leaf: &Leaf| leaf.first <= frame && frame < leaf.first + (1 << leaf.pages_log2);
         self.leaves.values().any(holds)
@@ -324,7 +324,7 @@ impl<L: Ladder> PageTable for SimPages<'_, L> {
                 state.wrong.push(format!("MP7: page {} goes before a flush of {range}", leaf.first));
             }
         }
-        // The source is asked for things by `gone`.
+        // `gone` may call the source.
         drop(state);
         part.iter().for_each(|(_, leaf)| gone(*leaf));
     }

@@ -6,15 +6,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use va_base::{Platform, Record};
 
-/// Slabs handed back, by the type of their records.
+/// Freed slabs, by the type of their records.
 type Pool = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lends slabs from the heap and reuses those handed back, so that thousands of short-lived indexes cost no more
-/// memory than the largest of them. Clones share one pool.
+/// Allocates slabs from the heap and reuses freed ones, so that thousands of short-lived indexes cost no more memory
+/// than the largest of them. Clones share one pool.
 #[derive(Clone, Default)]
 pub struct HeapPlatform {
     pool: Arc<Mutex<Pool>>,
@@ -25,7 +25,7 @@ impl Platform for HeapPlatform {
         let mut pool = lock(&self.pool);
         let slabs = pool.entry(TypeId::of::<T>()).or_default();
         let fits = slabs.iter().position(|slab| {
-            // Not far longer than asked for, or small indexes would use up the slabs of large ones.
+            // Not far longer than requested, or small indexes would use up the slabs of large ones.
             slab.downcast_ref::<&'static mut [T]>()
                 .is_some_and(|slab| slab.len() >= min && slab.len() / 4 <= min)
         });
@@ -63,7 +63,7 @@ impl fmt::Debug for HeapPlatform {
     }
 }
 
-/// A [`HeapPlatform`] that fails requests for slabs on demand. Clones share the switch.
+/// A [`HeapPlatform`] that fails requests for slabs on request. Clones share the setting.
 #[derive(Clone, Debug)]
 pub struct FailingPlatform {
     heap: HeapPlatform,
@@ -71,7 +71,7 @@ pub struct FailingPlatform {
 }
 
 impl FailingPlatform {
-    /// Creates a platform that fails as `fail` says.
+    /// Creates a platform that fails according to `fail`.
     pub fn new(fail: Fail) -> Self {
         Self { heap: HeapPlatform::default(), state: Arc::new(Mutex::new((fail, 0))) }
     }
@@ -81,7 +81,7 @@ impl FailingPlatform {
         *lock(&self.state) = (fail, 0);
     }
 
-    /// Slabs granted since the last [`set`](Self::set).
+    /// Returns the slabs granted since the last [`set`](Self::set).
     pub fn granted(&self) -> u64 {
         lock(&self.state).1
     }

@@ -8,19 +8,19 @@ use va_tree::{Congruent, Fit, FreeIndex};
 /// The result of an op.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// An address, or why not.
+    /// An address, or the error.
     At(Result<Va, AllocError>),
-    /// An exact range was taken, or why not.
+    /// The position of an exact range that was taken, or the error.
     Cut(Result<Fit, AllocError>),
     /// The result of each fragment that was freed.
     Back(Vec<Result<(), FreeError>>),
-    /// The request could not even be made.
+    /// The request could not be created.
     Rejected,
-    /// There was nothing to do it to.
+    /// There was no area for it.
     Nothing,
 }
 
-/// An index, and what is out of it as far as its user knows.
+/// An index, and the areas out of it by its user's record.
 pub struct Driver<I> {
     /// The index.
     pub index: I,
@@ -121,7 +121,7 @@ impl<I: FreeIndex> Driver<I> {
         self.out.insert(at, (start, size));
     }
 
-    /// Gives a range back, and cuts it out of whatever was out.
+    /// Frees a range, and removes it from the recorded areas.
     fn free(&mut self, start: u64, size: u64) -> Result<(), FreeError> {
         let range = VaRange::from_size(Va::new(start), size).unwrap_or_default();
         self.index.free(range)?;
@@ -147,7 +147,7 @@ impl<I: FreeIndex> Driver<I> {
     }
 }
 
-/// The request of a raw ask; `None` if its window cannot be made.
+/// Returns the request of a raw ask; `None` if its window is impossible.
 fn request(ask: &Ask) -> Option<Result<Request, AllocError>> {
     let request = Request::new(ask.size, ask.align).map_err(AllocError::from);
     match ask.window {
@@ -238,7 +238,7 @@ fn walks_differ(a: &impl FreeIndex, b: &impl FreeIndex) -> Option<String> {
     if x != y {
         return Some(format!("holes {x:?} and {y:?}"));
     }
-    // Neighbours, seen from the ends of every hole and from beside them.
+    // Neighbours, searched from the ends of every hole and from beside them.
     for hole in x.iter().take(64) {
         for at in [
             hole.start(),
@@ -250,7 +250,7 @@ fn walks_differ(a: &impl FreeIndex, b: &impl FreeIndex) -> Option<String> {
             if p != q {
                 return Some(format!("holes after and below {at}: {p:?} and {q:?}"));
             }
-            // What is just large enough, and what is not.
+            // A size that just fits, and one that does not.
             for size in [hole.whole_pages().1 - hole.whole_pages().0, 2, 9].map(Pages::new) {
                 let (p, q) = (a.fit_below(at, size), b.fit_below(at, size));
                 if p != q {

@@ -5,7 +5,7 @@ use va_base::{Machine, Pages, Platform};
 use va_space::Config;
 use va_space::config::Order;
 
-/// `C`, but a purge is due above `LAZY` pages, and a slice of it handles `SLICE` areas.
+/// The policies `C`, except that a purge is due above `LAZY` pages, and a slice of it handles `SLICE` areas.
 #[derive(Clone, Copy, Debug)]
 pub struct Small<C, const LAZY: u64, const SLICE: u64>(PhantomData<fn() -> C>);
 

@@ -1,16 +1,15 @@
-//! Long random runs while memory fails for a time, then not, and then again.
+//! Long random runs while memory fails for a time, repeatedly.
 //!
 //! # Theory
-//! A structure must fail a request for want of memory only while there is none, and serve the next one. So a
-//! run changes the memory of its machine every few hundred operations, and each operation knows whether
-//! memory may fail:
+//! A structure may fail a request for lack of memory only while there is none, and must meet the next one. So a run
+//! changes the memory of its machine every few hundred operations, and each operation knows whether memory may fail:
 //!
 //! ```text
 //!   enough | a page at a time | enough | none after a few more | enough | ...
 //! ```
 //!
-//! A page at a time is enough for everything. Whatever fails then, or while there is enough, is a failure that was
-//! remembered too long. At the end there is enough again: the run frees everything, and the machine has all its memory.
+//! A page at a time is enough for everything. A failure then, or while there is enough, was remembered too long. At the
+//! end there is enough again: the run frees everything, and the machine has all its memory.
 //!
 //! A seed is [`OPS`] operations: two hundred seeds are ten million. A test runs a few, and
 //! `VMALLOC_SOAK_SEEDS` names another number (`cargo xtask soak`). An operation is a call to the structure: a step
@@ -36,14 +35,14 @@ pub fn seeds(few: u64) -> u64 {
 
 /// A structure, and what is allocated from it.
 pub trait Soak {
-    /// Does one random operation and checks its result. A failure for want of memory is right only if `fails`.
-    /// Returns whether the structure was called.
+    /// Runs one random operation and checks its result. A failure for lack of memory is right only if `fails`. Returns
+    /// whether the structure was called.
     fn step(&mut self, rng: &mut Rng, fails: bool) -> bool;
 
-    /// Returns how many requests failed for want of memory so far.
+    /// Returns how many requests failed for lack of memory so far.
     fn failures(&self) -> u64;
 
-    /// Begins or ends a failure of memory that is not the machine's: of a backend, of a source of pages.
+    /// Begins or ends a failure of resources other than the machine's memory: of a backend, of a source of pages.
     fn set_fails(&mut self, _rng: &mut Rng, _fails: bool) {}
 
     /// Walks every invariant.
@@ -60,7 +59,7 @@ pub struct Tally {
     pub operations: u64,
     /// Times that memory began to fail.
     pub shortages: u64,
-    /// Requests that failed for want of memory.
+    /// Requests that failed for lack of memory.
     pub failures: u64,
     /// Walks of all invariants.
     pub walks: u64,
@@ -85,7 +84,7 @@ impl fmt::Display for Tally {
 /// Runs `few` seeds, or as many as the environment names, and prints a line that `cargo xtask soak` reads.
 ///
 /// # Panics
-/// If nothing failed for want of memory: the run shows nothing then.
+/// If no request failed for lack of memory: the run shows nothing then.
 pub fn all(structure: &str, few: u64, one: impl FnMut(u64) -> Tally) {
     let mut tally = Tally::default();
     (0..seeds(few)).map(one).for_each(|seed| tally += seed);
@@ -93,7 +92,7 @@ pub fn all(structure: &str, few: u64, one: impl FnMut(u64) -> Tally) {
     assert!(tally.failures > 0, "{structure}: nothing failed");
 }
 
-/// Runs one seed. Memory is there at the end; the caller frees what is allocated and checks [`SimMachine::allocated`].
+/// Runs one seed. Memory is available at the end; the caller frees its objects and checks [`SimMachine::allocated`].
 ///
 /// # Panics
 /// At the first wrong result or broken invariant.
@@ -144,7 +143,7 @@ mod tests {
         const EMPTY: Self = Self;
     }
 
-    /// A structure that allocates and frees one word by turns.
+    /// A structure that allocates and frees one word alternately.
     struct One<'m> {
         machine: &'m SimMachine,
         calls: u64,

@@ -1,7 +1,7 @@
-//! The body of the fuzz target of spaces: any calls, on a space and its reference model, or on everything a space can
-//! meet.
+//! The body of the fuzz target of spaces: arbitrary calls, on a space and its reference model, or with faults and
+//! magazines.
 //!
-//! The first byte chooses policies, CPUs and pages; four bytes more make a call: what, by whom, and two numbers.
+//! The first byte chooses policies, CPUs and pages; four bytes more make a call: its kind, its caller, and two numbers.
 
 use crate::machine::{Flushing, SimMachine};
 use crate::model::ModelIndex;
@@ -30,7 +30,7 @@ fn pages_of(first: u64, end: u64) -> VaRange {
     VaRange::from_pages(first, end).unwrap_or_default()
 }
 
-/// A call as bytes say it.
+/// A decoded call.
 struct Call {
     what: u8,
     caller: u32,
@@ -67,7 +67,7 @@ impl Call {
 /// Decodes calls and makes them.
 ///
 /// # Panics
-/// At the first answer that is not the model's, broken invariant, or address that comes back too early.
+/// At the first result that is not the model's, broken invariant, or address that is used again too early.
 #[inline]
 pub fn space_ops(data: &[u8]) {
     let Some((&selector, bytes)) = data.split_first() else { return };
@@ -188,7 +188,7 @@ impl<C: Config> Everything<'_, '_, C> {
             machine.unmap(area.range());
             fine(space.free(area));
         }
-        // SP3: what is left needs nothing of a machine that fails everything.
+        // SP3: the remaining frees need nothing from a machine that fails everything.
         machine.fail_after(0, 0);
         while space.purge(Purge::Full).waiting {
             machine.complete_flushes();

@@ -1,4 +1,4 @@
-//! A reference model of a space: who has what, in sorted maps and stacks, purged all at once.
+//! A reference model of a space: its areas in sorted maps and stacks, purged all at once.
 //!
 //! It returns what a space with policies `C` returns, address for address, when a purge is one slice
 //! (`SLICE_AREAS == u64::MAX`) and every flush ends at once. Its index is the simplest one with the same search. For
@@ -16,7 +16,7 @@ use va_space::node::{NodeMap, Zone};
 use va_space::pool::{EXACT_PAGES_MAX, LARGE_PAGES_MAX, LARGE_SIZES};
 use va_tree::FreeIndex;
 
-/// An area that is not busy any more.
+/// An area that is no longer busy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Old {
     page: u64,
@@ -24,7 +24,7 @@ struct Old {
     owner: Option<u32>,
 }
 
-/// The obvious space.
+/// The reference model.
 pub struct SpaceModel<C, I> {
     index: I,
     nodes: NodeMap,
@@ -32,7 +32,7 @@ pub struct SpaceModel<C, I> {
     busy: BTreeMap<u64, (u64, Option<u32>)>,
     /// Per node, the newest last.
     lazy: Vec<Vec<Old>>,
-    /// Per node and size; the last is given out first.
+    /// Per node and size; the last is allocated first.
     pool: Vec<BTreeMap<u64, Vec<u64>>>,
     cpus: u32,
     config: PhantomData<C>,
@@ -45,7 +45,7 @@ impl<C, I> core::fmt::Debug for SpaceModel<C, I> {
 }
 
 impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
-    /// A space on `index`, all free, of a machine with `cpus` CPUs.
+    /// Creates a space on `index`, all free, of a machine with `cpus` CPUs.
     ///
     /// # Panics
     /// If there is no CPU.
@@ -63,7 +63,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         }
     }
 
-    /// The address of a new area, if there is room.
+    /// Returns the address of a new area, if there is room.
     pub fn alloc(&mut self, cpu: u32, request: &Request) -> Option<Va> {
         let count = self.nodes.nodes();
         let tagged = C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || count > 1);
@@ -124,7 +124,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         None
     }
 
-    /// Takes back what starts at `at`; its addresses, if something did.
+    /// Frees the area that starts at `at`; returns its addresses, if there is one.
     pub fn free_at(&mut self, at: Va) -> Option<VaRange> {
         if !at.get().is_multiple_of(PAGE_SIZE) {
             return None;
@@ -139,11 +139,11 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         VaRange::from_pages(page, page + pages)
     }
 
-    /// Takes exactly `range`; whether it was free, if need be after a purge.
+    /// Takes exactly `range`; returns whether it was free, after a purge if need be.
     pub fn alloc_at(&mut self, range: VaRange) -> bool {
         let (page, end) = range.whole_pages();
         if self.index.take(range).is_err() {
-            // A purge frees nothing that is busy.
+            // A purge frees no busy area.
             if self.busy.iter().any(|(&start, &(pages, _))| start < end && page < start + pages) {
                 return false;
             }
@@ -156,7 +156,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         true
     }
 
-    /// Cuts the busy area around `at` in two, if it is a page inside one.
+    /// Splits the busy area around `at`, if it is a page inside one.
     pub fn split(&mut self, at: Va) -> bool {
         let cut = at.page_floor();
         let Some((&page, &(pages, owner))) = self.busy.range(..cut).next_back() else { return false };
@@ -171,7 +171,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         true
     }
 
-    /// Makes one of the busy areas that end and start at `at`, if there are.
+    /// Joins the busy areas that end and start at `at`, if there are.
     pub fn join(&mut self, at: Va) -> bool {
         let page = at.page_floor();
         let Some((&start, &(below, owner))) = self.busy.range(..page).next_back() else { return false };
@@ -184,7 +184,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         true
     }
 
-    /// Gives the busy area at `at` another size, if it can have it.
+    /// Resizes the busy area at `at`, if possible.
     pub fn resize(&mut self, at: Va, size: u64) -> bool {
         let page = at.page_floor();
         let Some(&(pages, owner)) = self.busy.get(&page).filter(|_| Va::from_page(page) == at) else {
@@ -205,7 +205,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         true
     }
 
-    /// Purges, all of it.
+    /// Purges everything.
     pub fn purge(&mut self, how: Purge) {
         let full = how == Purge::Full;
         for node in 0..self.pool.len() {
@@ -235,7 +235,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
                         rest.append(&mut part);
                         part_of = node;
                     }
-                    // A node's part comes back from its highest address down.
+                    // A node's areas are returned from the highest address down.
                     let place = if C::ORDER == Order::NodeByAddress { 0 } else { part.len() };
                     part.insert(place, (old.page, old.page + old.pages, 1));
                 }
@@ -248,7 +248,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         self.put_back(rest);
     }
 
-    /// Empties the pools; how many areas were in them.
+    /// Empties the pools; returns how many areas were in them.
     pub fn shrink(&mut self) -> u64 {
         let count = self.pooled_areas();
         for node in 0..self.pool.len() {
@@ -303,28 +303,28 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         found.and_then(|(&page, &(pages, _))| VaRange::from_pages(page, page + pages))
     }
 
-    /// Busy areas in address order.
+    /// Returns the busy areas in address order.
     pub fn busy(&self) -> impl Iterator<Item = VaRange> + '_ {
         self.busy.iter().filter_map(|(&page, &(pages, _))| VaRange::from_pages(page, page + pages))
     }
 
-    /// Pages that are lazy.
+    /// Returns the pages that are lazy.
     pub fn lazy_pages(&self) -> u64 {
         self.lazy.iter().flatten().map(|old| old.pages).sum()
     }
 
-    /// Areas in pools.
+    /// Returns the number of areas in pools.
     pub fn pooled_areas(&self) -> u64 {
         self.pool.iter().flat_map(BTreeMap::values).map(|stack| stack.len() as u64).sum()
     }
 
-    /// The index.
+    /// Returns the index.
     pub fn index(&self) -> &I {
         &self.index
     }
 }
 
-/// Neighbours as one, in address order, with how many areas each was.
+/// Joins neighbours, in address order, each with its number of areas.
 fn joined(mut runs: Vec<(u64, u64, u64)>) -> Vec<(u64, u64, u64)> {
     runs.sort_unstable();
     let mut out: Vec<(u64, u64, u64)> = Vec::new();

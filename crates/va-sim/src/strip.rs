@@ -3,7 +3,7 @@
 use va_base::{Request, VaRange};
 use va_tree::FreeIndex;
 
-/// Takes everything that is not `.` in `strip`, each run of one letter as one area, from an index of that many pages.
+/// Takes all pages that are not `.` in `strip`, each run of one letter as one area, from an index of that many pages.
 ///
 /// # Panics
 /// If the index returns an error: the strip is then not one of a fresh index.
@@ -23,7 +23,7 @@ pub fn lay(index: &mut impl FreeIndex, strip: &str) {
     }
 }
 
-/// Draws which pages are free (`.`) and which are out (`#`).
+/// Draws free pages as `.` and others as `#`.
 pub fn draw(index: &impl FreeIndex) -> String {
     let (first, end) = index.extent().whole_pages();
     let mut strip = vec!['#'; (end - first) as usize];
@@ -34,7 +34,7 @@ pub fn draw(index: &impl FreeIndex) -> String {
     strip.into_iter().collect()
 }
 
-/// Takes `request` and draws the pages it got as `a`, others as [`draw`]; or says why not.
+/// Takes `request` and draws its pages as `a`, others as [`draw`] does; or returns the error.
 pub fn alloc(index: &mut impl FreeIndex, request: &Request) -> String {
     match index.alloc(request) {
         Ok(at) => {
@@ -47,13 +47,13 @@ pub fn alloc(index: &mut impl FreeIndex, request: &Request) -> String {
     }
 }
 
-/// Makes `holes` (in pages, given back in this order) the only holes of a fresh index.
+/// Makes `holes` (in pages, freed in this order) the only holes of a fresh index.
 ///
 /// # Panics
 /// If the index returns an error: the holes are then not disjoint ranges of it.
 pub fn leave(index: &mut impl FreeIndex, holes: &[(u64, u64)]) {
     let all = index.extent();
-    // What comes back between two holes, and what stays out between them.
+    // A fragment for each hole, and one for the pages that remain allocated before it.
     let pieces = index.take(all).map(|_| index.reserve_splits(2 * holes.len() as u64));
     if !matches!(pieces, Ok(Ok(()))) {
         panic!("cannot take {all}: {pieces:?}");

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Every saved input of a fuzz target, with its name.
+/// Returns every saved input of a fuzz target, with its name.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut inputs = Vec::new();

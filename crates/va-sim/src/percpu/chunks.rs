@@ -1,4 +1,4 @@
-//! A backend without pages that knows which are populated.
+//! A backend without pages, which records which are populated.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +10,10 @@ use va_percpu::{Backend, BackendError, Geometry};
 /// End of chunks.
 const TOP: u64 = 0x7000_0000_0000;
 
-/// Chunks that are numbers, the highest place that is free first, and their populated pages.
+/// Chunks that are numbers, the highest free address first, and their populated pages.
 ///
-/// It panics for a request that makes no sense: to populate twice, to depopulate pages that are not populated, or to
-/// destroy a chunk with populated pages. It also panics if a page is populated again before its old content is flushed.
+/// It panics for an invalid request: to populate twice, to depopulate pages that are not populated, or to destroy a
+/// chunk with populated pages. It also panics if a page is populated again before its old content is flushed.
 #[derive(Debug)]
 pub struct SimChunks {
     chunks: Mutex<BTreeMap<u64, Chunk>>,
@@ -46,7 +46,7 @@ impl SimChunks {
         self.left.store(count, Ordering::Relaxed);
     }
 
-    /// Chunks and populations that were asked for so far, failed ones too.
+    /// Returns the chunks and populations requested so far, including failed ones.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
@@ -56,12 +56,12 @@ impl SimChunks {
         self.woken.load(Ordering::Relaxed)
     }
 
-    /// Chunks that exist.
+    /// Returns the chunks that exist.
     pub fn chunks(&self) -> usize {
         self.chunks.lock().len()
     }
 
-    /// Populated pages of all of them.
+    /// Returns the populated pages of all of them.
     pub fn populated(&self) -> usize {
         self.chunks.lock().values().map(|chunk| chunk.populated.len()).sum()
     }
@@ -73,7 +73,7 @@ impl SimChunks {
         Some((bytes.start / 4096..bytes.end.div_ceil(4096)).all(|page| chunk.populated.contains(&page)))
     }
 
-    /// Pages that were depopulated and not flushed, of chunks that exist.
+    /// Returns the pages of existing chunks that were depopulated and not flushed.
     pub fn stale(&self) -> usize {
         self.chunks.lock().values().map(|chunk| chunk.stale.len()).sum()
     }

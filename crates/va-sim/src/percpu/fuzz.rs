@@ -9,7 +9,7 @@ const OPS_MAX: usize = 400;
 /// Bytes of an operation.
 const OP_BYTES: usize = 6;
 
-/// One operation: sizes and alignments near what programs ask for, now and then any.
+/// Decodes one operation: sizes and alignments are near those of programs, sometimes arbitrary.
 fn decode(code: &[u8]) -> Op {
     let [kind, shape, a, b, c, d] = *code else { return Op::Tick };
     let word = u32::from_le_bytes([a, b, c, d]);
@@ -38,11 +38,11 @@ fn decode(code: &[u8]) -> Op {
     }
 }
 
-/// Decodes operations, runs them under every policy, and looks at everything as it goes. The first byte says how often
-/// every invariant is walked.
+/// Decodes operations, runs them under every policy, and checks everything. The first byte is the frequency of walks
+/// over every invariant.
 ///
 /// # Panics
-/// At the first broken promise or invariant.
+/// At the first broken guarantee or invariant.
 #[inline]
 pub fn percpu_ops(data: &[u8]) {
     let Some((&selector, bytes)) = data.split_first() else { return };

@@ -9,7 +9,7 @@ use va_percpu::{
     AllocError, Config, Context, FreeError, Geometry, Offset, PercpuSpace, Place, Request, Sizes,
 };
 
-/// Small: 16 pages a unit, of which the first chunk has 5 for objects, neither beginning nor ending at a page.
+/// Small: 16 pages a unit. The first chunk has 5 of them for objects, neither beginning nor ending at a page.
 pub const SIZES: Sizes = Sizes {
     unit: 64 << 10,
     fixed: 5000,
@@ -26,7 +26,7 @@ const BASE: Va = Va::new(0x10_0000_0000);
 /// An operation on a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Asks for an object.
+    /// Allocates an object.
     Alloc {
         /// Bytes.
         size: u32,
@@ -34,16 +34,16 @@ pub enum Op {
         align: u32,
         /// The caller cannot wait.
         atomic: bool,
-        /// From the reserved part.
+        /// From the reserved section.
         reserved: bool,
     },
-    /// Gives one of those that live back.
+    /// Frees a live object.
     Free(u32),
-    /// Gives back what is so far behind the start of one that lives, or lived.
+    /// Frees at an offset after the start of an object that is or was live.
     Wrong(u32, u32),
-    /// Asks for so many bytes so far behind the start of an object that lives, or lived.
+    /// Allocates so many bytes at an offset after the start of an object that is or was live.
     Place {
-        /// Which of them.
+        /// The number of the object.
         which: u32,
         /// Bytes.
         behind: u32,
@@ -58,7 +58,7 @@ pub enum Op {
     FailAfter(u8),
 }
 
-/// An object that lives.
+/// A live object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Live {
     /// The allocated object.
@@ -67,55 +67,55 @@ pub struct Live {
     pub bytes: u32,
 }
 
-/// A space with policies `C` on a machine `M`, and the objects that live.
+/// A space with policies `C` on a machine `M`, and its live objects.
 #[derive(Debug)]
 pub struct Harness<C: Config, M: Machine = SimMachine> {
     /// The space.
     pub space: PercpuSpace<M, SimChunks, C>,
-    /// By address of the copy in the first unit.
+    /// The live objects, by address of the copy in the first unit.
     live: BTreeMap<u64, Live>,
-    /// In the order in which they were given out.
+    /// In the order in which they were allocated.
     order: Vec<u64>,
     /// Starts that were freed and may be free.
     dead: Vec<u64>,
 }
 
 impl<C: Config> Harness<C> {
-    /// A space of [`SIZES`].
+    /// Returns a space of [`SIZES`].
     pub fn new() -> Self {
         Self::of(SIZES)
     }
 
-    /// A space of any sizes.
+    /// Returns a space of any sizes.
     pub fn of(sizes: Sizes) -> Self {
         Self::on(SimMachine::new(2), sizes)
     }
 }
 
 impl<C: Config, M: Machine> Harness<C, M> {
-    /// A space of any sizes on a machine of the caller.
+    /// Returns a space of any sizes on a machine of the caller.
     pub fn on(machine: M, sizes: Sizes) -> Self {
         let geometry = Geometry::new(sizes, BASE).expect("sizes that go together");
         let space = PercpuSpace::new(geometry, machine, SimChunks::default()).expect("memory for records");
         Self { space, live: BTreeMap::new(), order: Vec::new(), dead: Vec::new() }
     }
 
-    /// Objects that live.
+    /// Returns the live objects.
     pub fn live(&self) -> impl ExactSizeIterator<Item = &Live> {
         self.live.values()
     }
 
-    /// Returns true if `bytes` from an address on meet an object.
+    /// Returns true if `bytes` from an address on overlap an object.
     fn meets(&self, at: u64, bytes: u32) -> bool {
         let before = self.live.range(..at).next_back();
         before.is_some_and(|(start, live)| start + u64::from(live.bytes) > at)
             || self.live.range(at..at + u64::from(bytes)).next().is_some()
     }
 
-    /// Does something, and checks what came of it. Returns the error of an alloc that failed.
+    /// Runs an operation and checks its result. Returns the error of an alloc that failed.
     ///
     /// # Panics
-    /// If it is not what must be.
+    /// If the result is wrong.
     pub fn apply(&mut self, op: Op) -> Option<AllocError> {
         let mut failed = None;
         match op {
@@ -154,7 +154,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
         failed
     }
 
-    /// Asks for an object, and checks that it overlaps no other object, or that a failure changed nothing.
+    /// Allocates an object, and checks that it overlaps no other object, or that a failure changed nothing.
     ///
     /// # Errors
     /// The space's.
@@ -183,11 +183,11 @@ impl<C: Config, M: Machine> Harness<C, M> {
             }
             Err(error) => {
                 let after = self.space.stats();
-                // Pages populated before the one that failed stay, and a chunk made for it.
+                // Pages populated before the one that failed remain, and so does a chunk created for it.
                 let counts = |stats: va_percpu::Stats| (stats.allocs, stats.frees, stats.live, stats.bytes);
                 assert_eq!(counts(before), counts(after), "{error}");
                 if before.chunks == after.chunks {
-                    // Slabs that held nothing may be free by now.
+                    // Idle slabs may have been freed.
                     assert!(before.free_bytes <= after.free_bytes, "{error}");
                     assert!(C::CLASS_WORDS > 0 || before.free_bytes == after.free_bytes, "{error}");
                 }
@@ -196,7 +196,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
         }
     }
 
-    /// The lowest address of a chunk where so much is free, by a walk over what lives.
+    /// Returns the lowest address of a chunk where so much is free, by a walk over live objects.
     fn lowest(&self, base: u64, bytes: u32, align: u64) -> u64 {
         let mut at = base;
         for (start, live) in self.live.range(base..base + u64::from(self.space.geometry().unit_bytes())) {
@@ -208,8 +208,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
         at
     }
 
-    /// Places an object, and checks that it succeeds exactly where all is free, as far as a walk over what lives can
-    /// tell.
+    /// Places an object, and checks that it succeeds exactly where all is free, by a walk over live objects.
     fn place(&mut self, which: u32, behind: u32, size: u32) {
         let (Some(start), bytes) = (self.start_of(which), size.next_multiple_of(4)) else { return };
         let at = start + u64::from(behind);
@@ -231,7 +230,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
             }
             Err(error) => {
                 assert_eq!(before.live, self.space.stats().live, "{error}");
-                // What is free in a slab is free for objects of its size alone.
+                // Free bytes in a slab are free for objects of its size alone.
                 let free = chunk.is_some() && at.is_multiple_of(4) && !self.meets(at, bytes);
                 let must = free && C::CLASS_WORDS == 0;
                 assert!(!must || !matches!(error, AllocError::NotFree { .. }), "{error}");
@@ -239,7 +238,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
         }
     }
 
-    /// The address of an object that lives, or lived.
+    /// Returns the address of an object that is or was live.
     fn start_of(&self, which: u32) -> Option<u64> {
         let all: Vec<u64> = self.live.keys().copied().chain(self.dead.iter().copied()).collect();
         all.get(which as usize % all.len().max(1)).copied()
@@ -263,12 +262,12 @@ impl<C: Config, M: Machine> Harness<C, M> {
         }
         let before = self.space.stats();
         let offset = Offset::new(at.wrapping_sub(BASE.get()));
-        // An object is whole words, however many bytes were asked for.
+        // An object is whole words, whatever the requested bytes.
         let inside = self.live.range(..=at).next_back();
         let inside = inside.filter(|(start, live)| *start + u64::from(live.bytes.next_multiple_of(4)) > at);
         match self.space.free(offset) {
             Err(FreeError::NoObject { inside: reported, .. }) => {
-                // A slot may be longer than what lives in it: what is behind that is inside, too.
+                // A slot may be longer than its object: the bytes after the object are inside, too.
                 let slot = self.live.range(..=at).next_back().filter(|(start, _)| {
                     C::CLASS_WORDS > 0 && inside.is_none() && at - *start < u64::from(C::CLASS_WORDS * 4)
                 });
@@ -291,7 +290,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
         self.space.each_chunk(&mut |chunk| {
             idle += u32::from(chunk.free_bytes == unit && chunk.populated_pages == 0);
         });
-        // One that was found wholly free while chunks were depopulated is left, if it has pages, to the next pass.
+        // A chunk that became wholly free while others were depopulated is left to the next pass, if it has pages.
         assert!(idle <= 1 + self.space.stats().isolated, "{idle} chunks hold nothing, not even pages");
     }
 }

@@ -1,11 +1,11 @@
-//! A reference model of per-CPU memory: a list of objects, a set of populated pages, and what must hold of them.
+//! A reference model of per-CPU memory: a list of objects, a set of populated pages, and their invariants.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`SimChunks`] | a backend that remembers what is populated, objects to what must not be, and fails on demand |
+//! | [`SimChunks`] | a backend that records populated pages, panics for invalid calls, and fails on request |
 //! | [`Numbers`] | a backend whose chunks are numbers alone |
 //! | [`fuzz`] | the body of its fuzz target |
-//! | [`Harness`] | a space on it, its operations, and the objects that live, checked after each |
+//! | [`Harness`] | a space on it, its operations, and the live objects, checked after each |
 
 mod chunks;
 pub mod fuzz;

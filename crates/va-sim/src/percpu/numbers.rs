@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use va_base::Va;
 use va_percpu::{Backend, BackendError, Geometry};
 
-/// Creates chunks at equal distances, and never the same twice.
+/// Creates chunks at equal distances, and never one twice.
 #[derive(Debug)]
 pub struct Numbers {
     next: Mutex<u64>,

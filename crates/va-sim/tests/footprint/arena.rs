@@ -1,4 +1,4 @@
-//! The machine: it supplies memory from one piece, and flushes when it is told to.
+//! The machine: it allocates memory from one arena; a test sets when its flushes end.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::any::type_name;
@@ -9,15 +9,15 @@ use va_base::{Drain, Epoch, Machine, Platform, Record, Request, Table, VaRange};
 /// Memory of the machine.
 const ARENA_BYTES: usize = 256 << 20;
 
-/// Supplies memory from one piece and takes none back; knows which tables are not zeros.
+/// Allocates memory from one arena and frees none; records tables that are not zeros.
 pub(crate) struct Arena {
     base: usize,
     used: AtomicUsize,
     flushes: AtomicU64,
     not_zero: Mutex<Vec<&'static str>>,
-    /// Too many lazy pages are somebody else's work.
+    /// Another thread drains lazy pages.
     drains_elsewhere: AtomicBool,
-    /// A flush ends when it is waited for.
+    /// A flush ends when a thread waits for it.
     flushes_late: AtomicBool,
     waits: AtomicU64,
 }
@@ -39,17 +39,17 @@ impl Arena {
         }))
     }
 
-    /// Sets whether too many lazy pages are somebody else's work.
+    /// Sets whether another thread drains lazy pages.
     pub(crate) fn drain_elsewhere(&self, elsewhere: bool) {
         self.drains_elsewhere.store(elsewhere, Ordering::Relaxed);
     }
 
-    /// Has the flushes from now on end when they are waited for; then they end at once again.
+    /// Makes flushes from now on end when a thread waits for them; after that they end at once again.
     pub(crate) fn flush_late(&self) {
         self.flushes_late.store(true, Ordering::Relaxed);
     }
 
-    /// Returns how often a flush was waited for.
+    /// Returns how often a thread waited for a flush.
     pub(crate) fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }
@@ -59,7 +59,7 @@ impl Arena {
         self.not_zero.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Memory for `layout` that is nobody's, all zeros.
+    /// Allocates unused memory for `layout`, all zeros.
     fn piece(&self, layout: Layout) -> Option<*mut u8> {
         let size = layout.size().next_multiple_of(4096);
         let at = self.used.fetch_add(size, Ordering::Relaxed);
@@ -72,12 +72,12 @@ impl Platform for Arena {
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let at = self.piece(Layout::array::<T>(min).ok()?)?.cast::<T>();
         for n in 0..min {
-            // SAFETY: inside the piece, which has room for `min` records.
+            // SAFETY: inside the allocation, which has room for `min` records.
             let place = unsafe { at.add(n) };
-            // SAFETY: as above; aligned, since a piece begins at a page.
+            // SAFETY: as above; aligned, since an allocation begins at a page.
             unsafe { place.write(T::EMPTY) };
         }
-        // SAFETY: written a moment ago, never freed, and nobody else has the piece.
+        // SAFETY: written a moment ago, never freed, and no other reference to the allocation exists.
         Some(unsafe { std::slice::from_raw_parts_mut(at, min) })
     }
 
@@ -99,10 +99,10 @@ impl Machine for Arena {
 
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let at = self.piece(Layout::new::<T>())?.cast::<T>();
-        // SAFETY: a piece of that size and alignment, which nobody else has.
+        // SAFETY: an allocation of that size and alignment, to which no other reference exists.
         unsafe { at.write(T::EMPTY) };
         let bytes = at.cast::<u8>();
-        // SAFETY: the piece was zeros before, so even what a write leaves out is there to be read.
+        // SAFETY: the allocation was zeros before, so even bytes that a write leaves out can be read.
         let bytes = unsafe { std::slice::from_raw_parts(bytes, size_of::<T>()) };
         if bytes.iter().any(|&byte| byte != 0) {
             self.not_zero.lock().unwrap_or_else(PoisonError::into_inner).push(type_name::<T>());

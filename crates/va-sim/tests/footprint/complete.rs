@@ -43,7 +43,7 @@ const WITHOUT: [&str; 21] = [
     "PercpuSpace::backend",
 ];
 
-/// Public functions that the source below `dir` gives to the types.
+/// Collects the public functions of the types from the source below `dir`.
 fn functions(dir: &Path, found: &mut BTreeSet<String>) {
     let entries = std::fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -71,7 +71,7 @@ fn functions(dir: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Entry points without a row, and names that are none.
+/// Returns entry points without a row, and names that are none.
 pub(crate) fn missing(rows: &[Row]) -> Vec<String> {
     let mut found = BTreeSet::new();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

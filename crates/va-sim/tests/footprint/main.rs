@@ -1,9 +1,8 @@
 //! Measures the stack of the core's calls, and checks that an empty table is all zeros.
 //!
-//! A kernel has 16 KiB of stack, of which a call of the core may be the deepest part. So each entry
-//! point is run on a thread whose stack is memory of ours, painted before. The lowest byte that is
-//! painted no more says how deep the call went, and an empty call says what the thread itself
-//! takes. Only optimised code is held to the bound.
+//! A kernel has 16 KiB of stack, and a call of the core may be its deepest. So each entry point is run on a thread
+//! whose stack is memory of the test, filled with a pattern. The lowest byte that no longer has the pattern is the
+//! depth of the call. An empty call gives the depth of the thread itself. The bound applies to optimised code only.
 
 mod arena;
 mod block;
@@ -52,7 +51,7 @@ fn rows() -> Depths {
 #[test]
 fn every_entry_point_fits_in_a_page_of_stack() {
     if cfg!(debug_assertions) {
-        // Code that is not optimised takes as much stack as it likes, and one that walks its invariants takes minutes.
+        // Code that is not optimised has no bound on its stack, and code that walks its invariants takes minutes.
         return;
     }
     let table = rows();
@@ -65,7 +64,7 @@ fn every_entry_point_fits_in_a_page_of_stack() {
     assert_eq!(complete::missing(&table.rows), [""; 0], "without a row, or no entry point");
 }
 
-/// The stack of a kernel's thread; glibc's `PTHREAD_STACK_MIN`, in which the thread's own records lie, too.
+/// The stack of a kernel's thread; glibc's `PTHREAD_STACK_MIN`, which also holds the thread's own records.
 const KERNEL_STACK: usize = 16 << 10;
 
 static SPACE: EarlySpace<&'static Arena, Standard> = EarlySpace::new();
@@ -77,7 +76,7 @@ static PERCPU: EarlyPercpu<&'static Arena, SimChunks, SmallFirst> = EarlyPercpu:
 fn a_16_kib_stack_makes_and_uses_each_in_a_static() {
     assert!(SPACE.get().is_err() && BLOCKS.get().is_err() && MAP.get().is_err() && PERCPU.get().is_err());
     if cfg!(debug_assertions) {
-        // Code that is not optimised takes as much stack as it likes.
+        // Code that is not optimised has no bound on its stack.
         return;
     }
     let all = pages(16, 1 << 28);

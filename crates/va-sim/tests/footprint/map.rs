@@ -10,7 +10,7 @@ use va_map::{
     PageTable, Protection, Run, Stopped,
 };
 
-/// A page table that maps nothing: its own stack is the machine's business.
+/// A page table that maps nothing: its own stack is not the core's.
 pub(crate) struct Nothing;
 
 impl PageTable for Nothing {
@@ -91,7 +91,7 @@ pub(crate) fn rows<C: Config>(table: &mut Depths) {
     table.row("MapSpace::stats", || _ = map.stats());
     table.row("MapSpace::validate", || {
         assert!(empty.validate().is_ok());
-        // To the first guard page: the table says of every page that it is mapped.
+        // To the first guard page: the table reports every page as mapped.
         assert!(map.validate().is_err());
     });
     table.row("MapSpace::unmap_aliases", || _ = map.unmap_aliases());

@@ -12,7 +12,7 @@ use va_percpu::{
 use va_sim::percpu::SimChunks;
 use va_space::VmapSpace;
 
-/// Maps nothing: its own stack is the machine's business.
+/// Maps nothing: its own stack is not the core's.
 struct Nothing;
 
 impl Mapper for Nothing {
@@ -25,7 +25,7 @@ impl Mapper for Nothing {
     fn flush(&self, _range: VaRange) {}
 }
 
-/// Drops what is written.
+/// Discards its input.
 struct Sink;
 
 impl Write for Sink {
@@ -44,7 +44,7 @@ pub(crate) fn rows<C: Config>(table: &mut Depths) {
     table.row("EarlyPercpu::init", || assert!(place.init(geometry, arena, SimChunks::default()).is_ok()));
     table.row("EarlyPercpu::get", || assert!(place.get().is_ok()));
     let mut made = None;
-    // By value: two kilobytes, where they are made and where they go.
+    // By value: two kilobytes, where it is created and where it is moved.
     table.row_within("PercpuSpace::new", 12 << 10, || {
         made = PercpuSpace::<_, _, C>::new(geometry, arena, SimChunks::default()).ok();
     });
@@ -54,7 +54,7 @@ pub(crate) fn rows<C: Config>(table: &mut Depths) {
     table.row("PercpuSpace::drop", || drop(made.take()));
 }
 
-/// The calls that a backend is asked in, where chunks are areas of a space.
+/// The calls that may call a backend, where chunks are areas of a space.
 pub(crate) fn rows_of_areas<C: Config>(table: &mut Depths) {
     type Space = VmapSpace<&'static Arena, va_space::config::Standard>;
     let (arena, geometry) = (Arena::leaked(), geometry());

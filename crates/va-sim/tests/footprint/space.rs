@@ -12,7 +12,7 @@ fn space<C: Config>(arena: &'static Arena, extent: VaRange) -> &'static Space<C>
     Box::leak(Box::new(fine(Space::new(extent, extent, arena))))
 }
 
-/// Takes something out of where it was put for a call.
+/// Takes a value out of its storage for a call.
 fn taken<T>(held: &mut Vec<T>) -> T {
     held.pop().unwrap_or_else(|| panic!("nothing there"))
 }
@@ -21,7 +21,7 @@ fn atomic(count: u64) -> Request {
     ask(count).context(Context::Atomic)
 }
 
-/// Areas of all CPUs, of sizes that pools take and of one that they do not, and one between each two.
+/// Allocates areas of all CPUs, of sizes that pools take and of one that they do not, and one between each two.
 fn some<C: Config>(space: &Space<C>, times: u64) -> Vec<Area> {
     let (mut areas, mut between) = (Vec::new(), Vec::new());
     for nth in 0..times {
@@ -55,7 +55,7 @@ pub(crate) fn rows<C: Config>(table: &mut Depths) {
     table.row("VmapSpace::init", || fine(empty.init(all, all, arena)));
     let mut empty = Space::<C>::empty();
     table.row("VmapSpace::init_with_busy", || {
-        // Refused, so that all is undone; then made.
+        // First with an error, so that all is undone; then successfully.
         let twice = [pages(20, 24), pages(20, 24)];
         assert!(empty.init_with_busy(all, all, arena, &twice).is_err());
         fine(empty.init_with_busy(all, all, arena, &twice[1..]));
@@ -124,7 +124,7 @@ fn free_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     let at = fine(space.alloc(0, &ask(3))).start();
     let mut detached = vec![fine(space.detach(at))];
     table.row("VmapSpace::release, atomic", || space.release(Context::Atomic, taken(&mut detached)));
-    // Many enough that frees purge, slice by slice.
+    // Enough that frees purge, slice by slice.
     let mut areas = some(space, 400);
     table.row("VmapSpace::free, many", || areas.drain(..).for_each(|area| fine(space.free(area))));
     assert!(space.stats().purges > 0, "no free purged");
@@ -175,7 +175,7 @@ fn holes_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     }
     out.into_iter().for_each(|area| fine(space.free(area)));
     table.row("VmapSpace::purge, many holes", || _ = space.purge(Purge::Full));
-    // Builds the rows of all alignments, so that what is in one of each node moves below, too.
+    // Builds the rows of all alignments, so that the rows of each node's entries are moved, too.
     table.row("VmapSpace::alloc, aligned, many holes", || {
         for log2 in 13..31 {
             let aligned = ask(1).aligned(Align::from_log2(log2).unwrap_or_default());
@@ -196,7 +196,7 @@ fn magazine_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("Magazine::try_alloc", || areas.push(fine(magazine.try_alloc(&ask(7)))));
     let aligned = ask(5).aligned(Align::from_log2(16).unwrap_or_default());
     table.row("Magazine::try_alloc, aligned", || areas.push(fine(magazine.try_alloc(&aligned))));
-    // All sizes, so that lists give way to others and rounds are sealed.
+    // All sizes, so that lists make room for others and rounds are sealed.
     table.row("Magazine::alloc, many", || {
         areas.extend((0..3000).map(|nth| fine(magazine.alloc(&ask(1 + nth % 70)))));
     });

@@ -1,4 +1,4 @@
-//! The stack of a call: how deep it goes, and whether it fits.
+//! The stack of a call: its depth, and a check that it fits.
 
 use std::alloc::Layout;
 use std::ffi::c_void;
@@ -17,7 +17,7 @@ extern "C" fn trampoline(call: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Bytes of stack down to the lowest that `call` and its thread wrote.
+/// Returns the bytes of stack down to the lowest that `call` and its thread wrote.
 fn raw_depth(call: &mut dyn FnMut()) -> usize {
     let Ok(layout) = Layout::from_size_align(STACK_BYTES, 4096) else { panic!("layout") };
     // SAFETY: the size is not 0.
@@ -26,13 +26,13 @@ fn raw_depth(call: &mut dyn FnMut()) -> usize {
     // SAFETY: the memory is of that size.
     unsafe { stack.write_bytes(PAINT, STACK_BYTES) };
     run_on(call, |attributes| {
-        // SAFETY: initialised attributes; the stack is ours until the thread has ended.
+        // SAFETY: initialised attributes; the stack is not otherwise used until the thread has ended.
         unsafe { libc::pthread_attr_setstack(attributes, stack.cast(), STACK_BYTES) }
     });
     // SAFETY: the thread has ended; every byte was painted.
     let bytes = unsafe { std::slice::from_raw_parts(stack, STACK_BYTES) };
     let lowest = bytes.iter().position(|&byte| byte != PAINT).unwrap_or(STACK_BYTES);
-    // SAFETY: allocated above with that layout, and used no more.
+    // SAFETY: allocated above with that layout, and not used any more.
     unsafe { std::alloc::dealloc(stack, layout) };
     STACK_BYTES - lowest
 }
@@ -40,7 +40,7 @@ fn raw_depth(call: &mut dyn FnMut()) -> usize {
 /// The stack of one call.
 pub(crate) struct Row {
     pub(crate) policy: &'static str,
-    /// The entry point, and after a comma the case.
+    /// The entry point, followed by a comma and the case.
     pub(crate) name: &'static str,
     pub(crate) depth: usize,
     pub(crate) most: usize,
@@ -82,14 +82,14 @@ fn run_on(mut call: &mut dyn FnMut(), set_stack: impl FnOnce(*mut libc::pthread_
     let argument = (&raw mut call).cast::<c_void>();
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let attributes = attributes.as_mut_ptr();
-    // SAFETY: a place for attributes.
+    // SAFETY: memory for attributes.
     assert_eq!(unsafe { libc::pthread_attr_init(attributes) }, 0);
     assert_eq!(set_stack(attributes), 0);
     let mut thread = 0;
     // SAFETY: the attributes are initialised, and the argument outlives the thread, which is joined below.
     assert_eq!(unsafe { libc::pthread_create(&raw mut thread, attributes, trampoline, argument) }, 0);
-    // SAFETY: made above, and joined once.
+    // SAFETY: created above, and joined once.
     assert_eq!(unsafe { libc::pthread_join(thread, null_mut()) }, 0);
-    // SAFETY: initialised above, and used no more.
+    // SAFETY: initialised above, and not used any more.
     assert_eq!(unsafe { libc::pthread_attr_destroy(attributes) }, 0);
 }

@@ -1,4 +1,4 @@
-//! Checks that an empty table is all zeros, and a place without anything, too.
+//! Checks that an empty table is all zeros, and so is empty storage for a static.
 
 use crate::arena::{Arena, ask, fine, pages};
 use crate::map::Nothing;
@@ -10,7 +10,7 @@ use va_sim::percpu::SimChunks;
 use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Config, EarlySpace, VmapSpace};
 
-/// Tables that are not zeros, in a space with areas far apart, in magazines and in blocks.
+/// Returns the tables that are not zeros, in a space with areas far apart, in magazines and in blocks.
 fn used<C: Config>() -> Vec<&'static str> {
     let arena = Arena::leaked();
     let all = pages(16, 1 << 45);
@@ -28,7 +28,7 @@ fn used<C: Config>() -> Vec<&'static str> {
     arena.not_zero()
 }
 
-/// Tables that are not zeros, of blocks and lanes.
+/// Returns the tables that are not zeros, of blocks and lanes.
 fn used_by_blocks<C: va_block::Config>() -> Vec<&'static str> {
     let arena = Arena::leaked();
     let mut blocks = Blocks::<_, C>::empty();
