@@ -1,8 +1,8 @@
-//! The C functions. Each turns pointers and integers into what [`call`] takes, and its answer back; nothing else is
-//! here.
+//! The C functions. Each converts pointers and integers to the arguments of [`call`], and converts the result back;
+//! there is nothing else here.
 //!
-//! Their names, arguments and answers are those of the interface that Linux's allocator is measured by: an address or
-//! 0, 0 or -1. Behind a null pointer nothing is written.
+//! Their names, arguments and results are those of the interface by which Linux's allocator is measured: an address or
+//! 0, 0 or -1. Nothing is written through a null pointer.
 
 use crate::call::{self, How};
 use crate::host::{Lockings, Work};
@@ -71,7 +71,7 @@ fn status(done: bool) -> c_int {
     if done { 0 } else { -1 }
 }
 
-/// Begins anew with an empty space. 0, or -1.
+/// Replaces the space by an empty one. 0, or -1.
 ///
 /// # Safety
 /// `config` is null or points to a configuration.
@@ -99,20 +99,20 @@ pub unsafe extern "C" fn kv_init(config: *const KvConfig) -> c_int {
     status(call::start(policy, &settings).is_some())
 }
 
-/// Says that the calling thread stands for a CPU.
+/// Assigns the calling thread to a CPU.
 // SAFETY: no other symbol of the process has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_thread_init(cpu: c_int) {
     call::enter(cpu.unsigned_abs());
 }
 
-/// Says that the calling thread will not call any more.
+/// Ends the use of the library by the calling thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_thread_exit() {
     call::leave();
 }
 
-/// Gives out an area: its start, or 0.
+/// Allocates an area: returns its start, or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_alloc(size: u64, align: u64, vstart: u64, vend: u64) -> u64 {
     call::alloc(size, align, vstart, vend).map_or(0, Va::get)
@@ -124,7 +124,7 @@ pub extern "C" fn kv_free(addr: u64) -> c_int {
     status(call::free(Va::new(addr)))
 }
 
-/// Finds the area around an address: 0 and its ends, or -1.
+/// Finds the area around an address: returns 0 and its ends, or -1.
 ///
 /// # Safety
 /// `start` and `end` are null or valid for a write.
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn kv_find(addr: u64, start: *mut u64, end: *mut u64) -> c
     0
 }
 
-/// Purges: 0 as a drain, 1 all, 2 until nothing freed is translated, 3 pools alone. Others do nothing.
+/// Purges: 0 as a drain, 1 all, 2 until no freed address is translated, 3 pools alone. Others do nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_purge(mode: c_int) {
     match mode {
@@ -154,20 +154,20 @@ pub extern "C" fn kv_purge(mode: c_int) {
     }
 }
 
-/// Gives out pages for a mapping that is to be short-lived: its start, or 0.
+/// Allocates pages for a short-lived mapping: returns its start, or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_map_ram(pages: u32) -> u64 {
     call::map(u64::from(pages)).map_or(0, Va::get)
 }
 
-/// Takes such a mapping back; what is none, or has another size, changes nothing.
+/// Frees such a mapping; a wrong address or size changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_unmap_ram(addr: u64, pages: u32) {
-    // There is nobody to tell.
+    // The function has no result.
     let _unmapped = call::unmap(Va::new(addr), u64::from(pages));
 }
 
-/// Counts.
+/// Returns the counts.
 ///
 /// # Safety
 /// `out` is null or valid for a write.
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn kv_stats(out: *mut KvStats) {
     out.lock_acq = [free, 0, lazy, pool, queue, lookup, 0, purge, collect];
 }
 
-/// Gives out an area with a guard page behind it: its start, or 0.
+/// Allocates an area with a guard page after it: returns its start, or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_vm_alloc(size: u64, align: u64) -> u64 {
     let whole = size.checked_next_multiple_of(PAGE_SIZE).and_then(|size| size.checked_add(PAGE_SIZE));
@@ -199,19 +199,19 @@ pub extern "C" fn kv_vm_alloc(size: u64, align: u64) -> u64 {
     kv_alloc(whole, align, 0, 0)
 }
 
-/// Takes such an area back, or one of [`kv_pcpu_areas`]: 0, or -1.
+/// Frees such an area, or one of [`kv_pcpu_areas`]: returns 0, or -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_vm_free(addr: u64) -> c_int {
     kv_free(addr)
 }
 
-/// Does the drain that is due, where the caller is who drains: how many there were.
+/// Runs the drain that is due, where the caller drains: returns how many there were.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_run_work() -> c_int {
     c_int::from(call::run_work())
 }
 
-/// Gives out `n` areas at fixed distances: 0 and where each starts, or -1.
+/// Allocates `n` areas at fixed distances: returns 0 and the start of each, or -1.
 ///
 /// # Safety
 /// `offs` and `sizes` are valid for `n` reads, `out` for `n` writes, and they do not overlap.
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn kv_pcpu_areas(
 
 /// Writes up to `max` holes as pairs of ends in address order, and returns how many there are.
 ///
-/// The first begins and the last ends where Linux's do, which are not whole pages.
+/// The first begins and the last ends at the same address as Linux's, which are not whole pages.
 ///
 /// # Safety
 /// `pairs` is null or valid for `2 * max` writes.

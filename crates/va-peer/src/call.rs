@@ -1,9 +1,9 @@
 //! The calls of a thread, and its own memory.
 //!
 //! # Theory
-//! A thread names the CPU for which it stands ([`enter`]) before it calls. Under our policies it then owns a magazine
-//! and a lane, so that its pairs touch no shared lock. A thread that moves to another CPU parks those of the first, and
-//! finds them again when it comes back. Under Linux's policies there are none.
+//! A thread sets its CPU ([`enter`]) before it calls. Under our policies it then owns a magazine and a lane, so that
+//! its pairs take no shared lock. A thread that moves to another CPU parks those of the first, and uses them again when
+//! it returns. Under Linux's policies there are none.
 
 use crate::host::{Host, Lockings, Work};
 use crate::peer::{self, Count, Peer, Policy, Settings, Space};
@@ -17,7 +17,7 @@ use va_block::{Config, Lane};
 use va_space::{Magazine, Purge, SpaceError};
 use va_tree::Congruent;
 
-/// A thread's cache of a space, so that its pairs touch no shared lock: areas, and a block to cut pages from.
+/// A thread's cache of a space, so that its pairs take no shared lock: areas, and a block to cut pages from.
 struct ThreadCache<'s> {
     magazine: Magazine<'s, Host, <Standard as Config>::Space>,
     lane: Lane<'s, Host, Standard>,
@@ -43,17 +43,17 @@ self_cell!(
 
 /// The memory of a thread.
 enum Context {
-    /// It has not said which CPU it stands for.
+    /// It has no CPU yet.
     Outside,
-    /// Its magazine, that of each other CPU that it stood for, and the CPU.
+    /// Its magazine, those that it has on other CPUs, and the CPU.
     Magazine { own: Own, parked: Vec<(u32, Own)>, cpu: u32 },
-    /// All magazines that a space can have are out: it does without.
+    /// All magazines that a space can have are in use: it has none.
     Shared { space: Arc<Space<Standard>>, cpu: u32 },
     /// Linux's policies.
     Linux { space: Arc<Space<Linux64>>, cpu: u32 },
 }
 
-/// Frees asked for, with the feature `count`.
+/// Frees requested, with the feature `count`.
 static FREES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -63,23 +63,23 @@ thread_local! {
 /// The extent of a purge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// As a drain does.
+    /// As in a drain.
     Drain,
-    /// All, pools emptied.
+    /// All, and the pools are emptied.
     Full,
-    /// So that no CPU translates what was freed.
+    /// No CPU translates freed addresses afterwards.
     Aliases,
     /// Pools alone.
     Shrink,
 }
 
-/// Begins anew with an empty space. `None` if the settings or the machine do not allow it.
+/// Replaces the space by an empty one. `None` if the settings or the machine do not allow it.
 pub fn start(policy: Policy, settings: &Settings) -> Option<()> {
     leave();
     peer::start(policy, settings)
 }
 
-/// Says that this thread stands for CPU `cpu` from now on. Does nothing while there is no space.
+/// Assigns this thread to CPU `cpu`. Does nothing while there is no space.
 pub fn enter(cpu: u32) {
     let Some((peer, _)) = peer::current() else { return };
     CONTEXT.with_borrow_mut(|context| {
@@ -91,13 +91,13 @@ pub fn enter(cpu: u32) {
     });
 }
 
-/// Says that this thread will not call any more: what it keeps goes back to the space.
+/// Ends the use of the library by this thread: its cache is released to the space.
 pub fn leave() {
     CONTEXT.set(Context::Outside);
 }
 
 impl Context {
-    /// The same thread on another CPU, with the magazine that it had there or a new one.
+    /// Returns the same thread on another CPU, with the magazine that it had there or a new one.
     fn moved(self, space: Arc<Space<Standard>>, cpu: u32) -> Self {
         let mut parked = match self {
             Self::Magazine { own, mut parked, cpu } if Arc::ptr_eq(own.borrow_owner(), &space) => {
@@ -116,7 +116,7 @@ impl Context {
         }
     }
 
-    /// Hands back all that the thread keeps.
+    /// Releases all that the thread caches.
     fn drain(&mut self) {
         if let Self::Magazine { own, parked, .. } = self {
             drain(own);
@@ -126,7 +126,7 @@ impl Context {
 
     #[inline(always)]
     fn alloc(&mut self, request: &Request) -> Option<Va> {
-        // One branch to the usual case, all else out of its way.
+        // One branch to the usual case; all else is a separate function.
         let Self::Magazine { own, .. } = self else { return self.alloc_without(*request) };
         match own.with_dependent_mut(|_, cache| cache.magazine.alloc(request)) {
             Ok(area) => Some(area.start()),
@@ -218,7 +218,7 @@ impl Context {
     }
 }
 
-/// Frees what the thread's cache holds.
+/// Releases the thread's cache.
 fn drain(own: &mut Own) {
     own.with_dependent_mut(|_, cache| {
         cache.magazine.drain();
@@ -226,7 +226,7 @@ fn drain(own: &mut Own) {
     });
 }
 
-/// The request that these numbers make; a window of `[0, 0)` is the default one.
+/// Returns the request with these numbers; a window of `[0, 0)` is the default one.
 #[inline(always)]
 fn request(size: u64, align: u64, start: u64, end: u64) -> Option<Request> {
     let request = Request::new(size, align).ok()?;
@@ -236,14 +236,14 @@ fn request(size: u64, align: u64, start: u64, end: u64) -> Option<Request> {
     Some(request.within(VaRange::new(Va::new(start), Va::new(end))?))
 }
 
-/// Gives out an area of `size` bytes in `[start, end)`.
+/// Allocates an area of `size` bytes in `[start, end)`.
 #[inline(always)]
 pub fn alloc(size: u64, align: u64, start: u64, end: u64) -> Option<Va> {
     let request = request(size, align, start, end)?;
     CONTEXT.with_borrow_mut(|context| context.alloc(&request))
 }
 
-/// Takes back the area that starts at `at`; `false` if there is none.
+/// Frees the area that starts at `at`; `false` if there is none.
 #[inline(always)]
 pub fn free(at: Va) -> bool {
     if cfg!(feature = "count") {
@@ -252,13 +252,13 @@ pub fn free(at: Va) -> bool {
     CONTEXT.with_borrow_mut(|context| context.free(at))
 }
 
-/// Gives out `pages` pages for a mapping that is to be short-lived.
+/// Allocates `pages` pages for a short-lived mapping.
 #[inline(always)]
 pub fn map(pages: u64) -> Option<Va> {
     CONTEXT.with_borrow_mut(|context| context.map(pages))
 }
 
-/// Takes such a mapping back; `false` if none of that size starts at `at`.
+/// Frees such a mapping; `false` if none of that size starts at `at`.
 #[inline(always)]
 pub fn unmap(at: Va, pages: u64) -> bool {
     if cfg!(feature = "count") {
@@ -267,7 +267,7 @@ pub fn unmap(at: Va, pages: u64) -> bool {
     CONTEXT.with_borrow_mut(|context| context.unmap(at, pages))
 }
 
-/// The busy area around `at`.
+/// Returns the busy area around `at`.
 #[inline(always)]
 pub fn find(at: Va) -> Option<VaRange> {
     CONTEXT.with_borrow(|context| {
@@ -276,7 +276,7 @@ pub fn find(at: Va) -> Option<VaRange> {
     })
 }
 
-/// Purges. What this thread keeps goes back first if pools are to be emptied.
+/// Purges. This thread's cache is released first if pools are to be emptied.
 pub fn purge(how: How) {
     let Some((peer, _)) = peer::current() else { return };
     if matches!(how, How::Full | How::Shrink) {
@@ -290,7 +290,7 @@ pub fn purge(how: How) {
     }
 }
 
-/// Drains if that is due and done on request; returns whether it was due.
+/// Drains if a drain is due on request; returns whether it was due.
 pub fn run_work() -> bool {
     let Some((peer, host)) = peer::current() else { return false };
     let due = host.work() == Work::OnRequest && host.take_due();
@@ -300,7 +300,7 @@ pub fn run_work() -> bool {
     due
 }
 
-/// Gives out areas at `base + offset`, all or none, and returns the base.
+/// Allocates areas at `base + offset`, all or none, and returns the base.
 pub fn congruent(areas: &mut [(u64, u64)], align: u64) -> Option<Va> {
     areas.sort_unstable();
     let areas = Congruent::new(areas, align).ok()?;
@@ -311,7 +311,7 @@ pub fn congruent(areas: &mut [(u64, u64)], align: u64) -> Option<Va> {
     }
 }
 
-/// The holes, in address order.
+/// Returns the holes, in address order.
 pub fn holes() -> Vec<VaRange> {
     peer::current().map_or_else(Vec::new, |(peer, _)| peer.holes())
 }
@@ -324,8 +324,8 @@ pub fn count() -> Option<(Count, u64, Lockings)> {
     Some((peer.count(), host.flushes(), lockings))
 }
 
-/// Prints what no field of the C interface has, if the environment asks for it (`VA_PEER_COUNTS`). Locks and frees are
-/// counted only with the feature `count`.
+/// Prints the counts for which the C interface has no field, if the environment requests them (`VA_PEER_COUNTS`). Locks
+/// and frees are counted only with the feature `count`.
 pub fn print_counts(flushes: u64, lockings: Lockings) {
     if std::env::var_os("VA_PEER_COUNTS").is_some() {
         let Lockings { pool, lazy, free, purge, queue, lookup, collect } = lockings;
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
     use parking_lot::{Mutex, MutexGuard};
 
-    /// The process has one space: tests take turns.
+    /// The process has one space, so tests run one at a time.
     static TURN: Mutex<()> = Mutex::new(());
 
     fn begin(policy: Policy, work: Work, nodes: u32) -> MutexGuard<'static, ()> {
@@ -400,7 +400,7 @@ mod tests {
             let all = 0x8000_0000 - 0x10_0000;
             for _ in 0..2 {
                 let at = map(1).unwrap();
-                // The second of these would fail at once, were there no news of the block.
+                // The second of these would fail at once, if the free of the block were not recorded.
                 assert_eq!([alloc(all, 4096, 0, 0), alloc(all, 4096, 0, 0)], [None; 2], "{policy:?}");
                 assert!(unmap(at, 1));
                 let whole = alloc(all, 4096, 0, 0);
@@ -419,7 +419,7 @@ mod tests {
             enter(cpu as u32);
             assert!(free(half));
         }
-        // Each half is lazy in a magazine or a node of another CPU; together they are all there is.
+        // Each half is lazy in a magazine or a node of another CPU; together they are the whole window.
         enter(0);
         assert_eq!(alloc(all, 4096, 0, 0), Some(Va::new(0x10_0000)));
     }

@@ -1,9 +1,8 @@
-//! The machine of this process: memory for records and tables, a thread that drains, counts in place of
-//! flushes.
+//! The machine of this process: memory for records and tables, a thread that drains, counts in place of flushes.
 //!
 //! # Theory
-//! Nothing is mapped here, so a flush is a number, as it is in Linux's library beside which this one is measured. What
-//! a drain costs is not: who pays it is said by [`Work`], with the same three answers as there.
+//! Nothing is mapped here, so a flush is a number, as in the library of Linux's allocator with which this one is
+//! compared. But a drain has a cost: [`Work`] selects the thread that runs it, with the same three choices as there.
 
 use parking_lot::RawMutex;
 use std::fmt;
@@ -53,16 +52,16 @@ struct Inner {
     cpus: u32,
     work: Work,
     // Atomic, each alone.
-    /// Somebody freed too much and nobody has begun to drain since.
+    /// A call freed too much and no drain has begun since.
     due: AtomicBool,
     helper: OnceLock<Thread>,
-    /// Blocks are being given back in the middle of a call, whose own drain waits for its end.
+    /// Blocks are being released in the middle of a call, whose own drain waits for its end.
     holding: AtomicBool,
-    /// One waits.
+    /// A drain waits.
     held: AtomicBool,
     flushes: AtomicU64,
     lockings: [AtomicU64; LockClass::COUNT],
-    /// Frees what the space's clients could do without, and tells how many pages.
+    /// Frees memory that the space's clients do not need, and returns the number of pages.
     reclaim: OnceLock<Reclaim>,
 }
 
@@ -95,8 +94,8 @@ impl Host {
         let _already_set = self.0.helper.set(thread);
     }
 
-    /// Runs `body`. A drain that it makes due, and that is the caller's duty, waits for [`take_held`](Self::take_held).
-    /// Linux queues it, and the thread that queued it does it when its call ends.
+    /// Runs `body`. A drain that it makes due, and that the caller has to run, waits for
+    /// [`take_held`](Self::take_held). Linux queues it, and the thread that queued it runs it when its call ends.
     pub fn holding<T>(&self, body: impl FnOnce() -> T) -> T {
         self.0.holding.store(true, Ordering::Relaxed);
         let done = body();
@@ -104,35 +103,35 @@ impl Host {
         done
     }
 
-    /// Tells whether a drain waits, and takes it upon the caller.
+    /// Returns whether a drain waits, and assigns it to the caller.
     #[inline]
     pub fn take_held(&self) -> bool {
         self.0.held.load(Ordering::Relaxed) && self.0.held.swap(false, Ordering::Relaxed)
     }
 
-    /// Says who frees what he could do without when a request would fail. Only the first one is kept; he must not own
-    /// the host.
+    /// Sets the function that frees unneeded memory when a request would fail. Only the first call has an effect. The
+    /// function must not own the host.
     pub fn set_reclaim(&self, reclaim: impl Fn() -> u64 + Send + Sync + 'static) {
         let _already_set = self.0.reclaim.set(Box::new(reclaim));
     }
 
-    /// Tells whether a drain is due, and takes it upon the caller.
+    /// Returns whether a drain is due, and assigns it to the caller.
     pub fn take_due(&self) -> bool {
-        // What was freed before it was asked for is seen by the drain; and the order is what `Helper` relies on.
+        // The drain sees everything that was freed before it was requested; `Helper` relies on this order.
         self.0.due.load(Ordering::Relaxed) && self.0.due.swap(false, Ordering::SeqCst)
     }
 
-    /// Tells whether a drain is due that nobody has taken upon himself.
+    /// Returns whether a drain is due that no thread has taken.
     pub fn is_due(&self) -> bool {
         self.0.due.load(Ordering::SeqCst)
     }
 
-    /// Flushes asked for.
+    /// Returns the flushes requested.
     pub fn flushes(&self) -> u64 {
         self.0.flushes.load(Ordering::Relaxed)
     }
 
-    /// Locks taken; all 0 without the feature `count`.
+    /// Returns the locks taken; all 0 without the feature `count`.
     pub fn lockings(&self) -> Lockings {
         let of = |class: LockClass| self.0.lockings[class as usize].load(Ordering::Relaxed);
         Lockings {
@@ -160,8 +159,7 @@ impl Platform for Host {
     }
 
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        // SAFETY: every slab that comes back is one that `alloc_meta` made of a box, and this is the only reference to
-        // it.
+        // SAFETY: every slab passed here was created from a box by `alloc_meta`, and this is the only reference to it.
         drop(unsafe { Box::from_raw(slab) });
     }
 
@@ -191,13 +189,14 @@ impl Machine for Host {
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let table = Box::into_raw(Box::new(T::empty()));
         let _address = table.expose_provenance();
-        // SAFETY: it was a box a moment ago, and stays one until it is taken back, when nobody refers to it any more.
+        // SAFETY: it was a box a moment ago, and remains allocated until it is freed, when no reference to it exists.
         Some(unsafe { &*table })
     }
 
     fn free_table<T: Table>(&self, table: &'static T) {
         let table = with_exposed_provenance_mut::<T>((&raw const *table).addr());
-        // SAFETY: `alloc_table` made it of a box and exposed it; the space keeps no reference to what it gives back.
+        // SAFETY: `alloc_table` created it from a box and exposed it; the space has no reference to a table that it
+        // frees.
         drop(unsafe { Box::from_raw(table) });
     }
 
@@ -265,7 +264,7 @@ mod tests {
         areas.into_iter().for_each(|area| space.free(area).unwrap());
         space.purge(Purge::Full);
         assert_eq!((space.validate(), host.flushes() > 0), (Ok(()), true));
-        // Under a tool that knows the heap: every box comes back.
+        // A tool that tracks the heap checks that every box is freed.
         drop(space);
         assert_eq!(Arc::strong_count(&host.0), 1);
     }

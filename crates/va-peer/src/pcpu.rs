@@ -1,9 +1,9 @@
-//! Per-CPU spaces behind the C functions: where their chunks lie, who balances, under which policies.
+//! Per-CPU spaces for the C functions: their chunks, their balance and their policies.
 //!
 //! # Theory
-//! Nothing is mapped and nothing zeroed here, as in Linux's library beside which this one is measured. Chunks are
-//! numbers, allocated from the top, the highest free place first. A new space replaces the one before. Spaces stay
-//! until the process ends, so that a call finds the current one without a lock, and without unsafe code.
+//! Nothing is mapped and nothing zeroed here, as in the library of Linux's allocator with which this one is compared.
+//! Chunks are numbers, allocated from the top, the highest free address first. A new space replaces the one before.
+//! Spaces remain until the process ends, so that a call finds the current one without a lock, and without unsafe code.
 
 use crate::host::{Host, Work};
 use parking_lot::Mutex;
@@ -23,7 +23,7 @@ use va_percpu::{
 const FIRST: Va = Va::new(0xffff_8880_4000_0000);
 /// End of the others.
 const TOP: u64 = 0xffff_e8ff_0000_0000;
-/// Spaces that a process can begin.
+/// Spaces that a process can create.
 const SPACES: usize = 1 << 14;
 /// Granularity of address space.
 const ATOM: u32 = 2 << 20;
@@ -37,7 +37,7 @@ pub struct Settings {
     pub units: u32,
     /// Bytes of a unit.
     pub unit: u32,
-    /// Bytes of the parts of the first chunk.
+    /// Bytes of the sections of the first chunk.
     pub parts: [u32; 3],
     /// The thread that balances.
     pub work: Work,
@@ -48,7 +48,7 @@ pub struct Settings {
 pub struct Numbers {
     /// From the beginning of one chunk to the next.
     stride: u64,
-    /// Places that were used and are free, the highest address first; and how many were ever used.
+    /// Addresses that were used and are free, the highest first; and how many were ever used.
     places: Mutex<(BTreeSet<u64>, u64)>,
     populated: AtomicU64,
     depopulated: AtomicU64,
@@ -138,18 +138,18 @@ struct Running {
 }
 
 static RUNNING: [OnceLock<Arc<Running>>; SPACES] = [const { OnceLock::new() }; SPACES];
-/// The one of the moment.
+/// The current space.
 static NOW: AtomicUsize = AtomicUsize::new(0);
-/// Held while one is begun.
+/// Held while a space is created.
 static BEGIN: Mutex<()> = Mutex::new(());
 
 #[inline]
 fn now() -> Option<&'static Running> {
-    // Pairs with the Release of `start`: what was begun is seen.
+    // Pairs with the Release of `start`: the new space is visible.
     RUNNING[NOW.load(Ordering::Acquire)].get().map(|running| &**running)
 }
 
-/// Begins anew.
+/// Creates a space that replaces the current one.
 pub(crate) fn start(settings: &Settings) -> Option<()> {
     let _one = BEGIN.lock();
     let [fixed, reserved, dynamic] = settings.parts;
@@ -192,7 +192,7 @@ pub(crate) fn start(settings: &Settings) -> Option<()> {
             }
         };
         let helper = thread::Builder::new().name("va-peer balance".into()).spawn(work).ok()?;
-        // It has just been made, so nobody has said yet who helps.
+        // The space was just created, so no helper was set before.
         let _first = on!(&running.space, space => space.backend().helper.set(helper.thread().clone()));
     }
     RUNNING[next].set(running).ok()?;
@@ -201,7 +201,7 @@ pub(crate) fn start(settings: &Settings) -> Option<()> {
 }
 
 impl Running {
-    /// Does what is due. `false` if nothing was.
+    /// Runs the due balance. `false` if none was due.
     fn balance(&self) -> bool {
         on!(&self.space, space => {
             let due = space.is_balance_due();
@@ -226,7 +226,7 @@ impl Running {
     }
 }
 
-/// Gives out an object.
+/// Allocates an object.
 #[inline]
 pub(crate) fn alloc(size: u64, align: u64, atomic: bool, reserved: bool) -> Option<Offset> {
     let running = now()?;
@@ -239,7 +239,7 @@ pub(crate) fn alloc(size: u64, align: u64, atomic: bool, reserved: bool) -> Opti
     got.ok()
 }
 
-/// Takes an object back. `false` if there is none.
+/// Frees an object. `false` if there is none.
 #[inline]
 pub(crate) fn free(offset: Offset) -> bool {
     let Some(running) = now() else { return false };
@@ -253,17 +253,17 @@ pub(crate) fn find(offset: Offset) -> Option<Found> {
     on!(&now()?.space, space => space.find(offset))
 }
 
-/// Does what is due: how many passes it was.
+/// Runs the due balance; returns the number of passes.
 pub(crate) fn run_work() -> u32 {
     now().is_some_and(Running::balance).into()
 }
 
-/// Counts.
+/// Counts of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Count {
     /// Of the space.
     pub stats: Stats,
-    /// Pages of all units populated, and depopulated, since the beginning; those of the first chunk were there.
+    /// Pages of all units populated, and depopulated, since the beginning; those of the first chunk existed before.
     pub pages: [u64; 2],
     /// Chunks destroyed.
     pub destroyed: u64,
@@ -273,7 +273,7 @@ pub struct Count {
     pub units: u32,
 }
 
-/// Counts, once a helper has nothing to do.
+/// Returns the counts, once a helper has nothing to do.
 pub(crate) fn count() -> Option<Count> {
     let running = now()?;
     if running.work == Work::Helper {
@@ -282,7 +282,7 @@ pub(crate) fn count() -> Option<Count> {
         }
     }
     on!(&running.space, space => {
-        // A pass that goes on holds what this waits for between two steps only; its end is seen by what is due.
+        // A pass releases its lock between steps, so this waits until no pass is due.
         let backend = space.backend();
         let [populated, depopulated, destroyed] =
             [&backend.populated, &backend.depopulated, &backend.destroyed].map(|count| count.load(Ordering::Relaxed));
@@ -307,7 +307,7 @@ mod tests {
             start(&settings).unwrap();
             let offsets: Vec<Offset> = (0..100_000).map(|_| alloc(16, 16, false, false).unwrap()).collect();
             let count = count().unwrap();
-            // Seven are full but for 1.5 KiB; the eighth was begun for pages to spare.
+            // Seven are full except 1.5 KiB; the eighth was created for spare pages.
             assert_eq!((count.stats.live, count.stats.chunks), (100_000, 8));
             assert_eq!(find(offsets[0]).unwrap().chunk, 0);
             assert_eq!(find(offsets[99_999]).unwrap().chunk, 6);

@@ -1,7 +1,7 @@
-//! The C functions of per-CPU memory. Each turns pointers and integers into what [`pcpu`] takes, and its answer back.
+//! The C functions of per-CPU memory. Each converts its arguments to those of [`pcpu`], and converts the result back.
 //!
-//! Their names, arguments and answers are those of the interface that Linux's per-CPU allocator is measured by: what it
-//! calls a pointer is an offset, and 0 is none. Behind a null pointer nothing is written.
+//! Their names, arguments and results are those of the interface by which Linux's per-CPU allocator is measured. A
+//! pointer there is an offset here, and 0 is none. Nothing is written through a null pointer.
 
 use crate::host::Work;
 use crate::pcpu::{self, Settings};
@@ -18,9 +18,9 @@ pub struct KpConfig {
     pub unit_size: u32,
     /// Bytes of static data, or 0.
     pub static_size: u32,
-    /// Bytes of the reserved part, or all ones.
+    /// Bytes of the reserved section, or all ones.
     pub reserved_size: u32,
-    /// Bytes of the dynamic part, or 0.
+    /// Bytes of the dynamic section, or 0.
     pub dyn_size: u32,
     /// The balance: 0 the caller, 1 a helper thread, 2 any caller of [`kp_run_work`].
     pub work_mode: u32,
@@ -32,7 +32,7 @@ pub struct KpConfig {
 pub struct KpPtr {
     /// The offset, or 0.
     pub addr: u64,
-    /// -1 the reserved part, 0 the first chunk, others as they were made; -2 nothing.
+    /// -1 the reserved section, 0 the first chunk, others in the order of their creation; -2 nothing.
     pub chunk: i32,
     /// Bytes from the beginning of the bitmap of the chunk; -2 nothing.
     pub off: i32,
@@ -46,13 +46,13 @@ pub struct KpStats {
     pub nr_chunks: u64,
     /// Free bytes of a unit in them.
     pub free_bytes: u64,
-    /// Populated pages of a unit in them: in Linux's library without what is not dynamic.
+    /// Populated pages of a unit in them: in Linux's library only those of dynamic sections.
     pub populated_pages: u64,
-    /// Of these, to spare.
+    /// The spare ones among them.
     pub empty_pop_pages: u64,
-    /// Chunks made.
+    /// Chunks created.
     pub chunks_created: u64,
-    /// Chunks unmade.
+    /// Chunks destroyed.
     pub chunks_destroyed: u64,
     /// Pages of all units populated.
     pub populate_pages: u64,
@@ -64,13 +64,13 @@ pub struct KpStats {
     pub memset_bytes: u64,
     /// Warnings.
     pub warns: u64,
-    /// The longest run that a chunk admits to, in words of 4 bytes.
+    /// The longest run of a chunk by its engine, in words of 4 bytes.
     pub max_contig_bits: u64,
     /// Chunks isolated.
     pub isolated: u64,
 }
 
-/// Begins anew with an empty space. 0, or -1.
+/// Replaces the space by an empty one. 0, or -1.
 ///
 /// # Safety
 /// `config` is null or points to a configuration.
@@ -95,22 +95,22 @@ pub unsafe extern "C" fn kp_init(config: *const KpConfig) -> c_int {
     if pcpu::start(&settings).is_some() { 0 } else { -1 }
 }
 
-/// Says that the calling thread stands for a CPU: nothing here belongs to one.
+/// Assigns the calling thread to a CPU; no state here belongs to one.
 // SAFETY: no other symbol of the process has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn kp_thread_init(_cpu: c_int) {}
 
-/// Says that the calling thread will not call any more.
+/// Ends the use of the library by the calling thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kp_thread_exit() {}
 
-/// Gives out an object: its offset, or 0. Flags: 1 the caller cannot wait, 2 from the reserved part.
+/// Allocates an object: returns its offset, or 0. Flags: 1 the caller cannot wait, 2 from the reserved section.
 #[unsafe(no_mangle)]
 pub extern "C" fn kp_alloc_fast(size: u64, align: u64, flags: c_int) -> u64 {
     pcpu::alloc(size, align, flags & 1 != 0, flags & 2 != 0).map_or(0, Offset::get)
 }
 
-/// The same, and says where it is: 0, or -1.
+/// Does the same, and writes where the object is: returns 0, or -1.
 ///
 /// # Safety
 /// `out` is null or valid for a write.
@@ -129,19 +129,19 @@ pub unsafe extern "C" fn kp_alloc(size: u64, align: u64, flags: c_int, out: *mut
     if got.is_some() { 0 } else { -1 }
 }
 
-/// Takes an object back; nothing happens if there is none.
+/// Frees an object; does nothing if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn kp_free(addr: u64) {
     pcpu::free(Offset::new(addr));
 }
 
-/// Balances, where the caller is who does: how many passes there were.
+/// Balances, where the caller does this: returns the number of passes.
 #[unsafe(no_mangle)]
 pub extern "C" fn kp_run_work() -> c_int {
     pcpu::run_work().cast_signed()
 }
 
-/// Counts.
+/// Returns the counts.
 ///
 /// # Safety
 /// `out` is null or valid for a write.

@@ -13,9 +13,9 @@ use va_space::{Purge, Purged, State, VmapSpace};
 
 /// The default window, as in Linux on x86-64: its last byte is left out.
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
-/// More CPUs than this a space cannot have.
+/// Most CPUs of a space.
 const CPUS_MAX: u32 = 256;
-/// Nor more nodes.
+/// Most nodes of a space.
 const NODES_MAX: u32 = va_space::NODES_LIMIT;
 /// Variable of the environment that names a policy.
 const POLICY_VARIABLE: &str = "VA_PEER_POLICY";
@@ -31,9 +31,9 @@ impl<C: Config> Space<C> {
         &self.blocks
     }
 
-    /// Gives blocks back, in the middle of a call.
+    /// Releases blocks, in the middle of a call.
     fn shrink_blocks(&self) -> u64 {
-        // Standard drains as it goes; the order in which Linux does decides its addresses.
+        // Standard drains at once; for Linux the order of drains decides the addresses.
         let shrink = || self.blocks.shrink().blocks * self.blocks.block_pages().get();
         if C::REUSE { shrink() } else { self.host.holding(shrink) }
     }
@@ -44,7 +44,7 @@ impl<C: Config> Space<C> {
         self.end();
     }
 
-    /// Does what waits for the end of a call.
+    /// Runs the work that waits for the end of a call.
     #[inline]
     pub(crate) fn end(&self) {
         if self.host.take_held() {
@@ -62,7 +62,7 @@ impl<C: Config> Deref for Space<C> {
     }
 }
 
-/// Which policies the space has.
+/// The policies of the space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// Standard.
@@ -97,7 +97,7 @@ pub struct Settings {
     pub work: Work,
 }
 
-/// The space, and what may be asked of it by anybody.
+/// The space, and the calls that any thread may make.
 #[derive(Clone)]
 pub(crate) enum Peer {
     Standard(Arc<Space<Standard>>),
@@ -113,7 +113,8 @@ struct Running {
 
 static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
 
-/// Replaces the space of the process by an empty one. Threads that still use the old one keep it until they begin anew.
+/// Replaces the space of the process by an empty one. Threads that still use the old one retain it until they begin
+/// again.
 pub(crate) fn start(policy: Policy, settings: &Settings) -> Option<()> {
     let cpus = settings.cpus.max(1);
     let nodes = if settings.nodes == 0 { cpus } else { settings.nodes };
@@ -123,7 +124,7 @@ pub(crate) fn start(policy: Policy, settings: &Settings) -> Option<()> {
     let or = |asked, usual| if asked == 0 { usual } else { asked };
     let window = VaRange::new(Va::new(or(settings.start, WINDOW.0)), Va::new(or(settings.end, WINDOW.1)))?;
     let host = Host::new(nodes, cpus, settings.work);
-    // The helper of the old space ends before the new one begins, so that it is in nobody's measurement.
+    // The helper of the old space ends before the new one begins, so that no measurement includes it.
     drop(RUNNING.lock().take());
     let peer = match policy {
         Policy::Default => Peer::Standard(new_space(window, &host, cpus).ok()?),
@@ -134,7 +135,7 @@ pub(crate) fn start(policy: Policy, settings: &Settings) -> Option<()> {
     Some(())
 }
 
-/// The space of the process, if there is one.
+/// Returns the space of the process, if there is one.
 pub(crate) fn current() -> Option<(Peer, Host)> {
     let running = RUNNING.lock();
     running.as_ref().map(|running| (running.peer.clone(), running.host.clone()))
@@ -152,7 +153,7 @@ fn new_space<C>(window: VaRange, host: &Host, cpus: u32) -> Result<Arc<Space<C>>
 where
     C: Config,
 {
-    // As Linux has it: all there is but the first page and the last byte.
+    // As in Linux: all addresses except the first page and the last byte.
     let extent = VaRange::new(Va::new(1), Va::MAX).unwrap_or(VaRange::ALL);
     let space = VmapSpace::new(extent, window, host.clone())?;
     let blocks = Blocks::with_cpus(space, host.clone(), cpus)?;
@@ -163,7 +164,7 @@ where
 }
 
 impl Peer {
-    /// Gives the blocks back in which nothing lives, and purges all there is.
+    /// Releases the blocks without live mappings, and purges everything.
     pub(crate) fn purge_full(&self) {
         match self {
             Self::Standard(space) => {
@@ -178,7 +179,7 @@ impl Peer {
         }
     }
 
-    /// Has everything flushed that was given back.
+    /// Flushes all freed addresses.
     pub(crate) fn unmap_aliases(&self) {
         match self {
             Self::Standard(space) => space.unmap_aliases(),
@@ -193,7 +194,7 @@ impl Peer {
         }
     }
 
-    /// Does the work of a helper that was woken: under our policies no more than is due.
+    /// Runs the work of a helper that was woken: under our policies no more than is due.
     fn drain(&self) -> Purged {
         match self {
             Self::Standard(space) => space.drain(),
@@ -216,11 +217,11 @@ impl Peer {
         seen.map(|seen| seen.range)
     }
 
-    /// Counts. Exact while nobody else calls.
+    /// Returns the counts. Exact while no other thread calls.
     pub(crate) fn count(&self) -> Count {
         match self {
             Self::Standard(space) => {
-                // A collection of dead pages in blocks is to them what a purge is to areas.
+                // A collection of dead pages is for blocks what a purge is for areas.
                 let held = count(&**space);
                 Count { purges: held.purges + space.blocks().stats().flushes, ..held }
             }
@@ -228,7 +229,7 @@ impl Peer {
         }
     }
 
-    /// The holes, in address order: what lies between areas. Exact while nobody else calls.
+    /// Returns the holes, in address order: the gaps between areas. Exact while no other thread calls.
     pub(crate) fn holes(&self) -> Vec<VaRange> {
         match self {
             Self::Standard(space) => holes(&**space),
@@ -274,7 +275,7 @@ fn count<P: Machine + Clone, C: va_space::Config>(space: &VmapSpace<P, C>) -> Co
     }
 }
 
-/// Holes and areas tile the extent, and no two holes touch: the holes are what areas leave.
+/// Returns the gaps between areas: holes and areas tile the extent, and no two holes touch.
 fn holes<P: Machine + Clone, C: va_space::Config>(space: &VmapSpace<P, C>) -> Vec<VaRange> {
     let extent = space.extent();
     let (mut holes, mut at) = (Vec::new(), extent.start());
@@ -295,7 +296,7 @@ struct Helper {
 struct Shared {
     host: Host,
     stop: AtomicBool,
-    /// Set before a drain is taken on, so that whoever waits never sees a gap.
+    /// Set before a drain is taken, so that a waiting thread never finds both flags clear.
     working: AtomicBool,
 }
 
@@ -314,7 +315,7 @@ impl Helper {
         });
         let theirs = shared.clone();
         let work = move || {
-            // SeqCst on the flags: a waiter reads two of them, and the order of both is what he relies on.
+            // SeqCst on the flags: a waiting thread reads two of them, and relies on their order.
             while !theirs.stop.load(Ordering::SeqCst) {
                 theirs.working.store(true, Ordering::SeqCst);
                 let due = theirs.host.take_due();
@@ -338,7 +339,7 @@ impl Drop for Helper {
         self.shared.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It ends with its purge; that it panicked was printed.
+            // It ends with its purge; a panic was printed already.
             let _ended = thread.join();
         }
     }
