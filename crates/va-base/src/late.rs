@@ -9,7 +9,7 @@
 //! Without a machine there is no memory, one CPU, and nothing to flush: every request fails, and changes nothing.
 //!
 //! # Cost
-//! A comparison in each method of the machine that does something; none if the method is empty.
+//! A comparison in each method of the machine that has an effect; none if the method is empty.
 
 use crate::{
     Drain, Epoch, InvariantViolation, LockClass, Machine, NoSlabs, Platform, Record, Table, VaRange,
@@ -32,12 +32,12 @@ impl<P> Late<P> {
     /// None yet.
     pub const NONE: Self = Self(None);
 
-    /// Wraps one that is known.
+    /// Wraps a platform.
     pub const fn new(platform: P) -> Self {
         Self(Some(platform))
     }
 
-    /// Returns it, if it is known.
+    /// Returns the platform, if it is set.
     #[inline(always)]
     pub const fn get(&self) -> Option<&P> {
         self.0.as_ref()
@@ -45,7 +45,7 @@ impl<P> Late<P> {
 }
 
 impl<P: Platform> Late<P> {
-    /// Does as [`Platform::bug`].
+    /// Calls [`Platform::bug`].
     pub fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         match self.get() {
             Some(platform) => platform.bug(what, broken),
@@ -134,7 +134,7 @@ impl<P: Machine> Machine for Late<P> {
     #[inline(always)]
     #[track_caller]
     fn locking(&self, class: LockClass) {
-        // No closure: it does not know who called.
+        // No closure: it would lose the caller's location.
         if let Some(machine) = self.get() {
             machine.locking(class);
         }

@@ -255,10 +255,10 @@ pub trait Machine: Platform + Send + Sync {
     #[track_caller]
     fn locking(&self, _class: LockClass) {}
 
-    /// Asks clients to free areas that they do not need, since a request is about to fail for want of space.
+    /// Asks clients to free areas that they do not need, since a request is about to fail for lack of space.
     ///
     /// Returns how many pages were freed. The request is tried again as long as that is not 0. It is called for each
-    /// request that fails for want of space, so it must return quickly if nothing can be freed.
+    /// request that fails for lack of space, so it must return quickly if nothing can be freed.
     fn reclaim(&self) -> u64 {
         0
     }

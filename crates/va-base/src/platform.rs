@@ -1,7 +1,7 @@
 //! The porting contract of an index: memory for records, and the report of a bug.
 //!
 //! # Theory
-//! The core decides *where*; a machine does *what*. An index makes three calls:
+//! The core decides on addresses; a machine acts on them. An index makes three calls:
 //!
 //! | call | state before | state after | may fail |
 //! |---|---|---|---|

@@ -71,8 +71,8 @@ mod modelled {
     use std::collections::BTreeMap;
     use std::sync::{Mutex, PoisonError};
 
-    /// Every reference that was ever stored, by address and type. No lock of the model: nothing of it happens under
-    /// this one.
+    /// Every reference that was ever stored, by address and type. Not a lock of the model: no operation of the model
+    /// happens under it.
     static STORED: Mutex<BTreeMap<(usize, TypeId), &'static (dyn Any + Send + Sync)>> =
         Mutex::new(BTreeMap::new());
 

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! - **VR1 ordered** `start <= end` in every [`VaRange`].
-//! - **AL1 power** every [`Align`] is a power of two (only its logarithm is kept).
+//! - **AL1 power** every [`Align`] is a power of two (only its logarithm is stored).
 
 use core::fmt;
 
@@ -26,7 +26,7 @@ const _: () = assert!(12 <= PAGE_SHIFT && PAGE_SHIFT <= 16, "VA_PAGE_SHIFT is 12
 /// Bytes in a page: the unit in which address space is allocated.
 pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
 
-/// A virtual address, in bytes. A number: holding one proves nothing about what lies there.
+/// A virtual address, in bytes. A number: it proves nothing about the memory at it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Va(u64);
 
@@ -57,7 +57,7 @@ impl Va {
         }
     }
 
-    /// Returns the lowest multiple of `align` that is not below this address, or `None` if it lies past `2^64 - 1`.
+    /// Returns the lowest multiple of `align` that is not below this address, or `None` if it is past `2^64 - 1`.
     #[inline]
     pub const fn align_up(self, align: Align) -> Option<Self> {
         let mask = align.bytes() - 1;

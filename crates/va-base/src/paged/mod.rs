@@ -23,9 +23,9 @@
 //! An *id* names a record as five bits of bucket and 27 of slot. [`at`](PagedArray::at) needs a shift, a mask and one
 //! table entry for a record of a whole bucket. [`id`](PagedArray::id) computes it from the number.
 //!
-//! The array does not allocate. [`next`](PagedArray::next) returns what would make it longer. [`Next::alloc`] requests
-//! that from the platform, with or without locks held, and [`add`](PagedArray::add) uses it. In the other direction
-//! [`remove_last`](PagedArray::remove_last) shortens the array by the piece at its end.
+//! The array does not allocate. [`next`](PagedArray::next) returns the memory that it needs to grow. [`Next::alloc`]
+//! requests that from the platform, with or without locks held, and [`add`](PagedArray::add) uses it. In the other
+//! direction [`remove_last`](PagedArray::remove_last) shortens the array by the piece at its end.
 //!
 //! # Invariants
 //! - **PA1 held** every record below the length is found, and none at or above it.
@@ -111,7 +111,7 @@ struct Place {
 pub struct Next {
     end: Place,
     piece_log2: u32,
-    /// Nodes missing on the way to the next paged piece.
+    /// Missing nodes of the path to the next paged piece.
     near: bool,
     middle: bool,
     far: bool,
@@ -217,24 +217,24 @@ impl<T: Record> PagedArray<T> {
         }
     }
 
-    /// The same, to change it.
+    /// Returns the record with this id mutably.
     #[inline(always)]
     pub fn at_mut(&mut self, id: u32) -> Option<&mut T> {
         let (bucket, slot) = ((id >> SLOT_BITS) as usize, (id & SLOT_MASK) as usize);
-        // A length first, and then the borrow: a borrow in the condition would last for both ways.
+        // A length first, and then the borrow: a borrow in the condition would last for both branches.
         if slot < self.whole[bucket].0.len() {
             return self.whole[bucket].0.get_mut(slot);
         }
         self.at_paged_mut(id)
     }
 
-    /// Returns record `number`, as [`at`](Self::at).
+    /// Returns record `number`, as [`at`](Self::at) does.
     #[inline(always)]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.at(self.id(number))
     }
 
-    /// The same, to change it.
+    /// Returns record `number` mutably.
     #[inline(always)]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.at_mut(self.id(number))
@@ -262,7 +262,7 @@ impl<T: Record> PagedArray<T> {
         (((1u64 << bucket) >> 1) + (slot >> piece_log2) as u64) as usize
     }
 
-    /// The page that holds this id, and where in it the record begins.
+    /// Returns the page that holds this id, and where in it the record begins.
     #[inline(always)]
     fn paged(&self, id: u32) -> Option<(&[T], usize)> {
         let at = Self::piece_of(id, self.piece_log2);
@@ -284,7 +284,7 @@ impl<T: Record> PagedArray<T> {
         Some((&mut self.node_mut(at)?.get_mut(at % NODE)?.0, slot))
     }
 
-    /// The node whose entries are the pieces around number `at`.
+    /// Returns the node whose entries are the pieces around number `at`.
     fn node_mut(&mut self, at: usize) -> Option<&mut Node<T>> {
         Some(if at < NODE {
             &mut self.near
@@ -295,7 +295,7 @@ impl<T: Record> PagedArray<T> {
         })
     }
 
-    /// Returns what would make the array longer by a piece; `None` if ids cannot name more records.
+    /// Returns the memory that the array needs for one more piece; `None` if ids cannot name more records.
     pub fn next(&self) -> Option<Next> {
         let Place { bucket, slot } = self.end;
         if bucket > last_bucket(self.piece_log2) {
@@ -315,7 +315,7 @@ impl<T: Record> PagedArray<T> {
         Some(Next { end: self.end, piece_log2: self.piece_log2, near, middle, far })
     }
 
-    /// Makes the array longer by the memory of [`Next::alloc`]. New records have any values.
+    /// Lengthens the array by the memory of [`Next::alloc`]. New records have any values.
     ///
     /// # Errors
     /// The memory itself, if the array changed since [`next`](Self::next). The caller frees it.
@@ -418,7 +418,7 @@ impl<T: Record> PagedArray<T> {
     /// Makes the array at least `len` records long, with memory from `platform`, piece by piece.
     ///
     /// # Errors
-    /// The number of missing records. Pieces that were added before a failure stay.
+    /// The number of missing records. Pieces that were added before a failure remain.
     pub fn reserve(&mut self, len: usize, platform: &impl Platform) -> Result<(), usize> {
         while self.len() < len {
             let missing = len - self.len();
@@ -458,7 +458,7 @@ impl<T: Record> Default for PagedArray<T> {
         Self::new()
     }
 }
-/// Tells whether no entry of a node holds anything, O(256).
+/// Returns whether no entry of a node holds anything, O(256).
 fn is_unused<T: Record>(node: &[Piece<T>]) -> bool {
     node.iter().all(|entry| entry.0.is_empty())
 }
@@ -481,15 +481,15 @@ const fn number(place: Place, piece_log2: u32) -> u32 {
     first_number(place.bucket, piece_log2) + place.slot
 }
 
-/// The last bucket that ids and nodes can name: 2^24 pieces, and slots below 2^27.
+/// Returns the last bucket that ids and nodes can name: 2^24 pieces, and slots below 2^27.
 const fn last_bucket(piece_log2: u32) -> u32 {
     let by_slots = SLOT_BITS - piece_log2;
     if by_slots < 3 * NODE_BITS { by_slots } else { 3 * NODE_BITS }
 }
 
 impl Next {
-    /// Asks `platform` for the memory: for the whole bucket, if one begins and is longer than a page, else for a page
-    /// and the nodes to find it. `None` if the platform has neither. `T` is the record of the array.
+    /// Requests the memory from `platform`: for the whole bucket, if one begins and is longer than a page, else for a
+    /// page and the nodes to find it. `None` if the platform has neither. `T` is the record of the array.
     pub fn alloc<T: Record>(&self, platform: &impl Platform) -> Option<Supply<T>> {
         let piece = 1usize << self.piece_log2;
         let mut supply =
@@ -515,7 +515,7 @@ impl Next {
         Some(supply)
     }
 
-    /// Bytes of the smallest memory that is enough, the nodes included.
+    /// Returns the bytes of the smallest memory that is enough, the nodes included.
     pub const fn bytes<T: Record>(&self) -> usize {
         let nodes = self.near as usize + self.middle as usize + self.far as usize;
         let first = self.end.slot == 0 && self.end.bucket < 2;
@@ -524,8 +524,8 @@ impl Next {
     }
 }
 
-/// Asks `platform` for a slab of at least `len` records, and one. `None` if it has none: a slab that is shorter goes
-/// back.
+/// Requests a slab of at least `len` records, and at least one, from `platform`. `None` if it has none; a shorter slab
+/// is freed.
 pub fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'static mut [T]> {
     let slab = platform.alloc_meta::<T>(len)?;
     if slab.len() < len || slab.is_empty() {
@@ -535,7 +535,7 @@ pub fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'
     Some(slab)
 }
 
-/// A node without entries: a slab may hold any values.
+/// Returns a node without entries: a slab may hold any values.
 fn alloc_node<T: Record>(platform: &impl Platform) -> Option<&'static mut [Piece<T>]> {
     let node = alloc_exact(platform, NODE)?;
     node.fill(Piece::EMPTY);

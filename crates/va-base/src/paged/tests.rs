@@ -1,4 +1,4 @@
-//! The array beside what it must hold, on platforms that have small pieces, or none.
+//! The array beside its expected contents, on platforms that have small pieces, or none.
 
 use super::*;
 use crate::NoSlabs;
@@ -10,7 +10,7 @@ impl Record for Word {
     const EMPTY: Self = Self(0);
 }
 
-/// Has pieces of at most `limit` bytes, `left` of them, and counts the bytes out.
+/// Has pieces of at most `limit` bytes, `left` of them, and counts allocated bytes.
 struct Buddy {
     limit: Cell<usize>,
     left: Cell<usize>,
@@ -56,7 +56,7 @@ fn pa1_each_record_has_its_own_place_at_any_mix_of_pieces() {
             assert!(array.len() >= len);
             fill(&mut array);
         }
-        // Back to nothing: what stays keeps its records.
+        // Back to nothing: the remaining records are unchanged.
         while let Some(supply) = array.remove_last() {
             supply.free(&heap);
             array.validate().unwrap();
