@@ -17,7 +17,7 @@ impl Platform for Heap {
     fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
 }
 
-/// Calls an index and returns where it put what was asked for last.
+/// Calls an index and returns the addresses of the last requests.
 fn work(index: &mut impl FreeIndex) -> Result<Vec<Va>, Box<dyn std::error::Error>> {
     let mut pieces = Vec::new();
     for number in 0..3000 {
@@ -35,7 +35,7 @@ fn work(index: &mut impl FreeIndex) -> Result<Vec<Va>, Box<dyn std::error::Error
     for (pages, align_bytes) in [(1, 4096), (3, 4096), (3, 32 << 10), (7, 64 << 10), (16, 2 << 20)] {
         found.push(index.alloc(&Request::new(pages * 4096, align_bytes)?)?);
     }
-    // What was not taken cannot be given back, and nothing changes.
+    // A range that was not taken cannot be freed, and nothing changes.
     if index.free(VaRange::from_pages(0xff_0000, 0xff_0001).ok_or("no range")?).is_ok() {
         return Err("a page was given back that nobody had".into());
     }

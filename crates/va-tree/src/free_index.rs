@@ -94,7 +94,7 @@ pub trait FreeIndex {
     /// Returns the lowest address at which `request` could be met now. O(log n); O(n) for an alignment above a page for
     /// which the structure has no summary (each structure names those).
     ///
-    /// `Ok` does not promise that records for it are available; only [`alloc`](Self::alloc) finds that out.
+    /// `Ok` does not guarantee that records for it are available; only [`alloc`](Self::alloc) finds that out.
     ///
     /// # Errors
     /// [`AllocError::NoSpace`].
@@ -117,7 +117,7 @@ pub trait FreeIndex {
 
     /// Frees `range`: one area, as it was taken. Merges it with the holes that it touches. O(log n).
     ///
-    /// Allocates nothing and cannot fail for want of memory (SP3). An area may be freed in fragments only after
+    /// Allocates nothing and cannot fail for lack of memory (SP3). An area may be freed in fragments only after
     /// [`reserve_splits`](Self::reserve_splits), and several areas at once only with
     /// [`release_splits`](Self::release_splits) after it.
     ///
@@ -181,7 +181,7 @@ pub trait FreeIndex {
     }
 
     /// Returns the highest base at which every range of `areas` is free, without taking anything. Cost: (holes above
-    /// the answer that could hold an area + 1) x areas lookups.
+    /// the result that could hold an area + 1) x areas lookups.
     ///
     /// # Errors
     /// [`AllocError::NoSpace`].
@@ -191,7 +191,7 @@ pub trait FreeIndex {
 
     /// Takes several ranges at fixed distances from one base, the highest base possible (`pcpu_get_vm_areas`).
     ///
-    /// All or nothing. Cost: as [`find_congruent`](Self::find_congruent).
+    /// All or nothing. Cost: that of [`find_congruent`](Self::find_congruent).
     ///
     /// # Errors
     /// [`AllocError::NoSpace`], [`AllocError::NoMeta`].

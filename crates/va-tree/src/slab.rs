@@ -128,7 +128,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         self.used
     }
 
-    /// Bytes of records held, inline ones and free ones too.
+    /// Returns the bytes of records held, inline ones and free ones too.
     pub(crate) fn bytes(&self) -> usize {
         self.held() * size_of::<T>()
     }
@@ -161,7 +161,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
             }
             let missing = want - self.capacity;
             let supply = self.array.next().and_then(|next| next.alloc(platform)).ok_or(missing)?;
-            // Nothing came between: it is what the array asked for.
+            // The supply is the one that the array requested, since nothing changed in between.
             if let Err(unused) = self.add(supply) {
                 unused.free(platform);
                 return Err(missing);
@@ -248,7 +248,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     /// Returns the difference between an id here and the id in the array.
     const OFFSET: u32 = if FLAT > 0 { ARRAY } else { 0 };
 
-    /// The next record that was never used: after the flat beginning comes the array.
+    /// Returns the next record that was never used: after the flat beginning comes the array.
     fn fresh_id(&self) -> u32 {
         if FLAT > 0 && self.fresh as usize == self.before_array() { ARRAY } else { self.fresh }
     }
@@ -262,7 +262,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         before + self.array.number(self.fresh - Self::OFFSET) as usize
     }
 
-    /// Puts record `id` back among the unused.
+    /// Adds record `id` to the unused ones.
     #[inline]
     pub(crate) fn put(&mut self, id: u32) {
         let head = core::mem::replace(&mut self.freed, id);
@@ -312,7 +312,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
                 None => Self::far_mut(inline, array, id),
             };
         }
-        // The way of nearly all first; the second look at the length costs nothing.
+        // The usual path first; the second check of the length costs nothing.
         if self.array.at_whole(id).is_none() && (id as usize) < N {
             return &mut self.inline[id as usize];
         }
@@ -341,14 +341,14 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         }
     }
 
-    /// All records, for a walk over many: the address of the flat beginning stays in registers.
+    /// Returns all records, for a walk over many: the address of the flat beginning stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_, T, N, FLAT> {
         View { flat: self.flat, slab: self }
     }
 
-    /// Length of the free list, O(free); `None` if it is longer than the capacity, so has a loop, or its two directions
-    /// differ (SL1).
+    /// Returns the length of the free list, O(free); `None` if it is longer than the capacity, so has a loop, or its
+    /// two directions differ (SL1).
     pub(crate) fn count_freed(&self) -> Option<usize> {
         let (mut id, mut before, mut count) = (self.freed, NIL, 0);
         while id != NIL {
@@ -381,7 +381,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
             if let Some(supply) = self.remove_last(low) {
                 supply.free(platform);
             } else if low > N {
-                // A platform that has nothing shorter keeps what it gave.
+                // A platform without a shorter slab retains the present one.
                 if !self.move_flat(low..self.flat.len(), platform) {
                     break;
                 }
@@ -390,13 +390,13 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
                 self.inline.copy_from_slice(&flat[..N]);
                 platform.free_meta(flat);
             }
-            // What was freed is no capacity any more, and what a longer slab holds beyond is none yet.
+            // Freed records are no capacity any more, and the surplus of a longer slab is none yet.
             self.capacity = self.capacity.min(low);
         }
         before - self.bytes()
     }
 
-    /// Takes the last piece out of the array.
+    /// Removes the last piece from the array.
     fn remove_last(&mut self, low: usize) -> Option<Supply<T>> {
         if FLAT == 0 && low == N {
             for (id, record) in self.inline.iter_mut().enumerate() {
@@ -447,7 +447,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
                 return Some(low);
             }
             match self.free_pieces(steps, platform) {
-                // The platform has nothing shorter, and would not have it at the next step either.
+                // The platform has no shorter slab, and would not have one at the next step either.
                 0 => return None,
                 bytes => *freed += bytes,
             }

@@ -1,8 +1,8 @@
 //! The memory of an index, apart from its operations: allocated with no lock held, and freed if there is too much.
 //!
 //! # Theory
-//! An index requests memory from its platform in the middle of an operation. A caller that holds a spin lock may not
-//! want that. It can ask the index what is missing ([`Supplied::wanted`]), release the lock, and allocate
+//! An index requests memory from its platform in the middle of an operation. A caller that holds a spin lock may have
+//! to avoid that. It can query the missing memory ([`Supplied::wanted`]), release the lock, and allocate
 //! ([`Supplied::alloc_supply`]). Then it donates the memory under the lock ([`Supplied::donate`]): one piece at a time,
 //! until nothing is missing. Another thread may have used up the memory in between; then more is wanted. Linux does the
 //! same for its one record (`ne_fit_preload_node`).

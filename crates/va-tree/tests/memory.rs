@@ -1,4 +1,4 @@
-//! The memory of an index: pieces of a page alone, failures for a while, memory handed in, memory freed.
+//! The memory of an index: pieces of a page alone, failures for a while, donated memory, freed memory.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -14,7 +14,7 @@ use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, Congruent, FreeIndex, RbIndex, Supplied};
 
-/// Has pieces of at most `limit` bytes, fails every `nth` request, and counts the bytes that are out.
+/// Has pieces of at most `limit` bytes, fails every `nth` request, and counts the allocated bytes.
 #[derive(Clone)]
 struct Buddy(Rc<State>);
 
@@ -70,7 +70,7 @@ macro_rules! each {
     };
 }
 
-/// The areas of a test: fewer where each operation walks the whole index.
+/// Returns the areas of a test: fewer where each operation walks the whole index.
 fn some_of(areas: u64) -> u64 {
     if va_tree::WALKS_INVARIANTS { areas / 100 } else { areas }
 }
@@ -85,7 +85,7 @@ fn a_million_areas_need_no_piece_above_a_page_and_the_memory_comes_back() {
             assert!(index.alloc(&one).is_ok(), "{name}: area {n}");
         }
         let full = index.memory().allocated_bytes;
-        // As many holes as there can be: all that was reserved is used.
+        // As many holes as possible: all that was reserved is used.
         for parity in [0, 1] {
             (0..areas / 2).for_each(|n| index.free(pages(16 + 2 * n + parity, 1)).unwrap());
             index.validate().unwrap();
@@ -115,7 +115,7 @@ fn an_index_lives_on_what_is_handed_in() {
         assert_eq!(index.wanted(1), None, "{name}");
         let most = index.wanted(u64::MAX).or(index.wanted(1 << 53));
         assert_eq!(most, None, "{name}: no memory could help");
-        // What came from another platform is not the index's to free.
+        // Memory of another platform is not the index's to free.
         std::mem::forget(index);
     }
     each!(NoSlabs, check);
@@ -166,7 +166,7 @@ struct Run<'m, I, M> {
 }
 
 impl<I: Supplied, M: FreeIndex> Run<'_, I, M> {
-    /// Compares two results, unless the first is a want of memory. Returns the address, if there is one.
+    /// Compares two results, unless the first is a lack of memory. Returns the address, if there is one.
     fn same<T: PartialEq + Debug>(
         &mut self,
         fails: bool,
@@ -214,7 +214,7 @@ impl<I: Supplied, M: FreeIndex> Run<'_, I, M> {
         }
     }
 
-    /// Frees an area, at times in two fragments; that succeeds whatever memory does (SP3).
+    /// Frees an area, at times in two fragments; this succeeds even if memory fails (SP3).
     fn free(&mut self, rng: &mut Rng, fails: bool) -> bool {
         if self.out.is_empty() {
             return false;
@@ -277,7 +277,7 @@ impl<I: Supplied, M: FreeIndex> Soak for Run<'_, I, M> {
     }
 }
 
-/// Random operations while memory fails for a time, then not, beside the model. `va_sim::soak` has the driver.
+/// Random operations beside the model while memory fails for a time. The driver is `va_sim::soak`.
 fn soaks<I: Supplied, M: FreeIndex>(
     name: &str,
     fresh: impl Fn(&'static SimMachine) -> I,
@@ -321,7 +321,7 @@ fn memory_that_fails_for_a_while_leaves_rb_exact_as_its_model() {
     soaks("index, rb-exact", |machine| RbIndex::<Exact, _>::new(all(), all(), machine).unwrap(), model);
 }
 
-/// Linux's search misses holes in its own way, so that no other kind is its model.
+/// Linux's search misses particular holes, so that no other kind is its model.
 #[test]
 fn memory_that_fails_for_a_while_leaves_rb_linux_as_it_is_with_memory() {
     let model = || RbIndex::<Linux, _>::new(all(), all(), HeapPlatform::default()).unwrap();
@@ -333,13 +333,13 @@ fn a_shortage_does_not_poison_rows() {
     let heap = Buddy::new(PAGE);
     let mut index = BTreeIndex::new(all(), all(), heap.clone()).unwrap();
     (0..20_000).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
-    // Odd pages are free: one at an even page is looked for in vain, up to the end of them all.
+    // Odd pages are free: a search for an even one fails after all of them.
     let aligned = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE as u64).unwrap());
     heap.0.limit.set(0);
     let first = index.would_fit(&aligned).unwrap();
     assert_eq!(index.alloc(&aligned), Ok(first));
     assert!(!index.has_rows());
-    // The rows are wanted as soon as there is memory, and can be handed in.
+    // The rows are built as soon as there is memory, and can be donated.
     heap.0.limit.set(PAGE);
     assert!(index.wanted(1).is_some());
     let vain = Request::pages(1).unwrap().aligned(Align::new(8 * PAGE as u64).unwrap());

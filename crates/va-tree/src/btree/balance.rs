@@ -77,7 +77,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Splits the full leaf of `path` in halves and puts a hole in at `slot`. The summaries above know the hole.
+    /// Splits the full leaf of `path` in halves and inserts a hole at `slot`. The summaries above include the hole.
     #[cold]
     pub(super) fn split_leaf(&mut self, path: &Path, slot: usize, end: K, size: K) {
         let left = path.node(0);
@@ -112,7 +112,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Puts `right` in after child `slot` of `parent`, which has room.
+    /// Inserts `right` after child `slot` of `parent`, which has room.
     fn put_child(&mut self, parent: u32, slot: usize, level: usize, sep: K, right: u32) {
         let inner = self.inners.get_mut(parent);
         // The new child ends where the old one ended; the old one now ends at `sep`.
@@ -156,7 +156,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         move_tail(&mut self.inners.get_mut(left).child, half, F, &mut children, 0, NIL);
         self.inners.get_mut(right).child = children;
         for class in self.row_classes.each() {
-            // What is beyond the half is zeros still.
+            // The slots beyond the half are still zeros.
             move_tail(self.row_mut(left, class), half, F, &mut tail, 0, K::ZERO);
             *self.row_mut(right, class) = tail;
         }
@@ -223,21 +223,21 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.count_reserved();
     }
 
-    /// The row of a kept class of inner node `id`.
+    /// Returns the row of a class of inner node `id` that has rows.
     #[inline(always)]
     pub(super) fn row(&self, id: u32, class: usize) -> &[K; F] {
         &self.rows.get(self.inners.get(id).row[class]).0
     }
 
-    /// The same, to change it.
+    /// Returns that row mutably.
     #[inline(always)]
     pub(super) fn row_mut(&mut self, id: u32, class: usize) -> &mut [K; F] {
         let row = self.inners.get(id).row[class];
         &mut self.rows.get_mut(row).0
     }
 
-    /// Joins children `left` and `left + 1` of `parent`, nodes at `level`, if they fit comfortably (2m entries);
-    /// else gives each half of the entries. Returns true if they were joined.
+    /// Joins children `left` and `left + 1` of `parent`, nodes at `level`, if they fit comfortably (2m entries); else
+    /// divides the entries equally. Returns true if they were joined.
     fn join(&mut self, parent: u32, left: usize, level: usize) -> bool {
         let inner = self.inners.get(parent);
         let (a, b) = (inner.child[left], inner.child[left + 1]);
@@ -248,7 +248,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         };
         let total = a_len + b_len;
         let joined = total <= 2 * Self::MIN;
-        // How many entries the left one ends up with.
+        // The number of entries of the left one afterwards.
         let left_target = if joined { total } else { total / 2 };
         let sep = match level {
             0 => self.share_leaves(a, b, a_len, b_len, left_target),
@@ -290,12 +290,12 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     /// Moves children between neighbouring inner nodes until `a` has `left_target`; returns the separator between them.
-    /// As [`share_leaves`](Self::share_leaves).
+    /// Like [`share_leaves`](Self::share_leaves).
     #[inline(never)]
     fn share_inners(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, left_target: usize, sep: K) -> K {
         let mut upper = self.inners.get(b).sep;
         let lower = &mut self.inners.get_mut(a).sep;
-        // What bounded the left node from above bounds its last child; the parent will have the new bound.
+        // The bound of the left node from above bounds its last child; the parent will have the new bound.
         lower[a_len - 1] = sep;
         share(lower, &mut upper, a_len, b_len, left_target, K::MAX);
         let sep = core::mem::replace(&mut lower[left_target - 1], K::MAX);

@@ -17,7 +17,7 @@ impl Platform for Leak {
 
 type Tree = BTree<u64, 8, Leak>;
 
-/// A tree of two levels or more with rows: `holes` holes of `1..=5` pages, one in three pages out of nine.
+/// Returns a tree of two levels or more with rows: `holes` holes of `1..=5` pages, one in three pages out of nine.
 fn tree(holes: u64) -> Tree {
     let space = VaRange::from_pages(0, 1 << 20).unwrap();
     let mut tree = Tree::new(space, space, Leak).unwrap().with_rows().unwrap();
@@ -31,16 +31,16 @@ fn tree(holes: u64) -> Tree {
     tree
 }
 
-/// The rules that the walk names after `spoil`.
+/// Returns the rules that the walk names after `spoil`.
 fn broken(spoil: impl FnOnce(&mut Tree)) -> &'static str {
     let mut tree = tree(200);
     spoil(&mut tree);
     let broken = tree.validate().map_err(|broken| broken.rule);
-    // Its drop must not mind.
+    // Its drop must not fail on the fault.
     broken.err().unwrap_or("nothing")
 }
 
-/// The ids of all leaves, leftmost first, and of all inner nodes.
+/// Returns the ids of all leaves, leftmost first, and of all inner nodes.
 fn nodes(tree: &Tree) -> (Vec<u32>, Vec<u32>) {
     let (mut level, mut inners) = (std::vec![tree.root], Vec::new());
     for _ in 0..tree.height {

@@ -1,9 +1,9 @@
 //! Changes of the tree: cut an area from a hole, merge a freed one, and update the summaries above.
 //!
 //! # Theory
-//! A summary (a gap, a row) is the maximum of what lies below. A hole that grows can only raise the maxima above it,
+//! A summary (a gap, a row) is the maximum of the holes below. A hole that grows can only raise the maxima above it,
 //! and the first one that does not rise ends the walk. A hole that shrinks can lower a maximum only if it was that
-//! maximum; then the node is scanned, and the walk ends where the result is what stood there.
+//! maximum. Then the node is scanned, and the walk ends where the result equals the old value.
 //!
 //! Separators need care in two places. A separator must lie between the ends to its left and the *starts* to its right
 //! (BT1), and a merge or an insertion can move either:
@@ -73,7 +73,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.top_start = to;
         match fit {
             Fit::Full | Fit::LeftEdge => {}
-            // What stays below no longer touches the end of the extent: it moves into the tree (BT5).
+            // The lower rest no longer touches the end of the extent: it moves into the tree (BT5).
             Fit::RightEdge | Fit::NoEdge => {
                 let mut path = Path::new();
                 let slot = self.route(K::of(from), &mut path).1;
@@ -104,7 +104,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
                 self.refill(path);
             }
             Fit::NoEdge => {
-                // The slot keeps the right part, whose end is the old one; the left part goes in before it.
+                // The slot retains the right section, whose end is the old one; the left one is inserted before it.
                 leaf.size[slot] = K::of(end - to);
                 self.lowered(path, old_end, old_size);
                 self.insert_hole(path, slot, start, from);
@@ -112,7 +112,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Puts hole `[start, end)` in at `slot` of the leaf of `path`.
+    /// Inserts hole `[start, end)` at `slot` of the leaf of `path`.
     pub(super) fn insert_hole(&mut self, path: &mut Path, slot: usize, start: u64, end: u64) {
         let (key, size) = (K::of(end), K::of(end - start));
         self.last_end = self.last_end.max(end);
@@ -139,7 +139,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Merges `[start, end)` with the holes that it touches, or fails and changes nothing.
     #[inline]
     pub(super) fn merge(&mut self, start: u64, end: u64, range: VaRange) -> Result<(), FreeError> {
-        // Right below the top hole and above all others: what was taken last comes back first.
+        // Right below the top hole and above all others: pages that were taken last are freed first.
         if end == self.top_start && (start > self.last_end || self.longest == 0) {
             self.accept(range, u64::from(end < self.top_end()), end - start)?;
             self.move_top(start);
@@ -155,7 +155,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             let (hole_start, hole_end) = self.first_hole_from(start + 1).unwrap_or((top, self.top_end()));
             return Err(FreeError::AlreadyFree { range, hole: self.range(hole_start, hole_end) });
         }
-        // Ends at or above the start, that is: a left neighbour, or what might overlap, or a right neighbour.
+        // The first hole that ends at or above the start: a left neighbour, one that overlaps, or a right neighbour.
         let mut path = Path::new();
         let (id, slot) = self.route(K::of(start), &mut path);
         let leaf = self.leaves.get(id);
@@ -197,7 +197,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
                 self.grow_left(&path, 0, start);
             }
             (true, Some((_, right_end)), Right::Here(next)) => {
-                // |##L##|==back==|##R##|  both in this leaf: R's slot closes, L's takes everything.
+                // |##L##|==freed=|##R##|  both in this leaf: R's slot closes, L's takes everything.
                 let leaf = self.leaves.get_mut(id);
                 let size = K::of(right_end - (leaf.end[slot] - leaf.size[slot]).get());
                 leaf.remove(next);
@@ -218,7 +218,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(())
     }
 
-    /// The first hole after the leaf of `path`.
+    /// Returns the first hole after the leaf of `path`.
     fn first_of_next_leaf(&self, path: &Path) -> (Right, Option<(u64, u64)>) {
         let mut path = *path;
         if self.next_leaf(&mut path) {
@@ -247,7 +247,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(())
     }
 
-    /// Takes the hole at step 0 of `path` out of the tree.
+    /// Removes the hole at step 0 of `path` from the tree.
     fn remove_hole(&mut self, path: &Path) {
         let (id, slot) = (path.node(0), path.slot(0));
         let leaf = self.leaves.get_mut(id);
@@ -299,7 +299,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     fn raise_right_separator(&mut self, path: &Path, end: K) {
         for level in 1..self.height + 1 {
             let sep = &mut self.inners.get_mut(path.node(level)).sep[path.slot(level)];
-            // MAX marks the last child: the bound stands higher up.
+            // MAX marks the last child: the bound is higher up.
             if *sep != K::MAX {
                 *sep = (*sep).max(end);
                 return;
@@ -343,7 +343,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.lowered_gap(path, size);
     }
 
-    /// A gap above that is not `old` belongs to another hole: there the walk ends, without a scan.
+    /// Lowers the gaps. A gap above that is not `old` belongs to another hole: there the walk ends, without a scan.
     #[inline]
     fn lowered_gap(&mut self, path: &Path, old: K) {
         for level in 1..self.height + 1 {
@@ -362,7 +362,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// The longest hole below the node of `path` at `level`, by a scan.
+    /// Returns the longest hole below the node of `path` at `level`, by a scan.
     #[inline]
     fn longest_in(&self, path: &Path, level: usize) -> K {
         match level {
@@ -371,11 +371,11 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// As [`lowered_gap`](Self::lowered_gap), for one class.
+    /// Does the same as [`lowered_gap`](Self::lowered_gap), for one class.
     #[inline]
     fn lowered_row(&mut self, path: &Path, class: usize, old: K) {
         if old == K::ZERO {
-            // What was nothing holds no maximum up.
+            // A value of zero is no maximum above.
             return;
         }
         let mut below = NIL;

@@ -12,7 +12,7 @@
 //! an allocation is an addition.
 //!
 //! **Searching.** The search enters the first child whose maximum is large enough. The maximum of a whole subtree is
-//! exact, so the search never comes back. Two things clip a hole. The window's start cuts at most one hole, which is
+//! exact, so the search never goes back. Two limits clip a hole. The window's start cuts at most one hole, which is
 //! tested on the path to the first leaf. The window's end needs no search: if the lowest fit ends past it, so does
 //! every other.
 //!
@@ -111,7 +111,7 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     /// alignment.
     base: u64,
     default_window: VaRange,
-    /// The same, in the form of the search.
+    /// The default window in the form of the search.
     default_pages: (u64, u64),
     platform: Late<P>,
     // The tree.
@@ -120,9 +120,9 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     rows: Slab<Row<K, F>, 0>,
     /// The alignment classes that have rows (BT4).
     row_classes: Classes,
-    /// Classes that a request would have had rows for, had there been memory.
+    /// Classes for which a request would have built rows if there had been memory.
     rows_missed: Classes,
-    /// True if they stay when the tree is small.
+    /// True if rows remain when the tree is small.
     rows_always: bool,
     root: u32,
     /// Levels of inner nodes above the leaves.
@@ -143,14 +143,14 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Requests without a window are met in `default_window`, clipped to the extent. The platform is not called yet.
     ///
     /// # Errors
-    /// As [`init`](Self::init).
+    /// The errors of [`init`](Self::init).
     pub fn new(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self, AllocError> {
         let mut tree = Self::empty(platform);
         tree.init(extent, default_window)?;
         Ok(tree)
     }
 
-    /// Creates an index of no pages at all: a constant for a `static`. [`init`](Self::init) gives it an extent.
+    /// Creates an index of no pages at all: a constant for a `static`. [`init`](Self::init) sets its extent.
     ///
     /// ```
     /// use std::sync::Mutex;
@@ -196,7 +196,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Gives an [`empty`](Self::empty) index its extent, in place. Stack: some hundred bytes.
+    /// Sets the extent of an [`empty`](Self::empty) index, in place. Stack: some hundred bytes.
     ///
     /// # Errors
     /// [`AllocError::BadRange`] if `extent` holds no whole page, or, with 32-bit keys, if more than 16 TiB lie between
@@ -222,7 +222,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(())
     }
 
-    /// Sets the platform of an [`empty`](Self::empty) index. An index that has an extent keeps its platform.
+    /// Sets the platform of an [`empty`](Self::empty) index. An index that has an extent retains its platform.
     pub fn set_platform(&mut self, platform: P) {
         if self.first == self.end {
             self.platform = Late::new(platform);
@@ -264,24 +264,24 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.end - self.base
     }
 
-    /// Pages of the top hole.
+    /// Returns the pages of the top hole.
     #[inline(always)]
     fn top_size(&self) -> u64 {
         self.top_end() - self.top_start
     }
 
-    /// The address of relative page `page`.
+    /// Returns the address of relative page `page`.
     #[inline(always)]
     fn va(&self, page: u64) -> Va {
         Va::from_page(self.base + page)
     }
 
-    /// The range of relative pages `[start, end)`, which lie in the extent.
+    /// Returns the range of relative pages `[start, end)`, which lie in the extent.
     fn range(&self, start: u64, end: u64) -> VaRange {
         VaRange::new(self.va(start), self.va(end)).unwrap_or_default()
     }
 
-    /// The relative pages of `range` if it is a non-empty run of whole pages in the extent.
+    /// Returns the relative pages of `range` if it is a non-empty run of whole pages in the extent.
     #[inline]
     fn checked_pages(&self, range: VaRange) -> Option<(u64, u64)> {
         let (start, end) = (range.start().page_floor(), range.end().page_floor());
@@ -289,8 +289,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         inside.then(|| (start - self.base, end - self.base))
     }
 
-    /// The pages of `window` that lie in the extent, relative. An empty window stays empty: nothing fits between its
-    /// ends, and the search reads only those.
+    /// Returns the pages of `window` that are in the extent, relative. An empty window remains empty: nothing fits
+    /// between its ends, and the search reads only those.
     #[inline]
     fn clip(&self, window: VaRange) -> (u64, u64) {
         let (low, high) = window.whole_pages();
@@ -298,7 +298,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         (low.min(self.end) - self.base, high.max(self.base) - self.base)
     }
 
-    /// A request in the form of the search.
+    /// Returns a request in the form of the search.
     #[inline]
     fn wanted(&self, request: &Request) -> search::Wanted {
         let (low, high) = match request.window() {
@@ -319,7 +319,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// With the feature `validate`: stops at the first operation after which an invariant does not hold.
+    /// Stops, with the feature `validate`, at the first operation after which an invariant does not hold.
     #[inline(always)]
     fn check(&self) {
         #[cfg(feature = "validate")]
@@ -351,8 +351,8 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         }
     }
 
-    /// O(log n). A request that builds a row (see the type), or cannot for want of memory, is O(n). The row stays even
-    /// if nothing fits: the next request finds that out by it.
+    /// O(log n). A request that builds a row (see the type), or cannot for lack of memory, is O(n). The row remains
+    /// even if nothing fits: the next request needs only the row to fail.
     #[inline]
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
         let wanted = self.wanted(request);
@@ -375,10 +375,10 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
             Search::Found(found) => found,
             Search::Nothing => return Err(self.no_space(request)),
             Search::NeedsRow => {
-                // First what could fail for the area itself: a failure must not leave rows behind.
+                // The steps that could fail for the area itself come first: a failure must not leave rows behind.
                 let holes = self.ledger.bound_after_take();
                 self.reserve_holes(holes)?;
-                // Without memory for the row the walk is long, and the answer the same.
+                // Without memory for the row the walk is long, and the result the same.
                 let _ = self.add_rows(wanted.class().map_or(Classes::NONE, Classes::only), holes);
                 self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
             }

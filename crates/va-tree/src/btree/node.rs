@@ -31,7 +31,7 @@ pub(super) struct Leaf<K, const F: usize> {
 }
 
 impl<K: Key, const F: usize> Leaf<K, F> {
-    /// Slots in use, O(F).
+    /// Returns the slots in use, O(F).
     pub(super) fn len(&self) -> usize {
         self.size.iter().filter(|&&size| size != K::ZERO).count()
     }
@@ -119,12 +119,12 @@ pub(super) struct Inner<K, const F: usize> {
     pub(super) sep: [K; F],
     pub(super) gap: [K; F],
     pub(super) child: [u32; F],
-    /// Its alignment rows, by class; undefined for classes that are not kept.
+    /// Its alignment rows, by class; undefined for classes without rows.
     pub(super) row: [u32; CLASSES],
 }
 
 impl<K: Key, const F: usize> Inner<K, F> {
-    /// Slots in use, O(F).
+    /// Returns the slots in use, O(F).
     pub(super) fn len(&self) -> usize {
         self.child.iter().filter(|&&child| child != NIL).count()
     }
@@ -224,7 +224,7 @@ pub(super) fn max_of<K: Key>(values: &[K]) -> K {
     }
     let mut max = 0u64;
     for &value in values {
-        // Which is larger is a coin toss, and of a plain maximum with a load in it the compiler makes a branch.
+        // The comparison is unpredictable, and the compiler turns a plain maximum with a load in it into a branch.
         let below = max.wrapping_sub(value.get());
         max = max.wrapping_sub(below & ((below.cast_signed() >> 63).cast_unsigned()));
     }

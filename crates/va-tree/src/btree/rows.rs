@@ -1,4 +1,4 @@
-//! Alignment rows: per child, the longest *aligned* part of any hole below it, one number per alignment class.
+//! Alignment rows: per child, the longest *aligned* section of any hole below it, one number per alignment class.
 //!
 //! # Theory
 //! Let `pad_k(h)` be the pages from the start of hole `h` to the next multiple of `2^k`. The usable length of `h` is
@@ -9,20 +9,20 @@
 //! large enough for 512 pages aligned to 1024, and all but a few are not.
 //!
 //! A gap is the row of class 0, and a row is maintained as a gap is: eagerly, exactly, and level by level until one
-//! does not change. Each class costs that again on every change. So the tree keeps only classes that a search needed
+//! does not change. Each class costs that again on every change. So the tree stores only classes that a search needed
 //! and did not have (a kernel requests two or three). A row is a separate record of 128 bytes, so a class costs memory
-//! only from its first use on. Rows are a cache. If the platform has no memory for one, a class is not kept, and its
+//! only from its first use on. Rows are a cache. If the platform has no memory for one, a class is not stored, and its
 //! requests walk over the holes until there is memory. Above `2^18` pages (1 GiB) rows can only exclude. Such a request
 //! is still exact, with a walk over the holes that class 18 cannot exclude, O(n).
 //!
 //! ```text
-//!   inner   gap  |   9 |  30 |   4 |   0 ..      usable_0, always kept
+//!   inner   gap  |   9 |  30 |   4 |   0 ..      usable_0, always stored
 //!   row 1        |   8 |  30 |   3 |   0 ..      pages after the first multiple of 2
 //!   row 2        |   6 |  28 |   0 |   0 ..      ... of 4, if a request was aligned to 4
 //! ```
 //!
 //! # Invariants
-//! - **BT4 rows** while a class is kept, `row[k][i]` of every inner node is the maximum of `usable_k` over all holes
+//! - **BT4 rows** while a class is stored, `row[k][i]` of every inner node is the maximum of `usable_k` over all holes
 //!   below child `i`; rows of unused slots are zero.
 
 use super::Key;
@@ -59,7 +59,7 @@ impl Classes {
     pub(super) const NONE: Self = Self(0);
     pub(super) const ALL: Self = Self((1 << CLASSES) - 1);
 
-    /// The class of an alignment to `2^log2` pages, `log2 > 0`: the row with the best bound for it.
+    /// Returns the class of an alignment to `2^log2` pages, `log2 > 0`: the row with the best bound for it.
     #[inline(always)]
     pub(super) fn of_align(log2: u32) -> usize {
         (log2 as usize).min(CLASSES) - 1
@@ -94,7 +94,7 @@ impl Classes {
         self.0.count_ones() as usize
     }
 
-    /// The classes in it, smallest first.
+    /// Returns the classes in it, smallest first.
     #[inline(always)]
     pub(super) fn each(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
@@ -107,15 +107,15 @@ impl Classes {
     }
 }
 
-/// The usable length of one hole that ends at `end`. The tree's base is a multiple of `2^18`, so relative alignment is
-/// alignment.
+/// Returns the usable length of one hole that ends at `end`. The tree's base is a multiple of `2^18`, so relative
+/// alignment is alignment.
 #[inline(always)]
 pub(super) fn usable<K: Key>(end: K, size: K, class: usize) -> K {
     let mask = K::of((2u64 << class) - 1);
     size.saturating_sub((end - size).wrapping_neg() & mask)
 }
 
-/// The longest usable length of all holes of a leaf.
+/// Returns the longest usable length of all holes of a leaf.
 #[inline(always)]
 pub(super) fn usable_in_leaf<K: Key, const F: usize>(end: &[K; F], size: &[K; F], class: usize) -> K {
     // An unused slot has size 0 and contributes nothing, whatever its end.

@@ -16,7 +16,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The class of its rows; `None` without alignment: then gaps decide.
+    /// Returns the class of its rows; `None` without alignment: then gaps decide.
     #[inline(always)]
     pub(super) fn class(&self) -> Option<usize> {
         (self.align_log2 > 0).then(|| Classes::of_align(self.align_log2))
@@ -51,7 +51,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// hundred holes, where rows would only be upkeep.
     const ROWLESS_LEAVES: usize = F;
 
-    /// The first page of `wanted` in a hole that starts at `start`; it may lie past the end of the hole.
+    /// Returns the first page of `wanted` in a hole that starts at `start`; it may lie past the end of the hole.
     #[inline(always)]
     pub(super) fn first_at(&self, start: u64, wanted: &Wanted) -> u64 {
         let at = start.max(wanted.low);
@@ -71,7 +71,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.find_within(wanted, path, if rowless { Self::ROWLESS_LEAVES } else { usize::MAX })
     }
 
-    /// As [`find_lowest`](Self::find_lowest), but always finishes: O(n) for an aligned search without its row.
+    /// Does the same as [`find_lowest`](Self::find_lowest), but always finishes: O(n) for an aligned search without its
+    /// row.
     pub(super) fn find_lowest_patiently(&self, wanted: &Wanted, path: &mut Path) -> Option<Found> {
         match self.find_within(wanted, path, usize::MAX) {
             Search::Found(found) => Some(found),
@@ -102,8 +103,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         if found.at + wanted.size <= wanted.high { Search::Found(found) } else { Search::Nothing }
     }
 
-    /// The first child of `node` from `from` on that may hold a fit. No other may; that one surely does if its class is
-    /// kept and the alignment is none or at most `2^CLASSES` pages.
+    /// Returns the first child of `node` from `from` on that may hold a fit. No other may; that one surely does if its
+    /// class is stored and the alignment is none or at most `2^CLASSES` pages.
     #[inline(always)]
     fn first_promise(&self, node: &Inner<K, F>, from: usize, wanted: &Wanted) -> Option<usize> {
         // The size is at most `longest`, a key.
@@ -225,7 +226,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         false
     }
 
-    /// The hole that encloses `[start, end)`.
+    /// Returns the hole that encloses `[start, end)`.
     pub(super) fn find_enclosing(&self, start: u64, end: u64, path: &mut Path) -> Option<Found> {
         if start >= self.top_start {
             return Some(Found { top: true, start: self.top_start, end: self.top_end(), at: start });
@@ -252,12 +253,12 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         (end - size, end)
     }
 
-    /// The top hole, if there is one.
+    /// Returns the top hole, if there is one.
     pub(super) fn top_hole(&self) -> Option<(u64, u64)> {
         (self.top_start < self.top_end()).then_some((self.top_start, self.top_end()))
     }
 
-    /// The first hole of the tree that ends at or above `key`.
+    /// Returns the first hole of the tree that ends at or above `key`.
     pub(super) fn first_hole_from(&self, key: u64) -> Option<(u64, u64)> {
         if key > self.last_end {
             return None;
@@ -270,7 +271,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.next_leaf(&mut path).then(|| self.hole_at(path.node(0), 0))
     }
 
-    /// The last hole that starts at or below `page`, the top hole included.
+    /// Returns the last hole that starts at or below `page`, the top hole included.
     pub(super) fn last_hole_to(&self, page: u64) -> Option<(u64, u64)> {
         if let Some((start, end)) = self.top_hole().filter(|&(start, _)| start <= page) {
             return Some((start, end));
@@ -299,7 +300,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         None
     }
 
-    /// The last hole of at least `size` pages that starts at or below `page`, the top hole included.
+    /// Returns the last hole of at least `size` pages that starts at or below `page`, the top hole included.
     pub(super) fn last_fit_to(&self, page: u64, size: u64) -> Option<(u64, u64)> {
         if let Some((start, end)) =
             self.top_hole().filter(|&(start, end)| start <= page && end - start >= size)
@@ -332,7 +333,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 }
 
-/// The last slot with at least `wanted`.
+/// Returns the last slot with at least `wanted`.
 #[inline]
 fn last_from<K: Key>(sizes: &[K], wanted: K) -> Option<usize> {
     sizes.iter().rposition(|&size| size >= wanted)

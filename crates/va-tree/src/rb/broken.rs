@@ -8,7 +8,7 @@ use va_base::{NoSlabs, VaRange};
 
 type Index = RbIndex<Exact, NoSlabs>;
 
-/// Ten holes of one page, one page between each, and the rest of the space.
+/// Returns ten holes of one page, one page between each, and the rest of the space.
 fn index() -> Index {
     let space = VaRange::from_pages(8, 100).unwrap();
     let mut index = Index::new(space, space, NoSlabs).unwrap();
@@ -19,20 +19,20 @@ fn index() -> Index {
     index
 }
 
-/// The rule that the walk names after `spoil`.
+/// Returns the rule that the walk names after `spoil`.
 fn broken(spoil: impl FnOnce(&mut Index)) -> &'static str {
     let mut index = index();
     spoil(&mut index);
     index.validate().map_err(|broken| broken.rule).err().unwrap_or("nothing")
 }
 
-/// A hole in the middle that has two children, with its id.
+/// Returns a hole in the middle that has two children, with its id.
 fn inner(index: &Index) -> u32 {
     let root = index.tree.root;
     index.tree.get(root).left()
 }
 
-/// A leaf of the tree.
+/// Returns a leaf of the tree.
 fn leaf(index: &Index) -> u32 {
     index.tree.first()
 }

@@ -73,14 +73,14 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
     /// Creates an index of the whole pages of `extent`, all free. The platform is not called yet.
     ///
     /// # Errors
-    /// As [`init`](Self::init).
+    /// The errors of [`init`](Self::init).
     pub fn new(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self, AllocError> {
         let mut index = Self::empty(platform);
         index.init(extent, default_window)?;
         Ok(index)
     }
 
-    /// Creates an index of no pages at all: a constant for a `static`. [`init`](Self::init) gives it an extent.
+    /// Creates an index of no pages at all: a constant for a `static`. [`init`](Self::init) sets its extent.
     ///
     /// ```
     /// use std::sync::Mutex;
@@ -106,7 +106,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
         }
     }
 
-    /// Gives an [`empty`](Self::empty) index its extent, in place.
+    /// Sets the extent of an [`empty`](Self::empty) index, in place.
     ///
     /// # Errors
     /// [`AllocError::BadRange`] if `extent` holds no whole page. [`AllocError::Occupied`] if the index has an extent.
@@ -125,7 +125,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
         Ok(())
     }
 
-    /// Sets the platform of an [`empty`](Self::empty) index. An index that has an extent keeps its platform.
+    /// Sets the platform of an [`empty`](Self::empty) index. An index that has an extent retains its platform.
     pub fn set_platform(&mut self, platform: P) {
         if self.extent.is_empty() {
             self.platform = Late::new(platform);
@@ -179,7 +179,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
     fn find(&self, request: &Request) -> Option<(u32, u64)> {
         let window = request.window().unwrap_or(self.default_window);
         let size = request.size().checked_bytes()?;
-        // An alignment below a page asks for no more than a page: holes are pages.
+        // An alignment below a page requires no more than a page: holes are pages.
         let wanted = Wanted {
             size,
             align: request.align().bytes().max(PAGE_SIZE),
@@ -223,7 +223,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
                 hole.start = end;
                 self.tree.propagate(id);
                 let left = self.new_hole(hole_start, start);
-                // The part on the left comes right before the hole: no need to walk from the root.
+                // The fragment on the left comes right before the hole: no need to walk from the root.
                 let link = self.tree.find_link(id, hole_start, start);
                 let Some((parent, side)) = link else {
                     self.platform
@@ -287,7 +287,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
             }
             (prev, next) => {
                 self.accept(range, 2)?;
-                // The right one goes first: a rotation that its going causes must see sizes that agree with the maxima.
+                // The right one is erased first: a rotation that this causes must see sizes that agree with the maxima.
                 let end = self.tree.get(next).end;
                 self.tree.erase(next);
                 self.tree.slab.put(next);
@@ -312,7 +312,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
         VaRange::new(Va::new(hole.start), Va::new(hole.end))
     }
 
-    /// With the feature `validate`: stops at the first operation after which an invariant does not hold.
+    /// Stops, with the feature `validate`, at the first operation after which an invariant does not hold.
     #[inline(always)]
     fn check(&self) {
         #[cfg(feature = "validate")]
@@ -507,7 +507,7 @@ impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {
     }
 
     fn shrink(&mut self, steps: usize) -> usize {
-        // What one more area could need stays, so that a shrinker and an alloc do not take turns.
+        // The memory that one more area could need remains, so that a shrinker and an alloc do not alternate.
         let Ok(need) = usize::try_from(self.ledger.bound_after_take()) else { return 0 };
         let freed = self.tree.shrink(need, steps, &self.platform);
         self.ledger.reserved_holes = self.tree.slab.capacity() as u64;

@@ -32,7 +32,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// The address of the request in `hole`, if it fits there, with `low` as the window's start and no end.
+    /// Returns the address of the request in `hole`, if it fits there, with `low` as the window's start and no end.
     #[inline(always)]
     fn first_in(&self, hole: &Hole, low: u64) -> Option<u64> {
         let at = hole.start.max(low).checked_add(self.align - 1)? & !(self.align - 1);
@@ -94,7 +94,7 @@ impl Search for Linux {
     }
 }
 
-/// The hole that Linux finds when it compares with `length` on its path.
+/// Returns the hole that Linux finds when it compares with `length` on its path.
 #[inline]
 fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
     let mut low = wanted.low;
@@ -102,7 +102,7 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
     let mut id = tree.root;
     let mut hole = holes.find(id)?;
     loop {
-        // Strict: a hole that starts at the window's start has nothing of use to its left.
+        // Strict: a hole that starts at the window's start has no usable hole to its left.
         if low < hole.start
             && let Some(left) = promising(holes, hole.left(), length)
         {
@@ -116,7 +116,7 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
             (id, hole) = (hole.right(), right);
             continue;
         }
-        // A dead end: back to an ancestor that fits, or whose right side is still to be seen.
+        // A dead end: back to an ancestor that fits, or whose right side was not searched yet.
         loop {
             id = hole.parent;
             hole = holes.find(id)?;

@@ -18,7 +18,7 @@
 //! - **FT3 max-size** `subtree_max_size` is the maximum of a hole's own size and its children's values.
 //! - **RB1 red** a red hole has no red child; the root is black.
 //! - **RB2 black-height** every path from a hole down to a missing child passes as many black holes.
-//! - **RB3 links** a child's parent is the one whose child it is.
+//! - **RB3 links** a child's parent is the hole that has it as a child.
 //! - **RB4 list** the list links are the in-order neighbours.
 
 use crate::slab::{Last, Linked, Movable, NIL, Slab, View};
@@ -60,7 +60,7 @@ pub(super) struct Hole {
     red: bool,
 }
 
-// The issue of memory: 72 bytes in Linux 6.12.
+// Linux 6.12 uses 72 bytes.
 const _: () = assert!(size_of::<Hole>() <= 48);
 
 impl Hole {
@@ -200,7 +200,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
-    /// Finds the place of a hole `[start, end)` below `from`; `None` if it overlaps a hole there. `from` is not
+    /// Finds the link for a hole `[start, end)` below `from`; `None` if it overlaps a hole there. `from` is not
     /// [`NIL`].
     #[inline]
     pub(super) fn find_link(&self, mut from: u32, start: u64, end: u64) -> Option<(u32, Side)> {
@@ -221,7 +221,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
-    /// The neighbours in the list of a hole that is linked at `side` of `parent`.
+    /// Returns the neighbours in the list of a hole that is linked at `side` of `parent`.
     #[inline(always)]
     pub(super) fn neighbours(&self, parent: u32, side: Side) -> (u32, u32) {
         match side {
@@ -291,7 +291,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         if self.get(parent).left() == child { Side::Left } else { Side::Right }
     }
 
-    /// Turns the edge between `top` and its child on the other side, so that `top` goes down on `side`.
+    /// Rotates the edge between `top` and its child on the other side, so that `top` goes down on `side`.
     fn rotate(&mut self, top: u32, side: Side) {
         let rising = self.get(top).child(side.other());
         let between = self.get(rising).child(side);
@@ -307,7 +307,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         if !LARGEST {
             return;
         }
-        // The same holes lie below the new top as below the old one.
+        // The same holes are below the new top as below the old one.
         self.get_mut(rising).subtree_max_size = max;
         let demoted = self.computed_max(top);
         self.get_mut(top).subtree_max_size = demoted;
@@ -327,7 +327,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
-    /// Unlinks hole `id` from the tree and the list. Its record stays with the caller.
+    /// Unlinks hole `id` from the tree and the list. The caller owns its record.
     pub(super) fn erase(&mut self, id: u32) {
         let Hole { parent, child: [left, right], prev, next, red, .. } = *self.get(id);
         if prev != NIL {
@@ -380,7 +380,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
-    /// The side of `parent` on which a childless black hole was taken away.
+    /// Returns the side of `parent` on which a childless black hole was taken away.
     fn lost_side(&self, parent: u32) -> Side {
         // The sibling of a black hole exists (RB2), so the empty side is the one.
         if self.get(parent).left() == NIL { Side::Left } else { Side::Right }
@@ -430,7 +430,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
-    /// Lowers the number of records towards `low` by one step: the topmost is forgotten, or moves to a free one.
+    /// Lowers the number of records towards `low` by one step: the topmost is dropped, or moves to a free one.
     pub(super) fn lower(&mut self, low: usize) {
         let Last::Moved { from, to } = self.slab.move_last(low) else { return };
         let Hole { parent, child, prev, next, .. } = *self.get(to);
@@ -451,7 +451,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
-    /// Frees what more than `need` records take, in at most `steps` steps; returns the bytes.
+    /// Frees the records beyond `need`, in at most `steps` steps; returns the bytes.
     pub(super) fn shrink(&mut self, need: usize, mut steps: usize, platform: &impl Platform) -> usize {
         let mut freed = 0;
         while let Some(low) = self.slab.shrink_step(need, &mut steps, &mut freed, platform) {
@@ -460,7 +460,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         freed
     }
 
-    /// The first hole in address order.
+    /// Returns the first hole in address order.
     pub(super) fn first(&self) -> u32 {
         let mut id = self.root;
         while id != NIL && self.get(id).left() != NIL {
@@ -469,7 +469,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         id
     }
 
-    /// The lowest hole that ends above `at`.
+    /// Returns the lowest hole that ends above `at`.
     pub(super) fn first_ending_above(&self, at: u64) -> u32 {
         let (mut id, mut found) = (self.root, NIL);
         let holes = self.slab.view();
@@ -484,7 +484,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         found
     }
 
-    /// The highest hole that starts at or below `at`.
+    /// Returns the highest hole that starts at or below `at`.
     pub(super) fn last_starting_to(&self, at: u64) -> u32 {
         let (mut id, mut found) = (self.root, NIL);
         let holes = self.slab.view();
@@ -499,7 +499,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         found
     }
 
-    /// Black holes on the way down from `id`, or which rule is broken there: checks FT3, RB1, RB2, RB3.
+    /// Returns the black holes on the path down from `id`, or the rule that is broken there. Checks FT3, RB1, RB2, RB3.
     pub(super) fn black_height(&self, id: u32, depth: u32) -> Result<u64, (&'static str, u32)> {
         if id == NIL {
             return Ok(0);
@@ -528,7 +528,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         Ok(heights[0] + u64::from(!hole.red))
     }
 
-    /// Tells whether the root is black (RB1).
+    /// Returns whether the root is black (RB1).
     pub(super) fn root_is_black(&self) -> bool {
         !self.is_red(self.root)
     }

@@ -1,4 +1,4 @@
-//! Records beside what must be in them, on platforms that have small pieces, or none.
+//! Records beside their expected contents, on platforms that have small pieces, or none.
 
 use super::*;
 use std::boxed::Box;
@@ -121,7 +121,7 @@ fn sl1_holds_while_records_come_go_and_move() {
 fn come_go_and_move<const FLAT: usize>() {
     let heap = heap(4096);
     let (mut slab, mut seed) = (Slab::<Cellule, 2, FLAT>::new(), 7u64);
-    // Who refers to which record: values name owners.
+    // The owner of each record: values name owners.
     let mut owned: Vec<u32> = Vec::new();
     for round in 0..30_000u64 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -181,7 +181,7 @@ fn a_slab_shorter_than_promised_is_not_used() {
 
 #[test]
 fn a_platform_that_has_nothing_shorter_keeps_its_piece() {
-    /// Gives three times what is asked for, and each further time more.
+    /// Allocates three times the request, and each further time more.
     struct Longer(Cell<usize>);
     impl Platform for Longer {
         fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {

@@ -1,4 +1,4 @@
-//! The B+tree and its reference models give the same answers, whatever is asked of them.
+//! The B+tree and its reference models give the same results for all requests.
 
 use proptest::prelude::*;
 use va_base::{Va, VaRange};
@@ -80,7 +80,7 @@ fn a_32_bit_space_refuses_a_page_more() {
     let first = 0xffff_c900_0000_0000 >> 12;
     let space = pages(first, first + (1 << 32) + 1);
     assert!(BTree::<u32, 32, _>::new(space.extent, space.extent, HeapPlatform::default()).is_err());
-    // Its base is rounded down to 1 GiB, and what lies in between counts.
+    // Its base is rounded down to 1 GiB, and the pages in between count.
     let space = pages(first + 1, first + 1 + (1 << 32));
     assert!(BTree::<u32, 32, _>::new(space.extent, space.extent, HeapPlatform::default()).is_err());
 }

@@ -29,7 +29,7 @@ impl Pair {
             end = n * STEP + 10;
         }
         pair.take(end, holes * STEP);
-        // Areas here come back in parts.
+        // Areas here are freed in fragments.
         pair.tree.reserve_splits(holes).unwrap();
         pair.model.reserve_splits(holes).unwrap();
         pair
@@ -74,7 +74,7 @@ fn point_1_a_cut_of_a_leafs_first_hole_makes_a_smaller_end() {
     for n in 0..HOLES {
         let mut pair = Pair::new(HOLES);
         pair.take(n * STEP + 6, n * STEP + 10);
-        // What comes back next to it is looked for on the right side of the separator.
+        // The range freed next to it is searched for on the right side of the separator.
         pair.back(n * STEP + 6, n * STEP + 8);
         let mut pair = Pair::new(HOLES);
         pair.take(n * STEP + 6, n * STEP + 8);
@@ -118,7 +118,7 @@ fn point_3_the_last_child_goes() {
     let mut pair = Pair::new(HOLES);
     for n in (0..HOLES).rev() {
         pair.take(n * STEP + 4, n * STEP + 10);
-        // Routing past what is left must not run off the node.
+        // Routing past the remaining children must not run off the node.
         pair.back(n * STEP + 6, n * STEP + 7);
         pair.take(n * STEP + 6, n * STEP + 7);
     }
@@ -150,7 +150,7 @@ fn point_4_a_hole_that_comes_and_goes_does_not_thrash() {
 #[test]
 fn point_4_the_fill_stays_above_three_eighths() {
     let mut pair = Pair::new(HOLES);
-    // Every third hole stays.
+    // Every third hole remains.
     for n in (0..HOLES).filter(|n| n % 3 != 0) {
         pair.take(n * STEP + 4, n * STEP + 10);
     }
@@ -174,7 +174,7 @@ fn point_5_nothing_is_remembered_from_the_operation_before() {
 
 #[test]
 fn point_6_a_neighbour_may_be_in_the_next_leaf() {
-    // The gap between any two holes comes back at once: both merge, wherever a leaf ends.
+    // The gap between any two holes is freed at once: both merge, wherever a leaf ends.
     for n in 0..HOLES - 1 {
         let mut pair = Pair::new(HOLES);
         pair.back(n * STEP + 10, n * STEP + 20);
@@ -203,7 +203,7 @@ fn point_7_a_row_falls_when_its_hole_shrinks() {
         assert_eq!(pair.alloc(2, 8), Ok(n * STEP + 8));
     }
     assert_eq!(pair.alloc(2, 8), Ok(HOLES * STEP));
-    // Every other one comes back, and is found again, in order.
+    // Every other one is freed, and is found again, in order.
     for n in (0..HOLES).step_by(2) {
         pair.back(n * STEP + 8, n * STEP + 10);
     }
@@ -214,7 +214,7 @@ fn point_7_a_row_falls_when_its_hole_shrinks() {
 
 #[test]
 fn bt4_rows_come_when_an_aligned_search_is_long() {
-    // Holes [16 n + 1, 16 n + 7): nothing of 8 aligned to 8 in any, and nothing says so but rows.
+    // Holes [16 n + 1, 16 n + 7): nothing of 8 aligned to 8 in any, which only rows show.
     let space = VaRange::from_pages(0, 1 << 16).unwrap();
     let mut tree = BTree::<u64, 8, _>::new(space, space, HeapPlatform::default()).unwrap();
     for n in 0..1000 {
@@ -223,7 +223,7 @@ fn bt4_rows_come_when_an_aligned_search_is_long() {
     }
     let request = Request::pages(8).unwrap().aligned(Align::new(8 << 12).unwrap());
     assert!(!tree.has_rows());
-    // Asking changes nothing, allocating builds them.
+    // A query changes nothing; an allocation builds them.
     let lowest = tree.would_fit(&request).unwrap();
     assert!(!tree.has_rows());
     assert_eq!(tree.alloc(&request), Ok(lowest));
@@ -249,7 +249,7 @@ fn bt4_rows_go_when_one_inner_node_is_left() {
         pair.take(left * STEP + 4, left * STEP + 10);
     }
     assert_eq!(pair.tree.memory().row_bytes, 0);
-    // And come again when they are needed again.
+    // Rows are built again when they are needed again.
     for n in left..HOLES {
         pair.back(n * STEP + 4, n * STEP + 10);
     }

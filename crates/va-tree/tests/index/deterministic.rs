@@ -1,4 +1,4 @@
-//! The same operations give the same answers (SP5), whatever memory the records are in.
+//! The same operations give the same results (SP5), whatever memory the records are in.
 
 use va_base::{Platform, Record, VaRange};
 use va_sim::op::{Op, Space};
@@ -8,7 +8,7 @@ use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux, Search};
 use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
 
-/// Lends more than is asked for, in other places: what was handed back, with its old contents, among it.
+/// Allocates more than requested, at other addresses, including freed slabs with their old contents.
 #[derive(Clone, Default)]
 struct Generous(HeapPlatform);
 
@@ -51,7 +51,7 @@ fn sp5_answers_do_not_depend_on_where_records_are() {
         |p| BTree::<u64, 8, _>::new(all, all, p).unwrap(),
     );
     twice(|p| BTreeIndex::new(all, all, p).unwrap(), |p| BTreeIndex::new(all, all, p).unwrap());
-    // Rows are a way to find the same thing.
+    // Rows are another path to the same result.
     twice(
         |p| BTreeIndex32::new(all, all, p).unwrap(),
         |p| BTreeIndex32::new(all, all, p).unwrap().with_rows().unwrap(),

@@ -8,14 +8,14 @@ use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
 
-/// Areas that are out before everything fails: enough for three levels at fanout 16.
+/// Areas that are allocated before everything fails: enough for three levels at fanout 16.
 const AREAS: u64 = 3000;
 
 fn space() -> VaRange {
     VaRange::from_pages(64, 64 + 2 * AREAS).unwrap()
 }
 
-/// An order in which areas come back: numbers below `AREAS`, each once.
+/// Returns an order in which areas are freed: numbers below `AREAS`, each once.
 fn orders() -> Vec<(&'static str, Vec<u64>)> {
     let all = || 0..AREAS;
     let mut shuffled: Vec<u64> = all().collect();
@@ -84,7 +84,7 @@ fn sp3_pieces_are_paid_when_they_are_reserved() {
         index.reserve_splits(AREAS).unwrap();
         platform.set(Fail::All);
         let (first, _) = all.whole_pages();
-        // One area comes back page by page, every other page first.
+        // One area is freed page by page, every other page first.
         for parity in [0, 1] {
             for n in (parity..AREAS).step_by(2) {
                 index.free(VaRange::from_pages(first + n, first + n + 1).unwrap()).unwrap();
@@ -98,7 +98,7 @@ fn sp3_pieces_are_paid_when_they_are_reserved() {
     pieces(|platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap().with_rows().unwrap());
 }
 
-/// All that anyone can see of an index, what it keeps for alignment included.
+/// Returns all observable state of an index, including its rows.
 fn seen(index: &impl FreeIndex) -> (u64, u64, u64, usize, Vec<VaRange>) {
     (
         index.live(),
@@ -109,7 +109,8 @@ fn seen(index: &impl FreeIndex) -> (u64, u64, u64, usize, Vec<VaRange>) {
     )
 }
 
-/// Operations that need records in every way: allocations, aligned ones (which build rows), cuts in the middle, pieces.
+/// Operations that need records of all kinds: allocations, aligned ones (which build rows), cuts in the middle,
+/// fragments.
 fn script<I: FreeIndex>(index: &mut I, step: u64) -> Result<Option<Va>, AllocError> {
     match step % 5 {
         0 | 1 => index.alloc(&Request::pages(1 + step % 3).unwrap()).map(Some),
@@ -179,17 +180,17 @@ fn sp4_rows_that_are_refused_are_no_rows() {
         let at = 64 + 2 * n;
         index.take(VaRange::from_pages(at, at + 1).unwrap()).unwrap();
     }
-    // Odd pages are free; an even one is looked for in vain, which without rows takes too long.
+    // Odd pages are free; a search for an even one fails, which without rows takes too long.
     let aligned = Request::pages(1).unwrap().aligned(Align::new(2 << 12).unwrap());
     let before = seen(&index);
     platform.set(Fail::All);
-    // No memory for a row: the search is long, and its answer the same.
+    // No memory for a row: the search is long, and its result the same.
     assert!(matches!(index.alloc(&aligned), Err(AllocError::NoSpace { .. })));
     assert!(!index.has_rows());
     assert_eq!(seen(&index), before);
     index.validate().unwrap();
     platform.set(Fail::Never);
-    // A row that was built stays, and says so at once the next time; nothing else has changed.
+    // A row that was built remains, and makes the next failure fast; nothing else has changed.
     assert!(matches!(index.alloc(&aligned), Err(AllocError::NoSpace { .. })));
     assert!(index.has_rows());
     assert_eq!(seen(&index).4, before.4);

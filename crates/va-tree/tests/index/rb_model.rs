@@ -1,5 +1,5 @@
-//! The red-black tree with the exact search and its reference models give the same answers. With
-//! Linux's search it gives the same up to page alignment, and never an answer that does not fit.
+//! The red-black tree with the exact search and its reference models give the same results. With Linux's search it
+//! gives the same up to page alignment, and never a result that does not fit.
 
 use va_base::{PAGE_SIZE, Va, VaRange};
 use va_sim::model::ModelIndex;
@@ -66,8 +66,8 @@ fn the_two_exact_indexes_agree_where_the_model_is_too_slow() {
     }
 }
 
-/// Up to page alignment Linux's search is the lowest fit; above, whatever it finds fits, and where it finds nothing
-/// that is said. Either way the exact index is then made to hold the same areas, so that the run goes on.
+/// Up to page alignment Linux's search is the lowest fit; above, all that it finds fits, and misses are counted. Either
+/// way the exact index then takes the same areas, so that the run continues.
 #[test]
 fn linuxs_search_is_the_lowest_fit_up_to_page_alignment() {
     let (mut higher, mut missed, mut same) = (0, 0, 0);

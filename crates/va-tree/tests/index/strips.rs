@@ -1,4 +1,5 @@
-//! Small spaces drawn as strips, on every index: four fits, merges, failures. `.` free, `#` out, `a` what was given.
+//! Small spaces drawn as strips, on every index: four fits, merges, failures. `.` free, `#` out, `a` the allocated
+//! pages.
 
 use va_base::{Align, AllocError, FreeError, Request, VaRange};
 use va_sim::platform::HeapPlatform;
@@ -157,7 +158,7 @@ fn what_is_free_is_not_given_back() {
 #[test]
 fn ft6_more_pieces_than_areas_are_refused() {
     each(".aaaaaa.", |index| {
-        // One area out: it cannot come back as an island, which would leave three holes and no area.
+        // One area out: a free of an island would leave three holes and no area.
         assert_eq!(index.back(2, 3), Err(FreeError::TooManySplits { range: range(2, 3), live: 1 }));
         assert_eq!(index.draw(), ".######.");
         assert_eq!(index.back(1, 7), Ok(()));

@@ -29,7 +29,7 @@ fn shape<S: Search>(index: &RbIndex<S, HeapPlatform>) -> Vec<(u64, u32)> {
     index.shape().map(|(start, _, depth)| (start.page_floor(), depth)).collect()
 }
 
-/// Size, first page of the window, page of the answer and how it is cut.
+/// Size, first page of the window, page of the result and how it is cut.
 type Step = (u64, u64, Option<(u64, Fit)>);
 
 const STEPS: [Step; 10] = [
@@ -45,7 +45,7 @@ const STEPS: [Step; 10] = [
     (13, 0, None),
 ];
 
-/// Runs every step on a fresh index and checks address, fit and what is left.
+/// Runs every step on a fresh index and checks address, fit and the remaining holes.
 fn steps<I: FreeIndex>(fresh: impl Fn() -> I) {
     for (size, low, want) in STEPS {
         let mut index = fresh();
@@ -69,7 +69,7 @@ fn steps<I: FreeIndex>(fresh: impl Fn() -> I) {
             Fit::NoEdge => 1,
         };
         assert_eq!(holes(&index).len() as i32 - before.len() as i32, by(fit), "{size} from {low}");
-        // What was taken lies as it should in the one hole that it was taken from.
+        // The taken pages are at the right place of the one hole that they were taken from.
         let (from, to) = before.into_iter().find(|&(from, to)| from <= page && page < to).unwrap();
         assert_eq!(
             (page == from, page + size == to),
@@ -104,7 +104,7 @@ fn ft3_after_four_pages_the_largest_hole_is_n5() {
     let mut index = rb::<Linux>(&SLIDES);
     assert_eq!(index.largest_hole(), Pages::new(12));
     index.alloc(&Request::pages(4).unwrap()).unwrap();
-    // N3 is [14, 22): N2 says 8, and N4, the root, 11, which is N5's.
+    // N3 is [14, 22): N2 has 8 below it, and N4, the root, 11, which is N5's.
     assert_eq!(index.largest_hole(), Pages::new(11));
     assert_eq!(holes(&index)[2], (14, 22));
     index.validate().unwrap();
@@ -125,7 +125,7 @@ fn eight_in_eight() -> Request {
 
 #[test]
 fn linux_fails_falsely_when_the_fit_is_the_right_child() {
-    // Linux asks the right side for 8 pages and 7 more and a bit; it has 8.
+    // Linux requires 8 pages and 7 more and a bit of the right side; it has 8.
     let mut index = rb::<Linux>(&[(1, 2), (8, 16)]);
     assert_eq!(shape(&index), [(1, 0), (8, 1)]);
     assert!(matches!(index.alloc(&eight_in_eight()), Err(AllocError::NoSpace { .. })));
