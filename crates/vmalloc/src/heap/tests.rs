@@ -588,10 +588,10 @@ fn vm1_vm2_a_word_that_is_wrong_is_named() {
     let at = model.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
     let page = (at / PAGE_BYTES) as u64;
     let rule = |model: &Model, page, word| {
-        let before = model.heap.arena.get(page);
-        model.heap.arena.put(page, word);
+        let (arena, before) = (&model.heap.arena, model.heap.arena.get(page));
+        arena.put(page, word);
         let rule = model.heap.validate().unwrap_err().rule;
-        model.heap.arena.put(page, before);
+        arena.put(page, before);
         rule
     };
     assert_eq!(rule(&model, page, Word::from_bits(0)), "VM1");

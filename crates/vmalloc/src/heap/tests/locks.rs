@@ -114,11 +114,11 @@ fn no_lock_of_a_pair_or_a_miss_is_held_in_a_call_that_moves_releases_or_counts_p
     }
 }
 
-/// What another thread does during a call of the first one.
+/// A thread that works during a call of the first one.
 #[derive(Default)]
 struct Other {
     begun: AtomicBool,
-    /// Whether it could end during the call.
+    /// True if it could end during the call.
     ended: AtomicBool,
     thread: std::sync::Mutex<Option<std::thread::JoinHandle<Result<usize, AllocError>>>>,
 }
