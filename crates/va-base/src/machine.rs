@@ -54,6 +54,7 @@ pub trait Table: Send + Sync + 'static {
     /// Returns an empty table by value, for a machine that boxes it. Tables are up to 32 KiB: a kernel writes
     /// [`EMPTY`](Table::EMPTY) in place instead.
     #[cfg(not(loom))]
+    #[must_use]
     fn empty() -> Self
     where
         Self: Sized,

@@ -92,24 +92,28 @@ impl Request {
 
     /// Returns true if the caller may wait.
     #[inline]
+    #[must_use]
     pub const fn waits(&self) -> bool {
         matches!(self.context, Context::Sleeping)
     }
 
     /// Returns the number of pages.
     #[inline]
+    #[must_use]
     pub const fn size(&self) -> Pages {
         self.size
     }
 
     /// Returns the alignment.
     #[inline]
+    #[must_use]
     pub const fn align(&self) -> Align {
         self.align
     }
 
     /// Returns the window; `None` is the default window of the space.
     #[inline]
+    #[must_use]
     pub const fn window(&self) -> Option<VaRange> {
         self.window
     }

@@ -34,6 +34,7 @@ impl<T> core::fmt::Debug for AtomicRef<T> {
 #[cfg(not(loom))]
 impl<T: Send + Sync> AtomicRef<T> {
     /// No reference; all bytes are zero.
+    #[must_use]
     pub const fn new() -> Self {
         Self(atomic_ref::AtomicRef::new(None))
     }

@@ -38,18 +38,21 @@ impl Va {
 
     /// Wraps a byte address.
     #[inline]
+    #[must_use]
     pub const fn new(addr: u64) -> Self {
         Self(addr)
     }
 
     /// Returns the byte address.
     #[inline]
+    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
     /// Returns the address `bytes` higher, or `None` past `2^64 - 1`.
     #[inline]
+    #[must_use]
     pub const fn checked_add(self, bytes: u64) -> Option<Self> {
         match self.0.checked_add(bytes) {
             Some(addr) => Some(Self(addr)),
@@ -59,6 +62,7 @@ impl Va {
 
     /// Returns the lowest multiple of `align` that is not below this address, or `None` if it is past `2^64 - 1`.
     #[inline]
+    #[must_use]
     pub const fn align_up(self, align: Align) -> Option<Self> {
         let mask = align.bytes() - 1;
         match self.0.checked_add(mask) {
@@ -69,24 +73,28 @@ impl Va {
 
     /// Returns the highest multiple of `align` that is not above this address.
     #[inline]
+    #[must_use]
     pub const fn align_down(self, align: Align) -> Self {
         Self(self.0 & !(align.bytes() - 1))
     }
 
     /// Returns true if the address is a multiple of `align`.
     #[inline]
+    #[must_use]
     pub const fn is_aligned(self, align: Align) -> bool {
         self.0 & (align.bytes() - 1) == 0
     }
 
     /// Returns the number of the page that contains this address.
     #[inline]
+    #[must_use]
     pub const fn page_floor(self) -> u64 {
         self.0 >> PAGE_SHIFT
     }
 
     /// Returns the number of the first page that starts at or above this address (at most `2^52`).
     #[inline]
+    #[must_use]
     pub const fn page_ceil(self) -> u64 {
         (self.0 >> PAGE_SHIFT) + (self.0 & (PAGE_SIZE - 1) != 0) as u64
     }
@@ -95,6 +103,7 @@ impl Va {
     ///
     /// `number` must be below `2^52`; higher bits are shifted out, as in any address arithmetic on the machine.
     #[inline]
+    #[must_use]
     pub const fn from_page(number: u64) -> Self {
         Self(number << PAGE_SHIFT)
     }
@@ -119,24 +128,28 @@ pub struct Pages(u64);
 impl Pages {
     /// Wraps a count.
     #[inline]
+    #[must_use]
     pub const fn new(count: u64) -> Self {
         Self(count)
     }
 
     /// Returns the count.
     #[inline]
+    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
     /// Returns the count in bytes, or `None` past `2^64 - 1`.
     #[inline]
+    #[must_use]
     pub const fn checked_bytes(self) -> Option<u64> {
         self.0.checked_mul(PAGE_SIZE)
     }
 
     /// Returns the pages of exactly `size_bytes`, or `None` if that is not a whole number of pages.
     #[inline]
+    #[must_use]
     pub const fn from_bytes(size_bytes: u64) -> Option<Self> {
         if size_bytes & (PAGE_SIZE - 1) == 0 { Some(Self(size_bytes >> PAGE_SHIFT)) } else { None }
     }
@@ -164,6 +177,7 @@ impl Align {
 
     /// Returns the alignment of `align_bytes`, or `None` if that is not a power of two.
     #[inline]
+    #[must_use]
     pub const fn new(align_bytes: u64) -> Option<Self> {
         // Checks AL1.
         if align_bytes.is_power_of_two() { Some(Self(align_bytes.trailing_zeros() as u8)) } else { None }
@@ -171,24 +185,28 @@ impl Align {
 
     /// Returns the alignment `2^log2` bytes, or `None` from 64 up.
     #[inline]
+    #[must_use]
     pub const fn from_log2(log2: u32) -> Option<Self> {
         if log2 < u64::BITS { Some(Self(log2 as u8)) } else { None }
     }
 
     /// Returns the alignment in bytes.
     #[inline]
+    #[must_use]
     pub const fn bytes(self) -> u64 {
         1 << self.0
     }
 
     /// Returns the binary logarithm of the alignment in bytes.
     #[inline]
+    #[must_use]
     pub const fn log2(self) -> u32 {
         self.0 as u32
     }
 
     /// Returns the binary logarithm of the alignment in pages: 0 for everything up to a page.
     #[inline]
+    #[must_use]
     pub const fn page_log2(self) -> u32 {
         (self.0 as u32).saturating_sub(PAGE_SHIFT)
     }
@@ -228,6 +246,7 @@ impl VaRange {
 
     /// Returns `[start, end)`, or `None` if `end` is below `start`.
     #[inline]
+    #[must_use]
     pub const fn new(start: Va, end: Va) -> Option<Self> {
         // Checks VR1; the other constructors add what is not negative, or compare as well.
         if start.0 <= end.0 { Some(Self { start, end }) } else { None }
@@ -235,6 +254,7 @@ impl VaRange {
 
     /// Returns the `size_bytes` bytes from `start` on, or `None` if they do not end by `2^64 - 1`.
     #[inline]
+    #[must_use]
     pub const fn from_size(start: Va, size_bytes: u64) -> Option<Self> {
         match start.checked_add(size_bytes) {
             Some(end) => Some(Self { start, end }),
@@ -244,6 +264,7 @@ impl VaRange {
 
     /// Returns the range of the pages `[first, end)`, or `None` if they are out of order or end past `2^64 - 1`.
     #[inline]
+    #[must_use]
     pub const fn from_pages(first: u64, end: u64) -> Option<Self> {
         if first <= end && end < 1 << (u64::BITS - PAGE_SHIFT) {
             Some(Self { start: Va::from_page(first), end: Va::from_page(end) })
@@ -254,54 +275,63 @@ impl VaRange {
 
     /// Returns the first address.
     #[inline]
+    #[must_use]
     pub const fn start(self) -> Va {
         self.start
     }
 
     /// Returns the address after the last.
     #[inline]
+    #[must_use]
     pub const fn end(self) -> Va {
         self.end
     }
 
     /// Returns the bytes in the range.
     #[inline]
+    #[must_use]
     pub const fn len_bytes(self) -> u64 {
         self.end.0 - self.start.0
     }
 
     /// Returns true if the range has no byte.
     #[inline]
+    #[must_use]
     pub const fn is_empty(self) -> bool {
         self.start.0 == self.end.0
     }
 
     /// Returns true if both ends are on page boundaries.
     #[inline]
+    #[must_use]
     pub const fn is_page_aligned(self) -> bool {
         (self.start.0 | self.end.0) & (PAGE_SIZE - 1) == 0
     }
 
     /// Returns the page numbers `[first, end)` of the whole pages inside; `first >= end` if there is none.
     #[inline]
+    #[must_use]
     pub const fn whole_pages(self) -> (u64, u64) {
         (self.start.page_ceil(), self.end.page_floor())
     }
 
     /// Returns true if `addr` is inside.
     #[inline]
+    #[must_use]
     pub const fn contains(self, addr: Va) -> bool {
         self.start.0 <= addr.0 && addr.0 < self.end.0
     }
 
     /// Returns true if all of `other` is inside.
     #[inline]
+    #[must_use]
     pub const fn encloses(self, other: Self) -> bool {
         self.start.0 <= other.start.0 && other.end.0 <= self.end.0
     }
 
     /// Returns true if the two have a byte in common.
     #[inline]
+    #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         !self.is_empty() && !other.is_empty() && self.start.0 < other.end.0 && other.start.0 < self.end.0
     }

@@ -20,6 +20,7 @@ pub const ALLOC_PAGES_MAX: u64 = 64;
 ///
 /// A sixteenth of each CPU's share of 128 GiB, so that blocks of all CPUs together stay a small
 /// part of the space. At least two of the largest requests, at most 4 MiB. Always a power of two.
+#[must_use]
 pub const fn bbmap_bits(nr_cpus: u32) -> u64 {
     const VMALLOC_PAGES: u64 = (128 << 30) >> va_base::PAGE_SHIFT;
     // 2^31 CPUs and more: `next_power_of_two` of a u64 cannot overflow.
@@ -86,16 +87,19 @@ pub trait Config: 'static {
 
     /// Returns the pages that a request for `pages` uses up in a block.
     #[inline(always)]
+    #[must_use]
     fn consumed(pages: u32) -> u32 {
         if Self::ROUND_UP { pages.next_power_of_two() } else { pages }
     }
 
     /// Dead pages that begin a collection, with `cpus` CPUs online.
+    #[must_use]
     fn dead_max(cpus: u32) -> Pages {
         lazy_max_pages(cpus)
     }
 
     /// Returns true if an unforced purge releases a block without live pages, of whose `pages` `free` were never used.
+    #[must_use]
     fn is_fragmented(free: u64, pages: u64) -> bool {
         free < pages / 4
     }

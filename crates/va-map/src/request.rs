@@ -83,6 +83,7 @@ pub struct AreaRequest {
 
 impl AreaRequest {
     /// Requests `bytes` bytes, page-aligned, with a guard page, in small pages with unspecified contents.
+    #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self {
             bytes,

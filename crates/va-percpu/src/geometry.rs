@@ -175,23 +175,27 @@ impl Geometry {
     }
 
     /// Returns the sizes that it was created from.
+    #[must_use]
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
     }
 
     /// Returns the address that the first unit of the first chunk begins at.
+    #[must_use]
     pub fn base(&self) -> Va {
         self.base
     }
 
     /// Returns the bytes of a unit.
     #[inline]
+    #[must_use]
     pub fn unit_bytes(&self) -> u32 {
         self.sizes.unit
     }
 
     /// Returns the pages of a unit.
     #[inline]
+    #[must_use]
     pub fn unit_pages(&self) -> u32 {
         self.sizes.unit / PAGE_SIZE as u32
     }

@@ -18,16 +18,19 @@ pub struct Offset(u64);
 
 impl Offset {
     /// Creates an offset from a number.
+    #[must_use]
     pub const fn new(offset: u64) -> Self {
         Self(offset)
     }
 
     /// Returns the number, in bytes.
+    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
     /// Returns the address of the object of a CPU whose unit of the first chunk begins at `unit`.
+    #[must_use]
     pub const fn at(self, unit: Va) -> Va {
         Va::new(unit.get().wrapping_add(self.0))
     }
@@ -70,28 +73,33 @@ pub struct Request {
 
 impl Request {
     /// Creates a request for `size` bytes at a multiple of `align`, which may be less than 4.
+    #[must_use]
     pub const fn new(size: usize, align: usize) -> Self {
         Self { size, align, context: Context::Sleeping, place: Place::Anywhere }
     }
 
     /// Sets whether the caller can wait.
+    #[must_use]
     pub const fn context(mut self, context: Context) -> Self {
         self.context = context;
         self
     }
 
     /// Sets the section to search.
+    #[must_use]
     pub const fn place(mut self, place: Place) -> Self {
         self.place = place;
         self
     }
 
     /// Returns size and alignment, in bytes.
+    #[must_use]
     pub const fn parts(&self) -> (usize, usize) {
         (self.size, self.align)
     }
 
     /// Returns true if the caller can wait.
+    #[must_use]
     pub const fn waits(&self) -> bool {
         matches!(self.context, Context::Sleeping)
     }

@@ -136,6 +136,7 @@ pub enum Call {
 
 impl Call {
     /// Any six bytes are a call.
+    #[must_use]
     pub fn decode([what, cpu, size, odd, low, high]: [u8; 6]) -> Self {
         let value = u16::from_le_bytes([low, high]);
         let (cpu, n, page) = (u32::from(cpu % 4), usize::from(value), u64::from(value) % PAGES_MAX);
@@ -169,6 +170,7 @@ impl Call {
 }
 
 /// Returns a window of so many pages, deliberately not aligned to a block.
+#[must_use]
 pub fn window(pages: u64) -> VaRange {
     VaRange::from_pages(FIRST + 3, FIRST + 3 + pages).unwrap_or_default()
 }

@@ -108,12 +108,14 @@ thread_local! {
 }
 
 /// Returns the locks that this thread took of all spaces on simulated machines, in the order of [`LockClass`].
+#[must_use]
 pub fn lockings() -> [u64; LockClass::COUNT] {
     LOCKINGS.with(|counts| *counts.borrow())
 }
 
 impl SimMachine {
     /// Creates a machine of `cpus` CPUs, all online, that flushes at once and fails nothing.
+    #[must_use]
     pub fn new(cpus: u32) -> Self {
         let beliefs =
             Beliefs { pages: BTreeMap::new(), clock: 0, pending: Vec::new(), flushing: Flushing::AtOnce };

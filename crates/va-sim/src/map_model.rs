@@ -42,11 +42,13 @@ fn known(fill: Fill) -> Option<u8> {
 
 impl MapModel {
     /// Returns the areas of a kind, lowest first.
+    #[must_use]
     pub fn starts(&self, kind: Kind) -> Vec<Va> {
         self.areas.iter().filter(|(_, area)| area.kind == kind).map(|(&at, _)| Va::new(at)).collect()
     }
 
     /// Returns the area that starts at an address.
+    #[must_use]
     pub fn get(&self, at: Va) -> Option<&ModelArea> {
         self.areas.get(&at.get())
     }

@@ -19,6 +19,7 @@ pub struct Space {
 
 impl Space {
     /// Returns a space whose default window is all of it.
+    #[must_use]
     pub fn whole(extent: VaRange) -> Self {
         Self { extent, default_window: extent }
     }
@@ -81,6 +82,7 @@ pub type Code = [u16; 6];
 
 impl Op {
     /// Decodes an op for `space`. Every code is an op; codes of zeros are the simplest.
+    #[must_use]
     pub fn decode(space: &Space, code: Code) -> Self {
         let [kind, a, b, c, d, e] = code;
         match kind % 16 {
@@ -251,6 +253,7 @@ pub struct Rng(u64);
 
 impl Rng {
     /// Starts from `seed`.
+    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -72,6 +72,7 @@ pub struct FailingPlatform {
 
 impl FailingPlatform {
     /// Creates a platform that fails according to `fail`.
+    #[must_use]
     pub fn new(fail: Fail) -> Self {
         Self { heap: HeapPlatform::default(), state: Arc::new(Mutex::new((fail, 0))) }
     }
@@ -82,6 +83,7 @@ impl FailingPlatform {
     }
 
     /// Returns the slabs granted since the last [`set`](Self::set).
+    #[must_use]
     pub fn granted(&self) -> u64 {
         lock(&self.state).1
     }

@@ -29,6 +29,7 @@ const WALK_EVERY: u64 = 997;
 const CHANGE_EVERY: u64 = 300;
 
 /// Returns the seeds of a test: `few`, or as many as the environment names.
+#[must_use]
 pub fn seeds(few: u64) -> u64 {
     std::env::var("VMALLOC_SOAK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(few)
 }

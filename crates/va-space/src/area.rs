@@ -18,18 +18,21 @@ pub struct Area {
 impl Area {
     /// Returns the first address.
     #[inline]
+    #[must_use]
     pub fn start(&self) -> Va {
         Va::from_page(self.page)
     }
 
     /// Returns the size in pages.
     #[inline]
+    #[must_use]
     pub fn size(&self) -> Pages {
         Pages::new(self.pages)
     }
 
     /// Returns the range of addresses.
     #[inline]
+    #[must_use]
     pub fn range(&self) -> VaRange {
         range_of(self.page, self.pages)
     }
@@ -49,12 +52,14 @@ pub struct DetachedArea {
 impl DetachedArea {
     /// Returns its addresses.
     #[inline]
+    #[must_use]
     pub fn range(&self) -> VaRange {
         range_of(self.page, self.pages)
     }
 
     /// Returns its note.
     #[inline]
+    #[must_use]
     pub fn note(&self) -> Option<u64> {
         self.note
     }

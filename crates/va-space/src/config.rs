@@ -68,6 +68,7 @@ pub trait Config: 'static {
 
     /// Returns the pages that may be lazy before a purge is due, with `cpus` CPUs online.
     #[inline]
+    #[must_use]
     fn lazy_max(cpus: u32) -> Pages {
         lazy_max_pages(cpus)
     }

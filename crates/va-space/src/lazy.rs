@@ -18,6 +18,7 @@ const BYTES_A_BIT: u64 = 32 << 20;
 /// ```
 /// assert_eq!(va_space::lazy::lazy_max_pages(16).get(), 40_960);
 /// ```
+#[must_use]
 pub const fn lazy_max_pages(cpus: u32) -> Pages {
     let bits = u32::BITS - cpus.leading_zeros();
     Pages::new(bits as u64 * (BYTES_A_BIT / PAGE_SIZE))

@@ -89,6 +89,7 @@ impl NodeMap {
 
     /// Creates the map of `nodes` nodes with zones of `zone` pages; `None` if either is zero, or a tag or a zone's
     /// bytes would not fit.
+    #[must_use]
     pub const fn new(nodes: u32, zone: Pages) -> Option<Self> {
         if nodes == 0
             || nodes >= 1 << (u32::BITS - KIND_BITS)
@@ -101,16 +102,19 @@ impl NodeMap {
     }
 
     /// Returns the number of nodes.
+    #[must_use]
     pub const fn nodes(&self) -> u32 {
         self.nodes
     }
 
     /// Returns the node of address `at`.
+    #[must_use]
     pub const fn node_of(&self, at: Va) -> u32 {
         (at.page_floor() / self.zone.get() % self.nodes as u64) as u32
     }
 
     /// Returns `flags` with `node` as the owner.
+    #[must_use]
     pub const fn encode(&self, node: u32, flags: u32) -> u32 {
         (node % self.nodes + 1) << KIND_BITS | flags & ((1 << KIND_BITS) - 1)
     }

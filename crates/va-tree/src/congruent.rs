@@ -67,26 +67,31 @@ impl<'a> Congruent<'a> {
     }
 
     /// Returns the `(offset, size)` pairs, in bytes.
+    #[must_use]
     pub fn areas(&self) -> &'a [(u64, u64)] {
         self.areas
     }
 
     /// Returns the alignment of the base.
+    #[must_use]
     pub fn align(&self) -> Align {
         self.align
     }
 
     /// Returns the window of the areas; `None` is the default window.
+    #[must_use]
     pub fn window(&self) -> Option<VaRange> {
         self.window
     }
 
     /// Returns the bytes from the base to the end of the last area.
+    #[must_use]
     pub fn span_bytes(&self) -> u64 {
         self.areas.last().map_or(0, |&(offset, size)| offset + size)
     }
 
     /// Returns the pages of all areas together.
+    #[must_use]
     pub fn pages(&self) -> Pages {
         Pages::new(self.areas.iter().map(|&(_, size)| size / PAGE_SIZE).sum())
     }

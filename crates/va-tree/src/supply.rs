@@ -28,6 +28,7 @@ pub struct PieceWanted {
 
 impl PieceWanted {
     /// Returns the bytes of the smallest memory that is enough; an index may request a larger piece first.
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }

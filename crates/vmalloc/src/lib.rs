@@ -88,7 +88,7 @@
 
 // A shared library of C is smaller without the standard library.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
-#![warn(missing_debug_implementations, clippy::must_use_candidate, clippy::return_self_not_must_use)]
+#![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
 
 extern crate alloc;
 

@@ -298,6 +298,7 @@ impl Vmalloc {
     ///
     /// O(1), under a lock that is never held while the memory of an area is touched. So a handler may call it for a
     /// fault that the system reports, not for a signal that a process sent. Allocates nothing.
+    #[must_use]
     pub fn explain_fault(&self, address: *const u8) -> Option<impl fmt::Display> {
         let Part::Hardened(hard) = self.part() else { return None };
         self.contains(address).then(|| {
@@ -330,6 +331,7 @@ impl Vmalloc {
 
     /// The addresses that areas can have: all of the arena, in bytes. For whoever has to tell pointers apart faster than
     /// [`contains`](Self::contains) does. O(1), no lock; it never changes.
+    #[must_use]
     pub fn addresses(&self) -> core::ops::Range<usize> {
         let arena = match self.part() {
             Part::Ordinary(heap) => heap.arena(),
@@ -340,6 +342,7 @@ impl Vmalloc {
 
     /// Tells whether an address is in the part of the arena that areas have had, whatever is there now (`is_vmalloc_addr`). O(1), no lock.
     #[inline(always)]
+    #[must_use]
     pub fn contains(&self, address: *const u8) -> bool {
         match &self.kind {
             Kind::Ordinary(heap) => heap.contains(address.addr()),
@@ -415,6 +418,7 @@ impl Vmalloc {
     /// range is what the area occupies, with its guard page if it has one.
     ///
     /// What comes and goes during the call may be in it or not.
+    #[must_use]
     pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {
         struct Info<'a>(&'a Vmalloc);
         impl fmt::Display for Info<'_> {

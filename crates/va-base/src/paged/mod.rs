@@ -137,6 +137,7 @@ impl<T: Record> core::fmt::Debug for Supply<T> {
 impl<T: Record> PagedArray<T> {
     /// Creates an empty array whose smallest piece is as many records as fit in a page, rounded down to a power of two.
     /// A record longer than a page is a piece by itself.
+    #[must_use]
     pub const fn new() -> Self {
         // Records of no bytes: one a piece, as those longer than a page.
         let piece_log2 = match PIECE_BYTES.checked_div(size_of::<T>()) {
@@ -155,24 +156,28 @@ impl<T: Record> PagedArray<T> {
 
     /// Returns the number of records for which the array has memory.
     #[inline]
+    #[must_use]
     pub const fn len(&self) -> usize {
         number(self.end, self.piece_log2) as usize
     }
 
     /// Returns true if the array has no memory.
     #[inline]
+    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.end.bucket == 0 && self.end.slot == 0
     }
 
     /// Returns the records of the smallest piece.
     #[inline]
+    #[must_use]
     pub const fn piece_len(&self) -> usize {
         1 << self.piece_log2
     }
 
     /// Returns the id of record `number`, whether the array is that long or not.
     #[inline(always)]
+    #[must_use]
     pub const fn id(&self, number: u32) -> u32 {
         let pieces = number >> self.piece_log2;
         let bucket = u32::BITS - pieces.leading_zeros();
@@ -181,12 +186,14 @@ impl<T: Record> PagedArray<T> {
 
     /// Returns the number of the record with this id.
     #[inline]
+    #[must_use]
     pub const fn number(&self, id: u32) -> u32 {
         number(Place { bucket: id >> SLOT_BITS, slot: id & SLOT_MASK }, self.piece_log2)
     }
 
     /// Returns the id that follows `id` in the order of numbers.
     #[inline]
+    #[must_use]
     pub const fn id_after(&self, id: u32) -> u32 {
         let (bucket, slot) = (id >> SLOT_BITS, id & SLOT_MASK);
         if slot + 1 == bucket_len(bucket, self.piece_log2) { (bucket + 1) << SLOT_BITS } else { id + 1 }
@@ -194,6 +201,7 @@ impl<T: Record> PagedArray<T> {
 
     /// Returns the id that precedes `id`; that of record 0 has none.
     #[inline]
+    #[must_use]
     pub const fn id_before(&self, id: u32) -> u32 {
         if id & SLOT_MASK > 0 || id == 0 {
             return id.wrapping_sub(1);
@@ -204,12 +212,14 @@ impl<T: Record> PagedArray<T> {
 
     /// Returns the record with this id if its bucket is whole; [`at`](Self::at) finds the others too.
     #[inline(always)]
+    #[must_use]
     pub fn at_whole(&self, id: u32) -> Option<&T> {
         self.whole[(id >> SLOT_BITS) as usize].0.get((id & SLOT_MASK) as usize)
     }
 
     /// Returns the record with this id, if the array is that long.
     #[inline(always)]
+    #[must_use]
     pub fn at(&self, id: u32) -> Option<&T> {
         match self.at_whole(id) {
             Some(record) => Some(record),
@@ -230,6 +240,7 @@ impl<T: Record> PagedArray<T> {
 
     /// Returns record `number`, as [`at`](Self::at) does.
     #[inline(always)]
+    #[must_use]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.at(self.id(number))
     }
@@ -296,6 +307,7 @@ impl<T: Record> PagedArray<T> {
     }
 
     /// Returns the memory that the array needs for one more piece; `None` if ids cannot name more records.
+    #[must_use]
     pub fn next(&self) -> Option<Next> {
         let Place { bucket, slot } = self.end;
         if bucket > last_bucket(self.piece_log2) {
@@ -362,6 +374,7 @@ impl<T: Record> PagedArray<T> {
     }
 
     /// Returns the length after [`remove_last`](Self::remove_last), or `None` if the array has no memory.
+    #[must_use]
     pub fn len_without_last(&self) -> Option<usize> {
         self.last().map(|(place, _)| number(place, self.piece_log2) as usize)
     }
@@ -516,6 +529,7 @@ impl Next {
     }
 
     /// Returns the bytes of the smallest memory that is enough, the nodes included.
+    #[must_use]
     pub const fn bytes<T: Record>(&self) -> usize {
         let nodes = self.near as usize + self.middle as usize + self.far as usize;
         let first = self.end.slot == 0 && self.end.bucket < 2;

@@ -82,11 +82,13 @@ pub struct Harness<C: Config, M: Machine = SimMachine> {
 
 impl<C: Config> Harness<C> {
     /// Returns a space of [`SIZES`].
+    #[must_use]
     pub fn new() -> Self {
         Self::of(SIZES)
     }
 
     /// Returns a space of any sizes.
+    #[must_use]
     pub fn of(sizes: Sizes) -> Self {
         Self::on(SimMachine::new(2), sizes)
     }

@@ -14,6 +14,7 @@ pub struct Numbers {
 
 impl Numbers {
     /// Creates a backend whose first chunk is at `first`, and each further one `step` bytes above the last.
+    #[must_use]
     pub const fn new(first: u64, step: i64) -> Self {
         Self { next: Mutex::new(first), step }
     }

@@ -31,8 +31,10 @@ pub trait Key:
     /// Widens.
     fn get(self) -> u64;
     /// Two's complement negation: `x.wrapping_neg() & mask` is how far `x` lies below a multiple of `mask + 1`.
+    #[must_use]
     fn wrapping_neg(self) -> Self;
     /// Subtracts, stopping at zero.
+    #[must_use]
     fn saturating_sub(self, other: Self) -> Self;
 }
 

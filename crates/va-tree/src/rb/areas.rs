@@ -49,16 +49,19 @@ impl core::fmt::Debug for AreaTree {
 
 impl AreaTree {
     /// Creates a tree without areas. No platform is called yet.
+    #[must_use]
     pub const fn new() -> Self {
         Self { tree: Tree::new() }
     }
 
     /// Returns the number of areas.
+    #[must_use]
     pub fn len(&self) -> u64 {
         self.tree.slab.used() as u64
     }
 
     /// Returns true if there is no area.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tree.root == NIL
     }
@@ -105,16 +108,19 @@ impl AreaTree {
     }
 
     /// Returns the area that starts at `start`.
+    #[must_use]
     pub fn find(&self, start: Va) -> Option<VaRange> {
         self.range_of(self.starting_at(start)?)
     }
 
     /// Returns the area that contains `at`.
+    #[must_use]
     pub fn enclosing(&self, at: Va) -> Option<VaRange> {
         self.above(at).filter(|range| range.start() <= at)
     }
 
     /// Returns the lowest area that ends above `at`.
+    #[must_use]
     pub fn above(&self, at: Va) -> Option<VaRange> {
         self.range_of(self.tree.first_ending_above(at.get()))
     }

@@ -94,6 +94,7 @@ impl<'s, T: Sync + 's> View<'s, T> {
     }
 
     /// Returns the copy of a unit, if the unit exists. The unit counts as used from now on.
+    #[must_use]
     pub fn get(&self, unit: u32) -> Option<&'s T> {
         (unit < self.hot.units()).then(|| {
             self.hot.touch(unit);
@@ -133,6 +134,7 @@ impl<'s, T: Sync + 's> View<'s, T> {
 impl<'s> View<'s, Word> {
     /// Returns the operations on the word.
     #[inline(always)]
+    #[must_use]
     pub fn word(&self) -> Local<'s> {
         // SAFETY: a word of an object that lives as long as `'s`; a `Word` is not changed by other means.
         unsafe { Local::new(self.hot, self.first.cast()) }
@@ -212,12 +214,14 @@ impl<'s, T> PerCpu<'s, T> {
     }
 
     /// Returns the number of units, including the last one, for threads without a number of their own.
+    #[must_use]
     pub fn units(&self) -> u32 {
         self.space.units()
     }
 
     /// Returns a handle of the object, which can be copied.
     #[inline(always)]
+    #[must_use]
     pub fn view(&self) -> View<'_, T> {
         self.view
     }
@@ -231,6 +235,7 @@ impl<T: Sync> PerCpu<'_, T> {
     }
 
     /// Calls [`View::get`].
+    #[must_use]
     pub fn get(&self, unit: u32) -> Option<&T> {
         self.view().get(unit)
     }
@@ -257,6 +262,7 @@ impl<T: Sync> PerCpu<'_, T> {
 impl PerCpu<'_, Word> {
     /// Calls [`View::word`].
     #[inline(always)]
+    #[must_use]
     pub fn word(&self) -> Local<'_> {
         self.view().word()
     }
@@ -304,6 +310,7 @@ impl<'s> PerCpuBox<'s> {
     }
 
     /// Returns the address of the bytes of a unit, if the unit exists. The unit counts as used from now on.
+    #[must_use]
     pub fn as_ptr(&self, unit: u32) -> Option<NonNull<u8>> {
         if unit >= self.space.units() {
             return None;
@@ -319,11 +326,13 @@ impl<'s> PerCpuBox<'s> {
     }
 
     /// Returns the size and alignment of the bytes of a unit.
+    #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
     /// Returns the operations on the word at offset `at`, if that is inside and its address is a multiple of 8.
+    #[must_use]
     pub fn local(&self, at: usize) -> Option<Local<'_>> {
         let end = at.checked_add(size_of::<u64>())?;
         if end > self.layout.size() {
@@ -364,6 +373,7 @@ pub struct Static<T> {
 
 impl<T: Zeroable> Static<T> {
     /// Creates the value without memory.
+    #[must_use]
     pub const fn new() -> Self {
         Self { first: AtomicPtr::new(core::ptr::null_mut()) }
     }

@@ -9,6 +9,7 @@ use core::ptr::NonNull;
 
 impl PerCpuBox<'_> {
     /// Returns the address of the object, and leaves it to the caller: only [`Space::free_at`] frees it.
+    #[must_use]
     pub fn into_address(self) -> NonNull<u8> {
         let first = self.first();
         core::mem::forget(self);
@@ -23,6 +24,7 @@ impl Space {
     /// The lock of the space.
     /// # Safety
     /// If an object begins there, [`PerCpuBox::into_address`] returned it to the caller, and it is not used any more.
+    #[must_use]
     pub unsafe fn free_at(&self, object: NonNull<u8>) -> bool {
         // SAFETY: this function's contract.
         unsafe { self.free_address(object) }
@@ -33,6 +35,7 @@ impl Space {
     ///
     /// # Safety
     /// The object is live.
+    #[must_use]
     pub unsafe fn copy_at(&self, inside: NonNull<u8>, unit: u32) -> Option<NonNull<u8>> {
         if unit >= self.units() {
             return None;
@@ -48,6 +51,7 @@ impl Space {
     /// # Safety
     /// The object is live while the value is used and has eight bytes at the address, which only such values change.
     #[inline(always)]
+    #[must_use]
     pub unsafe fn local_at(&self, word: NonNull<u8>) -> Option<Local<'_>> {
         if !word.addr().get().is_multiple_of(align_of::<u64>()) {
             return None;

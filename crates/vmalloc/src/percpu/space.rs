@@ -173,21 +173,25 @@ impl Space {
     }
 
     /// Returns the number of units of an object. The last one is for threads without a number of their own.
+    #[must_use]
     pub fn units(&self) -> u32 {
         self.hot().units()
     }
 
     /// Returns the number of units up to the highest one that was ever used, without the last one.
+    #[must_use]
     pub fn units_used(&self) -> u32 {
         self.hot().mark.load(core::sync::atomic::Ordering::Relaxed)
     }
 
     /// Returns the number by which threads find their units, as the system supports it.
+    #[must_use]
     pub fn index(&self) -> Index {
         self.hot().index
     }
 
     /// Returns true if operations are restartable sequences; else they are atomic operations.
+    #[must_use]
     pub fn is_restartable(&self) -> bool {
         self.hot().at.is_some()
     }
@@ -204,6 +208,7 @@ impl Space {
     ///
     /// # Locks
     /// The lock of the space. Cost: as [`stats`](Self::stats).
+    #[must_use]
     pub fn counts(&self) -> (u64, u32) {
         let stats = self.stats();
         (stats.live, stats.chunks)
@@ -214,11 +219,13 @@ impl Space {
     ///
     /// # Locks
     /// The lock of the space. Cost: O(chunks and slabs with room).
+    #[must_use]
     pub fn stats(&self) -> va_percpu::Stats {
         self.core().stats()
     }
 
     /// Returns the bytes mapped for the space's records, none of which come from the global allocator.
+    #[must_use]
     pub fn records_bytes(&self) -> usize {
         self.core().records_bytes()
     }
@@ -249,6 +256,7 @@ impl fmt::Debug for Space {
 
 /// Returns the number of sections that were restarted in this process, because the thread was preempted, moved or
 /// signalled.
+#[must_use]
 pub fn restarts() -> u64 {
     super::rseq::restarts()
 }

@@ -5,6 +5,7 @@ use crate::heap::Stats;
 
 impl Vmalloc {
     /// Counts. Takes every lock, one after the other.
+    #[must_use]
     pub fn stats(&self) -> Stats {
         match self.part() {
             Part::Ordinary(heap) => heap.stats(),
@@ -14,6 +15,7 @@ impl Vmalloc {
 
     /// Counts as [`stats`](Self::stats) does, or returns `None` if a lock is held. For the child of a fork in a signal
     /// handler: the call that the signal interrupted holds its locks there, too, and to wait for them has no end.
+    #[must_use]
     pub fn try_stats(&self) -> Option<Stats> {
         let free = match self.part() {
             Part::Ordinary(heap) => heap.is_free(),

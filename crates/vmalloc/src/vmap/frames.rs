@@ -37,11 +37,13 @@ impl<'m> Frames<'m> {
 
     /// Returns the number of frames.
     #[expect(clippy::len_without_is_empty, reason = "there is always one at least")]
+    #[must_use]
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
     /// Returns the frame with a number below [`len`](Self::len).
+    #[must_use]
     pub fn frame(&self, nth: usize) -> Option<Frame<'_>> {
         let number = self.first + nth as u64;
         (nth < self.len()).then_some(Frame { number, home: self.core.home(), of: PhantomData })

@@ -40,12 +40,14 @@ impl<'f> Mapping<'f> {
     }
 
     /// Returns the address of the first byte. Accesses through it race with all other writes to the same frames.
+    #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.at
     }
 
     /// Returns the number of bytes, which are whole pages.
     #[expect(clippy::len_without_is_empty, reason = "there is always a page at least")]
+    #[must_use]
     pub fn len(&self) -> usize {
         self.pages * PAGE_BYTES
     }

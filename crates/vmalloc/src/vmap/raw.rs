@@ -15,6 +15,7 @@ use va_tree::FreeIndex;
 impl Frames<'_> {
     /// Returns the numbers of the frames, and leaves the frames to the caller: only [`Mappings::free_frames`] frees
     /// them.
+    #[must_use]
     pub fn into_numbers(self) -> Range<u64> {
         let numbers = self.numbers();
         core::mem::forget(self);

@@ -111,3 +111,23 @@ fn a_changed_area_that_cannot_be_mapped_anew_is_nobodys_any_more() {
     model.check();
     model.end();
 }
+
+#[test]
+fn vm1_vm2_a_word_that_is_wrong_is_named() {
+    let shim = Shim::default();
+    let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
+    let at = model.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
+    let page = (at / PAGE_BYTES) as u64;
+    let rule = |model: &Model, page, word| {
+        let (arena, before) = (&model.heap.arena, model.heap.arena.get(page));
+        arena.put(page, word);
+        let rule = model.heap.validate().unwrap_err().rule;
+        arena.put(page, before);
+        rule
+    };
+    assert_eq!(rule(&model, page, Word::from_bits(0)), "VM1");
+    assert_eq!(rule(&model, page, Word::free(10)), "VM1");
+    assert_eq!(rule(&model, page + 3, Word::live(1, 1)), "VM2");
+    model.check();
+    model.end();
+}
