@@ -8,12 +8,16 @@
 //! use std::alloc::Layout;
 //! use vmalloc::Vmalloc;
 //!
-//! let memory = Vmalloc::global()?; let area = memory.alloc(Layout::from_size_align(1 << 20, 4096)?)?; // SAFETY: a
-//! megabyte of our own. unsafe { area.write_bytes(7, 1 << 20) }; // SAFETY: our own area, and no reference to it
-//! remains. unsafe { memory.free(area) }?;
+//! let memory = Vmalloc::global()?;
+//! let area = memory.alloc(Layout::from_size_align(1 << 20, 4096)?)?;
+//! // SAFETY: a megabyte of our own.
+//! unsafe { area.write_bytes(7, 1 << 20) };
+//! // SAFETY: our own area, and no reference to it remains.
+//! unsafe { memory.free(area) }?;
 //!
-//! // Or safely: a zeroed buffer that is freed on drop, and grows in place if it can. let mut buffer = memory.buffer(1
-//! << 20)?; buffer[3] = 1;
+//! // Or safely: a zeroed buffer that is freed on drop, and grows in place if it can.
+//! let mut buffer = memory.buffer(1 << 20)?;
+//! buffer[3] = 1;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -8,9 +8,14 @@
 //! ```
 //! use vmalloc::{Mappings, Protection};
 //!
-//! let mappings = Mappings::global()?; let frames = mappings.frames(2)?; let ring = frames.vmap(&[0, 1, 0, 1],
-//! Protection::ReadWrite)?; // One write across the end of the ring. ring.write(2 * 4096 - 3, b"around")?; let mut
-//! start = [0; 3]; ring.read(0, &mut start)?; assert_eq!(&start, b"und");
+//! let mappings = Mappings::global()?;
+//! let frames = mappings.frames(2)?;
+//! let ring = frames.vmap(&[0, 1, 0, 1], Protection::ReadWrite)?;
+//! // One write across the end of the ring.
+//! ring.write(2 * 4096 - 3, b"around")?;
+//! let mut start = [0; 3];
+//! ring.read(0, &mut start)?;
+//! assert_eq!(&start, b"und");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
