@@ -1,5 +1,5 @@
 /* Libraries that are loaded and closed, also with RTLD_DEEPBIND, which looks symbols up in the library itself first;
-/* and glibc's own names. */
+ * and glibc's own names. */
 #include "check.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* A random program of malloc, calloc, realloc, memalign, free, short-lived threads, and forks: stress SEED
-/* MILLISECONDS.
+ * MILLISECONDS.
  *
  * Every allocation contains its size, and a byte that depends on the size at its end and on every page, so that
  * overlapping allocations of different sizes are detected. At the end everything is freed and trimmed, and the resident

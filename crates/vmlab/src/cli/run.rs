@@ -267,7 +267,7 @@ mod tests {
         };
         assert_eq!(all, want);
         assert!(all.lines(Duration::ZERO)[0].contains("by 3 processes"));
-        assert!(Report::default().lines(Duration::ZERO)[0].starts_with("no process told"));
+        assert!(Report::default().lines(Duration::ZERO)[0].starts_with("no process reported"));
         // A line without an end is not stored whole.
         assert_eq!(
             Report::read(std::io::repeat(b'x').take(1 << 20).chain(&b""[..]).pipe()).unwrap().processes,

@@ -159,7 +159,7 @@ mod tests {
         case("process_madvise", Less, "call of its own", |machine| {
             (machine.discard, machine.discard_batch) = (Ok(()), 1);
         });
-        case("madvise", Missing, "stays resident", |machine| machine.discard = Err(Errno(1)));
+        case("madvise", Missing, "stay resident", |machine| machine.discard = Err(Errno(1)));
         case("reserve, commit", Missing, "no allocator", |machine| machine.commit = Err(Errno(12)));
         for (name, verdict, means, machine) in cases {
             let facts = facts(Ok(machine));
