@@ -3,10 +3,9 @@
 //! | index | description |
 //! |---|---|
 //! | [`list`] | Linux before 5.2: walk the busy areas from a cached one |
-//! | [`treap`] | one balanced tree of holes in three variants: maxima updated at once, lazily, and with the last hole
-//! cached |
-//! | [`splay`] | a splay tree of holes |
-//! | [`first_fit`] | a `BTreeMap` of holes searched from the front: the simplest implementation |
+//! | `treap` | one balanced tree of holes: maxima updated at once, updated lazily, or with the last hole cached |
+//! | `splay` | a splay tree of holes |
+//! | `first_fit` | a `BTreeMap` of holes searched from the front: the simplest implementation |
 //!
 //! Splay tree, lazy fix-ups and cached last node are the to-do list of the talk that presented Linux's tree; `results/`
 //! has their measurements. All but the list find the exact lowest fit.
