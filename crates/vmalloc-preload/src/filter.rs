@@ -91,14 +91,15 @@ pub unsafe extern "C" fn prlimit(
 ) -> c_int {
     let (to, old) = (limit.addr().cast_signed() as c_long, old.addr().cast_signed() as c_long);
     let words = [process.into(), resource.into(), to, old, 0, 0];
+    let noted = if limit.is_null() { None } else { crate::large::note_limit(resource) };
     // SAFETY: this function's contract.
     let answer = unsafe { call(libc::SYS_prlimit64, words) };
     // After the call, in which the system checked the pointers, so that this code need not read through them.
     // SAFETY: returns a number.
     let is_own = || process == 0 || process == unsafe { libc::getpid() };
     // A child of vfork limits itself, not the parent, whose memory it uses.
-    if answer == 0 && !limit.is_null() && is_own() && !vmalloc::is_guest() {
-        crate::large::limit_changed(resource);
+    if let Some(noted) = noted.filter(|_| answer == 0 && is_own() && !vmalloc::is_guest()) {
+        crate::large::limit_changed(noted);
     }
     answer as c_int
 }
@@ -135,7 +136,10 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: the call changes no contents of memory.
     let lock = || unsafe { call(libc::SYS_mlockall, [flags.into(), 0, 0, 0, 0, 0]) };
     let mut answer = lock();
-    while answer < 0 && is_errno(libc::ENOMEM) && crate::large::release_addresses() {
+    for _ in 0..crate::large::RELEASES {
+        if answer >= 0 || !is_errno(libc::ENOMEM) || !crate::large::release_addresses() {
+            break;
+        }
         answer = lock();
     }
     answer as c_int

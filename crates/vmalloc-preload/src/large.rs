@@ -1,10 +1,11 @@
 //! The allocator of the process, and who may use it when.
 
 use crate::conf::Conf;
+use crate::filter::call;
 use crate::hot::HOT;
 use crate::next::Next;
 use core::cell::UnsafeCell;
-use core::ffi::c_int;
+use core::ffi::{c_int, c_long};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -253,6 +254,9 @@ fn begin_in_children(call: unsafe extern "C" fn()) {
     }
 }
 
+/// Bytes that the C library maps at least for its own heap, about.
+const NEXT_BYTES: usize = 1 << 20;
+
 /// A limit of the process that the arena may be in the way of.
 #[derive(Clone, Copy)]
 enum Limit {
@@ -270,12 +274,35 @@ impl Limit {
         }
     }
 
-    /// Tells whether it is set, to more than `bytes`.
-    fn is_above(self, bytes: usize) -> bool {
+    /// Returns the limit; the largest number without one.
+    fn current(self) -> libc::rlim_t {
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: writes `limit`.
-        let told = unsafe { libc::getrlimit(self.number() as _, &raw mut limit) };
-        told == 0 && limit.rlim_cur != libc::RLIM_INFINITY && limit.rlim_cur > bytes as libc::rlim_t
+        let read = unsafe { libc::getrlimit(self.number() as _, &raw mut limit) };
+        if read == 0 { limit.rlim_cur } else { libc::RLIM_INFINITY }
+    }
+
+    /// Returns true if it is set, to more than `bytes`.
+    fn is_above(self, bytes: usize) -> bool {
+        let current = self.current();
+        current != libc::RLIM_INFINITY && current > bytes as libc::rlim_t
+    }
+
+    /// Returns true if the system maps `bytes` bytes now, so that the limit is no reason for a failure (any more).
+    fn has_room(self, bytes: usize) -> bool {
+        let access = match self {
+            Self::Addresses => libc::PROT_NONE,
+            Self::Data => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let bytes = bytes.max(NEXT_BYTES).cast_signed() as c_long;
+        // SAFETY: a mapping of its own, at an address that the system chooses.
+        let at = unsafe { call(libc::SYS_mmap, [0, bytes, access.into(), flags.into(), -1, 0]) };
+        if at != -1 {
+            // SAFETY: mapped above, and not used.
+            let _unmapped = unsafe { call(libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]) };
+        }
+        at != -1
     }
 
     /// Leaves to others what it counts and nobody uses; `true` if that is more than before.
@@ -288,30 +315,41 @@ impl Limit {
     }
 }
 
-/// The program has set a limit: it would be used up by what nobody has.
+/// A limit that a program is about to set, and what it was before.
+pub(crate) struct Limited {
+    limit: Limit,
+    before: libc::rlim_t,
+}
+
+/// Notes a limit before a program sets it; `None` if the arena is not in its way.
+pub(crate) fn note_limit(resource: c_int) -> Option<Limited> {
+    let limit = [Limit::Addresses, Limit::Data].into_iter().find(|limit| resource == limit.number())?;
+    // A filter that lets the program set a limit lets it be read.
+    Some(Limited { limit, before: limit.current() })
+}
+
+/// Releases cached memory after the program has lowered a limit, which that memory would use up.
 #[cold]
-pub(crate) fn limit_changed(resource: c_int) {
+pub(crate) fn limit_changed(Limited { limit, before }: Limited) {
     let _keep = crate::words::KeepErrno::new();
-    // Whoever made that call may make this one, under any filter.
-    for limit in [Limit::Addresses, Limit::Data] {
-        if resource == limit.number() && limit.is_above(0) {
-            HOT.retry_small();
-            limit.release();
-        }
+    if limit.current() < before {
+        HOT.retry_small();
+        limit.release();
     }
 }
 
-/// Leaves to others who found none what limits count and nobody uses; `true` if there may be `bytes` now.
+/// Releases cached memory that limits count, after a request for `bytes` bytes failed. Returns true if it may succeed
+/// now; also if another thread released memory meanwhile.
 #[cold]
-pub(crate) fn release(bytes: usize) -> bool {
+fn release(bytes: usize) -> bool {
     let _keep = crate::words::KeepErrno::new();
-    // What is larger than the limit will not be there afterwards either, and the arena would be closed for nothing.
-    let gives = |limit: Limit| limit.is_above(bytes) && limit.release();
-    !vmalloc::is_plain() && (gives(Limit::Addresses) | gives(Limit::Data))
+    // A request above the limit fails afterwards, too, and addresses would be released for nothing.
+    let gives = |limit: Limit| limit.is_above(bytes) && (limit.has_room(bytes) || limit.release());
+    !vmalloc::is_plain() && !vmalloc::is_guest() && (gives(Limit::Addresses) | gives(Limit::Data))
 }
 
-/// Times that something is released for one request: the hardened profile releases some at first, and all then.
-const RELEASES: usize = 2;
+/// Releases for one request: the hardened profile releases a part first, and everything the second time.
+pub(crate) const RELEASES: usize = 2;
 
 /// Asks for `bytes` bytes again after a failure, if a limit may be the reason and there is something to release.
 #[inline]
@@ -326,11 +364,11 @@ pub(crate) fn ask_again<T>(bytes: usize, ask: impl Fn() -> T, failed: impl Fn(&T
     answer
 }
 
-/// Leaves addresses to who is about to lock all of them; `true` if there are more of them than before.
+/// Releases addresses before the caller locks all of them; `true` if there were any.
 #[cold]
 pub(crate) fn release_addresses() -> bool {
     let _keep = crate::words::KeepErrno::new();
-    Limit::Addresses.release()
+    !vmalloc::is_guest() && Limit::Addresses.release()
 }
 
 /// Frees one large piece of the next `malloc`, untouched.

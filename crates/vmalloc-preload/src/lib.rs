@@ -49,7 +49,6 @@
 //! | `large` | the allocator of the process |
 //! | `filter` | detects a filter of system calls before it is installed |
 //! | `change` | detects changes of mappings by the program |
-//! | `map` | mappings and threads of the program, where a limit leaves it no room |
 //! | `fault` | reports a fault of the hardened profile |
 //! | `conf` | `VMALLOC_CONF` |
 //! | `start` | the constructor, and the statistics at the end |
@@ -70,8 +69,6 @@ mod fault;
 pub mod filter;
 mod hot;
 mod large;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub mod map;
 mod next;
 mod start;
 mod words;

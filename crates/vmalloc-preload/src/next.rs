@@ -63,14 +63,10 @@ static VALLOC: Slot = Slot::new(c"valloc");
 static PVALLOC: Slot = Slot::new(c"pvalloc");
 static USABLE: Slot = Slot::new(c"malloc_usable_size");
 static TRIM: Slot = Slot::new(c"malloc_trim");
-static CREATE: Slot = Slot::new(c"pthread_create");
 static REGISTER: Slot = Slot::new(c"__register_atfork");
 
 /// A handler of a fork.
 pub(crate) type Handler = Option<unsafe extern "C" fn()>;
-
-/// The function that a thread runs.
-pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// Proof that the next definitions are known.
 #[derive(Clone, Copy)]
@@ -162,8 +158,6 @@ calls! {
     malloc_usable_size = USABLE(memory: *mut c_void) -> usize, else 0;
     /// `__register_atfork`, which implements `pthread_atfork`.
     register_atfork = REGISTER(before: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int, else libc::ENOMEM;
-    /// `pthread_create`.
-    pthread_create = CREATE(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: Start, argument: *mut c_void) -> c_int, else libc::EAGAIN;
     /// `malloc_trim`.
     malloc_trim = TRIM(pad: usize) -> c_int, else 0;
 }

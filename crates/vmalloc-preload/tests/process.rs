@@ -117,7 +117,7 @@ fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
     for what in ["late", "early", "data", "big", "mlockall"] {
         everywhere("limits.c", &[what], &["", "threshold:4K", "hardened:true", "hardened:true,threshold:4K"]);
     }
-    for what in ["holes", "addresses", "threads"] {
+    for what in ["holes", "aligned"] {
         everywhere("limits.c", &[what], &["", "threshold:4K", "hardened:true"]);
     }
     let dir = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 // argument selects a case.
 #include "check.h"
 #include <errno.h>
-#include <pthread.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -33,11 +33,6 @@ static void burst(int keeps) {
     for (int at = 0; at < 600; at++)
         if (!keeps || at % 4)
             free(pieces[at]);
-}
-
-static void *sleeper(void *argument) {
-    pause();
-    return argument;
 }
 
 int main(int count, char **words) {
@@ -78,8 +73,7 @@ int main(int count, char **words) {
         small(800);
         break;
     case 'h': // holes between pieces
-    case 'a': // addresses for others
-    case 't': // and for threads
+    case 'a': // one aligned piece after many others
         limit(RLIMIT_AS, 1 << 30);
         words[1][0] -= 'a' - 'A';
         execl(words[0], words[0], words[1], (char *)0);
@@ -89,18 +83,13 @@ int main(int count, char **words) {
         small(800);
         break;
     case 'A': {
-        CHECK(munmap(mmap(0, 900 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 900 << 20) == 0);
+        void *piece;
         burst(0);
-        errno = 0;
-        CHECK(mmap(0, 900 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED && errno == 0);
-        CHECK(mmap(0, 900 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == ENOMEM);
-        break;
-    }
-    case 'T': {
-        pthread_t thread;
-        burst(0);
-        for (int at = 0; at < 100; at++)
-            CHECK(pthread_create(&thread, 0, sleeper, 0) == 0);
+        CHECK((piece = aligned_alloc(64, 900 << 20)));
+        free(piece);
+        CHECK((piece = memalign(128, 900 << 20)));
+        free(piece);
+        CHECK(posix_memalign(&piece, 256, 900 << 20) == 0);
         break;
     }
     case 'b': // a big piece under the limit

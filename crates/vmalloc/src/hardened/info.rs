@@ -3,6 +3,7 @@
 use super::Hard;
 #[cfg(test)]
 use super::State;
+use super::granules::GRANULE_PAGES;
 use super::tag::State as Said;
 #[cfg(test)]
 use super::window::Wall;
@@ -14,6 +15,24 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 
 impl<O: Os> Hard<O> {
+    /// Copies the readable bytes at an address of the window, with zeros for the rest. Only open rooms are readable.
+    pub(crate) fn vread(&self, at: usize, to: &mut [u8]) -> usize {
+        to.fill(0);
+        let first = address(self.window.first());
+        let end = first + address(self.window.window_pages());
+        let (mut from, until) = (at.max(first), at.saturating_add(to.len()).min(end));
+        let mut read = 0;
+        while from < until {
+            // A granule at a time: others may have mapped something where one was released.
+            let stop = until.min(first + (from - first + 1).next_multiple_of(address(GRANULE_PAGES)));
+            if !self.window.is_released((from / PAGE_BYTES) as u64) {
+                read += crate::vread::peek(from, &mut to[from - at..stop - at]);
+            }
+            from = stop;
+        }
+        read
+    }
+
     /// Returns true if no thread holds the lock that [`stats`](Self::stats) takes.
     pub(crate) fn is_free(&self) -> bool {
         self.state.try_lock().is_some()

@@ -561,15 +561,6 @@ impl<O: Os> Hard<O> {
         }
         Known::Never
     }
-
-    /// Copies the readable bytes at an address of the window, with zeros for the rest. Only open rooms are readable.
-    pub(crate) fn vread(&self, at: usize, to: &mut [u8]) -> usize {
-        to.fill(0);
-        let window = self.window.extent();
-        let (first, end) = (window.start().get() as usize, window.end().get() as usize);
-        let (from, until) = (at.max(first), at.saturating_add(to.len()).min(end));
-        if from < until { crate::vread::peek(from, &mut to[from - at..until - at]) } else { 0 }
-    }
 }
 
 impl<O: Os> State<O> {

@@ -58,6 +58,10 @@ impl<O: Os> Heap<O> {
         if page >= frontier || address(page) >= end {
             return;
         }
+        if self.arena.get(page).is_released() {
+            // Another part of the program may have mapped something here.
+            return;
+        }
         // The nearest word below that says live is that of the area around, if there is one (VM2).
         page = (first..=page).rev().find(|&page| self.arena.get(page).is_live()).unwrap_or(page);
         while page < frontier && address(page) < end {

@@ -43,6 +43,8 @@ impl<O: Os> Heap<O> {
             return;
         }
         self.drain_all();
+        // It may have looked while they were in neither: WK1.
+        self.wake();
         // A child of a fork that began in a handler may have it locked for ever.
         let Some(mut hidden) = self.hidden.try_lock() else { return };
         if hidden.len > 0 {

@@ -101,7 +101,7 @@ impl<O: Os> Heap<O> {
             // Big items have a budget of their own, which is half of the whole, and small ones another, which
             // is a quarter.
             // Every CPU, since the answer is a bound: it is asked for after 32 MiB or half a second, and costs more.
-            if self.big.small_pages() > most / 4 {
+            if is_short || self.big.small_pages() > most / 4 {
                 self.drain_all();
             } else {
                 self.with_big.visit(usize::MAX, |cpu| _ = self.drain(cpu, Kinds::Big));

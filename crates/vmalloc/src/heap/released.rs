@@ -28,15 +28,18 @@ impl<O: Os> Heap<O> {
     /// Releases all addresses that no area has; `false` if there were none.
     pub(crate) fn release_addresses(&self) -> bool {
         if self.is_mine() {
-            // A handler of a signal asks for a mapping in the midst of a call.
+            // A handler of a signal interrupted a call.
             return false;
         }
         // In the order of a fork: whoever has one zone asks for no other.
         let held = [self.zone(0), self.zone(1)];
         let closed = self.arena.close();
         drop(held);
-        self.release_all();
         let _alone = self.purge.lock();
+        // What another thread refills from, or has hidden for a fork, is in no list.
+        let _refills = self.refills.each_ref().map(|refill| refill.lock());
+        self.show();
+        self.release_alone();
         (0..ZONES).map(|zone| self.release_dirty(zone) + self.release_clean(zone)).sum::<u64>() > 0 || closed
     }
 
@@ -44,9 +47,12 @@ impl<O: Os> Heap<O> {
     /// `purge`.
     fn release_dirty(&self, zone: usize) -> u64 {
         let mut central = self.zone(zone);
-        let (mut from, mut pages) = (self.arena.extent(zone).start(), 0);
-        while let Some(hole) = central.dirty.hole_after(from) {
-            from = hole.end();
+        let (mut from, mut pages, mut parts) = (self.arena.extent(zone).start(), 0, 0);
+        // Each splits a mapping, of which there may be so many.
+        while parts < self.moved_max
+            && let Some(hole) = central.dirty.hole_after(from)
+        {
+            (from, parts) = (hole.end(), parts + 1);
             // It stays as it is for want of records.
             if central.take_dirty_at(hole) {
                 central.retired += hole.len_bytes() / PAGE_BYTES as u64;
@@ -61,14 +67,14 @@ impl<O: Os> Heap<O> {
     fn release_clean(&self, zone: usize) -> u64 {
         let mut central = self.zone(zone);
         let mut page = self.arena.extent(zone).start().page_floor();
-        let (mut pages, frontier) = (0, page + self.arena.committed_pages(zone));
-        while page < frontier {
+        let (mut pages, mut parts, frontier) = (0, 0, page + self.arena.committed_pages(zone));
+        while page < frontier && parts < self.moved_max {
             let above = central.space.find_above(Va::from_page(page));
             let (start, end) = above.map_or((frontier, frontier), |area| area.range.whole_pages());
             let clean = VaRange::from_pages(page, start.clamp(page, frontier)).unwrap_or_default();
             if !clean.is_empty() && central.take_for_good(clean) {
                 self.arena.release(clean);
-                pages += clean.len_bytes() / PAGE_BYTES as u64;
+                (pages, parts) = (pages + clean.len_bytes() / PAGE_BYTES as u64, parts + 1);
             }
             page = end;
         }
