@@ -298,11 +298,16 @@ fn release_all() {
     FORKER.store(0, Ordering::Relaxed);
     // SAFETY: this thread, or the one it was forked from, holds the lock since `before`.
     let list = unsafe { &*LIST.data_ptr() };
+    // A handler of a signal may fork while an outer fork takes the locks. What that prepared, it resumes itself: it
+    // holds the locks that this takes.
+    let is_inner = MAKING.is_left() || LIST.is_left();
     for_each(list, |member| {
         // SAFETY: held since `before`.
         unsafe { member.release() };
     });
-    resume();
+    if !is_inner {
+        resume();
+    }
     // SAFETY: as before.
     unsafe { LIST.release() };
     // SAFETY: as before.
