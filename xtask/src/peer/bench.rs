@@ -62,7 +62,7 @@ pub(super) struct Counts {
 pub(super) struct Measured {
     pub(super) row: Row,
     pub(super) runs: Vec<Both>,
-    /// Standard, counting.
+    /// Our library, counting.
     pub(super) counted: Option<Run>,
 }
 

@@ -3,7 +3,7 @@
 //! # Theory
 //! A kernel-peer directory has C programs that measure and replay any library with a certain C interface. Its makefile
 //! cuts Linux's allocator out of a kernel's source and makes such a library of it. No part of the kernel is stored
-//! here: it is built under `target/`, which git ignores. Standard is the crate `va-peer`.
+//! here: it is built under `target/`, which git ignores. Ours is the crate `va-peer`.
 //!
 //! On a shared machine, nanoseconds of two runs cannot be compared. So each row is measured on both libraries in turn,
 //! over several rounds, and the median of each is taken. Only ratios are claimed, with their range over some runs of
@@ -53,9 +53,9 @@ pub(crate) struct Args {
 pub(crate) struct Peers {
     /// Linux's library.
     linux: PathBuf,
-    /// Standard.
+    /// Our library.
     ours: PathBuf,
-    /// Standard, counting the locks that it takes.
+    /// Our library, counting the locks that it takes.
     counting: PathBuf,
     /// Folder of the programs.
     programs: PathBuf,
