@@ -350,8 +350,8 @@ pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
     ended?.success()
 }
 
-/// The core walks its invariants after every change, va-sim included, whose tests drive the others; the rest, with as many areas as
-/// programs have, does not. Walking changes no result, so nothing of it is run twice.
+/// The core walks its invariants after every change, va-sim included, whose tests drive the others; the rest, with as
+/// many areas as programs have, does not. Walking changes no result, so nothing of it is run twice.
 fn test(root: &Path, tests: &mut Tests) -> Result<()> {
     let core = crate::core_crates(root)?;
     // The second part runs though the first has failed.
@@ -411,8 +411,8 @@ fn release_full(root: &Path, tests: &mut Tests) -> Result<()> {
 }
 
 fn run_release(root: &Path, tests: &mut Tests, of_process: &str) -> Result<()> {
-    // How much stack a call of the core takes is a property of optimised code; a million areas are too many for code that
-    // walks its invariants after each operation.
+    // How much stack a call of the core takes is a property of optimised code; a million areas are too many for code
+    // that walks its invariants after each operation.
     let core = "-p va-tree -p va-space -p va-percpu -p va-sim --test memory --test footprint";
     [of_process, core].into_iter().try_for_each(|selection| {
         let cmd = Cmd::cargo(root).args(["test", "--quiet", "--locked", "--release"]);

@@ -1,10 +1,10 @@
 //! Real programs with the preload and without, in turns: equal answers, time, peak memory.
 //!
 //! # Theory
-//! In each trial every column runs once: the C library's own allocator ("plain"), the preload, and whoever else is asked for.
-//! The order goes round from trial to trial. What counts is CPU time, which a busy machine disturbs less than wall time, and the ratio
-//! within a trial (see [`ratio`]). `--control` runs the plain program twice in each trial: how far that ratio is from 1 is what the
-//! machine's noise is worth.
+//! In each trial every column runs once: the C library's own allocator ("plain"), the preload, and whoever else is
+//! asked for. The order goes round from trial to trial. What counts is CPU time, which a busy machine disturbs less
+//! than wall time, and the ratio within a trial (see [`ratio`]). `--control` runs the plain program twice in each
+//! trial: how far that ratio is from 1 is what the machine's noise is worth.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -4,8 +4,8 @@
 //! LLVM that a stable compiler has too. Overflow checks and assertions are on, and the core has no `unsafe` code for a
 //! sanitizer to check.
 //!
-//! New inputs go to `fuzz/corpus-live`, which git ignores; a few good ones are saved in `fuzz/corpus` by hand and also run
-//! as plain tests.
+//! New inputs go to `fuzz/corpus-live`, which git ignores; a few good ones are saved in `fuzz/corpus` by hand and also
+//! run as plain tests.
 
 use crate::machine::duration;
 use crate::sh::{Cmd, Show};

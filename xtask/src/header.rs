@@ -1,4 +1,5 @@
-//! The C header `vmalloc.h`: made of the functions in `abi.rs`, `frames.rs` and `percpu.rs` of `crates/vmalloc-capi/src` by cbindgen, and checked in.
+//! The C header `vmalloc.h`: made of the functions in `abi.rs`, `frames.rs` and `percpu.rs` of
+//! `crates/vmalloc-capi/src` by cbindgen, and checked in.
 //!
 //! `cargo xtask header` writes it, with a checksum of what it was made of and of itself beside it. CI compares the
 //! checksum, which takes no tool. `--check`, which `cargo xtask ci --full` runs, makes the header again and compares

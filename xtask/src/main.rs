@@ -105,7 +105,8 @@ enum Task {
     Counts(counts::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
     Peer(peer::Args),
-    /// Build the allocators that `vmlab bench memory` measures beside ours and the system does not have, under target/peers
+    /// Build the allocators that `vmlab bench memory` measures beside ours and the system does not have, under
+    /// target/peers
     Peers(peers::Args),
     /// Run real programs with the preload and without: answers, time, memory
     Clients(clients::Args),

@@ -1,8 +1,9 @@
 //! The packages of the crates that are to be published, those with `publish = true`.
 //!
-//! Each is packed as a registry would get it. All but the laboratory are then built from nothing but their packages, beside each
-//! other's; the laboratory takes minutes, so its package is only looked into (`cargo xtask package --all` builds it too). What a package
-//! must hold is looked for in the archive, since links to files above the crate's folder are followed when it is packed.
+//! Each is packed as a registry would get it. All but the laboratory are then built from nothing but their packages,
+//! beside each other's; the laboratory takes minutes, so its package is only looked into (`cargo xtask package --all`
+//! builds it too). What a package must hold is looked for in the archive, since links to files above the crate's folder
+//! are followed when it is packed.
 
 use crate::ci;
 use crate::fresh::cargo_home;
@@ -98,8 +99,8 @@ pub(crate) fn check(root: &Path, all: bool) -> Result<()> {
 
 /// Removes what an earlier run left: the target directory, and the copies of our packages that cargo unpacked.
 ///
-/// `cargo package` serves the packages to each other through a local registry, and takes a version of a registry never to change.
-/// It would build against the copy that it unpacked in its home for an earlier commit.
+/// `cargo package` serves the packages to each other through a local registry, and takes a version of a registry never
+/// to change. It would build against the copy that it unpacked in its home for an earlier commit.
 fn forget(target: &Path, home: &Path, packages: &[Package]) -> Result<()> {
     let mut old = vec![target.to_path_buf()];
     let unpacked = home.join("registry/src");

@@ -1,10 +1,11 @@
 //! Allocators that no package of the system has, built as libraries that a program can be started with (`LD_PRELOAD`).
 //!
 //! # Theory
-//! A crate that brings an allocator's C or C++ source is the simplest way to a stated version of it. A scratch workspace under
-//! `target/peers` names these crates by exact version, and cargo fetches them there: nothing of them enters our own
-//! dependencies. Their sources are then compiled as their makers do for replacing `malloc`, with the compilers of the system,
-//! not as the crates do, which rename it. `vmlab bench memory` finds what lies in `target/peers`.
+//! A crate that brings an allocator's C or C++ source is the simplest way to a stated version of it. A scratch
+//! workspace under `target/peers` names these crates by exact version, and cargo fetches them there: nothing of them
+//! enters our own dependencies. Their sources are then compiled as their makers do for replacing `malloc`, with the
+//! compilers of the system, not as the crates do, which rename it. `vmlab bench memory` finds what lies in
+//! `target/peers`.
 
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};

@@ -1,5 +1,5 @@
-//! Long runs: random operations on every structure while memory fails for a time, then fuzz targets and property tests, and
-//! a page in `results/` that says what came of it.
+//! Long runs: random operations on every structure while memory fails for a time, then fuzz targets and property tests,
+//! and a page in `results/` that says what came of it.
 
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};
@@ -53,8 +53,8 @@ pub(crate) struct Args {
     jobs: Option<usize>,
 }
 
-/// A section of the page: one part of the run, with the command and the commit that it is of. It is written again after each
-/// row, and leaves the other section as it is.
+/// A section of the page: one part of the run, with the command and the commit that it is of. It is written again after
+/// each row, and leaves the other section as it is.
 struct Section<'a> {
     root: &'a Path,
     title: &'static str,
@@ -201,8 +201,8 @@ fn fuzz_and_test(root: &Path, args: &Args) -> Result<bool> {
         let (executed, time) = (fuzzed.executed, duration(fuzzed.seconds));
         section.add(&format!("| fuzz target `{target}` | {executed} inputs | {time} | {outcome} |\n"))?;
     }
-    // Property tests draw fresh cases each round; the long runs have numbered seeds, twice as many each round. So a round
-    // takes at most about twice as long as the last: one that would end too late is not begun.
+    // Property tests draw fresh cases each round; the long runs have numbered seeds, twice as many each round. So a
+    // round takes at most about twice as long as the last: one that would end too late is not begun.
     let tests_started = Instant::now();
     let (mut tests, mut rounds, mut seeds, mut last) = (Tests::default(), 0, 2, 0.0);
     while rounds == 0

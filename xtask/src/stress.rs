@@ -1,4 +1,5 @@
-//! Random programs of malloc, realloc, threads and forks under the preload, for as long as one likes: `cargo xtask stress`.
+//! Random programs of malloc, realloc, threads and forks under the preload, for as long as one likes: `cargo xtask
+//! stress`.
 //!
 //! The program is `crates/vmalloc-preload/tests/c/stress.c`, in C, the language of the preload's users. Every
 //! allocation that it holds records its size, and a byte of it on every page. At its end it frees everything, trims,

@@ -1,6 +1,7 @@
 //! The Rust of the README and of the book's chapters, compiled and run as examples of documentation, and nothing else.
 //!
-//! A crate of its own, which is not published: these pages lie outside of every crate's folder, so a package cannot hold them.
+//! A crate of its own, which is not published: these pages lie outside of every crate's folder, so a package cannot
+//! hold them.
 
 macro_rules! pages {
     ($($name:ident $path:literal)*) => {

@@ -230,13 +230,14 @@ fn make() -> Option<&'static Vmalloc> {
 
 /// Lets the allocator be made from now on.
 pub(crate) fn begin() {
-    // Before anybody can: a fork, also by a handler of a signal, finds that it was done. And before it is made, since a registration that it
-    // began itself would come here, too, and wait for itself.
+    // Before anybody can: a fork, also by a handler of a signal, finds that it was done. And before it is made, since a
+    // registration that it began itself would come here, too, and wait for itself.
     register_first();
     BEGUN.store(true, Ordering::Relaxed);
 }
 
-/// Registers what the allocator does at a fork before whoever registers something now. Its own registration comes here, too.
+/// Registers what the allocator does at a fork before whoever registers something now. Its own registration comes here,
+/// too.
 pub(crate) fn register_first() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {

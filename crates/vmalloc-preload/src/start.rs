@@ -1,8 +1,8 @@
-//! The constructor, and what is told at the end: a line of statistics, and a line for `vmlab run` in the file that it names in
-//! `VMALLOC_REPORT`.
+//! The constructor, and what is told at the end: a line of statistics, and a line for `vmlab run` in the file that it
+//! names in `VMALLOC_REPORT`.
 //!
-//! Both are found by the dynamic linker in sections of their own. The constructor runs before that of the C library, so the
-//! environment is read where the linker says that it is, not by `getenv`.
+//! Both are found by the dynamic linker in sections of their own. The constructor runs before that of the C library, so
+//! the environment is read where the linker says that it is, not by `getenv`.
 
 use crate::conf::Conf;
 use crate::large::{self, Event};
@@ -172,7 +172,8 @@ extern "C" fn end() {
     }
 }
 
-/// Most that was resident since the program began: `ru_maxrss` counts who started it, too, whose memory it shared until then.
+/// Most that was resident since the program began: `ru_maxrss` counts who started it, too, whose memory it shared until
+/// then.
 fn own_peak_kib() -> Option<u64> {
     // The line is in the first kilobyte, unless a user has very many groups.
     let mut text = [0; 4096];

@@ -238,7 +238,8 @@ impl<O: Os> Arena<O> {
         (0..ZONES).for_each(|zone| self.unmap_part(self.words_between(zone, 0, self.committed_pages(zone))));
     }
 
-    /// The words of some pages of a zone: the whole pages that are committed when the frontier moves from one to the other.
+    /// The words of some pages of a zone: the whole pages that are committed when the frontier moves from one to the
+    /// other.
     fn words_between(&self, zone: usize, from: u64, to: u64) -> Span {
         let first = self.extent(zone).start().page_floor();
         let word = |pages: u64| {
@@ -274,8 +275,8 @@ impl<O: Os> Arena<O> {
         true
     }
 
-    /// Releases pages below the frontier of a zone, whose lock is held, for good. They were clean or dirty, and are in no
-    /// index.
+    /// Releases pages below the frontier of a zone, whose lock is held, for good. They were clean or dirty, and are in
+    /// no index.
     pub(crate) fn release(&self, range: VaRange) {
         let (start, end) = range.whole_pages();
         // Before the addresses can be mapped by others: a pointer there is theirs then.

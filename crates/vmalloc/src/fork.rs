@@ -1,14 +1,14 @@
 //! Fork handlers: they take the locks of all allocators before a fork, and release them after it.
 //!
 //! # Theory
-//! A child has one thread and a copy of all memory, locks as they were at that moment. So before a fork, libc calls us to take
-//! every lock of every allocator: then nobody is in the midst of anything, and parent and child give them all back. What was
-//! allocated is there in both; each frees its own copy.
+//! A child has one thread and a copy of all memory, locks as they were at that moment. So before a fork, libc calls us
+//! to take every lock of every allocator: then nobody is in the midst of anything, and parent and child give them all
+//! back. What was allocated is there in both; each frees its own copy.
 //!
 //! libc does this for `fork`, not for `vfork`, `clone` or `_Fork`: whoever calls those must not allocate in the child.
 //!
-//! libc calls those who prepare in the reverse order of their registration. One that was registered before ours is called while
-//! all locks are held, by the thread that holds them: it must not allocate here, or it waits for itself.
+//! libc calls those who prepare in the reverse order of their registration. One that was registered before ours is
+//! called while all locks are held, by the thread that holds them: it must not allocate here, or it waits for itself.
 //! To let it pass, everybody who takes a lock would have to ask who forks.
 //!
 //! The handlers are registered once, before the first allocator is made. A child whose parent was
@@ -21,8 +21,8 @@
 //! list comes before our locks here, as in glibc, which takes its own behind it.
 //!
 //! **Handlers of signals** may fork while the thread that they interrupted is in the midst of a call. With one thread no lock is
-//! taken: whatever that one holds it goes on with, in the child, too. With more, those that it holds are left to it, and for the others
-//! the fork waits a while only; what it did not get stays taken in the child.
+//! taken: whatever that one holds it goes on with, in the child, too. With more, those that it holds are left to it,
+//! and for the others the fork waits a while only; what it did not get stays taken in the child.
 //!
 //! **Cached pages** are hidden from the child before the locks are taken, if they are more than a megabyte. To share one
 //! costs an entry of a page table now, and a copy when it is used again (`heap/hidden.rs`).
@@ -43,7 +43,8 @@ pub(crate) trait Hold {
     /// Tells whether the calling thread has one of the locks.
     fn is_mine(&self) -> bool;
 
-    /// Hides or releases what a child had better not share. Called before any lock is taken, and not by a handler of a signal.
+    /// Hides or releases what a child had better not share. Called before any lock is taken, and not by a handler of a
+    /// signal.
     fn prepare(&self) {}
 
     /// Ends what [`prepare`](Self::prepare) began, in the parent and in the child, after the locks are released.
@@ -52,8 +53,8 @@ pub(crate) trait Hold {
     /// Takes all locks; if the thread was `interrupted` with some, those that it has not and that it gets in a while.
     fn hold(&self, interrupted: bool);
 
-    /// Forgets what a child does not have; the locks are held or the child has always had one thread. Called in the child before
-    /// [`release`](Self::release).
+    /// Forgets what a child does not have; the locks are held or the child has always had one thread. Called in the
+    /// child before [`release`](Self::release).
     fn forget(&self, held: bool);
 
     /// Gives them back, in the parent and in the child.
@@ -138,9 +139,9 @@ static PREPARED: AtomicUsize = AtomicUsize::new(0);
 static HANDLERS: AtomicU32 = AtomicU32::new(0);
 const REGISTERED: u32 = u32::MAX;
 
-/// Registers what allocators do at a fork, unless it is done: the first allocator does. For whoever must be sure that no other handler
-/// of `pthread_atfork` was registered before, such as a library that is loaded before all others. Stops the process if libc has no
-/// memory for it. Locks: none; a thread that comes at the same time waits.
+/// Registers what allocators do at a fork, unless it is done: the first allocator does. For whoever must be sure that
+/// no other handler of `pthread_atfork` was registered before, such as a library that is loaded before all others.
+/// Stops the process if libc has no memory for it. Locks: none; a thread that comes at the same time waits.
 pub fn prepare_for_forks() {
     // Where nobody may ask, threads that come at the same time are all there is to tell apart.
     let me = if is_plain() { 1 } else { process_id() };
@@ -282,7 +283,8 @@ extern "C" fn in_child() {
     note_process();
     let held = FORKER.load(Ordering::Relaxed) != 0;
     NESTED.store(0, Ordering::Relaxed);
-    // SAFETY: the thread that this one was forked from holds the lock since `before`, or is the only one there ever was.
+    // SAFETY: the thread that this one was forked from holds the lock since `before`, or is the only one there ever
+    // was.
     let list = unsafe { &*LIST.data_ptr() };
     for_each(list, |member| member.forget(held));
     if held {

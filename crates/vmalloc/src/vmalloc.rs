@@ -98,7 +98,8 @@ impl Vmalloc {
     }
 
     /// The allocator of the process, made with `options` unless it was made before. The first caller decides, so call
-    /// it at the start of `main`. With [`LargeAlloc`](crate::LargeAlloc) as global allocator, an earlier allocation may be the first.
+    /// it at the start of `main`. With [`LargeAlloc`](crate::LargeAlloc) as global allocator, an earlier allocation may
+    /// be the first.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -215,8 +216,8 @@ impl Vmalloc {
     /// # Errors
     /// [`ResizeError`]. The area is as it was.
     /// # Safety
-    /// If an area begins at `area`, it is the caller's; nobody refers to it during the call, nor to the old address afterwards
-    /// if the new one is another.
+    /// If an area begins at `area`, it is the caller's; nobody refers to it during the call, nor to the old address
+    /// afterwards if the new one is another.
     #[track_caller]
     pub unsafe fn grow(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
         // SAFETY: this function's contract.
@@ -235,7 +236,8 @@ impl Vmalloc {
         unsafe { self.resize(area, layout, Fill::Zero) }
     }
 
-    /// Gives up the pages of an area beyond `layout.size()`. It stays where it is unless `layout` wants another alignment.
+    /// Gives up the pages of an area beyond `layout.size()`. It stays where it is unless `layout` wants another
+    /// alignment.
     ///
     /// # Errors
     /// As [`grow`](Self::grow).
@@ -329,8 +331,8 @@ impl Vmalloc {
         }
     }
 
-    /// The addresses that areas can have: all of the arena, in bytes. For whoever has to tell pointers apart faster than
-    /// [`contains`](Self::contains) does. O(1), no lock; it never changes.
+    /// The addresses that areas can have: all of the arena, in bytes. For whoever has to tell pointers apart faster
+    /// than [`contains`](Self::contains) does. O(1), no lock; it never changes.
     #[must_use]
     pub fn addresses(&self) -> core::ops::Range<usize> {
         let arena = match self.part() {
@@ -340,7 +342,8 @@ impl Vmalloc {
         arena.start().get() as usize..arena.end().get() as usize
     }
 
-    /// Tells whether an address is in the part of the arena that areas have had, whatever is there now (`is_vmalloc_addr`). O(1), no lock.
+    /// Tells whether an address is in the part of the arena that areas have had, whatever is there now
+    /// (`is_vmalloc_addr`). O(1), no lock.
     #[inline(always)]
     #[must_use]
     pub fn contains(&self, address: *const u8) -> bool {
@@ -351,8 +354,8 @@ impl Vmalloc {
         }
     }
 
-    /// Copies what areas hold at an address, whoever frees them meanwhile: it never faults. Bytes of no live area are zeros. Returns
-    /// how many bytes were really read.
+    /// Copies what areas hold at an address, whoever frees them meanwhile: it never faults. Bytes of no live area are
+    /// zeros. Returns how many bytes were really read.
     ///
     /// Cost: the bytes, and a word for each page between the first byte and the start of the area around it.
     pub fn vread(&self, address: *const u8, to: &mut [u8]) -> usize {
@@ -375,11 +378,11 @@ impl Vmalloc {
         }
     }
 
-    /// Gives all freed memory back, as [`trim`](Self::trim), and takes access from its addresses until others are given them: `RLIMIT_DATA` counts
-    /// what can be written, though there is no page. Returns how many bytes may have had it.
+    /// Gives all freed memory back, as [`trim`](Self::trim), and takes access from its addresses until others are given
+    /// them: `RLIMIT_DATA` counts what can be written, though there is no page. Returns how many bytes may have had it.
     ///
-    /// Cost: a system call for each range, and from then on one for each that is not in a magazine. Locks: those of a trim, and of
-    /// each zone meanwhile.
+    /// Cost: a system call for each range, and from then on one for each that is not in a magazine. Locks: those of a
+    /// trim, and of each zone meanwhile.
     pub fn shut(&self) -> usize {
         match self.part() {
             Part::Ordinary(heap) => heap.shut() as usize * crate::PAGE_BYTES,
@@ -393,8 +396,9 @@ impl Vmalloc {
     /// changes an area undoes it before the free. The pages by which an area grows, or to which it moves, are as usual.
     /// The hardened profile reads no canary of such an area.
     ///
-    /// Cost: eight bytes read for each page between the start of the area around `start` and the end; in the hardened profile O(log n) an
-    /// area. Locks: none; in the hardened profile its own, and a call by a handler of a signal that interrupted another is not heard.
+    /// Cost: eight bytes read for each page between the start of the area around `start` and the end; in the hardened
+    /// profile O(log n) an area. Locks: none; in the hardened profile its own, and a call by a handler of a signal that
+    /// interrupted another is not heard.
     pub fn renew_at_free(&self, start: *const u8, bytes: usize) {
         match self.part() {
             Part::Ordinary(heap) => heap.renew_at_free(start.addr(), bytes),
@@ -402,7 +406,8 @@ impl Vmalloc {
         }
     }
 
-    /// Gives all freed memory back to the system, page by page where others have the rest of a block; returns how many bytes that was.
+    /// Gives all freed memory back to the system, page by page where others have the rest of a block; returns how many
+    /// bytes that was.
     pub fn trim(&self) -> usize {
         let before = self.stats().purged_bytes;
         match self.part() {

@@ -6,8 +6,8 @@
 //! | `c,file=NAME` | written there as NAME, and compiled with warnings as errors |
 //! | `rust` | compiled and run with the examples of documentation, by `crates/vmalloc-book/src/lib.rs` |
 //!
-//! Commands find `vmlab` on their path, the traces in `data`, and what is installed below `$PREFIX`. mdBook itself is needed for
-//! `--html` alone.
+//! Commands find `vmlab` on their path, the traces in `data`, and what is installed below `$PREFIX`. mdBook itself is
+//! needed for `--html` alone.
 
 mod blocks;
 mod pages;

@@ -83,7 +83,8 @@ fn faults(root: &Path, src: &Path, page: &str, chapters: &BTreeSet<&PathBuf>) ->
     wrong
 }
 
-/// Functions that a line names between backticks, `name()`, after a file of Rust or C: each must be in the last file before it.
+/// Functions that a line names between backticks, `name()`, after a file of Rust or C: each must be in the last file
+/// before it.
 fn functions(root: &Path, line: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut file: Option<(&str, String)> = None;

@@ -1,6 +1,7 @@
 //! Files that clients work on: made, not fetched, and the same everywhere.
 //!
-//! The text repeats itself, near and far, as real text and logs do: a dictionary of megabytes finds what a small one does not.
+//! The text repeats itself, near and far, as real text and logs do: a dictionary of megabytes finds what a small one
+//! does not.
 
 use anyhow::{Context, Result};
 use std::fs::{self, File};
@@ -136,7 +137,8 @@ fn text(random: &mut Random, bytes: usize) -> Vec<u8> {
     made
 }
 
-/// A history as `git fast-import` reads it: the first commit has all files, each later one rewrites a few lines of three of them.
+/// A history as `git fast-import` reads it: the first commit has all files, each later one rewrites a few lines of
+/// three of them.
 fn history(out: &mut dyn Write, sizes: Sizes) -> std::io::Result<()> {
     let mut random = Random(2);
     let mut files = vec![vec![String::new(); sizes.lines]; sizes.files];
@@ -185,7 +187,8 @@ mod tests {
         assert_eq!(crc32fast::hash(&made), TEXT_CRC, "bytes {}", made.len());
         assert!(made.len() >= 10_000 && made.ends_with(b"\n"));
     }
-    /// Of this very text, so that a change of it does not go unseen: it would make results of two versions incomparable.
+    /// Of this very text, so that a change of it does not go unseen: it would make results of two versions
+    /// incomparable.
     const TEXT_CRC: u32 = 1_748_453_284;
 
     #[test]

@@ -40,7 +40,8 @@ impl Place {
                 .run(Show::Failure)?;
         }
         let here = std::env::var("PATH").context("no PATH")?;
-        // Before the caller's: the distribution's programs, not what stands in for them, and PostgreSQL's, which it keeps apart.
+        // Before the caller's: the distribution's programs, not what stands in for them, and PostgreSQL's, which it
+        // keeps apart.
         let mut dirs = vec![base.join("venv/bin")];
         let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
             .into_iter()
@@ -197,8 +198,9 @@ impl Place {
         Ok(())
     }
 
-    /// Everything that a makers' suite needs, and its folder set up. Its tests come from the distribution's source package of the
-    /// program that is tested, in the installed version if it is still there; scripts find it in `PACKAGE`.
+    /// Everything that a makers' suite needs, and its folder set up. Its tests come from the distribution's source
+    /// package of the program that is tested, in the installed version if it is still there; scripts find it in
+    /// `PACKAGE`.
     pub(crate) fn set_up_suite(&self, suite: &Suite) -> Result<Scene> {
         self.provide(suite.programs, suite.modules)?;
         let mut scene = self.scene(&format!("suite-{}", suite.client))?;

@@ -1,10 +1,10 @@
 //! A ratio of times, and its bounds.
 //!
 //! # Theory
-//! Two programs take turns, and the times of one trial make one ratio: a disturbance of a minute affects both of a trial.
-//! Ratios multiply, so their logarithms add and have a symmetric spread. The mean of the logarithms is the logarithm of
-//! the ratio. Student's t with the spread of the logarithms gives the bounds: 95 of 100 such intervals contain the
-//! ratio.
+//! Two programs take turns, and the times of one trial make one ratio: a disturbance of a minute affects both of a
+//! trial. Ratios multiply, so their logarithms add and have a symmetric spread. The mean of the logarithms is the
+//! logarithm of the ratio. Student's t with the spread of the logarithms gives the bounds: 95 of 100 such intervals
+//! contain the ratio.
 
 /// A ratio and the bounds of its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]

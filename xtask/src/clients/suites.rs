@@ -1,9 +1,9 @@
 //! Tests that the clients' makers wrote, run without the preload and with it.
 //!
 //! # Theory
-//! A maker's tests fail here and there for reasons of the machine: another locale, another user, something not installed. So a suite
-//! runs plain first, and only what passes there can fail under the preload. A test that is not heard of again has failed: the
-//! program that should have run it has died.
+//! A maker's tests fail here and there for reasons of the machine: another locale, another user, something not
+//! installed. So a suite runs plain first, and only what passes there can fail under the preload. A test that is not
+//! heard of again has failed: the program that should have run it has died.
 
 use super::place::Place;
 use super::table::as_postgres;

@@ -1,8 +1,8 @@
 //! The clients: what each needs, what it does, and what is compared.
 //!
-//! Every script is run by `sh -eu` in the client's folder, with variables. They are `SCRIPTS` (the folder of the Python,
-//! SQL and other sources), `INPUT` (files made by [`super::input`]), `SCALE` ("full" or "quick"), `SOURCES` (crates fetched
-//! for their source). Servers also have `PORT`.
+//! Every script is run by `sh -eu` in the client's folder, with variables. They are `SCRIPTS` (the folder of the
+//! Python, SQL and other sources), `INPUT` (files made by [`super::input`]), `SCALE` ("full" or "quick"), `SOURCES`
+//! (crates fetched for their source). Servers also have `PORT`.
 
 /// A program as it is, and what it is made to do.
 #[derive(Clone, Copy, Debug)]

@@ -124,7 +124,8 @@ pub(crate) fn run_trial(client: &Client, scene: &Scene, column: &Column) -> Resu
     Ok(Trial { cpu_seconds: cpu.as_secs_f64(), wall_seconds, peak_bytes: used.rusage.maxrss as f64, answer })
 }
 
-/// Least peak that a program started from here can have: it shares this one's memory until it begins, and the system counts that.
+/// Least peak that a program started from here can have: it shares this one's memory until it begins, and the system
+/// counts that.
 pub(crate) fn floor_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,4 +1,5 @@
-//! Each entry of `xtask/mutations.toml` applies to its file: the text is there exactly once, and is replaced by another.
+//! Each entry of `xtask/mutations.toml` applies to its file: the text is there exactly once, and is replaced by
+//! another.
 //!
 //! `cargo xtask mutate` takes long, and is not part of CI. Without this rule an entry outlives the line that it breaks.
 

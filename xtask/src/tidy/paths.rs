@@ -101,7 +101,8 @@ fn span_exists(tree: &Tree, file: &File, code: &str) -> bool {
     }
 }
 
-/// The part of a path before the first folder or name that stands for many: `docs/decisions/NNNN-*.md`, `fuzz/TARGET/x`.
+/// The part of a path before the first folder or name that stands for many: `docs/decisions/NNNN-*.md`,
+/// `fuzz/TARGET/x`.
 fn concrete(path: &str) -> &str {
     let mut end = 0;
     for part in path.split_inclusive('/') {

@@ -43,8 +43,8 @@ impl<O: Os> Hard<O> {
         self.window.locate(at).is_some_and(|(page, _)| !self.window.is_released(page))
     }
 
-    /// Asks the system how much memory there is, after 32 MiB were freed. A quarter of it may be warm, or nothing where it
-    /// is short, as in the ordinary profile. Called without the lock.
+    /// Asks the system how much memory there is, after 32 MiB were freed. A quarter of it may be warm, or nothing where
+    /// it is short, as in the ordinary profile. Called without the lock.
     pub(super) fn look_around(&self) {
         let seen = || {
             let state = self.state.lock();

@@ -131,8 +131,8 @@ impl<O: Os> Central<O> {
     /// Pays for what may become dirty after one more run, and what is left of its last block, was taken from clean
     /// addresses: SP3.
     ///
-    /// There are never more dirty runs than what lies between them, and one. Between them are other runs and clean gaps, of
-    /// which the taking may make one more.
+    /// There are never more dirty runs than what lies between them, and one. Between them are other runs and clean
+    /// gaps, of which the taking may make one more.
     pub(super) fn pay(&mut self) -> Result<(), AllocError> {
         if self.spare < self.gaps + 3 {
             // For the next times as well, since to count is dear.
@@ -223,8 +223,8 @@ impl<O: Os> Central<O> {
         Some(page)
     }
 
-    /// The lowest clean blocks that fit, below the frontier from now on. What is left of the last one is paid for, and the
-    /// caller's to give to the dirty ones.
+    /// The lowest clean blocks that fit, below the frontier from now on. What is left of the last one is paid for, and
+    /// the caller's to give to the dirty ones.
     pub(super) fn take_clean(&mut self, arena: &Arena<O>, request: &Request) -> Result<Fresh, AllocError> {
         self.pay()?;
         let pages = request.size().get().next_multiple_of(self.block_pages);
@@ -288,7 +288,8 @@ impl<O: Os> Central<O> {
         page - start
     }
 
-    /// Takes exactly these clean blocks, below the frontier from now on, as part of what the caller has; `false` if it cannot.
+    /// Takes exactly these clean blocks, below the frontier from now on, as part of what the caller has; `false` if it
+    /// cannot.
     pub(super) fn take_clean_at(&mut self, arena: &Arena<O>, range: VaRange) -> bool {
         let end = range.end().page_floor();
         self.cold.reserve((end - self.first).div_ceil(self.block_pages))
@@ -367,8 +368,8 @@ impl<O: Os> Central<O> {
 }
 
 impl<O: Os> Heap<O> {
-    /// Gives out a run for a layout, live already, and tells how many of its pages may hold anything: the first ones. The others are
-    /// zeros, and nobody has touched them.
+    /// Gives out a run for a layout, live already, and tells how many of its pages may hold anything: the first ones.
+    /// The others are zeros, and nobody has touched them.
     pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, u64), AllocError> {
         let pages = self.run_pages(layout.size());
         self.carve_in(self.arena.zone_for(pages), layout, clean)

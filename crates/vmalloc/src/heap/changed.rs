@@ -5,9 +5,10 @@
 //!   |== live ==|     mprotect, mlock, MADV_DONTFORK: the word says that it is changed, and moved
 //!   |  clean   |     free: fresh pages are mapped over it, which are as those around it
 //! ```
-//! The C library maps large memory for each allocation. So a program that makes its memory read only, locks it or hides it
-//! from children need not undo that before the free. Here the addresses soon have another owner, and would keep these
-//! flags. To undo each flag, each would have to be recorded. To map anew needs no record. A free reads the word anyway.
+//! The C library maps large memory for each allocation. So a program that makes its memory read only, locks it or hides
+//! it from children need not undo that before the free. Here the addresses soon have another owner, and would keep
+//! these flags. To undo each flag, each would have to be recorded. To map anew needs no record. A free reads the word
+//! anyway.
 //!
 //! If the system denies fresh pages, the range is retired: it is never allocated again.
 //!
@@ -26,7 +27,8 @@ use core::sync::atomic::Ordering;
 impl<O: Os> Heap<O> {
     /// Has every live area that the bytes `[at, at + bytes)` touch mapped anew when it is freed.
     ///
-    /// Cost: a word for each page between the start of the area around the first byte and the last one; O(1) in the area of the last call.
+    /// Cost: a word for each page between the start of the area around the first byte and the last one; O(1) in the
+    /// area of the last call.
     pub(crate) fn renew_at_free(&self, at: usize, bytes: usize) {
         let end = at.saturating_add(bytes);
         let (last, page) = (self.changed.load(Ordering::Relaxed), (at / PAGE_BYTES) as u64);

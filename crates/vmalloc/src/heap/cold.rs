@@ -1,4 +1,5 @@
-//! Dirty blocks in the order in which they became so: what is given back first, and what is moved when pages are wanted.
+//! Dirty blocks in the order in which they became so: what is given back first, and what is moved when pages are
+//! wanted.
 //!
 //! # Theory
 //! ```text
@@ -6,10 +7,10 @@
 //!   blocks   |    0    |    1    |    2    |    3    |    4   |      1, 2 and 3 are wholly dirty
 //!   list     coldest  2 - 3 - 1  newest                              each has the epoch in which it became so
 //! ```
-//! Pages become dirty a run at a time and are taken from anywhere in a run, so runs have no age; blocks do. A block is in the
-//! list while all of its pages are dirty. Its place is a link before and a link after, found by its number, so that
-//! entering, leaving and finding the coldest are O(1). Only whole blocks are given back or moved: for half a huge page the
-//! kernel splits it, and gives back nothing.
+//! Pages become dirty a run at a time and are taken from anywhere in a run, so runs have no age; blocks do. A block is
+//! in the list while all of its pages are dirty. Its place is a link before and a link after, found by its number, so
+//! that entering, leaving and finding the coldest are O(1). Only whole blocks are given back or moved: for half a huge
+//! page the kernel splits it, and gives back nothing.
 //!
 //! No clock is read: whoever makes time pass raises the epoch.
 //!

@@ -4,14 +4,14 @@
 //! ```text
 //!   |== usable ==|#|== usable ==|#|        # the last page of a run: no access, and nobody's to use
 //! ```
-//! With guards, every run has a page more than its area. Access to it is taken away once, when the run is carved, and comes back when
-//! the run leaves the magazines and merges with its neighbours. In between the run goes from caller to caller as it is, guard and
-//! all: reuse costs what it costs without.
+//! With guards, every run has a page more than its area. Access to it is taken away once, when the run is carved, and
+//! comes back when the run leaves the magazines and merges with its neighbours. In between the run goes from caller to
+//! caller as it is, guard and all: reuse costs what it costs without.
 //!
-//! A marker in the page table (`MADV_GUARD_INSTALL`, Linux 6.13) splits no mapping: there may be millions. Elsewhere the page is
-//! protected (`mprotect`), which makes two mappings more of one, so there may be a bounded number of those: a quarter of what the
-//! process may map. Beyond, and where the system refuses both, the area has no guard. That is counted, and no error: who asks for
-//! memory gets it, and who must not go without asks for the hardened profile.
+//! A marker in the page table (`MADV_GUARD_INSTALL`, Linux 6.13) splits no mapping: there may be millions. Elsewhere
+//! the page is protected (`mprotect`), which makes two mappings more of one, so there may be a bounded number of those:
+//! a quarter of what the process may map. Beyond, and where the system refuses both, the area has no guard. That is
+//! counted, and no error: who asks for memory gets it, and who must not go without asks for the hardened profile.
 //!
 //! An area that gets another number of pages is copied: what is above it is a guard.
 //!

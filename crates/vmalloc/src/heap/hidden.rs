@@ -75,8 +75,8 @@ impl<O: Os> Heap<O> {
             let _inherited = self.arena.inherit(run, true);
             let mut central = self.zone_of(run.page());
             central.leaving -= run.pages();
-            // Its blocks stayed in the list of cold ones. Where it merged with a new neighbour, those at its ends may be
-            // whole now: CD1.
+            // Its blocks stayed in the list of cold ones. Where it merged with a new neighbour, those at its ends may
+            // be whole now: CD1.
             let Some(hole) = central.free_dirty(run.range()) else { continue };
             for page in [run.page(), run.end() - 1] {
                 let block = central.blocks_around(page, page + 1).start;

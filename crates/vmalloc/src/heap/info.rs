@@ -35,8 +35,8 @@ pub struct Stats {
     pub purged_bytes: u64,
     /// Areas handed out again from a magazine, ever: about, since two threads may count at once.
     pub cache_hits: u64,
-    /// Areas whose pages are a mapping of their own, since they were moved to grow, or whose mappings the program changed
-    /// ([`Vmalloc::renew_at_free`](crate::Vmalloc::renew_at_free)).
+    /// Areas whose pages are a mapping of their own, since they were moved to grow, or whose mappings the program
+    /// changed ([`Vmalloc::renew_at_free`](crate::Vmalloc::renew_at_free)).
     pub moved_areas: u64,
     /// Areas that grew where they were, ever.
     pub grown_in_place: u64,
@@ -44,7 +44,8 @@ pub struct Stats {
     pub grown_by_move: u64,
     /// Areas that were copied to get another size, ever.
     pub copies: u64,
-    /// Address space that a failed move made useless, a guard that the system does not take away, or a change that it does not undo.
+    /// Address space that a failed move made useless, a guard that the system does not take away, or a change that it
+    /// does not undo.
     pub retired_bytes: usize,
     /// Times that the system failed to take pages back, ever.
     pub refused_purges: u64,
@@ -176,7 +177,8 @@ impl<O: Os> Heap<O> {
         Ok(())
     }
 
-    /// Visits everything of a zone below its frontier from page `from` on that is not clean, in address order, while `visit` wants more.
+    /// Visits everything of a zone below its frontier from page `from` on that is not clean, in address order, while
+    /// `visit` wants more.
     pub(super) fn walk(
         &self,
         central: &Central<O>,

@@ -19,10 +19,10 @@
 //! merge in O(log n), without memory (SP3): each area reserved the records for its return when it
 //! was carved.
 //!
-//! There are two **zones**, each with all of that and a lock of its own: one of pages, for what is smaller than 64 KiB, and one of
-//! huge pages. Clean addresses come and go in **blocks** of a zone, 64 KiB and 2 MiB: half a huge page is neither faulted in nor
-//! given back. What an area leaves of its last block is dirty from then on. A zone that is full lets the other one serve.
-//! With [`HugePages::System`](crate::HugePages::System) the bound between them is 4 MiB.
+//! There are two **zones**, each with all of that and a lock of its own: one of pages, for what is smaller than 64 KiB,
+//! and one of huge pages. Clean addresses come and go in **blocks** of a zone, 64 KiB and 2 MiB: half a huge page is
+//! neither faulted in nor given back. What an area leaves of its last block is dirty from then on. A zone that is full
+//! lets the other one serve. With [`HugePages::System`](crate::HugePages::System) the bound between them is 4 MiB.
 //!
 //! A miss of the dirty runs goes on in this order. The contents of magazines become dirty. The
 //! dirty run below the lowest clean blocks that fit becomes part of the area. Cold dirty blocks are

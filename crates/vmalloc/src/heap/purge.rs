@@ -42,7 +42,8 @@ const LOOK_AGAIN_PAGES: u64 = 1024;
 const SHARE: u64 = 4;
 
 impl<O: Os> Heap<O> {
-    /// Gives back that many dirty pages, as far as there are whole blocks; returns how many. None if a purge is under way.
+    /// Gives back that many dirty pages, as far as there are whole blocks; returns how many. None if a purge is under
+    /// way.
     pub(super) fn purge_some(&self, pages: u64) -> u64 {
         let Some(_alone) = self.purge.try_lock() else { return 0 };
         let small = self.zone(SMALL).resident_pages().saturating_sub(self.kept_max / 2).min(pages);
@@ -260,8 +261,8 @@ impl<O: Os> Heap<O> {
         pages - left
     }
 
-    /// Takes the coldest dirty blocks, `pages` together and what is left of the last, out of the hands of everybody else;
-    /// returns how many runs. The first words tell what they are (VM1).
+    /// Takes the coldest dirty blocks, `pages` together and what is left of the last, out of the hands of everybody
+    /// else; returns how many runs. The first words tell what they are (VM1).
     pub(super) fn detach(
         &self,
         central: &mut Central<O>,
@@ -304,8 +305,8 @@ impl<O: Os> Heap<O> {
         count
     }
 
-    /// Claims pages that were taken out of the index of dirty ones. Until they return to an index, the word of the first
-    /// says what they are (VM1).
+    /// Claims pages that were taken out of the index of dirty ones. Until they return to an index, the word of the
+    /// first says what they are (VM1).
     pub(super) fn claim_dirty(&self, central: &mut Central<O>, range: VaRange) -> Run {
         let (page, end) = range.whole_pages();
         self.arena.put(page, Word::free(end - page));

@@ -15,10 +15,10 @@
 //! cache grows, within the budget, until a mix of sizes finds its runs there.
 //!
 //! Several threads refill at a time, each with sources that it took out of all lists. The first words of these, and of
-//! the rest of the last fresh block, tell their size meanwhile, as in a purge (VM1). A refill holds no lock that another
-//! miss waits for. It holds one of [`REFILLS`] locks that a miss only tries. If all are held, the pages are faulted in.
-//! So a fork finds no refill under way, since a child would lose the sources. A request that would fail holds all, too:
-//! the addresses that it wants may be among the sources of others.
+//! the rest of the last fresh block, tell their size meanwhile, as in a purge (VM1). A refill holds no lock that
+//! another miss waits for. It holds one of [`REFILLS`] locks that a miss only tries. If all are held, the pages are
+//! faulted in. So a fork finds no refill under way, since a child would lose the sources. A request that would fail
+//! holds all, too: the addresses that it wants may be among the sources of others.
 //!
 //! A move can fail (an old kernel, a seccomp profile, pages that a child still shares, a program
 //! that advised half of the pages). Then the rest of the run is left to page faults, and there are
@@ -38,7 +38,8 @@ use crate::word::Word;
 use core::sync::atomic::{AtomicU64, Ordering};
 use lock_api::MutexGuard;
 
-/// A source of which less than one page in so many is resident is given back: to move a page, and to find none, cost a quarter of a fault.
+/// A source of which less than one page in so many is resident is given back: to move a page, and to find none, cost a
+/// quarter of a fault.
 const SPARSE_SHARE: u64 = 4;
 /// Misses without a move after one was refused.
 const PAUSE: u64 = 64;
@@ -48,12 +49,14 @@ const SMALL_PAGES_MAX: u64 = 512;
 /// Such misses that leave cold blocks alone after those that one found were all sparse.
 const SPARSE_PAUSE: u64 = 64;
 /// The same after one moved pages. A move adds no page to the cache. If each miss moved, the cache would stay too small
-/// for a mix of sizes. Then a tenth of all allocs would miss for ever, at three system calls and a flush of all CPUs each.
+/// for a mix of sizes. Then a tenth of all allocs would miss for ever, at three system calls and a flush of all CPUs
+/// each.
 const DENSE_PAUSE: u64 = 4;
 
 impl<O: Os> Heap<O> {
-    /// Moves cold pages into the clean blocks of a fresh run, whose word is there; gives the lock back meanwhile. What is left
-    /// of the last block is dirty afterwards. Tells into how many pages something was moved: the first of the clean ones.
+    /// Moves cold pages into the clean blocks of a fresh run, whose word is there; gives the lock back meanwhile. What
+    /// is left of the last block is dirty afterwards. Tells into how many pages something was moved: the first of the
+    /// clean ones.
     pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> u64 {
         let wanted = fresh.clean.len_bytes() / crate::PAGE_BYTES as u64;
         if wanted <= SMALL_PAGES_MAX && self.counts_down(&self.small_pause) {

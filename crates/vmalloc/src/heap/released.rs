@@ -6,9 +6,10 @@
 //!   |== live ==|..gone...|== live ==|..gone...|..gone, until the frontier moves there|
 //! ```
 //! A limit counts reserved addresses as if they were used. So everything that is cached becomes clean, and what is
-//! clean is unmapped, as are the dirty rests of blocks. Above a frontier it is mapped again when the frontier moves, unless others have mapped something
-//! there. Below it is gone for good: it is allocated in the space, and the word of each of its pages says that it is
-//! released. A pointer there may be another allocator's, which one load of that word tells.
+//! clean is unmapped, as are the dirty rests of blocks. Above a frontier it is mapped again when the frontier moves,
+//! unless others have mapped something there. Below it is gone for good: it is allocated in the space, and the word of
+//! each of its pages says that it is released. A pointer there may be another allocator's, which one load of that word
+//! tells.
 //!
 //! Where there is a limit when a heap is made, it begins like this: only what is below the frontiers is mapped.
 //!

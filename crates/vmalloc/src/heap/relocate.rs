@@ -148,8 +148,9 @@ impl<O: Os> Heap<O> {
         Ok(into_pointer(to))
     }
 
-    /// A clean run with free addresses above it, if there are any: what grew once grows again. Pages that are kept serve what it grows
-    /// by, and the first `own` pages stay empty; tells up to which page the others may hold anything.
+    /// A clean run with free addresses above it, if there are any: what grew once grows again. Pages that are kept
+    /// serve what it grows by, and the first `own` pages stay empty; tells up to which page the others may hold
+    /// anything.
     fn carve_with_room(&self, zone: usize, layout: Layout, own: u64) -> Option<(Run, u64)> {
         let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
         let room = (pages * ROOM).checked_next_power_of_two()?;
@@ -230,7 +231,8 @@ impl<O: Os> Heap<O> {
         self.settle(self.give_fresh(from, word));
     }
 
-    /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them, and the first `used` ones, it is zeros.
+    /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them, and the first
+    /// `used` ones, it is zeros.
     pub(super) fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, used: u64) {
         if fill == Fill::Zero {
             let end = size.min(word.usable_bytes().max(address(used)));

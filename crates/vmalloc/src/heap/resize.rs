@@ -5,8 +5,9 @@
 //!   grow in place   |== live ==|~dirty~|  clean  |   ->  |===== live =====|clean|      what is above it joins it
 //!   shrink          |===== live =====|               ->  |== live ==|~dirty~|
 //! ```
-//! Neither makes a system call, but for the frontier, and for a purge if what was cut off is more than may be kept. What is above an area is free more often than not: areas are carved where they
-//! fit lowest, and one that grew has moved to where there is room.
+//! Neither makes a system call, but for the frontier, and for a purge if what was cut off is more than may be kept.
+//! What is above an area is free more often than not: areas are carved where they fit lowest, and one that grew has
+//! moved to where there is room.
 //! # Source
 //! Our own; Linux has `vrealloc` (6.12), which copies, or stays where it is if its pages are enough.
 
@@ -41,8 +42,8 @@ impl Piece {
 }
 
 impl<O: Os> Heap<O> {
-    /// Gives the area that begins at an address another size, and an alignment; where it is then. Its bytes stay, as many as
-    /// both sizes have. With `Fill::Zero`, bytes that were not asked for before are zeros.
+    /// Gives the area that begins at an address another size, and an alignment; where it is then. Its bytes stay, as
+    /// many as both sizes have. With `Fill::Zero`, bytes that were not asked for before are zeros.
     ///
     /// # Safety
     /// If an area begins there, nobody refers to it during the call, nor to the address afterwards if it is another.
@@ -93,8 +94,8 @@ impl<O: Os> Heap<O> {
         })
     }
 
-    /// Gives the caller's live area the size of `to`; the word that it had, which another thread may have said is changed. `None` if it
-    /// is another by now.
+    /// Gives the caller's live area the size of `to`; the word that it had, which another thread may have said is
+    /// changed. `None` if it is another by now.
     pub(super) fn change_own(&self, page: u64, word: Word, to: Word) -> Option<Word> {
         [word, word.changed()].into_iter().find(|&word| self.change(page, word, word.resized(to)))
     }

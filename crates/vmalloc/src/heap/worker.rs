@@ -155,7 +155,8 @@ impl<O: Os> Heap<O> {
         // Before it is there, so that it finds this, and whoever stops it does.
         worker.state.store(AWAKE, Ordering::Release);
         let heap = (&raw const *self).cast_mut().cast::<c_void>();
-        // SAFETY: the stack is used by this thread alone, of which there is one at a time; the heap stays until it was joined.
+        // SAFETY: the stack is used by this thread alone, of which there is one at a time; the heap stays until it was
+        // joined.
         match unsafe { os.spawn(stack, run::<O>, heap) } {
             Ok(thread) => worker.thread.store(thread, Ordering::Release),
             Err(errno) => worker.refused(errno),

@@ -6,8 +6,8 @@
 //! older kernel, a seccomp profile), runs are released one by one from then on. Locked memory is
 //! released by an advice of its own.
 //!
-//! A guard is an entry of the page table, not a mapping: any number of them leaves the mapping one. Whether the kernel has
-//! them is asked once, by a page of our own.
+//! A guard is an entry of the page table, not a mapping: any number of them leaves the mapping one. Whether the kernel
+//! has them is asked once, by a page of our own.
 //! # Source
 //! `man 2 process_madvise`, `man 2 madvise`.
 
@@ -29,7 +29,8 @@ const GUARD_REMOVE: c_int = 103;
 const BATCH: usize = 64;
 /// The process is told by a number that is always its own.
 const BY_NAME: u8 = 0;
-/// It is told by a descriptor, opened for each batch: none is kept, which a fork or somebody's `close` would make another's.
+/// It is told by a descriptor, opened for each batch: none is kept, which a fork or somebody's `close` would make
+/// another's.
 const BY_DESCRIPTOR: u8 = 1;
 const ONE_BY_ONE: u8 = 2;
 
@@ -159,8 +160,8 @@ impl Advisor {
         done
     }
 
-    /// Gives spans back by as few calls as the kernel takes; how many spans were done. The next one is told about by a call of
-    /// its own.
+    /// Gives spans back by as few calls as the kernel takes; how many spans were done. The next one is told about by a
+    /// call of its own.
     fn discard_batches(&self, spans: &[Span]) -> usize {
         let mut next = 0;
         while spans.len() - next > 1 {
@@ -182,7 +183,8 @@ impl Advisor {
                         break;
                     }
                 }
-                // A span that is locked, or nobody's, or advice that this kernel takes by no such call: the first span tells.
+                // A span that is locked, or nobody's, or advice that this kernel takes by no such call: the first span
+                // tells.
                 Err(error)
                     if matches!(error.0, libc::EINVAL | libc::ENOMEM)
                         && discard_one(spans[next]).is_err() =>

@@ -1,10 +1,10 @@
 //! The memory that this process could have: what the system says is available, or what a control group leaves it.
 //!
 //! # Theory
-//! A group and those around it limit what their processes have together, files that they read included; of these, those that nobody uses go
-//! before anything is refused. So what a group leaves is its limit less what it has, and such files come back to it. Groups of both
-//! versions are asked: a line of `/proc/self/cgroup` names one, and in a container, where that path may not be there, its root is.
-//! The roots of both are asked in any case.
+//! A group and those around it limit what their processes have together, files that they read included; of these, those
+//! that nobody uses go before anything is refused. So what a group leaves is its limit less what it has, and such files
+//! come back to it. Groups of both versions are asked: a line of `/proc/self/cgroup` names one, and in a container,
+//! where that path may not be there, its root is. The roots of both are asked in any case.
 //!
 //! Memory is **short** where a group has used nine tenths of its limit. It is also short where
 //! tasks lost more than a tenth of the last ten seconds to waiting for memory (`some avg10`). These

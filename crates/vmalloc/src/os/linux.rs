@@ -1,9 +1,9 @@
 //! Linux: system calls through libc, the CPU number from the area that libc registered for restartable sequences.
 //!
 //! # Theory
-//! The kernel writes the number of the CPU into a thread's rseq area whenever the thread moves. Reading it is one load. libc
-//! registers the area (glibc from 2.35 on); nothing is ever registered or written here, since a second user of an area
-//! breaks the first. Where there is none, the number comes from `sched_getcpu`.
+//! The kernel writes the number of the CPU into a thread's rseq area whenever the thread moves. Reading it is one load.
+//! libc registers the area (glibc from 2.35 on); nothing is ever registered or written here, since a second user of an
+//! area breaks the first. Where there is none, the number comes from `sched_getcpu`.
 //!
 //! Advice is in `advice.rs`, moving pages in `uffd.rs`, the one thread in `thread.rs`.
 //! # Source
@@ -89,7 +89,8 @@ impl Os for Linux {
             Err(stopped) if stopped.errno.0 == libc::EEXIST => stopped,
             done => return done,
         };
-        // There are pages where nobody has written: a huge one that a neighbour began, or zeros of memory that is locked.
+        // There are pages where nobody has written: a huge one that a neighbour began, or zeros of memory that is
+        // locked.
         let rest = |at: usize| Span { at: at + stopped.bytes, bytes: from.bytes - stopped.bytes };
         discard_one(rest(to)).map_err(|errno| Stopped { errno, ..stopped })?;
         // SAFETY: this function's contract.
@@ -291,7 +292,8 @@ fn look_rseq_area_up() -> Option<isize> {
     let size = unsafe { size.cast::<core::ffi::c_uint>().read() };
     // SAFETY: as before.
     let offset = unsafe { offset.cast::<isize>().read() };
-    // 0 if nothing was registered, by the kernel's or the user's wish; 20 or more if it was, whatever the kernel fills behind it.
+    // 0 if nothing was registered, by the kernel's or the user's wish; 20 or more if it was, whatever the kernel fills
+    // behind it.
     (size >= 20).then_some(offset)
 }
 
@@ -300,7 +302,8 @@ fn read_number(path: &CStr) -> Option<u64> {
     core::str::from_utf8(read_text(path, &mut text)?).ok()?.trim().parse().ok()
 }
 
-/// Returns true if the three standard streams are open. A program that closes one expects its number from its next `open`.
+/// Returns true if the three standard streams are open. A program that closes one expects its number from its next
+/// `open`.
 fn has_standard_streams() -> bool {
     // SAFETY: asks for flags.
     (0..3).all(|file| unsafe { libc::fcntl(file, libc::F_GETFD) } >= 0)

@@ -170,10 +170,11 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// They were committed, and nobody else refers to them.
     unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)>;
 
-    /// Moves the pages of `from` to `to`, in the same mapping, and what was there is dropped; `from` reads as zeros afterwards.
-    /// On an error, tells how much of it was moved.
+    /// Moves the pages of `from` to `to`, in the same mapping, and what was there is dropped; `from` reads as zeros
+    /// afterwards. On an error, tells how much of it was moved.
     ///
-    /// It is refused for good where the kernel lacks it (before 6.8), and for pages that a child of a fork still has a share in.
+    /// It is refused for good where the kernel lacks it (before 6.8), and for pages that a child of a fork still has a
+    /// share in.
     ///
     /// # Safety
     /// Both are committed, apart, and in one reservation; nobody else refers to either.
@@ -182,8 +183,8 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// Returns true if [`move_pages`](Self::move_pages) may succeed: nobody refused it for good yet.
     fn can_move(&self) -> bool;
 
-    /// Moves `from` to `to` as a mapping of its own; what was there is dropped. `from` reads as zeros afterwards. On an error,
-    /// `from` is as it was, and `to` may have become a hole: see [`mend`](Self::mend).
+    /// Moves `from` to `to` as a mapping of its own; what was there is dropped. `from` reads as zeros afterwards. On an
+    /// error, `from` is as it was, and `to` may have become a hole: see [`mend`](Self::mend).
     ///
     /// # Safety
     /// `to` and as many bytes were committed, and nobody else refers to either.
@@ -197,7 +198,8 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// It was committed, and nobody else refers to it.
     unsafe fn guard(&self, span: Span) -> Result<(), Errno>;
 
-    /// Makes what [`guard`](Self::guard) took usable again; it reads as zeros. Other pages of the span stay as they are.
+    /// Makes what [`guard`](Self::guard) took usable again; it reads as zeros. Other pages of the span stay as they
+    /// are.
     ///
     /// # Safety
     /// As [`guard`](Self::guard).
@@ -206,7 +208,8 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// Returns true if [`guard`](Self::guard) may succeed: asks the kernel once.
     fn can_guard(&self) -> bool;
 
-    /// Says whether huge pages are to be behind a span. Another answer than its neighbours' makes it a mapping of its own.
+    /// Says whether huge pages are to be behind a span. Another answer than its neighbours' makes it a mapping of its
+    /// own.
     ///
     /// # Safety
     /// It is part of what `reserve` returned.
@@ -237,8 +240,8 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// It is part of what `reserve` returned, and nobody refers to it.
     unsafe fn reset(&self, span: Span) -> Result<(), Errno>;
 
-    /// Maps fresh pages where a move that failed may have left a hole. `false` if something is mapped there: what always
-    /// was, or what another thread put into the hole.
+    /// Maps fresh pages where a move that failed may have left a hole. `false` if something is mapped there: what
+    /// always was, or what another thread put into the hole.
     ///
     /// # Safety
     /// As [`renew`](Self::renew).
@@ -256,17 +259,19 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// They were reserved, and nobody else refers to them.
     unsafe fn forbid(&self, span: Span) -> Result<(), Errno>;
 
-    /// Tells for each page of a span, by the lowest bit of a byte of `seen`, whether it is in memory. What was swapped out is not.
+    /// Tells for each page of a span, by the lowest bit of a byte of `seen`, whether it is in memory. What was swapped
+    /// out is not.
     fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno>;
 
     /// Numbers that nobody can guess.
     fn random(&self) -> Result<[u64; 2], Errno>;
 
-    /// Makes a thread on a stack, with all signals blocked. What libc needs for it does not come from the global allocator.
+    /// Makes a thread on a stack, with all signals blocked. What libc needs for it does not come from the global
+    /// allocator.
     ///
     /// # Safety
-    /// The stack was mapped and nobody else uses it until the thread was joined, or a fork left it behind; `argument` is
-    /// what `entry` expects.
+    /// The stack was mapped and nobody else uses it until the thread was joined, or a fork left it behind; `argument`
+    /// is what `entry` expects.
     unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno>;
 
     /// Waits until a thread has ended.

@@ -15,9 +15,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 static PLAIN: AtomicBool = AtomicBool::new(false);
 
-/// Makes only the calls of the system that the C library's malloc makes, from now on, in all allocators of the process. Areas that grow are copied
-/// more often then, and zeros are written where a look might have shown that they are there. No thread is started any more.
-/// O(1), no lock; may be called in a handler of a signal.
+/// Makes only the calls of the system that the C library's malloc makes, from now on, in all allocators of the process.
+/// Areas that grow are copied more often then, and zeros are written where a look might have shown that they are there.
+/// No thread is started any more. O(1), no lock; may be called in a handler of a signal.
 pub fn plain_calls_only() {
     PLAIN.store(true, Ordering::Relaxed);
 }

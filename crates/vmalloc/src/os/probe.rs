@@ -1,4 +1,5 @@
-//! Which ways the allocator takes on this machine, found out as it does itself: by taking them, with some pages of our own.
+//! Which ways the allocator takes on this machine, found out as it does itself: by taking them, with some pages of our
+//! own.
 //!
 //! Nothing of an allocator that is there is touched, and what is mapped here is unmapped.
 
@@ -12,18 +13,21 @@ pub type Answer = Result<(), Errno>;
 
 /// The ways that the library takes on this machine. See [`machine`].
 ///
-/// Each answer is that of the system at the time of the question; a filter of system calls may refuse later what it granted.
+/// Each answer is that of the system at the time of the question; a filter of system calls may refuse later what it
+/// granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Machine {
     /// CPUs that there can be, as numbers below this.
     pub cpus: usize,
-    /// libc registered an area for restartable sequences, so that the CPU is read without a call, and per-CPU data need no
-    /// atomic operation.
+    /// libc registered an area for restartable sequences, so that the CPU is read without a call, and per-CPU data need
+    /// no atomic operation.
     pub rseq: bool,
-    /// The kernel keeps concurrency ids there (`mm_cid`, Linux 6.3): per-CPU data for as many CPUs as the process uses at once.
+    /// The kernel keeps concurrency ids there (`mm_cid`, Linux 6.3): per-CPU data for as many CPUs as the process uses
+    /// at once.
     pub concurrency_ids: bool,
-    /// `membarrier` can end the sections of other threads: per-CPU references and counters are exact when they are asked.
+    /// `membarrier` can end the sections of other threads: per-CPU references and counters are exact when they are
+    /// asked.
     pub ends_sections: bool,
     /// Address space can be reserved and made usable bit by bit. Without it there is no allocator.
     pub commit: Answer,
@@ -102,7 +106,8 @@ fn take(os: &impl Os, within: Span, machine: &mut Machine) {
     for step in 0..7 {
         touch(page(step));
     }
-    // SAFETY: committed pages that only we know, apart, and in the reservation. What was there to move to was never touched.
+    // SAFETY: committed pages that only we know, apart, and in the reservation. What was there to move to was never
+    // touched.
     let moved = unsafe { os.move_pages(page(0), page(0).at + PAGE_BYTES) };
     machine.move_pages = moved.map_err(|Stopped { errno, .. }| errno);
     // SAFETY: the same.

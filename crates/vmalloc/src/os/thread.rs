@@ -26,7 +26,8 @@ pub(crate) type ThreadName = usize;
 /// Makes a thread.
 ///
 /// # Safety
-/// Nobody else uses the stack until the thread was joined, or was left behind by a fork; `argument` is what `entry` expects.
+/// Nobody else uses the stack until the thread was joined, or was left behind by a fork; `argument` is what `entry`
+/// expects.
 pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     // SAFETY: writes the attributes.

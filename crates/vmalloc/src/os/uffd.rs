@@ -15,14 +15,15 @@
 //! Nothing is opened before the first move. If that fails (a kernel before 6.8, a seccomp profile),
 //! it is not tried again.
 //!
-//! A child of a fork has a copy of the descriptor that belongs to its parent's memory: [`Mover::forget`] closes it there, and the next
-//! move begins anew.
+//! A child of a fork has a copy of the descriptor that belongs to its parent's memory: [`Mover::forget`] closes it
+//! there, and the next move begins anew.
 //!
-//! The descriptor has a high number: programs that close one of the lowest three expect to get it when they open something.
+//! The descriptor has a high number: programs that close one of the lowest three expect to get it when they open
+//! something.
 //!
-//! Others may close all descriptors of a process, and open something else by the same number. A userfaultfd has an inode of its own
-//! since Linux 5.13, and those that move pages are younger: its **mark** is kept beside the number. Whoever closes the descriptor,
-//! moves pages with it compares the two first, and leaves alone what is another's.
+//! Others may close all descriptors of a process, and open something else by the same number. A userfaultfd has an
+//! inode of its own since Linux 5.13, and those that move pages are younger: its **mark** is kept beside the number.
+//! Whoever closes the descriptor, moves pages with it compares the two first, and leaves alone what is another's.
 //! # Source
 //! `man 2 userfaultfd`, `man 2 ioctl_userfaultfd`; kernel `include/uapi/linux/userfaultfd.h` for the layouts.
 
@@ -174,7 +175,8 @@ impl Mover {
         // SAFETY: this function's contract.
         let moved = unsafe { self.move_registered(opened, from, to) };
         if !unregister(opened.fd(), target) {
-            // Whoever touched a page that is missing there would wait for ever: without the descriptor nothing is registered.
+            // Whoever touched a page that is missing there would wait for ever: without the descriptor nothing is
+            // registered.
             self.lose(opened);
             opened.close();
         }
@@ -351,12 +353,14 @@ pub(super) fn close(fd: c_int) {
 
 fn register(fd: c_int, span: Span) -> Result<(), Errno> {
     let mut order = Register { start: span.at as u64, len: span.bytes as u64, mode: MODE_MISSING, ioctls: 0 };
-    // SAFETY: the kernel writes `order`; the caller has the span to himself, and touches no page of it until it is unregistered.
+    // SAFETY: the kernel writes `order`; the caller has the span to himself, and touches no page of it until it is
+    // unregistered.
     let code = unsafe { libc::ioctl(fd, CALL_REGISTER, &raw mut order) };
     if code == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// Takes the registration back. Where that is refused, pages that are missing could not be faulted in: closing the descriptor ends that.
+/// Takes the registration back. Where that is refused, pages that are missing could not be faulted in: closing the
+/// descriptor ends that.
 fn unregister(fd: c_int, span: Span) -> bool {
     let mut order = Range { start: span.at as u64, len: span.bytes as u64 };
     // SAFETY: the kernel reads `order`.
@@ -476,7 +480,8 @@ mod tests {
         unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
     }
 
-    /// Closes the descriptor and opens the file of `other` by its number, as somebody does who closes all that are not his own.
+    /// Closes the descriptor and opens the file of `other` by its number, as somebody does who closes all that are not
+    /// his own.
     fn take_number(opened: Opened, other: c_int) {
         // SAFETY: the tests' own descriptors.
         assert_eq!(unsafe { libc::dup2(other, opened.fd()) }, opened.fd());

@@ -13,8 +13,8 @@ use core::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at most
-    /// half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default.
+    /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at
+    /// most half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default.
     pub arena_bytes_max: usize,
     /// Freed memory that it may cache, in bytes; 128 MiB by default. Magazines of CPUs hold part of it, at most a
     /// quarter in areas below 2 MiB and half in larger ones. An idle process caches nothing once it has its
@@ -42,15 +42,16 @@ pub struct Options {
     /// starts when 16 MiB are cached. `unshare(CLONE_NEWUSER)` and the like fail in a process with threads: call them
     /// before, or run without this thread.
     pub background_thread: bool,
-    /// If true, the caller of each area is recorded for [`crate::Vmalloc::vmallocinfo`]: the location of the call in the
-    /// source, or the text given to [`crate::Vmalloc::alloc_tagged`]. Costs a few nanoseconds an allocation, eight bytes of
-    /// address range a page of the arena, and memory in steps of 256 KiB. That is one step for each 128 MiB in which
-    /// areas begin; nothing where it is off. A library that allocated must not be unloaded when its areas are listed:
-    /// its texts and locations are read. Not in the hardened profile. `false` by default.
+    /// If true, the caller of each area is recorded for [`crate::Vmalloc::vmallocinfo`]: the location of the call in
+    /// the source, or the text given to [`crate::Vmalloc::alloc_tagged`]. Costs a few nanoseconds an allocation, eight
+    /// bytes of address range a page of the arena, and memory in steps of 256 KiB. That is one step for each 128 MiB in
+    /// which areas begin; nothing where it is off. A library that allocated must not be unloaded when its areas are
+    /// listed: its texts and locations are read. Not in the hardened profile. `false` by default.
     pub caller_tags: bool,
     /// If true, freed memory is zeroed at once, so that no caller reads what another wrote. Otherwise
-    /// [`crate::Vmalloc::alloc`] returns memory with its old contents, also of other threads. Costs as much as writing each
-    /// area, or as its release if little of it is resident. The hardened profile always does so. `false` by default.
+    /// [`crate::Vmalloc::alloc`] returns memory with its old contents, also of other threads. Costs as much as writing
+    /// each area, or as its release if little of it is resident. The hardened profile always does so. `false` by
+    /// default.
     pub zero_on_free: bool,
 }
 
@@ -111,7 +112,8 @@ pub enum Profile {
     /// A bad free is a typed error. Writes outside an area are not detected.
     #[default]
     Ordinary,
-    /// Overflows and uses after free fault, bad frees abort, addresses cannot be guessed: at the cost of some system calls for each area.
+    /// Overflows and uses after free fault, bad frees abort, addresses cannot be guessed: at the cost of some system
+    /// calls for each area.
     Hardened(Hardened),
 }
 
@@ -119,8 +121,9 @@ pub enum Profile {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Hardened {
-    /// Address space in which areas are placed at random, in bytes; more if more than a quarter of it is taken, less where the
-    /// system refuses it. 16 GiB by default: a small area is in one of 2^13 tables of 2^9 pages, of which 16 are in use at a time.
+    /// Address space in which areas are placed at random, in bytes; more if more than a quarter of it is taken, less
+    /// where the system refuses it. 16 GiB by default: a small area is in one of 2^13 tables of 2^9 pages, of which 16
+    /// are in use at a time.
     pub window_bytes: usize,
     /// Address space of freed areas that nobody is given yet, in bytes. 1 GiB by default.
     pub quarantine_bytes_max: usize,
@@ -157,6 +160,7 @@ pub enum Walls {
     /// By guard markers (Linux 6.13 and later); by protection where there are none.
     #[default]
     Best,
-    /// By the protection of mappings. Each area splits one, so there may be an eighth of `vm.max_map_count` at a time; no pages are kept.
+    /// By the protection of mappings. Each area splits one, so there may be an eighth of `vm.max_map_count` at a time;
+    /// no pages are kept.
     Protection,
 }

@@ -24,7 +24,8 @@ pub(super) struct Args {
     /// File for the report
     #[arg(short, long, value_name = "FILE", default_value = "vmlab-report.html")]
     output: PathBuf,
-    /// The machine's /proc/vmallocinfo at the end of each trace: the areas and their callers, and the size of percpu chunks
+    /// The machine's /proc/vmallocinfo at the end of each trace: the areas and their callers, and the size of percpu
+    /// chunks
     #[arg(long, value_name = "FILE")]
     vmallocinfo: Option<PathBuf>,
     /// The title of the page

@@ -13,7 +13,8 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
     assert_eq!(model.resize(at, 30 * MIB, Fill::Zero), Ok(at), "dirty above");
     let grown = model.heap.stats();
     assert_eq!((grown.grown_in_place, grown.grown_by_move, grown.copies), (2, 0, 0));
-    // Pages move where that is allowed, the mapping where it is not; and back and forth, in whatever state that left it.
+    // Pages move where that is allowed, the mapping where it is not; and back and forth, in whatever state that left
+    // it.
     let (mut top, mut bytes) = (at, 30 * MIB);
     for (moves, mappings, by_move, copies) in [
         (true, 0, 1, 0),

@@ -156,7 +156,8 @@ fn bad_frees_are_told_apart_in_constant_time_and_corrupt_nothing() {
         // SAFETY: what is no area is not freed.
         let free = |at: usize| unsafe { heap.free(at) };
         let none = |at: usize| Err(FreeError::NoArea { address: at });
-        // Inside, in the first page and in others; behind, where the guard is, or what is nobody's; a record of the allocator.
+        // Inside, in the first page and in others; behind, where the guard is, or what is nobody's; a record of the
+        // allocator.
         for at in [one + 1, one + 4096, one + 8192 + 5, one + 3 * 4096, two + 16 * MIB] {
             // Without guards the other area may begin there.
             if at != two {

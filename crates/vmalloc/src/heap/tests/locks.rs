@@ -123,7 +123,8 @@ struct Other {
     thread: std::sync::Mutex<Option<std::thread::JoinHandle<Result<usize, AllocError>>>>,
 }
 
-/// A heap whose first refill has another thread allocate `bytes` during its call, until that thread ends or holds `purge`.
+/// A heap whose first refill has another thread allocate `bytes` during its call, until that thread ends or holds
+/// `purge`.
 fn refilled_beside(plan: Plan, bytes: usize) -> (Arc<Owned<Shim>>, Arc<Other>) {
     let (other, place) = (Arc::new(Other::default()), Arc::new(OnceLock::new()));
     let (seen, of): (_, Arc<OnceLock<Weak<Owned<Shim>>>>) = (Arc::clone(&other), Arc::clone(&place));
