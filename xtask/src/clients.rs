@@ -1,10 +1,13 @@
 //! Real programs with the preload and without, in turns: equal answers, time, peak memory.
 //!
 //! # Theory
-//! In each trial every column runs once: the C library's own allocator ("plain"), the preload, and whoever else is
-//! asked for. The order goes round from trial to trial. What counts is CPU time, which a busy machine disturbs less
-//! than wall time, and the ratio within a trial (see [`ratio`]). `--control` runs the plain program twice in each
-//! trial: how far that ratio is from 1 is what the machine's noise is worth.
+//! In each trial every column runs once: the C library's own allocator ("plain"), the preload, glibc's allocator with
+//! two tunables ("tuned"), and each allocator of `--peer`. The order rotates from trial to trial. The page compares CPU
+//! time, which a busy machine disturbs less than wall time, and the ratio within a trial (see [`ratio`]). `--control`
+//! runs the plain program twice in each trial: the distance of that ratio from 1 is the noise of the machine.
+//!
+//! The tuned column shows the share of a gain that two settings of glibc reach, and its memory. `--quick` omits it,
+//! since nothing is measured there.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -41,10 +44,16 @@ use trial::{Column, Trial};
 /// The name of the preload's column.
 const OURS: &str = "vmalloc";
 
+/// The name of the column of glibc's allocator with [`TUNABLES`].
+const TUNED: &str = "tuned";
+
+/// Large allocations come from the heap instead of `mmap`, and up to 8 GiB of free memory stay at its end.
+const TUNABLES: &str = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=8589934592";
+
 /// Begins the settings on a page of `--conf`.
 const CONF_MARK: &str = "`VMALLOC_CONF=";
 
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Default)]
 pub(crate) struct Args {
     /// Only these clients, and only the tests of their makers
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(names()))]
@@ -99,10 +108,10 @@ fn names() -> Vec<&'static str> {
 fn peer(text: &str) -> Result<Column, String> {
     let (name, path) = text.split_once('=').ok_or("not of the form NAME=PATH")?;
     let library = fs::canonicalize(path).map_err(|error| format!("{path}: {error}"))?;
-    if name.is_empty() || ["plain", OURS, "plain again"].contains(&name) || name.contains([',', '|']) {
+    if name.is_empty() || ["plain", OURS, TUNED, "plain again"].contains(&name) || name.contains([',', '|']) {
         return Err(format!("\"{name}\" is no name for a peer"));
     }
-    Ok(Column { name: name.to_string(), library: Some(library), conf: None })
+    Ok(Column { name: name.to_string(), library: Some(library), conf: None, tunables: None })
 }
 
 /// `cargo xtask clients`.
@@ -208,7 +217,7 @@ fn wanted(name: &str, args: &Args) -> bool {
     args.only.is_empty() || args.only.iter().any(|only| only == name)
 }
 
-/// The columns: plain, ours, the control, peers.
+/// The columns: plain, ours, glibc with tunables, the control, peers.
 fn columns(root: &Path, args: &Args) -> Result<Vec<Column>> {
     let library = match &args.preload {
         Some(path) => path.clone(),
@@ -218,8 +227,11 @@ fn columns(root: &Path, args: &Args) -> Result<Vec<Column>> {
         fs::canonicalize(&library).with_context(|| format!("no preload at {}", library.display()))?;
     let mut columns = vec![
         Column::plain("plain"),
-        Column { name: OURS.to_string(), library: Some(library), conf: args.conf.clone() },
+        Column { name: OURS.to_string(), library: Some(library), conf: args.conf.clone(), tunables: None },
     ];
+    if !args.quick {
+        columns.push(Column { tunables: Some(TUNABLES), ..Column::plain(TUNED) });
+    }
     if args.control {
         columns.push(Column::plain("plain again"));
     }
@@ -288,8 +300,10 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], notes: &Notes) 
         "# Real programs under the preload\n\n\
          `cargo xtask clients --out results` at commit {}, on {}. Programs as their makers built them, with `libvmalloc_preload.so` {} \
          and without, in turns: the order goes round. Speed is how often the other one's time goes into the plain one's: above 1 is \
-         faster. Ratios and their 95 % intervals come from the logarithms of the ratios of each turn; CPU time is user and system time of all \
-         processes, peak memory the largest resident set of one of them. \"served\" counts large allocations that came from us in one run. \
+         faster. \"tuned\" is the C library's own allocator with `GLIBC_TUNABLES={TUNABLES}`: large allocations come from its heap \
+         instead of `mmap`, and up to 8 GiB of free memory stay at the end of the heap. Ratios and their 95 % intervals \
+         come from the logarithms of the ratios of each turn; CPU time is user and system time of all processes, peak \
+         memory the largest resident set of one of them. \"served\" counts large allocations that came from us in one run. \
          \"faster\" means that the whole interval is above 1.05, \"same\" above 1/1.03. Every turn is in `clients.csv`.\n\n## Goals\n\n{}\n## \
          Turns\n\n{}\n## Clients\n\n{}",
         machine::commit(root),
@@ -324,20 +338,24 @@ fn floor() -> String {
 
 /// The step of CI.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
-    let args = Args {
-        only: Vec::new(),
-        pairs: 1,
-        quick: true,
-        no_install: true,
-        control: false,
-        peer: Vec::new(),
-        preload: None,
-        conf: None,
-        suites: false,
-        suites_only: false,
-        out: None,
-        keep: false,
-        make_input: None,
-    };
-    main(root, &args)
+    main(root, &Args { pairs: 1, quick: true, no_install: true, ..Args::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_is_measured_with_tuned_glibc_but_not_in_a_quick_run() {
+        let named = |args: &Args| -> Vec<(String, Option<&str>)> {
+            let columns = columns(Path::new("."), args).unwrap();
+            columns.into_iter().map(|column| (column.name, column.tunables)).collect()
+        };
+        let preload = std::env::current_exe().ok();
+        let args = Args { preload, ..Args::default() };
+        let bare = |name: &str| (name.to_string(), None);
+        assert_eq!(named(&args), [bare("plain"), bare(OURS), (TUNED.to_string(), Some(TUNABLES))]);
+        assert_eq!(named(&Args { quick: true, ..args }), [bare("plain"), bare(OURS)]);
+        assert!(peer("tuned=/bin/sh").is_err() && peer("other=/bin/sh").is_ok());
+    }
 }

@@ -108,7 +108,7 @@ enum Task {
     /// Build the allocators that `vmlab bench memory` measures beside ours and the system does not have, under
     /// target/peers
     Peers(peers::Args),
-    /// Run real programs with the preload and without: answers, time, memory
+    /// Run real programs with the preload, without it, and with two tunables of glibc: answers, time, memory
     Clients(clients::Args),
     /// Run test suites of others with the preload and without: glibc's, and those in packages of crates.io
     Suites(suites::Args),

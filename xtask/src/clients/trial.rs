@@ -24,12 +24,14 @@ pub(crate) struct Column {
     pub(crate) library: Option<PathBuf>,
     /// Value of `VMALLOC_CONF`.
     pub(crate) conf: Option<String>,
+    /// Value of `GLIBC_TUNABLES`.
+    pub(crate) tunables: Option<&'static str>,
 }
 
 impl Column {
     /// The C library's own allocator.
     pub(crate) fn plain(name: &str) -> Self {
-        Self { name: name.to_string(), library: None, conf: None }
+        Self { name: name.to_string(), library: None, conf: None, tunables: None }
     }
 
     /// Puts a command under the library, with the settings.
@@ -39,6 +41,9 @@ impl Column {
         }
         if let Some(conf) = &self.conf {
             command.env("VMALLOC_CONF", conf);
+        }
+        if let Some(tunables) = self.tunables {
+            command.env("GLIBC_TUNABLES", tunables);
         }
     }
 }
@@ -82,6 +87,7 @@ impl Scene {
             .env_remove("GIT_INDEX_FILE")
             .env_remove("VMALLOC_CONF")
             .env_remove("VMALLOC_REPORT")
+            .env_remove("GLIBC_TUNABLES")
             .env_remove("LD_PRELOAD");
         command
     }
@@ -235,9 +241,15 @@ mod tests {
     fn no_client_sees_what_the_caller_set_for_git_or_for_the_preload() {
         let dir = tempfile::tempdir().unwrap();
         let command = scene(dir.path()).shell("true");
-        for gone in
-            ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "LD_PRELOAD", "VMALLOC_CONF", "VMALLOC_REPORT"]
-        {
+        for gone in [
+            "GIT_DIR",
+            "GIT_WORK_TREE",
+            "GIT_INDEX_FILE",
+            "GLIBC_TUNABLES",
+            "LD_PRELOAD",
+            "VMALLOC_CONF",
+            "VMALLOC_REPORT",
+        ] {
             assert!(command.get_envs().any(|(name, value)| name == gone && value.is_none()), "{gone}");
         }
         let read = |name: &str| command.get_envs().find(|(key, _)| *key == name).and_then(|(_, value)| value);
@@ -259,6 +271,17 @@ mod tests {
             Client { run: "echo 'vmalloc: VMALLOC_CONF: \"x\" has no known key' >&2; echo", ..client };
         let error = served(&client, &scene(dir.path()), &column).unwrap_err().to_string();
         assert!(error.contains("no known key"), "{error}");
+    }
+
+    #[test]
+    fn tunables_reach_the_column_that_has_them_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = Client { run: "echo \"${GLIBC_TUNABLES-none}\"", ..Client::EMPTY };
+        let tuned = Column { tunables: Some("glibc.malloc.mmap_max=0"), ..plain() };
+        for (column, expected) in [(plain(), "none\n"), (tuned, "glibc.malloc.mmap_max=0\n")] {
+            let ran = run_trial(&client, &scene(dir.path()), &column).unwrap();
+            assert_eq!(ran.answer.crc, crc32fast::hash(expected.as_bytes()), "{expected}");
+        }
     }
 
     #[test]
