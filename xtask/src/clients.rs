@@ -88,7 +88,7 @@ pub(crate) struct Args {
     /// Write clients.md and clients.csv there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Keep what clients.csv there has of clients that are not run now
+    /// Keep what clients.csv there has of clients that are not run now; the page names them
     #[arg(long, requires = "out")]
     keep: bool,
     /// Make the files that clients work on, and end
@@ -298,7 +298,7 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], notes: &Notes) 
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut text = format!(
         "# Real programs under the preload\n\n\
-         `cargo xtask clients --out results` at commit {}, on {}. Programs as their makers built them, with `libvmalloc_preload.so` {} \
+         `cargo xtask clients --out results` at commit {}{}, on {}. Programs as their makers built them, with `libvmalloc_preload.so` {} \
          and without, in turns: the order goes round. Speed is how often the other one's time goes into the plain one's: above 1 is \
          faster. \"tuned\" is the C library's own allocator with `GLIBC_TUNABLES={TUNABLES}`: large allocations come from its heap \
          instead of `mmap`, and up to 8 GiB of free memory stay at the end of the heap. Ratios and their 95 % intervals \
@@ -307,6 +307,7 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], notes: &Notes) 
          \"faster\" means that the whole interval is above 1.05, \"same\" above 1/1.03. Every turn is in `clients.csv`.\n\n## Goals\n\n{}\n## \
          Turns\n\n{}\n## Clients\n\n{}",
         machine::commit(root),
+        kept(rows, args),
         machine::machine(root),
         args.conf.as_ref().map_or("at its defaults".to_string(), |conf| format!("and {CONF_MARK}{conf}`")),
         page::goals(rows),
@@ -321,6 +322,13 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], notes: &Notes) 
     fs::write(dir.join("clients.csv"), page::csv(rows))?;
     println!("written: {}", dir.join("clients.md").display());
     Ok(())
+}
+
+/// Names the clients whose figures are those of an earlier run: the commit of this one is not theirs.
+fn kept(rows: &[Row], args: &Args) -> String {
+    let chosen = |row: &&Row| CLIENTS.iter().any(|client| client.name == row.name && chosen(client, args));
+    let names: Vec<&str> = rows.iter().filter(|row| !chosen(row)).map(|row| row.name.as_str()).collect();
+    if names.is_empty() { String::new() } else { format!(" (kept from earlier runs: {})", names.join(", ")) }
 }
 
 /// Returns the lower bound of each peak of this run.
@@ -357,5 +365,21 @@ mod tests {
         assert_eq!(named(&args), [bare("plain"), bare(OURS), (TUNED.to_string(), Some(TUNABLES))]);
         assert_eq!(named(&Args { quick: true, ..args }), [bare("plain"), bare(OURS)]);
         assert!(peer("tuned=/bin/sh").is_err() && peer("other=/bin/sh").is_ok());
+    }
+
+    #[test]
+    fn a_page_names_the_clients_that_an_earlier_run_measured() {
+        let row = |name: &str| Row {
+            name: name.to_string(),
+            what: String::new(),
+            version: String::new(),
+            columns: Vec::new(),
+            served: 0,
+            unequal: Vec::new(),
+        };
+        let rows = [row("numpy"), row("xz"), row("git")];
+        let args = Args { only: vec!["numpy".to_string()], keep: true, ..Args::default() };
+        assert_eq!(kept(&rows, &args), " (kept from earlier runs: xz, git)");
+        assert_eq!(kept(&rows, &Args::default()), "");
     }
 }
