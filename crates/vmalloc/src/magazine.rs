@@ -13,6 +13,10 @@
 //! is a word that changes by compare-exchange: a pair in steady use takes no lock. The next freed item replaces the one
 //! in the slot, which moves to its set.
 //!
+//! A thread that only allocates finds its own slot empty. It takes the item from the slot of another CPU, where a
+//! thread that only frees has put it. So areas pass from one thread to the other, and neither takes a lock. A miss looks
+//! at one other CPU, the one that had an item last.
+//!
 //! A thread may move to another CPU after it read the CPU number. It then uses the first CPU's magazine, which is
 //! equally correct. Threads that contend for the lock of the sets park.
 //!
@@ -40,7 +44,7 @@ pub(crate) use cpu_set::{CPUS_MAX, CpuSet};
 use crate::arena::Run;
 use crate::lock::{Fork, Mutex};
 use crate::records::Zeroed;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const SETS: usize = 64;
 const WAYS: usize = 8;
@@ -99,6 +103,8 @@ pub(crate) struct Magazine {
     hits: [AtomicU64; 2],
     /// Small items pushed to a full slot: approximate.
     pushes: AtomicU64,
+    /// The CPU whose slot a miss looks at.
+    source: AtomicUsize,
     // Under its lock.
     shelf: Mutex<Shelf>,
 }
@@ -277,21 +283,50 @@ impl Magazine {
         look: impl FnOnce(),
     ) -> Option<Run> {
         let kind = usize::from(pages >= BIG_PAGES);
-        let front = &self.fronts[kind];
-        let found = front.load(Ordering::Relaxed);
+        let found = self.fronts[kind].load(Ordering::Relaxed);
         if !fits(found, pages, align, first) {
             return self.take_shelved(pages, align, first, big);
         }
+        self.take_front(kind, found, first, look)
+    }
+
+    /// Takes an item that was found in a front slot, if it is still there.
+    #[inline(always)]
+    fn take_front(&self, kind: usize, found: Item, first: u64, look: impl FnOnce()) -> Option<Run> {
         // Acquire pairs with the release of `put`: what the previous owner did happens before. The same item may have
         // been removed and put again since the load, which is harmless (no ABA problem): the slot contains it now.
-        front.compare_exchange(found, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.fronts[kind].compare_exchange(found, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
         let hits = self.hits[kind].load(Ordering::Relaxed) + 1;
         self.hits[kind].store(hits, Ordering::Relaxed);
         if hits.is_multiple_of(CLOCK_TAKES) {
             look();
         }
         // SAFETY: the front slot owned it, and the exchange removed it (AR2).
-        Some(unsafe { Run::claim(first + (found >> 32), pages) })
+        Some(unsafe { Run::claim(first + (found >> 32), pages_of(found)) })
+    }
+
+    /// Takes such a run from the front slot of another CPU, if the own one is empty: its thread allocates, and a thread
+    /// of the other one frees.
+    #[cold]
+    pub(crate) fn take_from_another(
+        &self,
+        magazines: &[Self],
+        pages: u64,
+        align: u64,
+        first: u64,
+    ) -> Option<Run> {
+        let kind = usize::from(pages >= BIG_PAGES);
+        if self.fronts[kind].load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let source = self.source.load(Ordering::Relaxed);
+        let other = &magazines[source % magazines.len()];
+        let found = other.fronts[kind].load(Ordering::Relaxed);
+        if !fits(found, pages, align, first) {
+            self.source.store(source.wrapping_add(1), Ordering::Relaxed);
+            return None;
+        }
+        other.take_front(kind, found, first, || ())
     }
 
     #[inline(never)]

@@ -247,18 +247,30 @@ impl<O: Os> Heap<O> {
         let pages = self.run_pages(size);
         let align = (layout.align() / PAGE_BYTES).max(1) as u64;
         let look = || self.pass_time();
-        let Some(mut run) = self.magazine().take(pages, align, self.arena.first(), &self.big, look) else {
-            return self.alloc_cold(layout, fill);
-        };
-        self.arena.put_run(&run, Word::live(pages, size).tailed(self.guards.tail));
+        match self.magazine().take(pages, align, self.arena.first(), &self.big, look) {
+            Some(run) => Ok(self.alloc_cached(run, size, fill)),
+            None => self.alloc_cold(layout, fill),
+        }
+    }
+
+    /// Allocates a run that a magazine had.
+    #[inline(always)]
+    fn alloc_cached(&self, mut run: Run, size: usize, fill: Fill) -> NonNull<u8> {
+        self.arena.put_run(&run, Word::live(run.pages(), size).tailed(self.guards.tail));
         if fill == Fill::Zero {
+            let pages = run.pages();
             self.zero_used(&mut run, pages, size);
         }
-        Ok(into_pointer(run))
+        into_pointer(run)
     }
 
     #[cold]
     fn alloc_cold(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
+        let (pages, align) = (self.run_pages(layout.size()), (layout.align() / PAGE_BYTES).max(1) as u64);
+        let another = self.magazine().take_from_another(self.magazines, pages, align, self.arena.first());
+        if let Some(run) = another {
+            return Ok(self.alloc_cached(run, layout.size(), fill));
+        }
         let (mut run, used) = self.carve(layout, false)?;
         if fill == Fill::Zero {
             self.zero_used(&mut run, used, layout.size());

@@ -105,3 +105,37 @@ fn a_request_that_would_fail_takes_what_every_cpu_has() {
     unsafe { heap.free(alloc(&heap, whole)) }.unwrap();
     assert_eq!(heap.validate(), Ok(()));
 }
+
+#[test]
+fn what_one_cpu_frees_another_that_only_allocates_takes_from_its_front_slot() {
+    let shim = Shim::default();
+    let heap = heap_of_many(&shim, 1 << 34);
+    for bytes in [256 << 10, 3 * MIB] {
+        let (mut freed, other) = (alloc(&heap, bytes), alloc(&heap, bytes + PAGE_BYTES));
+        for round in 0..2 * CPUS {
+            let hits = heap.magazines[40].held().hits;
+            shim.on_cpu(40);
+            // SAFETY: this test's own, and nothing refers to it.
+            unsafe { heap.free(freed) }.unwrap();
+            shim.on_cpu(0);
+            let at = alloc(&heap, bytes);
+            // Each miss looks at the next CPU, until one has such an area.
+            if round >= CPUS {
+                assert_eq!((at, heap.magazines[40].held().hits), (freed, hits + 1), "{round}");
+            }
+            freed = at;
+        }
+        // With an item in its own slot, it leaves that one alone.
+        shim.on_cpu(40);
+        // SAFETY: as before.
+        unsafe { heap.free(freed) }.unwrap();
+        shim.on_cpu(0);
+        // SAFETY: as before.
+        unsafe { heap.free(other) }.unwrap();
+        // (A miss for a big one drains other CPUs, so it may get this one from its zone.)
+        let hits = heap.magazines[40].held().hits;
+        alloc(&heap, bytes);
+        assert_eq!(heap.magazines[40].held().hits, hits);
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
