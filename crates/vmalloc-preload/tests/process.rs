@@ -114,7 +114,7 @@ fn descriptors_are_the_programs() {
 
 #[test]
 fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
-    for what in ["late", "early", "data", "big", "mlockall"] {
+    for what in ["late", "exceeded", "early", "data", "big", "mlockall"] {
         everywhere("limits.c", &[what], &["", "threshold:4K", "hardened:true", "hardened:true,threshold:4K"]);
     }
     for what in ["holes", "aligned"] {

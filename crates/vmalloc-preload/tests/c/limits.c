@@ -47,6 +47,18 @@ int main(int count, char **words) {
         small(400);
         free(malloc(50 << 20));
         break;
+    case 'x': { // exceeded: a limit below what the process has at that time
+        char *pieces[64];
+        for (int at = 0; at < 64; at++) {
+            CHECK((pieces[at] = malloc(1 << 20)));
+            pieces[at][0] = 1;
+        }
+        limit(RLIMIT_AS, 48 << 20);
+        for (int at = 0; at < 64; at++)
+            free(pieces[at]);
+        small(16);
+        break;
+    }
     case 'd': { // data, which 800 MiB were for a while
         char *pieces[100];
         limit(RLIMIT_DATA, 1100 << 20);

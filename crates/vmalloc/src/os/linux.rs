@@ -148,7 +148,20 @@ impl Os for Linux {
     }
 
     unsafe fn reset(&self, span: Span) -> Result<(), Errno> {
-        mmap(span.at, span.bytes, libc::PROT_NONE, libc::MAP_FIXED | libc::MAP_NORESERVE)?;
+        let fresh = mmap(span.at, span.bytes, libc::PROT_NONE, libc::MAP_FIXED | libc::MAP_NORESERVE);
+        if fresh != Err(Errno(libc::ENOMEM)) {
+            return fresh.map(|_| ());
+        }
+        // Linux refuses any mapping while a limit of addresses is exceeded, even one that replaces as many.
+        // SAFETY: this function's contract.
+        unsafe { self.forbid(span) }?;
+        if let Err(error) = discard_one(span) {
+            // SAFETY: as before.
+            unsafe { self.commit(span) }?;
+            return Err(error);
+        }
+        // SAFETY: as before. A kernel without guards refuses this, and there are none then.
+        let _none = unsafe { self.advisor.unguard(span) };
         Ok(())
     }
 
