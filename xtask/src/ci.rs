@@ -90,7 +90,11 @@ const STEPS: [Step; 23] = [
         "real programs answer the same under the preload, those that are there",
         clients::step,
     ),
-    Step::new("stress", "random programs under the preload, every way for two seconds", stress::step),
+    Step::new(
+        "stress",
+        "random programs under the preload, each configuration for two seconds",
+        stress::step,
+    ),
     Step::new("deny", "licences, banned crates, sources", licences::step).full(deny),
     Step::new("package", "what would be published builds from its packages alone", run_package),
     Step::new("demo", "the program does its main job", demo),

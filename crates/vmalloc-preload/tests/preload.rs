@@ -210,16 +210,16 @@ fn every_process_tells_a_file_what_it_did_and_a_child_only_what_it_did_itself() 
 fn a_random_program_of_threads_and_forks_ends_well() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), c_compilers()[0], "stress.c", &["-std=c11"]);
-    // The checks for every malloc hold without the preload, too.
-    run(Command::new(&program).args(["3", "200"]));
-    for conf in [
-        "stats:true",
-        ALL,
-        "decay:20ms,background_thread:true,stats:true",
-        "decay:1ms,stats:true",
-        "huge:never,budget:0,stats:true",
+    for (kind, conf) in [
+        ("plain", "stats:true"),
+        ("limits", ALL),
+        ("stacks", "decay:20ms,background_thread:true,stats:true"),
+        ("seccomp", "decay:1ms,stats:true"),
+        ("forks", "huge:never,budget:0,stats:true"),
     ] {
-        assert!(served(&run(preloaded(&program, conf).args(["3", "400"]))) > 0);
+        // The checks for every malloc hold without the preload, too.
+        run(Command::new(&program).args(["3", "200", kind]));
+        assert!(served(&run(preloaded(&program, conf).args(["3", "400", kind]))) > 0);
     }
 }
 
