@@ -15,6 +15,7 @@ use crate::lock::{Fork, Futex, Mutex};
 use crate::os::{Call, Errno, Os, Span, abort_with};
 use core::alloc::Layout;
 use core::fmt;
+use core::ops::{Deref, DerefMut};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table, VaRange};
@@ -194,6 +195,49 @@ impl<O: Os> Host<O> {
     pub(crate) unsafe fn release(&self) {
         // SAFETY: held, by this function's contract.
         unsafe { self.home().chunks.release() };
+    }
+}
+
+/// A value in the records, at an address of its own. It is never dropped: its memory, and all that it has of the same
+/// home, is unmapped by [`Host::close`].
+///
+/// Empty values are constants in the program, thousands of bytes for a space. A type that contains this has a small
+/// one, and the constant of the value is there once.
+pub(crate) struct Placed<T>(NonNull<T>);
+
+// SAFETY: it has exclusive access to the value, as a box.
+unsafe impl<T: Send> Send for Placed<T> {}
+// SAFETY: as before.
+unsafe impl<T: Sync> Sync for Placed<T> {}
+
+impl<T> Placed<T> {
+    /// A handle of no value, for constants. It must not be used before [`new`](Self::new) replaces it.
+    pub(crate) const NOWHERE: Self = Self(NonNull::dangling());
+
+    /// Writes a value, which should be a constant: then no copy of it is on the stack.
+    pub(crate) fn new<O: Os>(host: &Host<O>, value: impl FnOnce() -> T) -> Option<Self> {
+        let place = host.alloc_place()?;
+        // SAFETY: memory for a value, allocated to this caller only (RC1).
+        unsafe { place.write(value()) };
+        Some(Self(place))
+    }
+}
+
+impl<T> Deref for Placed<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: written by `new`, and valid until the home is closed; `NOWHERE` is not used.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> DerefMut for Placed<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as before; this is the only handle.
+        unsafe { self.0.as_mut() }
     }
 }
 

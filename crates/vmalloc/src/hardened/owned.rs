@@ -118,11 +118,8 @@ impl<O: Os> Owned<O> {
 }
 
 impl<O: Os> State<O> {
-    empty_value!(Self {
-        #[cfg(not(loom))]
+    const EMPTY: Self = Self {
         places: Places::EMPTY,
-        #[cfg(loom)]
-        places: Places::empty(),
         granules: Granules::new(0),
         draw: Draw::new([0; 2]),
         quarantine: Quarantine::new(&mut [], 0),
@@ -133,7 +130,7 @@ impl<O: Os> State<O> {
         retired_pages: 0,
         purged: 0,
         hits: 0,
-    });
+    };
 }
 
 impl<O: Os> Hard<O> {
@@ -142,10 +139,7 @@ impl<O: Os> Hard<O> {
         window: Window::nothing(),
         canary: Canary::new([0; 2]),
         rooms_max: 0,
-        #[cfg(not(loom))]
         state: Mutex::new(State::EMPTY),
-        #[cfg(loom)]
-        state: Mutex::new(State::empty()),
         frees: AtomicU64::new(0),
         asked: AtomicU64::new(0),
         refused: AtomicU64::new(0),
@@ -180,8 +174,8 @@ impl<O: Os> Drop for Owned<O> {
         let host = self.host;
         // SAFETY: by the contract of `Vmalloc` no area is in use; no other reference to the allocator exists.
         unsafe { self.window.unmap() };
-        // SAFETY: the owner is dropped, once.
-        unsafe { self.hard.drop_in_place() };
+        // All else that the allocator has is in the records.
+        const { assert!(!core::mem::needs_drop::<Hard<O>>()) };
         // SAFETY: the allocator was the last value in these records.
         unsafe { host.close() };
     }

@@ -24,7 +24,7 @@ use super::window::address;
 use crate::PAGE_BYTES;
 use crate::os::{Call, Errno, Os, abort_with};
 use crate::places::Process;
-use crate::records::{Host, empty_value};
+use crate::records::{Host, Placed};
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 
@@ -51,16 +51,18 @@ impl From<SpaceError> for NoPlace {
 
 /// The allocated addresses of the window.
 pub(super) struct Places<O: Os> {
-    space: VmapSpace<Host<O>, Process>,
+    space: Placed<VmapSpace<Host<O>, Process>>,
     /// Pages that are not free, walls included.
     taken: u64,
 }
 
 impl<O: Os> Places<O> {
-    empty_value!(Self { space: VmapSpace::empty(), taken: 0 });
+    pub(super) const EMPTY: Self = Self { space: Placed::NOWHERE, taken: 0 };
 
     /// Initializes an empty value in place with its extent. Returns `false` if there is no memory for records.
     pub(super) fn init(&mut self, extent: VaRange, host: Host<O>) -> bool {
+        let Some(space) = Placed::new(&host, || va_base::constant!(VmapSpace::empty())) else { return false };
+        self.space = space;
         self.space.init(extent, extent, host).is_ok()
     }
 

@@ -12,7 +12,7 @@ use crate::error::{AllocError, CreateError};
 use crate::magazine::{BIG_PAGES, Kinds, Out};
 use crate::os::{Call, Os, Span, abort_with};
 use crate::places::Process;
-use crate::records::{Host, empty_value};
+use crate::records::{Host, Placed};
 use crate::word::Word;
 use core::alloc::Layout;
 use core::sync::atomic::Ordering;
@@ -32,9 +32,9 @@ const PROBED_PAGES: u64 = 1 << 18;
 /// The state that the lock of a zone guards.
 pub(super) struct Central<O: Os> {
     /// The addresses of areas. The free ones are clean, and whole blocks.
-    pub(super) space: VmapSpace<Host<O>, Process>,
+    pub(super) space: Placed<VmapSpace<Host<O>, Process>>,
     /// Dirty runs, as holes.
-    pub(super) dirty: BTreeIndex<Host<O>>,
+    pub(super) dirty: Placed<BTreeIndex<Host<O>>>,
     /// The blocks in them.
     pub(super) cold: Cold<Host<O>>,
     /// First page of the zone, and pages of a block.
@@ -68,9 +68,9 @@ pub(super) struct Fresh {
 }
 
 impl<O: Os> Central<O> {
-    empty_value!(Self {
-        space: VmapSpace::empty(),
-        dirty: BTreeIndex::empty(Host::NOWHERE),
+    pub(super) const EMPTY: Self = Self {
+        space: Placed::NOWHERE,
+        dirty: Placed::NOWHERE,
         cold: Cold::new(Host::NOWHERE),
         first: 0,
         block_pages: 1,
@@ -83,7 +83,7 @@ impl<O: Os> Central<O> {
         refilled: 0,
         purged: 0,
         refused: 0,
-    });
+    };
 
     /// Gives an empty one its pages, where it is.
     pub(super) fn init(
@@ -93,6 +93,10 @@ impl<O: Os> Central<O> {
         block_pages: u64,
     ) -> Result<(), CreateError> {
         let no_records = |_| CreateError::NoRecords;
+        let space = Placed::new(&host, || va_base::constant!(VmapSpace::empty()));
+        let dirty = Placed::new(&host, || const { BTreeIndex::empty(Host::NOWHERE) });
+        self.space = space.ok_or(CreateError::NoRecords)?;
+        self.dirty = dirty.ok_or(CreateError::NoRecords)?;
         self.dirty.set_platform(host);
         self.cold.set_platform(host);
         self.space.init(extent, extent, host).map_err(|_| CreateError::NoRecords)?;

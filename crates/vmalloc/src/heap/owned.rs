@@ -94,13 +94,7 @@ impl<O: Os> Owned<O> {
 }
 
 impl<O: Os> Zone<O> {
-    empty_value!(Self {
-        #[cfg(not(loom))]
-        central: Mutex::new(Central::EMPTY),
-        #[cfg(loom)]
-        central: Mutex::new(Central::empty()),
-        dirty: AtomicU64::new(0),
-    });
+    empty_value!(Self { central: Mutex::new(Central::EMPTY), dirty: AtomicU64::new(0) });
 }
 
 impl<O: Os> Heap<O> {
@@ -184,8 +178,8 @@ impl<O: Os> Drop for Owned<O> {
         let host = self.host;
         // SAFETY: whoever refers to an area of it has broken his promise; nobody else refers to the heap.
         unsafe { self.arena.unmap() };
-        // SAFETY: the owner goes, and this is the only time.
-        unsafe { self.heap.drop_in_place() };
+        // All else that the heap has is in the records.
+        const { assert!(!core::mem::needs_drop::<Heap<O>>()) };
         // SAFETY: the heap was the last that lived there.
         unsafe { host.close() };
     }
