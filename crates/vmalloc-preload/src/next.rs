@@ -91,7 +91,7 @@ impl Next {
         for slot in [&MALLOC, &CALLOC, &REALLOC, &FREE] {
             slot.look_up();
             if slot.get().is_null() {
-                stop(format_args!("there is no {:?} behind this library", slot.name));
+                stop(format_args!("there is no {} behind this library", slot.name.to_bytes().escape_ascii()));
             }
         }
         for slot in [&POSIX_MEMALIGN, &ALIGNED_ALLOC, &MEMALIGN, &USABLE] {
