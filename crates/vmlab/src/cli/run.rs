@@ -93,7 +93,7 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
     let Some(found) = places.iter().find(|place| place.is_file()) else {
         let tried: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
         bail!(
-            "there is no {}: build it (cargo build --profile dist -p vmalloc-preload), or name it by --lib",
+            "there is no {}: build it (cargo xtask install --prefix DIR), or name it by --lib",
             tried.join(", nor ")
         );
     };
