@@ -31,10 +31,9 @@
 //!   failure sets it.
 //!
 //! # Limits
-//! The library costs each process time at its start, even without an allocation: files opened and mapped, relocations,
-//! 15 page faults. `sh` that starts `true` 60 times takes 17 % more CPU time by the fastest of 12 loops; with an empty
-//! library it is 8 %. The times are 34.4 ms without, 37.0 with the empty one, and 40.1 with this, on a busy machine of
-//! 2 cores.
+//! The library costs each process time at its start, even without an allocation: a file opened and mapped,
+//! relocations, 14 page faults. `true` takes 15 % more CPU time, and 8 % more with an empty library
+//! (`results/startup.md`).
 //!
 //! A library that is opened with `RTLD_DEEPBIND` calls the C library's own functions. Memory that it allocates may be
 //! freed here, but it must not free a large allocation of this library. Programs with a `malloc` of their own are not
