@@ -38,8 +38,10 @@
 //! Bonwick and Adams, "Magazines and Vmem", 2001; Linux has the pools of `vmap_node` (`mm/vmalloc.c`, 6.9).
 
 mod cpu_set;
+mod out;
 
 pub(crate) use cpu_set::{CPUS_MAX, CpuSet};
+pub(crate) use out::Out;
 
 use crate::arena::Run;
 use crate::lock::{Fork, Mutex};
@@ -197,50 +199,6 @@ impl Big {
     #[inline]
     fn leave(&self, pages: u64) {
         self.pages.fetch_sub(pages, Ordering::Relaxed);
-    }
-}
-
-/// Runs that a magazine evicted.
-pub(crate) struct Out {
-    runs: [Item; OUT_MAX],
-    len: usize,
-    first: u64,
-}
-
-impl Out {
-    pub(crate) fn new(first: u64) -> Self {
-        Self { runs: [0; OUT_MAX], len: 0, first }
-    }
-
-    fn push(&mut self, item: Item) {
-        if item != 0 {
-            self.runs[self.len] = item;
-            self.len += 1;
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Returns the pages of all runs.
-    pub(crate) fn pages(&self) -> u64 {
-        self.runs[..self.len].iter().copied().map(pages_of).sum()
-    }
-
-    fn is_full(&self) -> bool {
-        self.len == OUT_MAX
-    }
-}
-
-impl Iterator for Out {
-    type Item = Run;
-
-    fn next(&mut self) -> Option<Run> {
-        self.len = self.len.checked_sub(1)?;
-        let item = self.runs[self.len];
-        // SAFETY: `push` took ownership of the run, and each entry is removed once (AR2).
-        Some(unsafe { Run::claim(self.first + (item >> 32), pages_of(item)) })
     }
 }
 
