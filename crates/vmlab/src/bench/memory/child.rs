@@ -93,7 +93,8 @@ fn work<H: Driver>(driver: &H, task: &Task) -> Result<ChildReport> {
         }
         Work::Calloc { bytes } => many(task, 2, |_| Calloc { driver, bytes }),
         Work::Memset { bytes } => many(task, 2, |_| Memset::new(driver, bytes)),
-        Work::Grow { low, high } => many(task, 1, |_| Grow { driver, low, high }),
+        Work::Grow { low, high, growth } => many(task, 1, |_| Grow { driver, low, high, growth }),
+        Work::Trim { count, bytes } => trim(driver, count, bytes),
         Work::Many { count, bytes } => hoard(driver, count, bytes),
         Work::Flow { bytes } => flow(driver, bytes, task),
         Work::Exchange { low, high, live } => {
@@ -400,6 +401,35 @@ fn burst<H: Driver>(
     let p99_ns = times.p99().unwrap_or_default();
     meet(END)?;
     Ok(ChildReport::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
+}
+
+/// Allocates and touches many, frees every second one and trims; its purpose is the memory that is resident then.
+fn trim<H: Driver>(driver: &H, count: usize, bytes: usize) -> Result<ChildReport> {
+    let mut held = Vec::with_capacity(count);
+    for _ in 0..count {
+        let Some(mut more) = driver.alloc(bytes) else {
+            return Ok(ChildReport::AllocFailed);
+        };
+        more.touch(Touch::Pages);
+        held.push(Some(more));
+    }
+    meet(GO)?;
+    let (started, cpu_ns, faults) = (Instant::now(), sys::process_cpu_ns(), sys::faults());
+    held.iter_mut().step_by(2).filter_map(Option::take).for_each(|held| driver.free(held));
+    driver.trim();
+    let wall_ns = started.elapsed().as_nanos() as u64;
+    let (cpu_ns, faults) = (sys::process_cpu_ns() - cpu_ns, sys::faults() - faults);
+    meet(END)?;
+    held.drain(..).flatten().for_each(|held| driver.free(held));
+    let ops = count as u64 / 2;
+    Ok(ChildReport::Measured(Measured {
+        ops,
+        cpu_ns,
+        wall_ns,
+        p99_ns: wall_ns / ops.max(1),
+        faults,
+        rss_same: None,
+    }))
 }
 
 /// Allocates many, and frees them after the parent has counted mappings.

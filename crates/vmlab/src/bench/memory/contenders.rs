@@ -26,6 +26,9 @@ pub(super) const KV: &str = "ours-kv";
 pub(super) const MMAP: &str = "mmap";
 pub(super) const GLIBC: &str = "glibc";
 
+/// Glibc with the two tunables that make it cache large memory.
+pub(super) const TUNED: &str = "glibc trim-8G";
+
 /// Ours with a guard after each area.
 pub(super) const GUARDS: &str = "ours-guards";
 
@@ -44,8 +47,10 @@ impl Contender {
         match spec.scope {
             Scope::Defaults => self.is_default && self.family != MMAP,
             Scope::WithMmap => self.is_default,
+            Scope::WithTuned => (self.is_default && self.family != MMAP) || self.name == TUNED,
             Scope::WithKnobs => self.family != MMAP,
             Scope::OursAndMmap => self.is_default && (ours || self.family == MMAP),
+            Scope::OursAndGlibc => self.is_default && (ours || self.family == GLIBC),
             Scope::Guarded => false,
             Scope::Baseline => self.is_default && self.family == GLIBC,
         }

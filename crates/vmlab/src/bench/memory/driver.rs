@@ -46,13 +46,19 @@ impl<H> Held<H> {
         match touch {
             Touch::Byte => self.write(0),
             Touch::Pages => self.touch_from(0),
+            Touch::Sparse => self.touch_every(0, 4 * PAGE_BYTES),
         }
     }
 
     /// Writes to every page from an offset on.
     #[inline(always)]
     pub(super) fn touch_from(&mut self, from: usize) {
-        (from..self.bytes).step_by(PAGE_BYTES).for_each(|offset| self.write(offset));
+        self.touch_every(from, PAGE_BYTES);
+    }
+
+    #[inline(always)]
+    fn touch_every(&mut self, from: usize, step: usize) {
+        (from..self.bytes).step_by(step).for_each(|offset| self.write(offset));
     }
 
     /// Fills it with zeros.
@@ -81,6 +87,8 @@ pub(in crate::bench) trait Driver: Sync + Sized {
     /// Grows, and preserves the content. On `None` the old allocation is lost.
     fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>>;
     fn free(&self, held: Held<Self>);
+    /// Gives memory without an allocation back to the system, if the allocator has a call for it.
+    fn trim(&self) {}
 }
 
 /// The alignment that `malloc` guarantees.
@@ -126,6 +134,11 @@ impl Driver for Malloc {
         // SAFETY: it came from `malloc` or a related function, and is taken by value.
         unsafe { libc::free(black_box(held.at.as_ptr()).cast()) };
     }
+
+    fn trim(&self) {
+        // SAFETY: it has no preconditions.
+        unsafe { libc::malloc_trim(0) };
+    }
 }
 
 /// Ours.
@@ -158,6 +171,10 @@ impl Driver for Vmalloc {
         // SAFETY: the holder owns the area and passes it by value. (An area of another allocator would be an error.)
         let freed = unsafe { Vmalloc::free(self, black_box(held.at)) };
         assert!(freed.is_ok());
+    }
+
+    fn trim(&self) {
+        Vmalloc::trim(self);
     }
 }
 

@@ -1,9 +1,10 @@
 //! The goals, and verdicts on the measurements.
 
-use super::contenders::{Contender, GLIBC, GUARDS, KV, MMAP, OURS};
+use super::contenders::{Contender, GLIBC, GUARDS, KV, MMAP, OURS, TUNED};
 use super::results::{Point, Results, Summary, at_equal_memory};
 use super::task::{
-    CALLOCS, CROWD, FLOWS, GUARDED, HARDLY, MAPPED_MAX, MIXES, PAIRS, exchange_name, mix_name, size,
+    CALLOCS, CROWD, FLOWS, GROWN, GUARDED, Growth, HARDLY, MAPPED_MAX, MIXES, PAIRS, TRIMMED, exchange_name,
+    grow_name, mix_name, size, sparse_name, trim_name,
 };
 
 /// A goal.
@@ -44,6 +45,9 @@ const AS_GOOD: f64 = 1.1;
 /// For memory that one thread allocates and hardly touches, and another frees.
 const FLOW_RATIO: f64 = 2.0;
 const EXCHANGE_RATIO: f64 = 1.3;
+const SPARSE_RATIO: f64 = 1.5;
+/// Resident memory after a trim, over that of the live allocations.
+const TRIM_RATIO: f64 = 1.02;
 const MAPPINGS: f64 = 100.0;
 const GUARD_RATIO: f64 = 1.02;
 const PAIR_NS: f64 = 20.0;
@@ -68,15 +72,20 @@ pub(super) fn all(results: &Results) -> Vec<Goal> {
         for threads in [1, 2] {
             let name = format!("{}-pages-{threads}t", mix_name(mix));
             goals.extend(mixes(results, &name, mix.1 > MIXES[0].1));
+            goals.push(dominated(results, &name));
         }
     }
     goals.push(best(results, &format!("crowd-{CROWD}t")));
     goals.extend(FLOWS.map(|bytes| best(results, &format!("flow-{}", size(bytes)))));
     goals.push(hardly(results, &format!("flow-{}-byte", size(HARDLY)), FLOW_RATIO, false));
     goals.push(hardly(results, &exchange_name(), EXCHANGE_RATIO, true));
+    goals.push(hardly(results, &sparse_name(), SPARSE_RATIO, false));
     goals.push(idle(results));
+    goals.push(trimmed(results));
     goals.extend(CALLOCS.map(|bytes| calloc(results, bytes)));
     goals.push(grown(results));
+    let grown = GROWN.into_iter().filter(|&(_, growth)| growth != Growth::Half);
+    goals.extend(grown.map(|one| hardly(results, &grow_name(one), NOISE, false)));
     goals.extend(guarded(results));
     goals.extend(mapped(results));
     goals
@@ -158,13 +167,28 @@ fn mixes(results: &Results, name: &str, beats_glibc: bool) -> Vec<Goal> {
     goals
 }
 
-/// Returns ours, and the peer with the lowest value at its default.
+/// At the defaults, and with the tunables of glibc: a peer that is faster and has less memory.
+fn dominated(results: &Results, name: &str) -> Goal {
+    let all = results.of(name);
+    let ours = results.default_of(name, OURS).map(|summary| point(&summary));
+    let peers = all.iter().filter(|(one, _)| !is_ours(one) && (one.is_default || one.name == TUNED));
+    let peers: Vec<_> = peers.map(|(one, summary)| (one, point(summary))).collect();
+    let figure = ours.filter(|_| !peers.is_empty()).map(|ours| {
+        let better = peers.iter().filter(|(_, peer)| peer.ns < ours.ns && peer.rss < ours.rss);
+        let names: Vec<_> = better.map(|(one, _)| one.name.as_str()).collect();
+        if names.is_empty() { ("none".to_string(), true) } else { (names.join(", "), false) }
+    });
+    goal(format!("{name}, defaults"), "no peer is faster and smaller", figure)
+}
+
+/// Returns ours, and the peer with the lowest value at its default, or with the tunables of glibc.
 fn with_best<'a>(
     results: &'a Results,
     name: &str,
     ns: fn(&Summary) -> f64,
 ) -> Option<(Summary, (&'a Contender, Summary))> {
-    let peers = results.of(name).into_iter().filter(|(one, _)| one.is_default && !is_ours(one));
+    let all = results.of(name).into_iter();
+    let peers = all.filter(|(one, _)| (one.is_default || one.name == TUNED) && !is_ours(one));
     let best = peers.min_by(|a, b| ns(&a.1).total_cmp(&ns(&b.1)));
     results.default_of(name, OURS).zip(best)
 }
@@ -197,6 +221,16 @@ fn idle(results: &Results) -> Goal {
         (format!("{mib:.1} MiB"), mib < IDLE_MIB)
     });
     goal("resident 1.5 s after a burst of 256 MiB", format!("< {IDLE_MIB} MiB"), figure)
+}
+
+/// Every second allocation is live, with all its pages. The program's own pages count.
+fn trimmed(results: &Results) -> Goal {
+    let figure = results.default_of(&trim_name(), OURS).map(|ours| {
+        let ratio = ours.rss_end / (TRIMMED.0 / 2 * TRIMMED.1) as f64;
+        (format!("{ratio:.3}"), ratio <= TRIM_RATIO)
+    });
+    let asked = format!("<= {TRIM_RATIO} of what is live");
+    goal("resident after every second one was freed, and a trim", asked, figure)
 }
 
 fn calloc(results: &Results, bytes: usize) -> Goal {
@@ -314,7 +348,8 @@ mod tests {
         let seen = verdicts(&results("mix-1M-16M-pages-1t", &points));
         let (met, missed) = (Verdict::Met, Verdict::Missed);
         // Of the two, mimalloc is better.
-        let wanted = [("1.20x mimalloc", met), ("10.00x glibc", met), ("1.20x mimalloc", missed)];
+        let none = ("none", met);
+        let wanted = [("1.20x mimalloc", met), ("10.00x glibc", met), ("1.20x mimalloc", missed), none];
         assert_eq!(seen, wanted.map(|(figure, met)| (figure.to_string(), met)));
         // Another setting of a peer counts for the first goal only.
         points.push(("jemalloc decay-0", "jemalloc", 40.0, 1e9));
@@ -323,7 +358,14 @@ mod tests {
         assert_eq!((seen[1].1, seen[2].1), (met, missed));
         // Without one of the two, the better one is unknown.
         let seen = verdicts(&results("mix-1M-16M-pages-1t", &points[..4]));
-        assert_eq!(seen.len(), 2);
+        assert_eq!(seen.len(), 3);
+        // One that is faster and smaller, and one that is only faster.
+        points.push(("glibc trim-8G", "glibc", 99.0, 9.0));
+        points.push(("jemalloc decay-off", "jemalloc", 1.0, 1.0));
+        points.push(("tcmalloc", "tcmalloc", 101.0, 1.0));
+        let seen = verdicts(&results("mix-1M-16M-pages-1t", &points));
+        assert_eq!(seen.last(), Some(&("glibc trim-8G".to_string(), missed)));
+        points.truncate(6);
         assert!(verdicts(&results("mix-1M-16M-pages-1t", &points[2..])).is_empty(), "ours is not there");
     }
 
@@ -363,6 +405,20 @@ mod tests {
             ("burst-256x1M", [("ours", 19.9, 1.0), ("glibc", 4.0, 1.0)], "19.9 MiB", true),
             ("burst-256x1M", [("ours", 20.1, 1.0), ("glibc", 4.0, 1.0)], "20.1 MiB", false),
             ("grow-256M", [("ours", 400.0, 1.0), ("glibc", 4.0, 1.0)], "400 MiB resident at most", false),
+            ("trim-4096x260K", [("ours", 530.0, 1.0), ("glibc", 4.0, 1.0)], "1.019", true),
+            ("trim-4096x260K", [("ours", 532.0, 1.0), ("glibc", 4.0, 1.0)], "1.023", false),
+            (
+                "double-1024M",
+                [("ours", 9.0, 106.0), ("mimalloc", 2.0, 100.0)],
+                "1.06 of mimalloc (106 ns, 9.0 MiB; 100 ns, 2.0 MiB)",
+                false,
+            ),
+            (
+                "sparse-128K-2M",
+                [("ours", 9.0, 150.0), ("mimalloc", 2.0, 100.0)],
+                "1.50 of mimalloc (150 ns, 9.0 MiB; 100 ns, 2.0 MiB)",
+                true,
+            ),
             ("guarded-1000000", [("ours-guards", 99.0, 1.0), ("glibc", 4.0, 1.0)], "99", true),
             ("guarded-1000000", [("ours-guards", 100.0, 1.0), ("glibc", 4.0, 1.0)], "100", false),
         ] {

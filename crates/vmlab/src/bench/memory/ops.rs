@@ -1,7 +1,7 @@
 //! The operations of a thread of a child, one at a time.
 
 use super::driver::{Driver, Held};
-use super::task::Touch;
+use super::task::{Growth, Touch};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 
@@ -257,28 +257,45 @@ impl<H: Driver> ThreadOps for Memset<'_, H> {
     }
 }
 
-/// Grows an allocation by half at a time.
+/// Grows an allocation.
 pub(super) struct Grow<'a, H> {
     pub(super) driver: &'a H,
     pub(super) low: usize,
     pub(super) high: usize,
+    pub(super) growth: Growth,
 }
+
+/// Bytes of a step, and of the allocation after it.
+const STEP_BYTES: usize = 1 << 20;
+const NEIGHBOUR_BYTES: usize = 150_000;
 
 impl<H: Driver> ThreadOps for Grow<'_, H> {
     fn step(&mut self) -> bool {
         let mut bytes = self.low;
+        let mut neighbours = Vec::new();
         let Some(mut held) = self.driver.alloc(bytes) else { return false };
         held.touch(Touch::Pages);
         while bytes < self.high {
-            let more = (bytes + bytes / 2).min(self.high);
+            let more = match self.growth {
+                Growth::Half => bytes + bytes / 2,
+                Growth::Double => 2 * bytes,
+                Growth::Steps => bytes + STEP_BYTES,
+            };
+            let more = more.min(self.high);
             match self.driver.resize(held, more) {
                 Some(grown) => held = grown,
                 None => return false,
             }
             held.touch_from(bytes);
             bytes = more;
+            if self.growth == Growth::Steps {
+                let Some(mut neighbour) = self.driver.alloc(NEIGHBOUR_BYTES) else { return false };
+                neighbour.touch(Touch::Byte);
+                neighbours.push(neighbour);
+            }
         }
         self.driver.free(held);
+        neighbours.into_iter().for_each(|neighbour| self.driver.free(neighbour));
         true
     }
 
@@ -307,8 +324,10 @@ mod tests {
         (0..100).for_each(|_| assert!(mix.step()));
         assert!(mix.slots.iter().all(Option::is_some));
         mix.finish();
-        let mut grow = Grow { driver: &Malloc, low: 1000, high: 100_000 };
-        assert!(grow.step());
+        for growth in [Growth::Half, Growth::Double, Growth::Steps] {
+            let mut grow = Grow { driver: &Malloc, low: 1000, high: 3 << 20, growth };
+            assert!(grow.step());
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::contenders::{KV, MMAP};
 use super::goals::{self, Goal};
 use super::results::{Results, Summary};
-use super::task::{CROWD, MIXES, Scope, Spec, Touch, Work, mix_name};
+use super::task::{CROWD, Growth, MIXES, Scope, Spec, Touch, Work, mix_name};
 use crate::bench::print::{Captioned, comments, right, write_chart, write_file};
 use crate::report::chart::{Chart, Scale};
 use anyhow::Result;
@@ -195,6 +195,7 @@ fn about(spec: &Spec) -> String {
     let touched = match spec.touch {
         Touch::Byte => "one byte",
         Touch::Pages => "every page",
+        Touch::Sparse => "one page in four",
     };
     let unit = match spec.work {
         Work::Burst { idle_ms, .. } => {
@@ -203,7 +204,16 @@ fn about(spec: &Spec) -> String {
             );
         }
         Work::Many { .. } => return "none touched, all live at once; for one of them.".to_string(),
-        Work::Grow { .. } => "a whole growth by half at a time".to_string(),
+        Work::Grow { growth: Growth::Half, .. } => "a whole growth by half at a time".to_string(),
+        Work::Grow { growth: Growth::Double, .. } => "a whole growth by doubling".to_string(),
+        Work::Grow { growth: Growth::Steps, .. } => {
+            "a whole growth by 1 MiB at a time, an allocation of 150,000 bytes after each".to_string()
+        }
+        Work::Trim { .. } => {
+            return format!(
+                "{touched} touched, then every second one freed, then a trim; for one that is freed."
+            );
+        }
         Work::Mix { live, .. } => format!("one freed and one allocated, {live} live in each thread"),
         Work::Flow { .. } => "one allocated by a thread and freed by another".to_string(),
         Work::Exchange { live, .. } => {

@@ -36,6 +36,19 @@ pub(super) enum Touch {
     Byte,
     /// A byte of each page.
     Pages,
+    /// A byte of one page in four.
+    Sparse,
+}
+
+/// The sizes of a growth.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Growth {
+    /// Each one and a half times the one before.
+    Half,
+    /// Each twice the one before.
+    Double,
+    /// Each a MiB more than the one before, and after each a small allocation, which stays until the end.
+    Steps,
 }
 
 /// The repeated work.
@@ -56,8 +69,10 @@ pub(super) enum Work {
     Calloc { bytes: usize },
     /// Writes zeros to one resident allocation: the baseline of `Calloc`.
     Memset { bytes: usize },
-    /// Grows an allocation by half until it has `high` bytes, touches the new bytes, and frees it.
-    Grow { low: usize, high: usize },
+    /// Grows an allocation until it has `high` bytes, touches the new bytes, and frees it.
+    Grow { low: usize, high: usize, growth: Growth },
+    /// Allocates and touches `count`, frees every second one, and trims.
+    Trim { count: usize, bytes: usize },
     /// As `Pair`, aligned.
     Aligned { bytes: usize, align: usize },
     /// Allocates `count`, touches none, and frees them after the parent has counted the mappings.
@@ -110,10 +125,14 @@ pub(super) enum Scope {
     Defaults,
     /// The same, and plain mappings.
     WithMmap,
+    /// The same, and glibc with the two tunables that make it cache large memory.
+    WithTuned,
     /// The same, and allocators at other settings.
     WithKnobs,
     /// Ours and plain mappings.
     OursAndMmap,
+    /// Ours and glibc, which have a call that trims.
+    OursAndGlibc,
     /// Ours with guards.
     Guarded,
     /// The C library alone: no allocator is compared.
@@ -166,8 +185,17 @@ pub(super) const FLOWS: [usize; 3] = [64 * KIB, MIB, 16 * MIB];
 pub(super) const HARDLY: usize = 256 * KIB;
 /// Least and most bytes that threads exchange, and the number of slots.
 pub(super) const EXCHANGED: (usize, usize, usize) = (64 * KIB, MIB, 128);
-/// Sizes that allocations grow to.
-pub(super) const GROWN: [usize; 2] = [16 * MIB, 256 * MIB];
+/// Sizes that allocations grow to, and how.
+pub(super) const GROWN: [(usize, Growth); 4] = [
+    (16 * MIB, Growth::Half),
+    (256 * MIB, Growth::Half),
+    (1024 * MIB, Growth::Double),
+    (256 * MIB, Growth::Steps),
+];
+/// Least and most bytes that are touched sparsely, and the number of live allocations.
+pub(super) const SPARSE: (usize, usize, usize) = (128 * KIB, 2 * MIB, 4);
+/// Number of allocations, and their bytes, of which every second one is freed before a trim.
+pub(super) const TRIMMED: (usize, usize) = (4096, 260 * KIB);
 /// The largest size of a pair that is compared with a mapping.
 pub(super) const MAPPED_MAX: usize = 16 * MIB;
 /// Number of areas with a guard each.
@@ -177,6 +205,26 @@ const ALL_ROUNDS: usize = usize::MAX;
 /// Returns a mix's name, without touch and threads.
 pub(super) fn mix_name((low, high, _): (usize, usize, usize)) -> String {
     format!("mix-{}-{}", size(low), size(high))
+}
+
+/// Returns the name of a growth.
+pub(super) fn grow_name((high, growth): (usize, Growth)) -> String {
+    let name = match growth {
+        Growth::Half => "grow",
+        Growth::Double => "double",
+        Growth::Steps => "steps",
+    };
+    format!("{name}-{}", size(high))
+}
+
+/// Returns the name of the mix that is touched sparsely.
+pub(super) fn sparse_name() -> String {
+    format!("sparse-{}-{}", size(SPARSE.0), size(SPARSE.1))
+}
+
+/// Returns the name of the trim.
+pub(super) fn trim_name() -> String {
+    format!("trim-{}x{}", TRIMMED.0, size(TRIMMED.1))
 }
 
 /// Returns the name of the exchange.
@@ -222,10 +270,13 @@ pub(super) fn all() -> Vec<Spec> {
         add(format!("flow-{}", size(bytes)), work, Touch::Pages, 2, Scope::Defaults, 1, ALL_ROUNDS);
     }
     let work = Work::Flow { bytes: HARDLY };
-    add(format!("flow-{}-byte", size(HARDLY)), work, Touch::Byte, 2, Scope::Defaults, 2, ALL_ROUNDS);
+    add(format!("flow-{}-byte", size(HARDLY)), work, Touch::Byte, 2, Scope::WithTuned, 2, ALL_ROUNDS);
     let (low, high, live) = EXCHANGED;
     let work = Work::Exchange { low, high, live };
-    add(exchange_name(), work, Touch::Byte, 2, Scope::Defaults, 4, ALL_ROUNDS);
+    add(exchange_name(), work, Touch::Byte, 2, Scope::WithTuned, 4, ALL_ROUNDS);
+    let (low, high, live) = SPARSE;
+    let work = Work::Mix { low, high, live };
+    add(sparse_name(), work, Touch::Sparse, 1, Scope::WithTuned, 4, ALL_ROUNDS);
     let work = Work::Mix { low: 64 * KIB, high: 4 * MIB, live: 4 };
     add(format!("crowd-{CROWD}t"), work, Touch::Pages, CROWD, Scope::WithKnobs, 3, 3);
     let work = Work::Burst { count: 256, bytes: MIB, idle_ms: 1500 };
@@ -235,10 +286,13 @@ pub(super) fn all() -> Vec<Spec> {
         add(format!("memset-{name}"), Work::Memset { bytes }, Touch::Byte, 1, Scope::Baseline, 1, ALL_ROUNDS);
         add(format!("calloc-{name}"), Work::Calloc { bytes }, Touch::Byte, 1, Scope::Defaults, 1, ALL_ROUNDS);
     }
-    for high in GROWN {
-        let work = Work::Grow { low: 64 * KIB, high };
-        add(format!("grow-{}", size(high)), work, Touch::Pages, 1, Scope::Defaults, 1, 3);
+    for (high, growth) in GROWN {
+        let work = Work::Grow { low: 64 * KIB, high, growth };
+        let name = grow_name((high, growth));
+        add(name, work, Touch::Pages, 1, Scope::WithTuned, 1, ALL_ROUNDS);
     }
+    let (count, bytes) = TRIMMED;
+    add(trim_name(), Work::Trim { count, bytes }, Touch::Pages, 1, Scope::OursAndGlibc, 1, 3);
     let work = Work::Aligned { bytes: 2 * MIB, align: 2 * MIB };
     add("aligned-2M".to_string(), work, Touch::Byte, 1, Scope::Defaults, 1, ALL_ROUNDS);
     let work = Work::Many { count: GUARDED, bytes: 4 * KIB };
