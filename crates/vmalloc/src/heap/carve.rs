@@ -410,12 +410,8 @@ impl<O: Os> Heap<O> {
         };
         let once_dirty = |error| if clean { once(false) } else { Err(error) };
         let done = once(clean).or_else(once_dirty).or_else(|_| {
-            // What is kept may be in the way, below a frontier that cannot move, or in the hands of other threads.
-            let _purge = self.purge.lock();
-            let _refills = self.refills.each_ref().map(|refill| refill.lock());
-            // Another thread that is about to fork may have hidden some.
-            self.show();
-            self.release_alone();
+            // Cached pages may be in the way, below a frontier that cannot move, or another thread may be moving them.
+            let _settled = self.release_settled();
             once(false)
         });
         done.map(|(mut run, used)| {

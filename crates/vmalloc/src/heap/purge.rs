@@ -24,13 +24,15 @@
 //! Our own; Linux gives vmalloc pages back in `vfree`, and purges addresses alone (`__purge_vmap_area_lazy`).
 
 use super::carve::Central;
-use super::{BATCH, Heap};
+use super::{BATCH, Heap, REFILLS};
 use crate::arena::{HUGE, Run, SMALL, ZONES};
 use crate::fork::Hold;
+use crate::lock::Futex;
 use crate::magazine::{Kinds, Out};
 use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::Ordering;
+use lock_api::MutexGuard;
 use va_base::{Va, VaRange};
 use va_tree::FreeIndex;
 
@@ -40,6 +42,12 @@ const LOOK_PAGES: u64 = 8192;
 const LOOK_AGAIN_PAGES: u64 = 1024;
 /// The part of what there is that may be kept.
 const SHARE: u64 = 4;
+
+/// The locks of all threads that move cached runs.
+pub(super) struct Settled<'a> {
+    _refills: [MutexGuard<'a, Futex, ()>; REFILLS],
+    _purge: MutexGuard<'a, Futex, ()>,
+}
 
 impl<O: Os> Heap<O> {
     /// Gives back that many dirty pages, as far as there are whole blocks; returns how many. None if a purge is under
@@ -63,6 +71,16 @@ impl<O: Os> Heap<O> {
         self.drain_all()
             + self.purge_alone(HUGE, u64::MAX, u64::MAX)
             + self.purge_alone(SMALL, u64::MAX, u64::MAX)
+    }
+
+    /// The same once each cached run is in a list: another thread may purge, move runs between lists, or have hidden
+    /// some for a fork. No thread moves runs until the returned locks are released.
+    pub(super) fn release_settled(&self) -> Settled<'_> {
+        let purge = self.purge.lock();
+        let refills = self.refills.each_ref().map(|refill| refill.lock());
+        self.show();
+        self.release_alone();
+        Settled { _refills: refills, _purge: purge }
     }
 
     /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last.

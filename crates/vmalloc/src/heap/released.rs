@@ -36,11 +36,7 @@ impl<O: Os> Heap<O> {
         let held = [self.zone(0), self.zone(1)];
         let closed = self.arena.close();
         drop(held);
-        let _alone = self.purge.lock();
-        // What another thread refills from, or has hidden for a fork, is in no list.
-        let _refills = self.refills.each_ref().map(|refill| refill.lock());
-        self.show();
-        self.release_alone();
+        let _settled = self.release_settled();
         (0..ZONES).map(|zone| self.release_dirty(zone) + self.release_clean(zone)).sum::<u64>() > 0 || closed
     }
 
