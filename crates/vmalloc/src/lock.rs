@@ -95,6 +95,13 @@ impl<T> Fork for Mutex<T> {
     }
 }
 
+/// Returns true if a thread waits for the lock, in the kernel.
+#[cfg(test)]
+pub(crate) fn is_awaited<T>(lock: &Mutex<T>) -> bool {
+    // SAFETY: this does not unlock it.
+    unsafe { lock.raw() }.word.load(Ordering::Relaxed) & AWAITED != 0
+}
+
 impl Futex {
     #[cold]
     fn lock_for_a_while(&self) -> bool {

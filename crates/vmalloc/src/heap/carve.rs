@@ -457,6 +457,7 @@ impl<O: Os> Heap<O> {
     /// Before pages are requested of the system, those in magazines are made dirty. Small items are those of this CPU.
     /// Big ones, if they might be in this zone, are those of this CPU and of a few others.
     pub(super) fn drain_for(&self, zone: usize) {
+        let Some(_moves) = self.begin_refill() else { return };
         let cpu = self.cpu();
         // Whoever makes a run dirty takes its guard away, and puts one up again.
         if zone == SMALL || self.guards.tail == 0 {
@@ -470,13 +471,8 @@ impl<O: Os> Heap<O> {
         self.wake();
     }
 
-    /// Makes runs dirty, and gives back what is too much.
-    pub(super) fn make_dirty(&self, runs: Out) {
-        self.add_dirty(runs);
-        self.balance();
-    }
-
-    /// The same after so many pages became dirty that were in no magazine; tells the thread. Called under no lock.
+    /// Balances the cache after so many pages became dirty that were in no magazine; wakes the thread. Called under no
+    /// lock.
     pub(super) fn settle(&self, pages: u64) {
         self.freed.fetch_add(pages, Ordering::Relaxed);
         self.balance();
@@ -485,7 +481,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Purges if there are too many dirty runs, or some that nobody needed for long.
-    fn balance(&self) {
+    pub(super) fn balance(&self) {
         self.look_around();
         let most = self.allowed.load(Ordering::Relaxed);
         if most > 0 && self.kept_hint() > most {

@@ -13,7 +13,9 @@
 
 use super::{BATCH, Heap, KEPT_PAGES};
 use crate::arena::{Run, ZONES};
+use crate::lock::Futex;
 use crate::os::Os;
+use lock_api::MutexGuard;
 use va_base::Pages;
 use va_tree::FreeIndex;
 
@@ -42,6 +44,8 @@ impl<O: Os> Heap<O> {
             self.release_all();
             return;
         }
+        // Until they are hidden, a request that would fail waits for them.
+        let _alone = self.purge.lock();
         self.drain_all();
         // It may have looked while they were in neither: WK1.
         self.wake();
@@ -57,20 +61,21 @@ impl<O: Os> Heap<O> {
         }
         if runs[..*len].iter().any(|run| self.arena.inherit(run, false).is_err()) {
             // The others are shared, as if they were shorter.
-            self.show_runs(&runs[..*len]);
-            *len = 0;
+            self.show_hidden(hidden);
         }
     }
 
     /// Returns the runs that [`hide`](Self::hide) took, in the parent and in the child.
     pub(super) fn show(&self) {
-        let Some(mut hidden) = self.hidden.try_lock() else { return };
-        let len = core::mem::take(&mut hidden.len);
-        self.show_runs(&hidden.runs[..len]);
+        if let Some(hidden) = self.hidden.try_lock() {
+            self.show_hidden(hidden);
+        }
     }
 
-    fn show_runs(&self, runs: &[Run]) {
-        for run in runs {
+    pub(super) fn show_hidden(&self, mut hidden: MutexGuard<'_, Futex, Hidden>) {
+        // First, so that no run is shown twice: a child may be forked meanwhile.
+        let len = core::mem::take(&mut hidden.len);
+        for run in &hidden.runs[..len] {
             // If this fails, the next child does not inherit them either: they hold nothing that a caller has.
             let _inherited = self.arena.inherit(run, true);
             let mut central = self.zone_of(run.page());

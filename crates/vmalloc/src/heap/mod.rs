@@ -149,8 +149,8 @@ pub(crate) struct Heap<O: Os> {
     moved_max: u64,
     // Under their locks; see the lock order above.
     purge: Mutex<()>,
-    /// Each is held by one refill, or by a request that would fail.
-    refills: [Mutex<()>; REFILLS],
+    /// Each is held by a thread that moves cached runs from one list to another, or by a request that would fail.
+    refills: [Refill; REFILLS],
     hidden: Mutex<Hidden>,
     zones: [Zone<O>; ZONES],
     // Atomic, each alone.
@@ -179,6 +179,10 @@ pub(crate) struct Heap<O: Os> {
     /// Pages that became dirty since the last decay by demand; about.
     freed: AtomicU64,
 }
+
+/// A lock of one thread that moves cached runs, on a cache line of its own: a free that moves a run takes it, too.
+#[repr(align(64))]
+struct Refill(Mutex<()>);
 
 /// A zone of the arena.
 struct Zone<O: Os> {
@@ -369,6 +373,7 @@ impl<O: Os> Heap<O> {
             self.pass_time();
         }
         let mut out = Out::new(self.arena.first());
+        let moves = self.begin_refill();
         let (cpu, is_big) = (self.cpu(), run.pages() >= BIG_PAGES);
         if is_big && !self.big.has_room(run.pages()) {
             // Places of other CPUs that hold nothing may hold what is left of the budget.
@@ -376,14 +381,22 @@ impl<O: Os> Heap<O> {
         }
         let committed: u64 = (0..ZONES).map(|zone| self.arena.committed_pages(zone)).sum();
         let medium_max = committed / MEDIUM_SHARE;
-        self.magazines[cpu].push(run, medium_max, &self.big, &mut out);
-        if is_big {
-            self.with_big.add(cpu);
+        if moves.is_none() {
+            // No other item may leave the magazine.
+            out.add(run);
+        } else {
+            self.magazines[cpu].push(run, medium_max, &self.big, &mut out);
+            if is_big {
+                self.with_big.add(cpu);
+            }
         }
         if out.is_empty() {
+            drop(moves);
             self.look_around();
         } else {
-            self.make_dirty(out);
+            self.add_dirty(out);
+            drop(moves);
+            self.balance();
         }
         self.poke();
     }
@@ -493,7 +506,7 @@ impl<O: Os> Heap<O> {
 impl<O: Os> Hold for Heap<O> {
     fn is_mine(&self) -> bool {
         self.purge.is_mine()
-            || self.refills.iter().any(Fork::is_mine)
+            || self.refills.iter().any(|refill| refill.0.is_mine())
             || self.hidden.is_mine()
             || self.magazines.iter().any(|magazine| magazine.lock().is_mine())
             || self.zones.iter().any(|zone| zone.central.is_mine())
@@ -511,7 +524,7 @@ impl<O: Os> Hold for Heap<O> {
     /// Takes every lock, for the time of a fork.
     fn hold(&self, interrupted: bool) {
         self.purge.hold(interrupted);
-        self.refills.iter().for_each(|refill| refill.hold(interrupted));
+        self.refills.iter().for_each(|refill| refill.0.hold(interrupted));
         self.magazines.iter().for_each(|magazine| magazine.lock().hold(interrupted));
         self.zones.iter().for_each(|zone| zone.central.hold(interrupted));
         self.host.hold(interrupted);
@@ -537,7 +550,7 @@ impl<O: Os> Hold for Heap<O> {
         }
         for refill in &self.refills {
             // SAFETY: as before.
-            unsafe { refill.release() };
+            unsafe { refill.0.release() };
         }
         // SAFETY: as before.
         unsafe { self.purge.release() };

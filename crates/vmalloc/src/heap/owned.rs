@@ -3,7 +3,7 @@
 use super::guards::Guards;
 use super::hidden::Hidden;
 use super::relocate::Growth;
-use super::{Heap, REFILLS, Zone, carve::Central, time::Time, worker::Worker};
+use super::{Heap, REFILLS, Refill, Zone, carve::Central, time::Time, worker::Worker};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
 use crate::error::CreateError;
@@ -109,7 +109,7 @@ impl<O: Os> Heap<O> {
         moved: AtomicU64::new(0),
         changed: AtomicU64::new(0),
         purge: Mutex::new(()),
-        refills: [const { Mutex::new(()) }; REFILLS],
+        refills: [const { Refill(Mutex::new(())) }; REFILLS],
         hidden: Mutex::new(Hidden::NOTHING),
         #[cfg(not(loom))]
         zones: [const { Zone::EMPTY }; ZONES],

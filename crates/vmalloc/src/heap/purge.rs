@@ -77,8 +77,8 @@ impl<O: Os> Heap<O> {
     /// some for a fork. No thread moves runs until the returned locks are released.
     pub(super) fn release_settled(&self) -> Settled<'_> {
         let purge = self.purge.lock();
-        let refills = self.refills.each_ref().map(|refill| refill.lock());
-        self.show();
+        let refills = self.refills.each_ref().map(|refill| refill.0.lock());
+        self.show_hidden(self.hidden.lock());
         self.release_alone();
         Settled { _refills: refills, _purge: purge }
     }
@@ -120,11 +120,14 @@ impl<O: Os> Heap<O> {
             // Big items have a budget of their own, which is half of the whole, and small ones another, which
             // is a quarter.
             // Every CPU, since the answer is a bound: it is asked for after 32 MiB or half a second, and costs more.
-            if is_short || self.big.small_pages() > most / 4 {
-                self.drain_all();
-            } else {
-                self.with_big.visit(usize::MAX, |cpu| _ = self.drain(cpu, Kinds::Big));
+            let moves = self.begin_refill();
+            match moves {
+                // As many threads move runs as may: the next answer of the system drains them.
+                None => {}
+                Some(_) if is_short || self.big.small_pages() > most / 4 => _ = self.drain_all(),
+                Some(_) => self.with_big.visit(usize::MAX, |cpu| _ = self.drain(cpu, Kinds::Big)),
             }
+            drop(moves);
             // Those that are absent are not counted, and are among the coldest.
             self.purge_some(if is_short { u64::MAX } else { kept - most });
             self.asked.store(self.kept_hint(), Ordering::Relaxed);
@@ -225,12 +228,13 @@ impl<O: Os> Heap<O> {
         pages
     }
 
-    /// Makes dirty what all magazines have; how many pages.
+    /// Makes dirty what all magazines have; how many pages. Called as [`drain`](Self::drain).
     pub(super) fn drain_all(&self) -> u64 {
         (0..self.magazines.len()).map(|cpu| self.drain(cpu, Kinds::All)).sum()
     }
 
-    /// Makes dirty what the magazine of a CPU has; how many pages.
+    /// Makes dirty what the magazine of a CPU has; how many pages. Called under `purge` or one of `refills`: a request
+    /// that would fail waits until the items are in a zone.
     pub(super) fn drain(&self, cpu: usize, kinds: Kinds) -> u64 {
         if kinds != Kinds::Small {
             // First, so that a push at the same time adds it again (MZ3).

@@ -18,7 +18,9 @@
 //! the rest of the last fresh block, tell their size meanwhile, as in a purge (VM1). A refill holds no lock that
 //! another miss waits for. It holds one of [`REFILLS`] locks that a miss only tries. If all are held, the pages are
 //! faulted in. So a fork finds no refill under way, since a child would lose the sources. A request that would fail
-//! holds all, too: the addresses that it wants may be among the sources of others.
+//! holds all, too: the addresses that it wants may be among the sources of others, or among the items that others have
+//! taken out of a magazine. So threads that drain a magazine, or whose free moves items out of one, hold such a lock
+//! until these are in a zone. If all are held, a free adds its own run to the zone, and no magazine is drained.
 //!
 //! A move can fail (an old kernel, a seccomp profile, pages that a child still shares, a program
 //! that advised half of the pages). Then the rest of the run is left to page faults, and there are
@@ -136,10 +138,11 @@ impl<O: Os> Heap<O> {
         at - first
     }
 
-    /// Begins a refill, unless as many as may be are under way.
+    /// Begins a refill, or another move of cached runs from one list to another, unless [`REFILLS`] are under way. It
+    /// ends when the returned lock is released.
     pub(super) fn begin_refill(&self) -> Option<MutexGuard<'_, Futex, ()>> {
         let cpu = self.cpu();
-        (0..REFILLS).find_map(|step| self.refills[(cpu + step) % REFILLS].try_lock())
+        (0..REFILLS).find_map(|step| self.refills[(cpu + step) % REFILLS].0.try_lock())
     }
 
     /// Returns whether misses are left in a pause, and takes one off.

@@ -364,7 +364,7 @@ fn what_is_large_beside_the_heap_is_not_kept_as_it_was() {
     let mut out = Out::new(model.heap.arena.first());
     model.heap.magazines[0].drain(Kinds::Small, &model.heap.big, &mut out);
     assert!(!out.is_empty());
-    model.heap.make_dirty(out);
+    model.heap.add_dirty(out);
     model.free(large);
     model.end();
 }
@@ -388,7 +388,7 @@ fn small_areas_that_miss_leave_what_was_hardly_touched_dirty_and_ask_once() {
     holes.iter().for_each(free);
     let mut out = Out::new(heap.arena.first());
     heap.magazines[0].drain(Kinds::All, &heap.big, &mut out);
-    heap.make_dirty(out);
+    heap.add_dirty(out);
     let before = (heap.stats().purged_bytes, shim.calls(Call::Resident));
     // At an alignment that no hole has: a miss each.
     let missing: Vec<_> = (0..5).map(|_| heap.alloc(layout(MIB, 4 * MIB), Fill::Any).unwrap()).collect();

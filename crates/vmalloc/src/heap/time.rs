@@ -147,6 +147,7 @@ impl<O: Os> Heap<O> {
     /// Makes dirty what some magazines have and nobody uses.
     fn visit_magazines(&self) {
         let time = &self.time;
+        let Some(_moves) = self.begin_refill() else { return };
         for _ in 0..VISITS {
             let less = |unseen: usize| unseen.checked_sub(1);
             if time.unseen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {

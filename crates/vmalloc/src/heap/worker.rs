@@ -211,6 +211,7 @@ impl<O: Os> Heap<O> {
         }
         let now = self.time.pass(1);
         for (cpu, magazine) in self.magazines.iter().enumerate() {
+            let Some(_moves) = self.begin_refill() else { break };
             for kinds in magazine.unused(MAGAZINE_TURNS, now).into_iter().flatten() {
                 self.drain(cpu, kinds);
             }

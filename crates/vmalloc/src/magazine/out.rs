@@ -1,6 +1,6 @@
 //! The runs that a magazine evicts in one call.
 
-use super::{Item, OUT_MAX, pages_of};
+use super::{Item, OUT_MAX, item, pages_of};
 use crate::arena::Run;
 
 /// Runs that a magazine evicted.
@@ -13,6 +13,11 @@ pub(crate) struct Out {
 impl Out {
     pub(crate) fn new(first: u64) -> Self {
         Self { runs: [0; OUT_MAX], len: 0, first }
+    }
+
+    /// Adds a run that is cached in no magazine.
+    pub(crate) fn add(&mut self, run: Run) {
+        self.push(item(&run, self.first));
     }
 
     pub(super) fn push(&mut self, item: Item) {

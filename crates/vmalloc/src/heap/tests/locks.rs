@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::heap::tests_kept::wait_until;
+use crate::lock::is_awaited;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The calls that take the longer, the more pages they are for.
@@ -13,6 +14,13 @@ impl Heap<Shim> {
         self.zones.iter().any(|zone| zone.central.is_mine())
             || self.magazines.iter().any(|magazine| magazine.lock().is_mine())
             || self.host.is_mine()
+    }
+
+    /// Returns whether another thread waits for a lock of those that move runs, and this thread has it.
+    fn is_awaited(&self) -> bool {
+        let mut locks = self.refills.iter().map(|refill| &refill.0).chain([&self.purge]);
+        locks.any(|lock| lock.is_mine() && is_awaited(lock))
+            || self.hidden.is_mine() && is_awaited(&self.hidden)
     }
 }
 
@@ -38,7 +46,7 @@ fn plan(cache_bytes_max: usize) -> Plan {
         arena_bytes_max: 1 << 32,
         cache_bytes_max,
         huge_pages: HugePages::Auto,
-        decay: None,
+        decay: Some(std::time::Duration::from_secs(16)),
         background_thread: false,
         guards: false,
         zero_on_free: false,
@@ -117,6 +125,8 @@ fn no_lock_of_a_pair_or_a_miss_is_held_in_a_call_that_moves_releases_or_counts_p
 /// A thread that works during a call of the first one.
 #[derive(Default)]
 struct Other {
+    /// The thread whose calls are watched, if not any.
+    armed_by: std::sync::Mutex<Option<std::thread::ThreadId>>,
     begun: AtomicBool,
     /// True if it could end during the call.
     ended: AtomicBool,
@@ -129,7 +139,7 @@ fn refilled_beside(plan: Plan, bytes: usize) -> (Arc<Owned<Shim>>, Arc<Other>) {
     let (other, place) = (Arc::new(Other::default()), Arc::new(OnceLock::new()));
     let (seen, of): (_, Arc<OnceLock<Weak<Owned<Shim>>>>) = (Arc::clone(&other), Arc::clone(&place));
     let heap = watched(plan, move |heap, call| {
-        if call != Call::Resident || !heap.refills.iter().any(Fork::is_mine) {
+        if call != Call::Resident || !heap.refills.iter().any(|refill| refill.0.is_mine()) {
             return;
         }
         if seen.begun.swap(true, Ordering::Relaxed) {
@@ -194,4 +204,89 @@ fn a_request_that_would_fail_waits_for_the_addresses_that_a_refill_has() {
     let (ended, area) = other.end();
     assert!(!ended && area.is_ok(), "{area:?}");
     assert_eq!(heap.validate(), Ok(()));
+}
+
+/// A heap with guards, and a watch that is called by the thread that armed it, before it takes a guard away or hides a
+/// run: then freed runs are in no list.
+fn in_transit() -> (Arc<Owned<Shim>>, Arc<Other>) {
+    let (other, place) = (Arc::new(Other::default()), Arc::new(OnceLock::new()));
+    let (seen, of): (_, Arc<OnceLock<Weak<Owned<Shim>>>>) = (Arc::clone(&other), Arc::clone(&place));
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let plan = Plan { arena_bytes_max: 32 * MIB, guards: true, ..plan(64 * MIB) };
+    let heap = Arc::new(Owned::new(shim.clone(), plan).unwrap());
+    crate::fork::unregister(NonNull::from(&**heap));
+    shim.watch(move |call| {
+        let moves = [Call::Unguard, Call::Commit, Call::Advise].contains(&call);
+        let armed = *seen.armed_by.lock().unwrap() == Some(std::thread::current().id());
+        if !moves || !armed || seen.begun.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let heap = of.get().and_then(Weak::upgrade).unwrap();
+        let theirs = Arc::clone(&heap);
+        // More than anything but what is in transit has room for.
+        let alloc = move || theirs.alloc(layout(1400 << 10, 1), Fill::Any).map(|area| area.addr().get());
+        let thread = std::thread::spawn(alloc);
+        assert!(wait_until(|| thread.is_finished() || heap.is_awaited()));
+        seen.ended.store(thread.is_finished(), Ordering::Relaxed);
+        *seen.thread.lock().unwrap() = Some(thread);
+    });
+    place.set(Arc::downgrade(&heap)).unwrap();
+    (heap, other)
+}
+
+#[test]
+fn a_request_that_would_fail_waits_for_items_between_a_magazine_and_a_zone() {
+    // The areas: one that is to be in transit, a small one, and those that fill the arena.
+    type Move = fn(&Heap<Shim>, &[usize]);
+    let cached: Move = |heap, areas| free(heap, areas[0]);
+    let moves: [(&str, Move, Move); 7] = [
+        ("a miss", cached, |heap, _| heap.drain_for(SMALL)),
+        ("a free", cached, |heap, areas| free(heap, areas[1])),
+        ("the thread", cached, |heap, _| (0..8).for_each(|_| _ = heap.turn())),
+        ("a call that reads the clock", cached, |heap, _| {
+            for _ in 0..8 {
+                heap.host.os().pass(std::time::Duration::from_secs(1));
+                heap.pass_time();
+            }
+        }),
+        ("an answer of the system", cached, |heap, _| {
+            heap.host.os().set_available(0);
+            heap.asked.store(u64::MAX, Ordering::Relaxed);
+            heap.look_around();
+        }),
+        (
+            "a fork",
+            |heap, areas| {
+                // It drains magazines where more than a megabyte is cached elsewhere.
+                [3, 5].iter().for_each(|&nth| free(heap, areas[nth]));
+                heap.drain_all();
+                free(heap, areas[0]);
+            },
+            |heap, _| heap.hide(),
+        ),
+        (
+            "the end of a fork",
+            |heap, areas| {
+                free(heap, areas[0]);
+                heap.drain_all();
+                heap.hide();
+            },
+            |heap, _| heap.show(),
+        ),
+    ];
+    for (name, prepare, begin) in moves {
+        let (heap, other) = in_transit();
+        let sizes = [1500 << 10, 80 << 10].into_iter().chain(core::iter::repeat(MIB));
+        let full = sizes.map_while(|bytes| heap.alloc(layout(bytes, 1), Fill::Any).ok());
+        let areas: Vec<_> = full.map(|area| area.addr().get()).collect();
+        prepare(&heap, &areas);
+        *other.armed_by.lock().unwrap() = Some(std::thread::current().id());
+        begin(&heap, &areas);
+        assert!(other.begun.load(Ordering::Relaxed), "{name}");
+        let (ended, area) = other.end();
+        assert!(!ended && area.is_ok(), "{name}: {area:?}");
+        heap.show();
+        assert_eq!(heap.validate(), Ok(()));
+    }
 }
