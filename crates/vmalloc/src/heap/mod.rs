@@ -151,6 +151,8 @@ pub(crate) struct Heap<O: Os> {
     purge: Mutex<()>,
     /// Each is held by a thread that moves cached runs from one list to another, or by a request that would fail.
     refills: [Refill; REFILLS],
+    /// A thread waits for all of them, or has them: no move begins. Written under `purge`.
+    refills_closed: AtomicBool,
     hidden: Mutex<Hidden>,
     zones: [Zone<O>; ZONES],
     // Atomic, each alone.
@@ -524,6 +526,9 @@ impl<O: Os> Hold for Heap<O> {
     /// Takes every lock, for the time of a fork.
     fn hold(&self, interrupted: bool) {
         self.purge.hold(interrupted);
+        if !self.purge.is_left() {
+            self.refills_closed.store(true, Ordering::Relaxed);
+        }
         self.refills.iter().for_each(|refill| refill.0.hold(interrupted));
         self.magazines.iter().for_each(|magazine| magazine.lock().hold(interrupted));
         self.zones.iter().for_each(|zone| zone.central.hold(interrupted));
@@ -551,6 +556,9 @@ impl<O: Os> Hold for Heap<O> {
         for refill in &self.refills {
             // SAFETY: as before.
             unsafe { refill.0.release() };
+        }
+        if !self.purge.is_left() {
+            self.refills_closed.store(false, Ordering::Relaxed);
         }
         // SAFETY: as before.
         unsafe { self.purge.release() };

@@ -110,6 +110,7 @@ impl<O: Os> Heap<O> {
         changed: AtomicU64::new(0),
         purge: Mutex::new(()),
         refills: [const { Refill(Mutex::new(())) }; REFILLS],
+        refills_closed: AtomicBool::new(false),
         hidden: Mutex::new(Hidden::NOTHING),
         #[cfg(not(loom))]
         zones: [const { Zone::EMPTY }; ZONES],

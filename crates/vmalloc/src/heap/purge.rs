@@ -31,7 +31,7 @@ use crate::lock::Futex;
 use crate::magazine::{Kinds, Out};
 use crate::os::Os;
 use crate::word::Word;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::MutexGuard;
 use va_base::{Va, VaRange};
 use va_tree::FreeIndex;
@@ -45,8 +45,15 @@ const SHARE: u64 = 4;
 
 /// The locks of all threads that move cached runs.
 pub(super) struct Settled<'a> {
+    closed: &'a AtomicBool,
     _refills: [MutexGuard<'a, Futex, ()>; REFILLS],
     _purge: MutexGuard<'a, Futex, ()>,
+}
+
+impl Drop for Settled<'_> {
+    fn drop(&mut self) {
+        self.closed.store(false, Ordering::Relaxed);
+    }
 }
 
 impl<O: Os> Heap<O> {
@@ -77,10 +84,11 @@ impl<O: Os> Heap<O> {
     /// some for a fork. No thread moves runs until the returned locks are released.
     pub(super) fn release_settled(&self) -> Settled<'_> {
         let purge = self.purge.lock();
+        self.refills_closed.store(true, Ordering::Relaxed);
         let refills = self.refills.each_ref().map(|refill| refill.0.lock());
         self.show_hidden(self.hidden.lock());
         self.release_alone();
-        Settled { _refills: refills, _purge: purge }
+        Settled { closed: &self.refills_closed, _refills: refills, _purge: purge }
     }
 
     /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last.

@@ -138,9 +138,13 @@ impl<O: Os> Heap<O> {
         at - first
     }
 
-    /// Begins a refill, or another move of cached runs from one list to another, unless [`REFILLS`] are under way. It
-    /// ends when the returned lock is released.
+    /// Begins a refill, or another move of cached runs from one list to another, unless [`REFILLS`] are under way or a
+    /// thread waits for all of them to end. It ends when the returned lock is released.
     pub(super) fn begin_refill(&self) -> Option<MutexGuard<'_, Futex, ()>> {
+        // Otherwise threads that come later could take each lock before one that waits for it.
+        if self.refills_closed.load(Ordering::Relaxed) {
+            return None;
+        }
         let cpu = self.cpu();
         (0..REFILLS).find_map(|step| self.refills[(cpu + step) % REFILLS].0.try_lock())
     }

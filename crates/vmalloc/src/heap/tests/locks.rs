@@ -290,3 +290,24 @@ fn a_request_that_would_fail_waits_for_items_between_a_magazine_and_a_zone() {
         assert_eq!(heap.validate(), Ok(()));
     }
 }
+
+#[test]
+fn no_move_of_runs_begins_while_a_request_waits_for_those_that_move() {
+    let heap = watched(plan(64 * MIB), |_, _| ());
+    let first = heap.begin_refill();
+    assert!(first.is_some() && heap.begin_refill().is_some());
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| drop(heap.release_settled()));
+        assert!(wait_until(|| heap.is_awaited()));
+        assert!(heap.begin_refill().is_none(), "it overtook a request");
+        drop(first);
+        waits.join().unwrap();
+    });
+    assert!(heap.begin_refill().is_some());
+    // A fork is such a request, and ends as one.
+    heap.hold(false);
+    assert!(heap.refills_closed.load(Ordering::Relaxed));
+    // SAFETY: held above.
+    unsafe { heap.release() };
+    assert!(heap.begin_refill().is_some());
+}
