@@ -20,9 +20,10 @@
 //! flushes all streams holds their list and waits for that stream. A fork asks for the list. So the
 //! list comes before our locks here, as in glibc, which takes its own behind it.
 //!
-//! **Handlers of signals** may fork while the thread that they interrupted is in the midst of a call. With one thread no lock is
-//! taken: whatever that one holds it goes on with, in the child, too. With more, those that it holds are left to it,
-//! and for the others the fork waits a while only; what it did not get stays taken in the child.
+//! **Handlers of signals** may fork while the thread that they interrupted is in the midst of a call. With one thread
+//! no lock is taken: whatever that one holds it goes on with, in the child, too. With more, those that it holds are left
+//! to it, and for the others the fork waits a while only. What it did not get stays taken in the child, except the locks of
+//! purges, refills and hidden runs, which a child can release.
 //!
 //! **Cached pages** are hidden from the child before the locks are taken, if they are more than a megabyte. To share one
 //! costs an entry of a page table now, and a copy when it is used again (`heap/hidden.rs`).

@@ -53,6 +53,10 @@ pub(crate) trait Fork {
     /// Returns true if [`hold`](Self::hold) did not take the lock.
     fn is_left(&self) -> bool;
 
+    /// Releases the lock in a child if another thread held it, which the child does not have. What it protects must be
+    /// valid at any moment.
+    fn abandon(&self);
+
     /// Takes the lock for a fork, unless this thread holds it. If the thread was `interrupted` with another lock held,
     /// it stops trying after a while.
     fn hold(&self, interrupted: bool);
@@ -73,6 +77,15 @@ impl<T> Fork for Mutex<T> {
     fn is_left(&self) -> bool {
         // SAFETY: this does not unlock it.
         unsafe { self.raw() }.left.load(Ordering::Relaxed) != 0
+    }
+
+    fn abandon(&self) {
+        // SAFETY: a child calls this, in which no other thread has the lock or waits for it.
+        let raw = unsafe { self.raw() };
+        if !self.is_mine() {
+            raw.left.store(0, Ordering::Relaxed);
+            raw.word.store(FREE, Ordering::Relaxed);
+        }
     }
 
     fn hold(&self, interrupted: bool) {

@@ -536,6 +536,11 @@ impl<O: Os> Hold for Heap<O> {
     }
 
     fn forget(&self, _held: bool) {
+        // They protect no data of a thread that is not there: what that one moved is lost in the child. Hidden runs are
+        // valid at any moment.
+        self.purge.abandon();
+        self.refills.iter().for_each(|refill| refill.0.abandon());
+        self.hidden.abandon();
         self.host.os().forget();
         self.worker.forget();
         self.refill_pause.store(0, Ordering::Relaxed);

@@ -311,3 +311,47 @@ fn no_move_of_runs_begins_while_a_request_waits_for_those_that_move() {
     unsafe { heap.release() };
     assert!(heap.begin_refill().is_some());
 }
+
+#[test]
+fn a_child_of_a_handler_has_no_purge_or_refill_of_another_thread() {
+    let heap = watched(plan(64 * MIB), |_, _| ());
+    let at = heap.alloc(layout(MIB, 1), Fill::Any).unwrap().addr().get();
+    let (held, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let locks = (heap.purge.lock(), heap.begin_refill(), heap.hidden.lock());
+            held.wait();
+            end.wait();
+            drop(locks);
+        });
+        held.wait();
+        // As a handler that interrupts this thread: its own lock stays held.
+        let zone = heap.zone(SMALL);
+        heap.hold(true);
+        let left = heap.purge.is_left();
+        // SAFETY: the child makes no call but those of a heap that no other thread uses, and leaves.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends a child that waits for ever.
+            unsafe { libc::alarm(20) };
+            heap.forget(true);
+        }
+        // SAFETY: held above, by the thread that the child was forked from, too.
+        unsafe { heap.release() };
+        drop(zone);
+        if child == 0 {
+            free(&heap, at);
+            heap.trim();
+            let done = heap.release_addresses() && heap.hidden.try_lock().is_some();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!done)) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child of above.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert!(heap.purge.is_locked() && !heap.purge.is_left(), "the parent's thread has it still");
+        end.wait();
+        assert_eq!((left, waited, status), (true, child, 0));
+    });
+    assert_eq!((heap.begin_refill().is_some(), heap.validate()), (true, Ok(())));
+}
