@@ -10,7 +10,7 @@ use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
 use crate::error::{AllocError, CreateError};
 use crate::magazine::{BIG_PAGES, Kinds, Out};
-use crate::os::{Call, Os, Span, abort_with};
+use crate::os::{Call, Errno, Os, Span, abort_with};
 use crate::places::Process;
 use crate::records::{Host, Placed};
 use crate::word::Word;
@@ -409,15 +409,35 @@ impl<O: Os> Heap<O> {
             done => done,
         };
         let once_dirty = |error| if clean { once(false) } else { Err(error) };
-        let done = once(clean).or_else(once_dirty).or_else(|_| {
+        let done = once(clean).or_else(once_dirty).or_else(|error| {
             // Cached pages may be in the way, below a frontier that cannot move, or another thread may be moving them.
-            let _settled = self.release_settled();
-            once(false)
+            let _settled = self.hold_settled();
+            if !self.is_blocked(&error, pages) {
+                self.release_alone();
+            }
+            once(false).inspect_err(|error| self.note_blocked(error))
         });
         done.map(|(mut run, used)| {
             self.guard(&mut run);
             (run, used)
         })
+    }
+
+    /// Returns true if others' mappings blocked a frontier, where it is, for an earlier request, and fewer than `pages`
+    /// pages were cached since. The release of all would mostly be in vain then, and is not repeated.
+    fn is_blocked(&self, error: &AllocError, pages: u64) -> bool {
+        is_others(error)
+            && self.blocked_at.load(Ordering::Relaxed) == self.committed_pages()
+            && self.kept_hint() < self.blocked_kept.load(Ordering::Relaxed) + pages
+    }
+
+    /// Notes that others' mappings block a frontier even when all is released. Called after such a release, or where
+    /// it would not help.
+    fn note_blocked(&self, error: &AllocError) {
+        let at = self.committed_pages();
+        if is_others(error) && self.blocked_at.swap(at, Ordering::Relaxed) != at {
+            self.blocked_kept.store(self.kept_hint(), Ordering::Relaxed);
+        }
     }
 
     fn carve_once(
@@ -531,6 +551,11 @@ impl<O: Os> Heap<O> {
             central.add_dirty(run);
         }
     }
+}
+
+/// Returns true if a frontier did not move since others have mapped something there.
+fn is_others(error: &AllocError) -> bool {
+    matches!(error, AllocError::Refused { call: Call::Commit, errno: Errno(libc::EEXIST), .. })
 }
 
 /// Asks the system for as many pages as a mapping of their own, if they are many. Pages that it never grants to

@@ -180,6 +180,9 @@ pub(crate) struct Heap<O: Os> {
     allowed: AtomicU64,
     /// Pages that became dirty since the last decay by demand; about.
     freed: AtomicU64,
+    /// Pages below the frontiers when others' mappings last blocked one, and pages that were kept then.
+    blocked_at: AtomicU64,
+    blocked_kept: AtomicU64,
 }
 
 /// A lock of one thread that moves cached runs, on a cache line of its own: a free that moves a run takes it, too.
@@ -236,6 +239,11 @@ impl<O: Os> Heap<O> {
     /// Dirty pages, a moment ago.
     fn dirty_hint(&self) -> u64 {
         self.zones.iter().map(|zone| zone.dirty.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Pages below the frontiers.
+    fn committed_pages(&self) -> u64 {
+        (0..ZONES).map(|zone| self.arena.committed_pages(zone)).sum()
     }
 
     /// Pages that are kept, a moment ago.
@@ -381,8 +389,7 @@ impl<O: Os> Heap<O> {
             // Places of other CPUs that hold nothing may hold what is left of the budget.
             self.with_big.visit(VISITS, |cpu| _ = self.magazines[cpu].revoke(&self.big));
         }
-        let committed: u64 = (0..ZONES).map(|zone| self.arena.committed_pages(zone)).sum();
-        let medium_max = committed / MEDIUM_SHARE;
+        let medium_max = self.committed_pages() / MEDIUM_SHARE;
         if moves.is_none() {
             // No other item may leave the magazine.
             out.add(run);

@@ -131,6 +131,8 @@ impl<O: Os> Heap<O> {
         released: AtomicU64::new(0),
         allowed: AtomicU64::new(0),
         freed: AtomicU64::new(0),
+        blocked_at: AtomicU64::new(u64::MAX),
+        blocked_kept: AtomicU64::new(0),
     });
 
     /// Gives an empty heap that has an arena all the rest, where it is.

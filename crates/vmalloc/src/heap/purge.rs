@@ -80,14 +80,13 @@ impl<O: Os> Heap<O> {
             + self.purge_alone(SMALL, u64::MAX, u64::MAX)
     }
 
-    /// The same once each cached run is in a list: another thread may purge, move runs between lists, or have hidden
-    /// some for a fork. No thread moves runs until the returned locks are released.
-    pub(super) fn release_settled(&self) -> Settled<'_> {
+    /// Waits until each cached run is in a list: another thread may purge, move runs between lists, or have hidden some
+    /// for a fork. No thread moves runs until the returned locks are released.
+    pub(super) fn hold_settled(&self) -> Settled<'_> {
         let purge = self.purge.lock();
         self.refills_closed.store(true, Ordering::Relaxed);
         let refills = self.refills.each_ref().map(|refill| refill.0.lock());
         self.show_hidden(self.hidden.lock());
-        self.release_alone();
         Settled { closed: &self.refills_closed, _refills: refills, _purge: purge }
     }
 

@@ -36,7 +36,8 @@ impl<O: Os> Heap<O> {
         let held = [self.zone(0), self.zone(1)];
         let closed = self.arena.close();
         drop(held);
-        let _settled = self.release_settled();
+        let _settled = self.hold_settled();
+        self.release_alone();
         (0..ZONES).map(|zone| self.release_dirty(zone) + self.release_clean(zone)).sum::<u64>() > 0 || closed
     }
 

@@ -297,7 +297,7 @@ fn no_move_of_runs_begins_while_a_request_waits_for_those_that_move() {
     let first = heap.begin_refill();
     assert!(first.is_some() && heap.begin_refill().is_some());
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| drop(heap.release_settled()));
+        let waits = scope.spawn(|| drop(heap.hold_settled()));
         assert!(wait_until(|| heap.is_awaited()));
         assert!(heap.begin_refill().is_none(), "it overtook a request");
         drop(first);

@@ -88,3 +88,30 @@ fn ar1_under_a_limit_nothing_is_mapped_above_the_frontier_and_it_moves_where_not
     assert!(model.heap.release_addresses() && shim.mapped() < MIB, "{}", shim.mapped());
     model.end();
 }
+
+#[test]
+fn a_frontier_that_others_block_empties_the_caches_once() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    shim.limit_addresses(Some(2 << 30));
+    let mut model = Model::new(heap(&shim, 1 << 40, 64 * MIB));
+    let kept = |model: &Model| model.heap.stats().dirty_bytes + model.heap.stats().cached_bytes;
+    // Areas between those that are freed, so that no run of these is long enough.
+    let areas: Vec<_> = (0..16).map(|_| model.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap()).collect();
+    let (first, _) = model.heap.arena.extent(HUGE).whole_pages();
+    let frontier = (first + model.heap.arena.committed_pages(HUGE)) as usize * PAGE_BYTES;
+    assert!(map(frontier + MIB, PAGE_BYTES));
+    [1, 3, 5].iter().for_each(|&nth| model.free(areas[nth]));
+    let fails = |model: &Model| model.heap.alloc(layout(20 * MIB, 1), Fill::Any).is_err();
+    assert!(fails(&model) && kept(&model) == 0);
+    [7, 9].iter().for_each(|&nth| model.free(areas[nth]));
+    for _ in 0..3 {
+        assert!(fails(&model) && kept(&model) == 4 * MIB, "{}", kept(&model));
+    }
+    // Once as much as it wants is cached, a release of all is tried again: clean pages are between the pieces.
+    [0, 2, 4, 6, 8, 11, 12, 13, 14, 15].iter().for_each(|&nth| model.free(areas[nth]));
+    model.alloc(20 * MIB, 1, Fill::Any).unwrap();
+    unmap(frontier + MIB, PAGE_BYTES);
+    model.alloc(50 * MIB, 1, Fill::Any).unwrap();
+    model.end();
+}
