@@ -12,7 +12,7 @@
 //! # Source
 //! `man 2 seccomp`, `man 2 prctl`, `man 2 syscall` for the registers.
 
-use crate::words::{is_errno, set_errno};
+use crate::words::{KeepErrno, is_errno, set_errno};
 use core::ffi::{c_int, c_long, c_ulong};
 
 /// Operations of `seccomp` that install a filter: strict mode, and a program.
@@ -135,6 +135,7 @@ pub unsafe extern "C" fn prlimit64(
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: the call changes no contents of memory.
     let lock = || unsafe { call(libc::SYS_mlockall, [flags.into(), 0, 0, 0, 0, 0]) };
+    let keep = KeepErrno::new();
     let mut answer = lock();
     for _ in 0..crate::large::RELEASES {
         if answer >= 0 || !is_errno(libc::ENOMEM) || !crate::large::release_addresses() {
@@ -142,6 +143,7 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
         }
         answer = lock();
     }
+    keep.unless(answer < 0);
     answer as c_int
 }
 

@@ -355,6 +355,7 @@ pub(crate) const RELEASES: usize = 2;
 /// Asks for `bytes` bytes again after a failure, if a limit may be the reason and there is something to release.
 #[inline]
 pub(crate) fn ask_again<T>(bytes: usize, ask: impl Fn() -> T, failed: impl Fn(&T) -> bool) -> T {
+    let keep = crate::words::KeepErrno::new();
     let mut answer = ask();
     for _ in 0..RELEASES {
         if !failed(&answer) || !release(bytes) {
@@ -362,6 +363,7 @@ pub(crate) fn ask_again<T>(bytes: usize, ask: impl Fn() -> T, failed: impl Fn(&T
         }
         answer = ask();
     }
+    keep.unless(failed(&answer));
     answer
 }
 
