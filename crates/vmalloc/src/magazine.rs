@@ -68,6 +68,8 @@ const ROOM_MAX: usize = 14;
 /// The most runs that one call evicts. Some make room, first for the new run and then for the one that was in the front
 /// slot. In addition, half of the latter's set may be evicted, and these two runs themselves.
 const OUT_MAX: usize = ROOM_MAX + WAYS / 2 + 2;
+/// Calls of [`Magazine::drain`] that empty a full magazine.
+pub(crate) const DRAINS: usize = (SETS * WAYS + 2).div_ceil(OUT_MAX);
 
 /// A freed area: its first page in the upper half, its pages in the lower half.
 type Item = u64;

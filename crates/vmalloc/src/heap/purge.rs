@@ -28,7 +28,7 @@ use super::{BATCH, Heap, REFILLS};
 use crate::arena::{HUGE, Run, SMALL, ZONES};
 use crate::fork::Hold;
 use crate::lock::Futex;
-use crate::magazine::{Kinds, Out};
+use crate::magazine::{DRAINS, Kinds, Out};
 use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -248,21 +248,25 @@ impl<O: Os> Heap<O> {
             self.with_big.remove(cpu);
         }
         let mut drained = 0;
-        loop {
+        // No more than it had, though other threads may add items.
+        for _ in 0..DRAINS {
             let mut out = Out::new(self.arena.first());
             self.magazines[cpu].drain(kinds, &self.big, &mut out);
             let pages = out.pages();
             if pages == 0 {
-                return drained;
+                break;
             }
             self.add_dirty(out);
             drained += pages;
         }
+        drained
     }
 
     /// Gives back `pages` of a zone that became dirty in epoch `until` or before. Called under `purge`.
     pub(super) fn purge_alone(&self, zone: usize, pages: u64, until: u64) -> u64 {
-        let mut left = pages;
+        // No more than is dirty now: other threads may free as fast as this one releases, while a fork waits.
+        let most = pages.min(self.zone(zone).dirty_pages());
+        let mut left = most;
         while left > 0 {
             let mut batch = [const { Run::NOTHING }; BATCH];
             let count = self.detach(&mut self.zone(zone), &mut batch, left, until);
@@ -287,7 +291,7 @@ impl<O: Os> Heap<O> {
                 break;
             }
         }
-        pages - left
+        most - left
     }
 
     /// Takes the coldest dirty blocks, `pages` together and what is left of the last, out of the hands of everybody

@@ -355,3 +355,24 @@ fn a_child_of_a_handler_has_no_purge_or_refill_of_another_thread() {
     });
     assert_eq!((heap.begin_refill().is_some(), heap.validate()), (true, Ok(())));
 }
+
+#[test]
+fn a_release_ends_though_others_free_as_much_as_it_releases() {
+    let areas = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let more: Arc<std::sync::Mutex<Vec<usize>>> = Arc::clone(&areas);
+    let heap = watched(plan(256 * MIB), move |heap, call| {
+        if call == Call::Discard
+            && let Some(at) = more.lock().unwrap().pop()
+        {
+            free(heap, at);
+            heap.drain_all();
+        }
+    });
+    let alloc = || heap.alloc(layout(2 * MIB, 2 * MIB), Fill::Any).unwrap().addr().get();
+    *areas.lock().unwrap() = (0..40).map(|_| alloc()).collect();
+    [alloc(), alloc()].into_iter().for_each(|at| free(&heap, at));
+    let pages = heap.release_all();
+    let left = areas.lock().unwrap().len();
+    assert!(left > 30, "{pages} pages, {left} areas");
+    assert_eq!(heap.validate(), Ok(()));
+}
