@@ -33,7 +33,7 @@ use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::MutexGuard;
-use va_base::{Va, VaRange};
+use va_base::VaRange;
 use va_tree::FreeIndex;
 
 /// Pages more or less that are kept when the system is asked again how much there is: 32 MiB.
@@ -217,22 +217,10 @@ impl<O: Os> Heap<O> {
 
     fn shut_zone(&self, zone: usize) -> u64 {
         let mut central = self.zone(zone);
-        let (mut pages, mut parts, mut page) = (0, 0, self.arena.extent(zone).start().page_floor());
-        let frontier = page + self.arena.committed_pages(zone);
         if !central.has_cleaned() {
             return 0;
         }
-        // Each is a mapping of its own afterwards, as those are that moved.
-        while page < frontier && parts < self.moved_max {
-            let above = central.space.find_above(Va::from_page(page));
-            let (start, end) = above.map_or((frontier, frontier), |area| area.range.whole_pages());
-            let clean = VaRange::from_pages(page, start.clamp(page, frontier)).unwrap_or_default();
-            if !clean.is_empty() && self.arena.shut(clean) {
-                (pages, parts) = (pages + clean.len_bytes() / crate::PAGE_BYTES as u64, parts + 1);
-            }
-            page = end;
-        }
-        pages
+        self.take_clean_ranges(zone, &mut central, |_, clean| self.arena.shut(clean))
     }
 
     /// Makes dirty what all magazines have; how many pages. Called as [`drain`](Self::drain).

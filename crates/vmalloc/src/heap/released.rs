@@ -63,15 +63,30 @@ impl<O: Os> Heap<O> {
 
     /// Releases the clean pages below the frontier of a zone; returns how many.
     fn release_clean(&self, zone: usize) -> u64 {
-        let mut central = self.zone(zone);
+        self.take_clean_ranges(zone, &mut self.zone(zone), |central, clean| {
+            let taken = central.take_for_good(clean);
+            if taken {
+                self.arena.release(clean);
+            }
+            taken
+        })
+    }
+
+    /// Calls `take` for the clean ranges below the frontier of a zone, in address order. Returns the pages of those for
+    /// which it returned true. Each is a mapping of its own afterwards, so there are `moved_max` at most.
+    pub(super) fn take_clean_ranges(
+        &self,
+        zone: usize,
+        central: &mut Central<O>,
+        mut take: impl FnMut(&mut Central<O>, VaRange) -> bool,
+    ) -> u64 {
         let mut page = self.arena.extent(zone).start().page_floor();
         let (mut pages, mut parts, frontier) = (0, 0, page + self.arena.committed_pages(zone));
         while page < frontier && parts < self.moved_max {
             let above = central.space.find_above(Va::from_page(page));
             let (start, end) = above.map_or((frontier, frontier), |area| area.range.whole_pages());
             let clean = VaRange::from_pages(page, start.clamp(page, frontier)).unwrap_or_default();
-            if !clean.is_empty() && central.take_for_good(clean) {
-                self.arena.release(clean);
+            if !clean.is_empty() && take(central, clean) {
                 (pages, parts) = (pages + clean.len_bytes() / PAGE_BYTES as u64, parts + 1);
             }
             page = end;
