@@ -36,10 +36,9 @@ unsafe impl Sync for Buffer<'_> {}
 impl<'a> Buffer<'a> {
     #[track_caller]
     pub(crate) fn new(memory: &'a Vmalloc, len: usize) -> Result<Self, AllocError> {
-        if len == 0 {
-            return Ok(Self { memory, start: NonNull::dangling(), len, capacity: 0 });
-        }
-        Ok(Self { memory, start: memory.alloc_zeroed(bytes(len)?)?, len, capacity: len })
+        let mut buffer = Self { memory, start: NonNull::dangling(), len: 0, capacity: 0 };
+        buffer.resize(len)?;
+        Ok(buffer)
     }
 
     /// Sets the length. New bytes are zeros. The pages beyond the new length are freed.
