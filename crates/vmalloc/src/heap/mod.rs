@@ -57,7 +57,8 @@
 //! order. System calls happen under the lock of a zone for four reasons only. They move its
 //! frontier, shut or release clean addresses, or get records. Fresh pages are mapped over an area that `mremap`
 //! moved under no lock. Its word is no longer live, and its addresses are in no list until then.
-//! Dirty pages are released under `purge`, and moved, or released instead, under one of `refills`. An
+//! Dirty pages are released under `purge`, and moved, or released instead, under one of `refills`. Items are
+//! between a magazine and a zone under one of these locks, so that a request that would fail waits for them. An
 //! alloc or a free only tries these locks, and goes on without them. Those that wait are a fork, a
 //! trim, and a request that would fail (`docs/decisions/0036-calls-without-a-lock.md`). The pages of an area
 //! that moves are its caller's, under no lock.
