@@ -18,8 +18,8 @@
 //! the rest of the last fresh block, tell their size meanwhile, as in a purge (VM1). A refill holds no lock that
 //! another miss waits for. It holds one of [`REFILLS`] locks that a miss only tries. If all are held, the pages are
 //! faulted in. So a fork finds no refill under way, since a child would lose the sources. A request that would fail
-//! holds all, too: the addresses that it wants may be among the sources of others, or among the items that others have
-//! taken out of a magazine. So threads that drain a magazine, or whose free moves items out of one, hold such a lock
+//! holds all, too. The addresses that it wants may be among the sources of others, or among items that others took out
+//! of a magazine. So threads that drain a magazine, or whose free moves items out of one, hold such a lock
 //! until these are in a zone. If all are held, a free adds its own run to the zone, and no magazine is drained.
 //!
 //! A move can fail (an old kernel, a seccomp profile, pages that a child still shares, a program

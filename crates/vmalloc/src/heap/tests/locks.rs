@@ -206,8 +206,8 @@ fn a_request_that_would_fail_waits_for_the_addresses_that_a_refill_has() {
     assert_eq!(heap.validate(), Ok(()));
 }
 
-/// A heap with guards, and a watch that is called by the thread that armed it, before it takes a guard away or hides a
-/// run: then freed runs are in no list.
+/// A heap with guards, and a watch on the calls of the thread that armed it. It acts before a guard is taken away or a
+/// run is hidden: then freed runs are in no list.
 fn in_transit() -> (Arc<Owned<Shim>>, Arc<Other>) {
     let (other, place) = (Arc::new(Other::default()), Arc::new(OnceLock::new()));
     let (seen, of): (_, Arc<OnceLock<Weak<Owned<Shim>>>>) = (Arc::clone(&other), Arc::clone(&place));
