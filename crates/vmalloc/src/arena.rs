@@ -576,6 +576,13 @@ impl<O: Os> Arena<O> {
         self.advise(self.zone_of(run.page), run.span());
         Ok(())
     }
+
+    /// Sets the memory policy of the first `bytes` bytes of a run on another run. Returns `false` if there is none to
+    /// keep, or the system refuses.
+    pub(crate) fn keep_policy(&self, from: &Run, bytes: usize, to: &mut Run) -> bool {
+        // SAFETY: both below the frontier (AR1), and exclusively owned (AR2).
+        unsafe { self.host.os().keep_policy(Span { bytes, ..from.span() }, to.span()) }
+    }
 }
 
 const _: () = assert!(PAGES_MOST <= PAGES_MAX);

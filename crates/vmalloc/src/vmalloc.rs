@@ -393,8 +393,8 @@ impl Vmalloc {
     /// Records that the program changes how `bytes` bytes from `start` on are mapped: protects or locks them, withholds
     /// them from forks, or the like (`mprotect`, `mlock`, `madvise`, `mbind`). When areas that they touch are freed,
     /// fresh pages are mapped over these, so that no other caller inherits that. Without this call, a caller that
-    /// changes an area undoes it before the free. The pages by which an area grows, or to which it moves, are as usual.
-    /// The hardened profile reads no canary of such an area.
+    /// changes an area undoes it before the free. The pages by which an area grows, or to which it moves, have only the
+    /// memory policy of the area, if one policy covers it. The hardened profile reads no canary of such an area.
     ///
     /// Cost: eight bytes read for each page between the start of the area around `start` and the end; in the hardened
     /// profile O(log n) an area. Locks: none; in the hardened profile its own, and a call by a handler of a signal that

@@ -2,7 +2,7 @@
 //! close.
 //!
 //! The free reads nothing of such an area, since it may not be readable: the canary is not checked, and the pages are
-//! not cached.
+//! not cached. If the area moves, its memory policy (`mbind`) goes with it, and the area is changed there, too.
 //!
 //! # Locking
 //! The allocator's lock, to find an area. A call from a signal handler has no effect if the interrupted thread holds

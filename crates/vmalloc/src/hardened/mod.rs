@@ -502,7 +502,7 @@ impl<O: Os> Hard<O> {
         if layout.size() == tag.requested_bytes() && at.is_multiple_of(layout.align()) {
             return Ok(Ok(into_pointer_at(at, tag)));
         }
-        let (mut to, into) = match self.take(layout) {
+        let (mut to, mut into) = match self.take(layout) {
             Ok(taken) => taken,
             Err(error) => return Ok(Err(error.into())),
         };
@@ -517,6 +517,9 @@ impl<O: Os> Hard<O> {
             }
         };
         self.check(&from, tag)?;
+        if tag.is_changed() && self.window.keep_policy(&from, &mut to) {
+            into = into.changed();
+        }
         self.window.copy(&from, tag, &mut to, into);
         self.retire(from, tag);
         self.window.put(to.page(), into);

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::error::CreateError;
-use crate::os::shim::Shim;
+use crate::os::shim::{Shim, bind, is_bound};
 use crate::os::{Call, Errno};
 use std::collections::BTreeMap;
 
@@ -478,6 +478,36 @@ fn a_changed_room_that_cannot_be_mapped_anew_is_nobodys_any_more_and_is_not_writ
             areas.into_iter().for_each(|other| free(&hard, other).unwrap());
         }
         assert_eq!(hard.stats().retired_bytes, 5 * PAGE_BYTES);
+        end(hard, &shim);
+    }
+}
+
+#[test]
+fn a_policy_of_an_area_goes_with_it_where_it_is_resized_and_ends_with_its_free() {
+    for wall in [None, Some(Wall::Protection)] {
+        let shim = Shim::default();
+        let hard = make(&shim, plan(wall));
+        for (before, after) in [(100, 5000), (9000, 300_000), (MIB, 3 * MIB), (MIB, 9000)] {
+            // Its pages stay for the next area of that size.
+            let warm = alloc(&hard, after);
+            bytes(warm, after).fill(1);
+            free(&hard, warm).unwrap();
+            let at = alloc(&hard, before);
+            bytes(at, before).fill(7);
+            let start = at & !(PAGE_BYTES - 1);
+            hard.renew_at_free(at, before);
+            if !bind(start, before.next_multiple_of(PAGE_BYTES)) {
+                return eprintln!("NOT RUN: mbind is refused here");
+            }
+            // SAFETY: this test's own area.
+            let to = unsafe { hard.resize(at, layout(after, 1)) }.unwrap().unwrap().addr().get();
+            assert!(bytes(to, after)[..before.min(after)].iter().all(|&byte| byte == 7));
+            assert!(bytes(to, after)[before.min(after)..].iter().all(|&byte| byte == 0));
+            let pages = || (to & !(PAGE_BYTES - 1)..to + after).step_by(PAGE_BYTES);
+            assert!(pages().all(is_bound) && !is_bound(start), "{before} to {after}");
+            free(&hard, to).unwrap();
+            assert!(!pages().any(is_bound));
+        }
         end(hard, &shim);
     }
 }

@@ -23,6 +23,7 @@
 //! # Locking
 //! None. The window grows under the lock of the allocator.
 
+mod changed;
 mod released;
 
 use super::granules::{Closed, Entry, GRANULE_PAGES, Granule, TABLE, inner};
@@ -455,25 +456,6 @@ impl<O: Os> Window<O> {
             // If it fails, the room is accessible zeros.
             let _zeros = self.mark(room.span());
         }
-    }
-
-    /// Maps fresh pages over an open room. Returns `false` if the system call fails.
-    pub(crate) fn renew(&self, room: &mut Room) -> bool {
-        // SAFETY: the caller owns the room exclusively.
-        unsafe { self.host.os().renew(room.span()) }.is_ok()
-    }
-
-    /// Releases the pages of a retired room and removes access, as far as the system allows. Writes nothing.
-    pub(crate) fn shut(&self, room: &mut Room) {
-        let os = self.host.os();
-        // SAFETY: the caller owns the room exclusively.
-        if self.wall == Wall::Markers && unsafe { os.guard(room.span()) }.is_ok() {
-            return;
-        }
-        // SAFETY: as before.
-        let _gone = unsafe { os.discard(&[room.span()]) };
-        // SAFETY: as before.
-        let _shut = unsafe { os.forbid(room.span()) };
     }
 
     /// Zeros an open room.

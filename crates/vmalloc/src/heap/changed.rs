@@ -12,6 +12,9 @@
 //!
 //! If the system denies fresh pages, the range is retired: it is never allocated again.
 //!
+//! A memory policy (`mbind`) that covers the area goes with it when it is resized: to the pages by which it grows, and
+//! to the area to which it moves. That area is changed, too. Where only plain calls may be made, the policy ends there.
+//!
 //! # Locking
 //! None: a handler of a signal may change memory, too.
 //! # Source
@@ -19,7 +22,7 @@
 
 use super::Heap;
 use crate::PAGE_BYTES;
-use crate::arena::{ZONES, address};
+use crate::arena::{Run, ZONES, address};
 use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::Ordering;
@@ -42,13 +45,37 @@ impl<O: Os> Heap<O> {
         for zone in 0..ZONES {
             self.live_in(zone, at, end, |page, word| {
                 self.changed.store(page, Ordering::Relaxed);
-                let more = u64::from(!word.is_moved());
-                self.moved.fetch_add(more, Ordering::Relaxed);
-                // By now its owner may have freed or resized it, or another thread may have said the same.
-                if !self.change(page, word, word.changed()) {
-                    self.moved.fetch_sub(more, Ordering::Relaxed);
-                }
+                self.mark_changed(page, word);
             });
+        }
+    }
+
+    /// Marks the area of a word as changed.
+    fn mark_changed(&self, page: u64, word: Word) {
+        let more = u64::from(!word.is_moved());
+        self.moved.fetch_add(more, Ordering::Relaxed);
+        // By now its owner may have freed or resized it, or another thread may have marked it.
+        if !self.change(page, word, word.changed()) {
+            self.moved.fetch_sub(more, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the memory policy of an area, if it was changed, on the area to which it moves. Pages that are there were
+    /// placed by another policy, so they are released. Returns the first pages of that area that may hold anything:
+    /// `used`, or 0.
+    pub(super) fn move_policy(&self, from: &Run, word: Word, to: &mut Run, used: u64) -> u64 {
+        if !word.is_changed() || !self.arena.keep_policy(from, word.usable_bytes(), to) {
+            return used;
+        }
+        self.mark_changed(to.page(), self.arena.get(to.page()));
+        if self.arena.discard(core::slice::from_mut(to)).is_ok() { 0 } else { used }
+    }
+
+    /// Sets the memory policy of a changed area on the pages that joined it, as [`move_policy`](Self::move_policy) does.
+    #[cold]
+    pub(super) fn extend_policy(&self, area: &Run, word: Word, more: &mut Run) {
+        if self.arena.keep_policy(area, word.usable_bytes(), more) {
+            let _kept = self.arena.discard(core::slice::from_mut(more));
         }
     }
 

@@ -159,7 +159,7 @@ impl<O: Os> Heap<O> {
             }
             return Ok(into_pointer(run));
         }
-        let (mut to, used) = self.carve(layout, false)?;
+        let (mut to, mut used) = self.carve(layout, false)?;
         // SAFETY: this function's contract.
         let (from, word) = match unsafe { self.claim(at) } {
             Ok(claimed) => claimed,
@@ -168,6 +168,7 @@ impl<O: Os> Heap<O> {
                 return Err(error.into());
             }
         };
+        used = self.move_policy(&from, word, &mut to, used);
         self.growth.copied.fetch_add(1, Ordering::Relaxed);
         // Whoever asked how much he could use may have used all of it.
         self.arena.copy(&from, &mut to, 0, word.usable_bytes().min(size));

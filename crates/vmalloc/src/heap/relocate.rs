@@ -106,6 +106,7 @@ impl<O: Os> Heap<O> {
                 return Err(error.into());
             }
         };
+        used = self.move_policy(&from, word, &mut to, used);
         // What has to be there of it. Whoever asked how much he could use may have used all of it.
         let end = word.usable_bytes().min(size);
         let moves = clean && (large || zone != HUGE);

@@ -72,6 +72,13 @@ impl<O: Os> Heap<O> {
             };
         if stays {
             let before = word.requested_bytes();
+            if word.is_changed() && pages > word.pages() {
+                // SAFETY: live, and the caller's alone for this call.
+                let area = unsafe { Run::claim(page, word.pages()) };
+                // SAFETY: what joined it, which is the caller's, too.
+                let mut more = unsafe { Run::claim(area.end(), pages - word.pages()) };
+                self.extend_policy(&area, word, &mut more);
+            }
             if fill == Fill::Zero && before < size {
                 // SAFETY: live, and the caller's alone for this call.
                 let mut run = unsafe { Run::claim(page, pages) };

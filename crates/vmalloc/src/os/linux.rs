@@ -13,7 +13,7 @@ use super::advice::{Advisor, discard_one};
 use super::available::available;
 use super::plain::is_plain;
 use super::uffd::{Mover, close, raise};
-use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, thread};
+use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, policy, thread};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::with_exposed_provenance_mut;
 use core::sync::atomic::AtomicU32;
@@ -145,6 +145,11 @@ impl Os for Linux {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         mmap(span.at, span.bytes, access, libc::MAP_FIXED | libc::MAP_NORESERVE)?;
         Ok(())
+    }
+
+    unsafe fn keep_policy(&self, from: Span, to: Span) -> bool {
+        // SAFETY: this function's contract.
+        unsafe { policy::keep(from, to) }
     }
 
     unsafe fn reset(&self, span: Span) -> Result<(), Errno> {

@@ -15,6 +15,7 @@
 //! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, after a renewal, and once a chunk of per-CPU data |
 //! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed; when clean pages are shut |
 //! | [`Os::reset`] | `mmap(PROT_NONE, MAP_FIXED)` | when nothing of the hardened profile is open in a granule any more |
+//! | [`Os::keep_policy`] | `get_mempolicy`, `mbind` | when an area moves or grows whose mappings the program changed |
 //! | [`Os::resident`] | `mincore` | when a hardened area is freed; before zeros are written over 64 KiB or more, or pages moved; once a block, when more seems to be kept than may be |
 //! | [`Os::now`] | `clock_gettime`, in the kernel's page | in slow frees, and one cached allocation of 128 |
 //! | [`Os::available`] | `openat`, `read`, `close` | at 32 MiB more or less, and twice a second at most, in slow frees |
@@ -31,6 +32,7 @@ mod advice;
 mod available;
 mod linux;
 mod plain;
+mod policy;
 mod probe;
 #[cfg(test)]
 pub(crate) mod shim;
@@ -232,6 +234,13 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// # Safety
     /// It was committed, and nobody else refers to it.
     unsafe fn renew(&self, span: Span) -> Result<(), Errno>;
+
+    /// Sets the memory policy of `from` on the pages of `to` that come from now on. Returns `false` if `from` has none,
+    /// or more than one, or the system refuses.
+    ///
+    /// # Safety
+    /// Both are part of what `reserve` returned; the caller has `to` to itself.
+    unsafe fn keep_policy(&self, from: Span, to: Span) -> bool;
 
     /// Maps a span anew as [`reserve`](Self::reserve) does. Its pages, its tables of pages and its guards go.
     /// On an error it is as it was.

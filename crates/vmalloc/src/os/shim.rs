@@ -296,6 +296,11 @@ impl Os for Shim {
         unsafe { self.0.linux.renew(span) }
     }
 
+    unsafe fn keep_policy(&self, from: Span, to: Span) -> bool {
+        // SAFETY: as this function's contract.
+        self.granted(Call::Advise).is_ok() && unsafe { self.0.linux.keep_policy(from, to) }
+    }
+
     unsafe fn reset(&self, span: Span) -> Result<(), Errno> {
         self.granted(Call::Forbid)?;
         // SAFETY: as this function's contract.
@@ -369,6 +374,30 @@ impl Os for Shim {
     fn mappings_max(&self) -> u64 {
         self.0.mappings_max.load(Ordering::Relaxed)
     }
+}
+
+/// Binds pages to node 0 (`MPOL_BIND`), as a program does; `false` if the system refuses.
+pub(crate) fn bind(at: usize, bytes: usize) -> bool {
+    let node = 1u64;
+    let (mode, nodes) = (2 as core::ffi::c_long, 64 as core::ffi::c_long);
+    // SAFETY: reads `node`; a policy changes no byte.
+    let code = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            super::pointer(at),
+            bytes,
+            mode,
+            &raw const node,
+            nodes,
+            0 as core::ffi::c_long,
+        )
+    };
+    code == 0
+}
+
+/// Returns true if the page at an address has a memory policy of its own.
+pub(crate) fn is_bound(at: usize) -> bool {
+    super::policy::policy_at(at).is_some()
 }
 
 /// Mappings of this process that touch `[start, end)`, by the system's account.

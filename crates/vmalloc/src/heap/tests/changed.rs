@@ -1,6 +1,7 @@
 //! Areas whose mappings the program changed.
 
 use super::*;
+use crate::os::shim::{bind, is_bound};
 
 #[test]
 fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
@@ -48,6 +49,85 @@ fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
         }
         model.end();
     }
+}
+
+/// Returns true if all pages have a memory policy, and panics if some have.
+fn all_bound(at: usize, bytes: usize) -> bool {
+    let bound = (at..at + bytes).step_by(PAGE_BYTES).filter(|&page| is_bound(page)).count();
+    assert!([0, bytes.div_ceil(PAGE_BYTES)].contains(&bound), "{bound} pages of {bytes} bytes");
+    bound > 0
+}
+
+#[test]
+fn a_policy_of_an_area_goes_with_it_where_it_grows_and_moves_and_ends_with_its_free() {
+    // Whether there are guards, whether pages may move, and the sizes before and after.
+    let cases = [
+        (false, true, 4 * MIB, 6 * MIB),
+        (false, false, 4 * MIB, 6 * MIB),
+        (false, true, 200_000, 900_000),
+        (false, true, PAGE_BYTES, 3 * PAGE_BYTES),
+        (false, true, 4 * MIB, 2 * MIB),
+        (true, true, 300_000, MIB),
+        (true, true, 300_000, 100_000),
+    ];
+    for (guards, moves, before, after) in cases {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let plan = Plan {
+            arena_bytes_max: 1 << 32,
+            cache_bytes_max: 64 * MIB,
+            huge_pages: HugePages::Never,
+            guards,
+            decay: None,
+            background_thread: true,
+            zero_on_free: false,
+        };
+        let mut model = Model::new(Owned::new(shim.clone(), plan).unwrap());
+        if !moves {
+            shim.fail(Call::Move, 0);
+        }
+        for fill in [Fill::Any, Fill::Zero] {
+            // Dirty pages, which have no policy, serve what comes next.
+            let dirty = model.alloc(5 * MIB, 1, Fill::Any).unwrap();
+            let at = model.alloc(before, 1, Fill::Any).unwrap();
+            let above = model.alloc(before, 1, Fill::Any).unwrap();
+            model.heap.renew_at_free(at, before);
+            if !bind(at, before.next_multiple_of(PAGE_BYTES)) {
+                return eprintln!("NOT RUN: mbind is refused here");
+            }
+            model.free(dirty);
+            let to = model.resize(at, after, fill).unwrap();
+            assert!(all_bound(to, after), "{before} to {after}");
+            assert_eq!(model.heap.stats().moved_areas, 1);
+            assert!(to == at || !all_bound(at, before), "the old place");
+            // In place, if what is above is free.
+            let to = model.resize(to, after + 10 * PAGE_BYTES, fill).unwrap();
+            assert!(all_bound(to, after + 10 * PAGE_BYTES), "{after} in place");
+            model.free(to);
+            assert!(!all_bound(to, after + 10 * PAGE_BYTES) && model.heap.stats().moved_areas == 0);
+            model.free(above);
+            model.check();
+        }
+        model.end();
+    }
+}
+
+#[test]
+fn of_several_policies_none_is_kept_and_one_that_covers_all_but_the_ends_is() {
+    let mut model = Model::new(heap(&Shim::default(), 1 << 32, 64 * MIB));
+    for (skip, most, kept) in [(0, MIB / 2, false), (MIB / 2, MIB / 2, false), (8192, MIB - 16384, true)] {
+        let at = model.alloc(MIB, 1, Fill::Any).unwrap();
+        let above = model.alloc(MIB, 1, Fill::Any).unwrap();
+        model.heap.renew_at_free(at + skip, most);
+        if !bind(at + skip, most) {
+            return eprintln!("NOT RUN: mbind is refused here");
+        }
+        let to = model.resize(at, 3 * MIB, Fill::Any).unwrap();
+        assert_eq!((to != at, all_bound(to, 3 * MIB)), (true, kept), "{skip} {most}");
+        model.free(to);
+        model.free(above);
+    }
+    model.end();
 }
 
 /// A program may lock all that it has, by any thread, while others free and resize what is theirs.

@@ -1,0 +1,61 @@
+//! The memory policy of an area (`mbind`), for the pages to which the area moves.
+//!
+//! An area can have several policies, one a page. Only one that covers the area is kept. Two pages are compared, a
+//! quarter of the area from each end, so that a program may leave out the pages at the ends. The home node of a policy
+//! (`set_mempolicy_home_node`) is not kept.
+//! # Source
+//! `man 2 get_mempolicy`, `man 2 mbind`; kernel `mm/mempolicy.c`, `include/uapi/linux/mempolicy.h`.
+
+use super::Span;
+use super::linux::{done, pointer};
+use super::plain::is_plain;
+use crate::PAGE_BYTES;
+use core::ffi::{c_int, c_long, c_ulong};
+
+/// Asks for the policy of an address (`MPOL_F_ADDR`).
+const OF_ADDRESS: c_ulong = 2;
+/// No policy but that of the thread (`MPOL_DEFAULT`).
+const DEFAULT: c_int = 0;
+/// Nodes that a kernel can have at most (`MAX_NUMNODES`): it refuses to report fewer than it may have.
+const NODES: usize = 1024;
+/// The kernel reads and writes one node fewer than it is asked for.
+const NODES_ASKED: c_long = NODES as c_long + 1;
+
+/// A mode with its flags, and a bit for each node.
+#[derive(PartialEq, Eq)]
+pub(super) struct Policy {
+    mode: c_int,
+    nodes: [c_ulong; NODES / c_ulong::BITS as usize],
+}
+
+/// Returns the policy of the page at an address, unless it is the default one.
+pub(super) fn policy_at(at: usize) -> Option<Policy> {
+    let mut policy = Policy { mode: DEFAULT, nodes: [0; _] };
+    let (mode, nodes) = (&raw mut policy.mode, policy.nodes.as_mut_ptr());
+    // SAFETY: the kernel writes a mode, and as many bits as `nodes` has.
+    let code =
+        unsafe { libc::syscall(libc::SYS_get_mempolicy, mode, nodes, NODES_ASKED, pointer(at), OF_ADDRESS) };
+    (code == 0 && policy.mode != DEFAULT).then_some(policy)
+}
+
+/// Sets the policy of `from` on `to`. Returns `false` if `from` has none, or more than one, or the system refuses.
+///
+/// # Safety
+/// The caller has `to` to itself.
+pub(super) unsafe fn keep(from: Span, to: Span) -> bool {
+    if is_plain() {
+        return false;
+    }
+    let pages = from.bytes / PAGE_BYTES;
+    let [low, high] = [pages / 4, pages - 1 - pages / 4].map(|page| policy_at(from.at + page * PAGE_BYTES));
+    if low != high {
+        return false;
+    }
+    let Some(Policy { mode, nodes }) = low else { return false };
+    let (mode, flags) = (c_long::from(mode), 0 as c_ulong);
+    // SAFETY: reads `nodes`; the policy is for pages that the caller has to itself.
+    let code = unsafe {
+        libc::syscall(libc::SYS_mbind, pointer(to.at), to.bytes, mode, nodes.as_ptr(), NODES_ASKED, flags)
+    };
+    done(code as c_int).is_ok()
+}
