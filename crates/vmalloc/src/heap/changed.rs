@@ -87,18 +87,16 @@ impl<O: Os> Heap<O> {
         if page >= frontier || address(page) >= end {
             return;
         }
-        if self.arena.get(page).is_released() {
-            // Another part of the program may have mapped something here.
-            return;
+        // No area is around a released page. Otherwise it is that of the nearest live word below, if any (VM2).
+        if !self.arena.get(page).is_released() {
+            page = (first..=page).rev().find(|&page| self.arena.get(page).is_live()).unwrap_or(page);
         }
-        // The nearest word below that says live is that of the area around, if there is one (VM2).
-        page = (first..=page).rev().find(|&page| self.arena.get(page).is_live()).unwrap_or(page);
         while page < frontier && address(page) < end {
             let word = self.arena.get(page);
             if word.is_live() && address(page + word.pages()) > at {
                 visit(page, word);
             }
-            page += if word.is_live() { word.pages() } else { 1 };
+            page += if word.is_live() || word.is_released() { word.pages() } else { 1 };
         }
     }
 }

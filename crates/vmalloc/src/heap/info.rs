@@ -163,7 +163,10 @@ impl<O: Os> Heap<O> {
                 });
                 drop(central);
                 for entry in &part[..count] {
-                    entry.write(out, caller)?;
+                    // Others may have mapped what was released.
+                    if !self.arena.get(entry.page).is_released() {
+                        entry.write(out, caller)?;
+                    }
                     from = entry.end;
                 }
                 match walked {

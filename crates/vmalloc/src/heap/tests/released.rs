@@ -42,6 +42,9 @@ fn vm1_ar1_what_is_released_is_others_and_areas_stay_as_they_are() {
         // Beside them there are words and records.
         assert!(shim.mapped() < live + 4 * MIB, "{} for {live}", shim.mapped());
         assert_eq!(model.heap.validate(), Ok(()));
+        let mut list = String::new();
+        model.heap.write_info(&mut list).unwrap();
+        assert_eq!(list.lines().count(), model.areas.len(), "{list}");
         // Others map where nothing is any more, and the allocator knows that these are not its own.
         let holes = (first..last).step_by(64 << 10).skip(round * 4).step_by(24);
         let others: Vec<_> = holes.filter(|&at| !model.heap.contains(at) && map(at, PAGE_BYTES)).collect();
@@ -51,6 +54,11 @@ fn vm1_ar1_what_is_released_is_others_and_areas_stay_as_they_are() {
             // SAFETY: it is refused.
             assert!(!model.heap.contains(at + 16) && unsafe { model.heap.free(at) }.is_err());
         }
+        // A change that begins in what was released reaches the area behind it.
+        for at in model.areas.keys() {
+            model.heap.renew_at_free(at - PAGE_BYTES, 2 * PAGE_BYTES);
+        }
+        assert_eq!(model.heap.stats().moved_areas, model.areas.len() as u64);
         let areas: Vec<_> = model.areas.iter().map(|(&at, &(bytes, _, byte))| (at, bytes, byte)).collect();
         assert!(areas.iter().all(|&(at, bytes, byte)| Model::is_marked(at, bytes, byte)));
         model.heap.shut();
