@@ -26,6 +26,8 @@
 //! # Source
 //! Our own; Linux has its window (`VMALLOC_START`) from boot. Figures: `docs/decisions/0011-process-arena.md`.
 
+mod released;
+
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
 use crate::os::{Call, Errno, Huge, Os, Span};
@@ -152,6 +154,8 @@ pub(crate) struct Arena<O: Os> {
     /// Set once the addresses above the frontiers are released. They are mapped again when a frontier moves. Written
     /// under the locks of all zones.
     closed: AtomicBool,
+    /// Pages below a frontier in whose place other mappings may be.
+    torn: AtomicU64,
     /// Set once clean pages may be inaccessible, so that a caller must `commit` them first. Read and written under the
     /// zone's lock.
     shut: AtomicBool,
@@ -171,6 +175,7 @@ impl<O: Os> Arena<O> {
             huge_pages: HugePages::Never,
             committed: [const { AtomicU64::new(0) }; ZONES],
             closed: AtomicBool::new(false),
+            torn: AtomicU64::new(0),
             shut: AtomicBool::new(false),
         }
     }
@@ -202,6 +207,7 @@ impl<O: Os> Arena<O> {
                         huge_pages,
                         committed: [const { AtomicU64::new(0) }; ZONES],
                         closed: AtomicBool::new(false),
+                        torn: AtomicU64::new(0),
                         shut: AtomicBool::new(false),
                     };
                     (0..ZONES).for_each(|zone| arena.advise(zone, span_of(arena.extent(zone))));
@@ -214,30 +220,6 @@ impl<O: Os> Arena<O> {
         Err(CreateError::Refused { call: Call::Reserve, errno, bytes: LEAST_BYTES })
     }
 
-    /// Unmaps the arena.
-    ///
-    /// # Safety
-    /// No thread uses the arena, or memory in it, any more.
-    pub(crate) unsafe fn unmap(&self) {
-        if !self.closed.load(Ordering::Relaxed) {
-            return self.unmap_part(self.reserved);
-        }
-        // What lies between may be others' by now.
-        for zone in 0..ZONES {
-            let first = self.extent(zone).start().page_floor();
-            let (mut page, end) = (first, first + self.committed_pages(zone));
-            while page < end {
-                let gone = self.get(page).is_released();
-                let stop = (page..end).find(|&other| self.get(other).is_released() != gone).unwrap_or(end);
-                if !gone {
-                    self.unmap_part(Span { at: address(page), bytes: address(stop - page) });
-                }
-                page = stop;
-            }
-        }
-        (0..ZONES).for_each(|zone| self.unmap_part(self.words_between(zone, 0, self.committed_pages(zone))));
-    }
-
     /// The words of some pages of a zone: the whole pages that are committed when the frontier moves from one to the
     /// other.
     fn words_between(&self, zone: usize, from: u64, to: u64) -> Span {
@@ -246,42 +228,6 @@ impl<O: Os> Arena<O> {
             (self.words + (first - self.first + pages) as usize * WORD_BYTES).next_multiple_of(PAGE_BYTES)
         };
         Span { at: word(from), bytes: word(to) - word(from) }
-    }
-
-    /// Unmaps part of the reservation, of which nobody uses anything.
-    fn unmap_part(&self, part: Span) {
-        if part.bytes > 0 {
-            // SAFETY: part of the reservation, of which nobody uses anything.
-            unsafe { self.host.os().unmap(part) };
-        }
-    }
-
-    /// Releases the addresses above the frontiers, until a frontier moves there. Called under the locks of all zones.
-    /// Returns `false` if the arena was closed before.
-    pub(crate) fn close(&self) -> bool {
-        if self.closed.swap(true, Ordering::Relaxed) {
-            return false;
-        }
-        for zone in 0..ZONES {
-            let (first, last) = self.extent(zone).whole_pages();
-            let have = self.committed_pages(zone);
-            self.unmap_part(self.words_between(zone, have, last - first));
-            self.unmap_part(Span { at: address(first + have), bytes: address(last - first - have) });
-        }
-        // What is there for the alignment alone.
-        let (words, end) = (self.words, address(self.first + self.pages));
-        self.unmap_part(Span { at: self.reserved.at, bytes: words - self.reserved.at });
-        self.unmap_part(Span { at: end, bytes: self.reserved.at + self.reserved.bytes - end });
-        true
-    }
-
-    /// Releases pages below the frontier of a zone, whose lock is held, for good. They were clean or dirty, and are in
-    /// no index.
-    pub(crate) fn release(&self, range: VaRange) {
-        let (start, end) = range.whole_pages();
-        // Before the addresses can be mapped by others: a pointer there is theirs then.
-        (start..end).for_each(|page| self.put(page, Word::released(end - page)));
-        self.unmap_part(span_of(range));
     }
 
     /// Advises the system whether to use huge pages for a range of a zone. Errors are ignored: a system without huge

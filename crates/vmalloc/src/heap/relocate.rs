@@ -23,8 +23,8 @@
 //! over it, which merge with what is around it. `mremap` serves where pages cannot move: before
 //! Linux 6.8, and for pages that a child of a fork had a share in. An `mremap` that fails for want
 //! of memory may leave a hole at its destination. The hole is mended at once. If another thread
-//! mapped something there first, that range is **retired**: it is never allocated again. After such
-//! a failure no mapping moves any more. An `mremap` that failed before it unmapped anything (as at
+//! mapped something there first, that range is **retired**: it is never allocated again, and its words
+//! say that it is released. After such a failure no mapping moves any more. An `mremap` that failed before it unmapped anything (as at
 //! `vm.max_map_count`) looks the same, and retires a range as well: one in the life of a heap.
 //! `mincore` tells that something is mapped there, and not which mapping it is.
 //!
@@ -124,7 +124,8 @@ impl<O: Os> Heap<O> {
                         self.remaps_off.store(true, Ordering::Relaxed);
                     }
                     if !usable {
-                        self.retire(&mut self.zone_of(to.page()), to);
+                        self.zone_of(to.page()).retired += to.pages();
+                        self.arena.disown(to);
                         (to, used) = match self.carve(layout, false) {
                             Ok(other) => other,
                             Err(error) => {

@@ -1,0 +1,85 @@
+//! Addresses of an arena that are unmapped, all at its end or some before (`heap/released.rs`).
+
+use super::{Arena, Run, ZONES, address, span_of};
+use crate::os::{Os, Span};
+use crate::word::Word;
+use core::sync::atomic::Ordering;
+use va_base::VaRange;
+
+impl<O: Os> Arena<O> {
+    /// Unmaps the arena.
+    ///
+    /// # Safety
+    /// No thread uses the arena, or memory in it, any more.
+    pub(crate) unsafe fn unmap(&self) {
+        if self.torn_pages() == 0 && !self.closed.load(Ordering::Relaxed) {
+            return self.unmap_part(self.reserved);
+        }
+        let _again = self.close();
+        // What lies between may be others' by now.
+        for zone in 0..ZONES {
+            let first = self.extent(zone).start().page_floor();
+            let (mut page, end) = (first, first + self.committed_pages(zone));
+            while page < end {
+                let gone = self.get(page).is_released();
+                let stop = (page..end).find(|&other| self.get(other).is_released() != gone).unwrap_or(end);
+                if !gone {
+                    self.unmap_part(Span { at: address(page), bytes: address(stop - page) });
+                }
+                page = stop;
+            }
+        }
+        (0..ZONES).for_each(|zone| self.unmap_part(self.words_between(zone, 0, self.committed_pages(zone))));
+    }
+
+    /// Releases the addresses above the frontiers, until a frontier moves there. Called under the locks of all zones.
+    /// Returns `false` if the arena was closed before.
+    pub(crate) fn close(&self) -> bool {
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        for zone in 0..ZONES {
+            let (first, last) = self.extent(zone).whole_pages();
+            let have = self.committed_pages(zone);
+            self.unmap_part(self.words_between(zone, have, last - first));
+            self.unmap_part(Span { at: address(first + have), bytes: address(last - first - have) });
+        }
+        // What is there for the alignment alone.
+        let (words, end) = (self.words, address(self.first + self.pages));
+        self.unmap_part(Span { at: self.reserved.at, bytes: words - self.reserved.at });
+        self.unmap_part(Span { at: end, bytes: self.reserved.at + self.reserved.bytes - end });
+        true
+    }
+
+    /// Releases pages below the frontier of a zone, whose lock is held, for good. They were clean or dirty, and are in
+    /// no index.
+    pub(crate) fn release(&self, range: VaRange) {
+        // Before the addresses can be mapped by others: a pointer there is theirs then.
+        self.mark_released(range);
+        self.unmap_part(span_of(range));
+    }
+
+    /// Retires a run in whose place another mapping may be, which stays when the arena is unmapped.
+    pub(crate) fn disown(&self, run: Run) {
+        self.torn.fetch_add(run.pages(), Ordering::Relaxed);
+        self.mark_released(run.range());
+    }
+
+    /// Returns the pages in whose place other mappings may be.
+    pub(crate) fn torn_pages(&self) -> u64 {
+        self.torn.load(Ordering::Relaxed)
+    }
+
+    fn mark_released(&self, range: VaRange) {
+        let (start, end) = range.whole_pages();
+        (start..end).for_each(|page| self.put(page, Word::released(end - page)));
+    }
+
+    /// Unmaps part of the reservation, of which nobody uses anything.
+    pub(super) fn unmap_part(&self, part: Span) {
+        if part.bytes > 0 {
+            // SAFETY: part of the reservation, of which nobody uses anything.
+            unsafe { self.host.os().unmap(part) };
+        }
+    }
+}
