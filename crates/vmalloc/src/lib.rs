@@ -74,7 +74,8 @@
 //!   allocator was made is called after ours. It must neither allocate from one nor free to it, or it would deadlock.
 //!   With [`LargeAlloc`] that is memory of [`LARGE_BYTES`] or more. Handlers registered later may.
 //! - **Signals**: a signal handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and
-//!   [`Vmalloc::requested_bytes`], which take no lock, and must not allocate or free.
+//!   [`Vmalloc::requested_bytes`], and must not allocate or free. These take no lock, but for the sizes in the hardened
+//!   profile, unless the handler interrupted a call that holds it.
 //! - **Descriptors**: a free that released much memory opens files of `/proc` and `/sys` briefly. Each occupies the
 //!   lowest free number for the time of one call, which an `open` of another thread may observe.
 //! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit, which also counts the addresses of freed

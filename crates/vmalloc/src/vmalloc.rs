@@ -309,7 +309,8 @@ impl Vmalloc {
         })
     }
 
-    /// Whole pages of the live area that begins at `area`, in bytes: all of them can be used. O(1), no lock.
+    /// Whole pages of the live area that begins at `area`, in bytes: all of them can be used. O(1), no lock;
+    /// in the hardened profile its own.
     ///
     /// # Errors
     /// [`FreeError`] if no live area begins there.
@@ -320,7 +321,7 @@ impl Vmalloc {
         }
     }
 
-    /// Bytes that were asked for. O(1), no lock.
+    /// Bytes that were asked for. O(1), no lock; in the hardened profile its own.
     ///
     /// # Errors
     /// As [`usable_bytes`](Self::usable_bytes).

@@ -24,7 +24,8 @@ impl<O: Os> Hard<O> {
         let end = at.saturating_add(bytes);
         let mut from = ((at / PAGE_BYTES) as u64).max(self.window.first());
         while address(from) < end && !self.state.is_mine() {
-            let Some(range) = self.state.lock().places.above(from) else { return };
+            let state = self.state.lock();
+            let Some(range) = state.places.above(from) else { return };
             let (wall, stop) = range.whole_pages();
             if address(wall) >= end {
                 return;

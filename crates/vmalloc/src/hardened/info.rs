@@ -63,7 +63,10 @@ impl<O: Os> Hard<O> {
         let mut from = self.window.first();
         loop {
             // Nothing is written under the lock: the writer may allocate here.
-            let Some(range) = self.state.lock().places.above(from) else { return Ok(()) };
+            let state = self.state.lock();
+            let Some(range) = state.places.above(from) else { return Ok(()) };
+            let tag = self.window.get(range.start().page_floor() + 1);
+            drop(state);
             let (page, end) = range.whole_pages();
             from = end;
             if self.window.is_released(page) {
@@ -71,7 +74,7 @@ impl<O: Os> Hard<O> {
             }
             let (start, stop) = (address(page), address(end));
             write!(out, "{start:#018x}-{stop:#018x} {:>7}", stop - start)?;
-            match self.window.get(page + 1).state() {
+            match tag.state() {
                 Said::Live => writeln!(out, " pages={} vmalloc", end - page - 2)?,
                 Said::Quarantined => writeln!(out, " quarantined vm_area")?,
                 Said::Released | Said::Never => writeln!(out, " unpurged vm_area")?,

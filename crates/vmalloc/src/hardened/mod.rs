@@ -321,10 +321,18 @@ impl<O: Os> Hard<O> {
     unsafe fn claim(&self, at: usize) -> Result<(Room, Tag), Fault> {
         let bad = || Fault::BadFree { address: at, known: self.known(at) };
         let (page, offset) = self.window.locate(at).ok_or_else(bad)?;
-        let place = self.window.tag(page).ok_or_else(bad)?;
+        let tag = self.claim_tag(page, offset).ok_or_else(bad)?;
+        // SAFETY: the area was live, and only the claim that changed its tag succeeds (HD1).
+        Ok((unsafe { Room::claim(page, tag.pages()) }, tag))
+    }
+
+    /// Claims the live area that begins at an offset of a page, by its tag.
+    fn claim_tag(&self, page: u64, offset: usize) -> Option<Tag> {
+        let _tags = self.tags_stay();
+        let place = self.window.tag(page)?;
         let tag = Tag::from_bits(place.load(Ordering::Relaxed));
         if tag.state() != Said::Live || tag.offset() != offset {
-            return Err(bad());
+            return None;
         }
         let dead = tag.quarantined(self.frees.fetch_add(1, Ordering::Relaxed) + 1);
         // Checks HD1. Acquire: the writes of the area's owner happen before the following accesses to its pages.
@@ -332,9 +340,7 @@ impl<O: Os> Hard<O> {
             place.compare_exchange(tag.bits(), dead.bits(), Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         // Another thread may mark a live area as changed at any time.
-        let tag = [tag, tag.changed()].into_iter().find(take).ok_or_else(bad)?;
-        // SAFETY: the area was live, and only the claim that changed its tag succeeds (HD1).
-        Ok((unsafe { Room::claim(page, tag.pages()) }, tag))
+        [tag, tag.changed()].into_iter().find(take)
     }
 
     /// Checks the canary of an area, if it is readable.
@@ -531,7 +537,7 @@ impl<O: Os> Hard<O> {
         let Some((page, offset)) = self.window.locate(at) else {
             return Err(FreeError::NotOurs { address: at });
         };
-        let tag = self.window.get(page);
+        let tag = self.tag_of(page);
         match tag.state() {
             Said::Live if tag.offset() == offset => Ok(tag),
             Said::Quarantined | Said::Released => {
@@ -545,7 +551,8 @@ impl<O: Os> Hard<O> {
     pub(crate) fn known(&self, at: usize) -> Known {
         let Some((page, _)) = self.window.locate(at) else { return Known::Outside };
         let frees = self.frees.load(Ordering::Relaxed);
-        let around = self.state.lock().places.around(page);
+        let state = self.state.lock();
+        let around = state.places.around(page);
         // The area that contains the page comes first, then a former one that began there.
         let area = around.map(|range| range.start().page_floor() + 1);
         for first in area.into_iter().chain([page]) {

@@ -14,12 +14,15 @@
 //! The one lock.
 
 use super::granules::GRANULE_PAGES;
+use super::tag::Tag;
 use super::window::Wall;
 use super::{Hard, State};
 use crate::PAGE_BYTES;
 use crate::fork::Hold;
+use crate::lock::{Fork, Futex};
 use crate::os::Os;
 use core::sync::atomic::Ordering;
+use lock_api::MutexGuard;
 use va_base::VaRange;
 
 /// Pages that become warm or are purged until the system is asked again how much memory there is: 32 MiB.
@@ -41,6 +44,19 @@ impl<O: Os> Hard<O> {
     #[inline]
     pub(crate) fn contains(&self, at: usize) -> bool {
         self.window.locate(at).is_some_and(|(page, _)| !self.window.is_released(page))
+    }
+
+    /// Prevents that another thread unmaps tags, while the result lives. A tag of the caller's own area needs no lock.
+    /// Any other may be unmapped between the look at its granule and the read. A handler of a signal that interrupted
+    /// the holder of the lock goes on without: then only its own thread could unmap tags.
+    pub(super) fn tags_stay(&self) -> Option<MutexGuard<'_, Futex, State<O>>> {
+        (!self.state.is_mine()).then(|| self.state.lock())
+    }
+
+    /// Returns the tag of any page, for which it takes the lock.
+    pub(super) fn tag_of(&self, page: u64) -> Tag {
+        let _tags = self.tags_stay();
+        self.window.get(page)
     }
 
     /// Asks the system how much memory there is, after 32 MiB were freed. A quarter of it may be warm, or nothing where

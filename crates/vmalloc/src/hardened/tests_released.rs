@@ -36,6 +36,10 @@ fn hd1_hd3_hg2_what_is_released_is_others_and_areas_stay_as_they_are() {
         for &at in &gone {
             assert!(hard.contains(at) && !is_readable(at), "in quarantine");
         }
+        let mut list = String::new();
+        hard.write_info(&mut list).unwrap();
+        let lines = |end: &str| list.lines().filter(|line| line.ends_with(end)).count();
+        assert_eq!((lines(" vmalloc"), lines(" quarantined vm_area"), list.lines().count()), (5, 5, 10));
         // Others map where nothing is any more: it is not the allocator's, and stays as it is.
         let window = hard.arena().start().get() as usize;
         let others: Vec<_> =
@@ -64,6 +68,32 @@ fn hd1_hd3_hg2_what_is_released_is_others_and_areas_stay_as_they_are() {
         assert!(others.iter().step_by(50).all(|&at| bytes(at, PAGE_BYTES).iter().all(|&byte| byte == 0)));
         end(hard, &shim);
         assert!(others.iter().step_by(50).all(|&at| is_readable(at)), "unmapped with the allocator");
+    }
+}
+
+#[test]
+fn no_thread_unmaps_the_tag_of_an_address_that_is_no_area_while_another_reads_it() {
+    use crate::lock::Fork;
+    let hard: &Owned<Shim> = Box::leak(Box::new(make(&Shim::default(), plan(None))));
+    let at = alloc(hard, 5000);
+    free(hard, at).unwrap();
+    let calls: [fn(&Owned<Shim>, usize); 5] = [
+        |hard, at| assert!(free(hard, at).is_err()),
+        |hard, at| assert!(hard.live(at).is_err()),
+        |hard, at| assert_ne!(hard.known(at), Known::Never),
+        |hard, _| hard.write_info(&mut String::new()).unwrap(),
+        |hard, at| hard.renew_at_free(at, 1),
+    ];
+    for call in calls {
+        let seen = std::rc::Rc::new(core::cell::Cell::new(0));
+        let count = seen.clone();
+        window::AT_TAG.set(Some(Box::new(move || {
+            assert!(hard.state.is_mine(), "a release of addresses waits for this lock");
+            count.set(count.get() + 1);
+        })));
+        call(hard, at);
+        window::AT_TAG.set(None);
+        assert!(seen.get() > 0);
     }
 }
 

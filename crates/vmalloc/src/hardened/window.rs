@@ -111,6 +111,12 @@ fn pointer(at: usize) -> *mut u8 {
     with_exposed_provenance_mut(at)
 }
 
+#[cfg(test)]
+std::thread_local! {
+    /// Called by this thread between the look at a granule and the use of a tag.
+    pub(super) static AT_TAG: core::cell::RefCell<Option<Box<dyn Fn()>>> = const { core::cell::RefCell::new(None) };
+}
+
 /// The memory of a hardened allocator.
 pub(crate) struct Window<O: Os> {
     // Constant after `reserve`.
@@ -294,14 +300,18 @@ impl<O: Os> Window<O> {
         (page.wrapping_sub(self.first) < self.pages).then_some((page, at % PAGE_BYTES))
     }
 
-    /// Returns the tag of a page, if the page is in the window.
+    /// Returns the tag of a page, if the page is in the window. The caller owns the area at the page, or prevents that
+    /// tags are unmapped meanwhile (`Hard::tags_stay`).
     pub(crate) fn tag(&self, page: u64) -> Option<&AtomicU64> {
         let index = page.wrapping_sub(self.first);
         if index >= self.window_pages() || self.is_released(page) {
             return None;
         }
+        #[cfg(test)]
+        AT_TAG.with_borrow(|at_tag| at_tag.iter().for_each(|at_tag| at_tag()));
         let place = with_exposed_provenance_mut::<u64>(self.tags + index as usize * TAG_BYTES);
-        // SAFETY: in the window: readable and writable until the reservation is unmapped, aligned, an atomic only.
+        // SAFETY: in the window, and not unmapped, by this function's contract: readable and writable, aligned, an
+        // atomic only.
         Some(unsafe { AtomicU64::from_ptr(place) })
     }
 
