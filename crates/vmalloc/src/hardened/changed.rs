@@ -10,7 +10,7 @@
 
 use super::Hard;
 use super::granules::Closed;
-use super::tag::{State as Said, Tag};
+use super::tag::{State as TagState, Tag};
 use super::window::{Room, address};
 use crate::PAGE_BYTES;
 use crate::lock::Fork;
@@ -33,7 +33,7 @@ impl<O: Os> Hard<O> {
             if let Some(place) = self.window.tag(wall + 1) {
                 let changed = |bits| {
                     let tag = Tag::from_bits(bits);
-                    (tag.state() == Said::Live).then(|| tag.changed().bits())
+                    (tag.state() == TagState::Live).then(|| tag.changed().bits())
                 };
                 // Only the tag changes; the thread that frees the area needs no other write of this one.
                 let _freed = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);

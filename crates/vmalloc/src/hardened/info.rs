@@ -4,7 +4,7 @@ use super::Hard;
 #[cfg(test)]
 use super::State;
 use super::granules::GRANULE_PAGES;
-use super::tag::State as Said;
+use super::tag::State as TagState;
 #[cfg(test)]
 use super::window::Wall;
 use super::window::address;
@@ -75,9 +75,9 @@ impl<O: Os> Hard<O> {
             let (start, stop) = (address(page), address(end));
             write!(out, "{start:#018x}-{stop:#018x} {:>7}", stop - start)?;
             match tag.state() {
-                Said::Live => writeln!(out, " pages={} vmalloc", end - page - 2)?,
-                Said::Quarantined => writeln!(out, " quarantined vm_area")?,
-                Said::Released | Said::Never => writeln!(out, " unpurged vm_area")?,
+                TagState::Live => writeln!(out, " pages={} vmalloc", end - page - 2)?,
+                TagState::Quarantined => writeln!(out, " quarantined vm_area")?,
+                TagState::Released | TagState::Never => writeln!(out, " unpurged vm_area")?,
             }
         }
     }
@@ -98,13 +98,13 @@ impl<O: Os> Hard<O> {
         while let Some(range) = state.places.above(from) {
             let (page, end) = range.whole_pages();
             let tag = self.window.get(page + 1);
-            if tag.state() == Said::Live {
+            if tag.state() == TagState::Live {
                 live += 1;
                 let want = end - page - 2;
                 InvariantViolation::check(tag.pages() == want, "HD1", range.start(), want, tag.pages())?;
             }
             let mut rest = (page..end).filter(|&other| other != page + 1);
-            let inside = rest.find(|&other| self.window.get(other).state() == Said::Live);
+            let inside = rest.find(|&other| self.window.get(other).state() == TagState::Live);
             InvariantViolation::check(inside.is_none(), "HD1", range.start(), 0, 1)?;
             pages += end - page;
             from = end;
@@ -127,7 +127,7 @@ impl<O: Os> Hard<O> {
         let mut from = self.window.first();
         while let Some(range) = state.places.above(from) {
             let (page, end) = range.whole_pages();
-            if self.window.get(page + 1).state() == Said::Live {
+            if self.window.get(page + 1).state() == TagState::Live {
                 open.push(page + 1..end - 1);
             }
             given.push(range);

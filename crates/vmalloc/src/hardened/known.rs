@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistake_is_told_with_what_is_known() {
+    fn a_message_has_the_mistake_and_what_is_known() {
         let live = Known::Live { start: 0x1000, bytes: 100 };
         let cases = [
             (0x1010, live, "0x1010 is 16 bytes inside the live area of 100 bytes at 0x1000"),
@@ -134,8 +134,8 @@ mod tests {
             (0x1000, Known::Outside, "outside the arena"),
         ];
         for (address, known, want) in cases {
-            let said = Fault::BadFree { address, known }.to_string();
-            assert!(said.starts_with("bad free: ") && said.contains(want), "{said}");
+            let text = Fault::BadFree { address, known }.to_string();
+            assert!(text.starts_with("bad free: ") && text.contains(want), "{text}");
         }
         for (known, want) in [
             (Known::Never, "bad access: 0x1010 is in no area: beside one"),
@@ -144,12 +144,12 @@ mod tests {
                 "bad access: 0x1010 was freed before",
             ),
         ] {
-            let said = Fault::Touched { address: 0x1010, known }.to_string();
-            assert!(said.starts_with(want), "{said}");
+            let text = Fault::Touched { address: 0x1010, known }.to_string();
+            assert!(text.starts_with(want), "{text}");
         }
         for (offset, want) in [(105, "5 bytes behind its end"), (-3, "3 bytes before its start")] {
-            let said = Fault::Spoiled { address: 0x1000, bytes: 100, offset }.to_string();
-            assert!(said.contains(want) && said.ends_with(&format!("offset {offset}")), "{said}");
+            let text = Fault::Spoiled { address: 0x1000, bytes: 100, offset }.to_string();
+            assert!(text.contains(want) && text.ends_with(&format!("offset {offset}")), "{text}");
         }
     }
 }

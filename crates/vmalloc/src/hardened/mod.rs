@@ -81,7 +81,7 @@ use granules::{Closed, Entry, Granules};
 use places::{NoPlace, Places};
 use quarantine::{Held, Quarantine};
 use secret::{Canary, Draw};
-use tag::{State as Said, Tag};
+use tag::{State as TagState, Tag};
 use va_base::VaRange;
 use warm::Warm;
 use window::{Room, Wall, Window, address, into_pointer};
@@ -331,7 +331,7 @@ impl<O: Os> Hard<O> {
         let _tags = self.tags_stay();
         let place = self.window.tag(page)?;
         let tag = Tag::from_bits(place.load(Ordering::Relaxed));
-        if tag.state() != Said::Live || tag.offset() != offset {
+        if tag.state() != TagState::Live || tag.offset() != offset {
             return None;
         }
         let dead = tag.quarantined(self.frees.fetch_add(1, Ordering::Relaxed) + 1);
@@ -539,11 +539,11 @@ impl<O: Os> Hard<O> {
         };
         let tag = self.tag_of(page);
         match tag.state() {
-            Said::Live if tag.offset() == offset => Ok(tag),
-            Said::Quarantined | Said::Released => {
+            TagState::Live if tag.offset() == offset => Ok(tag),
+            TagState::Quarantined | TagState::Released => {
                 Err(FreeError::AlreadyFree { address: at, bytes: address(tag.pages()) })
             }
-            Said::Live | Said::Never => Err(FreeError::NoArea { address: at }),
+            TagState::Live | TagState::Never => Err(FreeError::NoArea { address: at }),
         }
     }
 
@@ -559,14 +559,16 @@ impl<O: Os> Hard<O> {
             let tag = self.window.get(first);
             let (pages_at, bytes) = (address(first), address(tag.pages()));
             match tag.state() {
-                Said::Live if Some(first) == area => {
+                TagState::Live if Some(first) == area => {
                     return Known::Live { start: pages_at + tag.offset(), bytes: tag.requested_bytes() };
                 }
-                Said::Quarantined if Some(first) == area => {
+                TagState::Quarantined if Some(first) == area => {
                     return Known::Quarantined { pages_at, bytes, frees: tag.age(frees) };
                 }
-                Said::Released if first == page => return Known::Released { bytes, frees: tag.age(frees) },
-                Said::Live | Said::Quarantined | Said::Released | Said::Never => {}
+                TagState::Released if first == page => {
+                    return Known::Released { bytes, frees: tag.age(frees) };
+                }
+                TagState::Live | TagState::Quarantined | TagState::Released | TagState::Never => {}
             }
         }
         Known::Never

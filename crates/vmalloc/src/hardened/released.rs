@@ -1,14 +1,17 @@
-//! Pages that go back, and addresses that are released where a limit counts them (`RLIMIT_AS`, locked memory).
+//! Pages that are released to the system, and addresses that are released where a limit counts them (`RLIMIT_AS`,
+//! locked memory).
 //!
 //! # Theory
 //! ```text
-//!   first time     all but: areas, quarantine, and one range that is kept for areas to come, a sixteenth of the limit
+//!   first time     all but: areas, quarantine, and a reserved range for new areas, a sixteenth of the limit
 //!   next time      that range, and the quarantine with it
 //! ```
 //! A limit counts reserved addresses as if they were used, and this profile reserves many: areas are far apart. What
-//! is released is allocated in the space for good, so no area is placed there again, whatever others map there. Areas
-//! to come are drawn from the range that is kept, and fail when it is full. Its place is drawn, too. What is left of
-//! the window stays inaccessible around areas: an access past a wall faults for the rest of its granule at least.
+//! is released is allocated in the space for good, so no area is placed there again: others may map there. New areas
+//! are drawn from the reserved range, and fail when it is full. Its place is drawn, too. What is left of the window
+//! stays inaccessible around areas: an access past a wall faults for the rest of its granule at least.
+//!
+//! Released ranges are disjoint and whole granules, so there is at most one for each granule of the window.
 //!
 //! # Locking
 //! The one lock.
@@ -25,13 +28,13 @@ use core::sync::atomic::Ordering;
 use lock_api::MutexGuard;
 use va_base::VaRange;
 
-/// Pages that become warm or are purged until the system is asked again how much memory there is: 32 MiB.
+/// Pages that become warm or are purged until the available memory is read again: 32 MiB.
 const LOOK_PAGES: u64 = 8192;
-/// The part of what there is that may be warm.
+/// The fraction of the available memory that may be warm.
 const WARM_SHARE: u64 = 4;
-/// The part of the limit that is kept for areas to come.
+/// The fraction of the limit that is reserved for new areas.
 const KEPT_SHARE: usize = 16;
-/// Pages of a table: the range that is kept begins with one.
+/// Pages of a table: the reserved range begins with one.
 const TABLE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
 
 impl<O: Os> Hard<O> {
@@ -40,7 +43,7 @@ impl<O: Os> Hard<O> {
         self.window.extent()
     }
 
-    /// Tells whether an address is in the arena, where areas can be: what is released may be another's.
+    /// Returns true if an address is in the arena and was not released. A released one may be another mapping's.
     #[inline]
     pub(crate) fn contains(&self, at: usize) -> bool {
         self.window.locate(at).is_some_and(|(page, _)| !self.window.is_released(page))
@@ -59,7 +62,7 @@ impl<O: Os> Hard<O> {
         self.window.get(page)
     }
 
-    /// Asks the system how much memory there is, after 32 MiB were freed. A quarter of it may be warm, or nothing where
+    /// Reads how much memory is available, after 32 MiB were freed. A quarter of it may be warm, or nothing where
     /// it is short, as in the ordinary profile. Called without the lock.
     pub(super) fn look_around(&self) {
         let seen = || {
@@ -84,12 +87,12 @@ impl<O: Os> Hard<O> {
         self.asked.store(seen()[1], Ordering::Relaxed);
     }
 
-    /// Gives the pages that are kept back; how many. The quarantine has none.
+    /// Releases the pages of warm rooms, and returns their number. The quarantine has none.
     pub(crate) fn trim(&self) -> u64 {
         self.rest(&mut self.state.lock())[0]
     }
 
-    /// The same; the pages that nobody can touch any more count, too.
+    /// Releases these pages, and closes idle granules. Returns the number of pages of both.
     pub(crate) fn shut(&self) -> u64 {
         if self.is_mine() {
             return 0;
@@ -97,7 +100,7 @@ impl<O: Os> Hard<O> {
         self.rest(&mut self.state.lock()).iter().sum()
     }
 
-    /// Gives the pages that are kept back, and closes what nobody has; how many pages each.
+    /// Releases the pages of warm rooms, and closes idle granules. Returns the number of pages of each.
     pub(super) fn rest(&self, state: &mut State<O>) -> [u64; 2] {
         let before = state.purged;
         self.cool(state);
@@ -105,22 +108,22 @@ impl<O: Os> Hard<O> {
         [state.purged - before, closed]
     }
 
-    /// Releases addresses that no area has; `false` if there were none.
+    /// Releases addresses that no area has. Returns `false` if there were none.
     pub(crate) fn release_addresses(&self) -> bool {
         if self.is_mine() {
-            // A handler of a signal asks for a mapping in the midst of a call.
+            // A signal handler that interrupted a call under the lock.
             return false;
         }
         let state = &mut *self.state.lock();
         let is_first = self.window.close_above();
         state.keep = Some(if is_first { self.draw_kept(state) } else { [self.window.first(); 2] });
-        // What is kept for safety goes when there is nothing else.
+        // The quarantine is released only if there is nothing else.
         while !is_first && self.relent(state) {}
         self.rest(state);
         self.release_holes(state) || is_first
     }
 
-    /// Draws the range in which areas to come are placed.
+    /// Draws the range in which new areas are placed.
     fn draw_kept(&self, state: &mut State<O>) -> [u64; 2] {
         let (first, pages) = (self.window.first(), self.window.window_pages());
         let bytes = self.host.os().address_limit().unwrap_or(0) / KEPT_SHARE;
@@ -129,7 +132,7 @@ impl<O: Os> Hard<O> {
         [start, start + kept]
     }
 
-    /// Releases the whole granules between all that is taken; `false` if there are none.
+    /// Releases the whole granules between allocated ranges. Returns `false` if there are none.
     fn release_holes(&self, state: &mut State<O>) -> bool {
         let (mut from, end) = (self.window.first(), self.window.first() + self.window.window_pages());
         let [kept, kept_end] = state.keep.unwrap_or([end; 2]);

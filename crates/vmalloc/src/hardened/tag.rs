@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_tag_tells_how_many_frees_ago() {
+    fn a_dead_tag_has_the_number_of_frees_since() {
         let dead = Tag::live(9000, 8).quarantined(FREES + 5);
         assert_eq!((dead.state(), dead.pages(), dead.age(FREES + 12)), (State::Quarantined, 3, 7));
         let gone = dead.released();

@@ -84,7 +84,7 @@ fn hd1_hd3_hq1_hw1_random_calls_lose_nothing_and_give_nothing_out_twice() {
             match draw.below(8) {
                 0..4 => {
                     let at = hard.alloc(layout(size, align)).unwrap().addr().get();
-                    assert!(bytes(at, size).iter().all(|&byte| byte == 0), "given out as zeros");
+                    assert!(bytes(at, size).iter().all(|&byte| byte == 0), "a new area is zeros");
                     new = Some(at);
                 }
                 4..7 => {
@@ -129,7 +129,7 @@ fn hd1_hd3_hq1_hw1_random_calls_lose_nothing_and_give_nothing_out_twice() {
             }
         }
         for (at, (size, byte)) in areas {
-            assert!(bytes(at, size).iter().all(|&found| found == byte), "somebody else wrote here");
+            assert!(bytes(at, size).iter().all(|&found| found == byte), "another owner wrote here");
             free(&hard, at).unwrap();
         }
         assert!(hard.stats().quarantined_areas == 64 || hard.stats().quarantined_bytes > 14 * MIB);
@@ -268,7 +268,7 @@ fn bytes_beside_an_area_tell_that_they_were_written_to() {
 }
 
 #[test]
-fn hq1_the_quarantine_keeps_its_bounds_and_hands_addresses_on() {
+fn hq1_the_quarantine_is_bounded_and_frees_addresses() {
     let shim = Shim::default();
     for (areas, size) in [(64, 4096), (1 << 14, MIB), (0, 4096)] {
         let hard = make(&shim, Plan { quarantine_areas_max: areas, ..plan(None) });
@@ -364,12 +364,12 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                         }
                         Err(error) => {
                             refused += 1;
-                            let told = match error {
+                            let matches = match error {
                                 AllocError::Refused { call: by, errno: Errno::NOMEM, .. } => by == call,
                                 AllocError::NoRecords => call == Call::Map,
                                 _ => false,
                             };
-                            assert!(told, "{error:?}");
+                            assert!(matches, "{error:?}");
                         }
                     }
                     if round % 2 == 1
@@ -397,7 +397,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                 None => call == Call::Unguard,
                 Some(_) => call == Call::Commit,
             };
-            assert!(refused > 0 || !may, "{call:?} was refused to nobody");
+            assert!(refused > 0 || !may, "{call:?} was never refused");
         }
     }
 }
@@ -450,7 +450,7 @@ pub(super) fn readable_pages(hard: &Owned<Shim>) -> Vec<u64> {
 }
 
 #[test]
-fn a_changed_room_that_cannot_be_mapped_anew_is_nobodys_any_more_and_is_not_written_to() {
+fn a_changed_room_that_cannot_be_mapped_anew_is_retired_and_not_written_to() {
     for (wall, closes) in [(None, true), (Some(Wall::Protection), true), (None, false)] {
         let shim = Shim::default();
         let hard = make(&shim, Plan { window_bytes: 32 * MIB, ..plan(wall) });

@@ -240,7 +240,7 @@ fn what_was_written_where_the_system_refused_a_wall_is_in_no_area_later() {
 }
 
 #[test]
-fn hd2_nothing_of_the_window_can_be_touched_but_what_somebody_has() {
+fn hd2_only_areas_of_the_window_are_accessible() {
     for wall in [None, Some(Wall::Protection)] {
         let shim = Shim::default();
         let tight =

@@ -40,7 +40,7 @@ fn hd1_hd3_hg2_what_is_released_is_others_and_areas_stay_as_they_are() {
         hard.write_info(&mut list).unwrap();
         let lines = |end: &str| list.lines().filter(|line| line.ends_with(end)).count();
         assert_eq!((lines(" vmalloc"), lines(" quarantined vm_area"), list.lines().count()), (5, 5, 10));
-        // Others map where nothing is any more: it is not the allocator's, and stays as it is.
+        // Other mappings in released ranges are not the allocator's, and do not change.
         let window = hard.arena().start().get() as usize;
         let others: Vec<_> =
             (0..1 << 14).map(|at| window + at * MIB).filter(|&at| !hard.contains(at)).collect();
@@ -112,12 +112,12 @@ fn hw1_a_quarter_of_what_the_system_has_may_be_warm_and_nothing_where_it_is_shor
         }
         hard.stats().cached_bytes
     };
-    assert_eq!(burst(), 160 * MIB, "a system that does not tell");
+    assert_eq!(burst(), 160 * MIB, "a system that does not report it");
     shim.set_available(200 << 20);
     assert!((64 * MIB..=124 * MIB).contains(&burst()), "{}", hard.stats().cached_bytes);
     shim.set_short(true);
     assert_eq!(burst(), 0);
-    // It is asked again.
+    // The available memory is read again.
     shim.set_short(false);
     shim.set_available(4 << 30);
     assert!(burst() >= 96 * MIB, "{}", hard.stats().cached_bytes);

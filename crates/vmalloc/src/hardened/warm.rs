@@ -34,7 +34,7 @@ impl Warm {
         (self.pages_max, self.allowed) = (pages_max, pages_max);
     }
 
-    /// Lets so many pages be here at most until the next call, since the system has no more.
+    /// Limits the pages until the next call to what the system has.
     pub(super) fn bound(&mut self, pages: u64) {
         self.allowed = pages.min(self.pages_max);
     }

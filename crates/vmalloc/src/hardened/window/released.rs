@@ -5,7 +5,7 @@
 //!   |  granules  |..gone..|  tags  |..gone..|..[#|==area==|#]..gone..[#|=|#]..gone..|
 //! ```
 //! First everything above the window is unmapped: it grows no more. In the window whole granules are unmapped, which
-//! were closed and have no page of a room or of a wall. The word of such a granule says so for good. With the last
+//! were closed and have no page of a room or of a wall. The word of such a granule stays released. With the last
 //! granule of a table the page of its tags goes, too. What another part of the process maps there is never touched.
 //!
 //! # Locking
@@ -23,7 +23,7 @@ impl<O: Os> Window<O> {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Releases what is above the window, which grows no more; `false` if that was done before.
+    /// Releases the addresses above the window, which grows no more. Returns `false` if that was done before.
     pub(crate) fn close_above(&self) -> bool {
         if self.closed.swap(true, Ordering::Relaxed) {
             return false;
@@ -73,7 +73,7 @@ impl<O: Os> Window<O> {
 
     fn unmap_part(&self, part: Span) {
         if part.bytes > 0 {
-            // SAFETY: part of the reservation, of which nobody uses anything.
+            // SAFETY: part of the reservation in which nothing is used.
             unsafe { self.host.os().unmap(part) };
         }
     }
@@ -81,7 +81,7 @@ impl<O: Os> Window<O> {
     /// Unmaps everything that was not released.
     ///
     /// # Safety
-    /// Nobody uses it, or anything in it, any more.
+    /// No thread uses the window, or memory in it, any more.
     pub(crate) unsafe fn unmap(&self) {
         if !self.is_closed() {
             return self.unmap_part(self.reserved);
