@@ -262,7 +262,9 @@ fn a_child_allocates_frees_and_draws_other_places() {
         let got = unsafe { libc::read(pipe[0], theirs.as_mut_ptr().cast(), size_of_val(&theirs)) };
         assert_eq!(got, size_of_val(&theirs) as isize);
         let ours = draw();
-        assert!(ours.iter().all(|place| !theirs.contains(place)), "{ours:x?} {theirs:x?}");
+        // Draws of their own have one in common in one run of a hundred, three in one of ten million.
+        let common = ours.iter().filter(|place| theirs.contains(place)).count();
+        assert!(common < 3, "{ours:x?} {theirs:x?}");
         for area in areas.into_iter().chain(ours.map(at)) {
             free(&memory, area);
         }
