@@ -8,6 +8,7 @@ use crate::sh::Cmd;
 use crate::{ci, tools};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use spdx::{Expression, ParseMode};
 use std::fs;
 use std::path::Path;
 
@@ -89,45 +90,9 @@ fn wrong(package: &Package, allowed: &[String]) -> Vec<String> {
 
 /// Returns true if a licence expression can be fulfilled with the allowed licences alone.
 fn is_allowed(expression: &str, allowed: &[String]) -> bool {
-    // Before 2018 a slash stood for OR.
-    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
-    let mut words = spaced.split_whitespace().peekable();
-    let fulfilled = any(&mut words, allowed);
-    fulfilled == Some(true) && words.next().is_none()
-}
-
-type Words<'a> = std::iter::Peekable<std::str::SplitWhitespace<'a>>;
-
-/// One of several, joined by OR. `None` is no expression.
-fn any(words: &mut Words<'_>, allowed: &[String]) -> Option<bool> {
-    let mut fulfilled = every(words, allowed)?;
-    while words.next_if_eq(&"OR").is_some() {
-        fulfilled |= every(words, allowed)?;
-    }
-    Some(fulfilled)
-}
-
-/// All of several, joined by AND, which binds more tightly than OR.
-fn every(words: &mut Words<'_>, allowed: &[String]) -> Option<bool> {
-    let mut fulfilled = one(words, allowed)?;
-    while words.next_if_eq(&"AND").is_some() {
-        fulfilled &= one(words, allowed)?;
-    }
-    Some(fulfilled)
-}
-
-/// A licence, perhaps with an exception, or an expression in parentheses.
-fn one(words: &mut Words<'_>, allowed: &[String]) -> Option<bool> {
-    let word = words.next()?;
-    if word == "(" {
-        let fulfilled = any(words, allowed)?;
-        return words.next_if_eq(&")").map(|_| fulfilled);
-    }
-    let name = match words.next_if_eq(&"WITH") {
-        Some(_) => format!("{word} WITH {}", words.next()?),
-        None => word.to_string(),
-    };
-    Some(allowed.contains(&name))
+    // Before 2018 a slash stood for OR, which LAX accepts.
+    Expression::parse_mode(expression, ParseMode::LAX)
+        .is_ok_and(|parsed| parsed.evaluate(|licence| allowed.contains(&licence.to_string())))
 }
 
 #[cfg(test)]
