@@ -71,7 +71,7 @@ pub(crate) trait Fork {
 impl<T> Fork for Mutex<T> {
     fn is_mine(&self) -> bool {
         // SAFETY: this does not unlock it.
-        unsafe { self.raw() }.word.load(Ordering::Relaxed) & !AWAITED == me()
+        unsafe { self.raw() }.is_mine()
     }
 
     fn is_left(&self) -> bool {
@@ -82,29 +82,22 @@ impl<T> Fork for Mutex<T> {
     fn abandon(&self) {
         // SAFETY: a child calls this, in which no other thread has the lock or waits for it.
         let raw = unsafe { self.raw() };
-        if !self.is_mine() {
+        if !raw.is_mine() {
             raw.left.store(0, Ordering::Relaxed);
             raw.word.store(FREE, Ordering::Relaxed);
         }
     }
 
     fn hold(&self, interrupted: bool) {
-        // SAFETY: `release` unlocks it if this function locks it.
-        let raw = unsafe { self.raw() };
-        if self.is_mine() || interrupted && !raw.lock_for_a_while() {
-            raw.left.store(1, Ordering::Relaxed);
-        } else if !interrupted {
-            raw.lock();
-        }
+        // SAFETY: `release` unlocks it if this locks it.
+        unsafe { self.raw() }.hold(interrupted);
     }
 
     unsafe fn release(&self) {
         // SAFETY: as in `hold`.
         let raw = unsafe { self.raw() };
-        if raw.left.swap(0, Ordering::Relaxed) == 0 {
-            // SAFETY: taken by `hold`, by this function's contract.
-            unsafe { raw.unlock() };
-        }
+        // SAFETY: this function's contract.
+        unsafe { raw.let_go() };
     }
 }
 
@@ -116,6 +109,34 @@ pub(crate) fn is_awaited<T>(lock: &Mutex<T>) -> bool {
 }
 
 impl Futex {
+    fn is_mine(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & !AWAITED == me()
+    }
+
+    /// [`Fork::hold`], once for locks of all types.
+    #[cold]
+    #[inline(never)]
+    fn hold(&self, interrupted: bool) {
+        if self.is_mine() || interrupted && !self.lock_for_a_while() {
+            self.left.store(1, Ordering::Relaxed);
+        } else if !interrupted {
+            self.lock();
+        }
+    }
+
+    /// [`Fork::release`], once for locks of all types.
+    ///
+    /// # Safety
+    /// As of that function.
+    #[cold]
+    #[inline(never)]
+    unsafe fn let_go(&self) {
+        if self.left.swap(0, Ordering::Relaxed) == 0 {
+            // SAFETY: taken by `hold`, by this function's contract.
+            unsafe { self.unlock() };
+        }
+    }
+
     #[cold]
     fn lock_for_a_while(&self) -> bool {
         (0..PATIENCE).any(|_| {
