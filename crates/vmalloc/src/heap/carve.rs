@@ -1,8 +1,8 @@
-//! The allocation of areas that no magazine has: dirty runs first, clean addresses next.
+//! Allocation of areas that no magazine has: from dirty runs first, from clean addresses next.
 //!
-//! Clean addresses come and go in whole blocks: huge pages, or 64 KiB of the zone of small areas. The rest of
-//! an area's last block is dirty from then on. So there are no small clean fragments between dirty runs, and
-//! a huge page is not released in parts.
+//! Clean addresses are allocated and freed in whole blocks: huge pages, or 64 KiB in the zone of small areas. The rest
+//! of an area's last block becomes dirty. So no small clean fragments lie between dirty runs, and no part of a huge
+//! page is released.
 
 use super::cold::Cold;
 use super::{Heap, Held, VISITS};
@@ -22,47 +22,49 @@ use va_base::{Align, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 use va_tree::{BTreeIndex, FreeIndex};
 
-/// Times that the budget is freed anew before pages that no caller needed meanwhile count as idle. Few turns
-/// would release what a mix of sizes needs a little later, at a page fault for each page.
+/// Number of times that the budget is freed before pages that were not reused meanwhile count as idle. A smaller number
+/// would release pages that a mix of sizes needs soon after, and each would cost a page fault.
 const DECAY_TURNS: u64 = 16;
 
-/// Pages from which the system is asked whether it has as many at all: 1 GiB.
+/// Pages from which a request is first tried as a separate mapping: 1 GiB.
 const PROBED_PAGES: u64 = 1 << 18;
 
 /// The state that the lock of a zone guards.
 pub(super) struct Central<O: Os> {
-    /// The addresses of areas. The free ones are clean, and whole blocks.
+    /// The addresses of areas. Free addresses are clean, in whole blocks.
     pub(super) space: Placed<VmapSpace<Host<O>, Process>>,
-    /// Dirty runs, as holes.
+    /// Dirty runs, as holes of an index.
     pub(super) dirty: Placed<BTreeIndex<Host<O>>>,
-    /// The blocks in them.
+    /// The dirty blocks.
     pub(super) cold: Cold<Host<O>>,
     /// First page of the zone, and pages of a block.
     first: u64,
     pub(super) block_pages: u64,
-    /// Areas that the index of dirty runs counts as out beyond the runs that are: one for each clean gap, at least.
+    /// Areas that the index of dirty runs counts as allocated, beyond the runs that exist: at least one for each clean
+    /// gap.
     pub(super) spare: u64,
-    /// Clean gaps, or more.
+    /// Upper bound of the number of clean gaps.
     gaps: u64,
-    /// Times that pages became clean, or came below the frontier, since access was taken from clean ones.
+    /// Number of times that pages became clean, or came below the frontier, since access to clean pages was last
+    /// removed.
     cleaned: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,
-    /// Pages that a failed move made useless, or that were released.
+    /// Pages that a failed move made unusable, or that were released.
     pub(super) retired: u64,
-    /// Pages in the hands of a purge.
+    /// Pages that a purge is releasing.
     pub(super) leaving: u64,
-    /// Pages ever moved to where others were wanted.
+    /// Pages ever moved to other addresses by refills.
     pub(super) refilled: u64,
-    /// Pages ever given back, and refusals to take them.
+    /// Pages ever released, and failed attempts to release pages.
     pub(super) purged: u64,
     pub(super) refused: u64,
 }
 
-/// Pages taken from clean addresses: a run, and what is left of its last block.
+/// Pages allocated from clean addresses: a run, and the rest of its last block.
 pub(super) struct Fresh {
     pub(super) page: u64,
-    /// The blocks that it is in and that are clean, if it is not in part dirty.
+    /// The blocks that contain the run and are clean, unless the run is partly dirty.
     pub(super) clean: VaRange,
     pub(super) rest: VaRange,
 }
@@ -85,7 +87,7 @@ impl<O: Os> Central<O> {
         refused: 0,
     };
 
-    /// Gives an empty one its pages, where it is.
+    /// Initializes an empty value at its final address.
     pub(super) fn init(
         &mut self,
         host: Host<O>,
@@ -101,7 +103,7 @@ impl<O: Os> Central<O> {
         self.cold.set_platform(host);
         self.space.init(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         self.dirty.init(extent, extent).map_err(no_records)?;
-        // Nothing is dirty yet.
+        // No page is dirty at the start.
         self.dirty.take(extent).map_err(no_records)?;
         (self.first, self.block_pages) = (extent.start().page_floor(), block_pages);
         Ok(())
@@ -111,35 +113,34 @@ impl<O: Os> Central<O> {
         self.dirty.free_pages().get()
     }
 
-    /// Dirty pages, but for those that are known to be absent.
+    /// Returns the number of dirty pages, without those known to be absent.
     pub(super) fn resident_pages(&self) -> u64 {
         self.dirty_pages().saturating_sub(self.cold.absent())
     }
 
-    /// The pages of a block.
+    /// Returns the pages of a block.
     pub(super) fn block(&self, block: u64) -> VaRange {
         let page = self.first + block * self.block_pages;
         VaRange::from_pages(page, page + self.block_pages).unwrap_or_default()
     }
 
-    /// The blocks that pages `[start, end)` are in.
+    /// Returns the blocks that contain the pages `[start, end)`.
     pub(super) fn blocks_around(&self, start: u64, end: u64) -> core::ops::Range<u64> {
         (start - self.first) / self.block_pages..(end - self.first).div_ceil(self.block_pages)
     }
 
-    /// The blocks that are wholly in `[start, end)`.
+    /// Returns the blocks that lie wholly in `[start, end)`.
     fn blocks_inside(&self, start: u64, end: u64) -> core::ops::Range<u64> {
         (start - self.first).div_ceil(self.block_pages)..(end - self.first) / self.block_pages
     }
 
-    /// Pays for what may become dirty after one more run, and what is left of its last block, was taken from clean
-    /// addresses: SP3.
+    /// Reserves the records for one more run and the rest of its last block, which may become dirty later: SP3.
     ///
-    /// There are never more dirty runs than what lies between them, and one. Between them are other runs and clean
-    /// gaps, of which the taking may make one more.
+    /// Neighbouring dirty runs are separated by other runs or clean gaps, so there is at most one more dirty run than
+    /// separators. An allocation from clean addresses may add a gap.
     pub(super) fn pay(&mut self) -> Result<(), AllocError> {
         if self.spare < self.gaps + 3 {
-            // For the next times as well, since to count is dear.
+            // More than needed now, because counting the gaps is expensive.
             self.gaps = self.space.stats().holes;
             let missing = (2 * self.gaps + 16).saturating_sub(self.spare);
             self.dirty.reserve_splits(missing).map_err(|_| AllocError::NoRecords)?;
@@ -149,7 +150,7 @@ impl<O: Os> Central<O> {
         Ok(())
     }
 
-    /// Checks VM3, for so many runs.
+    /// Checks VM3 for this number of runs.
     #[cfg(test)]
     pub(super) fn check_paid(&self, runs: u64) -> Result<(), InvariantViolation> {
         let counted = self.dirty.live() - self.spare;
@@ -159,7 +160,7 @@ impl<O: Os> Central<O> {
         InvariantViolation::check(self.spare >= gaps, "VM3", Va::ZERO, gaps, self.spare)
     }
 
-    /// Gives back what is paid beyond that.
+    /// Releases records that are reserved beyond the need.
     fn refund(&mut self) {
         if self.spare > 4 * self.gaps + 64 {
             self.gaps = self.space.stats().holes;
@@ -168,7 +169,7 @@ impl<O: Os> Central<O> {
         }
     }
 
-    /// Takes exactly these pages from the dirty ones; `false` for want of records.
+    /// Removes exactly these pages from the dirty ones. Returns false if no record is available.
     pub(super) fn take_dirty_at(&mut self, range: VaRange) -> bool {
         let taken = self.dirty.take(range).is_ok();
         if taken {
@@ -177,29 +178,29 @@ impl<O: Os> Central<O> {
         taken
     }
 
-    /// Takes blocks out of the list that are not wholly dirty any more: CD1.
+    /// Removes the blocks from the list that are no longer wholly dirty: CD1.
     fn leave_cold(&mut self, range: VaRange) {
         let (start, end) = range.whole_pages();
         self.blocks_around(start, end).for_each(|block| self.cold.remove(block));
     }
 
-    /// Pays for one more run, cut off from another.
+    /// Reserves the record for one more run, cut off from another.
     pub(super) fn part(&mut self) -> Result<(), AllocError> {
         self.dirty.reserve_splits(1).map_err(|_| AllocError::NoRecords)
     }
 
-    /// Takes back what was paid for as many runs, which became parts of others.
+    /// Records that this many runs became parts of others. Their reserved records become spare ones.
     pub(super) fn unite(&mut self, runs: u64) {
         self.spare += runs - self.dirty.release_splits(runs);
     }
 
-    /// Adds a run to the dirty ones. Its return was paid for.
+    /// Adds a run to the dirty ones. Its record is reserved.
     pub(super) fn add_dirty(&mut self, run: Run) {
         self.give_dirty(run.range());
     }
 
     pub(super) fn give_dirty(&mut self, range: VaRange) {
-        // It merged with its neighbours, so blocks at its ends may be whole now: CD1.
+        // The run merged with its neighbours, so blocks at its ends may be wholly dirty now: CD1.
         let Some(hole) = self.free_dirty(range) else { return };
         let ((start, end), (low, high)) = (range.whole_pages(), hole.whole_pages());
         let (around, inside) = (self.blocks_around(start, end), self.blocks_inside(low, high));
@@ -208,7 +209,7 @@ impl<O: Os> Central<O> {
         }
     }
 
-    /// Adds pages to the index of dirty ones, and returns the run that they are part of then.
+    /// Adds pages to the index of dirty ones, and returns the dirty run that contains them now.
     pub(super) fn free_dirty(&mut self, range: VaRange) -> Option<VaRange> {
         if let Err(error) = self.dirty.free(range) {
             abort_with(format_args!("a run that nobody had is dirty already: {error}"));
@@ -216,7 +217,7 @@ impl<O: Os> Central<O> {
         self.dirty.hole_below(range.start())
     }
 
-    /// The lowest dirty pages that fit.
+    /// Allocates the lowest dirty pages that fit.
     pub(super) fn take_dirty(&mut self, request: &Request) -> Option<u64> {
         if self.dirty.largest_hole() < request.size() {
             return None;
@@ -227,8 +228,8 @@ impl<O: Os> Central<O> {
         Some(page)
     }
 
-    /// The lowest clean blocks that fit, below the frontier from now on. What is left of the last one is paid for, and
-    /// the caller's to give to the dirty ones.
+    /// Allocates the lowest clean blocks that fit, and moves the frontier above them. The record for the rest of the
+    /// last block is reserved. The caller makes the rest dirty.
     pub(super) fn take_clean(&mut self, arena: &Arena<O>, request: &Request) -> Result<Fresh, AllocError> {
         self.pay()?;
         let pages = request.size().get().next_multiple_of(self.block_pages);
@@ -246,14 +247,15 @@ impl<O: Os> Central<O> {
             self.free_clean(area.range());
             return Err(AllocError::Refused { call: Call::Commit, errno, bytes });
         }
-        // One of the spare ones is this run's from now on, another that of what is left.
+        // One spare record is now this run's, and another is that of the rest.
         self.spare -= 1;
         let rest = VaRange::from_pages(page + request.size().get(), end).unwrap_or_default();
         self.spare -= u64::from(!rest.is_empty());
         Ok(Fresh { page, clean: area.range(), rest })
     }
 
-    /// Moves a run down over the dirty one that ends where it begins: that has pages already. By how many pages.
+    /// Moves a fresh run down over the dirty run that ends at its start, because dirty pages are resident. Returns the
+    /// number of pages.
     ///
     /// ```text
     ///   |~~dirty~~|== fresh ==|rest|     ->     |~|== fresh ==|  rest, blocks of it clean again  |
@@ -269,7 +271,7 @@ impl<O: Os> Central<O> {
         if start >= page || !self.take_dirty_at(VaRange::from_pages(start, page).unwrap_or_default()) {
             return 0;
         }
-        // It was a run of its own, and is part of this one.
+        // The dirty run was a run of its own, and is part of this one now.
         self.unite(1);
         let end = fresh.rest.end().page_floor().max(page + pages);
         let keep = self.block(self.blocks_around(page, start + pages).end).start().page_floor();
@@ -283,7 +285,7 @@ impl<O: Os> Central<O> {
         let end = if clean { keep } else { end };
         fresh.clean = VaRange::from_pages(page, end).unwrap_or_default();
         fresh.rest = VaRange::from_pages(start + pages, end).unwrap_or_default();
-        // What is left was paid for, or not, as it was before.
+        // The record for the rest was reserved only if there was a rest before.
         match (had_rest, !fresh.rest.is_empty()) {
             (true, false) => self.spare += 1,
             (false, true) => self.spare -= 1,
@@ -292,8 +294,8 @@ impl<O: Os> Central<O> {
         page - start
     }
 
-    /// Takes exactly these clean blocks, below the frontier from now on, as part of what the caller has; `false` if it
-    /// cannot.
+    /// Allocates exactly these clean blocks for the caller's area, and moves the frontier above them. Returns false if
+    /// that fails.
     pub(super) fn take_clean_at(&mut self, arena: &Arena<O>, range: VaRange) -> bool {
         let end = range.end().page_floor();
         self.cold.reserve((end - self.first).div_ceil(self.block_pages))
@@ -301,7 +303,7 @@ impl<O: Os> Central<O> {
             && self.space.alloc_at(range).is_ok()
     }
 
-    /// Makes blocks clean that were dirty, and have no pages behind them.
+    /// Makes dirty blocks clean that have no resident pages.
     pub(super) fn launder(&mut self, range: VaRange) {
         let (start, end) = range.whole_pages();
         let blocks = self.blocks_inside(start, end);
@@ -320,7 +322,7 @@ impl<O: Os> Central<O> {
         }
     }
 
-    /// Makes runs clean that hold zeros, or no pages.
+    /// Makes runs clean that contain zeros or no pages.
     pub(super) fn give_clean(&mut self, ranges: impl Iterator<Item = VaRange>) {
         for range in ranges {
             self.free_areas(range);
@@ -332,7 +334,7 @@ impl<O: Os> Central<O> {
         self.refund();
     }
 
-    /// Makes clean what belonged to no run yet.
+    /// Makes pages clean that belong to no run.
     pub(super) fn free_clean(&mut self, range: VaRange) {
         self.free_areas(range);
         self.gaps += 1;
@@ -351,7 +353,8 @@ impl<O: Os> Central<O> {
         }
     }
 
-    /// Cuts the areas of the space at both ends of `range`, so that some of them tile it; `false` for want of records.
+    /// Cuts the areas of the space at both ends of `range`, so that whole areas tile it. Returns false if no record is
+    /// available.
     pub(super) fn cut(&mut self, range: VaRange) -> bool {
         [range.start(), range.end()].into_iter().all(|at| {
             let around = self.space.find_enclosing(at).filter(|area| area.range.start() < at);
@@ -364,7 +367,7 @@ impl<O: Os> Central<O> {
         core::mem::take(&mut self.cleaned) > 0
     }
 
-    /// Returns how many pages no caller needed since the last call.
+    /// Returns the fewest dirty pages that there were since the last call: as many were not reused.
     fn idle(&mut self) -> u64 {
         let dirty = self.dirty_pages();
         core::mem::replace(&mut self.low, dirty).min(dirty)
@@ -372,14 +375,14 @@ impl<O: Os> Central<O> {
 }
 
 impl<O: Os> Heap<O> {
-    /// Gives out a run for a layout, live already, and tells how many of its pages may hold anything: the first ones.
-    /// The others are zeros, and nobody has touched them.
+    /// Allocates a live run for a layout. Returns also the number of pages, from the first on, that may have contents.
+    /// The others are zeros and not resident.
     pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, u64), AllocError> {
         let pages = self.run_pages(layout.size());
         self.carve_in(self.arena.zone_for(pages), layout, clean)
     }
 
-    /// The same, from a zone first.
+    /// Does the same, with the zone to try first.
     pub(super) fn carve_in(
         &self,
         zone: usize,
@@ -402,7 +405,7 @@ impl<O: Os> Heap<O> {
         };
         probe(self.host.os(), pages)?;
         let once = |clean: bool| match self.carve_once(zone, &request, layout.size(), clean) {
-            // A zone that is full does not keep anybody from the other one. The larger refusal tells more.
+            // A full zone does not keep a request from the other one. The error with the larger hole is returned.
             Err(error @ AllocError::NoSpace { .. }) => {
                 self.carve_once(1 - zone, &request, layout.size(), clean).map_err(|other| error.larger(other))
             }
@@ -410,7 +413,8 @@ impl<O: Os> Heap<O> {
         };
         let once_dirty = |error| if clean { once(false) } else { Err(error) };
         let done = once(clean).or_else(once_dirty).or_else(|error| {
-            // Cached pages may be in the way, below a frontier that cannot move, or another thread may be moving them.
+            // Cached pages may lie below a frontier that cannot move, or another thread may be moving them between
+            // lists.
             let _settled = self.hold_settled();
             if !self.is_blocked(&error, pages) {
                 self.release_alone();
@@ -423,16 +427,16 @@ impl<O: Os> Heap<O> {
         })
     }
 
-    /// Returns true if others' mappings blocked a frontier, where it is, for an earlier request, and fewer than `pages`
-    /// pages were cached since. The release of all would mostly be in vain then, and is not repeated.
+    /// Returns true if foreign mappings blocked a frontier at its current position before, and fewer than `pages` pages
+    /// were cached since. Releasing all pages again would mostly be futile then.
     fn is_blocked(&self, error: &AllocError, pages: u64) -> bool {
         is_others(error)
             && self.blocked_at.load(Ordering::Relaxed) == self.committed_pages()
             && self.kept_hint() < self.blocked_kept.load(Ordering::Relaxed) + pages
     }
 
-    /// Notes that others' mappings block a frontier even when all is released. Called after such a release, or where
-    /// it would not help.
+    /// Records that foreign mappings block a frontier even after all cached pages are released. Called after such a
+    /// release, or where a release would not help.
     fn note_blocked(&self, error: &AllocError) {
         let at = self.committed_pages();
         if is_others(error) && self.blocked_at.swap(at, Ordering::Relaxed) != at {
@@ -457,9 +461,9 @@ impl<O: Os> Heap<O> {
             dirty = central.take_dirty(request);
         }
         if let Some(page) = dirty {
-            // Under the lock, so that whoever has it finds a word at every area (VM1).
+            // Under the lock, so that the next owner of the lock finds a word at every area (VM1).
             self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
-            // SAFETY: it was dirty and is not any more, so it is below the frontier.
+            // SAFETY: the run was dirty until now, so it is below the frontier and has no other owner.
             return Ok((unsafe { Run::claim(page, pages) }, pages));
         }
         let mut fresh = central.take_clean(&self.arena, request)?;
@@ -470,16 +474,16 @@ impl<O: Os> Heap<O> {
         } else {
             used += self.refill(central, &fresh);
         }
-        // SAFETY: it was free in the space, or dirty, and is neither now; it is below the frontier.
+        // SAFETY: the run was free in the space, or dirty, and is neither now; it is below the frontier.
         Ok((unsafe { Run::claim(fresh.page, pages) }, used.min(pages)))
     }
 
-    /// Before pages are requested of the system, those in magazines are made dirty. Small items are those of this CPU.
-    /// Big ones, if they might be in this zone, are those of this CPU and of a few others.
+    /// Makes runs in magazines dirty before pages are requested of the system: small items of this CPU's magazine. Big
+    /// items, if they might be in this zone, come from this CPU and a few others.
     pub(super) fn drain_for(&self, zone: usize) {
         let Some(_moves) = self.begin_refill() else { return };
         let cpu = self.cpu();
-        // Whoever makes a run dirty takes its guard away, and puts one up again.
+        // A run that becomes dirty loses its guard, and would need a new one when it is allocated again.
         if zone == SMALL || self.guards.tail == 0 {
             self.drain(cpu, Kinds::Small);
         }
@@ -487,12 +491,12 @@ impl<O: Os> Heap<O> {
             self.drain(cpu, Kinds::Big);
             self.with_big.visit(VISITS, |cpu| _ = self.drain(cpu, Kinds::Big));
         }
-        // It may have looked while they were in neither: WK1.
+        // The thread may have looked while the runs were in neither list: WK1.
         self.wake();
     }
 
-    /// Balances the cache after so many pages became dirty that were in no magazine; wakes the thread. Called under no
-    /// lock.
+    /// Balances the cache after this many pages became dirty that were in no magazine, and wakes the thread. Called
+    /// under no lock.
     pub(super) fn settle(&self, pages: u64) {
         self.freed.fetch_add(pages, Ordering::Relaxed);
         self.balance();
@@ -500,7 +504,7 @@ impl<O: Os> Heap<O> {
         self.pass_time();
     }
 
-    /// Purges if there are too many dirty runs, or some that nobody needed for long.
+    /// Purges if too many pages are cached, or if some were not reused for long.
     pub(super) fn balance(&self) {
         self.look_around();
         let most = self.allowed.load(Ordering::Relaxed);
@@ -510,7 +514,7 @@ impl<O: Os> Heap<O> {
         let kept = self.kept_hint();
         if kept > most {
             let gone = self.purge_some(if most > 0 { kept - most + most / 16 } else { u64::MAX });
-            // So that it asks again once as much went as it would have kept otherwise.
+            // The system is asked again once the released pages equal those that its answer took from the budget.
             self.released.fetch_add(if most < self.kept_max { gone } else { 0 }, Ordering::Relaxed);
         }
         if self.freed.load(Ordering::Relaxed) > DECAY_TURNS * self.kept_max
@@ -530,7 +534,7 @@ impl<O: Os> Heap<O> {
         let mut held: Option<(usize, Held<'_, O>)> = None;
         for mut run in runs {
             if self.guards.tail > 0 {
-                // Without a lock; no run is large because of its guard.
+                // Under no lock; the guard page alone does not put a run into the zone of large areas.
                 drop(held.take());
                 if !self.unguard(&mut run) {
                     self.retire(&mut self.zone_of(run.page()), run);
@@ -538,13 +542,13 @@ impl<O: Os> Heap<O> {
                 }
             }
             if self.kept_max == 0 {
-                // Others may have the rest of its blocks, which do not go then. What is refused is kept.
+                // Blocks that are partly in use are not released. A run that the system fails to release stays cached.
                 drop(held.take());
                 let _kept = self.arena.discard(core::slice::from_mut(&mut run));
             }
             let zone = self.arena.zone_of(run.page());
             if held.as_ref().is_none_or(|(same, _)| *same != zone) {
-                // The one before is given back first: they never nest.
+                // The previous lock is released first: locks of zones never nest.
                 drop(held.take());
             }
             let (_, central) = held.get_or_insert_with(|| (zone, self.zone(zone)));
@@ -553,13 +557,13 @@ impl<O: Os> Heap<O> {
     }
 }
 
-/// Returns true if a frontier did not move since others have mapped something there.
+/// Returns true if a frontier did not move because a foreign mapping is in its path.
 fn is_others(error: &AllocError) -> bool {
     matches!(error, AllocError::Refused { call: Call::Commit, errno: Errno(libc::EEXIST), .. })
 }
 
-/// Asks the system for as many pages as a mapping of their own, if they are many. Pages that it never grants to
-/// such a call it would not have either when they are touched.
+/// Tries to map this many pages separately, if they are many. Pages that the system refuses to such a call could not be
+/// faulted in either.
 #[inline]
 pub(crate) fn probe(os: &impl Os, pages: u64) -> Result<(), AllocError> {
     if pages < PROBED_PAGES { Ok(()) } else { probe_many(os, address(pages)) }
@@ -568,7 +572,7 @@ pub(crate) fn probe(os: &impl Os, pages: u64) -> Result<(), AllocError> {
 #[cold]
 fn probe_many(os: &impl Os, bytes: usize) -> Result<(), AllocError> {
     let at = os.map(bytes).map_err(|errno| AllocError::Refused { call: Call::Map, errno, bytes })?;
-    // SAFETY: mapped a moment ago, and nobody knows it.
+    // SAFETY: mapped just above, and no reference to it exists.
     unsafe { os.unmap(Span { at, bytes }) };
     Ok(())
 }

@@ -1,14 +1,14 @@
-//! Areas whose mappings the program changed itself: its flags must not pass to the next owner of the addresses.
+//! Areas whose mappings the program changed: the next owner of the addresses must not inherit the changed flags.
 //!
 //! # Theory
 //! ```text
-//!   |== live ==|     mprotect, mlock, MADV_DONTFORK: the word says that it is changed, and moved
-//!   |  clean   |     free: fresh pages are mapped over it, which are as those around it
+//!   |== live ==|     mprotect, mlock, MADV_DONTFORK: the word records "changed" and "moved"
+//!   |  clean   |     free: fresh pages are mapped over it, with the flags of those around it
 //! ```
-//! The C library maps large memory for each allocation. So a program that makes its memory read only, locks it or hides
+//! The C library maps large memory for each allocation. So a program that makes its memory read-only, locks it or hides
 //! it from children need not undo that before the free. Here the addresses soon have another owner, and would keep
-//! these flags. To undo each flag, each would have to be recorded. To map anew needs no record. A free reads the word
-//! anyway.
+//! these flags. To undo the flags, each would have to be recorded. A new mapping needs no such record, and a free reads
+//! the word in any case.
 //!
 //! If the system denies fresh pages, the range is retired: it is never allocated again.
 //!
@@ -28,7 +28,7 @@ use crate::word::Word;
 use core::sync::atomic::Ordering;
 
 impl<O: Os> Heap<O> {
-    /// Has every live area that the bytes `[at, at + bytes)` touch mapped anew when it is freed.
+    /// Marks every live area that the bytes `[at, at + bytes)` touch, so that its free maps fresh pages over it.
     ///
     /// Cost: a word for each page between the start of the area around the first byte and the last one; O(1) in the
     /// area of the last call.
@@ -54,15 +54,14 @@ impl<O: Os> Heap<O> {
     fn mark_changed(&self, page: u64, word: Word) {
         let more = u64::from(!word.is_moved());
         self.moved.fetch_add(more, Ordering::Relaxed);
-        // By now its owner may have freed or resized it, or another thread may have marked it.
+        // The owner may have freed or resized the area meanwhile, or another thread may have marked it.
         if !self.change(page, word, word.changed()) {
             self.moved.fetch_sub(more, Ordering::Relaxed);
         }
     }
 
-    /// Sets the memory policy of an area, if it was changed, on the area to which it moves. Pages that are there were
-    /// placed by another policy, so they are released. Returns the first pages of that area that may hold anything:
-    /// `used`, or 0.
+    /// Sets the memory policy of a changed area on its new area. Resident pages there were placed by another policy, so
+    /// they are released. Returns how many pages, from the first on, may have contents: `used`, or 0.
     pub(super) fn move_policy(&self, from: &Run, word: Word, to: &mut Run, used: u64) -> u64 {
         if !word.is_changed() || !self.arena.keep_policy(from, word.usable_bytes(), to) {
             return used;
@@ -71,7 +70,8 @@ impl<O: Os> Heap<O> {
         if self.arena.discard(core::slice::from_mut(to)).is_ok() { 0 } else { used }
     }
 
-    /// Sets the memory policy of a changed area on the pages that joined it, as [`move_policy`](Self::move_policy) does.
+    /// Sets the memory policy of a changed area on the pages that joined it, as [`move_policy`](Self::move_policy)
+    /// does.
     #[cold]
     pub(super) fn extend_policy(&self, area: &Run, word: Word, more: &mut Run) {
         if self.arena.keep_policy(area, word.usable_bytes(), more) {
@@ -87,7 +87,8 @@ impl<O: Os> Heap<O> {
         if page >= frontier || address(page) >= end {
             return;
         }
-        // No area is around a released page. Otherwise it is that of the nearest live word below, if any (VM2).
+        // No area contains a released page. Any other page belongs to the area of the nearest live word below, if any
+        // (VM2).
         if !self.arena.get(page).is_released() {
             page = (first..=page).rev().find(|&page| self.arena.get(page).is_live()).unwrap_or(page);
         }

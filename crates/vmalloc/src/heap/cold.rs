@@ -1,5 +1,4 @@
-//! Dirty blocks in the order in which they became so: what is given back first, and what is moved when pages are
-//! wanted.
+//! Dirty blocks in the order in which they became dirty: the coldest are released, or moved, first.
 //!
 //! # Theory
 //! ```text
@@ -7,22 +6,21 @@
 //!   blocks   |    0    |    1    |    2    |    3    |    4   |      1, 2 and 3 are wholly dirty
 //!   list     coldest  2 - 3 - 1  newest                              each has the epoch in which it became so
 //! ```
-//! Pages become dirty a run at a time and are taken from anywhere in a run, so runs have no age; blocks do. A block is
-//! in the list while all of its pages are dirty. Its place is a link before and a link after, found by its number, so
-//! that entering, leaving and finding the coldest are O(1). Only whole blocks are given back or moved: for half a huge
-//! page the kernel splits it, and gives back nothing.
+//! Pages become dirty a run at a time and are allocated from anywhere in a run, so runs have no age; blocks have one. A
+//! block is in the list while all of its pages are dirty. Its list entry has a link to either neighbour and is found by
+//! the block's number, so adding, removing and finding the coldest block are O(1). Only whole blocks are released or
+//! moved: for a part of a huge page the kernel would split it and release nothing.
 //!
-//! No clock is read: whoever makes time pass raises the epoch.
+//! No clock is read: callers that let time pass raise the epoch.
 //!
-//! Of a block that was hardly touched, few pages are resident. The system is asked once how many,
-//! when more pages seem to be cached than the budget allows. The coldest blocks are asked about
-//! first, so the blocks that are measured are the first ones of the list. Those that are not count
-//! whole.
+//! Of a block that was hardly touched, few pages are resident. The system is asked once how many, when more pages seem
+//! to be cached than the budget allows. The coldest blocks are measured first, so the measured blocks are the first
+//! ones of the list. A block that was not measured counts as wholly resident.
 //!
 //! # Invariants
 //! - **CD1 whole** a block is in the list if and only if all of its pages are dirty.
 //! - **CD2 in-order** epochs in the list, from the coldest on, do not fall, and none is in the future.
-//! - **CD3 absent** the pages that are told to be absent are those of the blocks in the list that were measured.
+//! - **CD3 absent** the count of absent pages is the sum over the measured blocks in the list.
 //!
 //! # Locking
 //! None here: `&mut self`, under the lock of a zone.
@@ -43,8 +41,8 @@ const ENDS: u32 = 0;
 struct Entry {
     colder: u32,
     newer: u32,
-    /// When it became dirty, above its pages that are absent and one, or 0 if it was not measured; 0 for a
-    /// block that is not in the list.
+    /// The epoch in which the block became dirty, above its number of absent pages plus one, or above 0 if it was not
+    /// measured. 0 for a block that is not in the list.
     age: u64,
 }
 
@@ -65,7 +63,7 @@ impl Record for Entry {
     const EMPTY: Self = Self { colder: ENDS, newer: ENDS, age: 0 };
 }
 
-/// The list, and a place for each block below the frontier.
+/// The list, and an entry for each block below the frontier.
 pub(super) struct Cold<P: Platform> {
     platform: P,
     segments: [Option<&'static mut [Entry]>; SEGMENTS],
@@ -78,7 +76,7 @@ pub(super) struct Cold<P: Platform> {
     epoch: u64,
 }
 
-/// The segment of a block, and the place in it.
+/// Returns the segment of a block, and its index in the segment.
 fn place_of(block: u32) -> (usize, usize) {
     let from = u64::from(block) + u64::from(FIRST);
     let segment = (from / u64::from(FIRST)).ilog2();
@@ -99,12 +97,12 @@ impl<P: Platform> Cold<P> {
         }
     }
 
-    /// Has one that is empty ask `platform` from now on.
+    /// Sets the platform from which an empty list allocates.
     pub(super) fn set_platform(&mut self, platform: P) {
         self.platform = platform;
     }
 
-    /// Makes places for the blocks below `end`; `false` for want of records.
+    /// Allocates entries for the blocks below `end`. Returns false if no memory is available.
     pub(super) fn reserve(&mut self, end: u64) -> bool {
         let Ok(last) = u32::try_from(end) else { return false };
         let (segment, _) = place_of(last);
@@ -132,7 +130,7 @@ impl<P: Platform> Cold<P> {
         }
     }
 
-    /// Enters a block that became dirty, as the newest.
+    /// Adds a block that became dirty, as the newest.
     pub(super) fn add(&mut self, block: u64) {
         let (index, age) = (block as u32 + 1, self.epoch << ABSENT_BITS);
         let colder = self.newest;
@@ -149,7 +147,7 @@ impl<P: Platform> Cold<P> {
         self.len += 1;
     }
 
-    /// Takes a block out, if it is in.
+    /// Removes a block, if it is in the list.
     pub(super) fn remove(&mut self, block: u64) {
         let index = block as u32 + 1;
         let Some(entry @ &Entry { colder, newer, age: 1.. }) = self.entry(index) else { return };
@@ -169,7 +167,7 @@ impl<P: Platform> Cold<P> {
         self.len -= 1;
     }
 
-    /// The coldest block, if it became dirty in epoch `until` or before.
+    /// Returns the coldest block, if it became dirty in epoch `until` or before.
     pub(super) fn coldest(&self, until: u64) -> Option<u64> {
         let entry = self.entry(self.coldest).filter(|_| self.coldest != ENDS)?;
         (entry.epoch() <= until).then(|| u64::from(self.coldest) - 1)
@@ -179,7 +177,7 @@ impl<P: Platform> Cold<P> {
         self.entry(block as u32 + 1).is_some_and(|entry| entry.age > 0)
     }
 
-    /// Takes the coldest block that was not measured, and when it became dirty: the caller measures the block.
+    /// Returns the coldest block that was not measured, and its epoch. The caller measures the block.
     pub(super) fn next_unmeasured(&mut self) -> Option<(u64, u64)> {
         let index = self.unmeasured;
         let entry = *self.entry(index).filter(|_| index != ENDS)?;
@@ -188,7 +186,7 @@ impl<P: Platform> Cold<P> {
         Some((u64::from(index) - 1, entry.epoch()))
     }
 
-    /// Notes how many pages of a block are absent that became dirty in an epoch, unless it was taken meanwhile.
+    /// Records the absent pages of a block that became dirty in this epoch, unless it left the list meanwhile.
     pub(super) fn note_absent(&mut self, block: u64, epoch: u64, absent: u64) {
         let index = block as u32 + 1;
         let age = epoch << ABSENT_BITS | 1;
@@ -198,27 +196,27 @@ impl<P: Platform> Cold<P> {
         }
     }
 
-    /// Pages of blocks in the list that are known to be absent.
+    /// Returns the number of pages of blocks in the list that are known to be absent.
     pub(super) fn absent(&self) -> u64 {
         self.absent
     }
 
-    /// Blocks in the list.
+    /// Returns the number of blocks in the list.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The epoch of what becomes dirty now.
+    /// Returns the epoch of blocks that become dirty now.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Lets so many turns pass.
+    /// Advances the epoch by this many turns.
     pub(super) fn pass(&mut self, turns: u64) {
         self.epoch = self.epoch.saturating_add(turns);
     }
 
-    /// Checks CD2 and CD3, and that both directions tell the same.
+    /// Checks CD2 and CD3, and that the links of both directions agree.
     #[cfg(test)]
     pub(super) fn validate(&self) -> Result<(), InvariantViolation> {
         let (mut index, mut before, mut epoch, mut count) = (self.coldest, ENDS, 1, 0);
@@ -274,7 +272,7 @@ mod tests {
                 && let Some((block, epoch)) = cold.next_unmeasured()
             {
                 assert!(model.contains(&(block, epoch)));
-                // What was taken meanwhile is not noted, not even if it came back.
+                // A block that left the list meanwhile is not recorded, even if it came back.
                 if step % 2 == 0 {
                     let (before, absent) = (cold.absent(), 1 + step % 512);
                     cold.note_absent(block, epoch + 1, 7);
@@ -295,7 +293,7 @@ mod tests {
                 assert_eq!(cold.validate(), Ok(()));
             }
         }
-        // An order that is wrong is seen.
+        // The check finds a wrong order.
         let oldest = cold.coldest;
         cold.change(oldest, |entry| entry.age = u64::MAX << ABSENT_BITS);
         assert_eq!(cold.validate().unwrap_err().rule, "CD2");

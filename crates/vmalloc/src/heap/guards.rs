@@ -1,22 +1,22 @@
-//! Guard pages behind areas: whoever runs past the end of his pages faults.
+//! Guard pages behind areas: an access past the end of an area faults.
 //!
 //! # Theory
 //! ```text
-//!   |== usable ==|#|== usable ==|#|        # the last page of a run: no access, and nobody's to use
+//!   |== usable ==|#|== usable ==|#|        # the last page of a run: no access, and not part of the area
 //! ```
-//! With guards, every run has a page more than its area. Access to it is taken away once, when the run is carved, and
-//! comes back when the run leaves the magazines and merges with its neighbours. In between the run goes from caller to
-//! caller as it is, guard and all: reuse costs what it costs without.
+//! With guards, every run has one page more than its area. Access to it is removed once, when the run is carved. It is
+//! restored when the run leaves the magazines and merges with its neighbours. In between the run is reused unchanged
+//! with its guard, so reuse costs no more than without guards.
 //!
-//! A marker in the page table (`MADV_GUARD_INSTALL`, Linux 6.13) splits no mapping: there may be millions. Elsewhere
-//! the page is protected (`mprotect`), which makes two mappings more of one, so there may be a bounded number of those:
-//! a quarter of what the process may map. Beyond, and where the system refuses both, the area has no guard. That is
-//! counted, and no error: who asks for memory gets it, and who must not go without asks for the hardened profile.
+//! A marker in the page table (`MADV_GUARD_INSTALL`, Linux 6.13) splits no mapping, so there may be millions. Elsewhere
+//! the page is protected (`mprotect`), which adds two mappings. The number of those is bounded by a quarter of the
+//! mappings that the process may have. Beyond it, and where the system refuses both, the area has no guard. That is
+//! counted and is no error: a program for which guards are mandatory uses the hardened profile.
 //!
-//! An area that gets another number of pages is copied: what is above it is a guard.
+//! A resize that changes the number of pages copies the area, because the page above it is a guard.
 //!
 //! # Invariants
-//! - **GP1 told** the word of a page says that it is a guard, and of which kind, exactly while it is one.
+//! - **GP1 recorded** the word of a page records that it is a guard, and of which kind, exactly while it is one.
 //! # Source
 //! Linux has a page without a mapping behind each area (`mm/vmalloc.c`, `VM_NO_GUARD` for none).
 
@@ -30,17 +30,17 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The numbers of guards.
+/// The counts of guards.
 pub(super) struct Guards {
     // Constant after `new`.
-    /// Pages that a run has beyond its area: 0 or 1.
+    /// Pages of a run beyond its area: 0 or 1.
     pub(super) tail: u64,
-    /// Guards by protection that there may be.
+    /// The greatest number of guards by protection.
     protected_max: u64,
     // Atomic, each alone.
     marked: AtomicU64,
     protected: AtomicU64,
-    /// Runs carved without one, ever.
+    /// Runs ever carved without a guard.
     pub(super) missing: AtomicU64,
 }
 
@@ -64,7 +64,7 @@ impl Guards {
         }
     }
 
-    /// Guards that there are.
+    /// Returns the number of guards.
     pub(super) fn count(&self) -> u64 {
         self.marked.load(Ordering::Relaxed) + self.protected.load(Ordering::Relaxed)
     }
@@ -75,13 +75,13 @@ fn span(page: u64) -> Span {
 }
 
 impl<O: Os> Heap<O> {
-    /// Pages of the run for an area of `size` bytes.
+    /// Returns the number of pages of the run for an area of `size` bytes.
     #[inline(always)]
     pub(super) fn run_pages(&self, size: usize) -> u64 {
         size.div_ceil(PAGE_BYTES) as u64 + self.guards.tail
     }
 
-    /// Puts a guard on the last page of a run that was carved, if there are to be guards.
+    /// Sets a guard on the last page of a carved run, if guards are on.
     #[inline]
     pub(super) fn guard(&self, run: &mut Run) {
         if self.guards.tail > 0 {
@@ -92,7 +92,7 @@ impl<O: Os> Heap<O> {
     #[cold]
     fn guard_last(&self, run: &mut Run) {
         let (os, last) = (self.host.os(), run.end() - 1);
-        // SAFETY: a page of a run that is the caller's alone.
+        // SAFETY: a page of a run that the caller alone owns.
         if os.can_guard() && unsafe { os.guard(span(last)) }.is_ok() {
             self.guards.marked.fetch_add(1, Ordering::Relaxed);
             self.arena.put(last, Word::guard(Guard::Marked));
@@ -109,19 +109,19 @@ impl<O: Os> Heap<O> {
         self.arena.put(last, Word::from_bits(0));
     }
 
-    /// Takes the guard off the last page of a run; `false` if the system refuses: then nobody can use the run any more.
+    /// Removes the guard from the last page of a run. Returns false if the system refuses: the run is unusable then.
     #[cold]
     pub(super) fn unguard(&self, run: &mut Run) -> bool {
         let (os, last) = (self.host.os(), run.end() - 1);
-        // Checks GP1: what is no guard needs nothing.
+        // Checks GP1: a page that is not a guard needs nothing.
         let (gone, count) = match self.arena.get(last).as_guard() {
             None => return true,
-            // SAFETY: a page of a run that is the caller's alone.
+            // SAFETY: a page of a run that the caller alone owns.
             Some(Guard::Marked) => (unsafe { os.unguard(span(last)) }, &self.guards.marked),
             // SAFETY: as before.
             Some(Guard::Protected) => (unsafe { os.commit(span(last)) }, &self.guards.protected),
         };
-        // SAFETY: as before; a fresh page is as good.
+        // SAFETY: as before; a fresh page serves as well.
         let gone = gone.or_else(|_| unsafe { os.renew(span(last)) });
         if gone.is_ok() {
             count.fetch_sub(1, Ordering::Relaxed);
@@ -130,7 +130,7 @@ impl<O: Os> Heap<O> {
         gone.is_ok()
     }
 
-    /// Gives an area with a guard another size: in place if it has as many pages, else as a copy.
+    /// Resizes an area with a guard: in place if its number of pages stays the same, else by a copy.
     ///
     /// # Safety
     /// As [`resize`](Self::resize).
@@ -152,7 +152,7 @@ impl<O: Os> Heap<O> {
             if self.change_own(page, word, to).is_none() {
                 return Err(self.refusal(at).into());
             }
-            // SAFETY: live, and the caller's alone for this call.
+            // SAFETY: live, and owned by the caller alone during this call.
             let mut run = unsafe { Run::claim(page, word.pages()) };
             if fill == Fill::Zero && before < size {
                 self.arena.zero(&mut run, before, size);
@@ -170,14 +170,14 @@ impl<O: Os> Heap<O> {
         };
         used = self.move_policy(&from, word, &mut to, used);
         self.growth.copied.fetch_add(1, Ordering::Relaxed);
-        // Whoever asked how much he could use may have used all of it.
+        // A caller that queried the usable size may have written all of it.
         self.arena.copy(&from, &mut to, 0, word.usable_bytes().min(size));
         self.zero_rest(&mut to, word, size, fill, used);
         self.give_up(from, word);
         Ok(into_pointer(to))
     }
 
-    /// Checks GP1: as many pages say that they are guards as there are, of each kind.
+    /// Checks GP1: the words of each kind of guard are as many as the counter of that kind.
     #[cfg(test)]
     pub(super) fn check_guards(&self) -> Result<(), va_base::InvariantViolation> {
         use crate::arena::ZONES;

@@ -1,11 +1,11 @@
-//! Cached pages that a child of a fork does not get, and that its parent keeps.
+//! Cached pages that a child of a fork does not inherit, and that its parent caches on.
 //!
 //! # Theory
-//! A fork copies an entry of the page table for each page, and each of the two copies a page that it writes to
-//! next. For cached pages that work is useless. So before a fork the longest dirty runs leave the index, and the
-//! kernel is advised to give a child zeros instead (`MADV_WIPEONFORK`). Afterwards the runs return, in the parent
-//! with their pages and in the child without. Meanwhile nothing is allocated from them, not even by handlers of
-//! other libraries during the fork.
+//! A fork copies a page table entry for each page, and later either process copies each page that it writes to. For
+//! cached pages that work is useless. So before a fork the longest dirty runs leave the index, and the kernel is
+//! advised to show zeros to a child instead (`MADV_WIPEONFORK`). Afterwards the runs return, in the parent with their
+//! pages and in the child without. Meanwhile no memory is allocated from them, not even by fork handlers of other
+//! libraries.
 //!
 //! Where the kernel does not take the advice, all cached pages are released before a fork.
 //! # Source
@@ -19,11 +19,11 @@ use lock_api::MutexGuard;
 use va_base::Pages;
 use va_tree::FreeIndex;
 
-/// The shortest runs that are hidden, one size after the other in each zone: 8 MiB, 1 MiB, 256 KiB. Those that are
-/// shorter are shared with the child.
+/// The minimum lengths of hidden runs, tried one after the other in each zone: 8 MiB, 1 MiB, 256 KiB. Shorter runs are
+/// shared with the child.
 const LONG: [u64; 3] = [2048, 256, 64];
 
-/// The runs that are hidden at the moment.
+/// The runs that are hidden at present.
 pub(super) struct Hidden {
     runs: [Run; BATCH],
     len: usize,
@@ -44,15 +44,15 @@ impl<O: Os> Heap<O> {
             self.release_all();
             return;
         }
-        // Until they are hidden, a request that would fail waits for them.
+        // Until the runs are hidden, a request that would fail waits for them.
         let _alone = self.purge.lock();
         self.drain_all();
-        // It may have looked while they were in neither: WK1.
+        // The thread may have looked while the runs were in neither list: WK1.
         self.wake();
-        // A child of a fork that began in a handler may have it locked for ever.
+        // In a child of a fork that began in a signal handler, the lock may be held for ever.
         let Some(mut hidden) = self.hidden.try_lock() else { return };
         if hidden.len > 0 {
-            // A handler of a signal forks in the midst of a fork.
+            // A signal handler forks during a fork.
             return;
         }
         let Hidden { runs, len } = &mut *hidden;
@@ -60,12 +60,12 @@ impl<O: Os> Heap<O> {
             *len += self.detach_long(zone, long, &mut runs[*len..]);
         }
         if runs[..*len].iter().any(|run| self.arena.inherit(run, false).is_err()) {
-            // The others are shared, as if they were shorter.
+            // The runs are shared with the child, as shorter ones are.
             self.show_hidden(hidden);
         }
     }
 
-    /// Returns the runs that [`hide`](Self::hide) took, in the parent and in the child.
+    /// Returns the hidden runs to the index, in the parent and in the child.
     pub(super) fn show(&self) {
         if let Some(hidden) = self.hidden.try_lock() {
             self.show_hidden(hidden);
@@ -73,15 +73,15 @@ impl<O: Os> Heap<O> {
     }
 
     pub(super) fn show_hidden(&self, mut hidden: MutexGuard<'_, Futex, Hidden>) {
-        // First, so that no run is shown twice: a child may be forked meanwhile.
+        // First, so that no run is returned twice: another fork may begin meanwhile.
         let len = core::mem::take(&mut hidden.len);
         for run in &hidden.runs[..len] {
-            // If this fails, the next child does not inherit them either: they hold nothing that a caller has.
+            // If this fails, the next child sees zeros there as well. That is harmless: the runs are not in use.
             let _inherited = self.arena.inherit(run, true);
             let mut central = self.zone_of(run.page());
             central.leaving -= run.pages();
             // Its blocks stayed in the list of cold ones. Where it merged with a new neighbour, those at its ends may
-            // be whole now: CD1.
+            // be wholly dirty now: CD1.
             let Some(hole) = central.free_dirty(run.range()) else { continue };
             for page in [run.page(), run.end() - 1] {
                 let block = central.blocks_around(page, page + 1).start;
@@ -92,8 +92,8 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Takes dirty runs of at least `long` pages out of the index of a zone; returns how many. Their blocks stay in the
-    /// list of cold ones, from which nothing can be taken meanwhile.
+    /// Removes dirty runs of at least `long` pages from the index of a zone, and returns how many. Their blocks stay in
+    /// the list of cold ones, from which none can be allocated meanwhile.
     fn detach_long(&self, zone: usize, long: u64, runs: &mut [Run]) -> usize {
         let (mut central, mut from, mut count) = (self.zone(zone), self.arena.extent(zone).end(), 0);
         while count < runs.len()

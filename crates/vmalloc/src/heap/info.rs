@@ -1,4 +1,4 @@
-//! Statistics: counts, a list of all areas, and a check that nothing is lost.
+//! Statistics: counters, a list of all areas, and a check that every page is accounted for.
 
 use super::Heap;
 use super::carve::Central;
@@ -10,48 +10,47 @@ use core::sync::atomic::Ordering;
 use va_base::{InvariantViolation, Va};
 use va_tree::FreeIndex;
 
-/// Entries that are looked up under one hold of the lock.
+/// Entries that are read under one acquisition of the lock.
 const PART: usize = 64;
 
-/// The memory of an allocator, in bytes, and counts. Each number was true at a moment of its own.
+/// The memory of an allocator in bytes, and counters. The values are not one snapshot: each was read at its own time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// Address space reserved for areas.
     pub arena_bytes: usize,
-    /// Of it, below the frontier: readable and writable.
+    /// The part of the address space below the frontier: readable and writable.
     pub committed_bytes: usize,
-    /// Whole pages of areas that callers have, guard pages among them.
+    /// Whole pages of live areas, guard pages included.
     pub live_bytes: usize,
-    /// Freed and kept as they were, in magazines.
+    /// Freed runs that are cached unchanged in magazines.
     pub cached_bytes: usize,
-    /// Freed and kept, merged with their neighbours.
+    /// Freed runs that are cached as dirty runs, merged with their neighbours.
     pub dirty_bytes: usize,
     /// Mapped for the allocator's records.
     pub record_bytes: usize,
-    /// Moved to where pages were wanted, ever, instead of being given back and faulted in.
+    /// Bytes of pages ever moved to other addresses by refills, instead of being released and faulted in.
     pub refilled_bytes: u64,
-    /// Given back to the system, ever.
+    /// Bytes ever released to the system.
     pub purged_bytes: u64,
-    /// Areas handed out again from a magazine, ever: about, since two threads may count at once.
+    /// Areas ever allocated from a magazine. Approximate, since two threads may count at the same time.
     pub cache_hits: u64,
-    /// Areas whose pages are a mapping of their own, since they were moved to grow, or whose mappings the program
+    /// Areas whose pages are a mapping of their own because they were moved to grow, or whose mappings the program
     /// changed ([`Vmalloc::renew_at_free`](crate::Vmalloc::renew_at_free)).
     pub moved_areas: u64,
-    /// Areas that grew where they were, ever.
+    /// Areas that ever grew in place.
     pub grown_in_place: u64,
-    /// Areas whose pages moved to another place to grow, ever.
+    /// Areas whose pages were ever moved to grow.
     pub grown_by_move: u64,
-    /// Areas that were copied to get another size, ever.
+    /// Areas that were ever copied to be resized.
     pub copies: u64,
-    /// Address space that a failed move made useless, a guard that the system does not take away, or a change that it
-    /// does not undo.
+    /// Unusable address space: after a failed move, or where the system removes no guard or undoes no change.
     pub retired_bytes: usize,
-    /// Times that the system failed to take pages back, ever.
+    /// Number of times that the system failed to release pages.
     pub refused_purges: u64,
-    /// Guard pages behind areas that callers have, and behind what was freed and kept as it was.
+    /// Guard pages behind live areas and behind runs in magazines.
     pub guards: u64,
-    /// Areas that have none, though they were to have one, ever: the system had no more.
+    /// Areas ever allocated without a guard because the system could not provide one.
     pub unguarded_areas: u64,
     /// Address space in quarantine, walls included; hardened only.
     pub quarantined_bytes: usize,
@@ -59,18 +58,18 @@ pub struct Stats {
     pub quarantined_areas: u64,
 }
 
-/// The use of some pages below the frontier.
+/// The state of some pages below the frontier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum What {
-    /// A caller has it.
+    /// In use by a caller.
     Live,
-    /// Freed: in a magazine, in the hands of a purge, or retired.
+    /// Freed: in a magazine, in a purge, or retired.
     Kept,
     /// A dirty run.
     Dirty,
 }
 
-/// Writes, after a space, who has the area that begins with a page.
+/// A function that writes, after a space, the tag of the area that begins with a page.
 type WriteCaller<'a> = dyn Fn(u64, &mut dyn fmt::Write) -> fmt::Result + 'a;
 
 #[derive(Clone, Copy)]
@@ -95,14 +94,14 @@ impl Entry {
 }
 
 impl<O: Os> Heap<O> {
-    /// Tells whether nobody has a lock that [`stats`](Self::stats) takes: no other thread, and not the caller, whom a
-    /// signal may have interrupted with one.
+    /// Returns true if no lock that [`stats`](Self::stats) takes is held: by another thread, or by the caller, which a
+    /// signal may have interrupted.
     pub(crate) fn is_free(&self) -> bool {
         self.magazines.iter().all(crate::magazine::Magazine::is_free)
             && self.zones.iter().all(|zone| zone.central.try_lock().is_some())
     }
 
-    /// Counts. Takes every lock, one after the other.
+    /// Returns the counters. Takes every lock, one after the other.
     pub(crate) fn stats(&self) -> Stats {
         let (mut cached, mut hits) = (0, 0);
         for held in self.magazines.iter().map(crate::magazine::Magazine::held) {
@@ -142,19 +141,19 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Writes a line for each area, as `/proc/vmallocinfo` has them.
+    /// Writes a line for each area, in the format of `/proc/vmallocinfo`.
     pub(crate) fn write_info(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         self.write_info_with(out, &|_, _| Ok(()))
     }
 
-    /// The same, with what `caller` writes of the area that begins with a page.
+    /// Does the same, and calls `caller` at the end of the line of each area.
     pub(crate) fn write_info_with(&self, out: &mut dyn fmt::Write, caller: &WriteCaller<'_>) -> fmt::Result {
         for zone in 0..ZONES {
             let mut from = self.arena.extent(zone).start().page_floor();
             loop {
                 let mut part = [Entry { page: 0, end: 0, what: What::Live }; PART];
                 let mut count = 0;
-                // Nothing is written under the lock: the writer may allocate here.
+                // No output is written under the lock: the writer may allocate here.
                 let central = self.zone(zone);
                 let walked = self.walk(&central, zone, from, |entry| {
                     part[count] = entry;
@@ -163,14 +162,15 @@ impl<O: Os> Heap<O> {
                 });
                 drop(central);
                 for entry in &part[..count] {
-                    // Others may have mapped what was released.
+                    // Released addresses may belong to foreign mappings.
                     if !self.arena.get(entry.page).is_released() {
                         entry.write(out, caller)?;
                     }
                     from = entry.end;
                 }
                 match walked {
-                    // Between two holds of the lock, what begins here may have become part of something longer.
+                    // Between two acquisitions of the lock, the entry at this address may have become part of a longer
+                    // one.
                     Err(broken) => from = broken.at.page_floor() + 1,
                     Ok(()) if count < PART => break,
                     Ok(()) => {}
@@ -180,8 +180,8 @@ impl<O: Os> Heap<O> {
         Ok(())
     }
 
-    /// Visits everything of a zone below its frontier from page `from` on that is not clean, in address order, while
-    /// `visit` wants more.
+    /// Visits every entry of a zone below its frontier that is not clean, in address order from page `from` on, until
+    /// `visit` returns false.
     pub(super) fn walk(
         &self,
         central: &Central<O>,
@@ -204,7 +204,7 @@ impl<O: Os> Heap<O> {
                 Some(hole) => (hole.end().page_floor(), What::Dirty),
                 None => (page + word.pages(), if word.is_live() { What::Live } else { What::Kept }),
             };
-            // Checks VM1: whoever is not dirty begins with a word that tells its size.
+            // Checks VM1: an entry that is not dirty begins with a word that records its size.
             InvariantViolation::check(end > page && end <= frontier, "VM1", at, frontier - page, end - page)?;
             if !visit(Entry { page, end, what }) {
                 return Ok(());
@@ -214,7 +214,7 @@ impl<O: Os> Heap<O> {
         Ok(())
     }
 
-    /// Checks MZ3, and every other invariant with full walks. Call it when nobody else calls.
+    /// Checks MZ3, and all other invariants by full walks. Requires that no other thread uses the heap.
     #[cfg(test)]
     pub(crate) fn validate(&self) -> Result<(), InvariantViolation> {
         if self.guards.tail > 0 {
@@ -233,7 +233,7 @@ impl<O: Os> Heap<O> {
         InvariantViolation::check(unlisted == cached, "VM1", Va::ZERO, cached, unlisted)
     }
 
-    /// Checks a zone; pages of it that are kept, and not in its own hands.
+    /// Checks a zone. Returns the number of its cached pages outside the zone's own lists.
     #[cfg(test)]
     fn validate_zone(&self, zone: usize) -> Result<u64, InvariantViolation> {
         let central = self.zone(zone);
@@ -249,7 +249,7 @@ impl<O: Os> Heap<O> {
             inside = rest.find(|&page| self.arena.get(page).is_live());
             inside.is_none()
         })?;
-        // Inside an area nothing is said to be live, nor in a run that is nobody's.
+        // No word inside an area is live, nor one inside an unowned run.
         let spoiled = inside.unwrap_or(edge);
         InvariantViolation::check(inside.is_none(), "VM2", Va::from_page(spoiled), 0, 1)?;
         let [live, kept, dirty] = sums;
@@ -264,7 +264,7 @@ impl<O: Os> Heap<O> {
         Ok(kept - own)
     }
 
-    /// Checks CD1 against the dirty runs themselves.
+    /// Checks CD1 against the dirty runs.
     #[cfg(test)]
     fn check_cold(&self, central: &Central<O>, zone: usize) -> Result<(), InvariantViolation> {
         let extent = self.arena.extent(zone);

@@ -6,64 +6,58 @@
 //!   clean  ------------>  live  <=== take / put ===>  magazine of a CPU  ---- pushed out ---->  dirty run
 //!     ^   <- pages moved - ^                                                                     |    |
 //!     |      there         +------------------------- lowest fit --------------------------------+    |
-//!     +---------------------------- purge: pages given back, addresses to the space -----------------+
+//!     +---------------------------- purge: pages released, addresses freed in the space --------------+
 //! ```
-//! **Clean** addresses are free in the space: no pages are behind them, or zeros. **Live** areas
-//! are the callers'. A freed area keeps its pages: in a **magazine** as it is, in a **dirty run**
-//! merged with its neighbours, to be cut again. To the space all of these are busy. Their mapping
-//! never went away, so no flush is due before they are allocated again. Only a **purge** releases
-//! pages, or a **refill** moves them elsewhere (or releases those that do not move). Then the
-//! addresses are clean, cut out of whatever areas they were taken as.
+//! **Clean** addresses are free in the space: no pages are behind them, or zeros. **Live** areas are in use by callers.
+//! A freed area keeps its pages: unchanged in a **magazine**, or merged with its neighbours in a **dirty run**, to be
+//! cut again. To the space all of these are busy. They stay mapped, so no flush is due before they are allocated again.
+//! Only a **purge** releases pages, or a **refill** moves them elsewhere (or releases those that do not move). Then the
+//! addresses are clean and leave the areas of the space that contained them.
 //!
-//! Dirty runs are the holes of an index of their own. So the lowest fit is found and neighbours
-//! merge in O(log n), without memory (SP3): each area reserved the records for its return when it
-//! was carved.
+//! Dirty runs are the holes of an index of their own. So the lowest fit is found and neighbours merge in O(log n),
+//! without memory (SP3): each area reserved the records for its free when it was carved.
 //!
-//! There are two **zones**, each with all of that and a lock of its own: one of pages, for what is smaller than 64 KiB,
-//! and one of huge pages. Clean addresses come and go in **blocks** of a zone, 64 KiB and 2 MiB: half a huge page is
-//! neither faulted in nor given back. What an area leaves of its last block is dirty from then on. A zone that is full
-//! lets the other one serve. With [`HugePages::System`](crate::HugePages::System) the bound between them is 4 MiB.
+//! There are two **zones**, each with all of that and a lock of its own: one of pages, for areas smaller than 64 KiB,
+//! and one of huge pages. Clean addresses are allocated and freed in **blocks** of a zone, 64 KiB and 2 MiB: no part of
+//! a huge page is faulted in or released. The rest of an area's last block becomes dirty. If a zone is full, the other
+//! one serves. With [`HugePages::System`](crate::HugePages::System) the bound between them is 4 MiB.
 //!
-//! A miss of the dirty runs goes on in this order. The contents of magazines become dirty. The
-//! dirty run below the lowest clean blocks that fit becomes part of the area. Cold dirty blocks are
-//! moved to the rest of it (`refill.rs`). The pages that are then missing are faulted in. So cached
-//! pages serve any shape that is asked for, also the pages by which an area grows that moves
-//! (`relocate.rs`).
+//! A miss of the dirty runs goes on in this order. The contents of magazines become dirty. The dirty run below the
+//! lowest clean blocks that fit becomes part of the area. Cold dirty blocks are moved to the rest of it (`refill.rs`).
+//! The pages that are then missing are faulted in. So cached pages serve requests of any shape, also the pages by which
+//! a moved area grows (`relocate.rs`).
 //!
-//! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the
-//! budget; it goes down to fifteen sixteenths of it. A purge is also due each time sixteen times
-//! the budget was freed; then a quarter of the pages that no caller needed since the last time
-//! goes. The blocks that have been dirty for the longest time go first (`cold.rs`). Where there is
-//! little memory, the budget is less (`look_around`). Only resident pages count, as far as that is
-//! known (`measure`). **Decay by time**: `time.rs`, by the program's own calls; `worker.rs`, by a
-//! thread.
+//! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the budget; it goes down to
+//! fifteen sixteenths of it. A purge is also due each time sixteen times the budget was freed. It then releases a
+//! quarter of the pages that were not reused since the last one. The blocks that have been dirty for the longest time
+//! are released first (`cold.rs`). Where memory is short, the budget is less (`look_around`). Only resident pages
+//! count, as far as that is known (`measure`). **Decay by time**: `time.rs`, by the program's own calls; `worker.rs`,
+//! by a thread.
 //!
 //! # Invariants
 //! - **VM1 tiling** clean ranges of the space, dirty runs and recorded areas tile the part of a
 //!   zone below its frontier. A recorded area has its size in the word of its first page; it is
 //!   live, in a magazine, in use by a purge or a refill, or retired.
-//! - **VM2 first** a word says live only at the first page of a live area, so a free is judged by
-//!   one word.
-//! - **VM3 paid** the index of dirty runs has reserved records for all runs that there can be once
-//!   all pages are dirty or clean (SP3).
+//! - **VM2 first** a word is live only at the first page of a live area, so one word decides whether a free is valid.
+//! - **VM3 reserved** the index of dirty runs has reserved records for all runs that can exist once all pages are dirty
+//!   or clean (SP3).
 //!
-//! SP3 and SP4 are the workspace's (ARCHITECTURE.md).
+//! SP3 and SP4 are invariants of the workspace (ARCHITECTURE.md).
 //!
 //! # Locking
 //! ```text
 //!   purge  >  refills  >  { a magazine | hidden runs  >  a zone }  >  chunks of records
 //! ```
-//! Magazines and zones never nest, except for the time of a fork, which takes all of them in this
-//! order. System calls happen under the lock of a zone for four reasons only. They move its
-//! frontier, shut or release clean addresses, or get records. Fresh pages are mapped over an area that `mremap`
-//! moved under no lock. Its word is no longer live, and its addresses are in no list until then.
-//! Dirty pages are released under `purge`, and moved, or released instead, under one of `refills`. Items are
-//! between a magazine and a zone under one of these locks, so that a request that would fail waits for them. An
-//! alloc or a free only tries these locks, and goes on without them. Those that wait are a fork, a
-//! trim, and a request that would fail (`docs/decisions/0036-calls-without-a-lock.md`). The pages of an area
+//! Magazines and zones never nest, except during a fork, which takes all of them in this order. System calls happen
+//! under the lock of a zone for four reasons only. They move its frontier, remove access from clean addresses or
+//! release them, or allocate records. Fresh pages are mapped under no lock over an area that `mremap` moved. Its word
+//! is not live then, and its addresses are in no list. Dirty pages are released under `purge`, and moved, or released
+//! instead, under one of `refills`. Items are between a magazine and a zone under one of these locks, so that a request
+//! that would fail waits for them. An alloc or a free only tries these locks, and goes on without them. A fork, a trim,
+//! and a request that would fail wait for them (`docs/decisions/0036-calls-without-a-lock.md`). The pages of an area
 //! that moves are its caller's, under no lock.
 //! # Source
-//! Our own; what it stands for: Linux `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), with pages that stay.
+//! Our own; its counterpart is Linux's `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), which does not cache pages.
 
 mod carve;
 mod changed;
@@ -112,14 +106,14 @@ use relocate::Growth;
 use time::Time;
 use worker::Worker;
 
-/// The part of the pages below the frontiers that a magazine may have in small items and let in one
-/// more of 64 KiB or more. It is a 32nd, so that from 64 MiB on these are bounded as the others.
+/// The divisor of the pages below the frontiers that bounds the small items of a magazine, and of the bound from which
+/// one more item of 64 KiB or more may enter. With 32, magazines of heaps from 64 MiB on are bounded like the others.
 const MEDIUM_SHARE: u64 = 32;
-/// Pages from which the system is asked how many of them there are, before zeros are written: 64 KiB.
+/// Pages from which the system is asked how many are resident before zeros are written: 64 KiB.
 const ASKED_PAGES_MIN: u64 = 16;
-/// Refills that may be under way at a time.
+/// Refills that may be in progress at a time.
 const REFILLS: usize = 8;
-/// Magazines of other CPUs that a call visits. CPUs above [`CPUS_MAX`](crate::magazine::CPUS_MAX) share.
+/// Magazines of other CPUs that one call visits. CPUs above [`CPUS_MAX`](crate::magazine::CPUS_MAX) share one.
 const VISITS: usize = 8;
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
@@ -134,25 +128,25 @@ pub(crate) enum Fill {
 }
 
 /// One allocator.
-// In this order: what each cached pair reads is on the first two cache lines.
+// In this order, because the fields that each cached pair reads are on the first two cache lines.
 #[repr(C)]
 pub(crate) struct Heap<O: Os> {
     // Constant after `new`.
     host: Host<O>,
     arena: Arena<O>,
     magazines: &'static [Magazine],
-    /// Bits of a word that a free looks closer at.
+    /// Bits of a word that send a free to its slow path.
     closer: u64,
     guards: Guards,
     /// Dirty pages, and pages in big items of magazines, above which a purge is due.
     kept_max: u64,
-    /// Moved areas that there may be at a time: each is a mapping of its own.
+    /// The greatest number of moved areas at a time: each is a mapping of its own.
     moved_max: u64,
     // Under their locks; see the lock order above.
     purge: Mutex<()>,
-    /// Each is held by a thread that moves cached runs from one list to another, or by a request that would fail.
+    /// Each is held by a thread that moves cached runs between lists, or by a request that would fail.
     refills: [Refill; REFILLS],
-    /// A thread waits for all of them, or has them: no move begins. Written under `purge`.
+    /// True while a thread waits for all of them, or holds them: no move begins. Written under `purge`.
     refills_closed: AtomicBool,
     hidden: Mutex<Hidden>,
     zones: [Zone<O>; ZONES],
@@ -160,33 +154,33 @@ pub(crate) struct Heap<O: Os> {
     worker: Worker,
     time: Time,
     big: Big,
-    /// The CPUs whose magazines may have some of it.
+    /// The CPUs whose magazines may have big items.
     with_big: CpuSet,
-    /// Areas whose pages are a mapping of their own, or may be several.
+    /// Areas whose pages are a mapping of their own, or several mappings.
     moved: AtomicU64,
-    /// The page of the area that somebody changed last; a hint.
+    /// The page of the area whose mapping the program changed last; a hint.
     changed: AtomicU64,
-    /// An `mremap` failed for want of memory or mappings: no more of them.
+    /// An `mremap` failed for want of memory or mappings, so no mapping is moved any more.
     remaps_off: AtomicBool,
     growth: Growth,
-    /// Misses until pages are moved again.
+    /// Misses until pages are moved again after a failure.
     refill_pause: AtomicU64,
-    /// Small misses until cold blocks are looked at again.
+    /// Small misses until cold blocks are considered again.
     small_pause: AtomicU64,
-    /// Pages that were kept when the system was asked last how much memory there is; about.
+    /// Pages that were cached when the available memory was last read; approximate.
     asked: AtomicU64,
-    /// Pages that were released since then because the answer was less than the budget; about.
+    /// Pages released since then because the available memory was less than the budget requires; approximate.
     released: AtomicU64,
-    /// Pages that may be kept by that answer: `kept_max`, or fewer.
+    /// Pages that may be cached given the available memory: `kept_max`, or fewer.
     allowed: AtomicU64,
-    /// Pages that became dirty since the last decay by demand; about.
+    /// Pages that became dirty since the last decay by demand; approximate.
     freed: AtomicU64,
-    /// Pages below the frontiers when others' mappings last blocked one, and pages that were kept then.
+    /// Pages below the frontiers when a foreign mapping last blocked one, and pages that were cached then.
     blocked_at: AtomicU64,
     blocked_kept: AtomicU64,
 }
 
-/// A lock of one thread that moves cached runs, on a cache line of its own: a free that moves a run takes it, too.
+/// A lock of one thread that moves cached runs. It has its own cache line, since frees that move a run take it, too.
 #[repr(align(64))]
 struct Refill(Mutex<()>);
 
@@ -195,7 +189,7 @@ struct Zone<O: Os> {
     // Under its lock.
     central: Mutex<Central<O>>,
     // Atomic, hint only.
-    /// Dirty pages when the lock was last given back, but for those that are known to be absent.
+    /// Dirty pages when the lock was last released, without those known to be absent.
     dirty: AtomicU64,
 }
 
@@ -232,27 +226,27 @@ impl<O: Os> Heap<O> {
         Held { central: central.lock(), told: dirty }
     }
 
-    /// Takes the lock of the zone that a page is in.
+    /// Takes the lock of the zone that contains a page.
     fn zone_of(&self, page: u64) -> Held<'_, O> {
         self.zone(self.arena.zone_of(page))
     }
 
-    /// Dirty pages, a moment ago.
+    /// Returns the number of dirty pages a moment ago.
     fn dirty_hint(&self) -> u64 {
         self.zones.iter().map(|zone| zone.dirty.load(Ordering::Relaxed)).sum()
     }
 
-    /// Pages below the frontiers.
+    /// Returns the number of pages below the frontiers.
     fn committed_pages(&self) -> u64 {
         (0..ZONES).map(|zone| self.arena.committed_pages(zone)).sum()
     }
 
-    /// Pages that are kept, a moment ago.
+    /// Returns the number of cached pages a moment ago.
     fn kept_hint(&self) -> u64 {
         self.dirty_hint() + self.big.pages() + self.big.small_pages()
     }
 
-    /// Gives out an area.
+    /// Allocates an area.
     #[inline(always)]
     pub(crate) fn alloc(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
         let size = layout.size();
@@ -268,7 +262,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Allocates a run that a magazine had.
+    /// Allocates a run from a magazine.
     #[inline(always)]
     fn alloc_cached(&self, mut run: Run, size: usize, fill: Fill) -> NonNull<u8> {
         self.arena.put_run(&run, Word::live(run.pages(), size).tailed(self.guards.tail));
@@ -293,12 +287,12 @@ impl<O: Os> Heap<O> {
         Ok(into_pointer(run))
     }
 
-    /// Makes the first `size` bytes of a run zeros, of which the first `used` pages may hold anything.
+    /// Zeroes the first `size` bytes of a run, of which only the first `used` pages may have contents.
     fn zero_used(&self, run: &mut Run, used: u64, size: usize) {
         let pages = used.min(size.div_ceil(PAGE_BYTES) as u64);
-        // SAFETY: the first pages of the run, which nobody else refers to (AR2).
+        // SAFETY: the first pages of the run, to which no other reference exists (AR2).
         let mut part = [unsafe { Run::claim(run.page(), pages) }];
-        // What nobody touched stays so: the table of a hash may be large and hardly used.
+        // Absent pages stay absent: a hash table may be large and hardly used.
         let empty = pages >= ASKED_PAGES_MIN
             && self.arena.is_sparse(&part[0], 2)
             && self.arena.discard(&mut part).is_ok();
@@ -307,7 +301,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Gives out an area that begins at a huge page.
+    /// Allocates an area that begins at a huge page.
     pub(crate) fn alloc_huge(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
         let Ok(layout) = layout.align_to(address(HUGE_PAGES)) else {
             return Err(AllocError::NoSpace {
@@ -327,10 +321,10 @@ impl<O: Os> Heap<O> {
         Ok(into_pointer(run))
     }
 
-    /// Takes back the area that begins at an address.
+    /// Frees the area that begins at an address.
     ///
     /// # Safety
-    /// If an area begins there, nobody refers to it any more.
+    /// If an area begins there, no reference to it exists any more.
     #[inline(always)]
     pub(crate) unsafe fn free(&self, at: usize) -> Result<(), FreeError> {
         // SAFETY: this function's contract.
@@ -339,7 +333,7 @@ impl<O: Os> Heap<O> {
         Ok(())
     }
 
-    /// Keeps the run of an area that was claimed, or maps it anew.
+    /// Caches the run of a claimed area, or maps fresh pages over it.
     #[inline(always)]
     pub(super) fn give_up(&self, run: Run, word: Word) {
         if word.bits() & self.closer == 0 { self.keep(run) } else { self.give_up_closer(run, word) }
@@ -354,22 +348,22 @@ impl<O: Os> Heap<O> {
         self.keep(run);
     }
 
-    /// Returns true if what is freed becomes zeros.
+    /// Returns true if freed memory is zeroed.
     pub(super) fn wipes(&self) -> bool {
         self.closer == Word::closer(true)
     }
 
-    /// Makes the bytes `[from, to)` of a run zeros that nobody has any more, if that is wanted; both are at pages.
+    /// Zeroes the bytes `[from, to)` of a freed run, if that is configured; both bounds are at pages.
     pub(super) fn wipe(&self, run: &mut Run, from: usize, to: usize) {
         if self.wipes() && from < to {
             let pages = ((to - from) / PAGE_BYTES) as u64;
-            // SAFETY: part of the run, which nobody else refers to (AR2).
+            // SAFETY: part of the run, to which no other reference exists (AR2).
             let mut part = unsafe { Run::claim(run.page() + (from / PAGE_BYTES) as u64, pages) };
             self.zero_used(&mut part, pages, to - from);
         }
     }
 
-    /// Keeps a freed run where it is found first.
+    /// Caches a freed run where the next request finds it first.
     #[inline(always)]
     fn keep(&self, run: Run) {
         if let Err(run) = self.magazine().put(run, self.arena.first()) {
@@ -380,14 +374,14 @@ impl<O: Os> Heap<O> {
     #[cold]
     fn keep_cold(&self, run: Run) {
         if self.magazine().is_time(run.pages()) {
-            // Before it is kept: what comes now is not old.
+            // Before the run is cached: a run that is freed now is not old.
             self.pass_time();
         }
         let mut out = Out::new(self.arena.first());
         let moves = self.begin_refill();
         let (cpu, is_big) = (self.cpu(), run.pages() >= BIG_PAGES);
         if is_big && !self.big.has_room(run.pages()) {
-            // Places of other CPUs that hold nothing may hold what is left of the budget.
+            // Empty magazines of other CPUs may hold the rest of the budget.
             self.with_big.visit(VISITS, |cpu| _ = self.magazines[cpu].revoke(&self.big));
         }
         let medium_max = self.committed_pages() / MEDIUM_SHARE;
@@ -411,12 +405,12 @@ impl<O: Os> Heap<O> {
         self.poke();
     }
 
-    /// The number of the magazine of the CPU that the caller runs on.
+    /// Returns the number of the magazine of the CPU that the caller runs on.
     fn cpu(&self) -> usize {
         self.host.os().cpu() % self.magazines.len()
     }
 
-    /// The magazine of the CPU that the caller runs on.
+    /// Returns the magazine of the CPU that the caller runs on.
     #[inline(always)]
     fn magazine(&self) -> &'static Magazine {
         let cpu = self.host.os().cpu();
@@ -426,43 +420,43 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Takes the live area that begins at an address, of all who try at a time one.
+    /// Takes the live area that begins at an address. If several threads try at a time, one succeeds.
     ///
     /// # Safety
-    /// If an area begins there, nobody refers to it any more.
+    /// If an area begins there, no reference to it exists any more.
     #[inline(always)]
     unsafe fn claim(&self, at: usize) -> Result<(Run, Word), FreeError> {
         if !at.is_multiple_of(PAGE_BYTES) {
             return Err(self.refusal(at));
         }
-        // What is not in the arena has no word.
+        // An address outside the arena has no word.
         let page = (at / PAGE_BYTES) as u64;
         let Some(place) = self.arena.word(page) else { return Err(self.refusal(at)) };
         let word = Word::from_bits(place.load(Ordering::Relaxed));
         if !word.is_live() {
             return Err(self.refusal(at));
         }
-        // Checks VM2. Acquire: what its owner did comes before what is done to its pages from here on.
+        // Checks VM2. Acquire: the accesses of the last owner happen before those to the pages from here on.
         let free = Word::free(word.pages());
         let claimed =
             place.compare_exchange(word.bits(), free.bits(), Ordering::Acquire, Ordering::Relaxed).is_ok();
         let word = if claimed { word } else { self.claim_changed(at, place, word)? };
-        // SAFETY: the area was live, and of all who claim it this one changed its word (VM2).
+        // SAFETY: the area was live, and of all threads that claim it this one changed its word (VM2).
         Ok((unsafe { Run::claim(page, word.pages()) }, word))
     }
 
-    /// Takes a live area whose word another thread may have said is [changed](changed) meanwhile.
+    /// Takes a live area whose word another thread may have marked as [changed](changed) meanwhile.
     #[cold]
     fn claim_changed(&self, at: usize, place: &AtomicU64, word: Word) -> Result<Word, FreeError> {
         let (word, free) = (word.changed(), Word::free(word.pages()));
-        // Nobody says more than that of a live area but its owner.
+        // No other change of a live area's word is made but by its owner.
         match place.compare_exchange(word.bits(), free.bits(), Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(word),
             Err(_) => Err(self.refusal(at)),
         }
     }
 
-    /// Keeps a carved run that is given to nobody; another thread may have said that it is changed.
+    /// Caches a carved run that is not allocated to a caller; another thread may have marked it as changed.
     #[cold]
     fn give_up_unused(&self, run: Run) {
         let free = Word::free(run.pages());
@@ -485,7 +479,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// The word of the live area that begins at an address.
+    /// Returns the word of the live area that begins at an address.
     #[inline]
     pub(crate) fn live(&self, at: usize) -> Result<Word, FreeError> {
         match self.arena.locate(at) {
@@ -494,18 +488,18 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// The system.
+    /// Returns the system.
     pub(crate) fn os(&self) -> &'static O {
         self.host.os()
     }
 
-    /// The addresses of the arena.
+    /// Returns the addresses of the arena.
     pub(crate) fn arena(&self) -> va_base::VaRange {
         self.arena.whole()
     }
 
-    /// Tells whether an address is in the arena, where areas can be: what is above a frontier, or was released, may be
-    /// another's.
+    /// Returns true if areas may lie at an address of the arena. Addresses above a frontier and released ones may be in
+    /// foreign mappings.
     #[inline(always)]
     pub(crate) fn contains(&self, at: usize) -> bool {
         let word = self.arena.locate(at).and_then(|(page, _)| self.arena.word(page));
@@ -544,8 +538,8 @@ impl<O: Os> Hold for Heap<O> {
     }
 
     fn forget(&self, _held: bool) {
-        // They protect no data of a thread that is not there: what that one moved is lost in the child. Hidden runs are
-        // valid at any moment.
+        // These locks protect no data of the threads that the child lacks; a run that such a thread was moving is lost
+        // in the child. Hidden runs are valid at any moment.
         self.purge.abandon();
         self.refills.iter().for_each(|refill| refill.0.abandon());
         self.hidden.abandon();
@@ -554,9 +548,9 @@ impl<O: Os> Hold for Heap<O> {
         self.refill_pause.store(0, Ordering::Relaxed);
     }
 
-    /// Gives them back, in the parent and in the child.
+    /// Releases the locks, in the parent and in the child.
     unsafe fn release(&self) {
-        // SAFETY: all were taken by `hold`, as this function's contract says.
+        // SAFETY: all were taken by `hold`, by this function's contract.
         unsafe { self.host.release() };
         for zone in &self.zones {
             // SAFETY: as before.

@@ -1,4 +1,4 @@
-//! A heap that somebody owns: made in its own records, gone with its owner.
+//! A heap with an owner: allocated in its own records, and dropped with its owner.
 
 use super::guards::Guards;
 use super::hidden::Hidden;
@@ -19,7 +19,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
 
-/// Pages of a block of small areas, 64 KiB: given back as one.
+/// Pages of a block of small areas, 64 KiB: released as a unit.
 const SMALL_BLOCK_PAGES: u64 = 16;
 
 /// The parameters of a heap.
@@ -35,7 +35,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan of options, but for the profile and the tags.
+    /// Returns the plan for some options, without the profile and the tags.
     pub(crate) fn new(options: &Options) -> Self {
         let &Options { arena_bytes_max, cache_bytes_max, guards, huge_pages, .. } = options;
         let &Options { decay, background_thread, zero_on_free, .. } = options;
@@ -43,12 +43,12 @@ impl Plan {
     }
 }
 
-/// A heap and the right to end it.
+/// A heap and the right to drop it.
 pub(crate) struct Owned<O: Os> {
     heap: NonNull<Heap<O>>,
 }
 
-// SAFETY: a heap is shared by its locks and atomics, whoever owns it.
+// SAFETY: a heap is shared by its locks and atomics, and any thread may own it.
 unsafe impl<O: Os> Send for Owned<O> {}
 // SAFETY: as before.
 unsafe impl<O: Os> Sync for Owned<O> {}
@@ -56,24 +56,24 @@ unsafe impl<O: Os> Sync for Owned<O> {}
 impl<O: Os> Owned<O> {
     /// Makes a heap on a system.
     pub(crate) fn new(os: O, plan: Plan) -> Result<Self, CreateError> {
-        // First of all, so that a process without room for an arena is told that, and nothing else.
+        // First, so that a process without room for an arena gets exactly that error.
         let most = room(&os, plan.arena_bytes_max)?;
         fork::prepare_for_forks();
         let host = Host::open(os).map_err(|(call, errno)| CreateError::Refused { call, errno, bytes: 0 })?;
         let made = Self::make(host, most, plan);
         if made.is_err() {
-            // SAFETY: nothing lives there any more.
+            // SAFETY: the heap was not made, so nothing lives in the records.
             unsafe { host.close() };
         }
         made
     }
 
-    /// Makes it where it stays, in the records: neither it nor a part of it is ever on a stack, which may have 16 KiB.
+    /// Makes the heap in place, in the records: no part of it is ever on a stack, which may be as small as 16 KiB.
     fn make(host: Host<O>, most: usize, plan: Plan) -> Result<Self, CreateError> {
         let place = host.alloc_place::<Heap<O>>().ok_or(CreateError::NoRecords)?;
         let link = host.alloc_place().ok_or(CreateError::NoRecords)?;
         write_empty!(Heap<O>, place);
-        // SAFETY: written a moment ago, and nobody else knows it.
+        // SAFETY: written just above, and no other reference to it exists.
         let heap = unsafe { &mut *place.as_ptr() };
         heap.arena = Arena::reserve(host, most, plan.huge_pages)?;
         if host.os().address_limit().is_some() {
@@ -87,7 +87,7 @@ impl<O: Os> Owned<O> {
         Ok(Self { heap: place })
     }
 
-    /// Takes a place in the heap's own records, for as long as the heap lives.
+    /// Allocates memory in the heap's own records, which lives as long as the heap.
     pub(crate) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
         self.host.alloc_place()
     }
@@ -135,7 +135,7 @@ impl<O: Os> Heap<O> {
         blocked_kept: AtomicU64::new(0),
     });
 
-    /// Gives an empty heap that has an arena all the rest, where it is.
+    /// Initializes an empty heap that has an arena, at its final address.
     fn init(&mut self, host: Host<O>, plan: Plan) -> Result<(), CreateError> {
         let count = host.os().cpus().clamp(1, CPUS_MAX);
         self.magazines = host.alloc_zeroed(count).ok_or(CreateError::NoRecords)?;
@@ -150,9 +150,9 @@ impl<O: Os> Heap<O> {
         self.closer = Word::closer(plan.zero_on_free);
         let mappings_max = host.os().mappings_max();
         self.guards = Guards::new(plan.guards, mappings_max);
-        // Each splits a mapping into three; half of what there may be is others'.
+        // Each splits a mapping into three; half of the possible mappings are left to the program.
         self.moved_max = mappings_max / 8;
-        // Guards, one of which is in each big item, hold no memory.
+        // Guards, one of which is in each big item, use no memory.
         let guards = u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES);
         self.big = Big::new(kept_pages / 2 + guards, kept_pages / 4);
         if plan.background_thread && plan.decay.is_some() {
@@ -176,14 +176,14 @@ impl<O: Os> Deref for Owned<O> {
 impl<O: Os> Drop for Owned<O> {
     fn drop(&mut self) {
         fork::unregister(self.heap);
-        // In no list any more: nobody forks with its locks held. Nobody pokes it either.
+        // In no list of heaps any more: no fork takes its locks. No thread wakes its worker, either.
         self.stop_worker();
         let host = self.host;
-        // SAFETY: whoever refers to an area of it has broken his promise; nobody else refers to the heap.
+        // SAFETY: by the contracts of alloc and free no reference to an area is left, nor any to the heap.
         unsafe { self.arena.unmap() };
-        // All else that the heap has is in the records.
+        // All other memory of the heap is in the records.
         const { assert!(!core::mem::needs_drop::<Heap<O>>()) };
-        // SAFETY: the heap was the last that lived there.
+        // SAFETY: the heap was the last object in the records.
         unsafe { host.close() };
     }
 }

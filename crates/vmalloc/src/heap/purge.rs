@@ -4,24 +4,23 @@
 //! # Theory
 //! ```text
 //!   zone:    take the coldest dirty blocks, cut the areas of the space at their ends   up to 64 runs of them
-//!   (purge): give their pages back
-//!   zone:    give their addresses to the space, as clean
+//!   (purge): release their pages
+//!   zone:    free their addresses in the space, as clean
 //! ```
-//! Between the two holds the runs are in no list, and their first words tell their size (VM1). Two
-//! threads that release pages at a time make each other's flushes larger. So a thread that finds a
-//! purge under way leaves it alone. Only refills that may not move pages release some beside it.
+//! Between the two acquisitions of the lock the runs are in no list, and their first words record their size (VM1).
+//! Threads that release pages at the same time make each other's flushes larger. So a thread that finds a purge in
+//! progress leaves it alone. Only refills that may not move pages release some beside it.
 //!
-//! The zone of large areas goes first: to release a huge page and to get another one costs a tenth
-//! of what its 512 pages cost one by one. The zone of small areas releases pages when it has more
-//! than half of the budget.
+//! The zone of small areas first releases what it has beyond half of the budget. Then the zone of large areas is
+//! purged: to release a huge page and to fault in another costs a tenth of the same for its 512 pages.
 //!
-//! Runs that cannot be cut for want of records, and runs that the system fails to release, are
-//! dirty again; nothing is lost. A purge releases no page of a block that is partly in use. A trim
-//! does: it releases pages where it cannot release blocks. Their addresses stay dirty, and nothing
-//! records that there are no pages, so a purge that did so would do it again each time. With a
-//! budget of 0 each run is released before it is dirty.
+//! Runs that cannot be cut because no record is available, and runs that the system fails to release, become dirty
+//! again; nothing is lost. A purge releases no page of a block that is partly in use. A trim does: it releases pages
+//! where it cannot release blocks. Their addresses stay dirty, and nothing records that there are no pages, so a purge
+//! that did so would do it again each time. With a budget of 0 each run is released before it is dirty.
 //! # Source
-//! Our own; Linux gives vmalloc pages back in `vfree`, and purges addresses alone (`__purge_vmap_area_lazy`).
+//! Our own; Linux releases the pages of vmalloc areas in `vfree`, and purges addresses alone
+//! (`__purge_vmap_area_lazy`).
 
 use super::carve::Central;
 use super::{BATCH, Heap, REFILLS};
@@ -36,11 +35,11 @@ use lock_api::MutexGuard;
 use va_base::VaRange;
 use va_tree::FreeIndex;
 
-/// Pages more or less that are kept when the system is asked again how much there is: 32 MiB.
+/// Change in cached pages after which the available memory is read again: 32 MiB.
 const LOOK_PAGES: u64 = 8192;
-/// Pages from which it is asked again by the time: 4 MiB.
+/// Cached pages from which the clock makes it read again: 4 MiB.
 const LOOK_AGAIN_PAGES: u64 = 1024;
-/// The part of what there is that may be kept.
+/// The divisor of the available memory that bounds the cache.
 const SHARE: u64 = 4;
 
 /// The locks of all threads that move cached runs.
@@ -57,8 +56,8 @@ impl Drop for Settled<'_> {
 }
 
 impl<O: Os> Heap<O> {
-    /// Gives back that many dirty pages, as far as there are whole blocks; returns how many. None if a purge is under
-    /// way.
+    /// Releases up to this many dirty pages in whole blocks, and returns how many. Releases none if a purge is in
+    /// progress.
     pub(super) fn purge_some(&self, pages: u64) -> u64 {
         let Some(_alone) = self.purge.try_lock() else { return 0 };
         let small = self.zone(SMALL).resident_pages().saturating_sub(self.kept_max / 2).min(pages);
@@ -67,13 +66,13 @@ impl<O: Os> Heap<O> {
         done + self.purge_alone(SMALL, pages.saturating_sub(done), u64::MAX)
     }
 
-    /// Empties every magazine and gives all dirty blocks back; returns how many pages changed hands.
+    /// Empties every magazine and releases all dirty blocks. Returns how many pages were drained or released.
     pub(crate) fn release_all(&self) -> u64 {
         let _alone = self.purge.lock();
         self.release_alone()
     }
 
-    /// The same. Called under `purge`.
+    /// Does the same. Called under `purge`.
     pub(super) fn release_alone(&self) -> u64 {
         self.drain_all()
             + self.purge_alone(HUGE, u64::MAX, u64::MAX)
@@ -90,9 +89,9 @@ impl<O: Os> Heap<O> {
         Settled { closed: &self.refills_closed, _refills: refills, _purge: purge }
     }
 
-    /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last.
-    /// So it does after 32 MiB were released because of its answer. A quarter of the memory and of what is
-    /// kept may be kept, or nothing where it is short. Called under no lock, when something was freed.
+    /// Reads the available memory, if 32 MiB more or fewer are cached than at the last time. It does so also after 32
+    /// MiB were released because of that value. The cache may hold a quarter of the sum of available and cached memory,
+    /// or nothing where memory is short. Called under no lock, after a free.
     #[inline]
     pub(super) fn look_around(&self) {
         let kept = self.kept_hint();
@@ -103,7 +102,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// The same because of the time, if 4 MiB are kept.
+    /// Does the same by the clock, if 4 MiB are cached.
     pub(super) fn look_again(&self) {
         let kept = self.kept_hint();
         if kept >= LOOK_AGAIN_PAGES {
@@ -116,7 +115,7 @@ impl<O: Os> Heap<O> {
         self.asked.store(kept, Ordering::Relaxed);
         self.released.store(0, Ordering::Relaxed);
         let Some(room) = self.host.os().available() else {
-            // As in a process that never could ask, and not as the last answer was.
+            // As in a process that never could read it; the last value may be out of date.
             return self.allowed.store(self.kept_max, Ordering::Relaxed);
         };
         let available = room.bytes / crate::PAGE_BYTES as u64;
@@ -124,32 +123,32 @@ impl<O: Os> Heap<O> {
         let most = if is_short { 0 } else { ((available + kept) / SHARE).min(self.kept_max) };
         self.allowed.store(most, Ordering::Relaxed);
         if kept > most {
-            // Big items have a budget of their own, which is half of the whole, and small ones another, which
-            // is a quarter.
-            // Every CPU, since the answer is a bound: it is asked for after 32 MiB or half a second, and costs more.
+            // Big items have a budget of their own, half of the whole, and small ones another, a quarter. All CPUs are
+            // drained, since the value is a bound. The memory is read after 32 MiB or half a second only, and reading
+            // costs more.
             let moves = self.begin_refill();
             match moves {
-                // As many threads move runs as may: the next answer of the system drains them.
+                // As many threads as may move runs already; the next reading drains the magazines.
                 None => {}
                 Some(_) if is_short || self.big.small_pages() > most / 4 => _ = self.drain_all(),
                 Some(_) => self.with_big.visit(usize::MAX, |cpu| _ = self.drain(cpu, Kinds::Big)),
             }
             drop(moves);
-            // Those that are absent are not counted, and are among the coldest.
+            // Absent pages are not counted, and are in the coldest blocks.
             self.purge_some(if is_short { u64::MAX } else { kept - most });
             self.asked.store(self.kept_hint(), Ordering::Relaxed);
         }
     }
 
-    /// The same, and the pages of what is left of blocks that somebody uses.
+    /// Does the same, and releases also the dirty pages of blocks that are partly in use.
     pub(crate) fn trim(&self) {
         self.release_all();
         let _alone = self.purge.lock();
         (0..ZONES).rev().for_each(|zone| self.purge_parts(zone));
     }
 
-    /// Asks the system how many pages of the coldest blocks are absent, of which that is not known: they do
-    /// not count. Of those that it does not tell of, all count. Called under no lock.
+    /// Asks the system how many pages of the coldest unmeasured blocks are absent: these do not count. If it does not
+    /// report, all pages of a block count. Called under no lock.
     #[cold]
     pub(super) fn measure(&self) {
         for zone in 0..ZONES {
@@ -162,7 +161,7 @@ impl<O: Os> Heap<O> {
             drop(central);
             let mut absent = [0; BATCH];
             for (absent, &range) in absent[..count].iter_mut().zip(&ranges) {
-                // Others may have taken it since: then nothing is noted of it.
+                // Another thread may have allocated the block since: then nothing is recorded.
                 *absent = pages - self.arena.resident_in(range, pages).unwrap_or(pages).min(pages);
             }
             let mut central = self.zone(zone);
@@ -172,7 +171,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Gives back the pages of all dirty runs of a zone, which stay dirty. Called under `purge`.
+    /// Releases the pages of all dirty runs of a zone, which stay dirty. Called under `purge`.
     fn purge_parts(&self, zone: usize) {
         let mut from = self.arena.extent(zone).start();
         loop {
@@ -183,7 +182,7 @@ impl<O: Os> Heap<O> {
                 && let Some(hole) = central.dirty.hole_after(from)
             {
                 from = hole.end();
-                // It stays as it is for want of records.
+                // The run stays unchanged if no record is available.
                 if central.take_dirty_at(hole) {
                     batch[count] = self.claim_dirty(&mut central, hole);
                     count += 1;
@@ -194,7 +193,7 @@ impl<O: Os> Heap<O> {
             if runs.is_empty() {
                 return;
             }
-            // Where the system does not tell, none: each trim would count the same ones.
+            // Where the system does not report residency, no page counts: each trim would count the same ones again.
             let resident = runs.iter().filter_map(|run| self.arena.resident_pages(run, run.pages()));
             let before: u64 = resident.sum();
             let gone = self.arena.discard(runs);
@@ -205,7 +204,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Gives back all that is kept, and takes access from clean pages; from how many, of those that might have had it.
+    /// Releases all cached pages, and removes access from clean pages. Returns how many lost access at most.
     pub(crate) fn shut(&self) -> u64 {
         if self.is_mine() {
             // As in `release_addresses`.
@@ -223,20 +222,20 @@ impl<O: Os> Heap<O> {
         self.take_clean_ranges(zone, &mut central, |_, clean| self.arena.shut(clean))
     }
 
-    /// Makes dirty what all magazines have; how many pages. Called as [`drain`](Self::drain).
+    /// Makes the contents of all magazines dirty, and returns the number of pages. Called as [`drain`](Self::drain).
     pub(super) fn drain_all(&self) -> u64 {
         (0..self.magazines.len()).map(|cpu| self.drain(cpu, Kinds::All)).sum()
     }
 
-    /// Makes dirty what the magazine of a CPU has; how many pages. Called under `purge` or one of `refills`: a request
-    /// that would fail waits until the items are in a zone.
+    /// Makes the contents of a CPU's magazine dirty, and returns the number of pages. Called under `purge` or one of
+    /// `refills`: a request that would fail waits until the items are in a zone.
     pub(super) fn drain(&self, cpu: usize, kinds: Kinds) -> u64 {
         if kinds != Kinds::Small {
             // First, so that a push at the same time adds it again (MZ3).
             self.with_big.remove(cpu);
         }
         let mut drained = 0;
-        // No more than it had, though other threads may add items.
+        // Bounded by the contents at the start, though other threads may add items.
         for _ in 0..DRAINS {
             let mut out = Out::new(self.arena.first());
             self.magazines[cpu].drain(kinds, &self.big, &mut out);
@@ -250,9 +249,10 @@ impl<O: Os> Heap<O> {
         drained
     }
 
-    /// Gives back `pages` of a zone that became dirty in epoch `until` or before. Called under `purge`.
+    /// Releases `pages` of a zone that became dirty in epoch `until` or before. Called under `purge`.
     pub(super) fn purge_alone(&self, zone: usize, pages: u64, until: u64) -> u64 {
-        // No more than is dirty now: other threads may free as fast as this one releases, while a fork waits.
+        // Bounded by the dirty pages at the start: other threads may free as fast as this one releases, while a fork
+        // waits.
         let most = pages.min(self.zone(zone).dirty_pages());
         let mut left = most;
         while left > 0 {
@@ -282,8 +282,8 @@ impl<O: Os> Heap<O> {
         most - left
     }
 
-    /// Takes the coldest dirty blocks, `pages` together and what is left of the last, out of the hands of everybody
-    /// else; returns how many runs. The first words tell what they are (VM1).
+    /// Removes the coldest dirty blocks from all lists: `pages`, and the rest of the last block. Returns the number of
+    /// runs. The first words record their sizes (VM1).
     pub(super) fn detach(
         &self,
         central: &mut Central<O>,
@@ -299,7 +299,7 @@ impl<O: Os> Heap<O> {
             let (page, mut end) = central.block(first).whole_pages();
             let mut taken = 0;
             loop {
-                // Blocks that became dirty together lie together.
+                // Blocks that became dirty together are adjacent.
                 let block = first + taken;
                 if taken > 0
                     && (left <= taken * central.block_pages || central.cold.coldest(until) != Some(block))
@@ -326,25 +326,25 @@ impl<O: Os> Heap<O> {
         count
     }
 
-    /// Claims pages that were taken out of the index of dirty ones. Until they return to an index, the word of the
-    /// first says what they are (VM1).
+    /// Claims pages that were removed from the index of dirty ones. Until they return to an index, the word of the
+    /// first page records their size (VM1).
     pub(super) fn claim_dirty(&self, central: &mut Central<O>, range: VaRange) -> Run {
         let (page, end) = range.whole_pages();
         self.arena.put(page, Word::free(end - page));
         central.leaving += end - page;
-        // SAFETY: it was dirty, so below the frontier, and is not any more.
+        // SAFETY: the run was dirty until now, so it is below the frontier and has no other owner.
         unsafe { Run::claim(page, end - page) }
     }
 }
 
 impl<O: Os> Central<O> {
-    /// Makes runs clean that were detached and have no pages any more.
+    /// Makes detached runs clean, whose pages were released or moved.
     pub(super) fn attach_clean(&mut self, runs: &[Run]) {
         self.leaving -= runs.iter().map(Run::pages).sum::<u64>();
         self.give_clean(runs.iter().map(Run::range));
     }
 
-    /// Makes runs dirty again that were detached.
+    /// Makes detached runs dirty again.
     pub(super) fn attach_dirty(&mut self, runs: &[Run]) {
         self.leaving -= runs.iter().map(Run::pages).sum::<u64>();
         runs.iter().for_each(|run| self.give_dirty(run.range()));

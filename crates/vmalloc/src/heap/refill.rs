@@ -1,33 +1,33 @@
-//! Pages for a fresh run without faults: those of cold dirty blocks are moved there, or given back where they cannot.
+//! Pages for a fresh run without faults: those of cold dirty blocks are moved there, or released where they cannot
+//! move.
 //!
 //! # Theory
 //! ```text
 //!   before   |~~cold~~|live|~~cold~~|live| ...  |-- fresh: clean blocks --|rest|       no dirty run is long enough
 //!   after    | clean  |live| clean  |live| ...  |======= live ============|~~~~|       the same pages, elsewhere
 //! ```
-//! Dirty pages are many and scattered when an area is asked for that is longer than each run of them. To give some back
-//! and have others faulted in costs tens of microseconds a huge page; to move one, one. So what is kept serves whatever
-//! its shape, and how much must be kept follows from how much is asked for, not from how it is cut.
+//! Dirty pages may be many and yet scattered when a requested area is longer than each run of them. To release some and
+//! fault in others costs tens of microseconds per huge page; to move one costs one microsecond. So cached pages serve
+//! requests of any shape. The size of the cache follows from the amount that is requested, not from how it is cut.
 //!
-//! Sources of which hardly a page is resident are given back, too: to walk over what is not there costs as
-//! much as to move it. A run of up to 2 MiB leaves them dirty instead, and so do the next small ones, without
-//! another look at what is resident. The next few small ones after a move leave cold blocks dirty as well: the
-//! cache grows, within the budget, until a mix of sizes finds its runs there.
+//! Sources with few resident pages are released, too: to walk over absent pages costs as much as to move them. For a
+//! run of up to 2 MiB they stay dirty instead, and the next small misses skip the search for sources. The next few
+//! small misses after a move skip it as well: the cache grows, within the budget, until a mix of sizes finds its runs
+//! there.
 //!
-//! Several threads refill at a time, each with sources that it took out of all lists. The first words of these, and of
-//! the rest of the last fresh block, tell their size meanwhile, as in a purge (VM1). A refill holds no lock that
+//! Several threads refill at a time, each with sources that it removed from all lists. The first words of these, and of
+//! the rest of the last fresh block, record their sizes meanwhile, as in a purge (VM1). A refill holds no lock that
 //! another miss waits for. It holds one of [`REFILLS`] locks that a miss only tries. If all are held, the pages are
-//! faulted in. So a fork finds no refill under way, since a child would lose the sources. A request that would fail
-//! holds all, too. The addresses that it wants may be among the sources of others, or among items that others took out
-//! of a magazine. So threads that drain a magazine, or whose free moves items out of one, hold such a lock
+//! faulted in. So a fork finds no refill in progress, since a child would lose the sources. A request that would fail
+//! holds all, too. The addresses that it needs may be among the sources of other threads, or among items that they
+//! removed from a magazine. So threads that drain a magazine, or whose free moves items out of one, hold such a lock
 //! until these are in a zone. If all are held, a free adds its own run to the zone, and no magazine is drained.
 //!
-//! A move can fail (an old kernel, a seccomp profile, pages that a child still shares, a program
-//! that advised half of the pages). Then the rest of the run is left to page faults, and there are
-//! no moves for a while. Pages that are not moved are released meanwhile. Either way, a run that
-//! needs pages adds none to the cached ones. Moves end for good only where the system reports that
-//! it can never move any (`Os::can_move`). The cause of one failure (locked pages, a descriptor
-//! that the program closed) need not hold for the next move.
+//! A move can fail (an old kernel, a seccomp profile, pages that a child still shares, a program that advised half of
+//! the pages). Then the rest of the run is left to page faults, and no moves are tried for a while. Pages that are not
+//! moved are released meanwhile. Either way, a run that needs pages adds none to the cached ones. Moves end for good
+//! only where the system reports that it can never move any (`Os::can_move`). The cause of one failure (locked pages, a
+//! descriptor that the program closed) may be gone at the next move.
 //! # Source
 //! Our own. Figures: `docs/decisions/0014-two-zones.md`.
 
@@ -40,32 +40,32 @@ use crate::word::Word;
 use core::sync::atomic::{AtomicU64, Ordering};
 use lock_api::MutexGuard;
 
-/// A source of which less than one page in so many is resident is given back: to move a page, and to find none, cost a
+/// A source is released if less than one page in this many is resident: to move a page, or to find it absent, costs a
 /// quarter of a fault.
 const SPARSE_SHARE: u64 = 4;
-/// Misses without a move after one was refused.
+/// Misses without a move after a move failed.
 const PAUSE: u64 = 64;
-/// Pages that a small miss wants at most: 2 MiB. The calls of each such miss cost more than the few pages of sparse
+/// Pages that a small miss needs at most: 2 MiB. The system calls of such a miss cost more than the few pages of sparse
 /// sources are worth, which stay within the budget.
 const SMALL_PAGES_MAX: u64 = 512;
-/// Such misses that leave cold blocks alone after those that one found were all sparse.
+/// Small misses that leave cold blocks alone after one that found only sparse ones.
 const SPARSE_PAUSE: u64 = 64;
-/// The same after one moved pages. A move adds no page to the cache. If each miss moved, the cache would stay too small
-/// for a mix of sizes. Then a tenth of all allocs would miss for ever, at three system calls and a flush of all CPUs
-/// each.
+/// Small misses that leave cold blocks alone after one that moved pages. A move adds no page to the cache. If each miss
+/// moved, the cache would stay too small for a mix of sizes. Then a tenth of all allocs would miss for ever, at three
+/// system calls and a flush of all CPUs each.
 const DENSE_PAUSE: u64 = 4;
 
 impl<O: Os> Heap<O> {
-    /// Moves cold pages into the clean blocks of a fresh run, whose word is there; gives the lock back meanwhile. What
-    /// is left of the last block is dirty afterwards. Tells into how many pages something was moved: the first of the
-    /// clean ones.
+    /// Moves cold pages into the clean blocks of a fresh run, whose word is set. Releases the lock meanwhile. The rest
+    /// of the last block is dirty afterwards. Returns into how many pages, from the first of the clean ones on,
+    /// something was moved.
     pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> u64 {
         let wanted = fresh.clean.len_bytes() / crate::PAGE_BYTES as u64;
         if wanted <= SMALL_PAGES_MAX && self.counts_down(&self.small_pause) {
             central.give_rest(fresh);
             return 0;
         }
-        // Before anything leaves the lists. It only tries, so it may come after the lock of the zone.
+        // Before any block leaves the lists. The lock is only tried, so it may be taken after that of the zone.
         let Some(_refill) = self.begin_refill() else {
             central.give_rest(fresh);
             return 0;
@@ -83,7 +83,7 @@ impl<O: Os> Heap<O> {
             central.leaving += end - rest;
         }
         drop(central);
-        // Those with few pages are not worth the walk over all of them.
+        // Sources with few resident pages are not worth the walk over all of their pages.
         let mut dense = 0;
         for next in 0..sources.len() {
             if !self.arena.is_sparse(&sources[next], SPARSE_SHARE) {
@@ -102,12 +102,12 @@ impl<O: Os> Heap<O> {
             return 0;
         }
         let first = fresh.clean.start().page_floor();
-        // Of one source a part may move.
+        // One source may move in part.
         let (mut at, mut moved, mut half) = (first, 0, 0);
         let movable = if dense > 0 && !self.counts_down(&self.refill_pause) { dense } else { 0 };
         for source in &mut sources[..movable] {
             let pages = source.pages();
-            // SAFETY: part of the fresh run and what is left of it, below the frontier and in the caller's hands alone.
+            // SAFETY: part of the fresh run and its rest, below the frontier and owned by the caller alone.
             let mut to = unsafe { Run::claim(at, pages) };
             if let Err((some, _)) = self.arena.move_pages(source, &mut to) {
                 half = some;
@@ -118,7 +118,7 @@ impl<O: Os> Heap<O> {
             at += pages;
             moved += 1;
         }
-        // What does not move goes back: the run has as many pages anew.
+        // Sources that did not move are released: the run faults in as many pages.
         let (gone, unmoved) = sources.split_at_mut(moved);
         let discarded = match self.arena.discard(unmoved) {
             Ok(()) => unmoved.len(),
@@ -138,10 +138,10 @@ impl<O: Os> Heap<O> {
         at - first
     }
 
-    /// Begins a refill, or another move of cached runs from one list to another, unless [`REFILLS`] are under way or a
-    /// thread waits for all of them to end. It ends when the returned lock is released.
+    /// Begins a refill, or another move of cached runs between lists, unless [`REFILLS`] are in progress or a thread
+    /// waits for all of them to end. It ends when the returned lock is released.
     pub(super) fn begin_refill(&self) -> Option<MutexGuard<'_, Futex, ()>> {
-        // Otherwise threads that come later could take each lock before one that waits for it.
+        // Otherwise later threads could take each lock before a thread that waits for it.
         if self.refills_closed.load(Ordering::Relaxed) {
             return None;
         }
@@ -149,7 +149,7 @@ impl<O: Os> Heap<O> {
         (0..REFILLS).find_map(|step| self.refills[(cpu + step) % REFILLS].0.try_lock())
     }
 
-    /// Returns whether misses are left in a pause, and takes one off.
+    /// Returns true if a pause has misses left, and counts one of them.
     fn counts_down(&self, pause: &AtomicU64) -> bool {
         match pause.load(Ordering::Relaxed) {
             0 => false,
@@ -168,7 +168,7 @@ impl<O: Os> Heap<O> {
 }
 
 impl<O: Os> Central<O> {
-    /// Makes dirty what is left of the last block of a fresh run.
+    /// Makes the rest of the last block of a fresh run dirty.
     pub(super) fn give_rest(&mut self, fresh: &Fresh) {
         if !fresh.rest.is_empty() {
             self.give_dirty(fresh.rest);

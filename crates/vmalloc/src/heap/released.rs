@@ -1,20 +1,19 @@
-//! Addresses that are released where a limit counts them (`RLIMIT_AS`, locked memory), so that others find some.
+//! Addresses that are released under a limit that counts them (`RLIMIT_AS`, locked memory), for other mappings.
 //!
 //! # Theory
 //! ```text
 //!   |== live ==|  clean  |== live ==|  clean  |   above the frontier    |
 //!   |== live ==|..gone...|== live ==|..gone...|..gone, until the frontier moves there|
 //! ```
-//! A limit counts reserved addresses as if they were used. So everything that is cached becomes clean, and what is
-//! clean is unmapped, as are the dirty rests of blocks. Above a frontier it is mapped again when the frontier moves,
-//! unless others have mapped something there. Below it is gone for good: it is allocated in the space, and the word of
-//! each of its pages says that it is released. A pointer there may be another allocator's, which one load of that word
-//! tells.
+//! A limit counts reserved addresses as if they were used. So all cached memory becomes clean, and clean addresses are
+//! unmapped, as are the dirty rests of blocks. Above a frontier they are mapped again when the frontier moves, unless a
+//! foreign mapping is there. Below it they are never used again: they stay allocated in the space, and the word of each
+//! page records that it is released. One load of that word shows that a pointer there may be another allocator's.
 //!
-//! Where there is a limit when a heap is made, it begins like this: only what is below the frontiers is mapped.
+//! Under a limit, a new heap begins in this state: only addresses below the frontiers are mapped.
 //!
 //! # Locking
-//! That of a zone, in which the system is called.
+//! The lock of a zone, under which the system is called.
 
 use super::Heap;
 use super::carve::Central;
@@ -26,13 +25,13 @@ use va_base::{Va, VaRange};
 use va_tree::FreeIndex;
 
 impl<O: Os> Heap<O> {
-    /// Releases all addresses that no area has; `false` if there were none.
+    /// Releases all addresses without a live area. Returns false if there were none.
     pub(crate) fn release_addresses(&self) -> bool {
         if self.is_mine() {
-            // A handler of a signal interrupted a call.
+            // A signal handler interrupted a call.
             return false;
         }
-        // In the order of a fork: whoever has one zone asks for no other.
+        // In the order of a fork: a thread that holds one zone never requests the other.
         let held = [self.zone(0), self.zone(1)];
         let closed = self.arena.close();
         drop(held);
@@ -41,17 +40,16 @@ impl<O: Os> Heap<O> {
         (0..ZONES).map(|zone| self.release_dirty(zone) + self.release_clean(zone)).sum::<u64>() > 0 || closed
     }
 
-    /// Releases the dirty pages of a zone, of blocks that live areas have the rest of; returns how many. Called under
-    /// `purge`.
+    /// Releases the dirty pages of a zone in blocks that are partly in use, and returns how many. Called under `purge`.
     fn release_dirty(&self, zone: usize) -> u64 {
         let mut central = self.zone(zone);
         let (mut from, mut pages, mut parts) = (self.arena.extent(zone).start(), 0, 0);
-        // Each splits a mapping, of which there may be so many.
+        // Each splits a mapping, and the number of mappings is limited.
         while parts < self.moved_max
             && let Some(hole) = central.dirty.hole_after(from)
         {
             (from, parts) = (hole.end(), parts + 1);
-            // It stays as it is for want of records.
+            // The run stays unchanged if no record is available.
             if central.take_dirty_at(hole) {
                 central.retired += hole.len_bytes() / PAGE_BYTES as u64;
                 self.arena.release(hole);
@@ -61,7 +59,7 @@ impl<O: Os> Heap<O> {
         pages
     }
 
-    /// Releases the clean pages below the frontier of a zone; returns how many.
+    /// Releases the clean pages below the frontier of a zone, and returns how many.
     fn release_clean(&self, zone: usize) -> u64 {
         self.take_clean_ranges(zone, &mut self.zone(zone), |central, clean| {
             let taken = central.take_for_good(clean);
@@ -96,7 +94,7 @@ impl<O: Os> Heap<O> {
 }
 
 impl<O: Os> Central<O> {
-    /// Takes a clean range that is never allocated again; `false` for want of records.
+    /// Removes a clean range for good. Returns false if no record is available.
     fn take_for_good(&mut self, clean: VaRange) -> bool {
         let taken = self.pay().is_ok() && self.space.alloc_at(clean).is_ok();
         if taken {

@@ -1,34 +1,32 @@
-//! Areas that get another place: their pages move where that pays, their bytes are copied otherwise.
+//! Areas that move to other addresses: their pages move where that is cheaper, otherwise their bytes are copied.
 //!
 //! # Theory
 //! ```text
-//!   |== live ==|xx somebody xx|   ...   |  clean  |        before
+//!   |== live ==|xx foreign xx|    ...   |  clean  |        before
 //!   |  clean   |xxxx|         ...       |== live ==|  |    after: the same pages, no byte copied
 //! ```
-//! | way | costs | leaves |
+//! | method | cost | effect on mappings and pages |
 //! |---|---|---|
-//! | pages move (`UFFDIO_MOVE`) | 64 ns a page, 1.2 us a huge page | the mapping as it was |
-//! | the mapping moves (`mremap`) | 8 to 23 ns a page | two mappings more, until it is freed |
-//! | copy | 50 to 150 ns a page, and the faults of the new ones | dirty pages |
+//! | pages move (`UFFDIO_MOVE`) | 64 ns a page, 1.2 us a huge page | mappings unchanged |
+//! | the mapping moves (`mremap`) | 8 to 23 ns a page | two more mappings, until the area is freed |
+//! | copy | 50 to 150 ns a page, and the faults of the new ones | dirty pages at the old addresses |
 //!
-//! Pages move into clean addresses, which would otherwise fault in pages of their own. The pages by
-//! which the area grows come from cold dirty blocks, as for any fresh run (`refill.rs`). Where
-//! dirty pages are at hand for a small area, a copy is cheaper than the faults of the pages by
-//! which it grows. A huge page moves as one where both addresses are aligned. The pages of half of
-//! one would keep the other half from being huge. So **the last block is copied** where huge pages
-//! are wanted, and moves otherwise.
+//! Pages move into clean addresses, which would otherwise fault in pages of their own. The pages by which the area
+//! grows come from cold dirty blocks, as for any fresh run (`refill.rs`). Where dirty pages are available for a small
+//! area, a copy is cheaper than the faults of the pages by which it grows. A huge page moves as one where both
+//! addresses are aligned. The pages of half of one would keep the other half from being huge. So **the last block is
+//! copied** where huge pages are wanted, and moves otherwise.
 //!
-//! A mapping that `mremap` moved is a mapping of its own, and a process has not many. So their
-//! number is bounded, and a **moved** area is not cached when it is freed: fresh pages are mapped
-//! over it, which merge with what is around it. `mremap` serves where pages cannot move: before
-//! Linux 6.8, and for pages that a child of a fork had a share in. An `mremap` that fails for want
-//! of memory may leave a hole at its destination. The hole is mended at once. If another thread
-//! mapped something there first, that range is **retired**: it is never allocated again, and its words
-//! say that it is released. After such a failure no mapping moves any more. An `mremap` that failed before it unmapped anything (as at
-//! `vm.max_map_count`) looks the same, and retires a range as well: one in the life of a heap.
-//! `mincore` tells that something is mapped there, and not which mapping it is.
+//! A mapping that `mremap` moved is a mapping of its own, and the number of those is limited. So a **moved** area is
+//! not cached when it is freed: fresh pages are mapped over it, which merge with the mappings around it. `mremap`
+//! serves where pages cannot move: before Linux 6.8, and for pages that a child of a fork shared. An `mremap` that
+//! fails for want of memory may leave a hole at its destination. The hole is mapped again at once. If another thread
+//! mapped something there first, that range is **retired**: it is never allocated again, and its words record that it
+//! is released. After such a failure no mapping moves any more. An `mremap` that failed before it unmapped anything (as
+//! at `vm.max_map_count`) looks the same, and retires a range as well: one in the life of a heap. `mincore` reports
+//! that something is mapped there, but not which mapping it is.
 //!
-//! A move that stops half-way goes on as a copy from there: nothing is lost.
+//! A move that stops part-way is completed by a copy: nothing is lost.
 //! # Source
 //! Our own; Linux moves page tables for `mremap`, and copies in `vrealloc` (6.12).
 
@@ -44,17 +42,17 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Align, Request, VaRange};
 
-/// Pages from which an area moves rather than is copied to where no pages are.
+/// Pages from which an area is moved rather than copied to addresses without pages.
 const MOVE_PAGES_MIN: u64 = 16;
-/// Pages from which a mapping moves.
+/// Pages from which a mapping is moved.
 const REMAP_PAGES_MIN: u64 = 64;
 
-/// The multiple of its size that an area has for itself, in addresses, once it grew. It begins at a
-/// multiple of that, and so does the next one. Four areas that grow by turns move a third as often
-/// as with 1; with 4, hardly less often (`examples/grow.rs`).
+/// The multiple of its size that an area reserves in addresses once it has grown. It begins at a multiple of that, and
+/// so does the next one. Four areas that grow in turn move a third as often as with 1; with 4, hardly less often
+/// (`examples/grow.rs`).
 const ROOM: u64 = 2;
 
-/// Counts of the areas that grew, ever, by method.
+/// Counts of the areas that ever grew, by method.
 pub(super) struct Growth {
     // Atomic, each alone.
     pub(super) in_place: AtomicU64,
@@ -69,7 +67,7 @@ impl Growth {
 }
 
 impl<O: Os> Heap<O> {
-    /// Gives an area another place.
+    /// Moves an area to other addresses.
     ///
     /// # Safety
     /// As [`resize`](Self::resize).
@@ -90,7 +88,8 @@ impl<O: Os> Heap<O> {
             && pages >= word.pages();
         let fresh = (large || medium) && (self.arena.can_move() || self.can_remap(word, pages));
         let roomy = if fresh { self.carve_with_room(zone, layout, word.pages()) } else { None };
-        // Whether there are no pages where the area's own will be, and how many pages may hold anything beside those.
+        // The new run, how many of its pages may have contents, and whether its first pages, for the area's own, are
+        // clean.
         let (mut to, mut used, clean) = match roomy {
             Some((to, used)) => (to, used, true),
             None => {
@@ -107,7 +106,7 @@ impl<O: Os> Heap<O> {
             }
         };
         used = self.move_policy(&from, word, &mut to, used);
-        // What has to be there of it. Whoever asked how much he could use may have used all of it.
+        // The bytes that are to be preserved. A caller that queried the usable size may have written all of it.
         let end = word.usable_bytes().min(size);
         let moves = clean && (large || zone != HUGE);
         let moved = if moves { self.move_most(&mut from, &mut to, end) } else { 0 };
@@ -150,9 +149,9 @@ impl<O: Os> Heap<O> {
         Ok(into_pointer(to))
     }
 
-    /// A clean run with free addresses above it, if there are any: what grew once grows again. Pages that are kept
-    /// serve what it grows by, and the first `own` pages stay empty; tells up to which page the others may hold
-    /// anything.
+    /// Carves a clean run below free addresses, if there are any: an area that has grown is likely to grow again.
+    /// Cached pages are moved to the part by which it grows, and the first `own` pages stay empty. Returns also the end
+    /// of the pages that may have contents.
     fn carve_with_room(&self, zone: usize, layout: Layout, own: u64) -> Option<(Run, u64)> {
         let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
         let room = (pages * ROOM).checked_next_power_of_two()?;
@@ -164,7 +163,7 @@ impl<O: Os> Heap<O> {
         self.drain_for(zone);
         let mut central = self.zone(zone);
         let mut fresh = central.take_clean(&self.arena, &request).ok()?;
-        // Under the lock, so that whoever has it finds a word at every area (VM1).
+        // Under the lock, so that the next owner of the lock finds a word at every area (VM1).
         self.arena.put(fresh.page, Word::live(pages, layout.size()));
         let (start, end) = fresh.clean.whole_pages();
         let grown = (start + own).next_multiple_of(central.block_pages).min(end);
@@ -176,13 +175,13 @@ impl<O: Os> Heap<O> {
             0
         };
         let used = if refilled > 0 { grown - start + refilled } else { 0 };
-        // SAFETY: it was free in the space, and is not now; it is below the frontier.
+        // SAFETY: the run was free in the space, and is not now; it is below the frontier.
         Some((unsafe { Run::claim(fresh.page, pages) }, used))
     }
 
-    /// Returns true if the mapping of an area may move to one of so many pages. An area that was moved and
-    /// grew has two mappings. A kernel from 6.17 on may move the first and fail for the second, and
-    /// then no caller could tell which pages are where.
+    /// Returns true if the mapping of an area may move to a run of this many pages. An area that was moved and grew has
+    /// two mappings. A kernel from 6.17 on may move the first and fail for the second, and then no caller could tell
+    /// which pages are at which addresses.
     fn can_remap(&self, word: Word, pages: u64) -> bool {
         word.pages() >= REMAP_PAGES_MIN
             && !word.is_moved()
@@ -191,7 +190,7 @@ impl<O: Os> Heap<O> {
             && self.moved.load(Ordering::Relaxed) < self.moved_max
     }
 
-    /// Moves the pages that have the first `end` bytes, or as many of them as is best; how many were moved.
+    /// Moves the pages of the first `end` bytes, or as many of them as pays. Returns how many were moved.
     fn move_most(&self, from: &mut Run, to: &mut Run, end: usize) -> u64 {
         let mut pages = (end.div_ceil(PAGE_BYTES) as u64).min(from.pages()).min(to.pages());
         if self.arena.has_huge_pages(self.arena.zone_of(to.page())) {
@@ -206,7 +205,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Keeps a run, the first pages of which have moved away: whole blocks of these are clean.
+    /// Frees a run whose first pages have moved away: whole blocks of these are clean.
     fn give_moved(&self, from: Run, moved: u64) {
         if moved == 0 {
             self.keep(from);
@@ -223,18 +222,18 @@ impl<O: Os> Heap<O> {
         self.settle(dirty);
     }
 
-    /// Enters an area whose mapping has moved.
+    /// Records an area whose mapping has moved.
     fn remapped(&self, from: Run, word: Word, to: &Run, size: usize) {
         let live = Word::live(to.pages(), size);
-        // Another thread may have said that it is changed: then it is moved and counted already.
+        // Another thread may have marked it as changed: then it is recorded as moved and counted already.
         if self.change(to.page(), live, live.moved()) {
             self.moved.fetch_add(1, Ordering::Relaxed);
         }
         self.settle(self.give_fresh(from, word));
     }
 
-    /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them, and the first
-    /// `used` ones, it is zeros.
+    /// Zeroes the bytes that are newly requested, in a run to which the pages of an area moved. The run is zeros above
+    /// them and above the first `used` pages.
     pub(super) fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, used: u64) {
         if fill == Fill::Zero {
             let end = size.min(word.usable_bytes().max(address(used)));
@@ -252,14 +251,16 @@ impl<O: Os> Heap<O> {
         self.settle(self.give_fresh(run, word));
     }
 
-    /// Maps fresh pages over a run; its blocks are clean then, and what is left at its ends dirty: how many pages, for
-    /// [`settle`](Self::settle). Called under no lock; the first word tells the size of the run meanwhile (VM1).
+    /// Maps fresh pages over a run. Its whole blocks are clean then, and the rests at its ends dirty. Returns the
+    /// number of dirty pages, for [`settle`](Self::settle). Called under no lock; the first word records the size of
+    /// the run meanwhile (VM1).
     pub(super) fn give_fresh(&self, mut run: Run, word: Word) -> u64 {
         let range = run.range();
         let renewed = self.arena.renew(&mut run).is_ok();
         let retired = !renewed && word.is_changed();
         if retired {
-            // What the program made of it, nobody else can use; its pages go, if the system takes them.
+            // The addresses with the changed mapping are never used again; their pages are released, if the system
+            // succeeds.
             let _kept = self.arena.discard(core::slice::from_mut(&mut run));
         } else if !renewed {
             self.wipe(&mut run, 0, range.len_bytes() as usize);
@@ -278,7 +279,7 @@ impl<O: Os> Heap<O> {
         central.dirty_pages().saturating_sub(before)
     }
 
-    /// Gives a run to nobody any more.
+    /// Retires a run: it is never allocated again.
     #[cold]
     pub(super) fn retire(&self, central: &mut Central<O>, run: Run) {
         self.arena.put(run.page(), Word::free(run.pages()));

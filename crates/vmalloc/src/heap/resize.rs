@@ -1,15 +1,15 @@
-//! Areas of another size: in place where that is possible, elsewhere otherwise (`relocate.rs`).
+//! Resizing of areas: in place where that is possible, elsewhere otherwise (`relocate.rs`).
 //!
 //! # Theory
 //! ```text
-//!   grow in place   |== live ==|~dirty~|  clean  |   ->  |===== live =====|clean|      what is above it joins it
+//!   grow in place   |== live ==|~dirty~|  clean  |   ->  |===== live =====|clean|      the pages above join the area
 //!   shrink          |===== live =====|               ->  |== live ==|~dirty~|
 //! ```
-//! Neither makes a system call, but for the frontier, and for a purge if what was cut off is more than may be kept.
-//! What is above an area is free more often than not: areas are carved where they fit lowest, and one that grew has
+//! Neither makes a system call, except to move the frontier, or for a purge if the freed tail exceeds the budget. The
+//! pages above an area are free more often than not: areas are carved at the lowest fit, and an area that has grown was
 //! moved to where there is room.
 //! # Source
-//! Our own; Linux has `vrealloc` (6.12), which copies, or stays where it is if its pages are enough.
+//! Our own; Linux has `vrealloc` (6.12), which copies, or stays in place if the area has enough pages.
 
 use super::carve::Central;
 use super::{Fill, Heap};
@@ -24,10 +24,10 @@ use core::sync::atomic::Ordering;
 use va_base::{Va, VaRange};
 use va_tree::FreeIndex;
 
-/// Pieces that an area takes in at most when it grows in place.
+/// Fragments that an area absorbs at most when it grows in place.
 const PIECES_MAX: usize = 16;
 
-/// Part of what is above an area.
+/// A fragment above an area.
 #[derive(Clone, Copy, Default)]
 struct Piece {
     page: u64,
@@ -42,11 +42,12 @@ impl Piece {
 }
 
 impl<O: Os> Heap<O> {
-    /// Gives the area that begins at an address another size, and an alignment; where it is then. Its bytes stay, as
-    /// many as both sizes have. With `Fill::Zero`, bytes that were not asked for before are zeros.
+    /// Resizes the area that begins at an address, and aligns it. Returns its new address. Its bytes are preserved up
+    /// to the smaller size. With `Fill::Zero`, newly requested bytes are zeros.
     ///
     /// # Safety
-    /// If an area begins there, nobody refers to it during the call, nor to the address afterwards if it is another.
+    /// If an area begins there, no other reference to it is used during the call. If the address changes, no reference
+    /// to the old one is used afterwards.
     pub(crate) unsafe fn resize(
         &self,
         at: usize,
@@ -73,14 +74,14 @@ impl<O: Os> Heap<O> {
         if stays {
             let before = word.requested_bytes();
             if word.is_changed() && pages > word.pages() {
-                // SAFETY: live, and the caller's alone for this call.
+                // SAFETY: live, and owned by the caller alone during this call.
                 let area = unsafe { Run::claim(page, word.pages()) };
-                // SAFETY: what joined it, which is the caller's, too.
+                // SAFETY: the pages that joined the area, which the caller owns, too.
                 let mut more = unsafe { Run::claim(area.end(), pages - word.pages()) };
                 self.extend_policy(&area, word, &mut more);
             }
             if fill == Fill::Zero && before < size {
-                // SAFETY: live, and the caller's alone for this call.
+                // SAFETY: live, and owned by the caller alone during this call.
                 let mut run = unsafe { Run::claim(page, pages) };
                 self.arena.zero(&mut run, before, size.min(word.usable_bytes()));
                 return Ok(into_pointer(run));
@@ -92,22 +93,22 @@ impl<O: Os> Heap<O> {
         unsafe { self.relocate(at, word, layout, fill) }
     }
 
-    /// Changes a live area's word; `false` if it is another by now.
+    /// Changes a live area's word. Returns false if the word has changed meanwhile.
     pub(super) fn change(&self, page: u64, from: Word, to: Word) -> bool {
         let place = self.arena.word(page);
-        // Only the word changes; whoever frees the area acquires nothing from here.
+        // Only the word changes; a thread that frees the area acquires nothing from here.
         place.is_some_and(|place| {
             place.compare_exchange(from.bits(), to.bits(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
         })
     }
 
-    /// Gives the caller's live area the size of `to`; the word that it had, which another thread may have said is
-    /// changed. `None` if it is another by now.
+    /// Sets the size of the caller's live area to that of `to`. Returns the previous word, which another thread may
+    /// have marked as changed. Returns `None` if the word is a different one by now.
     pub(super) fn change_own(&self, page: u64, word: Word, to: Word) -> Option<Word> {
         [word, word.changed()].into_iter().find(|&word| self.change(page, word, word.resized(to)))
     }
 
-    /// Gives up all pages but those for `size`.
+    /// Frees all pages but those for `size`.
     fn shrink_in_place(&self, page: u64, word: Word, size: usize) -> Result<bool, ResizeError> {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
         let to = Word::live(pages, size);
@@ -116,7 +117,7 @@ impl<O: Os> Heap<O> {
             return word.map(|_| true).ok_or_else(|| self.refusal(address(page)).into());
         }
         let mut central = self.zone_of(page);
-        // The tail comes back on its own.
+        // The tail is freed separately.
         central.part()?;
         let Some(word) = self.change_own(page, word, to) else {
             central.unite(1);
@@ -126,7 +127,7 @@ impl<O: Os> Heap<O> {
         let mut tail = unsafe { Run::claim(page + pages, word.pages() - pages) };
         let mut dirty = tail.pages();
         if word.is_moved() || self.wipes() || self.kept_max == 0 {
-            // Not under the lock: in nobody's list, its word tells its size meanwhile (VM1).
+            // Not under the lock: the tail is in no list, and its word records its size meanwhile (VM1).
             self.arena.put(tail.page(), Word::free(tail.pages()));
             drop(central);
             if word.is_moved() {
@@ -145,13 +146,13 @@ impl<O: Os> Heap<O> {
         Ok(true)
     }
 
-    /// Returns true if an area of so many pages is in its zone at a page. What has become large leaves the zone of
-    /// small pages once, while it is small: later its pages would be so for good, at a page fault each.
+    /// Returns true if an area of this many pages belongs in its zone. An area that has become large leaves the zone of
+    /// small areas once, while moving it is cheap. Later it would have small pages for good, at a page fault each.
     fn may_stay(&self, page: u64, pages: u64) -> bool {
         self.arena.zone_of(page) >= self.arena.zone_for(pages)
     }
 
-    /// Takes in what is above an area, if nobody has it.
+    /// Extends an area over the free pages above it, if they suffice.
     fn grow_in_place(&self, page: u64, word: Word, size: usize, fill: Fill) -> bool {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
         let (from, extent) = (page + word.pages(), self.arena.extent(self.arena.zone_of(page)));
@@ -163,7 +164,7 @@ impl<O: Os> Heap<O> {
         let mut pieces = [Piece::default(); PIECES_MAX];
         let Some(count) = find_pieces(central, from, end, &mut pieces) else { return false };
         let pieces = &pieces[..count];
-        // What is left of the last block of clean ones comes back on its own.
+        // The rest of the last clean block is freed separately.
         if central.part().is_err() {
             return false;
         }
@@ -184,12 +185,12 @@ impl<O: Os> Heap<O> {
             Some(last) => central.give_dirty(VaRange::from_pages(end, last.end).unwrap_or_default()),
             None => central.unite(1),
         }
-        // Each came out as a run of its own, and goes back with the area.
+        // Each was allocated as a run of its own, and is freed with the area.
         central.unite(pieces.iter().filter(|piece| piece.dirty).count() as u64);
         drop(guard);
         self.growth.in_place.fetch_add(1, Ordering::Relaxed);
         for piece in pieces.iter().filter(|piece| piece.dirty && fill == Fill::Zero) {
-            // SAFETY: part of the area now, which is the caller's alone for this call.
+            // SAFETY: part of the area now, which the caller owns alone during this call.
             let mut run = unsafe { Run::claim(piece.page, piece.end - piece.page) };
             self.arena.zero(&mut run, 0, usize::MAX);
         }
@@ -204,8 +205,8 @@ impl<O: Os> Heap<O> {
     }
 }
 
-/// Finds the dirty and clean pieces of the pages `[from, end)`, if no area has any of these pages;
-/// returns how many pieces.
+/// Finds the dirty and clean fragments of the pages `[from, end)`, if no area has any of these pages. Returns the
+/// number of fragments.
 fn find_pieces<O: Os>(
     central: &Central<O>,
     from: u64,
@@ -224,7 +225,7 @@ fn find_pieces<O: Os>(
                 None => u64::MAX,
             },
         };
-        // Clean ones in whole blocks.
+        // Clean pages are allocated in whole blocks.
         let end = match dirty {
             Some(_) => above.min(end),
             None => above.min(central.block(central.blocks_around(page, end).end).start().page_floor()),

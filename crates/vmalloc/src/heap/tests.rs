@@ -1,4 +1,4 @@
-//! Tests of the heap on a system that can be told to refuse.
+//! Tests of the heap on a system with fault injection.
 
 mod changed;
 mod cpus;
@@ -45,7 +45,7 @@ pub(super) fn heap_on(
     Owned::new(shim.clone(), plan).unwrap()
 }
 
-/// Mappings of the arena. Other tests map at the same time, elsewhere.
+/// Returns the number of mappings of the arena. Other tests map elsewhere at the same time.
 fn mappings(heap: &Owned<Shim>) -> usize {
     let whole = heap.arena.whole();
     mappings_in(whole.start().get() as usize, whole.end().get() as usize)
@@ -69,11 +69,11 @@ impl Model {
     }
 
     pub(super) fn bytes(at: usize, bytes: usize) -> &'static mut [u8] {
-        // SAFETY: tests are the only ones in their heaps, and pass what was given out to them.
+        // SAFETY: only tests use their heaps, and they pass the addresses of live areas.
         unsafe { core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(at), bytes) }
     }
 
-    /// Fills the first and last bytes, and some in between.
+    /// Writes the first and last bytes, and some in between.
     pub(super) fn mark(at: usize, bytes: usize, byte: u8) {
         let area = Self::bytes(at, bytes);
         area.iter_mut().step_by(1021).for_each(|place| *place = byte);
@@ -115,7 +115,7 @@ impl Model {
     pub(super) fn free(&mut self, at: usize) {
         let (bytes, _, byte) = self.areas.remove(&at).unwrap();
         assert!(Self::is_marked(at, bytes, byte), "somebody else wrote here");
-        // SAFETY: the model had it.
+        // SAFETY: the model recorded it as live, and has no reference to it.
         unsafe { self.heap.free(at) }.unwrap();
         // SAFETY: nothing is freed by this.
         let again = unsafe { self.heap.free(at) };
@@ -124,7 +124,7 @@ impl Model {
 
     pub(super) fn resize(&mut self, at: usize, bytes: usize, fill: Fill) -> Result<usize, ResizeError> {
         let (before, align, byte) = self.areas[&at];
-        // SAFETY: the model has it.
+        // SAFETY: the model recorded it as live, and has no reference to it.
         let to = unsafe { self.heap.resize(at, layout(bytes, align), fill) }?.addr().get();
         self.areas.remove(&at);
         assert!(Self::is_marked(to, before.min(bytes), byte));
@@ -133,7 +133,7 @@ impl Model {
         Ok(to)
     }
 
-    /// Does something at random; errors are for the caller.
+    /// Performs a random operation, and returns its error.
     pub(super) fn step(&mut self, largest: usize) -> Result<(), ResizeError> {
         let bytes = match self.random(8) {
             0..4 => 1 + self.random(20 * PAGE_BYTES),
@@ -174,10 +174,10 @@ impl Model {
         self.heap.release_all();
         self.check();
         let stats = self.heap.stats();
-        // Beside what became useless, part of a block may stay.
+        // Beside retired ranges, a part of a block may stay dirty.
         assert!(stats.dirty_bytes == 0 || stats.retired_bytes > 0, "{stats:?}");
         assert_eq!((stats.live_bytes, stats.cached_bytes, stats.moved_areas), (0, 0, 0));
-        // Nothing is kept with its guard any more, so none is left.
+        // No run is cached with its guard any more, so no guard is left.
         assert_eq!(stats.guards, 0);
         let shim = self.heap.host.os().clone();
         let others = self.heap.arena.torn_pages() as usize * PAGE_BYTES;
@@ -190,7 +190,7 @@ impl Model {
 fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
     let shim = Shim::default();
     let (mut grown, mut hits) = ((0, 0), 0);
-    // Budgets from nothing to plenty, so that purges, magazines and moves all happen.
+    // Budgets from 0 to plenty, so that purges, magazines and moves all occur.
     for (huge_pages, kept, steps, moves) in [
         (HugePages::Auto, 0, 400, false),
         (HugePages::Auto, 0, 400, true),
@@ -220,7 +220,7 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
     assert!(shim.calls(Call::Move) > 0);
 }
 
-/// Large sizes and a few slots: purges at every turn, and clean gaps between dirty runs.
+/// Uses large sizes and a few slots: each step purges, and leaves clean gaps between dirty runs.
 #[test]
 fn vm3_whatever_was_purged_in_between_is_paid_for() {
     let shim = Shim::default();
@@ -245,10 +245,10 @@ fn vm3_whatever_was_purged_in_between_is_paid_for() {
     }
 }
 
-/// The nth call of each kind is refused, for every n: nothing is lost, and what comes after succeeds.
+/// The nth call of each kind fails, for every n: nothing is lost, and later operations succeed.
 #[test]
 fn sp4_whatever_the_system_refuses_nothing_is_lost() {
-    // Moves are rarer than the others.
+    // Moves are rarer than the other calls.
     let plan = [
         (Call::Map, 16, 150),
         (Call::Commit, 16, 120),
@@ -263,11 +263,11 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
             let shim = Shim::default();
             let huge_pages = if granted % 4 == 3 { HugePages::System } else { HugePages::Auto };
             let mut model = Model::new(heap_on(huge_pages, &shim, 1 << 30, 4 * MIB));
-            // A mapping moves where pages do not.
+            // A mapping moves only where pages do not.
             if matches!(call, Call::Remap | Call::Renew) {
                 shim.fail(Call::Move, 0);
             }
-            // Every other time, half of what is refused is done.
+            // Every other time, a failing call does half of its work.
             shim.halve(granted % 2 == 1);
             shim.fail_some(call, granted, 1 + granted % 3);
             let before = shim.calls(call);
@@ -300,7 +300,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
             }
         }
         assert!(refusals > 0, "{call:?} was never refused");
-        // What can do without is done without; the rest says so.
+        // A failure of an optional call is not reported; that of another one is.
         assert!(failures > 0 || !matches!(call, Call::Commit), "{call:?}");
     }
 }
@@ -316,7 +316,7 @@ fn sp3_everything_can_be_freed_when_the_system_gives_nothing_any_more() {
     for call in [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Remap, Call::Renew] {
         shim.fail(call, 0);
     }
-    // Every other one, so that no two merge; then the rest.
+    // Every other area first, so that no two merge; then the rest.
     let (odd, even): (Vec<_>, Vec<_>) =
         model.areas.keys().copied().enumerate().partition(|(n, _)| n % 2 == 1);
     for (_, at) in odd.into_iter().chain(even) {
@@ -336,7 +336,7 @@ fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
     while last.is_ok() {
         last = model.alloc(3 * MIB, 1, Fill::Any);
     }
-    // The zone of small areas served as well, but for what is too short; the refusal tells of the larger rest.
+    // The zone of small areas served as well, except for its short rest; the error has the larger rest.
     assert!(
         matches!(last, Err(AllocError::NoSpace { requested_bytes, align_bytes: 1, largest_bytes })
         if requested_bytes == 3 * MIB && largest_bytes < 3 * MIB),
@@ -347,7 +347,7 @@ fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
     model.check();
     let whole = model.alloc(2 * zones[1], 1, Fill::Any);
     assert!(matches!(whole, Err(AllocError::NoSpace { .. })), "{whole:?}");
-    // All is kept in pieces of another size, in magazines of other CPUs: it merges when it must.
+    // All memory is cached in fragments of another size, in magazines of other CPUs: it merges when needed.
     for (cpu, at) in model.areas.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
         shim.on_cpu(cpu % 4);
         model.free(at);
@@ -364,7 +364,7 @@ fn a_free_of_what_is_no_area_says_why_and_changes_nothing() {
     let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
     let at = model.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
     let first = address(&model);
-    // SAFETY: no area begins at any of these but the last, which the model gives up.
+    // SAFETY: no area begins at any of these but the last, which the model removes.
     let free = |at: usize| unsafe { model.heap.free(at) };
     assert_eq!(free(0), Err(FreeError::NotOurs { address: 0 }));
     assert_eq!(free(first - 1), Err(FreeError::NotOurs { address: first - 1 }));
@@ -375,7 +375,7 @@ fn a_free_of_what_is_no_area_says_why_and_changes_nothing() {
     assert_eq!(free(at), Ok(()));
     let again = FreeError::AlreadyFree { address: at, bytes: 10 * PAGE_BYTES };
     assert_eq!(free(at), Err(again));
-    // Also once it has left the magazine, and once its pages have gone.
+    // Also after it has left the magazine, and after its pages were released.
     model.heap.release_all();
     // SAFETY: it is freed, so nothing is freed by this.
     let gone = unsafe { model.heap.free(at) };
@@ -399,7 +399,7 @@ fn what_two_threads_free_at_a_time_one_frees() {
         shim.on_cpu(round % 4);
         let at = heap.alloc(layout(70_000, 1), Fill::Any).unwrap().addr().get();
         let won = std::thread::scope(|scope| {
-            // SAFETY: nobody refers to the area.
+            // SAFETY: no reference to the area exists.
             let frees: Vec<_> = (0..2).map(|_| scope.spawn(|| unsafe { heap.free(at) }.is_ok())).collect();
             frees.into_iter().map(|free| u32::from(free.join().unwrap())).sum::<u32>()
         });
@@ -408,7 +408,7 @@ fn what_two_threads_free_at_a_time_one_frees() {
     assert_eq!(heap.validate(), Ok(()));
 }
 
-/// Threads that take from each other, resize, and give everything back in between; each area tells whose it is.
+/// Threads take areas from each other, resize them, and free all in between; each area records its owner.
 #[test]
 fn vm1_threads_that_free_each_others_areas_lose_nothing() {
     let shim = Shim::default();
@@ -419,7 +419,7 @@ fn vm1_threads_that_free_each_others_areas_lose_nothing() {
             let at = at as usize;
             let bytes = heap.live(at).unwrap().requested_bytes();
             assert!(Model::is_marked(at, bytes, (at >> 12) as u8 | 1));
-            // SAFETY: taken out of the shared places, so nobody else has it.
+            // SAFETY: removed from the shared slots, so no other thread has it.
             unsafe { heap.free(at) }.unwrap();
         }
     };
@@ -435,7 +435,7 @@ fn vm1_threads_that_free_each_others_areas_lose_nothing() {
                         1 + (state >> 33) as usize % (if step % 9 == 0 { 4 * MIB } else { 40 * PAGE_BYTES });
                     let mut at = heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
                     if step % 5 == 0 {
-                        // SAFETY: nobody else has it.
+                        // SAFETY: no other thread has it.
                         let to = unsafe { heap.resize(at, layout(1 + bytes * 3 / 2, 1), Fill::Any) };
                         at = to.unwrap().addr().get();
                     }
@@ -470,7 +470,7 @@ fn a_cached_pair_makes_no_system_call() {
     for bytes in [65_536, MIB, 16 * MIB, 64 * MIB] {
         let pair = || {
             let at = heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
-            // SAFETY: nobody refers to it.
+            // SAFETY: no reference to it exists.
             unsafe { heap.free(at) }.unwrap();
             at
         };
@@ -488,12 +488,12 @@ fn what_nobody_needs_for_long_goes_back_and_what_is_needed_stays() {
     shim.on_cpu(0);
     let budget = 64 * MIB;
     let mut model = Model::new(heap(&shim, 1 << 34, budget));
-    // A burst: under the bound, dirty, never needed again.
+    // A burst: below the budget, dirty, never used again.
     let burst: Vec<_> = (0..28).map(|_| model.alloc(MIB + PAGE_BYTES, 1, Fill::Any).unwrap()).collect();
     burst.into_iter().for_each(|at| model.free(at));
     let after_burst = model.heap.stats();
     assert_eq!(after_burst.purged_bytes, 0);
-    // Then traffic that no magazine serves, for sizes never come again while they are there.
+    // Then traffic that no magazine serves, since no size recurs while the magazines have it.
     for bytes in (0..12_000).map(|n| (17 + n % 300) * PAGE_BYTES) {
         let at = model.alloc(bytes, 1, Fill::Any).unwrap();
         model.free(at);
@@ -501,7 +501,7 @@ fn what_nobody_needs_for_long_goes_back_and_what_is_needed_stays() {
     let stats = model.heap.stats();
     assert!(stats.purged_bytes > 0, "{stats:?}");
     assert!(stats.dirty_bytes < after_burst.dirty_bytes / 2, "{stats:?}");
-    // Far beyond the bound: no more than that stays.
+    // Far beyond the budget: no more than the budget stays cached.
     let many: Vec<_> = (0..100).map(|_| model.alloc(3 * MIB, 1, Fill::Any).unwrap()).collect();
     many.into_iter().for_each(|at| model.free(at));
     let stats = model.heap.stats();
@@ -513,7 +513,7 @@ fn what_nobody_needs_for_long_goes_back_and_what_is_needed_stays() {
 #[test]
 fn an_allocator_that_cannot_be_made_leaves_nothing() {
     let shim = Shim::default();
-    // As many magazines as do not fit in the first chunk.
+    // So many magazines that they do not fit in the first chunk.
     shim.set_cpus(1000);
     for granted in 0.. {
         shim.fail(Call::Map, granted);

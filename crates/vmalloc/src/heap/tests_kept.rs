@@ -1,4 +1,4 @@
-//! Tests of what becomes of freed pages: ages, moves, the thread, and what is refused to each.
+//! Tests of cached pages: their age, moves, the thread, and failures of each.
 
 use super::tests::{MIB, Model, heap, heap_on, layout};
 use super::*;
@@ -32,12 +32,12 @@ fn cd1_a_block_that_is_listed_wrongly_or_not_at_all_is_seen() {
     model.heap.drain_all();
     model.check();
     let coldest = model.heap.zone(HUGE).cold.coldest(u64::MAX).unwrap();
-    // Not in the list, though it is dirty.
+    // Not in the list, though dirty.
     model.heap.zone(HUGE).cold.remove(coldest);
     assert_eq!(model.heap.validate().unwrap_err().rule, "CD1");
     model.heap.zone(HUGE).cold.add(coldest);
     model.check();
-    // In the list, though somebody has it.
+    // In the list, though live.
     let first = model.heap.arena.extent(HUGE).start().page_floor();
     let live = (areas[0] / PAGE_BYTES) as u64 - first;
     model.heap.zone(HUGE).cold.add(live / 512);
@@ -46,13 +46,13 @@ fn cd1_a_block_that_is_listed_wrongly_or_not_at_all_is_seen() {
     model.end();
 }
 
-/// Allocates that many areas and frees them all.
+/// Allocates this many areas and frees them all.
 fn burst(heap: &Owned<Shim>, count: usize, bytes: usize) {
     let areas: Vec<_> = (0..count).map(|_| heap.alloc(layout(bytes, 1), Fill::Any).unwrap()).collect();
     for area in areas {
-        // SAFETY: our own, and nobody else's.
+        // SAFETY: this test's own area, to which no other reference exists.
         unsafe { area.write_bytes(1, bytes) };
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: no reference to it exists any more.
         unsafe { heap.free(area.addr().get()) }.unwrap();
     }
 }
@@ -61,7 +61,7 @@ fn kept(heap: &Owned<Shim>) -> usize {
     heap.stats().dirty_bytes + heap.stats().cached_bytes
 }
 
-/// Waits until something holds, for no longer than a machine under load may need.
+/// Waits until a condition holds, for as long as a machine under load may need at most.
 pub(super) fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !holds() {
@@ -78,11 +78,11 @@ fn wk1_what_nobody_needs_goes_back_by_itself_time_and_again() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(20));
-    // Too little for a thread.
+    // Too little for the thread to start.
     burst(&heap, 4, MIB);
     assert_eq!(shim.calls(Call::Spawn), 0);
     for round in 0..20 {
-        // Of both zones, in magazines and not, and in the end a single area, which wakes it all the same.
+        // Of both zones, in magazines and not. At the end a single area, which must wake the thread as well.
         burst(&heap, 40, if round % 2 == 0 { 3 * MIB } else { 700 << 10 });
         if round % 3 == 0 {
             burst(&heap, 1, 9 * MIB);
@@ -94,9 +94,9 @@ fn wk1_what_nobody_needs_goes_back_by_itself_time_and_again() {
     assert_eq!(shim.mapped(), 0, "its stack is gone");
 }
 
-/// Resizes an area; where it is then.
+/// Resizes an area, and returns its address.
 fn resize(heap: &Owned<Shim>, at: usize, bytes: usize) -> usize {
-    // SAFETY: our own, and nobody else's.
+    // SAFETY: this test's own area, to which no reference exists.
     unsafe { heap.resize(at, layout(bytes, 1), Fill::Any) }.unwrap().addr().get()
 }
 
@@ -104,7 +104,7 @@ fn resize(heap: &Owned<Shim>, at: usize, bytes: usize) -> usize {
 fn what_an_area_gives_up_counts_as_freed_and_no_more_of_it_is_kept() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    // Nobody touches it, and all of it is to count.
+    // No byte is touched, and all pages are to count.
     shim.fail(Call::Resident, 0);
     let heap = heap(&shim, 1 << 34, 64 * MIB);
     let area = heap.alloc(layout(256 * MIB, 1), Fill::Any).unwrap().addr().get();
@@ -117,7 +117,7 @@ fn what_an_area_gives_up_counts_as_freed_and_no_more_of_it_is_kept() {
 
 #[test]
 fn what_a_moved_area_leaves_behind_is_bounded_as_well() {
-    // By pages that move, and by mappings: then what is left cannot be renewed, so all of it is kept.
+    // By moving pages, and by moving mappings: then the old range cannot be renewed, so all of it stays cached.
     for remaps in [false, true] {
         let shim = Shim::default();
         shim.on_cpu(0);
@@ -127,15 +127,15 @@ fn what_a_moved_area_leaves_behind_is_bounded_as_well() {
             shim.fail(Call::Move, 0);
             shim.fail(Call::Renew, 0);
         }
-        // No multiple of a block, so that the last pages are left.
+        // No multiple of a block, so that the last pages remain.
         let areas = [0; 2].map(|_| heap.alloc(layout(41 * MIB, 1), Fill::Any).unwrap().addr().get());
-        // SAFETY: our own, and nobody else's.
+        // SAFETY: this test's own area, to which no other reference exists.
         unsafe { core::ptr::with_exposed_provenance_mut::<u8>(areas[0]).write_bytes(1, 41 * MIB) };
         let to = resize(&heap, areas[0], 90 * MIB);
         assert_ne!(to, areas[0]);
-        // Parts of blocks that others use stay.
+        // Parts of blocks in use stay.
         assert!(kept(&heap) <= 6 * MIB, "{remaps}: {:?}", heap.stats());
-        // SAFETY: our own, and nobody refers to it.
+        // SAFETY: this test's own area, to which no reference exists.
         unsafe { heap.free(to) }.unwrap();
         assert!(kept(&heap) <= 6 * MIB, "{remaps}: {:?}", heap.stats());
         assert_eq!(heap.validate(), Ok(()));
@@ -165,7 +165,7 @@ fn what_is_in_use_stays_while_time_passes() {
     let heap = heap(&shim, 1 << 34, 256 * MIB);
     burst(&heap, 20, 3 * MIB);
     for turn in 0..40 {
-        // A pair in steady use, and a block that becomes dirty anew.
+        // An area in steady use, and a block that becomes dirty again.
         burst(&heap, 1, MIB);
         heap.turn();
         assert!(turn < 3 || heap.stats().cached_bytes >= MIB, "{turn}: {:?}", heap.stats());
@@ -187,7 +187,7 @@ fn without_a_thread_or_a_stack_for_it_all_else_goes_on() {
         shim.fail_with(Errno(libc::EPERM));
         shim.fail(call, 0);
         for at in areas {
-            // SAFETY: our own, and nobody refers to it.
+            // SAFETY: this test's own area, to which no reference exists.
             unsafe { heap.free(at) }.unwrap();
         }
         assert!(kept(&heap) > 16 * MIB, "{:?}", heap.stats());
@@ -214,10 +214,10 @@ fn a_thread_that_could_not_be_made_is_made_later() {
         shim.fail_with(Errno(libc::EAGAIN));
         shim.fail_some(call, 0, 1);
         for at in areas {
-            // SAFETY: our own, and nobody refers to it.
+            // SAFETY: this test's own area, to which no reference exists.
             unsafe { heap.free(at) }.unwrap();
         }
-        // One attempt: the others wait a while.
+        // One attempt: the other frees skip theirs for a while.
         assert_eq!((heap.worker_state(), shim.calls(call) - before), ("none", 1), "{call:?}");
         burst(&heap, 80, 2 * MIB);
         assert_eq!(shim.calls(Call::Spawn), if call == Call::Spawn { 2 } else { 1 });
@@ -238,11 +238,11 @@ fn cold_pages_move_to_where_they_are_wanted_and_keep_no_secret_zeros() {
     let areas: Vec<_> = (0..40).map(|_| model.alloc(2 * MIB, 1, Fill::Any).unwrap()).collect();
     areas.iter().step_by(2).for_each(|&at| model.free(at));
     let before = model.heap.stats();
-    // It is marked, and would be found wrong if it were taken for zeros.
+    // Its bytes are marked, and the check fails if they are taken for zeros.
     let at = model.alloc(30 * MIB, 1, Fill::Zero).unwrap();
     let stats = model.heap.stats();
     if stats.refilled_bytes == 0 {
-        // A kernel that moves nothing: faults it is, for as many pages given back.
+        // The kernel moves no page: pages are faulted in, and as many are released.
         assert!(!shim.can_move() && stats.purged_bytes - before.purged_bytes >= 30 << 20);
         return;
     }
@@ -285,7 +285,7 @@ fn a_refill_that_is_refused_gives_back_and_comes_again_or_not() {
         }
         let more = shim.calls(Call::Move) > before;
         assert_eq!((more, model.heap.stats().refilled_bytes > 0), (again, again), "{errno}");
-        // A child tries anew.
+        // A child tries again.
         model.heap.forget(true);
         assert_eq!(model.heap.refill_pause.load(Ordering::Relaxed), 0);
         model.end();
@@ -301,7 +301,7 @@ fn pages_that_cannot_move_are_given_back_for_those_that_come() {
             shim.fail(Call::Move, 0);
         }
         let mut model = Model::new(heap(&shim, 1 << 32, 512 * MIB));
-        // Pieces that are too short for what comes, with walls between them.
+        // Fragments that are too short for the next request, with walls between them.
         let pieces: Vec<[usize; 2]> =
             (0..8).map(|_| [8 * MIB, MIB].map(|bytes| model.alloc(bytes, 1, Fill::Any).unwrap())).collect();
         pieces.iter().for_each(|&[piece, _]| model.free(piece));
@@ -317,7 +317,7 @@ fn pages_that_cannot_move_are_given_back_for_those_that_come() {
     }
 }
 
-/// Pages of a span that are resident, whatever the shim says.
+/// Returns the pages of a span that are resident, whatever the shim reports.
 pub(super) fn resident_pages(at: usize, bytes: usize) -> usize {
     let mut seen = vec![0u8; bytes / PAGE_BYTES];
     // SAFETY: asks which pages are resident.
@@ -331,14 +331,14 @@ fn zeros_are_written_where_something_was_and_nowhere_else() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let mut model = Model::new(heap(&shim, 1 << 32, 64 * MIB));
-    // What is left of a block is dirty; the next area reaches down over it.
+    // The rest of a block is dirty; the next area extends down over it.
     let wall = model.alloc(3 * MIB, 1, Fill::Any).unwrap();
     let at = model.alloc(64 * MIB, 1, Fill::Zero).unwrap();
     assert_eq!(at, wall + 3 * MIB);
     let fresh = model.heap.alloc(layout(64 * MIB, 1), Fill::Zero).unwrap().addr().get();
     let base = fresh.next_multiple_of(2 * MIB);
     assert_eq!(resident_pages(base, 60 * MIB), 0, "somebody touched them");
-    // SAFETY: the test has it.
+    // SAFETY: live, and the test has no reference to it.
     unsafe { model.heap.free(fresh) }.unwrap();
     model.free(at);
     model.free(wall);
@@ -356,7 +356,7 @@ fn what_is_large_beside_the_heap_is_not_kept_as_it_was() {
         areas.into_iter().for_each(|at| model.free(at));
         model.heap.stats().cached_bytes
     };
-    // In a heap of some MiB only the place for what was freed last keeps one; in one of 256 MiB the sets do, too.
+    // In a heap of some MiB only the front slot caches a run; in one of 256 MiB the sets do, too.
     assert_eq!(set(&mut model), sizes[3]);
     let large = model.alloc(256 * MIB, 1, Fill::Any).unwrap();
     let kept = set(&mut model);
@@ -383,14 +383,14 @@ fn small_areas_that_miss_leave_what_was_hardly_touched_dirty_and_ask_once() {
     let areas: Vec<_> = (0..32).map(|_| alloc(2 * MIB, 1)).collect();
     let (live, holes): (Vec<_>, Vec<_>) =
         areas.iter().partition(|at| at.addr().get().is_multiple_of(4 * MIB));
-    // SAFETY: the test has them.
+    // SAFETY: live, and the test has no reference to them.
     let free = |at: &NonNull<u8>| unsafe { heap.free(at.addr().get()) }.unwrap();
     holes.iter().for_each(free);
     let mut out = Out::new(heap.arena.first());
     heap.magazines[0].drain(Kinds::All, &heap.big, &mut out);
     heap.add_dirty(out);
     let before = (heap.stats().purged_bytes, shim.calls(Call::Resident));
-    // At an alignment that no hole has: a miss each.
+    // At an alignment that no hole has: each is a miss.
     let missing: Vec<_> = (0..5).map(|_| heap.alloc(layout(MIB, 4 * MIB), Fill::Any).unwrap()).collect();
     let after = (heap.stats().purged_bytes, shim.calls(Call::Resident));
     assert_eq!((after.0 - before.0, heap.stats().refilled_bytes), (0, 0));
@@ -408,7 +408,7 @@ fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
             shim.fail(Call::Resident, 0);
         }
         let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 32, 512 * MIB));
-        // Of each, one byte is touched; the model would touch all pages.
+        // One byte of each is touched; the model would touch all pages.
         let holes: Vec<NonNull<u8>> = (0..6)
             .map(|_| {
                 let hole = model.heap.alloc(layout(8 * MIB, 2 * MIB), Fill::Any).unwrap();
@@ -418,10 +418,10 @@ fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
             })
             .collect();
         for hole in &holes[1..] {
-            // SAFETY: the test has it.
+            // SAFETY: live, and the test has no reference to it.
             unsafe { model.heap.free(hole.addr().get()) }.unwrap();
         }
-        // A magazine has the last one.
+        // A magazine has the last hole.
         let again = model.heap.alloc(layout(8 * MIB, 1), Fill::Zero).unwrap();
         assert_eq!(again, holes[5]);
         let resident = resident_pages(again.addr().get(), 8 * MIB);
@@ -438,7 +438,7 @@ fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
         }
         model.free(longer);
         for at in [holes[0], again] {
-            // SAFETY: the test has them.
+            // SAFETY: live, and the test has no reference to them.
             unsafe { model.heap.free(at.addr().get()) }.unwrap();
         }
         model.check();
@@ -466,13 +466,13 @@ fn what_is_freed_is_zeros_at_once_where_that_is_wanted() {
         let mut model = Model::new(Owned::new(shim.clone(), plan).unwrap());
         for step in 0..200 {
             model.step(8 * MIB).unwrap();
-            // Nobody marked what comes from a magazine or a dirty run, whatever its size.
+            // Memory from a magazine or a dirty run was not marked, whatever its size.
             let bytes = [5000, 70_000, MIB, 6 * MIB][step % 4];
             let area = model.heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
             let usable = model.heap.live(area).unwrap().usable_bytes();
             assert!(Model::is_zero(area, usable), "step {step}");
             Model::mark(area, usable, 7);
-            // SAFETY: the test has it.
+            // SAFETY: live, and the test has no reference to it.
             unsafe { model.heap.free(area) }.unwrap();
         }
         assert!(model.heap.stats().cache_hits > 0);
@@ -499,7 +499,7 @@ fn a_trim_and_a_budget_of_nothing_leave_no_page_of_what_every_other_free_left() 
         let resident = |at: &usize| resident_pages(*at, bytes.next_multiple_of(PAGE_BYTES));
         let left = |areas: &[usize]| areas.iter().step_by(2).map(resident).sum::<usize>();
         if budget == 0 {
-            // What a magazine keeps is apart from the budget.
+            // The contents of magazines are apart from the budget.
             assert!(left(&areas) * PAGE_BYTES <= 2 * MIB, "{} pages", left(&areas));
         }
         let before = model.heap.stats();
@@ -507,11 +507,11 @@ fn a_trim_and_a_budget_of_nothing_leave_no_page_of_what_every_other_free_left() 
         assert_eq!(left(&areas), 0, "{bytes}");
         assert!(budget == 0 || model.heap.stats().purged_bytes > before.purged_bytes);
         model.check();
-        // A second time there is nothing.
+        // A second trim finds nothing.
         let before = model.heap.stats().purged_bytes;
         model.heap.trim();
         assert_eq!(model.heap.stats().purged_bytes, before);
-        // What others have stays, and what was given back is given out again.
+        // Live areas stay, and released addresses are allocated again.
         assert_eq!(left(&areas[1..]), 100 * bytes.div_ceil(PAGE_BYTES));
         for _ in 0..100 {
             model.alloc(bytes, 1, Fill::Zero).unwrap();
@@ -534,17 +534,17 @@ fn where_there_is_little_memory_a_quarter_of_it_is_kept() {
         let mut model = Model::new(heap_on(huge_pages, &shim, 1 << 32, 512 * MIB));
         let burst = |model: &mut Model| {
             let areas = [4 * MIB; 64].map(|bytes| model.heap.alloc(layout(bytes, 1), Fill::Any).unwrap());
-            // SAFETY: the test has them.
+            // SAFETY: live, and the test has no reference to them.
             areas.iter().for_each(|area| unsafe { model.heap.free(area.addr().get()) }.unwrap());
             kept(model)
         };
         assert_eq!(burst(&mut model), 256 * MIB);
-        // A quarter of 100 MiB and of what is kept, and what may be kept until the system is asked again.
+        // A quarter of 100 MiB and of the cached memory, plus the amount that may be cached until the next reading.
         shim.set_available(100 << 20);
         let pressed = burst(&mut model);
         assert!((25 * MIB..130 * MIB).contains(&pressed), "{pressed}");
         shim.set_available(10 << 30);
-        // It finds that out as some of it goes.
+        // The heap finds that out as it releases some of it.
         burst(&mut model);
         assert_eq!(burst(&mut model), 256 * MIB);
         model.check();

@@ -1,4 +1,4 @@
-//! Tests of decay by the program's own calls, on a clock that passes when a test says so.
+//! Tests of decay by the program's own calls, on a clock that the tests advance.
 
 use super::tests::{MIB, layout};
 use super::tests_kept::resident_pages;
@@ -31,7 +31,7 @@ fn heap(shim: &Shim, huge_pages: HugePages, background_thread: bool, decay: Opti
 
 fn heap_of(shim: &Shim, plan: Plan) -> Owned<Shim> {
     let heap = Owned::new(shim.clone(), plan).unwrap();
-    // A fork in another test of this process would empty it.
+    // A fork in another test of this process would empty the cache.
     crate::fork::unregister(NonNull::from(&*heap));
     heap
 }
@@ -39,7 +39,7 @@ fn heap_of(shim: &Shim, plan: Plan) -> Owned<Shim> {
 /// Allocates areas and frees them.
 fn burst(heap: &Heap<Shim>, count: usize, bytes: usize) {
     let areas: Vec<_> = (0..count).map(|_| heap.alloc(layout(bytes, 1), Fill::Any).unwrap()).collect();
-    // SAFETY: our own, and nobody refers to them.
+    // SAFETY: this test's own areas, to which no reference exists.
     areas.iter().for_each(|area| unsafe { heap.free(area.addr().get()) }.unwrap());
 }
 
@@ -57,7 +57,7 @@ fn what_nobody_needs_goes_back_by_pairs_alone_and_a_call_gives_a_slice() {
         burst(&heap, 100, 3 * MIB);
         let before = kept(&heap);
         assert!(before >= 300 * MIB, "{before}");
-        // No time, no decay.
+        // Without time no decay.
         burst(&heap, 1, MIB);
         (0..1000).for_each(|_| burst(&heap, 1, MIB));
         assert_eq!((kept(&heap) >= before, heap.stats().purged_bytes), (true, 0));
@@ -71,7 +71,7 @@ fn what_nobody_needs_goes_back_by_pairs_alone_and_a_call_gives_a_slice() {
             }
         }
         assert!(kept(&heap) <= 8 * MIB, "{:?}", heap.stats());
-        // What the last block of a slice has more than the slice.
+        // The last block of a slice may exceed the slice.
         assert!((1..=(SLICE_PAGES + 512) * PAGE_BYTES as u64).contains(&most), "{most}");
         assert_eq!((shim.calls(Call::Spawn), heap.validate()), (0, Ok(())));
     }
@@ -83,7 +83,7 @@ fn after_a_rest_each_free_releases_a_slice_and_what_is_freed_then_stays() {
     shim.on_cpu(0);
     let heap = heap(&shim, HugePages::System, false, Some(DECAY));
     burst(&heap, 100, 5 * MIB);
-    // The clock began with the first free.
+    // The clock started with the first free.
     let mut before = kept(&heap);
     let dirty = heap.stats().dirty_bytes;
     shim.pass(2 * DECAY);
@@ -94,7 +94,7 @@ fn after_a_rest_each_free_releases_a_slice_and_what_is_freed_then_stays() {
         before = now;
     }
     (0..100).for_each(|_| burst(&heap, 2, 6 * MIB));
-    // What was dirty is gone; what magazines had is dirty since then, and no older.
+    // Dirty memory is released; the contents of magazines became dirty then, and are no older.
     let purged = heap.stats().purged_bytes as usize;
     assert!(purged + 16 * MIB >= dirty && purged <= dirty + 16 * MIB, "{purged} of {dirty}");
     shim.pass(DECAY);
@@ -141,7 +141,7 @@ fn magazines_of_cpus_where_nobody_is_any_more_are_emptied_too() {
 
 #[test]
 fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_kept_again() {
-    // A group that is nearly full or waits; less available than is kept; enough.
+    // A control group that is nearly full or stalled; less available than is cached; enough.
     for (bytes, is_short, want) in [(4 << 30, true, true), (100 << 20, false, true), (4 << 30, false, false)]
     {
         let shim = Shim::default();
@@ -152,14 +152,14 @@ fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_
         (0..20).for_each(|_| burst(&heap, 1, 100 << 10));
         let before = kept(&heap);
         assert!(before >= 300 * MIB, "{before}");
-        // Others take it, and this process does the least.
+        // Other processes take the memory, and this one makes only few calls.
         shim.set_available(bytes);
         shim.set_short(is_short);
         shim.pass(Duration::from_secs(300));
         (0..128).for_each(|_| burst(&heap, 1, MIB));
         assert_eq!(kept(&heap) <= 2 * MIB, want, "{bytes}: {:?}", heap.stats());
         assert!(want || kept(&heap) >= before);
-        // Nothing is kept for long as long as it is so.
+        // Nothing stays cached while memory is short.
         burst(&heap, 100, 3 * MIB);
         assert!(!is_short || kept(&heap) <= 40 * MIB, "{:?}", heap.stats());
         shim.set_available(64 << 30);
@@ -168,7 +168,7 @@ fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_
     }
 }
 
-/// Five minutes later, it keeps what is freed.
+/// Five minutes later, freed memory is cached again.
 fn keeps_again(shim: &Shim, heap: &Heap<Shim>) {
     shim.pass(Duration::from_secs(300));
     (0..3).for_each(|_| burst(heap, 100, 3 * MIB));
@@ -200,7 +200,7 @@ fn the_thread_asks_by_time_whether_memory_is_short() {
     assert!(kept(&heap) >= 290 * MIB, "{:?}", heap.stats());
     shim.set_short(true);
     shim.pass(Duration::from_secs(1));
-    // As the thread calls it, which is not there in this test.
+    // As called by the thread, which this test does not have.
     heap.turn();
     assert!(kept(&heap) <= 2 * MIB, "{:?}", heap.stats());
     assert_eq!(heap.validate(), Ok(()));
@@ -210,7 +210,7 @@ fn the_thread_asks_by_time_whether_memory_is_short() {
 fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
     let shim = Shim::default();
     shim.set_cpus(64);
-    // Nobody touches them, and all is to count.
+    // No byte is touched, and all pages are to count.
     shim.fail(Call::Resident, 0);
     for (budget, least) in [(0, 0), (8 * MIB, MIB), (64 * MIB, 8 * MIB)] {
         let plan = Plan {
@@ -230,7 +230,7 @@ fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
             let areas: Vec<_> = (0..48)
                 .map(|n| heap.alloc(layout((1 + n % 6) * 60_000, 1), Fill::Any).unwrap().addr().get())
                 .collect();
-            // SAFETY: our own, and nobody refers to them.
+            // SAFETY: this test's own areas, to which no reference exists.
             areas.iter().for_each(|&at| unsafe { heap.free(at) }.unwrap());
             assert!(kept(&heap) <= budget, "{budget}: {:?}", heap.stats());
         }
@@ -262,17 +262,17 @@ fn cd3_what_is_absent_does_not_count_in_the_budget_where_the_system_tells() {
         };
         let heap = Owned::new(shim.clone(), plan).unwrap();
         crate::fork::unregister(NonNull::from(&*heap));
-        // Of each a byte is touched.
+        // One byte of each is touched.
         let areas: Vec<_> =
             (0..100).map(|_| heap.alloc(layout(4 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
         let touch = |at: usize, bytes: usize| {
             let place = core::ptr::with_exposed_provenance_mut::<u8>(at);
-            // SAFETY: our own.
+            // SAFETY: this test's own area.
             unsafe { place.write_bytes(1, bytes) };
         };
         areas.iter().for_each(|&at| touch(at, 1));
         let free = |&at: &usize| {
-            // SAFETY: our own, and nobody refers to it.
+            // SAFETY: this test's own area, to which no reference exists.
             unsafe { heap.free(at) }.unwrap();
         };
         areas.iter().for_each(free);
@@ -283,7 +283,7 @@ fn cd3_what_is_absent_does_not_count_in_the_budget_where_the_system_tells() {
             assert!(kept_bytes <= 64 * MIB, "{:?}", heap.stats());
         }
         assert_eq!(heap.validate(), Ok(()));
-        // What is there counts.
+        // Resident pages count.
         let dense: Vec<_> =
             (0..100).map(|_| heap.alloc(layout(4 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
         dense.iter().for_each(|&at| touch(at, 4 * MIB));

@@ -1,30 +1,29 @@
-//! Decay by the calls that the program makes anyhow: what nobody needs for a while goes back without a thread.
+//! Decay by the calls that the program makes in any case: unused memory is released without a thread.
 //!
 //! # Theory
 //! ```text
-//!   a free that finds its place taken, an area that shrinks, one take of 128 ---> the clock
-//!      the turn is over?   both zones are older by the turns that passed, and magazines are to be looked at;
-//!                          twice a second at most, the system is asked how much memory there is (`purge.rs`)
-//!      some magazines      those that served nobody for a quarter of the time: what they have is made dirty
-//!      something is old?   8 MiB of dirty blocks older than three quarters of the time go back
+//!   a free that finds its slot taken, an area that shrinks, one alloc in 128 ---> the clock
+//!      the turn is over?   both zones age by the turns that passed, and magazines are to be visited;
+//!                          twice a second at most, the available memory is read (`purge.rs`)
+//!      some magazines      those unused for a quarter of the time: their contents are made dirty
+//!      something is old?   8 MiB of dirty blocks older than three quarters of the time are released
 //! ```
-//! The decay time is sixteen turns. Each call does a bounded part: some magazines, and 8 MiB, which take
-//! about as long as 1 MiB of page faults. So no call waits for a cache of hundreds of megabytes. The part is
-//! looked for again in each of these calls until nothing old is left; then not before the next turn.
+//! The decay time is sixteen turns. Each call does a bounded part: some magazines, and 8 MiB, which take about as long
+//! as 1 MiB of page faults. So no call waits for a cache of hundreds of megabytes. Each of these calls does another
+//! part until nothing old is left. Then none does so before the next turn.
 //!
 //! The clock is the coarse one, which the C library reads in the kernel's page without a system
 //! call. That costs about ten nanoseconds, in paths that take a hundred or more, and a fraction of
 //! one in a cached pair.
 //!
-//! A free passes the time before it caches its run, and an allocation after it has one. So a
-//! program that was idle first takes cached memory, and the rest of its cache goes. A program that
-//! makes no call keeps its cache; for it there is the thread (`worker.rs`). While that runs, no
-//! call passes the time.
+//! A free advances the time before it caches its run, and an allocation after it has one. So a program that was idle
+//! first takes cached memory, and the rest of its cache is released. A program that makes no call keeps its cache; the
+//! thread (`worker.rs`) is for such programs. While that runs, no call advances the time.
 //!
 //! # Locking
-//! Called under no lock. Those of the zones and of magazines, one at a time; `purge` only if nobody has it.
+//! Called under no lock. Takes those of the zones and of magazines, one at a time; `purge` only if it is free.
 //! # Source
-//! Our own; jemalloc ticks in its calls, too, and gives all at once back that is due.
+//! Our own; jemalloc ticks in its calls, too, and releases everything that is due at once.
 
 use super::{Heap, VISITS};
 use crate::arena::{HUGE, SMALL, ZONES};
@@ -34,31 +33,32 @@ use core::time::Duration;
 
 /// Turns in the decay time.
 const TURNS: u32 = 16;
-/// Turns after which dirty blocks go back, and for which magazines may be of no use.
+/// Turns after which dirty blocks are released, and after which magazines may be unused.
 pub(super) const DIRTY_TURNS: u64 = 12;
 pub(super) const MAGAZINE_TURNS: u64 = 4;
 /// Pages that a call releases: 8 MiB.
 pub(super) const SLICE_PAGES: u64 = 2048;
-/// Time between two looks at what the system has left, which cost a tenth of a millisecond: half a second.
+/// Time between two readings of the available memory, which cost a tenth of a millisecond: half a second.
 const ASK_NANOS: u64 = 500_000_000;
 
 /// The passage of time in a heap.
 pub(super) struct Time {
     // Constant after `new`.
-    /// 0: it does not.
+    /// 0 if the time does not pass.
     turn_nanos: u64,
     // Atomic, each alone.
-    /// When the turn is over; of all who find that it is, one changes it. 0: nobody has looked at the clock yet.
+    /// The end of the turn. Of all threads that find the turn over, one changes it. 0 before the first reading of the
+    /// clock.
     due: AtomicU64,
-    /// Turns that passed, ever.
+    /// Turns that ever passed.
     turns: AtomicU64,
-    /// Magazines that nobody looked at in this turn; about.
+    /// Magazines not visited in this turn; approximate.
     unseen: AtomicUsize,
-    /// The next one of them, counted round and round.
+    /// The next one of them, in round-robin order.
     next: AtomicUsize,
-    /// Dirty blocks may be old.
+    /// True if dirty blocks may be old.
     behind: AtomicBool,
-    /// When the system is asked again how much memory there is; written by who ends a turn.
+    /// The time of the next reading of the available memory; written by the thread that ends a turn.
     ask: AtomicU64,
 }
 
@@ -83,22 +83,22 @@ impl Time {
         }
     }
 
-    /// Time of which nothing has passed; it never does without a decay.
+    /// Returns a time at turn 0. Without a decay time it never passes.
     pub(super) fn new(decay: Option<Duration>) -> Self {
         Self { turn_nanos: decay.map_or(0, turn_nanos), ..Self::off() }
     }
 
-    /// The length of a turn; 0 if time does not pass.
+    /// Returns the length of a turn, or 0 if time does not pass.
     pub(super) fn turn_nanos(&self) -> u64 {
         self.turn_nanos
     }
 
-    /// Lets so many turns pass; how many passed ever.
+    /// Advances the time by this many turns. Returns how many ever passed.
     pub(super) fn pass(&self, turns: u64) -> u64 {
         self.turns.fetch_add(turns, Ordering::Relaxed) + turns
     }
 
-    /// Turns that are over by now, and begins a new one: 0 for all callers but one.
+    /// Returns how many turns are over by now, and begins a new one. Returns 0 to all callers but one.
     fn turns_over(&self, now: u64) -> u64 {
         let due = self.due.load(Ordering::Relaxed);
         if now < due {
@@ -111,7 +111,7 @@ impl Time {
 }
 
 impl<O: Os> Heap<O> {
-    /// Does a part of what is due by the clock, unless a thread does. Called under no lock.
+    /// Does a part of the work that is due by the clock, unless there is a thread for it. Called under no lock.
     #[cold]
     pub(super) fn pass_time(&self) {
         let time = &self.time;
@@ -135,7 +135,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Asks the system how much memory there is, if it was not asked for half a second. Called under no lock.
+    /// Reads the available memory, if the last reading is at least half a second old. Called under no lock.
     pub(super) fn ask_by_time(&self, now: u64) {
         let ask = &self.time.ask;
         if now >= ask.load(Ordering::Relaxed) {
@@ -144,7 +144,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Makes dirty what some magazines have and nobody uses.
+    /// Makes the contents of some unused magazines dirty.
     fn visit_magazines(&self) {
         let time = &self.time;
         let Some(_moves) = self.begin_refill() else { return };
@@ -162,7 +162,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Gives back a slice of the dirty blocks that are old.
+    /// Releases a slice of the old dirty blocks.
     fn purge_old(&self) {
         let Some(_alone) = self.purge.try_lock() else { return };
         let mut left = SLICE_PAGES;

@@ -1,4 +1,4 @@
-//! Reading areas by address, whoever frees them meanwhile.
+//! Reading of areas by address, while other threads may free them.
 
 use super::Heap;
 use crate::arena::{ZONES, address};
@@ -6,7 +6,7 @@ use crate::os::Os;
 use crate::vread::peek;
 
 impl<O: Os> Heap<O> {
-    /// Copies what live areas hold at an address; the rest is zeros. Returns how many bytes were read.
+    /// Copies the contents of live areas at an address; other bytes become zeros. Returns how many bytes were read.
     ///
     /// Cost: the bytes, and a word for each page between the first byte and the start of the area around it.
     pub(crate) fn vread(&self, at: usize, to: &mut [u8]) -> usize {

@@ -1,35 +1,33 @@
-//! The thread that lets time pass, where one is wanted: memory that no caller needs for about a
-//! second goes back to the system, also while the program calls nothing.
+//! The optional thread that advances the time: memory that is unused for about a second is released to the system, even
+//! while the program makes no call.
 //!
 //! # Theory
 //! ```text
-//!   none --much is kept--> starting --> awake <--something is kept-- asleep
-//!                                         |  ----nothing is kept--->   |
-//!                                         +---- stopped, by the owner -+
+//!   none --much is cached--> starting --> awake <--something is cached-- asleep
+//!                                           |  ----nothing is cached--->   |
+//!                                           +---- stopped, by the owner ---+
 //! ```
-//! Sixteen times in the decay time it raises the epoch of both zones and releases the dirty blocks
-//! that are older than three quarters of that time. It also makes dirty what is in magazines that
-//! served no caller for a quarter of it. When nothing is cached it sleeps until a thread frees
-//! something large.
+//! Sixteen times in the decay time it raises the epoch of both zones and releases the dirty blocks that are older than
+//! three quarters of that time. It also makes the contents of magazines dirty that were unused for a quarter of it.
+//! When nothing is cached it sleeps until a thread frees something large.
 //!
-//! It is not there before 16 MiB are cached, and never in a process that caches less. A thread that
-//! finds so much cached starts it, in the slow part of a free, under no lock. It tries again a
-//! while later if the system was short of threads or memory. After a failure for another reason (a
-//! seccomp profile) there is none, in children neither. A child of a fork has no such thread, and
-//! starts its own in the same way.
+//! It is not started before 16 MiB are cached, so a process that caches less never has one. A thread that finds so much
+//! cached starts it, in the slow path of a free, under no lock. If the system was short of threads or memory, a later
+//! free tries again. After a failure for another reason (a seccomp profile) none is started, nor in children. A child
+//! of a fork has no such thread, and starts its own in the same way.
 //!
 //! # Invariants
-//! - **WK1 no-lost-wake** the thread sleeps without an end only if it first stored that state and
-//!   then looked, under the locks, at all that may be cached. A thread that caches something loads
-//!   that state after it had the lock. A small run that found its place in front empty does not:
-//!   that is the fast path of a free and loads nothing for this. While the thread sleeps, one such
-//!   run a CPU, of less than 2 MiB, stays until a thread frees something large, or something that
-//!   finds its place taken.
+//! - **WK1 no-lost-wake** the thread sleeps without a timeout only after it stored that state and then looked, under
+//!   the locks, at all lists of cached memory. A thread that caches something loads that state after it held the lock.
+//!   A small run that is cached in an empty front slot is the exception: that is the fast path of a free and loads
+//!   nothing for this. While the thread sleeps, one such run per CPU, of less than 2 MiB, stays until a thread frees
+//!   something large, or something that finds its slot taken.
 //!
 //! # Locking
-//! It holds `purge` for 64 runs at a time, so that a fork waits no longer than that, and what a purge holds.
+//! It holds `purge` for 64 runs at a time, so that a fork waits no longer than that. Under it, it takes the locks that
+//! a purge takes.
 //! # Source
-//! Our own; jemalloc has background threads, by default off; Linux gives vmalloc pages back at once.
+//! Our own; jemalloc has background threads, by default off; Linux releases the pages of vmalloc areas at once.
 
 use super::Heap;
 use super::time::{DIRTY_TURNS, MAGAZINE_TURNS};
@@ -39,15 +37,15 @@ use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Pages kept from which there is a thread: 16 MiB.
+/// Cached pages from which the thread is started: 16 MiB.
 const START_PAGES: u64 = 4096;
-/// Slow frees without another attempt after the system had no thread, or no memory for one.
+/// Slow frees without another attempt after the system was short of threads or memory.
 const PAUSE: u32 = 64;
-/// Bytes of its stack, of which it touches a few pages; libc puts thread-local variables there as well.
+/// Bytes of its stack, of which it touches a few pages; libc places thread-local variables there as well.
 const STACK_BYTES: usize = 256 << 10;
-/// Below it, without access: whoever needs more of it faults, and writes on nobody.
+/// The guard below the stack, without access: a stack overflow faults instead of writing to other memory.
 const GUARD_BYTES: usize = crate::PAGE_BYTES;
-/// Pages that go back under one hold of `purge`.
+/// Pages released under one acquisition of `purge`.
 const PART_PAGES: u64 = 64 * 512;
 
 const NONE: u32 = 0;
@@ -55,12 +53,12 @@ const STARTING: u32 = 1;
 const AWAKE: u32 = 2;
 const ASLEEP: u32 = 3;
 const STOPPED: u32 = 4;
-/// There is to be none, or the system never gives one.
+/// The thread is not wanted, or the system can never start one.
 const OFF: u32 = 5;
 
 /// The thread of a heap.
 pub(super) struct Worker {
-    // Atomic. Of all who find `NONE` one changes it, and then has the others.
+    // Atomic. Of all threads that find `NONE`, the one that changes it owns the other fields.
     state: AtomicU32,
     thread: AtomicUsize,
     /// The address of its stack's mapping, which begins with the guard.
@@ -69,7 +67,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// One that never is there.
+    /// Returns the state of a heap that never has the thread.
     pub(super) const fn off() -> Self {
         Self {
             state: AtomicU32::new(OFF),
@@ -79,17 +77,17 @@ impl Worker {
         }
     }
 
-    /// One that is not there yet.
+    /// Returns the state of a heap whose thread is not started yet.
     pub(super) fn new() -> Self {
         Self { state: AtomicU32::new(NONE), ..Self::off() }
     }
 
-    /// Returns whether it is there; then no call has time pass.
+    /// Returns true if the thread exists; then no call advances the time.
     pub(super) fn is_there(&self) -> bool {
         matches!(self.state.load(Ordering::Relaxed), AWAKE | ASLEEP)
     }
 
-    /// Forgets the thread in a child, which has none.
+    /// Forgets the thread in a child of a fork, which has none.
     pub(super) fn forget(&self) {
         if self.state.load(Ordering::Relaxed) != OFF {
             self.state.store(NONE, Ordering::Relaxed);
@@ -97,7 +95,7 @@ impl Worker {
         }
     }
 
-    /// There is none now. Where the system was short of something, there may be one later.
+    /// Records that the thread was not started. Where the system was short of something, it may be started later.
     fn refused(&self, errno: Errno) {
         let passes = matches!(errno.0, libc::EAGAIN | libc::ENOMEM | libc::EINTR);
         self.pause.store(PAUSE, Ordering::Relaxed);
@@ -105,13 +103,13 @@ impl Worker {
     }
 
     fn change(&self, from: u32, to: u32) -> bool {
-        // Both: what the one who changed it before did comes before, and this before the next one.
+        // Acquire and release: after the last change by another thread, and before the next one.
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
 impl<O: Os> Heap<O> {
-    /// Wakes the thread if it sleeps: what was kept is so elsewhere. Called as [`poke`](Self::poke).
+    /// Wakes the thread if it sleeps, when cached memory has moved to another list. Called as [`poke`](Self::poke).
     #[inline]
     pub(super) fn wake(&self) {
         if self.worker.state.load(Ordering::Relaxed) == ASLEEP && self.worker.change(ASLEEP, AWAKE) {
@@ -119,7 +117,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Tells the thread that something is kept. Called under no lock, after the one under which it was kept.
+    /// Notifies the thread that memory was cached. Called under no lock, after the lock of that list was released.
     #[inline]
     pub(super) fn poke(&self) {
         match self.worker.state.load(Ordering::Relaxed) {
@@ -144,7 +142,7 @@ impl<O: Os> Heap<O> {
         if worker.stack.load(Ordering::Relaxed) == 0 {
             match os.map(GUARD_BYTES + STACK_BYTES) {
                 Ok(at) => {
-                    // SAFETY: mapped a moment ago. Refused, it is a stack without a guard, as all are in some systems.
+                    // SAFETY: mapped just above. If it fails, the stack has no guard, as on some systems.
                     let _refused = unsafe { os.forbid(Span { at, bytes: GUARD_BYTES }) };
                     worker.stack.store(at, Ordering::Relaxed);
                 }
@@ -152,18 +150,18 @@ impl<O: Os> Heap<O> {
             }
         }
         let stack = Span { at: worker.stack.load(Ordering::Relaxed) + GUARD_BYTES, bytes: STACK_BYTES };
-        // Before it is there, so that it finds this, and whoever stops it does.
+        // Before the thread starts, so that it finds this state, and so does the owner that stops it.
         worker.state.store(AWAKE, Ordering::Release);
         let heap = (&raw const *self).cast_mut().cast::<c_void>();
-        // SAFETY: the stack is used by this thread alone, of which there is one at a time; the heap stays until it was
-        // joined.
+        // SAFETY: the stack is used by this thread alone, of which there is one at a time; the heap outlives it,
+        // because it is joined first.
         match unsafe { os.spawn(stack, run::<O>, heap) } {
             Ok(thread) => worker.thread.store(thread, Ordering::Release),
             Err(errno) => worker.refused(errno),
         }
     }
 
-    /// Ends the thread. Called by the owner, when nobody else calls any more.
+    /// Stops the thread. Called by the owner, when no other call is in progress or follows.
     pub(super) fn stop_worker(&self) {
         let worker = &self.worker;
         let before = worker.state.swap(STOPPED, Ordering::AcqRel);
@@ -174,7 +172,7 @@ impl<O: Os> Heap<O> {
         }
         let at = worker.stack.swap(0, Ordering::Relaxed);
         if at != 0 {
-            // SAFETY: mapped by `start_worker`; nobody runs on it any more.
+            // SAFETY: mapped by `start_worker`; the thread that ran on it has ended.
             unsafe { self.host.os().unmap(Span { at, bytes: GUARD_BYTES + STACK_BYTES }) };
         }
     }
@@ -193,7 +191,7 @@ impl<O: Os> Heap<O> {
             match worker.state.load(Ordering::Acquire) {
                 AWAKE => {
                     futex_wait_for(&worker.state, AWAKE, self.time.turn_nanos());
-                    // Checks WK1: it says so first, and looks under the locks then.
+                    // Checks WK1: the state is stored first, and the lists are read under their locks afterwards.
                     if !self.turn() && worker.change(AWAKE, ASLEEP) && self.keeps_something() {
                         worker.change(ASLEEP, AWAKE);
                     }
@@ -204,7 +202,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Lets a sixteenth of the decay time pass. Tells whether something is kept still.
+    /// Advances the time by a sixteenth of the decay time. Returns true if anything is still cached.
     pub(super) fn turn(&self) -> bool {
         if let Some(now) = self.host.os().now() {
             self.ask_by_time(now);
@@ -231,9 +229,9 @@ impl<O: Os> Heap<O> {
         self.keeps_something()
     }
 
-    /// Tells whether something is kept that time may give back.
+    /// Returns true if anything is cached that decay may release.
     fn keeps_something(&self) -> bool {
-        // What a purge or a refill has in its hands may come back.
+        // Runs that a purge or a refill has detached may become dirty again.
         let kept = |zone| {
             let central = self.zone(zone);
             central.cold.len() > 0 || central.leaving > 0
@@ -246,7 +244,7 @@ impl<O: Os> Heap<O> {
 
 extern "C" fn run<O: Os>(heap: *mut c_void) -> *mut c_void {
     if let Some(heap) = NonNull::new(heap.cast::<Heap<O>>()) {
-        // SAFETY: the heap that started it, which joins it before it goes.
+        // SAFETY: the heap that started it, which joins the thread before it is dropped.
         unsafe { heap.as_ref() }.work();
     }
     null_mut()

@@ -20,13 +20,13 @@ fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
         for bytes in [5000, 300_000, 3 * MIB] {
             let [below, at, above] = [0; 3].map(|_| model.alloc(bytes, 1, Fill::Any).unwrap());
             let pages = bytes.next_multiple_of(PAGE_BYTES);
-            // One byte of the last page, twice; nothing that is not live.
+            // One byte of the last page, twice; nothing outside live areas.
             model.heap.renew_at_free(at + pages - 1, 1);
             model.heap.renew_at_free(at, pages);
             model.heap.renew_at_free(0, PAGE_BYTES);
             model.heap.renew_at_free(usize::MAX, 9);
             assert_eq!(model.heap.stats().moved_areas, 1);
-            // It is so with another size, too: what it gives up is mapped anew at once.
+            // The mark survives a resize: the freed tail is mapped anew at once.
             let renewals = shim.calls(Call::Renew);
             let at = model.resize(at, bytes - 4096, Fill::Any).unwrap();
             assert_eq!(
@@ -60,7 +60,7 @@ fn all_bound(at: usize, bytes: usize) -> bool {
 
 #[test]
 fn a_policy_of_an_area_goes_with_it_where_it_grows_and_moves_and_ends_with_its_free() {
-    // Whether there are guards, whether pages may move, and the sizes before and after.
+    // With or without guards, with or without moves of pages, and the sizes before and after.
     let cases = [
         (false, true, 4 * MIB, 6 * MIB),
         (false, false, 4 * MIB, 6 * MIB),
@@ -87,7 +87,7 @@ fn a_policy_of_an_area_goes_with_it_where_it_grows_and_moves_and_ends_with_its_f
             shim.fail(Call::Move, 0);
         }
         for fill in [Fill::Any, Fill::Zero] {
-            // Dirty pages, which have no policy, serve what comes next.
+            // Dirty pages, which have no policy, serve the next requests.
             let dirty = model.alloc(5 * MIB, 1, Fill::Any).unwrap();
             let at = model.alloc(before, 1, Fill::Any).unwrap();
             let above = model.alloc(before, 1, Fill::Any).unwrap();
@@ -100,7 +100,7 @@ fn a_policy_of_an_area_goes_with_it_where_it_grows_and_moves_and_ends_with_its_f
             assert!(all_bound(to, after), "{before} to {after}");
             assert_eq!(model.heap.stats().moved_areas, 1);
             assert!(to == at || !all_bound(at, before), "the old place");
-            // In place, if what is above is free.
+            // In place, if the pages above are free.
             let to = model.resize(to, after + 10 * PAGE_BYTES, fill).unwrap();
             assert!(all_bound(to, after + 10 * PAGE_BYTES), "{after} in place");
             model.free(to);
@@ -130,7 +130,7 @@ fn of_several_policies_none_is_kept_and_one_that_covers_all_but_the_ends_is() {
     model.end();
 }
 
-/// A program may lock all that it has, by any thread, while others free and resize what is theirs.
+/// A program may lock all of its memory in any thread, while other threads free and resize their areas.
 #[test]
 fn another_thread_may_say_that_all_is_changed_while_areas_are_freed_and_resized() {
     for guards in [false, true] {
@@ -155,9 +155,9 @@ fn another_thread_may_say_that_all_is_changed_while_areas_are_freed_and_resized(
                 for round in 0..20_000 {
                     let most = 5000 + round % 9 * 4096;
                     let mut at = heap.alloc(layout(most, 1), Fill::Any).unwrap().addr().get();
-                    // As many pages, fewer, and more.
+                    // The same number of pages, fewer, and more.
                     for bytes in [most - 100, most - 1000, most + 80_000] {
-                        // SAFETY: this test's own, which nobody uses.
+                        // SAFETY: this test's own area, to which no reference exists.
                         at = unsafe { heap.resize(at, layout(bytes, 1), Fill::Any) }.unwrap().addr().get();
                     }
                     // SAFETY: as before.

@@ -19,11 +19,11 @@ fn alloc(heap: &Heap<Shim>, bytes: usize) -> usize {
     heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get()
 }
 
-/// Frees the areas, each on a CPU of its own.
+/// Frees each area on a CPU of its own.
 fn free_on_all(shim: &Shim, heap: &Heap<Shim>, areas: &[usize]) {
     for (cpu, &at) in areas.iter().enumerate() {
         shim.on_cpu(cpu);
-        // SAFETY: this test's own, and nobody refers to it.
+        // SAFETY: this test's own area, to which no reference exists.
         unsafe { heap.free(at) }.unwrap();
     }
     shim.on_cpu(0);
@@ -39,7 +39,7 @@ fn mz3_a_miss_visits_few_of_the_cpus_that_have_big_areas_and_the_next_ones_visit
     let mut left = CPUS - 1;
     while left > 0 {
         let before = heap.stats().cached_bytes;
-        // Until one misses: what a miss drained serves the next ones.
+        // Until one misses: the memory that a miss drained serves the next ones.
         while heap.stats().cached_bytes == before {
             alloc(&heap, 3 * MIB);
         }
@@ -55,12 +55,12 @@ fn mz3_a_miss_finds_the_only_cpu_that_has_a_big_area() {
     for cpu in [63, 1, 40] {
         let at = alloc(&heap, 4 * MIB);
         shim.on_cpu(cpu);
-        // SAFETY: this test's own, and nobody refers to it.
+        // SAFETY: this test's own area, to which no reference exists.
         unsafe { heap.free(at) }.unwrap();
         shim.on_cpu(0);
         assert_eq!((alloc(&heap, 3 * MIB), heap.validate()), (at, Ok(())));
     }
-    // A CPU that is not in the set, and has some.
+    // A CPU that is not in the set, and has big items.
     let at = alloc(&heap, 2 * MIB);
     // SAFETY: as before.
     unsafe { heap.free(at) }.unwrap();
@@ -75,14 +75,14 @@ fn a_free_takes_the_credit_of_a_few_empty_places() {
     let (at, most) = (alloc(&heap, 20 * MIB), heap.kept_max / 2);
     let areas: Vec<_> = (0..CPUS).map(|_| alloc(&heap, address_of(most / CPUS as u64))).collect();
     free_on_all(&shim, &heap, &areas);
-    // All have come and gone: their places are empty, and have all of the budget.
+    // All items have come and gone: their slots are empty, and hold all of the budget.
     for cpu in 0..CPUS {
         shim.on_cpu(cpu);
         alloc(&heap, address_of(most / CPUS as u64));
     }
     assert_eq!(heap.big.pages(), most);
     shim.on_cpu(5);
-    // SAFETY: this test's own, and nobody refers to it.
+    // SAFETY: this test's own area, to which no reference exists.
     unsafe { heap.free(at) }.unwrap();
     let share = most / CPUS as u64;
     assert_eq!(heap.big.pages(), most - FEW as u64 * share + (20 * MIB / PAGE_BYTES) as u64);
@@ -101,7 +101,7 @@ fn a_request_that_would_fail_takes_what_every_cpu_has() {
     let areas: Vec<_> = (0..CPUS).map(|_| alloc(&heap, whole / CPUS / MIB * MIB)).collect();
     free_on_all(&shim, &heap, &areas);
     assert_eq!(heap.stats().cached_bytes, CPUS * (whole / CPUS / MIB * MIB));
-    // SAFETY: this test's own, and nobody refers to it.
+    // SAFETY: this test's own area, to which no reference exists.
     unsafe { heap.free(alloc(&heap, whole)) }.unwrap();
     assert_eq!(heap.validate(), Ok(()));
 }
@@ -115,17 +115,17 @@ fn what_one_cpu_frees_another_that_only_allocates_takes_from_its_front_slot() {
         for round in 0..2 * CPUS {
             let hits = heap.magazines[40].held().hits;
             shim.on_cpu(40);
-            // SAFETY: this test's own, and nothing refers to it.
+            // SAFETY: this test's own area, to which no reference exists.
             unsafe { heap.free(freed) }.unwrap();
             shim.on_cpu(0);
             let at = alloc(&heap, bytes);
-            // Each miss looks at the next CPU, until one has such an area.
+            // Each miss visits the next CPU, until one has such an area.
             if round >= CPUS {
                 assert_eq!((at, heap.magazines[40].held().hits), (freed, hits + 1), "{round}");
             }
             freed = at;
         }
-        // With an item in its own slot, it leaves that one alone.
+        // With an item in its own slot, a CPU leaves that area alone.
         shim.on_cpu(40);
         // SAFETY: as before.
         unsafe { heap.free(freed) }.unwrap();

@@ -1,4 +1,4 @@
-//! Areas that grow: where they are, by moving, by copying.
+//! Growing areas: in place, by moving, by copying.
 
 use super::*;
 
@@ -13,8 +13,8 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
     assert_eq!(model.resize(at, 30 * MIB, Fill::Zero), Ok(at), "dirty above");
     let grown = model.heap.stats();
     assert_eq!((grown.grown_in_place, grown.grown_by_move, grown.copies), (2, 0, 0));
-    // Pages move where that is allowed, the mapping where it is not; and back and forth, in whatever state that left
-    // it.
+    // Pages move where that is allowed, and the mapping elsewhere; alternately, from each state that the last move
+    // left.
     let (mut top, mut bytes) = (at, 30 * MIB);
     for (moves, mappings, by_move, copies) in [
         (true, 0, 1, 0),
@@ -37,7 +37,7 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
         let stats = model.heap.stats();
         assert_eq!((stats.moved_areas, stats.copies), (mappings, copies), "{stats:?}");
         assert_eq!(stats.grown_by_move, by_move);
-        // Where it was is clean: zeros that nobody has to write.
+        // Its old addresses are clean: zeros that need not be written.
         let was = model.alloc(20 * MIB, 1, Fill::Zero).unwrap();
         model.free(was);
         model.check();
@@ -56,7 +56,7 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
 
 #[test]
 fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
-    // What the system says, whether it left a hole; then whether there are more moves, and what became useless.
+    // The system's answer, and whether it left a hole. Then whether more moves follow, and which pages are retired.
     let cases = [
         (Errno(libc::EINVAL), false, true, 0),
         (Errno::NOMEM, true, false, 0),
@@ -76,7 +76,7 @@ fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
         let stats = model.heap.stats();
         assert_eq!((stats.moved_areas, stats.copies, stats.retired_bytes), (0, 1, retired), "{errno}");
         model.check();
-        // Where something is mapped, it may be another's, which stays as it is.
+        // A mapping that is there may be foreign, so it stays unchanged.
         let arena = model.heap.arena();
         let (first, last) = arena.whole_pages();
         let lost: Vec<_> = (first..last).filter(|&page| model.heap.arena.get(page).is_released()).collect();
@@ -86,7 +86,7 @@ fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
         let _wall = model.alloc(MIB, 1, Fill::Any).unwrap();
         let to = model.resize(to, 60 * MIB, Fill::Zero).unwrap();
         assert_eq!(model.heap.remaps_off.load(Ordering::Relaxed), !again, "{errno}");
-        // All of it can be written, the part that was a hole too.
+        // All of it can be written, including the part that was a hole.
         Model::bytes(to, 60 * MIB).fill(0);
         let (bytes, _, byte) = model.areas[&to];
         Model::mark(to, bytes, byte);
@@ -111,7 +111,7 @@ fn a_move_that_stops_half_way_loses_nothing() {
         shim.halve(true);
         shim.fail_some(Call::Move, 0, 1);
         model.areas.remove(&at);
-        // SAFETY: the model's own.
+        // SAFETY: the model's own area, to which no reference exists.
         let to = unsafe { model.heap.resize(at, layout(9 * MIB, 1), Fill::Zero) }.unwrap().addr().get();
         assert_ne!(to, at);
         let bytes = Model::bytes(to, 9 * MIB);
@@ -142,7 +142,7 @@ fn moved_areas_are_bounded_and_leave_no_mappings_behind() {
     assert_eq!((stats.moved_areas, stats.copies >= 20), (10, true), "{stats:?}");
     areas.into_iter().for_each(|at| model.free(at));
     assert_eq!(model.heap.stats().moved_areas, 0);
-    // The frontier has advanced, and what was mapped anew has merged with what is around it.
+    // The frontier has advanced, and freshly mapped pages have merged with their neighbours.
     assert!(mappings(&model.heap) <= before + 2, "{} mappings, {before} before", mappings(&model.heap));
     model.end();
 }

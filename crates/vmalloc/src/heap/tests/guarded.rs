@@ -15,7 +15,7 @@ fn guarded(shim: &Shim, cache_bytes_max: usize) -> Owned<Shim> {
     Owned::new(shim.clone(), plan).unwrap()
 }
 
-/// Tells whether a byte can be read, without touching it: the kernel reads it, and says so.
+/// Returns true if the kernel can read a byte: the test itself does not touch it.
 fn is_readable(at: usize) -> bool {
     let mut byte = 0u8;
     let (to, from) = (
@@ -29,7 +29,7 @@ fn is_readable(at: usize) -> bool {
 }
 
 impl Model {
-    /// Behind every area is a page that cannot be read.
+    /// Checks that a page behind every area cannot be read.
     fn check_walls(&self) {
         for (&at, &(bytes, ..)) in &self.areas {
             let end = at + bytes.next_multiple_of(PAGE_BYTES);
@@ -54,7 +54,7 @@ fn gp1_whatever_is_allocated_freed_and_resized_every_area_has_its_guard() {
             }
         }
         let stats = model.heap.stats();
-        // Without a budget nothing is kept.
+        // Without a budget nothing is cached.
         assert_eq!(stats.cache_hits > 0, kept > 0, "{stats:?}");
         assert!(stats.purged_bytes > 0 && stats.unguarded_areas == 0, "{stats:?}");
         assert!(stats.guards >= model.areas.len() as u64);
@@ -69,14 +69,14 @@ fn a_guard_stays_while_its_run_is_used_again() {
     let heap = guarded(&shim, 64 * MIB);
     for bytes in [5000, MIB, 3 * MIB] {
         let first = heap.alloc(layout(bytes, 1), Fill::Any).unwrap();
-        // SAFETY: the test's own.
+        // SAFETY: this test's own area, to which no reference exists.
         unsafe { heap.free(first.addr().get()) }.unwrap();
         let calls = (shim.calls(Call::Guard), shim.calls(Call::Unguard));
         for _ in 0..100 {
             let area = heap.alloc(layout(bytes, 1), Fill::Any).unwrap();
             assert_eq!(area, first);
             assert!(!is_readable(first.addr().get() + bytes.next_multiple_of(PAGE_BYTES)));
-            // SAFETY: the test's own.
+            // SAFETY: this test's own area, to which no reference exists.
             unsafe { heap.free(area.addr().get()) }.unwrap();
         }
         assert_eq!((shim.calls(Call::Guard), shim.calls(Call::Unguard)), calls);
@@ -98,7 +98,7 @@ fn guards_that_split_mappings_are_bounded_and_areas_without_one_are_counted() {
     assert_eq!((model.heap.stats().guards, model.heap.stats().unguarded_areas), (10, 5));
     model.check();
     model.end();
-    // Where that is refused, too, nobody has one.
+    // Where that fails, too, no area has a guard.
     shim.fail(Call::Forbid, 0);
     let mut model = Model::new(guarded(&shim, MIB));
     model.alloc(3000, 1, Fill::Any).unwrap();
@@ -114,7 +114,7 @@ fn sp4_a_guard_that_cannot_be_had_or_taken_away_loses_nothing() {
             let mut model = Model::new(guarded(&shim, MIB));
             shim.fail_some(call, granted, 1);
             for _ in 0..60 {
-                // Refusals are told; what they leave is checked below.
+                // Failures are allowed here; their effects are checked below.
                 _ = model.step(MIB / 2);
             }
             shim.allow();
@@ -125,7 +125,7 @@ fn sp4_a_guard_that_cannot_be_had_or_taken_away_loses_nothing() {
     }
 }
 
-/// A hundredth of what there may be mappings for each area with a guard, and no mapping more.
+/// There may be a hundredth of the mappings per guarded area, and the heap uses no mapping more.
 #[test]
 fn many_guards_by_markers_make_no_mappings() {
     let shim = Shim::default();
@@ -141,7 +141,7 @@ fn many_guards_by_markers_make_no_mappings() {
     assert_eq!((heap.stats().guards, heap.stats().unguarded_areas), (20_000, 0));
     assert!(areas.iter().step_by(777).all(|&at| is_readable(at) && !is_readable(at + PAGE_BYTES)));
     for at in areas {
-        // SAFETY: the test's own.
+        // SAFETY: this test's own area, to which no reference exists.
         unsafe { heap.free(at) }.unwrap();
     }
     assert_eq!(heap.validate(), Ok(()));
@@ -153,11 +153,10 @@ fn bad_frees_are_told_apart_in_constant_time_and_corrupt_nothing() {
     for guards in [true, false] {
         let heap = if guards { guarded(&shim, 8 * MIB) } else { heap(&shim, 1 << 34, 8 * MIB) };
         let [one, two] = [(); 2].map(|()| heap.alloc(layout(10_000, 1), Fill::Any).unwrap().addr().get());
-        // SAFETY: what is no area is not freed.
+        // SAFETY: an address at which no area begins is not freed.
         let free = |at: usize| unsafe { heap.free(at) };
         let none = |at: usize| Err(FreeError::NoArea { address: at });
-        // Inside, in the first page and in others; behind, where the guard is, or what is nobody's; a record of the
-        // allocator.
+        // Inside, in the first page and in others; behind, at the guard or in unowned pages; a record of the allocator.
         for at in [one + 1, one + 4096, one + 8192 + 5, one + 3 * 4096, two + 16 * MIB] {
             // Without guards the other area may begin there.
             if at != two {
@@ -171,7 +170,7 @@ fn bad_frees_are_told_apart_in_constant_time_and_corrupt_nothing() {
         free(one).unwrap();
         assert!(matches!(free(one), Err(FreeError::AlreadyFree { .. })));
         assert_eq!(free(one + 4096), none(one + 4096));
-        // Given back to the system.
+        // Released to the system.
         heap.release_all();
         assert!(matches!(free(one), Err(FreeError::AlreadyFree { .. })));
         // Part of another area.

@@ -1,22 +1,22 @@
-//! The locks that a thread has during a system call.
+//! Tests of the locks that a thread holds during a system call.
 
 use super::*;
 use crate::heap::tests_kept::wait_until;
 use crate::lock::is_awaited;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The calls that take the longer, the more pages they are for.
+/// The calls whose time grows with their number of pages.
 const LONG: [Call; 5] = [Call::Resident, Call::Discard, Call::Move, Call::Remap, Call::Renew];
 
 impl Heap<Shim> {
-    /// Returns whether this thread has a lock that others need for a cached pair, or for a miss.
+    /// Returns true if this thread holds a lock that others need for a cached pair, or for a miss.
     fn has_lock(&self) -> bool {
         self.zones.iter().any(|zone| zone.central.is_mine())
             || self.magazines.iter().any(|magazine| magazine.lock().is_mine())
             || self.host.is_mine()
     }
 
-    /// Returns whether another thread waits for a lock of those that move runs, and this thread has it.
+    /// Returns true if another thread waits for one of the locks of moves, and this thread holds it.
     fn is_awaited(&self) -> bool {
         let mut locks = self.refills.iter().map(|refill| &refill.0).chain([&self.purge]);
         locks.any(|lock| lock.is_mine() && is_awaited(lock))
@@ -24,7 +24,7 @@ impl Heap<Shim> {
     }
 }
 
-/// A heap, and a watch that looks at it before each of the long calls.
+/// Makes a heap, and a watch that is called before each of the long calls.
 fn watched(plan: Plan, watch: impl Fn(&Heap<Shim>, Call) + Send + Sync + 'static) -> Arc<Owned<Shim>> {
     let shim = Shim::default();
     shim.on_cpu(0);
@@ -53,7 +53,7 @@ fn plan(cache_bytes_max: usize) -> Plan {
     }
 }
 
-/// Allocates, resizes and frees at random; now and then the program changes a mapping, and the system refuses a call.
+/// Allocates, resizes and frees at random. At times the program changes a mapping, and a system call fails.
 fn work(heap: &Heap<Shim>, steps: u64) {
     let (shim, mut state, mut areas) = (heap.host.os(), 5u64, [0; 24]);
     // An error after which mappings move again.
@@ -67,7 +67,7 @@ fn work(heap: &Heap<Shim>, steps: u64) {
         match &mut areas[(state >> 20) as usize % 24] {
             place @ 0 => *place = heap.alloc(layout(bytes, 1), fill).unwrap().addr().get(),
             at if state >> 62 == 0 => {
-                // SAFETY: this test's own, and nobody refers to it.
+                // SAFETY: this test's own area, to which no reference exists.
                 unsafe { heap.free(core::mem::take(at)) }.unwrap();
             }
             at => {
@@ -81,7 +81,7 @@ fn work(heap: &Heap<Shim>, steps: u64) {
     }
 }
 
-/// Has the mapping of an area move, as where pages cannot; then it shrinks and is freed.
+/// Lets the mapping of an area move, as where pages cannot. Then the area shrinks and is freed.
 fn remap(heap: &Heap<Shim>) {
     let shim = heap.host.os();
     shim.allow();
@@ -89,7 +89,7 @@ fn remap(heap: &Heap<Shim>) {
     let at = heap.alloc(layout(3 * MIB, 1), Fill::Any).unwrap().addr().get();
     let _wall = heap.alloc(layout(MIB, 1), Fill::Any).unwrap();
     let at = [40 * MIB, 20 * MIB].into_iter().fold(at, |at, bytes| {
-        // SAFETY: this test's own, and nobody refers to it.
+        // SAFETY: this test's own area, to which no reference exists.
         unsafe { heap.resize(at, layout(bytes, 1), Fill::Any) }.unwrap().addr().get()
     });
     // SAFETY: as before.
@@ -122,19 +122,19 @@ fn no_lock_of_a_pair_or_a_miss_is_held_in_a_call_that_moves_releases_or_counts_p
     }
 }
 
-/// A thread that works during a call of the first one.
+/// A thread that works during a call of another one.
 #[derive(Default)]
 struct Other {
-    /// The thread whose calls are watched, if not any.
+    /// The thread whose calls are watched; `None` for any.
     armed_by: std::sync::Mutex<Option<std::thread::ThreadId>>,
     begun: AtomicBool,
-    /// True if it could end during the call.
+    /// True if it ended during the call.
     ended: AtomicBool,
     thread: std::sync::Mutex<Option<std::thread::JoinHandle<Result<usize, AllocError>>>>,
 }
 
-/// A heap whose first refill has another thread allocate `bytes` during its call, until that thread ends or holds
-/// `purge`.
+/// Makes a heap whose first refill lets another thread allocate `bytes` during its call, until that thread ends or
+/// holds `purge`.
 fn refilled_beside(plan: Plan, bytes: usize) -> (Arc<Owned<Shim>>, Arc<Other>) {
     let (other, place) = (Arc::new(Other::default()), Arc::new(OnceLock::new()));
     let (seen, of): (_, Arc<OnceLock<Weak<Owned<Shim>>>>) = (Arc::clone(&other), Arc::clone(&place));
@@ -157,7 +157,7 @@ fn refilled_beside(plan: Plan, bytes: usize) -> (Arc<Owned<Shim>>, Arc<Other>) {
 }
 
 impl Other {
-    /// Waits for it; whether it could end during the call, and what it got.
+    /// Joins the thread. Returns whether it ended during the call, and its result.
     fn end(&self) -> (bool, Result<usize, AllocError>) {
         let thread = self.thread.lock().unwrap().take().expect("a refill was under way");
         (self.ended.load(Ordering::Relaxed), thread.join().unwrap())
@@ -165,7 +165,7 @@ impl Other {
 }
 
 fn free(heap: &Heap<Shim>, at: usize) {
-    // SAFETY: this test's own, and nobody refers to it.
+    // SAFETY: this test's own area, to which no reference exists.
     unsafe { heap.free(at) }.unwrap();
 }
 
@@ -196,7 +196,7 @@ fn a_request_that_would_fail_waits_for_the_addresses_that_a_refill_has() {
     let mut areas: Vec<_> = full.map(|area| area.addr().get()).collect();
     areas.retain(|&at| huge(at));
     areas.sort_unstable();
-    // Six MiB in one piece are clean, and as much in three pieces dirty.
+    // Six MiB in one fragment are clean, and as much in three fragments dirty.
     areas[..3].iter().for_each(|&at| free(&heap, at));
     heap.release_all();
     [5, 7, 9].iter().for_each(|&nth| free(&heap, areas[nth]));
@@ -206,8 +206,8 @@ fn a_request_that_would_fail_waits_for_the_addresses_that_a_refill_has() {
     assert_eq!(heap.validate(), Ok(()));
 }
 
-/// A heap with guards, and a watch on the calls of the thread that armed it. It acts before a guard is taken away or a
-/// run is hidden: then freed runs are in no list.
+/// Makes a heap with guards, and a watch on the calls of the thread that armed it. The watch acts before a guard is
+/// removed or a run is hidden: then freed runs are in no list.
 fn in_transit() -> (Arc<Owned<Shim>>, Arc<Other>) {
     let (other, place) = (Arc::new(Other::default()), Arc::new(OnceLock::new()));
     let (seen, of): (_, Arc<OnceLock<Weak<Owned<Shim>>>>) = (Arc::clone(&other), Arc::clone(&place));
@@ -224,7 +224,7 @@ fn in_transit() -> (Arc<Owned<Shim>>, Arc<Other>) {
         }
         let heap = of.get().and_then(Weak::upgrade).unwrap();
         let theirs = Arc::clone(&heap);
-        // More than anything but what is in transit has room for.
+        // More than fits anywhere but in the runs in transit.
         let alloc = move || theirs.alloc(layout(1400 << 10, 1), Fill::Any).map(|area| area.addr().get());
         let thread = std::thread::spawn(alloc);
         assert!(wait_until(|| thread.is_finished() || heap.is_awaited()));
@@ -237,7 +237,7 @@ fn in_transit() -> (Arc<Owned<Shim>>, Arc<Other>) {
 
 #[test]
 fn a_request_that_would_fail_waits_for_items_between_a_magazine_and_a_zone() {
-    // The areas: one that is to be in transit, a small one, and those that fill the arena.
+    // The areas: one to be in transit, a small one, and others that fill the arena.
     type Move = fn(&Heap<Shim>, &[usize]);
     let cached: Move = |heap, areas| free(heap, areas[0]);
     let moves: [(&str, Move, Move); 7] = [
@@ -258,7 +258,7 @@ fn a_request_that_would_fail_waits_for_items_between_a_magazine_and_a_zone() {
         (
             "a fork",
             |heap, areas| {
-                // It drains magazines where more than a megabyte is cached elsewhere.
+                // It drains magazines if more than a megabyte is cached elsewhere.
                 [3, 5].iter().for_each(|&nth| free(heap, areas[nth]));
                 heap.drain_all();
                 free(heap, areas[0]);
@@ -304,7 +304,7 @@ fn no_move_of_runs_begins_while_a_request_waits_for_those_that_move() {
         waits.join().unwrap();
     });
     assert!(heap.begin_refill().is_some());
-    // A fork is such a request, and ends as one.
+    // A fork is such a request, and its end is one.
     heap.hold(false);
     assert!(heap.refills_closed.load(Ordering::Relaxed));
     // SAFETY: held above.
@@ -325,25 +325,25 @@ fn a_child_of_a_handler_has_no_purge_or_refill_of_another_thread() {
             drop(locks);
         });
         held.wait();
-        // As a handler that interrupts this thread: its own lock stays held.
+        // As a signal handler that interrupts this thread: its own lock stays held.
         let zone = heap.zone(SMALL);
         heap.hold(true);
         let left = heap.purge.is_left();
-        // SAFETY: the child makes no call but those of a heap that no other thread uses, and leaves.
+        // SAFETY: the child calls only a heap that no other thread uses, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: ends a child that waits for ever.
+            // SAFETY: kills a child that waits for ever.
             unsafe { libc::alarm(20) };
             heap.forget(true);
         }
-        // SAFETY: held above, by the thread that the child was forked from, too.
+        // SAFETY: held above, by the thread that called fork; the child has a copy of it.
         unsafe { heap.release() };
         drop(zone);
         if child == 0 {
             free(&heap, at);
             heap.trim();
             let done = heap.release_addresses() && heap.hidden.try_lock().is_some();
-            // SAFETY: ends the child.
+            // SAFETY: exits the child without handlers of the parent.
             unsafe { libc::_exit(i32::from(!done)) };
         }
         let mut status = -1;

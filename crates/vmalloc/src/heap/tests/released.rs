@@ -1,22 +1,22 @@
-//! Addresses that are released for others.
+//! Addresses that are released for other mappings.
 
 use super::{MIB, Model, Shim, heap, layout};
 use crate::PAGE_BYTES;
 use crate::arena::HUGE;
 use crate::heap::Fill;
 
-/// Maps pages at an address where nothing is mapped, as another part of the process; `false` if something is.
+/// Maps pages at an unmapped address, as another part of the process. Returns false if something is mapped there.
 fn map(at: usize, bytes: usize) -> bool {
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let place = core::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: where nothing is mapped.
+    // SAFETY: fails if something is mapped there.
     let mapped = unsafe { libc::mmap(place, bytes, access, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
     mapped == place
 }
 
-/// Unmaps what [`map`] mapped.
+/// Unmaps the pages that [`map`] mapped.
 fn unmap(at: usize, bytes: usize) {
-    // SAFETY: mapped by `map`, and nobody refers to it.
+    // SAFETY: mapped by `map`, and no reference to the pages exists.
     assert_eq!(unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(at), bytes) }, 0);
 }
 
@@ -30,7 +30,7 @@ fn vm1_ar1_what_is_released_is_others_and_areas_stay_as_they_are() {
         for _ in 0..120 {
             let (size, align) = ([9000, 100_000, 3 * MIB][model.random(3)], [1, 1 << 16][model.random(2)]);
             let bytes = 1 + model.random(size);
-            // Addresses may be used up by releases.
+            // Releases may use up the addresses.
             let _full = model.alloc(bytes, align, Fill::Any);
             if let Some(at) = model.nth().filter(|_| model.random(2) == 0) {
                 model.free(at);
@@ -39,22 +39,22 @@ fn vm1_ar1_what_is_released_is_others_and_areas_stay_as_they_are() {
         let live: usize = model.areas.values().map(|&(bytes, ..)| bytes.next_multiple_of(PAGE_BYTES)).sum();
         assert!(model.heap.release_addresses());
         assert!(!model.heap.release_addresses(), "nothing is left");
-        // Beside them there are words and records.
+        // Beside the areas, there are words and records.
         assert!(shim.mapped() < live + 4 * MIB, "{} for {live}", shim.mapped());
         assert_eq!(model.heap.validate(), Ok(()));
         let mut list = String::new();
         model.heap.write_info(&mut list).unwrap();
         assert_eq!(list.lines().count(), model.areas.len(), "{list}");
-        // Others map where nothing is any more, and the allocator knows that these are not its own.
+        // Other mappings enter the released addresses, and the allocator does not take them for its own.
         let holes = (first..last).step_by(64 << 10).skip(round * 4).step_by(24);
         let others: Vec<_> = holes.filter(|&at| !model.heap.contains(at) && map(at, PAGE_BYTES)).collect();
         assert!(others.len() > 100, "{}", others.len());
         for &at in &others {
             Model::bytes(at, PAGE_BYTES).fill(9);
-            // SAFETY: it is refused.
+            // SAFETY: the free fails.
             assert!(!model.heap.contains(at + 16) && unsafe { model.heap.free(at) }.is_err());
         }
-        // A change that begins in what was released reaches the area behind it.
+        // A change that begins in released addresses reaches the area behind them.
         for at in model.areas.keys() {
             model.heap.renew_at_free(at - PAGE_BYTES, 2 * PAGE_BYTES);
         }
@@ -77,7 +77,7 @@ fn ar1_under_a_limit_nothing_is_mapped_above_the_frontier_and_it_moves_where_not
     let small = model.alloc(5000, 1, Fill::Zero).unwrap();
     let large = model.alloc(40 * MIB, 1, Fill::Zero).unwrap();
     assert!(shim.mapped() < 44 * MIB, "{}", shim.mapped());
-    // Another mapping at the frontier: the area is not there, and what is there stays.
+    // Another mapping is at the frontier: no area is placed there, and that mapping stays.
     let (first, _) = model.heap.arena.extent(HUGE).whole_pages();
     let frontier = (first + model.heap.arena.committed_pages(HUGE)) as usize * PAGE_BYTES;
     assert!(map(frontier + MIB, PAGE_BYTES));
@@ -92,7 +92,7 @@ fn ar1_under_a_limit_nothing_is_mapped_above_the_frontier_and_it_moves_where_not
     for at in [small, large, larger] {
         model.free(at);
     }
-    // The tail goes, too.
+    // The tail is released, too.
     assert!(model.heap.release_addresses() && shim.mapped() < MIB, "{}", shim.mapped());
     model.end();
 }
@@ -104,7 +104,7 @@ fn a_frontier_that_others_block_empties_the_caches_once() {
     shim.limit_addresses(Some(2 << 30));
     let mut model = Model::new(heap(&shim, 1 << 40, 64 * MIB));
     let kept = |model: &Model| model.heap.stats().dirty_bytes + model.heap.stats().cached_bytes;
-    // Areas between those that are freed, so that no run of these is long enough.
+    // Areas between the freed ones, so that no run of free pages is long enough.
     let areas: Vec<_> = (0..16).map(|_| model.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap()).collect();
     let (first, _) = model.heap.arena.extent(HUGE).whole_pages();
     let frontier = (first + model.heap.arena.committed_pages(HUGE)) as usize * PAGE_BYTES;
@@ -116,7 +116,7 @@ fn a_frontier_that_others_block_empties_the_caches_once() {
     for _ in 0..3 {
         assert!(fails(&model) && kept(&model) == 4 * MIB, "{}", kept(&model));
     }
-    // Once as much as it wants is cached, a release of all is tried again: clean pages are between the pieces.
+    // Once as much as a request needs is cached, another release is tried: clean pages are between the fragments.
     [0, 2, 4, 6, 8, 11, 12, 13, 14, 15].iter().for_each(|&nth| model.free(areas[nth]));
     model.alloc(20 * MIB, 1, Fill::Any).unwrap();
     unmap(frontier + MIB, PAGE_BYTES);

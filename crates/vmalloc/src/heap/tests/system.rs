@@ -17,13 +17,13 @@ fn areas_below_4_mib_are_among_the_small_ones_and_huge_ones_begin_at_huge_pages(
         let at = model.alloc(bytes, 1, Fill::Any).unwrap();
         assert_eq!(zone_of(&model, at), zone, "{bytes}");
     }
-    // Whoever asks for huge pages has them, whatever a magazine keeps.
+    // A request for huge pages gets them, whatever a magazine caches.
     let aligned = model.alloc(MIB, 2 * MIB, Fill::Any).unwrap();
     model.free(aligned);
     for bytes in [PAGE_BYTES, MIB, 8 * MIB] {
         let huge = model.heap.alloc_huge(layout(bytes, 1), Fill::Any).unwrap().addr().get();
         assert_eq!((zone_of(&model, huge), huge % (2 * MIB)), (HUGE, 0));
-        // SAFETY: the test has it.
+        // SAFETY: live, and the test has no reference to it.
         unsafe { model.heap.free(huge) }.unwrap();
     }
     model.check();
@@ -38,7 +38,7 @@ fn an_area_of_small_pages_grows_into_pages_that_were_kept() {
         let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
         let at = model.alloc(MIB / 2, 1, Fill::Any).unwrap();
         let wall = model.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
-        // Six pieces that are too short for what comes, with walls between them.
+        // Six fragments that are too short for the next request, with walls between them.
         let pieces: Vec<[usize; 2]> = (0..6)
             .map(|_| [MIB / 2, PAGE_BYTES].map(|bytes| model.alloc(bytes, 1, Fill::Any).unwrap()))
             .collect();
@@ -49,9 +49,9 @@ fn an_area_of_small_pages_grows_into_pages_that_were_kept() {
         assert_ne!(to, at);
         assert_eq!(zone_of(&model, to), SMALL);
         assert_eq!((after.grown_by_move, after.copies), (1, 0), "{after:?}");
-        // All that it grew by was kept before.
+        // All pages by which it grew were cached before.
         assert_eq!((after.refilled_bytes - before.refilled_bytes) as usize, 3 * MIB / 2, "{after:?}");
-        // And on it grows where it is.
+        // From there on it grows in place.
         assert_eq!(model.resize(to, 7 * MIB / 2, fill), Ok(to));
         model.check();
         model.free(wall);
@@ -83,7 +83,7 @@ fn clean_pages_of_a_heap_that_was_shut_have_no_access_until_somebody_has_them() 
     assert!(shut >= 8 * MIB);
     assert_eq!(model.heap.shut(), 0, "a second time there is nothing");
     assert_eq!([low, middle, high].map(is_writable), [true, false, true]);
-    // Where pages are refused then, nobody has them.
+    // Where the system refuses pages then, the request fails.
     shim.fail(Call::Commit, 0);
     assert!(matches!(model.alloc(8 * MIB, 1, Fill::Any), Err(AllocError::Refused { .. })));
     shim.allow();
@@ -98,7 +98,7 @@ fn clean_pages_of_a_heap_that_was_shut_have_no_access_until_somebody_has_them() 
     model.end();
 }
 
-/// Tells whether a byte can be written, without touching it: the system tells what the mapping is.
+/// Returns true if a byte can be written, by the mapping's flags: the byte is not touched.
 fn is_writable(at: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| {
@@ -139,7 +139,7 @@ fn hidden_runs_are_in_no_index_until_the_fork_is_over() {
         }
         let before = model.heap.stats();
         model.heap.hide();
-        // What a handler of another library allocates meanwhile is elsewhere, and may be freed beside a hidden run.
+        // A handler of another library allocates elsewhere meanwhile, and may free beside a hidden run.
         let meanwhile = [MIB, 3 * MIB, 64 * 1024].map(|bytes| model.alloc(bytes, 1, Fill::Zero).unwrap());
         let inside = |at: usize| (areas[4]..areas[36]).contains(&at);
         assert_eq!(meanwhile.iter().any(|&at| inside(at)), refused);
@@ -149,7 +149,7 @@ fn hidden_runs_are_in_no_index_until_the_fork_is_over() {
         model.heap.show();
         assert!(refused || model.heap.stats().dirty_bytes > before.dirty_bytes, "{:?}", model.heap.stats());
         model.check();
-        // What was hidden serves again.
+        // The hidden runs serve again.
         let again = model.alloc(3 * MIB, 1, Fill::Any).unwrap();
         assert!(refused || inside(again));
         model.free(again);
@@ -168,7 +168,7 @@ fn small_misses_move_pages_now_and_then_and_the_cache_grows_meanwhile() {
     let areas: Vec<_> = (0..80).map(|_| model.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap()).collect();
     let (live, holes): (Vec<usize>, Vec<_>) = areas.into_iter().partition(|at| at.is_multiple_of(4 * MIB));
     holes.into_iter().for_each(|at| model.free(at));
-    // At an alignment that no hole has: a miss each.
+    // At an alignment that no hole has: each is a miss.
     let mut moved = 0;
     let missing = (0..20).map(|_| {
         let before = shim.calls(Call::Move);
@@ -177,7 +177,7 @@ fn small_misses_move_pages_now_and_then_and_the_cache_grows_meanwhile() {
         at
     });
     let missing: Vec<_> = missing.collect();
-    // A kernel that does not move one now is not asked again for a while.
+    // After a failed move, no other is tried for a while.
     assert!(if shim.can_move() { (1..=4).contains(&moved) } else { moved <= 1 }, "{moved}");
     missing.iter().chain(&live).for_each(|&at| model.free(at));
     model.check();
