@@ -1,13 +1,12 @@
-//! Advice to the kernel: pages released, made to fault, or wanted huge.
+//! Advice to the kernel: to release pages, to make them fault, or to use huge pages.
 //!
 //! # Theory
-//! `process_madvise` releases many runs under one flush. It accepts this process from Linux 6.13
-//! on, which is named by a number from 6.14 on and by a descriptor before. Where it fails once (an
-//! older kernel, a seccomp profile), runs are released one by one from then on. Locked memory is
-//! released by an advice of its own.
+//! `process_madvise` releases many runs under one flush. It accepts the calling process from Linux 6.13 on, which is
+//! named by a constant from 6.14 on and by a descriptor before. After a failure (an older kernel, a seccomp profile),
+//! runs are released one by one. Locked memory is released by another advice.
 //!
-//! A guard is an entry of the page table, not a mapping: any number of them leaves the mapping one. Whether the kernel
-//! has them is asked once, by a page of our own.
+//! A guard is a page table entry, not a mapping: guards do not split a mapping. A test on a page of our own finds once
+//! whether the kernel has them.
 //! # Source
 //! `man 2 process_madvise`, `man 2 madvise`.
 
@@ -27,10 +26,10 @@ const GUARD_INSTALL: c_int = 102;
 const GUARD_REMOVE: c_int = 103;
 /// Spans in one call.
 const BATCH: usize = 64;
-/// The process is told by a number that is always its own.
+/// The process is named by a constant.
 const BY_NAME: u8 = 0;
-/// It is told by a descriptor, opened for each batch: none is kept, which a fork or somebody's `close` would make
-/// another's.
+/// It is named by a descriptor, opened for each batch. None is kept open: a fork or a `close` by the program would
+/// invalidate it.
 const BY_DESCRIPTOR: u8 = 1;
 const ONE_BY_ONE: u8 = 2;
 
@@ -38,14 +37,14 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 
-/// The advice that the kernel takes.
+/// The kinds of advice that the kernel supports.
 pub(super) struct Advisor {
     // Atomic, hint only.
     /// The method that releases many spans: one of `BY_NAME`, `BY_DESCRIPTOR`, `ONE_BY_ONE`.
     batches: AtomicU8,
     /// Support for guards (pages that fault): one of `UNKNOWN`, `YES`, `NO`.
     guards: AtomicU8,
-    /// The kernel did not hide pages from a child (before Linux 4.14).
+    /// True if the kernel did not hide pages from a child (before Linux 4.14).
     inherits: AtomicBool,
 }
 
@@ -58,10 +57,10 @@ impl Advisor {
         }
     }
 
-    /// Gives the pages of spans back; on an error tells how many spans were done.
+    /// Releases the pages of spans. An error has the number of spans that were released before it.
     ///
     /// # Safety
-    /// They are mapped, and nobody else refers to them.
+    /// They are mapped, and no reference to them exists.
     pub(super) unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)> {
         let next = self.discard_batches(spans);
         let mut rest = spans.iter().enumerate().skip(next);
@@ -73,13 +72,13 @@ impl Advisor {
         !self.inherits.load(Ordering::Relaxed) && !is_plain()
     }
 
-    /// Advises whether a child of a fork has the pages of a span, or zeros.
+    /// Advises whether a child of a fork inherits the pages of a span or reads zeros.
     ///
     /// # Safety
     /// As [`discard`](Self::discard).
     pub(super) unsafe fn inherit(&self, span: Span, inherited: bool) -> Result<(), Errno> {
         let advice = if inherited { libc::MADV_KEEPONFORK } else { libc::MADV_WIPEONFORK };
-        // SAFETY: the caller has it to himself.
+        // SAFETY: the caller owns the span exclusively.
         let advised = unsafe { madvise(span, advice) };
         if advised == Err(Errno(libc::EINVAL)) {
             self.inherits.store(true, Ordering::Relaxed);
@@ -87,7 +86,7 @@ impl Advisor {
         advised
     }
 
-    /// Makes a span fault.
+    /// Makes accesses to a span fault.
     ///
     /// # Safety
     /// As [`discard`](Self::discard).
@@ -95,16 +94,16 @@ impl Advisor {
         if !self.can_guard() {
             return Err(Errno(libc::ENOSYS));
         }
-        // SAFETY: the caller has it to himself.
+        // SAFETY: the caller owns the span exclusively.
         unsafe { madvise(span, GUARD_INSTALL) }
     }
 
-    /// Makes it usable again.
+    /// Makes the span usable again.
     ///
     /// # Safety
     /// As [`discard`](Self::discard).
     pub(super) unsafe fn unguard(&self, span: Span) -> Result<(), Errno> {
-        // SAFETY: the caller has it to himself.
+        // SAFETY: the caller owns the span exclusively.
         unsafe { madvise(span, GUARD_REMOVE) }
     }
 
@@ -115,15 +114,15 @@ impl Advisor {
         }
     }
 
-    /// Returns how many spans one call releases, as far as was found out.
+    /// Returns how many spans one call releases, as far as is known.
     pub(super) fn batch(&self) -> usize {
         if self.batches.load(Ordering::Relaxed) >= ONE_BY_ONE { 1 } else { BATCH }
     }
 
-    /// Says whether huge pages are to be behind a span.
+    /// Advises whether a span is to have huge pages.
     ///
     /// # Safety
-    /// It was reserved by the caller.
+    /// The caller has reserved it.
     pub(super) unsafe fn advise(span: Span, huge: Huge) -> Result<(), Errno> {
         let advice = match huge {
             Huge::Yes => libc::MADV_HUGEPAGE,
@@ -133,7 +132,7 @@ impl Advisor {
         unsafe { madvise(span, advice) }
     }
 
-    /// Gives the first spans back, up to a batch; how many bytes. `how` is one of the ways of `batches`.
+    /// Releases the first spans, up to a batch. Returns the number of bytes. `how` is one of the methods of `batches`.
     fn discard_batch(spans: &[Span], how: u8) -> Result<usize, Errno> {
         let mut list = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; BATCH];
         for (to, span) in list.iter_mut().zip(spans) {
@@ -141,7 +140,7 @@ impl Advisor {
         }
         let who = if how == BY_NAME { PIDFD_SELF } else { open_self()? };
         let count = spans.len().min(BATCH);
-        // SAFETY: `list` holds `count` spans, which `discard`'s caller has to himself.
+        // SAFETY: `list` has `count` spans, which `discard`'s caller owns exclusively.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,
@@ -160,8 +159,8 @@ impl Advisor {
         done
     }
 
-    /// Gives spans back by as few calls as the kernel takes; how many spans were done. The next one is told about by a
-    /// call of its own.
+    /// Releases spans by as few calls as the kernel supports. Returns the number of spans released. The caller releases
+    /// the next one by a call of its own.
     fn discard_batches(&self, spans: &[Span]) -> usize {
         let mut next = 0;
         while spans.len() - next > 1 {
@@ -183,15 +182,15 @@ impl Advisor {
                         break;
                     }
                 }
-                // A span that is locked, or nobody's, or advice that this kernel takes by no such call: the first span
-                // tells.
+                // The first span is locked or not mapped, or this kernel does not support the advice by this call. A
+                // call for the first span alone distinguishes the two.
                 Err(error)
                     if matches!(error.0, libc::EINVAL | libc::ENOMEM)
                         && discard_one(spans[next]).is_err() =>
                 {
                     break;
                 }
-                // Descriptors run out, and come back.
+                // A shortage of descriptors is temporary.
                 Err(error) if matches!(error.0, libc::EMFILE | libc::ENFILE) => break,
                 Err(_) => {
                     let next_way = if how == BY_NAME { BY_DESCRIPTOR } else { ONE_BY_ONE };
@@ -202,12 +201,12 @@ impl Advisor {
         next
     }
 
-    /// Asks the kernel by a page of our own whether pages can be made to fault.
+    /// Tests on a page of our own whether the kernel can make pages fault.
     #[cold]
     fn ask_for_guards(&self) -> bool {
         let bytes = crate::PAGE_BYTES;
         let Ok(at) = mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0) else { return false };
-        // SAFETY: mapped a moment ago.
+        // SAFETY: mapped just above.
         let guarded = unsafe { madvise(Span { at, bytes }, GUARD_INSTALL) }.is_ok();
         // SAFETY: as before.
         let _gone = unsafe { libc::munmap(pointer(at), bytes) };
@@ -216,7 +215,7 @@ impl Advisor {
     }
 }
 
-/// A descriptor of this process.
+/// Opens a descriptor of this process.
 fn open_self() -> Result<c_int, Errno> {
     let me = process_id() as c_long;
     // SAFETY: makes a descriptor, which an `exec` closes.
@@ -224,14 +223,14 @@ fn open_self() -> Result<c_int, Errno> {
     c_int::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(errno)
 }
 
-/// Gives a span back, locked or not. Whoever calls has it to himself.
+/// Releases a span, locked or not. The caller owns it exclusively.
 pub(super) fn discard_one(span: Span) -> Result<(), Errno> {
     // SAFETY: this function's contract; the pages become zeros.
     let gone = unsafe { madvise(span, libc::MADV_DONTNEED) };
     if gone != Err(Errno(libc::EINVAL)) {
         return gone;
     }
-    // SAFETY: as before. A kernel that does not know this says so, as it did of the other.
+    // SAFETY: as before. A kernel without this advice returns the same error as for the first call.
     unsafe { madvise(span, DONTNEED_LOCKED) }
 }
 
@@ -263,17 +262,17 @@ mod tests {
                 assert_eq!(unsafe { place(n).read() }, want, "page {n}, batches {batches}");
             }
         }
-        // A span that is nobody's is told apart, however the others were done.
+        // A span that is not mapped is reported, whichever method released the others.
         for batches in [BY_NAME, BY_DESCRIPTOR, ONE_BY_ONE] {
             linux.advisor.batches.store(batches, Ordering::Relaxed);
             let nobody = linux.reserve(page).unwrap();
-            // SAFETY: reserved a moment ago.
+            // SAFETY: reserved just above.
             unsafe { linux.unmap(Span { at: nobody, bytes: page }) };
             let spans = [base, base + page, nobody, base + 2 * page].map(|at| Span { at, bytes: page });
-            // SAFETY: nothing is mapped at the one that is not ours.
+            // SAFETY: nothing is mapped at the span that is not ours.
             assert_eq!(unsafe { linux.discard(&spans) }, Err((2, Errno::NOMEM)), "batches {batches}");
         }
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: no reference to it exists any more.
         unsafe { linux.unmap(Span { at: base, bytes: 400 * page }) };
     }
 
@@ -285,10 +284,10 @@ mod tests {
         let place = |n: usize| with_exposed_provenance_mut::<u8>(base + n * page);
         // SAFETY: the mapping made above.
         (0..8).for_each(|n| unsafe { place(n).write(3) });
-        // SAFETY: as before, and nobody refers to it.
+        // SAFETY: as before, and no reference to it exists.
         let guarded = unsafe { linux.guard(Span { at: base + 2 * page, bytes: page }) };
         assert_eq!(guarded.is_ok(), linux.can_guard());
-        // The kernel reads it for us, so that the fault is an error.
+        // The kernel reads the byte, so that a fault becomes an error.
         let readable = |n: usize| {
             let mut ends = [0; 2];
             // SAFETY: two descriptors.
@@ -313,7 +312,7 @@ mod tests {
         } else {
             eprintln!("this kernel has no guards: their absence was tested");
         }
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: no reference to it exists any more.
         unsafe { linux.unmap(Span { at: base, bytes: 8 * page }) };
     }
 
@@ -339,7 +338,7 @@ mod tests {
             let bytes = [0, 1, 2, 3, 4, 5, 6, 7].map(|n| unsafe { place(n).read() });
             assert_eq!(bytes, [0, 3, 0, 3, 3, 0, 3, 3], "{batches}");
         }
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: no reference to it exists any more.
         unsafe { linux.unmap(Span { at: base, bytes: 8 * page }) };
     }
 
@@ -351,10 +350,10 @@ mod tests {
         for huge in [Huge::Yes, Huge::No] {
             // SAFETY: reserved above.
             let advised = unsafe { linux.advise(span, huge) };
-            // A kernel without huge pages says so.
+            // A kernel without huge pages returns an error.
             assert!(matches!(advised, Ok(()) | Err(Errno(libc::EINVAL))), "{advised:?}");
         }
-        // SAFETY: nobody refers to it.
+        // SAFETY: no reference to it exists.
         unsafe { linux.unmap(span) };
     }
 }

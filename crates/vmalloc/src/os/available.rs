@@ -1,17 +1,16 @@
-//! The memory that this process could have: what the system says is available, or what a control group leaves it.
+//! The memory that is available to this process: by the system's figure, and by the limits of its control groups.
 //!
 //! # Theory
-//! A group and those around it limit what their processes have together, files that they read included; of these, those
-//! that nobody uses go before anything is refused. So what a group leaves is its limit less what it has, and such files
-//! come back to it. Groups of both versions are asked: a line of `/proc/self/cgroup` names one, and in a container,
-//! where that path may not be there, its root is. The roots of both are asked in any case.
+//! A group and its ancestors limit the memory of their processes, including cached files. Of these, inactive ones are
+//! reclaimed before an allocation fails. So a group has its limit less its usage available, plus such files. Groups of
+//! both versions are read: a line of `/proc/self/cgroup` has the group's path. In a container that path may not exist,
+//! and the root is the group. The roots of both versions are read in any case.
 //!
-//! Memory is **short** where a group has used nine tenths of its limit. It is also short where
-//! tasks lost more than a tenth of the last ten seconds to waiting for memory (`some avg10`). These
-//! are the tasks of a group, or those of the machine if less than a tenth of its memory is
-//! available. (A group that waits for its own limit counts as a task of the machine.) No descriptor
-//! is kept open, and a missing file has no effect. While one of the three standard streams is closed, no file is
-//! opened: it would take its number.
+//! Memory is **short** where a group has used nine tenths of its limit. It is also short where tasks lost more than a
+//! tenth of the last ten seconds to waiting for memory (`some avg10`). These are the tasks of a group, or those of the
+//! machine if less than a tenth of its memory is available. (A group that waits for its own limit counts as a task of
+//! the machine.) No descriptor stays open, and a missing file has no effect. While one of the three standard streams is
+//! closed, no file is opened: it would get that descriptor's number.
 //! # Source
 //! `man 5 proc`, `man 7 cgroups`, kernel `Documentation/accounting/psi.rst`,
 //! `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
@@ -20,7 +19,7 @@ use super::Room;
 use super::linux::read_text;
 use core::ffi::CStr;
 
-/// Names of the files of a group: its limit, and what it has.
+/// Names of the files of a group: its limit, and its usage.
 struct Files {
     root: &'static str,
     limit: &'static str,
@@ -30,17 +29,17 @@ struct Files {
 const VERSION_1: Files =
     Files { root: "/sys/fs/cgroup/memory", limit: "memory.limit_in_bytes", has: "memory.usage_in_bytes" };
 const VERSION_2: Files = Files { root: "/sys/fs/cgroup", limit: "memory.max", has: "memory.current" };
-/// Of both: what it has by kinds, and the time that its tasks waited for memory.
+/// Files of both versions: the usage by kinds, and the time for which its tasks waited for memory.
 const KINDS: &str = "memory.stat";
 const PRESSURE: &str = "memory.pressure";
-/// The part of its limit that a group may not use up before it is short, and of its memory a machine: a tenth.
+/// The divisor of a limit, or of a machine's memory: with less than that part left, memory is short. A tenth.
 const SHORT_SHARE: u64 = 10;
-/// Hundredths of a percent of the time, from which on tasks wait for memory for too long: a tenth.
+/// The greatest share of time that tasks may wait for memory, in hundredths of a percent: a tenth.
 const WAITING_MAX: u64 = 1000;
-/// Bytes that are read of a file: what is looked for is in the first lines. A line that is cut off is none.
+/// Bytes that are read of a file: the first lines have all that is needed. An incomplete line is ignored.
 const TEXT_BYTES: usize = 1024;
 
-/// The memory that this process could have more than it has, about; `None` if the system does not tell.
+/// Returns the memory available to this process, approximately. Returns `None` if the system does not report it.
 pub(super) fn available() -> Option<Room> {
     let mut text = [0; TEXT_BYTES];
     let meminfo = read_text(c"/proc/meminfo", &mut text)?;
@@ -51,12 +50,12 @@ pub(super) fn available() -> Option<Room> {
     let groups = read_text(c"/proc/self/cgroup", &mut text).unwrap_or_default();
     let rooms = groups.split(|&byte| byte == b'\n').filter_map(group_of);
     let rooms = rooms.map(|(files, path)| room(&files, path));
-    // The line of version 1 may be farther down than was read.
+    // The line of version 1 may be beyond the bytes that were read.
     let roots = [&VERSION_1, &VERSION_2].into_iter().map(|files| room_in(files, b"/"));
     Some(rooms.chain(roots).fold(machine, Room::and))
 }
 
-/// The group that a line of `/proc/self/cgroup` names, if it may limit memory.
+/// Returns the group that a line of `/proc/self/cgroup` names, if it may limit memory.
 fn group_of(line: &[u8]) -> Option<(Files, &[u8])> {
     let mut parts = line.splitn(3, |&byte| byte == b':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -68,7 +67,7 @@ fn group_of(line: &[u8]) -> Option<(Files, &[u8])> {
     Some((files, path))
 }
 
-/// The room that a group and those around it leave, but for the root.
+/// Returns the room that a group and its ancestors leave, without the root.
 fn room(files: &Files, mut path: &[u8]) -> Room {
     let mut least = Room::UNBOUNDED;
     while path.len() > 1 {
@@ -85,25 +84,25 @@ fn room_in(files: &Files, path: &[u8]) -> Room {
     Room { is_short, ..Room::UNBOUNDED }.and(room_by_limit(files, path).unwrap_or(Room::UNBOUNDED))
 }
 
-/// The room that the limit of a group leaves, if it has one.
+/// Returns the room that the limit of a group leaves, if it has one.
 fn room_by_limit(files: &Files, path: &[u8]) -> Option<Room> {
     let mut text = [0; TEXT_BYTES];
     let limit = number_after(read(files, path, files.limit, &mut text)?, b"")?;
     let has = number_after(read(files, path, files.has, &mut text)?, b"")?;
     let kinds = read(files, path, KINDS, &mut text).unwrap_or_default();
-    // Of those that were used twice, half, about as in `MemAvailable`.
+    // Half of the active files count as available, about as in `MemAvailable`.
     let files = |kind: &[u8]| number_after(kinds, kind).unwrap_or(0);
     let unused = files(b"inactive_file").saturating_add(files(b"active_file") / 2);
     let bytes = limit.saturating_sub(has.saturating_sub(unused));
     Some(Room { bytes, is_short: is_low(bytes, limit) })
 }
 
-/// Returns whether less than a tenth of all is left.
+/// Returns true if less than a tenth of all is left.
 fn is_low(left: u64, all: u64) -> bool {
     left < all / SHORT_SHARE
 }
 
-/// Tells by a file of pressure (`some avg10=12.34 ...`) whether tasks wait for memory for too long.
+/// Returns true if a pressure file (`some avg10=12.34 ...`) shows that tasks wait for memory for too long.
 fn is_waiting(text: &[u8]) -> bool {
     let hundredths = || {
         let (whole, rest) = number(text.strip_prefix(b"some avg10=")?)?;
@@ -113,7 +112,7 @@ fn is_waiting(text: &[u8]) -> bool {
     hundredths().is_some_and(|hundredths| hundredths > WAITING_MAX)
 }
 
-/// Reads a file of a group; nothing if its name is too long.
+/// Reads a file of a group. Returns `None` if its name is too long.
 fn read<'t>(files: &Files, path: &[u8], name: &str, text: &'t mut [u8]) -> Option<&'t [u8]> {
     let mut place = [0u8; 512];
     let mut at = 0;
@@ -124,13 +123,13 @@ fn read<'t>(files: &Files, path: &[u8], name: &str, text: &'t mut [u8]) -> Optio
     read_text(CStr::from_bytes_with_nul(&place[..at]).ok()?, text)
 }
 
-/// The number in the line that begins with a key.
+/// Returns the number in the line that begins with a key.
 fn number_after(text: &[u8], key: &[u8]) -> Option<u64> {
     let line = text.split_inclusive(|&byte| byte == b'\n').find(|line| line.starts_with(key))?;
     Some(number(line.strip_suffix(b"\n")?[key.len()..].trim_ascii())?.0)
 }
 
-/// The number that a text begins with, and the rest of the text.
+/// Returns the number that a text begins with, and the rest of the text.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
@@ -163,11 +162,10 @@ mod tests {
         let bytes = |room: Room| Some(room.bytes).filter(|&bytes| bytes != u64::MAX);
         let rooms = [room(&files, b"/a/b"), room(&files, b"/a"), room(&files, b"/")].map(bytes);
         assert_eq!(rooms, [Some(300), Some(300), None]);
-        // What is not there limits nothing, and what is around it does.
+        // A missing group limits nothing, and its ancestor does.
         let rooms = [room(&files, b"/a/c"), room(&files, b"/d"), room_in(&files, b"/")].map(bytes);
         assert_eq!(rooms, [Some(300), None, Some(10)]);
-        // Short where nine tenths are used, files that nobody uses apart, and where tasks of a group or of
-        // one around it wait.
+        // Short where nine tenths are used, without inactive files, and where tasks of a group or of an ancestor wait.
         let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
         let short = |path: &[u8]| room(&files, path).is_short;
         assert!(!short(b"/a/b") && !room_in(&files, b"/").is_short);
@@ -175,7 +173,7 @@ mod tests {
         assert!(short(b"/a/b") && short(b"/a"));
         write("a/memory.stat", "anon 1\ninactive_file 1\n");
         assert!(!short(b"/a/b"));
-        // Half of those that were used twice counts.
+        // Half of the active files count.
         write("a/memory.stat", "inactive_file 0\nactive_file 1\n");
         assert!(short(b"/a/b"));
         write("a/memory.stat", "inactive_file 0\nactive_file 2\n");

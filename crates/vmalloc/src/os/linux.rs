@@ -1,9 +1,9 @@
-//! Linux: system calls through libc, the CPU number from the area that libc registered for restartable sequences.
+//! Linux: system calls through libc, and the CPU number from the restartable-sequence area that libc registered.
 //!
 //! # Theory
 //! The kernel writes the number of the CPU into a thread's rseq area whenever the thread moves. Reading it is one load.
 //! libc registers the area (glibc from 2.35 on); nothing is ever registered or written here, since a second user of an
-//! area breaks the first. Where there is none, the number comes from `sched_getcpu`.
+//! area breaks the first. Without an area, the number comes from `sched_getcpu`.
 //!
 //! Advice is in `advice.rs`, moving pages in `uffd.rs`, the one thread in `thread.rs`.
 //! # Source
@@ -40,12 +40,12 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Finds out what the system has.
+    /// Detects the features of the system.
     pub(crate) fn new() -> Self {
         let cpus = if is_plain() {
             PLAIN_CPUS
         } else {
-            // SAFETY: asks for a number.
+            // SAFETY: reads a number.
             unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }
         };
         Self {
@@ -68,13 +68,13 @@ impl Os for Linux {
     }
 
     unsafe fn unmap(&self, span: Span) {
-        // SAFETY: the caller's mapping, to which nobody refers. It cannot fail for whole mappings.
+        // SAFETY: the caller's mapping, to which no reference exists. The call cannot fail for whole mappings.
         let _gone = unsafe { libc::munmap(pointer(span.at), span.bytes) };
     }
 
     unsafe fn commit(&self, span: Span) -> Result<(), Errno> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: part of the caller's reservation; giving access to it takes nothing from anybody.
+        // SAFETY: part of the caller's reservation; making it accessible affects no other user.
         unsafe { protect(span, access) }
     }
 
@@ -89,8 +89,8 @@ impl Os for Linux {
             Err(stopped) if stopped.errno.0 == libc::EEXIST => stopped,
             done => return done,
         };
-        // There are pages where nobody has written: a huge one that a neighbour began, or zeros of memory that is
-        // locked.
+        // A page is at the destination though none was written there: a huge one from a neighbour, or zeros in locked
+        // memory.
         let rest = |at: usize| Span { at: at + stopped.bytes, bytes: from.bytes - stopped.bytes };
         discard_one(rest(to)).map_err(|errno| Stopped { errno, ..stopped })?;
         // SAFETY: this function's contract.
@@ -104,7 +104,7 @@ impl Os for Linux {
 
     unsafe fn remap(&self, from: Span, to: usize) -> Result<(), Errno> {
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-        // SAFETY: the caller has both spans to himself.
+        // SAFETY: the caller owns both spans exclusively.
         let moved = unsafe { libc::mremap(pointer(from.at), from.bytes, from.bytes, how, pointer(to)) };
         if moved == libc::MAP_FAILED { Err(errno()) } else { Ok(()) }
     }
@@ -157,7 +157,7 @@ impl Os for Linux {
         if fresh != Err(Errno(libc::ENOMEM)) {
             return fresh.map(|_| ());
         }
-        // Linux refuses any mapping while a limit of addresses is exceeded, even one that replaces as many.
+        // While the limit of address space is exceeded, Linux fails every `mmap`, even one that replaces as many pages.
         // SAFETY: this function's contract.
         unsafe { self.forbid(span) }?;
         if let Err(error) = discard_one(span) {
@@ -165,7 +165,7 @@ impl Os for Linux {
             unsafe { self.commit(span) }?;
             return Err(error);
         }
-        // SAFETY: as before. A kernel without guards refuses this, and there are none then.
+        // SAFETY: as before. A kernel without guards fails this, and has none to remove.
         let _none = unsafe { self.advisor.unguard(span) };
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Os for Linux {
     }
 
     unsafe fn forbid(&self, span: Span) -> Result<(), Errno> {
-        // SAFETY: the caller has the span to himself.
+        // SAFETY: the caller owns the span exclusively.
         unsafe { protect(span, libc::PROT_NONE) }
     }
 
@@ -204,7 +204,7 @@ impl Os for Linux {
             return Err(Errno(libc::ENOSYS));
         }
         let bytes = span.bytes.min(seen.len() * crate::PAGE_BYTES);
-        // SAFETY: the kernel writes a byte of `seen` for each page, and looks at no page.
+        // SAFETY: the kernel writes a byte of `seen` for each page, and reads no page.
         done(unsafe { libc::mincore(pointer(span.at), bytes, seen.as_mut_ptr()) })
     }
 
@@ -212,7 +212,7 @@ impl Os for Linux {
         let mut words = [0u64; 2];
         // SAFETY: the kernel writes as many bytes as `words` has.
         let count = unsafe { libc::getrandom(words.as_mut_ptr().cast(), size_of_val(&words), 0) };
-        // Of so few bytes it gives all or none.
+        // For so few bytes the call returns all or none.
         if usize::try_from(count) == Ok(size_of_val(&words)) { Ok(words) } else { Err(errno()) }
     }
 
@@ -221,7 +221,8 @@ impl Os for Linux {
         #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
         if let Some(at) = self.cpu_at {
             let cpu: u32;
-            // SAFETY: libc keeps an rseq area at this distance from every thread's pointer, and reads harm nobody.
+            // SAFETY: libc has an rseq area at this distance from every thread's pointer, and reading it changes
+            // nothing.
             unsafe {
                 core::arch::asm!("mov {cpu:e}, dword ptr fs:[{at}]", cpu = out(reg) cpu, at = in(reg) at,
                     options(nostack, preserves_flags, readonly));
@@ -273,21 +274,21 @@ impl Os for Linux {
 #[cold]
 fn slow_cpu() -> usize {
     if is_plain() {
-        // Some number that the thread keeps.
+        // A number that is constant for the thread.
         return thread_name() >> 12;
     }
-    // SAFETY: asks for a number.
+    // SAFETY: reads a number.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
-/// Returns the offset of a thread's rseq area from its thread pointer, if libc registered one.
-/// Looked up once a process.
+/// Returns the offset of a thread's rseq area from its thread pointer, if libc registered one. Looked up once per
+/// process.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 pub(crate) fn rseq_area() -> Option<isize> {
-    // Areas are aligned to 32 bytes, and thread pointers to more: neither is a distance.
+    // Areas are aligned to 32 bytes, and thread pointers to more, so no offset is odd.
     const UNKNOWN: isize = isize::MIN + 1;
     const NONE: isize = isize::MAX;
-    // No lock that a fork could leave behind: whoever comes at the same time finds the same.
+    // No lock, which a fork could leave held: concurrent callers find the same value.
     static FOUND: AtomicIsize = AtomicIsize::new(UNKNOWN);
     let mut found = FOUND.load(Ordering::Relaxed);
     if found == UNKNOWN {
@@ -301,7 +302,7 @@ pub(crate) fn rseq_area() -> Option<isize> {
 #[cold]
 fn look_rseq_area_up() -> Option<isize> {
     let find = |name: &CStr| {
-        // SAFETY: looks a name up.
+        // SAFETY: looks up a name.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         (!found.is_null()).then_some(found)
     };
@@ -310,8 +311,8 @@ fn look_rseq_area_up() -> Option<isize> {
     let size = unsafe { size.cast::<core::ffi::c_uint>().read() };
     // SAFETY: as before.
     let offset = unsafe { offset.cast::<isize>().read() };
-    // 0 if nothing was registered, by the kernel's or the user's wish; 20 or more if it was, whatever the kernel fills
-    // behind it.
+    // 0 if nothing was registered, because of the kernel or the user's setting. At least 20 otherwise, whatever later
+    // fields the kernel fills.
     (size >= 20).then_some(offset)
 }
 
@@ -323,13 +324,13 @@ fn read_number(path: &CStr) -> Option<u64> {
 /// Returns true if the three standard streams are open. A program that closes one expects its number from its next
 /// `open`.
 fn has_standard_streams() -> bool {
-    // SAFETY: asks for flags.
+    // SAFETY: reads flags.
     (0..3).all(|file| unsafe { libc::fcntl(file, libc::F_GETFD) } >= 0)
 }
 
-/// The beginning of a file, as much as there is room for.
+/// Reads the beginning of a file, as much as `text` has room for.
 ///
-/// By the numbers of the calls: the C library's functions are cancellation points, and a free is none.
+/// By the numbers of the system calls: the C library's functions are cancellation points, and a free must not be one.
 pub(super) fn read_text<'t>(path: &CStr, text: &'t mut [u8]) -> Option<&'t [u8]> {
     let file = open_high(path)?;
     // SAFETY: writes at most as many bytes as there are.
@@ -338,7 +339,7 @@ pub(super) fn read_text<'t>(path: &CStr, text: &'t mut [u8]) -> Option<&'t [u8]>
     text.get(..usize::try_from(count).ok()?)
 }
 
-/// Opens a file at a number that programs hardly use.
+/// Opens a file at a descriptor that programs hardly use.
 fn open_high(path: &CStr) -> Option<c_int> {
     if !has_standard_streams() {
         return None;
@@ -353,17 +354,17 @@ fn open_high(path: &CStr) -> Option<c_int> {
 /// `mmap`, by its number: the preload has a function of that name, for the program's own calls.
 pub(super) fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Result<usize, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-    // Whole words, as all arguments are that follow a `...`.
+    // Whole words, as the variadic function requires.
     let [access, flags, none, start] = [access, flags, -1, 0].map(core::ffi::c_long::from);
-    // SAFETY: at an address only with the promise of `renew` or `mend` that it is the caller's; else at a new one.
+    // SAFETY: at a fixed address only under the contract of `renew` or `mend`; else at a new one.
     let mapped = unsafe { libc::syscall(libc::SYS_mmap, pointer(at), bytes, access, flags, none, start) };
     if mapped == -1 {
         return Err(errno());
     }
     let mapped = mapped.cast_unsigned() as usize;
     if at != 0 && mapped != at {
-        // A kernel that does not know MAP_FIXED_NOREPLACE takes the address for a wish.
-        // SAFETY: what was mapped a moment ago.
+        // A kernel without MAP_FIXED_NOREPLACE treats the address as a hint.
+        // SAFETY: mapped just above.
         let _gone = unsafe { libc::munmap(pointer(mapped), bytes) };
         return Err(Errno(libc::EEXIST));
     }
@@ -373,7 +374,7 @@ pub(super) fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Resu
 /// `mprotect`, by its number: the preload has a function of that name, for the program's own calls.
 ///
 /// # Safety
-/// The caller has the span to himself, or takes nothing from anybody.
+/// The caller owns the span exclusively, or only adds access.
 unsafe fn protect(span: Span, access: c_int) -> Result<(), Errno> {
     let (at, bytes) = (pointer(span.at), span.bytes);
     // SAFETY: this function's contract.
@@ -390,7 +391,7 @@ pub(super) unsafe fn madvise(span: Span, advice: c_int) -> Result<(), Errno> {
     done(unsafe { libc::syscall(libc::SYS_madvise, at, bytes, advice) } as c_int)
 }
 
-/// An address as the system wants it.
+/// Returns an address as a pointer for the system.
 pub(crate) fn pointer(at: usize) -> *mut c_void {
     with_exposed_provenance_mut(at)
 }
@@ -408,7 +409,7 @@ pub(crate) fn errno() -> Errno {
     Errno(unsafe { *place })
 }
 
-/// Waits until somebody wakes `word`, if it still holds `value`.
+/// Waits until another thread wakes `word`, if it still has `value`.
 #[cold]
 pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {
     let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
@@ -417,7 +418,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {
     let _woken = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, value, forever) };
 }
 
-/// Wakes one who waits for `word`.
+/// Wakes one thread that waits for `word`.
 #[cold]
 pub(crate) fn futex_wake(word: &AtomicU32) {
     let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
@@ -425,9 +426,9 @@ pub(crate) fn futex_wake(word: &AtomicU32) {
     let _count = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, 1) };
 }
 
-/// The number of this process.
+/// Returns the number of this process.
 pub(crate) fn process_id() -> u32 {
-    // SAFETY: asks for a number.
+    // SAFETY: reads a number.
     (unsafe { libc::getpid() }) as u32
 }
 
@@ -435,28 +436,28 @@ pub(crate) fn process_id() -> u32 {
 /// system call.
 #[inline(always)]
 pub(crate) fn thread_name() -> usize {
-    // SAFETY: asks for a name.
+    // SAFETY: reads the thread's name.
     (unsafe { libc::pthread_self() }) as usize
 }
 
 /// Returns the symbol of libc of that name, or null.
 pub(crate) fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: looks a name up.
+    // SAFETY: looks up a name.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// Has these called around every fork; `false` if libc refuses.
+/// Registers functions that are called around every fork. Returns `false` if libc fails.
 pub(crate) fn register_fork_handlers(
     prepare: extern "C" fn(),
     parent: extern "C" fn(),
     child: extern "C" fn(),
 ) -> bool {
-    // SAFETY: functions that live as long as the program and take nothing.
+    // SAFETY: functions that live as long as the program and have no parameters.
     let code = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
     code == 0
 }
 
-/// Writes a message, allocating nothing, and stops the process.
+/// Writes a message without allocating, and stops the process.
 #[cold]
 pub(crate) fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
     struct Stderr;
@@ -468,7 +469,7 @@ pub(crate) fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
         }
     }
     let _said = core::fmt::Write::write_fmt(&mut Stderr, format_args!("vmalloc: {message}\n"));
-    // SAFETY: stops.
+    // SAFETY: has no precondition.
     unsafe { libc::abort() }
 }
 
@@ -479,14 +480,14 @@ mod tests {
 
     #[test]
     fn no_file_is_opened_while_a_standard_stream_is_closed() {
-        // In a child: other tests have streams.
-        // SAFETY: the child makes system calls alone, and ends.
+        // In a child, since other tests use the streams.
+        // SAFETY: the child makes only system calls, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: nothing of the child uses it.
+            // SAFETY: no code of the child uses it.
             let closed = unsafe { libc::close(0) } == 0;
             let opened = open_high(c"/proc/meminfo").is_some();
-            // SAFETY: ends the child.
+            // SAFETY: exits the child.
             unsafe { libc::_exit(i32::from(!closed || opened)) };
         }
         let mut status = 1;
@@ -510,14 +511,14 @@ mod tests {
         for _ in 0..1000 {
             assert!(linux.cpu() < 1 << 16 && slow_cpu() < 1 << 16);
         }
-        // Pinned, both say the same.
+        // While the thread is pinned, both return the same number.
         let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
         let cpu = slow_cpu();
-        // SAFETY: all zeros is a set.
+        // SAFETY: all zeros is a valid set.
         let bits = unsafe { set.assume_init_mut() };
-        // SAFETY: the CPU is one of a set.
+        // SAFETY: the CPU number is within a set.
         unsafe { libc::CPU_SET(cpu, bits) };
-        // SAFETY: reads the set; of this test's thread alone.
+        // SAFETY: reads the set; changes this test's thread alone.
         let pinned = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set.as_ptr()) };
         if pinned == 0 {
             assert_eq!((linux.cpu(), slow_cpu()), (cpu, cpu));
@@ -532,13 +533,13 @@ mod tests {
         let place = |part: usize| with_exposed_provenance_mut::<u8>(base + part * bytes + 9);
         // SAFETY: the mapping made above.
         unsafe { place(0).write(5) };
-        // SAFETY: the same, and nobody refers to it.
+        // SAFETY: the same, and no reference to it exists.
         unsafe { linux.remap(Span { at: base, bytes }, base + 2 * bytes) }.unwrap();
         for (part, want) in [(0, 0), (1, 0), (2, 5)] {
             // SAFETY: the same.
             assert_eq!(unsafe { place(part).read() }, want);
         }
-        // What is mapped is not mended; a hole is.
+        // A mapped range is left alone; a hole is filled.
         // SAFETY: the same.
         assert!(!unsafe { linux.mend(Span { at: base, bytes }) });
         // SAFETY: the same.
@@ -549,7 +550,7 @@ mod tests {
         unsafe { linux.renew(Span { at: base, bytes: 3 * bytes }) }.unwrap();
         // SAFETY: the same.
         assert_eq!(unsafe { place(2).read() }, 0);
-        // SAFETY: the same, and nobody refers to it any more.
+        // SAFETY: the same, and no reference to it exists any more.
         unsafe { linux.unmap(Span { at: base, bytes: 3 * bytes }) };
     }
 }

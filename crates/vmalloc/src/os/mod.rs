@@ -1,4 +1,4 @@
-//! The system calls that the allocator makes, behind a trait, so that a test can refuse each of them.
+//! The system calls of the allocator, behind a trait, so that a test can let each of them fail.
 //!
 //! | call | Linux | when |
 //! |---|---|---|
@@ -6,27 +6,27 @@
 //! | [`Os::map`] | `mmap` | for records, in steps that double |
 //! | [`Os::commit`] | `mprotect` | when the frontier advances, in steps of 2 to 64 MiB; where clean pages were shut |
 //! | [`Os::map_at`] | `mmap(MAP_FIXED_NOREPLACE)` | when the frontier advances over addresses that were released |
-//! | [`Os::spawn`] | `pthread_create` | once, when much is kept for the first time; again after a refusal that may pass, and in a child |
+//! | [`Os::spawn`] | `pthread_create` | once, when much is cached for the first time; again after a temporary failure, and in a child |
 //! | [`Os::discard`] | `process_madvise`, `madvise(MADV_DONTNEED)` | at a purge, up to 64 runs at a time |
 //! | [`Os::move_pages`] | `UFFDIO_MOVE` | when an area grows and cannot stay; when cold pages refill a fresh run; when a hardened area is freed |
-//! | [`Os::remap`] | `mremap(MREMAP_DONTUNMAP)` | where that is refused |
-//! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when what it moved is freed |
+//! | [`Os::remap`] | `mremap(MREMAP_DONTUNMAP)` | where pages cannot move |
+//! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when the moved area is freed |
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
 //! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, after a renewal, and once a chunk of per-CPU data |
 //! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed; when clean pages are shut |
-//! | [`Os::reset`] | `mmap(PROT_NONE, MAP_FIXED)` | when nothing of the hardened profile is open in a granule any more |
+//! | [`Os::reset`] | `mmap(PROT_NONE, MAP_FIXED)` | when no page of a granule of the hardened profile is accessible any more |
 //! | [`Os::keep_policy`] | `get_mempolicy`, `mbind` | when an area moves or grows whose mappings the program changed |
-//! | [`Os::resident`] | `mincore` | when a hardened area is freed; before zeros are written over 64 KiB or more, or pages moved; once a block, when more seems to be kept than may be |
+//! | [`Os::resident`] | `mincore` | when a hardened area is freed; before zeros are written over 64 KiB or more, or pages moved; once a block, when the cache seems to exceed its budget |
 //! | [`Os::now`] | `clock_gettime`, in the kernel's page | in slow frees, and one cached allocation of 128 |
-//! | [`Os::available`] | `openat`, `read`, `close` | at 32 MiB more or less, and twice a second at most, in slow frees |
+//! | [`Os::available`] | `openat`, `read`, `close` | when 32 MiB more or fewer are cached, and twice a second at most, in slow frees |
 //! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
 //!
-//! Calls that an older kernel or a profile lacks are detected at the first call and not made again.
-//! From then on they fail at no cost, and their callers do without.
+//! Calls that an older kernel or a profile lacks are detected at the first call and not made again. From then on they
+//! fail at no cost, and their callers use another method.
 //!
 //! Where only plain calls may be made (`plain.rs`), each of the others answers as a kernel that lacks it.
 //!
-//! No address is given out, taken back or reused by a system call of its own.
+//! No address is allocated, freed or reused by a system call of its own.
 
 mod advice;
 mod available;
@@ -68,7 +68,7 @@ impl core::fmt::Display for Errno {
     }
 }
 
-/// A system call, by what it is for.
+/// A system call, by its purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Call {
@@ -76,29 +76,29 @@ pub enum Call {
     Reserve,
     /// Mapping memory for records.
     Map,
-    /// Making more of the arena readable and writable.
+    /// Making more of the arena accessible.
     Commit,
-    /// Giving pages back.
+    /// Releasing pages.
     Discard,
     /// Moving pages to other addresses.
     Move,
-    /// Mapping fresh pages over what was moved.
+    /// Mapping fresh pages over a moved range.
     Renew,
-    /// Taking the access to pages away.
+    /// Making pages inaccessible.
     Forbid,
-    /// Asking for random numbers.
+    /// Reading random numbers.
     Random,
-    /// Asking which pages are there.
+    /// Reading which pages are resident.
     Resident,
     /// Moving a mapping to other addresses.
     Remap,
     /// Making pages fault.
     Guard,
-    /// Making them usable again.
+    /// Making guarded pages usable again.
     Unguard,
-    /// Making the thread that gives memory back.
+    /// Starting the thread that releases memory.
     Spawn,
-    /// Saying where huge pages are to be used.
+    /// Advising on huge pages.
     Advise,
 }
 
@@ -114,9 +114,9 @@ pub(crate) enum Huge {
 /// The point at which a move stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stopped {
-    /// Whole pages that were moved before, in bytes: they are there, and no longer here.
+    /// The bytes of whole pages that were moved before it: they are at the destination only.
     pub(crate) bytes: usize,
-    /// The reason.
+    /// The cause.
     pub(crate) errno: Errno,
 }
 
@@ -127,130 +127,130 @@ pub(crate) struct Span {
     pub(crate) bytes: usize,
 }
 
-/// The memory that a process could have more than it has.
+/// The memory that is available to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
-    /// About.
+    /// Approximate.
     pub(crate) bytes: u64,
-    /// A control group is nearly full, or its tasks or those of the machine wait for memory.
+    /// True if a control group is nearly full, or if its tasks or those of the machine wait for memory.
     pub(crate) is_short: bool,
 }
 
 impl Room {
-    /// No bound at all.
+    /// No bound.
     pub(crate) const UNBOUNDED: Self = Self { bytes: u64::MAX, is_short: false };
 
-    /// The room where both are bounds.
+    /// Returns the room under both bounds.
     pub(crate) fn and(self, other: Self) -> Self {
         Self { bytes: self.bytes.min(other.bytes), is_short: self.is_short || other.is_short }
     }
 }
 
-/// The calls that the allocator makes to the system. Every span is whole pages.
+/// The system calls of the allocator. Every span is whole pages.
 pub(crate) trait Os: Send + Sync + 'static {
-    /// Reserves address space that can be committed, and returns where.
+    /// Reserves address space that can be committed, and returns its address.
     fn reserve(&self, bytes: usize) -> Result<usize, Errno>;
 
-    /// Maps zeroed, writable memory, and returns where.
+    /// Maps zeroed, writable memory, and returns its address.
     fn map(&self, bytes: usize) -> Result<usize, Errno>;
 
-    /// Gives a mapping back.
+    /// Unmaps a mapping.
     ///
     /// # Safety
-    /// `reserve` or `map` returned it, and nobody refers to it any more.
+    /// `reserve` or `map` returned it, and no reference to it exists any more.
     unsafe fn unmap(&self, span: Span);
 
-    /// Makes part of what was reserved readable and writable.
+    /// Makes part of a reservation readable and writable.
     ///
     /// # Safety
-    /// It is part of what `reserve` returned.
+    /// It is part of a range that `reserve` returned.
     unsafe fn commit(&self, span: Span) -> Result<(), Errno>;
 
-    /// Gives the pages of `spans` back; they read as zeros afterwards. On an error, tells how many spans were done.
+    /// Releases the pages of `spans`; they read as zeros afterwards. An error has the number of spans that were
+    /// released.
     ///
     /// # Safety
-    /// They were committed, and nobody else refers to them.
+    /// They were committed, and no reference to them exists.
     unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)>;
 
-    /// Moves the pages of `from` to `to`, in the same mapping, and what was there is dropped; `from` reads as zeros
-    /// afterwards. On an error, tells how much of it was moved.
+    /// Moves the pages of `from` to `to`, within the same mapping, and drops the pages there. `from` reads as zeros
+    /// afterwards. An error has the number of bytes that were moved.
     ///
-    /// It is refused for good where the kernel lacks it (before 6.8), and for pages that a child of a fork still has a
-    /// share in.
+    /// It always fails where the kernel lacks it (before 6.8), and for pages that a child of a fork still shares.
     ///
     /// # Safety
-    /// Both are committed, apart, and in one reservation; nobody else refers to either.
+    /// Both are committed, disjoint, and in one reservation; no reference to either exists.
     unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Stopped>;
 
-    /// Returns true if [`move_pages`](Self::move_pages) may succeed: nobody refused it for good yet.
+    /// Returns true if [`move_pages`](Self::move_pages) may succeed: the kernel has not turned out to lack it.
     fn can_move(&self) -> bool;
 
-    /// Moves `from` to `to` as a mapping of its own; what was there is dropped. `from` reads as zeros afterwards. On an
-    /// error, `from` is as it was, and `to` may have become a hole: see [`mend`](Self::mend).
+    /// Moves `from` to `to` as a mapping of its own, and drops the pages there. `from` reads as zeros afterwards. On an
+    /// error, `from` is unchanged, and `to` may have become a hole: see [`mend`](Self::mend).
     ///
     /// # Safety
-    /// `to` and as many bytes were committed, and nobody else refers to either.
+    /// `to` and as many bytes were committed, and no reference to either exists.
     unsafe fn remap(&self, from: Span, to: usize) -> Result<(), Errno>;
 
-    /// Makes every access to a span fault, and drops its pages. The mapping stays one.
+    /// Makes every access to a span fault, and drops its pages. The mapping is not split.
     ///
-    /// It is refused for good where the kernel lacks it (before 6.13), and for memory that is locked.
+    /// It always fails where the kernel lacks it (before 6.13), and for locked memory.
     ///
     /// # Safety
-    /// It was committed, and nobody else refers to it.
+    /// It was committed, and no reference to it exists.
     unsafe fn guard(&self, span: Span) -> Result<(), Errno>;
 
-    /// Makes what [`guard`](Self::guard) took usable again; it reads as zeros. Other pages of the span stay as they
-    /// are.
+    /// Makes pages usable again that [`guard`](Self::guard) made fault; they read as zeros. Other pages of the span are
+    /// unchanged.
     ///
     /// # Safety
     /// As [`guard`](Self::guard).
     unsafe fn unguard(&self, span: Span) -> Result<(), Errno>;
 
-    /// Returns true if [`guard`](Self::guard) may succeed: asks the kernel once.
+    /// Returns true if [`guard`](Self::guard) may succeed. The first call tests it.
     fn can_guard(&self) -> bool;
 
-    /// Says whether huge pages are to be behind a span. Another answer than its neighbours' makes it a mapping of its
-    /// own.
+    /// Advises whether a span is to have huge pages. If the advice differs from that of its neighbours, the span
+    /// becomes a mapping of its own.
     ///
     /// # Safety
-    /// It is part of what `reserve` returned.
+    /// It is part of a range that `reserve` returned.
     unsafe fn advise(&self, span: Span, huge: Huge) -> Result<(), Errno>;
 
-    /// Advises whether a child of a fork has the pages of a span, or zeros.
+    /// Advises whether a child of a fork inherits the pages of a span or reads zeros.
     ///
     /// # Safety
-    /// They were committed, and nobody else refers to them.
+    /// They were committed, and no reference to them exists.
     unsafe fn inherit(&self, span: Span, inherited: bool) -> Result<(), Errno>;
 
     /// Returns true if [`inherit`](Self::inherit) may succeed.
     fn can_disinherit(&self) -> bool;
 
-    /// Forgets what a child of a fork does not have. Called in the child, before anything else.
+    /// Drops state that a child of a fork does not have. Called in the child, before anything else.
     fn forget(&self);
 
-    /// Maps fresh pages over a span, so that it is one mapping with what is around it.
+    /// Maps fresh pages over a span, so that it merges with the mapping around it.
     ///
     /// # Safety
-    /// It was committed, and nobody else refers to it.
+    /// It was committed, and no reference to it exists.
     unsafe fn renew(&self, span: Span) -> Result<(), Errno>;
 
-    /// Sets the memory policy of `from` on the pages of `to` that come from now on. Returns `false` if `from` has none,
-    /// or more than one, or the system refuses.
+    /// Sets the memory policy of `from` on pages that are faulted in at `to` from now on. Returns `false` if `from` has
+    /// none, or more than one, or the system call fails.
     ///
     /// # Safety
-    /// Both are part of what `reserve` returned; the caller has `to` to itself.
+    /// Both are part of a range that `reserve` returned; the caller owns `to` exclusively.
     unsafe fn keep_policy(&self, from: Span, to: Span) -> bool;
 
-    /// Maps a span anew as [`reserve`](Self::reserve) does. Its pages, its tables of pages and its guards go.
-    /// On an error it is as it was.
+    /// Maps a span again as [`reserve`](Self::reserve) does. Its pages, page tables and guards are dropped. On an error
+    /// it is unchanged.
     ///
     /// # Safety
-    /// It is part of what `reserve` returned, and nobody refers to it.
+    /// It is part of a range that `reserve` returned, and no reference to it exists.
     unsafe fn reset(&self, span: Span) -> Result<(), Errno>;
 
-    /// Maps fresh pages where a move that failed may have left a hole. `false` if something is mapped there: what
-    /// always was, or what another thread put into the hole.
+    /// Maps fresh pages where a failed move may have left a hole. Returns `false` if something is mapped there: the old
+    /// mapping, or one that another thread made in the hole.
     ///
     /// # Safety
     /// As [`renew`](Self::renew).
@@ -259,51 +259,52 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// Maps fresh pages where nothing is mapped; fails if something is.
     ///
     /// # Safety
-    /// Whoever finds memory there takes it for what it is.
+    /// Code that accesses addresses in the span must be correct with the new pages there.
     unsafe fn map_at(&self, span: Span) -> Result<(), Errno>;
 
-    /// Makes pages neither readable nor writable; what is in them stays.
+    /// Makes pages inaccessible; their contents are preserved.
     ///
     /// # Safety
-    /// They were reserved, and nobody else refers to them.
+    /// They were reserved, and no reference to them exists.
     unsafe fn forbid(&self, span: Span) -> Result<(), Errno>;
 
-    /// Tells for each page of a span, by the lowest bit of a byte of `seen`, whether it is in memory. What was swapped
-    /// out is not.
+    /// Writes for each page of a span, as the lowest bit of a byte of `seen`, whether it is in memory. Swapped-out
+    /// pages are not.
     fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno>;
 
-    /// Numbers that nobody can guess.
+    /// Returns random numbers that cannot be predicted.
     fn random(&self) -> Result<[u64; 2], Errno>;
 
-    /// Makes a thread on a stack, with all signals blocked. What libc needs for it does not come from the global
+    /// Starts a thread on a stack, with all signals blocked. libc's memory for it does not come from the global
     /// allocator.
     ///
     /// # Safety
-    /// The stack was mapped and nobody else uses it until the thread was joined, or a fork left it behind; `argument`
-    /// is what `entry` expects.
+    /// The stack is mapped, and no other thread uses it until this one is joined, or a fork left it behind. `argument`
+    /// is as `entry` requires.
     unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno>;
 
     /// Waits until a thread has ended.
     ///
     /// # Safety
-    /// `spawn` made it, in this process, and nobody joined it.
+    /// `spawn` started it in this process, and it was not joined.
     unsafe fn join(&self, thread: ThreadName);
 
-    /// The CPU that the caller runs on, or ran on a moment ago.
+    /// Returns the CPU that the caller runs on, or ran on a moment ago.
     fn cpu(&self) -> usize;
 
-    /// CPUs that there can be.
+    /// Returns the number of possible CPUs.
     fn cpus(&self) -> usize;
 
-    /// Bytes of address space that the process may have, if they are limited.
+    /// Returns the limit of address space in bytes, if there is one.
     fn address_limit(&self) -> Option<usize>;
 
-    /// The memory that the system could give this process more than it has, if it tells.
+    /// Returns the memory that is available to this process, if the system reports it.
     fn available(&self) -> Option<Room>;
 
-    /// Nanoseconds of a clock that never goes back, exact to some milliseconds; `None` if nobody may ask.
+    /// Returns the nanoseconds of a monotonic clock with a resolution of some milliseconds. Returns `None` if the clock
+    /// must not be read.
     fn now(&self) -> Option<u64>;
 
-    /// Mappings that the process may have.
+    /// Returns the greatest number of mappings of the process.
     fn mappings_max(&self) -> u64;
 }

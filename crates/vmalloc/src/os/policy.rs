@@ -1,8 +1,8 @@
 //! The memory policy of an area (`mbind`), for the pages to which the area moves.
 //!
-//! An area can have several policies, one a page. Only one that covers the area is kept. Two pages are compared, a
-//! quarter of the area from each end, so that a program may leave out the pages at the ends. The home node of a policy
-//! (`set_mempolicy_home_node`) is not kept.
+//! An area can have several policies, one for each page. Only one that covers the area is preserved. Two pages are
+//! compared, a quarter of the area from each end, so that a program may leave out the pages at the ends. The home node
+//! of a policy (`set_mempolicy_home_node`) is not preserved.
 //! # Source
 //! `man 2 get_mempolicy`, `man 2 mbind`; kernel `mm/mempolicy.c`, `include/uapi/linux/mempolicy.h`.
 
@@ -12,13 +12,13 @@ use super::plain::is_plain;
 use crate::PAGE_BYTES;
 use core::ffi::{c_int, c_long, c_ulong};
 
-/// Asks for the policy of an address (`MPOL_F_ADDR`).
+/// Requests the policy of an address (`MPOL_F_ADDR`).
 const OF_ADDRESS: c_ulong = 2;
 /// No policy but that of the thread (`MPOL_DEFAULT`).
 const DEFAULT: c_int = 0;
-/// Nodes that a kernel can have at most (`MAX_NUMNODES`): it refuses to report fewer than it may have.
+/// The greatest number of nodes of a kernel (`MAX_NUMNODES`): a query for fewer fails.
 const NODES: usize = 1024;
-/// The kernel reads and writes one node fewer than it is asked for.
+/// The kernel reads and writes one node fewer than the requested number.
 const NODES_ASKED: c_long = NODES as c_long + 1;
 
 /// A mode with its flags, and a bit for each node.
@@ -38,10 +38,10 @@ pub(super) fn policy_at(at: usize) -> Option<Policy> {
     (code == 0 && policy.mode != DEFAULT).then_some(policy)
 }
 
-/// Sets the policy of `from` on `to`. Returns `false` if `from` has none, or more than one, or the system refuses.
+/// Sets the policy of `from` on `to`. Returns `false` if `from` has none, or more than one, or the system call fails.
 ///
 /// # Safety
-/// The caller has `to` to itself.
+/// The caller owns `to` exclusively.
 pub(super) unsafe fn keep(from: Span, to: Span) -> bool {
     if is_plain() {
         return false;
@@ -53,7 +53,7 @@ pub(super) unsafe fn keep(from: Span, to: Span) -> bool {
     }
     let Some(Policy { mode, nodes }) = low else { return false };
     let (mode, flags) = (c_long::from(mode), 0 as c_ulong);
-    // SAFETY: reads `nodes`; the policy is for pages that the caller has to itself.
+    // SAFETY: reads `nodes`; the policy is for pages that the caller owns exclusively.
     let code = unsafe {
         libc::syscall(libc::SYS_mbind, pointer(to.at), to.bytes, mode, nodes.as_ptr(), NODES_ASKED, flags)
     };

@@ -1,60 +1,58 @@
-//! Which ways the allocator takes on this machine, found out as it does itself: by taking them, with some pages of our
-//! own.
+//! Detection of the system's features: each is tried as an allocator uses it, on pages mapped for the test.
 //!
-//! Nothing of an allocator that is there is touched, and what is mapped here is unmapped.
+//! No existing allocator is affected, and all pages mapped here are unmapped.
 
 use super::linux::Linux;
 use super::{Errno, Huge, Os, Span, Stopped};
 use crate::PAGE_BYTES;
 use core::ptr::with_exposed_provenance_mut;
 
-/// The answer of a system call: nothing, or the reason of its failure.
+/// The result of a system call: nothing, or the cause of its failure.
 pub type Answer = Result<(), Errno>;
 
-/// The ways that the library takes on this machine. See [`machine`].
+/// The features of this system that the library uses. See [`machine`].
 ///
-/// Each answer is that of the system at the time of the question; a filter of system calls may refuse later what it
+/// Each answer is that of the system at the time of the call; a seccomp filter may deny later what worked then.
 /// granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Machine {
-    /// CPUs that there can be, as numbers below this.
+    /// Number of possible CPUs: CPU numbers are below this.
     pub cpus: usize,
-    /// libc registered an area for restartable sequences, so that the CPU is read without a call, and per-CPU data need
+    /// True if libc registered an area for restartable sequences: the CPU is read without a call, and per-CPU data need
     /// no atomic operation.
     pub rseq: bool,
-    /// The kernel keeps concurrency ids there (`mm_cid`, Linux 6.3): per-CPU data for as many CPUs as the process uses
-    /// at once.
+    /// True if the kernel provides concurrency ids (`mm_cid`, Linux 6.3): per-CPU data have as many units as the
+    /// process uses CPUs at once.
     pub concurrency_ids: bool,
-    /// `membarrier` can end the sections of other threads: per-CPU references and counters are exact when they are
-    /// asked.
+    /// True if `membarrier` can end the sections of other threads: per-CPU references and counters can be read exactly.
     pub ends_sections: bool,
-    /// Address space can be reserved and made usable bit by bit. Without it there is no allocator.
+    /// Address space can be reserved and made usable in steps. Without it no allocator can be made.
     pub commit: Answer,
     /// Pages can be moved by `UFFDIO_MOVE` (Linux 6.8), so that areas grow without a copy and without more mappings.
     pub move_pages: Answer,
-    /// Pages can be moved by `mremap`, each move at the price of mappings.
+    /// Pages can be moved by `mremap`, where each move adds mappings.
     pub remap: Answer,
     /// Pages can be made to fault by `MADV_GUARD_INSTALL` (Linux 6.13): guards that are no mappings of their own.
     pub guard: Answer,
-    /// Huge pages can be asked for, span by span.
+    /// Huge pages can be requested, span by span.
     pub advise: Answer,
-    /// Pages can be given back.
+    /// Pages can be released.
     pub discard: Answer,
-    /// Runs of pages given back by one call (`process_madvise`, Linux 5.10); 1 if each takes one.
+    /// Runs of pages that one call releases (`process_madvise`, Linux 5.10); 1 if each takes a call.
     pub discard_batch: usize,
-    /// Bytes of address space that the process may have, if they are limited (`RLIMIT_AS`).
+    /// The limit of address space in bytes, if there is one (`RLIMIT_AS`).
     pub address_limit: Option<usize>,
-    /// Mappings that the process may have (`vm.max_map_count`).
+    /// The greatest number of mappings of the process (`vm.max_map_count`).
     pub mappings_max: u64,
 }
 
-/// Finds out which ways the library takes on this machine.
+/// Detects the features of this system that the library uses.
 ///
 /// Maps 64 pages for it and unmaps them. Cost: some fifteen system calls. Locks: none.
 ///
 /// # Errors
-/// If not even address space can be reserved.
+/// If no address space can be reserved.
 ///
 /// ```
 /// let machine = vmalloc::machine()?;
@@ -68,14 +66,14 @@ pub fn machine() -> Result<Machine, Errno> {
     Ok(Machine { discard_batch: linux.advisor.batch(), ..machine })
 }
 
-/// Pages of the reservation, and how far apart those lie that are tried.
+/// Pages of the reservation, and the distance between those that are used.
 const PAGES: usize = 64;
 const STEP: usize = 8;
 
-/// Takes each way once.
+/// Tries each feature once.
 fn probe(os: &impl Os) -> Result<Machine, Errno> {
     let within = Span { at: os.reserve(PAGES * PAGE_BYTES)?, bytes: PAGES * PAGE_BYTES };
-    // SAFETY: reserved above, by us alone.
+    // SAFETY: reserved above, and known to this function alone.
     let commit = unsafe { os.commit(within) };
     let mut machine = Machine {
         cpus: os.cpus(),
@@ -95,24 +93,24 @@ fn probe(os: &impl Os) -> Result<Machine, Errno> {
     if commit.is_ok() {
         take(os, within, &mut machine);
     }
-    // SAFETY: reserved above, and nobody refers to it.
+    // SAFETY: reserved above, and no reference to it exists.
     unsafe { os.unmap(within) };
     Ok(machine)
 }
 
-/// Takes the ways that pages need, each with pages that no other is tried with.
+/// Tries the features that need pages, each on pages of its own.
 fn take(os: &impl Os, within: Span, machine: &mut Machine) {
     let page = |step: usize| Span { at: within.at + step * STEP * PAGE_BYTES, bytes: PAGE_BYTES };
     for step in 0..7 {
         touch(page(step));
     }
-    // SAFETY: committed pages that only we know, apart, and in the reservation. What was there to move to was never
+    // SAFETY: committed pages that no other code knows, disjoint, and in the reservation. The destination was never
     // touched.
     let moved = unsafe { os.move_pages(page(0), page(0).at + PAGE_BYTES) };
     machine.move_pages = moved.map_err(|Stopped { errno, .. }| errno);
     // SAFETY: the same.
     machine.remap = unsafe { os.remap(page(1), page(1).at + PAGE_BYTES) };
-    // SAFETY: committed pages that only we know.
+    // SAFETY: committed pages that no other code knows.
     machine.guard = unsafe { os.guard(page(2)) };
     if machine.guard.is_ok() {
         // SAFETY: the same.
@@ -120,13 +118,13 @@ fn take(os: &impl Os, within: Span, machine: &mut Machine) {
     }
     // SAFETY: part of the reservation.
     machine.advise = unsafe { os.advise(page(3), Huge::Yes) };
-    // SAFETY: committed pages that only we know.
+    // SAFETY: committed pages that no other code knows.
     machine.discard = unsafe { os.discard(&[page(5), page(6)]) }.map_err(|(_, errno)| errno);
 }
 
-/// Makes a page be there.
+/// Makes a page resident.
 fn touch(page: Span) {
-    // SAFETY: a committed page of our own.
+    // SAFETY: a committed page of this test.
     unsafe { with_exposed_provenance_mut::<u8>(page.at).write_volatile(1) };
 }
 
@@ -136,7 +134,7 @@ mod tests {
     use crate::os::Call;
     use crate::os::shim::Shim;
 
-    /// Probes a machine on which `calls` fail.
+    /// Probes a system on which `calls` fail.
     fn without(calls: &[Call]) -> Result<Machine, Errno> {
         let shim = Shim::default();
         shim.fail_with(Errno(libc::EPERM));
@@ -162,7 +160,7 @@ mod tests {
             (Call::Discard, |machine| machine.discard),
         ] {
             let mut one = without(&[call]).unwrap();
-            // A kernel without guards never comes to remove one.
+            // On a kernel without guards, none is removed.
             if call != Call::Unguard || all.guard.is_ok() {
                 assert_eq!(of(&mut one), refused, "{call:?}");
             }

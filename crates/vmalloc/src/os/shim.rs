@@ -1,4 +1,4 @@
-//! Linux, except that a test can have each call refused.
+//! Linux with fault injection: a test can let each call fail.
 
 use super::{Call, Entry, Errno, Huge, Linux, Os, Room, Span, Stopped, ThreadName};
 use core::ffi::c_void;
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 const CALLS: usize = Call::Advise as usize + 1;
 
-/// Clones are the same one.
+/// A system whose clones share their state.
 #[derive(Clone)]
 pub(crate) struct Shim(Arc<State>);
 
@@ -17,9 +17,9 @@ struct State {
     linux: Linux,
     /// Called first in each call.
     watch: OnceLock<Watch>,
-    /// Calls of a kind that are granted before the next ones fail.
+    /// Calls of a kind that succeed before the next ones fail.
     left: [AtomicU64; CALLS],
-    /// Calls of a kind that fail then.
+    /// Calls of a kind that fail after those.
     refusals: [AtomicU64; CALLS],
     calls: [AtomicU64; CALLS],
     limit: AtomicUsize,
@@ -27,18 +27,18 @@ struct State {
     commit_max: AtomicUsize,
     mapped: AtomicUsize,
     mappings_max: AtomicU64,
-    /// Bytes that there are; `u64::MAX` does not tell.
+    /// Available bytes; `u64::MAX` if the system does not report them.
     available: AtomicU64,
     is_short: AtomicBool,
-    /// Nanoseconds of its clock, which stands still otherwise.
+    /// Nanoseconds of its clock, which only tests advance.
     now: AtomicU64,
     /// The error of an injected failure.
     errno: AtomicI32,
-    /// A refused remap leaves a hole where it was to go.
+    /// True if a failed remap leaves a hole at its destination.
     tears: AtomicBool,
-    /// Of a refused move, half is done.
+    /// True if a failed move does half of its work.
     halves: AtomicBool,
-    /// Says that nothing can ever be moved.
+    /// True if pages can never move.
     still: AtomicBool,
     cpu: AtomicUsize,
     cpus: AtomicUsize,
@@ -72,23 +72,23 @@ impl Default for Shim {
 }
 
 impl Shim {
-    /// Refuses every call of a kind after `granted` more.
+    /// Lets every call of a kind fail after `granted` more.
     pub(crate) fn fail(&self, call: Call, granted: u64) {
         self.fail_some(call, granted, u64::MAX);
     }
 
-    /// Refuses `count` calls of a kind after `granted` more.
+    /// Lets `count` calls of a kind fail after `granted` more.
     pub(crate) fn fail_some(&self, call: Call, granted: u64, count: u64) {
         self.0.refusals[call as usize].store(count, Ordering::Relaxed);
         self.0.left[call as usize].store(granted, Ordering::Relaxed);
     }
 
-    /// Says so where it refuses.
+    /// Sets the error of injected failures.
     pub(crate) fn fail_with(&self, errno: Errno) {
         self.0.errno.store(errno.0, Ordering::Relaxed);
     }
 
-    /// Sets whether a failed remap leaves a hole at its target.
+    /// Sets whether a failed remap leaves a hole at its destination.
     pub(crate) fn tear(&self, tears: bool) {
         self.0.tears.store(tears, Ordering::Relaxed);
     }
@@ -98,22 +98,22 @@ impl Shim {
         self.0.halves.store(halves, Ordering::Relaxed);
     }
 
-    /// Says from now on that nothing can ever be moved, as a kernel before 6.8.
+    /// Reports from now on that pages can never move, as a kernel before 6.8.
     pub(crate) fn stand_still(&self) {
         self.0.still.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses nothing any more.
+    /// Ends all fault injection.
     pub(crate) fn allow(&self) {
         self.0.left.iter().for_each(|left| left.store(u64::MAX, Ordering::Relaxed));
     }
 
-    /// Has `watch` called from now on in each call, by the thread that makes it.
+    /// Sets a function that each call calls first, in the thread that makes it.
     pub(crate) fn watch(&self, watch: impl Fn(Call) + Send + Sync + 'static) {
         assert!(self.0.watch.set(Box::new(watch)).is_ok(), "a system is watched once");
     }
 
-    /// Calls of a kind so far, refused ones among them.
+    /// Returns the number of calls of a kind so far, including failed ones.
     pub(crate) fn calls(&self, call: Call) -> u64 {
         self.0.calls[call as usize].load(Ordering::Relaxed)
     }
@@ -134,32 +134,32 @@ impl Shim {
         self.0.mappings_max.store(max, Ordering::Relaxed);
     }
 
-    /// So many bytes are available.
+    /// Sets the available bytes.
     pub(crate) fn set_available(&self, bytes: u64) {
         self.0.available.store(bytes, Ordering::Relaxed);
     }
 
-    /// Memory is short, or is not, though so much is available.
+    /// Sets whether memory is short, regardless of the available bytes.
     pub(crate) fn set_short(&self, is_short: bool) {
         self.0.is_short.store(is_short, Ordering::Relaxed);
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub(crate) fn pass(&self, time: core::time::Duration) {
         self.0.now.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// All callers are on this CPU from now on.
+    /// Sets the CPU of all callers.
     pub(crate) fn on_cpu(&self, cpu: usize) {
         self.0.cpu.store(cpu, Ordering::Relaxed);
     }
 
-    /// There are that many CPUs, for who asks from now on.
+    /// Sets the number of CPUs that later calls return.
     pub(crate) fn set_cpus(&self, cpus: usize) {
         self.0.cpus.store(cpus, Ordering::Relaxed);
     }
 
-    /// Bytes mapped and reserved.
+    /// Returns the bytes that are mapped and reserved.
     pub(crate) fn mapped(&self) -> usize {
         self.0.mapped.load(Ordering::Relaxed)
     }
@@ -245,7 +245,7 @@ impl Os for Shim {
     unsafe fn remap(&self, from: Span, to: usize) -> Result<(), Errno> {
         if let Err(errno) = self.granted(Call::Remap) {
             if self.0.tears.load(Ordering::Relaxed) {
-                // SAFETY: as this function's contract: nobody refers to it.
+                // SAFETY: as this function's contract: no reference to it exists.
                 unsafe { self.0.linux.unmap(Span { at: to, ..from }) };
             }
             return Err(errno);
@@ -376,7 +376,7 @@ impl Os for Shim {
     }
 }
 
-/// Binds pages to node 0 (`MPOL_BIND`), as a program does; `false` if the system refuses.
+/// Binds pages to node 0 (`MPOL_BIND`), as a program does. Returns `false` if the system call fails.
 pub(crate) fn bind(at: usize, bytes: usize) -> bool {
     let node = 1u64;
     let (mode, nodes) = (2 as core::ffi::c_long, 64 as core::ffi::c_long);
@@ -400,11 +400,10 @@ pub(crate) fn is_bound(at: usize) -> bool {
     super::policy::policy_at(at).is_some()
 }
 
-/// Mappings of this process that touch `[start, end)`, by the system's account.
+/// Returns the number of mappings of this process that touch `[start, end)`, as the system lists them.
 ///
-/// The system writes its list page by page. A neighbour that another thread makes meanwhile may
-/// merge with a mapping that was written already. Then the list goes on with that mapping again,
-/// longer. Addresses that were listed count once.
+/// The system writes its list page by page. A mapping that another thread makes meanwhile may merge with one that was
+/// listed already. Then the list continues with that mapping again, longer. Addresses that were listed count once.
 pub(crate) fn mappings_in(start: usize, end: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let (mut count, mut listed) = (0, start);

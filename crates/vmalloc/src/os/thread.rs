@@ -1,8 +1,7 @@
-//! A thread of our own: made without the global allocator, which may be ours, and woken by one word.
+//! Threads of the allocator: made without the global allocator, which may be this one, and woken through one word.
 //!
-//! The standard library's threads allocate. libc's take a stack that the caller brings, and inherit
-//! the caller's signal mask. All signals are blocked while the thread is made, so no handler of the
-//! program ever runs on it.
+//! The standard library's threads allocate. libc's use a stack from the caller, and inherit the caller's signal mask.
+//! All signals are blocked while the thread is made, so no handler of the program ever runs on it.
 //! # Source
 //! `man 3 pthread_attr_setstack`, `man 2 futex`.
 
@@ -12,28 +11,28 @@ use core::mem::MaybeUninit;
 use core::ptr::{null_mut, with_exposed_provenance_mut, without_provenance};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The next number of a thread.
+/// The number of the next thread.
 static NEXT: AtomicU32 = AtomicU32::new(0);
-/// Above the key of the threads' numbers by one; 0 before there is one.
+/// One more than the key of the threads' numbers; 0 before it is made.
 static KEY: AtomicU64 = AtomicU64::new(0);
 
 /// The function that a thread runs.
 pub(crate) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// A thread that was made, by what libc calls it: a number, or with musl an address.
+/// A thread as libc names it: a number, or with musl an address.
 pub(crate) type ThreadName = usize;
 
-/// Makes a thread.
+/// Starts a thread.
 ///
 /// # Safety
-/// Nobody else uses the stack until the thread was joined, or was left behind by a fork; `argument` is what `entry`
-/// expects.
+/// No other thread uses the stack until this one is joined, or was left behind by a fork. `argument` is as `entry`
+/// requires.
 pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     // SAFETY: writes the attributes.
     check(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) })?;
     let bottom = with_exposed_provenance_mut::<c_void>(stack.at);
-    // SAFETY: initialized a moment ago; the stack is the caller's to give.
+    // SAFETY: initialized just above; the caller provides the stack.
     let code = unsafe { libc::pthread_attr_setstack(attributes.as_mut_ptr(), bottom, stack.bytes) };
     let made = check(code).and_then(|()| {
         let old = block_signals();
@@ -44,18 +43,19 @@ pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> 
         // SAFETY: all zeros is a number and a pointer, and so is what was written.
         check(code).map(|()| unsafe { thread.assume_init() } as ThreadName)
     });
-    // SAFETY: initialized above, and used no more.
+    // SAFETY: initialized above, and not used any more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     made
 }
 
-/// Lets another thread run.
+/// Yields the CPU to another thread.
 pub(crate) fn yield_now() {
-    // SAFETY: asks for nothing else.
+    // SAFETY: has no precondition.
     let _done = unsafe { libc::sched_yield() };
 }
 
-/// Returns the number of this thread among those that asked. Where the C library has no more keys, each is 0.
+/// Returns the number of this thread among those that called this. Returns 0 to every thread if the C library has no
+/// free key.
 #[inline]
 pub(crate) fn thread_number() -> u32 {
     // Acquire pairs with the exchange in `make_key`.
@@ -67,7 +67,7 @@ pub(crate) fn thread_number() -> u32 {
         return known as u32 - 1;
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
-    // SAFETY: as before; the value is a number, which nothing follows.
+    // SAFETY: as before; the value is a number, and is never dereferenced.
     let _another_next_time =
         unsafe { libc::pthread_setspecific(key, without_provenance(number as usize + 1)) };
     number
@@ -92,17 +92,17 @@ fn make_key() -> Option<u64> {
 /// Waits until a thread has ended.
 ///
 /// # Safety
-/// `spawn` made it, in this process, and nobody joined it.
+/// `spawn` started it in this process, and it was not joined.
 pub(super) unsafe fn join(thread: ThreadName) {
     // SAFETY: this function's contract.
     let _ended = unsafe { libc::pthread_join(thread as libc::pthread_t, null_mut()) };
 }
 
-/// Waits until somebody wakes `word`, if it still holds `value`, for so long at most.
+/// Waits until another thread wakes `word`, if it still has `value`, for at most this time.
 #[cold]
 pub(crate) fn futex_wait_for(word: &AtomicU32, value: u32, nanos: u64) {
     let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // The name of the type of seconds is not the same in every libc. Longer than a year is a year.
+    // The type of seconds has different names in different libcs. A longer time is cut to a year.
     let time = libc::timespec {
         tv_sec: (nanos / 1_000_000_000).min(31_536_000) as _,
         tv_nsec: (nanos % 1_000_000_000) as _,

@@ -1,29 +1,29 @@
-//! Moving pages to other addresses and leaving the mappings as they are: `userfaultfd` and its call `UFFDIO_MOVE`.
+//! Moving pages to other addresses without changing mappings: `userfaultfd` and its operation `UFFDIO_MOVE`.
 //!
 //! # Theory
 //! ```text
 //!   |== pages ==|                |  nothing  |        one mapping before, the same mapping after:
 //!   |  nothing  |                |== pages ==|        64 ns a page, a microsecond for a huge page
 //! ```
-//! `mremap` moves a mapping, and each move makes two more of them for good. `UFFDIO_MOVE` moves
-//! pages. It asks that the destination mapping be registered with a userfaultfd. So the destination
-//! pages are registered for the time of the move and no longer. A registered mapping has no pages
-//! of several sizes (mTHP), does not merge with others, and cannot be registered by the program
-//! itself. The pages are their caller's alone meanwhile, so no fault is ever reported, and no
-//! thread has to read the descriptor.
+//! `mremap` moves a mapping, and each move adds two mappings for good. `UFFDIO_MOVE` moves pages. It requires that the
+//! destination mapping be registered with a userfaultfd. So the destination pages are registered for the time of the
+//! move only. A registered mapping has no pages of several sizes (mTHP), does not merge with others, and cannot be
+//! registered by the program itself. The caller owns the pages exclusively meanwhile, so no fault is ever reported, and
+//! no thread has to read the descriptor.
 //!
-//! Nothing is opened before the first move. If that fails (a kernel before 6.8, a seccomp profile),
-//! it is not tried again.
+//! Nothing is opened before the first move. If opening fails (a kernel before 6.8, a seccomp profile), it is not tried
+//! again.
 //!
-//! A child of a fork has a copy of the descriptor that belongs to its parent's memory: [`Mover::forget`] closes it
-//! there, and the next move begins anew.
+//! A child of a fork has a copy of the descriptor that refers to its parent's memory: [`Mover::forget`] closes it
+//! there, and the next move opens another.
 //!
-//! The descriptor has a high number: programs that close one of the lowest three expect to get it when they open
-//! something.
+//! The descriptor has a high number: programs that close one of the lowest three expect to get that number from their
+//! next `open`.
 //!
-//! Others may close all descriptors of a process, and open something else by the same number. A userfaultfd has an
-//! inode of its own since Linux 5.13, and those that move pages are younger: its **mark** is kept beside the number.
-//! Whoever closes the descriptor, moves pages with it compares the two first, and leaves alone what is another's.
+//! The program may close all descriptors of the process, and open another file with the same number. A userfaultfd has
+//! an inode of its own since Linux 5.13, and those that move pages are younger. So its **mark** is stored beside the
+//! number. Every close of the descriptor, and every error of a move, compares the two first, and leaves a foreign file
+//! alone.
 //! # Source
 //! `man 2 userfaultfd`, `man 2 ioctl_userfaultfd`; kernel `include/uapi/linux/userfaultfd.h` for the layouts.
 
@@ -34,21 +34,21 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// `UFFD_USER_MODE_ONLY`: whoever has no privilege may have this much.
+/// `UFFD_USER_MODE_ONLY`: what an unprivileged process may open.
 const USER_MODE_ONLY: c_int = 1;
 /// `UFFD_API`, and the feature `UFFD_FEATURE_MOVE`.
 const API: u64 = 0xaa;
 const FEATURE_MOVE: u64 = 1 << 16;
 /// `UFFDIO_REGISTER_MODE_MISSING`.
 const MODE_MISSING: u64 = 1;
-/// Descriptors that programs hardly count on, the best first.
+/// Descriptors that programs hardly use, the best first.
 pub(super) const HIGH: [c_int; 4] = [900, 200, 60, 10];
 /// `UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES`.
 const ALLOW_HOLES: u64 = 1 << 1;
-/// Times that a call is made again that moved nothing and returned "again".
+/// Number of times that a call is repeated that moved nothing and returned `EAGAIN`.
 const TRIES: u32 = 64;
 
-/// The number of a call by which both sides tell each other something: `_IOWR(0xaa, number, T)`.
+/// Returns the number of an operation with input and output: `_IOWR(0xaa, number, T)`.
 const fn call<T>(number: u64) -> libc::Ioctl {
     (3 << 30 | (size_of::<T>() as u64) << 16 | API << 8 | number) as libc::Ioctl
 }
@@ -92,12 +92,12 @@ struct Move {
     moved: i64,
 }
 
-/// A descriptor by its number, and below that the mark of its file.
+/// A descriptor, and below it in the word the mark of its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Opened(u64);
 
 impl Opened {
-    /// Nobody opened it yet. No descriptor has this number.
+    /// No open descriptor. No descriptor has this number.
     const NOTHING: Self = Self(u64::MAX);
 
     fn new(fd: c_int) -> Result<Self, Errno> {
@@ -108,25 +108,24 @@ impl Opened {
         (self.0 >> 32) as c_int
     }
 
-    /// The same file is behind the number still.
+    /// Returns true if the number still refers to the same file.
     fn is_ours(self) -> bool {
         self != Self::NOTHING && !is_plain() && Self::new(self.fd()) == Ok(self)
     }
 
-    /// Closes it, unless somebody did.
+    /// Closes it, unless the program did.
     fn close(self) {
         if self.is_ours() {
-            // SAFETY: opened here, and used by nobody.
+            // SAFETY: opened here, and not in use.
             let _closed = unsafe { libc::close(self.fd()) };
         }
     }
 }
 
-/// Returns a number that tells the file of a descriptor from others. May be called in a child of a
-/// fork.
+/// Returns a number that distinguishes the file of a descriptor from others. May be called in a child of a fork.
 pub(super) fn mark(fd: c_int) -> Result<u32, Errno> {
     let mut about = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: writes what is known of a file.
+    // SAFETY: writes the properties of a file.
     done(unsafe { libc::fstat(fd, about.as_mut_ptr()) })?;
     // SAFETY: all zeros is a value, and so is what was written.
     let about = unsafe { about.assume_init() };
@@ -135,12 +134,12 @@ pub(super) fn mark(fd: c_int) -> Result<u32, Errno> {
     Ok(device.wrapping_mul(0x9e37_79b9).wrapping_add(inode) as u32)
 }
 
-/// A userfaultfd, once somebody needs it.
+/// A userfaultfd, opened at the first move.
 pub(super) struct Mover {
     // Atomic.
-    /// An [`Opened`]. Of all who open one, one changes it; it becomes nothing when it is lost.
+    /// An [`Opened`]. Of all threads that open one, one stores it; it becomes `NOTHING` when it is lost.
     opened: AtomicU64,
-    /// The system has no such thing, or refuses it.
+    /// True if the system does not have it, or denies it.
     off: AtomicBool,
 }
 
@@ -149,15 +148,15 @@ impl Mover {
         Self { opened: AtomicU64::new(Opened::NOTHING.0), off: AtomicBool::new(false) }
     }
 
-    /// Nobody has refused it yet.
+    /// Returns true if moves were not denied so far.
     pub(super) fn is_on(&self) -> bool {
         !self.off.load(Ordering::Relaxed) && !is_plain()
     }
 
-    /// Moves the pages of `from` to `to`, where none may be.
+    /// Moves the pages of `from` to `to`, where no page may be.
     ///
     /// # Safety
-    /// Both are of one reservation; nobody else refers to either.
+    /// Both are in one reservation; no reference to either exists.
     pub(super) unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Stopped> {
         let nothing = |errno| Stopped { bytes: 0, errno };
         let opened = self.ready().map_err(nothing)?;
@@ -165,7 +164,7 @@ impl Mover {
             return Ok(());
         }
         let target = Span { at: to, ..from };
-        // Refused, it is so for this target: the program may have one of its own there.
+        // Such a failure concerns this target only: the program may have registered a descriptor of its own there.
         if let Err(errno) = register(opened.fd(), target) {
             if is_lost(errno) {
                 self.lose(opened);
@@ -175,15 +174,14 @@ impl Mover {
         // SAFETY: this function's contract.
         let moved = unsafe { self.move_registered(opened, from, to) };
         if !unregister(opened.fd(), target) {
-            // Whoever touched a page that is missing there would wait for ever: without the descriptor nothing is
-            // registered.
+            // An access to a missing page there would wait for ever. Closing the descriptor ends the registration.
             self.lose(opened);
             opened.close();
         }
         moved
     }
 
-    /// The same where `to` is registered.
+    /// Does the same where `to` is registered.
     ///
     /// # Safety
     /// As there.
@@ -206,11 +204,11 @@ impl Mover {
             let more = usize::try_from(order.moved).unwrap_or(0);
             done += more;
             tries = if more > 0 { 0 } else { tries + 1 };
-            // Part of it was moved, or the mappings are changing.
+            // A part of it was moved, or the mappings are changing.
             if errno.0 == libc::EAGAIN && tries < TRIES {
                 continue;
             }
-            // Somebody closed all descriptors, and may have another file by this number now.
+            // The program closed all descriptors, and another file may have this number now.
             if is_lost(errno) || !opened.is_ours() {
                 self.lose(opened);
             }
@@ -219,7 +217,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Begins anew in a child, which has one thread: the descriptor is its parent's.
+    /// Drops the descriptor in a child, which has one thread: it refers to the parent's memory.
     pub(super) fn forget(&self) {
         let opened = self.opened();
         self.lose(opened);
@@ -227,17 +225,17 @@ impl Mover {
     }
 
     fn opened(&self) -> Opened {
-        // Acquire pairs with the release of whoever opened it.
+        // Acquire pairs with the release of the thread that opened it.
         Opened(self.opened.load(Ordering::Acquire))
     }
 
-    /// Begins anew, unless another thread did.
+    /// Drops the descriptor, unless another thread did.
     fn lose(&self, opened: Opened) {
         let (old, new) = (opened.0, Opened::NOTHING.0);
         let _others = self.opened.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// The descriptor, opened now if nobody has, or if it is another's by now.
+    /// Returns the descriptor. Opens one if there is none, or if the number refers to a foreign file by now.
     fn ready(&self) -> Result<Opened, Errno> {
         if !self.is_on() {
             return Err(Errno(libc::ENOSYS));
@@ -263,7 +261,7 @@ impl Mover {
         }
     }
 
-    /// Turns it off if a refusal is one for good.
+    /// Turns moves off if an error is permanent.
     fn judge<T>(&self, result: Result<T, Errno>) -> Result<T, Errno> {
         if let Err(Errno(code)) = result
             && !matches!(
@@ -283,7 +281,7 @@ impl Drop for Mover {
     }
 }
 
-/// Somebody closed all descriptors, and may have another file by this number now.
+/// Returns true if an error shows that the number refers to another file or none.
 fn is_lost(errno: Errno) -> bool {
     matches!(errno.0, libc::EBADF | libc::ENOTTY)
 }
@@ -311,7 +309,7 @@ fn open() -> Result<Opened, Errno> {
     Err(refused)
 }
 
-/// The same where the system call is not allowed and the device is.
+/// Does the same where the system call is denied and the device is not.
 fn open_device(flags: c_int) -> Result<c_int, Errno> {
     let path = c"/dev/userfaultfd";
     // SAFETY: a path that ends with 0.
@@ -326,10 +324,10 @@ fn open_device(flags: c_int) -> Result<c_int, Errno> {
     opened
 }
 
-/// Moves a descriptor that was opened a moment ago to a number that programs hardly use, if one is free.
+/// Moves a descriptor that was just opened to a number that programs hardly use, if one is free.
 ///
-/// The kernel opens a file at the lowest free number, which another thread may expect, or give to a file of its own. If
-/// another file has the number by now, it is left alone.
+/// The kernel opens a file at the lowest free number, which another thread may expect, or replace with a file of its
+/// own. If another file has the number by now, it is left alone.
 pub(super) fn raise(low: c_int) -> c_int {
     let high = HIGH.into_iter().find_map(|least| {
         // SAFETY: makes a descriptor.
@@ -345,7 +343,7 @@ pub(super) fn raise(low: c_int) -> c_int {
 
 /// Closes a descriptor that was opened here.
 ///
-/// By the number of the call: the C library's function is a cancellation point, and a free is none.
+/// By the number of the system call: the C library's function is a cancellation point, and a free must not be one.
 pub(super) fn close(fd: c_int) {
     // SAFETY: the caller's.
     let _closed = unsafe { libc::syscall(libc::SYS_close, fd) };
@@ -353,14 +351,13 @@ pub(super) fn close(fd: c_int) {
 
 fn register(fd: c_int, span: Span) -> Result<(), Errno> {
     let mut order = Register { start: span.at as u64, len: span.bytes as u64, mode: MODE_MISSING, ioctls: 0 };
-    // SAFETY: the kernel writes `order`; the caller has the span to himself, and touches no page of it until it is
+    // SAFETY: the kernel writes `order`; the caller owns the span exclusively, and touches no page of it until it is
     // unregistered.
     let code = unsafe { libc::ioctl(fd, CALL_REGISTER, &raw mut order) };
     if code == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// Takes the registration back. Where that is refused, pages that are missing could not be faulted in: closing the
-/// descriptor ends that.
+/// Ends the registration. If that fails, missing pages could not be faulted in: closing the descriptor ends it then.
 fn unregister(fd: c_int, span: Span) -> bool {
     let mut order = Range { start: span.at as u64, len: span.bytes as u64 };
     // SAFETY: the kernel reads `order`.
@@ -389,14 +386,14 @@ mod tests {
         unsafe { place(at).read() }
     }
 
-    /// Mappings that touch a span.
+    /// Returns the mappings that touch a span.
     fn mappings(span: Span) -> usize {
         crate::os::shim::mappings_in(span.at, span.at + span.bytes)
     }
 
-    /// An arena of 64 MiB, of which the first half can be used.
+    /// Reserves an arena of 64 MiB, whose first half is usable.
     fn arena(linux: &Linux) -> Span {
-        // As much again, so that no neighbour of the process merges with it.
+        // Unused addresses on both sides, so that no neighbour of the process merges with it.
         let at = linux.reserve(66 << 20).unwrap() + (1 << 20);
         let arena = Span { at, bytes: 64 << 20 };
         // SAFETY: part of it.
@@ -426,11 +423,11 @@ mod tests {
             assert_eq!((read(to + page * PAGE), read(arena.at + page * PAGE)), (want, 0), "{page}");
         }
         assert_eq!(mappings(arena), 2, "used and unused, as before");
-        // What the frontier reaches later is one mapping with the rest.
+        // Pages that the frontier reaches later are in the same mapping.
         // SAFETY: as before.
         unsafe { linux.commit(Span { at: arena.at + (32 << 20), bytes: 16 << 20 }) }.unwrap();
         assert_eq!(mappings(arena), 2);
-        // What was mapped anew, too.
+        // So are freshly mapped ones.
         // SAFETY: as before.
         unsafe { linux.remap(Span { at: to, bytes }, to + (4 << 20)) }.unwrap();
         assert_eq!(read(to + (4 << 20)), 1);
@@ -438,13 +435,13 @@ mod tests {
         // SAFETY: as before.
         unsafe { linux.renew(Span { at: to + (4 << 20), bytes }) }.unwrap();
         assert_eq!(mappings(arena), 2);
-        // Over pages that are there.
+        // Over resident pages.
         (0..16).for_each(|page| write(arena.at + page * PAGE, 40 + page as u8));
         write(to + 5 * PAGE, 99);
         // SAFETY: as before.
         unsafe { linux.move_pages(Span { at: arena.at, bytes }, to) }.unwrap();
         assert!((0..16).all(|page| read(to + page * PAGE) == 40 + page as u8));
-        // Beyond the frontier nothing moves, and it says how much did.
+        // Beyond the frontier nothing moves, and the error has the number of bytes that did.
         let edge = arena.at + (48 << 20) - 4 * PAGE;
         (0..16).for_each(|page| write(arena.at + page * PAGE, 60));
         // SAFETY: as before.
@@ -454,7 +451,7 @@ mod tests {
         let here = (0..16).filter(|page| read(arena.at + page * PAGE) == 60).count();
         assert_eq!((there * PAGE, here), (stopped.bytes, 16 - there));
         assert!(linux.can_move(), "a mistake of the caller's turns nothing off");
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: no reference to it exists any more.
         unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
     }
 
@@ -470,18 +467,18 @@ mod tests {
             return;
         }
         assert_eq!(read(to), 5);
-        // As a child of a fork does, whose mappings are not registered either.
+        // As in a child of a fork, whose mappings are not registered either.
         linux.forget();
         write(arena.at, 6);
         // SAFETY: as before.
         unsafe { linux.move_pages(half, to) }.unwrap();
         assert_eq!((read(to), mappings(arena)), (6, 2));
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: no reference to it exists any more.
         unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
     }
 
-    /// Closes the descriptor and opens the file of `other` by its number, as somebody does who closes all that are not
-    /// his own.
+    /// Closes the descriptor and opens the file of `other` by its number, as a program may that closes all descriptors
+    /// it did not open.
     fn take_number(opened: Opened, other: c_int) {
         // SAFETY: the tests' own descriptors.
         assert_eq!(unsafe { libc::dup2(other, opened.fd()) }, opened.fd());
@@ -508,39 +505,39 @@ mod tests {
         let theirs = mark(file).unwrap();
         let first = mover.opened();
         take_number(first, file);
-        // A child forgets what it has, and closes nothing.
-        // SAFETY: the child calls what is under test and ends.
+        // A child drops the descriptor without closing a foreign file.
+        // SAFETY: the child calls the tested functions and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             mover.forget();
             let stays = mark(first.fd()) == Ok(theirs) && mover.opened() == Opened::NOTHING;
-            // SAFETY: ends the child.
+            // SAFETY: exits the child.
             unsafe { libc::_exit(i32::from(!stays)) };
         }
         let mut status = 0;
         // SAFETY: waits for the child.
         assert_eq!((unsafe { libc::waitpid(child, &raw mut status, 0) }, status), (child, 0));
-        // The process finds out, and opens another.
+        // The process detects it, and opens another.
         assert!(step().is_err() && mover.is_on());
         write(arena.at, 6);
         step().unwrap();
         assert_eq!((read(to), mark(first.fd())), (6, Ok(theirs)));
-        // Even if what has the number now is a userfaultfd, too.
+        // Even if the file with that number is a userfaultfd, too.
         let (second, other) = (mover.opened(), open().unwrap());
         take_number(second, other.fd());
         assert!(step().is_err() && !second.is_ours());
         step().unwrap();
         let third = mover.opened();
         assert!(third.is_ours() && third.fd() != second.fd());
-        // Nor does the end close what is another's.
+        // Nor does the drop close a foreign file.
         take_number(third, file);
         drop(mover);
         assert_eq!(mark(third.fd()), Ok(theirs));
         for fd in [file, first.fd(), second.fd(), third.fd(), other.fd()] {
-            // SAFETY: opened here, and nobody uses them.
+            // SAFETY: opened here, and not in use.
             unsafe { libc::close(fd) };
         }
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: no reference to it exists any more.
         unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
     }
 }
