@@ -114,13 +114,13 @@ fn span_of(range: VaRange) -> Span {
     Span { at: range.start().get() as usize, bytes: range.len_bytes() as usize }
 }
 
-/// The address of a page, or the bytes of a number of pages.
+/// Returns the address of a page, or the bytes of a number of pages.
 #[inline(always)]
 pub(crate) const fn address(page: u64) -> usize {
     page as usize * PAGE_BYTES
 }
 
-/// A pointer to a page of an arena.
+/// Returns a pointer to a page of an arena.
 #[inline(always)]
 pub(crate) fn pointer(page: u64) -> *mut u8 {
     with_exposed_provenance_mut(address(page))
@@ -220,8 +220,8 @@ impl<O: Os> Arena<O> {
         Err(CreateError::Refused { call: Call::Reserve, errno, bytes: LEAST_BYTES })
     }
 
-    /// The words of some pages of a zone: the whole pages that are committed when the frontier moves from one to the
-    /// other.
+    /// Returns the words of some pages of a zone: the whole pages that are committed when the frontier moves from one
+    /// to the other.
     fn words_between(&self, zone: usize, from: u64, to: u64) -> Span {
         let first = self.extent(zone).start().page_floor();
         let word = |pages: u64| {
@@ -399,7 +399,7 @@ impl<O: Os> Arena<O> {
             // SAFETY: part of the reservation.
             return unsafe { os.commit(span) };
         }
-        // SAFETY: it was part of the reservation; mappings that others made there since stay.
+        // SAFETY: it was part of the reservation; foreign mappings that were made there since stay.
         unsafe { os.map_at(span) }?;
         if span.at >= address(self.first) {
             self.advise(self.zone_of((span.at / PAGE_BYTES) as u64), span);
@@ -499,7 +499,7 @@ impl<O: Os> Arena<O> {
         self.host.os().can_move()
     }
 
-    /// Moves `from` to the start of `to`, as a separate mapping. An error says whether `to` is still usable.
+    /// Moves `from` to the start of `to`, as a separate mapping. An error states whether `to` is still usable.
     pub(crate) fn remap(&self, from: &mut Run, to: &mut Run) -> Result<(), (Errno, bool)> {
         debug_assert!(from.pages <= to.pages);
         debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
@@ -524,7 +524,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Sets the memory policy of the first `bytes` bytes of a run on another run. Returns `false` if there is none to
-    /// keep, or the system refuses.
+    /// preserve, or the system call fails.
     pub(crate) fn keep_policy(&self, from: &Run, bytes: usize, to: &mut Run) -> bool {
         // SAFETY: both below the frontier (AR1), and exclusively owned (AR2).
         unsafe { self.host.os().keep_policy(Span { bytes, ..from.span() }, to.span()) }
@@ -533,7 +533,7 @@ impl<O: Os> Arena<O> {
 
 const _: () = assert!(PAGES_MOST <= PAGES_MAX);
 
-/// Turns a run into an area: a pointer to its first byte.
+/// Converts a run into an area: returns a pointer to its first byte.
 #[inline(always)]
 pub(crate) fn into_pointer(run: Run) -> NonNull<u8> {
     // SAFETY: no run is at page 0.

@@ -1,32 +1,31 @@
 //! Fork handlers: they take the locks of all allocators before a fork, and release them after it.
 //!
 //! # Theory
-//! A child has one thread and a copy of all memory, locks as they were at that moment. So before a fork, libc calls us
-//! to take every lock of every allocator: then nobody is in the midst of anything, and parent and child give them all
-//! back. What was allocated is there in both; each frees its own copy.
+//! A child has one thread and a copy of all memory, including locks in their state at that moment. So libc calls our
+//! handlers before a fork, and they take every lock of every allocator. Then no operation is in progress, and parent
+//! and child release the locks. Live areas exist in both; each frees its own copy.
 //!
-//! libc does this for `fork`, not for `vfork`, `clone` or `_Fork`: whoever calls those must not allocate in the child.
+//! libc does this for `fork`, not for `vfork`, `clone` or `_Fork`: a caller of those must not allocate in the child.
 //!
-//! libc calls those who prepare in the reverse order of their registration. One that was registered before ours is
-//! called while all locks are held, by the thread that holds them: it must not allocate here, or it waits for itself.
-//! To let it pass, everybody who takes a lock would have to ask who forks.
+//! libc calls the handlers that prepare in the reverse order of their registration. One that was registered before ours
+//! runs while all locks are held, in the thread that holds them. It must not allocate here: it would wait for itself.
+//! To allow it, every acquisition of a lock would have to check for the forking thread.
 //!
-//! The handlers are registered once, before the first allocator is made. A child whose parent was
-//! in the midst of registering cannot know whether it had been done. So the handlers may be
-//! registered twice there. The second call of a pair finds that the thread has the locks, or that
-//! no thread has.
+//! The handlers are registered once, before the first allocator is made. A child that was forked during the
+//! registration cannot know whether it was done. So the handlers may be registered twice there. The second call of a
+//! pair finds that the thread holds the locks, or that no thread does.
 //!
-//! **Streams.** A thread that reads a line holds its stream and asks for memory. A thread that
-//! flushes all streams holds their list and waits for that stream. A fork asks for the list. So the
-//! list comes before our locks here, as in glibc, which takes its own behind it.
+//! **Streams.** A thread that reads a line holds its stream and allocates memory. A thread that flushes all streams
+//! holds their list and waits for that stream. A fork takes the list. So the list comes before our locks here. glibc
+//! takes its own malloc's locks after the list as well.
 //!
-//! **Handlers of signals** may fork while the thread that they interrupted is in the midst of a call. With one thread
-//! no lock is taken: whatever that one holds it goes on with, in the child, too. With more, those that it holds are left
-//! to it, and for the others the fork waits a while only. What it did not get stays taken in the child, except the locks of
-//! purges, refills and hidden runs, which a child can release.
+//! **Signal handlers** may fork while the interrupted thread is in a call. With one thread no lock is taken: the thread
+//! continues with the locks that it holds, in the child, too. With more threads, a fork leaves the locks that its
+//! thread holds, and waits for the others only briefly. A lock that it did not get stays held in the child. The locks
+//! of purges, refills and hidden runs are an exception: a child can release them.
 //!
-//! **Cached pages** are hidden from the child before the locks are taken, if they are more than a megabyte. To share one
-//! costs an entry of a page table now, and a copy when it is used again (`heap/hidden.rs`).
+//! **Cached pages** are hidden from the child before the locks are taken, if they are more than a megabyte. To share a
+//! page costs a page table entry at once, and a copy when it is reused (`heap/hidden.rs`).
 //!
 //! # Locking
 //! ```text
@@ -39,40 +38,41 @@ use core::ffi::{CStr, c_void};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// A holder of locks that are held during a fork.
+/// An allocator, or another set of locks, that is locked during a fork.
 pub(crate) trait Hold {
-    /// Tells whether the calling thread has one of the locks.
+    /// Returns true if the calling thread holds one of the locks.
     fn is_mine(&self) -> bool;
 
-    /// Hides or releases what a child had better not share. Called before any lock is taken, and not by a handler of a
-    /// signal.
+    /// Hides or releases memory that should not be shared with a child. Called before any lock is taken, and not in a
+    /// signal handler.
     fn prepare(&self) {}
 
-    /// Ends what [`prepare`](Self::prepare) began, in the parent and in the child, after the locks are released.
+    /// Undoes [`prepare`](Self::prepare), in the parent and in the child, after the locks are released.
     fn resume(&self) {}
 
-    /// Takes all locks; if the thread was `interrupted` with some, those that it has not and that it gets in a while.
+    /// Takes all locks. If the thread was `interrupted` with some, takes the others, and skips those that stay held for
+    /// a while.
     fn hold(&self, interrupted: bool);
 
-    /// Forgets what a child does not have; the locks are held or the child has always had one thread. Called in the
-    /// child before [`release`](Self::release).
+    /// Drops state that a child does not have; either the locks are held, or the process has had one thread only.
+    /// Called in the child before [`release`](Self::release).
     fn forget(&self, held: bool);
 
-    /// Gives them back, in the parent and in the child.
+    /// Releases the locks, in the parent and in the child.
     ///
     /// # Safety
     /// The caller, or in a child the thread it was forked from, called [`hold`](Self::hold).
     unsafe fn release(&self);
 }
 
-/// The symbols of libc for forks, if it has them: looked up when the handlers are registered.
+/// The symbols of libc for forks, if it has them; looked up when the handlers are registered.
 struct Libc {
-    /// A byte that is not 0 while there is one thread.
+    /// A byte of libc that is not 0 while the process has one thread.
     alone: AtomicPtr<c_void>,
     streams: [AtomicPtr<c_void>; 3],
 }
 
-/// Take the list of streams, give it back, and make it anew in a child.
+/// Functions that lock the list of streams, unlock it, and reinitialize its lock in a child.
 const STREAMS: [&CStr; 3] = [c"_IO_list_lock", c"_IO_list_unlock", c"_IO_list_resetlock"];
 const LOCK: usize = 0;
 const UNLOCK: usize = 1;
@@ -93,10 +93,10 @@ impl Libc {
         }
     }
 
-    /// There is one thread, and libc knows it.
+    /// Returns true if libc knows that there is one thread.
     fn is_alone(&self) -> bool {
         let place = self.alone.load(Ordering::Relaxed).cast::<u8>();
-        // SAFETY: libc's variable of that name, a byte, which only this thread could change.
+        // SAFETY: libc's variable of that name, a byte that no other thread could change while there is one.
         !place.is_null() && unsafe { place.read_volatile() } != 0
     }
 
@@ -118,33 +118,33 @@ pub(crate) struct Link {
 
 struct List(Option<NonNull<Link>>);
 
-// SAFETY: whoever holds the lock of the list may use what is in it: members leave the list before they go.
+// SAFETY: the holder of the lock may access the members: they leave the list before they are dropped.
 unsafe impl Send for List {}
 
 static LIST: Mutex<List> = Mutex::new(List(None));
-/// Pages that may be kept while the process forks: 1 MiB.
+/// Pages that may stay cached while the process forks: 1 MiB.
 pub(crate) const KEPT_PAGES: u64 = 256;
 
-/// The process that the allocators are in; 0 where that is not known.
+/// The process of the allocators; 0 if it is not known.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Held while the default allocator is made.
 pub(crate) static MAKING: Mutex<()> = Mutex::new(());
 /// The thread that holds all locks for a fork; 0 for none.
 static FORKER: AtomicUsize = AtomicUsize::new(0);
-/// Forks by handlers of signals in the midst of that thread's fork: it goes on with all locks.
+/// Forks by signal handlers during that thread's fork, which continues with all locks.
 static NESTED: AtomicU32 = AtomicU32::new(0);
-/// The thread that called [`Hold::prepare`] for a fork that is under way; 0 for none.
+/// The thread that called [`Hold::prepare`] for a fork in progress; 0 for none.
 static PREPARED: AtomicUsize = AtomicUsize::new(0);
-/// 0: the handlers are not registered. [`REGISTERED`]: they are. Otherwise the process that registers them.
+/// 0 if the handlers are not registered, [`REGISTERED`] if they are, otherwise the process that registers them.
 static HANDLERS: AtomicU32 = AtomicU32::new(0);
 const REGISTERED: u32 = u32::MAX;
 
-/// Registers what allocators do at a fork, unless it is done: the first allocator does. For whoever must be sure that
-/// no other handler of `pthread_atfork` was registered before, such as a library that is loaded before all others.
-/// Stops the process if libc has no memory for it. Locks: none; a thread that comes at the same time waits.
+/// Registers the fork handlers of the allocators, unless they are registered; the first allocator does so itself. A
+/// library that is loaded before all others calls it, so that no handler of `pthread_atfork` precedes them. Stops the
+/// process if libc has no memory for it. Locks: none; a concurrent caller waits.
 pub fn prepare_for_forks() {
-    // Where nobody may ask, threads that come at the same time are all there is to tell apart.
+    // Where the process id must not be read, all callers are taken for threads of one process.
     let me = if is_plain() { 1 } else { process_id() };
     loop {
         // Acquire pairs with the release below.
@@ -152,7 +152,8 @@ pub fn prepare_for_forks() {
         if state == REGISTERED {
             return;
         }
-        // Another thread of this process is at it; a process of another number was the parent's.
+        // Another thread of this process is registering; a different process is the parent, which was doing so at the
+        // fork.
         if state == me {
             crate::os::yield_now();
             continue;
@@ -172,12 +173,12 @@ pub fn prepare_for_forks() {
 pub(crate) fn register<T: Hold + 'static>(what: NonNull<T>, link: NonNull<Link>) {
     let mut list = LIST.lock();
     let member = Link { what, next: list.0 };
-    // SAFETY: allocated for a link, and nobody else is given it.
+    // SAFETY: allocated for a link, and no reference to it exists yet.
     unsafe { link.write(member) };
     list.0 = Some(link);
 }
 
-/// Takes a member out.
+/// Removes a member.
 pub(crate) fn unregister<T: Hold + 'static>(what: NonNull<T>) {
     let mut list = LIST.lock();
     let mut place = &mut list.0;
@@ -192,7 +193,7 @@ pub(crate) fn unregister<T: Hold + 'static>(what: NonNull<T>) {
     }
 }
 
-/// Calls for every member.
+/// Calls a function for every member.
 fn for_each(list: &List, call: impl Fn(&dyn Hold)) {
     let mut next = list.0;
     while let Some(link) = next {
@@ -207,14 +208,14 @@ fn for_each(list: &List, call: impl Fn(&dyn Hold)) {
 extern "C" fn before() {
     let me = thread_name();
     if FORKER.load(Ordering::Relaxed) == me {
-        // A handler of a signal that comes in the midst of a fork forks, too.
+        // A signal handler forks during a fork.
         NESTED.fetch_add(1, Ordering::Relaxed);
         return;
     }
     if LIBC.is_alone() {
-        // Nobody else holds a lock; what a signal interrupted may be in the midst of anything.
+        // No other thread can hold a lock; an operation that the signal interrupted may be in any state.
         if !MAKING.is_mine() && !LIST.is_mine() {
-            // SAFETY: nobody changes it.
+            // SAFETY: the only thread does not change it meanwhile.
             let list = unsafe { &*LIST.data_ptr() };
             prepare(list, is_interrupted(list));
         }
@@ -224,7 +225,7 @@ extern "C" fn before() {
     let interrupted = MAKING.is_mine() || LIST.is_mine();
     MAKING.hold(interrupted);
     LIST.hold(interrupted);
-    // SAFETY: held, or in the hands of whom a signal interrupted in this thread.
+    // SAFETY: held by the calling thread, or by the operation that a signal interrupted in this thread.
     let list = unsafe { &*LIST.data_ptr() };
     let interrupted = interrupted || is_interrupted(list);
     prepare(list, interrupted);
@@ -232,7 +233,7 @@ extern "C" fn before() {
     FORKER.store(me, Ordering::Relaxed);
 }
 
-/// Tells whether the calling thread has a lock of a member, so that a handler of a signal runs.
+/// Returns true if the calling thread holds a lock of a member, which means that it runs a signal handler.
 fn is_interrupted(list: &List) -> bool {
     let any = core::cell::Cell::new(false);
     for_each(list, |member| any.set(any.get() || member.is_mine()));
@@ -259,23 +260,23 @@ extern "C" fn in_parent() {
     }
 }
 
-/// Ends what the calling thread prepared. Called while it holds the lock of the list, or is the only thread.
+/// Undoes what the calling thread prepared. Called while it holds the lock of the list, or is the only thread.
 fn resume() {
     if PREPARED.load(Ordering::Relaxed) == thread_name() {
         PREPARED.store(0, Ordering::Relaxed);
-        // SAFETY: nobody changes it; see above.
+        // SAFETY: no thread changes it; see above.
         for_each(unsafe { &*LIST.data_ptr() }, |member| member.resume());
     }
 }
 
-/// Returns whether the caller is a child that uses its parent's memory, as `vfork` makes one. Its limits are
-/// not those of the process that the allocators are in. Also true in a child of a bare `clone`.
+/// Returns true if the caller is a child that uses its parent's memory, as `vfork` makes one. Its limits are not those
+/// of the process of the allocators. Also true in a child of a bare `clone`.
 pub fn is_guest() -> bool {
     let known = PROCESS.load(Ordering::Relaxed);
     known != 0 && !is_plain() && known != process_id()
 }
 
-/// Notes the process that the allocators are in, if it may be asked for.
+/// Records the process of the allocators, if the process id may be read.
 fn note_process() {
     PROCESS.store(if is_plain() { 0 } else { process_id() }, Ordering::Relaxed);
 }
@@ -284,13 +285,12 @@ extern "C" fn in_child() {
     note_process();
     let held = FORKER.load(Ordering::Relaxed) != 0;
     NESTED.store(0, Ordering::Relaxed);
-    // SAFETY: the thread that this one was forked from holds the lock since `before`, or is the only one there ever
-    // was.
+    // SAFETY: the thread that this one was forked from has held the lock since `before`, or was the only thread.
     let list = unsafe { &*LIST.data_ptr() };
     for_each(list, |member| member.forget(held));
     if held {
         release_all();
-        // Not given back: libc has made it anew if there were threads, and has not if there were none.
+        // Not unlocked: libc has reinitialized it if there were threads, and has not locked it otherwise.
         LIBC.streams(RESET);
     } else {
         resume();
@@ -299,10 +299,10 @@ extern "C" fn in_child() {
 
 fn release_all() {
     FORKER.store(0, Ordering::Relaxed);
-    // SAFETY: this thread, or the one it was forked from, holds the lock since `before`.
+    // SAFETY: this thread, or the one it was forked from, has held the lock since `before`.
     let list = unsafe { &*LIST.data_ptr() };
-    // A handler of a signal may fork while an outer fork takes the locks. What that prepared, it resumes itself: it
-    // holds the locks that this takes.
+    // A signal handler may fork while an outer fork takes the locks. The outer fork itself undoes what it prepared: it
+    // holds the locks that this requires.
     let is_inner = MAKING.is_left() || LIST.is_left();
     for_each(list, |member| {
         // SAFETY: held since `before`.

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use lock_api::{GuardSend, RawMutex};
 
 const FREE: u32 = 0;
-/// The bit beside the holder's name that says that a thread waits.
+/// The bit beside the holder's name that records that a thread waits.
 const AWAITED: u32 = 1;
 const SPINS: u32 = 40;
 

@@ -14,8 +14,8 @@
 //! in the slot, which moves to its set.
 //!
 //! A thread that only allocates finds its own slot empty. It takes the item from the slot of another CPU, where a
-//! thread that only frees has put it. So areas pass from one thread to the other, and neither takes a lock. A miss looks
-//! at one other CPU, the one that had an item last.
+//! thread that only frees has put it. So areas pass from one thread to the other, and neither takes a lock. A miss
+//! looks at one other CPU, the one that had an item last.
 //!
 //! A thread may move to another CPU after it read the CPU number. It then uses the first CPU's magazine, which is
 //! equally correct. Threads that contend for the lock of the sets park.
@@ -144,7 +144,7 @@ pub(crate) struct Big {
     small: AtomicU64,
 }
 
-/// A place in which pages are counted.
+/// The place in a magazine where pages are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Room {
     SmallSet,
@@ -253,8 +253,8 @@ impl Magazine {
     /// Takes an item that was found in a front slot, if it is still there.
     #[inline(always)]
     fn take_front(&self, kind: usize, found: Item, first: u64, look: impl FnOnce()) -> Option<Run> {
-        // Acquire pairs with the release of `put`: what the previous owner did happens before. The same item may have
-        // been removed and put again since the load, which is harmless (no ABA problem): the slot contains it now.
+        // Acquire pairs with the release of `put`: the accesses of the previous owner happen before. The same item may
+        // have been removed and put again since the load, which is harmless (no ABA problem): the slot contains it now.
         self.fronts[kind].compare_exchange(found, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
         let hits = self.hits[kind].load(Ordering::Relaxed) + 1;
         self.hits[kind].store(hits, Ordering::Relaxed);

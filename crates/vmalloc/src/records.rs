@@ -151,13 +151,13 @@ impl<O: Os> Host<O> {
         }
     }
 
-    /// The system.
+    /// Returns the system.
     #[inline(always)]
     pub(crate) fn os(&self) -> &'static O {
         &self.home().os
     }
 
-    /// Bytes mapped for records.
+    /// Returns the number of bytes mapped for records.
     pub(crate) fn mapped_bytes(&self) -> usize {
         self.home().chunks.lock().mapped
     }

@@ -22,7 +22,7 @@
 //! # Locking
 //! None: words are independent, and a slot in the list of texts is written once, by the thread that counted it.
 //! # Source
-//! Linux keeps `vm_struct::caller` and prints it by `%pS` (`mm/vmalloc.c`, 6.12: `vmalloc_info_show`).
+//! Linux stores `vm_struct::caller` and prints it by `%pS` (`mm/vmalloc.c`, 6.12: `vmalloc_info_show`).
 
 use crate::PAGE_BYTES;
 use crate::arena::PAGES_MOST;

@@ -1,4 +1,4 @@
-//! The types that callers hold: an allocator as a value, or the one of the process.
+//! The public types: an allocator as a value, and the allocator of the process.
 
 mod options;
 mod stats;
@@ -30,9 +30,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// let memory = Vmalloc::new(vmalloc::Options::default())?;
 /// let area = memory.alloc(Layout::from_size_align(300_000, 1 << 16)?)?;
 /// assert_eq!(memory.usable_bytes(area)?, 74 * 4096);
-/// // SAFETY: nothing refers to it any more.
+/// // SAFETY: no reference to it exists any more.
 /// unsafe { memory.free(area) }?;
-/// // SAFETY: as before; a second time is a mistake that changes nothing.
+/// // SAFETY: as before; a second free is an error that changes nothing.
 /// assert!(unsafe { memory.free(area) }.is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -40,20 +40,20 @@ pub struct Vmalloc {
     kind: Kind,
 }
 
-/// The allocator by profile, with or without recorded callers. One branch selects the ordinary one.
+/// The allocator by profile, with or without caller tags. One branch selects the ordinary one.
 enum Kind {
     Ordinary(Owned<Linux>),
     Hardened(hardened::Owned<Linux>),
     Tagged(Tagged),
 }
 
-/// Without the tags.
+/// The allocator without the tags.
 enum Part<'a> {
     Ordinary(&'a Heap<Linux>),
     Hardened(&'a hardened::Owned<Linux>),
 }
 
-/// A mistake in the hardened profile: says what is known, and stops.
+/// Reports a misuse that the hardened profile detected, and stops the process.
 #[cold]
 fn stop(fault: &Fault) -> ! {
     abort_with(format_args!("{fault}"))
@@ -69,7 +69,7 @@ impl Vmalloc {
     /// Makes an allocator.
     ///
     /// # Errors
-    /// [`CreateError`], if the process may not have the address space, or the system refuses.
+    /// [`CreateError`], if the process may not have the address space, or a system call fails.
     pub fn new(options: Options) -> Result<Self, CreateError> {
         let Options { arena_bytes_max, cache_bytes_max, profile, caller_tags, .. } = options;
         let kind = match profile {
@@ -85,7 +85,7 @@ impl Vmalloc {
         Ok(Self { kind })
     }
 
-    /// The allocator of the process, made with default options when it is first asked for.
+    /// Returns the allocator of the process, which the first call makes with default options.
     ///
     /// # Errors
     /// As [`new`](Self::new); the next call tries again.
@@ -97,9 +97,9 @@ impl Vmalloc {
         }
     }
 
-    /// The allocator of the process, made with `options` unless it was made before. The first caller decides, so call
-    /// it at the start of `main`. With [`LargeAlloc`](crate::LargeAlloc) as global allocator, an earlier allocation may
-    /// be the first.
+    /// Returns the allocator of the process, made with `options` unless it exists. The first caller decides, so call it
+    /// at the start of `main`. With [`LargeAlloc`](crate::LargeAlloc) as global allocator, an earlier allocation may be
+    /// the first call.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -110,7 +110,7 @@ impl Vmalloc {
         }
     }
 
-    /// The allocator of the process, if somebody asked for it before.
+    /// Returns the allocator of the process, if it was made before.
     #[inline(always)]
     pub fn try_global() -> Option<&'static Self> {
         // Acquire pairs with the release of `make_global`.
@@ -119,13 +119,14 @@ impl Vmalloc {
         unsafe { global.as_ref() }
     }
 
-    /// Allocates an area of at least `layout.size()` bytes, which hold anything.
+    /// Allocates an area of at least `layout.size()` bytes with arbitrary contents.
     ///
-    /// Cost: about ten nanoseconds if an area of that many pages was freed on this CPU before. Else the lowest dirty
-    /// pages that fit are cut, or fresh ones taken, O(log n).
+    /// Cost: about ten nanoseconds if an area of that many pages was freed on this CPU before. Otherwise O(log n): the
+    /// lowest dirty pages that fit are cut, or fresh ones are allocated.
     ///
     /// # Errors
-    /// [`AllocError`]. Before [`AllocError::NoSpace`] and [`AllocError::Refused`], all freed memory was given back.
+    /// [`AllocError`]. [`AllocError::NoSpace`] and [`AllocError::Refused`] come after the release of all cached memory,
+    /// unless that cannot help.
     /// # Locks
     /// One of its CPU, or that of the allocator.
     #[track_caller]
@@ -137,8 +138,8 @@ impl Vmalloc {
         }
     }
 
-    /// The same, for somebody whom `tag` names in [`vmallocinfo`](Self::vmallocinfo) where callers are kept
-    /// ([`Options::caller_tags`]). 256 texts can be told apart.
+    /// Does the same for a caller that `tag` names in [`vmallocinfo`](Self::vmallocinfo), if callers are recorded
+    /// ([`Options::caller_tags`]). 256 texts are distinguished.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -149,7 +150,7 @@ impl Vmalloc {
         }
     }
 
-    /// The same, of zeros. Memory that is fresh from the system is not written to.
+    /// Does the same, with zeroed bytes. Memory that is fresh from the system is not written to.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -162,8 +163,8 @@ impl Vmalloc {
         }
     }
 
-    /// The same, at a multiple of 2 MiB, for huge pages behind small areas, too. They must be wanted
-    /// ([`Options::huge_pages`]; with [`HugePages::System`] the caller asks for them), and the system must have some.
+    /// Does the same, at a multiple of 2 MiB, so that small areas have huge pages, too. The options must request them
+    /// ([`Options::huge_pages`]; with [`HugePages::System`] the caller does), and the system must have some.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -191,7 +192,7 @@ impl Vmalloc {
     /// Cost: as an alloc; O(1) if no area begins there.
     ///
     /// # Errors
-    /// [`FreeError`] if no live area begins there. Nothing has changed.
+    /// [`FreeError`] if no live area begins there. Nothing changes then.
     /// # Safety
     /// If an area begins at `area`, it is the caller's, and no reference to it is used any more.
     pub unsafe fn free(&self, area: NonNull<u8>) -> Result<(), FreeError> {
@@ -208,36 +209,35 @@ impl Vmalloc {
         }
     }
 
-    /// Gives an area at least `layout.size()` bytes and an alignment, and returns its address. It stays where it was if
-    /// the addresses above are free. Else its pages move, or its bytes are copied.
+    /// Resizes an area to at least `layout.size()` bytes, aligns it, and returns its address. It stays in place if the
+    /// addresses above are free. Otherwise its pages move, or its bytes are copied.
     ///
-    /// It may be smaller than before: see [`shrink`](Self::shrink), which is the same.
+    /// The area may shrink, too; [`shrink`](Self::shrink) does the same.
     ///
     /// # Errors
-    /// [`ResizeError`]. The area is as it was.
+    /// [`ResizeError`]. The area is unchanged then.
     /// # Safety
-    /// If an area begins at `area`, it is the caller's; nobody refers to it during the call, nor to the old address
-    /// afterwards if the new one is another.
+    /// If an area begins at `area`, it is the caller's. No reference to it is used during the call. If the returned
+    /// address is another one, no reference to the old one is used afterwards.
     #[track_caller]
     pub unsafe fn grow(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
         // SAFETY: this function's contract.
         unsafe { self.resize(area, layout, Fill::Any) }
     }
 
-    /// As [`grow`](Self::grow), and all bytes beyond the size asked for before are zeros.
+    /// Does the same as [`grow`](Self::grow), and zeroes all bytes beyond the size that was requested before.
     ///
     /// # Errors
-    /// As there.
+    /// As [`grow`](Self::grow).
     /// # Safety
-    /// As there.
+    /// As [`grow`](Self::grow).
     #[track_caller]
     pub unsafe fn grow_zeroed(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
         // SAFETY: this function's contract.
         unsafe { self.resize(area, layout, Fill::Zero) }
     }
 
-    /// Gives up the pages of an area beyond `layout.size()`. It stays where it is unless `layout` wants another
-    /// alignment.
+    /// Frees the pages of an area beyond `layout.size()`. It stays in place unless `layout` has another alignment.
     ///
     /// # Errors
     /// As [`grow`](Self::grow).
@@ -249,7 +249,7 @@ impl Vmalloc {
         unsafe { self.resize(area, layout, Fill::Any) }
     }
 
-    /// Another size, in either profile.
+    /// Resizes an area, in either profile.
     ///
     /// # Safety
     /// As [`grow`](Self::grow).
@@ -277,7 +277,7 @@ impl Vmalloc {
         }
     }
 
-    /// Whatever does not ask who has an area.
+    /// Returns the allocator, for operations that do not use the tags.
     fn part(&self) -> Part<'_> {
         match &self.kind {
             Kind::Ordinary(heap) => Part::Ordinary(heap),
@@ -286,7 +286,7 @@ impl Vmalloc {
         }
     }
 
-    /// A buffer of `bytes` zeros, which frees itself.
+    /// Returns a buffer of `bytes` zeros, which is freed when it is dropped.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc), except that 0 bytes are fine.
@@ -309,8 +309,8 @@ impl Vmalloc {
         })
     }
 
-    /// Whole pages of the live area that begins at `area`, in bytes: all of them can be used. O(1), no lock;
-    /// in the hardened profile its own.
+    /// Returns the size of the live area that begins at `area`: its whole pages in bytes, all of which can be used.
+    /// O(1), no lock; in the hardened profile its own.
     ///
     /// # Errors
     /// [`FreeError`] if no live area begins there.
@@ -321,7 +321,7 @@ impl Vmalloc {
         }
     }
 
-    /// Bytes that were asked for. O(1), no lock; in the hardened profile its own.
+    /// Returns the number of bytes that were requested. O(1), no lock; in the hardened profile its own.
     ///
     /// # Errors
     /// As [`usable_bytes`](Self::usable_bytes).
@@ -332,8 +332,8 @@ impl Vmalloc {
         }
     }
 
-    /// The addresses that areas can have: all of the arena, in bytes. For whoever has to tell pointers apart faster
-    /// than [`contains`](Self::contains) does. O(1), no lock; it never changes.
+    /// Returns the addresses that areas can have: all of the arena, in bytes. With it a caller can classify pointers
+    /// faster than with [`contains`](Self::contains). O(1), no lock; it never changes.
     #[must_use]
     pub fn addresses(&self) -> core::ops::Range<usize> {
         let arena = match self.part() {
@@ -343,7 +343,7 @@ impl Vmalloc {
         arena.start().get() as usize..arena.end().get() as usize
     }
 
-    /// Tells whether an address is in the part of the arena that areas have had, whatever is there now
+    /// Returns true if an address is in the part of the arena where areas have been, whether or not one is live there
     /// (`is_vmalloc_addr`). O(1), no lock.
     #[inline(always)]
     #[must_use]
@@ -355,8 +355,8 @@ impl Vmalloc {
         }
     }
 
-    /// Copies what areas hold at an address, whoever frees them meanwhile: it never faults. Bytes of no live area are
-    /// zeros. Returns how many bytes were really read.
+    /// Copies the contents of live areas at an address, even while other threads free them: it never faults. Bytes
+    /// outside live areas are zeros. Returns how many bytes were read.
     ///
     /// Cost: the bytes, and a word for each page between the first byte and the start of the area around it.
     pub fn vread(&self, address: *const u8, to: &mut [u8]) -> usize {
@@ -366,10 +366,10 @@ impl Vmalloc {
         }
     }
 
-    /// Releases address space that no area has, for a process whose address space becomes short or is locked. Cached
-    /// memory goes with it. What is released is never allocated again; others may map there. Returns `false` if there
-    /// was nothing to release. The hardened profile keeps a sixteenth of `RLIMIT_AS` the first time, in which areas are
-    /// placed from then on. The next call releases that and the quarantine.
+    /// Releases unused address space, for a process whose address space becomes short or is locked. Cached memory is
+    /// released with it. Released addresses are never allocated again; other mappings may use them. Returns `false` if
+    /// there was nothing to release. The first call of the hardened profile leaves a sixteenth of `RLIMIT_AS`, in which
+    /// areas are placed from then on. The next call releases that and the quarantine.
     ///
     /// Cost: a trim, and a system call for each range. Locks: those of a trim, and of each zone meanwhile.
     pub fn release_addresses(&self) -> bool {
@@ -379,11 +379,12 @@ impl Vmalloc {
         }
     }
 
-    /// Gives all freed memory back, as [`trim`](Self::trim), and takes access from its addresses until others are given
-    /// them: `RLIMIT_DATA` counts what can be written, though there is no page. Returns how many bytes may have had it.
+    /// Releases all cached memory, as [`trim`](Self::trim), and makes its addresses inaccessible until they are
+    /// allocated again: `RLIMIT_DATA` counts writable addresses even without pages. Returns how many bytes may have
+    /// been accessible.
     ///
-    /// Cost: a system call for each range, and from then on one for each that is not in a magazine. Locks: those of a
-    /// trim, and of each zone meanwhile.
+    /// Cost: a system call for each range, and afterwards one for each allocation that no magazine serves. Locks: those
+    /// of a trim, and of each zone meanwhile.
     pub fn shut(&self) -> usize {
         match self.part() {
             Part::Ordinary(heap) => heap.shut() as usize * crate::PAGE_BYTES,
@@ -391,15 +392,16 @@ impl Vmalloc {
         }
     }
 
-    /// Records that the program changes how `bytes` bytes from `start` on are mapped: protects or locks them, withholds
-    /// them from forks, or the like (`mprotect`, `mlock`, `madvise`, `mbind`). When areas that they touch are freed,
-    /// fresh pages are mapped over these, so that no other caller inherits that. Without this call, a caller that
-    /// changes an area undoes it before the free. The pages by which an area grows, or to which it moves, have only the
-    /// memory policy of the area, if one policy covers it. The hardened profile reads no canary of such an area.
+    /// Records that the program changes the mappings of `bytes` bytes from `start` on: protects or locks them,
+    /// withholds them from forks, or the like (`mprotect`, `mlock`, `madvise`, `mbind`). When areas that they touch are
+    /// freed, fresh pages are mapped over these, so that no later owner inherits the change. Without this call, a
+    /// program that changes an area must undo the change before the free. Pages by which an area grows, or to which it
+    /// moves, inherit only its memory policy, if one policy covers it. The hardened profile reads no canary of such an
+    /// area.
     ///
     /// Cost: eight bytes read for each page between the start of the area around `start` and the end; in the hardened
-    /// profile O(log n) an area. Locks: none; in the hardened profile its own, and a call by a handler of a signal that
-    /// interrupted another is not heard.
+    /// profile O(log n) an area. Locks: none; in the hardened profile its own. There a call in a signal handler that
+    /// interrupted another call has no effect.
     pub fn renew_at_free(&self, start: *const u8, bytes: usize) {
         match self.part() {
             Part::Ordinary(heap) => heap.renew_at_free(start.addr(), bytes),
@@ -407,8 +409,8 @@ impl Vmalloc {
         }
     }
 
-    /// Gives all freed memory back to the system, page by page where others have the rest of a block; returns how many
-    /// bytes that was.
+    /// Releases all cached memory to the system, page by page where a block is partly in use. Returns how many bytes
+    /// were released.
     pub fn trim(&self) -> usize {
         let before = self.stats().purged_bytes;
         match self.part() {
@@ -423,7 +425,7 @@ impl Vmalloc {
     /// area, `unpurged vm_area` for a cached one, `quarantined vm_area` for a freed one of the hardened profile. The
     /// range is what the area occupies, with its guard page if it has one.
     ///
-    /// What comes and goes during the call may be in it or not.
+    /// Areas that are allocated or freed during the call may be listed or not.
     #[must_use]
     pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {
         struct Info<'a>(&'a Vmalloc);
@@ -446,7 +448,7 @@ impl fmt::Debug for Vmalloc {
     }
 }
 
-/// Gives out an area and notes who has it.
+/// Allocates an area and records its caller.
 #[cold]
 fn alloc_for(tagged: &Tagged, layout: Layout, fill: Fill, caller: Caller) -> Result<NonNull<u8>, AllocError> {
     tagged.alloc(layout, fill).inspect(|&area| tagged.note(area, caller))
@@ -454,7 +456,7 @@ fn alloc_for(tagged: &Tagged, layout: Layout, fill: Fill, caller: Caller) -> Res
 
 #[cold]
 fn make_global(options: Options) -> Result<&'static Vmalloc, CreateError> {
-    // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
+    // Before the lock: a fork during the registration must not leave it locked in the child.
     fork::prepare_for_forks();
     let _alone = fork::MAKING.lock();
     if let Some(global) = Vmalloc::try_global() {
@@ -470,6 +472,6 @@ fn make_global(options: Options) -> Result<&'static Vmalloc, CreateError> {
     // SAFETY: allocated for an allocator; this one lives in its own records and is never dropped.
     unsafe { place.write(global) };
     GLOBAL.store(place.as_ptr(), Ordering::Release);
-    // SAFETY: written a moment ago, and never dropped.
+    // SAFETY: written just above, and never dropped.
     Ok(unsafe { place.as_ref() })
 }

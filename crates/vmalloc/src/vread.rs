@@ -74,7 +74,7 @@ fn direct(from: usize, to: &mut [u8]) -> Option<usize> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: with_exposed_provenance_mut(from), iov_len: to.len() };
     let me = process_id() as libc::pid_t;
-    // SAFETY: writes to `to` alone; what it reads is checked by the system.
+    // SAFETY: writes to `to` alone; the system checks the addresses that it reads.
     let got = unsafe { libc::process_vm_readv(me, &raw const local, 1, &raw const remote, 1, 0) };
     counted(got)
 }
@@ -104,7 +104,7 @@ impl Pipe {
     /// which a pipe has room.
     fn through(&self, from: usize, to: &mut [u8]) -> Option<usize> {
         let place = with_exposed_provenance::<core::ffi::c_void>(from);
-        // SAFETY: what it reads is checked by the system.
+        // SAFETY: the system checks the addresses that it reads.
         let put = counted(unsafe { libc::write(self.into, place, to.len()) })?;
         // SAFETY: writes at most `put` bytes, which `to` has.
         let got = unsafe { libc::read(self.out, to.as_mut_ptr().cast(), put) };
@@ -131,7 +131,7 @@ mod tests {
         let linux = Linux::new();
         let base = linux.map(5 * PAGE_BYTES).unwrap();
         // Two pages of sevens, an unmapped one, two pages of sevens.
-        // SAFETY: mapped a moment ago.
+        // SAFETY: mapped just above.
         unsafe { with_exposed_provenance_mut::<u8>(base).write_bytes(7, 5 * PAGE_BYTES) };
         // SAFETY: no reference to it exists.
         unsafe { linux.unmap(Span { at: base + 2 * PAGE_BYTES, bytes: PAGE_BYTES }) };

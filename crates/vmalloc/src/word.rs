@@ -5,7 +5,7 @@
 //!   |  0 | changed |   pages   |   slack   |tail| moved | state |     state 0: never an area, 1: live, 2: free
 //!   |                  0                   |  kind  |   3   |           3: the page is a guard
 //! ```
-//! A free one that moved is the word of a page whose addresses were released: others may have them.
+//! A free one that moved is the word of a page whose addresses were released, where foreign mappings may be.
 //!
 //! With a tail, the caller does not own the last page, which may be a guard.
 //!
@@ -59,7 +59,7 @@ impl Word {
         Self::free(pages).moved()
     }
 
-    /// Returns true if others may have mapped the address of its page.
+    /// Returns true if a foreign mapping may be at the address of its page.
     #[inline(always)]
     pub(crate) const fn is_released(self) -> bool {
         self.0 & (STATE | MOVED) == FREE | MOVED

@@ -5,16 +5,17 @@
 //!   bits     0 0 0 1 0 0 1 1 | 0 0 ...      magazines 3, 6 and 7 may have big items, or credit for one
 //!   next             ^                      the next visit begins here
 //! ```
-//! A miss needs what is cached on other CPUs, and 64 CPUs are usual. A visit of a magazine takes its lock, and a cache
-//! line from its CPU. So a bit tells which magazines are worth a visit. A miss visits a few of them, and the next miss
-//! goes on where it stopped. Only a request that would fail visits all magazines.
+//! A miss needs memory that is cached on other CPUs, and 64 CPUs are usual. A visit of a magazine takes its lock, and a
+//! cache line from its CPU. So a bit records which magazines are worth a visit. A miss visits a few of them, and the
+//! next miss continues after them. Only a request that would fail visits all magazines.
 //!
 //! A push adds to a magazine under its lock, and adds the CPU to the set afterwards. A drain removes the CPU from the
-//! set first, and then empties the magazine under its lock. So of a push and a drain at a time, either the drain finds
-//! the item or the CPU is in the set in the end.
+//! set first, and then empties the magazine under its lock. So if a push and a drain run at the same time, either the
+//! drain finds the item or the CPU is in the set at the end.
 //!
 //! # Invariants
-//! - **MZ3 noted** a magazine with big items in its sets, or with credit for one, is in the set once its push is over.
+//! - **MZ3 recorded** a magazine with big items in its sets, or with credit for one, is in the set once its push is
+//!   over.
 
 use va_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -43,7 +44,7 @@ impl CpuSet {
 
     /// Adds a CPU.
     pub(crate) fn add(&self, cpu: usize) {
-        // A CPU that is in the set does not take the cache line from others.
+        // If the CPU is in the set, the cache line is only read, so that it stays shared.
         if !self.has(cpu) {
             self.words[cpu / BITS].fetch_or(1 << (cpu % BITS), Ordering::Relaxed);
         }
@@ -56,7 +57,7 @@ impl CpuSet {
         }
     }
 
-    /// Returns whether it has a CPU.
+    /// Returns true if the set has a CPU.
     pub(crate) fn has(&self, cpu: usize) -> bool {
         self.words[cpu / BITS].load(Ordering::Relaxed) >> (cpu % BITS) & 1 == 1
     }
