@@ -7,13 +7,13 @@
 //! runs the plain program twice in each trial: the distance of that ratio from 1 is the noise of the machine.
 //!
 //! The tuned column shows the share of a gain that two settings of glibc reach, and its memory. `--quick` omits it,
-//! since nothing is measured there.
+//! since it measures nothing.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`table`] | the clients, and what they run |
-//! | [`suites`] | their makers' tests |
-//! | [`place`], [`input`] | where they come from and what they work on |
+//! | [`table`] | the applications, and their work |
+//! | [`suites`] | upstream test suites |
+//! | [`place`], [`input`] | their sources and their input |
 //! | [`trial`] | one run |
 //! | [`ratio`] | a ratio and its interval |
 //! | [`page`], [`notes`] | `results/clients.md` and `.csv`, in figures and in words |
@@ -50,24 +50,24 @@ const TUNED: &str = "tuned";
 /// Large allocations come from the heap instead of `mmap`, and up to 8 GiB of free memory stay at its end.
 const TUNABLES: &str = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=8589934592";
 
-/// Begins the settings on a page of `--conf`.
+/// The text before the settings on a page of `--conf`.
 const CONF_MARK: &str = "`VMALLOC_CONF=";
 
 #[derive(clap::Args, Debug, Default)]
 pub(crate) struct Args {
-    /// Only these clients, and only the tests of their makers
+    /// Only these applications, and only their upstream test suites
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(names()))]
     only: Vec<String>,
-    /// Turns that count, after one that does not; at least 15 for a verdict
+    /// Trials that count, after one that does not; at least 15 for a verdict
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
-    /// One turn, on small input, of the clients that need no Python and are there already: nothing is installed
+    /// One trial, on small input, of the applications that need no Python and are installed: nothing is installed
     #[arg(long, conflicts_with_all = ["pairs", "suites", "control", "out"])]
     quick: bool,
-    /// Install nothing: what is missing is skipped
+    /// Install nothing: applications that lack something are skipped
     #[arg(long)]
     no_install: bool,
-    /// Run the plain program twice in each turn
+    /// Run the plain program twice in each trial
     #[arg(long)]
     control: bool,
     /// Another allocator's library as a column of its own
@@ -79,19 +79,19 @@ pub(crate) struct Args {
     /// Settings of the preload for our column, as in VMALLOC_CONF; without, its defaults
     #[arg(long, value_name = "TEXT", conflicts_with = "keep")]
     conf: Option<String>,
-    /// Run the tests of the clients' makers, too, with the preload and without
+    /// Run the upstream test suites, too, with the preload and without
     #[arg(long)]
     suites: bool,
-    /// Run the tests of the clients' makers and nothing else
+    /// Run the upstream test suites and nothing else
     #[arg(long, conflicts_with_all = ["quick", "pairs", "control", "suites"])]
     suites_only: bool,
     /// Write clients.md and clients.csv there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Keep what clients.csv there has of clients that are not run now; the page names them
+    /// Keep the rows of clients.csv there of applications that are not run now; the page names them
     #[arg(long, requires = "out")]
     keep: bool,
-    /// Make the files that clients work on, and end
+    /// Make the input files of applications, and end
     #[arg(long, hide = true)]
     make_input: Option<Scale>,
 }
@@ -114,7 +114,7 @@ fn peer(text: &str) -> Result<Column, String> {
     Ok(Column { name: name.to_string(), library: Some(library), conf: None, tunables: None })
 }
 
-/// `cargo xtask clients`.
+/// Runs `cargo xtask clients`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if let Some(scale) = args.make_input {
         return input::make(&scale.dir(&root.join("target/clients")), scale);
@@ -151,7 +151,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
                 failed.extend(row.unequal.iter().map(|what| format!("{}: {what}", row.name)));
                 notes.ran(&row.name);
                 rows.push(row);
-                // What was measured stays, should a later client take the machine down.
+                // Results are written at once, in case a later application takes the machine down.
                 if let Some(dir) = &args.out {
                     write(root, args, dir, &mut rows, &notes)?;
                 }
@@ -217,7 +217,7 @@ fn wanted(name: &str, args: &Args) -> bool {
     args.only.is_empty() || args.only.iter().any(|only| only == name)
 }
 
-/// The columns: plain, ours, glibc with tunables, the control, peers.
+/// Returns the columns: plain, ours, glibc with tunables, the control, peers.
 fn columns(root: &Path, args: &Args) -> Result<Vec<Column>> {
     let library = match &args.preload {
         Some(path) => path.clone(),
@@ -239,7 +239,7 @@ fn columns(root: &Path, args: &Args) -> Result<Vec<Column>> {
     Ok(columns)
 }
 
-/// Runs a client's trials.
+/// Runs an application's trials.
 fn measure(
     client: &Client,
     scene: &trial::Scene,
@@ -249,7 +249,7 @@ fn measure(
 ) -> Result<Row> {
     let mut trials: Vec<Vec<Trial>> = vec![Vec::new(); columns.len()];
     let mut unequal = Vec::new();
-    // The first trial fills the caches of the system. It does not count, but in a run of one trial it is all there is.
+    // The first trial fills the caches of the system. It does not count, except in a run of one trial.
     let first = u32::from(pairs == 1);
     for trial in first..=pairs {
         for step in 0..columns.len() {
@@ -314,7 +314,7 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], notes: &Notes) 
         page::table(rows),
         page::legend(rows),
     );
-    // Behind a table, of which it is no row.
+    // A line after a table, so that it is no row of it.
     text += "\n";
     text += &floor();
     text += &notes.page();
@@ -324,7 +324,7 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], notes: &Notes) 
     Ok(())
 }
 
-/// Names the clients whose figures are those of an earlier run: the commit of this one is not theirs.
+/// Names the applications with figures of an earlier run, which was on another commit.
 fn kept(rows: &[Row], args: &Args) -> String {
     let chosen = |row: &&Row| CLIENTS.iter().any(|client| client.name == row.name && chosen(client, args));
     let names: Vec<&str> = rows.iter().filter(|row| !chosen(row)).map(|row| row.name.as_str()).collect();
@@ -344,7 +344,7 @@ fn floor() -> String {
     )
 }
 
-/// The step of CI.
+/// Runs the step of CI.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     main(root, &Args { pairs: 1, quick: true, no_install: true, ..Args::default() })
 }

@@ -1,11 +1,12 @@
-//! Test suites that others wrote, with the preload and without: `cargo xtask suites`.
+//! Upstream test suites, with the preload and without: `cargo xtask suites`.
 //!
 //! # Theory
 //! Each test is a program. It runs once in each of the [`run::WAYS`]: plain, and under the preload with several
-//! configurations. A test that fails plain may fail under the preload in the same manner, for a suite can expect more
-//! than the C standard says. A difference needs a cause in [`causes`], which a person found; one without is an error.
+//! configurations. A test that fails plain may fail under the preload in the same manner, since a suite may expect more
+//! than the C standard guarantees. A difference needs a cause in [`causes`], which a person found; one without is an
+//! error.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`glibc`] | glibc's tests of malloc, from the source package of the distribution |
 //! | [`packages`] | C and C++ sources in packages of crates.io, and which of them have tests |
@@ -58,7 +59,7 @@ pub(crate) struct Program {
     path: PathBuf,
     args: Vec<String>,
     env: Vec<(&'static str, String)>,
-    /// A library that it needs before any other, in each way of running it.
+    /// A library that it needs before any other, in each configuration.
     library: Option<&'static str>,
 }
 
@@ -68,7 +69,7 @@ impl Program {
     }
 }
 
-/// `cargo xtask suites`.
+/// Runs `cargo xtask suites`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let target = root.join("target/suites");
     fs::create_dir_all(&target)?;
@@ -83,7 +84,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
             .as_ref()
             .is_none_or(|only| test.suite.contains(only.as_str()) || test.name.contains(only.as_str()))
     };
-    // What is missing is known before anything has run for long.
+    // First, so that missing packages are reported before any long run.
     let mut tests = glibc::tests(root, &target)?;
     let fetched = packages::fetch(&target)?;
     tests.extend(packages::tests(&target, &fetched)?);
@@ -110,7 +111,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The step of `cargo xtask ci --full`.
+/// Runs the step of `cargo xtask ci --full`.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let target = root.join("target/suites");
     fs::create_dir_all(&target)?;

@@ -1,20 +1,20 @@
-//! Files that clients work on: made, not fetched, and the same everywhere.
+//! Files that applications work on: made, not fetched, and the same everywhere.
 //!
-//! The text repeats itself, near and far, as real text and logs do: a dictionary of megabytes finds what a small one
-//! does not.
+//! The text repeats itself, near and far, as real text and logs do: a dictionary of megabytes finds repetitions that a
+//! small one does not.
 
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Counts up with every change of what is made here: what an older program has left is not taken for it.
+/// Incremented with every change of the files made here, so that files of an older program are not reused.
 const RECIPE: u32 = 2;
 
 /// The amount of work in one run of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Scale {
-    /// As large as what such programs are used for: one to four seconds of CPU time.
+    /// As large as typical input of such programs: one to four seconds of CPU time.
     Full,
     /// A fraction of a second.
     Quick,
@@ -29,7 +29,7 @@ impl Scale {
         }
     }
 
-    /// The folder of its files, in that of all clients.
+    /// Returns the folder of its files, in that of all applications.
     pub(crate) fn dir(self, base: &Path) -> PathBuf {
         base.join(format!("input/{RECIPE}-{}", self.word()))
     }
@@ -60,12 +60,12 @@ struct Sizes {
 const TEXT: &str = "text.txt";
 const HISTORY: &str = "history.txt";
 
-/// Tells whether everything is there.
+/// Returns true if all files exist.
 pub(crate) fn is_made(dir: &Path) -> bool {
     [TEXT, HISTORY].iter().all(|name| dir.join(name).is_file())
 }
 
-/// Makes what is not there yet in `dir`. It holds in memory what it makes: see `Place::new` for why that matters.
+/// Makes missing files in `dir`. Their contents are held in memory: see `Place::new` for why that matters.
 pub(crate) fn make(dir: &Path, scale: Scale) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let sizes = scale.sizes();
@@ -73,7 +73,7 @@ pub(crate) fn make(dir: &Path, scale: Scale) -> Result<()> {
     once(&dir.join(HISTORY), |out| history(out, sizes))
 }
 
-/// Writes a file unless it is there; a file is there only when it is whole.
+/// Writes a file unless it exists; a file exists only when it is complete.
 fn once(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     if path.is_file() {
         return Ok(());
@@ -86,17 +86,17 @@ fn once(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -
     Ok(())
 }
 
-/// Numbers that are the same everywhere: Knuth's multiplier, the upper bits.
+/// A generator of numbers that are the same everywhere: Knuth's multiplier, the upper bits.
 struct Random(u64);
 
 impl Random {
-    /// Below `end`.
+    /// Returns a number below `end`.
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end.max(1)
     }
 
-    /// A line of words: few syllables, so that some words come often, as in text.
+    /// Writes a line of words: few syllables, so that some words come often, as in text.
     fn line(&mut self, line: &mut String) {
         const SYLLABLES: [&str; 16] = [
             "al", "lo", "ca", "tor", "pa", "ge", "va", "ma", "tree", "no", "de", "free", "map", "pool",
@@ -104,7 +104,7 @@ impl Random {
         ];
         for _ in 0..6 + self.below(8) {
             for _ in 0..1 + self.below(3) {
-                // The smaller of two: some syllables come more often.
+                // The smaller of two numbers, so that some syllables come more often.
                 let at = self.below(SYLLABLES.len()).min(self.below(SYLLABLES.len()));
                 line.push_str(SYLLABLES.get(at).copied().unwrap_or_default());
             }
@@ -115,11 +115,11 @@ impl Random {
     }
 }
 
-/// Bytes of a passage that comes again.
+/// The least bytes of a repeated passage.
 const PASSAGE_MIN: usize = 256;
 const PASSAGE_MAX: usize = 4096;
 
-/// Lines, and now and then a passage from anywhere before: nearly a half of the bytes.
+/// Returns lines of text, and now and then an earlier passage again: nearly a half of the bytes.
 fn text(random: &mut Random, bytes: usize) -> Vec<u8> {
     let (mut made, mut line) = (Vec::with_capacity(bytes + PASSAGE_MAX), String::new());
     while made.len() < bytes {
@@ -137,8 +137,8 @@ fn text(random: &mut Random, bytes: usize) -> Vec<u8> {
     made
 }
 
-/// A history as `git fast-import` reads it: the first commit has all files, each later one rewrites a few lines of
-/// three of them.
+/// Writes a history as `git fast-import` reads it: the first commit has all files, and each later one rewrites a few
+/// lines of three of them.
 fn history(out: &mut dyn Write, sizes: Sizes) -> std::io::Result<()> {
     let mut random = Random(2);
     let mut files = vec![vec![String::new(); sizes.lines]; sizes.files];
@@ -166,7 +166,7 @@ fn history(out: &mut dyn Write, sizes: Sizes) -> std::io::Result<()> {
             write!(out, "M 100644 inline dir{}/file{at}.txt\ndata {}\n{whole}\n", at % 7, whole.len())?;
         }
         if commit + 2 >= sizes.commits {
-            // Some bytes of it differ in every version, all over it.
+            // Some bytes, all over the file, differ in every version.
             large.iter_mut().skip(commit % 100).step_by(5000).for_each(|byte| *byte = b'x');
             write!(out, "M 100644 inline large.txt\ndata {}\n", large.len())?;
             out.write_all(&large)?;
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(crc32fast::hash(&made), TEXT_CRC, "bytes {}", made.len());
         assert!(made.len() >= 10_000 && made.ends_with(b"\n"));
     }
-    /// Of this very text, so that a change of it does not go unseen: it would make results of two versions
+    /// The checksum of this very text, so that a change of it is detected: it would make results of two versions
     /// incomparable.
     const TEXT_CRC: u32 = 1_748_453_284;
 

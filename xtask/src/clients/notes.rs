@@ -1,15 +1,16 @@
 //! The sentences of the page: results of suites, and the suites that were not run, with the reason.
 //!
-//! A run of a few clients that keeps the others' figures keeps these words, too, and so reads them from the page.
+//! A run of a few applications that preserves the others' figures preserves these sentences, too, and so reads them
+//! from the page.
 
 use std::fmt::Write;
 
-/// Lines of two tables, each by the client's name.
+/// Lines of two tables, each by the application's name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notes {
-    /// Client, what was run, outcome.
+    /// Application, tests, outcome.
     suites: Vec<[String; 3]>,
-    /// Client, why.
+    /// Application, reason.
     absent: Vec<[String; 2]>,
 }
 
@@ -17,19 +18,19 @@ const SUITES_HEAD: &str = "| makers' tests of | what | outcome |\n|---|---|---|\
 const ABSENT_HEAD: &str = "| not run | why |\n|---|---|\n";
 
 impl Notes {
-    /// The outcome of a suite, in place of an older one.
+    /// Records the outcome of a suite, in place of an older one.
     pub(crate) fn suite(&mut self, client: &str, what: &str, outcome: &str) {
         self.suites.retain(|line| line[0] != client);
         self.suites.push([client, what, outcome].map(cell));
     }
 
-    /// Records the reason why a client was not run.
+    /// Records the reason why an application was not run.
     pub(crate) fn absent(&mut self, client: &str, why: &str) {
         self.ran(client);
         self.absent.push([client, why].map(cell));
     }
 
-    /// A client was run.
+    /// Records that an application was run.
     pub(crate) fn ran(&mut self, client: &str) {
         self.absent.retain(|line| line[0] != client);
     }
@@ -38,7 +39,7 @@ impl Notes {
         self.suites.is_empty()
     }
 
-    /// Reads what [`Notes::page`] wrote, anywhere in a page.
+    /// Reads the text that [`Notes::page`] wrote, anywhere in a page.
     pub(crate) fn read(page: &str) -> Self {
         fn table<const N: usize>(page: &str, head: &str) -> Vec<[String; N]> {
             let rest = page.split_once(head).map_or("", |(_, rest)| rest);
@@ -50,7 +51,7 @@ impl Notes {
         Self { suites: table(page, SUITES_HEAD), absent: table(page, ABSENT_HEAD) }
     }
 
-    /// Both tables, in Markdown; nothing where there is nothing to tell.
+    /// Returns both tables, in Markdown, or an empty text if they have no lines.
     pub(crate) fn page(&self) -> String {
         let mut text = String::new();
         if !self.suites.is_empty() {
@@ -71,7 +72,7 @@ impl Notes {
     }
 }
 
-/// A text that stays in its cell.
+/// Returns a text that fits into a table cell.
 fn cell(text: &str) -> String {
     text.replace(['\n', '\r'], " ").replace('|', "/")
 }

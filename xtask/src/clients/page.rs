@@ -1,4 +1,4 @@
-//! The page and the table of what was measured.
+//! The page and the table of the measurements.
 
 use super::ratio::{Ratio, Verdict, median};
 use super::table::CLIENTS;
@@ -6,7 +6,7 @@ use super::trial::{Answer, Trial};
 use anyhow::{Context, Result, bail};
 use std::fmt::Write;
 
-/// A client's trials under every column; all columns have as many.
+/// An application's trials under every column; all columns have the same number.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -20,14 +20,14 @@ pub(crate) struct Row {
     pub(crate) unequal: Vec<String>,
 }
 
-/// One column beside the plain one.
+/// The comparison of one column with the plain one.
 #[derive(Debug)]
 pub(crate) struct Beside {
     pub(crate) column: String,
     pub(crate) pairs: usize,
     pub(crate) cpu: Option<Ratio>,
     pub(crate) wall: Option<Ratio>,
-    /// Medians of seconds of CPU, and of peak memory in bytes: plain, this one.
+    /// Medians of seconds of CPU, and of peak memory in bytes: plain, and this column.
     pub(crate) cpu_seconds: [f64; 2],
     pub(crate) peak_bytes: [f64; 2],
 }
@@ -37,26 +37,26 @@ impl Beside {
         self.cpu.map_or(Verdict::TooFew, |ratio| ratio.verdict(self.pairs))
     }
 
-    /// Peak memory beside the plain one's.
+    /// Returns the peak memory relative to the plain one's.
     pub(crate) fn peak_ratio(&self) -> f64 {
         self.peak_bytes[1] / self.peak_bytes[0].max(1.0)
     }
 }
 
 impl Row {
-    /// The answer of the plain column's first trial.
+    /// Returns the answer of the plain column's first trial.
     pub(crate) fn answer(&self) -> Option<Answer> {
         self.columns.first().and_then(|(_, trials)| trials.first()).map(|trial| trial.answer)
     }
 
-    /// Every other column beside the first.
+    /// Returns the comparisons of all other columns with the first.
     pub(crate) fn beside(&self) -> Vec<Beside> {
         let Some(((_, base), others)) = self.columns.split_first() else { return Vec::new() };
         others.iter().map(|(column, trials)| compare(column, base, trials)).collect()
     }
 }
 
-/// NumPy's gain with the preload and with tuned glibc, each with its peak, and the one against the other.
+/// Returns NumPy's gain with the preload and with tuned glibc, each with its peak, and their ratio.
 fn beside_tuned(rows: &[Row]) -> Option<String> {
     let row = rows.iter().find(|row| row.name == "numpy")?;
     let trials = |name: &str| row.columns.iter().find(|(column, _)| column == name).map(|(_, trials)| trials);
@@ -93,7 +93,7 @@ fn interval(ratio: Option<Ratio>) -> String {
     ratio.map_or("-".to_string(), |Ratio { middle, low, high }| format!("{middle:.3} ({low:.3}..{high:.3})"))
 }
 
-/// The table, in Markdown.
+/// Returns the table, in Markdown.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| client | under | CPU s plain | CPU s | speed by CPU (95 %) | speed by wall (95 %) | peak MB plain | peak | served | answers | verdict |\n\
@@ -125,7 +125,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
 const CSV_HEAD: &str =
     "client,under,turn,cpu_seconds,wall_seconds,peak_bytes,answer_bytes,answer_crc32,served,version";
 
-/// Every trial, for a spreadsheet, and to be read again by [`read_csv`].
+/// Returns every trial, for a spreadsheet and for [`read_csv`].
 pub(crate) fn csv(rows: &[Row]) -> String {
     let mut text = format!("{CSV_HEAD}\n");
     for row in rows {
@@ -143,7 +143,7 @@ pub(crate) fn csv(rows: &[Row]) -> String {
     text
 }
 
-/// Reads what [`csv`] wrote. Answers are compared again; a line that is none is an error that names it.
+/// Reads the text that [`csv`] wrote. Answers are compared again. The error names an invalid line.
 pub(crate) fn read_csv(text: &str) -> Result<Vec<Row>> {
     let mut lines = text.lines();
     if lines.next() != Some(CSV_HEAD) {
@@ -202,7 +202,7 @@ pub(crate) fn legend(rows: &[Row]) -> String {
     )
 }
 
-/// The goals, computed from the rows.
+/// Returns the goals, computed from the rows.
 pub(crate) fn goals(rows: &[Row]) -> String {
     let ours: Vec<(&Row, Beside)> = rows
         .iter()

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   target/clients/venv      Python's packages, by pip          target/clients/input    files made here
-//!                 /sources   crates, for C and Rust sources     target/clients/NAME     where a client runs
-//!                 /packages  the distribution's sources, of makers' tests
+//!   target/clients/venv      Python's packages, by pip          target/clients/input    files made here
+//!                 /sources   crates, for C and Rust sources     target/clients/NAME     the folder of an application
+//!                 /packages  the distribution's sources, of upstream test suites
 //! ```
-//! Programs come from the distribution by apt, if we may use it. What is there already is taken as it is.
+//! Programs come from the distribution by apt, if installing is allowed. Installed ones are used.
 
 use super::input::{self, Scale};
 use super::suites::Suite;
@@ -17,11 +18,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Crates that bring sources to compile, to the digit.
+/// Crates whose sources are compiled, by exact version.
 const SOURCES: &str = "[workspace]\n\n[package]\nname = \"sources\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
      [lib]\npath = \"lib.rs\"\n\n[dependencies]\nlibsqlite3-sys = \"=0.30.1\"\nregex-syntax = \"=0.8.11\"\n";
 
-/// The folder of everything, and what may be installed.
+/// The folder of all applications, and the packages that may be installed.
 pub(crate) struct Place {
     root: PathBuf,
     base: PathBuf,
@@ -34,14 +35,15 @@ impl Place {
     pub(crate) fn new(root: &Path, install: bool, scale: Scale) -> Result<Self> {
         let base = root.join("target/clients");
         if !input::is_made(&scale.dir(&base)) {
-            // By another process: what this one has had in memory is the least that the system says every client had.
+            // By another process: the memory of this one at any time is the least peak that the system reports for an
+            // application.
             Cmd::new(root, std::env::current_exe().context("where is this program?")?)
                 .args(["clients", "--make-input", scale.word()])
                 .run(Show::Failure)?;
         }
         let here = std::env::var("PATH").context("no PATH")?;
-        // Before the caller's: the distribution's programs, not what stands in for them, and PostgreSQL's, which it
-        // keeps apart.
+        // Before the caller's path: the distribution's programs, not replacements of them, and PostgreSQL's, which it
+        // installs elsewhere.
         let mut dirs = vec![base.join("venv/bin")];
         let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
             .into_iter()
@@ -57,7 +59,7 @@ impl Place {
         Ok(Self { root: root.to_path_buf(), base, install, scale, path })
     }
 
-    /// Returns those that are missing.
+    /// Returns the packages that are missing.
     pub(crate) fn missing(
         &self,
         programs: &[(&'static str, &'static str)],
@@ -69,7 +71,7 @@ impl Place {
         no_program.chain(no_module).collect()
     }
 
-    /// Tells whether pip put a package here: by the folder that says what it is.
+    /// Returns true if pip installed a package here: by the folder of its metadata.
     fn has_module(&self, module: &str) -> bool {
         let start = format!("{}-", module.replace('-', "_"));
         let libraries = fs::read_dir(self.base.join("venv/lib")).into_iter().flatten().flatten();
@@ -83,10 +85,10 @@ impl Place {
             })
     }
 
-    /// Installs what is missing, if that is allowed.
+    /// Installs missing packages, if that is allowed.
     ///
     /// # Errors
-    /// What is still missing afterwards, and why.
+    /// The packages that are still missing afterwards, and why.
     pub(crate) fn provide(
         &self,
         programs: &[(&'static str, &'static str)],
@@ -128,11 +130,11 @@ impl Place {
         Ok(())
     }
 
-    /// The crates whose sources are compiled, fetched by cargo once.
+    /// Returns the folder of the crates whose sources are compiled, fetched by cargo once.
     fn sources(&self) -> Result<PathBuf> {
         let dir = self.base.join("sources");
         let (vendor, marker) = (dir.join("vendor"), dir.join("vendored.toml"));
-        // The marker holds what was asked for: another list is fetched anew.
+        // The marker has the list of crates: another list is fetched anew.
         if fs::read_to_string(&marker).ok().as_deref() != Some(SOURCES) {
             fs::create_dir_all(&dir)?;
             fs::write(dir.join("Cargo.toml"), SOURCES)?;
@@ -147,14 +149,14 @@ impl Place {
         self.root.join("xtask/src/clients/scripts")
     }
 
-    /// A folder by name, of its own for each scale, with the variables that scripts use. Not set up yet.
+    /// Returns a folder by name, separate for each scale, with the variables of scripts. It is not set up yet.
     pub(crate) fn scene(&self, name: &str) -> Result<Scene> {
         let dir = match self.scale {
             Scale::Full => self.base.join(name),
             Scale::Quick => self.base.join(format!("{name}-quick")),
         };
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        // Servers run as users of their own.
+        // Servers run as other users.
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let vars = vec![
@@ -167,7 +169,7 @@ impl Place {
         Ok(Scene { dir, vars })
     }
 
-    /// Everything that a client needs, and its folder set up; and its version.
+    /// Installs the packages of an application, and sets up its folder. Returns the folder and the version.
     pub(crate) fn set_up(&self, client: &Client) -> Result<(Scene, String)> {
         self.provide(client.programs, client.modules)?;
         if client.set_up.contains("$SOURCES") {
@@ -179,12 +181,12 @@ impl Place {
         Ok((scene, version.trim().to_string()))
     }
 
-    /// Runs a set-up unless it has run here.
+    /// Runs a set-up script unless it has run here.
     fn once(&self, scene: &Scene, script: &str) -> Result<()> {
-        // The marker holds what has run, and on what: another script, and other input, sets up anew.
+        // The marker has the script that has run, and its input: another script, and other input, sets up anew.
         let marker = scene.dir.join("set-up.sh");
         let mut whole = format!("# {}\n{script}", self.scale.dir(Path::new("")).display());
-        // And what it builds from our own sources, which it names.
+        // And the sources of ours that the script names.
         for rest in script.split("$SCRIPTS/").skip(1) {
             let name = rest.split(['"', ' ', '\n']).next().unwrap_or_default();
             let path = self.scripts().join(name);
@@ -198,8 +200,8 @@ impl Place {
         Ok(())
     }
 
-    /// Everything that a makers' suite needs, and its folder set up. Its tests come from the distribution's source
-    /// package of the program that is tested, in the installed version if it is still there; scripts find it in
+    /// Installs the packages of an upstream suite, and sets up its folder. Its tests come from the distribution's
+    /// source package of the tested program, in the installed version if it is still available. Scripts find it in
     /// `PACKAGE`.
     pub(crate) fn set_up_suite(&self, suite: &Suite) -> Result<Scene> {
         self.provide(suite.programs, suite.modules)?;
@@ -216,7 +218,7 @@ impl Place {
                 fetch
                     .read(&format!("sh \"$SCRIPTS/source_package.sh\" {program}"))
                     .context("its source package")?;
-                // What was set up was so in an earlier one.
+                // The old set-up is of an earlier version.
                 fs::remove_dir_all(&scene.dir)?;
                 fs::create_dir_all(&scene.dir)?;
             }

@@ -14,23 +14,23 @@ pub(crate) struct Ratio {
     pub(crate) high: f64,
 }
 
-/// Least number of pairs from which anything is concluded.
+/// The least number of pairs for a verdict.
 pub(crate) const PAIRS_MIN: usize = 15;
 
-/// A program must be this much faster or slower than the plain one to be called so.
+/// The least ratio at which a program is called faster than the plain one.
 const FASTER: f64 = 1.05;
 const SLOWER: f64 = 1.0 / 1.03;
 
 /// The conclusion from a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// By 5 % at least.
+    /// By at least 5 %.
     Faster,
     /// By less than 5 %, or by not more than 3 % slower.
     Same,
     /// By more than 3 %.
     Slower,
-    /// The interval holds a limit.
+    /// The interval contains a limit.
     Unclear,
     /// Too few pairs.
     TooFew,
@@ -49,8 +49,8 @@ impl Verdict {
 }
 
 impl Ratio {
-    /// Returns how often `other` fits into `base`, pair by pair: above 1, `other` is faster. `None` without two pairs
-    /// of times above zero.
+    /// Returns the ratio of `base` to `other`, pair by pair: above 1, `other` is faster. Returns `None` without two
+    /// pairs of times above zero.
     pub(crate) fn of(base: &[f64], other: &[f64]) -> Option<Self> {
         let logs: Vec<f64> = base
             .iter()
@@ -69,7 +69,7 @@ impl Ratio {
         Some(Self { middle: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() })
     }
 
-    /// Returns the conclusion from it, if so many pairs were run.
+    /// Returns the verdict, if enough pairs were run.
     pub(crate) fn verdict(self, pairs: usize) -> Verdict {
         if pairs < PAIRS_MIN {
             Verdict::TooFew
@@ -85,7 +85,7 @@ impl Ratio {
     }
 }
 
-/// The middle value, or the mean of the two in the middle; 0 of nothing.
+/// Returns the middle value, or the mean of the two in the middle; 0 of no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -95,7 +95,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The 97.5 % point of Student's t. Beyond the table, the first terms of its series around the normal distribution's.
+/// Returns the 97.5 % point of Student's t. Beyond the table, the first terms of its series around the normal
+/// distribution's.
 fn student(freedom: usize) -> f64 {
     const TABLE: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     const NORMAL: f64 = 1.959_964;
@@ -129,7 +130,7 @@ mod tests {
         let other = [0.5, 1.0, 4.0, 1.5];
         let ratio = Ratio::of(&base, &other).unwrap();
         assert!((ratio.middle - 2.0).abs() < 1e-9 && (ratio.high - ratio.low).abs() < 1e-9, "{ratio:?}");
-        // By hand: logarithms 0 and ln 4, mean ln 2, spread (ln 2)^2 * 2, half 12.706 * ln 2.
+        // Computed by hand: logarithms 0 and ln 4, mean ln 2, spread (ln 2)^2 * 2, half 12.706 * ln 2.
         let ratio = Ratio::of(&[1.0, 4.0], &[1.0, 1.0]).unwrap();
         assert!((ratio.low.ln() - (1.0 - 12.706) * 2f64.ln()).abs() < 1e-9, "{ratio:?}");
         assert_eq!(Ratio::of(&[1.0], &[1.0]), None);

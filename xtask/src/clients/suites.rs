@@ -1,9 +1,9 @@
-//! Tests that the clients' makers wrote, run without the preload and with it.
+//! Upstream test suites of the applications, run without the preload and with it.
 //!
 //! # Theory
-//! A maker's tests fail here and there for reasons of the machine: another locale, another user, something not
-//! installed. So a suite runs plain first, and only what passes there can fail under the preload. A test that is not
-//! heard of again has failed: the program that should have run it has died.
+//! Some upstream tests fail for reasons of the machine: another locale, another user, a missing package. So a suite
+//! runs plain first, and only tests that pass there can fail under the preload. A test without a result has failed: the
+//! program that should have run it has died.
 
 use super::place::Place;
 use super::table::as_postgres;
@@ -20,7 +20,7 @@ pub(crate) struct Suite {
     pub(crate) what: &'static str,
     pub(crate) modules: &'static [&'static str],
     pub(crate) programs: &'static [(&'static str, &'static str)],
-    /// A program whose source package brings the tests; scripts find it unpacked in `PACKAGE`.
+    /// A program whose source package has the tests; scripts find it unpacked in `PACKAGE`.
     pub(crate) source: Option<&'static str>,
     /// Run once, without the preload.
     pub(crate) set_up: &'static str,
@@ -29,12 +29,12 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Nothing of everything.
+    /// A suite whose fields are all empty.
     pub(crate) const EMPTY: Self =
         Self { client: "", what: "", modules: &[], programs: &[], source: None, set_up: "", run: "" };
 }
 
-/// The ones that can be had.
+/// The suites that are available.
 pub(crate) const SUITES: [Suite; 10] = [
     Suite {
         client: "numpy",
@@ -175,7 +175,7 @@ pub(crate) const SUITES: [Suite; 10] = [
     },
 ];
 
-/// Runs a suite twice, and says how it went in one line.
+/// Runs a suite twice, and returns the outcome as one line.
 ///
 /// # Errors
 /// If a test fails that passes without the preload.
@@ -205,7 +205,7 @@ pub(crate) fn run(place: &Place, suite: &Suite, plain: &Column, ours: &Column) -
     compare(&before, &outcome(ours)?).with_context(|| format!("see {}", scene.dir.display()))
 }
 
-/// The tests by name, and whether each passed every time that it ran.
+/// Returns the tests by name, and whether each passed every time that it ran.
 fn outcomes(printed: &str) -> BTreeMap<String, bool> {
     let mut outcomes = BTreeMap::new();
     for line in printed.lines() {
@@ -219,7 +219,7 @@ fn outcomes(printed: &str) -> BTreeMap<String, bool> {
     outcomes
 }
 
-/// Names of failed tests in a message, at most.
+/// The most names of failed tests in a message.
 const NAMES_MAX: usize = 8;
 
 /// Returns the results of the tests that pass without the preload.
@@ -232,7 +232,7 @@ fn compare(plain: &BTreeMap<String, bool>, ours: &BTreeMap<String, bool>) -> Res
             None => bad.push(format!("{name} (did not end)")),
         }
     }
-    // What only ran with us and failed is ours as well; what failed without us and passes now is luck, and no merit.
+    // A failed test that ran only under the preload is ours as well. One that failed plain and passes now is chance.
     bad.extend(
         ours.iter()
             .filter(|(name, passed)| !**passed && !plain.contains_key(*name))

@@ -1,24 +1,24 @@
-//! The clients: what each needs, what it does, and what is compared.
+//! The applications: their packages, their work, and the compared output.
 //!
-//! Every script is run by `sh -eu` in the client's folder, with variables. They are `SCRIPTS` (the folder of the
+//! Every script is run by `sh -eu` in the application's folder, with variables. They are `SCRIPTS` (the folder of the
 //! Python, SQL and other sources), `INPUT` (files made by [`super::input`]), `SCALE` ("full" or "quick"), `SOURCES`
 //! (crates fetched for their source). Servers also have `PORT`.
 
-/// A program as it is, and what it is made to do.
+/// An unmodified program, and its work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client {
     pub(crate) name: &'static str,
     /// Description of its work, for the page.
     pub(crate) what: &'static str,
-    /// Programs, and the Debian packages that bring them.
+    /// Programs, and the Debian packages that have them.
     pub(crate) programs: &'static [(&'static str, &'static str)],
-    /// Modules of Python, by the name of their package.
+    /// Modules of Python, by the names of their packages.
     pub(crate) modules: &'static [&'static str],
     /// Run once, before all trials.
     pub(crate) set_up: &'static str,
     /// The measured command. Its output is compared, unless there is `beside`.
     pub(crate) run: &'static str,
-    /// For servers: what drives it, and ends it. Its output is compared.
+    /// For servers: the script that drives it and stops it. Its output is compared.
     pub(crate) beside: Option<&'static str>,
     /// Prints the version.
     pub(crate) version: &'static str,
@@ -27,7 +27,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Nothing of everything.
+    /// An application whose fields are all empty.
     pub(crate) const EMPTY: Self = Self {
         name: "",
         what: "",
@@ -41,7 +41,7 @@ impl Client {
     };
 }
 
-/// Runs PostgreSQL's programs as their own user if we are root, as whom they refuse to run.
+/// Runs PostgreSQL's programs as their own user if this process is root, since they do not run as root.
 macro_rules! as_postgres {
     ($rest:literal) => {
         concat!(
@@ -52,7 +52,7 @@ macro_rules! as_postgres {
 }
 pub(crate) use as_postgres;
 
-/// All of them; those that must run first.
+/// All applications, those that others need first.
 pub(crate) const CLIENTS: [Client; 20] = [
     Client {
         name: "numpy",
@@ -134,7 +134,7 @@ pub(crate) const CLIENTS: [Client; 20] = [
         name: "rustc",
         what: "the crate regex-syntax of 2.3 MB, unoptimized, to assembly; the compiler has jemalloc built in, so next to nothing comes from us",
         programs: &[("rustc", "rustc"), ("cargo", "cargo")],
-        // Not what stands for it on the path: it may choose among compilers.
+        // Not a replacement on the path, which may choose among compilers.
         set_up: "test -f \"$SOURCES/regex-syntax/src/lib.rs\"; rustc --print sysroot >sysroot",
         run: "exec \"$(cat sysroot)/bin/rustc\" --edition 2021 --crate-type lib --cap-lints allow --cfg 'feature=\"std\"' --cfg 'feature=\"unicode\"' \
               -C codegen-units=1 --emit=asm -o - \"$SOURCES/regex-syntax/src/lib.rs\"",

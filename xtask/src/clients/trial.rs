@@ -1,6 +1,7 @@
-//! One run of a client: what it answered, and what it took.
+//! One run of an application: its answer, and its cost.
 //!
-//! A server is measured alone: what drives it runs beside, without the preload, and its answers are what is compared.
+//! A server is measured alone: the script that drives it runs beside, without the preload, and its answers are
+//! compared.
 
 use super::table::Client;
 use anyhow::{Context, Result, bail};
@@ -13,14 +14,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use wait4::Wait4;
 
-/// Longest run of a client, in seconds: what hangs is a failure.
+/// The longest run of an application, in seconds: a program that hangs has failed.
 const LIMIT_SECONDS: &str = "600";
 
 /// The environment of an application.
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     pub(crate) name: String,
-    /// The library that is preloaded; the C library's own allocator without.
+    /// The preloaded library; `None` for the C library's own allocator.
     pub(crate) library: Option<PathBuf>,
     /// Value of `VMALLOC_CONF`.
     pub(crate) conf: Option<String>,
@@ -29,12 +30,12 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// The C library's own allocator.
+    /// Returns the environment of the C library's own allocator.
     pub(crate) fn plain(name: &str) -> Self {
         Self { name: name.to_string(), library: None, conf: None, tunables: None }
     }
 
-    /// Puts a command under the library, with the settings.
+    /// Sets the library and the settings in a command's environment.
     pub(crate) fn dress(&self, command: &mut Command) {
         if let Some(library) = &self.library {
             command.env("LD_PRELOAD", library);
@@ -57,7 +58,7 @@ pub(crate) struct Trial {
     pub(crate) answer: Answer,
 }
 
-/// Length and CRC-32 of what was printed.
+/// Length and CRC-32 of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) bytes: u64,
@@ -71,12 +72,12 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// `sh` with a script, the variables of the scene and nothing on its standard input.
+    /// Returns `sh` with a script, the variables of the scene and an empty standard input.
     pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args([LIMIT_SECONDS, "sh", "-euc", script]).current_dir(&self.dir).stdin(Stdio::null());
         command.envs(self.vars.iter().map(|(name, value)| (name, value)));
-        // What would change between two callers of this program.
+        // Variables that could differ between two callers of this program.
         command
             .env("LC_ALL", "C.UTF-8")
             .env("OMP_NUM_THREADS", "2")
@@ -92,7 +93,7 @@ impl Scene {
         command
     }
 
-    /// Runs a script silently and returns what it printed.
+    /// Runs a script silently and returns its output.
     pub(crate) fn read(&self, script: &str) -> Result<String> {
         let output = self.shell(script).output().context("cannot run sh")?;
         if !output.status.success() {
@@ -102,10 +103,10 @@ impl Scene {
     }
 }
 
-/// Runs a client once.
+/// Runs an application once.
 ///
 /// # Errors
-/// If it, or what drives it, fails; the error ends with the last lines that it printed.
+/// If it, or the script that drives it, fails; the error ends with the last lines of its output.
 pub(crate) fn run_trial(client: &Client, scene: &Scene, column: &Column) -> Result<Trial> {
     let stderr = scene.dir.join("stderr.txt");
     let mut command = scene.shell(client.run);
@@ -130,15 +131,15 @@ pub(crate) fn run_trial(client: &Client, scene: &Scene, column: &Column) -> Resu
     Ok(Trial { cpu_seconds: cpu.as_secs_f64(), wall_seconds, peak_bytes: used.rusage.maxrss as f64, answer })
 }
 
-/// Least peak that a program started from here can have: it shares this one's memory until it begins, and the system
-/// counts that.
+/// Returns the least peak that a program started from here can have: it shares this one's memory until `exec`, and the
+/// system counts that.
 pub(crate) fn floor_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Returns how many large allocations the preload served in a separate run: counting is not free, so no measured run
+/// Returns how many large allocations the preload served in a separate run: counting has a cost, so no measured run
 /// counts.
 pub(crate) fn served(client: &Client, scene: &Scene, column: &Column) -> Result<u64> {
     let mut column = column.clone();
@@ -159,7 +160,7 @@ fn count_served(stderr: &str) -> u64 {
         .sum()
 }
 
-/// Runs what drives a server. The server is told to end, should that fail: it is waited for afterwards.
+/// Runs the script that drives a server. If it fails, the server is stopped: the caller waits for it.
 fn drive(scene: &Scene, script: &str, port: &str, server: &Child) -> Result<Answer> {
     let mut command = scene.shell(script);
     command.env("PORT", port).stdout(Stdio::piped()).stderr(File::create(scene.dir.join("driver.txt"))?);
@@ -173,14 +174,14 @@ fn drive(scene: &Scene, script: &str, port: &str, server: &Child) -> Result<Answ
         answer
     });
     if driven.is_err() {
-        // The shell's own: a minimal system has no other.
+        // The shell's own `kill`: a minimal system has no other.
         let script = format!("kill {}", server.id());
         let _gone_already = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).status();
     }
     driven
 }
 
-/// Reads to the end.
+/// Reads to the end, and returns the checksum.
 fn answer(from: &mut impl Read) -> Result<Answer> {
     let (mut hasher, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; 1 << 16]);
     loop {
@@ -193,20 +194,20 @@ fn answer(from: &mut impl Read) -> Result<Answer> {
     }
 }
 
-/// A port of the loopback that nobody uses now.
+/// Returns a free port of the loopback.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on the loopback")?;
     Ok(listener.local_addr()?.port())
 }
 
-/// The last three lines that say anything.
+/// Returns the last three lines that are not empty.
 pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = lines.get(lines.len().saturating_sub(3)..).unwrap_or_default();
     if last.is_empty() { "it said nothing".to_string() } else { last.join(" | ") }
 }
 
-/// Tells whether a program is to be found, where the scripts look for it.
+/// Returns true if a program exists on the path of the scripts.
 pub(crate) fn exists(program: impl AsRef<OsStr>, path: &str) -> bool {
     std::env::split_paths(path).any(|dir| dir.join(Path::new(program.as_ref())).is_file())
 }

@@ -1,4 +1,4 @@
-//! Compiling sources of others, against the system's C library.
+//! Compiling foreign sources against the system's C library.
 
 use crate::sh::Cmd;
 use anyhow::{Context, Result, bail};
@@ -13,13 +13,13 @@ pub(crate) struct Build {
 }
 
 impl Build {
-    /// The folder is made anew, so that nothing of an earlier version stays.
+    /// Makes an empty folder, so that no file of an earlier version stays.
     pub(crate) fn new(dir: PathBuf, compiler: &'static str, flags: &[&str]) -> Result<Self> {
         if dir.exists() {
             fs::remove_dir_all(&dir)?;
         }
         fs::create_dir_all(&dir)?;
-        // A compiler that knows malloc removes calls whose result is not used, and these are the test.
+        // A compiler that knows malloc removes calls with an unused result, which are the subject of the tests.
         let always = ["-O2", "-w", "-pthread", "-fno-builtin"];
         let flags = always.iter().chain(flags).map(ToString::to_string).collect();
         Ok(Self { dir, compiler, flags })
@@ -30,7 +30,7 @@ impl Build {
         self
     }
 
-    /// Writes a file of ours beside what is built.
+    /// Writes a file of ours into the folder of the build.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         if let Some(parent) = path.parent() {
@@ -40,7 +40,7 @@ impl Build {
         Ok(path)
     }
 
-    /// Builds a program. The error is the compiler's first complaint.
+    /// Builds a program. The error is the compiler's first message.
     pub(crate) fn program(&self, name: &str, from: &[PathBuf], last: &[&str]) -> Result<PathBuf, String> {
         let to = self.dir.join(name);
         self.compile(from, &["-o", &to.to_string_lossy()], last).map(|()| to)
@@ -84,7 +84,7 @@ impl Build {
     }
 }
 
-/// Returns a compiler's first error, without the place.
+/// Returns a compiler's first error, without the location.
 fn complaint(output: &str) -> String {
     let line = output.lines().find(|line| line.contains("error: ") || line.contains("undefined reference"));
     let line = line.or_else(|| output.lines().next()).unwrap_or_default();

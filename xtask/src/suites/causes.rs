@@ -1,4 +1,4 @@
-//! The causes of what differs under the preload.
+//! The causes of differences under the preload.
 
 use super::run::WAYS;
 
@@ -6,7 +6,7 @@ use super::run::WAYS;
 pub(crate) struct Cause {
     pub(crate) suite: &'static str,
     pub(crate) test: &'static str,
-    /// Names of ways; a difference in another way stays unexplained.
+    /// Names of configurations; a difference in another one stays unexplained.
     pub(crate) ways: &'static [&'static str],
     pub(crate) why: &'static str,
 }
@@ -39,7 +39,7 @@ pub(crate) const CAUSES: [Cause; 4] = [
     Cause { suite: "glibc", test: "tst-mallocfork3", ways: &["hardened, 4K"], why: FORKS },
 ];
 
-/// Returns the cause of a difference in one way.
+/// Returns the cause of a difference in one configuration.
 pub(crate) fn of(suite: &str, test: &str, way: usize) -> Option<&'static Cause> {
     let name = WAYS.get(way)?.name;
     CAUSES.iter().find(|cause| cause.suite == suite && cause.test == test && cause.ways.contains(&name))

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //! A test is a program with glibc's own driver, `support/`, which forks a child and ends it after a while. Both are
-//! compiled here against the installed C library. Some headers that they name are not installed. A folder of links
-//! offers those that need nothing of the build, and a few lines of ours stand in for the others.
+//! compiled here against the installed C library. Some headers that they name are not installed. A folder of links has
+//! those that need nothing of the build, and a few lines of ours replace the others.
 
 use super::build::{Build, sources, stem};
 use super::{Program, Test};
@@ -19,7 +19,7 @@ const PACKAGE: &str = "/usr/src/glibc";
 /// The members of the archive that are unpacked.
 const PARTS: [&str; 5] = ["support/*", "malloc/*", "include/*", "sysdeps/generic/*", "test-skeleton.c"];
 
-/// Headers of the source that a test may include: their names for it, and their places.
+/// Headers of the source that a test may include: their names in it, and their paths.
 const HEADERS: [(&str, &str); 12] = [
     ("support", "support"),
     ("malloc", "malloc"),
@@ -38,7 +38,7 @@ const HEADERS: [(&str, &str); 12] = [
 /// The C library's own checks, which some tests are about.
 const DEBUG: &str = "libc_malloc_debug.so.0";
 
-/// The circumstances of tests that are no plain program: other sources, variables, and a library.
+/// The requirements of tests that are not plain programs: other sources, variables, and a library.
 struct Special {
     name: &'static str,
     with: Option<&'static str>,
@@ -142,7 +142,7 @@ fn support(target: &Path, source: &Path) -> Result<(Build, PathBuf)> {
     let build = Build::new(dir, "cc", &flags)?.include(&shims).include(&source.join("support"));
     build.write("shims/glibc.h", include_str!("shims/glibc.h"))?;
     build.write("shims/shlib-compat.h", include_str!("shims/shlib-compat.h"))?;
-    // These two only set up the build of the C library itself.
+    // These two only configure the build of the C library itself.
     build.write("shims/libc-config.h", "")?;
     build.write("shims/libc-symbols.h", "")?;
     for (name, place) in HEADERS {
@@ -155,7 +155,7 @@ fn support(target: &Path, source: &Path) -> Result<(Build, PathBuf)> {
         let program = name.ends_with("-container") || name.starts_with("links-dso");
         !other && !program && name != "support_paths"
     });
-    // The tests of these call functions that the C library does not export.
+    // Their tests call functions that the C library does not export.
     let inner = ["scratch_buffer_", "dynarray_", "alloc_buffer_"];
     let malloc = sources(&source.join("malloc"))?.into_iter();
     parts.extend(malloc.filter(|path| inner.iter().any(|start| stem(path).starts_with(start))));

@@ -1,9 +1,9 @@
-//! Packages of crates.io that carry sources in C or C++, and the tests among these.
+//! Packages of crates.io with sources in C or C++, and the tests among these.
 //!
 //! # Theory
-//! A test of an allocator that calls the standard functions tests ours as well. Small headers of ours stand in for the
+//! A test of an allocator that calls the standard functions tests ours as well. Small headers of ours replace the
 //! allocator's own and call the C library. Tests of its private functions or size classes do not apply. A library's
-//! tests apply as they are: they allocate what the library asks for.
+//! tests apply unchanged: they allocate the memory that the library requests.
 
 use super::build::{Build, sources, stem};
 use super::{Program, Test};
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 /// Builds a package's tests into the first folder, from the second.
 type Builder = fn(&Path, &Path) -> Result<Vec<Test>>;
 
-/// A package, and which of its tests apply.
+/// A package, and the applicable tests in it.
 struct Package {
     name: &'static str,
     version: &'static str,
-    /// Names the tests that it has, and those of them that are not run.
+    /// Description of its tests, and of those that are not run.
     has: &'static str,
     build: Option<Builder>,
 }
@@ -94,7 +94,7 @@ const PACKAGES: [Package; 12] = [
     Package { name: "brotli-sys", version: "0.3.2", has: "no tests: the library alone.", build: None },
 ];
 
-/// A package that is here, and the number of its sources of tests.
+/// A fetched package, and the number of its test sources.
 pub(crate) struct Fetched {
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,
@@ -103,7 +103,7 @@ pub(crate) struct Fetched {
     folder: PathBuf,
 }
 
-/// Lets cargo fetch all packages, by a workspace of its own that nothing is built in.
+/// Lets cargo fetch all packages, in a separate workspace without any build.
 pub(crate) fn fetch(target: &Path) -> Result<Vec<Fetched>> {
     let workspace = target.join("workspace");
     let wanted: Vec<(&str, &str)> = PACKAGES.iter().map(|package| (package.name, package.version)).collect();
@@ -189,7 +189,7 @@ fn snmalloc(target: &Path, folder: &Path) -> Result<Vec<Test>> {
         let from = source.join("test").join(format!("{path}.cc"));
         let mut test =
             each("snmalloc", &[stem(&from)], |name| build.program(name, &[from.clone(), shim.clone()], &[]));
-        // Rounds that measure would be longer.
+        // Rounds for measurements would take longer.
         with_args(&mut test, if path.starts_with("perf") { &["--smoke"] } else { &[] });
         tests.extend(test);
     }
@@ -266,7 +266,7 @@ fn lzma(target: &Path, folder: &Path) -> Result<Vec<Test>> {
         from.extend(sources(&part)?);
         build = build.include(&part);
     }
-    // Smaller tables of sums in place of the usual, and programs that make those.
+    // Smaller tables of checksums replace the usual ones, and the programs that make them are left out.
     from.retain(|path| {
         !["_small", "tablegen", "_gen", "_encoder.tab"].iter().any(|end| stem(path).ends_with(end))
     });
@@ -279,7 +279,7 @@ fn lzma(target: &Path, folder: &Path) -> Result<Vec<Test>> {
         .collect())
 }
 
-/// The program packs a sample and compares, and unpacks it and compares.
+/// Packs a sample with the program and compares, and unpacks it and compares.
 fn bzip2(target: &Path, folder: &Path) -> Result<Vec<Test>> {
     let source = folder.join("bzip2-1.0.8");
     let build = Build::new(target.to_path_buf(), "cc", &["-D_FILE_OFFSET_BITS=64"])?;

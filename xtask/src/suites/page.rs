@@ -1,4 +1,4 @@
-//! `results/suites.md`.
+//! The page `results/suites.md`.
 
 use super::packages::Fetched;
 use super::run::{End, Outcome, Runner, WAYS};
@@ -11,7 +11,7 @@ use std::path::Path;
 /// Runs of a test whose first run differs from plain.
 const RUNS: usize = 3;
 
-/// One way's runs of a test. More than one if the first differed from plain.
+/// The runs of a test in one configuration. More than one if the first differed from plain.
 pub(crate) struct Cell {
     runs: Vec<Outcome>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Runs a test in all ways.
+    /// Runs a test in all configurations.
     pub(crate) fn of(runner: &Runner, test: Test) -> Result<Self> {
         let Test { suite, name, program } = test;
         let program = match program {
@@ -40,7 +40,7 @@ impl Line {
         let mut cells: Vec<Cell> = Vec::new();
         for way in &WAYS {
             let mut runs = vec![runner.run(&program, way)?];
-            // What differs once may be chance: of the machine, or of a test that tries at random.
+            // A difference that occurs once may be chance: of the machine, or of a randomized test.
             if let Some(plain) = cells.first().and_then(|cell| cell.runs.first()) {
                 let again = |run: &Outcome| !run.like(plain) && run.end != End::Late;
                 while runs.len() < RUNS && runs.first().is_some_and(again) {
@@ -56,7 +56,7 @@ impl Line {
         self.cells.is_ok()
     }
 
-    /// Returns the places of the ways that differ from plain.
+    /// Returns the indices of the configurations that differ from plain.
     fn differing(&self) -> Vec<usize> {
         let Ok(cells) = &self.cells else { return Vec::new() };
         let Some(plain) = cells.first().and_then(|cell| cell.runs.first()) else { return Vec::new() };
@@ -98,7 +98,7 @@ impl Line {
     }
 }
 
-/// Says how many tests end alike, by suite.
+/// Returns how many tests end alike, by suite.
 pub(crate) fn alike(lines: &[Line]) -> String {
     let mut suites: Vec<&str> = lines.iter().map(|line| line.suite).collect();
     suites.dedup();
@@ -133,7 +133,7 @@ pub(crate) fn page(root: &Path, limit: u32, lines: &[Line], fetched: &[Fetched])
     }
     text += "\n## Packages\n\n| package | C and C++ sources of tests | what it has |\n|---|---:|---|\n";
     for Fetched { name, version, has, sources, .. } in fetched {
-        // The rest of a version is that of what the package carries, and a commit.
+        // The rest of a version is that of the package's contents, and a commit.
         let version = version.split('+').next().unwrap_or_default();
         text += &format!("| {name} {version} | {sources} | {has} |\n");
     }

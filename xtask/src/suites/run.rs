@@ -9,13 +9,14 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// One way of running a program: plain, or under the preload with a configuration.
+/// A configuration of a program's run: plain, or under the preload with settings.
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     conf: Option<&'static str>,
 }
 
-/// All ways, plain first. Small thresholds let more of a test reach the preload. The one with statistics counts that.
+/// All configurations, plain first. Small thresholds let the preload serve more of a test. The one with statistics
+/// counts that.
 pub(crate) const WAYS: [Way; 5] = [
     Way { name: "plain", conf: None },
     Way { name: "preload", conf: Some("") },
@@ -28,11 +29,11 @@ pub(crate) const WAYS: [Way; 5] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     Passed,
-    /// The test says that it cannot run here.
+    /// The test reports that it cannot run here.
     Skipped,
     Code(i32),
     Signal(i32),
-    /// The limit ended it.
+    /// The time limit ended it.
     Late,
 }
 
@@ -43,12 +44,12 @@ pub(crate) struct Outcome {
     pub(crate) cases_passed: u32,
     pub(crate) cases_failed: u32,
     pub(crate) seconds: f64,
-    /// Allocations that the preload served, where statistics were on.
+    /// Allocations that the preload served, if statistics were on.
     pub(crate) served: u64,
 }
 
 impl Outcome {
-    /// Tells whether two runs ended alike.
+    /// Returns true if two runs ended alike.
     pub(crate) fn like(&self, other: &Self) -> bool {
         (self.end, self.cases_passed, self.cases_failed)
             == (other.end, other.cases_passed, other.cases_failed)
@@ -68,7 +69,7 @@ impl fmt::Display for Outcome {
         if self.cases_failed > 0 {
             write!(f, ", {} of {cases}", self.cases_passed)?;
         }
-        // Short times vary, and nobody asks.
+        // Short times vary, and are not informative.
         if self.seconds >= 5.0 { write!(f, " ({:.0} s)", self.seconds) } else { Ok(()) }
     }
 }
@@ -80,11 +81,11 @@ pub(crate) struct Runner {
     pub(crate) limit: u32,
 }
 
-/// The code by which programs that know it say that they cannot run.
+/// The exit code of programs that cannot run here.
 const SKIPPED: i32 = 77;
 
 impl Runner {
-    /// Runs a program in one way.
+    /// Runs a program in one configuration.
     pub(crate) fn run(&self, program: &Program, way: &Way) -> Result<Outcome> {
         if self.dir.exists() {
             fs::remove_dir_all(&self.dir)?;
@@ -92,7 +93,7 @@ impl Runner {
         fs::create_dir_all(&self.dir)?;
         let log = self.dir.with_extension("log");
         let file = File::create(&log).with_context(|| log.display().to_string())?;
-        // `timeout` ends the whole group; a test driver that has made one of its own obeys an interrupt.
+        // `timeout` ends the whole process group; a test driver in a group of its own obeys an interrupt.
         let mut command = Command::new("timeout");
         command.args(["--signal=INT", "--kill-after=5"]).arg(self.limit.to_string());
         command.arg("env").args(self.variables(program, way)).arg(&program.path).args(&program.args);
