@@ -6,7 +6,7 @@ use super::tree::Tree;
 
 /// Crates of the core that serve tests and may use `std`.
 const STD: [&str; 1] = ["va-sim"];
-/// Named like the core, for what it shows, but a library for C programs around it.
+/// Named like the core because it exposes it, but a library for C programs around it.
 const GLUE: &str = "va-peer";
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
@@ -33,13 +33,13 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// `va-tree` of `crates/va-tree/src/...`.
+/// Returns `va-tree` of `crates/va-tree/src/...`.
 pub(crate) fn core_crate(path: &str) -> Option<&str> {
     let (name, rest) = path.strip_prefix("crates/")?.split_once('/')?;
     (name.starts_with("va-") && name != GLUE && rest.starts_with("src/")).then_some(name)
 }
 
-/// `extern crate alloc` and `extern crate std` that is compiled outside tests.
+/// Returns `extern crate alloc` and `extern crate std` that are compiled outside tests.
 fn extern_crates(source: &Source) -> Vec<(usize, &str)> {
     let word = |token: &Token, word: &str| matches!(&token.kind, Kind::Ident(found) if found == word);
     let mut found = Vec::new();

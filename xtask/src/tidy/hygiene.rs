@@ -5,10 +5,10 @@ use super::Report;
 use super::source::Kind;
 use super::tree::{File, Tree};
 
-/// The signal to split a file by concept.
+/// The length from which a file is split by concept.
 const LINES_MAX: usize = 600;
 
-/// Written in parts, so that this file may be checked too.
+/// Written in parts, so that the rule does not find this file.
 const FORBIDDEN: [(&str, &str); 6] = [
     (concat!("/wo", "rk/"), "a path of somebody's machine"),
     (concat!("/ro", "ot/"), "a path of somebody's machine"),
@@ -20,7 +20,7 @@ const FORBIDDEN: [(&str, &str); 6] = [
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
     for file in tree.files() {
-        // Inputs of fuzzing and traces are what they are; a lock file is cargo's.
+        // Fuzz inputs and traces are data; a lock file is cargo's.
         let path = file.path();
         let data = path.starts_with("data/") && !path.ends_with(".md") || path.starts_with("fuzz/corpus/");
         let Some(text) = file.text().filter(|_| !data && !path.ends_with("Cargo.lock")) else { continue };

@@ -1,6 +1,6 @@
-//! Every invariant has a statement, a check and a test, and every id that is named is stated.
+//! Every invariant has a statement, a check and a test, and every named id has a statement.
 //!
-//! | part | what counts |
+//! | part | rule |
 //! |---|---|
 //! | statement | a line `- **FT1 sorted** ...` in a module head, in ARCHITECTURE.md or in `docs/` |
 //! | check | in code that is not for tests: the literal `"FT1"` (the rule of an `InvariantViolation`), an assertion or a panic that names it, or a comment `Checks FT1`. `Checks FT1 to FT4` counts for each. |
@@ -20,7 +20,7 @@ const NO_IDS: [&str; 15] = [
 
 type Place = (String, usize);
 
-/// The places where one id is stated, checked, tested and named.
+/// The files and lines where one id is stated, checked, tested and named.
 #[derive(Default)]
 struct Entry {
     stated: Vec<Place>,
@@ -49,7 +49,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// A line an id: where it is stated, checked and tested.
+/// Returns a line for each id: where it is stated, checked and tested.
 pub(crate) fn table(tree: &Tree) -> String {
     let mut text = String::new();
     for (id, entry) in collect(tree) {
@@ -85,14 +85,14 @@ fn collect(tree: &Tree) -> BTreeMap<String, Entry> {
     entries
 }
 
-/// Code and texts about it; not what was measured, and not the rules' own tests.
+/// Returns true for code and texts about it: not for measurements, and not for the rules' own tests.
 fn in_scope(path: &str) -> bool {
     let code = ["crates/", "fuzz/fuzz_targets/", "examples/"].iter().any(|dir| path.starts_with(dir));
     code && path.ends_with(".rs")
         || path.ends_with(".md") && !path.starts_with("results/") && path != "CHANGELOG.md"
 }
 
-/// The id in `- **FT1 name** ...`, in a head or in a page.
+/// Returns the id in `- **FT1 name** ...`, in a head or in a page.
 fn statement<'a>(path: &str, line: &'a str) -> Option<&'a str> {
     let line = line.trim();
     let text = if path.ends_with(".rs") { line.strip_prefix("//!")?.trim() } else { line };
@@ -100,7 +100,7 @@ fn statement<'a>(path: &str, line: &'a str) -> Option<&'a str> {
     ids(name).next().filter(|id| name.starts_with(id))
 }
 
-/// Words of two or three capitals and one or two digits.
+/// Iterates over words of two or three capitals and one or two digits.
 fn ids(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| {
         let digits = word.trim_start_matches(|c: char| c.is_ascii_uppercase());
@@ -112,7 +112,7 @@ fn ids(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The same, with those that `FT1 to FT4`, `FT1-FT4` and `FT1..FT4` leave out.
+/// Returns the same, with those that `FT1 to FT4`, `FT1-FT4` and `FT1..FT4` leave out.
 fn ids_and_ranges(text: &str) -> Vec<String> {
     let parts = |id: &str| {
         let digits = id.trim_start_matches(|c: char| c.is_ascii_uppercase());
@@ -136,7 +136,7 @@ fn ids_and_ranges(text: &str) -> Vec<String> {
     found
 }
 
-/// Macros whose text names what they check.
+/// Macros with a text that names the checked invariant.
 const ASSERTIONS: [&str; 9] = [
     "assert",
     "assert_eq",
@@ -151,7 +151,7 @@ const ASSERTIONS: [&str; 9] = [
 
 fn checks(source: &Source, mut add: impl FnMut(&str, usize)) {
     let tokens = source.tokens();
-    // Until which token an assertion goes.
+    // The token at which an assertion ends.
     let mut assertion_end = 0;
     for (at, token) in tokens.iter().enumerate() {
         match &token.kind {
@@ -173,7 +173,7 @@ fn checks(source: &Source, mut add: impl FnMut(&str, usize)) {
     for (line, text) in source.comments() {
         let in_test = tokens.iter().find(|token| token.line >= *line).is_some_and(|token| token.test);
         if let (false, Some((_, after))) = (in_test, text.split_once("Checks ")) {
-            // Up to the end of the sentence: what it checks, not what else there is.
+            // Up to the end of the sentence: later ones may name other ids.
             let sentence = after.split(". ").next().unwrap_or(after);
             ids_and_ranges(sentence).iter().for_each(|id| add(id, *line));
         }
@@ -185,7 +185,7 @@ fn is_macro(tokens: &[Token], at: usize) -> bool {
         && matches!(tokens.get(at + 2).map(|token| &token.kind), Some(Kind::Open(_)))
 }
 
-/// The token that closes the bracket at `open`.
+/// Returns the token that closes the bracket at `open`.
 fn closing(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {

@@ -47,7 +47,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// Names of what a package needs when it is built and when it runs, on any machine.
+/// Returns the names of the packages that a package needs to build and to run, on any machine.
 fn dependencies(manifest: &toml::Table) -> Vec<String> {
     let mut tables = vec![manifest];
     let targets = manifest.get("target").and_then(toml::Value::as_table);

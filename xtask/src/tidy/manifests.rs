@@ -1,11 +1,11 @@
-//! Every package has the licence, the edition and the lints of the house, and none is published by accident.
+//! Every package has the licence, the edition and the lints of the workspace, and none is published by accident.
 
 use super::Report;
 use super::tree::Tree;
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
     for (file, dir, manifest) in tree.manifests() {
-        // A package with a workspace of its own, as the fuzz targets: nothing to inherit from.
+        // A package with a workspace of its own, as the fuzz targets, has nothing to inherit from.
         let own_workspace = manifest.contains_key("workspace");
         let inherits = |table: &str, key: &str| {
             manifest.get(table).and_then(|table| table.get(key)?.get("workspace")?.as_bool()) == Some(true)
@@ -44,7 +44,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
 fn published_alike(tree: &Tree, path: &str, dir: &str, package: &toml::Value, report: &mut Report) {
     for key in ["keywords", "categories"] {
         let count = package.get(key).and_then(toml::Value::as_array).map_or(0, Vec::len);
-        // The registry refuses more than five.
+        // The registry accepts no more than five.
         if !(1..=5).contains(&count) {
             report.add(path, 1, format!("is published and has {count} {key}, not one to five"));
         }

@@ -1,6 +1,6 @@
-//! The rules that no compiler knows. One rule a file; each is tested on a tree in which it is broken.
+//! The rules that the compiler does not check. One rule a file; each is tested on a tree in which it is broken.
 //!
-//! | rule | what must hold |
+//! | rule | condition |
 //! |---|---|
 //! | `layers` | a crate depends only on lower layers of the table in `ARCHITECTURE.md`; dependencies of tests are free |
 //! | `heads` | `va-*` crates say `#![no_std]` and `#![forbid(unsafe_code)]`, and have no `alloc` outside tests |
@@ -8,12 +8,12 @@
 //! | `invariants` | every id has one statement, a check and a test; every id that is named is stated |
 //! | `paths` | every path that a page or a doc comment names exists |
 //! | `sync-facade` | atomics of `va-*` come from `crates/va-base/src/sync.rs` |
-//! | `hygiene` | no paths of somebody's machine, no notes to oneself, no file too long, no test switched off without a reason |
+//! | `hygiene` | no paths of one machine, no notes to oneself, no file too long, no test switched off without a reason |
 //! | `manifests` | every package has the workspace's licence, edition and lints |
 //! | `mutations` | each entry of `xtask/mutations.toml` still applies to its file |
 //! | `prose` | pages have short sentences and lines and the words of `docs/glossary.md`; doc comments begin with a fact |
 //!
-//! The rules look at the files of the tree that git does not ignore, committed or not, so the answer does not depend on
+//! The rules read the files of the tree that git does not ignore, committed or not, so the result does not depend on
 //! the state of a checkout.
 
 mod heads;
@@ -39,12 +39,12 @@ pub(crate) struct Args {
     /// Only these rules
     #[arg(long, value_delimiter = ',', value_name = "RULE")]
     only: Vec<String>,
-    /// Print where each invariant is stated, checked and tested
+    /// Print the locations of each invariant's statement, check and test
     #[arg(long)]
     invariants: bool,
 }
 
-/// A place where a rule is broken.
+/// A violation of a rule, and its location.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Finding {
     path: String,
@@ -77,7 +77,7 @@ const RULES: [Rule; 10] = [
     Rule { name: "prose", check: prose::check },
 ];
 
-/// Collects what a rule finds.
+/// The violations of a rule.
 pub(crate) struct Report {
     rule: &'static str,
     findings: Vec<Finding>,
@@ -89,7 +89,7 @@ impl Report {
     }
 }
 
-/// `cargo xtask tidy`.
+/// Runs `cargo xtask tidy`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if args.invariants {
         print!("{}", invariants::table(&Tree::load(root)?));
@@ -133,7 +133,7 @@ fn findings_of(tree: &Tree, rule: &Rule) -> Vec<Finding> {
     report.findings
 }
 
-/// For tests of rules: plants files, and returns what one rule finds, as `path:line: what`.
+/// Writes files for a test of a rule, and returns the violations, as `path:line: what`.
 #[cfg(test)]
 fn planted(check: fn(&Tree, &mut Report), files: &[(&str, &str)]) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn planted(check: fn(&Tree, &mut Report), files: &[(&str, &str)]) -> Vec<String>
 mod tests {
     use super::*;
 
-    /// Not of this tree's own state, which `cargo xtask tidy` tells: that the parts fit together.
+    /// Tests that the parts fit together. The state of this tree is checked by `cargo xtask tidy`.
     #[test]
     fn findings_fail_the_check_and_an_unknown_rule_is_an_error() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
 //! Each entry of `xtask/mutations.toml` applies to its file: the text is there exactly once, and is replaced by
 //! another.
 //!
-//! `cargo xtask mutate` takes long, and is not part of CI. Without this rule an entry outlives the line that it breaks.
+//! `cargo xtask mutate` takes long, and is not part of CI. Without this rule an entry would outlive the line that it
+//! replaces.
 
 use super::Report;
 use super::tree::Tree;
@@ -61,7 +62,7 @@ mod tests {
             (entry("file", "src/b.rs", "c()", "d()"), "there is no file src/b.rs"),
             (entry("right", "src/a.rs", "b() -", "b() +"), "a second entry is named \"right\""),
         ] {
-            // Of two entries with one name, the first is named.
+            // Of two entries with one name, the first is reported.
             let line = if what.starts_with("a second") { 2 } else { 8 };
             assert_eq!(found(&format!("{right}{wrong}")), [format!("{at}:{line}: {what}")]);
         }

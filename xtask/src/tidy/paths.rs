@@ -4,13 +4,13 @@ use super::Report;
 use super::tree::{File, Tree};
 use pulldown_cmark::{Event, Parser, Tag};
 
-/// First parts of paths that are meant from the root, whether or not the folder is there.
+/// First components of paths relative to the root, whether or not the folder exists.
 const ROOTS: [&str; 9] = ["crates", "xtask", "docs", "results", "data", "fuzz", "examples", ".ci", ".cargo"];
-/// First parts of paths that are meant from the folder of the crate.
+/// First components of paths relative to the folder of the crate.
 const CRATE_FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
-/// Names that stand for many.
+/// Names that stand for several files.
 const PLACEHOLDERS: [&str; 5] = ["NAME", "FILE", "TARGET", "NNNN", "CRATE"];
-/// Ends of names that are meant as files of the tree even without a folder.
+/// File extensions that make a name without a folder a file of the tree.
 const ENDS: [&str; 3] = [".md", ".toml", ".rs"];
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
@@ -24,7 +24,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// Blocks of doc comments and the number of the first line of each.
+/// Returns the blocks of doc comments and the number of the first line of each.
 pub(super) fn doc_blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let mut open = "";
@@ -68,7 +68,7 @@ fn folder(file: &File) -> &str {
     file.path().rsplit_once('/').map_or("", |(dir, _)| dir)
 }
 
-/// Tells whether what stands between backticks exists, or is no path of this tree.
+/// Returns true if the path between backticks exists, or is no path of this tree.
 fn span_exists(tree: &Tree, file: &File, code: &str) -> bool {
     let foreign = |c: char| c.is_whitespace() || "()=,;\"'\\|$@#!&".contains(c);
     if code.contains(foreign)
@@ -96,13 +96,12 @@ fn span_exists(tree: &Tree, file: &File, code: &str) -> bool {
         _ if ROOTS.contains(&first) && from("") => true,
         _ if CRATE_FOLDERS.contains(&first) && file.path().ends_with(".rs") => from(krate.unwrap_or("")),
         _ if ROOTS.contains(&first) => false,
-        // A path beside a page, or one of somebody else's tree: only a file that could be meant is missed.
+        // A path beside a page, or one of another tree: only a file that could be meant is reported.
         _ => !tree.exists(first) || from(""),
     }
 }
 
-/// The part of a path before the first folder or name that stands for many: `docs/decisions/NNNN-*.md`,
-/// `fuzz/TARGET/x`.
+/// Returns the part of a path before the first placeholder: `docs/decisions/NNNN-*.md`, `fuzz/TARGET/x`.
 fn concrete(path: &str) -> &str {
     let mut end = 0;
     for part in path.split_inclusive('/') {
@@ -126,7 +125,7 @@ fn link_exists(tree: &Tree, file: &File, link: &str) -> bool {
     normal(folder(file), path).is_some_and(|path| path.is_empty() || tree.exists(&path))
 }
 
-/// `path` from `dir`, without `.` and `..`; `None` if it leads out of the tree.
+/// Returns `path` relative to `dir`, without `.` and `..`. Returns `None` if it leads out of the tree.
 fn normal(dir: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in dir.split('/').chain(path.split('/')) {

@@ -7,16 +7,16 @@ use super::paths::doc_blocks;
 use super::tree::Tree;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// Words of a sentence. A code span counts as one.
+/// The most words of a sentence. A code span counts as one.
 const WORDS_MAX: usize = 30;
-/// Columns of a line of prose. Table rows and code blocks are exempt: a row cannot be broken.
+/// The most columns of a line of prose. Table rows and code blocks are exempt: a row cannot be broken.
 const COLUMNS_MAX: usize = 120;
 
-/// A doc comment states what the item is or does.
+/// Words with which no doc comment begins: it states what the item is or does.
 const OPENINGS: [&str; 8] = ["What", "Who", "Where", "How", "Why", "Whether", "Whose", "Whoever"];
 
-/// Phrases without a clear agent or meaning, and the words of the project's past that `docs/glossary.md` replaces.
-/// Each stands in small letters, and is looked for as whole words outside code.
+/// Phrases without a clear agent or meaning, and words that `docs/glossary.md` has replaced. Each is in lower case, and
+/// is searched as whole words outside code.
 const PHRASES: [&str; 55] = [
     "anybody",
     "come again",
@@ -86,7 +86,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// Pages that people read. Measurements in `results` are written by commands.
+/// Returns true for pages that people read. Measurements in `results` are written by commands.
 fn is_page(path: &str) -> bool {
     let root = !path.contains('/') || path.starts_with("docs/") || path == "data/README.md";
     let readme = path.starts_with("crates/") && path.ends_with("/README.md");
@@ -117,9 +117,9 @@ fn page(path: &str, text: &str, report: &mut Report) {
 }
 
 enum Fault {
-    /// The word that a doc comment begins with.
+    /// The first word of a doc comment.
     Opening(String),
-    /// The words of a sentence.
+    /// The number of words of a sentence.
     Long(usize),
 }
 
@@ -134,7 +134,7 @@ impl Fault {
     }
 }
 
-/// Faults of the doc comments of a Rust file, each with its line.
+/// Returns the faults of the doc comments of a Rust file, each with its line.
 fn doc_faults(text: &str) -> Vec<(usize, Fault)> {
     let mut faults = Vec::new();
     for (first, comment) in doc_blocks(text) {
@@ -150,8 +150,8 @@ fn doc_faults(text: &str) -> Vec<(usize, Fault)> {
     faults
 }
 
-/// Paragraphs, headings, list items and table cells, each with its first line. Code blocks are left out, and a code
-/// span is one word.
+/// Returns paragraphs, headings, list items and table cells, each with its first line. Code blocks are left out, and a
+/// code span is one word.
 fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut code = false;
@@ -204,7 +204,7 @@ fn beginning(sentence: &str) -> String {
     sentence.split_whitespace().take(6).collect::<Vec<_>>().join(" ")
 }
 
-/// Tells if `phrase` stands in `text` as whole words.
+/// Returns true if `text` contains `phrase` as whole words.
 fn has(text: &str, phrase: &str) -> bool {
     let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '\'');
     text.match_indices(phrase).any(|(at, _)| {

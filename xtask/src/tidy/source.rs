@@ -1,4 +1,4 @@
-//! A Rust file in parts: tokens, each of tests or not, comments aside; test functions; comments.
+//! The contents of a Rust file: its tokens, each marked as of tests or not; its test functions; its comments.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use std::iter::Peekable;
@@ -9,23 +9,23 @@ use std::str::FromStr;
 pub(crate) enum Kind {
     /// A word.
     Ident(String),
-    /// A sign.
+    /// A punctuation character.
     Punct(char),
-    /// A string, a number, a character: as written.
+    /// A string, a number or a character, as written.
     Literal(String),
-    /// A bracket opens.
+    /// An opening bracket.
     Open(char),
-    /// A bracket closes.
+    /// A closing bracket.
     Close(char),
 }
 
-/// A token and where it stands.
+/// A token and its location.
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
     pub(crate) kind: Kind,
-    /// From 1.
+    /// The line, from 1.
     pub(crate) line: usize,
-    /// It is compiled for tests only.
+    /// True if it is compiled for tests only.
     pub(crate) test: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Token {
 #[derive(Clone, Debug)]
 pub(crate) struct TestFn {
     pub(crate) name: String,
-    /// First line and last, from 1.
+    /// The first line and the last, from 1.
     pub(crate) lines: (usize, usize),
 }
 
@@ -56,7 +56,7 @@ impl Source {
             comments: comments(text),
             unreadable: None,
         };
-        // A first line `#!/...` and a byte order mark are no tokens.
+        // A first line `#!/...` and a byte order mark are not tokens.
         match TokenStream::from_str(text) {
             Ok(tokens) => source.flatten(tokens, test),
             Err(error) => source.unreadable = Some(error.to_string()),
@@ -64,22 +64,22 @@ impl Source {
         source
     }
 
-    /// Every token outside doc comments.
+    /// Returns every token outside doc comments.
     pub(crate) fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// Functions with `#[test]`.
+    /// Returns the functions with `#[test]`.
     pub(crate) fn tests(&self) -> &[TestFn] {
         &self.tests
     }
 
-    /// `forbid(unsafe_code)` for `#![forbid(unsafe_code)]`, and so on.
+    /// Returns `forbid(unsafe_code)` for `#![forbid(unsafe_code)]`, and so on.
     pub(crate) fn inner_attributes(&self) -> &[String] {
         &self.inner_attributes
     }
 
-    /// Lines with a comment, and its text; doc comments too.
+    /// Returns the lines with a comment, and its text; doc comments too.
     pub(crate) fn comments(&self) -> &[(usize, String)] {
         &self.comments
     }
@@ -91,9 +91,9 @@ impl Source {
 
     fn flatten(&mut self, stream: TokenStream, test: bool) {
         let mut trees = stream.into_iter().peekable();
-        // What the attributes before an item say of it, until its body or its semicolon.
+        // Properties from the attributes before an item, until its body or its semicolon.
         let (mut item_is_test, mut has_test_attribute) = (false, false);
-        // Name and line of the `#[test] fn` whose body is next.
+        // Name and line of the `#[test] fn` before its body.
         let mut function: Option<(String, usize)> = None;
         while let Some(tree) = trees.next() {
             let line = tree.span().start().line;
@@ -167,7 +167,7 @@ impl Source {
     }
 }
 
-/// Reads the rest of `#[...]` or `#![...]` after the `#`; whether it is an inner one, and what is in it.
+/// Reads the rest of `#[...]` or `#![...]` after the `#`. Returns whether it is an inner one, and its contents.
 fn attribute(trees: &mut Peekable<impl Iterator<Item = TokenTree>>) -> Option<(bool, Group)> {
     let inner = matches!(trees.peek(), Some(TokenTree::Punct(sign)) if sign.as_char() == '!');
     if inner {
@@ -183,12 +183,12 @@ fn attribute(trees: &mut Peekable<impl Iterator<Item = TokenTree>>) -> Option<(b
     }
 }
 
-/// The tokens without spaces.
+/// Returns the tokens without spaces.
 fn words(stream: &TokenStream) -> String {
     stream.to_string().split_whitespace().collect()
 }
 
-/// Tells whether `cfg(...)` holds in tests, or models, only.
+/// Returns true if `cfg(...)` holds in tests, or models, only.
 fn cfg_test(stream: &TokenStream) -> bool {
     let mut trees = stream.clone().into_iter();
     match (trees.next(), trees.next()) {
@@ -203,7 +203,7 @@ fn implies_test(stream: TokenStream) -> bool {
     let mut trees = stream.into_iter();
     let Some(TokenTree::Ident(word)) = trees.next() else { return false };
     match (word.to_string().as_str(), trees.next()) {
-        // What is compiled under loom is compiled for its models.
+        // Code under loom is compiled for its models.
         ("test" | "loom", None) => true,
         ("all", Some(TokenTree::Group(group))) => split(group.stream()).into_iter().any(implies_test),
         ("any", Some(TokenTree::Group(group))) => split(group.stream()).into_iter().all(implies_test),
@@ -223,7 +223,7 @@ fn split(stream: TokenStream) -> Vec<TokenStream> {
     parts.into_iter().filter(|part| !part.is_empty()).map(TokenStream::from_iter).collect()
 }
 
-/// Comments at the end of a line or on their own. A `//` in a string passes for one, which no rule minds.
+/// Returns comments at the end of a line or on their own. A `//` in a string counts as one, which no rule minds.
 fn comments(text: &str) -> Vec<(usize, String)> {
     let comment = |(at, line): (usize, &str)| line.find("//").map(|from| (at + 1, line[from..].to_string()));
     text.lines().enumerate().filter_map(comment).collect()

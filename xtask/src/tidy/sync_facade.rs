@@ -1,16 +1,16 @@
-//! Atomics come through one door: `va_base::sync`, the machine's or loom's.
+//! Atomics come from one module: `va_base::sync`, which has the machine's or loom's.
 
 use super::Report;
 use super::heads::core_crate;
 use super::source::{Kind, Token};
 use super::tree::Tree;
 
-/// The door.
+/// The path of that module.
 const FACADE: &str = "crates/va-base/src/sync.rs";
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
     for file in tree.files() {
-        // va-sim has threads of its own, to press on the others.
+        // va-sim has threads of its own, which contend with the others.
         if core_crate(file.path()).is_none_or(|name| name == "va-sim") || file.path() == FACADE {
             continue;
         }
@@ -19,7 +19,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         for (line, path) in paths(&tokens) {
             let hit = match path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
                 ["core", "sync", ..] | ["std", "sync", "atomic" | "*", ..] => true,
-                // `use std::sync;` brings everything in.
+                // `use std::sync;` imports everything.
                 ["std", "sync"] | ["loom", _, ..] => true,
                 _ => false,
             };
@@ -30,7 +30,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// Every path `a::b::c`, those of `use a::{b::c, d}` written out.
+/// Returns every path `a::b::c`, those of `use a::{b::c, d}` written out.
 fn paths(tokens: &[&Token]) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -43,7 +43,7 @@ fn paths(tokens: &[&Token]) -> Vec<(usize, Vec<String>)> {
     found
 }
 
-/// Reads the path that begins at `at` and goes on from `before`; returns where it ends.
+/// Reads the path that begins at `at` and continues `before`. Returns its end.
 fn path(tokens: &[&Token], mut at: usize, before: &[String], found: &mut Vec<(usize, Vec<String>)>) -> usize {
     let mut path = before.to_vec();
     let line = tokens[at].line;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every file under `root` that git does not ignore, by its path from there, with `/`.
+/// Returns every file under `root` that git does not ignore, by its path from there, with `/`.
 pub(crate) fn walk(root: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut files = BTreeMap::new();
     let walker = WalkBuilder::new(root)
@@ -37,17 +37,17 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// From the root of the tree, with `/`.
+    /// Returns its path from the root of the tree, with `/`.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Its text, if it is one.
+    /// Returns its text, if it has one.
     pub(crate) fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }
 
-    /// Its parts, if it is Rust.
+    /// Returns its contents as Rust, if it is Rust.
     pub(crate) fn source(&self) -> Option<&Source> {
         self.source.as_ref()
     }
@@ -60,7 +60,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Reads everything.
+    /// Reads all files.
     pub(crate) fn load(root: &Path) -> Result<Self> {
         let mut files = Vec::new();
         for (path, file) in walk(root)? {
@@ -76,30 +76,30 @@ impl Tree {
         Ok(Self { files, ignored })
     }
 
-    /// Every file.
+    /// Returns all files.
     pub(crate) fn files(&self) -> &[File] {
         &self.files
     }
 
-    /// The file of that path.
+    /// Returns the file at a path.
     pub(crate) fn file(&self, path: &str) -> Option<&File> {
         self.files.binary_search_by(|file| file.path.as_str().cmp(path)).ok().map(|at| &self.files[at])
     }
 
-    /// Tells whether there is a file or folder of that path.
+    /// Returns true if there is a file or folder at a path.
     pub(crate) fn exists(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         self.file(path).is_some() || self.files.iter().any(|file| is_inside(&file.path, path))
     }
 
-    /// Tells whether git ignores that path.
+    /// Returns true if git ignores a path.
     pub(crate) fn is_ignored(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         // A pattern may be for folders only, and the path may or may not exist: try both.
         [true, false].iter().any(|&dir| self.ignored.matched_path_or_any_parents(path, dir).is_ignore())
     }
 
-    /// Manifests of packages, and the folder of each (empty for the root).
+    /// Returns the manifests of packages, and the folder of each (empty for the root).
     pub(crate) fn manifests(&self) -> Vec<(&File, &str, toml::Table)> {
         let manifests = self.files.iter().filter_map(|file| {
             let dir = file.path.strip_suffix("Cargo.toml")?;
@@ -109,7 +109,8 @@ impl Tree {
         manifests.collect()
     }
 
-    /// The lines inside the fenced block ` ```NAME ` of ARCHITECTURE.md, with their numbers; `None` if there is none.
+    /// Returns the lines inside the fenced block ` ```NAME ` of ARCHITECTURE.md, with their numbers. Returns `None` if
+    /// there is none.
     pub(crate) fn architecture(&self, name: &str) -> Option<Vec<(usize, &str)>> {
         let text = self.file("ARCHITECTURE.md")?.text()?;
         let mut lines = text.lines().enumerate().skip_while(|(_, line)| line.trim() != format!("```{name}"));
@@ -123,7 +124,7 @@ fn is_inside(path: &str, dir: &str) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Integration tests, and modules of tests in files of their own.
+/// Returns true for integration tests, and for modules of tests in files of their own.
 fn is_test_file(path: &str) -> bool {
     path.contains("/tests/")
         || path.starts_with("tests/")
