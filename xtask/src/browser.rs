@@ -1,7 +1,7 @@
-//! Opens a report in a real browser, without a window. The page loads nothing and reports no error, and the slider, the
+//! Opens a report in a real browser, without a window. The page loads nothing and reports no error. The slider, the
 //! keys, the button and the pointer work, by the pixels.
 //!
-//! The same page is then broken in several ways, and each must be found out: a check that cannot fail checks nothing.
+//! The same page is then broken in several ways, and each must be detected: a check that cannot fail checks nothing.
 
 mod check;
 mod pipe;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A report to open, instead of one made of what the tree holds
+    /// A report to open, instead of one made of the data in the tree
     #[arg(value_name = "FILE")]
     report: Option<PathBuf>,
     /// Write pictures of the page here: light, dark, and as a PDF
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     shots: Option<PathBuf>,
 }
 
-/// Browsers that take commands by a pipe, the smallest first.
+/// Browsers that take commands through a pipe, the smallest first.
 const BROWSERS: [&str; 6] = [
     "chromium-headless-shell",
     "chrome-headless-shell",
@@ -38,7 +38,7 @@ const BROWSERS: [&str; 6] = [
 const INPUTS: [&str; 3] =
     ["data/fork-netns-smp4.ftrace.gz", "data/boot-smp1.vmallocinfo", "results/space-baseline.csv"];
 
-/// Ways to break a page: what is replaced, by what, and what must be said of it then.
+/// Faults to plant in a page: the replaced text, its replacement, and the expected report.
 const BREAKS: [(&str, &str, &str, &str); 5] = [
     (
         "the slider does nothing",
@@ -57,7 +57,7 @@ const BREAKS: [(&str, &str, &str, &str); 5] = [
     ("the script ends early", "\"use strict\";", "null.broken;", "broken"),
 ];
 
-/// `cargo xtask browser`.
+/// Runs `cargo xtask browser`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let Some(program) = find() else { bail!("no browser of these is installed: {}", BROWSERS.join(", ")) };
     let dir = root.join("target/browser");
@@ -77,7 +77,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The step of CI. Where no browser is installed it is left out, but not by CI itself.
+/// Runs the step of CI. Where no browser is installed it is skipped, except in CI itself.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let Some(program) = find() else {
         let names = BROWSERS.join(", ");
@@ -95,7 +95,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     broken(&mut browser, &report, &dir)
 }
 
-/// Breaks a good page in every way of [`BREAKS`], and finds each out.
+/// Plants each of [`BREAKS`] in a good page, and checks that it is detected.
 fn broken(browser: &mut Browser, report: &Path, dir: &Path) -> Result<()> {
     let page = fs::read_to_string(report)?;
     for (what, find, replace, wanted) in BREAKS {
@@ -122,7 +122,7 @@ fn find() -> Option<String> {
     BROWSERS.iter().find(|name| on_path(name)).map(ToString::to_string)
 }
 
-/// Makes the report that is opened.
+/// Makes the report to open.
 fn make(root: &Path, dir: &Path) -> Result<PathBuf> {
     let report = dir.join("report.html");
     // The same build as the step `demo`.

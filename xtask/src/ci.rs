@@ -1,7 +1,7 @@
-//! Every check, with times, and a summary of what failed.
+//! Every check, with times, and a summary of the failures.
 //!
 //! A full run has two lanes. Steps that build into a folder of their own run beside the others, in a separate process
-//! whose output is shown in one piece. Linking and long tests keep one core busy, and the other lane uses the other.
+//! whose output is shown as one block. Linking and long tests use one core, and the other lane uses the other.
 
 use crate::count::Tests;
 use crate::machine::duration;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     list: bool,
 }
 
-/// Runs a step. It adds the tests that it runs, and fails by an error.
+/// The function of a step. It adds the tests that it runs, and fails by an error.
 type Run = fn(&Path, &mut Tests) -> Result<()>;
 
 /// One step.
@@ -65,7 +65,7 @@ impl Step {
     }
 }
 
-/// All steps, what fails fast first.
+/// All steps, those that fail fast first.
 const STEPS: [Step; 23] = [
     Step::new("fmt", "every file is formatted", fmt).quick(),
     Step::new("tidy", "the rules that no compiler knows", run_tidy).quick(),
@@ -108,7 +108,7 @@ const STEPS: [Step; 23] = [
     Step::new("fuzz", "every fuzz target for some seconds", run_fuzz).full(fuzz_full),
 ];
 
-/// The steps of `--full`, after the others: they take long, or ask for packages.
+/// The steps of `--full`, after the others: they take long, or need packages.
 const LONG: [Step; 2] = [
     Step::new(
         "suites",
@@ -133,7 +133,7 @@ struct Outcome {
     failed: Vec<(String, String)>,
 }
 
-/// `cargo xtask ci`.
+/// Runs `cargo xtask ci`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if args.list {
         for step in STEPS.iter().chain(&LONG) {
@@ -182,7 +182,7 @@ fn two_lanes(root: &Path, steps: &[&Step], full: bool) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Adds what the second lane reports. A step that it does not report has failed.
+/// Adds the results that the second lane reports. A step that it does not report has failed.
 fn take_in(outcome: &mut Outcome, text: &str, ended: Result<()>) {
     let mut reported = 0;
     for line in text.lines().filter_map(|line| line.strip_prefix("==== ")) {
@@ -204,7 +204,7 @@ fn take_in(outcome: &mut Outcome, text: &str, ended: Result<()>) {
     }
 }
 
-/// A row of the table at the end that is one of `BESIDE`.
+/// Returns true if a line is a row of the table at the end for one of `BESIDE`.
 fn is_row(line: &str) -> bool {
     let mut words = line.split_whitespace();
     let (name, verdict) = (words.next(), words.next());
@@ -254,7 +254,7 @@ fn conclude(
         }
         bail!("{} of {steps} steps failed", failed.len());
     }
-    // Only a run in which every step held ends so.
+    // Only a run in which every step passed ends so.
     if tests.passed > 0 {
         println!("\n{} passed, {} failed", tests.passed, tests.failed);
     }
@@ -280,7 +280,8 @@ fn tests_ran(count: u64) -> String {
     if count == 0 { String::new() } else { format!("{count} tests") }
 }
 
-/// Cargo for what is compiled once: files for a second, incremental build would cost more than the compilation.
+/// Returns cargo for packages that are compiled once: files for a second, incremental build would cost more than the
+/// compilation.
 pub(crate) fn cargo(root: &Path) -> Cmd {
     Cmd::cargo(root).env("CARGO_INCREMENTAL", "0")
 }
@@ -321,10 +322,10 @@ fn run_package(root: &Path, _: &mut Tests) -> Result<()> {
     package::check(root, false)
 }
 
-/// Seed of the cases of property tests and stress.
+/// The seed of property tests and stress.
 const SEED: &str = "20250101";
 
-/// Runs tests by cargo-nextest where it is installed, which runs them side by side.
+/// Runs tests by cargo-nextest where it is installed, which runs them in parallel.
 fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     let before = tests.passed;
     let cmd = if on_path("cargo-nextest") {
@@ -334,7 +335,7 @@ fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     } else {
         cargo(root).args(["test", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"]).args(args)
     };
-    // The same cases for the same code: what holds here holds where it lands. `soak` draws others.
+    // The same cases for the same code, so that results do not depend on the machine. `soak` uses others.
     let cmd = cmd.env("PROPTEST_RNG_SEED", SEED).env("VA_STRESS_SEED", SEED);
     counted(not_run::with_list(root, cmd.env("CARGO_TERM_COLOR", "never")), tests)?;
     if tests.passed == before {
@@ -343,7 +344,7 @@ fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command that runs tests, and adds them; a test that fails is an error whatever the command says.
+/// Runs a command that runs tests, and counts them. A failed test is an error whatever status the command returns.
 pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
     let mut ran = Tests::default();
     let ended = cmd.lines(Show::All, |line| ran.read(line));
@@ -354,41 +355,41 @@ pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
     ended?.success()
 }
 
-/// The core walks its invariants after every change, va-sim included, whose tests drive the others; the rest, with as
-/// many areas as programs have, does not. Walking changes no result, so nothing of it is run twice.
+/// Tests the core with its invariants walked after every change. That includes va-sim, whose tests drive the other
+/// crates. The rest, with as many areas as programs have, runs without. Walking changes no result, so no test runs
+/// twice.
 fn test(root: &Path, tests: &mut Tests) -> Result<()> {
     let core = crate::core_crates(root)?;
-    // The second part runs though the first has failed.
+    // The second selection runs even if the first has failed.
     let ended = selections(&core).map(|selection| run_tests(root, &selection, tests));
     ended.into_iter().collect()
 }
 
-/// In full, the C functions over the core are tested with a core that walks its invariants, too.
+/// Tests also the C functions over the core with a core that walks its invariants.
 fn test_full(root: &Path, tests: &mut Tests) -> Result<()> {
     let usual = test(root, tests);
     run_tests(root, &["-p", OVER_THE_CORE, "--features", WALKING], tests).and(usual)
 }
 
-/// Of its name, it would be of the core. It depends on `vmalloc`, which would be compiled once more for it.
+/// By its name it would belong to the core. It depends on `vmalloc`, which would be compiled once more for it.
 const OVER_THE_CORE: &str = "va-peer";
 
 /// The feature of a core that walks its invariants after each change.
 const WALKING: &str = "va-tree/validate";
 
-/// The two parts that the workspace is tested in, as arguments of cargo.
+/// Returns the two selections in which the workspace is tested, as arguments of cargo.
 fn selections(core: &[String]) -> [Vec<&str>; 2] {
     let core = || core.iter().filter(|name| *name != OVER_THE_CORE);
     let rest: Vec<_> = core().flat_map(|name| ["--exclude", name]).collect();
     let these: Vec<_> = core().flat_map(|name| ["-p", name]).collect();
-    // `--features validate` alone would refuse crates that lack it.
+    // `--features validate` alone would fail for crates that lack it.
     [
         [&["--workspace"], &rest[..], &["--features", TESTED]].concat(),
         [&these[..], &["--features", WALKING]].concat(),
     ]
 }
 
-/// The features that have tests of their own. Documentation is tested with them as well, so that nothing is compiled
-/// again.
+/// The features that have tests of their own. Documentation is tested with them as well, so that nothing is recompiled.
 const TESTED: &str = "vmalloc/metrics,vmlab/measure";
 
 /// Returns the folder of the programs that the tests run, built for them.
@@ -401,8 +402,9 @@ pub(crate) fn tested_programs(root: &Path) -> Result<PathBuf> {
     folder.context("there is no program vmlab")
 }
 
-/// The compiler arranges its fast paths, and the test profile is not what users build: a program that depends on the
-/// crate is built with a release profile. What is optimised as one program is tested by `install`.
+/// Tests release builds: fast paths depend on the optimiser, and the test profile is not the one that users build. So a
+/// program that depends on the crate is built with a release profile. Programs that are optimised as one are tested by
+/// `install`.
 ///
 /// The programs that test it from outside are left to `--full`: each is optimised by itself, and the step `test` runs
 /// all of them.
@@ -415,8 +417,8 @@ fn release_full(root: &Path, tests: &mut Tests) -> Result<()> {
 }
 
 fn run_release(root: &Path, tests: &mut Tests, of_process: &str) -> Result<()> {
-    // How much stack a call of the core takes is a property of optimised code; a million areas are too many for code
-    // that walks its invariants after each operation.
+    // The stack depth of a call of the core is a property of optimised code. A million areas are too many for code that
+    // walks its invariants after each operation.
     let core = "-p va-tree -p va-space -p va-percpu -p va-sim --test memory --test footprint";
     [of_process, core].into_iter().try_for_each(|selection| {
         let cmd = Cmd::cargo(root).args(["test", "--quiet", "--locked", "--release"]);
@@ -456,7 +458,7 @@ pub(crate) fn deny(root: &Path, _: &mut Tests) -> Result<()> {
 fn demo(root: &Path, _: &mut Tests) -> Result<()> {
     let report = root.join("target/ci/report.html");
     fs::create_dir_all(root.join("target/ci"))?;
-    // What an earlier run wrote must not pass for this one's.
+    // The report of an earlier run must not pass for this one's.
     if report.exists() {
         fs::remove_file(&report)?;
     }

@@ -1,4 +1,4 @@
-//! Counting tests in what `cargo test` and `cargo nextest` print.
+//! Counts of tests, from the output of `cargo test` and `cargo nextest`.
 
 use std::ops::AddAssign;
 
@@ -19,12 +19,12 @@ impl AddAssign for Tests {
 }
 
 impl Tests {
-    /// Adds what a line says, if it is one that closes a run.
+    /// Adds the counts of a line, if it is one that closes a run.
     ///
     /// `test result: ok. 12 passed; 0 failed; ...` closes each binary of `cargo test`;
     /// `Summary [ 0.1s] 45 tests run: 44 passed (2 slow), 1 failed, 0 skipped` closes the run of `cargo nextest`.
     pub(crate) fn read(&mut self, line: &str) {
-        // At the beginning of the line: nextest shows, indented, what a test that failed had printed.
+        // At the beginning of the line: nextest shows, indented, the output of a failed test.
         let rest = if let Some(rest) = line.strip_prefix("test result: ") {
             rest
         } else if let (true, Some((_, rest))) =
@@ -40,7 +40,7 @@ impl Tests {
     }
 }
 
-/// The number in front of a word, 0 if there is none.
+/// Returns the number in front of a word, 0 if there is none.
 fn number_before(text: &str, word: &str) -> u64 {
     let Some((before, _)) = text.split_once(word) else { return 0 };
     before.split_whitespace().next_back().and_then(|number| number.parse().ok()).unwrap_or(0)

@@ -1,17 +1,16 @@
-//! Runs the two commands of the README on a machine that has nothing else: a new minimal Debian,
-//! made by debootstrap, in namespaces of its own.
+//! Runs the two commands of the README on a new minimal Debian, made by debootstrap, in namespaces of its own.
 //!
 //! # Theory
-//! A machine on which people work has libraries and tools that were installed once, for something
-//! else. A test that needs one of them passes there, and fails on a machine of another kind. So the
-//! commands run where nothing was installed but what `.ci/run` installs. The new system gets:
+//! A developer's machine has libraries and tools that were installed for something else. A test that needs one of them
+//! passes there, and fails on another machine. So the commands run where only the packages of `.ci/run` are installed.
+//! The new system gets:
 //!
-//! | what | how |
+//! | part | source |
 //! |---|---|
-//! | the tree | a clone of the commit; what is not committed takes no part |
+//! | the tree | a clone of the commit; uncommitted changes are not included |
 //! | the toolchain | bound in, read-only; Debian's own compiler is too old |
 //! | the home and the target folder | empty |
-//! | the ways to packages and crates | the host's: sources of apt, name servers, certificates, proxies, archives of crates |
+//! | access to packages and crates | the host's: sources of apt, name servers, certificates, proxies, archives of crates |
 //!
 //! The system lies in `target/fresh`. Its mounts are in a mount namespace that ends with the command. The command is
 //! the first process of a process namespace. So nothing of either is left after any end of the command.
@@ -31,10 +30,10 @@ pub(crate) struct Args {
     /// Run this instead of the two commands, and write no page
     #[arg(long, value_name = "TEXT")]
     command: Option<String>,
-    /// End a command that takes longer than so many minutes
+    /// End a command that takes longer than this many minutes
     #[arg(long, value_name = "N", default_value_t = 60)]
     minutes: u64,
-    /// Install nothing in the new system, not even what .ci/run installs
+    /// Install nothing in the new system, not even the packages of .ci/run
     #[arg(long, requires = "command")]
     bare: bool,
     /// Leave the new system in target/fresh
@@ -42,11 +41,11 @@ pub(crate) struct Args {
     keep: bool,
 }
 
-/// The commands of the README, after what it says to run on a fresh machine.
+/// The commands of the README, after the one for a fresh machine.
 const INSTALL: &str = ".ci/run --install";
 const COMMANDS: [&str; 2] = ["cargo run --release", "cargo xtask ci"];
 
-/// The programs that this takes, and Debian's packages with them.
+/// The programs that are needed, and their Debian packages.
 const TOOLS: [(&str, &str); 6] = [
     ("debootstrap", "debootstrap"),
     ("unshare", "util-linux"),
@@ -60,7 +59,7 @@ const TOOLS: [(&str, &str); 6] = [
 const TREE: &str = "/tree";
 const TOOLCHAIN: &str = "/opt/toolchain";
 
-/// Files of the host that say how packages and crates are fetched.
+/// Files of the host that configure access to packages and crates.
 const CONFIGURATION: [&str; 6] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -70,7 +69,7 @@ const CONFIGURATION: [&str; 6] = [
     "/etc/apt/sources.list.d",
 ];
 
-/// The beginnings of variables that say the same.
+/// The prefixes of variables that do the same.
 const VARIABLES: [&str; 9] = [
     "http_proxy",
     "https_proxy",
@@ -92,14 +91,14 @@ struct Ran {
     not_run: Vec<String>,
 }
 
-/// The step of `ci --full`.
+/// Runs the step of `ci --full`.
 pub(crate) fn step(root: &Path, tests: &mut Tests) -> Result<()> {
     let (commit, ran) = run(root, &Args { command: None, minutes: 60, bare: false, keep: false })?;
     ran.iter().for_each(|ran| *tests += ran.tests);
     conclude(root, &commit, &ran)
 }
 
-/// `cargo xtask fresh`.
+/// Runs `cargo xtask fresh`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let (commit, ran) = run(root, args)?;
     if args.command.is_some() {
@@ -108,8 +107,8 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     conclude(root, &commit, &ran)
 }
 
-/// Makes the system, runs the commands in it up to the first that fails, and removes it. Returns the commit that was
-/// cloned there, and the outcomes.
+/// Makes the system, runs the commands in it up to the first failure, and removes it. Returns the cloned commit, and
+/// the outcomes.
 fn run(root: &Path, args: &Args) -> Result<(String, Vec<Ran>)> {
     tools(root)?;
     let dir = root.join("target/fresh");
@@ -144,7 +143,7 @@ fn run(root: &Path, args: &Args) -> Result<(String, Vec<Ran>)> {
     outcome
 }
 
-/// Demands root, and installs what is missing of [`TOOLS`].
+/// Requires root, and installs missing programs of [`TOOLS`].
 fn tools(root: &Path) -> Result<()> {
     if Cmd::new(root, "id").arg("-u").read()?.trim() != "0" {
         bail!("a system of its own takes root: mounts, chroot");
@@ -165,13 +164,12 @@ fn tools(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a system of an earlier run.
+/// Removes the system of an earlier run.
 fn remove(dir: &Path) -> Result<()> {
     if !dir.exists() {
         return Ok(());
     }
-    // All mounts were in a namespace that has ended. What is mounted there all the same is not ours
-    // to remove.
+    // All mounts were in a namespace that has ended. A mount that exists all the same is not removed.
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("no list of mounts")?;
     let dir = dir.canonicalize()?;
     if mounted_below(&mounts, &dir) {
@@ -180,18 +178,17 @@ fn remove(dir: &Path) -> Result<()> {
     fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))
 }
 
-/// Tells whether a list of mounts, as `/proc/self/mountinfo` has it, has one at a folder or below
-/// it.
+/// Returns true if a list of mounts, in the format of `/proc/self/mountinfo`, has one at a folder or below it.
 fn mounted_below(mounts: &str, dir: &Path) -> bool {
     let dir = dir.to_string_lossy().replace(' ', "\\040");
     mounts.lines().filter_map(|line| line.split(' ').nth(4)).any(|at| Path::new(at).starts_with(&dir))
 }
 
-/// Makes the system: packages, the host's ways to get more of them, the tree. Returns the commit of the tree.
+/// Makes the system: packages, the host's access to more of them, the tree. Returns the commit of the tree.
 fn make(root: &Path, system: &Path) -> Result<String> {
     let Source { codename, mirror } = source(root)?;
     println!("making a minimal Debian {codename} in {}", system.display());
-    // Its command line names the mirror, which nothing that is kept may name.
+    // Its command line names the mirror, which must not appear in a stored log.
     let log = Cmd::new(root, "debootstrap")
         .args(["--variant=minbase", &codename])
         .arg(system)
@@ -230,24 +227,24 @@ fn copy(root: &Path, from: &Path, to: &Path) -> Result<()> {
     if let Some(above) = to.parent() {
         fs::create_dir_all(above)?;
     }
-    // What debootstrap wrote there is replaced, not added to.
+    // The files that debootstrap wrote are replaced, not added to.
     Cmd::new(root, "cp").args(["-rLT", "--remove-destination"]).arg(from).arg(to).run(Show::Failure)
 }
 
-/// The folder in which cargo keeps what it downloads.
+/// Returns the folder in which cargo stores downloads.
 pub(crate) fn cargo_home() -> Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
     std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home).context("no home")
 }
 
-/// The release of Debian, and where its packages are.
+/// The release of Debian, and the source of its packages.
 #[derive(PartialEq, Eq, Debug)]
 struct Source {
     codename: String,
     mirror: String,
 }
 
-/// Returns the host's own source: of its release, where that is Debian's.
+/// Returns the host's own source, if its release is Debian's.
 fn source(root: &Path) -> Result<Source> {
     let format = "$(CODENAME) $(COMPONENT) $(REPO_URI)";
     let targets = Cmd::new(root, "apt-get")
@@ -271,8 +268,8 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// The scripts of both sides: `enter` mounts what a system needs and changes into it, `command`
-/// runs there. The environment is in a file, so that no command line shows it.
+/// Writes the scripts of both sides: `enter` mounts what a system needs and changes into it, and `command` runs there.
+/// The environment is in a file, so that no command line shows it.
 fn scripts(dir: &Path, toolchain: &str, command: &str) -> Result<PathBuf> {
     let system = dir.join("system");
     let root = quoted(&system.to_string_lossy());
@@ -303,7 +300,7 @@ fn scripts(dir: &Path, toolchain: &str, command: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Runs a command in the system, for at most so long.
+/// Runs a command in the system, with a time limit.
 fn inside(root: &Path, dir: &Path, command: &str, minutes: u64) -> Result<Ran> {
     let toolchain = Cmd::new(root, "rustc").args(["--print", "sysroot"]).read()?;
     let enter = scripts(dir, toolchain.trim(), command)?;
@@ -324,12 +321,12 @@ fn inside(root: &Path, dir: &Path, command: &str, minutes: u64) -> Result<Ran> {
     let good = ended.code == Some(0);
     let seconds = started.elapsed().as_secs_f64();
     println!("==== {command}: {}, {}", if good { "ok" } else { "FAILED" }, duration(seconds));
-    // A run of CI closes with a sum of its own, and the lanes' lines are in the text twice.
+    // A run of CI ends with a sum of its own, and the text has the lanes' lines twice.
     let tests = sum(&text).unwrap_or(tests);
     Ok(Ran { command: command.to_string(), good, seconds, tests, not_run: not_run::listed(&text) })
 }
 
-/// Reads the line that closes a good run of CI: `512 passed, 0 failed`.
+/// Reads the last line of a passed run of CI: `512 passed, 0 failed`.
 fn sum(text: &str) -> Option<Tests> {
     text.lines().rev().find_map(|line| {
         let (passed, rest) = line.split_once(" passed, ")?;
@@ -338,7 +335,7 @@ fn sum(text: &str) -> Option<Tests> {
     })
 }
 
-/// Writes `results/full.md`, and demands that every command held.
+/// Writes `results/full.md`, and fails unless every command passed.
 fn conclude(root: &Path, commit: &str, ran: &[Ran]) -> Result<()> {
     let page = page(commit, &machine(root), ran)?;
     fs::create_dir_all(root.join("results"))?;

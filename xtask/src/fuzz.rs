@@ -14,21 +14,21 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// The only target with libFuzzer's instrumentation tried here; build scripts stay without it because it is named.
+/// The only target on which libFuzzer's instrumentation was tried. Because it is named, build scripts stay without it.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
 
-/// Inputs that one process tries of a target on the simulated machine, which keeps the tables that it lends for good.
+/// Inputs that one process tries of a target on the simulated machine, which never frees its tables.
 const RUNS: [(&str, u32); 1] = [("block_ops", 8000)];
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Which target (default: every one)
+    /// The target (default: every one)
     target: Option<String>,
-    /// For how long each
+    /// Seconds for each
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
@@ -40,11 +40,11 @@ pub(crate) struct Fuzzed {
     pub(crate) executed: u64,
     /// Duration in seconds.
     pub(crate) seconds: f64,
-    /// Nothing was found.
+    /// True if nothing was found.
     pub(crate) clean: bool,
 }
 
-/// `cargo xtask fuzz`.
+/// Runs `cargo xtask fuzz`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let all = targets(root)?;
     let chosen = match &args.target {
@@ -56,7 +56,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     run_all(root, &chosen, args.seconds)
 }
 
-/// Runs targets that are built, two at a time; fails if one of them finds something.
+/// Runs targets that are built, two at a time. Fails if one of them finds something.
 pub(crate) fn run_all(root: &Path, targets: &[String], seconds: u64) -> Result<()> {
     let mut bad = Vec::new();
     for pair in targets.chunks(2) {
@@ -77,7 +77,7 @@ pub(crate) fn run_all(root: &Path, targets: &[String], seconds: u64) -> Result<(
     Ok(())
 }
 
-/// The targets: every file in `fuzz/fuzz_targets`.
+/// Returns the targets: every file in `fuzz/fuzz_targets`.
 pub(crate) fn targets(root: &Path) -> Result<Vec<String>> {
     let dir = root.join("fuzz/fuzz_targets");
     let mut targets = Vec::new();
@@ -94,7 +94,7 @@ pub(crate) fn targets(root: &Path) -> Result<Vec<String>> {
     Ok(targets)
 }
 
-/// A cargo command on `fuzz/`, with the flags that a fuzz target is built with.
+/// Returns a cargo command on `fuzz/`, with the flags of fuzz targets.
 pub(crate) fn cargo(root: &Path, command: &str) -> Cmd {
     Cmd::cargo(root)
         .env("RUSTFLAGS", RUSTFLAGS)
@@ -107,7 +107,7 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     cargo(root, "build").run(Show::All)
 }
 
-/// Runs one target; what it finds is shown.
+/// Runs one target, and shows its findings.
 pub(crate) fn run(root: &Path, target: &str, seconds: u64) -> Result<Fuzzed> {
     let binary = root.join("fuzz/target").join(TRIPLE).join("release").join(target);
     let (live, artifacts) = (format!("fuzz/corpus-live/{target}"), format!("fuzz/artifacts/{target}/"));
@@ -119,7 +119,7 @@ pub(crate) fn run(root: &Path, target: &str, seconds: u64) -> Result<Fuzzed> {
     let started = Instant::now();
     let mut executed = 0;
     let code = loop {
-        // 0 would be no limit.
+        // 0 would mean no limit.
         let left = seconds.saturating_sub(started.elapsed().as_secs()).max(1);
         let mut here: u64 = 0;
         let ended = Cmd::new(root, &binary)
@@ -141,7 +141,7 @@ pub(crate) fn run(root: &Path, target: &str, seconds: u64) -> Result<Fuzzed> {
             break ended.code;
         }
     };
-    // A target that ran nothing proves nothing.
+    // A target that tried no input proves nothing.
     let clean = code == Some(0) && executed > 0;
     let fuzzed = Fuzzed { executed, seconds: started.elapsed().as_secs_f64(), clean };
     println!(

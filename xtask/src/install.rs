@@ -1,11 +1,11 @@
-//! Puts the C library where C programs find it: `cargo xtask install --prefix DIR`.
+//! Installs the C library for C programs: `cargo xtask install --prefix DIR`.
 //!
 //! ```text
-//!   DIR/lib/libvmalloc.so.0.1.0   <- libvmalloc.so.0 (what programs ask for)  <- libvmalloc.so (what the linker finds)
+//!   DIR/lib/libvmalloc.so.0.1.0   <- libvmalloc.so.0 (name in programs)       <- libvmalloc.so (what the linker finds)
 //!   DIR/lib/libvmalloc.a          DIR/lib/libvmalloc_preload.so
 //!   DIR/include/vmalloc.h         DIR/lib/pkgconfig/vmalloc.pc                DIR/share/man/man3/vmalloc.3
 //! ```
-//! With `--vmlab`, which takes minutes more, the laboratory is built and installed, too:
+//! With `--vmlab`, which takes some more minutes, the laboratory is built and installed, too:
 //! ```text
 //!   DIR/bin/vmlab                 DIR/share/man/man1/vmlab*.1                 completions of bash, zsh, fish below DIR/share
 //! ```
@@ -20,7 +20,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Files of this crate that are installed as they are, or nearly.
+/// The crate whose files are installed unchanged, or nearly.
 const CRATE: &str = "crates/vmalloc-capi";
 
 #[derive(clap::Args, Debug)]
@@ -33,9 +33,9 @@ pub(crate) struct Args {
     vmlab: bool,
 }
 
-/// `cargo xtask install`.
+/// Runs `cargo xtask install`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
-    // What pkg-config says must hold wherever it is asked.
+    // The paths of pkg-config must be valid in any folder.
     let prefix = std::path::absolute(&args.prefix)?;
     let version = build(root)?;
     let built = root.join(BUILT);
@@ -48,7 +48,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Installs what `built` has, or what is built for it, below `prefix`, with the laboratory of the tests.
+/// Installs the files of `built`, or builds them, below `prefix`, with the laboratory of the tests.
 pub(crate) fn fill(root: &Path, prefix: &Path, built: Option<&Path>) -> Result<()> {
     let version = if built.is_some() { version(root)? } else { build(root)? };
     let ours = root.join(BUILT);
@@ -60,28 +60,28 @@ pub(crate) fn fill(root: &Path, prefix: &Path, built: Option<&Path>) -> Result<(
     Ok(())
 }
 
-/// Builds both libraries; their version.
+/// Builds both libraries. Returns their version.
 fn build(root: &Path) -> Result<String> {
     library(root, "vmalloc-capi", "cdylib,staticlib")?;
     library(root, "vmalloc-preload", "cdylib")?;
     version(root)
 }
 
-/// Builds the laboratory, with all that it measures. By itself, so that what it needs of a crate changes no library.
+/// Builds the laboratory, with all measurements. Separately, so that its features change no library.
 fn laboratory(root: &Path) -> Result<()> {
     dist(root, "build", &["-p", "vmlab", "--features", "measure"])
 }
 
-/// Builds both libraries and the laboratory as their instructions are counted.
+/// Builds both libraries and the laboratory as for counting instructions.
 pub(crate) fn build_all(root: &Path) -> Result<()> {
     build(root)?;
     laboratory(root)
 }
 
-/// The folder of what [`dist`] builds.
+/// The folder of the output of [`dist`].
 pub(crate) const BUILT: &str = "target/dist";
 
-/// Builds a package as it is installed and measured: each program optimised as one.
+/// Builds a package as it is installed and measured: each program is optimised as one.
 fn dist(root: &Path, command: &str, package: &[&str]) -> Result<()> {
     Cmd::cargo(root)
         .args([command, "--quiet", "--locked", "--profile", "dist", "--target-dir", "target"])
@@ -89,8 +89,8 @@ fn dist(root: &Path, command: &str, package: &[&str]) -> Result<()> {
         .run(Show::All)
 }
 
-/// Builds a library of C in its forms for C. With the `rlib` of its manifest, which tests need, cargo would optimise
-/// each crate by itself: an `rlib` cannot be optimised with its dependencies.
+/// Builds a library in its forms for C. With the `rlib` of its manifest, which tests need, cargo would optimise each
+/// crate by itself: an `rlib` cannot be optimised with its dependencies.
 fn library(root: &Path, package: &str, forms: &str) -> Result<()> {
     dist(root, "rustc", &["-p", package, "--lib", "--crate-type", forms])
 }
@@ -107,7 +107,7 @@ fn version(root: &Path) -> Result<String> {
     Ok(version.context("Cargo.toml has no workspace.package.version")?.to_string())
 }
 
-/// Copies what was built to `built` below `prefix`, and returns what is there then.
+/// Copies the files of `built` below `prefix`, and returns their new paths.
 fn place(root: &Path, built: &Path, prefix: &Path, version: &str) -> Result<Vec<PathBuf>> {
     let (lib, share) = (prefix.join("lib"), prefix.join("share/man/man3"));
     let (include, pkgconfig) = (prefix.join("include"), lib.join("pkgconfig"));
@@ -142,14 +142,14 @@ fn place(root: &Path, built: &Path, prefix: &Path, version: &str) -> Result<Vec<
     Ok(there)
 }
 
-/// A running program may have the old one mapped: it keeps its copy, a new file takes the name.
+/// Replaces a file by a new one: a running program may have the old file mapped, which stays unchanged.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let fresh = to.with_extension("new");
     fs::copy(from, &fresh).with_context(|| format!("cannot copy {}", from.display()))?;
     Ok(fs::rename(&fresh, to)?)
 }
 
-/// Bytes of the stripped preload.
+/// The most bytes of the stripped preload.
 const PRELOAD_BYTES_MAX: u64 = 350_000;
 
 /// Folders below a prefix in which shells look for completions.
@@ -159,7 +159,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d/vmlab.fish"),
 ];
 
-/// Puts the laboratory below `prefix`, with the manual and the completions that it writes itself.
+/// Installs the laboratory below `prefix`, with the manual and the completions that it writes itself.
 fn place_program(built: &Path, prefix: &Path) -> Result<Vec<PathBuf>> {
     let program = prefix.join("bin/vmlab");
     fs::create_dir_all(prefix.join("bin"))?;
@@ -180,18 +180,19 @@ fn place_program(built: &Path, prefix: &Path) -> Result<Vec<PathBuf>> {
     Ok(there)
 }
 
-/// The step of CI: installs, builds the README's C program by what was installed, shared and static, and runs it.
+/// Runs the step of CI: installs, builds the README's C program with the installed files, shared and static, and runs
+/// it.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     check(root, &ci::tested_programs(root)?)
 }
 
-/// The step in full: the laboratory is the one that `--vmlab` installs.
+/// Runs the step in full: the laboratory is the one that `--vmlab` installs.
 pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
     laboratory(root)?;
     check(root, &root.join(BUILT))
 }
 
-/// Installs the libraries, and the laboratory of a folder, and uses all.
+/// Installs the libraries, and the laboratory of a folder, and tests all of them.
 fn check(root: &Path, programs: &Path) -> Result<()> {
     let work = root.join("target/ci/install");
     let prefix = work.join("prefix");
@@ -226,7 +227,7 @@ fn check(root: &Path, programs: &Path) -> Result<()> {
         Cmd::new(&work, "cc").args(["-Wall", "-Wextra", "-Werror", "readme.c", "-o", "static", &flags[0]]);
     apart.arg(lib).args(["-lpthread", "-ldl", "-lc"]).run(Show::All)?;
     Cmd::new(&work, "./static").run(Show::All)?;
-    // Under the preload, a program that knows nothing of it.
+    // A program under the preload that is not built for it.
     let preload = prefix.join("lib/libvmalloc_preload.so");
     check_size(&work, &preload)?;
     let output = Cmd::new(&work, "sort")
@@ -245,8 +246,8 @@ fn check(root: &Path, programs: &Path) -> Result<()> {
     run(root, &prefix.join("bin/vmlab"), &preload)
 }
 
-/// Every process maps the preload: it must stay small, which it is without Rust's standard library and as one program
-/// (decisions 0030 and 0039).
+/// Checks the size of the preload, which every process maps. It is small without Rust's standard library and as one
+/// program (decisions 0030 and 0039).
 fn check_size(work: &Path, preload: &Path) -> Result<()> {
     let stripped = work.join("stripped.so");
     Cmd::new(work, "strip").arg("-o").arg(&stripped).arg(preload).run(Show::Failure)?;
@@ -258,7 +259,7 @@ fn check_size(work: &Path, preload: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the README's shell lines as they are: builds and runs the C program, then Python under the preload.
+/// Runs the README's shell lines unchanged: builds and runs the C program, then Python under the preload.
 fn shell(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
     let readme = fs::read_to_string(root.join("README.md"))?;
     let lines = shell_lines(&readme)?;
@@ -279,7 +280,7 @@ fn shell(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `vmlab run` with the preload as built.
+/// Runs `vmlab run` with the built preload.
 fn run(root: &Path, vmlab: &Path, preload: &Path) -> Result<()> {
     let output = Cmd::new(root, vmlab)
         .args(["run", "--conf", "threshold:4K", "--lib"])
@@ -300,14 +301,14 @@ fn served(output: &str) -> u64 {
     numbers.filter_map(|number| number.parse::<u64>().ok()).sum()
 }
 
-/// Returns the README's shell lines that use what was installed: the block that begins with `cc`.
+/// Returns the README's shell lines that use the installed files: the block that begins with `cc`.
 fn shell_lines(readme: &str) -> Result<Vec<String>> {
     let (_, rest) = readme.split_once("```sh\ncc ").context("README.md has no shell lines with cc")?;
     let (rest, _) = rest.split_once("```").context("the README's shell lines have no end")?;
     Ok(format!("cc {rest}").lines().map(str::to_string).collect())
 }
 
-/// The README's C program: its fenced lines of C, as they stand there.
+/// Returns the README's C program: its fenced lines of C, unchanged.
 fn c_lines(readme: &str) -> Result<String> {
     let (_, rest) = readme.split_once("```c\n").context("README.md has no C program")?;
     let (lines, _) = rest.split_once("```").context("the README's C program has no end")?;

@@ -13,7 +13,7 @@ use std::path::Path;
 /// Exit status of a panic in the freestanding program (see `examples/kernel/start.c`).
 const PANICKED: i32 = 101;
 
-/// `cargo xtask kernel`.
+/// Runs `cargo xtask kernel`.
 pub(crate) fn main(root: &Path) -> Result<()> {
     let dir = root.join("examples/kernel");
     every_crate_takes_part(root, &dir.join("Cargo.toml"))?;
@@ -40,7 +40,7 @@ pub(crate) fn main(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A crate that promises to need no system and is not in the program is not proved by it.
+/// Fails if a crate that claims to need no system is not in the program, which would not prove it.
 fn every_crate_takes_part(root: &Path, manifest: &Path) -> Result<()> {
     let manifest: toml::Table = toml::from_str(&fs::read_to_string(manifest)?)?;
     let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
@@ -59,7 +59,7 @@ fn link(dir: &Path, name: &str, flags: &[&str]) -> Result<std::path::PathBuf> {
     let out = dir.join("target").join(name);
     Cmd::new(dir, "cc")
         .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-fno-builtin"])
-        // Else the compiler turns the loop in memcpy into a call of memcpy.
+        // Otherwise the compiler turns the loop in memcpy into a call of memcpy.
         .args(["-fno-tree-loop-distribute-patterns", "-fno-stack-protector"])
         .args(["-nostdlib", "-static", "-no-pie", "-Wl,--gc-sections,--no-undefined,--build-id=none"])
         .args(flags)

@@ -1,7 +1,7 @@
 //! Licences and sources of dependencies, by what `cargo metadata` reports and `deny.toml` allows.
 //!
-//! This needs no tool. `cargo xtask ci --full` runs `cargo deny`, which also looks into the texts of licences; where
-//! that is installed, every run does.
+//! This needs no tool. `cargo xtask ci --full` runs `cargo deny`, which also checks the texts of licences; where it is
+//! installed, every run does.
 
 use crate::count::Tests;
 use crate::sh::Cmd;
@@ -46,7 +46,7 @@ struct Dependency {
     path: Option<String>,
 }
 
-/// The step of CI.
+/// Runs the step of CI.
 pub(crate) fn step(root: &Path, tests: &mut Tests) -> Result<()> {
     if tools::has_cargo_deny(root) {
         return ci::deny(root, tests);
@@ -68,7 +68,7 @@ pub(crate) fn step(root: &Path, tests: &mut Tests) -> Result<()> {
     Ok(())
 }
 
-/// Returns what is wrong with a package.
+/// Returns the faults of a package.
 fn wrong(package: &Package, allowed: &[String]) -> Vec<String> {
     let Package { name, license, source, dependencies } = package;
     let mut found = Vec::new();

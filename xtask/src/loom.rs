@@ -1,4 +1,4 @@
-//! Interleavings, as far as there are any: tests under `--cfg loom`.
+//! Tests of interleavings, under `--cfg loom`.
 
 use crate::ci;
 use crate::count::Tests;
@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 /// Loom's variable that limits the preemptions of all models. Each further one multiplies the interleavings.
 const PREEMPTIONS: &str = "LOOM_MAX_PREEMPTIONS";
 
-/// The step of CI: the models with at most two preemptions, which most faults take.
+/// Runs the step of CI: the models with at most two preemptions, which suffice for most faults.
 pub(crate) fn run(root: &Path, tests: &mut Tests) -> Result<()> {
     within(root, tests, Some("2"))
 }
 
-/// The step in full, and `cargo xtask loom`: with as many preemptions as each model has.
+/// Runs the step in full, and `cargo xtask loom`: with as many preemptions as each model has.
 pub(crate) fn full(root: &Path, tests: &mut Tests) -> Result<()> {
     within(root, tests, None)
 }
 
-/// Runs every crate's loom tests; where there are none, says so, and compiles the core against loom all the same, so
-/// that the facade (`crates/va-base/src/sync.rs`) keeps having two working sides.
+/// Runs every crate's loom tests. Without any, it reports that and compiles the core against loom all the same, so that
+/// both sides of the facade (`crates/va-base/src/sync.rs`) stay valid.
 fn within(root: &Path, tests: &mut Tests, preemptions: Option<&str>) -> Result<()> {
     let modelled = modelled(root)?;
     let before = tests.passed;
@@ -43,7 +43,7 @@ fn within(root: &Path, tests: &mut Tests, preemptions: Option<&str>) -> Result<(
 }
 
 fn cargo(root: &Path, command: &str) -> Cmd {
-    // A folder of its own: the flag would otherwise rebuild everything, here and afterwards.
+    // A folder of its own: the flag would otherwise cause a rebuild of everything, here and afterwards.
     Cmd::cargo(root).env("RUSTFLAGS", "--cfg loom").args([
         command,
         "--quiet",
@@ -53,7 +53,7 @@ fn cargo(root: &Path, command: &str) -> Cmd {
     ])
 }
 
-/// Crates with something under loom.
+/// Returns the crates with tests under loom.
 fn modelled(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root.join("crates"))? {

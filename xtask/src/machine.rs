@@ -4,7 +4,7 @@ use crate::sh::Cmd;
 use std::fs;
 use std::path::Path;
 
-/// The commit, and whether the tree differs from it.
+/// Returns the commit, and whether the tree differs from it.
 pub(crate) fn commit(root: &Path) -> String {
     let git = |args: &[&str]| Cmd::new(root, "git").args(args).read().ok();
     match (git(&["rev-parse", "--short=12", "HEAD"]), git(&["status", "--porcelain", "--untracked-files=no"]))
@@ -15,7 +15,7 @@ pub(crate) fn commit(root: &Path) -> String {
     }
 }
 
-/// Processor, cores, system, compiler.
+/// Returns the processor, cores, system and compiler.
 pub(crate) fn machine(root: &Path) -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
@@ -32,7 +32,7 @@ pub(crate) fn machine(root: &Path) -> String {
     format!("{model}, {cores} cores, {system}, {}", rustc.trim())
 }
 
-/// The processor's model in numbers, which its name may leave open: a guest often has no more than the maker's.
+/// Returns the processor's model in numbers. The name alone may not identify it: a guest often sees only the vendor's.
 pub(crate) fn model() -> String {
     model_of(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
 }
@@ -46,7 +46,7 @@ fn model_of(cpu: &str) -> String {
     format!("{vendor}, family {family}, model {model}, stepping {stepping}")
 }
 
-/// Seconds as a person reads them.
+/// Returns a duration as readable text.
 pub(crate) fn duration(seconds: f64) -> String {
     if seconds < 100.0 {
         format!("{seconds:.1} s")

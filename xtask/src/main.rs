@@ -1,27 +1,27 @@
-//! Everything that is run on the tree.
+//! The commands on the tree: checks, measurements, packages.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`ci`] | every check, in two lanes, with times |
-//! | [`tidy`] | the rules that no compiler knows |
+//! | [`tidy`] | rules that the compiler does not check |
 //! | [`kernel`] | the proof that the core needs no operating system |
 //! | [`licences`] | licences and sources of dependencies |
 //! | [`fresh`] | the two commands of the README on a new minimal Debian |
 //! | [`not_run`] | checks that this machine cannot run, for the summary |
 //! | [`fuzz`] | builds and runs the fuzz targets on a stable compiler |
-//! | [`soak`] | the same and the property tests, for long, with a page in `results/` |
+//! | [`soak`] | long runs of these and of the property tests, with a page in `results/` |
 //! | [`stress`] | random programs of malloc, threads and forks under the preload |
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
-//! | [`counts`] | instructions, locked operations and cache lines of hot paths, compared with what is committed |
+//! | [`counts`] | instructions, locked operations and cache lines of hot paths, compared with the committed counts |
 //! | [`peer`] | the space beside Linux's own, in one run |
-//! | [`suites`] | test suites of others, with the preload and without |
+//! | [`suites`] | upstream test suites, with the preload and without |
 //! | [`peers`] | allocators to measure ours against |
 //! | [`book`] | the book's pages, and every command in it |
 //! | [`clients`] | real programs with the preload and without |
-//! | [`package`] | the packages of the crates that are to be published |
+//! | [`package`] | the packages of the published crates |
 //! | [`browser`] | a report in a real browser |
-//! | [`header`], [`install`] | the C header, and the C library in a place of the user's |
-//! | [`sh`], [`count`], [`machine`] | running commands, counting tests in what they print, saying where |
+//! | [`header`], [`install`] | the C header, and the installation of the C library |
+//! | [`sh`], [`count`], [`machine`] | running commands, counting tests in their output, describing the machine |
 
 mod book;
 mod browser;
@@ -73,9 +73,9 @@ struct Cli {
 enum Task {
     /// Run every check
     Ci(ci::Args),
-    /// Run the README's two commands on a new minimal Debian, and write results/full.md: takes root
+    /// Run the README's two commands on a new minimal Debian, and write results/full.md: needs root
     Fresh(fresh::Args),
-    /// Check the rules that no compiler knows
+    /// Check the rules that the compiler does not check
     Tidy(tidy::Args),
     /// Link the core into a program without a C library or an operating system's help, and run it
     Kernel,
@@ -83,7 +83,7 @@ enum Task {
     Loom,
     /// Run fuzz targets
     Fuzz(fuzz::Args),
-    /// Fuzz and run property tests for long, and write what came of it to results/soak.md
+    /// Fuzz and run property tests for long, and write the outcome to results/soak.md
     Soak(soak::Args),
     /// Run random programs of malloc, threads and forks under the preload; --out writes results/stress.md
     Stress(stress::Args),
@@ -97,20 +97,19 @@ enum Task {
     Book(book::Args),
     /// Open a report in a browser without a window, and try its slider, keys and button
     Browser(browser::Args),
-    /// Build the C library and the preload, and put them, the header, the manual and the pkg-config file in a place
+    /// Build the C library and the preload, and install them, the header, the manual and the pkg-config file
     Install(install::Args),
-    /// Pack the crates that are to be published, and build them from their packages
+    /// Pack the published crates, and build them from their packages
     Package(package::Args),
     /// Count the instructions of hot paths by callgrind, and compare with results/counts.csv
     Counts(counts::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
     Peer(peer::Args),
-    /// Build the allocators that `vmlab bench memory` measures beside ours and the system does not have, under
-    /// target/peers
+    /// Build the allocators for `vmlab bench memory` that the system does not have, under target/peers
     Peers(peers::Args),
     /// Run real programs with the preload, without it, and with two tunables of glibc: answers, time, memory
     Clients(clients::Args),
-    /// Run test suites of others with the preload and without: glibc's, and those in packages of crates.io
+    /// Run upstream test suites with the preload and without: glibc's, and those in packages of crates.io
     Suites(suites::Args),
 }
 
@@ -150,12 +149,12 @@ fn run(task: &Task) -> Result<()> {
     }
 }
 
-/// The root of the tree: the folder above this crate's.
+/// Returns the root of the tree: the folder above this crate's.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// The crates of the core, `va-*`, in order.
+/// Returns the crates of the core, `va-*`, in order.
 fn core_crates(root: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(root.join("crates"))? {

@@ -19,13 +19,13 @@ use std::time::Instant;
 pub(crate) struct Args {
     /// Only mutations whose name contains one of these
     filter: Vec<String>,
-    /// Write the outcomes to results/mutation.md, and keep there those of mutations that were not tried
+    /// Write the outcomes to results/mutation.md; outcomes there of mutations that were not tried stay
     #[arg(long)]
     update: bool,
     /// Print the mutations and do nothing
     #[arg(long)]
     list: bool,
-    /// Seconds that tests may run before they count as never ending; building them is not limited
+    /// Time limit of tests in seconds, after which they count as never ending; building them is not limited
     #[arg(long, default_value_t = 240)]
     seconds: u64,
 }
@@ -63,9 +63,9 @@ pub(crate) struct Mutation {
     find: String,
     /// The replacement.
     replace: String,
-    /// Arguments of `cargo test` that select the tests which must notice.
+    /// Arguments of `cargo test` that select the tests which must fail.
     test: Vec<String>,
-    /// The tests are models of interleavings, which are built with `--cfg loom`.
+    /// True if the tests are models of interleavings, which are built with `--cfg loom`.
     #[serde(default)]
     loom: bool,
 }
@@ -79,11 +79,11 @@ enum Verdict {
     NeverEnded,
     /// Every test passed.
     Missed,
-    /// The entry is no mutation of this code.
+    /// The entry does not apply to this code.
     Wrong(String),
 }
 
-/// `cargo xtask mutate`.
+/// Runs `cargo xtask mutate`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let text =
         fs::read_to_string(root.join("xtask/mutations.toml")).context("cannot read xtask/mutations.toml")?;
@@ -103,7 +103,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let (commit, work) = (commit(root), root.join("target/mutate/tree"));
     copy_tree(root, &work)?;
     let bench = Bench { tree: work, build: root.join("target/mutate/build"), seconds: args.seconds };
-    // Tests that fail anyway notice nothing.
+    // Tests that fail without the mutation detect nothing.
     let commands: BTreeSet<_> =
         list.mutation.iter().map(|mutation| (mutation.loom, &mutation.test)).collect();
     for (loom, test) in commands {
@@ -151,7 +151,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// `cargo xtask mutants`.
+/// Runs `cargo xtask mutants`.
 pub(crate) fn mutants(root: &Path, args: &MutantsArgs) -> Result<()> {
     if !crate::sh::on_path("cargo-mutants") {
         bail!("cargo-mutants is not installed: cargo install --locked cargo-mutants");
@@ -167,7 +167,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Runs tests on the unbroken code; how many there are.
+    /// Runs tests on the unbroken code. Returns their number.
     fn passes(&self, test: &[String], loom: bool) -> Result<u64> {
         let mut tests = Tests::default();
         self.build(test, loom).lines(Show::Failure, |_| {})?.success()?;
@@ -207,7 +207,7 @@ impl Bench {
         })?;
         Ok(match ended.code {
             Some(0) => Verdict::Missed,
-            // What `timeout` says.
+            // The exit status of `timeout`.
             Some(124 | 137) => Verdict::NeverEnded,
             _ => Verdict::Caught(failed),
         })
@@ -215,12 +215,12 @@ impl Bench {
 
     /// Builds tests.
     fn build(&self, test: &[String], loom: bool) -> Cmd {
-        // What follows `--` selects tests, which is not for cargo.
+        // Arguments after `--` select tests, and are not for cargo.
         let (cargo, _) = test.split_at(test.iter().position(|part| part == "--").unwrap_or(test.len()));
         self.cargo_test(Cmd::new(&self.tree, "cargo"), cargo, loom).arg("--no-run")
     }
 
-    /// Runs tests that were built.
+    /// Runs tests that are built.
     fn run(&self, test: &[String], loom: bool) -> Cmd {
         // `timeout` ends the test binary as well as cargo, since both are in its process group.
         let timeout = Cmd::new(&self.tree, "timeout").arg("--kill-after=5").arg(self.seconds.to_string());
@@ -232,13 +232,13 @@ impl Bench {
         if !loom {
             return cmd.args(test).env("CARGO_TARGET_DIR", &self.build);
         }
-        // As `cargo xtask loom`, in a folder of its own: the flag would otherwise rebuild everything each time.
+        // As `cargo xtask loom`, in a folder of its own: the flag would otherwise cause a rebuild each time.
         let cmd = cmd.arg("--release").args(test).env("RUSTFLAGS", "--cfg loom");
         cmd.env("CARGO_TARGET_DIR", self.build.join("loom"))
     }
 }
 
-/// Breaks `text`, or tells why this is not possible.
+/// Returns the broken `text`. The error is the reason why this is not possible.
 pub(crate) fn apply(text: &str, mutation: &Mutation) -> Result<String, String> {
     match text.matches(&mutation.find).count() {
         _ if mutation.find == mutation.replace => Err("it changes nothing".to_string()),
@@ -247,7 +247,7 @@ pub(crate) fn apply(text: &str, mutation: &Mutation) -> Result<String, String> {
     }
 }
 
-/// The name in `test a::b ... FAILED`.
+/// Returns the name in `test a::b ... FAILED`.
 fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?
         .strip_suffix(" ... FAILED")
@@ -262,13 +262,13 @@ fn some_of(tests: &[String]) -> String {
     }
 }
 
-/// The first columns of a mutation's row: what is broken, where and how.
+/// Returns the first columns of a mutation's row: the fault, its file and its text.
 fn described(mutation: &Mutation) -> String {
     let diff = format!("`{}` -> `{}`", one_line(&mutation.find), one_line(&mutation.replace));
     format!("| {} | `{}` | {diff} |", mutation.name, mutation.file)
 }
 
-/// The table of all mutations: outcomes of those tried now, and of others that the page had before.
+/// Returns the table of all mutations: outcomes of those tried now, and earlier ones of the others.
 fn table(all: &[String], tried: &BTreeMap<String, String>, before: &str) -> String {
     let mut table = "| what is broken | file | how | outcome | commit |\n|---|---|---|---|---|\n".to_string();
     for row in all {
@@ -287,8 +287,8 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// Makes `to` hold the files of `from` that git does not ignore. What is equal is left alone, so that cargo rebuilds
-/// little; what is gone is removed.
+/// Copies the files of `from` that git does not ignore to `to`. Equal files are left alone, so that cargo rebuilds
+/// little; other files of `to` are removed.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     let mut present = BTreeSet::new();
     for (path, file) in crate::tidy::tree::walk(from)? {
@@ -346,7 +346,7 @@ mod tests {
         assert!(first.contains("| not tried yet | - |\n"), "{first}");
         let second = table(&all, &tried(&all[1], "**missed** | 34cd"), &first);
         assert!(second.contains("caught | 12ab |") && second.contains("**missed** | 34cd |"), "{second}");
-        // Changed, its outcome is not that of before.
+        // If a mutation has changed, its earlier outcome is dropped.
         let third = table(&rows(&[named("one", "c"), named("two", "b")]), &BTreeMap::new(), &second);
         assert!(!third.contains("12ab") && third.contains("34cd"), "{third}");
     }
@@ -375,7 +375,7 @@ mod tests {
         assert!(!to.join("b").exists());
     }
 
-    /// A crate with one test that looks at one of two functions.
+    /// Returns a crate with one test, of one of its two functions.
     fn planted() -> (tempfile::TempDir, Bench) {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");

@@ -1,8 +1,8 @@
-//! Checks that this machine cannot run, for lack of a tool or of a right. Each is reported where it is left out, and
-//! the summary of `cargo xtask ci` lists them all.
+//! Checks that this machine cannot run, for lack of a tool or of a right. Each is reported where it is skipped, and the
+//! summary of `cargo xtask ci` lists them all.
 //!
-//! Steps and tests add lines to one file. Tests find it by a variable of the environment, since the
-//! harness that runs them hides what a test prints that passes.
+//! Steps and tests add lines to one file. Tests find it by an environment variable, since their harness hides the
+//! output of a test that passes.
 
 use crate::sh::Cmd;
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The variable that names the file.
 const VARIABLE: &str = "XTASK_NOT_RUN";
-/// Begins each line of the file.
+/// The text before each line of the file.
 const MARK: &str = "NOT RUN: ";
 
 /// Returns true if a missing tool is a failure: `.ci/run`, which sets `CI`, installs what its steps need.
@@ -19,16 +19,15 @@ pub(crate) fn must_run() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true")
 }
 
-/// Returns where the list is: the file of the run that this process is a lane of, or this run's
-/// own.
+/// Returns the path of the list: the file of the run that this process is a lane of, or this run's own.
 fn file(root: &Path) -> PathBuf {
     std::env::var_os(VARIABLE).map_or_else(|| root.join("target/ci/not-run.txt"), PathBuf::from)
 }
 
-/// Empties the list, unless another run handed it to this process.
+/// Empties the list, unless another run passed it to this process.
 pub(crate) fn begin(root: &Path) {
     if std::env::var_os(VARIABLE).is_none() {
-        // There is none before the first run.
+        // It does not exist before the first run.
         let _absent = fs::remove_file(file(root));
         let _there = fs::create_dir_all(root.join("target/ci"));
     }
@@ -54,7 +53,7 @@ pub(crate) fn all(root: &Path) -> Vec<String> {
     listed(&fs::read_to_string(file(root)).unwrap_or_default())
 }
 
-/// Returns what the marked lines of a text say, each once.
+/// Returns the contents of the marked lines of a text, each once.
 pub(crate) fn listed(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines().filter_map(|line| line.strip_prefix(MARK)) {

@@ -1,9 +1,8 @@
-//! The packages of the crates that are to be published, those with `publish = true`.
+//! The packages of the published crates, those with `publish = true`.
 //!
-//! Each is packed as a registry would get it. All but the laboratory are then built from nothing but their packages,
-//! beside each other's; the laboratory takes minutes, so its package is only looked into (`cargo xtask package --all`
-//! builds it too). What a package must hold is looked for in the archive, since links to files above the crate's folder
-//! are followed when it is packed.
+//! Each is packed as for a registry. All but the laboratory are then built from their packages alone. The laboratory
+//! takes minutes, so only the files of its package are checked (`cargo xtask package --all` builds it too). Required
+//! files are checked in the archive, since links to files above the crate's folder are followed when it is packed.
 
 use crate::ci;
 use crate::fresh::cargo_home;
@@ -21,16 +20,16 @@ pub(crate) struct Args {
     all: bool,
 }
 
-/// Its package is not built in CI.
+/// The package that is not built in CI.
 const SLOW: &str = "vmlab";
 
-/// Packed bytes of a package, at most. The largest holds traces of 1.6 MB; a registry takes 10 MiB.
+/// The most bytes of a package. The largest has traces of 1.6 MB; a registry accepts 10 MiB.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// Files in every package.
 const EVERYWHERE: [&str; 5] = ["Cargo.toml", "Cargo.lock", "README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
-/// Files that one must also have to be of use.
+/// Files that a package must also have to be usable.
 const HELD: [(&str, &[&str]); 4] = [
     ("vmalloc-capi", &["build.rs", "include/vmalloc.h", "vmalloc.3", "vmalloc.pc.in"]),
     ("vmalloc-preload", &["build.rs"]),
@@ -49,11 +48,11 @@ pub(crate) struct Package {
     pub(crate) name: String,
     version: String,
     rust_version: Option<String>,
-    /// Registries that it may go to; any if there is no list.
+    /// Registries that it may be published to; any if there is no list.
     publish: Option<Vec<String>>,
 }
 
-/// The packages that are to be published, in the order of their names.
+/// Returns the published packages, in the order of their names.
 pub(crate) fn published(root: &Path) -> Result<Vec<Package>> {
     let args = ["metadata", "--quiet", "--locked", "--no-deps", "--format-version", "1"];
     let text = Cmd::cargo(root).args(args).read()?;
@@ -67,12 +66,12 @@ pub(crate) fn published(root: &Path) -> Result<Vec<Package>> {
     Ok(packages)
 }
 
-/// `cargo xtask package`.
+/// Runs `cargo xtask package`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     check(root, args.all)
 }
 
-/// Packs, builds and looks into every package.
+/// Packs, builds and checks every package.
 pub(crate) fn check(root: &Path, all: bool) -> Result<()> {
     let packages = published(root)?;
     toolchain(root, &packages)?;
@@ -97,10 +96,10 @@ pub(crate) fn check(root: &Path, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Removes what an earlier run left: the target directory, and the copies of our packages that cargo unpacked.
+/// Removes the output of an earlier run: the target directory, and the copies of our packages that cargo unpacked.
 ///
-/// `cargo package` serves the packages to each other through a local registry, and takes a version of a registry never
-/// to change. It would build against the copy that it unpacked in its home for an earlier commit.
+/// `cargo package` serves the packages to each other through a local registry, and assumes that a version in a registry
+/// never changes. It would build against the copy that it unpacked in its home for an earlier commit.
 fn forget(target: &Path, home: &Path, packages: &[Package]) -> Result<()> {
     let mut old = vec![target.to_path_buf()];
     let unpacked = home.join("registry/src");
@@ -109,7 +108,7 @@ fn forget(target: &Path, home: &Path, packages: &[Package]) -> Result<()> {
             fs::read_dir(&unpacked).with_context(|| format!("cannot read {}", unpacked.display()))?
         {
             let registry = registry?;
-            // The name of a local registry begins with the dash that elsewhere follows the name of a host.
+            // The folder name of a local registry begins with a dash; other names have the host before it.
             if registry.file_name().to_string_lossy().starts_with('-') {
                 old.extend(
                     packages.iter().map(|of| registry.path().join(format!("{}-{}", of.name, of.version))),
@@ -123,11 +122,11 @@ fn forget(target: &Path, home: &Path, packages: &[Package]) -> Result<()> {
     Ok(())
 }
 
-/// Packs `packages`, and builds them from their packages. Warnings are of tests, which no package holds.
+/// Packs `packages`, and builds them from their packages. Warnings concern tests, which no package has.
 fn pack(root: &Path, packages: &[&Package], build: bool) -> Result<()> {
     let names = packages.iter().flat_map(|package| ["-p", &package.name]);
     let mut cmd = Cmd::cargo(root)
-        // What is not committed yet is checked too.
+        // Uncommitted changes are checked too.
         .args(["package", "--locked", "--allow-dirty", "--target-dir", "target/packages"])
         .args(names)
         .env("CARGO_INCREMENTAL", "0")
@@ -138,14 +137,14 @@ fn pack(root: &Path, packages: &[&Package], build: bool) -> Result<()> {
     cmd.run(Show::Failure)
 }
 
-/// The compiler is the one that the packages say they need, so that they are known to build with it.
+/// Checks that the compiler is the version that the packages require, so that they are known to build with it.
 fn toolchain(root: &Path, packages: &[Package]) -> Result<()> {
     let text = Cmd::new(root, "rustc").arg("--version").read()?;
     for package in packages {
         let needs = package.rust_version.as_deref().unwrap_or("nothing");
         if !is_version(&text, needs) {
             let why = format!("{} says rust-version {needs}, and this is {}", package.name, text.trim());
-            // A machine of one's own may have a later compiler. Nothing would then build with the one that is promised.
+            // A developer's machine may have a later compiler. Then no build would use the promised one.
             if not_run::must_run() {
                 bail!("{why}");
             }
@@ -156,13 +155,13 @@ fn toolchain(root: &Path, packages: &[Package]) -> Result<()> {
     Ok(())
 }
 
-/// Tells whether `rustc 1.95.0 (...)` is a 1.95.
+/// Returns true if `rustc 1.95.0 (...)` is a 1.95.
 fn is_version(text: &str, needs: &str) -> bool {
     let version = text.split_whitespace().nth(1).unwrap_or_default();
     version.strip_prefix(needs).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The files of a package, by their paths in it.
+/// Returns the files of a package, by their paths in it.
 fn inside(list: &str, package: &Package) -> Result<Vec<String>> {
     let folder = format!("{}-{}/", package.name, package.version);
     list.lines()
@@ -171,7 +170,7 @@ fn inside(list: &str, package: &Package) -> Result<Vec<String>> {
         .with_context(|| format!("the package of {} holds a file outside {folder}", package.name))
 }
 
-/// Fails if a package lacks what it must hold, holds what it must not, or is too large.
+/// Fails if a package lacks a required file, has a forbidden one, or is too large.
 fn lacks(package: &Package, files: &[String], bytes: u64) -> Result<()> {
     let name = &package.name;
     let more = HELD.iter().filter(|(of, _)| of == name).flat_map(|(_, held)| held.iter());
@@ -181,7 +180,7 @@ fn lacks(package: &Package, files: &[String], bytes: u64) -> Result<()> {
     if !files.iter().any(|file| file.starts_with("examples/")) {
         bail!("the package of {name} lacks an example");
     }
-    // They need the rest of the tree.
+    // These files need the rest of the tree.
     if let Some(file) = files.iter().find(|file| file.starts_with("tests/") || file.starts_with("target/")) {
         bail!("the package of {name} holds {file}");
     }
@@ -193,7 +192,7 @@ fn lacks(package: &Package, files: &[String], bytes: u64) -> Result<()> {
 
 /// Runs the example that the README of each published crate names. Those in C are compiled and run by tests.
 ///
-/// `built` are the arguments that tests were built with: with the same ones, nothing of it is compiled again.
+/// `built` has the arguments of the tests' build: with the same ones, nothing is compiled again.
 pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
     let mut programs = Vec::new();
     for args in built {
@@ -210,7 +209,7 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
             if of != package.name {
                 bail!("the README of {} runs an example of {of}", package.name);
             }
-            // Two crates may have examples of one name.
+            // Two crates may have examples of the same name.
             let source = format!("/{of}/examples/{name}.rs");
             let program = programs.iter().find(|(there, _)| there.ends_with(&source));
             let (_, path) = program.with_context(|| format!("{of} has no example {name}"))?;
@@ -232,7 +231,7 @@ pub(crate) fn built_programs(root: &Path, args: &[&str], targets: &[&str]) -> Re
     let mut found = |line: &str| programs.extend(program(line));
     let ended = cmd.args(args).lines(Show::Nothing, |line| {
         found(line);
-        // What the compiler says is no JSON.
+        // Messages of the compiler are not JSON.
         if !line.starts_with('{') && !line.trim_start().starts_with("Compiling ") {
             println!("{line}");
         }
@@ -241,7 +240,7 @@ pub(crate) fn built_programs(root: &Path, args: &[&str], targets: &[&str]) -> Re
     Ok(programs)
 }
 
-/// The source of the target, and the program, if a line of cargo's says that there is one.
+/// Returns the source of the target, and the program, if a line of cargo's names one.
 fn program(line: &str) -> Option<(String, String)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let target = message.get("target")?;
@@ -251,7 +250,7 @@ fn program(line: &str) -> Option<(String, String)> {
     is_one.then_some((target.get("src_path")?.as_str()?.to_string(), path.to_string()))
 }
 
-/// The crate and the example of each line of a page that runs one.
+/// Returns the crate and the example of each line of a page that runs one.
 fn commands(page: &str) -> Vec<(&str, &str)> {
     let lines = page.lines().filter_map(|line| line.strip_prefix("cargo run -p "));
     lines.filter_map(|line| line.trim_end().split_once(" --example ")).collect()
@@ -300,7 +299,7 @@ mod tests {
         forget(&target, &home, &[package("a")]).unwrap();
         assert!(!old.exists() && !target.exists());
         assert!(others.iter().all(|folder| folder.exists()));
-        // There is nothing to forget on a fresh machine.
+        // A fresh machine has nothing to remove.
         forget(&target, &root.path().join("none"), &[package("a")]).unwrap();
     }
 

@@ -1,11 +1,10 @@
-//! Allocators that no package of the system has, built as libraries that a program can be started with (`LD_PRELOAD`).
+//! Allocators without a package of the system, built as libraries for `LD_PRELOAD`.
 //!
 //! # Theory
-//! A crate that brings an allocator's C or C++ source is the simplest way to a stated version of it. A scratch
-//! workspace under `target/peers` names these crates by exact version, and cargo fetches them there: nothing of them
-//! enters our own dependencies. Their sources are then compiled as their makers do for replacing `malloc`, with the
-//! compilers of the system, not as the crates do, which rename it. `vmlab bench memory` finds what lies in
-//! `target/peers`.
+//! A crate that contains an allocator's C or C++ source is the simplest source of an exact version. A scratch workspace
+//! under `target/peers` names these crates by exact version, and cargo fetches them there: none of them becomes a
+//! dependency of ours. Their sources are then compiled as upstream does for replacing `malloc`, with the compilers of
+//! the system; the crates themselves rename it. `vmlab bench memory` finds the libraries in `target/peers`.
 
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
@@ -19,15 +18,15 @@ pub(crate) struct Args {
     names: Vec<String>,
 }
 
-/// An allocator that comes as a crate.
+/// An allocator in a crate.
 struct Peer {
     name: &'static str,
-    /// Of the crate, to the digit, and what it holds.
+    /// The exact version of the crate, and of the allocator.
     package: &'static str,
     version: &'static str,
     holds: &'static str,
     compiler: &'static str,
-    /// Folders for includes, and the source: inside the crate.
+    /// Folders for includes, and the source, inside the crate.
     includes: &'static [&'static str],
     source: &'static str,
     flags: &'static [&'static str],
@@ -86,7 +85,7 @@ const PEERS: [Peer; 3] = [
     },
 ];
 
-/// `cargo xtask peers`.
+/// Runs `cargo xtask peers`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let target = root.join("target/peers");
     let workspace = target.join("workspace");
@@ -116,8 +115,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes a workspace that asks for packages by exact version. It is one of its own, so that cargo does not look for it
-/// in ours.
+/// Writes a workspace with dependencies by exact version. It is separate, so that cargo does not look for it in ours.
 pub(crate) fn write_workspace(dir: &Path, name: &str, packages: &[(&str, &str)]) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     fs::write(dir.join("Cargo.toml"), manifest(name, packages))?;
@@ -131,7 +129,7 @@ fn manifest(name: &str, packages: &[(&str, &str)]) -> String {
          [lib]\npath = \"lib.rs\"\n\n[dependencies]\n",
     );
     for (package, version) in packages {
-        // What follows a plus is no part of a requirement.
+        // The text after a plus is not part of a requirement.
         let version = version.split('+').next().unwrap_or_default();
         text += &format!("{package} = {{ version = \"={version}\", default-features = false }}\n");
     }
@@ -140,7 +138,7 @@ fn manifest(name: &str, packages: &[(&str, &str)]) -> String {
 
 /// Returns the folder of a crate, from the output of `cargo metadata`.
 pub(crate) fn folder(metadata: &str, package: &str, version: &str) -> Result<PathBuf> {
-    // The path of a manifest is the one place where a package's name and version stand side by side like this.
+    // The path of a manifest is the only field with a package's name and version in this form.
     let wanted = format!("/{package}-{version}/Cargo.toml");
     let marker = "\"manifest_path\":\"";
     let paths = metadata.split(marker).skip(1).filter_map(|rest| rest.split('"').next());
@@ -151,7 +149,7 @@ pub(crate) fn folder(metadata: &str, package: &str, version: &str) -> Result<Pat
 
 fn build(root: &Path, target: &Path, folder: &Path, peer: &Peer) -> Result<PathBuf> {
     let library = target.join(format!("libpeer_{}.so", peer.name));
-    // Beside it until it is whole: a benchmark may look for it at any moment.
+    // Under another name until it is complete: a benchmark may look for it at any moment.
     let unfinished = target.join(format!("libpeer_{}.so.part", peer.name));
     let includes = peer.includes.iter().map(|include| format!("-I{}", folder.join(include).display()));
     Cmd::new(root, peer.compiler)

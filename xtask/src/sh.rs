@@ -1,4 +1,4 @@
-//! Running commands: what they print is shown as it comes, and can be counted or kept.
+//! Commands: their output is shown as it comes, and can be counted or stored.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
@@ -6,13 +6,13 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A command, as it is run and as it is shown.
+/// A command, to run and to show.
 pub(crate) struct Cmd {
     inner: Command,
     shown: Vec<String>,
 }
 
-/// The choice of what is shown of the output of a command.
+/// The part of a command's output to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Show {
     /// Every line as it comes.
@@ -24,12 +24,12 @@ pub(crate) enum Show {
 }
 
 impl Cmd {
-    /// A command in `dir`, with nothing on its standard input.
+    /// Returns a command in `dir`, with an empty standard input.
     pub(crate) fn new(dir: &Path, program: impl AsRef<OsStr>) -> Self {
         let program = program.as_ref();
         let mut inner = Command::new(program);
         inner.current_dir(dir).stdin(Stdio::null());
-        // `cargo run` tells this program about its own package. Passed on, these change what a nested cargo builds.
+        // `cargo run` sets variables about this package. Passed on, these would change the result of a nested cargo.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             let of_package = name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
@@ -40,7 +40,7 @@ impl Cmd {
         Self { inner, shown: vec![program.to_string_lossy().into_owned()] }
     }
 
-    /// The cargo of whoever called.
+    /// Returns the cargo that runs this program.
     pub(crate) fn cargo(dir: &Path) -> Self {
         Self::new(dir, "cargo")
     }
@@ -64,10 +64,10 @@ impl Cmd {
         self
     }
 
-    /// Runs it and hands every line that it prints, errors included, to `each`.
+    /// Runs it and passes every line of its output, errors included, to `each`.
     ///
     /// # Errors
-    /// If it cannot be started. That it fails is told by the result.
+    /// If it cannot be started. A failure of the command is in the result.
     pub(crate) fn lines(mut self, show: Show, mut each: impl FnMut(&str)) -> Result<Ended> {
         let what = self.shown.join(" ");
         if show == Show::All {
@@ -76,7 +76,7 @@ impl Cmd {
         let (reader, writer) = std::io::pipe().context("no pipe")?;
         self.inner.stdout(writer.try_clone()?).stderr(writer);
         let mut child = self.inner.spawn().with_context(|| format!("cannot run {what}"))?;
-        // Our own ends of the pipe go with the command, else reading would never end.
+        // Our own ends of the pipe are dropped with the command; otherwise reading would never end.
         drop(self.inner);
         let mut reader = BufReader::new(reader);
         let (mut buffered, mut line) = (String::new(), Vec::new());
@@ -97,7 +97,7 @@ impl Cmd {
         Ok(Ended { what, code: status.code(), status: status.to_string() })
     }
 
-    /// Runs it and demands success.
+    /// Runs it, and fails unless it succeeds.
     ///
     /// # Errors
     /// If it cannot be started or fails.
@@ -105,7 +105,7 @@ impl Cmd {
         self.lines(show, |_| {})?.success()
     }
 
-    /// Runs it silently, demands success and returns what it printed, errors included.
+    /// Runs it silently, fails unless it succeeds, and returns its output, errors included.
     ///
     /// # Errors
     /// If it cannot be started or fails.
@@ -130,7 +130,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Demands success.
+    /// Fails unless the command succeeded.
     ///
     /// # Errors
     /// If the command failed.
@@ -142,7 +142,7 @@ impl Ended {
     }
 }
 
-/// Tells whether `program` is to be found.
+/// Returns true if `program` is on the path.
 pub(crate) fn on_path(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_package_of_xtask_is_not_passed_on() {
-        // Cargo sets it for this very test.
+        // Cargo sets it for this test.
         assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
         let text =
             Cmd::new(Path::new("."), "sh").args(["-c", "echo ${CARGO_PKG_NAME-unset}"]).read().unwrap();

@@ -1,5 +1,5 @@
-//! Long runs: random operations on every structure while memory fails for a time, then fuzz targets and property tests,
-//! and a page in `results/` that says what came of it.
+//! Long runs: random operations on every structure while memory fails for a time, then fuzz targets and property tests.
+//! A page in `results/` has the outcome.
 
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Cases asked of each property test; one that fixes its own number keeps it.
+/// Cases of each property test, unless it fixes its own number.
 const CASES: u64 = 1024;
 
-/// Operations of one seed of `va_sim::soak`. The tests themselves count what they do.
+/// Operations of one seed of `va_sim::soak`. The tests themselves count their operations.
 const SEED_OPERATIONS: u64 = 50_000;
 
 /// The tests of random operations while memory fails for a time: package, program of tests, test.
@@ -42,19 +42,19 @@ const STRUCTURES: [(&str, &str, &str); 17] = [
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// For how long, about: half of it fuzzing, half of it property tests; 0 leaves both out
+    /// Minutes, approximately: half of them fuzzing, half of them property tests; 0 omits both
     #[arg(long, default_value_t = 60)]
     minutes: u64,
-    /// Random operations on each structure while memory fails for a time; 0 leaves them out
+    /// Random operations on each structure while memory fails for a time; 0 omits them
     #[arg(long, default_value_t = 10_000_000)]
     operations: u64,
-    /// Structures at a time; one for each core if not named
+    /// Structures at a time; by default one for each core
     #[arg(long)]
     jobs: Option<usize>,
 }
 
-/// A section of the page: one part of the run, with the command and the commit that it is of. It is written again after
-/// each row, and leaves the other section as it is.
+/// A section of the page: one part of the run, with its command and its commit. It is written again after each row, and
+/// leaves the other section unchanged.
 struct Section<'a> {
     root: &'a Path,
     title: &'static str,
@@ -107,7 +107,7 @@ fn with_section(page: &str, title: &str, text: &str) -> String {
     result
 }
 
-/// The end of one of those tests, from the lines that it printed.
+/// The outcome of one of those tests, from its output.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct Soaked {
     structure: String,
@@ -116,7 +116,7 @@ struct Soaked {
 }
 
 impl Soaked {
-    /// Reads `soak: STRUCTURE: N operations, ...`, which may stand behind what the test's program prints.
+    /// Reads `soak: STRUCTURE: N operations, ...`, which may follow other output on the line.
     fn read(line: &str) -> Option<Self> {
         let (_, said) = line.split_once("soak: ")?;
         let (structure, counts) = said.split_once(": ")?;
@@ -125,13 +125,13 @@ impl Soaked {
     }
 }
 
-/// The arguments of cargo for the tests of some packages.
+/// Returns the arguments of cargo for the tests of some packages.
 fn release_tests<'a>(packages: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<&'a str> {
     let these = packages.flat_map(|(package, program)| ["-p", package, "--test", program]);
     ["test", "--quiet", "--locked", "--release"].into_iter().chain(these).collect()
 }
 
-/// Runs each test of [`STRUCTURES`] for so many operations. Returns whether all of them passed.
+/// Runs each test of [`STRUCTURES`] for the number of operations. Returns true if all of them passed.
 fn structures(root: &Path, args: &Args) -> Result<bool> {
     let wanted = args.operations;
     let command = format!("cargo xtask soak --operations {wanted} --minutes 0");
@@ -173,7 +173,7 @@ fn structures(root: &Path, args: &Args) -> Result<bool> {
     Ok(passed.into_inner() == STRUCTURES.len())
 }
 
-/// `cargo xtask soak`.
+/// Runs `cargo xtask soak`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let mut is_clean = args.operations == 0 || structures(root, args)?;
     if args.minutes > 0 {
@@ -186,7 +186,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the fuzz targets and the tests of the core for the minutes. Returns whether nothing was found.
+/// Runs the fuzz targets and the tests of the core for the minutes. Returns true if nothing was found.
 fn fuzz_and_test(root: &Path, args: &Args) -> Result<bool> {
     let command = format!("cargo xtask soak --operations 0 --minutes {}", args.minutes);
     let mut section = Section::new(root, FUZZED, command);
@@ -202,7 +202,7 @@ fn fuzz_and_test(root: &Path, args: &Args) -> Result<bool> {
         section.add(&format!("| fuzz target `{target}` | {executed} inputs | {time} | {outcome} |\n"))?;
     }
     // Property tests draw fresh cases each round; the long runs have numbered seeds, twice as many each round. So a
-    // round takes at most about twice as long as the last: one that would end too late is not begun.
+    // round takes at most about twice as long as the last: one that would end too late is not started.
     let tests_started = Instant::now();
     let (mut tests, mut rounds, mut seeds, mut last) = (Tests::default(), 0, 2, 0.0);
     while rounds == 0

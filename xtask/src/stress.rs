@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const KINDS: [&str; 5] = ["plain", LIMITS, "stacks", SECCOMP, "forks"];
 const LIMITS: &str = "limits";
 const SECCOMP: &str = "seccomp";
-/// Bytes of a control group that `limits` runs in.
+/// The memory limit of the control group of `limits`, in bytes.
 const GROUP_BYTES: usize = 640 << 20;
 
 /// Configurations, used in turn.
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// Seconds of a round
     #[arg(long, default_value_t = 10.0)]
     round: f64,
-    /// The seed of the first round; the next have the next
+    /// The seed of the first round; each later round has the next number
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Write results/stress.md
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     out: bool,
 }
 
-/// Bytes that a program which freed everything may have of ours: buffers of stdio, and the like.
+/// The most bytes of ours that a program may have after it freed everything: buffers of stdio, and the like.
 const LIVE_BYTES_MAX: u64 = 1 << 20;
 
 /// A kind, a configuration, and the sum of their rounds.
@@ -84,11 +84,11 @@ struct Sum {
     served: u64,
     kib_more: i64,
     /// Bytes of ours that were allocated at the end, which are few: everything was freed. 0 under a filter, where the
-    /// preload reports only what it served.
+    /// preload reports only the requests that it served.
     live: u64,
 }
 
-/// `cargo xtask stress`.
+/// Runs `cargo xtask stress`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let (all, round) = (args.minutes * 60.0, args.round);
     if !(round.is_finite()
@@ -110,7 +110,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The step of CI: every configuration once, and every kind, for two seconds. What `install` built is there.
+/// Runs the step of CI: every configuration once, and every kind, for two seconds. It uses the output of `install`.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     rounds(root, 1, Duration::ZERO, Duration::from_secs(2), Group::new(root)).map(|_| ())
 }
@@ -152,7 +152,7 @@ fn rounds(
     Ok(pairs)
 }
 
-/// A control group with a limit of memory.
+/// A control group with a memory limit.
 struct Group(PathBuf);
 
 impl Group {
@@ -176,7 +176,7 @@ impl Group {
             };
             let group = Self(format!("{at}{path}/vmalloc-stress-{}", std::process::id()).into());
             fs::create_dir(&group.0).ok()?;
-            // Without the memory controller there is no such file, and a file system of groups makes none.
+            // Without the memory controller this file does not exist, and cannot be created.
             fs::write(group.0.join(limit), GROUP_BYTES.to_string()).ok()?;
             let _no_swap = fs::write(group.0.join("memory.swap.max"), "0");
             Some(group)

@@ -4,13 +4,13 @@ use crate::sh::{Cmd, Show, on_path};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 
-/// The version that `deny.toml` was written for.
+/// The version for which `deny.toml` was written.
 const DENY_VERSION: &str = "0.20.2";
 
-/// The version that the header was made with: another may lay it out differently.
+/// The version that generated the header: another may format it differently.
 pub(crate) const CBINDGEN_VERSION: &str = "0.29.0";
 
-/// Returns cbindgen of that version, built here if need be. What is on the path may be another.
+/// Returns cbindgen of that version, built here if necessary. The one on the path may be another version.
 pub(crate) fn cbindgen(root: &Path) -> Result<PathBuf> {
     let tools = root.join("target/tools");
     let binary = tools.join("bin/cbindgen");
@@ -60,7 +60,7 @@ pub(crate) fn cargo_deny(root: &Path) -> Result<PathBuf> {
             .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .run(Show::All)?;
-        // Some hundred megabytes that nobody needs again.
+        // Some hundred megabytes that are not needed again.
         let _ = std::fs::remove_dir_all(tools.join("build"));
     }
     Ok(binary)

@@ -1,4 +1,4 @@
-//! Blocks of a page, the commands in them, and whether what a command printed is what the page shows.
+//! Fenced blocks of a page, the commands in them, and the comparison of a command's output with the page.
 
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag, TagEnd};
 
@@ -14,7 +14,8 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Each command, and what is shown below it. A line that ends in a backslash goes on in the next.
+    /// Returns each command, and the output that the page shows for it. A line that ends in a backslash continues in
+    /// the next.
     pub(super) fn commands(&self) -> Vec<(String, String)> {
         let mut commands: Vec<(String, String)> = Vec::new();
         let mut goes_on = false;
@@ -38,7 +39,7 @@ impl Block {
     }
 }
 
-/// The fenced blocks of a page, in order.
+/// Returns the fenced blocks of a page, in order.
 pub(super) fn blocks(page: &str) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     let mut inside = false;
@@ -64,7 +65,7 @@ pub(super) fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// Returns true if `printed` is what is shown, `...` standing for anything, lines included.
+/// Returns true if `printed` is the shown output, where `...` stands for any text, lines included.
 pub(super) fn matches(shown: &str, printed: &str) -> bool {
     let (shown, mut printed) = (shown.trim_end(), printed.trim_end());
     let mut parts = shown.split("...");

@@ -1,12 +1,12 @@
 //! The book: `cargo xtask book` checks its pages and runs every command in it.
 //!
-//! | block of a chapter | what is done |
+//! | block of a chapter | action |
 //! |---|---|
-//! | `console` | each line after `$ ` is run by a shell, in a folder of the chapter's; what is shown below it must be what it prints, `...` standing for anything |
+//! | `console` | each line after `$ ` is run by a shell, in the chapter's folder; its output must be the text shown below it, where `...` stands for any text |
 //! | `c,file=NAME` | written there as NAME, and compiled with warnings as errors |
 //! | `rust` | compiled and run with the examples of documentation, by `crates/vmalloc-book/src/lib.rs` |
 //!
-//! Commands find `vmlab` on their path, the traces in `data`, and what is installed below `$PREFIX`. mdBook itself is
+//! Commands find `vmlab` on their path, the traces in `data`, and installed files below `$PREFIX`. mdBook itself is
 //! needed for `--html` alone.
 
 mod blocks;
@@ -21,12 +21,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Folder of the book.
+/// The folder of the book.
 const BOOK: &str = "docs/book";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Make the pages to read, too, by mdbook, below target/book
+    /// Build the pages by mdbook, too, below target/book
     #[arg(long)]
     html: bool,
     /// Check the pages and run nothing
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     built: Option<PathBuf>,
 }
 
-/// `cargo xtask book`.
+/// Runs `cargo xtask book`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let chapters = pages::check(root, &root.join(BOOK).join("src"))?;
     println!("book: {} chapters, all linked, no dead link", chapters.len());
@@ -57,7 +57,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     run_all(root, &chapters.iter().filter(chosen).cloned().collect::<Vec<_>>(), args.built.as_deref())
 }
 
-/// The step of CI.
+/// Runs the step of CI.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     main(root, &Args { html: false, pages_only: false, only: Vec::new(), built: None })
 }
@@ -96,7 +96,7 @@ fn run_all(root: &Path, chapters: &[PathBuf], built: Option<&Path>) -> Result<()
     Ok(())
 }
 
-/// Does what one block says; how many commands were run.
+/// Processes one block. Returns how many commands were run.
 fn run_block(root: &Path, prefix: &Path, dir: &Path, block: &Block) -> Result<usize> {
     if let Some(name) = &block.file {
         fs::write(dir.join(name), &block.text)?;
@@ -125,7 +125,7 @@ fn run_block(root: &Path, prefix: &Path, dir: &Path, block: &Block) -> Result<us
     Ok(commands.len())
 }
 
-/// Runs a command as a reader does; what it printed.
+/// Runs a command as a reader does. Returns its output.
 fn run_command(prefix: &Path, dir: &Path, command: &str) -> Result<String> {
     let mut path = prefix.join("bin").into_os_string();
     path.push(":");

@@ -1,4 +1,4 @@
-//! The checks of the pages of the book: the summary, links, what is included, functions that are named.
+//! The checks of the pages of the book: the summary, links, included files, named functions.
 
 use anyhow::{Context, Result, bail};
 use pulldown_cmark::{Event, Parser, Tag};
@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Checks all pages of the folder `src`; the chapters, in the order of the summary.
+/// Checks all pages of the folder `src`. Returns the chapters, in the order of the summary.
 ///
 /// # Errors
-/// If a chapter is missing in the summary or in the folder, or a link or an include leads nowhere. Also if a function
-/// that is named beside a file is not in it.
+/// If a chapter is missing in the summary or in the folder, or the target of a link or an include does not exist. Also
+/// if a function that is named beside a file is not in it.
 pub(super) fn check(root: &Path, src: &Path) -> Result<Vec<PathBuf>> {
     let summary = fs::read_to_string(src.join("SUMMARY.md")).context("the book has no SUMMARY.md")?;
     let chapters: Vec<PathBuf> = links(&summary).iter().map(|(_, link)| src.join(link)).collect();
@@ -44,7 +44,7 @@ pub(super) fn check(root: &Path, src: &Path) -> Result<Vec<PathBuf>> {
     Ok(chapters)
 }
 
-/// The links of a page, each with its line.
+/// Returns the links of a page, each with its line.
 fn links(page: &str) -> Vec<(usize, String)> {
     let parser = Parser::new(page).into_offset_iter();
     let link = |(event, range): (Event<'_>, std::ops::Range<usize>)| match event {
@@ -65,7 +65,7 @@ fn faults(root: &Path, src: &Path, page: &str, chapters: &BTreeSet<&PathBuf>) ->
             continue;
         }
         let to = src.join(path);
-        // A page that is no chapter is not in the book that readers get.
+        // A page outside the chapters is not in the built book.
         let chapter = !path.ends_with(".md") || chapters.contains(&to);
         if !to.is_file() || !chapter {
             wrong.push(format!("{line}: the link {link} leads nowhere"));
@@ -83,8 +83,8 @@ fn faults(root: &Path, src: &Path, page: &str, chapters: &BTreeSet<&PathBuf>) ->
     wrong
 }
 
-/// Functions that a line names between backticks, `name()`, after a file of Rust or C: each must be in the last file
-/// before it.
+/// Returns faults for the functions that a line names between backticks, `name()`, after a file of Rust or C: each must
+/// be in the last file before it.
 fn functions(root: &Path, line: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut file: Option<(&str, String)> = None;

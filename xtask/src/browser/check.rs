@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Pixels that must change where a picture moves. A tenth of a row of the film has some hundred.
+/// The least number of pixels that change where a picture moves. A tenth of a row of the film has some hundred.
 const PIXELS_MIN: usize = 60;
 
-/// A place on the page, in CSS pixels of the window.
+/// A rectangle of the page, in CSS pixels of the window.
 #[derive(Clone, Copy)]
 struct Place {
     x: f64,
@@ -19,10 +19,10 @@ struct Place {
     height: f64,
 }
 
-/// Opens a page and tries everything; tells what was seen.
+/// Opens a page and tries all of its controls. Returns a description of the results.
 ///
 /// # Errors
-/// The first thing that is not as it must be.
+/// The first check that fails.
 pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
     open(browser, file)?;
     quiet(browser)?;
@@ -74,7 +74,7 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
         bail!("the last moment does not look as it did before, so that steps do not add up");
     }
 
-    // What lies under the pointer is shown.
+    // The page shows the details under the pointer.
     let probe = format!("{film}.querySelector('.probe').textContent");
     let mut shown = Vec::new();
     for share in [0.3, 0.5, 0.7] {
@@ -103,13 +103,13 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
         bail!("the button plays to {playing} of {last}, and stops at {stopped} or does not");
     }
 
-    // Whoever cannot see it is told in words.
+    // The same is available as text, for readers who cannot see it.
     let label = text(browser, &format!("{film}.querySelector('input').getAttribute('aria-valuetext')"))?;
     if !label.contains("event ") || !label.contains(" busy") {
         bail!("the slider's value is told as {label:?}");
     }
 
-    // A dark page is another picture; paper has the chosen moments and no slider.
+    // A dark page is another picture; a printed page has the chosen moments and no slider.
     let light = picture(browser, canvas)?;
     media(browser, "screen", "dark")?;
     if differing(&light, &picture(browser, canvas)?)? < PIXELS_MIN {
@@ -159,13 +159,13 @@ fn open(browser: &mut Browser, file: &Path) -> Result<()> {
     media(browser, "screen", "light")?;
     browser.ask("Page.navigate", json!({"url": format!("file://{}", file.display())}))?;
     browser.wait_for("Page.loadEventFired")?;
-    // What a page does once it is loaded shows in the frames that follow.
+    // Effects of loading a page appear in the following frames.
     let frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))";
     run(browser, frames)?;
     Ok(())
 }
 
-/// Nothing was asked of a network, and nothing complained of.
+/// Checks that the page made no network request and reported no error.
 fn quiet(browser: &Browser) -> Result<()> {
     for event in browser.events() {
         let params = &event["params"];
@@ -192,7 +192,7 @@ fn quiet(browser: &Browser) -> Result<()> {
     Ok(())
 }
 
-/// Runs a script on the page and returns what it comes to.
+/// Runs a script on the page and returns its value.
 fn run(browser: &mut Browser, script: &str) -> Result<Value> {
     let params = json!({"expression": script, "returnByValue": true, "awaitPromise": true});
     let answer = browser.ask("Runtime.evaluate", params)?;
@@ -254,7 +254,7 @@ fn picture(browser: &mut Browser, place: Place) -> Result<Vec<u8>> {
     picture_from_top(browser, Place { x: place.x + x, y: place.y + y, ..place })
 }
 
-/// The same, of a place of the whole page.
+/// Does the same for a rectangle of the whole page.
 fn picture_from_top(browser: &mut Browser, place: Place) -> Result<Vec<u8>> {
     let Place { x, y, width, height } = place;
     let clip = json!({"x": x, "y": y, "width": width, "height": height, "scale": 1});
@@ -277,7 +277,7 @@ fn differing(one: &[u8], other: &[u8]) -> Result<usize> {
     Ok(one.chunks(deep).zip(other.chunks(deep)).filter(|(one, other)| one != other).count())
 }
 
-/// Bytes a pixel, and all pixels, of a PNG.
+/// Returns the bytes per pixel, and all pixels, of a PNG.
 fn pixels(data: &[u8]) -> Result<(usize, Vec<u8>)> {
     let mut reader = png::Decoder::new(std::io::Cursor::new(data)).read_info()?;
     let mut buffer = vec![0; reader.output_buffer_size().context("the picture is too large")?];

@@ -1,5 +1,5 @@
-//! A browser that is told what to do by the DevTools protocol: JSON, each message ended by a zero byte, in by the
-//! descriptor 3 and out by 4. So no port is opened, and no library for sockets is needed.
+//! A browser that is driven through the DevTools protocol: JSON messages that end with a zero byte. Its input is
+//! descriptor 3 and its output descriptor 4. So no port is opened, and no library for sockets is needed.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The longest that any answer may take.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A browser without a window; it ends when dropped.
@@ -32,11 +32,11 @@ impl Browser {
         if profile.exists() {
             std::fs::remove_dir_all(profile)?;
         }
-        // The shell moves its own input and output to the descriptors that the browser wants.
+        // The shell moves its own input and output to the descriptors that the browser uses.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null", "sh", program])
             .args(["--headless", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run"])
-            // What is opened is our own page; the machine of CI may be one where nobody may make a sandbox.
+            // Only our own page is opened, and the machine of CI may not allow a sandbox.
             .args(["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"])
             .args(["--disable-extensions", "--hide-scrollbars"])
             .arg(format!("--user-data-dir={}", profile.display()))
@@ -62,7 +62,7 @@ impl Browser {
         Ok(Self { child, input, output, events: VecDeque::new(), number: 0, session: None })
     }
 
-    /// Opens an empty page; what is asked from now on is asked of it. Events of pages before are forgotten.
+    /// Opens an empty page, to which later requests go. Events of earlier pages are dropped.
     ///
     /// # Errors
     /// If the browser does not answer.
@@ -76,10 +76,10 @@ impl Browser {
         Ok(())
     }
 
-    /// Asks for something and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// If the browser refuses it, ends, or does not answer.
+    /// If the browser reports an error, ends, or does not answer.
     pub(super) fn ask(&mut self, method: &str, params: Value) -> Result<Value> {
         self.number += 1;
         let number = self.number;
@@ -104,10 +104,10 @@ impl Browser {
         }
     }
 
-    /// Waits for an event, and keeps all others.
+    /// Waits for an event, and stores all others.
     ///
     /// # Errors
-    /// If it does not come.
+    /// If the event does not come.
     pub(super) fn wait_for(&mut self, method: &str) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.events.iter().any(|event| event["method"] == method) {
@@ -135,7 +135,7 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         self.session = None;
-        // It ends its helpers by itself, if it still listens.
+        // The browser ends its helper processes, if it still answers.
         let _ = self.ask("Browser.close", json!({}));
         let deadline = Instant::now() + Duration::from_secs(5);
         while let Ok(None) = self.child.try_wait() {

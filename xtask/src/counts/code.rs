@@ -1,8 +1,7 @@
 //! Instructions of a program or a library, by their addresses: which of them lock the bus.
 //!
-//! A locked read-modify-write has the prefix `lock`, or is an exchange with memory, which locks
-//! without it. Callgrind names instructions by the addresses that the file gives them, so the file
-//! is all it takes.
+//! A locked read-modify-write has the prefix `lock`, or is an exchange with memory, which locks without it. Callgrind
+//! names instructions by their addresses in the file, so the file suffices.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -11,12 +10,12 @@ use std::path::Path;
 /// A file of machine code.
 pub(super) struct Code {
     bytes: Vec<u8>,
-    /// Address in memory, place in the file, bytes: of each part that is loaded.
+    /// Address in memory, offset in the file, and bytes of each loaded segment.
     parts: Vec<(u64, u64, u64)>,
 }
 
 impl Code {
-    /// Reads an ELF file of 64 bits, little end first.
+    /// Reads a little-endian ELF file of 64 bits.
     pub(super) fn open(path: &Path) -> Result<Self> {
         Self::of(fs::read(path).with_context(|| format!("cannot read {}", path.display()))?)
             .with_context(|| path.display().to_string())
@@ -29,7 +28,7 @@ impl Code {
             eight[..size].copy_from_slice(bytes.get(at..at + size)?);
             Some(u64::from_le_bytes(eight))
         };
-        // The table of program headers: where, size of each, how many.
+        // The table of program headers: its offset, and their size and number.
         let of_head = || Some((number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize));
         let (table, size, count) = of_head().context("it ends in its head")?;
         let mut parts = Vec::new();
@@ -44,7 +43,7 @@ impl Code {
         Ok(Self { bytes, parts })
     }
 
-    /// Tells whether the instruction at an address locks; `None` if the file has nothing there.
+    /// Returns true if the instruction at an address locks. Returns `None` if the file has nothing there.
     pub(super) fn is_locked(&self, address: u64) -> Option<bool> {
         let &(from, offset, _) =
             self.parts.iter().find(|&&(from, _, bytes)| (from..from + bytes).contains(&address))?;
@@ -52,7 +51,7 @@ impl Code {
     }
 }
 
-/// Tells whether the instruction that these bytes begin with locks.
+/// Returns true if the instruction at the start of these bytes locks.
 fn is_locked(code: &[u8]) -> bool {
     let mut rest = code.iter().copied();
     let mut byte = rest.next();

@@ -1,19 +1,18 @@
-//! Instructions, locked operations and cache lines of what must be fast, counted by callgrind and
-//! compared with
+//! Instructions, locked operations and cache lines of hot paths, counted by callgrind and compared with
 //! `results/counts.csv`.
 //!
 //! # Theory
-//! A timing on a machine that others use differs by more than a change costs. Counts do not: the
-//! same program does the same. So each hot path is counted under valgrind, by the program `vmlab
-//! bench counts-child`, and a change that costs moves a figure that is committed with it.
+//! A timing on a shared machine varies by more than the effect of a change. Counts do not: the same program does the
+//! same. So each hot path is counted under valgrind, by the program `vmlab bench counts-child`, and a change that costs
+//! moves a committed figure.
 //!
-//! | column | what is counted, a pair or a call |
+//! | column | count per pair or call |
 //! |---|---|
-//! | `instructions` | over many in a row, so that what is done every thousandth time is in it |
-//! | `locked` | read-modify-writes that lock, of the same |
+//! | `instructions` | over many in a row, so that it includes work done every thousandth time |
+//! | `locked` | read-modify-writes that lock, over the same |
 //! | `lines` | lines of data that one touches: misses of a simulated cache that begins empty and is larger than all of them |
 //!
-//! The counts are of one compiler: another's are shown, and fail nothing.
+//! The counts are of one compiler. With another one they are shown, and nothing fails.
 
 mod code;
 mod profile;
@@ -42,35 +41,33 @@ pub(crate) struct Args {
     built: Option<PathBuf>,
 }
 
-/// The table that is committed, and the folder that callgrind writes to.
+/// The committed table, and the folder that callgrind writes to.
 const FILE: &str = "results/counts.csv";
 const SCRATCH: &str = "target/counts";
 
-/// The largest difference from the count that is committed: a share of it, or so much if that is
-/// more.
+/// The largest difference from the committed count: a share of it, or a number if that is more.
 const SHARE: f64 = 0.02;
 const LEAST: [f64; 3] = [0.25, 0.02, 0.5];
 const COLUMNS: [&str; 3] = ["instructions", "locked", "lines"];
 
-/// The simulated cache of data: larger than what any row touches. The second level must not be
-/// smaller.
+/// The simulated data cache: larger than the data of any row. The second level must not be smaller.
 const CACHE: [&str; 3] = ["--cache-sim=yes", "--D1=67108864,16,64", "--LL=134217728,16,64"];
 
-/// A row: its name, and what the columns have.
+/// A row: its name, and the values of its columns.
 #[derive(Clone, PartialEq, Debug)]
 struct Row {
     name: String,
     counts: [f64; 3],
 }
 
-/// The table, and the compiler that it is of.
+/// The table, and the compiler of its counts.
 #[derive(PartialEq, Debug)]
 struct Table {
     compiler: String,
     rows: Vec<Row>,
 }
 
-/// The step of CI. Where there is no valgrind it is left out, but not by CI itself.
+/// Runs the step of CI. Without valgrind it is skipped, except in CI itself.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     if !on_path("valgrind") && !not_run::must_run() {
         not_run::add(root, "the counts of hot paths: there is no valgrind");
@@ -79,7 +76,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     main(root, &Args { update: false, only: Vec::new(), built: None })
 }
 
-/// `cargo xtask counts`.
+/// Runs `cargo xtask counts`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if !on_path("valgrind") {
         bail!("valgrind is not installed: .ci/run --install");
@@ -138,7 +135,7 @@ fn count(root: &Path, built: &Path, only: &[String]) -> Result<Vec<Row>> {
     if rows.is_empty() {
         bail!("no row begins so; there are: {}", names.replace('\n', ", "));
     }
-    // Relative, as every path that the program can see: the length of one moves its stack.
+    // A relative path, as all that the program can see: the length of a path moves its stack.
     Cmd::new(root, "cc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
         .args(["xtask/src/counts/rseq.c", "-o", &format!("{SCRATCH}/rseq.so")])
@@ -171,11 +168,11 @@ fn one(root: &Path, built: &Path, name: &str, needs: &str, codes: &mut Codes) ->
     let preload = match needs {
         "nothing" => String::new(),
         "sections" => format!("{SCRATCH}/rseq.so"),
-        // First, since it is its malloc that is called.
+        // First, since its malloc is the one to be called.
         "preload" => format!("{}:{SCRATCH}/rseq.so", built.join("libvmalloc_preload.so").display()),
         other => bail!("it needs {other}, which is not known here"),
     };
-    // Routines of the C library are chosen by what the processor has: those that all have.
+    // The C library chooses routines by the processor's features: only those common to all are enabled.
     let plain = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-ERMS,-AVX512F,-AVX512VL,-FSRM";
     Cmd::new(root, "timeout")
         .args(["120", "env", "-i", "LANG=C", plain, &format!("LD_PRELOAD={preload}")])
@@ -199,7 +196,7 @@ fn one(root: &Path, built: &Path, name: &str, needs: &str, codes: &mut Codes) ->
     Ok(Row { name: name.to_string(), counts })
 }
 
-/// A row as it is written.
+/// Returns a row as text.
 fn line(Row { name, counts: [instructions, locked, lines] }: &Row) -> String {
     format!("{name},{instructions:.1},{locked:.3},{lines:.1}")
 }
@@ -233,7 +230,7 @@ fn parse(text: &str) -> Result<Table> {
     Ok(Table { compiler: compiler.to_string(), rows })
 }
 
-/// The old rows, those replaced that there are new ones of.
+/// Returns the old rows, with new ones in place of those of the same name.
 fn merge(mut before: Vec<Row>, now: Vec<Row>) -> Vec<Row> {
     for row in now {
         match before.iter_mut().find(|old| old.name == row.name) {
@@ -244,8 +241,7 @@ fn merge(mut before: Vec<Row>, now: Vec<Row>) -> Vec<Row> {
     before
 }
 
-/// Returns a line for each count that differs by more than it may; rows that are missing only where
-/// `all` were counted.
+/// Returns a line for each count that differs by too much. Missing rows count only where `all` were counted.
 fn compare(before: &Table, now: &Table, all: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for row in &now.rows {

@@ -1,11 +1,11 @@
-//! Reads what callgrind writes, as far as it is needed: the sums of a part of a run.
+//! Reads the part of callgrind's output that is needed: the sums of a section of a run.
 
 use super::code::Code;
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Sums over all calls of a part.
+/// Sums over all calls of a section.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Part {
     pub(super) calls: u64,
@@ -24,16 +24,15 @@ impl Codes {
         if !self.0.contains_key(object) {
             self.0.insert(object.to_string(), Code::open(Path::new(object))?);
         }
-        // What is in no file, the kernel's page of code, locks nothing.
+        // Code without a file, such as the kernel's page, locks nothing.
         Ok(self.0[object].is_locked(address).unwrap_or(false))
     }
 }
 
-/// Reads a part, and the word that the program gave it; `None` if it is not one that the program
-/// asked for.
+/// Reads a section, and the word that the program gave it. Returns `None` if the program did not request it.
 ///
-/// Lines of costs are `address line Ir Dr Dw I1mr D1mr D1mw ...`, of which zeros at the end are
-/// left out. One after `calls=` has the costs of what was called, which has lines of its own.
+/// Lines of costs are `address line Ir Dr Dw I1mr D1mr D1mw ...`, without trailing zeros. One after `calls=` has the
+/// costs of the called function, which has lines of its own.
 pub(super) fn read(text: &str, codes: &mut Codes) -> Result<Option<(String, Part)>> {
     let Some(asked) = text.lines().find_map(|line| line.strip_prefix("desc: Trigger: Client Request: "))
     else {

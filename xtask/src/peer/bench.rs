@@ -5,7 +5,7 @@ use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result};
 use std::path::Path;
 
-/// A pattern, and what is asked of it.
+/// A pattern, and its goal.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) test: &'static str,
@@ -18,7 +18,7 @@ const fn row(test: &'static str, pages: u32, aim: f64) -> Row {
     Row { test, pages, aim }
 }
 
-/// The aims of those that are set, and else what was reached before, on the processor that was best at it.
+/// The goals that are set; otherwise the ratio reached before, on the processor on which it was best.
 const ROWS: [Row; 11] = [
     row("fix_size", 1, 5.8),
     row("random_size", 1, 7.0),
@@ -33,7 +33,7 @@ const ROWS: [Row; 11] = [
     row("map_ram", 1, 2.5),
 ];
 
-/// Patterns that many threads run, and with how many.
+/// Patterns that many threads run, and the numbers of threads.
 const SHARED: [&str; 3] = ["fix_size", "random_size", "churn_mix"];
 const THREADS: [u32; 3] = [2, 16, 64];
 
@@ -58,7 +58,7 @@ pub(super) struct Counts {
     pub(super) locks: u64,
 }
 
-/// A row on both, once for each separate run of all rows; nothing where a library lacks the function.
+/// A row on both, once for each separate run of all rows; `None` where a library lacks the function.
 pub(super) struct Measured {
     pub(super) row: Row,
     pub(super) runs: Vec<Both>,
@@ -71,7 +71,7 @@ pub(super) struct Measured {
 pub(super) struct Both {
     pub(super) linux: Run,
     pub(super) ours: Run,
-    /// Linux's time to ours: the middle of those of the rounds.
+    /// Linux's time to ours: the median of the rounds.
     pub(super) ratio: f64,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Shared {
     pub(super) counted: Run,
 }
 
-/// Each row on both in turn, `rounds` times; and all rows again, `runs` times.
+/// Runs each row on both in turn, `rounds` times; and all rows again, `runs` times.
 pub(super) fn rows(root: &Path, peers: &Peers, runs: usize, rounds: usize, ms: u32) -> Result<Vec<Measured>> {
     let mut measured: Vec<_> =
         ROWS.iter().map(|&row| Measured { row, runs: Vec::new(), counted: None }).collect();
@@ -107,7 +107,7 @@ pub(super) fn rows(root: &Path, peers: &Peers, runs: usize, rounds: usize, ms: u
     Ok(measured)
 }
 
-/// Each pattern with each number of threads, drained by a helper.
+/// Runs each pattern with each number of threads, drained by a helper.
 pub(super) fn threads(root: &Path, peers: &Peers, rounds: usize, ms: u32) -> Result<Vec<Shared>> {
     let mut measured = Vec::new();
     for test in SHARED {
@@ -125,7 +125,7 @@ pub(super) fn threads(root: &Path, peers: &Peers, rounds: usize, ms: u32) -> Res
     Ok(measured)
 }
 
-/// Both libraries in turn; the middle of each, and of the ratios.
+/// Runs both libraries in turn. Returns the median of each, and of the ratios.
 fn both(
     peers: &Peers,
     rounds: usize,
@@ -139,7 +139,7 @@ fn both(
     Ok(middle(&pairs, time))
 }
 
-/// The middle of each time and of the ratios of rounds; counts of the first.
+/// Returns the median of each time and of the ratios of rounds; counts of the first.
 fn middle(pairs: &[(Run, Run)], time: fn(&Run) -> f64) -> Option<Both> {
     let of_one = |side: fn(&(Run, Run)) -> Run| {
         let of = |time: fn(&Run) -> f64| median(pairs.iter().map(|pair| time(&side(pair))));
@@ -154,14 +154,14 @@ fn middle(pairs: &[(Run, Run)], time: fn(&Run) -> f64) -> Option<Both> {
     Some(Both { linux: of_one(|pair| pair.0)?, ours: of_one(|pair| pair.1)?, ratio })
 }
 
-/// The middle of some numbers, the upper one of an even count.
+/// Returns the median of some numbers, the upper one of an even count.
 pub(super) fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied()
 }
 
-/// One run, on the last core if it is a single thread; `None` if the program ends without an answer.
+/// Runs a library once, on the last core if it is a single thread. Returns `None` if the program ends without a result.
 fn one(
     root: &Path,
     peers: &Peers,
@@ -192,7 +192,7 @@ fn one(
     Ok(parse(&text))
 }
 
-/// Reads what the program prints, and what our library says of itself.
+/// Parses the output of the program, and the counters of our library.
 fn parse(text: &str) -> Option<Run> {
     let line = text.lines().find(|line| line.contains(",med="))?;
     let number = |name: &str| -> Option<f64> {

@@ -1,4 +1,4 @@
-//! Building both libraries, or saying in one line what is missing.
+//! Building both libraries, or reporting in one line what is missing.
 
 use super::Peers;
 use crate::sh::{Cmd, Show};
@@ -43,7 +43,7 @@ fn directory(root: &Path, peer: Option<&Path>) -> Result<PathBuf> {
     dir.canonicalize().with_context(|| format!("cannot resolve {}", dir.display()))
 }
 
-/// The kernel's source: what the user names, what an earlier run unpacked, or what the package holds.
+/// Returns the kernel's source: named by the user, unpacked by an earlier run, or from the package.
 fn source(root: &Path, peer: &Path, named: Option<&Path>, target: &Path) -> Result<PathBuf> {
     let holds = |dir: &Path| dir.join("mm/vmalloc.c").is_file();
     if let Some(named) = named {
@@ -66,7 +66,7 @@ fn source(root: &Path, peer: &Path, named: Option<&Path>, target: &Path) -> Resu
     Ok(unpacked)
 }
 
-/// `make` in the kernel-peer directory, which writes elsewhere.
+/// Returns `make` in the kernel-peer directory, with its output elsewhere.
 fn make(root: &Path, peer: &Path, source: &Path, build: &Path) -> Result<Cmd> {
     let set = |name: &str, path: &Path| -> Result<String> {
         let path = path.to_str().with_context(|| format!("{} is not Unicode", path.display()))?;
@@ -75,7 +75,7 @@ fn make(root: &Path, peer: &Path, source: &Path, build: &Path) -> Result<Cmd> {
     Ok(Cmd::new(root, "make").arg("-C").arg(peer).arg(set("KSRC", source)?).arg(set("B", build)?))
 }
 
-/// Our library, at a place of its own so that another build does not replace it.
+/// Builds our library and copies it, so that another build does not replace it.
 fn library(root: &Path, dir: &Path, features: &[&str]) -> Result<PathBuf> {
     let built = dir.join("rust");
     Cmd::cargo(root)

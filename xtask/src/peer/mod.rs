@@ -65,8 +65,8 @@ pub(crate) struct Peers {
     scratch: PathBuf,
 }
 
-/// The step of CI: replays beside Linux's library, one script a profile. It needs the kernel's source and a kernel-peer
-/// directory, which the variable names or which lies in a folder beside this tree. If one is missing, the step reports
+/// Runs the step of CI: replays beside Linux's library, one script a profile. It needs the kernel's source and a
+/// kernel-peer directory, named by the variable or in a folder beside this tree. If one is missing, the step reports
 /// that and does not fail.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let variable = |name: &str| env::var_os(name).map(PathBuf::from);
@@ -83,7 +83,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     }
 }
 
-/// A kernel-peer directory in a folder that lies beside this tree.
+/// Returns a kernel-peer directory in a folder beside this tree.
 fn beside(root: &Path) -> Option<PathBuf> {
     let folders = fs::read_dir(root.parent()?).ok()?.flatten();
     let mut found: Vec<_> = folders
@@ -94,7 +94,7 @@ fn beside(root: &Path) -> Option<PathBuf> {
     found.into_iter().next()
 }
 
-/// `cargo xtask peer`.
+/// Runs `cargo xtask peer`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let peers = build::build(root, args.peer.as_deref(), args.linux.as_deref())?;
     let mut replays = replay::compare(root, &peers, args.seeds)?;
@@ -104,7 +104,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     }
     let rows = bench::rows(root, &peers, args.runs, args.rounds, args.ms)?;
     let threads = bench::threads(root, &peers, args.rounds, args.ms)?;
-    // These differ by factors, and take long.
+    // The differences are large, and the cases take long.
     let cases = patho::cases(root, &peers, args.rounds.min(3))?;
     let backlog = replay::backlogs(root, &peers)?;
     let measured = (args.runs, args.rounds, args.ms);

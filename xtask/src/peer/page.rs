@@ -10,14 +10,14 @@ use std::path::Path;
 
 /// Required ratio to Linux's throughput with many threads.
 const THREADS_BAR: f64 = 4.0;
-/// Threads that the machine of the goal has cores for; with more, ours is not to be slower.
+/// Cores of the machine of the goal; with more threads, ours must not be slower.
 const THREADS_MAX: u32 = 2;
-/// Takings of shared locks that a pair may have.
+/// Acquisitions of shared locks that a pair may have.
 const LOCKS_BAR: f64 = 0.05;
 /// Locked read-modify-writes that a pair may have.
 const LOCKED_BAR: f64 = 2.0;
 
-/// Everything that was measured, as one page.
+/// Returns all measurements as one page.
 pub(super) fn page(
     root: &Path,
     (runs, rounds, ms): (usize, usize, u32),
@@ -83,7 +83,7 @@ fn rows(page: &mut String, rows: &[Measured]) -> Result<()> {
             continue;
         };
         let per_run = |purges: u64, wall: f64| purges as f64 * wall;
-        // Purges of equal work: ours does more pairs in the same time.
+        // Purges for equal work: ours completes more pairs in the same time.
         let (theirs, mine) = (per_run(linux.purges, linux.wall_ns), per_run(ours.purges, ours.wall_ns));
         let relative = if theirs > 0.0 { mine / theirs } else { 0.0 };
         let locks = counted.map_or(0.0, |run| run.counts.locks as f64 / run.pairs.max(1.0));
@@ -102,7 +102,7 @@ fn rows(page: &mut String, rows: &[Measured]) -> Result<()> {
     Ok(())
 }
 
-/// The run whose ratio is the middle one, and the least and the largest ratio of all.
+/// Returns the run with the median ratio, and the least and the largest ratio of all.
 fn middle(runs: &[Both]) -> Option<(Both, f64, f64)> {
     let ratios = || runs.iter().map(|run| run.ratio);
     let middle = median(ratios())?;

@@ -5,7 +5,7 @@ use crate::sh::{Cmd, Show};
 use anyhow::Result;
 use std::path::Path;
 
-/// A number in what one scenario prints.
+/// A number in the output of a scenario.
 pub(super) struct Case {
     pub(super) what: &'static str,
     scenario: &'static str,
@@ -14,7 +14,7 @@ pub(super) struct Case {
     /// Text before the number in it.
     before: &'static str,
     pub(super) unit: &'static str,
-    /// At most this.
+    /// The greatest acceptable value.
     pub(super) goal: f64,
 }
 
@@ -94,14 +94,14 @@ const CASES: [Case; 13] = [
     ),
 ];
 
-/// A case on both; `None` where a library lacks what it needs.
+/// A case on both; `None` where a library lacks the function.
 pub(super) struct Shown {
     pub(super) case: Case,
     pub(super) linux: Option<f64>,
     pub(super) ours: Option<f64>,
 }
 
-/// Runs each scenario on both in turn and keeps the least of each number.
+/// Runs each scenario on both in turn. Returns the least of each number.
 pub(super) fn cases(root: &Path, peers: &Peers, rounds: usize) -> Result<Vec<Shown>> {
     let mut shown: Vec<Shown> = CASES.map(|case| Shown { case, linux: None, ours: None }).into();
     let mut scenarios: Vec<&str> = CASES.iter().map(|case| case.scenario).collect();

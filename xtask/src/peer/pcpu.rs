@@ -1,4 +1,4 @@
-//! Scripts of per-CPU memory on both libraries at a time: every chunk and offset equal.
+//! Scripts of per-CPU memory on both libraries together: every chunk and offset must be equal.
 
 use super::Peers;
 use super::replay::{Replayed, identical};
@@ -51,7 +51,7 @@ fn name(profile: &str) -> &str {
 
 fn replay(root: &Path, peers: &Peers, script: &Path, geometry: &[&str]) -> Result<String> {
     let mut text = String::new();
-    // That it ends with an error is told by what it prints.
+    // Its output reports if it ends with an error.
     let _ended = Cmd::new(root, peers.programs.join("replay_pcpu"))
         .env("VA_PEER_POLICY", "linux")
         .arg("--lib")

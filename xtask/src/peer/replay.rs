@@ -1,4 +1,4 @@
-//! Scripts on both libraries at a time: every address equal, and how much is lazy on the way.
+//! Scripts on both libraries together: every address must be equal. Also the number of lazy pages during them.
 
 use super::Peers;
 use crate::sh::{Cmd, Show};
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 /// Operations of a script.
 const OPS: u32 = 200_000;
-/// Nodes under which each script is run.
+/// Numbers of nodes with which each script is run.
 const NODES: [u32; 3] = [1, 2, 4];
 /// Profiles of the scripts: sizes, alignments, windows.
 const PROFILES: [&str; 4] = ["small", "mix", "align", "ranges"];
-/// And those that map pages, which need a library that does.
+/// Profiles that map pages, which need a library that does.
 const RAM_PROFILES: [&str; 2] = ["ram", "all"];
 
 /// Scripts of one profile that were equal.
@@ -67,7 +67,7 @@ fn script(root: &Path, peers: &Peers, profile: &str, seed: u32) -> Result<PathBu
 
 fn replay(root: &Path, peers: &Peers, script: &Path, nodes: u32) -> Result<String> {
     let mut text = String::new();
-    // That it ends with an error is told by what it prints.
+    // Its output reports if it ends with an error.
     let _ended = Cmd::new(root, peers.programs.join("replay_va"))
         .env("VA_PEER_POLICY", "linux")
         .arg("--lib")
@@ -96,14 +96,14 @@ pub(super) struct Backlog {
     pub(super) ours: Lazy,
 }
 
-/// Of one library.
+/// The values of one library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Lazy {
     pub(super) pages_max: u64,
     pub(super) purges: u64,
 }
 
-/// Pairs of one size and of many, with a look at the counts every now and then.
+/// Runs pairs of one size and of many, and reads the counts regularly.
 pub(super) fn backlogs(root: &Path, peers: &Peers) -> Result<Vec<Backlog>> {
     // The smallest and the largest size of each kind.
     let kinds = [("2 pages", 2, 2), ("2 to 101 pages", 2, 101), ("257 pages", 257, 257)];
@@ -114,7 +114,7 @@ pub(super) fn backlogs(root: &Path, peers: &Peers) -> Result<Vec<Backlog>> {
             // The golden ratio's multiples are spread evenly.
             let pages = low + (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (high - low + 1);
             writeln!(ops, "a 1 {} 1\nf 1", pages * 4096)?;
-            // Not in step with anything that is a power of two.
+            // Not in step with a power of two.
             if n % 37 == 0 {
                 ops.push_str("s\n");
             }
@@ -135,7 +135,7 @@ pub(super) fn backlogs(root: &Path, peers: &Peers) -> Result<Vec<Backlog>> {
     Ok(backlogs)
 }
 
-/// The most of what lines of counts tell.
+/// Returns the greatest values in lines of counts.
 fn most(text: &str) -> Lazy {
     let number = |line: &str, name: &str| {
         line.split(' ').find_map(|word| word.strip_prefix(name)?.parse::<u64>().ok()).unwrap_or(0)
