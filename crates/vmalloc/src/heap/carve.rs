@@ -212,7 +212,7 @@ impl<O: Os> Central<O> {
     /// Adds pages to the index of dirty ones, and returns the dirty run that contains them now.
     pub(super) fn free_dirty(&mut self, range: VaRange) -> Option<VaRange> {
         if let Err(error) = self.dirty.free(range) {
-            abort_with(format_args!("a run that nobody had is dirty already: {error}"));
+            abort_with(format_args!("a run without an owner is dirty already: {error}"));
         }
         self.dirty.hole_below(range.start())
     }

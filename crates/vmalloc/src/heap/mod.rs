@@ -106,8 +106,9 @@ use relocate::Growth;
 use time::Time;
 use worker::Worker;
 
-/// The divisor of the pages below the frontiers that bounds the small items of a magazine, and of the bound from which
-/// one more item of 64 KiB or more may enter. With 32, magazines of heaps from 64 MiB on are bounded like the others.
+/// The divisor of the pages below the frontiers that bounds small items of 64 KiB or more. A magazine caches one only
+/// while its small items have at most that many pages. With 32, the bound of a heap of 64 MiB is that of all small
+/// items, so it restricts smaller heaps alone.
 const MEDIUM_SHARE: u64 = 32;
 /// Pages from which the system is asked how many are resident before zeros are written: 64 KiB.
 const ASKED_PAGES_MIN: u64 = 16;

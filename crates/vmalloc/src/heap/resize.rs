@@ -6,8 +6,8 @@
 //!   shrink          |===== live =====|               ->  |== live ==|~dirty~|
 //! ```
 //! Neither makes a system call, except to move the frontier, or for a purge if the freed tail exceeds the budget. The
-//! pages above an area are free more often than not: areas are carved at the lowest fit, and an area that has grown was
-//! moved to where there is room.
+//! pages above an area are mostly free: areas are carved at the lowest fit, and an area that has grown was moved to
+//! where there is room.
 //! # Source
 //! Our own; Linux has `vrealloc` (6.12), which copies, or stays in place if the area has enough pages.
 

@@ -114,7 +114,7 @@ impl Model {
 
     pub(super) fn free(&mut self, at: usize) {
         let (bytes, _, byte) = self.areas.remove(&at).unwrap();
-        assert!(Self::is_marked(at, bytes, byte), "somebody else wrote here");
+        assert!(Self::is_marked(at, bytes, byte), "another writer changed the area");
         // SAFETY: the model recorded it as live, and has no reference to it.
         unsafe { self.heap.free(at) }.unwrap();
         // SAFETY: nothing is freed by this.
@@ -299,7 +299,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                 model.end();
             }
         }
-        assert!(refusals > 0, "{call:?} was never refused");
+        assert!(refusals > 0, "{call:?} never failed");
         // A failure of an optional call is not reported; that of another one is.
         assert!(failures > 0 || !matches!(call, Call::Commit), "{call:?}");
     }

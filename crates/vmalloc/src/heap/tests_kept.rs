@@ -91,7 +91,7 @@ fn wk1_what_nobody_needs_goes_back_by_itself_time_and_again() {
     }
     assert_eq!((shim.calls(Call::Spawn), heap.validate()), (1, Ok(())));
     drop(heap);
-    assert_eq!(shim.mapped(), 0, "its stack is gone");
+    assert_eq!(shim.mapped(), 0, "the thread's stack is unmapped");
 }
 
 /// Resizes an area, and returns its address.
@@ -337,7 +337,7 @@ fn zeros_are_written_where_something_was_and_nowhere_else() {
     assert_eq!(at, wall + 3 * MIB);
     let fresh = model.heap.alloc(layout(64 * MIB, 1), Fill::Zero).unwrap().addr().get();
     let base = fresh.next_multiple_of(2 * MIB);
-    assert_eq!(resident_pages(base, 60 * MIB), 0, "somebody touched them");
+    assert_eq!(resident_pages(base, 60 * MIB), 0, "no page was touched");
     // SAFETY: live, and the test has no reference to it.
     unsafe { model.heap.free(fresh) }.unwrap();
     model.free(at);

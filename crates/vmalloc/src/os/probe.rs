@@ -142,7 +142,7 @@ mod tests {
             shim.fail(call, 0);
         }
         let machine = probe(&shim);
-        assert_eq!(shim.mapped(), 0, "what was mapped is unmapped");
+        assert_eq!(shim.mapped(), 0, "all pages are unmapped");
         machine
     }
 

@@ -93,7 +93,7 @@ fn a_policy_of_an_area_goes_with_it_where_it_grows_and_moves_and_ends_with_its_f
             let above = model.alloc(before, 1, Fill::Any).unwrap();
             model.heap.renew_at_free(at, before);
             if !bind(at, before.next_multiple_of(PAGE_BYTES)) {
-                return eprintln!("NOT RUN: mbind is refused here");
+                return eprintln!("NOT RUN: mbind fails here");
             }
             model.free(dirty);
             let to = model.resize(at, after, fill).unwrap();
@@ -120,7 +120,7 @@ fn of_several_policies_none_is_kept_and_one_that_covers_all_but_the_ends_is() {
         let above = model.alloc(MIB, 1, Fill::Any).unwrap();
         model.heap.renew_at_free(at + skip, most);
         if !bind(at + skip, most) {
-            return eprintln!("NOT RUN: mbind is refused here");
+            return eprintln!("NOT RUN: mbind fails here");
         }
         let to = model.resize(at, 3 * MIB, Fill::Any).unwrap();
         assert_eq!((to != at, all_bound(to, 3 * MIB)), (true, kept), "{skip} {most}");
