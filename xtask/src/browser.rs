@@ -38,7 +38,7 @@ const BROWSERS: [&str; 6] = [
 const INPUTS: [&str; 3] =
     ["data/fork-netns-smp4.ftrace.gz", "data/boot-smp1.vmallocinfo", "results/space-baseline.csv"];
 
-/// Faults to plant in a page: the replaced text, its replacement, and the expected report.
+/// Faults to plant in a page: a description, the replaced text, its replacement, and a text in the expected error.
 const BREAKS: [(&str, &str, &str, &str); 5] = [
     (
         "the slider does nothing",
@@ -100,16 +100,16 @@ fn broken(browser: &mut Browser, report: &Path, dir: &Path) -> Result<()> {
     let page = fs::read_to_string(report)?;
     for (what, find, replace, wanted) in BREAKS {
         if !page.contains(find) {
-            bail!("cannot break the page so that {what}: it does not hold {find}");
+            bail!("cannot break the page so that {what}: it does not contain {find}");
         }
         let broken = dir.join("broken.html");
         fs::write(&broken, page.replace(find, replace))?;
         match check::page(browser, &broken) {
-            Ok(_) => bail!("a page on which {what} was found good"),
+            Ok(_) => bail!("a page on which {what} passed the checks"),
             Err(error) => {
                 let message = format!("{error:#}");
                 if !message.contains(wanted) {
-                    bail!("a page on which {what} was refused for another reason: {message}");
+                    bail!("a page on which {what} failed for another reason: {message}");
                 }
                 println!("broken on purpose, {what}: {message}");
             }

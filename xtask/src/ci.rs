@@ -96,9 +96,9 @@ const STEPS: [Step; 23] = [
         stress::step,
     ),
     Step::new("deny", "licences, banned crates, sources", licences::step).full(deny),
-    Step::new("package", "what would be published builds from its packages alone", run_package),
+    Step::new("package", "the published crates build from their packages alone", run_package),
     Step::new("demo", "the program does its main job", demo),
-    Step::new("book", "every command in the book does what it says", book::step),
+    Step::new("book", "every command in the book prints the output shown there", book::step),
     Step::new(
         "browser",
         "a report in a real browser: no network, no complaint, the slider moves the picture",

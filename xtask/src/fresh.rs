@@ -173,7 +173,7 @@ fn remove(dir: &Path) -> Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("no list of mounts")?;
     let dir = dir.canonicalize()?;
     if mounted_below(&mounts, &dir) {
-        bail!("something is mounted below {}: it stays as it is", dir.display());
+        bail!("something is mounted below {}: it is left alone", dir.display());
     }
     fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))
 }

@@ -48,7 +48,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let written =
         fs::read_to_string(root.join(CHECKSUM)).with_context(|| format!("cannot read {CHECKSUM}"))?;
     if written != checksum(root)? {
-        bail!("{HEADER} or what it is made of changed: cargo xtask header");
+        bail!("{HEADER} or its sources changed: run cargo xtask header");
     }
     println!("header: as it was made");
     Ok(())

@@ -291,7 +291,7 @@ fn run(root: &Path, vmlab: &Path, preload: &Path) -> Result<()> {
         output.lines().find(|line| line.starts_with("vmlab: ") && line.contains(" allocations served, "));
     match line.map(|line| line.split(' ').nth(1).and_then(|number| number.parse::<u64>().ok())) {
         Some(Some(1..)) => Ok(()),
-        _ => bail!("vmlab run tells nothing of sort: {line:?}"),
+        _ => bail!("vmlab run reports nothing about sort: {line:?}"),
     }
 }
 

@@ -56,7 +56,8 @@ pub(crate) struct Package {
 pub(crate) fn published(root: &Path) -> Result<Vec<Package>> {
     let args = ["metadata", "--quiet", "--locked", "--no-deps", "--format-version", "1"];
     let text = Cmd::cargo(root).args(args).read()?;
-    let metadata: Metadata = serde_json::from_str(text.trim()).context("what cargo says of the workspace")?;
+    let metadata: Metadata =
+        serde_json::from_str(text.trim()).context("cannot read cargo's description of the workspace")?;
     let mut packages = metadata.packages;
     packages.retain(|package| package.publish.as_ref().is_none_or(|list| !list.is_empty()));
     packages.sort_by(|a, b| a.name.cmp(&b.name));

@@ -83,7 +83,7 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
         shown.push(text(browser, &probe)?);
     }
     if !shown.iter().all(|text| text.starts_with("0x")) || shown[0] == shown[2] {
-        bail!("the pointer is told {shown:?}");
+        bail!("the pointer shows {shown:?}");
     }
 
     // The button plays, and stops.
@@ -106,7 +106,7 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
     // The same is available as text, for readers who cannot see it.
     let label = text(browser, &format!("{film}.querySelector('input').getAttribute('aria-valuetext')"))?;
     if !label.contains("event ") || !label.contains(" busy") {
-        bail!("the slider's value is told as {label:?}");
+        bail!("the slider's value is shown as {label:?}");
     }
 
     // A dark page is another picture; a printed page has the chosen moments and no slider.
@@ -173,7 +173,7 @@ fn quiet(browser: &Browser) -> Result<()> {
             "Network.requestWillBeSent" => {
                 let url = params["request"]["url"].as_str().unwrap_or("");
                 if !url.starts_with("file://") && !url.starts_with("data:") {
-                    bail!("the page asks for {url}");
+                    bail!("the page requests {url}");
                 }
             }
             "Runtime.consoleAPICalled" => {

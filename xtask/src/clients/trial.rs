@@ -185,7 +185,7 @@ fn drive(scene: &Scene, script: &str, port: &str, server: &Child) -> Result<Answ
 fn answer(from: &mut impl Read) -> Result<Answer> {
     let (mut hasher, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; 1 << 16]);
     loop {
-        let read = from.read(&mut buffer).context("cannot read what it prints")?;
+        let read = from.read(&mut buffer).context("cannot read its output")?;
         let Some(part @ [_, ..]) = buffer.get(..read) else {
             return Ok(Answer { bytes, crc: hasher.finalize() });
         };

@@ -53,7 +53,7 @@ fn published_alike(tree: &Tree, path: &str, dir: &str, package: &toml::Value, re
         report.add(path, 1, "is published and lacks readme = \"README.md\"");
     }
     if package.get("include").is_none() {
-        report.add(path, 1, "is published and lacks include, so whatever lies there goes with it");
+        report.add(path, 1, "is published and lacks include, so all files there are packed");
     }
     let examples = format!("{dir}/examples/");
     let example = |name: &str| name.starts_with(&examples) && (name.ends_with(".rs") || name.ends_with(".c"));
