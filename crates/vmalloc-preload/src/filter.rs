@@ -7,6 +7,9 @@
 //! actual number is unknown. A filter that a program installs by its own assembly is not detected: it needs
 //! `calls:plain` in `VMALLOC_CONF`.
 //!
+//! A filter can be for all threads (`SECCOMP_FILTER_FLAG_TSYNC`). So the functions first wait until no thread makes a
+//! call that is not plain, for about a second at most (`vmalloc::plain_calls_only`).
+//!
 //! The functions have a fixed number of arguments where C's are variadic: these CPUs' calling conventions pass both
 //! alike.
 //! # Source
@@ -17,6 +20,13 @@ use core::ffi::{c_int, c_long, c_ulong};
 
 /// Operations of `seccomp` that install a filter: strict mode, and a program.
 const INSTALLS: core::ops::RangeInclusive<c_long> = 0..=1;
+
+/// Prepares for a filter, which may be for all threads: waits until none of them makes another call than it allows.
+#[cold]
+fn prepare() {
+    let _keep = KeepErrno::new();
+    vmalloc::plain_calls_only();
+}
 
 /// Makes a system call, with the results of the C library's `syscall`.
 ///
@@ -61,7 +71,7 @@ pub unsafe extern "C" fn syscall(
     if number == libc::SYS_seccomp && INSTALLS.contains(&a)
         || number == libc::SYS_prctl && a == c_long::from(libc::PR_SET_SECCOMP)
     {
-        vmalloc::plain_calls_only();
+        prepare();
     }
     crate::change::note_number(number, a, b);
     // SAFETY: this function's contract.
@@ -154,7 +164,7 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     if what == libc::PR_SET_SECCOMP {
-        vmalloc::plain_calls_only();
+        prepare();
     }
     let [a, b, c, d] = [a, b, c, d].map(c_ulong::cast_signed);
     // SAFETY: this function's contract.

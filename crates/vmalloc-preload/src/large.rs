@@ -217,13 +217,13 @@ fn make() -> Option<&'static Vmalloc> {
     HOT.set_arena(&unsafe { &*place }.addresses());
     // Release pairs with the acquire of `get`.
     MADE.store(place, Ordering::Release);
-    if !vmalloc::is_plain() && [Limit::Addresses, Limit::Data].iter().any(|limit| limit.is_above(0)) {
+    if [Limit::Addresses, Limit::Data].iter().any(|limit| limit.is_above(0)) {
         HOT.retry_small();
     } else {
         teach_next();
     }
-    if hardened && !vmalloc::is_plain() {
-        crate::fault::handle();
+    if hardened {
+        vmalloc::unless_plain(crate::fault::handle);
     }
     get()
 }
@@ -283,9 +283,9 @@ impl Limit {
         if read == 0 { limit.rlim_cur } else { libc::RLIM_INFINITY }
     }
 
-    /// Returns true if it is set, to more than `bytes`.
+    /// Returns true if it is set, to more than `bytes`, as far as the system may be asked.
     fn is_above(self, bytes: usize) -> bool {
-        let current = self.current();
+        let current = vmalloc::unless_plain(|| self.current()).unwrap_or(libc::RLIM_INFINITY);
         current != libc::RLIM_INFINITY && current > bytes as libc::rlim_t
     }
 
@@ -346,7 +346,7 @@ fn release(bytes: usize) -> bool {
     let _keep = crate::words::KeepErrno::new();
     // A request above the limit fails afterwards, too, and addresses would be released for nothing.
     let gives = |limit: Limit| limit.is_above(bytes) && (limit.has_room(bytes) || limit.release());
-    !vmalloc::is_plain() && !vmalloc::is_guest() && (gives(Limit::Addresses) | gives(Limit::Data))
+    !vmalloc::is_guest() && (gives(Limit::Addresses) | gives(Limit::Data))
 }
 
 /// Releases for one request: the hardened profile releases a part first, and everything the second time.

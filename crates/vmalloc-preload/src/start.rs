@@ -117,19 +117,23 @@ extern "C" fn end() {
     }
     // A handler of a signal may end the program in the midst of a call, which has locks.
     let counted = large::get().map_or_else(|| Some(Default::default()), vmalloc::Vmalloc::try_stats);
-    let Some(stats) = counted.filter(|_| !vmalloc::is_plain()) else {
+    if counted.and_then(|stats| vmalloc::unless_plain(|| tell(&stats))).is_none() {
         // To ask the system may end a program that confined itself: what needs no question is told.
         if let Some(&(errors, _)) = errors {
             say_to(errors, format_args!("served {}", large::counted(Event::Served)));
         }
-        return;
-    };
+    }
+}
+
+/// The same with the numbers of the allocator and the system.
+fn tell(stats: &vmalloc::Stats) {
+    let (errors, report) = (ERRORS.0.get(), REPORT.0.get());
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: writes a `rusage`.
     let _zeros_if_refused = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
     // SAFETY: numbers, all of them; any bits are some.
     let usage = unsafe { usage.assume_init() };
-    let given_back = large::given_back(&stats);
+    let given_back = large::given_back(stats);
     let peak_kib = own_peak_kib().unwrap_or(usage.ru_maxrss as u64);
     let what = format_args!(
         "served {} freed {} resized {} passed on {}; bytes live {} kept {} given back {}; peak resident {} KiB, \

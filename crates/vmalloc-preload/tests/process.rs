@@ -108,6 +108,11 @@ fn a_program_that_confines_itself_is_not_killed() {
 }
 
 #[test]
+fn a_filter_for_all_threads_waits_for_the_calls_of_the_others() {
+    everywhere("tsync.c", &["20"], &["", "threshold:4K,decay:1ms", "budget:0", THREAD, "hardened:true"]);
+}
+
+#[test]
 fn descriptors_are_the_programs() {
     everywhere("descriptors.c", &[], &["", "threshold:4K"]);
 }

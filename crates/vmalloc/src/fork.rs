@@ -33,7 +33,9 @@
 //! ```
 
 use crate::lock::{Fork, Mutex};
-use crate::os::{abort_with, find, is_plain, process_id, register_fork_handlers, thread_name};
+use crate::os::{
+    abort_with, find, forget_calls, process_id, register_fork_handlers, thread_name, unless_plain,
+};
 use core::ffi::{CStr, c_void};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -145,7 +147,7 @@ const REGISTERED: u32 = u32::MAX;
 /// process if libc has no memory for it. Locks: none; a concurrent caller waits.
 pub fn prepare_for_forks() {
     // Where the process id must not be read, all callers are taken for threads of one process.
-    let me = if is_plain() { 1 } else { process_id() };
+    let me = unless_plain(process_id).unwrap_or(1);
     loop {
         // Acquire pairs with the release below.
         let state = HANDLERS.load(Ordering::Acquire);
@@ -273,15 +275,16 @@ fn resume() {
 /// of the process of the allocators. Also true in a child of a bare `clone`.
 pub fn is_guest() -> bool {
     let known = PROCESS.load(Ordering::Relaxed);
-    known != 0 && !is_plain() && known != process_id()
+    known != 0 && unless_plain(process_id).is_some_and(|current| current != known)
 }
 
 /// Records the process of the allocators, if the process id may be read.
 fn note_process() {
-    PROCESS.store(if is_plain() { 0 } else { process_id() }, Ordering::Relaxed);
+    PROCESS.store(unless_plain(process_id).unwrap_or(0), Ordering::Relaxed);
 }
 
 extern "C" fn in_child() {
+    forget_calls();
     note_process();
     let held = FORKER.load(Ordering::Relaxed) != 0;
     NESTED.store(0, Ordering::Relaxed);

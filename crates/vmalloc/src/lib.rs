@@ -145,7 +145,7 @@ pub use fork::is_guest;
 pub use fork::prepare_for_forks;
 pub use heap::Stats;
 pub use large_alloc::{LARGE_BYTES, LargeAlloc};
-pub use os::{Answer, Call, Errno, Machine, is_plain, machine, plain_calls_only};
+pub use os::{Answer, Call, Errno, Machine, is_plain, machine, plain_calls_only, unless_plain};
 pub use owner_lock::OwnerLock;
 pub use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc, Walls};
 pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};

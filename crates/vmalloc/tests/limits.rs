@@ -7,6 +7,8 @@ mod again;
 use again::{role, run, say, work};
 use std::alloc::Layout;
 use std::io::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use vmalloc::{AllocError, Options, Vmalloc};
 
 const MIB: usize = 1 << 20;
@@ -123,6 +125,29 @@ fn whatever_a_profile_refuses_the_results_are_the_same() {
             assert_eq!(name == "everything", ways.starts_with("0 "), "{name}: {ways}");
         }
     }
+}
+
+#[test]
+fn calls_in_progress_end_before_only_plain_ones_are_made() {
+    const NAME: &str = "calls_in_progress_end_before_only_plain_ones_are_made";
+    if role().is_some() {
+        let (ended, (begun, begin)) = (AtomicBool::new(false), std::sync::mpsc::channel());
+        std::thread::scope(|scope| {
+            let call = || {
+                begun.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+                ended.store(true, Ordering::Relaxed);
+            };
+            scope.spawn(move || vmalloc::unless_plain(call));
+            begin.recv().unwrap();
+            vmalloc::plain_calls_only();
+            assert!(ended.load(Ordering::Relaxed));
+        });
+        assert_eq!((vmalloc::is_plain(), vmalloc::unless_plain(|| ())), (true, None));
+        say("ended");
+        return;
+    }
+    assert_eq!(run(NAME, "plain", || Ok(())).unwrap(), "ended");
 }
 
 /// Uses up `RLIMIT_DATA`, which is charged for memory below the frontier, as all memory is where overcommit is denied.

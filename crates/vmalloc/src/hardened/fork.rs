@@ -3,7 +3,7 @@
 use super::Hard;
 use crate::fork::{Hold, KEPT_PAGES};
 use crate::lock::Fork;
-use crate::os::{Os, is_plain, process_id};
+use crate::os::{Os, process_id, unless_plain};
 use core::sync::atomic::Ordering;
 
 impl<O: Os> Hold for Hard<O> {
@@ -33,7 +33,7 @@ impl<O: Os> Hold for Hard<O> {
         // SAFETY: this is the only thread of the child, and it holds the lock only for the fork.
         let state = unsafe { &mut *self.state.data_ptr() };
         // Otherwise the child would draw the same addresses as its parent.
-        let word = if is_plain() { self.frees.load(Ordering::Relaxed) } else { u64::from(process_id()) };
+        let word = unless_plain(process_id).map_or_else(|| self.frees.load(Ordering::Relaxed), u64::from);
         state.draw.part(fresh, word);
     }
 

@@ -11,7 +11,7 @@
 //! `man 2 process_madvise`, `man 2 madvise`.
 
 use super::linux::{errno, madvise, mmap, pointer, process_id};
-use super::plain::is_plain;
+use super::plain::{is_plain, unless_plain};
 use super::{Errno, Huge, Span};
 use core::ffi::{c_int, c_long};
 use core::ptr::null_mut;
@@ -165,11 +165,12 @@ impl Advisor {
         let mut next = 0;
         while spans.len() - next > 1 {
             let how = self.batches.load(Ordering::Relaxed);
-            if how >= ONE_BY_ONE || is_plain() {
+            if how >= ONE_BY_ONE {
                 break;
             }
             let batch = &spans[next..spans.len().min(next + BATCH)];
-            match Self::discard_batch(batch, how) {
+            let Some(discarded) = unless_plain(|| Self::discard_batch(batch, how)) else { break };
+            match discarded {
                 Ok(mut bytes) => {
                     let whole = batch.iter().take_while(|span| {
                         let fits = bytes >= span.bytes;

@@ -11,7 +11,7 @@
 
 use super::advice::{Advisor, discard_one};
 use super::available::available;
-use super::plain::is_plain;
+use super::plain::{is_plain, unless_plain};
 use super::uffd::{Mover, close, raise};
 use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, policy, thread};
 use core::ffi::{CStr, c_int, c_void};
@@ -42,12 +42,9 @@ pub(crate) struct Linux {
 impl Linux {
     /// Detects the features of the system.
     pub(crate) fn new() -> Self {
-        let cpus = if is_plain() {
-            PLAIN_CPUS
-        } else {
-            // SAFETY: reads a number.
-            unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }
-        };
+        // SAFETY: reads a number.
+        let ask = || unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+        let cpus = unless_plain(ask).unwrap_or(PLAIN_CPUS);
         Self {
             #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
             cpu_at: rseq_area().map(|offset| offset + RSEQ_CPU_AT),
@@ -182,11 +179,9 @@ impl Os for Linux {
     }
 
     unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
-        if is_plain() {
-            return Err(Errno(libc::ENOSYS));
-        }
         // SAFETY: this function's contract.
-        unsafe { thread::spawn(stack, entry, argument) }
+        let spawn = || unsafe { thread::spawn(stack, entry, argument) };
+        unless_plain(spawn).unwrap_or(Err(Errno(libc::ENOSYS)))
     }
 
     unsafe fn join(&self, thread: ThreadName) {
@@ -200,12 +195,10 @@ impl Os for Linux {
     }
 
     fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno> {
-        if is_plain() {
-            return Err(Errno(libc::ENOSYS));
-        }
         let bytes = span.bytes.min(seen.len() * crate::PAGE_BYTES);
         // SAFETY: the kernel writes a byte of `seen` for each page, and reads no page.
-        done(unsafe { libc::mincore(pointer(span.at), bytes, seen.as_mut_ptr()) })
+        let ask = || done(unsafe { libc::mincore(pointer(span.at), bytes, seen.as_mut_ptr()) });
+        unless_plain(ask).unwrap_or(Err(Errno(libc::ENOSYS)))
     }
 
     fn random(&self) -> Result<[u64; 2], Errno> {
@@ -240,17 +233,14 @@ impl Os for Linux {
     }
 
     fn address_limit(&self) -> Option<usize> {
-        if is_plain() {
-            return None;
-        }
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: writes `limit`.
-        let _kept_on_error = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+        unless_plain(|| unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) })?;
         (limit.rlim_cur != libc::RLIM_INFINITY).then(|| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
     }
 
     fn available(&self) -> Option<Room> {
-        if is_plain() { None } else { available() }
+        unless_plain(available)?
     }
 
     fn now(&self) -> Option<u64> {
@@ -267,7 +257,7 @@ impl Os for Linux {
 
     fn mappings_max(&self) -> u64 {
         const USUAL: u64 = 65_530;
-        if is_plain() { USUAL } else { read_number(c"/proc/sys/vm/max_map_count").unwrap_or(USUAL) }
+        unless_plain(|| read_number(c"/proc/sys/vm/max_map_count")).flatten().unwrap_or(USUAL)
     }
 }
 
@@ -475,6 +465,7 @@ pub(crate) fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plain::calls_in_progress;
     use super::super::uffd::HIGH;
     use super::*;
 
@@ -489,6 +480,25 @@ mod tests {
             let opened = open_high(c"/proc/meminfo").is_some();
             // SAFETY: exits the child.
             unsafe { libc::_exit(i32::from(!closed || opened)) };
+        }
+        let mut status = 1;
+        // SAFETY: the child was made here.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+    }
+
+    #[test]
+    fn a_child_of_a_fork_has_no_call_in_progress_and_ends_its_own() {
+        crate::prepare_for_forks();
+        let fork = || {
+            assert!(calls_in_progress() > 0);
+            // SAFETY: the child looks at a number, and ends.
+            (unsafe { libc::fork() }, calls_in_progress())
+        };
+        let (child, in_child) = unless_plain(fork).unwrap();
+        if child == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(in_child != 0 || calls_in_progress() != 0)) };
         }
         let mut status = 1;
         // SAFETY: the child was made here.

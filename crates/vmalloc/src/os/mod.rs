@@ -25,6 +25,7 @@
 //! fail at no cost, and their callers use another method.
 //!
 //! Where only plain calls may be made (`plain.rs`), each of the others answers as a kernel that lacks it.
+//! Each is made in [`unless_plain`].
 //!
 //! No address is allocated, freed or reused by a system call of its own.
 
@@ -39,7 +40,8 @@ pub(crate) mod shim;
 mod thread;
 mod uffd;
 
-pub use plain::{is_plain, plain_calls_only};
+pub(crate) use plain::forget_calls;
+pub use plain::{is_plain, plain_calls_only, unless_plain};
 pub use probe::{Answer, Machine, machine};
 
 pub(crate) use linux::Linux;

@@ -10,20 +10,88 @@
 //! From then on each of these calls fails, as on a kernel that lacks it.
 //!
 //! The flag is the process's, and is never taken back: no filter is.
+//!
+//! A filter can be installed for all threads at once (`SECCOMP_FILTER_FLAG_TSYNC`). A thread that saw the flag clear
+//! must have made its call before that. So such calls are counted while they are in progress, and setting the flag
+//! waits for them. The wait is bounded, since a call may be of a thread that is stopped. It may also be of the waiting
+//! thread itself, if a handler of a signal installs the filter. `clock_gettime` and `sched_getcpu` are not counted:
+//! they read memory wherever libc has an rseq area, or the kernel a page of code.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use super::futex_wait_for;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 static PLAIN: AtomicBool = AtomicBool::new(false);
+/// Calls in progress that are not plain.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+
+/// The number of times that [`plain_calls_only`] waits for calls in progress, and the time of each.
+const PATIENCE: u32 = 1000;
+const PATIENCE_NANOS: u64 = 1_000_000;
 
 /// Makes only the calls of the system that the C library's malloc makes, from now on, in all allocators of the process.
 /// Areas that grow are copied more often then, and zeros are written where a look might have shown that they are there.
-/// No thread is started any more. O(1), no lock; may be called in a handler of a signal.
+/// No thread is started any more.
+///
+/// Returns when no other call is in progress in any thread, so that a filter for all threads may follow. Waits for
+/// about a second at most: a handler of a signal may have interrupted such a call, which may end the process after the
+/// filter. Changes `errno`. O(1), no lock; may be called in a handler of a signal.
 pub fn plain_calls_only() {
-    PLAIN.store(true, Ordering::Relaxed);
+    // SeqCst pairs with `unless_plain`, which sees the flag, or whose call is counted below.
+    PLAIN.store(true, Ordering::SeqCst);
+    for _ in 0..PATIENCE {
+        let calls = CALLS.load(Ordering::SeqCst);
+        if calls == 0 {
+            return;
+        }
+        futex_wait_for(&CALLS, calls, PATIENCE_NANOS);
+    }
 }
 
-/// Tells whether only those calls are made.
+/// Tells whether only those calls are made. For decisions: other calls are made in [`unless_plain`].
 #[inline(always)]
 pub fn is_plain() -> bool {
     PLAIN.load(Ordering::Relaxed)
+}
+
+/// Makes other calls of the system than those, unless they are not allowed any more: then `None`.
+/// [`plain_calls_only`] waits until they end. O(1), no lock.
+pub fn unless_plain<T>(calls: impl FnOnce() -> T) -> Option<T> {
+    let _until_it_ends = InProgress::begin()?;
+    Some(calls())
+}
+
+/// A call that is counted.
+struct InProgress;
+
+impl InProgress {
+    #[inline(never)]
+    fn begin() -> Option<Self> {
+        if is_plain() {
+            return None;
+        }
+        // SeqCst pairs with `plain_calls_only`.
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        let counted = Self;
+        (!PLAIN.load(Ordering::SeqCst)).then_some(counted)
+    }
+}
+
+impl Drop for InProgress {
+    #[inline(never)]
+    fn drop(&mut self) {
+        // Not below 0: a call that a handler interrupted, and forked in, is not counted in the child.
+        // Release: the call has been made.
+        let _count = CALLS.fetch_update(Ordering::Release, Ordering::Relaxed, |calls| calls.checked_sub(1));
+    }
+}
+
+/// Forgets the calls of other threads, which a child of a fork does not have.
+pub(crate) fn forget_calls() {
+    CALLS.store(0, Ordering::Relaxed);
+}
+
+/// Returns the number of calls in progress.
+#[cfg(test)]
+pub(super) fn calls_in_progress() -> u32 {
+    CALLS.load(Ordering::Relaxed)
 }

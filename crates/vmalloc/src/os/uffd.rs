@@ -28,7 +28,7 @@
 //! `man 2 userfaultfd`, `man 2 ioctl_userfaultfd`; kernel `include/uapi/linux/userfaultfd.h` for the layouts.
 
 use super::linux::{done, errno};
-use super::plain::is_plain;
+use super::plain::{is_plain, unless_plain};
 use super::{Errno, Span, Stopped};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -110,7 +110,7 @@ impl Opened {
 
     /// Returns true if the number still refers to the same file.
     fn is_ours(self) -> bool {
-        self != Self::NOTHING && !is_plain() && Self::new(self.fd()) == Ok(self)
+        self != Self::NOTHING && Self::new(self.fd()) == Ok(self)
     }
 
     /// Closes it, unless the program did.
@@ -158,6 +158,17 @@ impl Mover {
     /// # Safety
     /// Both are in one reservation; no reference to either exists.
     pub(super) unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Stopped> {
+        // All calls of a move, so that none is left registered.
+        // SAFETY: this function's contract.
+        let moved = unless_plain(|| unsafe { self.move_all(from, to) });
+        moved.unwrap_or(Err(Stopped { bytes: 0, errno: Errno(libc::ENOSYS) }))
+    }
+
+    /// The same where calls that are not plain may be made.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn move_all(&self, from: Span, to: usize) -> Result<(), Stopped> {
         let nothing = |errno| Stopped { bytes: 0, errno };
         let opened = self.ready().map_err(nothing)?;
         if from.bytes == 0 {
@@ -221,7 +232,7 @@ impl Mover {
     pub(super) fn forget(&self) {
         let opened = self.opened();
         self.lose(opened);
-        opened.close();
+        unless_plain(|| opened.close());
     }
 
     fn opened(&self) -> Opened {

@@ -99,12 +99,9 @@ pub(crate) fn fence_all() -> bool {
 }
 
 fn membarrier(command: i64) -> bool {
-    if crate::os::is_plain() {
-        return false;
-    }
     // SAFETY: accesses no memory.
-    let code = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
-    code == 0
+    let code = || unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    crate::os::unless_plain(code) == Some(0)
 }
 
 /// Returns the number of possible CPUs: every CPU number is below it.
