@@ -208,8 +208,7 @@ fn heavy_fence() -> bool {
 #[cfg(not(loom))]
 fn wait(spins: u32) {
     if spins.is_multiple_of(SPINS) {
-        // SAFETY: the call accesses no memory.
-        let _always_0 = unsafe { libc::sched_yield() };
+        crate::os::yield_now();
     } else {
         spin_loop();
     }

@@ -9,7 +9,7 @@ use std::alloc::Layout;
 use std::io::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use vmalloc::{AllocError, Options, Vmalloc};
+use vmalloc::{AllocError, Options, OwnerLock, Vmalloc};
 
 const MIB: usize = 1 << 20;
 
@@ -46,6 +46,11 @@ const MREMAP: &[Rule] = &[(libc::SYS_mremap, None)];
 
 /// Denies these calls from now on, for this process and programs that it executes.
 fn refuse(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
+    answer(rules, libc::SECCOMP_RET_ERRNO | errno as u32)
+}
+
+/// Has these calls answered by an action of a filter.
+fn answer(rules: &[Rule], action: u32) -> std::io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -68,7 +73,7 @@ fn refuse(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
                 push(step(EQUAL, 0, 1, value));
             }
         }
-        push(step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32));
+        push(step(RETURN, 0, 0, action));
     }
     len += 1;
     let filter = libc::sock_fprog { len: len as u16, filter: program.as_mut_ptr() };
@@ -144,6 +149,27 @@ fn calls_in_progress_end_before_only_plain_ones_are_made() {
             assert!(ended.load(Ordering::Relaxed));
         });
         assert_eq!((vmalloc::is_plain(), vmalloc::unless_plain(|| ())), (true, None));
+        say("ended");
+        return;
+    }
+    assert_eq!(run(NAME, "plain", || Ok(())).unwrap(), "ended");
+}
+
+#[test]
+fn no_thread_yields_where_only_plain_calls_are_made() {
+    const NAME: &str = "no_thread_yields_where_only_plain_calls_are_made";
+    if role().is_some() {
+        let lock = lock_api::Mutex::<OwnerLock, ()>::new(());
+        vmalloc::plain_calls_only();
+        answer(&[(libc::SYS_sched_yield, None)], libc::SECCOMP_RET_KILL_PROCESS).unwrap();
+        let held = lock.try_lock().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                drop(held);
+            });
+            drop(lock.lock());
+        });
         say("ended");
         return;
     }

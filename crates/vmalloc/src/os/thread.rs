@@ -5,7 +5,7 @@
 //! # Source
 //! `man 3 pthread_attr_setstack`, `man 2 futex`.
 
-use super::{Errno, Span};
+use super::{Errno, Span, unless_plain};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::{null_mut, with_exposed_provenance_mut, without_provenance};
@@ -49,9 +49,15 @@ pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> 
 }
 
 /// Yields the CPU to another thread.
+#[cold]
 pub(crate) fn yield_now() {
+    /// The time of a wait where a thread may not yield.
+    const NANOS: u64 = 50_000;
     // SAFETY: has no precondition.
-    let _done = unsafe { libc::sched_yield() };
+    let yielded = unless_plain(|| unsafe { libc::sched_yield() });
+    if yielded.is_none() {
+        futex_wait_for(&AtomicU32::new(0), 0, NANOS);
+    }
 }
 
 /// Returns the number of this thread among those that called this. Returns 0 to every thread if the C library has no
