@@ -272,7 +272,8 @@ fn page(root: &Path, args: &Args, pairs: &[Pair], is_grouped: bool) -> String {
          - `stacks`: each thread has the smallest stack that glibc accepts, 16 KiB on x86-64, and forks on it. A timer\n  \
          interrupts it, and the handler runs on an alternate stack.\n\
          - `seccomp`: a filter kills the process at each system call that neither glibc's malloc nor the program needs.\n  \
-         The first thread installs it after some allocations, and the other threads inherit it.\n\
+         In half of the rounds it is installed for all threads at once while they run. In the others the first thread\n  \
+         installs it after some allocations, and the other threads inherit it.\n\
          - `forks`: three threads fork while four allocate, and children fork for two more generations, with at most 16\n  \
          processes besides the first. Some start a program by `vfork` or `posix_spawn`, whose signal handler forks.\n\n\
          Operations, threads and forks of `forks` do not include those of the started programs.\n\n\

@@ -11,7 +11,8 @@
  *             everything is freed, an amount must be available that the C library's malloc provides.
  *   stacks    Every thread has the smallest stack that pthread_create accepts. Threads fork on it. A timer interrupts
  *             them, and its handler runs on an alternate stack.
- *   seccomp   A filter kills the process at a system call that neither glibc's malloc nor this program needs.
+ *   seccomp   A filter kills the process at a system call that neither glibc's malloc nor this program needs. With
+ *             half of the seeds it is installed for all threads while they run.
  *   forks     Several threads fork at once, their children fork twice more, and programs are started.
  *   handlers  A program that `forks` starts: it has one thread, and the handler of a signal forks.
  */
@@ -265,12 +266,12 @@ static struct sock_filter rules[] = {
     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 };
 
-/* Confines this thread and those that it creates. */
-static void confine(int by_number) {
+/* Confines all threads, or this thread and those that it creates. */
+static void confine(int all) {
     struct sock_fprog program = {sizeof rules / sizeof *rules, rules};
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    if (by_number) {
-        CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+    if (all) {
+        CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
     } else {
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
     }
@@ -387,6 +388,7 @@ static void choose_stacks(void) {
 /* Runs the threads, and processes beside them, until the time is over. */
 static void run(uint64_t seed) {
     uint64_t state = seed * 0x9e3779b97f4a7c15u | 1;
+    int confines_all = kind == SECCOMP && next(&state) % 2 == 0;
     pthread_t limiter;
     if (kind == LIMITS) {
         CHECK(pthread_create(&limiter, NULL, changer, seed % 2 ? &limiter : NULL) == 0);
@@ -396,13 +398,20 @@ static void run(uint64_t seed) {
             step(&state, own);
         }
         leave(own);
-        confine(seed % 2 == 0);
+        if (!confines_all) {
+            confine(0);
+        }
     }
     while (!late()) {
         pthread_t threads[THREADS + FORKERS];
         int begun = 0;
         for (int at = 0; at < THREADS; at++) {
             begun += begin(&threads[begun], thread, next(&state));
+        }
+        if (confines_all) {
+            usleep((useconds_t)(next(&state) % 16384));
+            confine(1);
+            confines_all = 0;
         }
         for (int at = 0; kind == FORKS && at < FORKERS; at++) {
             begun += begin(&threads[begun], forker, next(&state));
