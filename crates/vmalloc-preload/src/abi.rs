@@ -221,7 +221,7 @@ unsafe fn realloc_large(memory: *mut c_void, size: usize) -> *mut c_void {
             unsafe { free(memory) };
             return null_mut();
         }
-        let held_bytes = owner.usable_bytes(at).unwrap_or_else(|error| bad_pointer("realloc", &error));
+        let held_bytes = usable_bytes(owner, at).unwrap_or_else(|error| bad_pointer("realloc", &error));
         if stays(size) {
             // SAFETY: this function's contract.
             if let Some(answer) = unsafe { resize(owner, at, size, held_bytes) } {
@@ -252,6 +252,12 @@ unsafe fn realloc_large(memory: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: this function's contract.
     unsafe { free(memory) };
     to
+}
+
+/// Returns what can be used of an area. The hardened profile takes a lock for it, whose wait may set `errno`.
+fn usable_bytes(owner: &Vmalloc, at: NonNull<u8>) -> Result<usize, FreeError> {
+    let _keep = KeepErrno::new();
+    owner.usable_bytes(at)
 }
 
 /// Resizes an area here. Returns `None` if the memory must move to the next `malloc`.
@@ -373,7 +379,7 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
     let Some(at) = NonNull::new(memory.cast::<u8>()) else { return 0 };
     if let Some(owner) = owner(at.as_ptr()) {
-        return owner.usable_bytes(at).unwrap_or_else(|error| bad_pointer("malloc_usable_size", &error));
+        return usable_bytes(owner, at).unwrap_or_else(|error| bad_pointer("malloc_usable_size", &error));
     }
     if BOOT.contains(at.as_ptr()) {
         // SAFETY: a piece of the boot arena, by this function's contract.
@@ -418,6 +424,8 @@ pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, s
 /// Ends the process if an area of the hardened profile is freed with a wrong size or alignment. `free` reports
 /// addresses of no area.
 fn check_size(what: &str, memory: *mut c_void, align: usize, size: usize) {
+    // The size is read under a lock, whose wait may set it.
+    let _keep = KeepErrno::new();
     if let Some(at) = NonNull::new(memory.cast::<u8>())
         && large::is_hardened()
         && let Some(owner) = owner(at.as_ptr())

@@ -13,7 +13,7 @@
 //! # Source
 //! U. Drepper, "Futexes Are Tricky", mutex 3.
 
-use crate::os::{futex_wait, futex_wait_for, futex_wake, thread_name};
+use crate::os::{futex_wait_for, futex_wake, thread_name};
 use core::sync::atomic::{AtomicU32, Ordering};
 use lock_api::{GuardSend, RawMutex};
 
@@ -41,6 +41,8 @@ fn me() -> u32 {
 /// The number of times that a fork waits for a lock whose holder may be waiting for it, and the time of each.
 const PATIENCE: u32 = 100;
 const PATIENCE_NANOS: u64 = 1_000_000;
+/// The time after which a waiting thread looks again by itself.
+const LOST_WAKE_NANOS: u64 = 100_000_000;
 
 /// A value protected by a [`Futex`].
 pub(crate) type Mutex<T> = lock_api::Mutex<Futex, T>;
@@ -170,7 +172,8 @@ impl Futex {
             if seen == FREE {
                 return;
             }
-            futex_wait(&self.word, want);
+            // A handler of a signal may interrupt `unlock` between its two steps, and fork. The fork waits for all locks.
+            futex_wait_for(&self.word, want, LOST_WAKE_NANOS);
         }
     }
 }

@@ -274,6 +274,7 @@ impl Magazine {
         pages: u64,
         align: u64,
         first: u64,
+        look: impl FnOnce(),
     ) -> Option<Run> {
         let kind = usize::from(pages >= BIG_PAGES);
         if self.fronts[kind].load(Ordering::Relaxed) != 0 {
@@ -286,7 +287,7 @@ impl Magazine {
             self.source.store(source.wrapping_add(1), Ordering::Relaxed);
             return None;
         }
-        other.take_front(kind, found, first, || ())
+        other.take_front(kind, found, first, look)
     }
 
     #[inline(never)]

@@ -416,7 +416,9 @@ impl<O: Os> Heap<O> {
             // Cached pages may lie below a frontier that cannot move, or another thread may be moving them between
             // lists.
             let _settled = self.hold_settled();
-            if !self.is_blocked(&error, pages) {
+            if self.is_blocked(&error, pages) {
+                self.drain_all();
+            } else {
                 self.release_alone();
             }
             once(false).inspect_err(|error| self.note_blocked(error))
@@ -428,7 +430,8 @@ impl<O: Os> Heap<O> {
     }
 
     /// Returns true if foreign mappings blocked a frontier at its current position before, and fewer than `pages` pages
-    /// were cached since. Releasing all pages again would mostly be futile then.
+    /// were cached since. Releasing all pages again would mostly be futile then: it would help only where they and
+    /// clean pages beside them suffice together.
     fn is_blocked(&self, error: &AllocError, pages: u64) -> bool {
         is_others(error)
             && self.blocked_at.load(Ordering::Relaxed) == self.committed_pages()

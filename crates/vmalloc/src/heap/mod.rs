@@ -277,7 +277,9 @@ impl<O: Os> Heap<O> {
     #[cold]
     fn alloc_cold(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
         let (pages, align) = (self.run_pages(layout.size()), (layout.align() / PAGE_BYTES).max(1) as u64);
-        let another = self.magazine().take_from_another(self.magazines, pages, align, self.arena.first());
+        // Neither side of a flow reaches the slow part of a free, so the time passes here.
+        let (first, look) = (self.arena.first(), || self.pass_time());
+        let another = self.magazine().take_from_another(self.magazines, pages, align, first, look);
         if let Some(run) = another {
             return Ok(self.alloc_cached(run, layout.size(), fill));
         }

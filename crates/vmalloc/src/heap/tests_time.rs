@@ -49,6 +49,28 @@ fn kept(heap: &Heap<Shim>) -> usize {
 }
 
 #[test]
+fn idle_pages_are_released_while_one_cpu_only_allocates_and_another_only_frees() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap(&shim, HugePages::Never, false, Some(DECAY));
+    burst(&heap, 100, 3 * MIB);
+    heap.drain_all();
+    assert!(kept(&heap) >= 300 * MIB);
+    for _ in 0..40 {
+        shim.pass(SECOND);
+        for _ in 0..1280 {
+            shim.on_cpu(0);
+            let area = heap.alloc(layout(MIB, 1), Fill::Any).unwrap();
+            shim.on_cpu(1);
+            // SAFETY: this test's own area, to which no reference exists.
+            unsafe { heap.free(area.addr().get()) }.unwrap();
+        }
+    }
+    assert!(kept(&heap) <= 8 * MIB, "{:?}", heap.stats());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn what_nobody_needs_goes_back_by_pairs_alone_and_a_call_gives_a_slice() {
     for huge_pages in [HugePages::Never, HugePages::System] {
         let shim = Shim::default();

@@ -153,8 +153,7 @@ impl Advisor {
         };
         let done = usize::try_from(done).map_err(|_| errno());
         if how != BY_NAME {
-            // SAFETY: opened above.
-            let _closed = unsafe { libc::close(who) };
+            super::uffd::close(who);
         }
         done
     }

@@ -146,7 +146,7 @@ impl Os for Linux {
 
     unsafe fn keep_policy(&self, from: Span, to: Span) -> bool {
         // SAFETY: this function's contract.
-        unsafe { policy::keep(from, to) }
+        unless_plain(|| unsafe { policy::keep(from, to) }).unwrap_or(false)
     }
 
     unsafe fn reset(&self, span: Span) -> Result<(), Errno> {

@@ -8,7 +8,6 @@
 
 use super::Span;
 use super::linux::{done, pointer};
-use super::plain::is_plain;
 use crate::PAGE_BYTES;
 use core::ffi::{c_int, c_long, c_ulong};
 
@@ -43,9 +42,6 @@ pub(super) fn policy_at(at: usize) -> Option<Policy> {
 /// # Safety
 /// The caller owns `to` exclusively.
 pub(super) unsafe fn keep(from: Span, to: Span) -> bool {
-    if is_plain() {
-        return false;
-    }
     let pages = from.bytes / PAGE_BYTES;
     let [low, high] = [pages / 4, pages - 1 - pages / 4].map(|page| policy_at(from.at + page * PAGE_BYTES));
     if low != high {

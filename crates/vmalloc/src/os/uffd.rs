@@ -116,8 +116,7 @@ impl Opened {
     /// Closes it, unless the program did.
     fn close(self) {
         if self.is_ours() {
-            // SAFETY: opened here, and not in use.
-            let _closed = unsafe { libc::close(self.fd()) };
+            close(self.fd());
         }
     }
 }
@@ -324,10 +323,13 @@ fn open() -> Result<Opened, Errno> {
 fn open_device(flags: c_int) -> Result<c_int, Errno> {
     let path = c"/dev/userfaultfd";
     // SAFETY: a path that ends with 0.
-    let device = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    let device = unsafe {
+        libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC)
+    };
     if device < 0 {
         return Err(errno());
     }
+    let device = device as c_int;
     // SAFETY: makes a descriptor.
     let fd = unsafe { libc::ioctl(device, CALL_NEW, flags) };
     let opened = if fd < 0 { Err(errno()) } else { Ok(fd) };
