@@ -261,7 +261,8 @@ fn page(root: &Path, args: &Args, pairs: &[Pair], is_grouped: bool) -> String {
          - No process crashed, stopped making progress or found changed contents in its allocations.\n\
          - A request failed only after the program had limited its addresses. The column `refused` counts these.\n\
          - After everything was freed and trimmed, the resident memory was within 16 MiB of that at the start. The\n  \
-         hardened profile is not checked for this: it has some 20 KiB of tags for each area that it ever placed.\n\
+         limit of `limits` is 48 MiB: addresses that are released for a limit keep a word for each page. The hardened\n  \
+         profile is not checked for this: it has some 20 KiB of tags for each area that it ever placed.\n\
          - Less than 1 MiB of the preload's memory was still allocated at the end. Under a filter of system calls the\n  \
          preload does not report this number.\n\n\
          The kinds of conditions:\n\n\
