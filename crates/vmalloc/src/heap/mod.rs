@@ -134,11 +134,11 @@ pub(crate) enum Fill {
 pub(crate) struct Heap<O: Os> {
     // Constant after `new`.
     host: Host<O>,
+    arena: Arena<O>,
     magazines: &'static [Magazine],
     /// Bits of a word that send a free to its slow path.
     closer: u64,
     guards: Guards,
-    arena: Arena<O>,
     /// Dirty pages, and pages in big items of magazines, above which a purge is due.
     kept_max: u64,
     /// The greatest number of moved areas at a time: each is a mapping of its own.
