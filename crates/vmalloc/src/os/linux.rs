@@ -155,13 +155,12 @@ impl Os for Linux {
             return fresh.map(|_| ());
         }
         // While the limit of address space is exceeded, Linux fails every `mmap`, even one that replaces as many pages.
+        // Locked pages are not released, and an error must leave the access to each part of the span as it is.
+        discard_one(span)?;
         // SAFETY: this function's contract.
         unsafe { self.forbid(span) }?;
-        if let Err(error) = discard_one(span) {
-            // SAFETY: as before.
-            unsafe { self.commit(span) }?;
-            return Err(error);
-        }
+        // Again, because of stray writes in between. If this fails, the pages were locked since.
+        let _locked_since = discard_one(span);
         // SAFETY: as before. A kernel without guards fails this, and has none to remove.
         let _none = unsafe { self.advisor.unguard(span) };
         Ok(())
@@ -469,6 +468,20 @@ mod tests {
     use super::super::uffd::HIGH;
     use super::*;
 
+    /// Ends a child of a fork, with success if a condition holds there.
+    fn end_child(holds: bool) -> ! {
+        // SAFETY: exits the child.
+        unsafe { libc::_exit(i32::from(!holds)) }
+    }
+
+    /// Waits for the end of a child, and panics if it was without success.
+    fn wait_for(child: libc::pid_t) {
+        let mut status = 1;
+        // SAFETY: writes a number.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+    }
+
     #[test]
     fn no_file_is_opened_while_a_standard_stream_is_closed() {
         // In a child, since other tests use the streams.
@@ -477,14 +490,9 @@ mod tests {
         if child == 0 {
             // SAFETY: no code of the child uses it.
             let closed = unsafe { libc::close(0) } == 0;
-            let opened = open_high(c"/proc/meminfo").is_some();
-            // SAFETY: exits the child.
-            unsafe { libc::_exit(i32::from(!closed || opened)) };
+            end_child(closed && open_high(c"/proc/meminfo").is_none());
         }
-        let mut status = 1;
-        // SAFETY: the child was made here.
-        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!((waited, status), (child, 0));
+        wait_for(child);
     }
 
     #[test]
@@ -497,13 +505,40 @@ mod tests {
         };
         let (child, in_child) = unless_plain(fork).unwrap();
         if child == 0 {
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(in_child != 0 || calls_in_progress() != 0)) };
+            end_child(in_child == 0 && calls_in_progress() == 0);
         }
-        let mut status = 1;
-        // SAFETY: the child was made here.
-        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!((waited, status), (child, 0));
+        wait_for(child);
+    }
+
+    #[test]
+    fn a_reset_above_a_limit_of_addresses_removes_access_or_leaves_it_as_it_is() {
+        let linux = Linux::new();
+        let page = crate::PAGE_BYTES;
+        let at = linux.reserve(2 * page).unwrap();
+        // SAFETY: the first page of the range reserved above.
+        unsafe { linux.commit(Span { at, bytes: page }) }.unwrap();
+        // In a child, since a limit holds for all tests.
+        // SAFETY: the child makes only system calls, and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut ends = [0; 2];
+            // SAFETY: writes two numbers.
+            unsafe { libc::pipe(ends.as_mut_ptr()) };
+            // SAFETY: reads one byte, or fails with EFAULT.
+            let has_access = |page: usize| unsafe { libc::write(ends[1], pointer(page), 1) } == 1;
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: reads two numbers.
+            let limited = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const none) } == 0;
+            // Locked pages are released by kernels from 5.18 on alone.
+            // SAFETY: changes no contents.
+            let _if_allowed = unsafe { libc::mlock(pointer(at), page) };
+            // SAFETY: the range reserved above, without references.
+            let reset = unsafe { linux.reset(Span { at, bytes: 2 * page }) }.is_ok();
+            end_child(limited && has_access(at) != reset && !has_access(at + page));
+        }
+        wait_for(child);
+        // SAFETY: the range reserved above.
+        unsafe { linux.unmap(Span { at, bytes: 2 * page }) };
     }
 
     #[test]

@@ -245,7 +245,7 @@ pub(crate) trait Os: Send + Sync + 'static {
     unsafe fn keep_policy(&self, from: Span, to: Span) -> bool;
 
     /// Maps a span again as [`reserve`](Self::reserve) does. Its pages, page tables and guards are dropped. On an error
-    /// it is unchanged.
+    /// its access is unchanged, and its pages may be dropped.
     ///
     /// # Safety
     /// It is part of a range that `reserve` returned, and no reference to it exists.
