@@ -132,10 +132,18 @@ fn whatever_a_profile_refuses_the_results_are_the_same() {
     }
 }
 
+/// Runs a test again in a process of its own, which then runs `body`.
+fn alone(name: &str, body: impl FnOnce()) {
+    if role().is_some() {
+        body();
+        return say("ended");
+    }
+    assert_eq!(run(name, "alone", || Ok(())).unwrap(), "ended");
+}
+
 #[test]
 fn calls_in_progress_end_before_only_plain_ones_are_made() {
-    const NAME: &str = "calls_in_progress_end_before_only_plain_ones_are_made";
-    if role().is_some() {
+    alone("calls_in_progress_end_before_only_plain_ones_are_made", || {
         let (ended, (begun, begin)) = (AtomicBool::new(false), std::sync::mpsc::channel());
         std::thread::scope(|scope| {
             let call = || {
@@ -149,16 +157,12 @@ fn calls_in_progress_end_before_only_plain_ones_are_made() {
             assert!(ended.load(Ordering::Relaxed));
         });
         assert_eq!((vmalloc::is_plain(), vmalloc::unless_plain(|| ())), (true, None));
-        say("ended");
-        return;
-    }
-    assert_eq!(run(NAME, "plain", || Ok(())).unwrap(), "ended");
+    });
 }
 
 #[test]
 fn no_thread_yields_where_only_plain_calls_are_made() {
-    const NAME: &str = "no_thread_yields_where_only_plain_calls_are_made";
-    if role().is_some() {
+    alone("no_thread_yields_where_only_plain_calls_are_made", || {
         let lock = lock_api::Mutex::<OwnerLock, ()>::new(());
         vmalloc::plain_calls_only();
         answer(&[(libc::SYS_sched_yield, None)], libc::SECCOMP_RET_KILL_PROCESS).unwrap();
@@ -170,10 +174,7 @@ fn no_thread_yields_where_only_plain_calls_are_made() {
             });
             drop(lock.lock());
         });
-        say("ended");
-        return;
-    }
-    assert_eq!(run(NAME, "plain", || Ok(())).unwrap(), "ended");
+    });
 }
 
 /// Uses up `RLIMIT_DATA`, which is charged for memory below the frontier, as all memory is where overcommit is denied.

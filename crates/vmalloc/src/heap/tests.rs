@@ -19,6 +19,17 @@ use std::collections::BTreeMap;
 
 pub(super) const MIB: usize = 1 << 20;
 
+/// The plan from which tests derive theirs.
+pub(super) const PLAN: Plan = Plan {
+    arena_bytes_max: 1 << 34,
+    cache_bytes_max: 64 * MIB,
+    guards: false,
+    huge_pages: HugePages::Never,
+    decay: None,
+    background_thread: true,
+    zero_on_free: false,
+};
+
 pub(super) fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
@@ -33,15 +44,7 @@ pub(super) fn heap_on(
     arena_bytes_max: usize,
     cache_bytes_max: usize,
 ) -> Owned<Shim> {
-    let plan = Plan {
-        arena_bytes_max,
-        cache_bytes_max,
-        huge_pages,
-        decay: None,
-        background_thread: true,
-        guards: false,
-        zero_on_free: false,
-    };
+    let plan = Plan { arena_bytes_max, cache_bytes_max, huge_pages, ..PLAN };
     Owned::new(shim.clone(), plan).unwrap()
 }
 
@@ -519,15 +522,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
         shim.fail(Call::Map, granted);
         let made = Owned::new(
             shim.clone(),
-            Plan {
-                arena_bytes_max: usize::MAX,
-                cache_bytes_max: 0,
-                huge_pages: HugePages::Auto,
-                decay: None,
-                background_thread: true,
-                guards: false,
-                zero_on_free: false,
-            },
+            Plan { arena_bytes_max: usize::MAX, cache_bytes_max: 0, huge_pages: HugePages::Auto, ..PLAN },
         );
         shim.allow();
         match made {
@@ -545,15 +540,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
     shim.fail(Call::Reserve, 0);
     let made = Owned::new(
         shim.clone(),
-        Plan {
-            arena_bytes_max: usize::MAX,
-            cache_bytes_max: 0,
-            huge_pages: HugePages::Auto,
-            decay: None,
-            background_thread: true,
-            guards: false,
-            zero_on_free: false,
-        },
+        Plan { arena_bytes_max: usize::MAX, cache_bytes_max: 0, huge_pages: HugePages::Auto, ..PLAN },
     );
     assert!(matches!(made, Err(CreateError::Refused { call: Call::Reserve, .. })));
     assert_eq!(shim.mapped(), 0);

@@ -1,6 +1,6 @@
 //! Tests of cached pages: their age, moves, the thread, and failures of each.
 
-use super::tests::{MIB, Model, heap, heap_on, layout};
+use super::tests::{MIB, Model, PLAN, heap, heap_on, layout};
 use super::*;
 use crate::arena::HUGE;
 use crate::magazine::Kinds;
@@ -10,15 +10,7 @@ use crate::vmalloc::HugePages;
 use std::time::{Duration, Instant};
 
 fn heap_with_decay(shim: &Shim, cache_bytes_max: usize, decay: Duration) -> Owned<Shim> {
-    let plan = Plan {
-        arena_bytes_max: 1 << 34,
-        cache_bytes_max,
-        huge_pages: HugePages::Auto,
-        decay: Some(decay),
-        background_thread: true,
-        guards: false,
-        zero_on_free: false,
-    };
+    let plan = Plan { cache_bytes_max, huge_pages: HugePages::Auto, decay: Some(decay), ..PLAN };
     Owned::new(shim.clone(), plan).unwrap()
 }
 
@@ -456,12 +448,10 @@ fn what_is_freed_is_zeros_at_once_where_that_is_wanted() {
         calls.iter().filter(|(_, granted)| !granted).for_each(|&(call, _)| shim.fail(call, 0));
         let plan = Plan {
             arena_bytes_max: 1 << 32,
-            cache_bytes_max: 64 * MIB,
             guards,
             huge_pages: HugePages::System,
-            decay: None,
-            background_thread: true,
             zero_on_free: true,
+            ..PLAN
         };
         let mut model = Model::new(Owned::new(shim.clone(), plan).unwrap());
         for step in 0..200 {

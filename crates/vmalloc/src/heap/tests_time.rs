@@ -1,6 +1,6 @@
 //! Tests of decay by the program's own calls, on a clock that the tests advance.
 
-use super::tests::{MIB, layout};
+use super::tests::{MIB, PLAN, layout};
 use super::tests_kept::resident_pages;
 use super::time::SLICE_PAGES;
 use super::*;
@@ -15,18 +15,7 @@ const DECAY: Duration = Duration::from_secs(16);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn heap(shim: &Shim, huge_pages: HugePages, background_thread: bool, decay: Option<Duration>) -> Owned<Shim> {
-    heap_of(
-        shim,
-        Plan {
-            arena_bytes_max: 1 << 34,
-            cache_bytes_max: 512 * MIB,
-            huge_pages,
-            decay,
-            background_thread,
-            guards: false,
-            zero_on_free: false,
-        },
-    )
+    heap_of(shim, Plan { cache_bytes_max: 512 * MIB, huge_pages, decay, background_thread, ..PLAN })
 }
 
 fn heap_of(shim: &Shim, plan: Plan) -> Owned<Shim> {
@@ -235,15 +224,8 @@ fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
     // No byte is touched, and all pages are to count.
     shim.fail(Call::Resident, 0);
     for (budget, least) in [(0, 0), (8 * MIB, MIB), (64 * MIB, 8 * MIB)] {
-        let plan = Plan {
-            arena_bytes_max: 1 << 34,
-            cache_bytes_max: budget,
-            huge_pages: HugePages::System,
-            decay: None,
-            background_thread: false,
-            guards: false,
-            zero_on_free: false,
-        };
+        let plan =
+            Plan { cache_bytes_max: budget, huge_pages: HugePages::System, background_thread: false, ..PLAN };
         let heap = heap_of(&shim, plan);
         // A large heap, so that magazines have small items in sets.
         let large = heap.alloc(layout(1 << 30, 1), Fill::Any).unwrap();
@@ -273,15 +255,7 @@ fn cd3_what_is_absent_does_not_count_in_the_budget_where_the_system_tells() {
         if !told {
             shim.fail(Call::Resident, 0);
         }
-        let plan = Plan {
-            arena_bytes_max: 1 << 34,
-            cache_bytes_max: 64 * MIB,
-            huge_pages: HugePages::Never,
-            decay: None,
-            background_thread: false,
-            guards: false,
-            zero_on_free: false,
-        };
+        let plan = Plan { background_thread: false, ..PLAN };
         let heap = Owned::new(shim.clone(), plan).unwrap();
         crate::fork::unregister(NonNull::from(&*heap));
         // One byte of each is touched.

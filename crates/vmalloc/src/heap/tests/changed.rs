@@ -7,15 +7,7 @@ use crate::os::shim::{bind, is_bound};
 fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
     for guards in [false, true] {
         let shim = Shim::default();
-        let plan = Plan {
-            arena_bytes_max: 1 << 34,
-            cache_bytes_max: 64 * MIB,
-            huge_pages: HugePages::Never,
-            guards,
-            decay: None,
-            background_thread: true,
-            zero_on_free: false,
-        };
+        let plan = Plan { guards, ..PLAN };
         let mut model = Model::new(Owned::new(shim.clone(), plan).unwrap());
         for bytes in [5000, 300_000, 3 * MIB] {
             let [below, at, above] = [0; 3].map(|_| model.alloc(bytes, 1, Fill::Any).unwrap());
@@ -73,15 +65,7 @@ fn a_policy_of_an_area_goes_with_it_where_it_grows_and_moves_and_ends_with_its_f
     for (guards, moves, before, after) in cases {
         let shim = Shim::default();
         shim.on_cpu(0);
-        let plan = Plan {
-            arena_bytes_max: 1 << 32,
-            cache_bytes_max: 64 * MIB,
-            huge_pages: HugePages::Never,
-            guards,
-            decay: None,
-            background_thread: true,
-            zero_on_free: false,
-        };
+        let plan = Plan { arena_bytes_max: 1 << 32, guards, ..PLAN };
         let mut model = Model::new(Owned::new(shim.clone(), plan).unwrap());
         if !moves {
             shim.fail(Call::Move, 0);
@@ -134,15 +118,7 @@ fn of_several_policies_none_is_kept_and_one_that_covers_all_but_the_ends_is() {
 #[test]
 fn another_thread_may_say_that_all_is_changed_while_areas_are_freed_and_resized() {
     for guards in [false, true] {
-        let plan = Plan {
-            arena_bytes_max: 1 << 30,
-            cache_bytes_max: 64 * MIB,
-            huge_pages: HugePages::Never,
-            guards,
-            decay: None,
-            background_thread: true,
-            zero_on_free: false,
-        };
+        let plan = Plan { arena_bytes_max: 1 << 30, guards, ..PLAN };
         let heap = Owned::new(Shim::default(), plan).unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {

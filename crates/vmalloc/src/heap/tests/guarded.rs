@@ -3,15 +3,7 @@
 use super::*;
 
 fn guarded(shim: &Shim, cache_bytes_max: usize) -> Owned<Shim> {
-    let plan = Plan {
-        arena_bytes_max: 1 << 34,
-        cache_bytes_max,
-        huge_pages: HugePages::Auto,
-        guards: true,
-        decay: None,
-        background_thread: true,
-        zero_on_free: false,
-    };
+    let plan = Plan { cache_bytes_max, huge_pages: HugePages::Auto, guards: true, ..PLAN };
     Owned::new(shim.clone(), plan).unwrap()
 }
 

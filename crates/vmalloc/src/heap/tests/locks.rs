@@ -48,8 +48,7 @@ fn plan(cache_bytes_max: usize) -> Plan {
         huge_pages: HugePages::Auto,
         decay: Some(std::time::Duration::from_secs(16)),
         background_thread: false,
-        guards: false,
-        zero_on_free: false,
+        ..PLAN
     }
 }
 
