@@ -183,7 +183,7 @@ impl<O: Os> Arena<O> {
     /// Reserves the largest arena of the ladder that has at most `most` bytes, which must be at least those of the
     /// smallest.
     pub(crate) fn reserve(host: Host<O>, most: usize, huge_pages: HugePages) -> Result<Self, CreateError> {
-        let mut refused = None;
+        let mut failed = None;
         // The caller's size is tried first, if it is no step of the ladder.
         let own = Some(most & !(BASE_ALIGN - 1))
             .filter(|&bytes| bytes >= LEAST_BYTES && bytes < 1 << LADDER_LOG2[0]);
@@ -213,11 +213,11 @@ impl<O: Os> Arena<O> {
                     (0..ZONES).for_each(|zone| arena.advise(zone, span_of(arena.extent(zone))));
                     return Ok(arena);
                 }
-                Err(errno) => refused = Some(errno),
+                Err(errno) => failed = Some(errno),
             }
         }
-        let errno = refused.unwrap_or(Errno::NOMEM);
-        Err(CreateError::Refused { call: Call::Reserve, errno, bytes: LEAST_BYTES })
+        let errno = failed.unwrap_or(Errno::NOMEM);
+        Err(CreateError::CallFailed { call: Call::Reserve, errno, bytes: LEAST_BYTES })
     }
 
     /// Returns the words of some pages of a zone: the whole pages that are committed when the frontier moves from one
@@ -238,7 +238,7 @@ impl<O: Os> Arena<O> {
         }
         let huge = if self.has_huge_pages(zone) { Huge::Yes } else { Huge::No };
         // SAFETY: part of the reservation; the advice does not change its contents.
-        let _refused = unsafe { self.host.os().advise(span, huge) };
+        let _failed = unsafe { self.host.os().advise(span, huge) };
     }
 
     /// Returns true if a zone is to have huge pages.
@@ -378,10 +378,10 @@ impl<O: Os> Arena<O> {
         // Whole pages of words; those up to `have` were committed, rounded up.
         let words = self.words_between(zone, have, want);
         if words.bytes > 0 {
-            self.give_access(words)?;
+            self.allow_access(words)?;
         }
         let pages = Span { at: address(first + have), bytes: address(want - have) };
-        if let Err(errno) = self.give_access(pages) {
+        if let Err(errno) = self.allow_access(pages) {
             if self.closed.load(Ordering::Relaxed) {
                 self.unmap_part(words);
             }
@@ -393,7 +393,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Makes a part of the reservation above a frontier readable and writable.
-    fn give_access(&self, span: Span) -> Result<(), Errno> {
+    fn allow_access(&self, span: Span) -> Result<(), Errno> {
         let os = self.host.os();
         if !self.closed.load(Ordering::Relaxed) {
             // SAFETY: part of the reservation.

@@ -16,7 +16,7 @@ pub enum CreateError {
         least_bytes: usize,
     },
     /// A system call failed.
-    Refused {
+    CallFailed {
         /// The call that failed.
         call: Call,
         /// Its error number.
@@ -34,7 +34,7 @@ impl fmt::Display for CreateError {
             Self::TooSmall { bytes, least_bytes } => {
                 write!(f, "an arena may have {bytes} bytes here and needs {least_bytes} at least")
             }
-            Self::Refused { call, errno, bytes } => write!(f, "{call:?} of {bytes} bytes failed: {errno}"),
+            Self::CallFailed { call, errno, bytes } => write!(f, "{call:?} of {bytes} bytes failed: {errno}"),
             Self::NoRecords => f.write_str("the system gave no memory for records"),
         }
     }
@@ -58,7 +58,7 @@ pub enum AllocError {
         largest_bytes: usize,
     },
     /// A system call failed.
-    Refused {
+    CallFailed {
         /// The call that failed.
         call: Call,
         /// Its error number.
@@ -99,7 +99,7 @@ impl fmt::Display for AllocError {
                 f,
                 "no room for {requested_bytes} bytes aligned to {align_bytes}, the largest free range is {largest_bytes}"
             ),
-            Self::Refused { call, errno, bytes } => write!(f, "{call:?} of {bytes} bytes failed: {errno}"),
+            Self::CallFailed { call, errno, bytes } => write!(f, "{call:?} of {bytes} bytes failed: {errno}"),
             Self::TooManyGuards { guards_max } => {
                 write!(
                     f,

@@ -125,7 +125,7 @@ unsafe impl Send for List {}
 
 static LIST: Mutex<List> = Mutex::new(List(None));
 /// Pages that may stay cached while the process forks: 1 MiB.
-pub(crate) const KEPT_PAGES: u64 = 256;
+pub(crate) const FORK_CACHED_MAX: u64 = 256;
 
 /// The process of the allocators; 0 if it is not known.
 static PROCESS: AtomicU32 = AtomicU32::new(0);

@@ -146,7 +146,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeAlloc<A> {
             }
             _ => {}
         }
-        // SAFETY: the new layout's size is not 0, as this function's contract says.
+        // SAFETY: the new layout's size is not 0, by this function's contract.
         let to = unsafe { self.alloc(new) };
         if to.is_null() {
             return null_mut();

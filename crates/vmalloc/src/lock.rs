@@ -57,7 +57,7 @@ pub(crate) trait Fork {
 
     /// Releases the lock in a child if another thread held it, which the child does not have. What it protects must be
     /// valid at any moment.
-    fn abandon(&self);
+    fn free_in_child(&self);
 
     /// Takes the lock for a fork, unless this thread holds it. If the thread was `interrupted` with another lock held,
     /// it stops trying after a while.
@@ -81,7 +81,7 @@ impl<T> Fork for Mutex<T> {
         unsafe { self.raw() }.left.load(Ordering::Relaxed) != 0
     }
 
-    fn abandon(&self) {
+    fn free_in_child(&self) {
         // SAFETY: a child calls this, in which no other thread has the lock or waits for it.
         let raw = unsafe { self.raw() };
         if !raw.is_mine() {

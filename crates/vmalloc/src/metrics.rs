@@ -28,7 +28,7 @@ impl Vmalloc {
             moved_areas,
             copies,
             retired_bytes,
-            refused_purges,
+            failed_purges,
             guards,
             unguarded_areas,
             quarantined_bytes,
@@ -49,7 +49,7 @@ impl Vmalloc {
         counter!("vmalloc_purged_bytes_total", "allocator" => name).absolute(purged_bytes);
         counter!("vmalloc_cache_hits_total", "allocator" => name).absolute(cache_hits);
         counter!("vmalloc_copies_total", "allocator" => name).absolute(copies);
-        counter!("vmalloc_refused_purges_total", "allocator" => name).absolute(refused_purges);
+        counter!("vmalloc_failed_purges_total", "allocator" => name).absolute(failed_purges);
         counter!("vmalloc_unguarded_areas_total", "allocator" => name).absolute(unguarded_areas);
     }
 }

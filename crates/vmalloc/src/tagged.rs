@@ -95,8 +95,8 @@ impl Tagged {
         let arena = heap.arena();
         let (first, end) = arena.whole_pages();
         let bytes = ((end - first) as usize * size_of::<u64>()).next_multiple_of(PAGE_BYTES);
-        let refused = |errno| CreateError::Refused { call: Call::Reserve, errno, bytes };
-        let words = Span { at: heap.os().reserve(bytes).map_err(refused)?, bytes };
+        let failed = |errno| CreateError::CallFailed { call: Call::Reserve, errno, bytes };
+        let words = Span { at: heap.os().reserve(bytes).map_err(failed)?, bytes };
         write_empty!(Tags, place);
         // SAFETY: written above, and not shared yet.
         let tags: &mut Tags = unsafe { &mut *place.as_ptr() };
@@ -178,9 +178,9 @@ impl Tags {
 
     /// Returns the number of a text, a new one for an unknown text, or `TEXTS_MAX` if the list is full.
     fn number(&self, text: &'static str) -> usize {
-        let told = self.count.load(Ordering::Acquire).min(TEXTS_MAX);
+        let count = self.count.load(Ordering::Acquire).min(TEXTS_MAX);
         let same = |place: &Text| self.read(place).is_some_and(|other| core::ptr::eq(other, text));
-        if let Some(number) = self.texts[..told].iter().position(same) {
+        if let Some(number) = self.texts[..count].iter().position(same) {
             return number;
         }
         // Two threads that add the same text at the same time get two numbers for it, which is harmless.

@@ -125,7 +125,7 @@ impl Vmalloc {
     /// lowest dirty pages that fit are cut, or fresh ones are allocated.
     ///
     /// # Errors
-    /// [`AllocError`]. [`AllocError::NoSpace`] and [`AllocError::Refused`] come after the release of all cached memory,
+    /// [`AllocError`]. [`AllocError::NoSpace`] and [`AllocError::CallFailed`] come after the release of all cached memory,
     /// unless that cannot help.
     /// # Locks
     /// One of its CPU, or that of the allocator.

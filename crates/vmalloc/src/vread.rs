@@ -21,7 +21,7 @@ enum Method {
 }
 
 /// Set once the direct method has failed.
-static REFUSED: AtomicBool = AtomicBool::new(false);
+static DENIED: AtomicBool = AtomicBool::new(false);
 
 /// Copies bytes from an address of this process, with zeros for those that cannot be read. Returns the number of bytes
 /// read.
@@ -29,10 +29,10 @@ pub(crate) fn peek(from: usize, to: &mut [u8]) -> usize {
     if to.is_empty() {
         return 0;
     }
-    if !REFUSED.load(Ordering::Relaxed) {
+    if !DENIED.load(Ordering::Relaxed) {
         match peek_by(Method::Direct, from, to) {
             Some(count) => return count,
-            None => REFUSED.store(true, Ordering::Relaxed),
+            None => DENIED.store(true, Ordering::Relaxed),
         }
     }
     peek_by(Method::Pipe, from, to).unwrap_or_else(|| {
@@ -160,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_refused_is_left_for_the_other() {
-        REFUSED.store(true, Ordering::Relaxed);
+    fn a_call_that_is_denied_is_replaced_by_the_other() {
+        DENIED.store(true, Ordering::Relaxed);
         let from = [3u8; 100];
         let mut to = [0; 100];
         assert_eq!(peek((&raw const from).expose_provenance(), &mut to), 100);

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_tells_the_sizes_apart() {
+    fn a_word_distinguishes_the_sizes() {
         for (size, pages) in [(1, 1), (4095, 1), (4096, 1), (4097, 2), (1 << 40, 1 << 28)] {
             let word = Word::live(pages, size);
             assert_eq!((word.requested_bytes(), word.pages()), (size, pages));

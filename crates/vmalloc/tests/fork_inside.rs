@@ -15,7 +15,7 @@ fn pairs(memory: &Vmalloc, rounds: usize) -> bool {
     (1..=rounds).all(|round| {
         let layout = Layout::from_size_align(round * 70_001 % (3 << 20) + 1, 1).unwrap();
         let Ok(area) = memory.alloc(layout) else { return false };
-        // SAFETY: an area of our own, of at least a byte, to which nobody refers.
+        // SAFETY: an area of our own, of at least a byte, to which no reference exists.
         unsafe { memory.free(area) }.is_ok()
     })
 }
@@ -25,7 +25,7 @@ fn in_child(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child calls only what it may after a fork, and leaves without coming back.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: a child that waits for a lock that nobody holds ends by this.
+        // SAFETY: a child that waits for a lock without a holder ends by this.
         unsafe { libc::alarm(60) };
         let done = child();
         // SAFETY: ends the child.

@@ -218,7 +218,7 @@ fn locked_memory_is_walled_by_protection_and_no_more_of_it_is_there_than_is_used
 }
 
 #[test]
-fn a_double_free_says_how_many_frees_ago() {
+fn a_double_free_has_the_number_of_frees_since() {
     let end = run("free twice", Walls::Best);
     assert!(end.said.contains("in quarantine, 1 frees ago"), "{}", end.said);
 }

@@ -45,7 +45,7 @@ const HUGE: &[Rule] = &[
 const MREMAP: &[Rule] = &[(libc::SYS_mremap, None)];
 
 /// Denies these calls from now on, for this process and programs that it executes.
-fn refuse(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
+fn deny(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
     answer(rules, libc::SECCOMP_RET_ERRNO | errno as u32)
 }
 
@@ -86,8 +86,8 @@ fn answer(rules: &[Rule], action: u32) -> std::io::Result<()> {
 /// Denies the calls of features in a profile. They count as missing, and the results are those of a process with all
 /// features.
 #[test]
-fn whatever_a_profile_refuses_the_results_are_the_same() {
-    const NAME: &str = "whatever_a_profile_refuses_the_results_are_the_same";
+fn results_are_the_same_whatever_a_profile_denies() {
+    const NAME: &str = "results_are_the_same_whatever_a_profile_denies";
     if role().is_some() {
         let memory = Vmalloc::new(Options::default().cache_bytes_max(16 * MIB)).unwrap();
         let sum = work(&memory, 250, 7);
@@ -123,7 +123,7 @@ fn whatever_a_profile_refuses_the_results_are_the_same() {
     ];
     for errno in [libc::EPERM, libc::ENOSYS] {
         for (name, rules) in profiles {
-            let said = run(NAME, name, move || refuse(rules, errno)).unwrap();
+            let said = run(NAME, name, move || deny(rules, errno)).unwrap();
             let (sum, ways) = said.split_once('|').unwrap();
             assert_eq!(sum, want, "{name}, errno {errno}");
             // Without a method of moving pages, every area that changed its address was copied.
@@ -184,14 +184,14 @@ fn a_frontier_that_may_not_move_is_an_error_that_passes() {
     if role().is_some() {
         let memory = Vmalloc::new(Options::default()).unwrap();
         let mut areas = Vec::new();
-        let refusal = loop {
+        let failure = loop {
             match memory.alloc(layout(4 * MIB)) {
                 Ok(area) => areas.push(area),
                 Err(error) => break error,
             }
         };
-        let refused = matches!(refusal, AllocError::Refused { errno, bytes, .. } if errno.0 == libc::ENOMEM && bytes > 0);
-        assert!(refused, "{refusal:?}");
+        let failed = matches!(failure, AllocError::CallFailed { errno, bytes, .. } if errno.0 == libc::ENOMEM && bytes > 0);
+        assert!(failed, "{failure:?}");
         assert!((20..=64).contains(&areas.len()), "{} areas", areas.len());
         // Nothing is lost: existing areas can be freed, merged and allocated again.
         let count = areas.len();
@@ -205,7 +205,7 @@ fn a_frontier_that_may_not_move_is_an_error_that_passes() {
         // SAFETY: our own, and no reference to it exists.
         unsafe { memory.free(all) }.unwrap();
         assert_eq!(memory.stats().live_bytes, 0);
-        say("refused and served again");
+        say("failed and served again");
         return;
     }
     let limit = libc::rlimit { rlim_cur: 256 << 20, rlim_max: 256 << 20 };
@@ -214,13 +214,13 @@ fn a_frontier_that_may_not_move_is_an_error_that_passes() {
         checked(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) })
     })
     .unwrap();
-    assert_eq!(said, "refused and served again");
+    assert_eq!(said, "failed and served again");
 }
 
 /// Reserves the words for a terabyte, 2 GiB, of which only as much is charged as areas need.
 #[test]
-fn tg2_who_has_an_area_is_kept_under_a_limit_too() {
-    const NAME: &str = "tg2_who_has_an_area_is_kept_under_a_limit_too";
+fn tg2_the_tag_of_an_area_is_recorded_under_a_limit_too() {
+    const NAME: &str = "tg2_the_tag_of_an_area_is_recorded_under_a_limit_too";
     if role().is_some() {
         let options = Options::default().caller_tags(true).arena_bytes_max(1 << 40);
         let memory = Vmalloc::new(options).unwrap();
@@ -246,8 +246,8 @@ fn tg2_who_has_an_area_is_kept_under_a_limit_too() {
 
 /// Locks all memory, also later mappings: pages are resident from the start, and are released nevertheless.
 #[test]
-fn locked_memory_is_used_and_given_back() {
-    const NAME: &str = "locked_memory_is_used_and_given_back";
+fn locked_memory_is_used_and_released() {
+    const NAME: &str = "locked_memory_is_used_and_released";
     if let Some(role) = role() {
         let before = (role == "after").then(|| Vmalloc::new(Options::default()).unwrap());
         // SAFETY: locks the current and later mappings of this process.
@@ -269,7 +269,7 @@ fn locked_memory_is_used_and_given_back() {
         unsafe { memory.free(big) }.unwrap();
         memory.trim();
         let stats = memory.stats();
-        assert_eq!((stats.dirty_bytes, stats.cached_bytes, stats.refused_purges), (0, 0, 0), "{stats:?}");
+        assert_eq!((stats.dirty_bytes, stats.cached_bytes, stats.failed_purges), (0, 0, 0), "{stats:?}");
         assert!(resident_bytes() + 100 * MIB < full, "{} of {full} are resident", resident_bytes());
         say(&format!("{sum}"));
         return;

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use vmalloc::{Mappings, Options, Protection, Vmalloc};
 
-type Told = Arc<Mutex<BTreeMap<String, f64>>>;
+type Values = Arc<Mutex<BTreeMap<String, f64>>>;
 
 /// A recorder that stores the last value of each metric.
 #[derive(Default)]
-struct Notes(Told);
+struct Notes(Values);
 
 struct Cell {
-    told: Told,
+    values: Values,
     name: String,
 }
 
@@ -23,7 +23,7 @@ impl Notes {
     fn cell(&self, key: &Key) -> Arc<Cell> {
         let labels: Vec<String> =
             key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
-        Arc::new(Cell { told: self.0.clone(), name: format!("{}/{}", labels.join(","), key.name()) })
+        Arc::new(Cell { values: self.0.clone(), name: format!("{}/{}", labels.join(","), key.name()) })
     }
 
     fn take(&self) -> BTreeMap<String, f64> {
@@ -33,7 +33,7 @@ impl Notes {
 
 impl Cell {
     fn note(&self, value: f64) {
-        self.told.lock().unwrap().insert(self.name.clone(), value);
+        self.values.lock().unwrap().insert(self.name.clone(), value);
     }
 }
 
@@ -76,27 +76,27 @@ impl Recorder for Notes {
 }
 
 #[test]
-fn a_recorder_is_told_what_the_statistics_say() {
+fn a_recorder_gets_the_numbers_of_the_statistics() {
     let memory = Vmalloc::new(Options::default()).unwrap();
     let notes = Notes::default();
     let buffer = memory.buffer(300_000).unwrap();
     metrics::with_local_recorder(&notes, || memory.publish_metrics("test"));
-    let (told, stats) = (notes.take(), memory.stats());
-    assert_eq!(told["allocator=test/vmalloc_live_bytes"], 74.0 * 4096.0);
-    assert_eq!(told["allocator=test/vmalloc_committed_bytes"], stats.committed_bytes as f64);
+    let (values, stats) = (notes.take(), memory.stats());
+    assert_eq!(values["allocator=test/vmalloc_live_bytes"], 74.0 * 4096.0);
+    assert_eq!(values["allocator=test/vmalloc_committed_bytes"], stats.committed_bytes as f64);
     drop(buffer);
     memory.trim();
     metrics::with_local_recorder(&notes, || memory.publish_metrics("test"));
-    let told = notes.take();
-    assert_eq!(told["allocator=test/vmalloc_live_bytes"], 0.0);
-    assert!(told["allocator=test/vmalloc_purged_bytes_total"] >= 74.0 * 4096.0);
+    let values = notes.take();
+    assert_eq!(values["allocator=test/vmalloc_live_bytes"], 0.0);
+    assert!(values["allocator=test/vmalloc_purged_bytes_total"] >= 74.0 * 4096.0);
 
     let mappings = Mappings::new(256 << 20).unwrap();
     let frames = mappings.frames(3).unwrap();
     let view = frames.vmap(&[0, 2], Protection::Read).unwrap();
     metrics::with_local_recorder(&notes, || mappings.publish_metrics("frames"));
-    let told = notes.take();
-    let of = |name: &str| told[&format!("allocator=frames/vmalloc_vmap_{name}")];
+    let values = notes.take();
+    let of = |name: &str| values[&format!("allocator=frames/vmalloc_vmap_{name}")];
     assert_eq!(
         (of("frames"), of("mapped_bytes"), of("system_mappings")),
         (3.0, 8192.0, view.len() as f64 / 4096.0 + 1.0)

@@ -330,8 +330,8 @@ fn chunks_are_advised_against_huge_pages() {
         if let Some((start, end)) = ends {
             inside = (start..end).contains(&at);
         }
-        if inside && let Some(told) = line.strip_prefix("VmFlags:") {
-            flags = Some(told);
+        if inside && let Some(text) = line.strip_prefix("VmFlags:") {
+            flags = Some(text);
         }
     }
     let flags = flags.unwrap();
@@ -455,12 +455,12 @@ fn sections_are_begun_again() {
     let (stop, adds) = (AtomicBool::new(false), AtomicU64::new(0));
     let (before, mut signals) = (restarts(), 0);
     std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (send, received) = std::sync::mpsc::channel();
         for _ in 0..2 {
-            let (tell, stop, adds) = (tell.clone(), &stop, &adds);
+            let (send, stop, adds) = (send.clone(), &stop, &adds);
             scope.spawn(move || {
                 // SAFETY: returns the thread's handle.
-                tell.send(unsafe { libc::pthread_self() }).unwrap();
+                send.send(unsafe { libc::pthread_self() }).unwrap();
                 let mut count = 0;
                 while !stop.load(Ordering::Relaxed) {
                     for _ in 0..100 {
@@ -471,7 +471,7 @@ fn sections_are_begun_again() {
                 adds.fetch_add(count, Ordering::Relaxed);
             });
         }
-        let threads: Vec<_> = told.into_iter().take(2).collect();
+        let threads: Vec<_> = received.into_iter().take(2).collect();
         while restarts() - before < 3 && signals < 10_000 {
             std::thread::sleep(core::time::Duration::from_millis(1));
             for &thread in &threads {

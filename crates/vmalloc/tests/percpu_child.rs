@@ -47,20 +47,20 @@ fn a_child_goes_on_with_copies_of_its_own() {
 /// Forks at a different moment of the space's creation in each process: neither parents nor children wait forever.
 #[test]
 fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
-    const TOLD: &str = "VMALLOC_TEST_FORK_AT";
+    const MOMENT: &str = "VMALLOC_TEST_FORK_AT";
     const NAME: &str = "a_fork_while_the_space_is_made_leaves_no_lock_behind";
-    let Some(told) = std::env::var_os(TOLD) else {
+    let Some(moment) = std::env::var_os(MOMENT) else {
         for moment in 0..40 {
             let run = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", NAME])
-                .env(TOLD, moment.to_string())
+                .env(MOMENT, moment.to_string())
                 .output()
                 .unwrap();
             assert!(run.status.success(), "{moment}: {}", String::from_utf8_lossy(&run.stdout));
         }
         return;
     };
-    let moment: u32 = told.to_str().unwrap().parse().unwrap();
+    let moment: u32 = moment.to_str().unwrap().parse().unwrap();
     let begun = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -135,14 +135,13 @@ fn a_child_sums_and_kills_what_others_summed_and_killed() {
 /// Runs itself in a process with little address space. Creating the global space fails with an error and leaks nothing,
 /// and a later call with more address space succeeds.
 #[test]
-fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there_are_more() {
-    const TOLD: &str = "VMALLOC_TEST_FEW_ADDRESSES";
-    const NAME: &str =
-        "the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there_are_more";
-    if std::env::var_os(TOLD).is_none() {
+fn the_space_of_a_process_fails_where_addresses_are_few_and_is_made_when_there_are_more() {
+    const MOMENT: &str = "VMALLOC_TEST_FEW_ADDRESSES";
+    const NAME: &str = "the_space_of_a_process_fails_where_addresses_are_few_and_is_made_when_there_are_more";
+    if std::env::var_os(MOMENT).is_none() {
         let run = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", NAME, "--test-threads", "1"])
-            .env(TOLD, "1")
+            .env(MOMENT, "1")
             .output()
             .unwrap();
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
@@ -167,10 +166,10 @@ fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there
     // fit.
     for _ in 0..3 {
         limit(before * 4096 + (300 << 10));
-        let refused = Space::global().err();
+        let failed = Space::global().err();
         limit(libc::RLIM_INFINITY);
-        assert!(matches!(refused, Some(Error::Refused { .. } | Error::NoRecords)), "{refused:?}");
-        let text = refused.unwrap().to_string();
+        assert!(matches!(failed, Some(Error::CallFailed { .. } | Error::NoRecords)), "{failed:?}");
+        let text = failed.unwrap().to_string();
         assert!(!text.is_empty() && !text.contains('\n'), "{text}");
     }
     // The standard library's memory for the text is less than a chunk.
@@ -182,7 +181,7 @@ fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there
     // An existing space works without more address space: it allocates objects of the first chunk, then fails.
     limit(pages() * 4096 + (300 << 10));
     let mut objects = Vec::with_capacity(64);
-    let refused = loop {
+    let failed = loop {
         match space.alloc(Layout::from_size_align(32 << 10, 4096).unwrap()) {
             Ok(object) => objects.push(object),
             Err(error) => break error,
@@ -192,7 +191,7 @@ fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there
     let got = objects.len();
     let valid = space.validate();
     limit(libc::RLIM_INFINITY);
-    assert!(matches!(refused, Error::NoChunk { .. } | Error::NoRecords), "{refused:?}");
+    assert!(matches!(failed, Error::NoChunk { .. } | Error::NoRecords), "{failed:?}");
     assert!(got >= 6, "{got}");
     valid.unwrap();
     assert!(space.alloc(Layout::from_size_align(32 << 10, 4096).unwrap()).is_ok());

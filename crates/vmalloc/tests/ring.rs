@@ -5,6 +5,6 @@
 mod ring;
 
 #[test]
-fn a_ring_mapped_twice_gives_each_message_back_in_one_piece() {
+fn a_ring_mapped_twice_returns_each_message_in_one_piece() {
     assert!(ring::send(300).unwrap() > 300 * 1000);
 }

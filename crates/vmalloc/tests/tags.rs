@@ -48,9 +48,9 @@ fn tg1_each_area_tells_who_asked_for_it_last() {
     for number in 0..300 {
         let text: &'static str = Box::leak(format!("text {number}").into_boxed_str());
         let area = memory.alloc_tagged(layout(13), text).unwrap();
-        let told = line(&memory, 13);
+        let listed = line(&memory, 13);
         let want = if number < 254 { text } else { "other" };
-        assert!(told.contains(&format!(" {want} pages=13 ")), "{told}, text {number}");
+        assert!(listed.contains(&format!(" {want} pages=13 ")), "{listed}, text {number}");
         // SAFETY: our own, and no reference to it exists.
         unsafe { memory.free(area) }.unwrap();
     }
@@ -66,11 +66,11 @@ fn tg1_each_area_tells_who_asked_for_it_last() {
 }
 
 #[test]
-fn without_the_option_nobody_is_told() {
+fn without_the_option_nothing_is_recorded() {
     let memory = Vmalloc::new(Options::default()).unwrap();
-    let area = memory.alloc_tagged(layout(5), "nobody").unwrap();
-    let told = line(&memory, 5);
-    assert!(told.ends_with("   20480 pages=5 vmalloc") && !told.contains("nobody"), "{told}");
+    let area = memory.alloc_tagged(layout(5), "unrecorded").unwrap();
+    let listed = line(&memory, 5);
+    assert!(listed.ends_with("   20480 pages=5 vmalloc") && !listed.contains("unrecorded"), "{listed}");
     // SAFETY: our own, and no reference to it exists.
     unsafe { memory.free(area) }.unwrap();
 }

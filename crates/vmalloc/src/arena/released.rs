@@ -44,7 +44,7 @@ impl<O: Os> Arena<O> {
             self.unmap_part(self.words_between(zone, have, last - first));
             self.unmap_part(Span { at: address(first + have), bytes: address(last - first - have) });
         }
-        // What is there for the alignment alone.
+        // Addresses that serve the alignment alone.
         let (words, end) = (self.words, address(self.first + self.pages));
         self.unmap_part(Span { at: self.reserved.at, bytes: words - self.reserved.at });
         self.unmap_part(Span { at: end, bytes: self.reserved.at + self.reserved.bytes - end });
@@ -75,10 +75,10 @@ impl<O: Os> Arena<O> {
         (start..end).for_each(|page| self.put(page, Word::released(end - page)));
     }
 
-    /// Unmaps part of the reservation, of which nobody uses anything.
+    /// Unmaps part of the reservation, which has no users.
     pub(super) fn unmap_part(&self, part: Span) {
         if part.bytes > 0 {
-            // SAFETY: part of the reservation, of which nobody uses anything.
+            // SAFETY: part of the reservation, which has no users.
             unsafe { self.host.os().unmap(part) };
         }
     }

@@ -14,7 +14,7 @@ fn pages(first: u64, count: u64) -> VaRange {
 }
 
 #[test]
-fn the_ladder_respects_the_limit_and_goes_down_where_it_is_refused() {
+fn the_ladder_respects_the_limit_and_goes_down_after_a_failure() {
     let shim = Shim::default();
     let bytes = |arena: &Arena<Shim>| arena.whole().len_bytes();
     assert_eq!(bytes(&arena(&shim, usize::MAX).unwrap()), 1 << 40);
@@ -27,9 +27,9 @@ fn the_ladder_respects_the_limit_and_goes_down_where_it_is_refused() {
     shim.fail_above(Some(1 << 34));
     assert_eq!(bytes(&arena(&shim, usize::MAX).unwrap()), 1 << 32);
     shim.fail_above(Some(0));
-    let refused = arena(&shim, usize::MAX).err();
-    let want = CreateError::Refused { call: Call::Reserve, errno: Errno::NOMEM, bytes: 1 << 25 };
-    assert_eq!(refused, Some(want));
+    let failed = arena(&shim, usize::MAX).err();
+    let want = CreateError::CallFailed { call: Call::Reserve, errno: Errno::NOMEM, bytes: 1 << 25 };
+    assert_eq!(failed, Some(want));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn ar1_words_and_pages_below_the_frontier_can_be_written_and_no_others_are_told(
 }
 
 #[test]
-fn a_frontier_that_is_refused_stays_and_takes_less_where_less_is_granted() {
+fn a_frontier_that_fails_to_move_stays_and_takes_less_where_less_is_granted() {
     let shim = Shim::default();
     let arena = arena(&shim, 1 << 30).unwrap();
     shim.fail(Call::Commit, 0);

@@ -47,7 +47,7 @@ impl<O: Os> Hard<O> {
     /// It may not be writable, so it is not zeroed. Its pages are released and its access is removed, if the system
     /// allows that.
     #[cold]
-    pub(super) fn abandon_changed(&self, mut room: Room) {
+    pub(super) fn retire_changed(&self, mut room: Room) {
         self.window.shut(&mut room);
         let mut state = self.state.lock();
         state.live -= 1;

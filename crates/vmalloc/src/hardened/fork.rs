@@ -1,7 +1,7 @@
 //! Forks of a hardened allocator: the child draws other addresses than its parent.
 
 use super::Hard;
-use crate::fork::{Hold, KEPT_PAGES};
+use crate::fork::{FORK_CACHED_MAX, Hold};
 use crate::lock::Fork;
 use crate::os::{Os, process_id, unless_plain};
 use core::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ impl<O: Os> Hold for Hard<O> {
     }
 
     fn prepare(&self) {
-        if self.state.lock().warm.pages() > KEPT_PAGES {
+        if self.state.lock().warm.pages() > FORK_CACHED_MAX {
             self.trim();
         }
     }

@@ -52,7 +52,7 @@ impl<O: Os> Hard<O> {
             cache_hits: state.hits,
             quarantined_bytes: address(state.quarantine.pages()),
             quarantined_areas: state.quarantine.areas(),
-            refused_purges: self.refused.load(Ordering::Relaxed),
+            failed_purges: self.failed.load(Ordering::Relaxed),
             guards: state.live + state.warm.rooms(),
             ..Stats::default()
         }

@@ -109,7 +109,7 @@ pub(crate) struct Hard<O: Os> {
     /// Warm and purged pages when the memory of the system was read last.
     asked: AtomicU64,
     /// All rooms that the system failed to close.
-    refused: AtomicU64,
+    failed: AtomicU64,
 }
 
 /// The state of an allocator under its lock.
@@ -187,7 +187,7 @@ impl<O: Os> Hard<O> {
             };
             let helps = match error {
                 // Warm rooms and empty bundles hold memory and mappings.
-                NoPlace::Refused(..) => !mem::replace(&mut rested, true) && self.rest(&mut state) != [0; 2],
+                NoPlace::Failed(..) => !mem::replace(&mut rested, true) && self.rest(&mut state) != [0; 2],
                 // First the cached rooms are released, then those in quarantine, the oldest first.
                 _ => self.cool(&mut state) || self.relent(&mut state),
             };
@@ -198,22 +198,22 @@ impl<O: Os> Hard<O> {
         state.count_live(pages);
         drop(state);
         if let Err(error) = self.window.open(&mut room, entry) {
-            self.abandon(room);
+            self.free_unopened(room);
             let mut state = self.state.lock();
             state.live -= 1;
             state.live_pages -= pages;
             let (call, errno) = error;
-            return Err(no_room(layout, pages, NoPlace::Refused(call, errno)));
+            return Err(no_room(layout, pages, NoPlace::Failed(call, errno)));
         }
         Ok(room)
     }
 
     /// Frees a room that could not be opened.
-    fn abandon(&self, mut room: Room) {
-        self.window.abandon(&mut room);
+    fn free_unopened(&self, mut room: Room) {
+        self.window.close_unopened(&mut room);
         let mut state = self.state.lock();
         self.leave(&mut state, &mut room, Closed::Whole { shut: true });
-        self.give(&mut state, [room.range()].into_iter());
+        self.free_ranges(&mut state, [room.range()].into_iter());
     }
 
     /// Allocates a room at a random address, with the state of its granules. On an error nothing has changed.
@@ -227,8 +227,8 @@ impl<O: Os> Hard<O> {
         match state.granules.enter(&self.window, &room) {
             Ok(entry) => Ok((room, entry)),
             Err((call, errno)) => {
-                self.give(state, [room.range()].into_iter());
-                Err(NoPlace::Refused(call, errno))
+                self.free_ranges(state, [room.range()].into_iter());
+                Err(NoPlace::Failed(call, errno))
             }
         }
     }
@@ -242,12 +242,12 @@ impl<O: Os> Hard<O> {
         };
         // Checks HD2: a room that stays accessible is zeros, and is counted.
         if !shut {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+            self.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Frees ranges of addresses.
-    fn give(&self, state: &mut State<O>, ranges: impl Iterator<Item = VaRange>) {
+    fn free_ranges(&self, state: &mut State<O>, ranges: impl Iterator<Item = VaRange>) {
         let State { places, granules, .. } = state;
         let markers = self.window.wall() == Wall::Markers;
         let counted = |range: &VaRange| {
@@ -255,7 +255,7 @@ impl<O: Os> Hard<O> {
                 granules.count_freed(&self.window, *range);
             }
         };
-        places.give(ranges.inspect(counted));
+        places.free_ranges(ranges.inspect(counted));
     }
 
     /// Allocates a random address, after growing the window if necessary.
@@ -362,14 +362,14 @@ impl<O: Os> Hard<O> {
     fn retire(&self, mut room: Room, tag: Tag) {
         let pages = room.pages();
         if tag.is_changed() && !self.window.renew(&mut room) {
-            return self.abandon_changed(room);
+            return self.retire_changed(room);
         }
         let keeps = !tag.is_changed() && self.may_keep(&room);
         let mut next = if keeps { self.next_room(pages) } else { None };
         let moved = next.as_mut().map_or(0, |next| self.window.hand_over(&mut room, next));
         let closed = self.window.close(&mut room);
         if let Some(mut unused) = next.take_if(|_| moved == 0) {
-            self.close_and_give(&mut unused);
+            self.close_and_free(&mut unused);
         }
         let mut state = self.state.lock();
         self.leave(&mut state, &mut room, closed);
@@ -405,16 +405,16 @@ impl<O: Os> Hard<O> {
         if self.window.open(&mut room, entry).is_ok() {
             return Some(room);
         }
-        self.abandon(room);
+        self.free_unopened(room);
         None
     }
 
     /// Closes an open room that no caller owns, and frees its addresses.
-    fn close_and_give(&self, room: &mut Room) {
+    fn close_and_free(&self, room: &mut Room) {
         let closed = self.window.close(room);
         let mut state = self.state.lock();
         self.leave(&mut state, room, closed);
-        self.give(&mut state, [room.range()].into_iter());
+        self.free_ranges(&mut state, [room.range()].into_iter());
     }
 
     /// Adds a closed room to the quarantine, and releases the rooms that it evicts.
@@ -452,7 +452,7 @@ impl<O: Os> Hard<O> {
         }
         // SAFETY: closed rooms without an owner, of which only the ranges are used.
         let range = |held: &Held| unsafe { Room::claim(held.page(), held.pages()) }.range();
-        self.give(state, rooms.iter().map(range));
+        self.free_ranges(state, rooms.iter().map(range));
     }
 
     /// Closes the warm rooms. Returns `false` if there were none.
@@ -465,7 +465,7 @@ impl<O: Os> Hard<O> {
             any = true;
             let closed = self.window.close(&mut room);
             self.leave(state, &mut room, closed);
-            self.give(state, [room.range()].into_iter());
+            self.free_ranges(state, [room.range()].into_iter());
         }
         any
     }
@@ -474,7 +474,7 @@ impl<O: Os> Hard<O> {
     fn cool_one(&self, held: Held) {
         // SAFETY: the warm rooms owned it, and it was removed from them.
         let mut room = unsafe { Room::claim(held.page(), held.pages()) };
-        self.close_and_give(&mut room);
+        self.close_and_free(&mut room);
         self.state.lock().purged += held.pages();
     }
 
@@ -591,7 +591,7 @@ fn no_room(layout: Layout, pages: u64, why: NoPlace) -> AllocError {
     match why {
         NoPlace::Full { largest_bytes } => no_space(layout, largest_bytes),
         NoPlace::NoRecords => AllocError::NoRecords,
-        NoPlace::Refused(call, errno) => AllocError::Refused { call, errno, bytes: address(pages) },
+        NoPlace::Failed(call, errno) => AllocError::CallFailed { call, errno, bytes: address(pages) },
     }
 }
 

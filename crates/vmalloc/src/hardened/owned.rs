@@ -70,7 +70,8 @@ impl<O: Os> Owned<O> {
     pub(crate) fn new(os: O, plan: Plan) -> Result<Self, CreateError> {
         let most = room(&os, plan.arena_bytes_max)?;
         fork::prepare_for_forks();
-        let host = Host::open(os).map_err(|(call, errno)| CreateError::Refused { call, errno, bytes: 0 })?;
+        let host =
+            Host::open(os).map_err(|(call, errno)| CreateError::CallFailed { call, errno, bytes: 0 })?;
         let made = Self::make(host, most, plan);
         if made.is_err() {
             // SAFETY: nothing in the records is used any more.
@@ -142,7 +143,7 @@ impl<O: Os> Hard<O> {
         state: Mutex::new(State::EMPTY),
         frees: AtomicU64::new(0),
         asked: AtomicU64::new(0),
-        refused: AtomicU64::new(0),
+        failed: AtomicU64::new(0),
     });
 }
 
@@ -153,7 +154,8 @@ fn keys(os: &impl Os, seed: Option<u64>) -> Result<[[u64; 2]; 2], CreateError> {
     }
     let mut keys = [[0; 2]; 2];
     for key in &mut keys {
-        *key = os.random().map_err(|errno| CreateError::Refused { call: Call::Random, errno, bytes: 16 })?;
+        *key =
+            os.random().map_err(|errno| CreateError::CallFailed { call: Call::Random, errno, bytes: 16 })?;
     }
     Ok(keys)
 }

@@ -36,7 +36,7 @@ pub(super) enum NoPlace {
     /// The system has no memory for records.
     NoRecords,
     /// The system failed to open the room.
-    Refused(Call, Errno),
+    Failed(Call, Errno),
 }
 
 impl From<SpaceError> for NoPlace {
@@ -126,13 +126,13 @@ impl<O: Os> Places<O> {
         let area = self.space.alloc(0, &request.aligned(align_bytes).within(window))?;
         let page = area.range().start().page_floor() + align;
         self.taken += whole;
-        self.give([area.range()].into_iter());
+        self.free_ranges([area.range()].into_iter());
         self.take_at(page, pages)?;
         Ok(page)
     }
 
     /// Frees ranges.
-    pub(super) fn give(&mut self, ranges: impl Iterator<Item = VaRange>) {
+    pub(super) fn free_ranges(&mut self, ranges: impl Iterator<Item = VaRange>) {
         for range in ranges {
             match self.space.free_at(range.start()) {
                 Ok(freed) => self.taken -= freed.len_bytes() / PAGE_BYTES as u64,

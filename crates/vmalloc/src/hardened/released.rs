@@ -33,7 +33,7 @@ const LOOK_PAGES: u64 = 8192;
 /// The fraction of the available memory that may be warm.
 const WARM_SHARE: u64 = 4;
 /// The fraction of the limit that is reserved for new areas.
-const KEPT_SHARE: usize = 16;
+const RANGE_SHARE: usize = 16;
 /// Pages of a table: the reserved range begins with one.
 const TABLE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
 
@@ -116,7 +116,7 @@ impl<O: Os> Hard<O> {
         }
         let state = &mut *self.state.lock();
         let is_first = self.window.close_above();
-        state.keep = Some(if is_first { self.draw_kept(state) } else { [self.window.first(); 2] });
+        state.keep = Some(if is_first { self.draw_range(state) } else { [self.window.first(); 2] });
         // The quarantine is released only if there is nothing else.
         while !is_first && self.relent(state) {}
         self.rest(state);
@@ -124,23 +124,23 @@ impl<O: Os> Hard<O> {
     }
 
     /// Draws the range in which new areas are placed.
-    fn draw_kept(&self, state: &mut State<O>) -> [u64; 2] {
+    fn draw_range(&self, state: &mut State<O>) -> [u64; 2] {
         let (first, pages) = (self.window.first(), self.window.window_pages());
-        let bytes = self.host.os().address_limit().unwrap_or(0) / KEPT_SHARE;
-        let kept = ((bytes / PAGE_BYTES) as u64 / TABLE_PAGES * TABLE_PAGES).min(pages);
-        let start = first + state.draw.below((pages - kept) / TABLE_PAGES + 1) * TABLE_PAGES;
-        [start, start + kept]
+        let bytes = self.host.os().address_limit().unwrap_or(0) / RANGE_SHARE;
+        let pages_kept = ((bytes / PAGE_BYTES) as u64 / TABLE_PAGES * TABLE_PAGES).min(pages);
+        let start = first + state.draw.below((pages - pages_kept) / TABLE_PAGES + 1) * TABLE_PAGES;
+        [start, start + pages_kept]
     }
 
     /// Releases the whole granules between allocated ranges. Returns `false` if there are none.
     fn release_holes(&self, state: &mut State<O>) -> bool {
         let (mut from, end) = (self.window.first(), self.window.first() + self.window.window_pages());
-        let [kept, kept_end] = state.keep.unwrap_or([end; 2]);
+        let [first_kept, keep_end] = state.keep.unwrap_or([end; 2]);
         let mut any = false;
         while from < end {
             let taken = state.places.above(from).map_or((end, end), VaRange::whole_pages);
             let stop = taken.0.clamp(from, end);
-            for (from, stop) in [(from, stop.min(kept)), (from.max(kept_end), stop)] {
+            for (from, stop) in [(from, stop.min(first_kept)), (from.max(keep_end), stop)] {
                 any |= self.release_hole(state, from, stop);
             }
             from = taken.1;

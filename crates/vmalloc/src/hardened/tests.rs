@@ -158,7 +158,7 @@ fn hd2_what_was_freed_can_not_be_read_nor_what_is_beside() {
 }
 
 #[test]
-fn what_is_known_of_a_bad_address_is_told() {
+fn what_is_known_of_a_bad_address_is_reported() {
     let shim = Shim::default();
     let hard = make(&shim, Plan { quarantine_areas_max: 2, ..plan(None) });
     let known = |at: usize| match free(&hard, at) {
@@ -245,7 +245,7 @@ fn pages_are_used_again_as_zeros_at_another_place_and_dropped_where_they_cannot_
 }
 
 #[test]
-fn bytes_beside_an_area_tell_that_they_were_written_to() {
+fn writes_beside_an_area_are_detected() {
     let shim = Shim::default();
     let hard = make(&shim, plan(None));
     // Aligned to 64, an area of 1000 bytes leaves 24 bytes after it, and 3072 before it.
@@ -334,7 +334,7 @@ fn the_window_grows_with_what_is_taken_until_all_of_it_is() {
 
 /// Makes the nth call of each kind fail, for every n: nothing is lost, and later calls succeed.
 #[test]
-fn sp4_whatever_the_system_refuses_nothing_is_lost() {
+fn sp4_nothing_is_lost_whichever_call_fails() {
     let kinds = [
         Call::Map,
         Call::Commit,
@@ -347,7 +347,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
     ];
     for wall in [None, Some(Wall::Protection)] {
         for call in kinds {
-            let mut refused = 0;
+            let mut failed = 0;
             for granted in (0..10).chain([13, 21, 34, 55]) {
                 let shim = Shim::default();
                 let hard = make(&shim, plan(wall));
@@ -363,9 +363,9 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                             areas.push((at, size));
                         }
                         Err(error) => {
-                            refused += 1;
+                            failed += 1;
                             let matches = match error {
-                                AllocError::Refused { call: by, errno: Errno::NOMEM, .. } => by == call,
+                                AllocError::CallFailed { call: by, errno: Errno::NOMEM, .. } => by == call,
                                 AllocError::NoRecords => call == Call::Map,
                                 _ => false,
                             };
@@ -397,19 +397,19 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                 None => call == Call::Unguard,
                 Some(_) => call == Call::Commit,
             };
-            assert!(refused > 0 || !may, "{call:?} was never refused");
+            assert!(failed > 0 || !may, "{call:?} never failed");
         }
     }
 }
 
 #[test]
-fn what_cannot_be_made_is_told_and_leaves_nothing() {
+fn what_cannot_be_made_is_an_error_and_leaves_nothing() {
     let shim = Shim::default();
     let made = |shim: &Shim| Owned::new(shim.clone(), Plan { seed: None, ..plan(None) }).err();
     for (call, granted) in [(Call::Random, 0), (Call::Random, 1), (Call::Map, 0), (Call::Reserve, 0)] {
         shim.fail(call, granted);
         let error = made(&shim);
-        assert!(matches!(error, Some(CreateError::Refused { call: by, .. }) if by == call), "{error:?}");
+        assert!(matches!(error, Some(CreateError::CallFailed { call: by, .. }) if by == call), "{error:?}");
         shim.allow();
         assert_eq!(shim.mapped(), 0);
     }
@@ -419,7 +419,7 @@ fn what_cannot_be_made_is_told_and_leaves_nothing() {
     assert_eq!(hard.stats().committed_bytes, 128 * MIB);
     drop(hard);
     shim.fail_commit_above(Some(PAGE_BYTES));
-    assert!(matches!(made(&shim), Some(CreateError::Refused { call: Call::Commit, .. })));
+    assert!(matches!(made(&shim), Some(CreateError::CallFailed { call: Call::Commit, .. })));
     assert_eq!(shim.mapped(), 0);
     shim.limit_addresses(Some(MIB));
     assert!(matches!(made(&shim), Some(CreateError::TooSmall { .. })));
@@ -468,7 +468,7 @@ fn a_changed_room_that_cannot_be_mapped_anew_is_retired_and_not_written_to() {
         free(&hard, at).unwrap();
         shim.allow();
         let stats = hard.stats();
-        assert_eq!((stats.retired_bytes, stats.refused_purges, stats.live_bytes), (5 * PAGE_BYTES, 1, 0));
+        assert_eq!((stats.retired_bytes, stats.failed_purges, stats.live_bytes), (5 * PAGE_BYTES, 1, 0));
         assert_eq!(hard.validate(), Ok(()));
         assert!(!(closes && is_readable(at)) && free(&hard, at).is_err());
         // Areas leave the quarantine, and a retired room is never reused.
@@ -497,7 +497,7 @@ fn a_policy_of_an_area_goes_with_it_where_it_is_resized_and_ends_with_its_free()
             let start = at & !(PAGE_BYTES - 1);
             hard.renew_at_free(at, before);
             if !bind(start, before.next_multiple_of(PAGE_BYTES)) {
-                return eprintln!("NOT RUN: mbind is refused here");
+                return eprintln!("NOT RUN: mbind fails here");
             }
             // SAFETY: this test's own area.
             let to = unsafe { hard.resize(at, layout(after, 1)) }.unwrap().unwrap().addr().get();

@@ -184,7 +184,7 @@ fn a_large_area_that_goes_leaves_the_bundle_that_it_was_in() {
 }
 
 #[test]
-fn what_is_kept_goes_before_a_room_is_refused() {
+fn cached_memory_is_released_before_a_room_fails() {
     let shim = Shim::default();
     let hard = make(&shim, plan(None));
     if !has_granules(&hard) {
@@ -203,14 +203,14 @@ fn what_is_kept_goes_before_a_room_is_refused() {
     let before = hard.stats();
     shim.fail(Call::Commit, 0);
     let layout = Layout::from_size_align(64 * MIB, 1).unwrap();
-    assert!(matches!(hard.alloc(layout), Err(AllocError::Refused { call: Call::Commit, .. })));
+    assert!(matches!(hard.alloc(layout), Err(AllocError::CallFailed { call: Call::Commit, .. })));
     shim.allow();
     assert_eq!((hard.stats().live_bytes, hard.stats().arena_bytes), (before.live_bytes, before.arena_bytes));
     end(hard, &shim);
 }
 
 #[test]
-fn what_was_written_where_the_system_refused_a_wall_is_in_no_area_later() {
+fn stray_writes_behind_a_failed_wall_are_in_no_later_area() {
     for discards in [true, false] {
         let shim = Shim::default();
         let hard = make(&shim, Plan { window_bytes: 32 * MIB, arena_bytes_max: 32 * MIB, ..plan(None) });
@@ -224,7 +224,7 @@ fn what_was_written_where_the_system_refused_a_wall_is_in_no_area_later() {
         areas.iter().for_each(|&at| free(&hard, at).unwrap());
         shim.allow();
         // The rooms stayed open, and were zeroed when they were freed.
-        assert!(hard.stats().refused_purges > 0);
+        assert!(hard.stats().failed_purges > 0);
         areas.iter().filter(|&&at| is_readable(at)).for_each(|&at| bytes(at, 1)[0] = 7);
         if !discards {
             shim.fail(Call::Discard, 0);

@@ -28,7 +28,7 @@ fn hd1_hd3_hg2_what_is_released_is_others_and_areas_stay_as_they_are() {
             free(&hard, at).unwrap();
         }
         let before = shim.mapped();
-        // 64 MiB are kept, and the quarantine.
+        // 64 MiB stay cached, and the quarantine.
         shim.limit_addresses(Some(1 << 30));
         assert!(hard.release_addresses());
         assert!(before > 1 << 34 && shim.mapped() < 128 * MIB, "{} of {before}", shim.mapped());
@@ -55,7 +55,7 @@ fn hd1_hd3_hg2_what_is_released_is_others_and_areas_stay_as_they_are() {
             assert!(hard.contains(live[nth].0) && !is_readable(at));
         }
         assert_eq!(hard.validate(), Ok(()));
-        // The range that was kept goes with the quarantine, and then there is nothing more.
+        // The range that stayed goes with the quarantine, and then there is nothing more.
         let before = shim.mapped();
         assert!(hard.release_addresses());
         assert!(shim.mapped() + 48 * MIB < before, "{} of {before}", shim.mapped());
@@ -102,7 +102,7 @@ fn hw1_a_quarter_of_what_the_system_has_may_be_warm_and_nothing_where_it_is_shor
     let shim = Shim::default();
     let hard = make(&shim, Plan { cache_bytes_max: 256 * MIB, quarantine_areas_max: 0, ..plan(None) });
     if hard.window.wall() != Wall::Markers || !shim.can_move() {
-        return eprintln!("NOT RUN: pages are not kept here");
+        return eprintln!("NOT RUN: pages do not stay cached here");
     }
     let burst = || {
         let areas: Vec<_> = (0..40).map(|_| alloc(&hard, 4 * MIB)).collect();

@@ -164,7 +164,7 @@ impl<O: Os> Window<O> {
         pages: u64,
         wall: Option<Wall>,
     ) -> Result<Self, CreateError> {
-        let mut refused = Errno::NOMEM;
+        let mut failed = Errno::NOMEM;
         let own = Some(most & !(BASE_ALIGN - 1))
             .filter(|&bytes| bytes >= LEAST_BYTES && bytes < 1 << LADDER_LOG2[0]);
         let ladder = LADDER_LOG2.iter().map(|log2| 1usize << log2).filter(|&bytes| bytes <= most);
@@ -176,7 +176,7 @@ impl<O: Os> Window<O> {
             let at = match host.os().reserve(whole) {
                 Ok(at) => at,
                 Err(errno) => {
-                    refused = errno;
+                    failed = errno;
                     continue;
                 }
             };
@@ -203,13 +203,13 @@ impl<O: Os> Window<O> {
                 }
             };
         }
-        Err(CreateError::Refused { call: Call::Reserve, errno: refused, bytes: LEAST_BYTES })
+        Err(CreateError::CallFailed { call: Call::Reserve, errno: failed, bytes: LEAST_BYTES })
     }
 
     /// Makes the window as large as the system allows, and detects the available walls.
     fn set_up(&mut self, pages: u64, wall: Option<Wall>) -> Result<(), CreateError> {
-        let refusal =
-            |(errno, want)| CreateError::Refused { call: Call::Commit, errno, bytes: address(want) };
+        let failure =
+            |(errno, want)| CreateError::CallFailed { call: Call::Commit, errno, bytes: address(want) };
         if wall.is_none() && self.is_locked() {
             self.wall = Wall::Protection;
         }
@@ -217,7 +217,7 @@ impl<O: Os> Window<O> {
         // Where writable memory is charged, the window may have to be smaller, since all its tags are charged.
         while let Err((errno, _)) = self.grow(want) {
             if want == LEAST_PAGES {
-                return Err(refusal((errno, want)));
+                return Err(failure((errno, want)));
             }
             want = (want / 2).max(LEAST_PAGES);
         }
@@ -398,7 +398,7 @@ impl<O: Os> Window<O> {
         closed
     }
 
-    /// Opens a room in open granules, with pages of zeros. On an error the caller must call [`abandon`](Self::abandon).
+    /// Opens a room in open granules, with pages of zeros. On an error the caller must call [`close_unopened`](Self::close_unopened).
     pub(crate) fn open(&self, room: &mut Room, entry: Entry) -> Result<(), (Call, Errno)> {
         let os = self.host.os();
         if self.wall == Wall::Protection {
@@ -461,7 +461,7 @@ impl<O: Os> Window<O> {
     }
 
     /// Closes a room that could not be opened, and was not written to.
-    pub(crate) fn abandon(&self, room: &mut Room) {
+    pub(crate) fn close_unopened(&self, room: &mut Room) {
         if self.wall == Wall::Markers {
             // If it fails, the room is accessible zeros.
             let _zeros = self.mark(room.span());

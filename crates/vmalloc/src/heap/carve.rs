@@ -58,7 +58,7 @@ pub(super) struct Central<O: Os> {
     pub(super) refilled: u64,
     /// Pages ever released, and failed attempts to release pages.
     pub(super) purged: u64,
-    pub(super) refused: u64,
+    pub(super) failed: u64,
 }
 
 /// Pages allocated from clean addresses: a run, and the rest of its last block.
@@ -84,7 +84,7 @@ impl<O: Os> Central<O> {
         leaving: 0,
         refilled: 0,
         purged: 0,
-        refused: 0,
+        failed: 0,
     };
 
     /// Initializes an empty value at its final address.
@@ -190,16 +190,16 @@ impl<O: Os> Central<O> {
     }
 
     /// Records that this many runs became parts of others. Their reserved records become spare ones.
-    pub(super) fn unite(&mut self, runs: u64) {
+    pub(super) fn record_merged(&mut self, runs: u64) {
         self.spare += runs - self.dirty.release_splits(runs);
     }
 
     /// Adds a run to the dirty ones. Its record is reserved.
     pub(super) fn add_dirty(&mut self, run: Run) {
-        self.give_dirty(run.range());
+        self.add_dirty_range(run.range());
     }
 
-    pub(super) fn give_dirty(&mut self, range: VaRange) {
+    pub(super) fn add_dirty_range(&mut self, range: VaRange) {
         // The run merged with its neighbours, so blocks at its ends may be wholly dirty now: CD1.
         let Some(hole) = self.free_dirty(range) else { return };
         let ((start, end), (low, high)) = (range.whole_pages(), hole.whole_pages());
@@ -236,7 +236,7 @@ impl<O: Os> Central<O> {
         let align =
             request.align().max(Align::from_log2(address(self.block_pages).ilog2()).unwrap_or(Align::PAGE));
         let blocks = Request::pages(pages).map_err(|_| AllocError::NoRecords)?.aligned(align);
-        let area = self.space.alloc(0, &blocks).map_err(|error| refusal(error, request))?;
+        let area = self.space.alloc(0, &blocks).map_err(|error| alloc_error(error, request))?;
         let (page, end) = area.range().whole_pages();
         if !self.cold.reserve((end - self.first) / self.block_pages) {
             self.free_clean(area.range());
@@ -245,7 +245,7 @@ impl<O: Os> Central<O> {
         self.cleaned += 1;
         if let Err((errno, bytes)) = arena.commit(area.range()) {
             self.free_clean(area.range());
-            return Err(AllocError::Refused { call: Call::Commit, errno, bytes });
+            return Err(AllocError::CallFailed { call: Call::Commit, errno, bytes });
         }
         // One spare record is now this run's, and another is that of the rest.
         self.spare -= 1;
@@ -272,7 +272,7 @@ impl<O: Os> Central<O> {
             return 0;
         }
         // The dirty run was a run of its own, and is part of this one now.
-        self.unite(1);
+        self.record_merged(1);
         let end = fresh.rest.end().page_floor().max(page + pages);
         let keep = self.block(self.blocks_around(page, start + pages).end).start().page_floor();
         let over = VaRange::from_pages(keep, end).unwrap_or_default();
@@ -304,7 +304,7 @@ impl<O: Os> Central<O> {
     }
 
     /// Makes dirty blocks clean that have no resident pages.
-    pub(super) fn launder(&mut self, range: VaRange) {
+    pub(super) fn make_clean(&mut self, range: VaRange) {
         let (start, end) = range.whole_pages();
         let blocks = self.blocks_inside(start, end);
         if blocks.is_empty() {
@@ -315,15 +315,15 @@ impl<O: Os> Central<O> {
         if self.take_dirty_at(pages) {
             if self.cut(pages) {
                 self.purged += (blocks.end - blocks.start) * self.block_pages;
-                self.give_clean([pages].into_iter());
+                self.add_clean([pages].into_iter());
             } else {
-                self.give_dirty(pages);
+                self.add_dirty_range(pages);
             }
         }
     }
 
     /// Makes runs clean that contain zeros or no pages.
-    pub(super) fn give_clean(&mut self, ranges: impl Iterator<Item = VaRange>) {
+    pub(super) fn add_clean(&mut self, ranges: impl Iterator<Item = VaRange>) {
         for range in ranges {
             self.free_areas(range);
             self.spare += 1;
@@ -435,7 +435,7 @@ impl<O: Os> Heap<O> {
     fn is_blocked(&self, error: &AllocError, pages: u64) -> bool {
         is_others(error)
             && self.blocked_at.load(Ordering::Relaxed) == self.committed_pages()
-            && self.kept_hint() < self.blocked_kept.load(Ordering::Relaxed) + pages
+            && self.cached_hint() < self.blocked_cached.load(Ordering::Relaxed) + pages
     }
 
     /// Records that foreign mappings block a frontier even after all cached pages are released. Called after such a
@@ -443,7 +443,7 @@ impl<O: Os> Heap<O> {
     fn note_blocked(&self, error: &AllocError) {
         let at = self.committed_pages();
         if is_others(error) && self.blocked_at.swap(at, Ordering::Relaxed) != at {
-            self.blocked_kept.store(self.kept_hint(), Ordering::Relaxed);
+            self.blocked_cached.store(self.cached_hint(), Ordering::Relaxed);
         }
     }
 
@@ -473,7 +473,7 @@ impl<O: Os> Heap<O> {
         let mut used = if clean { 0 } else { central.reach_down(&mut fresh, request) };
         self.arena.put(fresh.page, Word::live(pages, size).tailed(self.guards.tail));
         if clean {
-            central.give_rest(&fresh);
+            central.add_rest(&fresh);
         } else {
             used += self.refill(central, &fresh);
         }
@@ -511,16 +511,16 @@ impl<O: Os> Heap<O> {
     pub(super) fn balance(&self) {
         self.look_around();
         let most = self.allowed.load(Ordering::Relaxed);
-        if most > 0 && self.kept_hint() > most {
+        if most > 0 && self.cached_hint() > most {
             self.measure();
         }
-        let kept = self.kept_hint();
-        if kept > most {
-            let gone = self.purge_some(if most > 0 { kept - most + most / 16 } else { u64::MAX });
+        let cached = self.cached_hint();
+        if cached > most {
+            let gone = self.purge_some(if most > 0 { cached - most + most / 16 } else { u64::MAX });
             // The system is asked again once the released pages equal those that its answer took from the budget.
-            self.released.fetch_add(if most < self.kept_max { gone } else { 0 }, Ordering::Relaxed);
+            self.released.fetch_add(if most < self.cached_max { gone } else { 0 }, Ordering::Relaxed);
         }
-        if self.freed.load(Ordering::Relaxed) > DECAY_TURNS * self.kept_max
+        if self.freed.load(Ordering::Relaxed) > DECAY_TURNS * self.cached_max
             && let Some(_alone) = self.purge.try_lock()
         {
             self.freed.store(0, Ordering::Relaxed);
@@ -544,10 +544,10 @@ impl<O: Os> Heap<O> {
                     continue;
                 }
             }
-            if self.kept_max == 0 {
+            if self.cached_max == 0 {
                 // Blocks that are partly in use are not released. A run that the system fails to release stays cached.
                 drop(held.take());
-                let _kept = self.arena.discard(core::slice::from_mut(&mut run));
+                let _stay = self.arena.discard(core::slice::from_mut(&mut run));
             }
             let zone = self.arena.zone_of(run.page());
             if held.as_ref().is_none_or(|(same, _)| *same != zone) {
@@ -562,10 +562,10 @@ impl<O: Os> Heap<O> {
 
 /// Returns true if a frontier did not move because a foreign mapping is in its path.
 fn is_others(error: &AllocError) -> bool {
-    matches!(error, AllocError::Refused { call: Call::Commit, errno: Errno(libc::EEXIST), .. })
+    matches!(error, AllocError::CallFailed { call: Call::Commit, errno: Errno(libc::EEXIST), .. })
 }
 
-/// Tries to map this many pages separately, if they are many. Pages that the system refuses to such a call could not be
+/// Tries to map this many pages separately, if they are many. Pages that the system denies to such a call could not be
 /// faulted in either.
 #[inline]
 pub(crate) fn probe(os: &impl Os, pages: u64) -> Result<(), AllocError> {
@@ -574,7 +574,7 @@ pub(crate) fn probe(os: &impl Os, pages: u64) -> Result<(), AllocError> {
 
 #[cold]
 fn probe_many(os: &impl Os, bytes: usize) -> Result<(), AllocError> {
-    let at = os.map(bytes).map_err(|errno| AllocError::Refused { call: Call::Map, errno, bytes })?;
+    let at = os.map(bytes).map_err(|errno| AllocError::CallFailed { call: Call::Map, errno, bytes })?;
     // SAFETY: mapped just above, and no reference to it exists.
     unsafe { os.unmap(Span { at, bytes }) };
     Ok(())
@@ -584,7 +584,7 @@ fn address_pages(bytes: u64) -> usize {
     (bytes / PAGE_BYTES as u64) as usize
 }
 
-fn refusal(error: SpaceError, request: &Request) -> AllocError {
+fn alloc_error(error: SpaceError, request: &Request) -> AllocError {
     match error {
         SpaceError::NoSpace { largest, .. } => AllocError::NoSpace {
             requested_bytes: address(request.size().get()),

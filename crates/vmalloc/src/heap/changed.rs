@@ -75,7 +75,7 @@ impl<O: Os> Heap<O> {
     #[cold]
     pub(super) fn extend_policy(&self, area: &Run, word: Word, more: &mut Run) {
         if self.arena.keep_policy(area, word.usable_bytes(), more) {
-            let _kept = self.arena.discard(core::slice::from_mut(more));
+            let _stay = self.arena.discard(core::slice::from_mut(more));
         }
     }
 

@@ -10,7 +10,7 @@
 //!
 //! A marker in the page table (`MADV_GUARD_INSTALL`, Linux 6.13) splits no mapping, so there may be millions. Elsewhere
 //! the page is protected (`mprotect`), which adds two mappings. The number of those is bounded by a quarter of the
-//! mappings that the process may have. Beyond it, and where the system refuses both, the area has no guard. That is
+//! mappings that the process may have. Beyond it, and where the system allows neither, the area has no guard. That is
 //! counted and is no error: a program for which guards are mandatory uses the hardened profile.
 //!
 //! A resize that changes the number of pages copies the area, because the page above it is a guard.
@@ -109,7 +109,7 @@ impl<O: Os> Heap<O> {
         self.arena.put(last, Word::from_bits(0));
     }
 
-    /// Removes the guard from the last page of a run. Returns false if the system refuses: the run is unusable then.
+    /// Removes the guard from the last page of a run. Returns false if the system call fails: the run is unusable then.
     #[cold]
     pub(super) fn unguard(&self, run: &mut Run) -> bool {
         let (os, last) = (self.host.os(), run.end() - 1);
@@ -150,7 +150,7 @@ impl<O: Os> Heap<O> {
         if self.run_pages(size) == word.pages() && at.is_multiple_of(layout.align()) {
             let to = Word::live(word.pages(), size).tailed(self.guards.tail);
             if self.change_own(page, word, to).is_none() {
-                return Err(self.refusal(at).into());
+                return Err(self.free_error(at).into());
             }
             // SAFETY: live, and owned by the caller alone during this call.
             let mut run = unsafe { Run::claim(page, word.pages()) };
@@ -164,7 +164,7 @@ impl<O: Os> Heap<O> {
         let (from, word) = match unsafe { self.claim(at) } {
             Ok(claimed) => claimed,
             Err(error) => {
-                self.give_up_unused(to);
+                self.free_unused(to);
                 return Err(error.into());
             }
         };
@@ -173,7 +173,7 @@ impl<O: Os> Heap<O> {
         // A caller that queried the usable size may have written all of it.
         self.arena.copy(&from, &mut to, 0, word.usable_bytes().min(size));
         self.zero_rest(&mut to, word, size, fill, used);
-        self.give_up(from, word);
+        self.free_run(from, word);
         Ok(into_pointer(to))
     }
 

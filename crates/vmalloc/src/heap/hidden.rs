@@ -11,7 +11,7 @@
 //! # Source
 //! `man 2 madvise`.
 
-use super::{BATCH, Heap, KEPT_PAGES};
+use super::{BATCH, FORK_CACHED_MAX, Heap};
 use crate::arena::{Run, ZONES};
 use crate::lock::Futex;
 use crate::os::Os;
@@ -34,10 +34,10 @@ impl Hidden {
 }
 
 impl<O: Os> Heap<O> {
-    /// Hides the longest dirty runs from a child, if more than [`KEPT_PAGES`] are cached. Called under no lock but
+    /// Hides the longest dirty runs from a child, if more than [`FORK_CACHED_MAX`] are cached. Called under no lock but
     /// those of a fork.
     pub(super) fn hide(&self) {
-        if self.dirty_hint() + self.big.pages() <= KEPT_PAGES {
+        if self.dirty_hint() + self.big.pages() <= FORK_CACHED_MAX {
             return;
         }
         if !self.host.os().can_disinherit() {

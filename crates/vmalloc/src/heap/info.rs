@@ -47,7 +47,7 @@ pub struct Stats {
     /// Unusable address space: after a failed move, or where the system removes no guard or undoes no change.
     pub retired_bytes: usize,
     /// Number of times that the system failed to release pages.
-    pub refused_purges: u64,
+    pub failed_purges: u64,
     /// Guard pages behind live areas and behind runs in magazines.
     pub guards: u64,
     /// Areas ever allocated without a guard because the system could not provide one.
@@ -108,14 +108,14 @@ impl<O: Os> Heap<O> {
             (cached, hits) = (cached + held.pages, hits + held.hits);
         }
         let (mut dirty, mut elsewhere, mut busy, mut committed) = (0, 0, 0, 0);
-        let (mut purged, mut refilled, mut refused, mut retired) = (0, 0, 0, 0);
+        let (mut purged, mut refilled, mut failed, mut retired) = (0, 0, 0, 0);
         for zone in 0..ZONES {
             let central = self.zone(zone);
             dirty += central.dirty_pages();
             elsewhere += central.leaving + central.retired;
             busy += central.space.stats().busy_pages.get();
             committed += self.arena.committed_pages(zone);
-            (purged, refused) = (purged + central.purged, refused + central.refused);
+            (purged, failed) = (purged + central.purged, failed + central.failed);
             refilled += central.refilled;
             retired += central.retired;
         }
@@ -134,7 +134,7 @@ impl<O: Os> Heap<O> {
             grown_by_move: self.growth.moved.load(Ordering::Relaxed),
             copies: self.growth.copied.load(Ordering::Relaxed),
             retired_bytes: address(retired),
-            refused_purges: refused,
+            failed_purges: failed,
             guards: self.guards.count(),
             unguarded_areas: self.guards.missing.load(Ordering::Relaxed),
             ..Stats::default()
@@ -229,7 +229,7 @@ impl<O: Os> Heap<O> {
             }
             cached += magazine.held().pages;
         }
-        let unlisted = (0..ZONES).try_fold(0, |kept, zone| Ok(kept + self.validate_zone(zone)?))?;
+        let unlisted = (0..ZONES).try_fold(0, |cached, zone| Ok(cached + self.validate_zone(zone)?))?;
         InvariantViolation::check(unlisted == cached, "VM1", Va::ZERO, cached, unlisted)
     }
 
@@ -252,16 +252,16 @@ impl<O: Os> Heap<O> {
         // No word inside an area is live, nor one inside an unowned run.
         let spoiled = inside.unwrap_or(edge);
         InvariantViolation::check(inside.is_none(), "VM2", Va::from_page(spoiled), 0, 1)?;
-        let [live, kept, dirty] = sums;
+        let [live, cached, dirty] = sums;
         let busy = central.space.stats().busy_pages.get();
         let at = Va::from_page(edge);
-        InvariantViolation::check(busy == live + kept + dirty, "VM1", at, busy, live + kept + dirty)?;
+        InvariantViolation::check(busy == live + cached + dirty, "VM1", at, busy, live + cached + dirty)?;
         InvariantViolation::check(dirty == central.dirty_pages(), "VM1", at, central.dirty_pages(), dirty)?;
         central.check_paid(runs)?;
         self.check_cold(&central, zone)?;
         let own = central.leaving + central.retired;
-        InvariantViolation::check(kept >= own, "VM1", at, own, kept)?;
-        Ok(kept - own)
+        InvariantViolation::check(cached >= own, "VM1", at, own, cached)?;
+        Ok(cached - own)
     }
 
     /// Checks CD1 against the dirty runs.

@@ -74,7 +74,7 @@ mod resize;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod tests_kept;
+mod tests_cached;
 #[cfg(test)]
 mod tests_time;
 mod time;
@@ -88,7 +88,7 @@ pub(crate) use owned::{Owned, Plan};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, FreeError};
-use crate::fork::{Hold, KEPT_PAGES};
+use crate::fork::{FORK_CACHED_MAX, Hold};
 use crate::lock::{Fork, Futex, Mutex};
 use crate::magazine::{BIG_PAGES, Big, CpuSet, Magazine, Out};
 use crate::os::Os;
@@ -140,7 +140,7 @@ pub(crate) struct Heap<O: Os> {
     closer: u64,
     guards: Guards,
     /// Dirty pages, and pages in big items of magazines, above which a purge is due.
-    kept_max: u64,
+    cached_max: u64,
     /// The greatest number of moved areas at a time: each is a mapping of its own.
     moved_max: u64,
     // Under their locks; see the lock order above.
@@ -172,13 +172,13 @@ pub(crate) struct Heap<O: Os> {
     asked: AtomicU64,
     /// Pages released since then because the available memory was less than the budget requires; approximate.
     released: AtomicU64,
-    /// Pages that may be cached given the available memory: `kept_max`, or fewer.
+    /// Pages that may be cached given the available memory: `cached_max`, or fewer.
     allowed: AtomicU64,
     /// Pages that became dirty since the last decay by demand; approximate.
     freed: AtomicU64,
     /// Pages below the frontiers when a foreign mapping last blocked one, and pages that were cached then.
     blocked_at: AtomicU64,
-    blocked_kept: AtomicU64,
+    blocked_cached: AtomicU64,
 }
 
 /// A lock of one thread that moves cached runs. It has its own cache line, since frees that move a run take it, too.
@@ -197,7 +197,7 @@ struct Zone<O: Os> {
 /// A zone whose lock is held.
 struct Held<'a, O: Os> {
     central: MutexGuard<'a, Futex, Central<O>>,
-    told: &'a AtomicU64,
+    published: &'a AtomicU64,
 }
 
 impl<O: Os> Deref for Held<'_, O> {
@@ -216,7 +216,7 @@ impl<O: Os> DerefMut for Held<'_, O> {
 
 impl<O: Os> Drop for Held<'_, O> {
     fn drop(&mut self) {
-        self.told.store(self.central.resident_pages(), Ordering::Relaxed);
+        self.published.store(self.central.resident_pages(), Ordering::Relaxed);
     }
 }
 
@@ -224,7 +224,7 @@ impl<O: Os> Heap<O> {
     /// Takes the lock of a zone.
     fn zone(&self, zone: usize) -> Held<'_, O> {
         let Zone { central, dirty } = &self.zones[zone];
-        Held { central: central.lock(), told: dirty }
+        Held { central: central.lock(), published: dirty }
     }
 
     /// Takes the lock of the zone that contains a page.
@@ -243,7 +243,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Returns the number of cached pages a moment ago.
-    fn kept_hint(&self) -> u64 {
+    fn cached_hint(&self) -> u64 {
         self.dirty_hint() + self.big.pages() + self.big.small_pages()
     }
 
@@ -332,23 +332,23 @@ impl<O: Os> Heap<O> {
     pub(crate) unsafe fn free(&self, at: usize) -> Result<(), FreeError> {
         // SAFETY: this function's contract.
         let (run, word) = unsafe { self.claim(at) }?;
-        self.give_up(run, word);
+        self.free_run(run, word);
         Ok(())
     }
 
     /// Caches the run of a claimed area, or maps fresh pages over it.
     #[inline(always)]
-    pub(super) fn give_up(&self, run: Run, word: Word) {
-        if word.bits() & self.closer == 0 { self.keep(run) } else { self.give_up_closer(run, word) }
+    pub(super) fn free_run(&self, run: Run, word: Word) {
+        if word.bits() & self.closer == 0 { self.cache(run) } else { self.free_special(run, word) }
     }
 
     #[cold]
-    fn give_up_closer(&self, mut run: Run, word: Word) {
+    fn free_special(&self, mut run: Run, word: Word) {
         if word.is_moved() {
             return self.free_moved(run, word);
         }
         self.wipe(&mut run, 0, word.usable_bytes());
-        self.keep(run);
+        self.cache(run);
     }
 
     /// Returns true if freed memory is zeroed.
@@ -368,14 +368,14 @@ impl<O: Os> Heap<O> {
 
     /// Caches a freed run where the next request finds it first.
     #[inline(always)]
-    fn keep(&self, run: Run) {
+    fn cache(&self, run: Run) {
         if let Err(run) = self.magazine().put(run, self.arena.first()) {
-            self.keep_cold(run);
+            self.cache_cold(run);
         }
     }
 
     #[cold]
-    fn keep_cold(&self, run: Run) {
+    fn cache_cold(&self, run: Run) {
         if self.magazine().is_time(run.pages()) {
             // Before the run is cached: a run that is freed now is not old.
             self.pass_time();
@@ -430,14 +430,14 @@ impl<O: Os> Heap<O> {
     #[inline(always)]
     unsafe fn claim(&self, at: usize) -> Result<(Run, Word), FreeError> {
         if !at.is_multiple_of(PAGE_BYTES) {
-            return Err(self.refusal(at));
+            return Err(self.free_error(at));
         }
         // An address outside the arena has no word.
         let page = (at / PAGE_BYTES) as u64;
-        let Some(place) = self.arena.word(page) else { return Err(self.refusal(at)) };
+        let Some(place) = self.arena.word(page) else { return Err(self.free_error(at)) };
         let word = Word::from_bits(place.load(Ordering::Relaxed));
         if !word.is_live() {
-            return Err(self.refusal(at));
+            return Err(self.free_error(at));
         }
         // Checks VM2. Acquire: the accesses of the last owner happen before those to the pages from here on.
         let free = Word::free(word.pages());
@@ -455,24 +455,24 @@ impl<O: Os> Heap<O> {
         // No other change of a live area's word is made but by its owner.
         match place.compare_exchange(word.bits(), free.bits(), Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(word),
-            Err(_) => Err(self.refusal(at)),
+            Err(_) => Err(self.free_error(at)),
         }
     }
 
     /// Caches a carved run that is not allocated to a caller; another thread may have marked it as changed.
     #[cold]
-    fn give_up_unused(&self, run: Run) {
+    fn free_unused(&self, run: Run) {
         let free = Word::free(run.pages());
         let word = self
             .arena
             .word(run.page())
             .map_or(free.bits(), |place| place.swap(free.bits(), Ordering::Relaxed));
-        self.give_up(run, Word::from_bits(word));
+        self.free_run(run, Word::from_bits(word));
     }
 
     /// Returns the reason why nothing is freed at an address.
     #[cold]
-    fn refusal(&self, at: usize) -> FreeError {
+    fn free_error(&self, at: usize) -> FreeError {
         match self.arena.locate(at) {
             None => FreeError::NotOurs { address: at },
             Some((page, 0)) if self.arena.get(page).is_free() => {
@@ -487,7 +487,7 @@ impl<O: Os> Heap<O> {
     pub(crate) fn live(&self, at: usize) -> Result<Word, FreeError> {
         match self.arena.locate(at) {
             Some((page, 0)) if self.arena.get(page).is_live() => Ok(self.arena.get(page)),
-            _ => Err(self.refusal(at)),
+            _ => Err(self.free_error(at)),
         }
     }
 
@@ -543,9 +543,9 @@ impl<O: Os> Hold for Heap<O> {
     fn forget(&self, _held: bool) {
         // These locks protect no data of the threads that the child lacks; a run that such a thread was moving is lost
         // in the child. Hidden runs are valid at any moment.
-        self.purge.abandon();
-        self.refills.iter().for_each(|refill| refill.0.abandon());
-        self.hidden.abandon();
+        self.purge.free_in_child();
+        self.refills.iter().for_each(|refill| refill.0.free_in_child());
+        self.hidden.free_in_child();
         self.host.os().forget();
         self.worker.forget();
         self.refill_pause.store(0, Ordering::Relaxed);

@@ -59,7 +59,8 @@ impl<O: Os> Owned<O> {
         // First, so that a process without room for an arena gets exactly that error.
         let most = room(&os, plan.arena_bytes_max)?;
         fork::prepare_for_forks();
-        let host = Host::open(os).map_err(|(call, errno)| CreateError::Refused { call, errno, bytes: 0 })?;
+        let host =
+            Host::open(os).map_err(|(call, errno)| CreateError::CallFailed { call, errno, bytes: 0 })?;
         let made = Self::make(host, most, plan);
         if made.is_err() {
             // SAFETY: the heap was not made, so nothing lives in the records.
@@ -102,7 +103,7 @@ impl<O: Os> Heap<O> {
         host: Host::NOWHERE,
         arena: Arena::nothing(),
         magazines: &[],
-        kept_max: 0,
+        cached_max: 0,
         closer: Word::closer(false),
         guards: Guards::none(),
         moved_max: 0,
@@ -132,7 +133,7 @@ impl<O: Os> Heap<O> {
         allowed: AtomicU64::new(0),
         freed: AtomicU64::new(0),
         blocked_at: AtomicU64::new(u64::MAX),
-        blocked_kept: AtomicU64::new(0),
+        blocked_cached: AtomicU64::new(0),
     });
 
     /// Initializes an empty heap that has an arena, at its final address.
@@ -143,18 +144,18 @@ impl<O: Os> Heap<O> {
             let extent = self.arena.extent(zone);
             self.zones[zone].central.get_mut().init(host, extent, block)?;
         }
-        let kept_pages = (plan.cache_bytes_max / PAGE_BYTES) as u64;
+        let cached_pages = (plan.cache_bytes_max / PAGE_BYTES) as u64;
         self.host = host;
-        self.kept_max = kept_pages;
-        self.allowed = AtomicU64::new(kept_pages);
+        self.cached_max = cached_pages;
+        self.allowed = AtomicU64::new(cached_pages);
         self.closer = Word::closer(plan.zero_on_free);
         let mappings_max = host.os().mappings_max();
         self.guards = Guards::new(plan.guards, mappings_max);
         // Each splits a mapping into three; half of the possible mappings are left to the program.
         self.moved_max = mappings_max / 8;
         // Guards, one of which is in each big item, use no memory.
-        let guards = u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES);
-        self.big = Big::new(kept_pages / 2 + guards, kept_pages / 4);
+        let guards = u64::from(plan.guards) * (cached_pages / 2 / BIG_PAGES);
+        self.big = Big::new(cached_pages / 2 + guards, cached_pages / 4);
         if plan.background_thread && plan.decay.is_some() {
             self.worker = Worker::new();
         }

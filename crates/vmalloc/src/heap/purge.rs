@@ -60,7 +60,7 @@ impl<O: Os> Heap<O> {
     /// progress.
     pub(super) fn purge_some(&self, pages: u64) -> u64 {
         let Some(_alone) = self.purge.try_lock() else { return 0 };
-        let small = self.zone(SMALL).resident_pages().saturating_sub(self.kept_max / 2).min(pages);
+        let small = self.zone(SMALL).resident_pages().saturating_sub(self.cached_max / 2).min(pages);
         let done = self.purge_alone(SMALL, small, u64::MAX);
         let done = done + self.purge_alone(HUGE, pages.saturating_sub(done), u64::MAX);
         done + self.purge_alone(SMALL, pages.saturating_sub(done), u64::MAX)
@@ -94,35 +94,35 @@ impl<O: Os> Heap<O> {
     /// or nothing where memory is short. Called under no lock, after a free.
     #[inline]
     pub(super) fn look_around(&self) {
-        let kept = self.kept_hint();
-        if kept.abs_diff(self.asked.load(Ordering::Relaxed)) > LOOK_PAGES
+        let cached = self.cached_hint();
+        if cached.abs_diff(self.asked.load(Ordering::Relaxed)) > LOOK_PAGES
             || self.released.load(Ordering::Relaxed) > LOOK_PAGES
         {
-            self.look(kept);
+            self.look(cached);
         }
     }
 
     /// Does the same by the clock, if 4 MiB are cached.
     pub(super) fn look_again(&self) {
-        let kept = self.kept_hint();
-        if kept >= LOOK_AGAIN_PAGES {
-            self.look(kept);
+        let cached = self.cached_hint();
+        if cached >= LOOK_AGAIN_PAGES {
+            self.look(cached);
         }
     }
 
     #[cold]
-    fn look(&self, kept: u64) {
-        self.asked.store(kept, Ordering::Relaxed);
+    fn look(&self, cached: u64) {
+        self.asked.store(cached, Ordering::Relaxed);
         self.released.store(0, Ordering::Relaxed);
         let Some(room) = self.host.os().available() else {
             // As in a process that never could read it; the last value may be out of date.
-            return self.allowed.store(self.kept_max, Ordering::Relaxed);
+            return self.allowed.store(self.cached_max, Ordering::Relaxed);
         };
         let available = room.bytes / crate::PAGE_BYTES as u64;
-        let is_short = room.is_short || available < kept;
-        let most = if is_short { 0 } else { ((available + kept) / SHARE).min(self.kept_max) };
+        let is_short = room.is_short || available < cached;
+        let most = if is_short { 0 } else { ((available + cached) / SHARE).min(self.cached_max) };
         self.allowed.store(most, Ordering::Relaxed);
-        if kept > most {
+        if cached > most {
             // Big items have a budget of their own, half of the whole, and small ones another, a quarter. All CPUs are
             // drained, since the value is a bound. The memory is read after 32 MiB or half a second only, and reading
             // costs more.
@@ -135,8 +135,8 @@ impl<O: Os> Heap<O> {
             }
             drop(moves);
             // Absent pages are not counted, and are in the coldest blocks.
-            self.purge_some(if is_short { u64::MAX } else { kept - most });
-            self.asked.store(self.kept_hint(), Ordering::Relaxed);
+            self.purge_some(if is_short { u64::MAX } else { cached - most });
+            self.asked.store(self.cached_hint(), Ordering::Relaxed);
         }
     }
 
@@ -198,7 +198,7 @@ impl<O: Os> Heap<O> {
             let before: u64 = resident.sum();
             let gone = self.arena.discard(runs);
             let mut central = self.zone(zone);
-            central.refused += u64::from(gone.is_err());
+            central.failed += u64::from(gone.is_err());
             central.purged += gone.map_or(0, |()| before);
             central.attach_dirty(runs);
         }
@@ -262,20 +262,20 @@ impl<O: Os> Heap<O> {
             if count == 0 {
                 break;
             }
-            let (done, refused) = match self.arena.discard(runs) {
+            let (done, failed) = match self.arena.discard(runs) {
                 Ok(()) => (count, false),
                 Err((done, _)) => (done, true),
             };
             let mut central = self.zone(zone);
-            central.refused += u64::from(refused);
-            let (gone, kept) = runs.split_at(done);
+            central.failed += u64::from(failed);
+            let (gone, rest) = runs.split_at(done);
             let pages = |runs: &[Run]| runs.iter().map(Run::pages).sum::<u64>();
             central.purged += pages(gone);
             left = left.saturating_sub(pages(gone));
             central.attach_clean(gone);
-            central.attach_dirty(kept);
+            central.attach_dirty(rest);
             drop(central);
-            if refused {
+            if failed {
                 break;
             }
         }
@@ -316,7 +316,7 @@ impl<O: Os> Heap<O> {
                 break;
             }
             if !central.cut(range) {
-                central.give_dirty(range);
+                central.add_dirty_range(range);
                 break;
             }
             left = left.saturating_sub(end - page);
@@ -341,12 +341,12 @@ impl<O: Os> Central<O> {
     /// Makes detached runs clean, whose pages were released or moved.
     pub(super) fn attach_clean(&mut self, runs: &[Run]) {
         self.leaving -= runs.iter().map(Run::pages).sum::<u64>();
-        self.give_clean(runs.iter().map(Run::range));
+        self.add_clean(runs.iter().map(Run::range));
     }
 
     /// Makes detached runs dirty again.
     pub(super) fn attach_dirty(&mut self, runs: &[Run]) {
         self.leaving -= runs.iter().map(Run::pages).sum::<u64>();
-        runs.iter().for_each(|run| self.give_dirty(run.range()));
+        runs.iter().for_each(|run| self.add_dirty_range(run.range()));
     }
 }

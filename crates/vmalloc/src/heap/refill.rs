@@ -62,19 +62,19 @@ impl<O: Os> Heap<O> {
     pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> u64 {
         let wanted = fresh.clean.len_bytes() / crate::PAGE_BYTES as u64;
         if wanted <= SMALL_PAGES_MAX && self.counts_down(&self.small_pause) {
-            central.give_rest(fresh);
+            central.add_rest(fresh);
             return 0;
         }
         // Before any block leaves the lists. The lock is only tried, so it may be taken after that of the zone.
         let Some(_refill) = self.begin_refill() else {
-            central.give_rest(fresh);
+            central.add_rest(fresh);
             return 0;
         };
         let mut batch = [const { Run::NOTHING }; BATCH];
         let count = self.detach(&mut central, &mut batch, wanted, u64::MAX);
         let sources = &mut batch[..count];
         if sources.is_empty() {
-            central.give_rest(fresh);
+            central.add_rest(fresh);
             return 0;
         }
         let (rest, end) = fresh.rest.whole_pages();
@@ -98,7 +98,7 @@ impl<O: Os> Heap<O> {
             let mut central = self.zone_of(fresh.page);
             central.attach_dirty(sources);
             central.leaving -= end - rest;
-            central.give_rest(fresh);
+            central.add_rest(fresh);
             return 0;
         }
         let first = fresh.clean.start().page_floor();
@@ -112,7 +112,7 @@ impl<O: Os> Heap<O> {
             if let Err((some, _)) = self.arena.move_pages(source, &mut to) {
                 half = some;
                 at += some;
-                self.refill_refused();
+                self.refill_failed();
                 break;
             }
             at += pages;
@@ -124,17 +124,17 @@ impl<O: Os> Heap<O> {
             Ok(()) => unmoved.len(),
             Err((done, _)) => done,
         };
-        let (given, kept) = unmoved.split_at(discarded);
+        let (released, resident) = unmoved.split_at(discarded);
         let pages = |runs: &[Run]| runs.iter().map(Run::pages).sum::<u64>();
         let mut central = self.zone_of(fresh.page);
-        central.refused += u64::from(!kept.is_empty());
+        central.failed += u64::from(!resident.is_empty());
         central.refilled += pages(gone) + half;
-        central.purged += pages(given).saturating_sub(half);
+        central.purged += pages(released).saturating_sub(half);
         central.attach_clean(gone);
-        central.attach_clean(given);
-        central.attach_dirty(kept);
+        central.attach_clean(released);
+        central.attach_dirty(resident);
         central.leaving -= end - rest;
-        central.give_rest(fresh);
+        central.add_rest(fresh);
         at - first
     }
 
@@ -162,16 +162,16 @@ impl<O: Os> Heap<O> {
     }
 
     #[cold]
-    fn refill_refused(&self) {
+    fn refill_failed(&self) {
         self.refill_pause.store(if self.arena.can_move() { PAUSE } else { u64::MAX }, Ordering::Relaxed);
     }
 }
 
 impl<O: Os> Central<O> {
     /// Makes the rest of the last block of a fresh run dirty.
-    pub(super) fn give_rest(&mut self, fresh: &Fresh) {
+    pub(super) fn add_rest(&mut self, fresh: &Fresh) {
         if !fresh.rest.is_empty() {
-            self.give_dirty(fresh.rest);
+            self.add_dirty_range(fresh.rest);
         }
     }
 }

@@ -101,7 +101,7 @@ impl<O: Os> Heap<O> {
         let (mut from, word) = match unsafe { self.claim(at) } {
             Ok(claimed) => claimed,
             Err(error) => {
-                self.give_up_unused(to);
+                self.free_unused(to);
                 return Err(error.into());
             }
         };
@@ -144,7 +144,7 @@ impl<O: Os> Heap<O> {
             self.free_moved(from, word);
         } else {
             self.wipe(&mut from, address(moved), word.usable_bytes());
-            self.give_moved(from, moved);
+            self.free_partly_moved(from, moved);
         }
         Ok(into_pointer(to))
     }
@@ -171,7 +171,7 @@ impl<O: Os> Heap<O> {
         let refilled = if grown < end {
             self.refill(central, &fresh)
         } else {
-            central.give_rest(&fresh);
+            central.add_rest(&fresh);
             0
         };
         let used = if refilled > 0 { grown - start + refilled } else { 0 };
@@ -180,7 +180,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Returns true if the mapping of an area may move to a run of this many pages. An area that was moved and grew has
-    /// two mappings. A kernel from 6.17 on may move the first and fail for the second, and then no caller could tell
+    /// two mappings. A kernel from 6.17 on may move the first and fail for the second, and then no caller could know
     /// which pages are at which addresses.
     fn can_remap(&self, word: Word, pages: u64) -> bool {
         word.pages() >= REMAP_PAGES_MIN
@@ -206,9 +206,9 @@ impl<O: Os> Heap<O> {
     }
 
     /// Frees a run whose first pages have moved away: whole blocks of these are clean.
-    fn give_moved(&self, from: Run, moved: u64) {
+    fn free_partly_moved(&self, from: Run, moved: u64) {
         if moved == 0 {
-            self.keep(from);
+            self.cache(from);
             return;
         }
         let mut central = self.zone_of(from.page());
@@ -216,7 +216,7 @@ impl<O: Os> Heap<O> {
         central.add_dirty(from);
         let (_, end) = range.whole_pages();
         let gone = VaRange::from_pages(page, end.min(page + moved)).unwrap_or_default();
-        central.launder(gone);
+        central.make_clean(gone);
         let dirty = central.dirty_pages().saturating_sub(before);
         drop(central);
         self.settle(dirty);
@@ -229,7 +229,7 @@ impl<O: Os> Heap<O> {
         if self.change(to.page(), live, live.moved()) {
             self.moved.fetch_add(1, Ordering::Relaxed);
         }
-        self.settle(self.give_fresh(from, word));
+        self.settle(self.free_renewed(from, word));
     }
 
     /// Zeroes the bytes that are newly requested, in a run to which the pages of an area moved. The run is zeros above
@@ -248,33 +248,33 @@ impl<O: Os> Heap<O> {
         if self.guards.tail > 0 && !self.unguard(&mut run) {
             return self.retire(&mut self.zone_of(run.page()), run);
         }
-        self.settle(self.give_fresh(run, word));
+        self.settle(self.free_renewed(run, word));
     }
 
     /// Maps fresh pages over a run. Its whole blocks are clean then, and the rests at its ends dirty. Returns the
     /// number of dirty pages, for [`settle`](Self::settle). Called under no lock; the first word records the size of
     /// the run meanwhile (VM1).
-    pub(super) fn give_fresh(&self, mut run: Run, word: Word) -> u64 {
+    pub(super) fn free_renewed(&self, mut run: Run, word: Word) -> u64 {
         let range = run.range();
         let renewed = self.arena.renew(&mut run).is_ok();
         let retired = !renewed && word.is_changed();
         if retired {
             // The addresses with the changed mapping are never used again; their pages are released, if the system
             // succeeds.
-            let _kept = self.arena.discard(core::slice::from_mut(&mut run));
+            let _stay = self.arena.discard(core::slice::from_mut(&mut run));
         } else if !renewed {
             self.wipe(&mut run, 0, range.len_bytes() as usize);
         }
         let mut central = self.zone_of(run.page());
         let before = central.dirty_pages();
-        central.refused += u64::from(!renewed);
+        central.failed += u64::from(!renewed);
         if retired {
             self.retire(&mut central, run);
             return 0;
         }
         central.add_dirty(run);
         if renewed {
-            central.launder(range);
+            central.make_clean(range);
         }
         central.dirty_pages().saturating_sub(before)
     }

@@ -114,26 +114,26 @@ impl<O: Os> Heap<O> {
         let to = Word::live(pages, size);
         if pages == word.pages() {
             let word = self.change_own(page, word, to);
-            return word.map(|_| true).ok_or_else(|| self.refusal(address(page)).into());
+            return word.map(|_| true).ok_or_else(|| self.free_error(address(page)).into());
         }
         let mut central = self.zone_of(page);
         // The tail is freed separately.
         central.part()?;
         let Some(word) = self.change_own(page, word, to) else {
-            central.unite(1);
-            return Err(self.refusal(address(page)).into());
+            central.record_merged(1);
+            return Err(self.free_error(address(page)).into());
         };
         // SAFETY: the tail of a live area that has become shorter.
         let mut tail = unsafe { Run::claim(page + pages, word.pages() - pages) };
         let mut dirty = tail.pages();
-        if word.is_moved() || self.wipes() || self.kept_max == 0 {
+        if word.is_moved() || self.wipes() || self.cached_max == 0 {
             // Not under the lock: the tail is in no list, and its word records its size meanwhile (VM1).
             self.arena.put(tail.page(), Word::free(tail.pages()));
             drop(central);
             if word.is_moved() {
-                dirty = self.give_fresh(tail, word);
+                dirty = self.free_renewed(tail, word);
             } else {
-                if self.kept_max > 0 || self.arena.discard(core::slice::from_mut(&mut tail)).is_err() {
+                if self.cached_max > 0 || self.arena.discard(core::slice::from_mut(&mut tail)).is_err() {
                     self.wipe(&mut tail, 0, address(dirty));
                 }
                 self.zone_of(page).add_dirty(tail);
@@ -173,20 +173,20 @@ impl<O: Os> Heap<O> {
         if taken < count || !self.change(page, word, to) {
             for piece in &pieces[..taken] {
                 if piece.dirty {
-                    central.give_dirty(piece.range());
+                    central.add_dirty_range(piece.range());
                 } else {
                     central.free_clean(piece.range());
                 }
             }
-            central.unite(1);
+            central.record_merged(1);
             return false;
         }
         match pieces.last().filter(|piece| piece.end > end) {
-            Some(last) => central.give_dirty(VaRange::from_pages(end, last.end).unwrap_or_default()),
-            None => central.unite(1),
+            Some(last) => central.add_dirty_range(VaRange::from_pages(end, last.end).unwrap_or_default()),
+            None => central.record_merged(1),
         }
         // Each was allocated as a run of its own, and is freed with the area.
-        central.unite(pieces.iter().filter(|piece| piece.dirty).count() as u64);
+        central.record_merged(pieces.iter().filter(|piece| piece.dirty).count() as u64);
         drop(guard);
         self.growth.in_place.fetch_add(1, Ordering::Relaxed);
         for piece in pieces.iter().filter(|piece| piece.dirty && fill == Fill::Zero) {

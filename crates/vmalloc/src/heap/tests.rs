@@ -194,7 +194,7 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
     let shim = Shim::default();
     let (mut grown, mut hits) = ((0, 0), 0);
     // Budgets from 0 to plenty, so that purges, magazines and moves all occur.
-    for (huge_pages, kept, steps, moves) in [
+    for (huge_pages, cached, steps, moves) in [
         (HugePages::Auto, 0, 400, false),
         (HugePages::Auto, 0, 400, true),
         (HugePages::Auto, 2 * MIB, 1500, false),
@@ -206,7 +206,7 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
         if !moves {
             shim.fail(Call::Move, 0);
         }
-        let mut model = Model::new(heap_on(huge_pages, &shim, 1 << 32, kept));
+        let mut model = Model::new(heap_on(huge_pages, &shim, 1 << 32, cached));
         for step in 0..steps {
             model.step(16 * MIB).unwrap();
             if step % 16 == 0 {
@@ -227,8 +227,8 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
 #[test]
 fn vm3_whatever_was_purged_in_between_is_paid_for() {
     let shim = Shim::default();
-    for kept in [8 * MIB, 32 * MIB, 128 * MIB] {
-        let mut model = Model::new(heap(&shim, 1 << 36, kept));
+    for cached in [8 * MIB, 32 * MIB, 128 * MIB] {
+        let mut model = Model::new(heap(&shim, 1 << 36, cached));
         for step in 0..300 {
             let cpu = model.random(2);
             shim.on_cpu(cpu);
@@ -250,7 +250,7 @@ fn vm3_whatever_was_purged_in_between_is_paid_for() {
 
 /// The nth call of each kind fails, for every n: nothing is lost, and later operations succeed.
 #[test]
-fn sp4_whatever_the_system_refuses_nothing_is_lost() {
+fn sp4_nothing_is_lost_whichever_call_fails() {
     // Moves are rarer than the other calls.
     let plan = [
         (Call::Map, 16, 150),
@@ -261,7 +261,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
         (Call::Renew, 6, 300),
     ];
     for (call, most, steps) in plan {
-        let (mut refusals, mut failures) = (0, 0);
+        let (mut injected, mut failures) = (0, 0);
         for granted in 0..most {
             let shim = Shim::default();
             let huge_pages = if granted % 4 == 3 { HugePages::System } else { HugePages::Auto };
@@ -279,20 +279,20 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                 let areas = model.areas.clone();
                 if let Err(error) = model.step(largest) {
                     failures += 1;
-                    let refused = match error {
-                        ResizeError::Alloc(AllocError::Refused { call, errno, bytes }) => {
+                    let failed = match error {
+                        ResizeError::Alloc(AllocError::CallFailed { call, errno, bytes }) => {
                             (call, errno) == (Call::Commit, Errno::NOMEM) && bytes > 0
                         }
                         ResizeError::Alloc(AllocError::NoRecords) => call == Call::Map,
                         _ => false,
                     };
-                    assert!(refused, "{call:?}: {error}");
+                    assert!(failed, "{call:?}: {error}");
                     assert_eq!(model.areas, areas);
                     model.check();
                 }
             }
             let ran = shim.calls(call) - before;
-            refusals += u64::from(ran > granted);
+            injected += u64::from(ran > granted);
             shim.allow();
             for _ in 0..40 {
                 model.step(4 * MIB).unwrap();
@@ -302,7 +302,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                 model.end();
             }
         }
-        assert!(refusals > 0, "{call:?} never failed");
+        assert!(injected > 0, "{call:?} never failed");
         // A failure of an optional call is not reported; that of another one is.
         assert!(failures > 0 || !matches!(call, Call::Commit), "{call:?}");
     }
@@ -331,7 +331,7 @@ fn sp3_everything_can_be_freed_when_the_system_gives_nothing_any_more() {
 }
 
 #[test]
-fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
+fn a_full_arena_is_an_error_and_serves_again_after_a_free() {
     let shim = Shim::default();
     let mut model = Model::new(heap(&shim, 64 * MIB, 1 << 30));
     let zones = [SMALL, HUGE].map(|zone| model.heap.arena.extent(zone).len_bytes() as usize);
@@ -362,7 +362,7 @@ fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
 }
 
 #[test]
-fn a_free_of_what_is_no_area_says_why_and_changes_nothing() {
+fn a_free_of_what_is_no_area_is_an_error_and_changes_nothing() {
     let shim = Shim::default();
     let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
     let at = model.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
@@ -417,7 +417,7 @@ fn vm1_threads_that_free_each_others_areas_lose_nothing() {
     let shim = Shim::default();
     let heap = heap(&shim, 1 << 32, 16 * MIB);
     let shared: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
-    let give = |at: u64| {
+    let free = |at: u64| {
         if at != 0 {
             let at = at as usize;
             let bytes = heap.live(at).unwrap().requested_bytes();
@@ -428,7 +428,7 @@ fn vm1_threads_that_free_each_others_areas_lose_nothing() {
     };
     std::thread::scope(|scope| {
         for thread in 0..6u64 {
-            let (heap, shared, give) = (&heap, &shared, &give);
+            let (heap, shared, free) = (&heap, &shared, &free);
             scope.spawn(move || {
                 let mut state = thread + 1;
                 for step in 0..1500 {
@@ -444,7 +444,7 @@ fn vm1_threads_that_free_each_others_areas_lose_nothing() {
                     }
                     let bytes = heap.live(at).unwrap().requested_bytes();
                     Model::mark(at, bytes, (at >> 12) as u8 | 1);
-                    give(place.swap(at as u64, Ordering::AcqRel));
+                    free(place.swap(at as u64, Ordering::AcqRel));
                     match step % 256 {
                         100 => _ = heap.release_all(),
                         200 => heap.write_info(&mut String::new()).unwrap(),
@@ -455,7 +455,7 @@ fn vm1_threads_that_free_each_others_areas_lose_nothing() {
         }
     });
     assert_eq!(heap.validate(), Ok(()));
-    shared.iter().for_each(|place| give(place.swap(0, Ordering::AcqRel)));
+    shared.iter().for_each(|place| free(place.swap(0, Ordering::AcqRel)));
     heap.release_all();
     assert_eq!(heap.validate(), Ok(()));
     assert_eq!((heap.stats().live_bytes, heap.stats().dirty_bytes, heap.stats().cached_bytes), (0, 0, 0));
@@ -486,7 +486,7 @@ fn a_cached_pair_makes_no_system_call() {
 }
 
 #[test]
-fn what_nobody_needs_for_long_goes_back_and_what_is_needed_stays() {
+fn memory_unused_for_long_is_released_and_what_is_used_stays() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let budget = 64 * MIB;
@@ -531,8 +531,8 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
                 break;
             }
             Err(error) => {
-                let refused = matches!(error, CreateError::Refused { call: Call::Map, .. });
-                assert!(refused || error == CreateError::NoRecords, "{error}");
+                let failed = matches!(error, CreateError::CallFailed { call: Call::Map, .. });
+                assert!(failed || error == CreateError::NoRecords, "{error}");
                 assert_eq!(shim.mapped(), 0);
             }
         }
@@ -542,7 +542,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
         shim.clone(),
         Plan { arena_bytes_max: usize::MAX, cache_bytes_max: 0, huge_pages: HugePages::Auto, ..PLAN },
     );
-    assert!(matches!(made, Err(CreateError::Refused { call: Call::Reserve, .. })));
+    assert!(matches!(made, Err(CreateError::CallFailed { call: Call::Reserve, .. })));
     assert_eq!(shim.mapped(), 0);
 }
 

@@ -1,7 +1,7 @@
 //! Tests of decay by the program's own calls, on a clock that the tests advance.
 
 use super::tests::{MIB, PLAN, layout};
-use super::tests_kept::resident_pages;
+use super::tests_cached::resident_pages;
 use super::time::SLICE_PAGES;
 use super::*;
 use crate::arena::HUGE;
@@ -32,7 +32,7 @@ fn burst(heap: &Heap<Shim>, count: usize, bytes: usize) {
     areas.iter().for_each(|area| unsafe { heap.free(area.addr().get()) }.unwrap());
 }
 
-fn kept(heap: &Heap<Shim>) -> usize {
+fn cached(heap: &Heap<Shim>) -> usize {
     let stats = heap.stats();
     stats.cached_bytes + stats.dirty_bytes
 }
@@ -44,7 +44,7 @@ fn idle_pages_are_released_while_one_cpu_only_allocates_and_another_only_frees()
     let heap = heap(&shim, HugePages::Never, false, Some(DECAY));
     burst(&heap, 100, 3 * MIB);
     heap.drain_all();
-    assert!(kept(&heap) >= 300 * MIB);
+    assert!(cached(&heap) >= 300 * MIB);
     for _ in 0..40 {
         shim.pass(SECOND);
         for _ in 0..1280 {
@@ -55,23 +55,23 @@ fn idle_pages_are_released_while_one_cpu_only_allocates_and_another_only_frees()
             unsafe { heap.free(area.addr().get()) }.unwrap();
         }
     }
-    assert!(kept(&heap) <= 8 * MIB, "{:?}", heap.stats());
+    assert!(cached(&heap) <= 8 * MIB, "{:?}", heap.stats());
     assert_eq!(heap.validate(), Ok(()));
 }
 
 #[test]
-fn what_nobody_needs_goes_back_by_pairs_alone_and_a_call_gives_a_slice() {
+fn unused_memory_is_released_by_pairs_alone_a_slice_a_call() {
     for huge_pages in [HugePages::Never, HugePages::System] {
         let shim = Shim::default();
         shim.on_cpu(0);
         let heap = heap(&shim, huge_pages, false, Some(DECAY));
         burst(&heap, 100, 3 * MIB);
-        let before = kept(&heap);
+        let before = cached(&heap);
         assert!(before >= 300 * MIB, "{before}");
         // Without time no decay.
         burst(&heap, 1, MIB);
         (0..1000).for_each(|_| burst(&heap, 1, MIB));
-        assert_eq!((kept(&heap) >= before, heap.stats().purged_bytes), (true, 0));
+        assert_eq!((cached(&heap) >= before, heap.stats().purged_bytes), (true, 0));
         let mut most = 0;
         for _ in 0..40 {
             shim.pass(SECOND);
@@ -81,7 +81,7 @@ fn what_nobody_needs_goes_back_by_pairs_alone_and_a_call_gives_a_slice() {
                 most = most.max(heap.stats().purged_bytes - purged);
             }
         }
-        assert!(kept(&heap) <= 8 * MIB, "{:?}", heap.stats());
+        assert!(cached(&heap) <= 8 * MIB, "{:?}", heap.stats());
         // The last block of a slice may exceed the slice.
         assert!((1..=(SLICE_PAGES + 512) * PAGE_BYTES as u64).contains(&most), "{most}");
         assert_eq!((shim.calls(Call::Spawn), heap.validate()), (0, Ok(())));
@@ -95,12 +95,12 @@ fn after_a_rest_each_free_releases_a_slice_and_what_is_freed_then_stays() {
     let heap = heap(&shim, HugePages::System, false, Some(DECAY));
     burst(&heap, 100, 5 * MIB);
     // The clock started with the first free.
-    let mut before = kept(&heap);
+    let mut before = cached(&heap);
     let dirty = heap.stats().dirty_bytes;
     shim.pass(2 * DECAY);
     for step in 0..10 {
         burst(&heap, 2, 6 * MIB);
-        let now = kept(&heap);
+        let now = cached(&heap);
         assert!(before >= now + 8 * MIB && before <= now + 24 * MIB, "{step}: {before} {now}");
         before = now;
     }
@@ -110,7 +110,7 @@ fn after_a_rest_each_free_releases_a_slice_and_what_is_freed_then_stays() {
     assert!(purged + 16 * MIB >= dirty && purged <= dirty + 16 * MIB, "{purged} of {dirty}");
     shim.pass(DECAY);
     (0..100).for_each(|_| burst(&heap, 2, 6 * MIB));
-    assert!(kept(&heap) <= 24 * MIB, "{:?}", heap.stats());
+    assert!(cached(&heap) <= 24 * MIB, "{:?}", heap.stats());
     assert_eq!(heap.validate(), Ok(()));
 }
 
@@ -121,18 +121,18 @@ fn without_a_decay_no_time_passes_and_where_a_thread_is_it_does_it_alone() {
         shim.on_cpu(0);
         let heap = heap(&shim, HugePages::Never, thread, decay);
         burst(&heap, 100, 3 * MIB);
-        let before = kept(&heap);
+        let before = cached(&heap);
         for _ in 0..100 {
             shim.pass(Duration::from_secs(3600));
             burst(&heap, 2, 3 * MIB);
         }
-        assert!(kept(&heap) >= before, "{decay:?}: {:?}", heap.stats());
+        assert!(cached(&heap) >= before, "{decay:?}: {:?}", heap.stats());
         assert_eq!(shim.calls(Call::Spawn), u64::from(decay.is_some()), "{decay:?}");
     }
 }
 
 #[test]
-fn magazines_of_cpus_where_nobody_is_any_more_are_emptied_too() {
+fn magazines_of_cpus_without_threads_are_emptied_too() {
     let shim = Shim::default();
     shim.set_cpus(64);
     let heap = heap(&shim, HugePages::System, false, Some(DECAY));
@@ -145,13 +145,13 @@ fn magazines_of_cpus_where_nobody_is_any_more_are_emptied_too() {
         shim.pass(SECOND);
         (0..1280).for_each(|_| burst(&heap, 1, MIB));
     }
-    let cached = heap.magazines[1..].iter().map(|magazine| magazine.held().items).sum::<u64>();
-    assert_eq!((cached, heap.validate()), (0, Ok(())));
-    assert!(kept(&heap) <= 4 * MIB, "{:?}", heap.stats());
+    let items = heap.magazines[1..].iter().map(|magazine| magazine.held().items).sum::<u64>();
+    assert_eq!((items, heap.validate()), (0, Ok(())));
+    assert!(cached(&heap) <= 4 * MIB, "{:?}", heap.stats());
 }
 
 #[test]
-fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_kept_again() {
+fn where_memory_becomes_short_the_next_pairs_release_all_and_later_some_is_cached_again() {
     // A control group that is nearly full or stalled; less available than is cached; enough.
     for (bytes, is_short, want) in [(4 << 30, true, true), (100 << 20, false, true), (4 << 30, false, false)]
     {
@@ -161,18 +161,18 @@ fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_
         let heap = heap(&shim, HugePages::Never, false, Some(Duration::from_secs(3600)));
         burst(&heap, 100, 3 * MIB);
         (0..20).for_each(|_| burst(&heap, 1, 100 << 10));
-        let before = kept(&heap);
+        let before = cached(&heap);
         assert!(before >= 300 * MIB, "{before}");
         // Other processes take the memory, and this one makes only few calls.
         shim.set_available(bytes);
         shim.set_short(is_short);
         shim.pass(Duration::from_secs(300));
         (0..128).for_each(|_| burst(&heap, 1, MIB));
-        assert_eq!(kept(&heap) <= 2 * MIB, want, "{bytes}: {:?}", heap.stats());
-        assert!(want || kept(&heap) >= before);
+        assert_eq!(cached(&heap) <= 2 * MIB, want, "{bytes}: {:?}", heap.stats());
+        assert!(want || cached(&heap) >= before);
         // Nothing stays cached while memory is short.
         burst(&heap, 100, 3 * MIB);
-        assert!(!is_short || kept(&heap) <= 40 * MIB, "{:?}", heap.stats());
+        assert!(!is_short || cached(&heap) <= 40 * MIB, "{:?}", heap.stats());
         shim.set_available(64 << 30);
         shim.set_short(false);
         keeps_again(&shim, &heap);
@@ -183,19 +183,19 @@ fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_
 fn keeps_again(shim: &Shim, heap: &Heap<Shim>) {
     shim.pass(Duration::from_secs(300));
     (0..3).for_each(|_| burst(heap, 100, 3 * MIB));
-    assert!(kept(heap) >= 300 * MIB, "{:?}", heap.stats());
+    assert!(cached(heap) >= 300 * MIB, "{:?}", heap.stats());
     assert_eq!(heap.validate(), Ok(()));
 }
 
 #[test]
-fn a_system_that_tells_nothing_any_more_bounds_nothing() {
+fn a_system_that_reports_nothing_any_more_bounds_nothing() {
     let shim = Shim::default();
     shim.on_cpu(0);
     shim.set_available(64 << 30);
     shim.set_short(true);
     let heap = heap(&shim, HugePages::Never, false, Some(Duration::from_secs(3600)));
     (0..3).for_each(|_| burst(&heap, 100, 3 * MIB));
-    assert!(kept(&heap) <= 40 * MIB, "{:?}", heap.stats());
+    assert!(cached(&heap) <= 40 * MIB, "{:?}", heap.stats());
     // As after a filter was installed.
     shim.set_available(u64::MAX);
     keeps_again(&shim, &heap);
@@ -208,12 +208,12 @@ fn the_thread_asks_by_time_whether_memory_is_short() {
     shim.set_available(64 << 30);
     let heap = heap(&shim, HugePages::Never, false, Some(Duration::from_secs(3600)));
     burst(&heap, 100, 3 * MIB);
-    assert!(kept(&heap) >= 290 * MIB, "{:?}", heap.stats());
+    assert!(cached(&heap) >= 290 * MIB, "{:?}", heap.stats());
     shim.set_short(true);
     shim.pass(Duration::from_secs(1));
     // As called by the thread, which this test does not have.
     heap.turn();
-    assert!(kept(&heap) <= 2 * MIB, "{:?}", heap.stats());
+    assert!(cached(&heap) <= 2 * MIB, "{:?}", heap.stats());
     assert_eq!(heap.validate(), Ok(()));
 }
 
@@ -236,7 +236,7 @@ fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
                 .collect();
             // SAFETY: this test's own areas, to which no reference exists.
             areas.iter().for_each(|&at| unsafe { heap.free(at) }.unwrap());
-            assert!(kept(&heap) <= budget, "{budget}: {:?}", heap.stats());
+            assert!(cached(&heap) <= budget, "{budget}: {:?}", heap.stats());
         }
         let cached = heap.stats().cached_bytes;
         assert!((least..=budget / 4).contains(&cached), "{cached} of {budget}");
@@ -248,11 +248,11 @@ fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
 }
 
 #[test]
-fn cd3_what_is_absent_does_not_count_in_the_budget_where_the_system_tells() {
-    for told in [true, false] {
+fn cd3_what_is_absent_does_not_count_in_the_budget_where_residence_is_known() {
+    for known in [true, false] {
         let shim = Shim::default();
         shim.on_cpu(0);
-        if !told {
+        if !known {
             shim.fail(Call::Resident, 0);
         }
         let plan = Plan { background_thread: false, ..PLAN };
@@ -272,11 +272,11 @@ fn cd3_what_is_absent_does_not_count_in_the_budget_where_the_system_tells() {
             unsafe { heap.free(at) }.unwrap();
         };
         areas.iter().for_each(free);
-        let kept_bytes = kept(&heap);
-        if told {
-            assert!(kept_bytes >= 380 * MIB, "{:?}", heap.stats());
+        let cached_bytes = cached(&heap);
+        if known {
+            assert!(cached_bytes >= 380 * MIB, "{:?}", heap.stats());
         } else {
-            assert!(kept_bytes <= 64 * MIB, "{:?}", heap.stats());
+            assert!(cached_bytes <= 64 * MIB, "{:?}", heap.stats());
         }
         assert_eq!(heap.validate(), Ok(()));
         // Resident pages count.
@@ -288,6 +288,6 @@ fn cd3_what_is_absent_does_not_count_in_the_budget_where_the_system_tells() {
         assert!((24 * MIB..=64 * MIB).contains(&resident), "{resident}");
         assert_eq!(heap.validate(), Ok(()));
         heap.release_all();
-        assert_eq!((kept(&heap), heap.zone(HUGE).cold.absent(), heap.kept_hint()), (0, 0, 0));
+        assert_eq!((cached(&heap), heap.zone(HUGE).cold.absent(), heap.cached_hint()), (0, 0, 0));
     }
 }

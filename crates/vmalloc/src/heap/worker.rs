@@ -96,7 +96,7 @@ impl Worker {
     }
 
     /// Records that the thread was not started. Where the system was short of something, it may be started later.
-    fn refused(&self, errno: Errno) {
+    fn failed(&self, errno: Errno) {
         let passes = matches!(errno.0, libc::EAGAIN | libc::ENOMEM | libc::EINTR);
         self.pause.store(PAUSE, Ordering::Relaxed);
         self.state.store(if passes { NONE } else { OFF }, Ordering::Release);
@@ -121,7 +121,7 @@ impl<O: Os> Heap<O> {
     #[inline]
     pub(super) fn poke(&self) {
         match self.worker.state.load(Ordering::Relaxed) {
-            NONE if self.kept_hint() >= START_PAGES => self.start_worker(),
+            NONE if self.cached_hint() >= START_PAGES => self.start_worker(),
             ASLEEP if self.worker.change(ASLEEP, AWAKE) => futex_wake(&self.worker.state),
             _ => {}
         }
@@ -143,10 +143,10 @@ impl<O: Os> Heap<O> {
             match os.map(GUARD_BYTES + STACK_BYTES) {
                 Ok(at) => {
                     // SAFETY: mapped just above. If it fails, the stack has no guard, as on some systems.
-                    let _refused = unsafe { os.forbid(Span { at, bytes: GUARD_BYTES }) };
+                    let _failed = unsafe { os.forbid(Span { at, bytes: GUARD_BYTES }) };
                     worker.stack.store(at, Ordering::Relaxed);
                 }
-                Err(errno) => return worker.refused(errno),
+                Err(errno) => return worker.failed(errno),
             }
         }
         let stack = Span { at: worker.stack.load(Ordering::Relaxed) + GUARD_BYTES, bytes: STACK_BYTES };
@@ -157,7 +157,7 @@ impl<O: Os> Heap<O> {
         // because it is joined first.
         match unsafe { os.spawn(stack, run::<O>, heap) } {
             Ok(thread) => worker.thread.store(thread, Ordering::Release),
-            Err(errno) => worker.refused(errno),
+            Err(errno) => worker.failed(errno),
         }
     }
 
@@ -192,7 +192,7 @@ impl<O: Os> Heap<O> {
                 AWAKE => {
                     futex_wait_for(&worker.state, AWAKE, self.time.turn_nanos());
                     // Checks WK1: the state is stored first, and the lists are read under their locks afterwards.
-                    if !self.turn() && worker.change(AWAKE, ASLEEP) && self.keeps_something() {
+                    if !self.turn() && worker.change(AWAKE, ASLEEP) && self.has_cached() {
                         worker.change(ASLEEP, AWAKE);
                     }
                 }
@@ -226,17 +226,17 @@ impl<O: Os> Heap<O> {
                 }
             }
         }
-        self.keeps_something()
+        self.has_cached()
     }
 
     /// Returns true if anything is cached that decay may release.
-    fn keeps_something(&self) -> bool {
+    fn has_cached(&self) -> bool {
         // Runs that a purge or a refill has detached may become dirty again.
-        let kept = |zone| {
+        let cached = |zone| {
             let central = self.zone(zone);
             central.cold.len() > 0 || central.leaving > 0
         };
-        (0..ZONES).any(kept)
+        (0..ZONES).any(cached)
             || self.big.pages() > 0
             || self.magazines.iter().any(|magazine| magazine.held().items > 0)
     }

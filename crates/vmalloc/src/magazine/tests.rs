@@ -110,7 +110,7 @@ fn mz2_a_count_that_is_wrong_is_seen() {
 }
 
 #[test]
-fn the_newest_of_a_size_is_taken_first_and_alignment_is_kept() {
+fn the_newest_of_a_size_is_taken_first_and_aligned() {
     let (magazine, big) = (magazine(), Big::new(0, u64::MAX / 2));
     for page in [16, 3, 5] {
         magazine.push(run(page, 2), SMALL_PAGES_MAX, &big, &mut Out::new(FIRST));

@@ -241,7 +241,7 @@ mod tests {
     use core::ptr::with_exposed_provenance_mut;
 
     #[test]
-    fn many_spans_are_given_back_with_the_batch_call_and_without() {
+    fn many_spans_are_released_with_the_batch_call_and_without() {
         let linux = Linux::new();
         let page = crate::PAGE_BYTES;
         let base = linux.map(400 * page).unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_locked_is_given_back_too() {
+    fn locked_memory_is_released_too() {
         let linux = Linux::new();
         let page = crate::PAGE_BYTES;
         let base = linux.map(8 * page).unwrap();

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_available_is_told_and_no_more_than_the_machine_has() {
+    fn available_memory_is_at_most_that_of_the_machine() {
         let mut text = [0; TEXT_BYTES];
         let total =
             number_after(read_text(c"/proc/meminfo", &mut text).unwrap(), b"MemTotal:").unwrap() * 1024;
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_the_share_of_the_last_ten_seconds_and_anything_else_says_nothing() {
+    fn pressure_is_the_share_of_the_last_ten_seconds_and_anything_else_is_none() {
         for (text, want) in [
             ("some avg10=10.01 avg60", true),
             ("some avg10=100.00", true),

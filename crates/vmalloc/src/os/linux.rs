@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicIsize, Ordering};
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 const RSEQ_CPU_AT: isize = 4;
 
-/// CPUs where nobody may ask.
+/// The number of CPUs where it cannot be queried.
 const PLAIN_CPUS: core::ffi::c_long = 16;
 
 /// The running kernel.
@@ -250,8 +250,8 @@ impl Os for Linux {
         }
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: writes a time.
-        let told = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-        (told == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+        let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+        (failed == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
     fn mappings_max(&self) -> u64 {
@@ -517,8 +517,7 @@ mod tests {
         let at = linux.reserve(2 * page).unwrap();
         // SAFETY: the first page of the range reserved above.
         unsafe { linux.commit(Span { at, bytes: page }) }.unwrap();
-        // In a child, since a limit holds for all tests.
-        // SAFETY: the child makes only system calls, and exits.
+        // SAFETY: the child makes only system calls, and exits. The limit holds for it alone.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut ends = [0; 2];
@@ -529,8 +528,7 @@ mod tests {
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: reads two numbers.
             let limited = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const none) } == 0;
-            // Locked pages are released by kernels from 5.18 on alone.
-            // SAFETY: changes no contents.
+            // SAFETY: changes no contents. Only kernels from 5.18 on release locked pages.
             let _if_allowed = unsafe { libc::mlock(pointer(at), page) };
             // SAFETY: the range reserved above, without references.
             let reset = unsafe { linux.reset(Span { at, bytes: 2 * page }) }.is_ok();
@@ -550,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_on_a_cpu_that_there_is_whoever_is_asked() {
+    fn every_source_names_an_existing_cpu() {
         let linux = Linux::new();
         assert!(linux.cpus() >= 1 && linux.mappings_max() > 1000);
         for _ in 0..1000 {

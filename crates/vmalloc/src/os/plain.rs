@@ -9,7 +9,7 @@
 //! limit or a file. A caller that knows that a filter is about to be installed reports it before.
 //! From then on each of these calls fails, as on a kernel that lacks it.
 //!
-//! The flag is the process's, and is never taken back: no filter is.
+//! The flag is the process's, and is never cleared, since no filter can be removed.
 //!
 //! A filter can be installed for all threads at once (`SECCOMP_FILTER_FLAG_TSYNC`). A thread that saw the flag clear
 //! must have made its call before that. So such calls are counted while they are in progress, and setting the flag
@@ -47,7 +47,7 @@ pub fn plain_calls_only() {
     }
 }
 
-/// Tells whether only those calls are made. For decisions: other calls are made in [`unless_plain`].
+/// Returns true if only those calls are made. For decisions: other calls are made in [`unless_plain`].
 #[inline(always)]
 pub fn is_plain() -> bool {
     PLAIN.load(Ordering::Relaxed)

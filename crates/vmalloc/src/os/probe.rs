@@ -147,10 +147,10 @@ mod tests {
     }
 
     #[test]
-    fn each_refused_call_is_told_and_no_other() {
+    fn each_failed_call_is_reported_and_no_other() {
         let all = without(&[]).unwrap();
         assert_eq!((all.commit, all.discard), (Ok(()), Ok(())));
-        let refused = Err(Errno(libc::EPERM));
+        let failed = Err(Errno(libc::EPERM));
         for (call, of) in [
             (Call::Move, (|machine| machine.move_pages) as fn(&mut Machine) -> Answer),
             (Call::Remap, |machine| machine.remap),
@@ -162,7 +162,7 @@ mod tests {
             let mut one = without(&[call]).unwrap();
             // On a kernel without guards, none is removed.
             if call != Call::Unguard || all.guard.is_ok() {
-                assert_eq!(of(&mut one), refused, "{call:?}");
+                assert_eq!(of(&mut one), failed, "{call:?}");
             }
             let same = |machine: Machine| {
                 [machine.move_pages, machine.remap, machine.guard, machine.advise, machine.discard]
@@ -175,13 +175,13 @@ mod tests {
     #[test]
     fn without_commit_no_page_is_touched_and_without_reservation_nothing_is_known() {
         let none = without(&[Call::Commit]).unwrap();
-        let refused = Err(Errno(libc::EPERM));
-        assert_eq!([none.commit, none.move_pages, none.guard, none.discard], [refused; 4]);
+        let failed = Err(Errno(libc::EPERM));
+        assert_eq!([none.commit, none.move_pages, none.guard, none.discard], [failed; 4]);
         assert_eq!(without(&[Call::Reserve]), Err(Errno(libc::EPERM)));
     }
 
     #[test]
-    fn limits_are_told() {
+    fn limits_are_reported() {
         let shim = Shim::default();
         shim.limit_addresses(Some(1 << 40));
         shim.limit_mappings(1234);

@@ -20,7 +20,7 @@ struct State {
     /// Calls of a kind that succeed before the next ones fail.
     left: [AtomicU64; CALLS],
     /// Calls of a kind that fail after those.
-    refusals: [AtomicU64; CALLS],
+    injected: [AtomicU64; CALLS],
     calls: [AtomicU64; CALLS],
     limit: AtomicUsize,
     reserve_max: AtomicUsize,
@@ -51,7 +51,7 @@ impl Default for Shim {
             linux: Linux::new(),
             watch: OnceLock::new(),
             left: many(),
-            refusals: many(),
+            injected: many(),
             calls: [const { AtomicU64::new(0) }; CALLS],
             limit: AtomicUsize::new(usize::MAX),
             reserve_max: AtomicUsize::new(usize::MAX),
@@ -79,7 +79,7 @@ impl Shim {
 
     /// Lets `count` calls of a kind fail after `granted` more.
     pub(crate) fn fail_some(&self, call: Call, granted: u64, count: u64) {
-        self.0.refusals[call as usize].store(count, Ordering::Relaxed);
+        self.0.injected[call as usize].store(count, Ordering::Relaxed);
         self.0.left[call as usize].store(granted, Ordering::Relaxed);
     }
 
@@ -174,7 +174,7 @@ impl Shim {
             let less = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
             counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
         };
-        if take(&self.0.left[at]) || !take(&self.0.refusals[at]) {
+        if take(&self.0.left[at]) || !take(&self.0.injected[at]) {
             return Ok(());
         }
         Err(Errno(self.0.errno.load(Ordering::Relaxed)))

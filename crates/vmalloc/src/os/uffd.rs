@@ -311,12 +311,12 @@ fn open() -> Result<Opened, Errno> {
     let mut api = Api { api: API, features: FEATURE_MOVE, ioctls: 0 };
     // SAFETY: the kernel writes `api`.
     let code = unsafe { libc::ioctl(fd, CALL_API, &raw mut api) };
-    let refused = match if code == 0 { Opened::new(fd) } else { Err(errno()) } {
+    let failed = match if code == 0 { Opened::new(fd) } else { Err(errno()) } {
         Err(errno) => errno,
         opened => return opened,
     };
     close(fd);
-    Err(refused)
+    Err(failed)
 }
 
 /// Does the same where the system call is denied and the device is not.

@@ -8,7 +8,7 @@
 //! - *Transparent huge pages*: one would cover eight units, so that the first access to one makes those of seven others
 //!   resident. A chunk is advised against them; if the advice fails, the only cost is memory.
 //! - `vm.overcommit_memory` = 2: no more pages are resident, but all units of a chunk count as committed once it is
-//!   mapped. Mapping a chunk beyond the limit fails ([`Error::Refused`], [`Error::NoChunk`]). Fewer units (`Options`)
+//!   mapped. Mapping a chunk beyond the limit fails ([`Error::CallFailed`], [`Error::NoChunk`]). Fewer units (`Options`)
 //!   count less. With other values chunks are not charged.
 //! - `mlockall(MCL_FUTURE)`: all units become resident when the chunk is mapped, and count against `RLIMIT_MEMLOCK`.
 //!   The balance releases none, since locked pages cannot be discarded (an object is zeroed nevertheless). With
@@ -68,7 +68,7 @@ impl<O: Os> Core<O> {
             return Err(Error::BadUnits { units: hot.ids });
         }
         fork::prepare_for_forks();
-        let host = Host::open(os).map_err(|(call, errno)| Error::Refused { call, errno, bytes: 0 })?;
+        let host = Host::open(os).map_err(|(call, errno)| Error::CallFailed { call, errno, bytes: 0 })?;
         let opened = Self::build(host, hot);
         if opened.is_err() {
             // SAFETY: nothing in the records is used any more.
@@ -322,9 +322,9 @@ impl<O: Os> Chunks<O> {
     /// Maps a chunk at a multiple of the stride.
     fn map(&self) -> Result<usize, Error> {
         let (os, bytes) = (self.host.os(), bytes_of(self.units));
-        let refused = |call, errno: Errno| Error::Refused { call, errno, bytes };
+        let failed = |call, errno: Errno| Error::CallFailed { call, errno, bytes };
         let whole = bytes + STRIDE;
-        let start = os.reserve(whole).map_err(|errno| refused(Call::Reserve, errno))?;
+        let start = os.reserve(whole).map_err(|errno| failed(Call::Reserve, errno))?;
         let at = start.next_multiple_of(STRIDE);
         // The rest on both sides is unmapped.
         for (at, end) in [(start, at), (at + bytes, start + whole)] {
@@ -336,12 +336,12 @@ impl<O: Os> Chunks<O> {
         // Before the commit, which populates locked memory. If the advice fails, more memory becomes resident than
         // needed.
         // SAFETY: reserved above.
-        let _refused = unsafe { os.advise(Span { at, bytes }, Huge::No) };
+        let _failed = unsafe { os.advise(Span { at, bytes }, Huge::No) };
         // SAFETY: reserved above.
         let committed = unsafe { os.commit(Span { at, bytes }) };
         if let Err(errno) = committed {
             self.unmap(at);
-            return Err(refused(Call::Commit, errno));
+            return Err(failed(Call::Commit, errno));
         }
         // SAFETY: the last page of the chunk, which is in no unit.
         unsafe { self.before(at).write(self.newest.replace(at)) };
@@ -419,7 +419,7 @@ impl<O: Os> Backend for Chunks<O> {
             let spans = spans.get(..count).unwrap_or_default();
             // If it fails, the pages stay: an object is zeroed when it is allocated.
             // SAFETY: pages of a chunk of this space, without live objects.
-            let _refused = unsafe { self.host.os().discard(spans) };
+            let _failed = unsafe { self.host.os().discard(spans) };
             unit += count;
         }
     }

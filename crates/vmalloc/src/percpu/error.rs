@@ -23,7 +23,7 @@ pub enum Error {
         align: usize,
     },
     /// A system call for the records or the first chunk failed.
-    Refused {
+    CallFailed {
         /// The call that failed.
         call: Call,
         /// Its error number.
@@ -46,7 +46,7 @@ impl fmt::Display for Error {
             Self::BadUnits { units } => write!(f, "{units} units are not from 1 to 8192"),
             Self::BadSize { bytes } => write!(f, "{bytes} bytes are not from 1 to 32768"),
             Self::BadAlign { align } => write!(f, "align {align} is above a page"),
-            Self::Refused { call, errno, bytes } => write!(f, "{call:?} of {bytes} bytes failed: {errno}"),
+            Self::CallFailed { call, errno, bytes } => write!(f, "{call:?} of {bytes} bytes failed: {errno}"),
             Self::NoChunk { chunks } => {
                 write!(f, "no room in {chunks} chunks, and no further one was granted")
             }

@@ -118,7 +118,7 @@ impl<'s> Local<'s> {
             |at| unsafe { rseq::compare_exchange(at, &self.hot.mark, self.base(), old, new) },
             |word| match word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(found) => (State::Done, found),
-                Err(found) => (State::Refused, found),
+                Err(found) => (State::Rejected, found),
             },
         );
         if state == State::Done { Ok(found) } else { Err(found) }
@@ -138,7 +138,7 @@ impl<'s> Local<'s> {
                 };
                 match word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, within) {
                     Ok(_) => (State::Done, ()),
-                    Err(_) => (State::Refused, ()),
+                    Err(_) => (State::Rejected, ()),
                 }
             },
         );
@@ -153,7 +153,7 @@ impl<'s> Local<'s> {
         let (state, ()) = self.run(
             // SAFETY: as in `add`.
             |at| (unsafe { rseq::add_if_open(at, &self.hot.mark, self.base(), amount, gate) }, ()),
-            |_| (State::Refused, ()),
+            |_| (State::Rejected, ()),
         );
         state == State::Done
     }

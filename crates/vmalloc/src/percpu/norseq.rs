@@ -19,7 +19,7 @@ pub(super) struct Area {
 pub(super) enum State {
     Done,
     Beyond,
-    Refused,
+    Rejected,
 }
 
 pub(super) fn number(_: Area) -> Option<u32> {

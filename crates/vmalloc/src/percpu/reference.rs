@@ -33,9 +33,9 @@ use va_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 const BIAS: i64 = 1 << 62;
 /// The state in which units count.
 const OPEN: u64 = 0;
-/// The bit that says that only the atomic count counts.
+/// The bit of a reference of which only the atomic count counts.
 const ATOMIC: u64 = 1;
-/// The bit that says that the count was killed.
+/// The bit of a count that was killed.
 const DEAD: u64 = 2;
 
 /// The counts of references in units.
@@ -71,7 +71,7 @@ impl fmt::Display for RefError {
             Self::Dead => f.write_str("the reference count was killed before"),
             Self::NotDead => f.write_str("the reference count is not dead"),
             Self::NotZero { references } => write!(f, "{references} references are not put back"),
-            Self::NoBarrier => f.write_str("the system refused the barrier that ends sections"),
+            Self::NoBarrier => f.write_str("the system denies the barrier that ends sections"),
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) enum State {
     /// The thread's number is not below the mark, or it has none. No unit was accessed.
     Beyond = 1,
     /// The condition did not hold. Nothing was stored.
-    Refused = 2,
+    Rejected = 2,
 }
 
 impl State {
@@ -62,7 +62,7 @@ impl State {
         match code {
             0 => Self::Done,
             1 => Self::Beyond,
-            _ => Self::Refused,
+            _ => Self::Rejected,
         }
     }
 }

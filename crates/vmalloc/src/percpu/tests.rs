@@ -16,18 +16,18 @@ fn layout(bytes: usize) -> Layout {
 }
 
 #[test]
-fn a_refused_mapping_is_an_error_and_leaves_nothing_mapped() {
+fn a_failed_mapping_is_an_error_and_leaves_nothing_mapped() {
     for (call, granted) in [(Call::Map, 0), (Call::Reserve, 0), (Call::Commit, 0)] {
         let shim = Shim::default();
         shim.fail(call, granted);
         let opened = Core::open(shim.clone(), Hot::new(None, Index::Cpu, 4));
-        assert!(matches!(opened, Err(Error::Refused { call: told, .. }) if told == call), "{call:?}");
+        assert!(matches!(opened, Err(Error::CallFailed { call: by, .. }) if by == call), "{call:?}");
         assert_eq!(shim.mapped(), 0, "{call:?}");
     }
 }
 
 #[test]
-fn a_refused_chunk_is_an_error_and_the_space_goes_on() {
+fn a_failed_chunk_is_an_error_and_the_space_goes_on() {
     let shim = Shim::default();
     let core = Core::open(shim.clone(), Hot::new(None, Index::Cpu, 3)).unwrap();
     // SAFETY: it lives until it is closed below.
@@ -65,7 +65,7 @@ fn a_refused_chunk_is_an_error_and_the_space_goes_on() {
 }
 
 #[test]
-fn refused_advice_against_huge_pages_changes_nothing() {
+fn failed_advice_against_huge_pages_changes_nothing() {
     let shim = Shim::default();
     shim.fail(Call::Advise, 0);
     let core = Core::open(shim.clone(), Hot::new(None, Index::Cpu, 3)).unwrap();
@@ -79,7 +79,7 @@ fn refused_advice_against_huge_pages_changes_nothing() {
 }
 
 #[test]
-fn numbers_of_units_that_cannot_be_are_refused() {
+fn impossible_numbers_of_units_are_errors() {
     for units in [0, 8193, u32::MAX] {
         let shim = Shim::default();
         let opened = Core::open(shim.clone(), Hot::new(None, Index::Cpu, units));

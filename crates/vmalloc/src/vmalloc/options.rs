@@ -122,10 +122,10 @@ pub enum Profile {
 #[non_exhaustive]
 pub struct Hardened {
     /// Address space in which areas are placed at random, in bytes; more if more than a quarter of it is taken, less
-    /// where the system refuses it. 16 GiB by default: a small area is in one of 2^13 tables of 2^9 pages, of which 16
+    /// where the system denies it. 16 GiB by default: a small area is in one of 2^13 tables of 2^9 pages, of which 16
     /// are in use at a time.
     pub window_bytes: usize,
-    /// Address space of freed areas that nobody is given yet, in bytes. 1 GiB by default.
+    /// Address space of freed areas that is not reused yet, in bytes. 1 GiB by default.
     pub quarantine_bytes_max: usize,
     /// Areas that the quarantine may have. 16,384 by default.
     pub quarantine_areas_max: usize,
@@ -161,6 +161,6 @@ pub enum Walls {
     #[default]
     Best,
     /// By the protection of mappings. Each area splits one, so there may be an eighth of `vm.max_map_count` at a time;
-    /// no pages are kept.
+    /// no pages stay cached.
     Protection,
 }

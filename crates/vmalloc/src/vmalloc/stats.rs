@@ -30,7 +30,7 @@ mod tests {
     use crate::{Options, Vmalloc};
 
     #[test]
-    fn counts_can_be_tried_while_nobody_has_a_lock() {
+    fn counts_can_be_tried_while_no_thread_has_a_lock() {
         let memory = Vmalloc::new(Options::default()).unwrap();
         let held = memory.buffer(1 << 20).unwrap();
         assert_eq!(memory.try_stats().unwrap().live_bytes, memory.stats().live_bytes);

@@ -54,7 +54,7 @@ pub enum VmapError {
     /// The system has no memory for records.
     NoRecords,
     /// A system call failed.
-    Refused {
+    CallFailed {
         /// The call that failed.
         call: VmapCall,
         /// Its error number.
@@ -80,7 +80,7 @@ impl fmt::Display for VmapError {
                 write!(f, "{wanted} mappings of the system are more than {limit}")
             }
             Self::NoRecords => f.write_str("no memory for records"),
-            Self::Refused { call, errno } => write!(f, "the system refused {call:?}: {errno}"),
+            Self::CallFailed { call, errno } => write!(f, "the system call {call:?}: {errno}"),
             Self::OtherProcess => {
                 f.write_str("the mappings belong to the process that this one was forked from")
             }
@@ -99,7 +99,7 @@ impl VmapError {
                 Self::TooManyMappings { wanted, limit }
             }
             MapError::PageTable { why: PageTableError::Other(number), .. } => {
-                Self::Refused { call: VmapCall::Map, errno: Errno(number) }
+                Self::CallFailed { call: VmapCall::Map, errno: Errno(number) }
             }
             MapError::NoRecords { .. }
             | MapError::Block(BlockError::NoTable)

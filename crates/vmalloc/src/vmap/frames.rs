@@ -70,34 +70,37 @@ impl<'m> Frames<'m> {
     /// Reads bytes, from the byte `offset` of the first frame on.
     ///
     /// # Errors
-    /// [`VmapError::OutOfBounds`]; [`VmapError::Refused`], after which a part of `to` may have been written.
+    /// [`VmapError::OutOfBounds`]; [`VmapError::CallFailed`], after which a part of `to` may have been written.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), VmapError> {
         let at = self.byte(offset, to.len())?;
         let table = self.core.table();
-        table.os.read(table.file, at, to).map_err(|errno| VmapError::Refused { call: VmapCall::Copy, errno })
+        table
+            .os
+            .read(table.file, at, to)
+            .map_err(|errno| VmapError::CallFailed { call: VmapCall::Copy, errno })
     }
 
     /// Writes bytes, from the byte `offset` of the first frame on.
     ///
     /// # Errors
-    /// [`VmapError::OutOfBounds`]; [`VmapError::Refused`], after which a part of `from` may have been written.
+    /// [`VmapError::OutOfBounds`]; [`VmapError::CallFailed`], after which a part of `from` may have been written.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), VmapError> {
         let at = self.byte(offset, from.len())?;
         let table = self.core.table();
         table
             .os
             .write(table.file, at, from)
-            .map_err(|errno| VmapError::Refused { call: VmapCall::Copy, errno })
+            .map_err(|errno| VmapError::CallFailed { call: VmapCall::Copy, errno })
     }
 
     /// Allocates memory for all frames.
     ///
     /// # Errors
-    /// [`VmapError::Refused`]: some frames may have memory then.
+    /// [`VmapError::CallFailed`]: some frames may have memory then.
     pub fn populate(&self) -> Result<(), VmapError> {
         let table = self.core.table();
-        let refused = |errno| VmapError::Refused { call: VmapCall::Populate, errno };
-        table.os.populate(table.file, self.byte(0, 0)?, self.count * PAGE_BYTES as u64).map_err(refused)
+        let failed = |errno| VmapError::CallFailed { call: VmapCall::Populate, errno };
+        table.os.populate(table.file, self.byte(0, 0)?, self.count * PAGE_BYTES as u64).map_err(failed)
     }
 
     /// Returns the numbers of the frames in the file.
@@ -116,7 +119,7 @@ impl<'m> Frames<'m> {
 
 impl Drop for Frames<'_> {
     fn drop(&mut self) {
-        self.core.give_frames(self.first, self.count);
+        self.core.free_frames(self.first, self.count);
     }
 }
 

@@ -148,11 +148,11 @@ struct Base<V: MapOs>(Ground<V>);
 
 impl<V: MapOs> Base<V> {
     fn new(os: V, most: usize) -> Result<Self, VmapError> {
-        let refused = |(call, errno)| VmapError::Refused { call, errno };
+        let failed = |(call, errno)| VmapError::CallFailed { call, errno };
         let host = Host::open(Sys::new()).map_err(|_| VmapError::NoRecords)?;
         let place = host.alloc_place::<Table<V>>();
         let limit = host.os().mappings_max() / 4;
-        let table = Table::new(os, &LADDER, most, limit).map_err(refused);
+        let table = Table::new(os, &LADDER, most, limit).map_err(failed);
         match (place, table) {
             (Some(place), Ok(table)) => {
                 // SAFETY: allocated above for a table.
@@ -234,14 +234,14 @@ impl<V: MapOs> Core<V> {
             let pages = end.next_multiple_of(FILE_STEP);
             if let Err(errno) = self.table().os.size(self.table().file, pages * PAGE_BYTES as u64) {
                 free_numbers(&mut numbers.free, first, end);
-                return Err(VmapError::Refused { call: VmapCall::Size, errno });
+                return Err(VmapError::CallFailed { call: VmapCall::Size, errno });
             }
             numbers.file_pages = pages;
         }
         Ok(first)
     }
 
-    fn give_frames(&self, first: u64, count: u64) {
+    fn free_frames(&self, first: u64, count: u64) {
         // In a child the frames belong to the parent.
         if self.own().is_err() {
             return;
@@ -383,7 +383,7 @@ impl Mappings {
     /// Reserves an address range of at most `range_bytes_max` bytes: 16 GiB, 4 GiB, 1 GiB or 256 MiB.
     ///
     /// # Errors
-    /// [`VmapError::Refused`], [`VmapError::NoRecords`].
+    /// [`VmapError::CallFailed`], [`VmapError::NoRecords`].
     pub fn new(range_bytes_max: usize) -> Result<Self, VmapError> {
         Core::new(Linux, range_bytes_max).map(Self)
     }
@@ -407,8 +407,8 @@ impl Mappings {
         let place = made.0.base.0.host.alloc_place::<Self>().ok_or(VmapError::NoRecords)?;
         // SAFETY: allocated for mappings; they are in their own records.
         unsafe { place.write(made) };
-        let told = GLOBAL.compare_exchange(null_mut(), place.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
-        if let Err(other) = told {
+        let stored = GLOBAL.compare_exchange(null_mut(), place.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+        if let Err(other) = stored {
             // SAFETY: written above, and not shared; read before its records are released.
             drop(unsafe { place.read() });
             // SAFETY: never dropped.
@@ -491,16 +491,16 @@ impl Mappings {
         if self.0.own().is_err() {
             return MappingStats::default();
         }
-        let (told, map) = (self.0.table().told(), self.0.map.stats());
+        let (table, map) = (self.0.table().counts(), self.0.map.stats());
         let numbers = self.0.numbers.lock();
         let bytes = |pages: Pages| pages.get() as usize * PAGE_BYTES;
         MappingStats {
             range_bytes: self.0.map.extent().len_bytes() as usize,
             mapped_bytes: bytes(map.foreign_pages),
-            stale_bytes: told.stale_pages as usize * PAGE_BYTES,
-            system_mappings: told.count,
-            system_mappings_max: told.limit,
-            flush_calls: told.flush_calls,
+            stale_bytes: table.stale_pages as usize * PAGE_BYTES,
+            system_mappings: table.count,
+            system_mappings_max: table.limit,
+            flush_calls: table.flush_calls,
             frames: NUMBERS - numbers.free.free_pages().get(),
         }
     }

@@ -44,7 +44,7 @@ impl Mappings {
         self.0.own()?;
         if !numbers.is_empty() {
             self.check_out(&numbers)?;
-            self.0.give_frames(numbers.start, numbers.end - numbers.start);
+            self.0.free_frames(numbers.start, numbers.end - numbers.start);
         }
         Ok(())
     }
@@ -172,13 +172,13 @@ mod tests {
         assert_eq!(unsafe { small.read() }, 7);
         for bad in [0, u64::MAX, numbers.end + 1000] {
             // SAFETY: the call fails, since the file has no such frame.
-            let refused = unsafe { mappings.vmap_numbers(&[bad], Protection::Read) };
-            assert!(matches!(refused, Err(VmapError::BadFrame { .. })), "{bad}: {refused:?}");
+            let failed = unsafe { mappings.vmap_numbers(&[bad], Protection::Read) };
+            assert!(matches!(failed, Err(VmapError::BadFrame { .. })), "{bad}: {failed:?}");
         }
         // SAFETY: the call fails, since the list is empty.
         assert_eq!(unsafe { mappings.vmap_numbers(&[], Protection::Read) }, Err(VmapError::Nothing));
         let before = mappings.stats().mapped_bytes;
-        for refused in [
+        for failed in [
             // SAFETY: the call fails, since no mapping has that kind, address and size.
             unsafe { mappings.vunmap_at(small) },
             // SAFETY: as before.
@@ -188,7 +188,7 @@ mod tests {
             // SAFETY: as before.
             unsafe { mappings.vm_unmap_ram_at(view, 3) },
         ] {
-            assert!(matches!(refused, Err(VmapError::NotMapped { .. })), "{refused:?}");
+            assert!(matches!(failed, Err(VmapError::NotMapped { .. })), "{failed:?}");
         }
         assert_eq!(mappings.stats().mapped_bytes, before);
         // SAFETY: our own mapping, and no reference to it remains.
@@ -200,8 +200,8 @@ mod tests {
         let (start, end) = (numbers.start, numbers.end);
         for bad in [0..1, start - 1..end, start..end + 1, end..end + 1, start..end + 1000, 1..u64::MAX] {
             // SAFETY: the call fails, since some of them are not allocated.
-            let refused = unsafe { mappings.free_frames(bad.clone()) };
-            assert!(matches!(refused, Err(VmapError::BadFrame { .. })), "{bad:?}: {refused:?}");
+            let failed = unsafe { mappings.free_frames(bad.clone()) };
+            assert!(matches!(failed, Err(VmapError::BadFrame { .. })), "{bad:?}: {failed:?}");
         }
         assert_eq!(mappings.stats().frames, 3);
         // SAFETY: these numbers, and no mapping remains.

@@ -49,7 +49,7 @@ const FRAME_AT: u32 = 8;
 pub(super) const WRITE: Protection = Protection(WRITABLE as u32);
 
 /// The call that failed when a table was made, and its error.
-pub(super) type Refused = (VmapCall, Errno);
+pub(super) type CallFailed = (VmapCall, Errno);
 
 pub(super) struct Table<V: MapOs> {
     // Constant after `new`.
@@ -81,7 +81,7 @@ struct Mappings {
 
 /// The counts that a table reports.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct Counts {
     pub(super) count: u64,
     pub(super) limit: u64,
     pub(super) stale_pages: u64,
@@ -90,8 +90,8 @@ pub(super) struct Told {
 
 impl<V: MapOs> Table<V> {
     /// Reserves the largest range of the ladder, at most `most` bytes, and creates the memory file.
-    pub(super) fn new(os: V, ladder: &[usize], most: usize, limit: u64) -> Result<Self, Refused> {
-        let mut refused = (VmapCall::Reserve, Errno::NOMEM);
+    pub(super) fn new(os: V, ladder: &[usize], most: usize, limit: u64) -> Result<Self, CallFailed> {
+        let mut failed = (VmapCall::Reserve, Errno::NOMEM);
         for &bytes in ladder.iter().filter(|&&bytes| bytes <= most) {
             match Self::reserve(&os, bytes) {
                 Ok((window, words)) => {
@@ -117,13 +117,13 @@ impl<V: MapOs> Table<V> {
                         failed: AtomicBool::new(false),
                     });
                 }
-                Err(error) => refused = error,
+                Err(error) => failed = error,
             }
         }
-        Err(refused)
+        Err(failed)
     }
 
-    fn reserve(os: &V, bytes: usize) -> Result<(Span, Span), Refused> {
+    fn reserve(os: &V, bytes: usize) -> Result<(Span, Span), CallFailed> {
         let at = os.reserve(bytes).map_err(|errno| (VmapCall::Reserve, errno))?;
         let window = Span { at, bytes };
         let word_bytes = (bytes / PAGE_BYTES * size_of::<u64>()).next_multiple_of(PAGE_BYTES);
@@ -152,9 +152,14 @@ impl<V: MapOs> Table<V> {
         VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
     }
 
-    pub(super) fn told(&self) -> Told {
+    pub(super) fn counts(&self) -> Counts {
         let held = self.mappings.lock();
-        Told { count: held.count, limit: self.limit, stale_pages: held.stale_pages, flush_calls: held.calls }
+        Counts {
+            count: held.count,
+            limit: self.limit,
+            stale_pages: held.stale_pages,
+            flush_calls: held.calls,
+        }
     }
 
     fn words(&self) -> &[AtomicU64] {

@@ -22,7 +22,7 @@ fn system_count(range: VaRange) -> u64 {
 fn check(core: &Core<Shim>) {
     core.map.validate().unwrap();
     assert_eq!(core.table().check(), Ok(()));
-    assert_eq!(core.table().told().count, system_count(core.map.extent()));
+    assert_eq!(core.table().counts().count, system_count(core.map.extent()));
 }
 
 fn bytes_at(at: usize, place: usize) -> u8 {
@@ -82,8 +82,8 @@ fn vw1_vw2_views_show_their_frames_and_the_system_counts_as_we_do() {
     }
     core.map.purge();
     check(&core);
-    assert_eq!((core.table().told().count, core.table().told().stale_pages), (1, 0));
-    core.give_frames(first, 40);
+    assert_eq!((core.table().counts().count, core.table().counts().stale_pages), (1, 0));
+    core.free_frames(first, 40);
     assert_eq!(core.numbers.lock().free.free_pages().get(), NUMBERS);
 }
 
@@ -101,7 +101,7 @@ fn sp2_what_was_unmapped_is_given_out_again_after_a_call_that_covers_it() {
     assert_eq!(shim.calls(VmapCall::Unmap), 0);
     core.map.purge();
     // All of them, with the guard pages between them: one call.
-    assert_eq!((shim.calls(VmapCall::Unmap), core.table().told().flush_calls), (1, 1));
+    assert_eq!((shim.calls(VmapCall::Unmap), core.table().counts().flush_calls), (1, 1));
     let again = core.vmap(&list(&[first]), Protection::Read, Location::caller()).unwrap();
     assert!(seen.contains(&again));
     // After a failed flush no address is reused.
@@ -118,7 +118,7 @@ fn sp2_what_was_unmapped_is_given_out_again_after_a_call_that_covers_it() {
     core.map.purge();
     core.map.purge();
     check(&core);
-    assert_eq!(core.table().told().stale_pages, 0);
+    assert_eq!(core.table().counts().stale_pages, 0);
     // Flushes also happen without a purge, at a limit of stale runs.
     let calls = shim.calls(VmapCall::Unmap);
     for _ in 0..200 {
@@ -129,14 +129,14 @@ fn sp2_what_was_unmapped_is_given_out_again_after_a_call_that_covers_it() {
 }
 
 #[test]
-fn sp4_each_call_refused_at_every_n_changes_nothing() {
+fn sp4_each_call_that_fails_at_every_n_changes_nothing() {
     for call in [VmapCall::Reserve, VmapCall::Words, VmapCall::Create] {
         let shim = Shim::default();
         shim.fail(call, 0);
         for errno in [crate::os::Errno(libc::EMFILE), crate::os::Errno::NOMEM] {
             shim.fail_with(errno);
-            let refused = Core::new(shim.clone(), RANGE).err();
-            assert_eq!(refused, Some(VmapError::Refused { call, errno }));
+            let failed = Core::new(shim.clone(), RANGE).err();
+            assert_eq!(failed, Some(VmapError::CallFailed { call, errno }));
         }
         shim.fail(call, u64::MAX);
         drop(super::tests::core(&shim));
@@ -144,8 +144,8 @@ fn sp4_each_call_refused_at_every_n_changes_nothing() {
     let shim = Shim::default();
     let core = core(&shim);
     shim.fail(VmapCall::Size, 0);
-    let refused = VmapError::Refused { call: VmapCall::Size, errno: crate::os::Errno::NOMEM };
-    assert_eq!(core.take_frames(3), Err(refused));
+    let failed = VmapError::CallFailed { call: VmapCall::Size, errno: crate::os::Errno::NOMEM };
+    assert_eq!(core.take_frames(3), Err(failed));
     shim.fail(VmapCall::Size, u64::MAX);
     assert_eq!(core.numbers.lock().free.free_pages().get(), NUMBERS);
     let first = core.take_frames(9).unwrap();
@@ -168,7 +168,7 @@ fn sp4_each_call_refused_at_every_n_changes_nothing() {
                 }
                 Err(error) => {
                     let errno = crate::os::Errno::NOMEM;
-                    assert_eq!(error, VmapError::Refused { call: VmapCall::Map, errno });
+                    assert_eq!(error, VmapError::CallFailed { call: VmapCall::Map, errno });
                     assert_eq!(core.map.stats().foreign_pages, Pages::new(0));
                 }
             }
@@ -176,13 +176,13 @@ fn sp4_each_call_refused_at_every_n_changes_nothing() {
     }
     // Frames whose memory cannot be released are not reused.
     shim.fail(VmapCall::Punch, 0);
-    core.give_frames(first, 9);
+    core.free_frames(first, 9);
     assert_eq!(core.numbers.lock().free.free_pages().get(), NUMBERS - 9);
     check(&core);
 }
 
 #[test]
-fn the_budget_of_mappings_is_a_typed_error_and_what_waits_for_a_flush_is_given_back_first() {
+fn the_budget_of_mappings_is_a_typed_error_after_stale_ones_are_released() {
     let shim = Shim::default();
     let mut core = core(&shim);
     // As if the process might have 400 mappings.
@@ -204,11 +204,11 @@ fn the_budget_of_mappings_is_a_typed_error_and_what_waits_for_a_flush_is_given_b
         }
     };
     // A mapping and the guard page after it, each time.
-    assert_eq!((views.len(), table.told().count), (50, 100));
+    assert_eq!((views.len(), table.counts().count), (50, 100));
     assert!(matches!(error, VmapError::TooManyMappings { limit: 100, wanted } if wanted > 100), "{error}");
-    assert_eq!(table.told().count, system_count(table.extent()));
+    assert_eq!(table.counts().count, system_count(table.extent()));
     views.drain(10..).for_each(|at| core.unmap(at, 1, false));
-    assert_eq!(table.told().count, 100, "they wait");
+    assert_eq!(table.counts().count, 100, "they wait");
     for _ in 0..40 {
         views.push(core.vmap(&list(&[7]), Protection::Read, Location::caller()).unwrap());
     }
@@ -216,7 +216,7 @@ fn the_budget_of_mappings_is_a_typed_error_and_what_waits_for_a_flush_is_given_b
     views.drain(..30).for_each(|at| core.unmap(at, 1, false));
     let long: Vec<u64> = (0..60).collect();
     views.push(core.vmap(&list(&long), Protection::Read, Location::caller()).unwrap());
-    assert_eq!(table.told().count, system_count(table.extent()));
+    assert_eq!(table.counts().count, system_count(table.extent()));
 }
 
 #[test]
@@ -308,13 +308,13 @@ fn a_child_sees_what_was_mapped_and_changes_nothing() {
     if child == 0 {
         let mut seen = [0; 6];
         let read = view.read(0, &mut seen).is_ok() && &seen == b"parent";
-        let refused = frames.vmap(&[0], Protection::Read).err() == Some(VmapError::OtherProcess);
+        let failed = frames.vmap(&[0], Protection::Read).err() == Some(VmapError::OtherProcess);
         let none = mappings.frames(1).err() == Some(VmapError::OtherProcess);
-        let told = nothing_is_told(&mappings, view.as_ptr().as_ptr());
+        let empty = is_empty_in_a_child(&mappings, view.as_ptr().as_ptr());
         drop(view);
         drop(frames);
         // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(!(read && refused && none && told))) };
+        unsafe { libc::_exit(i32::from(!(read && failed && none && empty))) };
     }
     let mut status = 0;
     // SAFETY: waits for the child.
@@ -326,7 +326,7 @@ fn a_child_sees_what_was_mapped_and_changes_nothing() {
 }
 
 /// Returns true if a child reads nothing of its parent's mapping at an address. It takes no lock.
-fn nothing_is_told(mappings: &Mappings, at: *const u8) -> bool {
+fn is_empty_in_a_child(mappings: &Mappings, at: *const u8) -> bool {
     let mut to = [7; 6];
     let read = mappings.vread(at, &mut to);
     (read, to) == (0, [0; 6])
@@ -348,13 +348,13 @@ fn a_child_waits_for_no_lock_of_its_parent() {
         // A signal ends a child that waits forever.
         // SAFETY: sets a timer of this process.
         unsafe { libc::alarm(120) };
-        let told = nothing_is_told(&mappings, view.as_ptr().as_ptr());
+        let empty = is_empty_in_a_child(&mappings, view.as_ptr().as_ptr());
         mappings.flush();
         let none = mappings.frames(1).err() == Some(VmapError::OtherProcess);
         drop(view);
         drop(frames);
         // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(!(told && none))) };
+        unsafe { libc::_exit(i32::from(!(empty && none))) };
     }
     drop((numbers, table));
     let mut status = 0;
@@ -366,7 +366,7 @@ fn a_child_waits_for_no_lock_of_its_parent() {
 
 /// Forks while other threads create the global mappings of the process.
 #[test]
-fn a_child_has_mappings_of_the_process_whoever_was_making_them() {
+fn a_child_has_mappings_of_the_process_whichever_thread_was_making_them() {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..3).map(|_| scope.spawn(|| core::ptr::from_ref(Mappings::global().unwrap()).addr())).collect();

@@ -11,7 +11,7 @@ impl<O: Os> Window<O> {
     }
 
     /// Sets the memory policy of an open room on another one, which then has no page. Returns `false` if there is none
-    /// to keep, or the system refuses.
+    /// to preserve, or the system call fails.
     pub(crate) fn keep_policy(&self, from: &Room, to: &mut Room) -> bool {
         // SAFETY: the caller owns both rooms exclusively.
         let kept = unsafe { self.host.os().keep_policy(from.span(), to.span()) };

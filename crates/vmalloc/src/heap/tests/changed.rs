@@ -97,7 +97,7 @@ fn a_policy_of_an_area_goes_with_it_where_it_grows_and_moves_and_ends_with_its_f
 }
 
 #[test]
-fn of_several_policies_none_is_kept_and_one_that_covers_all_but_the_ends_is() {
+fn of_several_policies_none_is_preserved_and_one_that_covers_all_but_the_ends_is() {
     let mut model = Model::new(heap(&Shim::default(), 1 << 32, 64 * MIB));
     for (skip, most, kept) in [(0, MIB / 2, false), (MIB / 2, MIB / 2, false), (8192, MIB - 16384, true)] {
         let at = model.alloc(MIB, 1, Fill::Any).unwrap();
@@ -116,7 +116,7 @@ fn of_several_policies_none_is_kept_and_one_that_covers_all_but_the_ends_is() {
 
 /// A program may lock all of its memory in any thread, while other threads free and resize their areas.
 #[test]
-fn another_thread_may_say_that_all_is_changed_while_areas_are_freed_and_resized() {
+fn another_thread_may_mark_all_as_changed_while_areas_are_freed_and_resized() {
     for guards in [false, true] {
         let plan = Plan { arena_bytes_max: 1 << 30, guards, ..PLAN };
         let heap = Owned::new(Shim::default(), plan).unwrap();
@@ -149,7 +149,7 @@ fn another_thread_may_say_that_all_is_changed_while_areas_are_freed_and_resized(
 }
 
 #[test]
-fn a_changed_area_that_cannot_be_mapped_anew_is_nobodys_any_more() {
+fn a_changed_area_that_cannot_be_mapped_anew_is_retired() {
     let shim = Shim::default();
     let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
     let at = model.alloc(MIB, 1, Fill::Any).unwrap();

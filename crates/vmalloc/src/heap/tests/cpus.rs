@@ -72,7 +72,7 @@ fn mz3_a_miss_finds_the_only_cpu_that_has_a_big_area() {
 fn a_free_takes_the_credit_of_a_few_empty_places() {
     let shim = Shim::default();
     let heap = heap_of_many(&shim, 1 << 34);
-    let (at, most) = (alloc(&heap, 20 * MIB), heap.kept_max / 2);
+    let (at, most) = (alloc(&heap, 20 * MIB), heap.cached_max / 2);
     let areas: Vec<_> = (0..CPUS).map(|_| alloc(&heap, address_of(most / CPUS as u64))).collect();
     free_on_all(&shim, &heap, &areas);
     // All items have come and gone: their slots are empty, and hold all of the budget.

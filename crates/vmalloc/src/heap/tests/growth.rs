@@ -55,7 +55,7 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
 }
 
 #[test]
-fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
+fn a_move_that_fails_becomes_a_copy_and_a_hole_is_mended() {
     // The system's answer, and whether it left a hole. Then whether more moves follow, and which pages are retired.
     let cases = [
         (Errno(libc::EINVAL), false, true, 0),

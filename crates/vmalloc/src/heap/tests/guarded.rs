@@ -32,12 +32,12 @@ impl Model {
 
 #[test]
 fn gp1_whatever_is_allocated_freed_and_resized_every_area_has_its_guard() {
-    for (markers, kept) in [(true, 0), (true, 8 * MIB), (false, 0), (false, 8 * MIB)] {
+    for (markers, cached) in [(true, 0), (true, 8 * MIB), (false, 0), (false, 8 * MIB)] {
         let shim = Shim::default();
         if !markers {
             shim.fail(Call::Guard, 0);
         }
-        let mut model = Model::new(guarded(&shim, kept));
+        let mut model = Model::new(guarded(&shim, cached));
         for step in 0..800 {
             model.step(2 * MIB).unwrap();
             if step % 20 == 0 {
@@ -47,7 +47,7 @@ fn gp1_whatever_is_allocated_freed_and_resized_every_area_has_its_guard() {
         }
         let stats = model.heap.stats();
         // Without a budget nothing is cached.
-        assert_eq!(stats.cache_hits > 0, kept > 0, "{stats:?}");
+        assert_eq!(stats.cache_hits > 0, cached > 0, "{stats:?}");
         assert!(stats.purged_bytes > 0 && stats.unguarded_areas == 0, "{stats:?}");
         assert!(stats.guards >= model.areas.len() as u64);
         assert_eq!(shim.calls(Call::Forbid) > 0, !markers);
@@ -140,7 +140,7 @@ fn many_guards_by_markers_make_no_mappings() {
 }
 
 #[test]
-fn bad_frees_are_told_apart_in_constant_time_and_corrupt_nothing() {
+fn bad_frees_are_distinguished_in_constant_time_and_corrupt_nothing() {
     let shim = Shim::default();
     for guards in [true, false] {
         let heap = if guards { guarded(&shim, 8 * MIB) } else { heap(&shim, 1 << 34, 8 * MIB) };
@@ -180,7 +180,7 @@ fn bad_frees_are_told_apart_in_constant_time_and_corrupt_nothing() {
 }
 
 #[test]
-fn a_guard_takes_no_room_from_what_is_kept() {
+fn a_guard_takes_no_room_from_cached_memory() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let mut model = Model::new(guarded(&shim, 8 * MIB));

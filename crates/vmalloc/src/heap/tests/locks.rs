@@ -1,7 +1,7 @@
 //! Tests of the locks that a thread holds during a system call.
 
 use super::*;
-use crate::heap::tests_kept::wait_until;
+use crate::heap::tests_cached::wait_until;
 use crate::lock::is_awaited;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -61,8 +61,8 @@ fn work(heap: &Heap<Shim>, steps: u64) {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let bytes = 1 + (state >> 33) as usize % [40 * PAGE_BYTES, 6 * MIB][usize::from(step % 4 == 0)];
         let fill = if state >> 63 == 0 { Fill::Any } else { Fill::Zero };
-        let refused = LONG[(state >> 40) as usize % LONG.len()];
-        shim.fail_some(refused, 0, if step % 8 == 0 { 4 } else { 0 });
+        let failed = LONG[(state >> 40) as usize % LONG.len()];
+        shim.fail_some(failed, 0, if step % 8 == 0 { 4 } else { 0 });
         match &mut areas[(state >> 20) as usize % 24] {
             place @ 0 => *place = heap.alloc(layout(bytes, 1), fill).unwrap().addr().get(),
             at if state >> 62 == 0 => {

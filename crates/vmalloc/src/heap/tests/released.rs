@@ -103,7 +103,7 @@ fn a_frontier_that_others_block_empties_the_caches_once() {
     shim.on_cpu(0);
     shim.limit_addresses(Some(2 << 30));
     let mut model = Model::new(heap(&shim, 1 << 40, 64 * MIB));
-    let kept = |model: &Model| model.heap.stats().dirty_bytes + model.heap.stats().cached_bytes;
+    let cached = |model: &Model| model.heap.stats().dirty_bytes + model.heap.stats().cached_bytes;
     // Areas between the freed ones, so that no run of free pages is long enough.
     let areas: Vec<_> = (0..16).map(|_| model.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap()).collect();
     let (first, _) = model.heap.arena.extent(HUGE).whole_pages();
@@ -111,10 +111,10 @@ fn a_frontier_that_others_block_empties_the_caches_once() {
     assert!(map(frontier + MIB, PAGE_BYTES));
     [1, 3, 5].iter().for_each(|&nth| model.free(areas[nth]));
     let fails = |model: &Model| model.heap.alloc(layout(20 * MIB, 1), Fill::Any).is_err();
-    assert!(fails(&model) && kept(&model) == 0);
+    assert!(fails(&model) && cached(&model) == 0);
     [7, 9].iter().for_each(|&nth| model.free(areas[nth]));
     for _ in 0..3 {
-        assert!(fails(&model) && kept(&model) == 4 * MIB, "{}", kept(&model));
+        assert!(fails(&model) && cached(&model) == 4 * MIB, "{}", cached(&model));
     }
     // Once as much as a request needs is cached, another release is tried: clean pages are between the fragments.
     [0, 2, 4, 6, 8, 11, 12, 13, 14, 15].iter().for_each(|&nth| model.free(areas[nth]));

@@ -31,7 +31,7 @@ fn areas_below_4_mib_are_among_the_small_ones_and_huge_ones_begin_at_huge_pages(
 }
 
 #[test]
-fn an_area_of_small_pages_grows_into_pages_that_were_kept() {
+fn an_area_of_small_pages_grows_into_cached_pages() {
     let shim = Shim::default();
     shim.on_cpu(0);
     for fill in [Fill::Any, Fill::Zero] {
@@ -74,7 +74,7 @@ fn what_grows_large_leaves_the_small_ones_with_its_pages() {
 }
 
 #[test]
-fn clean_pages_of_a_heap_that_was_shut_have_no_access_until_somebody_has_them() {
+fn clean_pages_of_a_heap_that_was_shut_have_no_access_until_they_are_allocated() {
     let shim = Shim::default();
     let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
     let [low, middle, high] = [8 * MIB; 3].map(|bytes| model.alloc(bytes, 1, Fill::Any).unwrap());
@@ -83,9 +83,9 @@ fn clean_pages_of_a_heap_that_was_shut_have_no_access_until_somebody_has_them() 
     assert!(shut >= 8 * MIB);
     assert_eq!(model.heap.shut(), 0, "a second time there is nothing");
     assert_eq!([low, middle, high].map(is_writable), [true, false, true]);
-    // Where the system refuses pages then, the request fails.
+    // Where the system has no pages then, the request fails.
     shim.fail(Call::Commit, 0);
-    assert!(matches!(model.alloc(8 * MIB, 1, Fill::Any), Err(AllocError::Refused { .. })));
+    assert!(matches!(model.alloc(8 * MIB, 1, Fill::Any), Err(AllocError::CallFailed { .. })));
     shim.allow();
     for step in 0..400 {
         model.step(16 * MIB).unwrap();
@@ -110,7 +110,7 @@ fn is_writable(at: usize) -> bool {
 }
 
 #[test]
-fn a_trim_counts_nothing_where_the_system_does_not_tell_what_is_resident() {
+fn a_trim_counts_nothing_where_residence_is_unknown() {
     let shim = Shim::default();
     let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
     let ats = [0; 9].map(|_| model.alloc(5000, 1, Fill::Any).unwrap());
@@ -128,13 +128,13 @@ fn a_trim_counts_nothing_where_the_system_does_not_tell_what_is_resident() {
 
 #[test]
 fn hidden_runs_are_in_no_index_until_the_fork_is_over() {
-    for refused in [false, true] {
+    for failed in [false, true] {
         let shim = Shim::default();
         shim.on_cpu(0);
         let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 34, 512 * MIB));
         let areas: Vec<_> = (0..40).map(|_| model.alloc(MIB, 1, Fill::Any).unwrap()).collect();
         areas[4..36].iter().for_each(|&at| model.free(at));
-        if refused {
+        if failed {
             shim.fail(Call::Advise, 0);
         }
         let before = model.heap.stats();
@@ -142,16 +142,16 @@ fn hidden_runs_are_in_no_index_until_the_fork_is_over() {
         // A handler of another library allocates elsewhere meanwhile, and may free beside a hidden run.
         let meanwhile = [MIB, 3 * MIB, 64 * 1024].map(|bytes| model.alloc(bytes, 1, Fill::Zero).unwrap());
         let inside = |at: usize| (areas[4]..areas[36]).contains(&at);
-        assert_eq!(meanwhile.iter().any(|&at| inside(at)), refused);
+        assert_eq!(meanwhile.iter().any(|&at| inside(at)), failed);
         model.free(areas[3]);
         model.free(areas[36]);
         model.heap.hide();
         model.heap.show();
-        assert!(refused || model.heap.stats().dirty_bytes > before.dirty_bytes, "{:?}", model.heap.stats());
+        assert!(failed || model.heap.stats().dirty_bytes > before.dirty_bytes, "{:?}", model.heap.stats());
         model.check();
         // The hidden runs serve again.
         let again = model.alloc(3 * MIB, 1, Fill::Any).unwrap();
-        assert!(refused || inside(again));
+        assert!(failed || inside(again));
         model.free(again);
         areas[..3].iter().chain(&areas[37..]).chain(&meanwhile).for_each(|&at| model.free(at));
         model.check();

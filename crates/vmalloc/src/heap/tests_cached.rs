@@ -49,7 +49,7 @@ fn burst(heap: &Owned<Shim>, count: usize, bytes: usize) {
     }
 }
 
-fn kept(heap: &Owned<Shim>) -> usize {
+fn cached(heap: &Owned<Shim>) -> usize {
     heap.stats().dirty_bytes + heap.stats().cached_bytes
 }
 
@@ -79,7 +79,7 @@ fn wk1_what_nobody_needs_goes_back_by_itself_time_and_again() {
         if round % 3 == 0 {
             burst(&heap, 1, 9 * MIB);
         }
-        assert!(wait_until(|| kept(&heap) == 0), "{round}: {:?}", heap.stats());
+        assert!(wait_until(|| cached(&heap) == 0), "{round}: {:?}", heap.stats());
     }
     assert_eq!((shim.calls(Call::Spawn), heap.validate()), (1, Ok(())));
     drop(heap);
@@ -93,7 +93,7 @@ fn resize(heap: &Owned<Shim>, at: usize, bytes: usize) -> usize {
 }
 
 #[test]
-fn what_an_area_gives_up_counts_as_freed_and_no_more_of_it_is_kept() {
+fn what_an_area_loses_counts_as_freed_and_no_more_of_it_is_cached() {
     let shim = Shim::default();
     shim.on_cpu(0);
     // No byte is touched, and all pages are to count.
@@ -102,7 +102,7 @@ fn what_an_area_gives_up_counts_as_freed_and_no_more_of_it_is_kept() {
     let area = heap.alloc(layout(256 * MIB, 1), Fill::Any).unwrap().addr().get();
     let freed = heap.freed.load(Ordering::Relaxed);
     assert_eq!(resize(&heap, area, PAGE_BYTES), area);
-    assert!(kept(&heap) <= 64 * MIB, "{:?}", heap.stats());
+    assert!(cached(&heap) <= 64 * MIB, "{:?}", heap.stats());
     assert_eq!(heap.freed.load(Ordering::Relaxed) - freed, (256 * MIB / PAGE_BYTES) as u64 - 1);
     assert_eq!(heap.validate(), Ok(()));
 }
@@ -126,10 +126,10 @@ fn what_a_moved_area_leaves_behind_is_bounded_as_well() {
         let to = resize(&heap, areas[0], 90 * MIB);
         assert_ne!(to, areas[0]);
         // Parts of blocks in use stay.
-        assert!(kept(&heap) <= 6 * MIB, "{remaps}: {:?}", heap.stats());
+        assert!(cached(&heap) <= 6 * MIB, "{remaps}: {:?}", heap.stats());
         // SAFETY: this test's own area, to which no reference exists.
         unsafe { heap.free(to) }.unwrap();
-        assert!(kept(&heap) <= 6 * MIB, "{remaps}: {:?}", heap.stats());
+        assert!(cached(&heap) <= 6 * MIB, "{remaps}: {:?}", heap.stats());
         assert_eq!(heap.validate(), Ok(()));
     }
 }
@@ -143,10 +143,10 @@ fn wk1_what_an_area_gives_up_wakes_and_starts_the_thread() {
     assert_eq!(resize(&heap, area, 50 * MIB), area);
     assert_eq!(shim.calls(Call::Spawn), 1);
     for mib in [30, 10] {
-        assert!(wait_until(|| kept(&heap) == 0 && heap.worker_state() == "asleep"), "{:?}", heap.stats());
+        assert!(wait_until(|| cached(&heap) == 0 && heap.worker_state() == "asleep"), "{:?}", heap.stats());
         assert_eq!(resize(&heap, area, mib * MIB), area);
     }
-    assert!(wait_until(|| kept(&heap) == 0), "{:?}", heap.stats());
+    assert!(wait_until(|| cached(&heap) == 0), "{:?}", heap.stats());
     assert_eq!(heap.validate(), Ok(()));
 }
 
@@ -162,9 +162,9 @@ fn what_is_in_use_stays_while_time_passes() {
         heap.turn();
         assert!(turn < 3 || heap.stats().cached_bytes >= MIB, "{turn}: {:?}", heap.stats());
         let want = if turn < 10 { 50 * MIB } else { 0 };
-        assert!(kept(&heap) >= want, "{turn}: {:?}", heap.stats());
+        assert!(cached(&heap) >= want, "{turn}: {:?}", heap.stats());
     }
-    assert!(kept(&heap) <= 4 * MIB, "{:?}", heap.stats());
+    assert!(cached(&heap) <= 4 * MIB, "{:?}", heap.stats());
     assert_eq!(heap.validate(), Ok(()));
 }
 
@@ -182,13 +182,13 @@ fn without_a_thread_or_a_stack_for_it_all_else_goes_on() {
             // SAFETY: this test's own area, to which no reference exists.
             unsafe { heap.free(at) }.unwrap();
         }
-        assert!(kept(&heap) > 16 * MIB, "{:?}", heap.stats());
+        assert!(cached(&heap) > 16 * MIB, "{:?}", heap.stats());
         assert_eq!(heap.worker_state(), "off", "{call:?}");
         shim.allow();
         burst(&heap, 40, 2 * MIB);
         assert_eq!(heap.validate(), Ok(()));
         heap.release_all();
-        assert_eq!(kept(&heap), 0);
+        assert_eq!(cached(&heap), 0);
         drop(heap);
         assert_eq!(shim.mapped(), 0);
     }
@@ -214,7 +214,7 @@ fn a_thread_that_could_not_be_made_is_made_later() {
         burst(&heap, 80, 2 * MIB);
         assert_eq!(shim.calls(Call::Spawn), if call == Call::Spawn { 2 } else { 1 });
         assert_eq!(shim.calls(Call::Forbid), 1, "the page below its stack");
-        assert!(wait_until(|| kept(&heap) == 0), "{:?}", heap.stats());
+        assert!(wait_until(|| cached(&heap) == 0), "{:?}", heap.stats());
         assert_eq!(heap.validate(), Ok(()));
         drop(heap);
         assert_eq!(shim.mapped(), 0);
@@ -245,7 +245,7 @@ fn cold_pages_move_to_where_they_are_wanted_and_keep_no_secret_zeros() {
 }
 
 #[test]
-fn a_refill_that_is_refused_gives_back_and_comes_again_or_not() {
+fn a_refill_that_fails_releases_and_is_tried_again_or_not() {
     let passing = [libc::EBUSY, libc::EBADF, libc::EINVAL, libc::EPERM].map(|errno| (errno, true));
     for (errno, again) in passing.into_iter().chain([(libc::ENOSYS, false)]) {
         let shim = Shim::default();
@@ -285,7 +285,7 @@ fn a_refill_that_is_refused_gives_back_and_comes_again_or_not() {
 }
 
 #[test]
-fn pages_that_cannot_move_are_given_back_for_those_that_come() {
+fn pages_that_cannot_move_are_released_for_those_that_come() {
     for moves in [true, false] {
         let shim = Shim::default();
         shim.on_cpu(0);
@@ -313,8 +313,9 @@ fn pages_that_cannot_move_are_given_back_for_those_that_come() {
 pub(super) fn resident_pages(at: usize, bytes: usize) -> usize {
     let mut seen = vec![0u8; bytes / PAGE_BYTES];
     // SAFETY: asks which pages are resident.
-    let told = unsafe { libc::mincore(core::ptr::with_exposed_provenance_mut(at), bytes, seen.as_mut_ptr()) };
-    assert_eq!(told, 0);
+    let failed =
+        unsafe { libc::mincore(core::ptr::with_exposed_provenance_mut(at), bytes, seen.as_mut_ptr()) };
+    assert_eq!(failed, 0);
     seen.iter().filter(|&&page| page & 1 == 1).count()
 }
 
@@ -338,7 +339,7 @@ fn zeros_are_written_where_something_was_and_nowhere_else() {
 }
 
 #[test]
-fn what_is_large_beside_the_heap_is_not_kept_as_it_was() {
+fn what_is_large_beside_the_heap_is_not_cached_unchanged() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let mut model = Model::new(heap(&shim, 1 << 36, 512 * MIB));
@@ -351,8 +352,8 @@ fn what_is_large_beside_the_heap_is_not_kept_as_it_was() {
     // In a heap of some MiB only the front slot caches a run; in one of 256 MiB the sets do, too.
     assert_eq!(set(&mut model), sizes[3]);
     let large = model.alloc(256 * MIB, 1, Fill::Any).unwrap();
-    let kept = set(&mut model);
-    assert!(kept > sizes[3] && kept <= 2 * MIB + sizes[3], "{kept}");
+    let cached = set(&mut model);
+    assert!(cached > sizes[3] && cached <= 2 * MIB + sizes[3], "{cached}");
     let mut out = Out::new(model.heap.arena.first());
     model.heap.magazines[0].drain(Kinds::Small, &model.heap.big, &mut out);
     assert!(!out.is_empty());
@@ -392,11 +393,11 @@ fn small_areas_that_miss_leave_what_was_hardly_touched_dirty_and_ask_once() {
 }
 
 #[test]
-fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
-    for told in [true, false] {
+fn what_was_hardly_touched_is_released_and_not_written_or_moved() {
+    for known in [true, false] {
         let shim = Shim::default();
         shim.on_cpu(0);
-        if !told {
+        if !known {
             shim.fail(Call::Resident, 0);
         }
         let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 32, 512 * MIB));
@@ -417,16 +418,16 @@ fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
         let again = model.heap.alloc(layout(8 * MIB, 1), Fill::Zero).unwrap();
         assert_eq!(again, holes[5]);
         let resident = resident_pages(again.addr().get(), 8 * MIB);
-        assert_eq!(resident, if told { 0 } else { 2048 });
+        assert_eq!(resident, if known { 0 } else { 2048 });
         assert!(Model::is_zero(again.addr().get(), 8 * MIB));
         let before = model.heap.stats();
         let longer = model.alloc(30 * MIB, 1, Fill::Zero).unwrap();
         let after = model.heap.stats();
-        let given_back = after.purged_bytes - before.purged_bytes;
-        if told {
-            assert_eq!((given_back, after.refilled_bytes), (30 << 20, 0), "{after:?}");
+        let released = after.purged_bytes - before.purged_bytes;
+        if known {
+            assert_eq!((released, after.refilled_bytes), (30 << 20, 0), "{after:?}");
         } else if shim.can_move() {
-            assert_eq!((given_back, after.refilled_bytes), (0, 30 << 20), "{after:?}");
+            assert_eq!((released, after.refilled_bytes), (0, 30 << 20), "{after:?}");
         }
         model.free(longer);
         for at in [holes[0], again] {
@@ -512,8 +513,8 @@ fn a_trim_and_a_budget_of_nothing_leave_no_page_of_what_every_other_free_left() 
 }
 
 #[test]
-fn where_there_is_little_memory_a_quarter_of_it_is_kept() {
-    let kept = |model: &Model| {
+fn where_memory_is_short_a_quarter_of_it_stays_cached() {
+    let cached = |model: &Model| {
         let stats = model.heap.stats();
         stats.cached_bytes + stats.dirty_bytes
     };
@@ -526,7 +527,7 @@ fn where_there_is_little_memory_a_quarter_of_it_is_kept() {
             let areas = [4 * MIB; 64].map(|bytes| model.heap.alloc(layout(bytes, 1), Fill::Any).unwrap());
             // SAFETY: live, and the test has no reference to them.
             areas.iter().for_each(|area| unsafe { model.heap.free(area.addr().get()) }.unwrap());
-            kept(model)
+            cached(model)
         };
         assert_eq!(burst(&mut model), 256 * MIB);
         // A quarter of 100 MiB and of the cached memory, plus the amount that may be cached until the next reading.
