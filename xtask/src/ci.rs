@@ -523,10 +523,10 @@ mod tests {
     }
 
     /// Returns the output of a second lane whose step `bad` fails, if there is one, and that ends before it reports
-    /// `untold`.
-    fn lane(bad: &str, untold: &str) -> String {
+    /// `missing`.
+    fn lane(bad: &str, missing: &str) -> String {
         let mut text = String::from("test result: ok. 7 passed; 0 failed;\n");
-        for name in BESIDE.into_iter().filter(|&name| name != untold) {
+        for name in BESIDE.into_iter().filter(|&name| name != missing) {
             let verdict = if name == bad { "FAILED" } else { "ok" };
             text += &format!(
                 "==== {name} (1/7): what\n==== {name}: {verdict}, 1.0 s\n{name:<12}{verdict:<8}1.0 s\n"
@@ -537,9 +537,9 @@ mod tests {
 
     #[test]
     fn what_the_second_lane_says_counts_and_what_it_does_not_say_has_failed() {
-        let taken = |bad: &str, untold: &str, ended: Result<()>| {
+        let taken = |bad: &str, missing: &str, ended: Result<()>| {
             let mut outcome = Outcome::default();
-            take_in(&mut outcome, &lane(bad, untold), ended);
+            take_in(&mut outcome, &lane(bad, missing), ended);
             let failed: Vec<_> = outcome.failed.iter().map(|(name, _)| name.clone()).collect();
             (outcome.tests.passed, outcome.table.len(), failed)
         };

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_tells_outcomes_and_what_was_not_run() {
+    fn a_page_lists_outcomes_and_what_was_not_run() {
         let ran = |command: &str, good| Ran {
             command: command.to_string(),
             good,

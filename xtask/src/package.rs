@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_refused_that_lacks_a_file_or_holds_too_much() {
+    fn a_package_is_an_error_that_lacks_a_file_or_holds_too_much() {
         let good = files(&["src/lib.rs", "examples/a.rs"]);
         assert!(lacks(&package("a"), &good, 1000).is_ok());
         for missing in EVERYWHERE {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_told_by_their_paths_in_the_package() {
+    fn files_are_reported_by_their_paths_in_the_package() {
         assert_eq!(inside("a-1.0.0/x\na-1.0.0/y/z\n", &package("a")).unwrap(), ["x", "y/z"]);
         assert!(inside("a-1.0.0/x\nb-1.0.0/y\n", &package("a")).is_err());
     }

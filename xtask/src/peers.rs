@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_does_not_compile_is_told_and_leaves_nothing() {
+    fn a_source_that_does_not_compile_is_reported_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let peer = Peer { source: "no-such.c", ..PEERS[1] };
         let message = build(dir.path(), dir.path(), dir.path(), &peer).unwrap_err().to_string();

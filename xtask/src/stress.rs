@@ -80,7 +80,7 @@ struct Sum {
     threads: u64,
     forks: u64,
     /// Requests of the program that failed because of a limit.
-    refused: u64,
+    failed: u64,
     served: u64,
     kib_more: i64,
     /// Bytes of ours that were allocated at the end, which are few: everything was freed. 0 under a filter, where the
@@ -219,7 +219,7 @@ impl Sum {
             operations: self.operations + other.operations,
             threads: self.threads + other.threads,
             forks: self.forks + other.forks,
-            refused: self.refused + other.refused,
+            failed: self.failed + other.failed,
             served: self.served + other.served,
             kib_more: self.kib_more.max(other.kib_more),
             live: self.live.max(other.live),
@@ -241,7 +241,7 @@ fn parse_round(kind: &str, output: &str) -> Option<Sum> {
         operations: number(line, "operations")?,
         threads: number(line, "threads")?,
         forks: number(line, "forks")?,
-        refused: number(line, "refused")?,
+        failed: number(line, "failed")?,
         served: number(ours, "served")?,
         live: if kind == SECCOMP { 0 } else { number(ours, "live")? },
         kib_more: number(line, "after")? as i64 - number(line, "before")? as i64,
@@ -259,7 +259,7 @@ fn page(root: &Path, args: &Args, pairs: &[Pair], is_grouped: bool) -> String {
          Random programs of malloc, calloc, realloc, posix_memalign, free, threads that come and go, and forks\n\
          (`crates/vmalloc-preload/tests/c/stress.c`). Every round passed these checks:\n\n\
          - No process crashed, stopped making progress or found changed contents in its allocations.\n\
-         - A request failed only after the program had limited its addresses. The column `refused` counts these.\n\
+         - A request failed only after the program had limited its addresses. The column `failed` counts these.\n\
          - After everything was freed and trimmed, the resident memory was within 16 MiB of that at the start. The\n  \
          limit of `limits` is 48 MiB: addresses that are released for a limit keep a word for each page. The hardened\n  \
          profile is not checked for this: it has some 20 KiB of tags for each area that it ever placed.\n\
@@ -279,7 +279,7 @@ fn page(root: &Path, args: &Args, pairs: &[Pair], is_grouped: bool) -> String {
          processes besides the first. Some start a program by `vfork` or `posix_spawn`, whose signal handler forks.\n\n\
          Operations, threads and forks of `forks` do not include those of the started programs.\n\n\
          `cargo xtask stress --minutes {} --round {} --seed {} --out` at {} on {}.\n\n\
-         | kind | VMALLOC_CONF | rounds | operations | threads | forks | refused | served by the preload | most resident \
+         | kind | VMALLOC_CONF | rounds | operations | threads | forks | failed | served by the preload | most resident \
          after trim beyond the start, KiB |\n|---|---|---:|---:|---:|---:|---:|---:|---:|\n",
         args.minutes,
         args.round,
@@ -289,11 +289,11 @@ fn page(root: &Path, args: &Args, pairs: &[Pair], is_grouped: bool) -> String {
     );
     for kind in KINDS {
         for Pair { kind, conf, sum } in pairs.iter().filter(|pair| pair.kind == kind) {
-            let Sum { rounds, operations, threads, forks, refused, served, kib_more, live: _ } = sum;
+            let Sum { rounds, operations, threads, forks, failed, served, kib_more, live: _ } = sum;
             // Writing to a text cannot fail.
             let _ok = writeln!(
                 page,
-                "| {kind} | `{conf}` | {rounds} | {operations} | {threads} | {forks} | {refused} | {served} | {kib_more} |"
+                "| {kind} | `{conf}` | {rounds} | {operations} | {threads} | {forks} | {failed} | {served} | {kib_more} |"
             );
         }
     }
@@ -306,19 +306,19 @@ mod tests {
 
     #[test]
     fn the_output_of_a_round_is_parsed_and_one_that_lacks_a_number_is_not() {
-        let output = "operations 12 threads 3 forks 2 refused 1 resident before 100 after 90 KiB\n\
+        let output = "operations 12 threads 3 forks 2 failed 1 resident before 100 after 90 KiB\n\
                       vmalloc: served 7 freed 7; bytes live 4096 kept 0\n";
         let sum = parse_round("plain", output).unwrap();
         assert_eq!((sum.operations, sum.threads, sum.forks, sum.served, sum.kib_more), (12, 3, 2, 7, -10));
-        assert_eq!((sum.live, sum.refused), (4096, 1));
+        assert_eq!((sum.live, sum.failed), (4096, 1));
         assert!(parse_round("plain", &output.replace("after 90", "after x")).is_none());
-        assert!(parse_round("plain", &output.replace("refused 1", "")).is_none());
+        assert!(parse_round("plain", &output.replace("failed 1", "")).is_none());
         let short = output.replace(" freed 7; bytes live 4096 kept 0", "");
         assert!(parse_round("plain", &short).is_none());
         assert_eq!(parse_round(SECCOMP, &short).unwrap().live, 0);
         assert!(parse_round("plain", output.lines().next().unwrap()).is_none());
         let both = sum.and(Sum { kib_more: 5, ..sum });
-        assert_eq!((both.rounds, both.served, both.kib_more, both.refused), (2, 14, 5, 2));
+        assert_eq!((both.rounds, both.served, both.kib_more, both.failed), (2, 14, 5, 2));
     }
 
     #[test]

@@ -102,10 +102,7 @@ impl fmt::Display for FreeError {
             }
             Self::AlreadyFree { range, hole } => write!(f, "range {range} overlaps the free range {hole}"),
             Self::TooManySplits { range, live } => {
-                write!(
-                    f,
-                    "giving back {range} would leave more free pieces than the {live} areas out account for"
-                )
+                write!(f, "freeing {range} would leave more holes than the {live} live areas account for")
             }
         }
     }

@@ -21,9 +21,9 @@ use core::fmt;
 /// ```
 /// use va_base::{Late, NoSlabs, Platform};
 /// # #[derive(Clone, Copy)] struct R; impl va_base::Record for R { const EMPTY: Self = R; }
-/// static NOBODY: Late<NoSlabs> = Late::NONE;
-/// assert!(NOBODY.alloc_meta::<R>(1).is_none());
-/// assert!(NOBODY.get().is_none());
+/// static EMPTY: Late<NoSlabs> = Late::NONE;
+/// assert!(EMPTY.alloc_meta::<R>(1).is_none());
+/// assert!(EMPTY.get().is_none());
 /// ```
 #[derive(Clone, Debug)]
 pub struct Late<P>(Option<P>);

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn from_pages_refuses_what_bytes_cannot_say() {
+    fn from_pages_rejects_what_bytes_cannot_express() {
         assert_eq!(VaRange::from_pages(0, 1 << 52), None);
         assert_eq!(VaRange::from_pages(2, 1), None);
         let top = VaRange::from_pages(5, (1 << 52) - 1).unwrap();

@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A caller's mistake is an error that changes nothing.
     let at = blocks.alloc(0, 4)?;
     match blocks.free(0, at, 3) {
-        Err(why) => println!("four pages, three given back: {why}"),
+        Err(why) => println!("four pages, three freed: {why}"),
         Ok(()) => return Err("three of four pages were taken for all".into()),
     }
     blocks.free(0, at, 4)?;

@@ -157,7 +157,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     map.purge();
     println!("all back after {} flushes", port.flushes.load(Ordering::Relaxed));
     if pages.free_list().len() as u64 != FRAMES || !pages.mapped().is_empty() {
-        return Err("a page was not given back".into());
+        return Err("a page was not freed".into());
     }
     map.validate()?;
     Ok(())

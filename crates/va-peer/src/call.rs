@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_drains_until_told() {
+    fn no_thread_drains_before_it_is_asked() {
         let _turn = begin(Policy::Linux, Work::OnRequest, 1);
         for _ in 0..40 {
             let at = alloc(1 << 20, 1, 0, 0).unwrap();

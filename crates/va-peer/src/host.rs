@@ -255,7 +255,7 @@ mod tests {
     use va_space::{Purge, VmapSpace};
 
     #[test]
-    fn a_space_on_the_host_lives_flushes_and_gives_its_memory_back() {
+    fn a_space_on_the_host_lives_flushes_and_frees_its_memory() {
         let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
         let host = Host::new(2, 2, Work::Here);
         let space = VmapSpace::<_, Standard>::new(VaRange::ALL, window, host.clone()).unwrap();

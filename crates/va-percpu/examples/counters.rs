@@ -134,7 +134,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     match space.free(counters[0]) {
         Err(why) => println!("once more: {why}"),
-        Ok(()) => return Err("an object was given back twice".into()),
+        Ok(()) => return Err("an object was freed twice".into()),
     }
     space.balance();
     println!("{} chunks went back", line.back.load(Ordering::Relaxed));

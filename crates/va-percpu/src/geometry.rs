@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_do_not_go_together_are_refused() {
+    fn sizes_that_do_not_go_together_are_errors() {
         let good = sizes(256 << 10);
         let base = Va::new(1 << 30);
         let error = |sizes: Sizes| Geometry::new(sizes, base).unwrap_err();

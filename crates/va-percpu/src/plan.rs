@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_planned_is_refused() {
+    fn what_cannot_be_planned_is_an_error() {
         let plan_of = |wish: Wish| plan(&wish, |_, _| true, &mut [0; 2], &mut [0; 2]);
         assert!(matches!(plan_of(Wish { atom: 5000, ..X86 }), Err(PlanError::Geometry(_))));
         assert!(matches!(plan_of(Wish { reserved: 3, ..X86 }), Err(PlanError::Geometry(_))));

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_chunk_can_hold_is_refused() {
+    fn what_no_chunk_can_hold_is_an_error() {
         let want = |size, align| Request::new(size, align).want();
         assert_eq!(want(0, 4), Err(AllocError::BadSize { bytes: 0 }));
         assert_eq!(want(32_769, 4), Err(AllocError::BadSize { bytes: 32_769 }));

@@ -85,7 +85,7 @@ impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M>
         for &(offset, _) in self.areas.areas() {
             let freed = self.space.free_at(Va::new(base.get() + offset));
             // The areas are this chunk's; if one is not, its addresses stay out of use.
-            debug_assert!(freed.is_ok(), "giving back a chunk at {base}: {freed:?}");
+            debug_assert!(freed.is_ok(), "freeing a chunk at {base}: {freed:?}");
         }
     }
 

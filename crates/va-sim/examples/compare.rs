@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ops = (1..100).flat_map(|seed| Op::from_seed(&space, seed).take(1000).collect::<Vec<_>>());
     let tree = RbIndex::<Linux, _>::new(extent, window, HeapPlatform::default())?;
     match compare(tree, ModelIndex::new(extent, window)?, ops, Walk::Every(1000)) {
-        Ok(()) => Err("Linux's search gave the lowest fit a hundred thousand times".into()),
+        Ok(()) => Err("Linux's search found the lowest fit a hundred thousand times".into()),
         Err(difference) => {
             let text = difference.to_string();
             println!("Linux's search: {}", text.lines().next().unwrap_or_default());

@@ -67,7 +67,7 @@ fn run<C: Config>(workload: &str) -> Result<(), Box<dyn std::error::Error>> {
     let mut objects = Vec::with_capacity(requests.len());
     alloc_all(&space, &requests, &mut objects);
     let freed = free_all(&space, &objects);
-    println!("{workload}: {} asked for, {} given out, {freed} taken back", requests.len(), objects.len());
+    println!("{workload}: {} requested, {} allocated, {freed} freed", requests.len(), objects.len());
     Ok(())
 }
 

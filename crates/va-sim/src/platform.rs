@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn it_refuses_when_told() {
+    fn it_fails_on_request() {
         let platform = FailingPlatform::new(Fail::After(1));
         assert!(platform.alloc_meta::<Word>(1).is_some());
         assert!(platform.alloc_meta::<Word>(1).is_none());

@@ -149,12 +149,12 @@ mod tests {
         machine: &'m SimMachine,
         calls: u64,
         failures: u64,
-        is_told: bool,
+        is_failing: bool,
     }
 
     impl Soak for One<'_> {
         fn step(&mut self, rng: &mut Rng, fails: bool) -> bool {
-            assert_eq!(self.is_told, fails);
+            assert_eq!(self.is_failing, fails);
             if rng.below(3) == 0 {
                 return false;
             }
@@ -172,7 +172,7 @@ mod tests {
         }
 
         fn set_fails(&mut self, _rng: &mut Rng, fails: bool) {
-            self.is_told = fails;
+            self.is_failing = fails;
         }
 
         fn walk(&self) -> Result<(), InvariantViolation> {
@@ -183,11 +183,11 @@ mod tests {
     #[test]
     fn a_seed_counts_calls_and_memory_is_there_at_its_end() {
         let machine = SimMachine::new(1);
-        let mut one = One { machine: &machine, calls: 0, failures: 0, is_told: false };
+        let mut one = One { machine: &machine, calls: 0, failures: 0, is_failing: false };
         let tally = run(&mut one, &machine, 3);
         assert_eq!((tally.operations, tally.failures), (one.calls, one.failures));
         assert_eq!((tally.operations, tally.walks), (OPS, OPS / WALK_EVERY + 1));
         assert!(tally.shortages > 10 && tally.failures > tally.shortages, "{tally}");
-        assert_eq!((machine.slabs_left(), one.is_told), (u64::MAX, false));
+        assert_eq!((machine.slabs_left(), one.is_failing), (u64::MAX, false));
     }
 }

@@ -268,7 +268,7 @@ impl<C: Config> Everything<'_, '_, C> {
                     fine(model.take(area.range()));
                 }
                 let fits = model.would_fit(&request).is_ok();
-                assert!(!fits || cached > Pages::new(0), "{request:?} fits, and nobody else has it");
+                assert!(!fits || cached > Pages::new(0), "{request:?} fits, and no cache has it");
                 assert_eq!(self.space.stats().busy_pages, busy, "SP4");
             }
             Err(

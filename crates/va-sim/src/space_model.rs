@@ -164,7 +164,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
             return false;
         }
         if let Err(error) = self.index.reserve_splits(1) {
-            panic!("the model's platform refused: {error}");
+            panic!("the model's platform failed: {error}");
         }
         self.busy.insert(page, (cut - page, owner));
         self.busy.insert(cut, (page + pages - cut, owner));
@@ -289,7 +289,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         for (page, end, areas) in runs {
             let range = VaRange::from_pages(page, end).unwrap_or_default();
             if let Err(error) = self.index.free(range) {
-                panic!("the model gave back what was not out: {error}");
+                panic!("the model freed what was not busy: {error}");
             }
             self.index.release_splits(areas - 1);
         }

@@ -37,7 +37,7 @@ fn a_space_holds_its_promises_on_saved_inputs() {
 }
 
 #[test]
-fn sp3_and_sp4_hold_on_saved_inputs_when_slabs_are_refused() {
+fn sp3_and_sp4_hold_on_saved_inputs_when_slabs_fail() {
     run("slab_failure", va_sim::fuzz::slab_failure);
 }
 

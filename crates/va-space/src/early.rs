@@ -115,7 +115,7 @@ mod tests {
     use va_base::{Request, VaRange};
 
     #[test]
-    fn a_space_is_refused_before_it_is_ready_and_set_once() {
+    fn a_space_fails_before_it_is_ready_and_is_set_once() {
         let early = EarlySpace::<&'static TestMachine, Linux69>::default();
         assert_eq!(early.get().err(), Some(SpaceError::NotReady));
         let machine: &'static TestMachine = Box::leak(Box::new(TestMachine::default()));

@@ -287,7 +287,7 @@ mod tests {
 
     fn map_of(pages: &[u64]) -> PageMap {
         let machine = TestMachine::default();
-        let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("refused") };
+        let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("no memory") };
         for &page in pages {
             map.ensure(&mut marker, page, &machine);
             map.begin(&mut marker, page, 1, Word::new(1, None, 1, State::Idle));

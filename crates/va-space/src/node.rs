@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_make_no_sense_are_refused() {
+    fn maps_that_make_no_sense_are_errors() {
         assert_eq!(NodeMap::new(0, Pages::new(1)), None);
         assert_eq!(NodeMap::new(1, Pages::new(0)), None);
         assert_eq!(NodeMap::new(1 << 24, Pages::new(1)), None);

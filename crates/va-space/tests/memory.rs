@@ -40,7 +40,7 @@ fn generic_code_shares_a_space_among_threads() {
 }
 
 #[test]
-fn a_space_is_supplied_outside_its_lock_and_gives_index_memory_to_a_shrinker() {
+fn a_space_is_supplied_outside_its_lock_and_frees_index_memory_to_a_shrinker() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 21);
     let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();

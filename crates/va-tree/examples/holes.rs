@@ -37,7 +37,7 @@ fn work(index: &mut impl FreeIndex) -> Result<Vec<Va>, Box<dyn std::error::Error
     }
     // A range that was not taken cannot be freed, and nothing changes.
     if index.free(VaRange::from_pages(0xff_0000, 0xff_0001).ok_or("no range")?).is_ok() {
-        return Err("a page was given back that nobody had".into());
+        return Err("a page was freed that was not allocated".into());
     }
     index.validate()?;
     Ok(found)

@@ -116,7 +116,7 @@ pub trait InPlace<P>: Sized {
     /// An index without pages and without a platform: every request fails.
     const EMPTY: Self;
 
-    /// Gives an empty index the whole pages of `extent` and a platform, in place.
+    /// Initializes an empty index in place, with the whole pages of `extent` and a platform.
     ///
     /// # Errors
     /// [`AllocError::BadRange`] if there are none, or more than the index can hold; [`AllocError::Occupied`] if it has

@@ -39,10 +39,10 @@ int main(void)
 
 	/* A failure returns NULL and sets errno, and changes nothing. */
 	if (vmalloc(SIZE_MAX / 2) || errno != ENOMEM) {
-		fprintf(stderr, "half of all addresses were given out\n");
+		fprintf(stderr, "half of all addresses were allocated\n");
 		return 1;
 	}
 	vfree(grown);
-	printf("%zu MiB given back to the system\n", vmalloc_trim() >> 20);
+	printf("%zu MiB released to the system\n", vmalloc_trim() >> 20);
 	return 0;
 }

@@ -2,7 +2,7 @@
 //!
 //! The comments of the functions become those of `include/vmalloc.h`, so they address C programmers.
 
-use crate::answer::{KeepErrno, bad_pointer, not_resized, number_of, refuse};
+use crate::answer::{KeepErrno, bad_pointer, not_resized, null_with, number_of};
 use core::alloc::Layout;
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt::{self, Write};
@@ -21,10 +21,10 @@ enum Fill {
 /// Checks CA1: every function below is `extern "C"`, which no panic can leave.
 fn allocate(size: usize, align: usize, fill: Fill) -> *mut c_void {
     if !align.is_power_of_two() {
-        return refuse(libc::EINVAL);
+        return null_with(libc::EINVAL);
     }
     // Larger than `isize::MAX`, the most that a pointer may span.
-    let Ok(layout) = Layout::from_size_align(size, align) else { return refuse(libc::ENOMEM) };
+    let Ok(layout) = Layout::from_size_align(size, align) else { return null_with(libc::ENOMEM) };
     let keep = KeepErrno::new();
     let area = Vmalloc::global().map_err(AllocError::NoAllocator).and_then(|memory| match fill {
         Fill::Any => memory.alloc(layout),
@@ -33,14 +33,14 @@ fn allocate(size: usize, align: usize, fill: Fill) -> *mut c_void {
     drop(keep);
     match area {
         Ok(area) => area.as_ptr().cast(),
-        Err(error) => refuse(number_of(&error)),
+        Err(error) => null_with(number_of(&error)),
     }
 }
 
 /// Returns the allocator if the address is in its arena, else an error.
 fn owner(at: NonNull<u8>) -> Result<&'static Vmalloc, FreeError> {
-    let nobody = FreeError::NotOurs { address: at.addr().get() };
-    Vmalloc::try_global().filter(|memory| memory.contains(at.as_ptr())).ok_or(nobody)
+    let not_ours = FreeError::NotOurs { address: at.addr().get() };
+    Vmalloc::try_global().filter(|memory| memory.contains(at.as_ptr())).ok_or(not_ours)
 }
 
 /// # Safety
@@ -120,7 +120,7 @@ unsafe fn resize(what: &str, area: NonNull<u8>, size: usize) -> *mut c_void {
     };
     let Ok(layout) = Layout::from_size_align(size, 1) else {
         drop(keep);
-        return refuse(libc::ENOMEM);
+        return null_with(libc::ENOMEM);
     };
     // SAFETY: this function's contract.
     let resized = unsafe { memory.grow(area, layout) };
@@ -292,7 +292,7 @@ pub struct vmalloc_counts {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmalloc_stats(counts: *mut vmalloc_counts, size: usize) -> c_int {
     if counts.is_null() {
-        let _null: *mut u8 = refuse(libc::EINVAL);
+        let _null: *mut u8 = null_with(libc::EINVAL);
         return -1;
     }
     let keep = KeepErrno::new();

@@ -33,7 +33,7 @@ fn set_errno(number: c_int) {
 }
 
 /// Sets `errno`, and returns `NULL`.
-pub(crate) fn refuse<T>(number: c_int) -> *mut T {
+pub(crate) fn null_with<T>(number: c_int) -> *mut T {
     set_errno(number);
     null_mut()
 }
@@ -68,8 +68,8 @@ pub(crate) fn number_of_percpu(error: &percpu::Error) -> c_int {
 pub(crate) fn not_resized<T>(what: &str, error: &ResizeError) -> *mut T {
     match error {
         ResizeError::Free(error) => bad_pointer(what, error),
-        ResizeError::Alloc(error) => refuse(number_of(error)),
-        _ => refuse(libc::ENOMEM),
+        ResizeError::Alloc(error) => null_with(number_of(error)),
+        _ => null_with(libc::ENOMEM),
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
     fn ca2_errno_is_what_it_was_once_the_keeper_goes() {
         set_errno(libc::EBADF);
         let keep = KeepErrno::new();
-        assert!(refuse::<u8>(libc::ENOMEM).is_null());
+        assert!(null_with::<u8>(libc::ENOMEM).is_null());
         // SAFETY: the thread's own variable.
         assert_eq!(unsafe { *errno() }, libc::ENOMEM);
         drop(keep);

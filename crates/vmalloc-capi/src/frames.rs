@@ -2,7 +2,7 @@
 //!
 //! As in `abi`, the comments of the functions become those of `include/vmalloc.h`.
 
-use crate::answer::{KeepErrno, bad_pointer, number_of_vmap, refuse};
+use crate::answer::{KeepErrno, bad_pointer, null_with, number_of_vmap};
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
 use core::slice;
@@ -21,7 +21,7 @@ pub struct vm_frames {
 
 /// Sets `errno`, and returns -1.
 fn fail(number: c_int) -> c_int {
-    let _null: *mut u8 = refuse(number);
+    let _null: *mut u8 = null_with(number);
     -1
 }
 
@@ -72,8 +72,8 @@ pub unsafe extern "C" fn vm_free_frames(frames: *mut vm_frames) {
         return;
     }
     let _keep = KeepErrno::new();
-    let nobody = Err(VmapError::BadFrame { frame: first as usize, frames: 0 });
-    let gone = Mappings::try_global().map_or(nobody, |mappings| {
+    let none = Err(VmapError::BadFrame { frame: first as usize, frames: 0 });
+    let gone = Mappings::try_global().map_or(none, |mappings| {
         // SAFETY: this function's contract.
         unsafe { mappings.free_frames(first..first.saturating_add(count)) }
     });
@@ -85,9 +85,9 @@ type Map = unsafe fn(&Mappings, &[u64], Protection) -> Result<NonNull<u8>, VmapE
 /// # Safety
 /// As [`vmap`]; `by` has the contract of `Mappings::vmap_numbers`.
 unsafe fn map(frames: *const u64, count: usize, bits: c_int, by: Map) -> *mut c_void {
-    let Some(protection) = protection(bits) else { return refuse(libc::EINVAL) };
+    let Some(protection) = protection(bits) else { return null_with(libc::EINVAL) };
     if frames.is_null() || count == 0 || count > isize::MAX as usize / size_of::<u64>() {
-        return refuse(libc::EINVAL);
+        return null_with(libc::EINVAL);
     }
     // SAFETY: by the caller's contract there are that many numbers.
     let frames = unsafe { slice::from_raw_parts(frames, count) };
@@ -99,7 +99,7 @@ unsafe fn map(frames: *const u64, count: usize, bits: c_int, by: Map) -> *mut c_
     drop(keep);
     match mapped {
         Ok(at) => at.as_ptr().cast(),
-        Err(error) => refuse(number_of_vmap(&error)),
+        Err(error) => null_with(number_of_vmap(&error)),
     }
 }
 
@@ -146,8 +146,8 @@ fn ended(what: &str, at: *const c_void, gone: Result<(), VmapError>) {
 pub unsafe extern "C" fn vunmap(mapping: *const c_void) {
     let Some(at) = NonNull::new(mapping.cast::<u8>().cast_mut()) else { return };
     let _keep = KeepErrno::new();
-    let nobody = Err(VmapError::NotMapped { address: at.addr().get() });
-    let gone = Mappings::try_global().map_or(nobody, |mappings| {
+    let none = Err(VmapError::NotMapped { address: at.addr().get() });
+    let gone = Mappings::try_global().map_or(none, |mappings| {
         // SAFETY: this function's contract.
         unsafe { mappings.vunmap_at(at) }
     });
@@ -162,8 +162,8 @@ pub unsafe extern "C" fn vunmap(mapping: *const c_void) {
 pub unsafe extern "C" fn vm_unmap_ram(mapping: *const c_void, count: usize) {
     let Some(at) = NonNull::new(mapping.cast::<u8>().cast_mut()) else { return };
     let _keep = KeepErrno::new();
-    let nobody = Err(VmapError::NotMapped { address: at.addr().get() });
-    let gone = Mappings::try_global().map_or(nobody, |mappings| {
+    let none = Err(VmapError::NotMapped { address: at.addr().get() });
+    let gone = Mappings::try_global().map_or(none, |mappings| {
         // SAFETY: this function's contract.
         unsafe { mappings.vm_unmap_ram_at(at, count) }
     });

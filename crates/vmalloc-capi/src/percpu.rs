@@ -3,7 +3,7 @@
 //!
 //! As in `abi`, the comments of the functions become those of `include/vmalloc.h`. For little-endian CPUs.
 
-use crate::answer::{KeepErrno, bad_pointer, number_of_percpu, refuse};
+use crate::answer::{KeepErrno, bad_pointer, null_with, number_of_percpu};
 use core::alloc::Layout;
 use core::cmp::Ordering;
 use core::ffi::{c_int, c_uint, c_void};
@@ -28,13 +28,13 @@ pub extern "C" fn alloc_percpu(size: usize, align: usize) -> *mut c_void {
     // Whole words, since a smaller number is changed by an operation on its word.
     let layout = size.checked_next_multiple_of(WORD).filter(|_| size > 0 && align.is_power_of_two());
     let layout = layout.and_then(|size| Layout::from_size_align(size, align.max(WORD)).ok());
-    let Some(layout) = layout else { return refuse(libc::EINVAL) };
+    let Some(layout) = layout else { return null_with(libc::EINVAL) };
     let keep = KeepErrno::new();
     let made = Space::global().and_then(|space| space.alloc(layout));
     drop(keep);
     match made {
         Ok(made) => made.into_address().as_ptr().cast(),
-        Err(error) => refuse(number_of_percpu(&error)),
+        Err(error) => null_with(number_of_percpu(&error)),
     }
 }
 
@@ -61,7 +61,7 @@ pub extern "C" fn percpu_units() -> c_uint {
     let space = Space::global();
     drop(keep);
     space.map(Space::units).unwrap_or_else(|error| {
-        let _null: *mut u8 = refuse(number_of_percpu(&error));
+        let _null: *mut u8 = null_with(number_of_percpu(&error));
         0
     })
 }
@@ -74,12 +74,12 @@ pub extern "C" fn percpu_units() -> c_uint {
 /// `inside` points into an object of alloc_percpu. Numbers that this_cpu_* changes may be read there, but not written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn per_cpu_ptr(inside: *const c_void, unit: c_uint) -> *mut c_void {
-    let Some(at) = NonNull::new(inside.cast::<u8>().cast_mut()) else { return refuse(libc::EINVAL) };
+    let Some(at) = NonNull::new(inside.cast::<u8>().cast_mut()) else { return null_with(libc::EINVAL) };
     let keep = KeepErrno::new();
     // SAFETY: this function's contract.
     let copy = unsafe { space("per_cpu_ptr").copy_at(at, unit) };
     drop(keep);
-    copy.map_or_else(|| refuse(libc::EINVAL), |copy| copy.as_ptr().cast())
+    copy.map_or_else(|| null_with(libc::EINVAL), |copy| copy.as_ptr().cast())
 }
 
 const _: () =
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn percpu_counter_init(counter: *mut percpu_counter, amoun
         (_, None) => libc::EINVAL,
         (Err(error), _) => number_of_percpu(&error),
     };
-    let _null: *mut u8 = refuse(number);
+    let _null: *mut u8 = null_with(number);
     -1
 }
 

@@ -121,10 +121,7 @@ fn the_example_runs_linked_shared_and_static() {
         for link in [Link::Shared, Link::Static] {
             let program = place.compile_in("examples", compiler, "-std=c99", "areas.c", link);
             let said = String::from_utf8(run(&mut place.program(&program)).stdout).unwrap();
-            assert!(
-                said.starts_with("32 MiB ") && said.ends_with(" MiB given back to the system\n"),
-                "{said}"
-            );
+            assert!(said.starts_with("32 MiB ") && said.ends_with(" MiB released to the system\n"), "{said}");
         }
     }
 }
@@ -207,7 +204,7 @@ fn ca1_a_mistake_ends_the_program_with_a_line_that_names_the_address() {
         ("twice", "vfree"),
         ("kvtwice", "kvfree"),
         ("inside", "vfree"),
-        ("nobody", "vfree"),
+        ("unknown", "vfree"),
         ("realloc", "vrealloc"),
         ("usable", "vmalloc_usable_size"),
     ] {
@@ -253,7 +250,7 @@ fn exported(library: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_library_gives_what_the_header_declares_and_never_malloc() {
+fn the_library_exports_what_the_header_declares_and_never_malloc() {
     let names = exported(&built("libvmalloc_capi.so"));
     let header = std::fs::read_to_string(here("include/vmalloc.h")).unwrap();
     let manual = std::fs::read_to_string(here("vmalloc.3")).unwrap();

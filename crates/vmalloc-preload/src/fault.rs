@@ -27,18 +27,18 @@ fn action(handler: usize, flags: c_int) -> libc::sigaction {
 pub(crate) fn handle() {
     let mut now = action(libc::SIG_DFL, 0);
     // SAFETY: reads the action.
-    let told = unsafe { libc::sigaction(libc::SIGSEGV, null_mut(), &raw mut now) };
-    if told != 0 || now.sa_sigaction != libc::SIG_DFL {
+    let failed = unsafe { libc::sigaction(libc::SIGSEGV, null_mut(), &raw mut now) };
+    if failed != 0 || now.sa_sigaction != libc::SIG_DFL {
         return;
     }
-    let ours: Handler = tell;
+    let ours: Handler = report;
     // On the thread's own stack if it has no alternate one: the report fits there.
     let action = action(ours as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
     // SAFETY: the handler makes only calls that are allowed in one.
-    let _refused = unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, null_mut()) };
+    let _failed = unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, null_mut()) };
 }
 
-extern "C" fn tell(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+extern "C" fn report(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the system passes a pointer to the signal's information.
     let info = unsafe { info.as_ref() };
     // A signal that was sent may have interrupted a call that holds a lock.
@@ -53,7 +53,7 @@ extern "C" fn tell(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // Last, since from now on the fault of another thread ends the process, also before the line is written.
     let default = action(libc::SIG_DFL, 0);
     // SAFETY: restores the default action.
-    let _refused = unsafe { libc::sigaction(libc::SIGSEGV, &raw const default, null_mut()) };
+    let _failed = unsafe { libc::sigaction(libc::SIGSEGV, &raw const default, null_mut()) };
     if fault.is_none() {
         // SAFETY: the signal is blocked in its handler, and delivered after the return.
         let _sent = unsafe { libc::raise(libc::SIGSEGV) };

@@ -1,4 +1,4 @@
-//! The allocator of the process, and who may use it when.
+//! The allocator of the process: its creation, its limits and its counts.
 
 use crate::conf::Conf;
 use crate::filter::call;
@@ -12,29 +12,29 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize
 use core::time::Duration;
 use vmalloc::{Hardened, HugePages, Options, Profile, Stats, Vmalloc};
 
-/// The address of the allocator, once it was made.
+/// The address of the allocator; null before it is created.
 static MADE: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
-/// A thread made it, is making it, or found out that it cannot be.
+/// Set by the one thread that creates it, also if that fails.
 static TRIED: AtomicBool = AtomicBool::new(false);
-/// The constructor has run, so the C library is ready for whoever asks it.
+/// The constructor has run, so functions of the C library can be called.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 
 struct Place(UnsafeCell<MaybeUninit<Vmalloc>>);
 
-// SAFETY: written once, by whoever set TRIED first; shared only after that, by MADE.
+// SAFETY: written once, by the thread that set TRIED; shared only after that, by MADE.
 unsafe impl Sync for Place {}
 
-static KEPT_MAX: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.budget_bytes);
-/// The allocator is made with the hardened profile.
+static CACHED_MAX: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.budget_bytes);
+/// The allocator has the hardened profile.
 static HARDENED: AtomicBool = AtomicBool::new(Conf::DEFAULT.hardened);
-/// The allocator zeroes what is freed.
+/// The allocator zeroes freed memory.
 static ZEROES: AtomicBool = AtomicBool::new(Conf::DEFAULT.zero_on_free);
-/// Milliseconds; 0 is none.
+/// The decay time in milliseconds; 0 for none.
 static DECAY: AtomicU64 = AtomicU64::new(milliseconds(Conf::DEFAULT.decay));
-/// A thread sees to it.
+/// A background thread performs the decay.
 static THREAD: AtomicBool = AtomicBool::new(Conf::DEFAULT.background_thread);
-/// As `HugePages` has them in a number.
+/// A [`HugePages`], as a number.
 static HUGE: AtomicU8 = AtomicU8::new(Conf::DEFAULT.huge_pages as u8);
 /// Calls are counted.
 static COUNTING: AtomicBool = AtomicBool::new(false);
@@ -48,7 +48,7 @@ pub(crate) enum Event {
     Freed,
     /// Resized here.
     Resized,
-    /// Large, but the next malloc had to serve it.
+    /// Large, and served by the next malloc.
     PassedOn,
 }
 
@@ -57,10 +57,10 @@ static TIMING: AtomicBool = AtomicBool::new(false);
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
 static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
-/// Bytes that had been purged when this process was forked.
+/// Bytes purged before this process was forked.
 static PURGED_BEFORE: AtomicU64 = AtomicU64::new(0);
 
-/// A time as `DECAY` has it.
+/// Returns a time in the unit of `DECAY`.
 const fn milliseconds(time: Option<Duration>) -> u64 {
     match time {
         Some(time) => time.as_millis() as u64,
@@ -68,10 +68,10 @@ const fn milliseconds(time: Option<Duration>) -> u64 {
     }
 }
 
-/// Sets what a user chose. For allocations from now on.
+/// Sets the user's options, for allocations from now on.
 pub(crate) fn configure(conf: &Conf) {
     HOT.set_threshold(conf.threshold_bytes);
-    KEPT_MAX.store(conf.budget_bytes, Ordering::Relaxed);
+    CACHED_MAX.store(conf.budget_bytes, Ordering::Relaxed);
     HARDENED.store(conf.hardened, Ordering::Relaxed);
     ZEROES.store(conf.zero_on_free, Ordering::Relaxed);
     DECAY.store(milliseconds(conf.decay), Ordering::Relaxed);
@@ -89,7 +89,7 @@ pub(crate) fn measure() {
     TIMING.store(true, Ordering::Relaxed);
 }
 
-/// The time of the calling thread's call, if anybody wants to know: from when this is made to when it goes.
+/// Adds the time until it is dropped to that of all calls, if calls are timed.
 pub(crate) struct Timer(Option<u64>);
 
 impl Timer {
@@ -112,52 +112,53 @@ impl Drop for Timer {
 fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes a time.
-    let _told = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let _zero_if_failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Nanoseconds in the calls that were timed.
+/// Returns the nanoseconds of all timed calls.
 pub(crate) fn nanoseconds() -> u64 {
     NANOSECONDS.load(Ordering::Relaxed)
 }
 
-/// In the child of a fork: what its parent did is told by the parent.
-extern "C" fn begin_anew() {
+/// Resets the counts in a child of a fork: the parent reports its own.
+extern "C" fn reset_in_child() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);
     }
     NANOSECONDS.store(0, Ordering::Relaxed);
 }
 
-/// The same for what only the allocator counts. Called behind its own handlers, when no lock is held any more, but by a
-/// call that a signal interrupted. A child of such a handler says that it purged nothing.
-extern "C" fn begin_anew_behind() {
+/// The same for the counts of the allocator. Called after its own handlers, when only a call that a signal interrupted
+/// holds a lock. A child of such a handler reports that it purged nothing.
+extern "C" fn reset_purged_in_child() {
     let purged = get().map_or(0, |memory| memory.try_stats().map_or(u64::MAX, |stats| stats.purged_bytes));
     PURGED_BEFORE.store(purged, Ordering::Relaxed);
 }
 
 /// Returns the bytes that this process has purged, of all that `stats` counts.
-pub(crate) fn given_back(stats: &Stats) -> u64 {
+pub(crate) fn purged_here(stats: &Stats) -> u64 {
     stats.purged_bytes.saturating_sub(PURGED_BEFORE.load(Ordering::Relaxed))
 }
 
-/// Tells whether large memory is of the hardened profile.
+/// Returns true if large memory has the hardened profile.
 pub(crate) fn is_hardened() -> bool {
     HARDENED.load(Ordering::Relaxed)
 }
 
-/// Tells whether a size is large.
+/// Returns true if a size is large.
 #[inline(always)]
 pub(crate) fn is_large(bytes: usize) -> bool {
     bytes >= HOT.threshold()
 }
 
-/// Sizes from which what is here already stays here: half, so that nobody goes to and fro.
+/// Returns true if an allocation that is here already stays here when it is resized to that size. The bound is half the
+/// threshold, so that a size around the threshold does not move each time.
 pub(crate) fn stays(bytes: usize) -> bool {
     bytes >= HOT.threshold() / 2
 }
 
-/// Counts, if anybody wants to know.
+/// Counts an event, if events are counted.
 #[inline(always)]
 pub(crate) fn count(event: Event) {
     if COUNTING.load(Ordering::Relaxed) {
@@ -170,7 +171,7 @@ pub(crate) fn counted(event: Event) -> u64 {
     COUNTS[event as usize].load(Ordering::Relaxed)
 }
 
-/// The allocator, if it was made.
+/// Returns the allocator, if it exists.
 #[inline(always)]
 pub(crate) fn get() -> Option<&'static Vmalloc> {
     // Acquire pairs with the release of `make`.
@@ -179,7 +180,8 @@ pub(crate) fn get() -> Option<&'static Vmalloc> {
     unsafe { made.as_ref() }
 }
 
-/// The allocator; made by the first who asks. Nobody waits for it: meanwhile, and if it cannot be made, there is none.
+/// Returns the allocator, which the first call creates. During the creation, and if it fails, other calls get `None`
+/// and do not wait.
 #[inline(always)]
 pub(crate) fn allocator() -> Option<&'static Vmalloc> {
     get().or_else(make)
@@ -187,14 +189,14 @@ pub(crate) fn allocator() -> Option<&'static Vmalloc> {
 
 #[cold]
 fn make() -> Option<&'static Vmalloc> {
-    // Who asks while programs are relocated, as resolvers of functions (ifunc) do, is served by the next malloc.
+    // Calls during relocation, as by resolvers of functions (ifunc), are served by the next malloc.
     if !BEGUN.load(Ordering::Relaxed) || TRIED.load(Ordering::Relaxed) || TRIED.swap(true, Ordering::Relaxed)
     {
-        // Another thread may be through with it by now.
+        // Another thread may have finished it by now.
         return get();
     }
-    // Without them a child tells its parent's counts, too.
-    begin_in_children(begin_anew);
+    // Otherwise a child would report its parent's counts, too.
+    run_in_children(reset_in_child);
     let hardened = HARDENED.load(Ordering::Relaxed);
     let profile = if hardened { Profile::Hardened(Hardened::default()) } else { Profile::Ordinary };
     let huge_pages = [HugePages::Never, HugePages::Auto, HugePages::Always]
@@ -206,13 +208,13 @@ fn make() -> Option<&'static Vmalloc> {
         .background_thread(THREAD.load(Ordering::Relaxed))
         .huge_pages(huge_pages)
         .profile(profile)
-        .cache_bytes_max(KEPT_MAX.load(Ordering::Relaxed))
+        .cache_bytes_max(CACHED_MAX.load(Ordering::Relaxed))
         .zero_on_free(ZEROES.load(Ordering::Relaxed));
     let made = Vmalloc::new(options).ok()?;
     let place = PLACE.0.get().cast::<Vmalloc>();
-    // SAFETY: only who set TRIED comes here.
+    // SAFETY: only the thread that set TRIED gets here.
     unsafe { place.write(made) };
-    begin_in_children(begin_anew_behind);
+    run_in_children(reset_purged_in_child);
     // SAFETY: written above.
     HOT.set_arena(&unsafe { &*place }.addresses());
     // Release pairs with the acquire of `get`.
@@ -220,7 +222,7 @@ fn make() -> Option<&'static Vmalloc> {
     if [Limit::Addresses, Limit::Data].iter().any(|limit| limit.is_above(0)) {
         HOT.retry_small();
     } else {
-        teach_next();
+        prime_mmap_threshold();
     }
     if hardened {
         vmalloc::unless_plain(crate::fault::handle);
@@ -228,16 +230,16 @@ fn make() -> Option<&'static Vmalloc> {
     get()
 }
 
-/// Lets the allocator be made from now on.
+/// Allows the creation of the allocator from now on.
 pub(crate) fn begin() {
-    // Before anybody can: a fork, also by a handler of a signal, finds that it was done. And before it is made, since a
-    // registration that it began itself would come here, too, and wait for itself.
+    // First, so that the handlers are registered at any fork, also in a signal handler. And before the creation, whose
+    // own registration would call this code and wait for itself.
     register_first();
     BEGUN.store(true, Ordering::Relaxed);
 }
 
-/// Registers what the allocator does at a fork before whoever registers something now. Its own registration comes here,
-/// too.
+/// Registers the allocator's fork handlers before those that the caller is about to register. Its own registration
+/// calls this, too.
 pub(crate) fn register_first() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
@@ -245,8 +247,8 @@ pub(crate) fn register_first() {
     }
 }
 
-/// Has children of forks begin with a call, if anybody wants to know what they do.
-fn begin_in_children(call: unsafe extern "C" fn()) {
+/// Registers a call at the start of each child of a fork, if events are counted.
+fn run_in_children(call: unsafe extern "C" fn()) {
     if COUNTING.load(Ordering::Relaxed)
         && let Some(next) = Next::get()
     {
@@ -255,15 +257,15 @@ fn begin_in_children(call: unsafe extern "C" fn()) {
     }
 }
 
-/// Bytes that the C library maps at least for its own heap, about.
+/// The least that the C library maps for its own heap, approximately.
 const NEXT_BYTES: usize = 1 << 20;
 
-/// A limit of the process that the arena may be in the way of.
+/// A limit of the process that the arena may use up.
 #[derive(Clone, Copy)]
 enum Limit {
-    /// Of addresses.
+    /// Of address space: `RLIMIT_AS`.
     Addresses,
-    /// Of what can be written.
+    /// Of private writable memory: `RLIMIT_DATA`.
     Data,
 }
 
@@ -275,7 +277,7 @@ impl Limit {
         }
     }
 
-    /// Returns the limit; the largest number without one.
+    /// Returns the limit; `RLIM_INFINITY` without one.
     fn current(self) -> libc::rlim_t {
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: writes `limit`.
@@ -283,7 +285,8 @@ impl Limit {
         if read == 0 { limit.rlim_cur } else { libc::RLIM_INFINITY }
     }
 
-    /// Returns true if it is set, to more than `bytes`, as far as the system may be asked.
+    /// Returns true if it is set, to more than `bytes`. Returns false if it cannot be read, because only plain calls are
+    /// made.
     fn is_above(self, bytes: usize) -> bool {
         let current = vmalloc::unless_plain(|| self.current()).unwrap_or(libc::RLIM_INFINITY);
         current != libc::RLIM_INFINITY && current > bytes as libc::rlim_t
@@ -306,7 +309,7 @@ impl Limit {
         at != -1
     }
 
-    /// Leaves to others what it counts and nobody uses; `true` if that is more than before.
+    /// Releases unused memory that it counts. Returns true if there was any.
     fn release(self) -> bool {
         let Some(memory) = get() else { return false };
         match self {
@@ -316,16 +319,16 @@ impl Limit {
     }
 }
 
-/// A limit that a program is about to set, and what it was before.
+/// A limit that a program is about to set, and its value before.
 pub(crate) struct Limited {
     limit: Limit,
     before: libc::rlim_t,
 }
 
-/// Notes a limit before a program sets it; `None` if the arena is not in its way.
+/// Reads a limit before a program sets it. Returns `None` if the arena does not count in it.
 pub(crate) fn note_limit(resource: c_int) -> Option<Limited> {
     let limit = [Limit::Addresses, Limit::Data].into_iter().find(|limit| resource == limit.number())?;
-    // A filter that lets the program set a limit lets it be read.
+    // A filter that allows the program to set a limit allows it to be read.
     Some(Limited { limit, before: limit.current() })
 }
 
@@ -345,14 +348,14 @@ pub(crate) fn limit_changed(Limited { limit, before }: Limited) {
 fn release(bytes: usize) -> bool {
     let _keep = crate::words::KeepErrno::new();
     // A request above the limit fails afterwards, too, and addresses would be released for nothing.
-    let gives = |limit: Limit| limit.is_above(bytes) && (limit.has_room(bytes) || limit.release());
-    !vmalloc::is_guest() && (gives(Limit::Addresses) | gives(Limit::Data))
+    let makes_room = |limit: Limit| limit.is_above(bytes) && (limit.has_room(bytes) || limit.release());
+    !vmalloc::is_guest() && (makes_room(Limit::Addresses) | makes_room(Limit::Data))
 }
 
-/// Releases for one request: the hardened profile releases a part first, and everything the second time.
+/// The most releases for one request: the hardened profile releases a part first, and everything the second time.
 pub(crate) const RELEASES: usize = 2;
 
-/// Asks for `bytes` bytes again after a failure, if a limit may be the reason and there is something to release.
+/// Repeats a request for `bytes` bytes after a failure, if a limit may be the reason and memory could be released.
 #[inline]
 pub(crate) fn ask_again<T>(bytes: usize, ask: impl Fn() -> T, failed: impl Fn(&T) -> bool) -> T {
     let keep = crate::words::KeepErrno::new();
@@ -367,35 +370,34 @@ pub(crate) fn ask_again<T>(bytes: usize, ask: impl Fn() -> T, failed: impl Fn(&T
     answer
 }
 
-/// Releases addresses before the caller locks all of them; `true` if there were any.
+/// Releases addresses before the caller locks all of them. Returns true if there were any.
 #[cold]
 pub(crate) fn release_addresses() -> bool {
     let _keep = crate::words::KeepErrno::new();
     !vmalloc::is_guest() && Limit::Addresses.release()
 }
 
-/// Frees one large piece of the next `malloc`, untouched.
+/// Raises glibc's dynamic thresholds: allocates and frees one untouched chunk of the next `malloc` that is mapped.
 ///
-/// glibc releases the top of its heap at every free that leaves 128 KiB there, until the first
-/// mapped piece is freed. From then on it keeps twice as much as that piece had. Since large pieces
-/// are ours, it would never see one. Then a program whose small sizes come and go at that bound
-/// faults the same pages in again and again. Packing in git has 22,000 faults or 1,000, as its heap
-/// happens to lie, and 10,500 without the preload. This overrules no bounds that a user chose by an
-/// environment or by a call (`mallopt`), as `mallopt` would.
+/// glibc trims the top of its heap at every free that leaves 128 KiB there, until the first mapped chunk is freed. From
+/// then on it trims above twice the size of that chunk. Large allocations are served here, so it would never free such a
+/// chunk. A program whose small memory grows and shrinks around the bound would fault in the same pages again and again.
+/// Packing in git has 22,000 faults or 1,000, depending on the layout of its heap, and 10,500 without the preload.
+/// `mallopt` would overrule a threshold that the user set by the environment or by a call. This does not.
 ///
-/// Not under a limit: what is passed on for want of addresses here is a mapping there then, which a free unmaps. In its
-/// heap it would keep the addresses below it.
+/// It is not done under a limit. Then a large allocation that is passed on is a mapping, whose free returns the
+/// addresses. In the C library's heap it would occupy them.
 #[cold]
-fn teach_next() {
-    const LESSON_BYTES: usize = 1 << 20;
+fn prime_mmap_threshold() {
+    const CHUNK_BYTES: usize = 1 << 20;
     let Some(next) = Next::get() else { return };
-    // SAFETY: asks for memory.
-    let piece = unsafe { next.malloc(LESSON_BYTES) };
-    // SAFETY: the next one's, or null; nobody else has it.
-    unsafe { next.free(piece) };
+    // SAFETY: allocates memory.
+    let chunk = unsafe { next.malloc(CHUNK_BYTES) };
+    // SAFETY: allocated above, or null, and not used.
+    unsafe { next.free(chunk) };
 }
 
-/// The allocator, if an address is in its arena.
+/// Returns the allocator if an address is in its arena.
 #[inline(always)]
 pub(crate) fn owner(at: *const u8) -> Option<&'static Vmalloc> {
     get().filter(|memory| memory.contains(at))

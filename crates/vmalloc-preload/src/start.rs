@@ -1,8 +1,8 @@
-//! The constructor, and what is told at the end: a line of statistics, and a line for `vmlab run` in the file that it
-//! names in `VMALLOC_REPORT`.
+//! The constructor, and the reports at the end of the process: a line of statistics, and a line for `vmlab run` in the
+//! file that `VMALLOC_REPORT` names.
 //!
-//! Both are found by the dynamic linker in sections of their own. The constructor runs before that of the C library, so
-//! the environment is read where the linker says that it is, not by `getenv`.
+//! The dynamic linker finds both functions in sections of the library. The constructor runs before that of the C
+//! library, so it reads the environment from its arguments, not by `getenv`.
 
 use crate::conf::Conf;
 use crate::large::{self, Event};
@@ -16,15 +16,15 @@ struct FromStart<T>(OnceCell<T>);
 // SAFETY: the dynamic linker calls the constructor once, and the functions of the end after it has returned.
 unsafe impl<T: Send + Sync> Sync for FromStart<T> {}
 
-/// The descriptor for the statistics, if they were asked for.
+/// The descriptor for the statistics, if they are enabled.
 static ERRORS: FromStart<(Errors, Option<Identity>)> = FromStart(OnceCell::new());
 
-/// The file that `vmlab run` gathers lines in. A copy: programs write over their environment.
+/// The file in which `vmlab run` collects lines. A copy, since programs may overwrite their environment.
 static REPORT: FromStart<[u8; REPORT_BYTES_MAX]> = FromStart(OnceCell::new());
-/// Longest name of it, with the 0 at its end.
+/// The size of its longest name, with the 0 at the end.
 const REPORT_BYTES_MAX: usize = 256;
 
-/// glibc's library of checks. The next `malloc` is found past it.
+/// glibc's library of checks. The look-up of the next `malloc` skips it.
 const DEBUG: &[u8] = b"libc_malloc_debug";
 
 /// A constructor, with the arguments that glibc's linker passes.
@@ -40,7 +40,7 @@ static START: Start = start;
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-// Named by the statics alone.
+// Only the statics name them.
 #[cfg(test)]
 const _: (Start, extern "C" fn()) = (start, end);
 
@@ -48,7 +48,7 @@ const _: (Start, extern "C" fn()) = (start, end);
 /// `environment` is null, or an array of strings with a null at its end.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     // A set-user-ID program (AT_SECURE) ignores the environment of its user.
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number.
     let trusted = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
     if trusted {
         // SAFETY: this function's contract.
@@ -84,7 +84,7 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
     large::begin();
 }
 
-/// The value of a variable whose name and `=` are `name`.
+/// Returns the value of the variable whose name, followed by `=`, is `name`.
 ///
 /// # Safety
 /// As [`start`]; the strings live as long as the program.
@@ -104,39 +104,39 @@ unsafe fn find(environment: *const *const c_char, name: &[u8]) -> Option<&'stati
         if let Some(value) = entry.to_bytes().strip_prefix(name) {
             return Some(value);
         }
-        // SAFETY: not at the end yet.
+        // SAFETY: not at the end of the array yet.
         place = unsafe { place.add(1) };
     }
 }
 
-/// Says what was done, if somebody wants to know.
+/// Reports the statistics, if they are enabled.
 extern "C" fn end() {
     let (errors, report) = (ERRORS.0.get(), REPORT.0.get());
     if errors.is_none() && report.is_none() {
         return;
     }
-    // A handler of a signal may end the program in the midst of a call, which has locks.
+    // A signal handler may end the program during a call, which may hold locks.
     let counted = large::get().map_or_else(|| Some(Default::default()), vmalloc::Vmalloc::try_stats);
-    if counted.and_then(|stats| vmalloc::unless_plain(|| tell(&stats))).is_none() {
-        // To ask the system may end a program that confined itself: what needs no question is told.
+    if counted.and_then(|stats| vmalloc::unless_plain(|| report_all(&stats))).is_none() {
+        // More system calls may end a program that installed a filter, so only a count of our own is reported.
         if let Some(&(errors, _)) = errors {
             say_to(errors, format_args!("served {}", large::counted(Event::Served)));
         }
     }
 }
 
-/// The same with the numbers of the allocator and the system.
-fn tell(stats: &vmalloc::Stats) {
-    let (errors, report) = (ERRORS.0.get(), REPORT.0.get());
+/// Reports the numbers of the allocator and the system.
+fn report_all(stats: &vmalloc::Stats) {
+    let (errors, file) = (ERRORS.0.get(), REPORT.0.get());
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: writes a `rusage`.
-    let _zeros_if_refused = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-    // SAFETY: numbers, all of them; any bits are some.
+    let _zeros_if_failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    // SAFETY: all fields are numbers, for which any bits are valid.
     let usage = unsafe { usage.assume_init() };
-    let given_back = large::given_back(stats);
+    let purged = large::purged_here(stats);
     let peak_kib = own_peak_kib().unwrap_or(usage.ru_maxrss as u64);
     let what = format_args!(
-        "served {} freed {} resized {} passed on {}; bytes live {} kept {} given back {}; peak resident {} KiB, \
+        "served {} freed {} resized {} passed on {}; bytes live {} cached {} purged {}; peak resident {} KiB, \
          page faults {}",
         large::counted(Event::Served),
         large::counted(Event::Freed),
@@ -144,7 +144,7 @@ fn tell(stats: &vmalloc::Stats) {
         large::counted(Event::PassedOn),
         stats.live_bytes,
         stats.cached_bytes + stats.dirty_bytes,
-        given_back,
+        purged,
         peak_kib,
         usage.ru_minflt,
     );
@@ -153,12 +153,12 @@ fn tell(stats: &vmalloc::Stats) {
     {
         say_to(errors, what);
     }
-    if let Some(name) = report.and_then(|name| CStr::from_bytes_until_nul(name).ok())
+    if let Some(name) = file.and_then(|name| CStr::from_bytes_until_nul(name).ok())
         && let Some(to) = Errors::append_to(name)
     {
-        // What `vmlab run` reads; a key is followed by its number.
+        // Read by `vmlab run`: pairs of a key and a number.
         let what = format_args!(
-            "report served {} freed {} resized {} passed_on {} nanoseconds {} live {} kept {} given_back {} \
+            "report served {} freed {} resized {} passed_on {} nanoseconds {} live {} cached {} purged {} \
              peak_kib {} faults {}",
             large::counted(Event::Served),
             large::counted(Event::Freed),
@@ -167,7 +167,7 @@ fn tell(stats: &vmalloc::Stats) {
             large::nanoseconds(),
             stats.live_bytes,
             stats.cached_bytes + stats.dirty_bytes,
-            given_back,
+            purged,
             peak_kib,
             usage.ru_minflt,
         );
@@ -176,8 +176,8 @@ fn tell(stats: &vmalloc::Stats) {
     }
 }
 
-/// Most that was resident since the program began: `ru_maxrss` counts who started it, too, whose memory it shared until
-/// then.
+/// Returns the peak of resident memory since the program began. `ru_maxrss` also counts the memory of the process that
+/// started it, which it shared until then.
 fn own_peak_kib() -> Option<u64> {
     // The line is in the first kilobyte, unless a user has very many groups.
     let mut text = [0; 4096];
@@ -185,11 +185,11 @@ fn own_peak_kib() -> Option<u64> {
     number_of(status, b"\nVmHWM:")
 }
 
-/// The number behind a key, of a text of lines.
+/// Returns the number after a key in a text.
 fn number_of(text: &[u8], key: &[u8]) -> Option<u64> {
     let at = text.windows(key.len()).position(|part| part == key)?;
     let rest = text.get(at + key.len()..)?.trim_ascii_start();
-    // A number that the end of the text cuts is none.
+    // A number at the end of the text may be cut.
     let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
     core::str::from_utf8(&rest[..end]).ok()?.parse().ok()
 }

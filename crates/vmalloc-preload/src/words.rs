@@ -101,10 +101,10 @@ impl Errors {
         let _keep = KeepErrno::new();
         let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: writes a `stat`.
-        let told = unsafe { libc::fstat(self.0, stat.as_mut_ptr()) } == 0;
+        let known = unsafe { libc::fstat(self.0, stat.as_mut_ptr()) } == 0;
         // SAFETY: all fields are numbers, for which any bits are valid.
         let stat = unsafe { stat.assume_init() };
-        told.then_some((stat.st_dev, stat.st_ino))
+        known.then_some((stat.st_dev, stat.st_ino))
     }
 }
 

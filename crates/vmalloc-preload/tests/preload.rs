@@ -164,7 +164,7 @@ fn a_library_before_this_one_may_wrap_glibcs_own_names() {
 }
 
 #[test]
-fn every_process_tells_a_file_what_it_did_and_a_child_only_what_it_did_itself() {
+fn every_process_reports_its_work_to_a_file_and_a_child_only_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("report");
     let source = dir.path().join("forks.c");
@@ -192,17 +192,17 @@ fn every_process_tells_a_file_what_it_did_and_a_child_only_what_it_did_itself() 
     let output = run(preloaded(&to, "").env("VMALLOC_REPORT", &file));
     drop(resident);
     assert!(output.stderr.is_empty(), "{output:?}");
-    let told = lines();
-    assert_eq!(told.len(), 2, "{told:?}");
-    for (line, served) in told.iter().zip([2, 3]) {
-        assert!(line.starts_with(&format!("vmalloc: report served {served} freed {served} ")), "{told:?}");
+    let reports = lines();
+    assert_eq!(reports.len(), 2, "{reports:?}");
+    for (line, served) in reports.iter().zip([2, 3]) {
+        assert!(line.starts_with(&format!("vmalloc: report served {served} freed {served} ")), "{reports:?}");
         let words: Vec<_> = line.split(' ').collect();
         let number =
             |key| words[words.iter().position(|word| *word == key).unwrap() + 1].parse::<u64>().unwrap();
         assert!(number("nanoseconds") > 0 && number("faults") > 0, "{line}");
         assert!((1..64 << 10).contains(&number("peak_kib")), "{line}");
         // Only the parent trimmed, before the fork.
-        assert_eq!(number("given_back") > 0, served == 3, "{told:?}");
+        assert_eq!(number("purged") > 0, served == 3, "{reports:?}");
     }
 }
 
@@ -224,7 +224,7 @@ fn a_random_program_of_threads_and_forks_ends_well() {
 }
 
 #[test]
-fn it_takes_no_static_tls_and_gives_only_names_of_malloc() {
+fn it_takes_no_static_tls_and_exports_only_names_of_malloc() {
     if !there("readelf") {
         return;
     }
@@ -308,7 +308,7 @@ fn glibcs_own_checks_beside_this_library_are_one_line() {
 }
 
 #[test]
-fn programs_as_they_are_print_the_same() {
+fn unmodified_programs_print_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let mut text = String::new();
     for at in 0..200_000u32 {
@@ -407,7 +407,7 @@ fn a_program_with_rights_that_its_user_has_not_takes_no_wishes_of_him() {
     // A set-user-ID program of this user, which another user runs, if this process may change its user.
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     let Ok(output) = Command::new(&program).env("VMALLOC_CONF", wish).uid(65_534).output() else {
-        return eprintln!("SKIPPED: only root can run a program as somebody else");
+        return eprintln!("SKIPPED: only root can run a program as another user");
     };
     assert!(output.status.success(), "{output:?}");
     if output.stdout != b"1\n" {

@@ -118,7 +118,7 @@ fn descriptors_are_the_programs() {
 }
 
 #[test]
-fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
+fn limits_count_what_is_used_and_larger_requests_fail() {
     for what in ["late", "exceeded", "early", "data", "big", "mlockall"] {
         everywhere("limits.c", &[what], &["", "threshold:4K", "hardened:true", "hardened:true,threshold:4K"]);
     }
@@ -141,12 +141,12 @@ fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
 }
 
 #[test]
-fn what_a_program_changed_of_its_memory_nobody_inherits() {
+fn no_later_owner_inherits_what_a_program_changed_of_its_memory() {
     everywhere("changes.c", &[], &["", "threshold:4K", "budget:0", "hardened:true"]);
 }
 
 #[test]
-fn secrets_of_one_thread_are_not_given_to_another_where_that_is_wanted() {
+fn secrets_of_one_thread_do_not_reach_another_with_zero_on_free() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), "secrets.c");
     for conf in ["zero_on_free:true", "zero_on_free:true,threshold:4K,budget:0", "hardened:true"] {
@@ -157,12 +157,12 @@ fn secrets_of_one_thread_are_not_given_to_another_where_that_is_wanted() {
 }
 
 #[test]
-fn a_trim_gives_back_what_every_other_free_left() {
+fn a_trim_releases_what_every_other_free_left() {
     everywhere("trim.c", &[], &["", "budget:0", "huge:never"]);
 }
 
 #[test]
-fn what_nobody_has_cannot_be_touched_in_the_hardened_profile_and_costs_a_fork_little() {
+fn free_memory_cannot_be_touched_in_the_hardened_profile_and_costs_a_fork_little() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), "far.c");
     run(&mut preloaded(&program, "hardened:true"));
@@ -211,7 +211,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn what_is_kept_is_in_nobodys_way_where_a_group_limits_memory() {
+fn cached_memory_makes_room_where_a_group_limits_memory() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), "burst.c");
     let Some(group) = Group::new(700 << 20) else {

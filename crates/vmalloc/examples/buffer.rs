@@ -27,13 +27,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stats = memory.stats();
     println!("8 buffers of 8 MiB that grew to 32, {} of them in place", stats.grown_in_place);
     println!(
-        "{} MiB kept for the next one, {} MiB given back when asked",
+        "{} MiB cached for the next one, {} MiB released on request",
         stats.cached_bytes >> 20,
         memory.trim() >> 20
     );
     match memory.buffer(usize::MAX / 2) {
         Err(why) => println!("half of all addresses: {why}"),
-        Ok(_) => return Err("half of all addresses were given out".into()),
+        Ok(_) => return Err("half of all addresses were allocated".into()),
     }
     Ok(())
 }

@@ -181,7 +181,7 @@ fn loom_pk2_two_who_are_near_the_limit_do_not_pass_it_together() {
 }
 
 #[test]
-fn loom_rf2_the_last_put_releases_once_whoever_kills() {
+fn loom_rf2_the_last_put_releases_once_whichever_thread_kills() {
     model(|| {
         let count = Arc::new(Ref::new(Model::new(2), RefMode::PerCpu, own()));
         let released = Arc::new(AtomicUsize::new(0));

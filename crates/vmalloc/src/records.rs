@@ -384,7 +384,7 @@ mod tests {
     use crate::os::shim::Shim;
 
     #[test]
-    fn rc1_pieces_are_apart_and_come_again_when_they_came_back() {
+    fn rc1_pieces_are_apart_and_are_reused_after_a_free() {
         let shim = Shim::default();
         let host = Host::open(shim.clone()).unwrap();
         let mut seen: Vec<(usize, usize)> = Vec::new();

@@ -417,22 +417,22 @@ fn records_are_the_spaces_own() {
     drop(objects);
     space.trim();
     let (live, left) = space.counts();
-    assert!(live == 0 && left < chunks, "chunks that nobody needs are unmapped: {left} of {chunks}");
+    assert!(live == 0 && left < chunks, "unused chunks are unmapped: {left} of {chunks}");
     space.validate().unwrap();
 }
 
 /// Runs the tests of this file again in a process whose libc registers no rseq area.
 #[test]
 fn without_sections_everything_is_as_with_them() {
-    const TOLD: &str = "VMALLOC_TEST_WITHOUT_RSEQ";
+    const ROLE: &str = "VMALLOC_TEST_WITHOUT_RSEQ";
     let restartable = Space::new(Options::default()).unwrap().is_restartable();
-    if std::env::var_os(TOLD).is_some() {
+    if std::env::var_os(ROLE).is_some() {
         assert!(!restartable, "the tunable was not heeded");
         return;
     }
     let run = Command::new(std::env::current_exe().unwrap())
         .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
-        .env(TOLD, "1")
+        .env(ROLE, "1")
         .output()
         .unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));

@@ -68,7 +68,7 @@ impl Platform for Arena {
             // SAFETY: inside the memory, aligned, and returned by no other call (`carve`).
             unsafe { at.write(T::EMPTY) };
         }
-        // SAFETY: `min` records, aligned, written just now, allocated to nobody else, and the memory is static.
+        // SAFETY: `min` records, aligned, written just now, allocated to no other caller, and the memory is static.
         Some(unsafe { core::slice::from_raw_parts_mut(first, min) })
     }
 

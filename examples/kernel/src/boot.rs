@@ -97,7 +97,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
 
 type Booted = Blocks<Boot, Standard>;
 
-/// An area of the space: given out, found, taken back once.
+/// An area of the space: allocated, found, freed once.
 fn areas(blocks: &Booted) -> Result<(), Failed> {
     let request = Request::pages(5).map_err(|_| 4)?.aligned(Align::from_log2(16).ok_or(4)?);
     let area = blocks.space().alloc(0, &request).map_err(|_| 4)?;
@@ -112,7 +112,7 @@ fn areas(blocks: &Booted) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A mapping of a block: given out, found, taken back once and with the right count.
+/// A mapping of a block: allocated, found, freed once and with the right count.
 fn mappings(blocks: &Booted) -> Result<(), Failed> {
     let at = blocks.alloc(0, 3).map_err(|_| 5)?;
     let range = VaRange::from_size(at, 3 * PAGE_SIZE).ok_or(5)?;

@@ -31,7 +31,7 @@ pub extern "C" fn vmalloc_kernel_selftest() -> i32 {
     }
 }
 
-/// Panics, so that whoever runs the self test can see that a failure does not pass for success.
+/// Panics, so that a run of the self test can show that a failure does not pass for success.
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmalloc_kernel_panic() -> i32 {

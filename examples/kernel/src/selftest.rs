@@ -17,7 +17,7 @@ const SPACE: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e900_0000_0000);
 /// A space that 32-bit page numbers can cover.
 const SMALL: (u64, u64) = (0xffff_ffff_a000_0000, 0xffff_ffff_ff00_0000);
 
-/// Runs every check; the number of the first that fails. The tens tell the index.
+/// Runs every check; the number of the first that fails. The tens are the index.
 pub(crate) fn run() -> Result<(), Failed> {
     let wide = range(SPACE).ok_or(1)?;
     let small = range(SMALL).ok_or(2)?;
@@ -108,7 +108,7 @@ fn inline_only<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed>
     Ok(())
 }
 
-/// Enough areas for a tree of several levels, given back in an order that leaves as many holes as possible.
+/// Enough areas for a tree of several levels, freed in an order that leaves as many holes as possible.
 fn many<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed> {
     const AREAS: u64 = 600;
     let mut index = index.map_err(|_| 1)?;

@@ -98,7 +98,7 @@ impl Browser {
                 continue;
             }
             if let Some(error) = message.get("error") {
-                bail!("{method}: {}", error["message"].as_str().unwrap_or("refused"));
+                bail!("{method}: {}", error["message"].as_str().unwrap_or("failed"));
             }
             return Ok(message["result"].clone());
         }

@@ -192,7 +192,7 @@ mod tests {
     const TEXT_CRC: u32 = 1_748_453_284;
 
     #[test]
-    fn a_part_of_the_text_comes_again_from_far_away() {
+    fn a_part_of_the_text_repeats_far_away() {
         let made = text(&mut Random(1), 200_000);
         let again = (100_000..180_000)
             .step_by(2000)
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_stays_and_what_fails_leaves_no_file() {
+    fn an_existing_file_stays_and_a_failure_leaves_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.txt");
         assert!(once(&path, |_| Err(std::io::Error::other("full"))).is_err() && !path.exists());

@@ -14,7 +14,7 @@ pub(crate) struct Notes {
     absent: Vec<[String; 2]>,
 }
 
-const SUITES_HEAD: &str = "| makers' tests of | what | outcome |\n|---|---|---|\n";
+const SUITES_HEAD: &str = "| upstream suite of | what | outcome |\n|---|---|---|\n";
 const ABSENT_HEAD: &str = "| not run | why |\n|---|---|\n";
 
 impl Notes {
@@ -55,7 +55,7 @@ impl Notes {
     pub(crate) fn page(&self) -> String {
         let mut text = String::new();
         if !self.suites.is_empty() {
-            text += "\n## Their makers' tests\n\nEach suite ran without the preload and with it; what fails without it is no failure.\n\n";
+            text += "\n## Their upstream suites\n\nEach suite ran without the preload and with it; what fails without it is no failure.\n\n";
             text += SUITES_HEAD;
             for [client, what, outcome] in &self.suites {
                 let _to_a_string = writeln!(text, "| {client} | {what} | {outcome} |");

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_reach_our_column_and_what_the_preload_refuses_is_an_error() {
+    fn settings_reach_our_column_and_what_the_preload_rejects_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let client = Client { run: "echo \"$VMALLOC_CONF\" | tee /dev/stderr", ..Client::EMPTY };
         let column = Column { conf: Some("threshold:1M".to_string()), ..plain() };

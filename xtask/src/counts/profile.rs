@@ -29,7 +29,7 @@ impl Codes {
     }
 }
 
-/// Reads a section, and the word that the program gave it. Returns `None` if the program did not request it.
+/// Reads a section, and the word that the program set for it. Returns `None` if the program did not request it.
 ///
 /// Lines of costs are `address line Ir Dr Dw I1mr D1mr D1mw ...`, without trailing zeros. One after `calls=` has the
 /// costs of the called function, which has lines of its own.

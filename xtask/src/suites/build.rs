@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_complaint_is_told_without_its_place() {
+    fn the_first_complaint_is_reported_without_its_place() {
         let output = "/a/b.c: In function 'f':\n/a/b.c:3:4: fatal error: x.h: No such file or directory\n";
         assert_eq!(complaint(output), "x.h: No such file or directory");
         let output =

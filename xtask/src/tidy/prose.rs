@@ -1,6 +1,7 @@
 //! Plain English: short sentences and lines, the words of `docs/glossary.md`, doc comments that begin with a fact.
 //!
-//! Pages are checked sentence by sentence. A doc comment has no long sentence, and begins with no question word.
+//! Pages are checked sentence by sentence. A doc comment has no long sentence, and begins with no question word. The
+//! replaced words are also searched in all of the code: in comments, messages and identifiers.
 
 use super::Report;
 use super::paths::doc_blocks;
@@ -75,6 +76,11 @@ const PHRASES: [&str; 55] = [
     "whose make",
 ];
 
+/// Phrases that are ordinary ones in code.
+const ORDINARY_IN_CODE: [&str; 2] = ["the seed", "what is there"];
+/// The file with the lists.
+const LISTS: &str = "xtask/src/tidy/prose.rs";
+
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
     for file in tree.files() {
         let Some(text) = file.text() else { continue };
@@ -82,6 +88,11 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
             page(file.path(), text, report);
         } else if file.path().ends_with(".rs") {
             doc_faults(text).iter().for_each(|(line, fault)| report.add(file.path(), *line, fault.text()));
+        }
+        if file.path().ends_with(".rs") && file.path() != LISTS {
+            replaced_words(text)
+                .iter()
+                .for_each(|(line, phrase)| report.add(file.path(), *line, replaced(phrase)));
         }
     }
 }
@@ -111,9 +122,35 @@ fn page(path: &str, text: &str, report: &mut Report) {
         }
         let small = block.to_lowercase();
         for phrase in PHRASES.iter().filter(|phrase| has(&small, phrase)) {
-            report.add(path, line, format!("\"{phrase}\": docs/glossary.md has the word to use"));
+            report.add(path, line, replaced(phrase));
         }
     }
+}
+
+fn replaced(phrase: &str) -> String {
+    format!("\"{phrase}\": docs/glossary.md has the word to use")
+}
+
+/// Returns the replaced phrases in the words of code, each with its line. `give_back` and `GiveBack` are two words.
+fn replaced_words(text: &str) -> Vec<(usize, &'static str)> {
+    let mut found = Vec::new();
+    let mut words = String::new();
+    for (at, line) in text.lines().enumerate() {
+        words.clear();
+        let mut last = ' ';
+        for c in line.chars() {
+            if !c.is_alphanumeric() && c != '\'' || last.is_lowercase() && c.is_uppercase() {
+                words.push(' ');
+            }
+            if c.is_alphanumeric() || c == '\'' {
+                words.extend(c.to_lowercase());
+            }
+            last = c;
+        }
+        let phrases = PHRASES.into_iter().filter(|phrase| !ORDINARY_IN_CODE.contains(phrase));
+        found.extend(phrases.filter(|phrase| has(&words, phrase)).map(|phrase| (at + 1, phrase)));
+    }
+    found
 }
 
 enum Fault {
@@ -260,6 +297,17 @@ mod tests {
         assert_eq!(found("docs/a.md", "a\n\nTwins\nagree.\n").len(), 1);
         assert!(found("docs/a.md", "`lent`, silent, twin-engined.\n\n```text\nnobody\n```\n").is_empty());
         assert!(PHRASES.is_sorted(), "the list is in order");
+    }
+
+    #[test]
+    fn a_listed_phrase_is_found_in_comments_messages_and_identifiers() {
+        let path = "crates/x/src/a.rs";
+        let code =
+            "// Nobody\nfn give_back() {}\nstruct Twin;\nenum A { GivenBack }\nbail!(\"it was refused\");\n";
+        let lines: Vec<_> = found(path, code);
+        assert_eq!(lines.len(), 5, "{lines:?}");
+        assert!(lines[1].starts_with(&format!("{path}:2: \"give back\"")), "{lines:?}");
+        assert!(found(path, "fn twinned(silent: u8) {} // The seed of a calendar, on hand.\n").is_empty());
     }
 
     #[test]

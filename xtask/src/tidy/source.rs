@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_tests_only_is_told_apart() {
+    fn what_is_for_tests_only_is_distinguished() {
         let text = "#[cfg(test)] mod t { fn a() {} } fn b() {} #[cfg(all(test, not(loom)))] use c; fn d() {}
             #[cfg(not(test))] fn e() {} #[cfg(any(test, loom))] fn f() {}";
         assert_eq!(idents(text, true), ["mod", "t", "fn", "a", "use", "c", "fn", "f"]);

@@ -49,7 +49,7 @@ fn vb2_a_head_without_its_tail_and_a_tail_without_a_head_are_found() {
 }
 
 #[test]
-fn vb3_what_a_flush_covers_was_given_back_and_has_a_head() {
+fn vb3_what_a_flush_covers_was_freed_and_has_a_head() {
     broken::<Standard>("VB3", |_, block| block.strips()[0].set_flushed(1));
     broken::<Standard>("VB3", |_, block| {
         let strip = &block.strips()[0];

@@ -197,7 +197,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         };
         let Some(block) = index.and_then(record) else {
             self.space.free_in(ask.context, area).unwrap_or_else(|error| {
-                self.machine.bug(format_args!("giving back what was just taken: {error}"), None)
+                self.machine.bug(format_args!("freeing what was just allocated: {error}"), None)
             });
             return Err(if ask.waits() { BlockError::NoTable } else { BlockError::WouldBlock });
         };

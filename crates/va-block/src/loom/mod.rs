@@ -28,8 +28,8 @@ struct Watcher {
 impl Watcher {
     fn map(&self, at: Va, pages: u64) {
         let bits = (1 << pages) - 1 << at.page_floor();
-        assert_eq!(self.stale.load(Ordering::SeqCst) & bits, 0, "SP2: given out before a flush");
-        assert_eq!(self.mapped.fetch_or(bits, Ordering::SeqCst) & bits, 0, "SP1: given out twice");
+        assert_eq!(self.stale.load(Ordering::SeqCst) & bits, 0, "SP2: allocated before a flush");
+        assert_eq!(self.mapped.fetch_or(bits, Ordering::SeqCst) & bits, 0, "SP1: allocated twice");
     }
 
     fn unmap(&self, at: Va, pages: u64) {

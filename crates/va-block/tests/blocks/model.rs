@@ -45,7 +45,7 @@ proptest! {
 
     /// Two lanes beside calls by CPU, in slices, with flushes that end late and a machine that fails.
     #[test]
-    fn sp2_to_sp4_hold_with_lanes_and_late_flushes_and_refusals(
+    fn sp2_to_sp4_hold_with_lanes_and_late_flushes_and_failures(
         (pages, calls) in calls(),
         late in any::<bool>(),
         allocates in prop_oneof![3 => Just(u64::MAX), 1 => 0..12u64],

@@ -413,15 +413,15 @@ fn a_caller_that_may_not_sleep_never_flushes_and_its_debt_is_repaid() {
 }
 
 #[test]
-fn a_caller_that_may_not_sleep_is_never_told_that_there_is_no_space() {
+fn a_caller_that_may_not_sleep_never_gets_no_space() {
     let machine = SimMachine::new(1);
     // There is room for one block only, and all of it is live.
     let blocks = blocks::<Standard>(&machine, 1024);
     let _live: Vec<Va> = (0..16).map(|_| blocks.alloc(0, 64).unwrap()).collect();
     for pages in [1, 64, 65] {
         assert_eq!(blocks.alloc_in(Context::Atomic, 0, pages), Err(BlockError::WouldBlock));
-        let told = blocks.alloc(0, pages);
-        assert!(matches!(told, Err(BlockError::Space(SpaceError::NoSpace { .. }))), "{told:?}");
+        let full = blocks.alloc(0, pages);
+        assert!(matches!(full, Err(BlockError::Space(SpaceError::NoSpace { .. }))), "{full:?}");
     }
 }
 
@@ -447,7 +447,7 @@ fn a_free_in_an_interrupt_takes_one_lock_at_most_and_never_flushes() {
 }
 
 #[test]
-fn nothing_to_shrink_is_told_without_a_lock() {
+fn nothing_to_shrink_is_found_without_a_lock() {
     let machine = SimMachine::new(2);
     let blocks = blocks::<Standard>(&machine, 10_000);
     let (at, _lives) = (blocks.alloc(0, 7).unwrap(), blocks.alloc(1, 7).unwrap());
@@ -508,7 +508,7 @@ fn sp4_blocks_that_cannot_begin_hand_everything_back() {
 }
 
 #[test]
-fn sp4_a_refused_record_changes_nothing() {
+fn sp4_a_failed_record_changes_nothing() {
     let machine = SimMachine::new(1);
     let blocks = blocks::<Standard>(&machine, 9000);
     let mut failed = 0;

@@ -72,7 +72,7 @@ fn big() -> AreaRequest {
 }
 
 #[test]
-fn sp4_a_refused_vmalloc_changes_nothing_at_every_n() {
+fn sp4_a_failed_vmalloc_changes_nothing_at_every_n() {
     let call = |map: &Map<'_, '_>, _: Va| map.vmalloc(0, &big());
     // 37 pages: four entries of eight, two of two, and one; three pages of page tables at most.
     let small = |map: &Map<'_, '_>, _: Va| map.vmalloc(0, &AreaRequest::new(70 * PAGE));
@@ -89,7 +89,7 @@ fn sp4_a_refused_vmalloc_changes_nothing_at_every_n() {
 }
 
 #[test]
-fn sp4_a_refused_vmap_changes_nothing_at_every_n() {
+fn sp4_a_failed_vmap_changes_nothing_at_every_n() {
     let scattered: Vec<u64> = (0..40).map(|n| FOREIGN + n * 3 % 7).collect();
     let together: Vec<u64> = (0..70).map(|n| FOREIGN + n).collect();
     for list in [&scattered, &together] {
@@ -104,7 +104,7 @@ fn sp4_a_refused_vmap_changes_nothing_at_every_n() {
 }
 
 #[test]
-fn sp4_a_refused_vrealloc_changes_nothing_at_every_n() {
+fn sp4_a_failed_vrealloc_changes_nothing_at_every_n() {
     let grow = |map: &Map<'_, '_>, at: Va| map.vrealloc(0, at, 60 * PAGE, Fill::Zeros);
     let roomy = |map: &Map<'_, '_>| {
         map.vmalloc(0, &AreaRequest { range_bytes: 80 * PAGE, ..AreaRequest::new(9 * PAGE) }).unwrap()

@@ -163,7 +163,7 @@ fn an_area_that_cannot_grow_moves_with_its_pages_and_copies_nothing() {
 }
 
 #[test]
-fn wrong_calls_are_told_and_change_nothing() {
+fn wrong_calls_are_errors_and_change_nothing() {
     let machine = SimMachine::new(2);
     let pages = SimPages::new(&machine, 10);
     let map = new_map(&machine, &pages, 0x1010);
@@ -216,7 +216,7 @@ fn wrong_calls_are_told_and_change_nothing() {
 }
 
 #[test]
-fn reading_tells_pages_and_holes_to_the_byte() {
+fn reading_distinguishes_pages_and_holes_to_the_byte() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 10);
     let map = new_map(&machine, &pages, 0x1010);
@@ -257,7 +257,7 @@ fn reading_tells_pages_and_holes_to_the_byte() {
 }
 
 #[test]
-fn mp5_two_who_unmap_the_same_at_a_time_are_told_apart() {
+fn mp5_two_who_unmap_the_same_at_a_time_are_distinguished() {
     let machine = SimMachine::new(2);
     let pages = SimPages::new(&machine, 100);
     let map = new_map(&machine, &pages, 0x1010);

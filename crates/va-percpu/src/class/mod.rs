@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_told_apart_without_dividing() {
+    fn slots_are_distinguished_without_dividing() {
         for class in 1..=CLASS_WORDS_MAX {
             for word in 0..class * SLOTS {
                 assert_eq!((word * RECIPROCALS[class as usize]) >> 16, word / class, "{word} of {class}");

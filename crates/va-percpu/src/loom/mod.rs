@@ -178,7 +178,7 @@ fn pc5_two_make_one_chunk_and_populate_each_page_once() {
 }
 
 #[test]
-fn pc1_of_two_who_free_the_same_one_is_told() {
+fn pc1_of_two_who_free_the_same_one_is_reported() {
     model(|| {
         let space = Arc::new(space::<Runs>());
         let object = alloc(&space, 100, 4);
@@ -191,7 +191,7 @@ fn pc1_of_two_who_free_the_same_one_is_told() {
 }
 
 #[test]
-fn cc3_of_two_who_free_the_same_slot_one_is_told() {
+fn cc3_of_two_who_free_the_same_slot_one_is_reported() {
     model(|| {
         let space = Arc::new(space::<Standard>());
         let object = alloc(&space, 16, 16);
@@ -315,7 +315,7 @@ fn pc7_an_object_is_not_placed_in_a_chunk_that_is_destroyed() {
 }
 
 #[test]
-fn pc6_who_cannot_wait_and_who_can_share_what_is_there_with_the_balance() {
+fn pc6_callers_that_wait_or_cannot_share_chunks_with_the_balance() {
     model(|| {
         let space = Arc::new(space::<Standard>());
         let theirs = space.clone();

@@ -62,7 +62,7 @@ fn fail_each<C: Config>() {
 }
 
 #[test]
-fn whatever_the_backend_refuses_changes_nothing() {
+fn a_failed_call_of_the_backend_changes_nothing() {
     fail_each::<Scan>();
     fail_each::<Runs>();
     fail_each::<Standard>();
@@ -110,7 +110,7 @@ fn fail_slabs<C: Config>(first: u64) {
 }
 
 #[test]
-fn whatever_the_platform_refuses_changes_nothing() {
+fn a_failed_call_of_the_platform_changes_nothing() {
     fail_slabs::<Scan>(8);
     // Three tables, the lookup, two rows of two kinds; a tree over chunks; rows of slabs and their table.
     fail_slabs::<Runs>(9);
@@ -259,7 +259,7 @@ fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
 }
 
 #[test]
-fn cc2_what_is_freed_inside_a_slab_is_told() {
+fn cc2_what_is_freed_inside_a_slab_is_reported() {
     let harness: Harness<Standard> = filled();
     let [first, second] = [(); 2].map(|()| harness.space.alloc(&Request::new(24, 8)).unwrap());
     assert_eq!(second.get().wrapping_sub(first.get()), 24);
@@ -347,7 +347,7 @@ fn a_step_of_the_balance_asks_for_one_thing_at_a_time() {
 }
 
 #[test]
-fn what_is_freed_wrongly_is_refused_in_numbers() {
+fn what_is_freed_wrongly_is_an_error_with_numbers() {
     let harness = beyond_the_first();
     let object = harness.space.alloc(&Request::new(64, 64)).unwrap();
     let inside = Offset::new(object.get().wrapping_add(12));

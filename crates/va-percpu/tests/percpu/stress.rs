@@ -23,7 +23,7 @@ impl Owners {
     fn take(&self, at: u64, bytes: u64) {
         let mut owners = self.0.lock();
         let before = owners.range(..at + bytes).next_back();
-        assert!(before.is_none_or(|(start, bytes)| start + bytes <= at), "{at:#x} was given out twice");
+        assert!(before.is_none_or(|(start, bytes)| start + bytes <= at), "{at:#x} was allocated twice");
         owners.insert(at, bytes);
     }
 

@@ -167,7 +167,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
             Ok(offset) => {
                 let (at, bytes) = (offset.at(BASE).get(), (size as u32).next_multiple_of(4));
                 assert!(at.is_multiple_of(align.max(4) as u64), "{offset} is not aligned to {align}");
-                assert!(!self.meets(at, bytes), "{offset} was given out twice");
+                assert!(!self.meets(at, bytes), "{offset} was allocated twice");
                 let found = self.space.find(offset).expect("a chunk");
                 let there = self.space.backend().is_populated(found.base, found.off..found.off + bytes);
                 assert!(there != Some(false), "{offset} lies in a page that is not populated");
@@ -223,7 +223,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
         });
         match self.space.alloc_at(offset, size as usize) {
             Ok(()) => {
-                assert!(at.is_multiple_of(4) && !self.meets(at, bytes), "{offset} was given out twice");
+                assert!(at.is_multiple_of(4) && !self.meets(at, bytes), "{offset} was allocated twice");
                 let found = self.space.find(offset).expect("a chunk");
                 let there = self.space.backend().is_populated(found.base, found.off..found.off + bytes);
                 assert!(there != Some(false), "{offset} lies in a page that is not populated");

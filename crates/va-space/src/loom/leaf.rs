@@ -24,7 +24,7 @@ fn begin(map: &PageMap, marker: &mut Marker, page: u64) -> Word {
 /// earlier area at 11.
 fn map() -> (Arc<PageMap>, Marker, Word) {
     let machine = TestMachine::default();
-    let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("refused") };
+    let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("no memory") };
     assert!(map.reserve(16, &machine) && map.reserve(0, &machine));
     map.ensure(&mut marker, 11, &machine);
     let old = begin(&map, &mut marker, 11);
@@ -65,7 +65,7 @@ fn a_leaf_that_left_and_came_back_shows_nothing_of_where_it_was() {
 fn what_covers_a_page_is_found_though_a_leaf_between_leaves() {
     model(|| {
         let (map, mut marker, _) = map();
-        map.add(&mut marker, PageMap::alloc(&TestMachine::default()).unwrap_or_else(|| panic!("refused")));
+        map.add(&mut marker, PageMap::alloc(&TestMachine::default()).unwrap_or_else(|| panic!("no memory")));
         // Another leaf for the first entry: the list has the first leaf, which just became empty, in front.
         begin(&map, &mut marker, 11);
         assert!(map.attach(&mut marker, 1));

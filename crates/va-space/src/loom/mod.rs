@@ -80,7 +80,7 @@ fn space_of<C: Config>(pages: u64, cpus: u32) -> (Space<C>, &'static TestMachine
 fn space_on<C: Config>(pages: u64, machine: TestMachine) -> (Space<C>, &'static TestMachine) {
     let machine: &'static TestMachine = std::boxed::Box::leak(std::boxed::Box::new(machine));
     let Some(extent) = VaRange::from_pages(1, 1 + pages) else { panic!("pages") };
-    let Ok(space) = Space::<C>::new(extent, extent, machine) else { panic!("refused") };
+    let Ok(space) = Space::<C>::new(extent, extent, machine) else { panic!("no memory") };
     let singles: Vec<Area> = (0..pages).map(|_| alloc(&space, 0, 1)).collect();
     for area in singles {
         free(&space, area);
@@ -285,7 +285,7 @@ fn sp2_a_round_that_is_sealed_against_a_purge_is_flushed_before_reuse() {
         let machine: &'static TestMachine =
             std::boxed::Box::leak(std::boxed::Box::new(TestMachine { cpus: 1, ..TestMachine::default() }));
         let Some(extent) = VaRange::from_pages(1, 9) else { panic!("pages") };
-        let Ok(space) = VmapSpace::<_, Tight>::new(extent, extent, machine) else { panic!("refused") };
+        let Ok(space) = VmapSpace::<_, Tight>::new(extent, extent, machine) else { panic!("no memory") };
         let space = Arc::new(space);
         let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
         let Ok(area) = magazine.alloc(&ask(2)) else { panic!("no area") };
@@ -296,7 +296,7 @@ fn sp2_a_round_that_is_sealed_against_a_purge_is_flushed_before_reuse() {
         assert!(magazine.free(area).is_ok());
         let Ok(again) = magazine.alloc(&ask(2)) else { panic!("no area") };
         let flushed = machine.flushes.load(Ordering::Relaxed) > before;
-        assert!(again.start() != start || flushed, "given out unflushed");
+        assert!(again.start() != start || flushed, "allocated unflushed");
         assert!(other.join().is_ok());
         assert_eq!(space.validate(), Ok(()));
         drop(magazine);
@@ -461,7 +461,7 @@ fn a_failure_is_not_remembered_past_a_free() {
 }
 
 #[test]
-fn sp2_a_free_during_a_purge_is_not_given_out_before_a_flush_that_covers_it() {
+fn sp2_a_free_during_a_purge_is_not_reused_before_a_flush_that_covers_it() {
     model(|| {
         let (space, machine) = space_of::<Tiny>(3, 1);
         let space = Arc::new(space);

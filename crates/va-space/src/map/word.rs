@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_gives_back_what_it_was_made_of() {
+    fn a_word_returns_what_it_was_made_of() {
         for pages in [1, 257, ESCAPE_PAGES - 1] {
             for owner in [None, Some(0), Some(127), Some(4095), Some(OWNERS_MAX - 1)] {
                 for state in State::ALL {

@@ -184,7 +184,7 @@ mod tests {
             let two = |space: &VmapSpace<&TestMachine, Standard>| {
                 for _ in 0..2 {
                     let area = space.alloc(0, &Request::pages(2).unwrap()).unwrap();
-                    assert_ne!(area.start().page_floor(), 16, "a busy area was given out again");
+                    assert_ne!(area.start().page_floor(), 16, "a busy area was allocated again");
                 }
             };
             stops(panic_message::<Standard>(true, link_all(page), two));

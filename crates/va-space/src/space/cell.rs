@@ -18,7 +18,7 @@
 //! # Invariants
 //! - **MG1 bounded** the cache is at most its share and [`CACHE_PAGES_MAX`] pages, or one area. A round is at most its
 //!   share, [`ROUND_PAGES_MAX`] and one area. Both may be exceeded while the next free is due to run a step of `round`.
-//! - **MG2 told** the counts of a cell equal the pages that it holds, whenever no thread holds its lock.
+//! - **MG2 published** the counts of a cell equal the pages that it holds, whenever no thread holds its lock.
 //!
 //! # Locking
 //! ```text

@@ -71,7 +71,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 let word = Word::new(pages, None, self.map.last_generation(page) + 1, State::Busy);
                 self.map.begin(&mut heap.marker, page, pages, word);
             } else if let Err(error) = heap.index.free(range_of(page, pages)) {
-                self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
+                self.machine.bug(format_args!("freeing what was just allocated: {error}"), None);
             }
         }
         drop(guard);

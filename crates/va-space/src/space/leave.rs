@@ -170,7 +170,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn free_run(&self, heap: &mut super::locks::Heap<C::Index<P>>, run: Option<(u64, u64, u64)>) {
         let Some((page, end, count)) = run else { return };
         if let Err(error) = heap.index.free(range_of(page, end - page)) {
-            self.machine.bug(format_args!("the index refuses what was out: {error}"), None);
+            self.machine.bug(format_args!("the index rejects what was busy: {error}"), None);
         }
         let _released = heap.index.release_splits(count - 1);
     }

@@ -98,7 +98,7 @@ struct CachePadded<T>(T);
 /// let start = area.start();
 /// assert_eq!(space.find_enclosing(start).map(|seen| seen.range), Some(area.range()));
 /// space.free(area).unwrap();
-/// assert!(space.free_at(start).is_err(), "it was given back already");
+/// assert!(space.free_at(start).is_err(), "it was freed already");
 /// # Ok::<(), va_space::SpaceError>(())
 /// ```
 pub struct VmapSpace<P: Machine + Clone, C: Config> {
@@ -470,7 +470,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[cold]
     fn put_back(&self, heap: &mut Heap<C::Index<P>>, range: VaRange) {
         if let Err(error) = heap.index.free(range) {
-            self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
+            self.machine.bug(format_args!("freeing what was just allocated: {error}"), None);
         }
     }
 

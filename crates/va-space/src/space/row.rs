@@ -44,7 +44,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             guard.transit_pages -= pages * count;
             if !is_ready {
                 if let Err(error) = guard.index.free(range_of(first, pages * count)) {
-                    self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
+                    self.machine.bug(format_args!("freeing what was just allocated: {error}"), None);
                 }
                 let _released = guard.index.release_splits(others);
                 drop(guard);

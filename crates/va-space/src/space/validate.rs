@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn mg2_what_is_sealed_and_not_told_is_named() {
+    fn mg2_sealed_and_unpublished_pages_are_named() {
         assert_eq!(broken(|space| space.lock_lazy(space.node(0)).sealed.pages += 1), "MG2");
     }
 

@@ -31,7 +31,7 @@ fn an_atomic_request_fails_where_a_sleeping_one_would_purge() {
         let space = space::<C>(&machine, 64);
         let held = areas(&space, 4, 16);
         let full = space.alloc(0, &atomic(16)).unwrap_err();
-        assert!(matches!(full, SpaceError::NoSpace { .. }), "all is busy, nobody could succeed: {full}");
+        assert!(matches!(full, SpaceError::NoSpace { .. }), "all is busy, no caller could succeed: {full}");
         held.into_iter().for_each(|area| space.free(area).unwrap());
         let taken = locks_of(|| {
             let would = SpaceError::WouldBlock { requested: Pages::new(16), lazy: Pages::new(64) };
@@ -85,7 +85,7 @@ fn an_atomic_request_says_that_clients_could_free() {
     let space = space::<Standard>(&machine, 16);
     let _held = areas(&space, 1, 16);
     assert!(matches!(space.alloc(0, &atomic(1)), Err(SpaceError::NoSpace { .. })));
-    machine.on_reclaim(Some(Box::new(|| panic!("a caller that may not wait asks nobody to free"))));
+    machine.on_reclaim(Some(Box::new(|| panic!("a caller that may not wait must not ask others to free"))));
     assert!(matches!(space.alloc(0, &atomic(1)), Err(SpaceError::WouldBlock { .. })));
 }
 
@@ -354,7 +354,7 @@ fn a_busy_range_is_found_busy_without_a_purge() {
 }
 
 #[test]
-fn requests_at_a_place_have_magazines_and_clients_give_way() {
+fn requests_at_a_place_use_magazines_and_callers_free_on_demand() {
     let machine: &SimMachine = Box::leak(Box::new(SimMachine::new(1)));
     let space: &VmapSpace<_, Standard> = Box::leak(Box::new(space(machine, 1024)));
     let parts = [(0, 64 * PAGE_SIZE), (128 * PAGE_SIZE, 64 * PAGE_SIZE)];
@@ -381,7 +381,7 @@ fn requests_at_a_place_have_magazines_and_clients_give_way() {
         }
         drop(magazine);
         let (free, cached) = (space.stats().cached_areas, space.stats().lazy_pages);
-        assert!(cached.get() < 1024 && free < 1024, "the magazine gave way");
+        assert!(cached.get() < 1024 && free < 1024, "the magazine was drained");
         space.purge(Purge::Full);
         // A client holds all of it.
         let all = space.alloc(0, &ask(1024)).unwrap();

@@ -31,7 +31,7 @@ fn sp3_a_free_and_its_purge_need_nothing_from_the_machine() {
 }
 
 #[test]
-fn sp4_a_refused_table_or_slab_changes_nothing() {
+fn sp4_a_failed_table_or_slab_changes_nothing() {
     fn failed<C: Config>(slabs: u64, tables: u64) -> SpaceError {
         let machine = SimMachine::new(2);
         let space = space::<C>(&machine, 1 << 30);
@@ -46,7 +46,7 @@ fn sp4_a_refused_table_or_slab_changes_nothing() {
         assert_eq!(space.validate(), Ok(()));
         assert!(space.stats().areas >= before.areas);
         let again = fill(3999).map(|area| area.start());
-        assert_eq!(again, Ok(windows(3999).start()), "the refusal left the place as it was");
+        assert_eq!(again, Ok(windows(3999).start()), "the failure left the place as it was");
         error.unwrap()
     }
     assert_eq!(failed::<Standard>(u64::MAX, 3), SpaceError::NoTable);

@@ -43,7 +43,7 @@ fn a_hot_pair_takes_a_shared_lock_less_than_once_in_twenty() {
 }
 
 #[test]
-fn mg1_mg2_what_it_holds_is_bounded_and_told() {
+fn mg1_mg2_its_contents_are_bounded_and_published() {
     let machine = SimMachine::new(2);
     let space = space(&machine, 1 << 22);
     let mut magazine = space.magazine(0).unwrap();
@@ -335,7 +335,7 @@ fn sp2_aliases_in_magazines_are_flushed_though_they_stay_lazy() {
 }
 
 #[test]
-fn an_area_of_another_node_goes_home() {
+fn an_area_of_another_node_returns_to_it() {
     let machine = SimMachine::new(2);
     let space = space(&machine, 4096);
     let (mut mine, mut theirs) = (space.magazine(0).unwrap(), space.magazine(1).unwrap());

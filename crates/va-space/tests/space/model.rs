@@ -130,7 +130,7 @@ fn compare<C: Config, I: FreeIndex>(
         prop_assert_eq!(busy, model.busy().collect::<Vec<_>>());
     }
     drop(space);
-    prop_assert_eq!(machine.tables(), 0, "every table was handed back");
+    prop_assert_eq!(machine.tables(), 0, "every table was freed");
     Ok(())
 }
 
@@ -172,7 +172,7 @@ proptest! {
     /// In slices the addresses may differ from the model's. All else must hold, and a request succeeds whenever the
     /// pages that are not busy hold a fit.
     #[test]
-    fn a_sliced_space_gives_out_whatever_is_not_busy((pages, calls) in calls(), cpus in 1..5u32, magazines: bool) {
+    fn a_sliced_space_allocates_whatever_is_not_busy((pages, calls) in calls(), cpus in 1..5u32, magazines: bool) {
         let machine = SimMachine::new(cpus);
         let space = VmapSpace::<_, SlicedDefault>::new(extent(pages), extent(pages), &machine).unwrap();
         // Even CPUs call for themselves, odd ones through the one magazine.

@@ -141,7 +141,7 @@ fn an_old_handle_is_known_across_the_index_too() {
 }
 
 #[test]
-fn an_impossible_request_empties_nobodys_cache() {
+fn an_impossible_request_empties_no_cache() {
     let machine = SimMachine::new(2);
     let space = space::<Standard>(&machine, 100);
     let area = space.alloc(0, &ask(4)).unwrap();
@@ -251,7 +251,7 @@ fn machines_clients_are_asked_before_a_request_fails() {
     })));
     assert_eq!(space.alloc(0, &ask(10)).map(|area| area.start()), Ok(at(0)));
     assert!(held.lock().unwrap().is_empty());
-    assert!(space.alloc(0, &ask(1)).is_err(), "nobody has anything left");
+    assert!(space.alloc(0, &ask(1)).is_err(), "no cache has anything left");
 }
 
 #[test]

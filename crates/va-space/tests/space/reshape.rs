@@ -139,7 +139,7 @@ fn sp3_areas_cut_to_pages_come_back_without_anything_from_the_machine() {
 }
 
 #[test]
-fn sp4_a_shape_that_is_refused_changes_nothing() {
+fn sp4_a_change_of_shape_that_fails_changes_nothing() {
     let machine = SimMachine::new(1);
     let size = 1 << 20;
     let space = VmapSpace::<_, Standard>::new(pages(0, size), pages(0, size), &machine).unwrap();

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_and_two_lenders_are_never_underfull() {
+    fn two_halves_and_two_donors_are_never_underfull() {
         for fanout in [8, 16, 32, 64] {
             let m = min_fill(fanout);
             assert!(fanout / 2 >= m);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn at1_areas_that_overlap_or_are_empty_are_refused_and_a_spoiled_tree_is_named() {
+    fn at1_areas_that_overlap_or_are_empty_are_errors_and_a_spoiled_tree_is_named() {
         let mut tree = AreaTree::new();
         tree.insert(pages(10, 20)).unwrap();
         tree.insert(pages(20, 30)).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_reserved_is_refused_and_changes_nothing() {
+    fn what_was_not_reserved_is_an_error_and_changes_nothing() {
         let mut tree = AreaTree::new();
         let room = (0..).find(|&page| tree.insert(pages(2 * page, 2 * page + 1)).is_err()).unwrap();
         assert_eq!(tree.len(), room);

@@ -76,7 +76,7 @@ fn in_a_32_bit_space_of_exactly_16_tib() {
 }
 
 #[test]
-fn a_32_bit_space_refuses_a_page_more() {
+fn a_32_bit_space_rejects_a_page_more() {
     let first = 0xffff_c900_0000_0000 >> 12;
     let space = pages(first, first + (1 << 32) + 1);
     assert!(BTree::<u32, 32, _>::new(space.extent, space.extent, HeapPlatform::default()).is_err());

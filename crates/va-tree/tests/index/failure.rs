@@ -65,7 +65,7 @@ fn sp3<I: FreeIndex>(fresh: impl Fn(FailingPlatform) -> I) {
 }
 
 #[test]
-fn sp3_giving_back_never_needs_a_slab() {
+fn sp3_a_free_never_needs_a_slab() {
     sp3(|platform| RbIndex::<Linux, _>::new(space(), space(), platform).unwrap());
     sp3(|platform| RbIndex::<Exact, _>::new(space(), space(), platform).unwrap());
     sp3(|platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap());
@@ -164,7 +164,7 @@ fn sp4<I: FreeIndex>(name: &str, fresh: impl Fn(FailingPlatform) -> I) {
 }
 
 #[test]
-fn sp4_a_refused_slab_changes_nothing() {
+fn sp4_a_failed_slab_changes_nothing() {
     sp4("rb-linux", |platform| RbIndex::<Linux, _>::new(space(), space(), platform).unwrap());
     sp4("rb-exact", |platform| RbIndex::<Exact, _>::new(space(), space(), platform).unwrap());
     sp4("btree of 8", |platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap());
@@ -173,7 +173,7 @@ fn sp4_a_refused_slab_changes_nothing() {
 }
 
 #[test]
-fn sp4_rows_that_are_refused_are_no_rows() {
+fn sp4_rows_that_fail_are_no_rows() {
     let platform = FailingPlatform::new(Fail::Never);
     let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
     for n in 0..AREAS {
@@ -225,7 +225,7 @@ fn sp4_an_area_without_memory_leaves_no_row_behind() {
 }
 
 #[test]
-fn sp4_rows_for_ever_are_refused_without_a_trace() {
+fn sp4_rows_for_ever_fail_without_a_trace() {
     let platform = FailingPlatform::new(Fail::Never);
     let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
     (0..AREAS)
@@ -241,7 +241,7 @@ fn sp4_rows_for_ever_are_refused_without_a_trace() {
 }
 
 #[test]
-fn sp4_more_pieces_than_there_can_be_are_refused() {
+fn sp4_more_splits_than_there_can_be_are_errors() {
     fn malformed<I: FreeIndex>(mut index: I) {
         index.alloc(&Request::pages(3).unwrap()).unwrap();
         let before = seen(&index);

@@ -141,7 +141,7 @@ fn what_is_not_free_is_not_taken() {
 }
 
 #[test]
-fn what_is_free_is_not_given_back() {
+fn free_addresses_are_not_freed_again() {
     each("..####..##..", |index| {
         for (from, to, hole) in
             [(0, 1, (0, 2)), (1, 3, (0, 2)), (5, 7, (6, 8)), (2, 12, (6, 8)), (11, 12, (10, 12))]
@@ -156,7 +156,7 @@ fn what_is_free_is_not_given_back() {
 }
 
 #[test]
-fn ft6_more_pieces_than_areas_are_refused() {
+fn ft6_more_splits_than_areas_are_errors() {
     each(".aaaaaa.", |index| {
         // One area out: a free of an island would leave three holes and no area.
         assert_eq!(index.back(2, 3), Err(FreeError::TooManySplits { range: range(2, 3), live: 1 }));

@@ -53,7 +53,7 @@ static void alignments(void) {
     vfree(not_huge);
 }
 
-static void refusals(void) {
+static void failures(void) {
     static const size_t absurd[] = {SIZE_MAX, SIZE_MAX - 4095, SIZE_MAX / 2, SIZE_MAX / 2 + 1, (size_t)1 << 46};
     unsigned char *area = vmalloc(10000);
     CHECK(area != NULL);
@@ -187,7 +187,7 @@ int main(int count, char **names) {
     sizes();
     alignments();
     if (count == 1) {
-        refusals();
+        failures();
     }
     growing();
     kv();

@@ -59,7 +59,7 @@ static void short_mappings_of_every_size(void) {
     vm_free_frames(&frames);
 }
 
-static void refusals_say_why_and_change_nothing(void) {
+static void errors_have_reasons_and_change_nothing(void) {
     struct vm_frames frames;
     CHECK(vm_alloc_frames(&frames, 1) == 0);
     uint64_t bad[3] = {0, UINT64_MAX, frames.first + 1000000};
@@ -151,7 +151,7 @@ int main(int count, char **names) {
     }
     a_ring_whose_end_is_its_beginning();
     short_mappings_of_every_size();
-    refusals_say_why_and_change_nothing();
+    errors_have_reasons_and_change_nothing();
     a_child_shares_what_was_mapped();
     return 0;
 }

@@ -12,15 +12,15 @@ int main(int count, char **names) {
     held = vmalloc(100000);
     CHECK(held != NULL);
     char *inside = (char *)held + 4096, *area = held;
-    static char nobody[64];
+    static char unknown[64];
     void *at = area;
     const char *name = names[1];
     if (strcmp(name, "twice") == 0 || strcmp(name, "kvtwice") == 0 || strcmp(name, "usable") == 0) {
         vfree(held);
     } else if (strcmp(name, "inside") == 0 || strcmp(name, "realloc") == 0) {
         at = inside;
-    } else if (strcmp(name, "nobody") == 0) {
-        at = nobody;
+    } else if (strcmp(name, "unknown") == 0) {
+        at = unknown;
     }
     held = at;
     printf("%zx\n", (size_t)at);

@@ -111,7 +111,7 @@ static void objects_are_zeros_apart_and_aligned(void) {
     }
 }
 
-static void refusals_say_why(void) {
+static void errors_have_reasons(void) {
     static const size_t bad[][2] = {{0, 8}, {8, 0}, {8, 3}, {32769, 8}, {8, 8192}, {SIZE_MAX, 8}, {8, SIZE_MAX / 2 + 1}};
     for (int at = 0; at < 7; at++) {
         errno = 0;
@@ -148,6 +148,6 @@ int main(int count, char **names) {
     }
     many_threads_lose_nothing();
     objects_are_zeros_apart_and_aligned();
-    refusals_say_why();
+    errors_have_reasons();
     return 0;
 }

@@ -77,7 +77,7 @@ static void bind(void) {
         char *area = fresh(SIZE);
         unsigned long node = 1;
         if (syscall(SYS_mbind, area, SIZE, 2 /* MPOL_BIND */, &node, 64, 0) != 0 || policy(area) != 2) {
-            fputs("SKIPPED: mbind is refused here\n", stderr);
+            fputs("SKIPPED: mbind fails here\n", stderr);
             return;
         }
         CHECK(policy(area + SIZE - 4096) == 2);

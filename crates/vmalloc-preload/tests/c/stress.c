@@ -46,7 +46,7 @@ static const rlim_t MOST = 400 * MIB;
 static int is_forked(pid_t pid) {
     if (pid < 0) {
         CHECK(kind == LIMITS && (errno == ENOMEM || errno == EAGAIN));
-        count(&counts->refused);
+        count(&counts->failed);
         return 0;
     }
     count(&counts->forks);
@@ -195,7 +195,7 @@ static int begin(pthread_t *to, void *(*work)(void *), uint64_t seed) {
     int error = pthread_create(to, &attributes, work, (void *)(uintptr_t)seed);
     if (error != 0) {
         CHECK(kind == LIMITS && error == EAGAIN);
-        count(&counts->refused);
+        count(&counts->failed);
         return 0;
     }
     count(&counts->threads);
@@ -484,9 +484,9 @@ int main(int argc, char **words) {
     /* Without stdio's file, which asks the system for its kind. */
     char text[200];
     int length = snprintf(text, sizeof text,
-                          "operations %lu threads %lu forks %lu refused %lu resident before %ld after %ld KiB\n",
+                          "operations %lu threads %lu forks %lu failed %lu resident before %ld after %ld KiB\n",
                           atomic_load(&counts->operations), atomic_load(&counts->threads), atomic_load(&counts->forks),
-                          atomic_load(&counts->refused), before, after);
+                          atomic_load(&counts->failed), before, after);
     CHECK(write(1, text, (size_t)length) == length);
     /* The stacks of threads, libc's arenas, the allocator's records. The hardened profile draws random addresses and
        keeps the tags of each, some 20 KiB an area, so its records grow with the areas ever allocated. Without the

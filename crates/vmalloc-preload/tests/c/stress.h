@@ -23,7 +23,7 @@ static atomic_size_t largest = 8 * MIB;
 
 /* Counts of all processes, in shared memory. */
 static struct {
-    atomic_ulong operations, threads, forks, refused, signals;
+    atomic_ulong operations, threads, forks, failed, signals;
     atomic_int processes;
 } *counts;
 
@@ -81,9 +81,9 @@ static size_t random_size(uint64_t *state) {
 }
 
 /* A request may fail only where memory is limited, and with this error. */
-static void refuse(int error) {
+static void fail(int error) {
     CHECK(kind == LIMITS && error == ENOMEM);
-    count(&counts->refused);
+    count(&counts->failed);
 }
 
 /* Returns NULL if the request fails. */
@@ -108,7 +108,7 @@ static unsigned char *give(uint64_t *state) {
         default: place = malloc(size); error = errno;
     }
     if (place == NULL) {
-        refuse(error);
+        fail(error);
         return NULL;
     }
     unsigned char *memory = place;
@@ -125,7 +125,7 @@ static void step(uint64_t *state, unsigned char **own) {
                 size_t old = verify(*place), size = random_size(state);
                 unsigned char *memory = realloc(*place, size);
                 if (memory == NULL) {
-                    refuse(errno);
+                    fail(errno);
                     verify(*place);
                     break;
                 }

@@ -51,14 +51,14 @@ static void *short_lived(void *seed) {
 }
 
 /* A thread that ends at its next cancellation point: no call of malloc is one, even if it releases much memory. */
-static void *cancelled(void *told) {
+static void *cancelled(void *value) {
     CHECK(pthread_cancel(pthread_self()) == 0);
     for (int at = 0; at < 3; at++) {
         void *memory = realloc(malloc((size_t)96 << 20), (size_t)120 << 20);
         CHECK(memory != NULL);
         free(memory);
     }
-    return told;
+    return value;
 }
 
 static void *volatile in_handler;
@@ -78,9 +78,9 @@ int main(void) {
     /* An alarm ends a deadlock. */
     alarm(300);
     pthread_t threads[THREADS];
-    void *told;
-    CHECK(pthread_create(&threads[0], NULL, cancelled, &told) == 0);
-    CHECK(pthread_join(threads[0], &told) == 0 && told == &told);
+    void *value;
+    CHECK(pthread_create(&threads[0], NULL, cancelled, &value) == 0);
+    CHECK(pthread_join(threads[0], &value) == 0 && value == &value);
     for (size_t at = 0; at < THREADS; at++) {
         CHECK(pthread_create(&threads[at], NULL, thread, (void *)(at + 1)) == 0);
     }

@@ -33,7 +33,7 @@ fn the_ladder_respects_the_limit_and_goes_down_after_a_failure() {
 }
 
 #[test]
-fn ar1_words_and_pages_below_the_frontier_can_be_written_and_no_others_are_told() {
+fn ar1_words_and_pages_below_the_frontier_can_be_written_and_no_others_are_reported() {
     let shim = Shim::default();
     let arena = arena(&shim, 1 << 30).unwrap();
     for zone in [HUGE, SMALL] {

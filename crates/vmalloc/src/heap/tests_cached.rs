@@ -66,7 +66,7 @@ pub(super) fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
 }
 
 #[test]
-fn wk1_what_nobody_needs_goes_back_by_itself_time_and_again() {
+fn wk1_unused_memory_is_released_again_and_again() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(20));

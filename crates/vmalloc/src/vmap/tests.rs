@@ -88,7 +88,7 @@ fn vw1_vw2_views_show_their_frames_and_the_system_counts_as_we_do() {
 }
 
 #[test]
-fn sp2_what_was_unmapped_is_given_out_again_after_a_call_that_covers_it() {
+fn sp2_what_was_unmapped_is_reused_after_a_call_that_covers_it() {
     let shim = Shim::default();
     let core = core(&shim);
     let first = core.take_frames(1).unwrap();

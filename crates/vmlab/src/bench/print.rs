@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_commit_tells_of_changes_other_than_results() {
+    fn the_commit_shows_changes_other_than_results() {
         let dir = tempfile::TempDir::new().unwrap();
         let git = |args: &[&str]| {
             let config = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];

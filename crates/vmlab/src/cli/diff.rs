@@ -304,7 +304,7 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
     let how = if report.resync {
         "after each difference the policy is put right"
     } else {
-        "each side goes on with what it gave out"
+        "each side goes on with what it allocated"
     };
     notes.push(how.into());
     notes

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_of_too_many_events_is_refused_in_one_line() {
+    fn a_trace_of_too_many_events_is_reported_in_one_line() {
         let event = "free_vmap_area_noflush: va_start=0x1000\n".repeat(4);
         assert!(check_replayable(&Trace::read_at_most(event.as_bytes(), 4)).is_ok());
         let error = check_replayable(&Trace::read_at_most(event.as_bytes(), 3)).unwrap_err().to_string();

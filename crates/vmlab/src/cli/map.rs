@@ -159,7 +159,7 @@ fn of_text(args: &Args, path: &Path) -> Result<Picture> {
     if args.window.is_empty() {
         notes.push(
             "Windows are not in the table: holes are counted from the first area to the last, the topmost 2 GiB (modules) apart; \
-             --window tells more."
+             --window shows more."
                 .to_string(),
         );
     }
@@ -209,7 +209,7 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
         Some(ns) => {
             let until = events_until(trace, ns);
             until.with_context(|| {
-                format!("{shown}: names no times, so --at can tell no moment; leave it out")
+                format!("{shown}: names no times, so --at can name no moment; leave it out")
             })?
         }
     };
@@ -259,7 +259,7 @@ fn of_process(args: &Args, pid: u32) -> Result<Picture> {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let mut notes = vec![format!(
         "Areas are mappings that can be accessed; {} without access ({}) count as free. Areas of our allocator inside its arena: write \
-         what vmallocinfo tells to a file, and give that.",
+         what vmallocinfo shows to a file, and pass that.",
         counted(mappings.reserved, "mapping"),
         bytes(mappings.reserved_bytes)
     )];
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_windows_are_read_or_refused_in_a_line() {
+    fn times_and_windows_are_read_or_reported_in_a_line() {
         assert_eq!(["0", "0.219395", "12.5"].map(seconds), [0, 219_395_000, 12_500_000_000].map(Ok));
         for bad in ["", "-1", "x", "nan", "1e30", "inf"] {
             assert!(seconds(bad).is_err(), "{bad}");

@@ -50,7 +50,7 @@ fn notes(offsets: &[&Offsets]) -> Vec<String> {
     let Some(first) = offsets.first() else { return Vec::new() };
     vec![
         format!(
-            "offsets are compared within the chunk that the kernel took: how full chunks were, which decides between them, no event tells; {}, {} of them made in the recording ({}, of these {} equal and {} with no other place)",
+            "offsets are compared within the chunk that the kernel took: how full chunks were, which decides between them, no event shows; {}, {} of them made in the recording ({}, of these {} equal and {} with no other place)",
             counted(first.chunks, "chunk"),
             grouped(first.chunks_new),
             counted(first.new_allocs, "allocation"),

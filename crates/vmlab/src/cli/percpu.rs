@@ -72,7 +72,7 @@ fn table(rows: &[Row]) -> Result<()> {
         "lower",
         "higher",
         "other\nchunk",
-        "refused",
+        "failed",
         "first\nchunk",
         "of these\nequal",
         "frees\nunknown",
@@ -102,8 +102,8 @@ fn table(rows: &[Row]) -> Result<()> {
     for Row { trace, tally, .. } in rows {
         if trace != last {
             out(&format!(
-                "{trace}: what was given out before the first event is not known; the first {} of the dynamic part are taken to be in use, \
-                 and {} that the trace never gave out did nothing",
+                "{trace}: what was allocated before the first event is not known; the first {} of the dynamic part are taken to be in use, \
+                 and {} that the trace never allocated did nothing",
                 counted(tally.assumed_bytes, "byte"),
                 counted(tally.frees_unknown, "free")
             ))?;

@@ -85,7 +85,7 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
     let places = match named {
         Some(named) => vec![named.to_path_buf()],
         None => {
-            let beside = std::env::current_exe().context("cannot tell where vmlab is")?;
+            let beside = std::env::current_exe().context("cannot find the program vmlab")?;
             let beside = beside.parent().unwrap_or(Path::new("/"));
             vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)]
         }
@@ -209,7 +209,7 @@ impl Report {
                     "resized" => all.resized = all.resized.saturating_add(value),
                     "passed_on" => all.passed_on = all.passed_on.saturating_add(value),
                     "nanoseconds" => all.nanoseconds = all.nanoseconds.saturating_add(value),
-                    "given_back" => all.purged_bytes = all.purged_bytes.saturating_add(value),
+                    "purged" => all.purged_bytes = all.purged_bytes.saturating_add(value),
                     "faults" => all.faults = all.faults.saturating_add(value),
                     "peak_kib" => all.peak_kib = all.peak_kib.max(value),
                     _ => {}
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn reports_are_summed_and_what_is_none_is_passed_over() {
         let text = "vmalloc: report served 3 freed 2 nanoseconds 10 peak_kib 7 faults 5\nnonsense\n\
-                    vmalloc: report served 4 peak_kib 6 faults 1 future 9 given_back x resized\n\
+                    vmalloc: report served 4 peak_kib 6 faults 1 future 9 purged x resized\n\
                     vmalloc: report served 18446744073709551615\n";
         let all = Report::read(text.as_bytes()).unwrap();
         let want = Report {
@@ -283,7 +283,7 @@ mod tests {
     impl<R: Read> Pipe for R {}
 
     #[test]
-    fn a_script_of_itself_and_what_is_no_file_are_refused_and_a_script_of_a_script_is_not() {
+    fn a_script_of_itself_and_what_is_no_file_are_errors_and_a_script_of_a_script_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, runs: &Path| {
             let path = dir.path().join(name);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart_by_their_heads() {
+    fn programs_are_distinguished_by_their_heads() {
         assert_eq!(interpreter(b"#! /bin/sh -e\n"), Some(PathBuf::from("/bin/sh")));
         assert_eq!(interpreter(b"#!\n"), None);
         let mut head = b"\x7fELF\x02\x01".to_vec();

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_told_by_weight_and_those_that_are_none_are_not() {
+    fn reasons_are_listed_by_weight_and_those_that_are_none_are_not() {
         let lines = why(&Reasons { pool: 1, earlier: 1200, ..Reasons::default() });
         assert_eq!(lines.len(), 2);
         assert!(lines[0].starts_with("1,200 differences: the range of one is another area's"), "{lines:?}");

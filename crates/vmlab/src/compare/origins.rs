@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_engines_of_the_series_are_told_with_69_for_the_first() {
+    fn the_engines_of_the_series_are_reported_with_69_for_the_first() {
         let hints = Hints { ns: [200.0, 100.0, 50.0], actions: 1 };
         assert_eq!(hints.as_seconds(), [69.0, 34.5, 17.25]);
         let compared = Compared { parts: vec![], hints: Some(hints), cpus: 2, clock_ns: 0 };

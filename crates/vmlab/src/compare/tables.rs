@@ -133,7 +133,7 @@ fn latencies(compared: &Compared) -> Captioned {
     let caption = format!(
         "Latency of a call in nanoseconds, from a run of its own in which each call is clocked (absent where that run or the timed \
          one was stopped); {} ns of each are the clock's. Where workers are more than CPUs ({}), the worst are those during which the \
-         system ran somebody else.",
+         system ran another process.",
         compared.clock_ns, compared.cpus
     );
     Captioned { caption, table }

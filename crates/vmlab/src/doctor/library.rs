@@ -60,7 +60,7 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
         fact(
             "membarrier",
             Less,
-            "refused".to_string(),
+            "denied".to_string(),
             "references count in one word from the start".to_string(),
         )
     });
@@ -77,7 +77,7 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
         "mremap",
         machine.remap,
         "the second way to move pages",
-        "no second way to move pages: areas are copied where the first is refused",
+        "no second way to move pages: areas are copied where the first is denied",
     ));
     facts.push(way(
         "MADV_GUARD_INSTALL",
@@ -104,7 +104,7 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
         (Ok(()), _) => fact(
             "process_madvise",
             Less,
-            "refused".to_string(),
+            "denied".to_string(),
             "each run is released by a call of its own".to_string(),
         ),
         (Err(errno), _) => fact(
@@ -119,7 +119,7 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
 
 /// Formats an error of the system with the text that programs print.
 fn error_text(errno: Errno) -> String {
-    format!("refused: {}", std::io::Error::from_raw_os_error(errno.0))
+    format!("denied: {}", std::io::Error::from_raw_os_error(errno.0))
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_is_one_line_that_says_the_other_way() {
+    fn each_failure_is_one_line_that_names_the_alternative() {
         let all = vmalloc::machine().unwrap();
         let mut cases = Vec::new();
         let mut case = |name, verdict, means, change: fn(&mut Machine)| {

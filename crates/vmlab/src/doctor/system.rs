@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_of_huge_pages_is_told() {
+    fn each_setting_of_huge_pages_is_reported() {
         let dir = "sys/kernel/mm/transparent_hugepage";
         for (text, verdict, found) in [
             ("[always] madvise never", Good, "always, 2,048 KiB"),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_told() {
+    fn each_limit_is_reported() {
         for (mode, verdict, found) in [
             ("0", Good, "heuristic"),
             ("1", Good, "always"),

@@ -461,7 +461,7 @@ mod tests {
 
     /// The result is not always the lowest fit. The model checks that it fits, and everything else.
     #[test]
-    fn the_list_never_gives_out_what_is_taken() {
+    fn the_list_never_allocates_what_is_taken() {
         let space = Space::whole(VaRange::from_pages(4, 600).unwrap());
         let (mut same, mut other) = (0, 0);
         for seed in 0..20 {

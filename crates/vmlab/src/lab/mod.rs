@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_exact_index_gives_the_lowest_fit() {
+    fn every_exact_index_finds_the_lowest_fit() {
         for seed in 0..4 {
             agrees_with_the_model(first_fit::FirstFit::new(3000), seed);
             agrees_with_the_model(splay::Splay::new(3000), seed);

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_lock_that_was_told_is_counted() {
+    fn only_the_requested_lock_is_counted() {
         let lock: Mutex<WatchedLock, ()> = Mutex::new(());
         take();
         WatchedLock::announce(LockClass::Pool, Location::caller());

@@ -179,7 +179,7 @@ mod tests {
     use va_space::{Purge, VmapSpace};
 
     #[test]
-    fn a_space_tells_its_locks_apart_and_every_area_comes_back() {
+    fn a_space_distinguishes_its_locks_and_every_area_comes_back() {
         let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
         let machine = LabMachine::<WatchedLock>::new(2, 2, Work::Here);
         let space = VmapSpace::<_, Standard>::new(window, window, machine.clone()).unwrap();

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn half_blocks_say_what_is_there_and_colours_only_where_they_are_wanted() {
+    fn half_blocks_show_the_contents_and_colours_only_where_they_are_wanted() {
         let plain = draw(&picture(), Look { style: Style::Unicode, width: 80, rows: 4 });
         assert!(plain.contains("ffffc90000000000  ▀▀▀▀▀▀▀▀▀▀▀▀······▒▒▒▒▒▒░░░"), "{plain}");
         assert!(!plain.contains('\u{1b}'));

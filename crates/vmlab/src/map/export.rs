@@ -70,7 +70,7 @@ mod tests {
     use crate::map::listing::{Builder, State};
 
     #[test]
-    fn json_and_csv_tell_the_same_numbers_and_names_are_quoted() {
+    fn json_and_csv_have_the_same_numbers_and_names_are_quoted() {
         let mut builder = Builder::default();
         builder.add(Part { start: 0x1000, end: 0x3000 }, State::Busy, "a, \"b\"");
         builder.add(Part { start: 0x5000, end: 0x6000 }, State::Lazy, "");

@@ -144,7 +144,7 @@ impl Recorder {
         instance.set("tracing_on", "1")?;
         if args.drain_pools {
             std::fs::write("/proc/sys/vm/drop_caches", "2")
-                .context("the kernel refuses to run its shrinkers")?;
+                .context("the kernel does not run its shrinkers")?;
             instance.set("trace_marker", "vmlab pools drained")?;
         }
         let table = Tables::read(instance, When::Begin)?;
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_to_end_and_may_live_on_meanwhile() {
+    fn a_command_is_asked_to_end_and_may_live_on_meanwhile() {
         let none = Running::start(&[], false).unwrap();
         assert!(none.status().unwrap().is_none());
 

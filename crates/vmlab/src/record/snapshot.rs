@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_told_from_addresses() {
+    fn hashes_are_distinguished_from_addresses() {
         for (text, want) in [
             (RAW, false),
             (HASHED, true),

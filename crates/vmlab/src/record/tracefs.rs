@@ -131,7 +131,7 @@ impl Instance {
     /// # Errors
     /// If the kernel rejects it.
     pub(crate) fn set(&self, name: &str, value: &str) -> Result<()> {
-        fs::write(self.file(name), value).with_context(|| format!("tracefs refuses {value:?} for {name}"))
+        fs::write(self.file(name), value).with_context(|| format!("tracefs rejects {value:?} for {name}"))
     }
 
     /// Returns the events lost so far: overwritten before they were read, or dropped, on any CPU.
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_be_refused_says_what_to_do() {
+    fn each_failure_says_what_to_do() {
         for (errno, what) in [
             (Errno::NODEV, "has no tracefs"),
             (Errno::PERM, "sudo"),
@@ -282,7 +282,7 @@ mod tests {
         let pipe = fs::File::open(crashed.join("trace_pipe")).unwrap();
         assert!(left(&instances).contains(&"vmlab-4194305-1".to_string()));
         remove_left(&instances);
-        assert!(crashed.is_dir(), "somebody reads it");
+        assert!(crashed.is_dir(), "another process reads it");
         drop(pipe);
         remove_left(&instances);
         assert!(!crashed.exists());

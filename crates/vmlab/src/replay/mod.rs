@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_events_do_not_tell_is_inferred_and_counted() {
+    fn what_events_do_not_show_is_inferred_and_counted() {
         let unknown = "free_vmap_area_noflush: va_start=0x7000 nr_lazy=2 nr_lazy_max=9\n";
         let chunk = "percpu_create_chunk: base_addr=0x200000\n";
         let again = alloc(0x10_0000, 0x2000, 1, 0);

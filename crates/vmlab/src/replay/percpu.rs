@@ -46,7 +46,6 @@ pub struct PercpuTally {
     /// In another chunk.
     pub elsewhere: u64,
     /// The policy failed, or does not accept such a request.
-    #[serde(rename = "refused")]
     pub failed: u64,
     /// Allocations that the kernel made in the first chunk; with the equal ones among them.
     pub first: u64,
@@ -341,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_without_an_allocation_tells_nothing() {
+    fn a_trace_without_an_allocation_shows_nothing() {
         assert!(replay::<Runs>(&trace(&[]), &Table::default()).is_err());
         let far = PercpuEvent::Alloc {
             base: 1,

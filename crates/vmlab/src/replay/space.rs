@@ -46,7 +46,7 @@ pub struct Reasons {
     pub purge_time: u64,
     /// Alignment above a page, and no other reason: the search, or the shape of the tree that it descends.
     pub aligned: u64,
-    /// An earlier difference gave the range to another area on one side.
+    /// An earlier difference allocated the range to another area on one side.
     pub earlier: u64,
     /// None of these: the sides have different holes.
     pub holes: u64,

@@ -89,7 +89,7 @@ fn heat(html: &mut String, picture: &Picture) {
     let _ = write!(
         html,
         "<figcaption>Addresses upwards, each panel on its own scale; stretches that no event touches are left out. A column \
-         shows what is busy at its end or was handed out in it, and what is lazy at its end. In the end {} are busy and {} lazy.</figcaption>\
+         shows what is busy at its end or was allocated in it, and what is lazy at its end. In the end {} are busy and {} lazy.</figcaption>\
          </figure>",
         bytes(end.busy_pages * PAGE_SIZE),
         bytes(end.lazy_pages * PAGE_SIZE),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_is_told_with_its_first_moment() {
+    fn the_most_is_reported_with_its_first_moment() {
         let moment = |event, holes| Moment { event, holes, ..Moment::default() };
         assert_eq!(most(&[moment(1, 3), moment(2, 9), moment(3, 9)], |m| m.holes), (9, 2));
         assert_eq!(most(&[], |m| m.holes), (0, 0));

@@ -267,7 +267,7 @@ fn write_footer(html: &mut String, chapters: &[&Chapter]) {
         let (least, most) = rounds.fold((u32::MAX, 0), |(least, most), n| (least.min(n), most.max(n)));
         let _ = write!(
             html,
-            " An operation is a call on the index: allocate, take exactly, or give back. Its time \
+            " An operation is a call on the index: allocate, allocate at an address, or free. Its time \
              is the median or the minimum of {} rounds over the whole trace on the machine that wrote this page, the cost of \
              the loop subtracted; the traces' own clock plays no part. Curves are sampled at up to {} moments.",
             if least >= most { most.to_string() } else { format!("{least} to {most}") },

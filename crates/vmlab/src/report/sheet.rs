@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_measurement_is_refused() {
+    fn what_is_no_measurement_is_an_error() {
         for text in ["", "a,b\n1,2\n", "workload,contender,ns_min\n", "workload,contender,ns_min\n,,1\n"] {
             assert!(Sheet::of_csv("s", text.as_bytes()).is_err(), "{text}");
         }

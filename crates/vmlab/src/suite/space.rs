@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ts1_what_is_not_given_back_is_counted_until_it_is() {
+    fn ts1_what_is_not_freed_is_counted_until_it_is() {
         let target = make(&Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None }).unwrap();
         let mut worker = target.worker(1);
         let areas = [1, 5000].map(|bytes| worker.vmalloc(&Ask::bytes(bytes)).unwrap());

@@ -348,7 +348,7 @@ mod tests {
     const ALLOC: &str = "x-1 [000] ..... 1.0: alloc_vmap_area: va_start: 8192 size=8192 align=4096 vstart=0x1000 vend=0xffff000 failed=0\n";
 
     #[test]
-    fn what_a_broken_stream_held_is_kept_and_its_end_is_told() {
+    fn what_a_broken_stream_held_stays_and_its_end_is_reported() {
         let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gz.write_all(ALLOC.repeat(4000).as_bytes()).unwrap();
         let gz = gz.finish().unwrap();

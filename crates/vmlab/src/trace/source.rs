@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_gzip_and_zstd_give_the_same_bytes() {
+    fn plain_gzip_and_zstd_have_the_same_bytes() {
         for bytes in [text(), b"".to_vec(), b"abc".to_vec()] {
             assert!(read(&bytes).unwrap() == bytes);
             assert!(read(&gzip(&bytes)).unwrap() == bytes);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_the_kernel_hid_are_told_from_nonsense() {
+    fn addresses_that_the_kernel_hid_are_distinguished_from_nonsense() {
         for (line, why) in [
             ("0x0000000000000000-0x0000000000000000    8192 f+0x1/0x2 vmalloc", Unreadable::Hidden),
             ("0x00000000a3eb8df1-0x0000000040ab02d3   20480 f+0x1/0x2 vmap", Unreadable::Hidden),

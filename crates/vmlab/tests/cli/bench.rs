@@ -5,7 +5,7 @@ use super::*;
 const SMALL_RUN: [&str; 6] = ["bench", "index", "--filter", "empty", "--indexes", "btree"];
 
 #[test]
-fn a_part_of_the_measurements_writes_files_only_where_it_is_told() {
+fn a_part_of_the_measurements_writes_files_only_where_requested() {
     let dir = TempDir::new().unwrap();
     for args in [&SMALL_RUN[..], &["bench", "index", "--quick", "--filter", "empty"]] {
         let assert = vmlab().args(args).args(["--out", "here"]).current_dir(&dir).assert().success();
@@ -19,7 +19,7 @@ fn a_part_of_the_measurements_writes_files_only_where_it_is_told() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_told_before_anything_is_measured() {
+fn a_folder_that_cannot_be_written_is_reported_before_anything_is_measured() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("file"), "").unwrap();
     let assert =
@@ -42,7 +42,7 @@ fn rounds_have_bounds_and_quick_has_its_own() {
 }
 
 #[test]
-fn nobody_on_stderr_is_no_panic_of_a_benchmark() {
+fn a_closed_stderr_is_no_panic_of_a_benchmark() {
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_vmlab"))
         .args(SMALL_RUN)
         .stdout(Stdio::piped())

@@ -11,7 +11,7 @@ fn rows_of(csv: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn two_allocators_on_a_workload_give_tables_and_figures_that_parse() {
+fn two_allocators_on_a_workload_produce_tables_and_figures_that_parse() {
     let dir = TempDir::new().unwrap();
     let args = ["--filter", "mix-1M-16M-pages-1t", "--out", "here"];
     let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().success();
@@ -46,7 +46,7 @@ fn two_allocators_on_a_workload_give_tables_and_figures_that_parse() {
 }
 
 #[test]
-fn a_part_of_the_measurements_writes_no_files_unless_told() {
+fn a_part_of_the_measurements_writes_no_files_unless_requested() {
     let dir = TempDir::new().unwrap();
     let args = ["--filter", "pair-64K-byte"];
     let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().success();
@@ -72,7 +72,7 @@ fn each_kind_of_work_is_done_by_ours_and_by_plain_mappings() {
 }
 
 #[test]
-fn mistakes_are_told_in_one_line() {
+fn mistakes_are_reported_in_one_line() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("no-library.so"), "").unwrap();
     for (args, expected) in [
@@ -99,7 +99,7 @@ void *malloc(size_t bytes) { if (bytes == 1 << 20) abort(); return __libc_malloc
 "#;
 
 #[test]
-fn a_child_that_crashes_is_told_and_the_others_are_measured() {
+fn a_child_that_crashes_is_reported_and_the_others_are_measured() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("crashes.c"), CRASHES).unwrap();
     let built = std::process::Command::new("cc")

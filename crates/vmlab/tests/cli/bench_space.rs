@@ -6,7 +6,7 @@ const SMALL_RUN: [&str; 9] =
     ["bench", "space", "--quick", "--filter", "fix_size", "--contenders", "ours,linux69", "--out", "here"];
 
 #[test]
-fn a_quick_run_shows_pairs_purges_threads_and_locks_and_writes_them_where_it_is_told() {
+fn a_quick_run_shows_pairs_purges_threads_and_locks_and_writes_them_where_requested() {
     let dir = TempDir::new().unwrap();
     let assert = vmlab().args(SMALL_RUN).current_dir(&dir).assert().success();
     let stdout = stdout_of(&assert);
@@ -40,7 +40,7 @@ fn a_quick_run_shows_pairs_purges_threads_and_locks_and_writes_them_where_it_is_
 }
 
 #[test]
-fn a_part_of_the_measurements_writes_files_only_where_it_is_told() {
+fn a_part_of_the_measurements_writes_files_only_where_requested() {
     let dir = TempDir::new().unwrap();
     for part in [&["--quick"][..], &["--nodes", "1", "--rounds", "1"]] {
         let args = ["bench", "space", "--filter", "fail-window-again", "--contenders", "ours"];
@@ -52,11 +52,11 @@ fn a_part_of_the_measurements_writes_files_only_where_it_is_told() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_told_in_one_line() {
+fn what_cannot_be_measured_is_reported_in_one_line() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("no.so"), "no library").unwrap();
     for (args, code, expected) in [
-        (&["--contenders", "nobody"][..], 1, "no contender is called nobody"),
+        (&["--contenders", "unknown"][..], 1, "no contender is called unknown"),
         (&["--quick", "--filter", "nothing"], 1, "no pattern's or case's name contains \"nothing\""),
         (&["--kern", "no.so"], 1, "cannot load no.so"),
         (&["--kern", "missing.so"], 1, "cannot load missing.so"),
@@ -72,7 +72,7 @@ fn what_cannot_be_measured_is_told_in_one_line() {
 }
 
 #[test]
-fn a_library_without_the_functions_is_told_which_is_missing() {
+fn a_library_without_the_functions_is_reported_which_is_missing() {
     // The C library is always present, and has none of the functions.
     for name in ["libc.so.6", "libm.so.6"] {
         let assert = vmlab().args(["bench", "space", "--quick", "--kern", name]).assert();

@@ -107,9 +107,9 @@ fn a_run_that_takes_too_long_is_stopped_and_its_time_a_bound() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_told_in_one_line() {
+fn what_cannot_be_compared_is_reported_in_one_line() {
     for (arguments, code, expected) in [
-        (&["--compare", "nobody"][..], 1, "no target is called nobody (there are space, "),
+        (&["--compare", "unknown"][..], 1, "no target is called unknown (there are space, "),
         (&["--compare", "--rounds", "0"], 2, "--rounds"),
         (&["--rounds", "2"], 2, "--compare"),
         (&["--compare", "--table"], 2, "--table"),

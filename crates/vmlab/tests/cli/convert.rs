@@ -37,7 +37,7 @@ fn every_shipped_trace_is_the_same_after_each_form_that_is_read() {
             assert!(again.events == text.events && again.cpus == text.cpus, "{name} {to}");
         }
     }
-    assert_eq!(failed, 6, "refused allocations are among them");
+    assert_eq!(failed, 6, "failed allocations are among them");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_trace_without_end_streams_in_constant_memory_and_a_signal_leaves_a_whole_fi
 }
 
 #[test]
-fn the_doctor_tells_every_fact_in_both_forms() {
+fn the_doctor_reports_every_fact_in_both_forms() {
     let output = vmlab().args(["doctor", "--json"]).assert().success();
     let json: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     assert_eq!(json["library_works"], true);

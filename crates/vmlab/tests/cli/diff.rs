@@ -53,7 +53,7 @@ fn df2_linux_answers_as_the_running_kernel_did_and_what_differs_has_a_cause() {
 }
 
 #[test]
-fn without_resynchronising_what_follows_from_a_difference_is_told_apart() {
+fn without_resynchronising_what_follows_from_a_difference_is_distinguished() {
     let dir = TempDir::new().unwrap();
     let rows = json(&["--diff=0", "--policy", "one-lock", "--no-resync"], &beginning(&dir));
     assert!(rows.len() == 1 && number(&rows[0], "allocs") > 100, "{}", rows[0]);
@@ -74,7 +74,7 @@ fn differences_are_listed() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_in_a_line() {
+fn what_cannot_be_compared_is_reported_in_a_line() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("t.ftrace");
     std::fs::write(&file, "x-1 [000] 1.0: free_vmap_area_noflush: va_start=0x1000\n").unwrap();

@@ -172,7 +172,7 @@ fn a_reader_that_goes_away_is_no_panic_and_the_report_is_written() {
 }
 
 #[test]
-fn nobody_on_stderr_is_no_panic() {
+fn a_closed_stderr_is_no_panic() {
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_vmlab"))
         .args(["replay", "/nowhere/at/all"])
         .stdout(Stdio::piped())

@@ -200,7 +200,7 @@ fn what_cannot_be_read_is_counted_and_said_and_what_the_kernel_hid_is_explained(
 }
 
 #[test]
-fn wrong_arguments_are_refused_in_a_line() {
+fn wrong_arguments_are_reported_in_a_line() {
     let dir = TempDir::new().unwrap();
     let silent = file(
         &dir,
@@ -211,7 +211,7 @@ fn wrong_arguments_are_refused_in_a_line() {
     for (args, why) in [
         (&["/nowhere/at/all"][..], "cannot read /nowhere/at/all: No such file"),
         (&["--pid", "4294967295"], "cannot read /proc/4294967295/maps: No such"),
-        (&["--trace", &silent, "--at", "1"], "names no times, so --at can tell no moment"),
+        (&["--trace", &silent, "--at", "1"], "names no times, so --at can name no moment"),
         (&["--trace", &boot, "--at", "0"], "nothing happened up to then: its events are from "),
         (&["--trace", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
         (&["--svg", "/nowhere/at/all.svg", &boot], "cannot write /nowhere/at/all.svg"),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn rb_linux_gives_every_address_of_the_single_cpu_traces() {
+fn rb_linux_returns_every_address_of_the_single_cpu_traces() {
     for (trace, events, equal, failed_both) in [
         ("boot-smp1", 151, 103, 0),
         ("fork-netns-smp1", 750, 322, 0),
@@ -46,7 +46,7 @@ fn the_exact_indexes_answer_alike_and_only_they_find_what_linux_misses() {
 }
 
 #[test]
-fn the_exact_indexes_give_the_same_address_each_time_and_the_kernels_up_to_page_alignment() {
+fn the_exact_indexes_return_the_same_address_each_time_and_the_kernels_up_to_page_alignment() {
     use va_base::{AllocError, PAGE_SIZE, VaRange};
     use vmlab::index_kind::{IndexKind, Visitor};
     use vmlab::replay::{Call, Differs, Replay, default_window, kernel_extent};

@@ -19,7 +19,7 @@ fn rp3_linux_puts_every_object_of_one_cpu_where_the_kernel_did() {
         assert_eq!((number(&rows[0], "allocs"), number(&rows[0], "equal")), (allocs, allocs), "{trace}");
         assert_eq!((number(&rows[0], "frees_unknown"), number(&rows[0], "assumed_bytes")), (0, 2416));
         for row in &rows {
-            let columns = ["equal", "lower", "higher", "elsewhere", "refused"];
+            let columns = ["equal", "lower", "higher", "elsewhere", "failed"];
             let sum: u64 = columns.iter().map(|column| number(row, column)).sum();
             assert_eq!(sum, allocs, "{row}");
         }
@@ -27,7 +27,7 @@ fn rp3_linux_puts_every_object_of_one_cpu_where_the_kernel_did() {
 }
 
 #[test]
-fn a_trace_without_percpu_events_is_refused_in_a_line() {
+fn a_trace_without_percpu_events_is_reported_in_a_line() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("small");
     std::fs::write(&file, SMALL).unwrap();
@@ -37,7 +37,7 @@ fn a_trace_without_percpu_events_is_refused_in_a_line() {
 
 #[cfg(feature = "measure")]
 #[test]
-fn a_part_of_the_measurements_writes_files_only_where_it_is_told() {
+fn a_part_of_the_measurements_writes_files_only_where_requested() {
     let dir = TempDir::new().unwrap();
     let run = ["bench", "percpu", "--quick", "--filter", "zero"];
     vmlab().args(run).current_dir(&dir).assert().success();

@@ -193,7 +193,7 @@ fn what_was_lost_is_counted_and_said() {
 }
 
 #[test]
-fn bounds_and_failures_are_told() {
+fn bounds_and_failures_are_reported() {
     let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("r.jsonl");
@@ -223,16 +223,16 @@ fn without_root_one_line_says_what_to_do() {
     let words = ["record", "-o", path.to_str().unwrap(), "--seconds", "1"];
     let vmlab = env!("CARGO_BIN_EXE_vmlab");
     let output = if rustix::process::geteuid().is_root() {
-        // The user nobody, which has no rights.
-        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", vmlab];
-        Process::new("setpriv").args(nobody).args(words).output()
+        // The user 65534, which has no rights.
+        let unprivileged = ["--reuid=65534", "--regid=65534", "--clear-groups", vmlab];
+        Process::new("setpriv").args(unprivileged).args(words).output()
     } else {
         Process::new(vmlab).args(words).output()
     };
     let stderr =
         output.as_ref().map_or(String::new(), |output| String::from_utf8_lossy(&output.stderr).into_owned());
     if output.is_err() || stderr.starts_with("setpriv:") {
-        eprintln!("SKIPPED: nobody cannot run programs here: {stderr}");
+        eprintln!("SKIPPED: the user 65534 cannot run programs here: {stderr}");
         return;
     }
     let output = output.unwrap();

@@ -18,7 +18,7 @@ fn reasons(row: &Value) -> u64 {
 }
 
 #[test]
-fn linux_gives_every_address_of_four_cpus_through_four_nodes_and_of_one_through_one() {
+fn linux_returns_every_address_of_four_cpus_through_four_nodes_and_of_one_through_one() {
     let row = on_space("fork-netns-smp4", &[]);
     assert_eq!((number(&row, "nodes"), answers(&row)), (4, [810, 810, 0, 0, 0, 0]));
     assert_eq!((number(&row, "purges"), number(&row, "flushes"), reasons(&row)), (272, 88, 0));
@@ -77,7 +77,7 @@ fn options_of_a_space_are_checked() {
 }
 
 #[test]
-fn input_that_is_no_trace_is_one_line_and_one_that_ends_early_is_told() {
+fn input_that_is_no_trace_is_one_line_and_one_that_ends_early_is_reported() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("t");
     std::fs::write(&file, "nothing\n").unwrap();

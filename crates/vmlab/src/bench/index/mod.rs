@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
     /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --indexes), which writes
-    /// files only if told where
+    /// no files by default
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// A shared library with the C functions ki_init, ki_alloc and ki_free, measured as `kern`

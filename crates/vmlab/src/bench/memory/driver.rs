@@ -87,7 +87,7 @@ pub(in crate::bench) trait Driver: Sync + Sized {
     /// Grows, and preserves the content. On `None` the old allocation is lost.
     fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>>;
     fn free(&self, held: Held<Self>);
-    /// Gives memory without an allocation back to the system, if the allocator has a call for it.
+    /// Releases unused memory to the system, if the allocator has a call for it.
     fn trim(&self) {}
 }
 
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "offset < self.bytes")]
-    fn nobody_writes_beside_what_is_held() {
+    fn no_thread_writes_beside_what_is_held() {
         let mut held = Malloc.alloc(10).unwrap();
         held.write(10);
     }

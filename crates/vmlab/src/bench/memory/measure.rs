@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_told() {
+    fn a_process_that_is_not_there_is_reported() {
         let error = Resident::of(0).err().unwrap();
         assert!(error.to_string().contains("/proc/0/statm"), "{error}");
     }

@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["rounds", "ms"])]
     quick: bool,
     /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --peer), which writes
-    /// files only if told where
+    /// no files by default
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

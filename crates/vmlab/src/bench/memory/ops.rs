@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_holds_as_many_as_it_was_told() {
+    fn a_mix_holds_as_many_as_requested() {
         let mut mix = Mix::new(&Malloc, Touch::Pages, (64 << 10, 256 << 10), 4, 1);
         (0..100).for_each(|_| assert!(mix.step()));
         assert!(mix.slots.iter().all(Option::is_some));

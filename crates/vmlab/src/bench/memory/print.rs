@@ -49,19 +49,19 @@ struct Group {
 
 const GROUPS: [Group; 4] = [
     Group {
-        caption: "Cached pairs, one byte touched: processor time, median (minimum).",
+        caption: "Cached pairs, one byte touched: CPU time, median (minimum).",
         holds: |spec| matches!(spec.work, Work::Pair { .. }) && spec.touch == Touch::Byte,
     },
     Group {
-        caption: "Cached pairs, every page touched: processor time, median (minimum).",
+        caption: "Cached pairs, every page touched: CPU time, median (minimum).",
         holds: |spec| matches!(spec.work, Work::Pair { .. }) && spec.touch == Touch::Pages,
     },
     Group {
-        caption: "Random mixes, one byte touched, at defaults: processor time, median (minimum).",
+        caption: "Random mixes, one byte touched, at defaults: CPU time, median (minimum).",
         holds: |spec| matches!(spec.work, Work::Mix { .. }) && spec.touch == Touch::Byte,
     },
     Group {
-        caption: "Zeros and alignment: processor time, median (minimum).",
+        caption: "Zeros and alignment: CPU time, median (minimum).",
         holds: |spec| matches!(spec.work, Work::Calloc { .. } | Work::Memset { .. } | Work::Aligned { .. }),
     },
 ];
@@ -110,7 +110,7 @@ fn wanted(goals: &[Goal]) -> Captioned {
         table.add_row([what, asked, figure, met.text()]);
     }
     let caption = "What must be shown. At equal memory, a peer's point is compared with the cheapest of ours that has no more \
-                   resident on average over the same operations: how many times our processor time it takes.";
+                   mean RSS over the same operations: how many times our CPU time it takes.";
     Captioned { caption: caption.to_string(), table }
 }
 
@@ -298,8 +298,8 @@ fn chart(spec: &Spec, points: &[(&str, f64, f64)], dir: &Path, stem: &str) -> Re
     });
     let chart = Chart {
         title: &title(spec),
-        x: "MiB resident on average over the same operations",
-        y: "ns an operation (processor time, median)",
+        x: "mean RSS in MiB, over the same operations",
+        y: "ns an operation (CPU time, median)",
         x_scale: Scale::Log,
         y_scale: Scale::Log,
         lines: lines.collect(),

@@ -26,7 +26,7 @@ pub(super) enum Stopped {
 impl Stopped {
     pub(super) fn text(self) -> &'static str {
         match self {
-            Self::AllocFailed => "refused",
+            Self::AllocFailed => "failed",
             Self::Crashed => "crashed",
         }
     }

@@ -114,7 +114,6 @@ pub(super) struct Measured {
 pub(super) enum ChildReport {
     Measured(Measured),
     /// The allocator cannot allocate the memory.
-    #[serde(rename = "Refused")]
     AllocFailed,
 }
 

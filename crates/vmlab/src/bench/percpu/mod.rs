@@ -33,8 +33,8 @@ pub struct Args {
     /// One round, without the workloads that take longest
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Folder for tables and CSV: results/, unless the run is a part (--quick, --filter), which writes files only if
-    /// told where
+    /// Folder for tables and CSV: results/, unless the run is a part (--quick, --filter), which writes no
+    /// files by default
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// A shared library with the C functions kp_init, kp_alloc_fast, kp_free and so on, measured as `kern`
@@ -123,7 +123,7 @@ fn measure(workload: &'static Workload, contenders: &[PercpuContender], rounds: 
             let at = if round % 2 == 0 { at } else { contenders.len() - 1 - at };
             let (contender, ran) = (&contenders[at], contenders[at].round(workload)?);
             if ran.failed > 0 {
-                bail!("{}: {} refused {} requests", workload.name, contender.name(), ran.failed);
+                bail!("{}: {} failed {} requests", workload.name, contender.name(), ran.failed);
             }
             taken[at].push(ran);
         }

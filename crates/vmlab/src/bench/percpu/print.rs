@@ -32,7 +32,7 @@ fn of_the_allocator(measured: &Measured) -> Vec<Captioned> {
         tables.extend([times(measured), counts(measured)]);
     }
     if !measured.seed.is_empty() {
-        tables.push(of_the_seed(measured));
+        tables.push(of_seed_003(measured));
     }
     if !measured.zero.is_empty() {
         tables.push(zero(measured));
@@ -101,7 +101,7 @@ fn asked(asked: Asked) -> String {
     }
 }
 
-fn of_the_seed(measured: &Measured) -> Captioned {
+fn of_seed_003(measured: &Measured) -> Captioned {
     let mut table = Table::new();
     table.set_header(["engine", "an action asks for", "ns an action", "as the series' seconds", "chunks"]);
     for ran in &measured.seed {
@@ -177,7 +177,7 @@ fn held(measured: &InProcess) -> Captioned {
         ]);
     }
     right(&mut table, 1);
-    let caption = "What lies unused in the chunks of a space, of one unit; a chunk has 256 KiB of each. The longest run is told up to the largest \
+    let caption = "What lies unused in the chunks of a space, of one unit; a chunk has 256 KiB of each. The longest run is listed up to the largest \
                    object, 32 KiB.";
     Captioned { caption: caption.to_string(), table }
 }

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn two_figures_of_the_series_are_given_and_the_third_is_between() {
+    fn two_figures_of_the_series_are_known_and_the_third_is_between() {
         let ran = |ns| Ran { engine: "", asked: Asked::Plain, ns, chunks: 1 };
         let all = [ran(3000.0), ran(500.0), ran(250.0)];
         assert_eq!(seconds(&all, 3000.0), Some(69.0));

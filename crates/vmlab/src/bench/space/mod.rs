@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["rounds", "nodes", "threads"])]
     quick: bool,
     /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --contenders, --nodes,
-    /// --threads), which writes files only if told where
+    /// --threads), which writes no files by default
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// A shared library with the C functions kv_init, kv_alloc, kv_free and so on, measured as `kern`

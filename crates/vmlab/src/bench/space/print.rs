@@ -249,7 +249,7 @@ fn locks(shared: &[Shared]) -> Captioned {
     }
     right(&mut table, 4);
     let caption = "Locks as `lock_stat` shows them, microseconds, counted in one run each that is not among the times above. Standard \
-                   has no `vmap_area_lock` (`vn->busy.lock`): lookups and frees meet in the page map, which has none. A library tells what it counts, its setup among it.";
+                   has no `vmap_area_lock` (`vn->busy.lock`): lookups and frees meet in the page map, which has none. A library reports what it counts, its setup among it.";
     Captioned { caption: caption.to_string(), table }
 }
 

@@ -33,7 +33,7 @@ pub enum Cause {
     OwnSearch,
     /// Exactly one side failed.
     Failed,
-    /// An earlier difference gave the range to another area on one side; never while resynchronising.
+    /// An earlier difference allocated the range to another area on one side; never while resynchronising.
     Earlier,
     /// From the pool of the node, but not the area that Linux would take next: the pool differs from that of the
     /// events.

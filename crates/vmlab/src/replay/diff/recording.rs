@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_without_an_event_count_where_the_head_tells_them() {
+    fn cpus_without_an_event_count_where_the_head_lists_them() {
         let event = r#"{"event":"free_vmap_area_noflush","cpu":0,"va_start":"0x1000"}"#;
         for (cpus, want) in [("4", 4), ("0", 1), ("\"18446744073709551615\"", u32::MAX)] {
             let text = format!("{{\"vmlab\":{{\"version\":1,\"cpus\":{cpus}}}}}\n{event}\n");

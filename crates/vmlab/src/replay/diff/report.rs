@@ -85,7 +85,6 @@ pub struct Report {
     /// Equal answers that came from a pool.
     pub equal_from_pool: u64,
     /// Events whose numbers no allocator accepts; allocations among them count as failed on both sides, or on one.
-    #[serde(rename = "absurd")]
     pub malformed: u64,
     /// Frees of areas that the ledger does not have.
     pub frees_unknown: u64,

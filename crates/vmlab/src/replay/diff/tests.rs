@@ -167,7 +167,7 @@ fn pool_missed_shows_once() {
 }
 
 #[test]
-fn a_drain_that_a_mark_tells_is_no_difference() {
+fn a_drain_that_a_mark_shows_is_no_difference() {
     let lines = with(two_pooled(), &[mark("pools drained"), alloc(1, 0, 2, 1)]);
     assert_eq!(causes(Policy::Linux, &lines), []);
 }
@@ -362,7 +362,7 @@ fn what_happens_while_the_table_is_read_is_left_to_the_events() {
 }
 
 #[test]
-fn the_lists_of_lazy_areas_tell_their_nodes_if_there_are_as_many() {
+fn the_lists_of_lazy_areas_show_their_nodes_if_there_are_as_many() {
     let table = areas(&[
         (9, 1, "busy"),
         (1, 1, "unpurged vm_area"),

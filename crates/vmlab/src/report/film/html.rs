@@ -133,13 +133,13 @@ fn caption(html: &mut String, film: &Film, all: usize) {
             let _ = write!(text, " It was thinned from {all} moments, for its size.");
         }
         text.push_str(
-            " Busy and lazy areas are the kernel's, as its events tell. Whose an area is tells vmallocinfo, if it was there in \
+            " Busy and lazy areas are the kernel's, as its events show. The caller of an area is from vmallocinfo, if it was there in \
              the end; else the task is named that asked for it.",
         );
     }
     if film.pooled {
         text.push_str(
-            " No event tells of pools: what is pooled is so in a space that replays the trace with Linux's policy.",
+            " No event shows pools: what is pooled is so in a space that replays the trace with Linux's policy.",
         );
     }
     if film.together_pages > 1 {

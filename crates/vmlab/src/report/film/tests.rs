@@ -134,7 +134,7 @@ fn a_moment_has_what_a_replay_on_the_faithful_index_has() {
 }
 
 #[test]
-fn who_has_an_area_in_the_end_is_told_by_the_table_and_else_the_task() {
+fn who_has_an_area_in_the_end_is_known_from_the_table_and_else_the_task() {
     let text = alloc(0, 0, 8192) + &alloc(1, 8192, 4096);
     let info = "0x100000-0x102000 8192 kernel_clone+0x1/0x2 vmalloc\n0x102000-0x104000 8192 other+0x1/0x2\n";
     let film = Film::of_trace(&Trace::read(text.as_bytes()), &Table::read(info.as_bytes())).unwrap();

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_out_first_was_free_and_the_rest_is_taken_to_be_in_use() {
+    fn what_is_allocated_first_was_free_and_the_rest_is_taken_to_be_in_use() {
         assert_eq!(drawn(&[alloc(2, 3), free(2), alloc(8, 1)]), "XX...XXX.XXX");
         assert_eq!(drawn(&[free(2), alloc(2, 1)]), "XXXXXXXXXXXX");
     }

@@ -123,7 +123,6 @@ pub struct Offsets {
     /// The policy's offset was higher.
     pub higher: u64,
     /// The policy failed.
-    #[serde(rename = "refused")]
     pub failed: u64,
     /// Chunks, counted at each creation.
     pub chunks: u64,
@@ -143,7 +142,6 @@ pub struct Offsets {
     /// later.
     pub taken_twice: u64,
     /// Events with numbers that no chunk has, or in chunks beyond the limit.
-    #[serde(rename = "absurd")]
     pub malformed: u64,
     /// Number of differences of each cause.
     pub causes: BTreeMap<OffsetCause, u64>,

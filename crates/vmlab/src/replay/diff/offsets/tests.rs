@@ -163,7 +163,7 @@ fn df3_holds_whatever_a_recording_says() {
 }
 
 #[test]
-fn what_is_freed_and_was_not_seen_given_out_was_in_use() {
+fn what_is_freed_and_was_not_seen_allocated_was_in_use() {
     // 400 is freed twice: another object was allocated there in between, so the kernel rightly did not take it.
     let steps = [alloc(400, 8), alloc(800, 8), free(400), alloc(900, 8), free(400), alloc(400, 8)];
     let report = linux(&steps);
