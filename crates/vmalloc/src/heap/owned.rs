@@ -5,7 +5,7 @@ use super::hidden::Hidden;
 use super::relocate::Growth;
 use super::{Heap, REFILLS, Refill, Zone, carve::Central, time::Time, worker::Worker};
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
+use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, room};
 use crate::error::CreateError;
 use crate::fork;
 use crate::lock::Mutex;
@@ -114,7 +114,7 @@ impl<O: Os> Heap<O> {
         refills_closed: AtomicBool::new(false),
         hidden: Mutex::new(Hidden::NOTHING),
         #[cfg(not(loom))]
-        zones: [const { Zone::EMPTY }; ZONES],
+        zones: [const { Zone::EMPTY }; crate::arena::ZONES],
         #[cfg(loom)]
         zones: core::array::from_fn(|_| Zone::empty()),
         worker: Worker::off(),
