@@ -21,7 +21,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 /// The crate whose files are installed unchanged, or nearly.
-const CRATE: &str = "crates/vmalloc-capi";
+const CRATE: &str = "process/vmalloc-capi";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

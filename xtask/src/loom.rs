@@ -37,7 +37,7 @@ pub(crate) fn full(root: &Path, tests: &mut Tests) -> Result<()> {
 }
 
 /// Runs every crate's loom tests. Without any, it reports that and compiles the core against loom all the same, so that
-/// both sides of the facade (`crates/va-base/src/sync.rs`) stay valid.
+/// both sides of the facade (`core/va-base/src/sync.rs`) stay valid.
 fn within(root: &Path, tests: &mut Tests, short: bool) -> Result<()> {
     let modelled = modelled(root)?;
     let before = tests.passed;
@@ -82,14 +82,12 @@ fn cargo(root: &Path, command: &str) -> Cmd {
 /// Returns the crates with tests under loom.
 fn modelled(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(root.join("crates"))? {
-        let dir = entry?.path();
+    for (name, dir) in crate::crates(root)? {
         let in_src = dir.join("src/loom").is_dir() || dir.join("src/loom.rs").is_file();
         if in_src || files(&dir.join("tests")).iter().any(|file| starts_with_loom(file)) {
-            found.extend(dir.file_name().map(|name| name.to_string_lossy().into_owned()));
+            found.push(name);
         }
     }
-    found.sort();
     Ok(found)
 }
 
@@ -108,11 +106,11 @@ mod tests {
     #[test]
     fn crates_with_something_under_loom_are_found() {
         let dir = tempfile::tempdir().unwrap();
-        for folder in ["a/src/loom", "b/tests", "c/src"] {
-            fs::create_dir_all(dir.path().join("crates").join(folder)).unwrap();
+        for folder in ["core/a/src/loom", "process/b/tests", "core/c/src"] {
+            fs::create_dir_all(dir.path().join(folder)).unwrap();
         }
-        fs::write(dir.path().join("crates/b/tests/loom_stack.rs"), "").unwrap();
-        fs::write(dir.path().join("crates/c/src/bloom.rs"), "").unwrap();
+        fs::write(dir.path().join("process/b/tests/loom_stack.rs"), "").unwrap();
+        fs::write(dir.path().join("core/c/src/bloom.rs"), "").unwrap();
         assert_eq!(modelled(dir.path()).unwrap(), ["a", "b"]);
     }
 }

@@ -49,8 +49,9 @@ mod suites;
 mod tidy;
 mod tools;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -154,15 +155,33 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// Returns the crates of the core, `va-*`, in order.
-fn core_crates(root: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(root.join("crates"))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.starts_with("va-") {
-            names.push(name);
+/// The folders that contain the crates.
+const GROUPS: [&str; 4] = ["core", "process", "check", "lab"];
+
+/// Returns the name of each crate in those folders, and its folder, in order.
+fn crates(root: &Path) -> Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    for group in GROUPS.iter().map(|group| root.join(group)).filter(|group| group.is_dir()) {
+        for entry in std::fs::read_dir(group)? {
+            let entry = entry?;
+            found.insert(entry.file_name().to_string_lossy().into_owned(), entry.path());
         }
     }
-    names.sort();
-    Ok(names)
+    Ok(found)
+}
+
+/// Returns the crates of the core, and those around it that tests use: `va-*`.
+fn core_crates(root: &Path) -> Result<Vec<String>> {
+    Ok(crates(root)?.into_keys().filter(|name| name.starts_with("va-")).collect())
+}
+
+/// Returns the folder of a crate.
+fn crate_dir(root: &Path, name: &str) -> Result<PathBuf> {
+    crates(root)?.remove(name).with_context(|| format!("there is no crate {name}"))
+}
+
+/// Returns the name of a file's crate, and the file's path in it.
+fn in_crate(path: &str) -> Option<(&str, &str)> {
+    let (group, rest) = path.split_once('/')?;
+    GROUPS.contains(&group).then(|| rest.split_once('/')).flatten()
 }

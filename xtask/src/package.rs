@@ -201,7 +201,7 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
     }
     let mut ran = 0;
     for package in published(root)? {
-        let page = fs::read_to_string(root.join("crates").join(&package.name).join("README.md"))?;
+        let page = fs::read_to_string(crate::crate_dir(root, &package.name)?.join("README.md"))?;
         let commands = commands(&page);
         if commands.is_empty() && !page.contains(".c](examples/") {
             bail!("the README of {} names no example", package.name);

@@ -266,7 +266,7 @@ mod tests {
     fn each_test_of_a_structure_is_there() {
         for (package, program, test) in STRUCTURES {
             let (module, name) = test.split_once("::").unwrap_or(("", test));
-            let dir = crate::root().join("crates").join(package).join("tests");
+            let dir = crate::crate_dir(&crate::root(), package).unwrap().join("tests");
             let file = if module.is_empty() { dir.join(program) } else { dir.join(program).join(module) };
             let text = fs::read_to_string(file.with_extension("rs")).unwrap();
             assert!(text.contains(&format!("fn {name}()")), "{test} of {package}");

@@ -1,6 +1,6 @@
 //! Random programs of malloc, realloc, threads and forks under the preload, for a chosen time: `cargo xtask stress`.
 //!
-//! The program is `crates/vmalloc-preload/tests/c/stress.c`, in C, the language of the preload's users. Every
+//! The program is `process/vmalloc-preload/tests/c/stress.c`, in C, the language of the preload's users. Every
 //! allocation that it holds records its size, and a byte of it on every page. At its end it frees everything, trims,
 //! and checks the resident memory. A round has a configuration of the preload and a kind of conditions: none, memory
 //! limits, small stacks, a filter of system calls, or many forks at once. Each round has its own seed, which is
@@ -206,7 +206,7 @@ fn compile(root: &Path) -> Result<PathBuf> {
     let to = dir.join("stress");
     Cmd::new(root, "cc")
         .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-pthread", "-fno-builtin"])
-        .args(["-Wno-alloc-size-larger-than", "crates/vmalloc-preload/tests/c/stress.c", "-o"])
+        .args(["-Wno-alloc-size-larger-than", "process/vmalloc-preload/tests/c/stress.c", "-o"])
         .arg(&to)
         .run(Show::Failure)?;
     Ok(to)
@@ -257,7 +257,7 @@ fn page(root: &Path, args: &Args, pairs: &[Pair], is_grouped: bool) -> String {
     let mut page = format!(
         "# Stress under the preload\n\n\
          Random programs of malloc, calloc, realloc, posix_memalign, free, threads that come and go, and forks\n\
-         (`crates/vmalloc-preload/tests/c/stress.c`). Every round passed these checks:\n\n\
+         (`process/vmalloc-preload/tests/c/stress.c`). Every round passed these checks:\n\n\
          - No process crashed, stopped making progress or found changed contents in its allocations.\n\
          - A request failed only after the program had limited its addresses. The column `failed` counts these.\n\
          - After everything was freed and trimmed, the resident memory was within 16 MiB of that at the start. The\n  \

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `console` | each line after `$ ` is run by a shell, in the chapter's folder; its output must be the text shown below it, where `...` stands for any text |
 //! | `c,file=NAME` | written there as NAME, and compiled with warnings as errors |
-//! | `rust` | compiled and run with the examples of documentation, by `crates/vmalloc-book/src/lib.rs` |
+//! | `rust` | compiled and run with the examples of documentation, by `check/vmalloc-book/src/lib.rs` |
 //!
 //! Commands find `vmlab` on their path, the traces in `data`, and installed files below `$PREFIX`. mdBook itself is
 //! needed for `--html` alone.
@@ -103,7 +103,7 @@ fn run_block(root: &Path, prefix: &Path, dir: &Path, block: &Block) -> Result<us
     }
     if block.language == "c" {
         let name = block.file.as_deref().context("a block of C has a name: c,file=NAME")?;
-        let include = root.join("crates/vmalloc-capi/include");
+        let include = root.join("process/vmalloc-capi/include");
         Cmd::new(dir, "cc")
             .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", name, "-I"])
             .arg(include)

@@ -14,7 +14,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         let Some(name) = core_crate(file.path()) else { continue };
         let Some(source) = file.source() else { continue };
         let std = STD.contains(&name);
-        if file.path() == format!("crates/{name}/src/lib.rs") {
+        if file.path().ends_with("/src/lib.rs") {
             let mut demand = |attribute: &str| {
                 if !source.inner_attributes().iter().any(|found| found == attribute) {
                     report.add(file.path(), 1, format!("lacks #![{attribute}]"));
@@ -33,9 +33,9 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// Returns `va-tree` of `crates/va-tree/src/...`.
+/// Returns `va-tree` of `core/va-tree/src/...`.
 pub(crate) fn core_crate(path: &str) -> Option<&str> {
-    let (name, rest) = path.strip_prefix("crates/")?.split_once('/')?;
+    let (name, rest) = crate::in_crate(path)?;
     (name.starts_with("va-") && name != GLUE && rest.starts_with("src/")).then_some(name)
 }
 
@@ -63,16 +63,16 @@ mod tests {
     #[test]
     fn a_head_without_its_promises_is_found() {
         let good = "//! Words.\n#![no_std]\n#![forbid(unsafe_code)]\n#[cfg(test)]\nextern crate std;\n";
-        assert!(planted(check, &[("crates/va-x/src/lib.rs", good)]).is_empty());
-        assert!(planted(check, &[("crates/va-sim/src/lib.rs", "#![forbid(unsafe_code)]\n")]).is_empty());
-        assert!(planted(check, &[("crates/va-peer/src/lib.rs", "")]).is_empty());
-        assert!(planted(check, &[("crates/other/src/lib.rs", "")]).is_empty());
+        assert!(planted(check, &[("core/va-x/src/lib.rs", good)]).is_empty());
+        assert!(planted(check, &[("check/va-sim/src/lib.rs", "#![forbid(unsafe_code)]\n")]).is_empty());
+        assert!(planted(check, &[("check/va-peer/src/lib.rs", "")]).is_empty());
+        assert!(planted(check, &[("core/other/src/lib.rs", "")]).is_empty());
         let bad = "//! #![no_std]\n#![deny(unsafe_code)]\n#![cfg_attr(not(test), no_std)]\n";
         assert_eq!(
-            planted(check, &[("crates/va-x/src/lib.rs", bad)]),
+            planted(check, &[("core/va-x/src/lib.rs", bad)]),
             [
-                "crates/va-x/src/lib.rs:1: lacks #![forbid(unsafe_code)]",
-                "crates/va-x/src/lib.rs:1: lacks #![no_std]"
+                "core/va-x/src/lib.rs:1: lacks #![forbid(unsafe_code)]",
+                "core/va-x/src/lib.rs:1: lacks #![no_std]"
             ]
         );
     }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn alloc_is_for_tests_only() {
         let text = "mod a;\nextern crate alloc;\n#[cfg(test)]\nmod tests { extern crate alloc; }\n";
-        let found = planted(check, &[("crates/va-x/src/deep/file.rs", text)]);
-        assert_eq!(found, ["crates/va-x/src/deep/file.rs:2: extern crate alloc outside tests"]);
+        let found = planted(check, &[("core/va-x/src/deep/file.rs", text)]);
+        assert_eq!(found, ["core/va-x/src/deep/file.rs:2: extern crate alloc outside tests"]);
     }
 }

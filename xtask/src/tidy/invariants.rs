@@ -87,7 +87,8 @@ fn collect(tree: &Tree) -> BTreeMap<String, Entry> {
 
 /// Returns true for code and texts about it: not for measurements, and not for the rules' own tests.
 fn in_scope(path: &str) -> bool {
-    let code = ["crates/", "fuzz/fuzz_targets/", "examples/"].iter().any(|dir| path.starts_with(dir));
+    let code = crate::in_crate(path).is_some()
+        || ["fuzz/fuzz_targets/", "examples/"].iter().any(|dir| path.starts_with(dir));
     code && path.ends_with(".rs")
         || path.ends_with(".md") && !path.starts_with("results/") && path != "CHANGELOG.md"
 }
@@ -223,7 +224,7 @@ mod tests {
     const HEAD: &str = "//! # Invariants\n//! - **FT1 sorted** holes are in order.\n";
 
     fn found(code: &str) -> Vec<String> {
-        planted(check, &[("crates/va-x/src/a.rs", &format!("{HEAD}{code}"))])
+        planted(check, &[("core/va-x/src/a.rs", &format!("{HEAD}{code}"))])
     }
 
     #[test]
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_found() {
         let (no_check, no_test) =
-            ("crates/va-x/src/a.rs:2: FT1 has no check", "crates/va-x/src/a.rs:2: FT1 has no test");
+            ("core/va-x/src/a.rs:2: FT1 has no check", "core/va-x/src/a.rs:2: FT1 has no test");
         assert_eq!(found(""), [no_check, no_test]);
         assert_eq!(found("// Checks FT1.\nfn a() {}\n"), [no_test]);
         assert_eq!(found("#[test]\nfn ft1_holds() {}\n"), [no_check]);

@@ -72,9 +72,9 @@ mod tests {
     use crate::tidy::planted;
 
     const TABLE: (&str, &str) = ("ARCHITECTURE.md", "```layers\nL0 base\nL1 tree words\n```\n");
-    const BASE: (&str, &str) = ("crates/base/Cargo.toml", "[package]\nname = \"base\"\n");
+    const BASE: (&str, &str) = ("core/base/Cargo.toml", "[package]\nname = \"base\"\n");
     const TREE: (&str, &str) = (
-        "crates/tree/Cargo.toml",
+        "core/tree/Cargo.toml",
         "[package]\nname = \"tree\"\n[dependencies]\nbase = { path = \"../base\" }\n",
     );
 
@@ -97,7 +97,7 @@ mod tests {
         ] {
             let base = format!("{}{how}", BASE.1);
             let found = planted(check, &[TABLE, (BASE.0, &base), TREE]);
-            assert_eq!(found, ["crates/base/Cargo.toml:1: base (L0) depends on tree (L1)"], "{how}");
+            assert_eq!(found, ["core/base/Cargo.toml:1: base (L0) depends on tree (L1)"], "{how}");
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
                 "ARCHITECTURE.md:3: base has two layers",
                 "ARCHITECTURE.md:4: there is no crate gone",
                 "ARCHITECTURE.md:5: is no line of the form L0 name: x",
-                "crates/tree/Cargo.toml:1: tree has no layer in ARCHITECTURE.md",
+                "core/tree/Cargo.toml:1: tree has no layer in ARCHITECTURE.md",
             ]
         );
         assert_eq!(planted(check, &[BASE]), ["ARCHITECTURE.md:1: there is no table ```layers"]);

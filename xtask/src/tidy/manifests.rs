@@ -33,7 +33,8 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
             report.add(file.path(), 1, "lacks a description");
         }
         let name = manifest["package"].get("name").and_then(toml::Value::as_str);
-        let folder = dir.strip_prefix("crates/");
+        let folder =
+            dir.split_once('/').filter(|(group, _)| crate::GROUPS.contains(group)).map(|(_, name)| name);
         if folder.is_some() && folder != name {
             report.add(file.path(), 1, "the crate is not named like its folder");
         }
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_a_manifest_lacks_is_found() {
-        assert!(planted(check, &[("crates/a/Cargo.toml", GOOD)]).is_empty());
+        assert!(planted(check, &[("core/a/Cargo.toml", GOOD)]).is_empty());
         for (part, with) in [
             ("license.workspace = true", ""),
             ("edition.workspace = true", "edition = \"2021\""),
@@ -93,7 +94,7 @@ mod tests {
         ] {
             let bad = GOOD.replace(part, with);
             assert_ne!(bad, GOOD);
-            assert_eq!(planted(check, &[("crates/a/Cargo.toml", &bad)]).len(), 1, "{part}");
+            assert_eq!(planted(check, &[("core/a/Cargo.toml", &bad)]).len(), 1, "{part}");
         }
     }
 
@@ -105,9 +106,9 @@ mod tests {
         );
         let good = [
             ("Cargo.toml", "[workspace.package]\nrust-version = \"1.2\"\n"),
-            ("crates/a/Cargo.toml", &text),
-            ("crates/a/README.md", "Rust 1.2 or later.\n"),
-            ("crates/a/examples/b.rs", ""),
+            ("core/a/Cargo.toml", &text),
+            ("core/a/README.md", "Rust 1.2 or later.\n"),
+            ("core/a/examples/b.rs", ""),
         ];
         assert!(planted(check, &good).is_empty());
         for (part, with) in [
@@ -120,12 +121,12 @@ mod tests {
         ] {
             let bad = text.replace(part, with);
             assert_ne!(bad, text);
-            let found = planted(check, &[good[0], ("crates/a/Cargo.toml", &bad), good[2], good[3]]);
+            let found = planted(check, &[good[0], ("core/a/Cargo.toml", &bad), good[2], good[3]]);
             assert_eq!(found.len(), 1, "{part}: {found:?}");
         }
         assert_eq!(planted(check, &good[..3]).len(), 1);
         assert_eq!(planted(check, &[good[0], good[1], good[3]]).len(), 1);
-        let old = ("crates/a/README.md", "Rust 1.1 or later.\n");
+        let old = ("core/a/README.md", "Rust 1.1 or later.\n");
         assert_eq!(planted(check, &[good[0], good[1], old, good[3]]).len(), 1);
     }
 

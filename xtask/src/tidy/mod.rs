@@ -7,7 +7,7 @@
 //! | `unsafe-list` | `unsafe` stands only in files that `ARCHITECTURE.md` lists, and each of those needs it |
 //! | `invariants` | every id has one statement, a check and a test; every id that is named is stated |
 //! | `paths` | every path that a page or a doc comment names exists |
-//! | `sync-facade` | atomics of `va-*` come from `crates/va-base/src/sync.rs` |
+//! | `sync-facade` | atomics of `va-*` come from `core/va-base/src/sync.rs` |
 //! | `hygiene` | no paths of one machine, no notes to oneself, no file too long, no test switched off without a reason |
 //! | `manifests` | every package has the workspace's licence, edition and lints |
 //! | `mutations` | each entry of `xtask/mutations.toml` still applies to its file |

@@ -4,8 +4,8 @@ use super::Report;
 use super::tree::{File, Tree};
 use pulldown_cmark::{Event, Parser, Tag};
 
-/// First components of paths relative to the root, whether or not the folder exists.
-const ROOTS: [&str; 9] = ["crates", "xtask", "docs", "results", "data", "fuzz", "examples", ".ci", ".cargo"];
+/// First components of paths relative to the root, beside [`crate::GROUPS`], whether or not the folder exists.
+const ROOTS: [&str; 8] = ["xtask", "docs", "results", "data", "fuzz", "examples", ".ci", ".cargo"];
 /// First components of paths relative to the folder of the crate.
 const CRATE_FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
 /// Names that stand for several files.
@@ -91,11 +91,12 @@ fn span_exists(tree: &Tree, file: &File, code: &str) -> bool {
     let there = |path: &str| path.is_empty() || tree.exists(path) || tree.is_ignored(path);
     let from = |dir: &str| there(&normal(dir, path).unwrap_or_default());
     let krate = file.path().split("/src/").next().and_then(|dir| dir.split("/tests/").next());
+    let is_root = ROOTS.contains(&first) || crate::GROUPS.contains(&first);
     match first {
         "." | ".." => from(folder(file)),
-        _ if ROOTS.contains(&first) && from("") => true,
+        _ if is_root && from("") => true,
         _ if CRATE_FOLDERS.contains(&first) && file.path().ends_with(".rs") => from(krate.unwrap_or("")),
-        _ if ROOTS.contains(&first) => false,
+        _ if is_root => false,
         // A path beside a page, or one of another tree: only a file that could be meant is reported.
         _ => !tree.exists(first) || from(""),
     }
@@ -146,43 +147,43 @@ mod tests {
     use crate::tidy::planted;
 
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        let tree = [("docs/map.md", "x\n"), ("crates/a/src/b.rs", "\n"), (".gitignore", "/fuzz/live\n")];
+        let tree = [("docs/map.md", "x\n"), ("core/a/src/b.rs", "\n"), (".gitignore", "/fuzz/live\n")];
         planted(check, &[&tree[..], files].concat())
     }
 
     #[test]
     fn paths_that_exist_and_words_that_are_none_are_fine() {
-        let text = "See `docs/map.md`, [b](crates/a/src/b.rs#L3), `crates/a/`, `b.rs`, `crates/a/src/b.rs:12`,\n\
-            `fuzz/live/x`, `docs/NAME.md`, `crates/*/src`, `mm/vmalloc.c`, `/proc/vmallocinfo`, `core::sync`, `a/b`,\n\
+        let text = "See `docs/map.md`, [b](core/a/src/b.rs#L3), `core/a/`, `b.rs`, `core/a/src/b.rs:12`,\n\
+            `fuzz/live/x`, `docs/NAME.md`, `core/*/src`, `mm/vmalloc.c`, `/proc/vmallocinfo`, `core::sync`, `a/b`,\n\
             `cargo run docs/gone.md`, [web](https://example.org/x.md), [here](#there), `docs/{map,x}.md`.\n\
             ```\n`docs/gone.md`\n```\n";
         assert!(found(&[("README.md", text)]).is_empty(), "{:?}", found(&[("README.md", text)]));
         let code = "//! See `src/b.rs` and `docs/map.md`.\nfn a() {} // `docs/gone.md` in a plain comment\n";
-        assert!(found(&[("crates/a/src/lib.rs", code)]).is_empty());
+        assert!(found(&[("core/a/src/lib.rs", code)]).is_empty());
         assert!(
-            found(&[("docs/other.md", "[map](map.md), [b](../crates/a/src/b.rs), `../docs/map.md`\n")])
+            found(&[("docs/other.md", "[map](map.md), [b](../core/a/src/b.rs), `../docs/map.md`\n")])
                 .is_empty()
         );
     }
 
     #[test]
     fn what_does_not_exist_is_found_with_its_line() {
-        let text = "See\n`docs/gone.md` and\n[b](crates/a/src/c.rs)\nand `gone.toml`, `results/`.\n";
+        let text = "See\n`docs/gone.md` and\n[b](core/a/src/c.rs)\nand `gone.toml`, `results/`.\n";
         assert_eq!(
             found(&[("README.md", text)]),
             [
                 "README.md:2: docs/gone.md does not exist",
-                "README.md:3: crates/a/src/c.rs does not exist",
+                "README.md:3: core/a/src/c.rs does not exist",
                 "README.md:4: gone.toml does not exist",
                 "README.md:4: results/ does not exist",
             ]
         );
         let code = "//! A\n//!\n//! See `docs/gone.md`.\n\n/// And `src/gone.rs`.\nfn a() {}\n";
         assert_eq!(
-            found(&[("crates/a/src/lib.rs", code)]),
+            found(&[("core/a/src/lib.rs", code)]),
             [
-                "crates/a/src/lib.rs:3: docs/gone.md does not exist",
-                "crates/a/src/lib.rs:5: src/gone.rs does not exist",
+                "core/a/src/lib.rs:3: docs/gone.md does not exist",
+                "core/a/src/lib.rs:5: src/gone.rs does not exist",
             ]
         );
         assert_eq!(found(&[("docs/other.md", "[map](docs/map.md) [out](../../x.md)\n")]).len(), 2);

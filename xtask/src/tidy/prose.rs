@@ -100,7 +100,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
 /// Returns true for pages that people read. Measurements in `results` are written by commands.
 fn is_page(path: &str) -> bool {
     let root = !path.contains('/') || path.starts_with("docs/") || path == "data/README.md";
-    let readme = path.starts_with("crates/") && path.ends_with("/README.md");
+    let readme = crate::in_crate(path).is_some_and(|(_, rest)| rest == "README.md");
     path.ends_with(".md") && (root || readme)
 }
 
@@ -273,9 +273,7 @@ mod tests {
                 .starts_with("docs/a.md:2: ")
         );
         let row = format!("| a |\n|---|\n| {} |\n", long(WORDS_MAX + 1));
-        assert!(
-            found("crates/a/README.md", &row)[0].starts_with("crates/a/README.md:3: a sentence of 31 words")
-        );
+        assert!(found("core/a/README.md", &row)[0].starts_with("core/a/README.md:3: a sentence of 31 words"));
         assert!(found("results/a.md", &row).is_empty());
         assert!(found("docs/a.md", &format!("```text\n{bad}\n```\n")).is_empty());
         assert!(found("docs/a.md", &format!("{} `a b c d` b.\n", fine.replace("word.", ""))).len() == 1);
@@ -301,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_listed_phrase_is_found_in_comments_messages_and_identifiers() {
-        let path = "crates/x/src/a.rs";
+        let path = "core/x/src/a.rs";
         let code =
             "// Nobody\nfn give_back() {}\nstruct Twin;\nenum A { GivenBack }\nbail!(\"it was refused\");\n";
         let lines: Vec<_> = found(path, code);
@@ -334,7 +332,7 @@ mod tests {
     #[test]
     fn faults_of_doc_comments_are_found_with_their_lines() {
         let text = format!("//! Fine.\n\n/// Where it is.\nfn a() {{}}\n\n/// {}\nfn b() {{}}\n", long(31));
-        let path = "crates/x/src/a.rs";
+        let path = "core/x/src/a.rs";
         let found = found(path, &text);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with(&format!("{path}:3: the comment begins with \"Where\"")), "{found:?}");

@@ -6,7 +6,7 @@ use super::source::{Kind, Token};
 use super::tree::Tree;
 
 /// The path of that module.
-const FACADE: &str = "crates/va-base/src/sync.rs";
+const FACADE: &str = "core/va-base/src/sync.rs";
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
     for file in tree.files() {
@@ -83,7 +83,7 @@ mod tests {
     use crate::tidy::planted;
 
     fn found(text: &str) -> Vec<String> {
-        planted(check, &[("crates/va-x/src/a.rs", text)])
+        planted(check, &[("core/va-x/src/a.rs", text)])
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
         }
         assert_eq!(
             found("\nuse core::sync;\n"),
-            ["crates/va-x/src/a.rs:2: core::sync is to come from va_base::sync"]
+            ["core/va-x/src/a.rs:2: core::sync is to come from va_base::sync"]
         );
     }
 
@@ -116,6 +116,6 @@ mod tests {
             assert!(found(text).is_empty(), "{text}: {:?}", found(text));
         }
         assert!(planted(check, &[(FACADE, "pub use core::sync::atomic;\n")]).is_empty());
-        assert!(planted(check, &[("crates/vmlab/src/a.rs", "use std::sync::atomic;\n")]).is_empty());
+        assert!(planted(check, &[("lab/vmlab/src/a.rs", "use std::sync::atomic;\n")]).is_empty());
     }
 }

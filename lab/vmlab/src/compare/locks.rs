@@ -150,8 +150,7 @@ fn places(name: &str, class: LockClass, all: &[ContendedAt], count: fn(&Contende
         text.push_str(&format!("{:>24}\n", "-".repeat(name.len())));
     }
     for at in places.iter().take(PLACES) {
-        let file = at.place.file().trim_start_matches("crates/");
-        text.push_str(&format!("{name:>24}{:>14}  {file}:{}\n", count(at), at.place.line()));
+        text.push_str(&format!("{name:>24}{:>14}  {}:{}\n", count(at), at.place.file(), at.place.line()));
     }
     text
 }

@@ -20,7 +20,7 @@
 #ifndef VMALLOC_H
 #define VMALLOC_H
 
-/* Made by `cargo xtask header` from abi.rs, frames.rs and percpu.rs of crates/vmalloc-capi/src: change those, not this. */
+/* Made by `cargo xtask header` from abi.rs, frames.rs and percpu.rs of process/vmalloc-capi/src: change those, not this. */
 
 #include <stdbool.h>
 #include <stddef.h>

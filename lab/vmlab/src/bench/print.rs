@@ -181,7 +181,7 @@ mod tests {
             let config = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
             output(Command::new("git").arg("-C").arg(dir.path()).args(config).args(args)).unwrap()
         };
-        let (code, results) = (dir.path().join("crates"), dir.path().join("results"));
+        let (code, results) = (dir.path().join("core"), dir.path().join("results"));
         git(&["init", "-q"]);
         for at in [&code, &results] {
             std::fs::create_dir(at).unwrap();
