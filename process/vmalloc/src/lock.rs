@@ -35,7 +35,7 @@ pub(crate) struct Futex {
 /// for a lock of the other.
 #[inline(always)]
 fn me() -> u32 {
-    ((thread_name() >> 6) as u32 & u32::MAX >> 1).max(1) << 1
+    ((thread_name() >> 5) as u32 & !AWAITED).max(2)
 }
 
 /// The number of times that a fork waits for a lock whose holder may be waiting for it, and the time of each.

@@ -249,6 +249,7 @@ pub(crate) unsafe trait Zeroed: Send + Sync + 'static {}
 
 impl<O: Os> Home<O> {
     /// Allocates a piece.
+    #[inline(never)]
     fn piece(&self, layout: Layout) -> Option<NonNull<u8>> {
         let class = class_of(layout)?;
         let mut chunks = self.chunks.lock();

@@ -540,6 +540,8 @@ impl Next {
 
 /// Requests a slab of at least `len` records, and at least one, from `platform`. `None` if it has none; a shorter slab
 /// is freed.
+#[cold]
+#[inline(never)]
 pub fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'static mut [T]> {
     let slab = platform.alloc_meta::<T>(len)?;
     if slab.len() < len || slab.is_empty() {

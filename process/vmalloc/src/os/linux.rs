@@ -16,7 +16,6 @@ use super::uffd::{Mover, close, raise};
 use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, policy, thread};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::with_exposed_provenance_mut;
-use core::sync::atomic::AtomicU32;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 use core::sync::atomic::{AtomicIsize, Ordering};
 
@@ -264,7 +263,7 @@ impl Os for Linux {
 fn slow_cpu() -> usize {
     if is_plain() {
         // A number that is constant for the thread.
-        return thread_name() >> 12;
+        return super::thread_name() >> 12;
     }
     // SAFETY: reads a number.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
@@ -398,35 +397,10 @@ pub(crate) fn errno() -> Errno {
     Errno(unsafe { *place })
 }
 
-/// Waits until another thread wakes `word`, if it still has `value`.
-#[cold]
-pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {
-    let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    let forever = core::ptr::null::<libc::timespec>();
-    // SAFETY: the kernel compares a word that lives as long as this call.
-    let _woken = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, value, forever) };
-}
-
-/// Wakes one thread that waits for `word`.
-#[cold]
-pub(crate) fn futex_wake(word: &AtomicU32) {
-    let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel uses the address as a name.
-    let _count = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, 1) };
-}
-
 /// Returns the number of this process.
 pub(crate) fn process_id() -> u32 {
     // SAFETY: reads a number.
     (unsafe { libc::getpid() }) as u32
-}
-
-/// Returns libc's number for this thread: never 0, the same in a child that it forks, and without a
-/// system call.
-#[inline(always)]
-pub(crate) fn thread_name() -> usize {
-    // SAFETY: reads the thread's name.
-    (unsafe { libc::pthread_self() }) as usize
 }
 
 /// Returns the symbol of libc of that name, or null.

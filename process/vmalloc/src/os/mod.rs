@@ -47,11 +47,10 @@ pub use probe::{Answer, Machine, machine};
 pub(crate) use linux::Linux;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 pub(crate) use linux::rseq_area;
-pub(crate) use linux::{
-    abort_with, done, errno, find, futex_wait, futex_wake, pointer, process_id, register_fork_handlers,
-    thread_name,
+pub(crate) use linux::{abort_with, done, errno, find, pointer, process_id, register_fork_handlers};
+pub(crate) use thread::{
+    Entry, ThreadName, futex_wait, futex_wait_for, futex_wake, thread_name, thread_number, yield_now,
 };
-pub(crate) use thread::{Entry, ThreadName, futex_wait_for, thread_number, yield_now};
 
 use core::ffi::c_void;
 

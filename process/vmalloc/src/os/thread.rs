@@ -104,6 +104,45 @@ pub(super) unsafe fn join(thread: ThreadName) {
     let _ended = unsafe { libc::pthread_join(thread as libc::pthread_t, null_mut()) };
 }
 
+/// Returns libc's number for this thread: never 0, the same in a child that it forks, and without a
+/// system call.
+#[inline(always)]
+pub(crate) fn thread_name() -> usize {
+    // Every acquisition of a lock reads it: one instruction, where a call would clobber registers, too.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let thread: usize;
+        // SAFETY: the first word at the thread pointer is the pointer itself (ELF TLS), which libc returns.
+        unsafe {
+            core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) thread,
+                options(pure, readonly, nostack, preserves_flags));
+        }
+        thread
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        // SAFETY: reads the thread's name.
+        (unsafe { libc::pthread_self() }) as usize
+    }
+}
+
+/// Waits until another thread wakes `word`, if it still has `value`.
+#[cold]
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {
+    let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let forever = core::ptr::null::<libc::timespec>();
+    // SAFETY: the kernel compares a word that lives as long as this call.
+    let _woken = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, value, forever) };
+}
+
+/// Wakes one thread that waits for `word`.
+#[cold]
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel uses the address as a name.
+    let _count = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, 1) };
+}
+
 /// Waits until another thread wakes `word`, if it still has `value`, for at most this time.
 #[cold]
 pub(crate) fn futex_wait_for(word: &AtomicU32, value: u32, nanos: u64) {
