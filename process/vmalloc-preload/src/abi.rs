@@ -8,6 +8,7 @@ use crate::boot::Boot;
 use crate::hot::HOT;
 use crate::large::{self, Event, Timer, allocator, count, is_large, owner, stays};
 use crate::next::Next;
+use crate::small;
 use crate::words::{KeepErrno, set_errno, stop};
 use core::alloc::Layout;
 use core::ffi::{c_int, c_void};
@@ -72,7 +73,21 @@ fn bad_pointer(what: &str, error: &FreeError) -> ! {
 /// `malloc`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    if is_large(size) { malloc_large(size) } else { HOT.malloc()(size) }
+    if is_large(size) {
+        malloc_large(size)
+    } else if small::is_due() {
+        malloc_due(size)
+    } else {
+        HOT.malloc()(size)
+    }
+}
+
+/// Does a part of the decay before a small call.
+#[cold]
+#[inline(never)]
+fn malloc_due(size: usize) -> *mut c_void {
+    small::pass_time();
+    HOT.malloc()(size)
 }
 
 #[inline(never)]

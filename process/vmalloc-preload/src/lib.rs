@@ -13,14 +13,18 @@
 //! allocator: the arena is one range, so that is a subtraction and a comparison, with no header and no table.
 //!
 //! **Start.** The dynamic linker calls `malloc` before constructors have run, and looking up the next definitions may
-//! call it again. Requests during that look-up are cut from a **boot arena**, static memory that is never freed. No
-//! thread-local variable is used, so the library needs no static TLS and no setup in a thread. No call waits for
-//! another thread's initialization: during it the next `malloc` serves requests.
+//! call it again. Requests during that look-up are cut from a **boot arena**, static memory that is never freed. The one
+//! thread-local variable is four zero bytes of static TLS, so it needs no setup in a thread. No call waits for another
+//! thread's initialization: during it the next `malloc` serves requests.
 //!
 //! **Fork.** Fork handlers lock the allocator during a fork. Handlers of the program may allocate and free, so ours
 //! must run last before the fork and first after it. So they are registered first: by the constructor, or before the
 //! first earlier registration (`__register_atfork`). The first large allocation creates the allocator itself, so
 //! programs without one do not need it.
+//!
+//! **Decay.** Cached memory is released by the calls of the program. A program may free large memory and then allocate
+//! small memory alone. So each thread counts its small calls of `malloc`, in a thread-local variable, and one in a
+//! thousand does a part of the decay (`small`). Such a call uses up to 6 KiB of stack.
 //!
 //! # Invariants
 //! - **LP1 home** memory of the arena, the boot arena or the next `malloc` is freed by the same one, for every caller
@@ -46,6 +50,7 @@
 //! | `hot` | the state that every call reads, and the path of small sizes |
 //! | `next` | the next definitions of the functions |
 //! | `large` | the allocator of the process |
+//! | `small` | small calls, which are counted so that cached memory decays |
 //! | `filter` | detects a filter of system calls before it is installed |
 //! | `change` | detects changes of mappings by the program |
 //! | `fault` | reports a fault of the hardened profile |
@@ -69,6 +74,7 @@ pub mod filter;
 mod hot;
 mod large;
 mod next;
+mod small;
 mod start;
 mod words;
 

@@ -157,6 +157,16 @@ fn secrets_of_one_thread_do_not_reach_another_with_zero_on_free() {
 }
 
 #[test]
+#[cfg_attr(not(target_arch = "x86_64"), ignore = "small calls are not counted there")]
+fn cached_memory_decays_where_a_program_makes_small_calls_alone() {
+    everywhere("idle.c", &[], &["decay:10ms", "decay:10ms,huge:auto"]);
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "idle.c");
+    // For comparison: without decay the memory stays cached.
+    assert!(!preloaded(&program, "decay:never").output().unwrap().status.success());
+}
+
+#[test]
 fn a_trim_releases_what_every_other_free_left() {
     everywhere("trim.c", &[], &["", "budget:0", "huge:never"]);
 }

@@ -420,6 +420,17 @@ impl Vmalloc {
         (self.stats().purged_bytes - before) as usize
     }
 
+    /// Does a part of the decay that is due ([`Options::decay`]), as calls that allocate or free do. For programs that
+    /// make no other call for a while: it releases up to 8 MiB a call. It does nothing in the hardened profile, which
+    /// caches little, or while the calling thread is inside another call, as a signal handler may be.
+    ///
+    /// Cost: a reading of the coarse clock, if nothing is due. Locks: as [`free`](Self::free).
+    pub fn decay(&self) {
+        if let Part::Ordinary(heap) = self.part() {
+            heap.pass_time_anywhere();
+        }
+    }
+
     /// Lists every area in address order, a line each, in the format of `/proc/vmallocinfo`. A line has the range,
     /// bytes, and the caller if that is recorded ([`Options::caller_tags`]). Then come pages and `vmalloc` for a live
     /// area, `unpurged vm_area` for a cached one, `quarantined vm_area` for a freed one of the hardened profile. The

@@ -17,8 +17,9 @@
 //! one in a cached pair.
 //!
 //! A free advances the time before it caches its run, and an allocation after it has one. So a program that was idle
-//! first takes cached memory, and the rest of its cache is released. A program that makes no call keeps its cache; the
-//! thread (`worker.rs`) is for such programs. While that runs, no call advances the time.
+//! first takes cached memory, and the rest of its cache is released. The preload also calls this once in a thousand
+//! small allocations of a thread ([`Vmalloc::decay`](crate::Vmalloc::decay)). A program that makes no call keeps its
+//! cache; the thread (`worker.rs`) is for such programs. While that runs, no call advances the time.
 //!
 //! # Locking
 //! Called under no lock. Takes those of the zones and of magazines, one at a time; `purge` only if it is free.
@@ -27,6 +28,7 @@
 
 use super::{Heap, VISITS};
 use crate::arena::{HUGE, SMALL, ZONES};
+use crate::fork::Hold;
 use crate::os::Os;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -111,6 +113,19 @@ impl Time {
 }
 
 impl<O: Os> Heap<O> {
+    /// Does the same as [`pass_time`](Self::pass_time), for a caller whose thread may hold locks of this heap: then it
+    /// does nothing.
+    #[cold]
+    pub(crate) fn pass_time_anywhere(&self) {
+        let time = &self.time;
+        let is_busy = || time.behind.load(Ordering::Relaxed) || time.unseen.load(Ordering::Relaxed) > 0;
+        let is_due = |now| now >= time.due.load(Ordering::Relaxed) || is_busy();
+        // To ask whether the thread holds a lock reads a cache line for each CPU, so the clock comes first.
+        if time.turn_nanos > 0 && self.host.os().now().is_some_and(is_due) && !self.is_mine() {
+            self.pass_time();
+        }
+    }
+
     /// Does a part of the work that is due by the clock, unless there is a thread for it. Called under no lock.
     #[cold]
     pub(super) fn pass_time(&self) {
