@@ -48,7 +48,7 @@ use crate::lock::{Fork, Mutex};
 use crate::records::Zeroed;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-const SETS: usize = 64;
+const SETS: usize = u64::BITS as usize;
 const WAYS: usize = 8;
 /// Items from this size on are big: 2 MiB.
 pub(crate) const BIG_PAGES: u64 = 512;
@@ -114,6 +114,8 @@ pub(crate) struct Magazine {
 }
 
 struct Shelf {
+    /// A bit for each set with an item.
+    filled: u64,
     lens: [u8; SETS],
     items: [[Item; WAYS]; SETS],
     /// Pages in small items, and in big ones.
@@ -299,7 +301,7 @@ impl Magazine {
         let at = items[..len].iter().rposition(|&item| fits(item, pages, align, first))?;
         let found = items[at];
         items.copy_within(at + 1..len, at);
-        shelf.lens[set] -= 1;
+        shelf.lower(set);
         shelf.hits[usize::from(pages >= BIG_PAGES)] += 1;
         shelf.forget(pages, big);
         drop(shelf);
@@ -448,7 +450,8 @@ impl Magazine {
     pub(crate) fn check(&self) -> Result<(), (u64, u64)> {
         let shelf = self.shelf.lock();
         let (mut small, mut large) = (0, 0);
-        for (items, &len) in shelf.items.iter().zip(&shelf.lens) {
+        for (set, (items, &len)) in shelf.items.iter().zip(&shelf.lens).enumerate() {
+            assert_eq!(shelf.filled >> set & 1, u64::from(len > 0), "set {set}");
             for &item in &items[..usize::from(len)] {
                 *if pages_of(item) >= BIG_PAGES { &mut large } else { &mut small } += pages_of(item);
             }
@@ -494,6 +497,7 @@ impl Shelf {
         let len = usize::from(self.lens[set]);
         self.items[set][len] = new;
         self.lens[set] += 1;
+        self.filled |= 1 << set;
         *if large { &mut self.big } else { &mut self.small } += pages;
     }
 
@@ -536,8 +540,11 @@ impl Shelf {
             return true;
         }
         let large = room == Room::Big;
-        for step in 0..=SETS {
-            let victim = (usize::from(self.victim) + step) % SETS;
+        let from = u32::from(self.victim);
+        let mut sets = self.filled.rotate_right(from);
+        while sets != 0 {
+            let victim = (from + sets.trailing_zeros()) as usize % SETS;
+            sets &= sets - 1;
             while out.len < ROOM_MAX && self.has_kind(victim, large) {
                 if let Some(item) = self.pop_oldest(victim, big) {
                     out.push(item);
@@ -556,6 +563,12 @@ impl Shelf {
     fn has_kind(&self, set: usize, large: bool) -> bool {
         let items = &self.items[set][..usize::from(self.lens[set])];
         items.iter().any(|&item| (pages_of(item) >= BIG_PAGES) == large)
+    }
+
+    /// Counts an item less in a set.
+    fn lower(&mut self, set: usize) {
+        self.lens[set] -= 1;
+        self.filled &= !(u64::from(self.lens[set] == 0) << set);
     }
 
     /// Removes an item from the counts.
@@ -581,7 +594,7 @@ impl Shelf {
         let len = usize::from(self.lens[set]);
         let item = self.items[set][way];
         self.items[set].copy_within(way + 1..len, way);
-        self.lens[set] -= 1;
+        self.lower(set);
         self.forget(pages_of(item), big);
         item
     }

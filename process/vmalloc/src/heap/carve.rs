@@ -181,7 +181,7 @@ impl<O: Os> Central<O> {
     /// Removes the blocks from the list that are no longer wholly dirty: CD1.
     fn leave_cold(&mut self, range: VaRange) {
         let (start, end) = range.whole_pages();
-        self.blocks_around(start, end).for_each(|block| self.cold.remove(block));
+        self.cold.remove(self.blocks_around(start, end));
     }
 
     /// Reserves the record for one more run, cut off from another.
@@ -204,9 +204,7 @@ impl<O: Os> Central<O> {
         let Some(hole) = self.free_dirty(range) else { return };
         let ((start, end), (low, high)) = (range.whole_pages(), hole.whole_pages());
         let (around, inside) = (self.blocks_around(start, end), self.blocks_inside(low, high));
-        for block in around.start.max(inside.start)..around.end.min(inside.end) {
-            self.cold.add(block);
-        }
+        self.cold.add(around.start.max(inside.start)..around.end.min(inside.end));
     }
 
     /// Adds pages to the index of dirty ones, and returns the dirty run that contains them now.

@@ -8,7 +8,8 @@
 //! ```
 //! Pages become dirty a run at a time and are allocated from anywhere in a run, so runs have no age; blocks have one. A
 //! block is in the list while all of its pages are dirty. Its list entry has a link to either neighbour and is found by
-//! the block's number, so adding, removing and finding the coldest block are O(1). Only whole blocks are released or
+//! the block's number, so adding, removing and finding the coldest block are O(1). Blocks that
+//! became dirty together are neighbours in the list, so a run of them is removed at once. Only whole blocks are released or
 //! moved: for a part of a huge page the kernel would split it and release nothing.
 //!
 //! No clock is read: callers that let time pass raise the epoch.
@@ -130,41 +131,85 @@ impl<P: Platform> Cold<P> {
         }
     }
 
-    /// Adds a block that became dirty, as the newest.
-    pub(super) fn add(&mut self, block: u64) {
-        let (index, age) = (block as u32 + 1, self.epoch << ABSENT_BITS);
-        let colder = self.newest;
-        debug_assert!(self.entry(index).is_some_and(|entry| entry.age == 0), "CD1: a block is dirty twice");
-        self.change(index, |entry| *entry = Entry { colder, newer: ENDS, age });
-        match colder {
-            ENDS => self.coldest = index,
-            colder => self.change(colder, |entry| entry.newer = index),
+    /// Calls `each` with the entries of the blocks `[start, end)` whose segments exist: for each segment the index of the
+    /// first entry, and the entries.
+    fn each_part(&mut self, start: u32, end: u32, mut each: impl FnMut(u32, &mut [Entry])) {
+        let mut from = start;
+        while from < end {
+            let (segment, at) = place_of(from);
+            let Some(Some(entries)) = self.segments.get_mut(segment) else { return };
+            let len = entries.len().saturating_sub(at).min((end - from) as usize);
+            let Some(part) = entries.get_mut(at..at + len).filter(|part| !part.is_empty()) else { return };
+            each(from, part);
+            from += len as u32;
         }
-        self.newest = index;
-        if self.unmeasured == ENDS {
-            self.unmeasured = index;
-        }
-        self.len += 1;
     }
 
-    /// Removes a block, if it is in the list.
-    pub(super) fn remove(&mut self, block: u64) {
-        let index = block as u32 + 1;
-        let Some(entry @ &Entry { colder, newer, age: 1.. }) = self.entry(index) else { return };
-        self.absent -= entry.absent();
-        if self.unmeasured == index {
-            self.unmeasured = newer;
+    /// Adds blocks that became dirty, as the newest, in ascending order.
+    pub(super) fn add(&mut self, blocks: core::ops::Range<u64>) {
+        if blocks.is_empty() {
+            return;
         }
-        self.change(index, |entry| *entry = Entry::EMPTY);
-        match colder {
-            ENDS => self.coldest = newer,
-            colder => self.change(colder, |entry| entry.newer = newer),
+        let (start, end) = (blocks.start as u32 + 1, blocks.end as u32 + 1);
+        let (age, mut colder) = (self.epoch << ABSENT_BITS, self.newest);
+        self.each_part(start, end, |first, entries| {
+            for (index, entry) in (first..).zip(entries) {
+                debug_assert!(entry.age == 0, "CD1: a block is dirty twice");
+                *entry = Entry { colder, newer: index + 1, age };
+                colder = index;
+            }
+        });
+        self.change(end - 1, |entry| entry.newer = ENDS);
+        match self.newest {
+            ENDS => self.coldest = start,
+            newest => self.change(newest, |entry| entry.newer = start),
         }
-        match newer {
-            ENDS => self.newest = colder,
-            newer => self.change(newer, |entry| entry.colder = colder),
+        self.newest = end - 1;
+        if self.unmeasured == ENDS {
+            self.unmeasured = start;
         }
-        self.len -= 1;
+        self.len += u64::from(end - start);
+    }
+
+    /// Removes those of these blocks that are in the list.
+    ///
+    /// Blocks that became dirty together follow each other in the list, so a chain of them is removed at once.
+    pub(super) fn remove(&mut self, blocks: core::ops::Range<u64>) {
+        let (mut from, end) = (blocks.start as u32 + 1, blocks.end as u32 + 1);
+        while from < end {
+            let Some(&Entry { colder, age: 1.., .. }) = self.entry(from) else {
+                from += 1;
+                continue;
+            };
+            let (mut newer, mut next, mut absent, unmeasured) = (from, from, 0, self.unmeasured);
+            let mut was_next = false;
+            self.each_part(from, end, |_, entries| {
+                for entry in entries {
+                    if newer != next {
+                        return;
+                    }
+                    absent += entry.absent();
+                    was_next |= unmeasured == next;
+                    newer = entry.newer;
+                    next += 1;
+                    *entry = Entry::EMPTY;
+                }
+            });
+            if was_next {
+                self.unmeasured = newer;
+            }
+            match colder {
+                ENDS => self.coldest = newer,
+                colder => self.change(colder, |entry| entry.newer = newer),
+            }
+            match newer {
+                ENDS => self.newest = colder,
+                newer => self.change(newer, |entry| entry.colder = colder),
+            }
+            self.absent -= absent;
+            self.len -= u64::from(next - from);
+            from = next;
+        }
     }
 
     /// Returns the coldest block, if it became dirty in epoch `until` or before.
@@ -254,19 +299,15 @@ mod tests {
         let mut state = 3u64;
         for step in 0..20_000u64 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let block = (state >> 33) % 3000;
-            match model.iter().position(|&(other, _)| other == block) {
-                Some(at) => {
-                    assert!(cold.contains(block));
-                    model.remove(at);
-                    cold.remove(block);
-                }
-                None => {
-                    assert!(!cold.contains(block));
-                    cold.remove(block);
-                    model.push((block, cold.epoch()));
-                    cold.add(block);
-                }
+            let block = (state >> 33) % 2990;
+            let blocks = block..block + 1 + (state >> 21) % 10;
+            let count = model.iter().filter(|(block, _)| blocks.contains(block)).count();
+            assert_eq!(count, blocks.clone().filter(|&block| cold.contains(block)).count());
+            cold.remove(blocks.clone());
+            model.retain(|(block, _)| !blocks.contains(block));
+            if count <= blocks.clone().count() / 2 {
+                model.extend(blocks.clone().map(|block| (block, cold.epoch())));
+                cold.add(blocks);
             }
             if step % 3 == 0
                 && let Some((block, epoch)) = cold.next_unmeasured()

@@ -86,7 +86,7 @@ impl<O: Os> Heap<O> {
             for page in [run.page(), run.end() - 1] {
                 let block = central.blocks_around(page, page + 1).start;
                 if hole.encloses(central.block(block)) && !central.cold.contains(block) {
-                    central.cold.add(block);
+                    central.cold.add(block..block + 1);
                 }
             }
         }

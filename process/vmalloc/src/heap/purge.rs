@@ -306,13 +306,13 @@ impl<O: Os> Heap<O> {
                 {
                     break;
                 }
-                central.cold.remove(block);
+                central.cold.remove(block..block + 1);
                 end = central.block(block).end().page_floor();
                 taken += 1;
             }
             let range = VaRange::from_pages(page, end).unwrap_or_default();
             if !central.take_dirty_at(range) {
-                (first..first + taken).for_each(|block| central.cold.add(block));
+                central.cold.add(first..first + taken);
                 break;
             }
             if !central.cut(range) {

@@ -25,16 +25,16 @@ fn cd1_a_block_that_is_listed_wrongly_or_not_at_all_is_seen() {
     model.check();
     let coldest = model.heap.zone(HUGE).cold.coldest(u64::MAX).unwrap();
     // Not in the list, though dirty.
-    model.heap.zone(HUGE).cold.remove(coldest);
+    model.heap.zone(HUGE).cold.remove(coldest..coldest + 1);
     assert_eq!(model.heap.validate().unwrap_err().rule, "CD1");
-    model.heap.zone(HUGE).cold.add(coldest);
+    model.heap.zone(HUGE).cold.add(coldest..coldest + 1);
     model.check();
     // In the list, though live.
     let first = model.heap.arena.extent(HUGE).start().page_floor();
-    let live = (areas[0] / PAGE_BYTES) as u64 - first;
-    model.heap.zone(HUGE).cold.add(live / 512);
+    let live = ((areas[0] / PAGE_BYTES) as u64 - first) / 512;
+    model.heap.zone(HUGE).cold.add(live..live + 1);
     assert_eq!(model.heap.validate().unwrap_err().rule, "CD1");
-    model.heap.zone(HUGE).cold.remove(live / 512);
+    model.heap.zone(HUGE).cold.remove(live..live + 1);
     model.end();
 }
 
