@@ -37,9 +37,11 @@
 //! # Source
 //! Bonwick and Adams, "Magazines and Vmem", 2001; Linux has the pools of `vmap_node` (`mm/vmalloc.c`, 6.9).
 
+mod budget;
 mod cpu_set;
 mod out;
 
+pub(crate) use budget::Big;
 pub(crate) use cpu_set::{CPUS_MAX, CpuSet};
 pub(crate) use out::Out;
 
@@ -52,8 +54,8 @@ const SETS: usize = u64::BITS as usize;
 const WAYS: usize = 8;
 /// Items from this size on are big: 2 MiB.
 pub(crate) const BIG_PAGES: u64 = 512;
-/// Pages in small items of one magazine: 2 MiB.
-pub(crate) const SMALL_PAGES_MAX: u64 = 512;
+/// Pages in small items of one magazine: 4 MiB.
+pub(crate) const SMALL_PAGES_MAX: u64 = 1024;
 /// Pages that a magazine reserves from the budget of small items at a time: 256 KiB.
 const SMALL_STEP: u64 = 64;
 /// Pages of that budget that a magazine may hold unused: 1 MiB.
@@ -138,14 +140,6 @@ struct Shelf {
 // SAFETY: an unlocked lock and numbers, all of which may be 0.
 unsafe impl Zeroed for Magazine {}
 
-/// The budgets of all magazines together, for small items and big ones.
-pub(crate) struct Big {
-    max: u64,
-    pages: AtomicU64,
-    small_max: u64,
-    small: AtomicU64,
-}
-
 /// The place in a magazine where pages are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Room {
@@ -153,57 +147,6 @@ enum Room {
     SmallPlace,
     /// A set or the front slot: both are counted in the budget of all magazines.
     Big,
-}
-
-/// Adds pages to a count, unless the sum would exceed `max`.
-#[inline]
-fn enter(count: &AtomicU64, max: u64, pages: u64) -> bool {
-    // While the budget is used up, CPUs only read the cache line, so that it does not move between them.
-    if count.load(Ordering::Relaxed) + pages > max {
-        return false;
-    }
-    let before = count.fetch_add(pages, Ordering::Relaxed);
-    if before + pages <= max {
-        return true;
-    }
-    count.fetch_sub(pages, Ordering::Relaxed);
-    false
-}
-
-impl Big {
-    pub(crate) const fn new(max: u64, small_max: u64) -> Self {
-        Self { max, pages: AtomicU64::new(0), small_max, small: AtomicU64::new(0) }
-    }
-
-    #[inline]
-    fn enter_small(&self, pages: u64) -> bool {
-        enter(&self.small, self.small_max, pages)
-    }
-
-    /// Returns the pages reserved for small items.
-    pub(crate) fn small_pages(&self) -> u64 {
-        self.small.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn enter(&self, pages: u64) -> bool {
-        enter(&self.pages, self.max, pages)
-    }
-
-    /// Returns true if that many more pages would fit in the budget now.
-    pub(crate) fn has_room(&self, pages: u64) -> bool {
-        self.pages.load(Ordering::Relaxed) + pages <= self.max
-    }
-
-    /// Returns the pages reserved for big items.
-    pub(crate) fn pages(&self) -> u64 {
-        self.pages.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn leave(&self, pages: u64) {
-        self.pages.fetch_sub(pages, Ordering::Relaxed);
-    }
 }
 
 /// A selection of items.
@@ -530,7 +473,7 @@ impl Shelf {
     /// Returns the unused part of the reservation for small items to the budget.
     fn refund(&mut self, big: &Big) {
         let needed = self.small + self.place;
-        big.small.fetch_sub(self.reserved - needed, Ordering::Relaxed);
+        big.leave_small(self.reserved - needed);
         self.reserved = needed;
     }
 

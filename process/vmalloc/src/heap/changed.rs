@@ -63,19 +63,28 @@ impl<O: Os> Heap<O> {
     /// Sets the memory policy of a changed area on its new area. Resident pages there were placed by another policy, so
     /// they are released. Returns how many pages, from the first on, may have contents: `used`, or 0.
     pub(super) fn move_policy(&self, from: &Run, word: Word, to: &mut Run, used: u64) -> u64 {
-        if !word.is_changed() || !self.arena.keep_policy(from, word.usable_bytes(), to) {
+        if !word.is_changed() || !self.arena.keep_policy(from, word.requested_bytes(), to) {
             return used;
         }
         self.mark_changed(to.page(), self.arena.get(to.page()));
         if self.arena.discard(core::slice::from_mut(to)).is_ok() { 0 } else { used }
     }
 
-    /// Sets the memory policy of a changed area on the pages that joined it, as [`move_policy`](Self::move_policy)
-    /// does.
+    /// Sets the memory policy of a changed area on the pages behind the bytes that were requested of it, up to `end`, as
+    /// [`move_policy`](Self::move_policy) does. Those that joined the area are discarded. The caller may have written to
+    /// the others, if it queried the usable size.
     #[cold]
-    pub(super) fn extend_policy(&self, area: &Run, word: Word, more: &mut Run) {
-        if self.arena.keep_policy(area, word.usable_bytes(), more) {
-            let _stay = self.arena.discard(core::slice::from_mut(more));
+    pub(super) fn extend_policy(&self, area: &Run, word: Word, end: u64) {
+        let requested = area.page() + word.requested_bytes().div_ceil(PAGE_BYTES) as u64;
+        if requested == end {
+            return;
+        }
+        // SAFETY: pages of the area as it is now, which the caller owns alone during this call (AR2).
+        let mut rest = unsafe { Run::claim(requested, end - requested) };
+        if self.arena.keep_policy(area, word.requested_bytes(), &mut rest) && end > area.end() {
+            // SAFETY: as before.
+            let mut joined = unsafe { Run::claim(area.end(), end - area.end()) };
+            let _stay = self.arena.discard(core::slice::from_mut(&mut joined));
         }
     }
 

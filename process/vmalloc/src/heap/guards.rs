@@ -25,7 +25,7 @@ use crate::PAGE_BYTES;
 use crate::arena::{Run, address, into_pointer};
 use crate::error::{AllocError, ResizeError};
 use crate::os::{Os, Span};
-use crate::word::{Guard, Word};
+use crate::word::{Guard, Word, area_pages};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -75,10 +75,13 @@ fn span(page: u64) -> Span {
 }
 
 impl<O: Os> Heap<O> {
-    /// Returns the number of pages of the run for an area of `size` bytes.
+    /// Returns the number of pages of the run for an area of `size` bytes. A guard follows the last page in use.
     #[inline(always)]
     pub(super) fn run_pages(&self, size: usize) -> u64 {
-        size.div_ceil(PAGE_BYTES) as u64 + self.guards.tail
+        match self.guards.tail {
+            0 => area_pages(size),
+            tail => size.div_ceil(PAGE_BYTES) as u64 + tail,
+        }
     }
 
     /// Sets a guard on the last page of a carved run, if guards are on.

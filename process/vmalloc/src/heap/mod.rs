@@ -107,7 +107,7 @@ use time::Time;
 use worker::Worker;
 
 /// The divisor of the pages below the frontiers that bounds small items of 64 KiB or more. A magazine caches one only
-/// while its small items have at most that many pages. With 32, the bound of a heap of 64 MiB is that of all small
+/// while its small items have at most that many pages. With 32, the bound of a heap of 128 MiB is that of all small
 /// items, so it restricts smaller heaps alone.
 const MEDIUM_SHARE: u64 = 32;
 /// Pages from which the system is asked how many are resident before zeros are written: 64 KiB.

@@ -79,7 +79,7 @@ impl<O: Os> Heap<O> {
         fill: Fill,
     ) -> Result<NonNull<u8>, ResizeError> {
         let size = layout.size();
-        let pages = size.div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(size);
         let zone = self.arena.zone_for(pages);
         let large = zone == HUGE && word.pages() >= HUGE_PAGES && pages >= word.pages();
         let medium = zone == SMALL
@@ -153,7 +153,7 @@ impl<O: Os> Heap<O> {
     /// Cached pages are moved to the part by which it grows, and the first `own` pages stay empty. Returns also the end
     /// of the pages that may have contents.
     fn carve_with_room(&self, zone: usize, layout: Layout, own: u64) -> Option<(Run, u64)> {
-        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(layout.size());
         let room = (pages * ROOM).checked_next_power_of_two()?;
         if room > self.arena.extent(zone).len_bytes() / PAGE_BYTES as u64 / 16 {
             return None;

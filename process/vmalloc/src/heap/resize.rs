@@ -63,7 +63,7 @@ impl<O: Os> Heap<O> {
         if size == 0 {
             return Err(AllocError::ZeroSize.into());
         }
-        let pages = size.div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(size);
         let page = (at / PAGE_BYTES) as u64;
         let stays = at.is_multiple_of(layout.align())
             && if pages <= word.pages() {
@@ -73,12 +73,10 @@ impl<O: Os> Heap<O> {
             };
         if stays {
             let before = word.requested_bytes();
-            if word.is_changed() && pages > word.pages() {
+            if word.is_changed() && size > before {
                 // SAFETY: live, and owned by the caller alone during this call.
                 let area = unsafe { Run::claim(page, word.pages()) };
-                // SAFETY: the pages that joined the area, which the caller owns, too.
-                let mut more = unsafe { Run::claim(area.end(), pages - word.pages()) };
-                self.extend_policy(&area, word, &mut more);
+                self.extend_policy(&area, word, page + pages);
             }
             if fill == Fill::Zero && before < size {
                 // SAFETY: live, and owned by the caller alone during this call.
@@ -110,7 +108,7 @@ impl<O: Os> Heap<O> {
 
     /// Frees all pages but those for `size`.
     fn shrink_in_place(&self, page: u64, word: Word, size: usize) -> Result<bool, ResizeError> {
-        let pages = size.div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(size);
         let to = Word::live(pages, size);
         if pages == word.pages() {
             let word = self.change_own(page, word, to);
@@ -154,7 +152,7 @@ impl<O: Os> Heap<O> {
 
     /// Extends an area over the free pages above it, if they suffice.
     fn grow_in_place(&self, page: u64, word: Word, size: usize, fill: Fill) -> bool {
-        let pages = size.div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(size);
         let (from, extent) = (page + word.pages(), self.arena.extent(self.arena.zone_of(page)));
         let Some(end) = page.checked_add(pages).filter(|&end| end <= extent.end().page_floor()) else {
             return false;

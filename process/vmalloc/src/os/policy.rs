@@ -42,7 +42,7 @@ pub(super) fn policy_at(at: usize) -> Option<Policy> {
 /// # Safety
 /// The caller owns `to` exclusively.
 pub(super) unsafe fn keep(from: Span, to: Span) -> bool {
-    let pages = from.bytes / PAGE_BYTES;
+    let pages = from.bytes.div_ceil(PAGE_BYTES);
     let [low, high] = [pages / 4, pages - 1 - pages / 4].map(|page| policy_at(from.at + page * PAGE_BYTES));
     if low != high {
         return false;

@@ -12,7 +12,7 @@ fn areas_below_4_mib_are_among_the_small_ones_and_huge_ones_begin_at_huge_pages(
     shim.on_cpu(0);
     let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
     for (bytes, zone) in
-        [(PAGE_BYTES, SMALL), (4 * MIB - PAGE_BYTES, SMALL), (4 * MIB - 1, HUGE), (40 * MIB, HUGE)]
+        [(PAGE_BYTES, SMALL), (4 * MIB - 4 * PAGE_BYTES, SMALL), (4 * MIB - 1, HUGE), (40 * MIB, HUGE)]
     {
         let at = model.alloc(bytes, 1, Fill::Any).unwrap();
         assert_eq!(zone_of(&model, at), zone, "{bytes}");
