@@ -268,12 +268,17 @@ impl<O: Os> Arena<O> {
     /// Returns the zone for areas of that many pages.
     #[inline]
     pub(crate) fn zone_for(&self, pages: u64) -> usize {
-        let least = match self.huge_pages {
+        if pages >= self.huge_min() { HUGE } else { SMALL }
+    }
+
+    /// Returns the least pages of areas in the zone of large areas.
+    #[inline]
+    pub(crate) fn huge_min(&self) -> u64 {
+        match self.huge_pages {
             HugePages::Always => 0,
             HugePages::System => SMALL_PAGES_SYSTEM,
             HugePages::Auto | HugePages::Never => SMALL_PAGES,
-        };
-        if pages >= least { HUGE } else { SMALL }
+        }
     }
 
     #[inline(always)]

@@ -20,8 +20,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// An allocator of large memory: whole pages, cached between uses, reused without system calls.
 ///
-/// An area is whole pages, aligned to a page at least; from 64 KiB on a multiple of 16 KiB, except with guards or in the
-/// hardened profile. It may be freed from any thread. Areas that are still live when
+/// An area is whole pages, aligned to a page at least. Without huge pages, one of 64 KiB or more is a multiple of 16 KiB.
+/// It may be freed from any thread. Areas that are still live when
 /// the allocator is dropped are unmapped.
 ///
 /// ```
@@ -30,7 +30,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 ///
 /// let memory = Vmalloc::new(vmalloc::Options::default())?;
 /// let area = memory.alloc(Layout::from_size_align(300_000, 1 << 16)?)?;
-/// assert_eq!(memory.usable_bytes(area)?, 76 * 4096);
+/// assert_eq!(memory.usable_bytes(area)?, 74 * 4096);
 /// // SAFETY: no reference to it exists any more.
 /// unsafe { memory.free(area) }?;
 /// // SAFETY: as before; a second free is an error that changes nothing.

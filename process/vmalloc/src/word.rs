@@ -28,20 +28,18 @@ const CHANGED: u64 = 1 << 50;
 const SLACK: u64 = (GRANULE * PAGE_BYTES) as u64 - 1;
 /// Pages of a granule: 16 KiB.
 const GRANULE: usize = 4;
-/// Areas of this many pages or more are whole granules: 64 KiB.
-const GRANULES_MIN: u64 = 16;
+/// The least pages of areas that may be whole granules: 64 KiB.
+pub(crate) const GRANULES_MIN: u64 = 16;
 /// The most pages that a word can store.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
 
-/// Returns the number of pages of an area of that many bytes.
-///
-/// Areas of 64 KiB and more are multiples of 16 KiB. So there are a quarter of the sizes, and a freed area serves more
-/// requests. Nearly all areas begin at a multiple of 16 KiB, so those that are hardly touched touch the same pages again.
-/// The pages beyond the size are not touched, so they cost memory only where a previous area has touched them.
+/// Returns the number of pages of an area of that many bytes. If it is at least [`GRANULES_MIN`], and less than that and
+/// `rounded`, it is a multiple of [`GRANULE`].
 #[inline(always)]
-pub(crate) const fn area_pages(size: usize) -> u64 {
+pub(crate) const fn area_pages(size: usize, rounded: u64) -> u64 {
     let pages = size.div_ceil(PAGE_BYTES) as u64;
-    if pages < GRANULES_MIN { pages } else { pages.next_multiple_of(GRANULE as u64) }
+    let is_rounded = pages.wrapping_sub(GRANULES_MIN) < rounded;
+    if is_rounded { pages.next_multiple_of(GRANULE as u64) } else { pages }
 }
 
 /// The method that makes a page a guard.
@@ -59,7 +57,7 @@ pub(crate) struct Word(u64);
 
 impl Word {
     /// Returns the word of a live area of `size` bytes, which must not be 0. The pages are those of [`area_pages`], or
-    /// with a [tail](Self::tailed) as few as possible and the tail.
+    /// with a [tail](Self::tailed) one more.
     #[inline(always)]
     pub(crate) const fn live(pages: u64, size: usize) -> Self {
         let slack = (pages * PAGE_BYTES as u64).wrapping_sub(size as u64) & SLACK;
@@ -189,7 +187,8 @@ mod tests {
             (65_537, 20),
             (1 << 40, 1 << 28),
         ] {
-            assert_eq!(area_pages(size), pages);
+            assert_eq!(area_pages(size, u64::MAX - GRANULES_MIN), pages);
+            assert_eq!(area_pages(size, 0), size.div_ceil(PAGE_BYTES) as u64);
             let word = Word::live(pages, size);
             assert_eq!((word.requested_bytes(), word.pages()), (size, pages));
             assert_eq!(word.usable_bytes(), pages as usize * PAGE_BYTES);

@@ -160,7 +160,7 @@ fn no_call_whatsoever_comes_to_the_global_allocator() {
     // SAFETY: our own, and no reference to it exists.
     let wall = unsafe { memory.shrink(wall, layout(70_000, 1)) }.unwrap();
     let known = (memory.usable_bytes(wall), memory.requested_bytes(wall), memory.contains(wall.as_ptr()));
-    assert_eq!(known, (Ok(81_920), Ok(70_000), true));
+    assert_eq!(known, (Ok(73_728), Ok(70_000), true));
     // SAFETY: as before.
     unsafe { memory.free(wall) }.unwrap();
     // SAFETY: the call fails, since the area is free.

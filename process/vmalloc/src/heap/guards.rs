@@ -75,13 +75,10 @@ fn span(page: u64) -> Span {
 }
 
 impl<O: Os> Heap<O> {
-    /// Returns the number of pages of the run for an area of `size` bytes. A guard follows the last page in use.
+    /// Returns the number of pages of the run for an area of `size` bytes.
     #[inline(always)]
     pub(super) fn run_pages(&self, size: usize) -> u64 {
-        match self.guards.tail {
-            0 => area_pages(size),
-            tail => size.div_ceil(PAGE_BYTES) as u64 + tail,
-        }
+        area_pages(size, self.rounded) + self.guards.tail
     }
 
     /// Sets a guard on the last page of a carved run, if guards are on.

@@ -139,6 +139,11 @@ pub(crate) struct Heap<O: Os> {
     /// Bits of a word that send a free to its slow path.
     closer: u64,
     guards: Guards,
+    /// The number of sizes in pages, from 64 KiB on, that are rounded up to 16 KiB: those whose areas lie in small pages.
+    /// There are a quarter of the sizes then, and areas that are hardly touched touch the same pages again, since nearly
+    /// all begin at a multiple of 16 KiB. The pages behind the size are resident only if a previous area touched them;
+    /// as parts of huge pages they would always be. With guards no size is rounded: a guard follows the last page.
+    rounded: u64,
     /// Dirty pages, and pages in big items of magazines, above which a purge is due.
     cached_max: u64,
     /// The greatest number of moved areas at a time: each is a mapping of its own.

@@ -13,7 +13,7 @@ use crate::magazine::{BIG_PAGES, Big, CPUS_MAX, CpuSet};
 use crate::os::Os;
 use crate::records::{Host, empty_value, write_empty};
 use crate::vmalloc::{HugePages, Options};
-use crate::word::Word;
+use crate::word::{GRANULES_MIN, Word};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -106,6 +106,7 @@ impl<O: Os> Heap<O> {
         cached_max: 0,
         closer: Word::closer(false),
         guards: Guards::none(),
+        rounded: 0,
         moved_max: 0,
         moved: AtomicU64::new(0),
         changed: AtomicU64::new(0),
@@ -151,6 +152,8 @@ impl<O: Os> Heap<O> {
         self.closer = Word::closer(plan.zero_on_free);
         let mappings_max = host.os().mappings_max();
         self.guards = Guards::new(plan.guards, mappings_max);
+        let small_end = if plan.huge_pages == HugePages::Never { u64::MAX } else { self.arena.huge_min() };
+        self.rounded = if plan.guards { 0 } else { small_end.saturating_sub(GRANULES_MIN) };
         // Each splits a mapping into three; half of the possible mappings are left to the program.
         self.moved_max = mappings_max / 8;
         // Guards, one of which is in each big item, use no memory.

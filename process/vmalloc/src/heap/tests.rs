@@ -256,8 +256,8 @@ fn sp4_nothing_is_lost_whichever_call_fails() {
         (Call::Commit, 16, 120),
         (Call::Discard, 20, 120),
         (Call::Move, 6, 300),
-        (Call::Remap, 4, 900),
-        (Call::Renew, 6, 900),
+        (Call::Remap, 4, 300),
+        (Call::Renew, 6, 300),
     ];
     for (call, most, steps) in plan {
         let (mut injected, mut failures) = (0, 0);
@@ -273,7 +273,7 @@ fn sp4_nothing_is_lost_whichever_call_fails() {
             shim.halve(granted % 2 == 1);
             shim.fail_some(call, granted, 1 + granted % 3);
             let before = shim.calls(call);
-            let largest = if steps >= 300 { 24 * MIB } else { 4 * MIB };
+            let largest = if steps == 300 { 24 * MIB } else { 4 * MIB };
             for _ in 0..steps {
                 let areas = model.areas.clone();
                 if let Err(error) = model.step(largest) {
@@ -496,7 +496,7 @@ fn memory_unused_for_long_is_released_and_what_is_used_stays() {
     let after_burst = model.heap.stats();
     assert_eq!(after_burst.purged_bytes, 0);
     // Then traffic that no magazine serves, since no size recurs while the magazines have it.
-    for bytes in (0..12_000).map(|n| (16 + n % 120 * 4) * PAGE_BYTES) {
+    for bytes in (0..12_000).map(|n| (17 + n % 300) * PAGE_BYTES) {
         let at = model.alloc(bytes, 1, Fill::Any).unwrap();
         model.free(at);
     }

@@ -343,7 +343,7 @@ fn what_is_large_beside_the_heap_is_not_cached_unchanged() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let mut model = Model::new(heap(&shim, 1 << 36, 512 * MIB));
-    let sizes = [896, 800, 704, 608].map(|kib| kib << 10);
+    let sizes = [900, 800, 700, 600].map(|kib| kib << 10);
     let set = |model: &mut Model| {
         let areas = sizes.map(|bytes| model.alloc(bytes, 1, Fill::Any).unwrap());
         areas.into_iter().for_each(|at| model.free(at));

@@ -110,7 +110,8 @@ fn no_lock_of_a_pair_or_a_miss_is_held_in_a_call_that_moves_releases_or_counts_p
             }
         });
         work(&heap, 3000);
-        remap(&heap);
+        // What is above the first ones may be free.
+        (0..4).for_each(|_| remap(&heap));
         heap.trim();
         let held = LONG.iter().zip(held.iter()).filter(|(_, held)| held.load(Ordering::Relaxed));
         assert_eq!(held.map(|(call, _)| call).collect::<Vec<_>>(), Vec::<&Call>::new(), "{plan:?}");
