@@ -4,10 +4,11 @@
 
 use va_tree::FreeIndex;
 use vmlab::index_kind::{IndexKind, Visitor};
-use vmlab::replay::{Replay, Tally, default_window, kernel_extent};
+use vmlab::replay::{Replay, Tally, default_window};
 use vmlab::shipped::TRACES;
 use vmlab::trace::Trace;
 use vmlab::trace::vmallocinfo::Table;
+use vmlab_machine::kernel_extent;
 
 struct Run<'a> {
     trace: &'a Trace,

@@ -1,13 +1,14 @@
 //! The indexes that a trace can be replayed on, by name.
 
-use crate::lab::list::ListIndex;
 use va_base::{AllocError, VaRange};
 use va_sim::platform::HeapPlatform;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, FreeIndex, RbIndex};
+use vmlab_base::choice::Choice;
+use vmlab_machine::list::ListIndex;
 
 /// An index, by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IndexKind {
     /// Red-black tree, searched as Linux 6.12 does
     RbLinux,
@@ -21,6 +22,23 @@ pub enum IndexKind {
 
 /// All of them, in the order of the tables.
 pub const ALL: [IndexKind; 4] = [IndexKind::RbLinux, IndexKind::RbExact, IndexKind::Btree, IndexKind::List];
+
+impl Choice for IndexKind {
+    const CHOICES: &'static [Self] = &ALL;
+
+    fn choice(self) -> &'static str {
+        self.name()
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::RbLinux => "Red-black tree, searched as Linux 6.12 does",
+            Self::RbExact => "Red-black tree, exact lowest fit",
+            Self::Btree => "B+tree of holes, exact lowest fit (the default index of the library)",
+            Self::List => "The list of busy areas that Linux walked before 5.2",
+        }
+    }
+}
 
 /// An operation that is generic over the type of the index.
 pub trait Visitor {

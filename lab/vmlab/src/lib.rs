@@ -7,27 +7,17 @@
 //! | [`replay`] | runs a trace through an index and compares every address |
 //! | [`mod@convert`] | traces in other forms |
 //! | [`index_kind`] | the indexes, by name |
-//! | [`machine`] | this process as the machine of a space |
 //! | [`map`] | the address space at one time as a picture |
 //! | [`report`] | one self-contained HTML file |
-//! | `bench` | workloads, contenders, tables and plots |
-//! | [`lab`] | indexes for comparison only |
-//! | `suite`, `compare` | the kernel's test suite of vmalloc, on any allocator, and tables of many of its runs |
 //! | [`shipped`] | the traces that are built into the program |
 //!
-//! `bench`, `suite` and `compare` are in the feature `measure`: they compile the core once for each policy and kind of
-//! lock, and most users replay and draw.
+//! The feature `measure` adds the commands of `vmlab-bench`, which compiles the core once for each policy and kind of
+//! lock. Most users replay and draw.
 
-#[cfg(feature = "measure")]
-pub mod bench;
 pub mod cli;
-#[cfg(feature = "measure")]
-pub mod compare;
 pub mod convert;
 mod doctor;
 pub mod index_kind;
-pub mod lab;
-pub mod machine;
 pub mod map;
 mod record;
 pub mod replay;
@@ -35,6 +25,4 @@ pub mod report;
 pub mod run;
 pub mod run_space;
 pub mod shipped;
-#[cfg(feature = "measure")]
-pub mod suite;
 pub mod trace;

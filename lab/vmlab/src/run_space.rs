@@ -1,8 +1,7 @@
 //! Replays one trace on one space, and returns the result as a row.
 
-use crate::machine::{LabMachine, PlainLock, Work};
 use crate::replay::space::{Reasons, SpaceReplay};
-use crate::replay::{Tally, default_window, kernel_extent};
+use crate::replay::{Tally, default_window};
 use crate::trace::Trace;
 use crate::trace::vmallocinfo::Table;
 use anyhow::{Context, Result};
@@ -10,9 +9,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use va_space::config::{Config, Linux69, OneLock52, Standard};
 use va_space::{NODES_LIMIT, Stats, VmapSpace};
+use vmlab_base::choice::Choice;
+use vmlab_machine::kernel_extent;
+use vmlab_machine::{LabMachine, PlainLock, Work};
 
 /// The policies that a space can have, by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// Linux 6.9 to 6.12: nodes and pools
     Linux,
@@ -32,6 +34,22 @@ impl Policy {
             Self::Linux => "linux",
             Self::Default => "default",
             Self::OneLock => "one-lock",
+        }
+    }
+}
+
+impl Choice for Policy {
+    const CHOICES: &'static [Self] = &[Self::Linux, Self::Default, Self::OneLock];
+
+    fn choice(self) -> &'static str {
+        self.name()
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Linux => "Linux 6.9 to 6.12: nodes and pools",
+            Self::Default => "This project's: exact lowest fit, pools of all sizes",
+            Self::OneLock => "Linux 5.2 to 6.8: one lock, no pools",
         }
     }
 }

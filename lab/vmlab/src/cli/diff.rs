@@ -6,7 +6,6 @@ use super::{OutputFile, ReplayArgs, offsets, out, print_note};
 use crate::replay::diff::cause::{CAUSES, Cause};
 use crate::replay::diff::recording::{Areas, Recording};
 use crate::replay::diff::{Divergence, Options, Report, run};
-use crate::run::{counted, grouped};
 use crate::run_space::Policy;
 use crate::trace::open;
 use anyhow::{Context, Result, bail};
@@ -16,6 +15,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use va_space::NODES_LIMIT;
+use vmlab_base::text::{counted, grouped};
 
 /// The most differences to list.
 #[derive(Clone, Copy, Debug)]

@@ -2,12 +2,12 @@
 
 use super::print_note;
 use crate::replay::Tally;
-use crate::run::{counted, grouped};
 use crate::shipped::Shipped;
 use crate::trace::vmallocinfo::Table;
 use crate::trace::{Trace, decompress, open};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
+use vmlab_base::text::{counted, grouped};
 
 /// A trace and its table, under the name that the results use.
 pub(super) struct Input {

@@ -1,7 +1,7 @@
 //! `vmlab map`: a picture of the address space at one time.
 
 use super::input::{Input, beside};
-use super::{OutputFile, out, print_note, table};
+use super::{OutputFile, choice, out, print_note, table};
 use crate::map::blocks::{Look, Style, draw};
 use crate::map::fold::Part;
 use crate::map::process::Mappings;
@@ -9,13 +9,13 @@ use crate::map::read::Text;
 use crate::map::replayed::{Ask, events_until, replay};
 use crate::map::svg::{self, Titles};
 use crate::map::{Picture, export, html};
-use crate::run::{bytes, counted, grouped};
 use crate::run_space::{Policy, nodes_of};
 use crate::trace::open;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::Cell;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use vmlab_base::text::{bytes, counted, grouped};
 
 /// The kernel's table of its areas.
 const KERNEL: &str = "/proc/vmallocinfo";
@@ -37,7 +37,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", requires = "trace", value_parser = seconds)]
     at: Option<u64>,
     /// Policy of the space: it decides which freed areas are lazy, and which are pooled
-    #[arg(long, value_enum, value_name = "NAME", default_value = "linux", requires = "trace")]
+    #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", default_value = "linux", requires = "trace")]
     policy: Policy,
     /// Nodes of the space (default: a node for each CPU of the trace)
     #[arg(long, value_name = "N", requires = "trace",

@@ -1,7 +1,9 @@
 //! The command line: its options, and the order of the work.
 
+#[cfg(feature = "measure")]
+mod bench;
+mod convert;
 mod diff;
-mod file;
 mod input;
 mod man;
 mod map;
@@ -14,7 +16,6 @@ mod table;
 #[cfg(feature = "measure")]
 mod test;
 
-pub(crate) use file::OutputFile;
 pub(crate) use table::plain;
 
 use crate::index_kind::{ALL, IndexKind};
@@ -24,12 +25,17 @@ use crate::run::{Options, Outcome};
 use crate::run_space::Policy;
 use crate::shipped::TRACES;
 use anyhow::{Result, bail};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use input::Input;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vmlab_base::choice::Choice;
+use vmlab_base::file::OutputFile;
+#[cfg(feature = "measure")]
+use vmlab_base::output::Output;
 
 /// The laboratory of vmalloc: replays, compares, times and draws the address spaces of real kernels.
 #[derive(Parser, Debug)]
@@ -95,7 +101,7 @@ enum Command {
         vmlab convert vmlab.jsonl.gz --to csv -o events.csv\n  \
         vmlab convert vmlab.jsonl.gz --to vmallocinfo -o end.vmallocinfo\n\n\
         docs/formats.md describes the forms.")]
-    Convert(crate::convert::Args),
+    Convert(convert::Args),
     /// Run an unmodified program with libvmalloc_preload.so, and print statistics of its large memory
     #[command(after_help = "Examples:\n  \
         vmlab run -- python3 program.py\n  \
@@ -111,7 +117,7 @@ enum Command {
     /// Measure indexes or spaces side by side
     #[cfg(feature = "measure")]
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
-    Bench(BenchCommand),
+    Bench(bench::Command),
     /// Run the kernel's test suite of vmalloc on our allocators, and on Linux's own code from a C library
     #[cfg(feature = "measure")]
     #[command(after_help = "Examples:\n  \
@@ -162,7 +168,7 @@ struct ReplayArgs {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Indexes to replay on (default: all)
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME")]
+    #[arg(long, value_parser = choice::<IndexKind>(), value_delimiter = ',', value_name = "NAME")]
     index: Vec<IndexKind>,
     /// Print one JSON object per trace and index instead of a table
     #[arg(long)]
@@ -195,7 +201,7 @@ struct ReplayArgs {
     #[arg(long, conflicts_with_all = ["index", "report", "space"])]
     percpu: bool,
     /// Policy of the space (default: linux; with --diff all, one after the other)
-    #[arg(long, value_enum, value_name = "NAME", requires = "whole")]
+    #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", requires = "whole")]
     policy: Option<Policy>,
     /// Nodes of the space (default: a node for each CPU of the trace)
     #[arg(long, value_name = "N", requires = "whole",
@@ -204,47 +210,6 @@ struct ReplayArgs {
     /// The machine's /proc/vmallocinfo, which has the size of percpu chunks (2 MiB without it); for every trace
     #[arg(long, value_name = "FILE")]
     vmallocinfo: Option<PathBuf>,
-}
-
-#[cfg(feature = "measure")]
-#[derive(Subcommand, Debug)]
-enum BenchCommand {
-    /// The index of holes: workloads from an empty space to a million areas
-    #[command(after_help = "Examples:\n  \
-        vmlab bench index --quick\n  \
-        vmlab bench index --filter rand --indexes btree,rb-linux --out rand")]
-    Index(crate::bench::index::Args),
-    /// Whole spaces: pairs, failing requests, purges, many threads and the locks they wait for
-    #[command(after_help = "Examples:\n  \
-        vmlab bench space --quick\n  \
-        vmlab bench space --kern libkvmalloc.so --kern-count libkvmalloc-count.so\n  \
-        vmlab bench space --filter threads --threads 1,2,4,8,16 --out threads")]
-    Space(crate::bench::space::Args),
-    /// Per-CPU memory: requests of programs, cases in which Linux is slow, and the effect of each patch of its hints
-    #[command(after_help = "Examples:\n  \
-        vmlab bench percpu --quick\n  \
-        vmlab bench percpu --kern libkpercpu.so\n  \
-        vmlab bench percpu --filter seed --out seed")]
-    Percpu(crate::bench::percpu::Args),
-    /// Allocators of a process: ours, the C library's, and other installed ones
-    #[command(after_help = "Examples:\n  \
-        vmlab bench memory --quick\n  \
-        vmlab bench memory --peer mmap --filter pair\n  \
-        vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out mix\n  \
-        vmlab bench memory --thp")]
-    Memory(crate::bench::memory::Args),
-    /// Runs one task of `bench memory` in this process
-    #[command(hide = true)]
-    MemoryChild {
-        /// The task, as JSON
-        task: String,
-    },
-    /// Runs one row of `cargo xtask counts`, or prints their names
-    #[command(hide = true)]
-    CountsChild {
-        /// The row
-        row: Option<String>,
-    },
 }
 
 /// Runs the command line.
@@ -258,14 +223,14 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Replay(args)) => replay(args),
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Map(args)) => map::run(args),
-        Some(Command::Convert(args)) => crate::convert::run(args),
+        Some(Command::Convert(args)) => convert::run(args),
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Doctor(args)) => crate::doctor::run(args),
         Some(Command::Record(args)) => crate::record::run(args),
         #[cfg(feature = "measure")]
-        Some(Command::Bench(args)) => bench(args),
+        Some(Command::Bench(args)) => bench::run(args),
         #[cfg(feature = "measure")]
-        Some(Command::Test(args)) => test::run(args, &crate::suite::target::targets()),
+        Some(Command::Test(args)) => test::run(args, &vmlab_bench::suite::target::targets()),
         #[cfg(not(feature = "measure"))]
         Some(Command::NotBuilt { .. }) => {
             bail!("this build measures nothing: cargo run --profile dist --features measure -- bench")
@@ -276,19 +241,6 @@ pub fn main(cli: &Cli) -> Result<()> {
             out(String::from_utf8(script)?.trim_end())
         }
         Some(Command::Man { dir }) => man::write(Cli::command(), dir),
-    }
-}
-
-#[cfg(feature = "measure")]
-fn bench(command: &BenchCommand) -> Result<()> {
-    use crate::bench::{counts, index, memory, percpu, space};
-    match command {
-        BenchCommand::Index(args) => index::run(args),
-        BenchCommand::Space(args) => space::run(args),
-        BenchCommand::Percpu(args) => percpu::run(args),
-        BenchCommand::Memory(args) => memory::run(args),
-        BenchCommand::MemoryChild { task } => memory::child::main(task),
-        BenchCommand::CountsChild { row } => counts::main(row.as_deref()),
     }
 }
 
@@ -410,4 +362,37 @@ pub(crate) fn out(line: &str) -> Result<()> {
 /// Prints a line on stderr, under the program's name. An error of that write is ignored.
 pub fn print_note(line: &str) {
     let _ = writeln!(std::io::stderr(), "vmlab: {line}");
+}
+
+/// Standard output for results, and stderr for notes.
+#[cfg(feature = "measure")]
+struct Terminal;
+
+#[cfg(feature = "measure")]
+impl Output for Terminal {
+    fn line(&mut self, line: &str) -> Result<()> {
+        out(line)
+    }
+
+    fn note(&mut self, line: &str) {
+        print_note(line);
+    }
+}
+
+/// Returns a parser of numbers in a range.
+#[cfg(feature = "measure")]
+fn ranged<T>(range: std::ops::RangeInclusive<u64>) -> clap::builder::RangedU64ValueParser<T>
+where
+    T: TryFrom<u64> + Clone + Send + Sync,
+{
+    clap::builder::RangedU64ValueParser::new().range(range)
+}
+
+/// Returns a parser of the names of a set of values.
+fn choice<T: Choice>() -> impl TypedValueParser<Value = T> {
+    let value = |one: &T| PossibleValue::new(one.choice()).help(one.about()).aliases(one.aliases());
+    PossibleValuesParser::new(T::CHOICES.iter().map(value)).try_map(|name| {
+        // The parser accepts these names alone.
+        T::named(&name).ok_or("no such name")
+    })
 }

@@ -4,10 +4,10 @@ use super::out;
 use super::table::{align, plain};
 use crate::replay::diff::Report;
 use crate::replay::diff::offsets::{Elsewhere, OffsetCause, Offsets};
-use crate::run::{counted, grouped};
 use anyhow::Result;
 use comfy_table::Cell;
 use std::fmt::Write as _;
+use vmlab_base::text::{counted, grouped};
 
 const HEAD: [&str; 9] = [
     "percpu\npolicy",

@@ -4,7 +4,6 @@ use super::input::{beside, read_table, stem};
 use super::out;
 use super::table::{align, plain};
 use crate::replay::percpu::{PercpuTally, replay as run};
-use crate::run::counted;
 use crate::trace::open;
 use crate::trace::percpu::PercpuTrace;
 use crate::trace::vmallocinfo::Table;
@@ -13,6 +12,7 @@ use comfy_table::Cell;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use va_percpu::config::{Linux612, Runs, Scan};
+use vmlab_base::text::counted;
 
 /// One trace under one policy.
 #[derive(Serialize)]

@@ -6,12 +6,13 @@ use crate::index_kind::ALL;
 use crate::report::film::Film;
 use crate::report::sheet::Sheet;
 use crate::report::{Chapter, Map, Part, Picture, page};
-use crate::run::{Outcome, counted};
+use crate::run::Outcome;
 use crate::trace::vmallocinfo::Table;
 use crate::trace::{Trace, open};
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
+use vmlab_base::text::counted;
 
 /// Bytes from the beginning of a file that determine its kind.
 const HEAD_BYTES: u64 = 16 << 10;

@@ -2,9 +2,10 @@
 
 use super::out;
 use crate::replay::Tally;
-use crate::run::{Outcome, bytes, counted};
+use crate::run::Outcome;
 use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent, presets};
+use vmlab_base::text::{bytes, counted};
 
 /// Number of differences that are shown for each index on each trace.
 const DIFFERENCES_SHOWN: usize = 4;

@@ -1,18 +1,18 @@
 //! `vmlab test`: the kernel's test suite, on targets.
 
-use super::{out, print_note};
-use crate::bench::print::{header, page, prepare, tables_to_terminal, write_file};
-use crate::compare::{self, Wanted};
-use crate::suite::case::Suite;
-use crate::suite::cold;
-use crate::suite::driver::{self, Ran};
-use crate::suite::params::Params;
-use crate::suite::print::{lines, table};
-use crate::suite::target::{Entry, Setup, Target};
+use super::{Terminal, choice, out, print_note, ranged};
 use anyhow::{Context as _, Result, bail};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use vmlab_bench::compare::{self, Wanted};
+use vmlab_bench::print::{header, page, prepare, show as show_tables, write_file};
+use vmlab_bench::suite::case::Suite;
+use vmlab_bench::suite::cold;
+use vmlab_bench::suite::driver::{self, Ran};
+use vmlab_bench::suite::params::Params;
+use vmlab_bench::suite::print::{lines, table};
+use vmlab_bench::suite::target::{Entry, Setup, Target};
 
 /// Options of `vmlab test`.
 #[derive(clap::Args, Debug, Clone)]
@@ -25,7 +25,7 @@ pub(super) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "NAME", default_value = "space")]
     target: Vec<String>,
     /// Which version of the suite
-    #[arg(long, value_enum, value_name = "VERSION", default_value = "7.1")]
+    #[arg(long, value_parser = choice::<Suite>(), value_name = "VERSION", default_value = "7.1")]
     suite: Suite,
     /// Seed of random sizes and orders
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -44,11 +44,41 @@ pub(super) struct Args {
     #[arg(long, group = "page")]
     cold: bool,
     #[command(flatten)]
-    compare: compare::Args,
+    compare: CompareArgs,
     /// Write the table to test-suite.md in this directory, or to cold.md, or what --compare found to test-compare.md,
     /// .csv and .svg
     #[arg(long, value_name = "DIR", requires = "page")]
     out: Option<PathBuf>,
+}
+
+/// Options of `vmlab test --compare`.
+#[derive(clap::Args, Debug, Clone)]
+#[group(id = "comparison")]
+struct CompareArgs {
+    /// Compare targets side by side, ratios to the first; the figures of the patches beside them (default: list,
+    /// one-lock, hashed, nodes, space). With parameters that select tests or workers, on these alone
+    #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 0..=1, group = "page",
+        conflicts_with = "target")]
+    compare: Option<Vec<String>>,
+    /// Rounds of each target, of which the fastest counts, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "compare",
+        value_parser = ranged::<u64>(1..=1000))]
+    rounds: u64,
+    /// Seconds after which a run is stopped, and its time a lower bound
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "compare",
+        value_parser = ranged::<u64>(1..=86_400))]
+    limit: u64,
+}
+
+impl CompareArgs {
+    /// Returns the names and the parameters among the arguments, if targets are to be compared.
+    fn wanted(&self) -> Option<(Vec<String>, Vec<String>)> {
+        let given = self.compare.as_ref()?;
+        // An optional value also consumes an argument that is a parameter.
+        let is_parameter =
+            |text: &String| text.contains('=') || ["performance", "stress", "smoke"].contains(&text.as_str());
+        Some(given.iter().filter(|text| !text.is_empty()).cloned().partition(|text| !is_parameter(text)))
+    }
 }
 
 /// File for the table.
@@ -65,10 +95,9 @@ pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         let params = Params::parse(args.suite, cpus, &[&args.arguments[..], &more[..]].concat())?;
         let (setup, dir) = (setup(args, cpus), args.out.as_deref());
-        return compare::run(
-            &args.compare,
-            &Wanted { names: &names, params, seed: args.seed, setup, entries, dir },
-        );
+        let CompareArgs { rounds, limit: limit_s, .. } = args.compare;
+        let wanted = Wanted { names: &names, params, rounds, limit_s, seed: args.seed, setup, entries, dir };
+        return compare::run(&wanted, &mut Terminal);
     }
     if args.cold {
         return run_cold(args, entries);
@@ -128,7 +157,7 @@ fn run_until(
         }
     }
     if args.table {
-        tables_to_terminal([table(&runs)])?;
+        show_tables([table(&runs)], &mut Terminal)?;
     }
     judge(&runs)?;
     match (&args.out, header) {
@@ -149,8 +178,8 @@ fn run_cold(args: &Args, entries: &[Entry]) -> Result<()> {
     let header = header(cold::ROUNDS);
     let table = cold::measure(entries, &setup(args, cpus), &params, args.seed)?;
     match &args.out {
-        Some(dir) => write_file(dir, COLD_PAGE, &page("Cold starts", [table], &header)),
-        None => tables_to_terminal([table]),
+        Some(dir) => write_file(dir, COLD_PAGE, &page("Cold starts", [table], &header), &mut Terminal),
+        None => show_tables([table], &mut Terminal),
     }
 }
 
@@ -230,11 +259,11 @@ fn write(args: &Args, dir: &std::path::Path, runs: &[(&str, Ran)], header: &str)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::case::Case;
-    use crate::suite::target::{Ask, Ram, Unsettled, Worker};
     use clap::Parser;
     use std::cell::RefCell;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use vmlab_bench::suite::case::Case;
+    use vmlab_bench::suite::target::{Ask, Ram, Unsettled, Worker};
 
     /// A target that has addresses for a fixed number of allocations, each of at most a page, and never frees the last
     /// one.

@@ -4,11 +4,11 @@ use super::{Form, To, convert};
 use crate::trace::jsonl::Item;
 use crate::trace::{Next, Sink, decompress, items};
 use anyhow::Result;
-use clap::ValueEnum;
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
+use vmlab_base::choice::Choice;
 
 /// A buffer that outlives its sink.
 #[derive(Clone, Default)]
@@ -63,7 +63,7 @@ pub fn fuzz(data: &[u8]) {
     let mut text = Vec::new();
     // The readable prefix of a broken stream is as good an input as a whole one.
     let _ = { first }.read_to_end(&mut text);
-    for &to in To::value_variants() {
+    for &to in To::CHOICES {
         let written = converted(&text[..], to).unwrap_or_else(|error| panic!("{to:?}: {error:#}"));
         if to == To::Jsonl {
             let (before, after) = (lines(&text[..]), lines(&written[..]));

@@ -10,23 +10,16 @@ mod text;
 
 pub use fuzz::fuzz;
 
-use crate::cli::print_note;
-use crate::run::counted;
 use crate::trace::jsonl::{Item, When};
-use crate::trace::{Census, Next, Sink, decompress, items};
-use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use crate::trace::{Census, Next, Sink, items};
+use anyhow::Result;
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
+use vmlab_base::choice::Choice;
 
 /// Forms that can be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum To {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
     /// A recording, as `vmlab record` writes it
     Jsonl,
     /// Events, a row each
@@ -41,31 +34,54 @@ pub(crate) enum To {
     VmallocinfoBegin,
 }
 
-/// The input to convert, and the output form.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Args {
-    /// A recording, or text of ftrace, trace-cmd report or perf script, plain, gzip or zstd; - is standard input
-    #[arg(value_name = "FILE")]
-    input: PathBuf,
-    /// The form
-    #[arg(long, value_enum, value_name = "FORM")]
-    to: To,
-    /// Destination; - is standard output; .gz is compressed
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    output: PathBuf,
+impl Choice for To {
+    const CHOICES: &'static [Self] =
+        &[Self::Jsonl, Self::Csv, Self::Perfetto, Self::Ftrace, Self::Vmallocinfo, Self::VmallocinfoBegin];
+
+    fn choice(self) -> &'static str {
+        match self {
+            Self::Jsonl => "jsonl",
+            Self::Csv => "csv",
+            Self::Perfetto => "perfetto",
+            Self::Ftrace => "ftrace",
+            Self::Vmallocinfo => "vmallocinfo",
+            Self::VmallocinfoBegin => "vmallocinfo-begin",
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Jsonl => "A recording, as `vmlab record` writes it",
+            Self::Csv => "Events, a row each",
+            Self::Perfetto => "Chrome's trace events, for ui.perfetto.dev: areas by who asked, bytes",
+            Self::Ftrace => "Text, as the kernel prints it",
+            Self::Vmallocinfo => "The /proc/vmallocinfo of the recording's end",
+            Self::VmallocinfoBegin => "That of its beginning",
+        }
+    }
 }
 
 /// An output form that receives items one by one.
-pub(crate) trait Form {
+pub trait Form {
     /// Writes an item.
+    ///
+    /// # Errors
+    /// If it cannot be written.
     fn take(&mut self, item: &Item<'_>) -> Result<()>;
 
     /// Writes buffered output, so that the file can be read.
+    ///
+    /// # Errors
+    /// If it cannot be written.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
 impl To {
-    fn form(self, sink: Sink) -> Result<Box<dyn Form>> {
+    /// Returns a writer of the form.
+    ///
+    /// # Errors
+    /// If its beginning cannot be written.
+    pub fn form(self, sink: Sink) -> Result<Box<dyn Form>> {
         Ok(match self {
             Self::Jsonl => Box::new(text::Jsonl::new(sink)),
             Self::Csv => Box::new(csv::Csv::new(sink)?),
@@ -77,76 +93,15 @@ impl To {
     }
 }
 
-/// Converts, and reports the lines that could not be read.
+/// Passes every item to a form until the input ends, or `stop` is set.
 ///
 /// # Errors
-/// If the input cannot be read or holds nothing, the output cannot be written, or a signal arrived. Everything read
-/// before a signal is written.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // The first signal ends the conversion at the next line, which may take long to arrive. The second ends it at
-        // once.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
-            .context("cannot take signals")?;
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
-    }
-    let shown = args.input.display();
-    if args.output != Path::new("-") && same(&args.input, &args.output) {
-        bail!("{shown} would be read and written at once");
-    }
-    let (input, bar) = opened(&args.input).with_context(|| format!("cannot read {shown}"))?;
-    let form = args.to.form(Sink::create(&args.output)?)?;
-    let census = convert(input, form, &stop)?;
-    bar.finish_and_clear();
-    if census.bad > 0 {
-        print_note(&format!("{shown}: {} cannot be read, and not converted", counted(census.bad, "line")));
-    }
-    if stop.load(Ordering::Relaxed) {
-        bail!("{shown}: stopped by a signal after {}, which are converted", counted(census.lines, "line"));
-    }
-    if let Some(why) = &census.cut_short {
-        bail!("{shown}: the input ends early, {why}; what was read is converted");
-    }
-    if census.items == 0 {
-        bail!("{shown}: no event of vmalloc or percpu in {}", counted(census.lines, "line"));
-    }
-    Ok(())
-}
-
-/// Returns true if two paths name the same file.
-fn same(a: &Path, b: &Path) -> bool {
-    match (a.canonicalize(), b.canonicalize()) {
-        // A device such as /dev/null may be both.
-        (Ok(a), Ok(b)) => a == b && a.is_file(),
-        _ => false,
-    }
-}
-
-/// Passes every item to a form until the input ends, or `stop` is set.
-fn convert(input: impl Read, mut form: Box<dyn Form>, stop: &AtomicBool) -> Result<Census> {
+/// If the input cannot be read, or the form cannot be written. Everything read before is written.
+pub fn convert(input: impl Read, mut form: Box<dyn Form>, stop: &AtomicBool) -> Result<Census> {
     let census = items(input, |item| {
         form.take(&item)?;
         Ok(if stop.load(Ordering::Relaxed) { Next::Stop } else { Next::Go })
     })?;
     form.finish()?;
     Ok(census)
-}
-
-/// Opens a trace, with a bar on stderr that shows how much of the file was read, if stderr is a terminal.
-fn opened(path: &Path) -> io::Result<(Box<dyn Read>, ProgressBar)> {
-    let (bar, template) = if path == Path::new("-") {
-        (ProgressBar::new_spinner(), "{spinner} {bytes} read, {elapsed}")
-    } else {
-        let bytes = std::fs::metadata(path).map_or(0, |data| data.len());
-        (ProgressBar::new(bytes), "{bar:32} {bytes} of {total_bytes}, {eta} left")
-    };
-    let style = ProgressStyle::with_template(template);
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let input = if path == Path::new("-") {
-        decompress(bar.wrap_read(io::stdin()))
-    } else {
-        decompress(bar.wrap_read(File::open(path)?))
-    };
-    Ok((input?, bar))
 }

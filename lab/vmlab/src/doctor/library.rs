@@ -1,9 +1,9 @@
 //! The code paths that the library uses on this system.
 
 use super::{Fact, Verdict};
-use crate::run::{counted, grouped};
 use Verdict::{Good, Less, Missing};
 use vmalloc::{Answer, Errno, Machine};
+use vmlab_base::text::{counted, grouped};
 
 pub(super) const GROUP: &str = "library";
 

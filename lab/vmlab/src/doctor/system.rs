@@ -1,11 +1,11 @@
 //! The kernel, its huge pages and its limits.
 
 use super::{Fact, Verdict};
-use crate::run::grouped;
 use Verdict::{Good, Less, Missing};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::{Path, PathBuf};
+use vmlab_base::text::grouped;
 
 /// The oldest kernel that the library supports.
 const OLDEST: (u32, u32) = (5, 10);
@@ -90,7 +90,7 @@ fn cpus(system: &System) -> Fact {
     match (possible, online) {
         (Some(possible), Some(online)) => {
             let count = crate::record::count_listed(&possible);
-            let means = format!("per-CPU data have {} at most", crate::run::counted(count, "unit"));
+            let means = format!("per-CPU data have {} at most", vmlab_base::text::counted(count, "unit"));
             Fact::new("system", "CPUs", Good, format!("possible {possible}, online {online}"), means)
         }
         _ => Fact::new("system", "CPUs", Less, "not reported", "as many as libc says"),

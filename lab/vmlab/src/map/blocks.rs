@@ -62,7 +62,8 @@ pub fn draw(picture: &Picture, look: Look) -> String {
             draw_line(&mut text, picture, look.style, &top, &bottom);
         }
         if let Some(row) = part.first() {
-            let (cell, row) = (crate::run::bytes(row.bytes / count as u64), crate::run::bytes(row.bytes));
+            let (cell, row) =
+                (vmlab_base::text::bytes(row.bytes / count as u64), vmlab_base::text::bytes(row.bytes));
             let _ = writeln!(text, "{:LEFT$}{row} a row, {cell} a cell", "");
         }
     }

@@ -5,9 +5,9 @@ use super::Picture;
 use super::measure::CallerRow;
 use super::palette::is_state;
 use super::svg::{Titles, draw};
-use crate::report::chart::escape;
-use crate::run::{bytes, grouped};
 use std::fmt::Write;
+use vmlab_base::chart::escape;
+use vmlab_base::text::{bytes, grouped};
 
 const STYLE: &str = include_str!("../report/style.css");
 /// Additions to the report's style.

@@ -56,7 +56,7 @@ impl Picture {
             (listing.beyond, "are left out: more than one picture takes"),
         ] {
             if count > 0 {
-                notes.push(format!("{} {why}.", crate::run::counted(count, "area")));
+                notes.push(format!("{} {why}.", vmlab_base::text::counted(count, "area")));
             }
         }
         Self { title: title.to_string(), listing, numbers, palette, fold, notes }
@@ -69,12 +69,16 @@ impl Picture {
 
     /// Returns one line: areas and bytes of each state, and the holes.
     pub fn summary(&self) -> String {
-        use crate::run::{bytes, counted};
+        use vmlab_base::text::{bytes, counted};
         let Numbers { busy, lazy, pooled, holes, largest_holes, .. } = &self.numbers;
         let mut parts = vec![format!("{} busy ({})", counted(busy.areas, "area"), bytes(busy.bytes))];
         for (amount, name) in [(lazy, "lazy"), (pooled, "pooled")] {
             if amount.areas > 0 {
-                parts.push(format!("{} {name} ({})", crate::run::grouped(amount.areas), bytes(amount.bytes)));
+                parts.push(format!(
+                    "{} {name} ({})",
+                    vmlab_base::text::grouped(amount.areas),
+                    bytes(amount.bytes)
+                ));
             }
         }
         parts.push(counted(holes.areas, "hole"));
@@ -88,7 +92,7 @@ impl Picture {
 
     /// Returns the legend: an ink, its name, and its amount. Callers first, those with most bytes first.
     pub fn legend(&self) -> Vec<(Ink, String, String)> {
-        use crate::run::{bytes, grouped};
+        use vmlab_base::text::{bytes, grouped};
         let amount = |areas: u64, sum: u64| format!("{} in {}", bytes(sum), grouped(areas));
         let mut legend = Vec::new();
         let (mut others, mut other_areas, mut other_bytes) = (0, 0, 0);
@@ -104,7 +108,7 @@ impl Picture {
             }
         }
         if others > 0 {
-            let name = crate::run::counted(others, "other caller");
+            let name = vmlab_base::text::counted(others, "other caller");
             legend.push((Ink::Other, name, amount(other_areas, other_bytes)));
         }
         let Numbers { lazy, pooled, holes, .. } = &self.numbers;
@@ -121,7 +125,7 @@ impl Picture {
 
     /// Describes the range that a fold omits.
     pub fn fold_note(&self, fold: fold::Part) -> String {
-        let size = crate::run::bytes(fold.bytes());
+        let size = vmlab_base::text::bytes(fold.bytes());
         let free =
             self.listing.windows.iter().any(|window| window.start <= fold.start && fold.end <= window.end);
         if free {

@@ -7,9 +7,8 @@
 use super::fold::Part;
 use super::listing::{Builder, Listing, State};
 use super::read::Text;
-use crate::machine::{LabMachine, PlainLock, Work};
 use crate::replay::space::SpaceReplay;
-use crate::replay::{Tally, default_window, kernel_extent};
+use crate::replay::{Tally, default_window};
 use crate::run_space::Policy;
 use crate::trace::vmallocinfo::Table;
 use crate::trace::{Event, Trace};
@@ -18,6 +17,8 @@ use std::collections::{HashMap, HashSet};
 use va_base::PAGE_SIZE;
 use va_space::VmapSpace;
 use va_space::config::{Config, Linux69, OneLock52, Standard};
+use vmlab_machine::kernel_extent;
+use vmlab_machine::{LabMachine, PlainLock, Work};
 
 /// The replay to run.
 #[derive(Clone, Copy, Debug)]

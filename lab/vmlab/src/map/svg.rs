@@ -5,10 +5,10 @@ use super::fold::Part;
 use super::listing::State;
 use super::palette::{Ink, LAZY, OTHER, POOLED};
 use super::rows::{Row, Strip, paint};
-use crate::report::chart::escape;
-use crate::run::{bytes, grouped};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use vmlab_base::chart::escape;
+use vmlab_base::text::{bytes, grouped};
 
 /// Pixels of the total width.
 const WIDTH: f64 = 1120.0;

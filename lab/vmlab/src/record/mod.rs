@@ -16,7 +16,6 @@ pub(crate) mod snapshot;
 pub(crate) mod tracefs;
 
 use crate::cli::print_note;
-use crate::run::{counted, grouped};
 use crate::trace::Sink;
 use crate::trace::jsonl::{AreaLine, Header, Item, Number, StatsLine, Summary, VERSION, When};
 use anyhow::{Context, Result, bail};
@@ -33,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use tracefs::Instance;
+use vmlab_base::text::{counted, grouped};
 
 /// Pause while the buffers are empty.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -29,14 +29,10 @@ use crate::trace::{Event, Trace};
 use std::collections::BTreeMap;
 use va_base::{Request, Va, VaRange};
 use va_tree::{Congruent, FreeIndex};
+use vmlab_machine::kernel_extent;
 
 /// Bytes of a percpu chunk's area if its size is unknown.
 pub const CHUNK_BYTES: u64 = 2 << 20;
-
-/// Returns the space of a kernel: everything except the first byte and the last, as in Linux.
-pub fn kernel_extent() -> VaRange {
-    VaRange::new(Va::new(1), Va::MAX).unwrap_or(VaRange::ALL)
-}
 
 /// Returns the window that most allocations of the trace name: the kernel's vmalloc range.
 pub fn default_window(trace: &Trace) -> VaRange {

@@ -14,7 +14,6 @@
 //! # Invariants
 //! - **RP3 one-column**  every allocation is counted as exactly one of equal, lower, higher, elsewhere and failed.
 
-use crate::machine::{LabMachine, PlainLock, Work};
 use crate::trace::percpu::{PercpuEvent, PercpuTrace};
 use crate::trace::vmallocinfo::Table;
 use anyhow::{Context as _, Result, bail};
@@ -25,6 +24,7 @@ use va_base::{PAGE_SIZE, Va};
 use va_percpu::{
     Backend, BackendError, Config, Context, Geometry, Offset, PercpuSpace, Place, Request, Sizes,
 };
+use vmlab_machine::{LabMachine, PlainLock, Work};
 
 /// Bytes of Linux's reserved section for modules, and of the dynamic section after it.
 const RESERVED_BYTES: u32 = 8 << 10;

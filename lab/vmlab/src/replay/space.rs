@@ -19,7 +19,6 @@
 //! without an event, at the latest by the last purge that freed areas, and they are freed here at that event.
 
 use super::{CHUNK_BYTES, Differs, FIRST_DIFFERENCES_MAX, Tally};
-use crate::machine::{LabMachine, PlainLock};
 use crate::map::listing::State;
 use crate::trace::vmallocinfo::Table;
 use crate::trace::{Event, Trace};
@@ -29,6 +28,7 @@ use va_base::{PAGE_SIZE, Request, Va, VaRange};
 use va_space::config::Config;
 use va_space::{Purge, VmapSpace};
 use va_tree::Congruent;
+use vmlab_machine::{LabMachine, PlainLock};
 
 /// Largest size that Linux pools, in pages.
 const POOLED_PAGES_MAX: u64 = 256;

@@ -1,7 +1,7 @@
 //! Ratios as dots: a row for each quantity, a dot for each contender, on a logarithmic axis of factors.
 
-use super::chart::{COLOURS, escape};
 use std::fmt::Write;
+use vmlab_base::chart::{COLOURS, escape};
 
 /// A plot.
 pub(super) struct Dots<'a> {

@@ -1,6 +1,6 @@
 //! The address space over time.
 
-use crate::replay::{Replay, default_window, kernel_extent, largest_in};
+use crate::replay::{Replay, default_window, largest_in};
 use crate::trace::vmallocinfo::Table;
 use crate::trace::{Event, Trace};
 use base64::Engine;
@@ -9,6 +9,7 @@ use va_base::{AllocError, PAGE_SIZE, VaRange};
 use va_sim::platform::HeapPlatform;
 use va_tree::rb::Linux;
 use va_tree::{FreeIndex, RbIndex};
+use vmlab_machine::kernel_extent;
 
 /// The most columns of the picture.
 pub(super) const COLUMNS: usize = 420;

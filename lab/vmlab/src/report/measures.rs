@@ -1,10 +1,10 @@
 //! Figures of a file of measurements: ratios, growth, contention and latencies, as far as it has the columns.
 
-use super::chart::{Chart, Scale, escape, short};
 use super::dots::{Dots, factor_text};
 use super::sheet::{Row, Sheet};
-use crate::run::counted;
 use std::fmt::Write;
+use vmlab_base::chart::{Chart, Scale, escape, short};
+use vmlab_base::text::counted;
 
 /// The most rows of a plot or a table.
 const ROWS_SHOWN: usize = 80;

@@ -5,9 +5,6 @@
 //! pictures of the space are drawn from the kernel's own addresses. A vmallocinfo has its picture. A file of
 //! measurements has ratios, growth, contention and latencies, as far as it has the data.
 
-#[cfg(feature = "measure")]
-pub(crate) mod bars;
-pub mod chart;
 mod dots;
 mod figures;
 pub mod film;

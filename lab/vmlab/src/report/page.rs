@@ -1,12 +1,13 @@
 //! Renders the page of every report.
 
-use super::chart::escape;
 use super::figures;
 use super::film::{self, Film};
 use super::heat::Picture;
 use super::sheet::Sheet;
-use crate::run::{Outcome, Row, bytes, grouped};
+use crate::run::{Outcome, Row};
 use std::fmt::Write;
+use vmlab_base::chart::escape;
+use vmlab_base::text::{bytes, grouped};
 
 /// One section of the report.
 pub enum Part {

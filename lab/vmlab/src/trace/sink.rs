@@ -1,11 +1,11 @@
 //! Destinations of recordings and conversions: a file or standard output, plain or gzip, by the file name.
 
-use crate::cli::OutputFile;
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use vmlab_base::file::OutputFile;
 
 const BUFFER_BYTES: usize = 1 << 16;
 

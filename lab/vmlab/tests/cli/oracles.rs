@@ -49,8 +49,9 @@ fn the_exact_indexes_answer_alike_and_only_they_find_what_linux_misses() {
 fn the_exact_indexes_return_the_same_address_each_time_and_the_kernels_up_to_page_alignment() {
     use va_base::{AllocError, PAGE_SIZE, VaRange};
     use vmlab::index_kind::{IndexKind, Visitor};
-    use vmlab::replay::{Call, Differs, Replay, default_window, kernel_extent};
+    use vmlab::replay::{Call, Differs, Replay, default_window};
     use vmlab::trace::{Trace, open, vmallocinfo::Table};
+    use vmlab_machine::kernel_extent;
 
     struct Calls<'a>(&'a Trace, VaRange);
     impl Visitor for Calls<'_> {

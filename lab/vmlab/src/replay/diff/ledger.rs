@@ -9,7 +9,6 @@
 //! # Invariants
 //! - **BK1 apart** busy, lazy and pooled areas and the holes of the index are disjoint, and tile the extent.
 
-use crate::machine::{LabMachine, PlainLock, Work};
 use anyhow::{Context as _, Result};
 use std::collections::{BTreeMap, VecDeque};
 use va_base::{InvariantViolation, Pages, Request, Va, VaRange};
@@ -19,6 +18,7 @@ use va_space::decay::Decay;
 use va_space::node::{NodeMap, Zone};
 use va_space::pool::{EXACT_PAGES_MAX, LARGE_PAGES_MAX, LARGE_SIZES};
 use va_tree::{Congruent, FreeIndex};
+use vmlab_machine::{LabMachine, PlainLock, Work};
 
 /// The node to whose pool a freed area moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

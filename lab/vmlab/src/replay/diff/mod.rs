@@ -30,7 +30,7 @@ pub use report::{Divergence, EndCheck, Known, Report};
 use self::ledger::{Answer, Owner, SpaceLedger};
 use self::recording::{Area, Recording, Step, What};
 use self::why::{Lesson, Why};
-use crate::replay::{CHUNK_BYTES, kernel_extent};
+use crate::replay::CHUNK_BYTES;
 use crate::run_space::Policy;
 use crate::trace::Event;
 use crate::trace::jsonl::When;
@@ -42,6 +42,7 @@ use va_space::config::{Config, Linux69, OneLock52, Order, Standard};
 use va_space::decay::Quarter;
 use va_tree::RbIndex;
 use va_tree::rb::Linux;
+use vmlab_machine::kernel_extent;
 
 /// Linux since 6.16: as 6.9, but a drain does not shrink pools of one to three areas.
 #[derive(Clone, Copy, Debug)]

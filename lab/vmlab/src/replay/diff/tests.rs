@@ -3,10 +3,10 @@
 use super::cause::Cause;
 use super::recording::Areas;
 use super::*;
-use crate::machine::{LabMachine, PlainLock, Work};
 use crate::shipped::TRACES;
 use crate::trace::{Trace, decompress};
 use va_space::{Purge, VmapSpace};
+use vmlab_machine::{LabMachine, PlainLock, Work};
 
 const P: u64 = PAGE_SIZE;
 const BASE: u64 = 0x10_0000;

@@ -1,10 +1,10 @@
 //! A film as a section of a page: picture, slider, legend, chosen moments, and the largest holders.
 
 use super::{COLOURED, Film, Moment, encode, strip};
-use crate::report::chart::escape;
-use crate::run::{bytes, counted, grouped};
 use std::fmt::Write;
 use va_base::PAGE_SIZE;
+use vmlab_base::chart::escape;
+use vmlab_base::text::{bytes, counted, grouped};
 
 /// The script that plays the films of a page.
 pub const SCRIPT: &str = include_str!("film.js");

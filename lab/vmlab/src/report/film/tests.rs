@@ -116,7 +116,7 @@ fn a_moment_has_what_a_replay_on_the_faithful_index_has() {
     let film = Film::of_trace(&trace, &table).unwrap();
     let window = crate::replay::default_window(&trace);
     let index =
-        RbIndex::<Linux, _>::new(crate::replay::kernel_extent(), window, HeapPlatform::default()).unwrap();
+        RbIndex::<Linux, _>::new(vmlab_machine::kernel_extent(), window, HeapPlatform::default()).unwrap();
     let mut replay = Replay::new(index, window, &table);
     let line = Line::of(&film.fold);
     for (event, moment) in trace.events.iter().zip(&film.moments) {

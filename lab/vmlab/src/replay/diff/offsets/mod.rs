@@ -16,7 +16,6 @@
 mod before;
 
 use super::recording::{Recording, Step, What};
-use crate::machine::{LabMachine, PlainLock, Work};
 use crate::trace::Event;
 use crate::trace::percpu::PercpuEvent;
 use anyhow::{Result, ensure};
@@ -28,6 +27,7 @@ use va_percpu::config::{Linux612, Runs};
 use va_percpu::{
     BIT_BYTES, Backend, BackendError, Config, Context, Geometry, Offset, PercpuSpace, Request, Sizes,
 };
+use vmlab_machine::{LabMachine, PlainLock, Work};
 
 /// The largest accepted end of an object, in bytes: units of machines are smaller.
 const OFF_MAX: u64 = 8 << 20;

@@ -1,0 +1,55 @@
+//! Numbers as text for readers.
+
+/// Formats bytes for readers: `12.5 PiB`.
+pub fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = 0;
+    let mut scaled = count as f64;
+    while scaled >= 1024.0 && unit + 1 < units.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    let text = if scaled >= 100.0 { format!("{scaled:.0}") } else { format!("{scaled:.1}") };
+    format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), units[unit])
+}
+
+/// Formats a count with its noun: `1 page`, `67,187 pages`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// Formats a number with its digits in groups of three: `67,187`.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, counted, grouped};
+
+    #[test]
+    fn bytes_read_well() {
+        let given = [0, 4096, 5 << 19, (2 << 20) + 4096, 150 << 20, u64::MAX];
+        assert_eq!(given.map(bytes), ["0 B", "4 KiB", "2.5 MiB", "2 MiB", "150 MiB", "16 EiB"]);
+    }
+
+    #[test]
+    fn one_is_singular_and_all_else_plural() {
+        let given = [0, 1, 2, 1000].map(|count| counted(count, "answer"));
+        assert_eq!(given, ["0 answers", "1 answer", "2 answers", "1,000 answers"]);
+    }
+
+    #[test]
+    fn digits_come_in_threes() {
+        let given = [0, 999, 1000, 67_187, u64::MAX];
+        assert_eq!(given.map(grouped), ["0", "999", "1,000", "67,187", "18,446,744,073,709,551,615"]);
+    }
+}

@@ -1,0 +1,279 @@
+//! Scenarios, and their measurement: the targets alternate in rounds, each time starting empty.
+//!
+//! # Method
+//! Rounds are timed with the usual locks and without observation; a target's figure is its fastest round. Then each
+//! target runs once with every call timed, and once with spin locks that count. All runs of a round have the same
+//! random numbers.
+//!
+//! A run that exceeds the limit is stopped. It shows only that the whole takes longer than the limit. So its time is a
+//! lower bound, and it is not run again in later rounds.
+
+use super::observe::{Look, Observed, Seen};
+use crate::suite::case::Case;
+use crate::suite::driver::{self, Ran};
+use crate::suite::history::Era;
+use crate::suite::params::Params;
+use crate::suite::print::mean_ns;
+use crate::suite::target::{Entry, Setup, Target};
+use anyhow::{Context as _, Result, bail};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use va_space::NODES_LIMIT;
+use vmlab_base::output::Output;
+use vmlab_machine::WatchedSpin;
+
+/// The subject of a comparison.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    /// A short name.
+    pub(super) name: &'static str,
+    pub(super) params: Params,
+    /// The targets, by name, in the order of the tables; ratios are to the first.
+    pub(super) targets: Vec<String>,
+}
+
+/// The options of measurement.
+#[derive(Clone, Debug)]
+pub(super) struct Ways {
+    pub(super) rounds: u64,
+    /// Time limit of one run.
+    pub(super) limit: Duration,
+    /// CPUs of the machine.
+    pub(super) cpus: u32,
+    /// Seed of random sizes and orders.
+    pub(super) seed: u64,
+    /// The set-up of targets.
+    pub(super) setup: Setup,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// One target in one scenario.
+pub(super) struct Measured {
+    pub(super) target: String,
+    /// The fastest round.
+    pub(super) ran: Ran,
+    /// The time of that round, or the limit if it was stopped.
+    time: Duration,
+    /// The time of each round that was not stopped.
+    pub(super) rounds: Vec<Duration>,
+    /// The run in which each call was timed; `None` if it was stopped.
+    pub(super) clocked: Option<Seen>,
+    /// The run in which locks were counted; `None` if it was stopped or the target's locks do not count.
+    pub(super) counted: Option<Seen>,
+}
+
+impl Measured {
+    /// Returns the longest of the workers' times: a lower bound, if the run was stopped.
+    pub(super) fn wall(&self) -> Duration {
+        self.time
+    }
+
+    /// Returns true if it was stopped, so that its time is a lower bound.
+    pub(super) fn is_bound(&self) -> bool {
+        self.ran.interrupted
+    }
+
+    /// Returns the nanoseconds of a loop of a test, the mean of all workers; `None` if not all completed the test.
+    pub(super) fn loop_ns(&self, case: Case) -> Option<f64> {
+        let repeats = self.ran.params.test_repeat_count;
+        let whole = |worker: &driver::Found| worker.counts[case.index()].executions() == repeats;
+        self.ran.workers.iter().all(whole).then(|| mean_ns(&self.ran, case))?
+    }
+}
+
+fn wall(ran: &Ran) -> Duration {
+    let of = |worker: &driver::Found| -> Duration { worker.counts.iter().map(|counts| counts.time).sum() };
+    ran.workers.iter().map(of).max().unwrap_or_default()
+}
+
+/// Returns the scenario with the tests that each of its targets can run; notes the omitted tests.
+///
+/// # Errors
+/// If a target cannot be created or cannot have so many workers, or no test is left.
+pub(super) fn common(scenario: Scenario, ways: &Ways, out: &mut dyn Output) -> Result<Scenario> {
+    let mut mask = scenario.params.run_test_mask;
+    for name in &scenario.targets {
+        let Some(target) = make(name, &ways.entries, &ways.setup, Look::Nothing)? else { continue };
+        driver::admit(&*target, &scenario.params).with_context(|| format!("{}: {name}", scenario.name))?;
+        for case in scenario.params.cases().filter(|&case| !target.supports(case)) {
+            let test = case.name();
+            out.note(&format!("{}: {name} has nothing for {test}, which is left out for all", scenario.name));
+            mask &= !case.bit();
+        }
+    }
+    let params = Params { run_test_mask: mask, ..scenario.params };
+    if params.cases().next().is_none() {
+        let all = scenario.params.run_test_mask;
+        bail!(
+            "{}: the targets have none of the tests that run_test_mask={all} selects in common",
+            scenario.name
+        );
+    }
+    Ok(Scenario { params, ..scenario })
+}
+
+/// Measures a scenario on all of its targets, each of which can run all of its tests.
+///
+/// # Errors
+/// If a target cannot be created, fails a test, or is not empty when everything is freed.
+pub(super) fn measure(scenario: &Scenario, ways: &Ways, out: &mut dyn Output) -> Result<Vec<Measured>> {
+    let mut all: Vec<Option<Measured>> = scenario.targets.iter().map(|_| None).collect();
+    for round in 0..ways.rounds {
+        for (name, measured) in scenario.targets.iter().zip(&mut all) {
+            if measured.as_ref().is_some_and(Measured::is_bound) {
+                continue;
+            }
+            let Some((ran, _)) = run(scenario, name, ways, Look::Nothing, round)? else { continue };
+            // The workers' times of a stopped run are not complete.
+            let time = if ran.interrupted { ways.limit } else { wall(&ran) };
+            match measured {
+                None => {
+                    let rounds = if ran.interrupted { vec![] } else { vec![time] };
+                    let target = name.clone();
+                    *measured = Some(Measured { target, ran, time, rounds, clocked: None, counted: None });
+                }
+                // A stopped round has less information than one that ended.
+                Some(_) if ran.interrupted => {}
+                Some(best) => {
+                    best.rounds.push(time);
+                    if time < best.wall() {
+                        (best.ran, best.time) = (ran, time);
+                    }
+                }
+            }
+        }
+    }
+    for (name, measured) in scenario.targets.iter().zip(&mut all) {
+        let Some(measured) = measured.as_mut().filter(|measured| !measured.is_bound()) else { continue };
+        for look in [Look::Calls, Look::Locks] {
+            let looked = run(scenario, name, ways, look, 0)?;
+            if looked.as_ref().is_some_and(|(ran, _)| ran.interrupted) {
+                let what = if look == Look::Locks { "locks counted" } else { "calls clocked" };
+                out.note(&format!(
+                    "{}: {name}: the run with {what} was stopped, so it is not shown",
+                    scenario.name
+                ));
+            }
+            let seen = looked.filter(|(ran, _)| !ran.interrupted).map(|(_, seen)| seen);
+            match look {
+                Look::Locks => measured.counted = seen,
+                _ => measured.clocked = seen,
+            }
+        }
+    }
+    Ok(all.into_iter().flatten().collect())
+}
+
+/// Creates a target; `None` if its locks should count and cannot.
+fn make(name: &str, entries: &[Entry], setup: &Setup, how: Look) -> Result<Option<Box<dyn Target>>> {
+    let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
+        let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
+        bail!("no target is called {name} (there are {})", names.join(", "));
+    };
+    if how == Look::Locks {
+        let era = Era::ALL.into_iter().find(|era| era.name() == name);
+        return era.map(|era| era.make::<WatchedSpin>(setup)).transpose();
+    }
+    (entry.make)(setup).map(Some)
+}
+
+/// Runs one target once; `None` if it cannot be observed in this way.
+fn run(scenario: &Scenario, name: &str, ways: &Ways, how: Look, round: u64) -> Result<Option<(Ran, Seen)>> {
+    // A CPU for each worker, as the kernel's machine had for the same threads; beyond the limit workers share.
+    let cpus = scenario.params.nr_threads.max(ways.cpus).min(NODES_LIMIT);
+    let setup = Setup { cpus, ..ways.setup.clone() };
+    let Some(target) = make(name, &ways.entries, &setup, how)? else { return Ok(None) };
+    let observed = Observed::new(&*target, cpus, how);
+    let ran = in_time(&observed, &scenario.params, ways, ways.seed ^ round)?;
+    let seen = observed.seen();
+    if let Err(unsettled) = &ran.settled {
+        bail!("{name}, {}: {unsettled}", scenario.name);
+    }
+    if ran.failures() > 0 {
+        bail!("{name}, {}: {} executions of tests failed", scenario.name, ran.failures());
+    }
+    Ok(Some((ran, seen)))
+}
+
+/// Runs the suite and stops it after the time limit.
+fn in_time(target: &dyn Target, params: &Params, ways: &Ways, seed: u64) -> Result<Ran> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (done, wait) = channel::<()>();
+        let stop = &stop;
+        scope.spawn(move || {
+            // When the run ends, its sender is dropped, which ends this wait.
+            if wait.recv_timeout(ways.limit) == Err(RecvTimeoutError::Timeout) {
+                stop.store(true, Ordering::Relaxed);
+            }
+        });
+        // Each worker stands for its own CPU. Tests that depend on the number of CPUs use the machine's.
+        let ran = driver::run(target, params, ways.cpus, seed, stop);
+        drop(done);
+        ran
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::case::Suite;
+    use crate::suite::target::{Unsettled, Worker, targets};
+
+    /// Our space, without per-CPU memory.
+    struct Less(Box<dyn Target>);
+
+    impl Target for Less {
+        fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
+            self.0.worker(cpu)
+        }
+        fn supports(&self, case: Case) -> bool {
+            case != Case::Pcpu
+        }
+        fn workers_max(&self) -> u32 {
+            2
+        }
+        fn settle(&self) -> Result<(), Unsettled> {
+            self.0.settle()
+        }
+    }
+
+    fn make_less(setup: &Setup) -> Result<Box<dyn Target>> {
+        let space = targets().into_iter().find(|entry| entry.name == "space").unwrap();
+        Ok(Box::new(Less((space.make)(setup)?)))
+    }
+
+    fn ways() -> Ways {
+        let setup = Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None };
+        let mut entries = targets();
+        entries.push(Entry { name: "less", about: "has no per-CPU memory", make: make_less });
+        Ways { rounds: 1, limit: Duration::from_secs(60), cpus: 2, seed: 1, setup, entries }
+    }
+
+    fn scenario(run_test_mask: u32, nr_threads: u32) -> Scenario {
+        let params = Params { run_test_mask, nr_threads, test_loop_count: 2, ..Params::new(Suite::V7_1) };
+        Scenario { name: "yours", params, targets: ["space", "less"].map(str::to_string).to_vec() }
+    }
+
+    #[test]
+    fn a_test_that_one_target_cannot_run_is_run_on_none() {
+        let both =
+            common(scenario(Case::FixSize.bit() | Case::Pcpu.bit(), 1), &ways(), &mut Vec::new()).unwrap();
+        assert_eq!(both.params.run_test_mask, Case::FixSize.bit());
+        let measured = measure(&both, &ways(), &mut Vec::new()).unwrap();
+        let masks: Vec<u32> = measured.iter().map(|one| one.ran.params.run_test_mask).collect();
+        assert_eq!(masks, [Case::FixSize.bit(); 2]);
+        let none = common(scenario(Case::Pcpu.bit(), 1), &ways(), &mut Vec::new()).unwrap_err().to_string();
+        assert!(none.starts_with("yours: the targets have none of the tests "), "{none}");
+    }
+
+    #[test]
+    fn more_workers_than_linux_has_nodes_run_and_more_than_a_target_takes_are_an_error() {
+        let many = scenario(Case::FixSize.bit(), 131);
+        let message = format!("{:#}", common(many.clone(), &ways(), &mut Vec::new()).unwrap_err());
+        assert_eq!(message, "yours: less: at most 2 workers (nr_threads), not 131");
+        let alone = Scenario { targets: vec!["space".to_string()], ..many };
+        assert_eq!(measure(&alone, &ways(), &mut Vec::new()).unwrap()[0].ran.workers.len(), 131);
+    }
+}

@@ -1,0 +1,295 @@
+//! The rows of `cargo xtask counts`.
+
+use super::{ALONE, Needs, Row, dump, each, mark, pairs};
+use crate::contender::{Contender, Home, Runner};
+use crate::memory::driver::{Driver as Memory, Malloc};
+use crate::percpu::subject::{Standard as Percpu, Subject as Objects, USUAL};
+use crate::space::contenders::SpaceContender;
+use crate::space::patterns;
+use crate::space::subject::{Driver, Setup, Subject, Visitor};
+use crate::workload::Workload;
+use crate::{index, space};
+use anyhow::{Context, Result, bail};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+use va_base::{PAGE_SIZE, Request, Va};
+use va_block::Blocks;
+use va_sim::op::Rng;
+use va_space::VmapSpace;
+use vmalloc::Vmalloc;
+use vmalloc::percpu::{Options, Space, Word};
+use vmlab_machine::{LabMachine, PlainLock, Work};
+
+/// Consecutive pairs that are counted, and those before until the state is stable.
+const PAIRS: usize = 10_000;
+const WARM_UP: usize = 50_000;
+/// Consecutive pairs of a stream: with fewer, one slow pair would have too much weight.
+const STREAM: usize = 20_000;
+
+/// Indexes, and their streams: one hole, 1,000 areas, 100,000, alignments.
+const INDEXES: [&str; 4] = ["btree", "btree32", "rb-linux", "rb-exact"];
+const STREAMS: [&str; 4] = ["empty", "rand-1k", "rand-100k", "aligns-1k"];
+
+/// Returns all rows.
+pub(super) fn all() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for index in INDEXES {
+        for stream in STREAMS {
+            rows.push(row(format!("index/{index}/{stream}"), move || on_index(index, stream)));
+        }
+    }
+    rows.push(row("pair/magazine", || on_space(&SpaceContender::Standard, 2, Pair(2))));
+    rows.push(row("pair/pool", || on_space(&SpaceContender::OursBare, 2, Pair(2))));
+    // A size above the limit of pools.
+    rows.push(row("pair/index", || on_space(&SpaceContender::OursBare, 2, Pair(300))));
+    for (at, spec) in patterns::all(2).iter().enumerate() {
+        rows.push(row(format!("space/{}", spec.name), move || on_pattern(at)));
+    }
+    rows.push(row("blocks/lane", || on_blocks(true)));
+    rows.push(row("blocks/block", || on_blocks(false)));
+    rows.push(row("free-slice", || on_space(&SpaceContender::OursBare, SLICE_NODES, FreeSlice)));
+    rows.push(row("purge-1000", || on_space(&SpaceContender::OursBare, 1, Purge)));
+    rows.push(row("find/start", || on_space(&SpaceContender::Standard, 128, Find { inside: false })));
+    rows.push(row("find/inside", || on_space(&SpaceContender::Standard, 128, Find { inside: true })));
+    for (name, size, align) in [("8", 8, 8), ("16", 16, 16), ("64", 64, 64), ("2048-aligned", 2048, 2048)] {
+        rows.push(row(format!("percpu/{name}"), move || on_percpu(size, align, false)));
+    }
+    rows.push(row("percpu/16-atomic", || on_percpu(16, 16, true)));
+    rows.push(Row { needs: Needs::Sections, ..row("percpu/section", on_section) });
+    for (name, bytes) in [("64K", 64 << 10), ("64M", 64 << 20)] {
+        let run = move || on_memory(Vmalloc::global()?, bytes);
+        rows.push(Row { needs: Needs::Sections, ..row(format!("process/{name}"), run) });
+    }
+    for (name, bytes) in [("100", 100), ("1M", 1 << 20)] {
+        let run = move || on_memory(&Malloc, bytes);
+        rows.push(Row { needs: Needs::Preload, ..row(format!("preload/{name}"), run) });
+    }
+    rows
+}
+
+fn row(name: impl Into<String>, run: impl FnOnce() -> Result<()> + Send + 'static) -> Row {
+    Row { name: name.into(), needs: Needs::Nothing, run: Box::new(run) }
+}
+
+/// Counts the pairs of the last round, of two operations each.
+fn stream(runner: &mut dyn Runner, workload: &Workload) -> Result<()> {
+    // A generous limit, since valgrind is slow.
+    let deadline = Instant::now() + Duration::from_secs(600);
+    if !runner.setup(workload, deadline) {
+        bail!("{}: not filled in ten minutes", workload.name);
+    }
+    let (last, before) = workload.rounds.split_last().context("no rounds")?;
+    before.iter().for_each(|ops| runner.play(workload, ops));
+    let (alone, rest) = last.split_at(2 * ALONE);
+    for ops in alone.chunks(2) {
+        mark::start();
+        runner.play(workload, ops);
+        mark::stop();
+    }
+    dump("alone", ALONE)?;
+    // Counts pairs of two operations, also where a workload's pair has more.
+    let rest = &rest[..rest.len().min(2 * STREAM)];
+    mark::start();
+    runner.play(workload, rest);
+    mark::stop();
+    dump("run", rest.len() / 2)
+}
+
+fn on_contender(contender: &Contender, workload: &Workload) -> Result<()> {
+    let home = Home::default();
+    let mut runner = contender.make.make(workload, &home).context("it cannot be made")?;
+    stream(&mut *runner, workload)
+}
+
+fn on_index(index: &str, name: &str) -> Result<()> {
+    let all = index::contenders::all();
+    let contender = all.iter().find(|contender| contender.name == index).context("no such index")?;
+    let spec = index::workloads::ALL.iter().find(|spec| spec.name == name).context("no such workload")?;
+    on_contender(contender, &spec.make(2))
+}
+
+fn on_pattern(at: usize) -> Result<()> {
+    let specs = patterns::all(2);
+    let workload = patterns::make(&specs[at], space::patterns::WARM_UP, 1);
+    on_contender(&SpaceContender::Standard.contender(Setup::alone(2)), &workload)
+}
+
+fn on_space(contender: &SpaceContender, nodes: u32, visitor: impl Visitor<Out = Result<()>>) -> Result<()> {
+    contender.visit::<PlainLock, _>(&Setup::alone(nodes), visitor)?
+}
+
+/// A pair of this many pages, with nothing else allocated.
+struct Pair(u64);
+
+impl Visitor for Pair {
+    type Out = Result<()>;
+
+    fn visit<S: Subject>(self, subject: S) -> Result<()> {
+        let (mut driver, request) = (subject.driver(0), Request::pages(self.0)?);
+        let mut failed = 0;
+        let mut pair = || match driver.alloc(black_box(&request)) {
+            Some(at) => driver.free(at),
+            None => failed += 1,
+        };
+        (0..WARM_UP).for_each(|_| pair());
+        pairs(PAIRS, pair)?;
+        none(failed)
+    }
+}
+
+fn none(failed: u64) -> Result<()> {
+    if failed > 0 { bail!("{failed} requests failed") } else { Ok(()) }
+}
+
+/// Allocates `count` areas.
+fn areas(driver: &mut impl Driver, count: u64, request: &Request) -> Result<Vec<Va>> {
+    (0..count).map(|_| driver.alloc(request).context("no space")).collect()
+}
+
+/// A free that purges a slice: the lazy threshold is exceeded, and the flush has ended. No pool accepts the size, so
+/// each area is inserted into the holes separately.
+struct FreeSlice;
+
+/// CPUs and nodes, enough that a pass has more areas than [`ALONE`] slices process.
+const SLICE_NODES: u32 = 128;
+/// A size above the limit of pools.
+const SLICE_PAGES: u64 = 300;
+
+impl Visitor for FreeSlice {
+    type Out = Result<()>;
+
+    fn visit<S: Subject>(self, subject: S) -> Result<()> {
+        let mut driver = subject.driver(0);
+        let lazy = va_space::lazy::lazy_max_pages(SLICE_NODES).get();
+        let all = areas(&mut driver, 6 * lazy / SLICE_PAGES, &Request::pages(SLICE_PAGES)?)?;
+        // Every second one, so that nothing merges.
+        let mut freed = all.iter().step_by(2);
+        // After a flush, each free moves one slice of the flushed areas to the index.
+        while subject.drained().flushes < 2 {
+            driver.free(*freed.next().context("no flush after so many frees")?);
+        }
+        each(ALONE, || freed.next().context("no more areas"), |&at| driver.free(at))
+    }
+}
+
+/// A full purge of 1,000 lazy areas, no two of which touch.
+struct Purge;
+
+impl Visitor for Purge {
+    type Out = Result<()>;
+
+    fn visit<S: Subject>(self, subject: S) -> Result<()> {
+        let mut driver = subject.driver(0);
+        // Once to warm up, and once for each measurement: the remaining areas separate the holes.
+        let prepare = |driver: &mut S::Driver<'_>| -> Result<()> {
+            let all = areas(driver, 2_000, &Request::pages(1)?)?;
+            all.iter().step_by(2).for_each(|&at| driver.free(at));
+            Ok(())
+        };
+        prepare(&mut driver)?;
+        driver.purge();
+        let mut times = 0;
+        while times < 4 {
+            prepare(&mut driver)?;
+            mark::start();
+            driver.purge();
+            mark::stop();
+            times += 1;
+        }
+        dump("alone", times)
+    }
+}
+
+/// Finds the area around an address, or at one, among 4,096 of 513 pages.
+struct Find {
+    inside: bool,
+}
+
+impl Visitor for Find {
+    type Out = Result<()>;
+
+    fn visit<S: Subject>(self, subject: S) -> Result<()> {
+        const AREAS: u64 = 4096;
+        const PAGES: u64 = 513;
+        let (mut driver, mut rng, request) = (subject.driver(0), Rng::new(1), Request::pages(PAGES)?);
+        let all: Option<Vec<Va>> = (0..AREAS).map(|_| driver.alloc(&request)).collect();
+        let all = all.context("no space")?;
+        let mut asked = Vec::new();
+        for _ in 0..PAIRS + ALONE {
+            let start = all[rng.below(AREAS) as usize];
+            let offset = if self.inside { rng.below(PAGES - 1) * PAGE_SIZE } else { 0 };
+            asked.push((start, start.checked_add(offset).context("past the end")?));
+        }
+        let (mut asked, mut failed) = (asked.iter(), 0);
+        pairs(PAIRS, || {
+            if let Some(&(start, at)) = asked.next() {
+                failed += u64::from(driver.find(at) != Some(start));
+            }
+        })?;
+        none(failed)
+    }
+}
+
+fn on_blocks(lane: bool) -> Result<()> {
+    let machine = LabMachine::<PlainLock>::new(2, 2, Work::Here);
+    let window = space::window();
+    let space = VmapSpace::<_, va_space::config::Standard>::new(
+        vmlab_machine::kernel_extent(),
+        window,
+        machine.clone(),
+    )?;
+    let blocks = Blocks::<_, va_block::config::Standard>::new(space, machine).context("no blocks")?;
+    let mut failed = 0;
+    if lane {
+        let mut lane = blocks.lane(0).context("no lane")?;
+        let mut pair = || {
+            let pair = lane.alloc(1).ok().and_then(|at| lane.free(at, 1).ok());
+            failed += u64::from(pair.is_none());
+        };
+        (0..WARM_UP).for_each(|_| pair());
+        pairs(PAIRS, pair)?;
+    } else {
+        let mut pair = || {
+            let pair = blocks.alloc(0, 1).ok().and_then(|at| blocks.free(0, at, 1).ok());
+            failed += u64::from(pair.is_none());
+        };
+        (0..WARM_UP).for_each(|_| pair());
+        pairs(PAIRS, pair)?;
+    }
+    none(failed)
+}
+
+fn on_percpu(size: u32, align: u32, atomic: bool) -> Result<()> {
+    let subject = Percpu::<va_percpu::config::Standard>::new(USUAL)?;
+    let mut failed = 0;
+    let mut pair = || {
+        let (size, align) = (black_box(size), black_box(align));
+        let at = if atomic { subject.alloc_atomic(size, align) } else { subject.alloc(size, align) };
+        failed += u64::from(at == 0);
+        subject.free(at);
+    };
+    (0..WARM_UP).for_each(|_| pair());
+    pairs(PAIRS, pair)?;
+    none(failed)
+}
+
+fn on_section() -> Result<()> {
+    let space = Space::new(Options::default().units(Some(64)))?;
+    if !space.is_restartable() {
+        bail!("there are no sections here: this process has no rseq area");
+    }
+    let word = space.zeroed::<Word>()?;
+    let word = word.word();
+    pairs(PAIRS, || word.add(black_box(1)))
+}
+
+fn on_memory<M: Memory>(memory: &M, bytes: usize) -> Result<()> {
+    let mut failed = 0;
+    let mut pair = || match memory.alloc(black_box(bytes)) {
+        Some(held) => memory.free(held),
+        None => failed += 1,
+    };
+    (0..1000).for_each(|_| pair());
+    pairs(PAIRS, pair)?;
+    none(failed)
+}

@@ -1,0 +1,151 @@
+//! The address space of four earlier versions of Linux, as targets.
+//!
+//! # Theory
+//! | target | Linux | search | areas | mappings of a few pages |
+//! |---|---|---|---|---|
+//! | `list` | up to 5.1 | walks the busy areas from a cached one | one lock | one lookup of blocks |
+//! | `one-lock` | 5.2 to 6.3 | red-black tree of holes | one lock | one lookup of blocks |
+//! | `hashed` | 6.4 to 6.8 | the same | one lock | a lookup for each CPU |
+//! | `nodes` | 6.9 to 6.12 | the same, behind pools | a node for each CPU | a lookup for each CPU |
+//!
+//! They are policies of our own space, blocks and per-CPU memory. So two rows differ only in the columns of the table,
+//! and in no other code. All free lazily, and purge everything when as many pages are lazy as in Linux.
+//!
+//! Differences from those versions: until 5.4 one lock guarded both the search and the tree of busy areas; here they
+//! are two, as since 5.5. So `list`, and `one-lock` for 5.2 to 5.4, wait less than those versions did. Per-CPU memory
+//! is that of Linux 6.12.
+
+use super::space::{Manner, SpaceTarget};
+use super::target::{Setup, Target};
+use anyhow::Result;
+use va_base::{Machine, Platform};
+use va_block::config::{Hashed, Linux64, OneMap63};
+use va_percpu::config::Linux612;
+use va_space::config::{OneLock52, Order};
+use vmlab_machine::list::ListIndex;
+use vmlab_machine::{PlainLock, Watch};
+
+/// Linux up to 5.1: a walk of the list of busy areas.
+struct List51;
+
+impl va_space::Config for List51 {
+    type Index<P: Platform + Send> = ListIndex;
+    type Zone = <OneLock52 as va_space::Config>::Zone;
+    type Decay = <OneLock52 as va_space::Config>::Decay;
+    type Lookup<P: Machine> = <OneLock52 as va_space::Config>::Lookup<P>;
+    const NODES_MAX: u32 = OneLock52::NODES_MAX;
+    const POOL_ON_ONE_NODE: bool = OneLock52::POOL_ON_ONE_NODE;
+    const POOL_PAGES_MAX: u64 = OneLock52::POOL_PAGES_MAX;
+    const POOL_TRIES: u32 = OneLock52::POOL_TRIES;
+    const STEAL: bool = OneLock52::STEAL;
+    const ORDER: Order = OneLock52::ORDER;
+    const SLICE_AREAS: u64 = OneLock52::SLICE_AREAS;
+    const FAIL_FAST: bool = OneLock52::FAIL_FAST;
+    const RECLAIM_FIRST: bool = OneLock52::RECLAIM_FIRST;
+}
+
+/// Blocks of Linux up to 6.3, on a space of policies `S`, with a lookup of policies `W`.
+struct Blocks<S, W>(std::marker::PhantomData<fn() -> (S, W)>);
+
+impl<S: va_space::Config, W: va_block::config::Spread> va_block::Config for Blocks<S, W> {
+    type Space = S;
+    type Spread = W;
+    const REUSE: bool = <OneMap63 as va_block::Config>::REUSE;
+    const ROUND_UP: bool = <OneMap63 as va_block::Config>::ROUND_UP;
+    const FIRST_FIT: bool = <OneMap63 as va_block::Config>::FIRST_FIT;
+    const SLICE_BLOCKS: u32 = <OneMap63 as va_block::Config>::SLICE_BLOCKS;
+    const REPORT_PAGES: u64 = <OneMap63 as va_block::Config>::REPORT_PAGES;
+
+    fn block_pages(cpus: u32) -> u64 {
+        <OneMap63 as va_block::Config>::block_pages(cpus)
+    }
+}
+
+/// A range of Linux versions, or ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Era {
+    /// Up to 5.1.
+    List,
+    /// 5.2 to 6.3.
+    OneLock,
+    /// 6.4 to 6.8.
+    Hashed,
+    /// 6.9 to 6.12.
+    Nodes,
+    /// Our standard policies.
+    Standard,
+}
+
+impl Era {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::List, Self::OneLock, Self::Hashed, Self::Nodes, Self::Standard];
+
+    /// The name of the target.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::OneLock => "one-lock",
+            Self::Hashed => "hashed",
+            Self::Nodes => "nodes",
+            Self::Standard => "space",
+        }
+    }
+
+    /// Creates an empty target with locks of type `L`.
+    ///
+    /// # Errors
+    /// If there is no memory for records.
+    pub fn make<L: Watch>(self, setup: &Setup) -> Result<Box<dyn Target>> {
+        use va_block::config::{OneMap, Standard as OurBlocks};
+        use va_percpu::config::Standard as OurPercpu;
+        type Linux<L, B> = SpaceTarget<L, B, Linux612>;
+        Ok(match self {
+            Self::List => Box::new(Linux::<L, Blocks<List51, OneMap>>::new(setup, Manner::Linux)?),
+            Self::OneLock => Box::new(Linux::<L, OneMap63>::new(setup, Manner::Linux)?),
+            Self::Hashed => Box::new(Linux::<L, Blocks<OneLock52, Hashed>>::new(setup, Manner::Linux)?),
+            Self::Nodes => Box::new(Linux::<L, Linux64>::new(setup, Manner::Linux)?),
+            Self::Standard => Box::new(SpaceTarget::<L, OurBlocks, OurPercpu>::new(setup, Manner::Standard)?),
+        })
+    }
+}
+
+macro_rules! makers {
+    ($($name:ident $era:ident)*) => {$(
+        pub(super) fn $name(setup: &Setup) -> Result<Box<dyn Target>> {
+            Era::$era.make::<PlainLock>(setup)
+        }
+    )*};
+}
+
+makers! { list List one_lock OneLock hashed Hashed nodes Nodes }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::target::Ask;
+    use vmlab_machine::WatchedSpin;
+
+    /// Returns the addresses of four areas under `era`, in pages relative to the first.
+    fn places(era: Era) -> Vec<u64> {
+        let target =
+            era.make::<WatchedSpin>(&Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None }).unwrap();
+        let mut worker = target.worker(0);
+        let mut at = |pages: u64| worker.vmalloc(&Ask::bytes(pages << 12)).unwrap() >> 12;
+        let got: Vec<u64> = [1, 3, 1, 3].map(&mut at).to_vec();
+        let first = got[0];
+        for &at in &got {
+            worker.vfree(at << 12);
+        }
+        drop(worker);
+        assert_eq!(target.settle(), Ok(()), "{}", era.name());
+        got.into_iter().map(|at| at.wrapping_sub(first)).collect()
+    }
+
+    #[test]
+    fn every_time_packs_areas_with_their_guard_pages_and_takes_all_back() {
+        for era in [Era::List, Era::OneLock, Era::Hashed, Era::Nodes] {
+            assert_eq!(places(era), [0, 2, 6, 8], "{}", era.name());
+        }
+        assert_eq!(places(Era::Standard).len(), 4);
+    }
+}

@@ -1,0 +1,92 @@
+//! `vmlab convert`: a trace in another form.
+
+use super::{choice, print_note};
+use crate::convert::{To, convert};
+use crate::trace::{Sink, decompress};
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vmlab_base::text::counted;
+
+/// The input to convert, and the output form.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// A recording, or text of ftrace, trace-cmd report or perf script, plain, gzip or zstd; - is standard input
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// The form
+    #[arg(long, value_parser = choice::<To>(), value_name = "FORM")]
+    to: To,
+    /// Destination; - is standard output; .gz is compressed
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+/// Converts, and reports the lines that could not be read.
+///
+/// # Errors
+/// If the input cannot be read or holds nothing, the output cannot be written, or a signal arrived. Everything read
+/// before a signal is written.
+pub(super) fn run(args: &Args) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The first signal ends the conversion at the next line, which may take long to arrive. The second ends it at
+        // once.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
+            .context("cannot take signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
+    }
+    let shown = args.input.display();
+    if args.output != Path::new("-") && same(&args.input, &args.output) {
+        bail!("{shown} would be read and written at once");
+    }
+    let (input, bar) = opened(&args.input).with_context(|| format!("cannot read {shown}"))?;
+    let form = args.to.form(Sink::create(&args.output)?)?;
+    let census = convert(input, form, &stop)?;
+    bar.finish_and_clear();
+    if census.bad > 0 {
+        print_note(&format!("{shown}: {} cannot be read, and not converted", counted(census.bad, "line")));
+    }
+    if stop.load(Ordering::Relaxed) {
+        bail!("{shown}: stopped by a signal after {}, which are converted", counted(census.lines, "line"));
+    }
+    if let Some(why) = &census.cut_short {
+        bail!("{shown}: the input ends early, {why}; what was read is converted");
+    }
+    if census.items == 0 {
+        bail!("{shown}: no event of vmalloc or percpu in {}", counted(census.lines, "line"));
+    }
+    Ok(())
+}
+
+/// Returns true if two paths name the same file.
+fn same(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        // A device such as /dev/null may be both.
+        (Ok(a), Ok(b)) => a == b && a.is_file(),
+        _ => false,
+    }
+}
+
+/// Opens a trace, with a bar on stderr that shows how much of the file was read, if stderr is a terminal.
+fn opened(path: &Path) -> io::Result<(Box<dyn Read>, ProgressBar)> {
+    let (bar, template) = if path == Path::new("-") {
+        (ProgressBar::new_spinner(), "{spinner} {bytes} read, {elapsed}")
+    } else {
+        let bytes = std::fs::metadata(path).map_or(0, |data| data.len());
+        (ProgressBar::new(bytes), "{bar:32} {bytes} of {total_bytes}, {eta} left")
+    };
+    let style = ProgressStyle::with_template(template);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let input = if path == Path::new("-") {
+        decompress(bar.wrap_read(io::stdin()))
+    } else {
+        decompress(bar.wrap_read(File::open(path)?))
+    };
+    Ok((input?, bar))
+}
