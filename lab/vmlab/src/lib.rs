@@ -15,14 +15,6 @@
 //! lock. Most users replay and draw.
 
 pub mod cli;
-pub mod convert;
 mod doctor;
-pub mod index_kind;
 pub mod map;
-mod record;
-pub mod replay;
 pub mod report;
-pub mod run;
-pub mod run_space;
-pub mod shipped;
-pub mod trace;

@@ -21,13 +21,14 @@ fn each(target: &str, body: fn(&[u8])) -> usize {
 
 #[test]
 fn saved_inputs_are_read_and_replayed_without_harm() {
-    let count = each("trace_text", vmlab::trace::fuzz);
+    let count = each("trace_text", vmlab_replay::fuzz);
     assert!(count >= 10, "{count} saved inputs");
 }
 
 #[test]
 fn saved_inputs_are_converted_into_every_form_and_read_again() {
-    let count = each("trace_convert", vmlab::convert::fuzz) + each("trace_text", vmlab::convert::fuzz);
+    let count =
+        each("trace_convert", vmlab_trace::convert::fuzz) + each("trace_text", vmlab_trace::convert::fuzz);
     assert!(count >= 20, "{count} saved inputs");
 }
 

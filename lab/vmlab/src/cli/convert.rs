@@ -1,8 +1,6 @@
 //! `vmlab convert`: a trace in another form.
 
 use super::{choice, print_note};
-use crate::convert::{To, convert};
-use crate::trace::{Sink, decompress};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -12,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vmlab_base::text::counted;
+use vmlab_trace::convert::{To, convert};
+use vmlab_trace::{Sink, decompress};
 
 /// The input to convert, and the output form.
 #[derive(clap::Args, Debug)]

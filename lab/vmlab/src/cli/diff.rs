@@ -3,11 +3,6 @@
 use super::input::stem;
 use super::table::{align, plain};
 use super::{OutputFile, ReplayArgs, offsets, out, print_note};
-use crate::replay::diff::cause::{CAUSES, Cause};
-use crate::replay::diff::recording::{Areas, Recording};
-use crate::replay::diff::{Divergence, Options, Report, run};
-use crate::run_space::Policy;
-use crate::trace::open;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
@@ -16,6 +11,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use va_space::NODES_LIMIT;
 use vmlab_base::text::{counted, grouped};
+use vmlab_replay::diff::cause::{CAUSES, Cause};
+use vmlab_replay::diff::recording::{Areas, Recording};
+use vmlab_replay::diff::{Divergence, Options, Report, run};
+use vmlab_replay::run_space::Policy;
+use vmlab_trace::open;
 
 /// The most differences to list.
 #[derive(Clone, Copy, Debug)]

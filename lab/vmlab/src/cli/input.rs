@@ -1,13 +1,13 @@
 //! The input of a replay: a trace, the table of areas beside it, and the notes about both.
 
 use super::print_note;
-use crate::replay::Tally;
-use crate::shipped::Shipped;
-use crate::trace::vmallocinfo::Table;
-use crate::trace::{Trace, decompress, open};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{counted, grouped};
+use vmlab_replay::Tally;
+use vmlab_trace::shipped::Shipped;
+use vmlab_trace::vmallocinfo::Table;
+use vmlab_trace::{Trace, decompress, open};
 
 /// A trace and its table, under the name that the results use.
 pub(super) struct Input {

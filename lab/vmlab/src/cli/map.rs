@@ -9,13 +9,13 @@ use crate::map::read::Text;
 use crate::map::replayed::{Ask, events_until, replay};
 use crate::map::svg::{self, Titles};
 use crate::map::{Picture, export, html};
-use crate::run_space::{Policy, nodes_of};
-use crate::trace::open;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::Cell;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{bytes, counted, grouped};
+use vmlab_replay::run_space::{Policy, nodes_of};
+use vmlab_trace::open;
 
 /// The kernel's table of its areas.
 const KERNEL: &str = "/proc/vmallocinfo";

@@ -9,6 +9,7 @@ mod man;
 mod map;
 mod offsets;
 mod percpu;
+mod record;
 mod report;
 mod run;
 mod space;
@@ -18,12 +19,9 @@ mod test;
 
 pub(crate) use table::plain;
 
-use crate::index_kind::{ALL, IndexKind};
-use crate::replay::timing::Budget;
+use vmlab_replay::index_kind::{ALL, IndexKind};
+use vmlab_replay::timing::Budget;
 
-use crate::run::{Options, Outcome};
-use crate::run_space::Policy;
-use crate::shipped::TRACES;
 use anyhow::{Result, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -36,6 +34,9 @@ use vmlab_base::choice::Choice;
 use vmlab_base::file::OutputFile;
 #[cfg(feature = "measure")]
 use vmlab_base::output::Output;
+use vmlab_replay::run::{Options, Outcome};
+use vmlab_replay::run_space::Policy;
+use vmlab_trace::shipped::TRACES;
 
 /// The laboratory of vmalloc: replays, compares, times and draws the address spaces of real kernels.
 #[derive(Parser, Debug)]
@@ -93,7 +94,7 @@ enum Command {
         vmlab replay vmlab.jsonl.gz --space\n\n\
         The form is described in docs/formats.md. A recording removes its instance of tracefs when it ends, and restores \
         kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
-    Record(crate::record::Args),
+    Record(record::Args),
     /// Write a trace in another form: JSON lines, CSV, Perfetto, ftrace text
     #[command(after_help = "Examples:\n  \
         vmlab convert vmlab.jsonl.gz --to perfetto -o trace.json.gz   for ui.perfetto.dev\n  \
@@ -226,7 +227,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Convert(args)) => convert::run(args),
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Doctor(args)) => crate::doctor::run(args),
-        Some(Command::Record(args)) => crate::record::run(args),
+        Some(Command::Record(args)) => record::run(args),
         #[cfg(feature = "measure")]
         Some(Command::Bench(args)) => bench::run(args),
         #[cfg(feature = "measure")]
@@ -325,7 +326,7 @@ fn run_all(inputs: &[Input], kinds: &[IndexKind], latency: bool) -> Result<Vec<O
     for input in inputs {
         for &kind in kinds {
             bar.set_message(format!("{} on {}", input.name, kind.name()));
-            outcomes.push(crate::run::run(&input.name, &input.trace, &input.table, kind, options)?);
+            outcomes.push(vmlab_replay::run::run(&input.name, &input.trace, &input.table, kind, options)?);
             bar.inc(1);
         }
     }

@@ -2,12 +2,12 @@
 
 use super::out;
 use super::table::{align, plain};
-use crate::replay::diff::Report;
-use crate::replay::diff::offsets::{Elsewhere, OffsetCause, Offsets};
 use anyhow::Result;
 use comfy_table::Cell;
 use std::fmt::Write as _;
 use vmlab_base::text::{counted, grouped};
+use vmlab_replay::diff::Report;
+use vmlab_replay::diff::offsets::{Elsewhere, OffsetCause, Offsets};
 
 const HEAD: [&str; 9] = [
     "percpu\npolicy",

@@ -3,16 +3,16 @@
 use super::input::{beside, read_table, stem};
 use super::out;
 use super::table::{align, plain};
-use crate::replay::percpu::{PercpuTally, replay as run};
-use crate::trace::open;
-use crate::trace::percpu::PercpuTrace;
-use crate::trace::vmallocinfo::Table;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use va_percpu::config::{Linux612, Runs, Scan};
 use vmlab_base::text::counted;
+use vmlab_replay::percpu::{PercpuTally, replay as run};
+use vmlab_trace::open;
+use vmlab_trace::percpu::PercpuTrace;
+use vmlab_trace::vmallocinfo::Table;
 
 /// One trace under one policy.
 #[derive(Serialize)]

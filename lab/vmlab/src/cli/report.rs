@@ -2,17 +2,17 @@
 
 use super::input::{self, Input};
 use super::{OutputFile, out, run_all};
-use crate::index_kind::ALL;
 use crate::report::film::Film;
 use crate::report::sheet::Sheet;
 use crate::report::{Chapter, Map, Part, Picture, page};
-use crate::run::Outcome;
-use crate::trace::vmallocinfo::Table;
-use crate::trace::{Trace, open};
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 use vmlab_base::text::counted;
+use vmlab_replay::index_kind::ALL;
+use vmlab_replay::run::Outcome;
+use vmlab_trace::vmallocinfo::Table;
+use vmlab_trace::{Trace, open};
 
 /// Bytes from the beginning of a file that determine its kind.
 const HEAD_BYTES: u64 = 16 << 10;

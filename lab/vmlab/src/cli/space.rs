@@ -3,11 +3,11 @@
 use super::input::{Input, inferred};
 use super::table::{align, differences, plain};
 use super::{out, print_note};
-use crate::replay::space::Reasons;
-use crate::run_space::{Policy, SpaceOutcome, nodes_of, run};
 use anyhow::Result;
 use comfy_table::{Cell, Color};
 use vmlab_base::text::counted;
+use vmlab_replay::run_space::{Policy, SpaceOutcome, nodes_of, run};
+use vmlab_replay::space::Reasons;
 
 /// Replays every trace, and prints a row for each: addresses, and why some differ from the kernel's.
 pub(super) fn replay(inputs: &[Input], policy: Policy, nodes: Option<u32>, json: bool) -> Result<()> {

@@ -1,11 +1,11 @@
 //! Prints the results on a terminal.
 
 use super::out;
-use crate::replay::Tally;
-use crate::run::Outcome;
 use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent, presets};
 use vmlab_base::text::{bytes, counted};
+use vmlab_replay::Tally;
+use vmlab_replay::run::Outcome;
 
 /// Number of differences that are shown for each index on each trace.
 const DIFFERENCES_SHOWN: usize = 4;

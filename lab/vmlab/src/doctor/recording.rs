@@ -1,11 +1,11 @@
 //! The features of this system that a recording of the kernel needs.
 
 use super::{Fact, Verdict};
-use crate::record::snapshot;
-use crate::record::tracefs::{self, Found};
 use Verdict::{Good, Less, Missing};
 use anyhow::Result;
 use std::fs;
+use vmlab_trace::record::snapshot;
+use vmlab_trace::record::tracefs::{self, Found};
 
 pub(super) const GROUP: &str = "recording";
 

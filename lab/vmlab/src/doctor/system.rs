@@ -89,7 +89,7 @@ fn cpus(system: &System) -> Fact {
         ["possible", "online"].map(|which| system.text(&format!("sys/devices/system/cpu/{which}")));
     match (possible, online) {
         (Some(possible), Some(online)) => {
-            let count = crate::record::count_listed(&possible);
+            let count = vmlab_trace::record::count_listed(&possible);
             let means = format!("per-CPU data have {} at most", vmlab_base::text::counted(count, "unit"));
             Fact::new("system", "CPUs", Good, format!("possible {possible}, online {online}"), means)
         }

@@ -166,7 +166,8 @@ fn legend(text: &mut String, picture: &Picture, look: Look) {
 mod tests {
     use super::*;
     use crate::map::fold::Part;
-    use crate::map::listing::{Builder, State};
+    use crate::map::listing::Builder;
+    use vmlab_replay::state::State;
 
     fn picture() -> Picture {
         let mut builder = Builder::default();

@@ -67,7 +67,8 @@ fn quoted(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::map::fold::Part;
-    use crate::map::listing::{Builder, State};
+    use crate::map::listing::Builder;
+    use vmlab_replay::state::State;
 
     #[test]
     fn json_and_csv_have_the_same_numbers_and_names_are_quoted() {

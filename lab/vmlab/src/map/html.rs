@@ -143,7 +143,8 @@ fn windows(html: &mut String, picture: &Picture) {
 mod tests {
     use super::*;
     use crate::map::fold::Part;
-    use crate::map::listing::{Builder, State};
+    use crate::map::listing::Builder;
+    use vmlab_replay::state::State;
 
     #[test]
     fn a_page_needs_nothing_else_and_names_are_escaped() {

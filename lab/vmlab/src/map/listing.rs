@@ -6,6 +6,7 @@
 
 use super::fold::Part;
 use std::collections::HashMap;
+use vmlab_replay::state::State;
 
 /// The most areas of one picture; more are counted and not drawn. A listing takes 24 bytes for each.
 pub const AREAS_MAX: usize = 1 << 22;
@@ -13,31 +14,6 @@ pub const AREAS_MAX: usize = 1 << 22;
 const CALLERS_MAX: usize = 1 << 16;
 /// The most characters of a caller's name.
 const NAME_MAX: usize = 120;
-
-/// The state of an area.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub enum State {
-    /// Allocated.
-    Busy,
-    /// Freed, and not yet purged (for a process also: in quarantine).
-    Lazy,
-    /// Purged, and cached in a pool for the next request of its size.
-    Pooled,
-}
-
-impl State {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Busy, Self::Lazy, Self::Pooled];
-
-    /// The name in pictures, JSON and CSV.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Busy => "busy",
-            Self::Lazy => "lazy",
-            Self::Pooled => "pooled",
-        }
-    }
-}
 
 /// A range of addresses that is not free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

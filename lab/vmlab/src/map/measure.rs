@@ -23,8 +23,9 @@
 //!   windows.
 
 use super::fold::Part;
-use super::listing::{Area, Listing, State};
+use super::listing::{Area, Listing};
 use serde::{Serialize, Serializer};
+use vmlab_replay::state::State;
 
 /// Alignments that are reported: pages and huge pages of x86-64 and arm64, and sizes in between.
 pub const ALIGNS: [u64; 9] =

@@ -3,8 +3,9 @@
 //! A name determines its colour, so that a caller has the same colour in two pictures. If several of the largest
 //! callers have the same colour, all but the first use the next free one. All other callers are grey.
 
-use super::listing::{Area, State};
+use super::listing::Area;
 use super::measure::Numbers;
+use vmlab_replay::state::State;
 
 /// Colours of callers, legible on white and on black.
 pub const COLOURS: [&str; 12] = [

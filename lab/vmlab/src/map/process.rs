@@ -7,8 +7,9 @@
 //! [`super::read`].
 
 use super::fold::Part;
-use super::listing::{Builder, Listing, State};
+use super::listing::{Builder, Listing};
 use std::io::{BufRead, BufReader, Read};
+use vmlab_replay::state::State;
 
 /// The content of a table of mappings.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +34,7 @@ impl Mappings {
         let mut input = BufReader::new(input);
         let mut line = Vec::new();
         loop {
-            match crate::trace::read_line(&mut input, &mut line) {
+            match vmlab_trace::read_line(&mut input, &mut line) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(_) => {

@@ -5,10 +5,11 @@
 //! lines are counted.
 
 use super::fold::Part;
-use super::listing::{Builder, Listing, State};
+use super::listing::{Builder, Listing};
 use crate::report::sheet::Sheet;
-use crate::trace::vmallocinfo::{Row, Unreadable, parse};
 use std::io::{BufReader, Read};
+use vmlab_replay::state::State;
+use vmlab_trace::vmallocinfo::{Row, Unreadable, caller, parse};
 
 /// Number of unreadable lines that are stored.
 const BAD_LINES_MAX: usize = 4;
@@ -40,7 +41,7 @@ impl Text {
         let mut input = BufReader::with_capacity(1 << 16, input);
         let (mut line, mut number) = (Vec::new(), 0);
         loop {
-            match crate::trace::read_line(&mut input, &mut line) {
+            match vmlab_trace::read_line(&mut input, &mut line) {
                 Ok(false) => break,
                 Ok(true) => number += 1,
                 Err(error) => {
@@ -81,41 +82,6 @@ fn add(builder: &mut Builder, row: &Row<'_>) {
     builder.add(part, state, caller(row.words));
 }
 
-/// Returns the caller: the text before the first word that describes the memory, and for a kernel's symbol without the
-/// offset. Without such text it returns a placeholder.
-pub fn caller(words: &str) -> &str {
-    const BEHIND: [&str; 9] =
-        ["vmalloc", "vmap", "ioremap", "user", "dma-coherent", "vpages", "sparse", "vm_map_ram", "vm_area"];
-    let describes = |word: &str| {
-        let numbered = ["pages=", "phys=", "requested="].iter().any(|key| word.starts_with(key));
-        numbered || BEHIND.contains(&word)
-    };
-    let mut end = words.len();
-    let mut at = 0;
-    for word in words.split_whitespace() {
-        let Some(start) = words[at..].find(word).map(|found| at + found) else { break };
-        if describes(word) {
-            end = start;
-            break;
-        }
-        at = start + word.len();
-    }
-    let name = words[..end].trim();
-    if name.is_empty() {
-        return if words.contains("vm_map_ram") { "vm_map_ram" } else { "(unnamed)" };
-    }
-    symbol(name).unwrap_or(name)
-}
-
-/// Returns `f` of `f+0x1a/0x2b`; a module's name in brackets is dropped with the offset.
-fn symbol(name: &str) -> Option<&str> {
-    let (symbol, rest) = name.split_once("+0x")?;
-    let offsets = rest.split_whitespace().next()?;
-    let (offset, size) = offsets.split_once("/0x")?;
-    let hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (hex(offset) && hex(size) && !symbol.is_empty()).then_some(symbol)
-}
-
 /// The body of the fuzz target `vmallocinfo_text`. Any bytes are read, measured and drawn, and the sums agree. The
 /// readers of mappings, and of measurements in both forms, terminate.
 pub fn fuzz(data: &[u8]) {
@@ -136,25 +102,6 @@ pub fn fuzz(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_caller_is_what_stands_before_what_is_behind() {
-        for (words, want) in [
-            ("irq_init_percpu_irqstack+0xf4/0x130 vmap", "irq_init_percpu_irqstack"),
-            ("acpi_os_map_iomem+0x1a9/0x1e0 phys=0x000000003ffe1000 ioremap", "acpi_os_map_iomem"),
-            ("nft_init+0x12/0x30 [nf_tables] pages=4 vmalloc N0=4", "nft_init"),
-            ("frame buffers pages=5 vmalloc", "frame buffers"),
-            ("src/main.rs:12:5 pages=5 vmalloc", "src/main.rs:12:5"),
-            ("pages=5 vmalloc", "(unnamed)"),
-            ("vm_map_ram", "vm_map_ram"),
-            ("unpurged vm_area", "unpurged"),
-            ("a+0xg/0x1 vmap", "a+0xg/0x1"),
-            ("0xffffffff81234567 pages=1 vmalloc", "0xffffffff81234567"),
-            ("", "(unnamed)"),
-        ] {
-            assert_eq!(caller(words), want, "{words}");
-        }
-    }
 
     #[test]
     fn lines_are_read_in_any_order_and_what_cannot_be_is_counted() {

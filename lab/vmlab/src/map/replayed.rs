@@ -5,13 +5,8 @@
 //! other areas the trace has the task that ran, which is then their caller: `task modprobe`.
 
 use super::fold::Part;
-use super::listing::{Builder, Listing, State};
+use super::listing::{Builder, Listing};
 use super::read::Text;
-use crate::replay::space::SpaceReplay;
-use crate::replay::{Tally, default_window};
-use crate::run_space::Policy;
-use crate::trace::vmallocinfo::Table;
-use crate::trace::{Event, Trace};
 use anyhow::{Context, Result};
 use std::collections::{HashMap, HashSet};
 use va_base::PAGE_SIZE;
@@ -19,6 +14,12 @@ use va_space::VmapSpace;
 use va_space::config::{Config, Linux69, OneLock52, Standard};
 use vmlab_machine::kernel_extent;
 use vmlab_machine::{LabMachine, PlainLock, Work};
+use vmlab_replay::run_space::Policy;
+use vmlab_replay::space::SpaceReplay;
+use vmlab_replay::state::State;
+use vmlab_replay::{Tally, default_window};
+use vmlab_trace::vmallocinfo::Table;
+use vmlab_trace::{Event, Trace};
 
 /// The replay to run.
 #[derive(Clone, Copy, Debug)]

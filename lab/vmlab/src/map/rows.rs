@@ -18,8 +18,9 @@
 //! - **RO2 all-bytes** the strips painted in the rows have as many bytes as the areas.
 
 use super::fold::{Fold, Part};
-use super::listing::{Area, Listing, State};
+use super::listing::{Area, Listing};
 use super::palette::{Ink, Palette};
+use vmlab_replay::state::State;
 
 /// Bytes of the shortest row.
 const ROW_MIN: u64 = 64 << 10;

@@ -2,13 +2,13 @@
 
 use super::Picture;
 use super::fold::Part;
-use super::listing::State;
 use super::palette::{Ink, LAZY, OTHER, POOLED};
 use super::rows::{Row, Strip, paint};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use vmlab_base::chart::escape;
 use vmlab_base::text::{bytes, grouped};
+use vmlab_replay::state::State;
 
 /// Pixels of the total width.
 const WIDTH: f64 = 1120.0;

@@ -1,11 +1,11 @@
 //! The figures of a chapter, each with a sentence that explains it.
 
 use super::heat::{Moment, Picture};
-use crate::run::Outcome;
 use std::fmt::Write;
 use va_base::PAGE_SIZE;
 use vmlab_base::chart::{Chart, Scale, round_ticks};
 use vmlab_base::text::{bytes, grouped};
+use vmlab_replay::run::Outcome;
 
 /// Size of a chart in its own units; the page scales it.
 const SIZE: (f64, f64) = (460.0, 240.0);

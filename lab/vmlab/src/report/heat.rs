@@ -1,8 +1,5 @@
 //! The address space over time.
 
-use crate::replay::{Replay, default_window, largest_in};
-use crate::trace::vmallocinfo::Table;
-use crate::trace::{Event, Trace};
 use base64::Engine;
 use std::collections::BTreeMap;
 use va_base::{AllocError, PAGE_SIZE, VaRange};
@@ -10,6 +7,9 @@ use va_sim::platform::HeapPlatform;
 use va_tree::rb::Linux;
 use va_tree::{FreeIndex, RbIndex};
 use vmlab_machine::kernel_extent;
+use vmlab_replay::{Replay, default_window, largest_in};
+use vmlab_trace::vmallocinfo::Table;
+use vmlab_trace::{Event, Trace};
 
 /// The most columns of the picture.
 pub(super) const COLUMNS: usize = 420;

@@ -4,10 +4,10 @@ use super::figures;
 use super::film::{self, Film};
 use super::heat::Picture;
 use super::sheet::Sheet;
-use crate::run::{Outcome, Row};
 use std::fmt::Write;
 use vmlab_base::chart::escape;
 use vmlab_base::text::{bytes, grouped};
+use vmlab_replay::run::{Outcome, Row};
 
 /// One section of the report.
 pub enum Part {

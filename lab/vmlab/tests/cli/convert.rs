@@ -3,7 +3,7 @@
 use super::*;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Command as Process;
-use vmlab::trace::{Trace, decompress};
+use vmlab_trace::{Trace, decompress};
 
 fn converted(name: &str, to: &str) -> Vec<u8> {
     let output = vmlab()
@@ -74,7 +74,7 @@ fn a_table_has_a_row_for_each_event() {
         .events
         .iter()
         .filter_map(|event| match *event {
-            vmlab::trace::Event::Alloc { addr, size, .. } => Some((addr, size)),
+            vmlab_trace::Event::Alloc { addr, size, .. } => Some((addr, size)),
             _ => None,
         })
         .collect();

@@ -6,7 +6,7 @@ use super::*;
 fn beginning(dir: &TempDir) -> PathBuf {
     let text = |name: &str| {
         let mut text = String::new();
-        vmlab::trace::open(&shipped(name)).unwrap().read_to_string(&mut text).unwrap();
+        vmlab_trace::open(&shipped(name)).unwrap().read_to_string(&mut text).unwrap();
         text
     };
     let path = dir.path().join("running-kernel.ftrace");

@@ -48,10 +48,10 @@ fn the_exact_indexes_answer_alike_and_only_they_find_what_linux_misses() {
 #[test]
 fn the_exact_indexes_return_the_same_address_each_time_and_the_kernels_up_to_page_alignment() {
     use va_base::{AllocError, PAGE_SIZE, VaRange};
-    use vmlab::index_kind::{IndexKind, Visitor};
-    use vmlab::replay::{Call, Differs, Replay, default_window};
-    use vmlab::trace::{Trace, open, vmallocinfo::Table};
     use vmlab_machine::kernel_extent;
+    use vmlab_replay::index_kind::{IndexKind, Visitor};
+    use vmlab_replay::{Call, Differs, Replay, default_window};
+    use vmlab_trace::{Trace, open, vmallocinfo::Table};
 
     struct Calls<'a>(&'a Trace, VaRange);
     impl Visitor for Calls<'_> {

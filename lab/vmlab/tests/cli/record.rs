@@ -65,7 +65,7 @@ fn fact(name: &str) -> Value {
 
 fn lines(path: &Path) -> Vec<Value> {
     let mut text = String::new();
-    vmlab::trace::open(path).unwrap().read_to_string(&mut text).unwrap();
+    vmlab_trace::open(path).unwrap().read_to_string(&mut text).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -132,7 +132,7 @@ fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
         .assert()
         .success();
     let [from_json, from_text] =
-        [&path, &text].map(|path| vmlab::trace::Trace::read(vmlab::trace::open(path).unwrap()));
+        [&path, &text].map(|path| vmlab_trace::Trace::read(vmlab_trace::open(path).unwrap()));
     assert_eq!((&from_json.events, &from_json.cpus), (&from_text.events, &from_text.cpus));
     assert!(from_json.bad == 0 && from_json.recording.is_some());
     if from_json.allocs() > 0 {
@@ -188,7 +188,7 @@ fn what_was_lost_is_counted_and_said() {
     let lost = lines(&path).last().unwrap()["summary"]["lost"].as_u64().unwrap();
     assert_eq!(lost > 0, stderr.contains("since the buffers were full"), "{stderr}");
     assert!(lost > 0, "a buffer of a page holds so many events? {stderr}");
-    let trace = vmlab::trace::Trace::read(vmlab::trace::open(&path).unwrap());
+    let trace = vmlab_trace::Trace::read(vmlab_trace::open(&path).unwrap());
     assert_eq!(trace.lost, lost);
 }
 

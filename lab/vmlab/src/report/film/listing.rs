@@ -1,8 +1,8 @@
 //! The names of the holders of areas, each once: the callers of a table in its order, then tasks in the order of
 //! events.
 
-use crate::trace::vmallocinfo::Table;
 use std::collections::HashMap;
+use vmlab_trace::vmallocinfo::Table;
 
 /// Names, by number.
 pub(super) struct Names {

@@ -34,12 +34,12 @@ pub use encode::encode;
 pub use html::{SCRIPT, write};
 
 use crate::map::fold::{Fold, Part, Rule};
-use crate::trace::vmallocinfo::Table;
-use crate::trace::{Event, Trace};
 use anyhow::Result;
 use scene::Scene;
 use std::collections::BTreeMap;
 use va_base::PAGE_SIZE;
+use vmlab_trace::vmallocinfo::Table;
+use vmlab_trace::{Event, Trace};
 
 /// One moment in this many has its whole list.
 pub const KEY: usize = 24;
@@ -135,7 +135,7 @@ impl Film {
         let first = Scene::watch(trace, table);
         let rule = Rule { parts_max: PARTS, ..Rule::default() };
         let fold = Fold::of(first.touched.iter().copied(), rule);
-        let window = crate::replay::default_window(trace);
+        let window = vmlab_replay::default_window(trace);
         let labels = labels(&fold, trace, (window.start().get(), window.end().get()));
         let together_pages =
             if first.most > AREAS_MAX { line_pages(&fold).div_ceil(CELLS).max(1) } else { 0 };
@@ -148,7 +148,7 @@ impl Film {
         let start_ns = trace.times_ns.first().copied().unwrap_or(0);
         let timed = trace.times_ns.iter().any(|&ns| ns > 0);
         let mut moments = Vec::with_capacity(count);
-        crate::run_space::watch(trace, table, |at, pooled| {
+        vmlab_replay::run_space::watch(trace, table, |at, pooled| {
             let holder = owners.get(&at).copied().unwrap_or_else(|| scene.names.task(trace.task_at(at)));
             scene.step(at, &trace.events[at], holder);
             // The moments follow events e(1) to e(count), evenly spaced.

@@ -3,11 +3,11 @@
 use super::listing::Names;
 use super::{Area, Areas, Line, Moment, State};
 use crate::map::fold::Part;
-use crate::replay::CHUNK_BYTES;
-use crate::trace::vmallocinfo::Table;
-use crate::trace::{Event, Trace};
 use std::collections::{BTreeMap, HashMap};
 use va_base::PAGE_SIZE;
+use vmlab_replay::CHUNK_BYTES;
+use vmlab_trace::vmallocinfo::Table;
+use vmlab_trace::{Event, Trace};
 
 /// An area that the kernel allocated and has not purged.
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,12 @@
 //! Compares a film's moments with the events, and the page's steps with the moments.
 
 use super::*;
-use crate::replay::Replay;
 use serde_json::Value;
 use va_sim::op::Rng;
 use va_sim::platform::HeapPlatform;
 use va_tree::RbIndex;
 use va_tree::rb::Linux;
+use vmlab_replay::Replay;
 
 fn alloc(cpu: u16, addr: u64, size: u64) -> String {
     format!(
@@ -114,7 +114,7 @@ fn a_moment_has_what_a_replay_on_the_faithful_index_has() {
     let trace = Trace::read(some_trace(3, 240).as_bytes());
     let table = Table::default();
     let film = Film::of_trace(&trace, &table).unwrap();
-    let window = crate::replay::default_window(&trace);
+    let window = vmlab_replay::default_window(&trace);
     let index =
         RbIndex::<Linux, _>::new(vmlab_machine::kernel_extent(), window, HeapPlatform::default()).unwrap();
     let mut replay = Replay::new(index, window, &table);

@@ -1,0 +1,499 @@
+//! The differences between a kernel and a policy, and their causes.
+//!
+//! # Theory
+//! ```text
+//!   table before ---> busy, lazy            event ---> the policy answers
+//!   mark "drained" -> pools are empty                  the kernel's answer, from the trace
+//!                                                      not the same? one cause, from both ledgers; then the policy's
+//!                                                      ledger gets the kernel's answer, unless `resync` is off
+//! ```
+//! The state before the trace comes from `vmallocinfo`: the busy areas, and the lazy ones, each in the node whose list
+//! shows it. Facts that it does not have are reported, counted, and are a separate cause. They are pools (unless a mark
+//! shows that they were emptied), the CPUs that allocated busy areas, and the shape of the tree of holes.
+//!
+//! With **resynchronising** one difference does not cause the next, so that all are independent. Without it, each side
+//! continues with its own addresses, and consequences of an earlier difference are counted as such.
+//!
+//! # Invariants
+//! - **DF2 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both
+//!   and failed-differs.
+
+pub mod cause;
+pub mod ledger;
+pub mod offsets;
+pub mod recording;
+mod report;
+mod why;
+
+pub use report::{Divergence, EndCheck, Known, Report};
+
+use self::ledger::{Answer, Owner, SpaceLedger};
+use self::recording::{Area, Recording, Step, What};
+use self::why::{Lesson, Why};
+use crate::CHUNK_BYTES;
+use crate::run_space::Policy;
+use anyhow::{Context as _, Result};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use va_base::{PAGE_SIZE, Request, Va, VaRange};
+use va_space::config::{Config, Linux69, OneLock52, Order, Standard};
+use va_space::decay::Quarter;
+use va_tree::RbIndex;
+use va_tree::rb::Linux;
+use vmlab_machine::kernel_extent;
+use vmlab_trace::Event;
+use vmlab_trace::jsonl::When;
+
+/// Linux since 6.16: as 6.9, but a drain does not shrink pools of one to three areas.
+#[derive(Clone, Copy, Debug)]
+pub struct Linux616;
+
+impl Config for Linux616 {
+    type Index<P: va_base::Platform + Send> = RbIndex<Linux, P>;
+    type Zone = va_space::node::RoundRobinZones;
+    type Decay = Quarter;
+    type Lookup<P: va_base::Machine> = <Linux69 as Config>::Lookup<P>;
+    const NODES_MAX: u32 = Linux69::NODES_MAX;
+    const POOL_ON_ONE_NODE: bool = Linux69::POOL_ON_ONE_NODE;
+    const POOL_PAGES_MAX: u64 = Linux69::POOL_PAGES_MAX;
+    const POOL_TRIES: u32 = Linux69::POOL_TRIES;
+    const STEAL: bool = Linux69::STEAL;
+    const ORDER: Order = Linux69::ORDER;
+    const SLICE_AREAS: u64 = Linux69::SLICE_AREAS;
+    const FAIL_FAST: bool = Linux69::FAIL_FAST;
+    const RECLAIM_FIRST: bool = Linux69::RECLAIM_FIRST;
+}
+
+/// The options of a comparison.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Correct the policy's ledger after each difference.
+    pub resync: bool,
+    /// CPUs of the machine: nodes of the kernel, and of the policy.
+    pub cpus: u32,
+    /// The most differences to list.
+    pub differences_max: usize,
+    /// True if the kernel is 6.16 or newer.
+    pub since_616: bool,
+}
+
+/// Replays a recording under a policy.
+///
+/// # Errors
+/// If a ledger cannot be created, or breaks its invariants at the end.
+pub fn run(recording: &Recording, policy: Policy, options: Options) -> Result<Report> {
+    let name = policy.name();
+    let report = match (policy, options.since_616) {
+        (Policy::Linux, false) => run_on::<Linux69, Linux69>(recording, name, options),
+        (Policy::Linux, true) => run_on::<Linux616, Linux616>(recording, name, options),
+        (Policy::Default, false) => run_on::<Standard, Linux69>(recording, name, options),
+        (Policy::Default, true) => run_on::<Standard, Linux616>(recording, name, options),
+        (Policy::OneLock, false) => run_on::<OneLock52, Linux69>(recording, name, options),
+        (Policy::OneLock, true) => run_on::<OneLock52, Linux616>(recording, name, options),
+    };
+    let mut report = report.with_context(|| format!("policy {name}"))?;
+    // The policy of 5.2 has no percpu policy of its own.
+    let linux = match policy {
+        Policy::Linux => Some(true),
+        Policy::Default => Some(false),
+        Policy::OneLock => None,
+    };
+    let offsets = linux
+        .filter(|_| recording.has_percpu())
+        .map(|linux| offsets::run(recording, linux, options.differences_max));
+    report.offsets = offsets.transpose().with_context(|| format!("percpu offsets under {name}"))?;
+    Ok(report)
+}
+
+fn run_on<C: Config, K: Config>(
+    recording: &Recording,
+    policy: &'static str,
+    options: Options,
+) -> Result<Report> {
+    let mut diff = Diff::<C, K>::new(recording, options)?;
+    diff.report.policy = policy;
+    diff.run();
+    diff.policy.validate().context("the policy's books are broken")?;
+    diff.kernel.validate().context("the kernel's books are broken")?;
+    // Checks DF2.
+    let report = &diff.report;
+    let sum = report.equal + report.failed_both + report.differ();
+    anyhow::ensure!(sum == report.allocs, "DF2: {sum} of {} allocations in columns", report.allocs);
+    // Checks DF1.
+    let caused: u64 = report.causes.values().sum();
+    anyhow::ensure!(caused == report.differ(), "DF1: {caused} causes of {}", report.differ());
+    Ok(diff.report)
+}
+
+/// A comparison in progress.
+struct Diff<'a, C: Config, K: Config> {
+    recording: &'a Recording,
+    options: Options,
+    policy: SpaceLedger<C>,
+    kernel: SpaceLedger<K>,
+    /// The policy's address of an area that differs from the kernel's; `None` if its allocation failed.
+    elsewhere: BTreeMap<u64, Option<u64>>,
+    /// CPUs whose last attempt failed.
+    failed: BTreeSet<u16>,
+    /// The budget of steps that causes may still visit, so that a hostile recording of differences ends.
+    looks: Cell<u64>,
+    report: Report,
+}
+
+/// Steps that all causes of a replay may visit together.
+const LOOKS_MAX: u64 = 1 << 30;
+
+/// The window that most allocations name.
+fn default_window(recording: &Recording) -> VaRange {
+    let mut counts: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for step in &recording.steps {
+        if let What::Vm(Event::Alloc { vstart, vend, .. }) = step.what {
+            *counts.entry((vstart, vend)).or_default() += 1;
+        }
+    }
+    let most = counts.into_iter().max_by_key(|&(window, count)| (count, window));
+    most.and_then(|((start, end), _)| VaRange::new(Va::new(start), Va::new(end))).unwrap_or(kernel_extent())
+}
+
+/// Returns the request of an allocation; `None` if no allocator accepts it.
+fn request_of(event: &Event) -> Option<Request> {
+    let Event::Alloc { size, align, vstart, vend, .. } = *event else { return None };
+    let window = VaRange::new(Va::new(vstart), Va::new(vend))?;
+    Some(Request::new(size, align).ok()?.within(window))
+}
+
+impl<'a, C: Config, K: Config> Diff<'a, C, K> {
+    fn new(recording: &'a Recording, options: Options) -> Result<Self> {
+        let window = default_window(recording);
+        let policy = SpaceLedger::new(kernel_extent(), window, options.cpus)?;
+        let kernel = SpaceLedger::new(kernel_extent(), window, options.cpus)?;
+        let report = Report { nodes: policy.nodes(), resync: options.resync, ..Report::default() };
+        let (elsewhere, failed) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Self {
+            recording,
+            options,
+            policy,
+            kernel,
+            elsewhere,
+            failed,
+            looks: Cell::new(LOOKS_MAX),
+            report,
+        })
+    }
+
+    fn run(&mut self) {
+        let first = self.begin();
+        for at in first..self.recording.steps.len() {
+            let step = self.recording.steps[at];
+            match step.what {
+                What::Vm(event) => self.step(at, &step, &event),
+                What::Drained => {
+                    self.policy.drain_pools();
+                    self.kernel.drain_pools();
+                }
+                What::Opens(When::End) => self.end_check(at),
+                What::Percpu(_) | What::Opens(When::Begin) | What::Closes(_) => {}
+            }
+        }
+        if self.report.end.is_none() {
+            self.end_check(self.recording.steps.len());
+        }
+    }
+
+    /// Loads the table before the trace, and returns the step at which it was read.
+    fn begin(&mut self) -> usize {
+        let steps = &self.recording.steps;
+        let position = |what| steps.iter().position(|step| step.what == what);
+        let opens = position(What::Opens(When::Begin));
+        let first = opens.unwrap_or(0);
+        let closes = position(What::Closes(When::Begin)).unwrap_or(first).max(first);
+        // Pools are empty after a drain, until a purge fills them.
+        let is_purge = |step: &&Step| matches!(step.what, What::Vm(Event::Purge { purged }) if purged > 0);
+        let before = steps[..first].iter().rev().take_while(|step| !is_purge(step));
+        let Some(table) = &self.recording.begin else { return 0 };
+        let known = &mut self.report.known;
+        known.table = true;
+        known.pools = before.clone().any(|step| step.what == What::Drained);
+        known.unusable = table.bad;
+        // Areas with events while the table was read: the replay applies these events, so the table must not.
+        let mut touched: BTreeMap<u64, bool> = BTreeMap::new();
+        for step in &steps[first..closes] {
+            match step.what {
+                What::Vm(Event::Alloc { addr, failed: false, .. }) => {
+                    touched.entry(addr).or_insert(true);
+                }
+                What::Vm(Event::Free { addr }) => {
+                    touched.entry(addr).or_insert(false);
+                }
+                _ => {}
+            }
+        }
+        let nodes = nodes_of_lazy(&table.areas, self.kernel.nodes());
+        let window = default_window(self.recording);
+        for (&Area { start, size, lazy }, node) in table.areas.iter().zip(nodes) {
+            let free = self.kernel.place(start, size) == ledger::Place::Hole;
+            let busy = match touched.get(&start) {
+                // Allocated while the table was read: not live before.
+                Some(true) => continue,
+                Some(false) => true,
+                None => !lazy,
+            };
+            let owner = match node {
+                Some(node) => Owner::Node(node),
+                // Chunks, modules and the like have no owner.
+                None if !window.contains(Va::new(start)) => Owner::NoNode,
+                None => Owner::Unknown,
+            };
+            let put = free
+                && if busy {
+                    self.kernel.put(start, size, owner).is_some()
+                        && self.policy.put(start, size, owner).is_some()
+                } else {
+                    self.kernel.put_lazy(start, size, node) && self.policy.put_lazy(start, size, node)
+                };
+            let known = &mut self.report.known;
+            match (put, busy) {
+                (false, _) => known.unusable += 1,
+                (true, true) => known.busy += 1,
+                (true, false) => {
+                    known.lazy += 1;
+                    known.lazy_with_node += u64::from(node.is_some());
+                }
+            }
+        }
+        first
+    }
+
+    fn step(&mut self, at: usize, step: &Step, event: &Event) {
+        match *event {
+            Event::Alloc { .. } => self.alloc(at, step, event),
+            Event::Free { addr } => {
+                let known = self.kernel.free(addr);
+                self.report.frees_unknown += u64::from(!known);
+                match self.elsewhere.remove(&addr) {
+                    Some(Some(ours)) => {
+                        self.policy.free(ours);
+                    }
+                    Some(None) => {}
+                    None if known => {
+                        self.policy.free(addr);
+                    }
+                    None => {}
+                }
+            }
+            Event::Purge { purged } => {
+                let full = self.failed.contains(&step.cpu);
+                let most = if full { u64::MAX } else { purged };
+                self.report.purges += u64::from(purged > 0);
+                self.report.purged = self.report.purged.saturating_add(purged);
+                if purged > 0 || full {
+                    self.report.purged_ledger += self.kernel.purge(full, most);
+                    self.policy.purge(full, most);
+                }
+            }
+            Event::ChunkCreate { base } => self.chunk(base),
+            Event::ChunkDestroy { .. } => {}
+        }
+    }
+
+    fn alloc(&mut self, at: usize, step: &Step, event: &Event) {
+        let Event::Alloc { addr, size, align, vstart, vend, failed } = *event else { return };
+        self.report.allocs += 1;
+        let request = request_of(event);
+        self.report.malformed += u64::from(request.is_none());
+        let kernel = (!failed).then_some(addr);
+        let answer = request.and_then(|request| self.policy.alloc(step.cpu, &request));
+        let ours = answer.map(|answer| answer.start);
+        let report = &mut self.report;
+        match (ours, kernel) {
+            (None, None) => report.failed_both += 1,
+            (Some(ours), Some(kernel)) if ours == kernel => {
+                report.equal += 1;
+                report.equal_from_pool += u64::from(answer.is_some_and(|answer| answer.pool.is_some()));
+            }
+            (Some(ours), Some(kernel)) if ours < kernel => report.lower += 1,
+            (Some(_), Some(_)) => report.higher += 1,
+            (Some(_), None) | (None, Some(_)) => report.failed_differs += 1,
+        }
+        if ours != kernel {
+            // Looked up in the state before either side allocated.
+            if let Some(answer) = answer {
+                self.policy.undo(answer);
+            }
+            let wanted = self.report.divergences.len() < self.options.differences_max;
+            let Why { cause, lesson, words } = self.why(at, step, event, answer);
+            let why = wanted.then(words);
+            self.learn(lesson);
+            *self.report.causes.entry(cause).or_default() += 1;
+            if let Some(why) = why {
+                let divergence = Divergence {
+                    number: self.report.allocs,
+                    line: step.line,
+                    ns: step.ns,
+                    cpu: step.cpu,
+                    size,
+                    align,
+                    window: (vstart, vend),
+                    kernel,
+                    policy: ours,
+                    cause,
+                    why,
+                };
+                self.report.divergences.push(divergence);
+            }
+        }
+        if failed {
+            self.failed.insert(step.cpu);
+        } else {
+            self.failed.remove(&step.cpu);
+        }
+        self.record_areas(step, request, kernel, answer, size);
+    }
+
+    /// Corrects an error of the ledgers, so that it is counted once.
+    fn learn(&mut self, lesson: Lesson) {
+        match lesson {
+            Lesson::None => {}
+            Lesson::Pool { node, size, until } => {
+                self.kernel.forget(node, size, until);
+                if self.options.resync && C::ORDER == K::ORDER && node < self.policy.nodes() {
+                    self.policy.forget(node, size, until);
+                }
+            }
+            Lesson::Taken { start, size } => {
+                self.kernel.put(start, size, Owner::Unknown);
+                if self.options.resync {
+                    self.policy.put(start, size, Owner::Unknown);
+                }
+            }
+        }
+    }
+
+    /// Records what both sides allocated.
+    fn record_areas(
+        &mut self,
+        step: &Step,
+        request: Option<Request>,
+        kernel: Option<u64>,
+        answer: Option<Answer>,
+        size: u64,
+    ) {
+        let (Some(request), Some(kernel)) = (request, kernel) else { return };
+        let owner = self.kernel.owner_for(step.cpu, &request);
+        if self.kernel.put(kernel, size, owner).is_none() {
+            self.report.malformed += 1;
+            return;
+        }
+        // An area that was here was freed without an event.
+        if let Some(Some(stale)) = self.elsewhere.remove(&kernel) {
+            self.policy.free(stale);
+        }
+        let ours = answer.map(|answer| answer.start);
+        if ours == Some(kernel) {
+            return;
+        }
+        let owner = self.policy.owner_for(step.cpu, &request);
+        if self.options.resync {
+            // `undo` restored its ledger, which now also gets the kernel's address.
+            self.policy.put(kernel, size, owner);
+        } else {
+            if let Some(ours) = ours {
+                self.policy.put(ours, size, owner);
+            }
+            self.elsewhere.insert(kernel, ours);
+        }
+    }
+
+    fn chunk(&mut self, base: u64) {
+        let size = self.chunk_bytes(base);
+        self.report.chunks += 1;
+        self.report.chunks_equal += u64::from(self.policy.find_chunk(size) == Some(base));
+        if self.kernel.put(base, size, Owner::NoNode).is_none()
+            || self.policy.put(base, size, Owner::NoNode).is_none()
+        {
+            self.report.malformed += 1;
+        }
+    }
+
+    /// Returns the bytes of the chunk at `base`, by the table after or before.
+    fn chunk_bytes(&self, base: u64) -> u64 {
+        let tables = [&self.recording.end, &self.recording.begin];
+        let mut areas = tables.into_iter().flatten().flat_map(|table| &table.areas);
+        areas.find(|area| area.start == base).map_or(CHUNK_BYTES, |area| area.size)
+    }
+
+    /// Compares the kernel's ledger with the table after. Areas with events while it is read are excluded.
+    fn end_check(&mut self, at: usize) {
+        let Some(table) = &self.recording.end else { return };
+        let mut moving = BTreeSet::new();
+        for step in &self.recording.steps[at..] {
+            match step.what {
+                What::Vm(Event::Alloc { addr, .. } | Event::Free { addr }) => {
+                    moving.insert(addr);
+                }
+                What::Closes(When::End) => break,
+                _ => {}
+            }
+        }
+        let mut check = EndCheck::default();
+        let mut seen = BTreeSet::new();
+        for &Area { start, size, lazy } in table.areas.iter().filter(|area| !moving.contains(&area.start)) {
+            check.areas += 1;
+            seen.insert(start);
+            let agrees = if lazy {
+                self.kernel.lazy().get(&start).is_some_and(|lazy| lazy.size == size)
+            } else {
+                self.kernel.busy().get(&start).is_some_and(|busy| busy.size == size)
+            };
+            check.agree += u64::from(agrees);
+        }
+        let ledger = self.kernel.busy().keys().chain(self.kernel.lazy().keys());
+        check.only_in_ledger =
+            ledger.filter(|&start| !seen.contains(start) && !moving.contains(start)).count() as u64;
+        self.report.end = Some(check);
+    }
+}
+
+/// Returns the node of each lazy area: the lists are consecutive, each in the order of addresses. `None` for busy
+/// areas, and for all if there are not as many lists as nodes.
+fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
+    let mut node = 0;
+    let mut last = 0;
+    let mut of: Vec<Option<u32>> = areas
+        .iter()
+        .map(|area| {
+            if !area.lazy {
+                return None;
+            }
+            node += u32::from(area.start < last);
+            last = area.start;
+            Some(node)
+        })
+        .collect();
+    if node + 1 != nodes {
+        of.fill(None);
+    }
+    of
+}
+
+/// Replays a fuzzer's recording under every policy, with and without resynchronising, and checks the ledgers.
+///
+/// # Panics
+/// If a check fails, or the columns do not add up.
+pub fn fuzz(recording: &Recording) {
+    for (policy, resync) in Policy::ALL.into_iter().flat_map(|policy| [(policy, true), (policy, false)]) {
+        let options = Options { resync, cpus: 3, differences_max: 4, since_616: true };
+        // A ledger of the whole extent can always be created, so every error is a broken rule.
+        if let Err(error) = run(recording, policy, options) {
+            panic!("{error:#}");
+        }
+    }
+}
+
+/// Converts a size to pages, for messages.
+fn pages(size: u64) -> u64 {
+    size / PAGE_SIZE
+}
+
+#[cfg(test)]
+mod tests;

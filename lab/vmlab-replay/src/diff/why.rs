@@ -1,0 +1,330 @@
+//! Derives one cause from two ledgers. The rules are tried in this order.
+
+use super::cause::Cause;
+use super::ledger::{Answer, Busy, Lazy, Owner, Place, Pooled};
+use super::recording::{Step, What};
+use super::{Diff, pages, request_of};
+use va_base::{PAGE_SIZE, Request, Va};
+use va_space::config::Config;
+use va_tree::FreeIndex;
+use vmlab_trace::Event;
+
+/// Another CPU's event may belong to the same time within this many events of areas.
+const SAME_MOMENT: usize = 8;
+/// The steps of the recording that are searched for an area in the range.
+const LATER: usize = 1 << 14;
+
+/// A cause, the correction of the ledger, and the text. The text is computed on demand: it costs more, and few are
+/// used.
+pub(super) struct Why<'a> {
+    pub(super) cause: Cause,
+    pub(super) lesson: Lesson,
+    pub(super) words: Box<dyn Fn() -> String + 'a>,
+}
+
+/// A correction of the kernel's ledger.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lesson {
+    None,
+    /// The areas before this one in the pool of a node, or all if `None`, are not in the pool.
+    Pool {
+        node: u32,
+        size: u64,
+        until: Option<u64>,
+    },
+    /// A range that is in use.
+    Taken {
+        start: u64,
+        size: u64,
+    },
+}
+
+fn why<'a>(cause: Cause, words: impl Fn() -> String + 'a) -> Why<'a> {
+    Why { cause, lesson: Lesson::None, words: Box::new(words) }
+}
+
+impl<C: Config, K: Config> Diff<'_, C, K> {
+    /// Returns the reason why the kernel's answer to an event differs from the policy's. The ledgers are as before it.
+    pub(super) fn why(&self, at: usize, step: &Step, event: &Event, answer: Option<Answer>) -> Why<'_> {
+        let Event::Alloc { addr, size, failed, .. } = *event else {
+            return why(Cause::Unexplained, String::new);
+        };
+        let (Some(request), Some(answer), false) = (request_of(event), answer, failed) else {
+            let side = if failed { "the kernel" } else { "the policy" };
+            return why(Cause::Failed, move || format!("{side} found nothing"));
+        };
+        let (kernel, ours) = (addr, answer.start);
+        if !self.options.resync && self.parted(kernel, ours, size) {
+            return why(Cause::Earlier, || {
+                "one side has another area there, after an earlier difference".into()
+            });
+        }
+        // The answer that Linux would give by the kernel's ledger.
+        let linux = self.kernel.peek(step.cpu, &request);
+        match self.kernel.place(kernel, size) {
+            Place::Busy(start, Busy { size, .. }) => why(Cause::FreeUnseen, move || {
+                format!("busy by the events: {start:#x}, {} pages, was not freed", pages(size))
+            }),
+            Place::Lazy(_, lazy) => self.purge_unseen(at, lazy),
+            Place::Pooled(start, pooled) if (start, pooled.size) == (kernel, size) => {
+                let own = self.kernel.owner_for(step.cpu, &request);
+                self.took_pooled(own, kernel, pooled, answer, linux)
+            }
+            // Only a part of a pooled area: the pool was drained without an event.
+            Place::Pooled(start, pooled) => why(Cause::PoolMissed, move || {
+                format!("part of {start:#x}, {} pages, which is in a pool by the events", pages(pooled.size))
+            }),
+            // The kernel searched, as Linux does with the known state.
+            Place::Hole if linux.is_some_and(|linux| linux.start == kernel) => {
+                self.searched(at, kernel, answer, &request)
+            }
+            Place::Hole => self.not_known(at, step, kernel, answer, linux, &request),
+        }
+    }
+
+    /// Returns the reason if the kernel's answer was a whole area of a pool.
+    fn took_pooled(
+        &self,
+        own: Owner,
+        kernel: u64,
+        pooled: Pooled,
+        answer: Answer,
+        linux: Option<Answer>,
+    ) -> Why<'_> {
+        let class = pages(pooled.size);
+        let has_pools = C::POOL_PAGES_MAX >= class;
+        match pooled.node {
+            Some(node) if own == Owner::Node(node) => {
+                if answer.pool.is_none() {
+                    return why(Cause::KernelPool, move || {
+                        format!("kernel took it from its node's pool (node {node}, class {class} pages)")
+                    });
+                }
+                if linux.is_some_and(|linux| linux.start == kernel) {
+                    return why(Cause::OwnOrder, move || {
+                        format!("both from a pool of class {class} pages; the policy takes another first")
+                    });
+                }
+                let lesson = Lesson::Pool { node, size: pooled.size, until: Some(kernel) };
+                let words = move || {
+                    let next = linux.map_or(0, |linux| linux.start);
+                    format!(
+                        "from the pool of node {node}, class {class} pages, where {next:#x} is next by the events"
+                    )
+                };
+                Why { cause: Cause::PoolOrder, lesson, words: Box::new(words) }
+            }
+            _ if !has_pools => {
+                why(Cause::KernelPool, move || format!("kernel took it from a pool (class {class} pages)"))
+            }
+            Some(node) => why(Cause::OtherNode, move || {
+                format!("kernel took it from the pool of node {node}, of another CPU")
+            }),
+            None => why(Cause::OwnerUnknown, || "freed and purged; in whose pool is not known".into()),
+        }
+    }
+
+    /// Returns the reason if the kernel searched and found the same as Linux: the policy differs.
+    fn searched(&self, at: usize, kernel: u64, answer: Answer, request: &Request) -> Why<'_> {
+        let (ours, size) = (answer.start, request.size().get() * PAGE_SIZE);
+        match self.kernel.place(ours, size) {
+            Place::Pooled(start, pooled) => return left_pooled(start, pooled),
+            Place::Lazy(start, Lazy { size: of, node, .. }) => {
+                return why(Cause::LeftLazy, move || {
+                    let freed = self.freed_at(at, start);
+                    let end = start + of;
+                    format!(
+                        "kernel left [{start:#x}, {end:#x}): still lazy in node {node}{freed}, purge not seen"
+                    )
+                });
+            }
+            Place::Busy(start, Busy { size: of, .. }) => {
+                return why(Cause::Earlier, move || format!("busy there: {start:#x}, {} pages", pages(of)));
+            }
+            Place::Hole => {}
+        }
+        if let Some(node) = answer.pool {
+            return why(Cause::OwnPool, move || {
+                format!("from the policy's pool of node {node} (class {} pages)", pages(size))
+            });
+        }
+        let length = length(request);
+        let left = self.hole(ours);
+        if ours < kernel && left.1 - left.0 < length {
+            return why(Cause::AlignRule, move || {
+                format!(
+                    "kernel left [{:#x}, {:#x}), {} pages: Linux looks for size + align - 1, {} pages",
+                    left.0,
+                    left.1,
+                    pages(left.1 - left.0),
+                    length.div_ceil(PAGE_SIZE)
+                )
+            });
+        }
+        why(Cause::OwnSearch, move || format!("the policy finds [{:#x}, {:#x})", left.0, left.1))
+    }
+
+    /// Returns the reason if the kernel searched, by its ledger, and did not find Linux's answer.
+    fn not_known(
+        &self,
+        at: usize,
+        step: &Step,
+        kernel: u64,
+        answer: Answer,
+        linux: Option<Answer>,
+        request: &Request,
+    ) -> Why<'_> {
+        let size = request.size().get() * PAGE_SIZE;
+        if C::POOL_PAGES_MAX == 0
+            && let Place::Pooled(start, pooled) = self.kernel.place(answer.start, size)
+        {
+            return left_pooled(start, pooled);
+        }
+        let Some(linux) = linux else {
+            return why(Cause::Unexplained, || "by the events nothing is free".into());
+        };
+        if let Some(node) = linux.pool {
+            let lesson = Lesson::Pool { node, size, until: None };
+            let words = move || {
+                format!("the pool of node {node} has {:#x} by the events, {} pages", linux.start, pages(size))
+            };
+            return Why { cause: Cause::PoolMissed, lesson, words: Box::new(words) };
+        }
+        if let Some(known) = self.event_order(at, step, linux.start, size) {
+            return known;
+        }
+        if let Some(known) = self.area_unknown(at, linux.start, size) {
+            return known;
+        }
+        let length = length(request);
+        let (left, found) = (self.hole(linux.start), self.hole(kernel));
+        let short = |hole: (u64, u64)| hole.1 - hole.0 < length;
+        if request.align().bytes() > PAGE_SIZE && (short(left) || short(found)) {
+            return why(Cause::TreeShape, move || {
+                format!(
+                    "[{:#x}, {:#x}), {} pages, and [{:#x}, {:#x}), {} pages: one is shorter than size + align - 1, {} pages",
+                    found.0,
+                    found.1,
+                    pages(found.1 - found.0),
+                    left.0,
+                    left.1,
+                    pages(left.1 - left.0),
+                    length.div_ceil(PAGE_SIZE)
+                )
+            });
+        }
+        why(Cause::Unexplained, move || format!("free by all that is known: [{:#x}, {:#x})", left.0, left.1))
+    }
+
+    /// Without resynchronising: returns true if an earlier difference made one side's address busy on the other.
+    fn parted(&self, kernel: u64, ours: u64, size: u64) -> bool {
+        let busy_here = matches!(self.policy.place(kernel, size), Place::Busy(..));
+        let busy_there = matches!(self.kernel.place(ours, size), Place::Busy(..));
+        let same = |at: u64| {
+            let kind = |place| match place {
+                Place::Busy(..) => 0,
+                Place::Lazy(..) => 1,
+                Place::Pooled(..) => 2,
+                Place::Hole => 3,
+            };
+            kind(self.policy.place(at, size)) == kind(self.kernel.place(at, size))
+        };
+        // The ledgers differ there because of an earlier difference. Without one, a hole in one ledger is a hole in
+        // both.
+        !self.elsewhere.is_empty() && (busy_here || busy_there) && !(same(kernel) && same(ours))
+    }
+
+    fn purge_unseen(&self, at: usize, lazy: Lazy) -> Why<'_> {
+        let later = self.recording.steps[at..].iter().take(LATER).find_map(|step| match step.what {
+            What::Vm(Event::Purge { purged }) if purged > 0 => Some(step.line),
+            _ => None,
+        });
+        why(Cause::PurgeUnseen, move || {
+            let when = later
+                .map_or("no purge follows soon".into(), |line| format!("the next purge is in line {line}"));
+            format!("lazy in node {} by the events; {when}", lazy.node)
+        })
+    }
+
+    /// Returns a cause if another CPU gets the address that Linux would return at the same time.
+    fn event_order(&self, at: usize, step: &Step, ours: u64, size: u64) -> Option<Why<'_>> {
+        let end = ours.saturating_add(size);
+        let areas = self.recording.steps[at + 1..].iter().filter(|step| matches!(step.what, What::Vm(_)));
+        for other in areas.take(SAME_MOMENT) {
+            match other.what {
+                What::Vm(Event::Alloc { addr, size, failed: false, .. })
+                    if other.cpu != step.cpu && addr < end && addr.saturating_add(size) > ours =>
+                {
+                    let (line, cpu) = (other.line, other.cpu);
+                    let words = move || format!("CPU {cpu} was given {ours:#x}, line {line}");
+                    return Some(why(Cause::EventOrder, words));
+                }
+                // It was freed, or was in use before: the order does not explain it.
+                What::Vm(Event::Free { addr }) if addr == ours => return None,
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Returns a cause if an area inside Linux's answer is freed before the kernel allocates there: it was live all the
+    /// time.
+    fn area_unknown(&self, at: usize, ours: u64, size: u64) -> Option<Why<'_>> {
+        let end = ours.saturating_add(size);
+        for later in self.recording.steps[at + 1..].iter().take(LATER) {
+            self.looks.set(self.looks.get().checked_sub(1)?);
+            match later.what {
+                What::Vm(Event::Alloc { addr, size, failed: false, .. })
+                    if addr < end && addr.saturating_add(size) > ours =>
+                {
+                    return None;
+                }
+                What::Vm(Event::Free { addr }) if addr >= ours && addr < end => {
+                    let line = later.line;
+                    let words =
+                        move || format!("an area at {addr:#x} that is in no table is freed in line {line}");
+                    let lesson = Lesson::Taken { start: addr, size: end - addr };
+                    return Some(Why { cause: Cause::AreaUnknown, lesson, words: Box::new(words) });
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Returns the hole around an address, by the kernel's ledger.
+    fn hole(&self, at: u64) -> (u64, u64) {
+        let hole = self.kernel.index().hole_after(Va::new(at));
+        hole.map_or((at, at), |hole| (hole.start().get(), hole.end().get()))
+    }
+
+    /// Formats when an area was freed.
+    fn freed_at(&self, at: usize, start: u64) -> String {
+        let earlier = self.recording.steps[..at].iter().rev().take(LATER);
+        let mut freed = earlier.filter(|step| step.what == What::Vm(Event::Free { addr: start }));
+        freed.next().map_or_else(
+            || " (freed before the trace)".to_string(),
+            |step| format!(" (freed in line {})", step.line),
+        )
+    }
+}
+
+/// Returns the number of bytes that Linux searches for.
+fn length(request: &Request) -> u64 {
+    let (size, align) = (request.size().get() * PAGE_SIZE, request.align().bytes());
+    if align > PAGE_SIZE { size.saturating_add(align - 1) } else { size }
+}
+
+fn left_pooled<'a>(start: u64, pooled: Pooled) -> Why<'a> {
+    why(Cause::LeftPooled, move || {
+        let (end, class) = (start + pooled.size, pages(pooled.size));
+        match pooled.node {
+            Some(node) => {
+                format!(
+                    "kernel left [{start:#x}, {end:#x}): in the pool of node {node} (class {class} pages)"
+                )
+            }
+            None => format!("kernel left [{start:#x}, {end:#x}): in a pool (class {class} pages)"),
+        }
+    })
+}

@@ -1,0 +1,187 @@
+//! Replays one trace on one space, and returns the result as a row.
+
+use crate::space::{Reasons, SpaceReplay};
+use crate::{Tally, default_window};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use va_space::config::{Config, Linux69, OneLock52, Standard};
+use va_space::{NODES_LIMIT, Stats, VmapSpace};
+use vmlab_base::choice::Choice;
+use vmlab_machine::kernel_extent;
+use vmlab_machine::{LabMachine, PlainLock, Work};
+use vmlab_trace::Trace;
+use vmlab_trace::vmallocinfo::Table;
+
+/// The policies that a space can have, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// Linux 6.9 to 6.12: nodes and pools
+    Linux,
+    /// This project's: exact lowest fit, pools of all sizes
+    Default,
+    /// Linux 5.2 to 6.8: one lock, no pools
+    OneLock,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Linux, Self::OneLock, Self::Default];
+
+    /// The name on the command line and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Default => "default",
+            Self::OneLock => "one-lock",
+        }
+    }
+}
+
+impl Choice for Policy {
+    const CHOICES: &'static [Self] = &[Self::Linux, Self::Default, Self::OneLock];
+
+    fn choice(self) -> &'static str {
+        self.name()
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Linux => "Linux 6.9 to 6.12: nodes and pools",
+            Self::Default => "This project's: exact lowest fit, pools of all sizes",
+            Self::OneLock => "Linux 5.2 to 6.8: one lock, no pools",
+        }
+    }
+}
+
+/// A row of the table. Its fields, in this order, are the object that `--json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct SpaceRow {
+    /// Name of the trace.
+    pub trace: String,
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// Nodes that the space had.
+    pub nodes: u32,
+    /// Events that change the address space.
+    pub events: u64,
+    /// Allocations, failed attempts included: the sum of the next five.
+    pub allocs: u64,
+    /// The address was the kernel's.
+    pub equal: u64,
+    /// The address was lower.
+    pub lower: u64,
+    /// The address was higher.
+    pub higher: u64,
+    /// Both failed.
+    pub failed_both: u64,
+    /// Exactly one failed.
+    pub failed_differs: u64,
+    /// Facts that events do not report and that were inferred.
+    pub inferred: u64,
+    /// The reasons why answers differ; their sum is the number of differences.
+    pub why: Reasons,
+    /// Passes of the purge.
+    pub purges: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Areas in pools at the end.
+    pub pooled: u64,
+    /// Holes at the end.
+    pub holes: u64,
+}
+
+/// The data of a row.
+pub struct SpaceOutcome {
+    /// The row.
+    pub row: SpaceRow,
+    /// The full comparison of the addresses.
+    pub tally: Tally,
+}
+
+/// The number of nodes of a machine with the CPUs of the trace.
+pub fn nodes_of(trace: &Trace) -> u32 {
+    trace.cpu_count().min(NODES_LIMIT)
+}
+
+/// Replays `trace` on a space of `nodes` nodes, and compares.
+///
+/// # Errors
+/// If the space cannot be created, or a check of its invariants fails.
+pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32) -> Result<SpaceOutcome> {
+    match policy {
+        Policy::Linux => run_on::<Linux69>(name, trace, table, policy, nodes),
+        Policy::Default => run_on::<Standard>(name, trace, table, policy, nodes),
+        Policy::OneLock => run_on::<OneLock52>(name, trace, table, policy, nodes),
+    }
+    .with_context(|| format!("{name} on {nodes} nodes, policy {}", policy.name()))
+}
+
+/// Replays `trace` on a space with Linux's policy and a node for each CPU. After each event, calls `watch` with its
+/// index and the content of the pools, start to size.
+///
+/// # Errors
+/// If the space cannot be created.
+pub fn watch(trace: &Trace, table: &Table, watch: impl FnMut(usize, &BTreeMap<u64, u64>)) -> Result<()> {
+    let window = default_window(trace);
+    let machine = LabMachine::<PlainLock>::new(nodes_of(trace), u32::MAX, Work::Elsewhere);
+    let space = VmapSpace::<_, Linux69>::new(kernel_extent(), window, machine)?;
+    SpaceReplay::new(space, window, table).run_watched(trace, watch);
+    Ok(())
+}
+
+fn run_on<C: Config>(
+    name: &str,
+    trace: &Trace,
+    table: &Table,
+    policy: Policy,
+    nodes: u32,
+) -> Result<SpaceOutcome> {
+    let window = default_window(trace);
+    // With this many CPUs online the threshold is never reached: the trace decides when to purge.
+    let machine = LabMachine::<PlainLock>::new(nodes, u32::MAX, Work::Elsewhere);
+    let space = VmapSpace::<_, C>::new(kernel_extent(), window, machine)?;
+    let mut replay = SpaceReplay::new(space, window, table);
+    replay.run(trace);
+    replay.space.validate().context("the space is broken")?;
+    let Stats { purges, flushes, pooled_areas, holes, .. } = replay.space.stats();
+    let tally = replay.tally;
+    let row = SpaceRow {
+        trace: name.to_string(),
+        policy: policy.name(),
+        nodes: replay.space.nodes(),
+        events: trace.events.len() as u64,
+        allocs: trace.allocs(),
+        equal: tally.equal,
+        lower: tally.lower,
+        higher: tally.higher,
+        failed_both: tally.failed_both,
+        failed_differs: tally.failed_differs,
+        inferred: tally.inferred,
+        why: replay.reasons,
+        purges,
+        flushes,
+        pooled: pooled_areas,
+        holes,
+    };
+    Ok(SpaceOutcome { row, tally })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_for_each_cpu_that_there_can_be_with_or_without_an_event() {
+        let event = r#"{"event":"free_vmap_area_noflush","cpu":0,"va_start":"0x1000"}"#;
+        let trace = |cpus: u64| {
+            let head = format!("{{\"vmlab\":{{\"version\":1,\"cpus\":{cpus}}}}}");
+            Trace::read(format!("{head}\n{event}\n").as_bytes())
+        };
+        assert_eq!(trace(4).cpus, [0]);
+        let nodes = [0, 1, 4, 1 << 40].map(|cpus| nodes_of(&trace(cpus)));
+        assert_eq!(nodes, [1, 1, 4, NODES_LIMIT]);
+        let last = Trace::read(event.replace(":0,", ":5,").as_bytes());
+        assert_eq!(nodes_of(&last), 6);
+    }
+}

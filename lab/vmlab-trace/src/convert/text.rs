@@ -1,0 +1,100 @@
+//! Forms with one line for each item.
+
+use super::Form;
+use crate::Sink;
+use crate::jsonl::{Header, Item, Number, VERSION, When};
+use anyhow::Result;
+use std::borrow::Cow;
+
+/// A recording.
+pub(crate) struct Jsonl {
+    sink: Sink,
+    any: bool,
+}
+
+impl Jsonl {
+    pub(crate) fn new(sink: Sink) -> Self {
+        Self { sink, any: false }
+    }
+}
+
+impl Form for Jsonl {
+    fn take(&mut self, item: &Item<'_>) -> Result<()> {
+        if !std::mem::replace(&mut self.any, true) && !matches!(item, Item::Header(_)) {
+            // Text may begin without a header. Only the version is known.
+            let header = Header { version: Number(VERSION), ..Header::default() };
+            self.sink.line(&Item::Header(Box::new(header)).to_json()?)?;
+        }
+        self.sink.line(&item.to_json()?)
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.sink.finish()
+    }
+}
+
+/// Replaces control characters: strings in JSON may contain line feeds, and text cannot.
+fn one_line(text: &str) -> Cow<'_, str> {
+    if text.contains(char::is_control) {
+        Cow::Owned(text.replace(char::is_control, " "))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// Text, as the kernel prints it.
+pub(crate) struct Ftrace {
+    sink: Sink,
+}
+
+impl Ftrace {
+    pub(crate) fn new(mut sink: Sink) -> Result<Self> {
+        sink.line("# tracer: nop\n#")?;
+        Ok(Self { sink })
+    }
+}
+
+impl Form for Ftrace {
+    fn take(&mut self, item: &Item<'_>) -> Result<()> {
+        match item {
+            Item::Event(entry) => self.sink.line(&one_line(&entry.to_string())),
+            Item::Lost(lost) => {
+                let cpu = lost.cpu.map_or(0, |cpu| cpu.0);
+                self.sink.line(&format!("CPU:{cpu} [LOST {} EVENTS]", lost.events.0))
+            }
+            Item::Header(header) if header.cpus.0 > 0 => {
+                self.sink.line(&format!("# kernel {}   #P:{}", one_line(&header.kernel), header.cpus.0))
+            }
+            Item::Header(_) | Item::Area(_) | Item::Stats(_) | Item::Summary(_) => Ok(()),
+        }
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.sink.finish()
+    }
+}
+
+/// One of the tables of areas.
+pub(crate) struct Vmallocinfo {
+    sink: Sink,
+    when: When,
+}
+
+impl Vmallocinfo {
+    pub(crate) fn new(sink: Sink, when: When) -> Self {
+        Self { sink, when }
+    }
+}
+
+impl Form for Vmallocinfo {
+    fn take(&mut self, item: &Item<'_>) -> Result<()> {
+        match item {
+            Item::Area(area) if area.when == self.when => self.sink.line(&one_line(&area.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.sink.finish()
+    }
+}

@@ -1,0 +1,112 @@
+//! Reads the kernel's buffers during the recording: text of `trace_pipe` in, lines of a recording out.
+
+use crate::jsonl::{Item, LostLine, Number};
+use crate::{Entry, LINE_MAX, Sink, lost_at};
+use anyhow::{Context, Result};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Bytes of one read. The kernel returns a page at most.
+const CHUNK_BYTES: usize = 1 << 16;
+
+/// Counts of the data that was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Events written.
+    pub(crate) events: u64,
+    /// Events that the text reports as lost.
+    pub(crate) lost: u64,
+    /// Lines that are not our events.
+    pub(crate) left_out: u64,
+}
+
+/// The read end. Each line is written once it is complete.
+pub(crate) struct Pipe<R> {
+    input: R,
+    /// Input that is not yet a whole line.
+    rest: Vec<u8>,
+    chunk: Box<[u8]>,
+    pub(crate) counts: Counts,
+}
+
+impl Pipe<File> {
+    /// Opens the pipe; reads do not block.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        Ok(Self::new(file.context("tracefs: cannot read trace_pipe")?))
+    }
+}
+
+impl<R: Read> Pipe<R> {
+    pub(crate) fn new(input: R) -> Self {
+        let chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
+        Self { input, rest: Vec::new(), chunk, counts: Counts::default() }
+    }
+
+    /// Writes the available lines; returns true if any input was available.
+    ///
+    /// # Errors
+    /// If reading from the kernel or writing the output fails.
+    pub(crate) fn step(&mut self, sink: &mut Sink) -> Result<bool> {
+        match self.input.read(&mut self.chunk) {
+            Ok(0) => Ok(false),
+            Ok(read) => {
+                let chunk = std::mem::take(&mut self.chunk);
+                let written = self.take(&chunk[..read], sink);
+                self.chunk = chunk;
+                written.map(|()| true)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            // There may be more input: an interrupted read does not mean that the pipe is empty.
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error).context("tracefs: cannot read trace_pipe"),
+        }
+    }
+
+    /// Writes whole lines, and stores the rest.
+    fn take(&mut self, mut bytes: &[u8], sink: &mut Sink) -> Result<()> {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            let (line, after) = (&bytes[..end], &bytes[end + 1..]);
+            if self.rest.is_empty() {
+                self.line(line, sink)?;
+            } else {
+                self.append(line);
+                let line = std::mem::take(&mut self.rest);
+                self.line(&line, sink)?;
+            }
+            bytes = after;
+        }
+        self.append(bytes);
+        Ok(())
+    }
+
+    /// Appends to a line, up to the length that is parsed.
+    fn append(&mut self, part: &[u8]) {
+        let room = LINE_MAX - self.rest.len().min(LINE_MAX);
+        self.rest.extend_from_slice(&part[..part.len().min(room)]);
+    }
+
+    fn line(&mut self, line: &[u8], sink: &mut Sink) -> Result<()> {
+        let text = String::from_utf8_lossy(line);
+        if let Some(entry) = Entry::from_text(&text) {
+            self.counts.events += 1;
+            return sink.line(&Item::Event(entry).to_json()?);
+        }
+        match lost_at(&text) {
+            Some((events, cpu)) => {
+                self.counts.lost = self.counts.lost.saturating_add(events);
+                let cpu = cpu.map(|cpu| Number(cpu.into()));
+                sink.line(&Item::Lost(LostLine { events: Number(events), cpu }).to_json()?)
+            }
+            None => {
+                self.counts.left_out += u64::from(!text.trim().is_empty() && !text.starts_with('#'));
+                Ok(())
+            }
+        }
+    }
+}
