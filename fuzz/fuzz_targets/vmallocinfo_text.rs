@@ -1,4 +1,4 @@
 //! Any bytes, read as a table of areas, measured and drawn.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| vmlab::map::read::fuzz(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| vmlab_view::fuzz(data));

@@ -1,20 +1,19 @@
 //! The laboratory: replays the events of real kernels' address spaces, measures indexes side by side, and draws the
 //! results.
 //!
-//! | module | content |
+//! | crate | content |
 //! |---|---|
-//! | [`trace`] | reads event traces (ftrace, trace-cmd, perf text; plain, gzip, zstd) and `/proc/vmallocinfo` |
-//! | [`replay`] | runs a trace through an index and compares every address |
-//! | [`mod@convert`] | traces in other forms |
-//! | [`index_kind`] | the indexes, by name |
-//! | [`map`] | the address space at one time as a picture |
-//! | [`report`] | one self-contained HTML file |
-//! | [`shipped`] | the traces that are built into the program |
+//! | `vmlab-trace` | traces: read, written, recorded, converted |
+//! | `vmlab-replay` | replays, their differences and causes |
+//! | `vmlab-view` | pictures of address spaces, and reports |
+//! | `vmlab-bench` | benchmarks, and the kernel's test suite of vmalloc |
+//! | `vmlab-machine` | this process as the machine of a space |
+//! | `vmlab-base` | text, output files, charts |
+//!
+//! This crate alone reads arguments and prints.
 //!
 //! The feature `measure` adds the commands of `vmlab-bench`, which compiles the core once for each policy and kind of
 //! lock. Most users replay and draw.
 
 pub mod cli;
 mod doctor;
-pub mod map;
-pub mod report;

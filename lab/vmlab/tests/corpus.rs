@@ -34,6 +34,6 @@ fn saved_inputs_are_converted_into_every_form_and_read_again() {
 
 #[test]
 fn saved_tables_of_areas_are_read_measured_and_drawn_without_harm() {
-    let count = each("vmallocinfo_text", vmlab::map::read::fuzz);
+    let count = each("vmallocinfo_text", vmlab_view::fuzz);
     assert!(count > 0, "no saved input");
 }

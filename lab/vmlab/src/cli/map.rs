@@ -2,13 +2,6 @@
 
 use super::input::{Input, beside};
 use super::{OutputFile, choice, out, print_note, table};
-use crate::map::blocks::{Look, Style, draw};
-use crate::map::fold::Part;
-use crate::map::process::Mappings;
-use crate::map::read::Text;
-use crate::map::replayed::{Ask, events_until, replay};
-use crate::map::svg::{self, Titles};
-use crate::map::{Picture, export, html};
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::Cell;
 use std::io::IsTerminal;
@@ -16,6 +9,13 @@ use std::path::{Path, PathBuf};
 use vmlab_base::text::{bytes, counted, grouped};
 use vmlab_replay::run_space::{Policy, nodes_of};
 use vmlab_trace::open;
+use vmlab_view::map::blocks::{Look, Style, draw};
+use vmlab_view::map::fold::Part;
+use vmlab_view::map::process::Mappings;
+use vmlab_view::map::read::Text;
+use vmlab_view::map::replayed::{Ask, events_until, replay};
+use vmlab_view::map::svg::{self, Titles};
+use vmlab_view::map::{Picture, export, html};
 
 /// The kernel's table of its areas.
 const KERNEL: &str = "/proc/vmallocinfo";

@@ -2,9 +2,6 @@
 
 use super::input::{self, Input};
 use super::{OutputFile, out, run_all};
-use crate::report::film::Film;
-use crate::report::sheet::Sheet;
-use crate::report::{Chapter, Map, Part, Picture, page};
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -13,6 +10,9 @@ use vmlab_replay::index_kind::ALL;
 use vmlab_replay::run::Outcome;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Trace, open};
+use vmlab_view::report::film::Film;
+use vmlab_view::report::sheet::Sheet;
+use vmlab_view::report::{Chapter, Map, Part, Picture, page};
 
 /// Bytes from the beginning of a file that determine its kind.
 const HEAD_BYTES: u64 = 16 << 10;

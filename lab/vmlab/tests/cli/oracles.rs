@@ -46,41 +46,6 @@ fn the_exact_indexes_answer_alike_and_only_they_find_what_linux_misses() {
 }
 
 #[test]
-fn the_exact_indexes_return_the_same_address_each_time_and_the_kernels_up_to_page_alignment() {
-    use va_base::{AllocError, PAGE_SIZE, VaRange};
-    use vmlab_machine::kernel_extent;
-    use vmlab_replay::index_kind::{IndexKind, Visitor};
-    use vmlab_replay::{Call, Differs, Replay, default_window};
-    use vmlab_trace::{Trace, open, vmallocinfo::Table};
-
-    struct Calls<'a>(&'a Trace, VaRange);
-    impl Visitor for Calls<'_> {
-        type Out = (Vec<Call>, Vec<Differs>, u64);
-        fn visit<I: va_tree::FreeIndex>(self, make: impl Fn() -> Result<I, AllocError>) -> Self::Out {
-            let table = Table::default();
-            let mut replay = Replay::new(make().unwrap(), self.1, &table);
-            replay.run(self.0);
-            replay.index.validate().unwrap();
-            let tally = &replay.tally;
-            let differ = tally.lower + tally.higher + tally.failed_differs;
-            (replay.calls, replay.tally.first_differences, differ)
-        }
-    }
-    for name in TRACES {
-        let trace = Trace::read(open(&shipped(&format!("{name}.ftrace.gz"))).unwrap());
-        let window = default_window(&trace);
-        let run = |kind: IndexKind| kind.visit(kernel_extent(), window, Calls(&trace, window));
-        let (btree, differences, count) = run(IndexKind::Btree);
-        // A different answer is freed, and so appears among the calls: equal calls mean equal answers.
-        assert!(btree == run(IndexKind::RbExact).0, "{name}");
-        if name.ends_with("smp1") {
-            assert_eq!(differences.len() as u64, count, "{name}: all differences are kept");
-            assert!(differences.iter().all(|differs| differs.align > PAGE_SIZE), "{name}: {differences:?}");
-        }
-    }
-}
-
-#[test]
 fn json_objects_have_the_promised_fields_in_order_and_stdout_holds_nothing_else() {
     let lines: Vec<&str> = all().stdout.lines().collect();
     let names = TRACES.iter().flat_map(|trace| INDEXES.map(|index| (trace, index)));

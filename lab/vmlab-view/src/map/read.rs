@@ -6,7 +6,6 @@
 
 use super::fold::Part;
 use super::listing::{Builder, Listing};
-use crate::report::sheet::Sheet;
 use std::io::{BufReader, Read};
 use vmlab_replay::state::State;
 use vmlab_trace::vmallocinfo::{Row, Unreadable, caller, parse};
@@ -80,23 +79,6 @@ fn add(builder: &mut Builder, row: &Row<'_>) {
         _ => State::Busy,
     };
     builder.add(part, state, caller(row.words));
-}
-
-/// The body of the fuzz target `vmallocinfo_text`. Any bytes are read, measured and drawn, and the sums agree. The
-/// readers of mappings, and of measurements in both forms, terminate.
-pub fn fuzz(data: &[u8]) {
-    let text = Text::read(data, None);
-    let listing = &text.listing;
-    let areas = listing.areas.len() as u64 + listing.overlapping + listing.beyond;
-    assert!(areas <= text.lines, "{areas} areas of {} lines", text.lines);
-    assert!(listing.areas.windows(2).all(|pair| pair[0].part.end <= pair[1].part.start), "ML1");
-    super::fuzz_draw(listing);
-    let mappings = super::process::Mappings::read(data, None);
-    assert!(mappings.listing.areas.len() as u64 <= mappings.lines, "an area without a line");
-    // Input without a measurement is an error; SH1 is checked where rows are read.
-    for sheet in [Sheet::of_csv("fuzz", data), Sheet::of_json("fuzz", data)].into_iter().flatten() {
-        assert!(!sheet.rows.is_empty(), "a sheet of nothing");
-    }
 }
 
 #[cfg(test)]
