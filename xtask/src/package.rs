@@ -335,7 +335,11 @@ mod tests {
     fn what_serves_this_tree_alone_is_not_published() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let names: Vec<_> = published(&root).unwrap().into_iter().map(|package| package.name).collect();
-        assert!(["va-base", "vmalloc", "vmlab", "vmlab-trace"].iter().all(|name| names.iter().any(|there| there == name)));
+        assert!(
+            ["va-base", "vmalloc", "vmlab", "vmlab-trace"]
+                .iter()
+                .all(|name| names.iter().any(|there| there == name))
+        );
         assert!(
             !names.iter().any(|name| name == "xtask" || name == "va-peer" || name == "vmalloc-book"),
             "{names:?}"

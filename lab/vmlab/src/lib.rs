@@ -7,6 +7,7 @@
 //! | `vmlab-replay` | replays, their differences and causes |
 //! | `vmlab-view` | pictures of address spaces, and reports |
 //! | `vmlab-bench` | benchmarks, and the kernel's test suite of vmalloc |
+//! | `vmlab-targets` | spaces with the policies of several versions of Linux, as targets of that suite |
 //! | `vmlab-machine` | this process as the machine of a space |
 //! | `vmlab-base` | text, output files, charts |
 //!

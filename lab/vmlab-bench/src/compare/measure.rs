@@ -11,7 +11,6 @@
 use super::observe::{Look, Observed, Seen};
 use crate::suite::case::Case;
 use crate::suite::driver::{self, Ran};
-use crate::suite::history::Era;
 use crate::suite::params::Params;
 use crate::suite::print::mean_ns;
 use crate::suite::target::{Entry, Setup, Target};
@@ -21,7 +20,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use va_space::NODES_LIMIT;
 use vmlab_base::output::Output;
-use vmlab_machine::WatchedSpin;
+use vmlab_targets::Era;
 
 /// The subject of a comparison.
 #[derive(Clone, Debug)]
@@ -173,7 +172,7 @@ fn make(name: &str, entries: &[Entry], setup: &Setup, how: Look) -> Result<Optio
     };
     if how == Look::Locks {
         let era = Era::ALL.into_iter().find(|era| era.name() == name);
-        return era.map(|era| era.make::<WatchedSpin>(setup)).transpose();
+        return era.map(|era| era.make_watched(setup)).transpose();
     }
     (entry.make)(setup).map(Some)
 }

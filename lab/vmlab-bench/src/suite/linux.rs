@@ -7,7 +7,6 @@
 //! one space, so only one such target exists at a time.
 
 use super::case::Case;
-use super::space::request;
 use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
 use crate::percpu::kernel_lib::KernelLib as PercpuKernelLib;
 use crate::percpu::subject::{Subject as _, USUAL};
@@ -17,6 +16,7 @@ use anyhow::{Result, bail};
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Va};
 use va_space::Config as _;
+use vmlab_targets::request;
 
 /// The most workers: a library may support a fixed number of threads.
 const WORKERS_MAX: u32 = 1000;

@@ -15,15 +15,15 @@
 //! are two, as since 5.5. So `list`, and `one-lock` for 5.2 to 5.4, wait less than those versions did. Per-CPU memory
 //! is that of Linux 6.12.
 
-use super::space::{Manner, SpaceTarget};
-use super::target::{Setup, Target};
+use crate::space::{Manner, SpaceTarget};
+use crate::target::{Setup, Target};
 use anyhow::Result;
 use va_base::{Machine, Platform};
 use va_block::config::{Hashed, Linux64, OneMap63};
 use va_percpu::config::Linux612;
 use va_space::config::{OneLock52, Order};
 use vmlab_machine::list::ListIndex;
-use vmlab_machine::{PlainLock, Watch};
+use vmlab_machine::{PlainLock, Watch, WatchedSpin};
 
 /// Linux up to 5.1: a walk of the list of busy areas.
 struct List51;
@@ -91,11 +91,23 @@ impl Era {
         }
     }
 
-    /// Creates an empty target with locks of type `L`.
+    /// Creates an empty target.
     ///
     /// # Errors
     /// If there is no memory for records.
-    pub fn make<L: Watch>(self, setup: &Setup) -> Result<Box<dyn Target>> {
+    pub fn make(self, setup: &Setup) -> Result<Box<dyn Target>> {
+        self.with_locks::<PlainLock>(setup)
+    }
+
+    /// Creates an empty target whose locks spin and count.
+    ///
+    /// # Errors
+    /// If there is no memory for records.
+    pub fn make_watched(self, setup: &Setup) -> Result<Box<dyn Target>> {
+        self.with_locks::<WatchedSpin>(setup)
+    }
+
+    fn with_locks<L: Watch>(self, setup: &Setup) -> Result<Box<dyn Target>> {
         use va_block::config::{OneMap, Standard as OurBlocks};
         use va_percpu::config::Standard as OurPercpu;
         type Linux<L, B> = SpaceTarget<L, B, Linux612>;
@@ -106,46 +118,5 @@ impl Era {
             Self::Nodes => Box::new(Linux::<L, Linux64>::new(setup, Manner::Linux)?),
             Self::Standard => Box::new(SpaceTarget::<L, OurBlocks, OurPercpu>::new(setup, Manner::Standard)?),
         })
-    }
-}
-
-macro_rules! makers {
-    ($($name:ident $era:ident)*) => {$(
-        pub(super) fn $name(setup: &Setup) -> Result<Box<dyn Target>> {
-            Era::$era.make::<PlainLock>(setup)
-        }
-    )*};
-}
-
-makers! { list List one_lock OneLock hashed Hashed nodes Nodes }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::suite::target::Ask;
-    use vmlab_machine::WatchedSpin;
-
-    /// Returns the addresses of four areas under `era`, in pages relative to the first.
-    fn places(era: Era) -> Vec<u64> {
-        let target =
-            era.make::<WatchedSpin>(&Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None }).unwrap();
-        let mut worker = target.worker(0);
-        let mut at = |pages: u64| worker.vmalloc(&Ask::bytes(pages << 12)).unwrap() >> 12;
-        let got: Vec<u64> = [1, 3, 1, 3].map(&mut at).to_vec();
-        let first = got[0];
-        for &at in &got {
-            worker.vfree(at << 12);
-        }
-        drop(worker);
-        assert_eq!(target.settle(), Ok(()), "{}", era.name());
-        got.into_iter().map(|at| at.wrapping_sub(first)).collect()
-    }
-
-    #[test]
-    fn every_time_packs_areas_with_their_guard_pages_and_takes_all_back() {
-        for era in [Era::List, Era::OneLock, Era::Hashed, Era::Nodes] {
-            assert_eq!(places(era), [0, 2, 6, 8], "{}", era.name());
-        }
-        assert_eq!(places(Era::Standard).len(), 4);
     }
 }

@@ -152,17 +152,3 @@ impl Suite {
         matches!(self, Self::V7_1)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bits_are_1_to_4096_in_the_order_of_the_kernels_table() {
-        let bits: Vec<u32> = Case::ALL.map(Case::bit).to_vec();
-        assert_eq!(bits, (0..13).map(|bit| 1 << bit).collect::<Vec<_>>());
-        assert_eq!(Suite::V7_1.cases().len(), 13);
-        assert_eq!(Suite::V6_12.cases().last(), Some(&Case::VmMapRam));
-        assert_eq!(Case::VmMapRam.bit(), 1024);
-    }
-}

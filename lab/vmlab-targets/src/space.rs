@@ -10,8 +10,8 @@
 //! - **TS1 empty** when everything is freed, the busy pages of the space are those of its blocks and per-CPU chunks,
 //!   and no mapping and no object is left.
 
-use super::case::Case;
-use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
+use crate::case::Case;
+use crate::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
 use anyhow::{Context as _, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use va_block::{Blocks, Config as BlockConfig, Lane};
 use va_percpu::{Backend, BackendError, Config as PercpuConfig, Geometry, Offset, PercpuSpace, Sizes};
 use va_space::{Magazine, Purge, VmapSpace};
 use va_tree::Congruent;
-use vmlab_machine::{LabMachine, PlainLock, SpinLock, Watch, Work};
+use vmlab_machine::{LabMachine, SpinLock, Watch, Work};
 
 /// Range of areas, as in Linux on x86-64, without its last byte.
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
@@ -36,7 +36,7 @@ const FIRST_CHUNK: Va = Va::new(0xffff_8880_4000_0000);
 
 /// The policy of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Manner {
+pub(crate) enum Manner {
     /// Standard: each worker has a magazine and a lane, and areas grow in place if possible.
     Standard,
     /// Linux's: every call is one to the space, and an area that grows moves.
@@ -44,7 +44,7 @@ pub(super) enum Manner {
 }
 
 /// The target: locks of type `L`, blocks with policies `B` on a space with theirs, per-CPU memory with policies `C`.
-pub(super) struct SpaceTarget<L: Watch, B: BlockConfig, C: PercpuConfig> {
+pub(crate) struct SpaceTarget<L: Watch, B: BlockConfig, C: PercpuConfig> {
     chunks: Arc<Chunks<L, B>>,
     /// Created by the first test that allocates from it: the space that other tests measure does not need it.
     percpu: OnceLock<Percpu<L, B, C>>,
@@ -69,7 +69,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
     ///
     /// # Errors
     /// If there is no memory for records.
-    pub(super) fn new(setup: &Setup, manner: Manner) -> Result<Self> {
+    pub(crate) fn new(setup: &Setup, manner: Manner) -> Result<Self> {
         let cpus = setup.cpus.clamp(1, va_space::NODES_LIMIT);
         let machine = LabMachine::<L>::new(cpus, cpus, Work::Here);
         let window = VaRange::new(Va::new(WINDOW.0), Va::new(WINDOW.1)).context("no window")?;
@@ -104,12 +104,6 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
             percpu.balance();
         }
     }
-}
-
-/// Creates the target `space`.
-pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
-    type Standard = SpaceTarget<PlainLock, va_block::config::Standard, va_percpu::config::Standard>;
-    Ok(Box::new(Standard::new(setup, Manner::Standard)?))
 }
 
 impl<L: Watch, B: BlockConfig, C: PercpuConfig> Target for SpaceTarget<L, B, C> {
@@ -159,7 +153,7 @@ fn area_pages(bytes: u64) -> Option<u64> {
 }
 
 /// Returns the request for a space.
-pub(super) fn request(ask: &Ask) -> Option<Request> {
+pub fn request(ask: &Ask) -> Option<Request> {
     let (mut bytes, mut align) = (ask.bytes, ask.align);
     if ask.huge && bytes >= HUGE {
         (bytes, align) = (bytes.checked_next_multiple_of(HUGE)?, align.max(HUGE));
@@ -290,41 +284,4 @@ impl<L: Watch, B: BlockConfig> Backend for Source<L, B> {
     fn depopulate(&self, _: &Geometry, _: Va, _: Range<u32>) {}
 
     fn flush(&self, _: &Geometry, _: Va, _: Range<u32>) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ts1_what_is_not_freed_is_counted_until_it_is() {
-        let target = make(&Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None }).unwrap();
-        let mut worker = target.worker(1);
-        let areas = [1, 5000].map(|bytes| worker.vmalloc(&Ask::bytes(bytes)).unwrap());
-        let objects: Vec<u64> = (0..500).map(|_| worker.pcpu_alloc(1024, 2048).unwrap()).collect();
-        assert!(worker.pages(3).unwrap().map_write_unmap(b'a'));
-        // Two pages and three, with their guard pages.
-        assert_eq!(target.settle(), Err(Unsettled::Left(2 + 3 + 500)));
-        areas.into_iter().for_each(|at| worker.vfree(at));
-        assert_eq!(target.settle(), Err(Unsettled::Left(500)));
-        objects.into_iter().for_each(|at| worker.pcpu_free(at));
-        drop(worker);
-        assert_eq!(target.settle(), Ok(()));
-    }
-
-    #[test]
-    fn an_area_grows_in_place_where_it_can_and_moves_where_it_cannot() {
-        let target = make(&Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None }).unwrap();
-        let mut worker = target.worker(0);
-        let at = worker.vmalloc(&Ask::bytes(9 << 30)).unwrap();
-        assert_eq!(worker.vrealloc(at, 9 << 30, 10 << 30), Some(at), "nothing is above it");
-        assert_eq!(worker.vrealloc(at, 10 << 30, 1), Some(at));
-        let wall = worker.vmalloc(&Ask::bytes(9 << 30)).unwrap();
-        let moved = worker.vrealloc(at, 1, 20 << 30).unwrap();
-        assert!(moved != at && wall > at);
-        assert_eq!(worker.vrealloc(moved, 20 << 30, u64::MAX), None);
-        [wall, moved].into_iter().for_each(|at| worker.vfree(at));
-        drop(worker);
-        assert_eq!(target.settle(), Ok(()));
-    }
 }
