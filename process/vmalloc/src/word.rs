@@ -98,7 +98,8 @@ impl Word {
     /// Returns the word of the same live area with the last `tail` pages, 0 or 1, not owned by the caller.
     #[inline(always)]
     pub(crate) const fn tailed(self, tail: u64) -> Self {
-        Self(self.0 - (tail * PAGE_BYTES as u64) * (1 << SLACK_AT) | tail << TAIL_AT)
+        let slack = tail * PAGE_BYTES as u64;
+        Self((self.0 - (slack << SLACK_AT)) | tail << TAIL_AT)
     }
 
     #[inline(always)]
