@@ -13,6 +13,8 @@
 //! | [`AllocError`], [`FreeError`] | the reason of a failure, in numbers; nothing has changed | - |
 //! | [`Platform`] | the porting contract of an index | - |
 //! | [`Machine`] | the porting contract of a space: locks, tables, the flush | - |
+//!
+//! With the feature `alloc` there are a platform and a machine over the global allocator, for tests and examples.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(loom), warn(missing_debug_implementations))]
@@ -22,6 +24,7 @@
 extern crate std;
 
 mod error;
+mod heap;
 mod late;
 mod lock;
 mod machine;
@@ -33,6 +36,8 @@ pub mod sync;
 mod units;
 
 pub use error::{AllocError, FreeError, InvariantViolation};
+#[cfg(any(feature = "alloc", test))]
+pub use heap::{Heap, HeapMachine, LimitedHeap, Watch};
 pub use late::Late;
 pub use machine::{Drain, Epoch, LockClass, Machine, Table};
 pub use paged::{NO_ID, Next, PIECE_BYTES, PagedArray, Supply, alloc_exact};

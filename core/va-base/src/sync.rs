@@ -18,6 +18,35 @@ pub use loom::{hint::spin_loop, sync::atomic};
 #[cfg(not(loom))]
 pub use core::{hint::spin_loop, sync::atomic};
 
+/// A number that no protocol reads: a statistic. It is no step of a model, so loom does not see it.
+#[cfg(any(feature = "alloc", test))]
+#[derive(Debug)]
+pub(crate) struct Count(core::sync::atomic::AtomicU64);
+
+#[cfg(any(feature = "alloc", test))]
+impl Count {
+    pub(crate) const fn new(count: u64) -> Self {
+        Self(core::sync::atomic::AtomicU64::new(count))
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(core::sync::atomic::Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, to: u64) {
+        self.0.store(to, core::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Adds, and returns the count before.
+    pub(crate) fn add(&self, more: u64) -> u64 {
+        self.0.fetch_add(more, core::sync::atomic::Ordering::Relaxed)
+    }
+
+    pub(crate) fn sub(&self, less: u64) {
+        self.0.fetch_sub(less, core::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// A reference to a table, or none: set and read by many threads.
 ///
 /// The table lives as long as the space. So a reader that got the reference a moment before it changed still reads a

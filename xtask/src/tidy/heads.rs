@@ -1,4 +1,4 @@
-//! The core forbids `unsafe`, and needs neither `std` nor `alloc` outside tests.
+//! The core forbids `unsafe`, and needs neither `std` nor `alloc` outside tests, unless a crate asks for the heap.
 
 use super::Report;
 use super::source::{Kind, Source, Token};
@@ -8,6 +8,9 @@ use super::tree::Tree;
 const STD: [&str; 1] = ["va-sim"];
 /// Named like the core because it exposes it, but a library for C programs around it.
 const GLUE: &str = "va-peer";
+
+/// The module over the global allocator, and the attribute without which it would always be compiled.
+const HEAP: (&str, &str) = ("core/va-base/src/heap.rs", "cfg(any(feature=\"alloc\",test))");
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
     for file in tree.files() {
@@ -27,6 +30,10 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         }
         if !std {
             for (line, name) in extern_crates(source) {
+                let is_gated = || source.inner_attributes().iter().any(|found| found == HEAP.1);
+                if name == "alloc" && file.path() == HEAP.0 && is_gated() {
+                    continue;
+                }
                 report.add(file.path(), line, format!("extern crate {name} outside tests"));
             }
         }
@@ -82,5 +89,15 @@ mod tests {
         let text = "mod a;\nextern crate alloc;\n#[cfg(test)]\nmod tests { extern crate alloc; }\n";
         let found = planted(check, &[("core/va-x/src/deep/file.rs", text)]);
         assert_eq!(found, ["core/va-x/src/deep/file.rs:2: extern crate alloc outside tests"]);
+    }
+
+    #[test]
+    fn the_heap_has_alloc_behind_its_feature_alone() {
+        let gate = "#![cfg(any(feature = \"alloc\", test))]\n";
+        let of = |path: &str, text: &str| planted(check, &[(path, text)]).len();
+        assert_eq!(of(HEAP.0, &format!("//! Heap.\n{gate}extern crate alloc;\n")), 0);
+        assert_eq!(of(HEAP.0, "//! Heap.\nextern crate alloc;\n"), 1);
+        assert_eq!(of(HEAP.0, &format!("{gate}extern crate std;\n")), 1);
+        assert_eq!(of("core/va-base/src/units.rs", &format!("{gate}extern crate alloc;\n")), 1);
     }
 }

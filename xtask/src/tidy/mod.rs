@@ -3,7 +3,7 @@
 //! | rule | condition |
 //! |---|---|
 //! | `layers` | a crate depends only on lower layers of the table in `ARCHITECTURE.md`; dependencies of tests are free |
-//! | `heads` | `va-*` crates say `#![no_std]` and `#![forbid(unsafe_code)]`, and have no `alloc` outside tests |
+//! | `heads` | `va-*` crates say `#![no_std]` and `#![forbid(unsafe_code)]`, and have no `alloc` outside tests and the heap |
 //! | `unsafe-list` | `unsafe` stands only in files that `ARCHITECTURE.md` lists, and each of those needs it |
 //! | `invariants` | every id has one statement, a check and a test; every id that is named is stated |
 //! | `paths` | every path that a page or a doc comment names exists |

@@ -1,8 +1,7 @@
 //! The array beside its expected contents, on platforms that have small pieces, or none.
 
 use super::*;
-use crate::NoSlabs;
-use std::cell::Cell;
+use crate::{LimitedHeap, NoSlabs};
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Word(u64);
@@ -10,30 +9,10 @@ impl Record for Word {
     const EMPTY: Self = Self(0);
 }
 
-/// Has pieces of at most `limit` bytes, `left` of them, and counts allocated bytes.
-struct Buddy {
-    limit: Cell<usize>,
-    left: Cell<usize>,
-    out: Cell<usize>,
-}
-impl Buddy {
-    fn new(limit: usize) -> Self {
-        Self { limit: Cell::new(limit), left: Cell::new(usize::MAX), out: Cell::new(0) }
-    }
-}
-impl Platform for Buddy {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        let bytes = min * size_of::<T>();
-        if bytes > self.limit.get() || self.left.get() == 0 {
-            return None;
-        }
-        self.left.set(self.left.get() - 1);
-        self.out.set(self.out.get() + bytes);
-        Some(std::vec![T::EMPTY; min].leak())
-    }
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        self.out.set(self.out.get() - size_of_val(slab));
-    }
+fn heap(limit: usize) -> LimitedHeap {
+    let heap = LimitedHeap::new();
+    heap.limit(limit);
+    heap
 }
 
 /// Writes each record's number into it, and reads all of them.
@@ -48,10 +27,10 @@ fn fill(array: &mut PagedArray<Word>) {
 fn pa1_each_record_has_its_own_place_at_any_mix_of_pieces() {
     // From pages alone to whole buckets, and changing between the two on the way.
     for limits in [&[PIECE_BYTES][..], &[1 << 30], &[1 << 13, PIECE_BYTES, 1 << 20, PIECE_BYTES]] {
-        let heap = Buddy::new(0);
+        let heap = heap(0);
         let mut array = PagedArray::new();
         for len in (1..9).map(|n| 700usize << n) {
-            heap.limit.set(limits[len.ilog2() as usize % limits.len()]);
+            heap.limit(limits[len.ilog2() as usize % limits.len()]);
             array.reserve(len, &heap).unwrap();
             assert!(array.len() >= len);
             fill(&mut array);
@@ -62,20 +41,20 @@ fn pa1_each_record_has_its_own_place_at_any_mix_of_pieces() {
             array.validate().unwrap();
             let last = array.len() as u32;
             assert!((0..last).all(|n| *array.get(n).unwrap() == Word(u64::from(n) + 1)));
-            heap.limit.set(PIECE_BYTES);
+            heap.limit(PIECE_BYTES);
         }
-        assert_eq!(heap.out.get(), 0, "{limits:?}");
+        assert_eq!(heap.bytes(), 0, "{limits:?}");
     }
 }
 
 #[test]
 fn pa1_all_three_levels_of_nodes_are_used_and_freed() {
-    let heap = Buddy::new(PIECE_BYTES);
+    let heap = heap(PIECE_BYTES);
     // Pieces of one record: 70,000 of them reach the third level.
     let mut array = PagedArray { piece_log2: 0, ..PagedArray::<Word>::new() };
-    heap.limit.set(8);
+    heap.limit(8);
     assert_eq!(array.reserve(3, &heap), Err(1), "no memory for a node");
-    heap.limit.set(PIECE_BYTES);
+    heap.limit(PIECE_BYTES);
     // Whole buckets up to a page; then each piece is a word.
     array.reserve(512, &heap).unwrap();
     array.reserve(70_000, &heap).unwrap();
@@ -83,12 +62,12 @@ fn pa1_all_three_levels_of_nodes_are_used_and_freed() {
     assert!(!array.far.is_empty());
     fill(&mut array);
     array.clear(&heap);
-    assert_eq!((heap.out.get(), array.is_empty()), (0, true));
+    assert_eq!((heap.bytes(), array.is_empty()), (0, true));
 }
 
 #[test]
 fn pa1_a_lost_piece_is_named() {
-    let heap = Buddy::new(PIECE_BYTES);
+    let heap = heap(PIECE_BYTES);
     let mut array = PagedArray::<Word>::new();
     array.reserve(5000, &heap).unwrap();
     array.validate().unwrap();
@@ -110,28 +89,28 @@ fn ids_and_numbers_are_two_names_of_one_record() {
 
 #[test]
 fn a_failure_changes_nothing_and_the_next_bucket_is_whole_again() {
-    let heap = Buddy::new(1 << 30);
+    let heap = heap(1 << 30);
     let mut array = PagedArray::<Word>::new();
     array.reserve(2048, &heap).unwrap();
     let len = array.len();
     for left in 0..2 {
-        heap.left.set(left);
-        heap.limit.set(PIECE_BYTES);
-        let out = heap.out.get();
+        heap.fail_after(left);
+        heap.limit(PIECE_BYTES);
+        let out = heap.bytes();
         assert_eq!(array.reserve(len + 1, &heap), Err(1), "a piece and its node, or neither");
-        assert_eq!((array.len(), heap.out.get()), (len, out));
+        assert_eq!((array.len(), heap.bytes()), (len, out));
     }
-    heap.left.set(2);
+    heap.fail_after(2);
     array.reserve(len + 1, &heap).unwrap();
     assert_eq!(array.len(), len + 512);
-    heap.left.set(usize::MAX);
-    heap.limit.set(1 << 30);
+    heap.fail_after(u64::MAX);
+    heap.limit(1 << 30);
     array.reserve(3 * len, &heap).unwrap();
     assert_eq!(array.len(), 4 * len);
     fill(&mut array);
     assert!(array.at_whole(array.id(4 * len as u32 - 1)).is_some());
     array.clear(&heap);
-    assert_eq!(heap.out.get(), 0);
+    assert_eq!(heap.bytes(), 0);
 }
 
 #[test]
@@ -141,7 +120,7 @@ fn records_longer_than_a_page_have_a_piece_each() {
     impl Record for Long {
         const EMPTY: Self = Self([0; 1025]);
     }
-    let heap = Buddy::new(9000);
+    let heap = heap(9000);
     let mut array = PagedArray::<Long>::new();
     assert_eq!(array.piece_len(), 1);
     array.reserve(40, &heap).unwrap();
@@ -149,12 +128,12 @@ fn records_longer_than_a_page_have_a_piece_each() {
     assert!((0..40).all(|number| array.get(number).unwrap().0 == [u64::from(number); 1025]));
     array.validate().unwrap();
     array.clear(&heap);
-    assert_eq!(heap.out.get(), 0);
+    assert_eq!(heap.bytes(), 0);
 }
 
 #[test]
 fn memory_supplied_from_outside_is_used_once_and_stale_memory_comes_back() {
-    let heap = Buddy::new(PIECE_BYTES);
+    let heap = heap(PIECE_BYTES);
     let mut array = PagedArray::<Word>::new();
     assert_eq!(array.reserve(1, &NoSlabs), Err(1));
     let next = array.next().unwrap();
@@ -164,5 +143,5 @@ fn memory_supplied_from_outside_is_used_once_and_stale_memory_comes_back() {
     array.add(two).err().unwrap().free(&heap);
     fill(&mut array);
     array.clear(&heap);
-    assert_eq!(heap.out.get(), 0);
+    assert_eq!(heap.bytes(), 0);
 }
