@@ -26,7 +26,7 @@
 //!
 //! Both are run in slices of [`Config::SLICE_BLOCKS`] blocks, each under one hold of the lock.
 //!
-//! Where dead pages are not reused, a block without live mappings and with few unused pages is released. The dead pages
+//! If dead pages are not reused, a block without live mappings and with few unused pages is released. The dead pages
 //! of others are flushed once and noted.
 //!
 //! # Source

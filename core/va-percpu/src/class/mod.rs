@@ -16,7 +16,7 @@
 //! the only one of its class with room. Otherwise a pair of calls in a loop would create and free it. The balance frees
 //! those too.
 //!
-//! Where no slab fits any more, the engine allocates objects one by one. So the cache causes no additional chunk except
+//! If no slab fits any more, the engine allocates objects one by one. So the cache causes no additional chunk except
 //! for the bytes unused in slabs. Those are bounded: before a chunk is created, sparse slabs are dissolved (`dissolve`)
 //! while more than an eighth of all bytes is in unused slots.
 //!

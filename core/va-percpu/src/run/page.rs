@@ -64,7 +64,7 @@ impl Rest {
 
     /// Returns the rest without the removed run `gone` and with the new run `come`.
     ///
-    /// Where the removed run was as good as all the rest, the remaining best is unknown: the lane is tainted, until a
+    /// If the removed run was as good as all the rest, the remaining best is unknown: the lane is tainted, until a
     /// new run is as good.
     #[inline(always)]
     fn changed(self, gone: Fits, come: Fits) -> Fits {

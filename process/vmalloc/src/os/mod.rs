@@ -24,7 +24,7 @@
 //! Calls that an older kernel or a profile lacks are detected at the first call and not made again. From then on they
 //! fail at no cost, and their callers use another method.
 //!
-//! Where only plain calls may be made (`plain.rs`), each of the others answers as a kernel that lacks it.
+//! If only plain calls may be made (`plain.rs`), each of the others answers as a kernel that lacks it.
 //! Each is made in [`unless_plain`].
 //!
 //! No address is allocated, freed or reused by a system call of its own.
