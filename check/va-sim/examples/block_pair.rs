@@ -4,15 +4,16 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use va_base::{Va, VaRange};
+use va_base::{HeapMachine, Va, VaRange};
 use va_block::config::{Linux64, Standard};
 use va_block::{Blocks, Config};
-use va_sim::bare::Bare;
 use va_space::VmapSpace;
+
+type Machine = HeapMachine<parking_lot::RawMutex>;
 
 const PAIRS: u64 = 40_000;
 
-fn measure(name: &str, machine: &Bare, mut pair: impl FnMut(u64)) {
+fn measure(name: &str, machine: &Machine, mut pair: impl FnMut(u64)) {
     let flushes = machine.flushes();
     let mut batches: Vec<f64> = (0..200)
         .map(|_| {
@@ -33,7 +34,7 @@ fn measure(name: &str, machine: &Bare, mut pair: impl FnMut(u64)) {
 fn with<C: Config>(what: &str) {
     let window = VaRange::from_pages(0xf_ffc9_0000_0000, 0xf_ffc9_0000_0000 + (1 << 33)).unwrap_or_default();
     for pages in [1, 4, 16] {
-        let machine = Bare::new(2, 2, ());
+        let machine = Machine::new(2);
         let Ok(space) = VmapSpace::new(window, window, &machine) else { panic!("no space") };
         let Ok(blocks) = Blocks::<_, C>::new(space, &machine) else { panic!("no blocks") };
         let fine = |got: Result<Va, _>| match got {

@@ -8,8 +8,7 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use va_base::{LockClass, Request, Va, VaRange};
-use va_sim::bare::{Bare, Watch};
+use va_base::{HeapMachine, LockClass, Request, Va, VaRange, Watch};
 use va_space::config::{Standard, WithTrees};
 use va_space::lookup::{Downward, Upward};
 use va_space::{Area, Config, VmapSpace};
@@ -40,7 +39,7 @@ impl Watch for Counts {
     }
 }
 
-type Counted = Bare<Counts>;
+type Counted = HeapMachine<parking_lot::RawMutex, Counts>;
 
 struct Random(u64);
 
@@ -80,7 +79,7 @@ fn free<C: Config>(space: &VmapSpace<&Counted, C>, area: Area) {
 }
 
 fn with<C: Config>(what: &str, cpus: u32, live: u64) {
-    let machine = Counted::new(cpus, 2, Counts::default());
+    let machine = Counted::watched(cpus, Counts::default()).with_online(2);
     let window = VaRange::from_pages(0xf_ffc9_0000_0000, 0xf_ffc9_0000_0000 + (1 << 33)).unwrap_or_default();
     let space = VmapSpace::<_, C>::new(window, window, &machine).unwrap_or_else(|error| panic!("{error}"));
     let mut random = Random(live);

@@ -5,14 +5,13 @@
 //! `holes` and `small`, which `vmlab bench percpu` calls pcpu_alloc_test, misaligned_holes and 16b_1M. Engines: `ours`,
 //! `runs`, `scan` and `linux612`.
 
-use va_base::Va;
+use va_base::{HeapMachine, Va};
 use va_percpu::config::{Linux612, Runs, Scan, Standard as Slabs};
 use va_percpu::{Config, Geometry, Offset, PercpuSpace, Request, Sizes};
-use va_sim::bare::Bare;
 use va_sim::op::Rng;
 use va_sim::percpu::Numbers;
 
-type Space<C> = PercpuSpace<Bare, Numbers, C>;
+type Space<C> = PercpuSpace<HeapMachine<parking_lot::RawMutex>, Numbers, C>;
 
 /// Allocates the requests, one after the other.
 #[inline(never)]
@@ -50,7 +49,7 @@ fn run<C: Config>(workload: &str) -> Result<(), Box<dyn std::error::Error>> {
     };
     let geometry = Geometry::new(sizes, Va::new(0xffff_8880_4000_0000))?;
     let space =
-        Space::<C>::new(geometry, Bare::new(4, 4, ()), Numbers::new(0xffff_e8fe_ffe0_0000, -(1 << 21)))?;
+        Space::<C>::new(geometry, HeapMachine::new(4), Numbers::new(0xffff_e8fe_ffe0_0000, -(1 << 21)))?;
     let mut rng = Rng::new(99);
     let requests: Vec<(usize, usize)> = match workload {
         "test" => (0..35_000).map(|_| (1 + rng.below(1024) as usize, 2 << rng.below(11))).collect(),

@@ -3,7 +3,6 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`machine`] | a machine that records stale translations, and fails the nth slab or table |
-//! | [`bare`] | a minimal machine, with a watcher |
 //! | [`pages`] | a page table and pages with contents, of which the nth fails |
 //! | [`map_model`] | areas with pages, byte by byte |
 //! | [`space_model`] | a reference model of a space |
@@ -24,7 +23,6 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
 
-pub mod bare;
 pub mod block_model;
 pub mod block_run;
 pub mod fuzz;

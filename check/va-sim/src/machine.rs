@@ -12,10 +12,10 @@
 //! A page that was unmapped after a flush began remains stale, whatever that flush covers. A [`Flushing`] is the effect
 //! of a flush, and its end.
 
+use crate::platform::HeapPlatform;
 use parking_lot::{Mutex, RawMutex};
-use std::any::{Any, TypeId};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use va_base::{Drain, Epoch, LockClass, Machine, Platform, Record, Table, Va, VaRange};
@@ -68,8 +68,6 @@ struct Beliefs {
     flushing: Flushing,
 }
 
-type Slabs = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
-
 /// Called by `reclaim`; returns pages freed.
 pub type Reclaim = Box<dyn FnMut() -> u64 + Send>;
 
@@ -81,7 +79,7 @@ pub struct SimMachine {
     cpus_possible: u32,
     cpus_online: AtomicU32,
     beliefs: Mutex<Beliefs>,
-    slabs: Mutex<Slabs>,
+    slabs: HeapPlatform,
     slabs_left: AtomicU64,
     slab_bytes_max: AtomicUsize,
     slabs_out: AtomicU64,
@@ -123,7 +121,7 @@ impl SimMachine {
             cpus_possible: cpus,
             cpus_online: AtomicU32::new(cpus),
             beliefs: Mutex::new(beliefs),
-            slabs: Mutex::default(),
+            slabs: HeapPlatform::default(),
             slabs_left: AtomicU64::new(u64::MAX),
             slab_bytes_max: AtomicUsize::new(usize::MAX),
             slabs_out: AtomicU64::new(0),
@@ -286,22 +284,12 @@ impl Platform for SimMachine {
             return None;
         }
         self.slabs_out.fetch_add(1, Ordering::Relaxed);
-        let mut slabs = self.slabs.lock();
-        let kind = slabs.entry(TypeId::of::<T>()).or_default();
-        let fits = |slab: &Box<dyn Any + Send>| {
-            slab.downcast_ref::<&'static mut [T]>().is_some_and(|slab| slab.len() >= min)
-        };
-        if let Some(at) = kind.iter().position(fits)
-            && let Ok(slab) = kind.swap_remove(at).downcast::<&'static mut [T]>()
-        {
-            return Some(*slab);
-        }
-        Some(vec![T::EMPTY; min].leak())
+        self.slabs.alloc_meta(min)
     }
 
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         self.slabs_out.fetch_sub(1, Ordering::Relaxed);
-        self.slabs.lock().entry(TypeId::of::<T>()).or_default().push(Box::new(slab));
+        self.slabs.free_meta(slab);
     }
 }
 

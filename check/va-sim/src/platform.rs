@@ -4,7 +4,7 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use va_base::{Platform, Record};
+use va_base::{Heap, Platform, Record};
 
 /// Freed slabs, by the type of their records.
 type Pool = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
@@ -34,10 +34,7 @@ impl Platform for HeapPlatform {
         {
             return Some(*slab);
         }
-        let mut records = Vec::new();
-        records.try_reserve_exact(min).ok()?;
-        records.resize(min, T::EMPTY);
-        Some(Vec::leak(records))
+        Heap.alloc_meta(min)
     }
 
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {

@@ -3,61 +3,20 @@
 //! `cargo run -p va-block --example small` prints how often the space allocated a block, and how often CPUs were
 //! flushed.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Epoch, Machine, Platform, Record, Table, VaRange};
+use va_base::{HeapMachine, VaRange};
 use va_block::Blocks;
 use va_space::VmapSpace;
 
 const CPUS: u32 = 2;
 const PAIRS: u64 = 50_000;
 
-/// A machine of one process: records from the heap, locks of a library, and a flush that is counted and ends at once.
-#[derive(Default)]
-struct Port {
-    flushes: AtomicU64,
-}
-
-impl Platform for Port {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(vec![T::EMPTY; min].leak())
-    }
-
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
-}
-
-impl Machine for Port {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        CPUS
-    }
-
-    fn cpus_online(&self) -> u32 {
-        CPUS
-    }
-
-    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
-        Some(Box::leak(Box::new(T::empty())))
-    }
-
-    fn free_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        // Here a kernel interrupts its CPUs.
-        Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
-    }
-}
+/// Records and tables from the heap, locks of a library, and a flush that ends at once, where a kernel interrupts CPUs.
+type Machine = HeapMachine<parking_lot::RawMutex>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (window, port) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Port::default());
-    let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &port)?;
-    let blocks = Blocks::<_, va_block::config::Standard>::new(space, &port)?;
+    let (window, machine) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Machine::new(CPUS));
+    let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
+    let blocks = Blocks::<_, va_block::config::Standard>::new(space, &machine)?;
     let mut most = 0;
     for number in 0..PAIRS {
         let (cpu, pages) = ((number % u64::from(CPUS)) as u32, 1 + number * 5 % 16);
@@ -74,11 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         blocks.free(CPUS - 1 - cpu, a, pages)?;
         blocks.free(cpu, b, 1)?;
     }
-    println!(
-        "{} mappings, {most} blocks at most when counted, {} flushes",
-        2 * PAIRS,
-        port.flushes.load(Ordering::Relaxed)
-    );
+    println!("{} mappings, {most} blocks at most when counted, {} flushes", 2 * PAIRS, machine.flushes());
     // A caller's mistake is an error that changes nothing.
     let at = blocks.alloc(0, 4)?;
     match blocks.free(0, at, 3) {

@@ -4,8 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Epoch, Machine, PAGE_SIZE, Platform, Record, Table, Va, VaRange};
+use va_base::{HeapMachine, PAGE_SIZE, Va, VaRange};
 use va_map::{
     AreaRequest, Entries, Fill, Leaf, MapSpace, PageRequest, PageSource, PageTable, Protection, Run, Stopped,
 };
@@ -15,48 +14,8 @@ const CPUS: u32 = 2;
 /// Pages that the machine has.
 const FRAMES: u64 = 64;
 
-/// A machine of one process: records from the heap, locks of a library, and a flush that is counted and ends at once.
-#[derive(Default)]
-struct Port {
-    flushes: AtomicU64,
-}
-
-impl Platform for Port {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(vec![T::EMPTY; min].leak())
-    }
-
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
-}
-
-impl Machine for Port {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        CPUS
-    }
-
-    fn cpus_online(&self) -> u32 {
-        CPUS
-    }
-
-    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
-        Some(Box::leak(Box::new(T::empty())))
-    }
-
-    fn free_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        // Here a kernel interrupts its CPUs.
-        Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
-    }
-}
+/// Records and tables from the heap, locks of a library, and a flush that ends at once, where a kernel interrupts CPUs.
+type Machine = HeapMachine<parking_lot::RawMutex>;
 
 /// The page that is mapped at each address, and the free pages.
 struct Pages {
@@ -125,10 +84,10 @@ impl PageSource for Pages {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (window, port) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Port::default());
+    let (window, machine) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Machine::new(CPUS));
     let pages = Pages { mapped: Mutex::default(), free: Mutex::new((0..FRAMES).collect()) };
-    let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &port)?;
-    let map = MapSpace::<_, va_block::config::Standard, _>::new(space, &port, &pages)?;
+    let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
+    let map = MapSpace::<_, va_block::config::Standard, _>::new(space, &machine, &pages)?;
 
     // Three bytes more than four pages, room to grow to sixteen, and a guard page.
     let request = AreaRequest { range_bytes: 16 * PAGE_SIZE, ..AreaRequest::new(4 * PAGE_SIZE + 3) };
@@ -155,7 +114,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     map.vfree(grown)?;
     map.purge();
-    println!("all back after {} flushes", port.flushes.load(Ordering::Relaxed));
+    println!("all back after {} flushes", machine.flushes());
     if pages.free_list().len() as u64 != FRAMES || !pages.mapped().is_empty() {
         return Err("a page was not freed".into());
     }

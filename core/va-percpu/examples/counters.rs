@@ -3,7 +3,7 @@
 //! `cargo run -p va-percpu --example counters` adds to a few counters on all CPUs, and sums them up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::{HeapMachine, Va};
 use va_percpu::geometry::DYNAMIC_BYTES_MIN;
 use va_percpu::km::{Blocks, KmChunks};
 use va_percpu::{BackendError, Geometry, Offset, PercpuSpace, Request, Sizes};
@@ -16,44 +16,8 @@ const CHUNK_BYTES: u64 = UNIT_BYTES as u64 * CPUS as u64;
 /// The address at which it begins for the space: addresses are numbers.
 const BASE: u64 = 0x4000_0000;
 
-/// A machine of one process: records from the heap, locks of a library, and no flush, since no page is ever unmapped.
-struct Port;
-
-impl Platform for Port {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(vec![T::EMPTY; min].leak())
-    }
-
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
-}
-
-impl Machine for Port {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        CPUS
-    }
-
-    fn cpus_online(&self) -> u32 {
-        CPUS
-    }
-
-    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
-        Some(Box::leak(Box::new(T::empty())))
-    }
-
-    fn free_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        Epoch(0)
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
-    }
-}
+/// Records and tables from the heap, and locks of a library. No page is ever unmapped, so there is no flush.
+type Machine = HeapMachine<parking_lot::RawMutex>;
 
 /// Contiguous memory for chunks, one after the other. A freed chunk is not allocated again: this is an example.
 #[derive(Default)]
@@ -100,7 +64,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let line = Line::default();
     let geometry = Geometry::new(sizes, Va::new(BASE))?;
-    let space = PercpuSpace::<_, _, va_percpu::config::Standard>::new(geometry, Port, KmChunks(&line))?;
+    let space =
+        PercpuSpace::<_, _, va_percpu::config::Standard>::new(geometry, Machine::new(CPUS), KmChunks(&line))?;
     let words = Words((0..CHUNKS * CHUNK_BYTES / 8).map(|_| AtomicU64::new(0)).collect());
 
     let counters: Vec<Offset> =

@@ -46,8 +46,6 @@ pub mod scan;
 mod space;
 mod store;
 mod table;
-#[cfg(all(test, not(loom)))]
-mod testing;
 pub mod vm;
 
 pub use backend::{Backend, BackendError, Event};

@@ -158,10 +158,10 @@ impl Lookup {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::testing::Heap;
     use std::collections::BTreeMap;
+    use va_base::LimitedHeap;
 
-    fn grown(lookup: &mut Lookup, more: u32, heap: &Heap) {
+    fn grown(lookup: &mut Lookup, more: u32, heap: &LimitedHeap) {
         if let Some(places) = lookup.wanted(more) {
             let mut old = lookup.move_to(Table::alloc(places + 3, heap).unwrap());
             old.free(heap);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_was_added_is_found_until_it_is_removed() {
-        let heap = Heap::default();
+        let heap = LimitedHeap::new();
         heap.limit(4096);
         let mut lookup = Lookup::new();
         let mut model = BTreeMap::new();

@@ -143,11 +143,11 @@ impl<T: Record> Rows<T> {
 mod tests {
     use super::*;
     use crate::bitmap::Word;
-    use crate::testing::Heap;
+    use va_base::LimitedHeap;
 
     #[test]
     fn pw1_every_row_has_its_own_place() {
-        let heap = Heap::default();
+        let heap = LimitedHeap::new();
         let mut rows: Rows<Word> = Rows::new(3);
         rows.move_to(Table::alloc(64, &heap).unwrap()).free(&heap);
         for row in 0..64 {
@@ -162,6 +162,6 @@ mod tests {
         rows.put(7, Row::EMPTY).free(&heap);
         assert_eq!(rows.validate(64).unwrap_err().rule, "PW1");
         rows.free(&heap);
-        assert_eq!(heap.allocated(), 0);
+        assert_eq!(heap.slabs(), 0);
     }
 }

@@ -148,18 +148,19 @@ impl<T: Record> Table<T> {
 mod tests {
     use super::*;
     use crate::bitmap::Word;
-    use crate::testing::Heap;
+    use va_base::LimitedHeap;
 
     #[test]
     fn pt1_rows_keep_what_they_hold_when_the_table_grows() {
-        let heap = Heap::default();
+        let heap = LimitedHeap::new();
         let mut table: Table<Word> = Table::new();
         // From contiguous memory to pages, to more of them, and to contiguous memory again.
-        for (rows, bytes) in [(2u32, 1u64 << 20), (512, 4096), (2000, 4096), (8000, 4096), (8193, 1 << 20)] {
+        for (rows, bytes) in [(2u32, 1usize << 20), (512, 4096), (2000, 4096), (8000, 4096), (8193, 1 << 20)]
+        {
             heap.limit(bytes);
             let before = table.len() as u32;
             table.move_to(Table::alloc(rows as usize, &heap).unwrap()).free(&heap);
-            assert_eq!(table.flat.is_empty(), u64::from(rows) * 8 > bytes, "{rows}");
+            assert_eq!(table.flat.is_empty(), rows as usize * 8 > bytes, "{rows}");
             table.validate(rows).unwrap();
             assert!((0..before).all(|row| *table.one(row) == Word(u64::from(row) + 7)));
             let len = table.len() as u32;
@@ -169,17 +170,17 @@ mod tests {
         assert!(table.get(table.len()).is_none());
         assert_eq!(table.validate(table.len() as u32 + 1).unwrap_err().rule, "PT1");
         table.free(&heap);
-        assert_eq!(heap.allocated(), 0);
+        assert_eq!(heap.slabs(), 0);
     }
 
     #[test]
     fn a_table_that_cannot_be_allocated_leaves_no_piece() {
-        let heap = Heap::default();
+        let heap = LimitedHeap::new();
         heap.limit(4096);
         for pieces in 0..5 {
             heap.fail_after(pieces);
             assert!(Table::<Word>::alloc(2000, &heap).is_none());
-            assert_eq!(heap.allocated(), 0);
+            assert_eq!(heap.slabs(), 0);
         }
     }
 }

@@ -2,11 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use va_base::Va;
+use va_base::{HeapMachine, LimitedHeap, Va};
 use va_percpu::config::{Linux612, Runs, Standard};
 use va_percpu::{AllocError, Config, Geometry, Offset, PercpuSpace, Request, Sizes};
-use va_sim::bare::{Bare, Watch};
 use va_sim::percpu::SimChunks;
 
 /// The smallest unit, so that no record of a chunk is longer than a page.
@@ -21,67 +19,36 @@ const SIZES: Sizes = Sizes {
 };
 const BASE: Va = Va::new(1 << 36);
 
-/// Memory in allocations of at most `limit` bytes; counts the bytes allocated.
-struct Buddy {
-    limit: AtomicUsize,
-    longest: AtomicUsize,
-    out: AtomicUsize,
-}
+type Machine = HeapMachine<parking_lot::RawMutex, LimitedHeap>;
+type Space<C> = PercpuSpace<&'static Machine, SimChunks, C>;
 
-impl Buddy {
-    fn new(limit: usize) -> Self {
-        Self { limit: limit.into(), longest: 0.into(), out: 0.into() }
-    }
-
-    fn limit(&self, bytes: usize) {
-        self.limit.store(bytes, Ordering::Relaxed);
-        self.longest.store(0, Ordering::Relaxed);
-    }
-}
-
-impl Watch for Buddy {
-    fn admits(&self, bytes: usize) -> bool {
-        let admitted = bytes <= self.limit.load(Ordering::Relaxed);
-        if admitted {
-            self.longest.fetch_max(bytes, Ordering::Relaxed);
-            self.out.fetch_add(bytes, Ordering::Relaxed);
-        }
-        admitted
-    }
-
-    fn returned(&self, bytes: usize) {
-        self.out.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
-
-type Space<C> = PercpuSpace<&'static Bare<Buddy>, SimChunks, C>;
-
-fn space<C: Config>(sizes: Sizes, limit: usize) -> (Space<C>, &'static Buddy) {
-    let machine: &'static Bare<Buddy> = Box::leak(Box::new(Bare::new(2, 2, Buddy::new(limit))));
+fn space<C: Config>(sizes: Sizes, limit: usize) -> (Space<C>, &'static LimitedHeap) {
+    let machine: &'static Machine = Box::leak(Box::new(Machine::watched(2, LimitedHeap::new())));
+    machine.watcher.limit(limit);
     let geometry = Geometry::new(sizes, BASE).unwrap();
     (PercpuSpace::new(geometry, machine, SimChunks::default()).unwrap(), &machine.watcher)
 }
 
 /// Frees everything, and expects that all memory is returned.
-fn end<C: Config>(space: Space<C>, offsets: Vec<Offset>, buddy: &Buddy) {
+fn end<C: Config>(space: Space<C>, offsets: Vec<Offset>, heap: &LimitedHeap) {
     offsets.into_iter().for_each(|offset| space.free(offset).unwrap());
     space.balance();
     space.validate().unwrap();
     drop(space);
-    assert_eq!(buddy.out.load(Ordering::Relaxed), 0);
+    assert_eq!(heap.bytes(), 0);
 }
 
 /// A million objects of 32 bytes, 1,024 a chunk, where no allocation is longer than a page.
 fn million<C: Config>() {
-    let (space, buddy) = space::<C>(SIZES, 4096);
+    let (space, heap) = space::<C>(SIZES, 4096);
     let request = Request::new(32, 4);
     let mut offsets: Vec<_> = (0..1_000_000).map(|_| space.alloc(&request).unwrap()).collect();
     assert!(space.stats().chunks > 970, "{:?}", space.stats());
-    assert!(buddy.longest.load(Ordering::Relaxed) <= 4096);
+    assert!(heap.longest() <= 4096);
     // Each has its own address.
     offsets.sort_unstable();
     assert!(offsets.windows(2).all(|two| two[0] != two[1]));
-    end(space, offsets, buddy);
+    end(space, offsets, heap);
 }
 
 #[test]
@@ -92,7 +59,7 @@ fn a_million_objects_need_no_piece_longer_than_a_page() {
 
 /// Objects of a whole unit: one chunk each.
 fn shortage<C: Config>() {
-    let (space, buddy) = space::<C>(SIZES, usize::MAX);
+    let (space, heap) = space::<C>(SIZES, usize::MAX);
     let request = Request::new(32 << 10, 4096);
     let mut offsets = Vec::new();
     let mut more = |count: usize| {
@@ -113,18 +80,18 @@ fn shortage<C: Config>() {
     assert_eq!(more(200).0, 200);
     for _ in 0..3 {
         // No memory, then pages alone, then any.
-        buddy.limit(0);
+        heap.limit(0);
         assert!(matches!(more(1), (0, Some(AllocError::NoMeta { .. }))));
-        buddy.limit(4096);
+        heap.limit(4096);
         assert_eq!(more(150), (150, None));
-        assert!(buddy.longest.load(Ordering::Relaxed) <= 4096);
-        buddy.limit(usize::MAX);
+        assert!(heap.longest() <= 4096);
+        heap.limit(usize::MAX);
         assert_eq!(more(300), (300, None));
     }
     // The next tables are contiguous again.
     assert_eq!(more(600), (600, None));
-    assert!(buddy.longest.load(Ordering::Relaxed) > 4096);
-    end(space, offsets, buddy);
+    assert!(heap.longest() > 4096);
+    end(space, offsets, heap);
 }
 
 #[test]
@@ -138,7 +105,7 @@ fn a_shortage_is_forgotten_as_soon_as_there_are_pages() {
 fn units_of_4096_cpus_work() {
     let units = 4096;
     let sizes = Sizes { alloc: SIZES.unit * units, units, ..SIZES };
-    let (space, buddy) = space::<Standard>(sizes, 4096);
+    let (space, heap) = space::<Standard>(sizes, 4096);
     let offsets: Vec<_> =
         (0..3000u32).map(|nth| space.alloc(&Request::new(8 + nth as usize % 90, 8)).unwrap()).collect();
     let stats = space.stats();
@@ -146,5 +113,5 @@ fn units_of_4096_cpus_work() {
     assert_eq!(space.populated_bytes(), stats.populated_pages * 4096 * u64::from(units));
     assert!(offsets.iter().all(|&offset| space.find(offset).is_some()));
     space.validate().unwrap();
-    end(space, offsets, buddy);
+    end(space, offsets, heap);
 }

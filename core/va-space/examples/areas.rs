@@ -1,58 +1,17 @@
-//! Areas that threads allocate and free, on a complete implementation of a machine.
+//! Areas that threads allocate and free, on a machine over the heap.
 //!
 //! `cargo run -p va-space --example areas` prints the number of pairs, and for how many of them CPUs had to be flushed.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Epoch, Machine, Platform, Record, Request, Table, Va, VaRange};
+use va_base::{HeapMachine, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 
 const CPUS: u32 = 4;
 const PAIRS: u64 = 20_000;
 
-/// A machine of one process: records from the heap, locks of a library, and a flush that is counted and ends at once.
-#[derive(Default)]
-struct Port {
-    flushes: AtomicU64,
-}
+/// Records and tables from the heap, locks of a library, and a flush that ends at once, where a kernel interrupts CPUs.
+type Machine = HeapMachine<parking_lot::RawMutex>;
 
-impl Platform for Port {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(vec![T::EMPTY; min].leak())
-    }
-
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
-}
-
-impl Machine for Port {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        CPUS
-    }
-
-    fn cpus_online(&self) -> u32 {
-        CPUS
-    }
-
-    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
-        Some(Box::leak(Box::new(T::empty())))
-    }
-
-    fn free_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        // Here a kernel interrupts its CPUs.
-        Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
-    }
-}
-
-type Space<'p> = VmapSpace<&'p Port, va_space::config::Standard>;
+type Space<'p> = VmapSpace<&'p Machine, va_space::config::Standard>;
 
 /// Runs one CPU's work: allocates areas of one to eight pages and holds a few of them at a time.
 fn work(space: &Space<'_>, cpu: u32) -> Result<(), String> {
@@ -74,8 +33,8 @@ fn work(space: &Space<'_>, cpu: u32) -> Result<(), String> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (window, port) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Port::default());
-    let space = Space::new(window, window, &port)?;
+    let (window, machine) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Machine::new(CPUS));
+    let space = Space::new(window, window, &machine)?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..CPUS)
             .map(|cpu| {
@@ -90,11 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".to_string())?)
     })?;
     space.purge(Purge::Full);
-    println!(
-        "{} pairs on {CPUS} CPUs, {} flushes",
-        u64::from(CPUS) * PAIRS,
-        port.flushes.load(Ordering::Relaxed)
-    );
+    println!("{} pairs on {CPUS} CPUs, {} flushes", u64::from(CPUS) * PAIRS, machine.flushes());
     // All areas are freed: the whole window is one hole again.
     let most = window.len_bytes() / va_base::PAGE_SIZE - 1;
     space.free(space.alloc(0, &Request::pages(most)?)?).map_err(|why| format!("{why:?}"))?;

@@ -4,9 +4,8 @@
 use std::boxed::Box;
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
-use std::vec;
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Drain, Epoch, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::{Drain, Epoch, Heap, Machine, Platform, Record, Table, Va, VaRange};
 
 /// Allocates from the heap and frees nothing.
 pub(crate) struct TestMachine {
@@ -61,7 +60,7 @@ impl Default for TestMachine {
 
 impl Platform for TestMachine {
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
+        Heap.alloc_meta(min)
     }
 
     fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}

@@ -2,20 +2,9 @@
 //!
 //! `cargo run -p va-tree --example holes` cuts a space into areas, frees every third, and fills the holes again.
 
-use va_base::{NoSlabs, Platform, Record, Request, Va, VaRange};
+use va_base::{Heap, NoSlabs, Request, Va, VaRange};
 use va_tree::rb::Exact;
 use va_tree::{BTreeIndex, FreeIndex, RbIndex};
-
-/// Memory for records, from the heap, never freed.
-struct Heap;
-
-impl Platform for Heap {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(vec![T::EMPTY; min].leak())
-    }
-
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
-}
 
 /// Calls an index and returns the addresses of the last requests.
 fn work(index: &mut impl FreeIndex) -> Result<Vec<Va>, Box<dyn std::error::Error>> {

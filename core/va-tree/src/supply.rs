@@ -46,16 +46,9 @@ pub(crate) enum Table {
 /// An index whose memory can be donated and freed apart from its operations.
 ///
 /// ```
-/// use va_base::{NoSlabs, Platform, Record, Request, VaRange};
+/// use va_base::{Heap, NoSlabs, Request, VaRange};
 /// use va_tree::{BTreeIndex, FreeIndex, Supplied};
 ///
-/// struct Heap;
-/// impl Platform for Heap {
-///     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-///         Some(vec![T::EMPTY; min].leak())
-///     }
-///     fn free_meta<T: Record>(&self, _: &'static mut [T]) {}
-/// }
 /// let space = VaRange::from_pages(1, 1 << 30).unwrap();
 /// // Its own platform has no memory.
 /// let mut index = BTreeIndex::new(space, space, NoSlabs)?;

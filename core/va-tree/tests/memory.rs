@@ -2,10 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::cell::Cell;
 use std::fmt::Debug;
-use std::rc::Rc;
-use va_base::{Align, AllocError, InvariantViolation, NoSlabs, Platform, Record, Request, VaRange};
+use va_base::{Align, AllocError, InvariantViolation, LimitedHeap, NoSlabs, Request, VaRange};
 use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
 use va_sim::platform::HeapPlatform;
@@ -14,43 +12,14 @@ use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, Congruent, FreeIndex, RbIndex, Supplied};
 
-/// Has pieces of at most `limit` bytes, fails every `nth` request, and counts the allocated bytes.
-#[derive(Clone)]
-struct Buddy(Rc<State>);
-
-struct State {
-    limit: Cell<usize>,
-    nth: Cell<u64>,
-    asked: Cell<u64>,
-    out: Cell<usize>,
-}
-
-impl Buddy {
-    fn new(limit: usize) -> Self {
-        let state =
-            State { limit: Cell::new(limit), nth: Cell::new(0), asked: Cell::new(0), out: Cell::new(0) };
-        Self(Rc::new(state))
-    }
-}
-
-impl Platform for Buddy {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        let State { limit, nth, asked, out } = &*self.0;
-        asked.set(asked.get() + 1);
-        let bytes = min * size_of::<T>();
-        if bytes > limit.get() || (nth.get() > 0 && asked.get().is_multiple_of(nth.get())) {
-            return None;
-        }
-        out.set(out.get() + bytes);
-        Some(vec![T::EMPTY; min].leak())
-    }
-
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        self.0.out.set(self.0.out.get() - size_of_val(slab));
-    }
-}
-
 const PAGE: usize = 4096;
+
+/// Has pieces of at most `limit` bytes.
+fn heap(limit: usize) -> LimitedHeap {
+    let heap = LimitedHeap::new();
+    heap.limit(limit);
+    heap
+}
 
 fn all() -> VaRange {
     VaRange::from_pages(16, 1 << 31).unwrap()
@@ -77,7 +46,7 @@ fn some_of(areas: u64) -> u64 {
 
 #[test]
 fn a_million_areas_need_no_piece_above_a_page_and_the_memory_comes_back() {
-    fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &Buddy) {
+    fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &LimitedHeap) {
         let mut index = fresh();
         let one = Request::pages(1).unwrap();
         let areas = some_of(1_000_000);
@@ -92,18 +61,18 @@ fn a_million_areas_need_no_piece_above_a_page_and_the_memory_comes_back() {
         }
         while index.shrink(10_000) > 0 || index.memory().allocated_bytes > 8 * PAGE {}
         index.validate().unwrap();
-        assert!(full as u64 > 8 * areas && heap.0.out.get() <= 4 * PAGE, "{name}: {}", heap.0.out.get());
+        assert!(full as u64 > 8 * areas && heap.bytes() <= 4 * PAGE, "{name}: {}", heap.bytes());
         drop(index);
-        assert_eq!(heap.0.out.get(), 0, "{name}");
+        assert_eq!(heap.bytes(), 0, "{name}");
     }
-    let heap = Buddy::new(PAGE);
-    each!(heap.clone(), check, &heap);
+    let heap = heap(PAGE);
+    each!(&heap, check, &heap);
 }
 
 #[test]
 fn an_index_lives_on_what_is_handed_in() {
     fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I) {
-        let heap = Buddy::new(PAGE);
+        let heap = heap(PAGE);
         let mut index = fresh();
         for n in 0..some_of(100_000) {
             index.supply(1, &heap).unwrap();
@@ -123,10 +92,10 @@ fn an_index_lives_on_what_is_handed_in() {
 
 #[test]
 fn every_nth_piece_may_fail_and_the_next_request_has_it() {
-    fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &Buddy) {
+    fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &LimitedHeap) {
         let steps = if va_tree::WALKS_INVARIANTS { 13 } else { 1 };
         for nth in (1..40).step_by(steps) {
-            heap.0.nth.set(nth);
+            heap.fail_every(nth);
             let (mut index, mut failed) = (fresh(), 0);
             for n in 0..3000 {
                 let before = (index.live(), index.hole_count(), index.free_pages());
@@ -134,19 +103,19 @@ fn every_nth_piece_may_fail_and_the_next_request_has_it() {
                     assert!(matches!(error, AllocError::NoMeta { .. }), "{name}: {error}");
                     assert_eq!((index.live(), index.hole_count(), index.free_pages()), before);
                     index.validate().unwrap();
-                    heap.0.nth.set(0);
+                    heap.fail_every(u64::MAX);
                     index.take(pages(16 + 2 * n, 1)).unwrap();
-                    heap.0.nth.set(nth);
+                    heap.fail_every(nth);
                     failed += 1;
                 }
             }
             index.validate().unwrap();
             assert!(nth > 20 || failed > 0, "{name}: every {nth}th");
-            heap.0.nth.set(0);
+            heap.fail_every(u64::MAX);
         }
     }
-    let heap = Buddy::new(PAGE);
-    each!(heap.clone(), check, &heap);
+    let heap = heap(PAGE);
+    each!(&heap, check, &heap);
 }
 
 /// Two areas at a fixed distance: offsets and bytes.
@@ -330,17 +299,17 @@ fn memory_that_fails_for_a_while_leaves_rb_linux_as_it_is_with_memory() {
 
 #[test]
 fn a_shortage_does_not_poison_rows() {
-    let heap = Buddy::new(PAGE);
-    let mut index = BTreeIndex::new(all(), all(), heap.clone()).unwrap();
+    let heap = heap(PAGE);
+    let mut index = BTreeIndex::new(all(), all(), &heap).unwrap();
     (0..20_000).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
     // Odd pages are free: a search for an even one fails after all of them.
     let aligned = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE as u64).unwrap());
-    heap.0.limit.set(0);
+    heap.limit(0);
     let first = index.would_fit(&aligned).unwrap();
     assert_eq!(index.alloc(&aligned), Ok(first));
     assert!(!index.has_rows());
     // The rows are built as soon as there is memory, and can be donated.
-    heap.0.limit.set(PAGE);
+    heap.limit(PAGE);
     assert!(index.wanted(1).is_some());
     let vain = Request::pages(1).unwrap().aligned(Align::new(8 * PAGE as u64).unwrap());
     let _ = index.alloc(&vain);
@@ -350,33 +319,33 @@ fn a_shortage_does_not_poison_rows() {
 
 #[test]
 fn memory_of_rows_that_were_never_built_is_freed_by_a_shrink() {
-    let heap = Buddy::new(PAGE);
-    let mut index = BTreeIndex::new(all(), all(), heap.clone()).unwrap();
+    let heap = heap(PAGE);
+    let mut index = BTreeIndex::new(all(), all(), &heap).unwrap();
     (0..20_000).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
     let aligned = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE as u64).unwrap());
-    heap.0.limit.set(0);
+    heap.limit(0);
     let at = index.alloc(&aligned).unwrap();
     // The rows failed, and are supplied. No request needs them any more.
-    heap.0.limit.set(PAGE);
-    let before = heap.0.out.get();
+    heap.limit(PAGE);
+    let before = heap.bytes();
     index.supply(1, &heap).unwrap();
-    assert!(heap.0.out.get() > before && !index.has_rows());
+    assert!(heap.bytes() > before && !index.has_rows());
     index.free(VaRange::from_size(at, PAGE as u64).unwrap()).unwrap();
     (0..20_000).for_each(|n| index.free(pages(16 + 2 * n, 1)).unwrap());
     (0..100).for_each(|_| _ = index.shrink(10_000));
-    assert!(heap.0.out.get() <= 4 * PAGE, "{} bytes are kept", heap.0.out.get());
+    assert!(heap.bytes() <= 4 * PAGE, "{} bytes are kept", heap.bytes());
     index.validate().unwrap();
 }
 
 #[test]
 fn a_shrink_needs_no_memory_where_the_inline_records_are_enough() {
-    let heap = Buddy::new(usize::MAX);
-    let mut index = RbIndex::<Linux, _>::new(all(), all(), heap.clone()).unwrap();
+    let heap = heap(usize::MAX);
+    let mut index = RbIndex::<Linux, _>::new(all(), all(), &heap).unwrap();
     (0..200).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
     (0..200).for_each(|n| index.free(pages(16 + 2 * n, 1)).unwrap());
-    heap.0.limit.set(0);
+    heap.limit(0);
     while index.shrink(1000) > 0 {}
-    assert_eq!(heap.0.out.get(), 0);
+    assert_eq!(heap.bytes(), 0);
 }
 
 #[test]
@@ -392,7 +361,7 @@ fn a_piece_of_another_index_is_not_donated_if_it_is_too_short() {
         })
         .unwrap();
     let mut small = BTree::<u64, 8, _>::new(all(), all(), NoSlabs).unwrap();
-    let supply = BTree::<u64, 8, NoSlabs>::alloc_supply(wanted, &Buddy::new(PAGE)).unwrap();
+    let supply = BTree::<u64, 8, NoSlabs>::alloc_supply(wanted, &heap(PAGE)).unwrap();
     assert!(small.donate(supply).is_err());
 }
 

@@ -10,8 +10,7 @@ use std::boxed::Box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
-use va_base::{Pages, Platform, Va, VaRange};
-use va_sim::bare::{Bare, Watch};
+use va_base::{HeapMachine, Pages, Platform, Va, VaRange, Watch};
 use va_space::config::Order;
 use va_space::decay::Quarter;
 use va_space::node::HashedZones;
@@ -92,11 +91,13 @@ macro_rules! tiny {
 tiny!(Reusing, true);
 tiny!(Dying, false);
 
-type Tiny<C> = Blocks<&'static Bare<Watcher>, C>;
+type Machine = HeapMachine<parking_lot::RawMutex, Watcher>;
+type Tiny<C> = Blocks<&'static Machine, C>;
 
 /// Room for two blocks, with all tables allocated.
 fn blocks<C: Config<Space = TinySpace>>() -> (Arc<Tiny<C>>, &'static Watcher) {
-    let machine: &'static Bare<Watcher> = Box::leak(Box::new(Bare::new(2, 1, Watcher::default())));
+    let machine: &'static Machine =
+        Box::leak(Box::new(Machine::watched(2, Watcher::default()).with_online(1)));
     let watcher = &machine.watcher;
     let Some(window) = VaRange::from_pages(4, 12) else { panic!("pages") };
     let Ok(space) = VmapSpace::new(window, window, machine) else { panic!("no space") };

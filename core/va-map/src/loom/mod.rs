@@ -8,9 +8,8 @@ use loom::thread;
 use std::boxed::Box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use va_base::{PAGE_SIZE, Pages, Platform, Va, VaRange};
+use va_base::{HeapMachine, PAGE_SIZE, Pages, Platform, Va, VaRange};
 use va_block::config::Hashed;
-use va_sim::bare::Bare;
 use va_space::VmapSpace;
 use va_space::config::Order;
 use va_space::decay::Quarter;
@@ -104,10 +103,11 @@ impl va_block::Config for Tiny {
     }
 }
 
-type Map = MapSpace<&'static Bare, Tiny, &'static Watcher>;
+type Machine = HeapMachine<parking_lot::RawMutex>;
+type Map = MapSpace<&'static Machine, Tiny, &'static Watcher>;
 
 fn map() -> (Arc<Map>, &'static Watcher) {
-    let machine: &'static Bare = Box::leak(Box::new(Bare::new(1, 1, ())));
+    let machine: &'static Machine = Box::leak(Box::new(Machine::new(1)));
     let watcher: &'static Watcher = Box::leak(Box::default());
     let Some(window) = VaRange::from_pages(4, 12) else { panic!("pages") };
     let Ok(space) = VmapSpace::new(window, window, machine) else { panic!("no space") };

@@ -1,35 +1,20 @@
 use super::*;
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::vec::Vec;
+use va_base::LimitedHeap;
 
-/// Allocates slabs of a page and counts them; fails from a count on.
-#[derive(Default)]
-struct Heap {
-    pieces: Cell<u64>,
-    failing: Cell<bool>,
-}
-
-impl Platform for Heap {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        assert!(min * size_of::<T>() <= PIECE_BYTES, "a piece of {} bytes", min * size_of::<T>());
-        if self.failing.get() {
-            return None;
-        }
-        self.pieces.set(self.pieces.get() + 1);
-        Some(std::vec![T::EMPTY; min].leak())
-    }
-
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {
-        self.pieces.set(self.pieces.get() - 1);
-    }
+/// Allocates slabs of at most a page.
+fn heap() -> LimitedHeap {
+    let heap = LimitedHeap::new();
+    heap.limit(PIECE_BYTES);
+    heap
 }
 
 fn entry(page: u64) -> Entry {
     Entry { page, pages: page + 1, ..Entry::EMPTY }
 }
 
-fn reserve(records: &mut Records, heap: &Heap) -> Result<(), ()> {
+fn reserve(records: &mut Records, heap: &LimitedHeap) -> Result<(), ()> {
     while let Err(missing) = records.reserve() {
         let memory = missing.alloc(heap).ok_or(())?;
         assert_eq!(records.supply(memory).free(heap), 0);
@@ -37,14 +22,14 @@ fn reserve(records: &mut Records, heap: &Heap) -> Result<(), ()> {
     Ok(())
 }
 
-fn add(records: &mut Records, heap: &Heap, page: u64) {
+fn add(records: &mut Records, heap: &LimitedHeap, page: u64) {
     assert_eq!(reserve(records, heap), Ok(()));
     records.add(entry(page));
 }
 
 #[test]
 fn rd1_records_are_found_after_every_add_and_removal() {
-    let (heap, mut records, mut model) = (Heap::default(), Records::new(), BTreeMap::new());
+    let (heap, mut records, mut model) = (heap(), Records::new(), BTreeMap::new());
     let mut seed = 7u64;
     for round in 0..6000u64 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -67,18 +52,18 @@ fn rd1_records_are_found_after_every_add_and_removal() {
     assert!(model.keys().all(|&page| records.get(page) == Some(entry(page))));
     assert!(records.take(*model.keys().next().unwrap(), Kind::Ram, false).is_err());
     records.end(&heap);
-    assert_eq!(heap.pieces.get(), 0);
+    assert_eq!(heap.slabs(), 0);
 }
 
 #[test]
 fn rd2_a_reservation_has_room_and_a_failure_changes_nothing() {
-    let (heap, mut records) = (Heap::default(), Records::new());
-    heap.failing.set(true);
+    let (heap, mut records) = (heap(), Records::new());
+    heap.fail_after(0);
     assert_eq!(reserve(&mut records, &heap), Err(()));
     assert_eq!((records.get(3), records.reserved()), (None, 0));
-    heap.failing.set(false);
+    heap.fail_after(u64::MAX);
     reserve(&mut records, &heap).unwrap();
-    heap.failing.set(true);
+    heap.fail_after(0);
     let room = records.slots.piece_len();
     (1..room).for_each(|_| reserve(&mut records, &heap).unwrap());
     assert_eq!(reserve(&mut records, &heap), Err(()));
@@ -105,15 +90,15 @@ fn rd2_a_reservation_has_room_and_a_failure_changes_nothing() {
 
 #[test]
 fn rd2_memory_goes_back_as_areas_go_and_all_of_it_when_asked() {
-    let (heap, mut records) = (Heap::default(), Records::new());
+    let (heap, mut records) = (heap(), Records::new());
     (0..5000).for_each(|page| add(&mut records, &heap, page * 7));
-    let most = heap.pieces.get();
+    let most = heap.slabs();
     for page in 0..4990 {
         records.take(page * 7, Kind::Vmalloc, false).unwrap();
         records.excess(true).free(&heap);
     }
     records.validate().unwrap();
-    assert!(heap.pieces.get() * 20 < most, "{} of {most} pieces are left", heap.pieces.get());
+    assert!(heap.slabs() * 20 < most, "{} of {most} pieces are left", heap.slabs());
     while records.compact() {}
     while records.excess(false).free(&heap) > 0 {}
     records.validate().unwrap();
@@ -123,7 +108,7 @@ fn rd2_memory_goes_back_as_areas_go_and_all_of_it_when_asked() {
     }
     while records.compact() {}
     while records.excess(false).free(&heap) > 0 {}
-    assert_eq!(heap.pieces.get(), 0);
+    assert_eq!(heap.slabs(), 0);
     add(&mut records, &heap, 3);
     records.validate().unwrap();
     records.end(&heap);
@@ -131,7 +116,7 @@ fn rd2_memory_goes_back_as_areas_go_and_all_of_it_when_asked() {
 
 #[test]
 fn rd3_deferred_frees_come_out_once_each() {
-    let (heap, mut records) = (Heap::default(), Records::new());
+    let (heap, mut records) = (heap(), Records::new());
     (0..100).for_each(|page| add(&mut records, &heap, page));
     records.change(9, |entry| entry.kind = Kind::Vmap);
     for page in (0..100).step_by(3) {
@@ -162,7 +147,7 @@ fn rd3_deferred_frees_come_out_once_each() {
 #[test]
 fn rd1_no_call_moves_more_than_a_few_records() {
     for step in [1, 7, 512, 1 << 18] {
-        let (heap, mut records) = (Heap::default(), Records::new());
+        let (heap, mut records) = (heap(), Records::new());
         let mut longest = 0;
         for page in 0..20_000 {
             add(&mut records, &heap, page * step);
@@ -184,10 +169,10 @@ fn no_call_takes_more_than_a_few_steps_at_a_million_and_a_half_areas() {
     // A step is some ten instructions, an allocation some thousand: far below the 200,000 that a call may take.
     const STEPS_MAX: u64 = 64;
     const PIECES_MAX: u64 = 8;
-    let (heap, mut records) = (Heap::default(), Records::new());
+    let (heap, mut records) = (heap(), Records::new());
     let (mut steps, mut pieces) = (0, 0);
     let mut most = |records: &Records| {
-        let now = (records.steps.get(), heap.pieces.get());
+        let now = (records.steps.get(), heap.slabs());
         assert!(now.0 - steps <= STEPS_MAX, "{} steps with {} areas", now.0 - steps, records.live());
         assert!(now.1.abs_diff(pieces) <= PIECES_MAX, "{} pieces", now.1.abs_diff(pieces));
         (steps, pieces) = now;
@@ -204,5 +189,5 @@ fn no_call_takes_more_than_a_few_steps_at_a_million_and_a_half_areas() {
         most(&records);
     }
     records.end(&heap);
-    assert_eq!((records.live(), heap.pieces.get()), (0, 0));
+    assert_eq!((records.live(), heap.slabs()), (0, 0));
 }

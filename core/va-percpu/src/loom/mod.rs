@@ -13,8 +13,7 @@ use loom::thread;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
-use va_base::Va;
-use va_sim::bare::Bare;
+use va_base::{HeapMachine, Va};
 
 /// Chunks that are numbers, with the set of their populated pages.
 #[derive(Default)]
@@ -81,14 +80,14 @@ impl Backend for Chunks {
     }
 }
 
-type Space<C> = PercpuSpace<Bare, Chunks, C>;
+type Space<C> = PercpuSpace<HeapMachine<parking_lot::RawMutex>, Chunks, C>;
 
 /// Returns the smallest possible space: eight pages a unit, five of them in the first chunk, which are taken.
 fn space<C: Config>() -> Space<C> {
     let sizes =
         Sizes { unit: 32 << 10, fixed: 0, reserved: 0, dynamic: 20 << 10, atom: 4096, alloc: 4096, units: 1 };
     let Ok(geometry) = Geometry::new(sizes, Va::new(1 << 30)) else { panic!("sizes") };
-    let Ok(space) = PercpuSpace::new(geometry, Bare::new(1, 1, ()), Chunks::default()) else {
+    let Ok(space) = PercpuSpace::new(geometry, HeapMachine::new(1), Chunks::default()) else {
         panic!("records")
     };
     alloc(&space, 20 << 10, 4096);

@@ -7,7 +7,7 @@ use crate::engine::Want;
 use crate::geometry::Sizes;
 use crate::request::Offset;
 use crate::run::Fits;
-use crate::testing::Heap;
+use va_base::LimitedHeap;
 
 fn sizes() -> Sizes {
     Sizes { unit: 32 << 10, fixed: 100, reserved: 100, dynamic: 20 << 10, atom: 4096, alloc: 4096, units: 1 }
@@ -15,7 +15,7 @@ fn sizes() -> Sizes {
 
 /// Creates a store of the first chunk and one more, with an object in each.
 fn store() -> Store<Scan> {
-    let heap = Heap::default();
+    let heap = LimitedHeap::new();
     let mut store = Store::<Scan>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
     store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     store.begin();
@@ -105,7 +105,7 @@ fn pc6_spare_pages_counted_on_twice_are_seen() {
 #[test]
 fn pc7_a_leaving_chunk_that_can_be_found_or_holds_something_is_seen() {
     let leaving = || {
-        let heap = Heap::default();
+        let heap = LimitedHeap::new();
         let mut store = store();
         store.free_at(2, 0);
         if !store.need().is_none() {
@@ -168,7 +168,7 @@ use crate::config::Runs;
 
 /// Creates the same store on exact runs: an object in the first chunk, another with pages of its own.
 fn exact() -> Store<Runs> {
-    let heap = Heap::default();
+    let heap = LimitedHeap::new();
     let mut store = Store::<Runs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
     store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     store.begin();
@@ -253,7 +253,7 @@ use crate::config::Standard as Slabs;
 
 /// Creates two slabs of one class, one of them full, and one of another class without a slot in use.
 fn slabs() -> Store<Slabs> {
-    let heap = Heap::default();
+    let heap = LimitedHeap::new();
     let mut store = Store::<Slabs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
     store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     store.begin();

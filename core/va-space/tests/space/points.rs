@@ -2,8 +2,9 @@
 
 use crate::{ask, at, pages, space};
 use std::sync::{Arc, Mutex, PoisonError};
-use va_base::{Align, AllocError, Context, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange};
-use va_sim::bare::{Bare, Watch};
+use va_base::{
+    Align, AllocError, Context, HeapMachine, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange, Watch,
+};
 use va_sim::machine::{Flushing, SimMachine, Violation, lockings};
 use va_space::config::{Linux69, OneLock52, Standard};
 use va_space::{Config, Purge, ReleaseError, SpaceError, State, VmapSpace};
@@ -446,7 +447,8 @@ impl Watch for AtPool {
 
 #[test]
 fn pages_that_are_freed_during_a_count_are_not_busy() {
-    let machine: &'static Bare<AtPool> = Box::leak(Box::new(Bare::new(1, 1, AtPool::default())));
+    let machine: &'static HeapMachine<parking_lot::RawMutex, AtPool> =
+        Box::leak(Box::new(HeapMachine::watched(1, AtPool::default())));
     let space = VmapSpace::<_, Standard>::new(pages(0, 1 << 20), pages(0, 1 << 20), machine).unwrap();
     let space: &'static VmapSpace<_, Standard> = Box::leak(Box::new(space));
     let areas: Vec<_> = (0..100).map(|_| space.alloc(0, &ask(300)).unwrap()).collect();

@@ -3,24 +3,14 @@
 use super::BTree;
 use crate::FreeIndex;
 use std::vec::Vec;
-use va_base::{NoSlabs, Platform, Record, VaRange};
+use va_base::{Heap, NoSlabs, VaRange};
 
-/// Leaks its slabs: these trees are few and small.
-struct Leak;
-
-impl Platform for Leak {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(std::vec![T::EMPTY; min].leak())
-    }
-    fn free_meta<T: Record>(&self, _: &'static mut [T]) {}
-}
-
-type Tree = BTree<u64, 8, Leak>;
+type Tree = BTree<u64, 8, Heap>;
 
 /// Returns a tree of two levels or more with rows: `holes` holes of `1..=5` pages, one in three pages out of nine.
 fn tree(holes: u64) -> Tree {
     let space = VaRange::from_pages(0, 1 << 20).unwrap();
-    let mut tree = Tree::new(space, space, Leak).unwrap().with_rows().unwrap();
+    let mut tree = Tree::new(space, space, Heap).unwrap().with_rows().unwrap();
     for n in 0..holes {
         let from = n * 9 + 1 + n % 5;
         tree.take(VaRange::from_pages(n * 9, from).unwrap()).unwrap();

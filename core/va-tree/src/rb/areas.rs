@@ -202,20 +202,8 @@ impl Default for AreaTree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::boxed::Box;
     use std::collections::BTreeMap;
-    use std::vec;
-    use va_base::{NoSlabs, Record};
-
-    /// Allocates from the heap.
-    struct Heap;
-
-    impl Platform for Heap {
-        fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-            Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
-        }
-        fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
-    }
+    use va_base::{Heap, NoSlabs};
 
     fn pages(first: u64, end: u64) -> VaRange {
         VaRange::from_pages(first, end).unwrap()

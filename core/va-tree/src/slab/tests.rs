@@ -1,11 +1,9 @@
 //! Records beside their expected contents, on platforms that have small pieces, or none.
 
 use super::*;
-use std::boxed::Box;
 use std::cell::Cell;
-use std::vec;
 use std::vec::Vec;
-use va_base::NoSlabs;
+use va_base::{Heap, LimitedHeap, NoSlabs};
 
 #[derive(Clone, Copy)]
 struct Cellule {
@@ -30,25 +28,10 @@ impl Movable for Cellule {
     }
 }
 
-/// Has pieces of up to `limit` bytes, and counts bytes.
-struct Heap {
-    limit: Cell<usize>,
-    out: Cell<usize>,
-}
-impl Platform for Heap {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        if min * size_of::<T>() > self.limit.get() {
-            return None;
-        }
-        self.out.set(self.out.get() + min * size_of::<T>());
-        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
-    }
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        self.out.set(self.out.get() - size_of_val(slab));
-    }
-}
-fn heap(limit: usize) -> Heap {
-    Heap { limit: Cell::new(limit), out: Cell::new(0) }
+fn heap(limit: usize) -> LimitedHeap {
+    let heap = LimitedHeap::new();
+    heap.limit(limit);
+    heap
 }
 fn take<const N: usize>(slab: &mut Slab<Cellule, N>) -> u32 {
     let id = slab.take().unwrap();
@@ -85,7 +68,7 @@ fn sl1_ids_are_distinct_and_come_back_whatever_the_pieces() {
         assert_eq!((slab.used(), slab.count_freed()), (0, Some(slab.capacity())));
         assert!(slab.is_conserved());
         slab.return_all(&heap);
-        assert_eq!(heap.out.get(), 0);
+        assert_eq!(heap.bytes(), 0);
     }
 }
 
@@ -105,7 +88,7 @@ fn inline_records_move_into_the_first_piece_under_their_ids_and_out_again() {
         }
     }
     assert!(slab.free_pieces(&mut 1, &heap) > 0);
-    assert_eq!(heap.out.get(), 0);
+    assert_eq!(heap.bytes(), 0);
     assert_eq!([0, 1, 2, 3].map(|id| slab.get(id).value), [4, 1, 2, 3]);
     assert!(slab.is_conserved());
 }
@@ -126,7 +109,7 @@ fn come_go_and_move<const FLAT: usize>() {
     for round in 0..30_000u64 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         // Memory in pages alone, and in any pieces, by turns.
-        heap.limit.set(if seed >> 50 & 7 < 4 { 4096 } else { 1 << 20 });
+        heap.limit(if seed >> 50 & 7 < 4 { 4096 } else { 1 << 20 });
         let want = if round / 5000 % 2 == 0 { 2000 } else { 20 };
         if owned.len() < want {
             slab.reserve(owned.len() + 1, &heap).unwrap();
@@ -157,9 +140,9 @@ fn come_go_and_move<const FLAT: usize>() {
             assert!(owned.iter().enumerate().all(|(at, &id)| slab.get(id).value == at as u32));
         }
     }
-    assert!(heap.out.get() <= 5 * 4096, "20 records and pieces on the way: {}", heap.out.get());
+    assert!(heap.bytes() <= 5 * 4096, "20 records and pieces on the way: {}", heap.bytes());
     slab.return_all(&heap);
-    assert_eq!(heap.out.get(), 0);
+    assert_eq!(heap.bytes(), 0);
 }
 
 #[test]
@@ -167,7 +150,7 @@ fn a_slab_shorter_than_promised_is_not_used() {
     struct Short(Cell<usize>);
     impl Platform for Short {
         fn alloc_meta<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
-            Some(Box::leak(vec![T::EMPTY; 1].into_boxed_slice()))
+            Heap.alloc_meta(1)
         }
         fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
             self.0.set(self.0.get() + slab.len());
@@ -186,7 +169,7 @@ fn a_platform_that_has_nothing_shorter_keeps_its_piece() {
     impl Platform for Longer {
         fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
             self.0.set(self.0.get() + 1);
-            Some(Box::leak(vec![T::EMPTY; min * 3 * self.0.get()].into_boxed_slice()))
+            Heap.alloc_meta(min * 3 * self.0.get())
         }
         fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
     }
@@ -203,21 +186,13 @@ fn a_platform_that_has_nothing_shorter_keeps_its_piece() {
 
 #[test]
 fn a_slab_that_cannot_be_replaced_is_asked_for_once() {
-    /// Has one slab, and counts the requests.
-    struct Once(Cell<usize>);
-    impl Platform for Once {
-        fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-            self.0.set(self.0.get() + 1);
-            (self.0.get() == 1).then(|| Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
-        }
-        fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
-    }
-    let platform = Once(Cell::new(0));
+    let heap = LimitedHeap::new();
+    heap.fail_after(1);
     let mut slab = Slab::<Cellule, 1, 4096>::new();
-    slab.reserve(600, &platform).unwrap();
+    slab.reserve(600, &heap).unwrap();
     let mut freed = 0;
-    while let Some(low) = slab.shrink_step(2, &mut 1000, &mut freed, &platform) {
+    while let Some(low) = slab.shrink_step(2, &mut 1000, &mut freed, &heap) {
         assert!(matches!(slab.move_last(low), Last::Dropped), "no record is in use");
     }
-    assert_eq!((freed, platform.0.get()), (0, 2));
+    assert_eq!((freed, heap.asked()), (0, 2));
 }
