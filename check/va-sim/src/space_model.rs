@@ -236,13 +236,13 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
                         part_of = node;
                     }
                     // A node's areas are returned from the highest address down.
-                    let place = if C::ORDER == Order::NodeByAddress { 0 } else { part.len() };
+                    let place = if C::ORDER.sorts_lazy() { 0 } else { part.len() };
                     part.insert(place, (old.page, old.page + old.pages, 1));
                 }
             }
         }
         rest.append(&mut part);
-        if C::ORDER == Order::SliceByAddress {
+        if C::ORDER.sorts_slices() {
             rest = joined(rest);
         }
         self.put_back(rest);
@@ -279,7 +279,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
                 out.extend(stack.pop().map(|page| (page, page + size, 1)));
             }
         }
-        if C::ORDER != Order::Newest {
+        if C::ORDER.sorts_decayed() {
             out = joined(out);
         }
         self.put_back(out);

@@ -34,6 +34,44 @@ pub enum Order {
     SliceByAddress,
 }
 
+impl Order {
+    /// Returns true if areas that leave a pool are sorted by address, and neighbours are freed as one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn sorts_decayed(self) -> bool {
+        !matches!(self, Self::Newest)
+    }
+
+    /// Returns true if the lazy areas of a node are sorted by address before they are flushed.
+    #[inline(always)]
+    #[must_use]
+    pub const fn sorts_lazy(self) -> bool {
+        matches!(self, Self::NodeByAddress)
+    }
+
+    /// Returns true if the areas of a slice are sorted by address, and neighbours are freed as one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn sorts_slices(self) -> bool {
+        matches!(self, Self::SliceByAddress)
+    }
+
+    /// Returns true if the order depends on the node of each address, so that all nodes exist from the beginning.
+    #[inline(always)]
+    #[must_use]
+    pub const fn needs_nodes(self) -> bool {
+        !matches!(self, Self::SliceByAddress)
+    }
+
+    /// Returns true if areas may reach the index in another order than that of their frees: magazines retain them in
+    /// rounds, and take rows of them.
+    #[inline(always)]
+    #[must_use]
+    pub const fn permits_rounds(self) -> bool {
+        matches!(self, Self::SliceByAddress)
+    }
+}
+
 /// A bundle of policies. Constant for a space; costs nothing at run time.
 pub trait Config: 'static {
     /// The index of holes.

@@ -224,15 +224,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     pub fn tick(&self) -> Collected {
         let mut collection = self.lock_collection();
         let before = collection.released;
-        let due = !collection.is_idle() || (C::REUSE && self.is_due());
+        let due = !collection.is_idle() || self.is_due();
         let waiting = due && self.slice(&mut collection, Until::Waiting);
         Collected { blocks: collection.released - before, waiting }
     }
 
-    /// Returns whether many pages are dead, or a collection is in progress. A hint.
+    /// Returns whether dead pages are reused, and many are dead or a collection is in progress. A hint.
     pub(super) fn is_due(&self) -> bool {
-        self.freed.0.load(Ordering::Relaxed) >= C::dead_max(self.machine.cpus_online()).get()
-            || self.collecting.load(Ordering::Relaxed)
+        C::REUSE
+            && (self.freed.0.load(Ordering::Relaxed) >= C::dead_max(self.machine.cpus_online()).get()
+                || self.collecting.load(Ordering::Relaxed))
     }
 
     /// Runs one slice, unless another thread runs one; returns whether more would follow at once.

@@ -73,7 +73,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 return Ok(found);
             }
             // Slice by slice, so that other threads can take the lock, and until there is room.
-            let mut goes_on = C::REUSE && ask.waits() && self.is_due();
+            let mut goes_on = ask.waits() && self.is_due();
             while goes_on {
                 goes_on = self.collect_some();
                 if let Some(found) = self.search(ask) {

@@ -29,7 +29,7 @@
 
 use super::purge::PurgeState;
 use super::{CachePadded, VmapSpace};
-use crate::config::{Config, Order};
+use crate::config::Config;
 use crate::flush_batch::{Amount, BatchNumber, Hull, Rounds};
 use crate::list::AreaList;
 use crate::pool::{CLASSES, Pool};
@@ -351,8 +351,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             drop(pool);
             self.stop_if_lost();
-            let by_address = C::ORDER != Order::Newest;
-            self.to_index(homeless, by_address, by_address);
+            self.to_index(homeless, C::ORDER.sorts_decayed());
             self.note_return();
         }
         self.stop_if_lost();

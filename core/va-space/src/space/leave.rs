@@ -91,6 +91,14 @@ impl Leaving {
     }
 }
 
+impl PurgeState {
+    /// Returns true if this pass gathers all areas, to free them to the index at its end.
+    #[inline(always)]
+    pub(super) fn gathers<C: Config>(&self) -> bool {
+        self.full && C::ORDER.sorts_slices()
+    }
+}
+
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Frees leaving areas in the index until the budget ends.
     pub(super) fn leave(&self, state: &mut PurgeState, budget: &mut Budget) {
@@ -122,7 +130,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         self.stop_if_lost();
         self.settled.0.fetch_add(batch.pages(), Ordering::Release);
-        self.to_index(batch, true, true);
+        self.to_index(batch, true);
     }
 
     /// Frees marked areas in the index in address order; subtracts the cost of passed areas from the budget, too.

@@ -35,7 +35,7 @@
 use super::cell::{CACHE_PAGES_MAX, Cell, Contents};
 use super::{Budget, Cost, VmapSpace};
 use crate::area::{Area, range_of};
-use crate::config::{Config, Order};
+use crate::config::Config;
 use crate::error::{ReleaseError, SpaceError};
 use crate::flush_batch::Amount;
 use crate::list::{AreaList, Flushed, Unflushed, UnlinkedArea};
@@ -346,7 +346,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if !rest.is_empty() {
             let rest = self.space.lock_pool(self.node).put_list(map, pages, rest);
             if let Err(list) = rest {
-                self.space.to_index(list, false, false);
+                self.space.to_index(list, false);
             }
             self.space.note_return();
         }
@@ -382,7 +382,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             if count > 1
                 && request.waits()
                 && request.align() <= Align::PAGE
-                && C::ORDER == Order::SliceByAddress
+                && C::ORDER.permits_rounds()
                 && let Some((area, others)) = self.space.take_row(pages, count, self.node)
             {
                 self.cache_or_pool(&mut self.lock(), pages, others);
@@ -430,7 +430,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         drop(pool);
         let room = contents.cache.pages() + more <= max || contents.cache.areas() == 0;
         self.cell.publish_cached(contents);
-        self.space.to_index(homeless, false, false);
+        self.space.to_index(homeless, false);
         self.space.note_return();
         room
     }
@@ -438,7 +438,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Puts a freed area into the round, if it is of this node.
     #[inline(always)]
     fn put_freed(&mut self, freed: UnlinkedArea<Unflushed>) {
-        if freed.word.owner() != Some(self.node) || C::ORDER != Order::SliceByAddress {
+        if freed.word.owner() != Some(self.node) || !C::ORDER.permits_rounds() {
             self.send_home(freed);
             return;
         }

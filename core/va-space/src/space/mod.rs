@@ -259,7 +259,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         // Where the order of returned areas depends on the node of their address, all nodes are created now. Otherwise
         // only the first, to which every address may fall back; each other one is created when its CPU first allocates.
-        let made = if C::ORDER == Order::SliceByAddress { 1 } else { count };
+        let made = if C::ORDER.needs_nodes() { count } else { 1 };
         (0..made).try_for_each(|node| self.ensure_node(node))
     }
 

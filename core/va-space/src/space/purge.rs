@@ -32,7 +32,7 @@
 use super::VmapSpace;
 use super::budget::{Budget, Cost};
 use super::leave::Leaving;
-use crate::config::{Config, Order};
+use crate::config::Config;
 use crate::dirty::Dirty;
 use crate::flush_batch::{Amount, BatchAreas, CompletedBatch, FlushBatch, OpenBatch};
 use crate::map::PageMap;
@@ -489,9 +489,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         state.full |= full;
         while budget.is_left() {
             match core::mem::replace(&mut state.stage, Stage::Idle) {
-                Stage::Decay { node, class, .. }
-                    if node < self.nodes.nodes() && state.full && C::ORDER == Order::SliceByAddress =>
-                {
+                Stage::Decay { node, class, .. } if node < self.nodes.nodes() && state.gathers::<C>() => {
                     budget.spend(Cost::NODE);
                     state.stage = match self.empty_pool(state, node, class, &mut budget) {
                         Some(class) => Stage::Decay { node, class, left: None },
@@ -587,7 +585,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let node = self.node(node);
         let mut batched = self.lock_batched(node);
         let mut lazy = self.lock_lazy(node);
-        if C::ORDER == Order::NodeByAddress {
+        if C::ORDER.sorts_lazy() {
             lazy.mixed.sort(&self.map);
         }
         let next = open_batch.add(&self.map, &mut lazy, &mut batched, class, budget);

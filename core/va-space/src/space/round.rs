@@ -101,7 +101,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let done = rounds.sealed().areas() == 0;
         self.cell.publish_cached(contents);
         self.cell.publish_sealed(contents);
-        space.to_index(homeless, false, false);
+        space.to_index(homeless, false);
         if returned {
             space.note_return();
         }

@@ -58,9 +58,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         drop(pool);
         self.stop_if_lost();
-        let by_address = C::ORDER != Order::Newest;
         let areas = batch.areas();
-        self.to_index(batch, by_address, by_address);
+        self.to_index(batch, C::ORDER.sorts_decayed());
         Decayed { next, left, areas }
     }
 
@@ -113,7 +112,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     *class = next;
                     budget.spend(Cost::LIST);
                     let (areas, of_list) = (list.areas(), list.pages());
-                    if state.full && C::ORDER == Order::SliceByAddress {
+                    if state.gathers::<C>() {
                         state.areas += areas;
                         state.leaving.add(&self.map, list);
                         continue;
@@ -136,7 +135,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Puts flushed areas into pools, and those that no pool takes into the index.
     pub(super) fn settle(&self, state: &mut PurgeState, list: &mut AreaList<Flushed>, budget: &mut Budget) {
-        if state.full && C::ORDER == Order::SliceByAddress {
+        if state.gathers::<C>() {
             if budget.is_left() && !list.is_empty() {
                 budget.spend(Cost::LIST);
                 state.areas += list.areas();
@@ -188,15 +187,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.stop_if_lost();
         // Before they are in the index: areas that can be allocated are never counted as lazy.
         self.settled.0.fetch_add(pages, Ordering::Release);
-        self.to_index(batch, C::ORDER == Order::SliceByAddress, C::ORDER == Order::SliceByAddress);
+        self.to_index(batch, C::ORDER.sorts_slices());
     }
 
-    /// Frees flushed areas in the index under one hold of `free`; with `join`, neighbours in the list as one.
-    pub(super) fn to_index(&self, mut batch: AreaList<Flushed>, sort: bool, join: bool) {
+    /// Frees flushed areas in the index under one hold of `free`: one by one, or sorted by address and neighbours as one.
+    pub(super) fn to_index(&self, mut batch: AreaList<Flushed>, by_address: bool) {
         if batch.is_empty() {
             return;
         }
-        if sort {
+        if by_address {
             batch.sort(&self.map);
         }
         let mut heap = self.lock_free();
@@ -205,7 +204,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         loop {
             let area = batch.pop_any(&self.map);
             if let (Some(area), Some((_, end, count))) = (&area, &mut run)
-                && join
+                && by_address
                 && area.page == *end
             {
                 self.map.end(&mut heap.marker, area.page);
