@@ -3,16 +3,17 @@
 //! A full run has two lanes. Steps that build into a folder of their own run beside the others, in a separate process
 //! whose output is shown as one block. Linking and long tests use one core, and the other lane uses the other.
 
+use crate::cargo::{OVER_THE_CORE, TESTED, WALKING, WORKSPACES, cargo, counted, selections};
 use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
     book, browser, clients, counts, fresh, fuzz, header, install, kernel, licences, loom, not_run, package,
-    peer, stress, suites, tidy, tools,
+    peer, stress, suites, tidy,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 #[derive(clap::Args, Debug, Default)]
@@ -95,7 +96,7 @@ const STEPS: [Step; 23] = [
         "random programs under the preload, each configuration for two seconds",
         stress::step,
     ),
-    Step::new("deny", "licences, banned crates, sources", licences::step).full(deny),
+    Step::new("deny", "licences, banned crates, sources", licences::step).full(licences::deny),
     Step::new("package", "the published crates build from their packages alone", run_package),
     Step::new("demo", "the program does its main job", demo),
     Step::new("book", "every command in the book prints the output shown there", book::step),
@@ -280,15 +281,6 @@ fn tests_ran(count: u64) -> String {
     if count == 0 { String::new() } else { format!("{count} tests") }
 }
 
-/// Returns cargo for packages that are compiled once: files for a second, incremental build would cost more than the
-/// compilation.
-pub(crate) fn cargo(root: &Path) -> Cmd {
-    Cmd::cargo(root).env("CARGO_INCREMENTAL", "0")
-}
-
-/// The manifests of all workspaces of the tree.
-pub(crate) const WORKSPACES: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "examples/kernel/Cargo.toml"];
-
 fn fmt(root: &Path, _: &mut Tests) -> Result<()> {
     Cmd::cargo(root).args(["fmt", "--all", "--check"]).run(Show::All)?;
     for manifest in &WORKSPACES[1..] {
@@ -344,17 +336,6 @@ fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command that runs tests, and counts them. A failed test is an error whatever status the command returns.
-pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
-    let mut ran = Tests::default();
-    let ended = cmd.lines(Show::All, |line| ran.read(line));
-    *tests += ran;
-    if ran.failed > 0 {
-        bail!("{} tests passed, {} failed", ran.passed, ran.failed);
-    }
-    ended?.success()
-}
-
 /// Tests the core with its invariants walked after every change. That includes va-sim, whose tests drive the other
 /// crates. The rest, with as many areas as programs have, runs without. Walking changes no result, so no test runs
 /// twice.
@@ -369,37 +350,6 @@ fn test(root: &Path, tests: &mut Tests) -> Result<()> {
 fn test_full(root: &Path, tests: &mut Tests) -> Result<()> {
     let usual = test(root, tests);
     run_tests(root, &["-p", OVER_THE_CORE, "--features", WALKING], tests).and(usual)
-}
-
-/// By its name it would belong to the core. It depends on `vmalloc`, which would be compiled once more for it.
-const OVER_THE_CORE: &str = "va-peer";
-
-/// The feature of a core that walks its invariants after each change.
-const WALKING: &str = "va-tree/validate";
-
-/// Returns the two selections in which the workspace is tested, as arguments of cargo.
-fn selections(core: &[String]) -> [Vec<&str>; 2] {
-    let core = || core.iter().filter(|name| *name != OVER_THE_CORE);
-    let rest: Vec<_> = core().flat_map(|name| ["--exclude", name]).collect();
-    let these: Vec<_> = core().flat_map(|name| ["-p", name]).collect();
-    // `--features validate` alone would fail for crates that lack it.
-    [
-        [&["--workspace"], &rest[..], &["--features", TESTED]].concat(),
-        [&these[..], &["--features", WALKING]].concat(),
-    ]
-}
-
-/// The features that have tests of their own. Documentation is tested with them as well, so that nothing is recompiled.
-const TESTED: &str = "vmalloc/metrics,vmlab/measure";
-
-/// Returns the folder of the programs that the tests run, built for them.
-pub(crate) fn tested_programs(root: &Path) -> Result<PathBuf> {
-    let core = crate::core_crates(root)?;
-    let [rest, _] = selections(&core);
-    let programs = package::built_programs(root, &rest, &["--bin", "vmlab"])?;
-    let path = programs.into_iter().map(|(_, path)| PathBuf::from(path)).find(|path| path.ends_with("vmlab"));
-    let folder = path.and_then(|path| Some(path.parent()?.to_path_buf()));
-    folder.context("there is no program vmlab")
 }
 
 /// Tests release builds: fast paths depend on the optimiser, and the test profile is not the one that users build. So a
@@ -441,17 +391,6 @@ fn doc(root: &Path, _: &mut Tests) -> Result<()> {
 
 fn no_std(root: &Path, _: &mut Tests) -> Result<()> {
     kernel::main(root)?;
-    Ok(())
-}
-
-pub(crate) fn deny(root: &Path, _: &mut Tests) -> Result<()> {
-    let deny = tools::cargo_deny(root)?;
-    for manifest in WORKSPACES {
-        Cmd::new(root, &deny)
-            .args(["--manifest-path", manifest, "--locked", "--config", "deny.toml"])
-            .args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"])
-            .run(Show::All)?;
-    }
     Ok(())
 }
 

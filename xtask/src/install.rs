@@ -12,7 +12,7 @@
 //! In CI a prefix under `target` is filled. The README's C program and its shell lines, and `vmlab run`, are run with
 //! it. The laboratory there is that of the tests; `--full` builds it as `--vmlab` does.
 
-use crate::ci;
+use crate::cargo::tested_programs;
 use crate::count::Tests;
 use crate::sh::{Cmd, Show, on_path};
 use anyhow::{Context, Result, bail};
@@ -55,7 +55,7 @@ pub(crate) fn fill(root: &Path, prefix: &Path, built: Option<&Path>) -> Result<(
     place(root, built.unwrap_or(&ours), prefix, &version)?;
     match built {
         Some(built) => place_program(built, prefix)?,
-        None => place_program(&ci::tested_programs(root)?, prefix)?,
+        None => place_program(&tested_programs(root)?, prefix)?,
     };
     Ok(())
 }
@@ -183,7 +183,7 @@ fn place_program(built: &Path, prefix: &Path) -> Result<Vec<PathBuf>> {
 /// Runs the step of CI: installs, builds the README's C program with the installed files, shared and static, and runs
 /// it.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
-    check(root, &ci::tested_programs(root)?)
+    check(root, &tested_programs(root)?)
 }
 
 /// Runs the step in full: the laboratory is the one that `--vmlab` installs.

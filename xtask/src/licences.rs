@@ -3,9 +3,10 @@
 //! This needs no tool. `cargo xtask ci --full` runs `cargo deny`, which also checks the texts of licences; where it is
 //! installed, every run does.
 
+use crate::cargo::WORKSPACES;
 use crate::count::Tests;
-use crate::sh::Cmd;
-use crate::{ci, tools};
+use crate::sh::{Cmd, Show};
+use crate::tools;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
@@ -49,11 +50,11 @@ struct Dependency {
 /// Runs the step of CI.
 pub(crate) fn step(root: &Path, tests: &mut Tests) -> Result<()> {
     if tools::has_cargo_deny(root) {
-        return ci::deny(root, tests);
+        return deny(root, tests);
     }
     let rules: Rules = toml::from_str(&fs::read_to_string(root.join("deny.toml"))?).context("deny.toml")?;
     let (mut count, mut findings) = (0, Vec::new());
-    for manifest in ci::WORKSPACES {
+    for manifest in WORKSPACES {
         let args = ["metadata", "--quiet", "--locked", "--all-features", "--format-version", "1"];
         let text = Cmd::cargo(root).args(args).args(["--manifest-path", manifest]).read()?;
         let metadata: Metadata = serde_json::from_str(text.trim()).context("the output of cargo metadata")?;
@@ -65,6 +66,18 @@ pub(crate) fn step(root: &Path, tests: &mut Tests) -> Result<()> {
         bail!("{} findings", findings.len());
     }
     println!("licences and sources of {count} packages: nothing found");
+    Ok(())
+}
+
+/// Runs `cargo deny`, which is built if it is not installed.
+pub(crate) fn deny(root: &Path, _: &mut Tests) -> Result<()> {
+    let deny = tools::cargo_deny(root)?;
+    for manifest in WORKSPACES {
+        Cmd::new(root, &deny)
+            .args(["--manifest-path", manifest, "--locked", "--config", "deny.toml"])
+            .args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"])
+            .run(Show::All)?;
+    }
     Ok(())
 }
 

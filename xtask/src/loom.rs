@@ -1,6 +1,6 @@
 //! Tests of interleavings, under `--cfg loom`.
 
-use crate::ci;
+use crate::cargo::counted;
 use crate::count::Tests;
 use crate::sh::{Cmd, Show};
 use anyhow::{Result, bail};
@@ -52,15 +52,15 @@ fn within(root: &Path, tests: &mut Tests, short: bool) -> Result<()> {
     for krate in &modelled {
         let models = || cargo(root, "test").args(["--release", "-p", krate, "--lib"]);
         if !short {
-            ci::counted(models().arg("loom"), tests)?;
+            counted(models().arg("loom"), tests)?;
             continue;
         }
         let long = LONG.into_iter().find(|(of, ..)| of == krate);
         let skipped = long.iter().flat_map(|(.., long)| long.iter().flat_map(|model| ["--skip", model]));
-        ci::counted(models().args(["loom", "--"]).args(skipped).env(PREEMPTIONS, "2"), tests)?;
+        counted(models().args(["loom", "--"]).args(skipped).env(PREEMPTIONS, "2"), tests)?;
         if let Some((_, preemptions, long)) = long {
             let before = tests.passed;
-            ci::counted(models().args(["--", "--exact"]).args(long).env(PREEMPTIONS, preemptions), tests)?;
+            counted(models().args(["--", "--exact"]).args(long).env(PREEMPTIONS, preemptions), tests)?;
             if tests.passed - before != long.len() as u64 {
                 bail!("{krate} lacks a model of the list in xtask/src/loom.rs");
             }

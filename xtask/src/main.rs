@@ -21,14 +21,17 @@
 //! | [`package`] | the packages of the published crates |
 //! | [`browser`] | a report in a real browser |
 //! | [`header`], [`install`] | the C header, and the installation of the C library |
+//! | [`cargo`], [`files`] | cargo as the steps run it, the files of the tree |
 //! | [`sh`], [`count`], [`machine`] | running commands, counting tests in their output, describing the machine |
 
 mod book;
 mod browser;
+mod cargo;
 mod ci;
 mod clients;
 mod count;
 mod counts;
+mod files;
 mod fresh;
 mod fuzz;
 mod header;

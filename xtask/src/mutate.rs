@@ -291,7 +291,7 @@ fn one_line(text: &str) -> String {
 /// little; other files of `to` are removed.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     let mut present = BTreeSet::new();
-    for (path, file) in crate::tidy::tree::walk(from)? {
+    for (path, file) in crate::files::walk(from)? {
         let target = to.join(&path);
         let bytes = fs::read(&file)?;
         if fs::read(&target).ok().as_ref() != Some(&bytes) {
@@ -302,7 +302,7 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
         }
         present.insert(path);
     }
-    for (path, file) in crate::tidy::tree::walk(to)? {
+    for (path, file) in crate::files::walk(to)? {
         if !present.contains(&path) {
             fs::remove_file(file)?;
         }

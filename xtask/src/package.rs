@@ -4,7 +4,7 @@
 //! takes minutes, so only the files of its packages are checked (`cargo xtask package --all` builds them too). Required
 //! files are checked in the archive, since links to files above the crate's folder are followed when it is packed.
 
-use crate::ci;
+use crate::cargo::built_programs;
 use crate::fresh::cargo_home;
 use crate::not_run;
 use crate::sh::{Cmd, Show};
@@ -223,35 +223,6 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
     Ok(())
 }
 
-/// Builds `targets` as for tests, and returns the source and the program of each.
-pub(crate) fn built_programs(root: &Path, args: &[&str], targets: &[&str]) -> Result<Vec<(String, String)>> {
-    let mut programs = Vec::new();
-    let cmd = ci::cargo(root)
-        .args(["build", "--locked", "--profile", "test"])
-        .args(targets)
-        .args(["--message-format", "json-render-diagnostics"]);
-    let mut found = |line: &str| programs.extend(program(line));
-    let ended = cmd.args(args).lines(Show::Nothing, |line| {
-        found(line);
-        // Messages of the compiler are not JSON.
-        if !line.starts_with('{') && !line.trim_start().starts_with("Compiling ") {
-            println!("{line}");
-        }
-    });
-    ended?.success()?;
-    Ok(programs)
-}
-
-/// Returns the source of the target, and the program, if a line of cargo's names one.
-fn program(line: &str) -> Option<(String, String)> {
-    let message: serde_json::Value = serde_json::from_str(line).ok()?;
-    let target = message.get("target")?;
-    let mut kinds = target.get("kind")?.as_array()?.iter();
-    let is_one = kinds.any(|kind| kind == "example" || kind == "bin");
-    let path = message.get("executable")?.as_str()?;
-    is_one.then_some((target.get("src_path")?.as_str()?.to_string(), path.to_string()))
-}
-
 /// Returns the crate and the example of each line of a page that runs one.
 fn commands(page: &str) -> Vec<(&str, &str)> {
     let lines = page.lines().filter_map(|line| line.strip_prefix("cargo run -p "));
@@ -323,12 +294,6 @@ mod tests {
     fn the_example_that_a_page_names_is_found() {
         let page = "# a\n```sh\ncargo run -p a --example b\ncargo run --release\n```\n`cargo run -p a --example c`\n";
         assert_eq!(commands(page), [("a", "b")]);
-        let line = r#"{"reason":"compiler-artifact","target":{"kind":["example"],"src_path":"x/b.rs"},"executable":"x/b"}"#;
-        assert_eq!(program(line), Some(("x/b.rs".to_string(), "x/b".to_string())));
-        assert_eq!(program(&line.replace("example", "bin")).unwrap().1, "x/b");
-        assert_eq!(program(&line.replace("example", "lib")), None);
-        assert_eq!(program(&line.replace("\"x/b\"", "null")), None);
-        assert_eq!(program("warning: {"), None);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Long runs: random operations on every structure while memory fails for a time, then fuzz targets and property tests.
 //! A page in `results/` has the outcome.
 
+use crate::cargo::counted;
 use crate::count::Tests;
+use crate::fuzz;
 use crate::machine::{commit, duration, machine};
 use crate::sh::{Cmd, Show};
-use crate::{ci, fuzz};
 use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::fs;
@@ -217,7 +218,7 @@ fn fuzz_and_test(root: &Path, args: &Args) -> Result<bool> {
             .args(["test", "--quiet", "--locked", "--no-fail-fast", "--lib", "--tests"])
             .args(core.iter().flat_map(|name| ["-p", name]))
             .args(["--features", "va-tree/validate"]);
-        if let Err(error) = ci::counted(cmd, &mut tests) {
+        if let Err(error) = counted(cmd, &mut tests) {
             println!("{error:#}");
             tests.failed = tests.failed.max(1);
         }

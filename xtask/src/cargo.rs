@@ -1,0 +1,101 @@
+//! Cargo as the steps run it: the selections in which the workspace is tested, and the programs that they build.
+
+use crate::count::Tests;
+use crate::sh::{Cmd, Show};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+
+/// Returns cargo for packages that are compiled once: files for a second, incremental build would cost more than the
+/// compilation.
+pub(crate) fn cargo(root: &Path) -> Cmd {
+    Cmd::cargo(root).env("CARGO_INCREMENTAL", "0")
+}
+
+/// The manifests of all workspaces of the tree.
+pub(crate) const WORKSPACES: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "examples/kernel/Cargo.toml"];
+
+/// Runs a command that runs tests, and counts them. A failed test is an error whatever status the command returns.
+pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
+    let mut ran = Tests::default();
+    let ended = cmd.lines(Show::All, |line| ran.read(line));
+    *tests += ran;
+    if ran.failed > 0 {
+        bail!("{} tests passed, {} failed", ran.passed, ran.failed);
+    }
+    ended?.success()
+}
+
+/// By its name it would belong to the core. It depends on `vmalloc`, which would be compiled once more for it.
+pub(crate) const OVER_THE_CORE: &str = "va-peer";
+
+/// The feature of a core that walks its invariants after each change.
+pub(crate) const WALKING: &str = "va-tree/validate";
+
+/// Returns the two selections in which the workspace is tested, as arguments of cargo.
+pub(crate) fn selections(core: &[String]) -> [Vec<&str>; 2] {
+    let core = || core.iter().filter(|name| *name != OVER_THE_CORE);
+    let rest: Vec<_> = core().flat_map(|name| ["--exclude", name]).collect();
+    let these: Vec<_> = core().flat_map(|name| ["-p", name]).collect();
+    // `--features validate` alone would fail for crates that lack it.
+    [
+        [&["--workspace"], &rest[..], &["--features", TESTED]].concat(),
+        [&these[..], &["--features", WALKING]].concat(),
+    ]
+}
+
+/// The features that have tests of their own. Documentation is tested with them as well, so that nothing is recompiled.
+pub(crate) const TESTED: &str = "vmalloc/metrics,vmlab/measure";
+
+/// Returns the folder of the programs that the tests run, built for them.
+pub(crate) fn tested_programs(root: &Path) -> Result<PathBuf> {
+    let core = crate::core_crates(root)?;
+    let [rest, _] = selections(&core);
+    let programs = built_programs(root, &rest, &["--bin", "vmlab"])?;
+    let path = programs.into_iter().map(|(_, path)| PathBuf::from(path)).find(|path| path.ends_with("vmlab"));
+    let folder = path.and_then(|path| Some(path.parent()?.to_path_buf()));
+    folder.context("there is no program vmlab")
+}
+
+/// Builds `targets` as for tests, and returns the source and the program of each.
+pub(crate) fn built_programs(root: &Path, args: &[&str], targets: &[&str]) -> Result<Vec<(String, String)>> {
+    let mut programs = Vec::new();
+    let cmd = cargo(root)
+        .args(["build", "--locked", "--profile", "test"])
+        .args(targets)
+        .args(["--message-format", "json-render-diagnostics"]);
+    let mut found = |line: &str| programs.extend(program(line));
+    let ended = cmd.args(args).lines(Show::Nothing, |line| {
+        found(line);
+        // Messages of the compiler are not JSON.
+        if !line.starts_with('{') && !line.trim_start().starts_with("Compiling ") {
+            println!("{line}");
+        }
+    });
+    ended?.success()?;
+    Ok(programs)
+}
+
+/// Returns the source of the target, and the program, if a line of cargo's names one.
+fn program(line: &str) -> Option<(String, String)> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let target = message.get("target")?;
+    let mut kinds = target.get("kind")?.as_array()?.iter();
+    let is_one = kinds.any(|kind| kind == "example" || kind == "bin");
+    let path = message.get("executable")?.as_str()?;
+    is_one.then_some((target.get("src_path")?.as_str()?.to_string(), path.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_in_the_output_of_cargo() {
+        let line = r#"{"reason":"compiler-artifact","target":{"kind":["example"],"src_path":"x/b.rs"},"executable":"x/b"}"#;
+        assert_eq!(program(line), Some(("x/b.rs".to_string(), "x/b".to_string())));
+        assert_eq!(program(&line.replace("example", "bin")).unwrap().1, "x/b");
+        assert_eq!(program(&line.replace("example", "lib")), None);
+        assert_eq!(program(&line.replace("\"x/b\"", "null")), None);
+        assert_eq!(program("warning: {"), None);
+    }
+}

@@ -1,0 +1,27 @@
+//! The files of the tree that git does not ignore.
+
+use anyhow::{Context, Result};
+use ignore::WalkBuilder;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Returns every file under `root` that git does not ignore, by its path from there, with `/`.
+pub(crate) fn walk(root: &Path) -> Result<BTreeMap<String, PathBuf>> {
+    let mut files = BTreeMap::new();
+    let walker = WalkBuilder::new(root)
+        .hidden(false)
+        .parents(false)
+        .git_global(false)
+        .git_exclude(false)
+        .require_git(false)
+        .filter_entry(|entry| entry.file_name() != ".git")
+        .build();
+    for entry in walker {
+        let entry = entry.context("cannot walk the tree")?;
+        if entry.file_type().is_some_and(|kind| kind.is_file()) {
+            let path = entry.path().strip_prefix(root)?.to_string_lossy().replace('\\', "/");
+            files.insert(path, entry.into_path());
+        }
+    }
+    Ok(files)
+}
