@@ -26,6 +26,7 @@ mod blocks;
 pub mod config;
 mod early;
 mod error;
+mod link;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom;

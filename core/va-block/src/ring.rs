@@ -6,29 +6,7 @@
 
 use crate::block::{Block, NIL};
 use crate::lookup::Lookup;
-use va_base::sync::atomic::{AtomicU32, Ordering};
-
-/// The links of a block in one kind of list. Written under the lock that guards the list.
-pub(crate) struct Link {
-    next: AtomicU32,
-    prev: AtomicU32,
-}
-
-impl Link {
-    va_base::const_fn! {
-        pub(crate) fn new() -> Self {
-            Self { next: AtomicU32::new(0), prev: AtomicU32::new(0) }
-        }
-    }
-
-    fn next(&self) -> u32 {
-        self.next.load(Ordering::Relaxed)
-    }
-
-    fn prev(&self) -> u32 {
-        self.prev.load(Ordering::Relaxed)
-    }
-}
+use va_base::sync::atomic::Ordering;
 
 /// The kind of the lists of a CPU's open blocks.
 pub(crate) const OPEN: usize = 0;

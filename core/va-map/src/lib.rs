@@ -35,11 +35,11 @@ mod space;
 pub use early::EarlyMap;
 pub use error::{FreeError, MapError};
 pub use machine::{
-    DirectAccess, Entries, LEAF_SIZES_MAX, Leaf, PageRequest, PageSource, PageTable, PageTableError,
+    DirectAccess, Entries, Fill, LEAF_SIZES_MAX, Leaf, PageRequest, PageSource, PageTable, PageTableError,
     Protection, Run, Stopped,
 };
 pub use record::Kind;
-pub use request::{AreaRequest, DirectMap, Fill, Guard, Leaves, PageList};
+pub use request::{AreaRequest, DirectMap, Guard, Leaves, PageList};
 pub use space::{AreaInfo, MapSpace, Piece, RAM_PAGES_MAX, Stats};
 
 /// The example of the README compiles and runs.

@@ -33,8 +33,17 @@
 //! writes another's page. The pages of an area with [`DirectMap::ResetOnFree`](crate::DirectMap) are freed after that
 //! flush.
 
-use crate::request::Fill;
 use va_base::{Va, VaRange};
+
+/// The contents of new pages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Fill {
+    /// Unspecified.
+    #[default]
+    Any,
+    /// Zeros.
+    Zeros,
+}
 
 /// The accesses that a mapping permits, in the machine's own bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

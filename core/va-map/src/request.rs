@@ -1,18 +1,7 @@
 //! The requests of a caller.
 
-use crate::machine::Protection;
-use crate::machine::Run;
+use crate::machine::{Fill, Protection, Run};
 use va_base::{Align, VaRange};
-
-/// The contents of new pages.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Fill {
-    /// Unspecified.
-    #[default]
-    Any,
-    /// Zeros.
-    Zeros,
-}
 
 /// The page after the last usable one, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

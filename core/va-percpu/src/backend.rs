@@ -18,7 +18,8 @@
 //! The lock `grow` may sleep. None of them may re-enter the same space.
 
 use crate::geometry::Geometry;
-use crate::request::{Offset, Request};
+use crate::offset::Offset;
+use crate::request::Request;
 use core::ops::Range;
 use va_base::Va;
 

@@ -1,9 +1,11 @@
 //! The policies: Linux's and ours.
 
-use crate::class::CLASS_WORDS_MAX;
 use crate::engine::HintEngine;
 use crate::run::RunIndex;
 use crate::scan::{AsInLinux, Corrected, Rules, ScanHints};
+
+/// The largest class of small objects that is possible, in words.
+pub(crate) const CLASS_WORDS_MAX: u32 = 16;
 
 /// The measure by which a chunk is put into a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,7 @@
 //! | [`RunIndex`](crate::run::RunIndex) | exact longest runs in a tree over pages | the lowest fit, and none only if there is none |
 
 use crate::bitmap::{self, PAGE_BITS, Word};
-use crate::run::Fits;
+use crate::fits::Fits;
 use core::fmt;
 use va_base::Record;
 

@@ -1,7 +1,7 @@
 //! Errors, with their numbers. A call that fails leaves the space as it was (SP4).
 
 use crate::geometry::{GeometryError, UNIT_BYTES_MIN};
-use crate::request::Offset;
+use crate::offset::Offset;
 use core::fmt;
 use va_base::PAGE_SIZE;
 

@@ -27,17 +27,18 @@ extern crate std;
 pub mod backend;
 mod bitmap;
 mod chunk;
-mod class;
 pub mod config;
 mod early;
 pub mod engine;
 mod error;
+mod fits;
 pub mod geometry;
 pub mod km;
 mod lookup;
 #[cfg(test)]
 #[cfg(loom)]
 mod loom;
+mod offset;
 pub mod plan;
 mod request;
 mod rows;
@@ -54,7 +55,8 @@ pub use config::Config;
 pub use early::EarlyPercpu;
 pub use error::{AllocError, FreeError, NewError};
 pub use geometry::{Geometry, GeometryError, Sizes};
-pub use request::{Context, Offset, Place, Request};
+pub use offset::Offset;
+pub use request::{Context, Place, Request};
 pub use space::{ChunkKind, ChunkStats, Found, PercpuSpace, Progress, Stats, StatsText};
 
 /// The example of the README compiles and runs.

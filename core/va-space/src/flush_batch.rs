@@ -20,11 +20,11 @@
 //! published in [`Hull`], so that a purge reads it without the magazine's lock.
 
 use crate::area::range_of;
+use crate::budget::{Budget, Cost};
 use crate::dirty::Dirty;
 use crate::list::{AreaList, Flushed, Unflushed, UnlinkedArea};
 use crate::map::PageMap;
 use crate::pool::SizeLists;
-use crate::space::{Budget, Cost};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Va, VaRange};
 

@@ -24,6 +24,7 @@
 extern crate std;
 
 mod area;
+mod budget;
 pub mod config;
 pub mod decay;
 mod dirty;

@@ -39,7 +39,10 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: free tree, `va_clip`, `merge_or_add_vmap_area`); differences: `docs/kernel-map.md`.
 
-use crate::Congruent;
+mod congruent;
+
+pub use congruent::Congruent;
+
 use va_base::{AllocError, FreeError, InvariantViolation, Pages, Request, Va, VaRange};
 
 /// The position of an area in the hole from which it is cut.
@@ -186,7 +189,7 @@ pub trait FreeIndex {
     /// # Errors
     /// [`AllocError::NoSpace`].
     fn find_congruent(&self, areas: &Congruent<'_>) -> Result<Va, AllocError> {
-        crate::congruent::find_base(self, areas)
+        congruent::find_base(self, areas)
     }
 
     /// Takes several ranges at fixed distances from one base, the highest base possible (`pcpu_get_vm_areas`).
@@ -196,7 +199,7 @@ pub trait FreeIndex {
     /// # Errors
     /// [`AllocError::NoSpace`], [`AllocError::NoMeta`].
     fn alloc_congruent(&mut self, areas: &Congruent<'_>) -> Result<Va, AllocError> {
-        crate::congruent::take_all(self, areas)
+        congruent::take_all(self, areas)
     }
 
     /// Returns the memory of the index, O(1).

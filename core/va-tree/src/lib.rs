@@ -18,7 +18,6 @@
 extern crate std;
 
 pub mod btree;
-mod congruent;
 mod free_index;
 mod ledger;
 pub mod rb;
@@ -26,8 +25,7 @@ mod slab;
 mod supply;
 
 pub use btree::{BTree, BTreeIndex, BTreeIndex32};
-pub use congruent::Congruent;
-pub use free_index::{Fit, FreeIndex, IndexMemory};
+pub use free_index::{Congruent, Fit, FreeIndex, IndexMemory};
 pub use rb::RbIndex;
 pub use supply::{InPlace, PieceWanted, Supplied};
 

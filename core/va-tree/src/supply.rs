@@ -13,10 +13,8 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `preload_this_cpu_lock`).
 
-use crate::btree::Key;
-use crate::rb::Search;
-use crate::{BTree, FreeIndex, RbIndex};
-use va_base::{AllocError, Late, Next, Platform, VaRange};
+use crate::FreeIndex;
+use va_base::{AllocError, Next, Platform, VaRange};
 
 /// One piece of memory that an index needs. Plain data, stale once the index has grown otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,22 +113,4 @@ pub trait InPlace<P>: Sized {
     /// [`AllocError::BadRange`] if there are none, or more than the index can hold; [`AllocError::Occupied`] if it has
     /// an extent.
     fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError>;
-}
-
-impl<K: Key, const F: usize, P: Platform> InPlace<P> for BTree<K, F, P> {
-    const EMPTY: Self = Self::of_no_pages(Late::NONE);
-
-    fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError> {
-        self.set_platform(platform);
-        self.init(extent, default_window)
-    }
-}
-
-impl<S: Search, P: Platform> InPlace<P> for RbIndex<S, P> {
-    const EMPTY: Self = Self::of_no_pages(Late::NONE);
-
-    fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError> {
-        self.set_platform(platform);
-        self.init(extent, default_window)
-    }
 }

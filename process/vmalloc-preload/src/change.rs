@@ -12,7 +12,7 @@
 //! # Source
 //! `man 2 mprotect`, `man 2 madvise`, `man 2 mlock`, `man 2 mbind`; kernel `include/uapi/asm-generic/mman-common.h`.
 
-use crate::filter::call;
+use crate::call::call;
 use crate::large;
 use crate::words::KeepErrno;
 use core::ffi::{c_int, c_long, c_uint, c_void};

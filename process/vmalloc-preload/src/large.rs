@@ -1,7 +1,7 @@
 //! The allocator of the process: its creation, its limits and its counts.
 
+use crate::call::call;
 use crate::conf::Conf;
-use crate::filter::call;
 use crate::hot::HOT;
 use crate::next::Next;
 use core::cell::UnsafeCell;

@@ -51,6 +51,7 @@
 //! | `next` | the next definitions of the functions |
 //! | `large` | the allocator of the process |
 //! | `small` | small calls, which are counted so that cached memory decays |
+//! | `call` | a system call without the C library |
 //! | `filter` | detects a filter of system calls before it is installed |
 //! | `change` | detects changes of mappings by the program |
 //! | `fault` | reports a fault of the hardened profile |
@@ -65,6 +66,8 @@
 
 pub mod abi;
 mod boot;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod call;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod change;
 mod conf;

@@ -30,9 +30,9 @@ mod released;
 
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
+use crate::options::HugePages;
 use crate::os::{Call, Errno, Huge, Os, Span};
 use crate::records::Host;
-use crate::vmalloc::HugePages;
 use crate::word::{PAGES_MAX, Word};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

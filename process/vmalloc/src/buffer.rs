@@ -33,9 +33,20 @@ unsafe impl Send for Buffer<'_> {}
 // SAFETY: a shared reference allows reads only.
 unsafe impl Sync for Buffer<'_> {}
 
+impl Vmalloc {
+    /// Returns a buffer of `bytes` zeros, which is freed when it is dropped.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), except that 0 bytes are fine.
+    #[track_caller]
+    pub fn buffer(&self, bytes: usize) -> Result<Buffer<'_>, AllocError> {
+        Buffer::new(self, bytes)
+    }
+}
+
 impl<'a> Buffer<'a> {
     #[track_caller]
-    pub(crate) fn new(memory: &'a Vmalloc, len: usize) -> Result<Self, AllocError> {
+    fn new(memory: &'a Vmalloc, len: usize) -> Result<Self, AllocError> {
         let mut buffer = Self { memory, start: NonNull::dangling(), len: 0, capacity: 0 };
         buffer.resize(len)?;
         Ok(buffer)

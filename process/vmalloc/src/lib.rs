@@ -127,10 +127,12 @@ mod loom;
 mod magazine;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod options;
 mod os;
 mod owner_lock;
 pub mod percpu;
 mod places;
+mod probe;
 mod records;
 mod tagged;
 mod vmalloc;
@@ -145,9 +147,11 @@ pub use fork::is_guest;
 pub use fork::prepare_for_forks;
 pub use heap::Stats;
 pub use large_alloc::{LARGE_BYTES, LargeAlloc};
-pub use os::{Answer, Call, Errno, Machine, is_plain, machine, plain_calls_only, unless_plain};
+pub use options::{Hardened, HugePages, Options, Profile, Walls};
+pub use os::{Call, Errno, is_plain, plain_calls_only, unless_plain};
 pub use owner_lock::OwnerLock;
-pub use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc, Walls};
+pub use probe::{Answer, Machine, machine};
+pub use vmalloc::Vmalloc;
 pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 
 /// Bytes of a page.

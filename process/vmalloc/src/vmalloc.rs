@@ -1,11 +1,9 @@
 //! The public types: an allocator as a value, and the allocator of the process.
 
-mod options;
 mod stats;
 
-pub use options::{Hardened, HugePages, Options, Profile, Walls};
+pub(crate) use crate::options::{Hardened, HugePages, Options, Profile, Walls};
 
-use crate::buffer::Buffer;
 use crate::error::{AllocError, CreateError, FreeError, ResizeError};
 use crate::fork;
 use crate::hardened::{self, Fault};
@@ -285,15 +283,6 @@ impl Vmalloc {
             Kind::Hardened(hard) => Part::Hardened(hard),
             Kind::Tagged(tagged) => Part::Ordinary(tagged),
         }
-    }
-
-    /// Returns a buffer of `bytes` zeros, which is freed when it is dropped.
-    ///
-    /// # Errors
-    /// As [`alloc`](Self::alloc), except that 0 bytes are fine.
-    #[track_caller]
-    pub fn buffer(&self, bytes: usize) -> Result<Buffer<'_>, AllocError> {
-        Buffer::new(self, bytes)
     }
 
     /// Returns a diagnosis of an address in a hardened arena that could not be touched: it was freed, or lies beside an

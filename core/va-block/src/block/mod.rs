@@ -30,7 +30,7 @@ mod reuse;
 
 pub(crate) use reuse::{Hull, ones};
 
-use crate::ring::Link;
+use crate::link::Link;
 use crate::strip::{Gone, STRIP_PAGES, Strip};
 use va_base::Table;
 use va_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};

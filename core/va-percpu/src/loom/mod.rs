@@ -6,7 +6,8 @@
 
 use crate::config::{Config, Runs, Scan, Standard};
 use crate::geometry::{Geometry, Sizes};
-use crate::request::{Context, Offset, Request};
+use crate::offset::Offset;
+use crate::request::{Context, Request};
 use crate::{AllocError, Backend, BackendError, PercpuSpace};
 use core::ops::Range;
 use loom::thread;

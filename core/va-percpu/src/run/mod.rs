@@ -29,14 +29,13 @@
 //! O(log pages) for each object within a page, and one pass over the words of the page if several of its runs hold it.
 //! A page is read again, at most 512 runs, when the bits taken may have been the best of the rest. 96 bytes a page.
 
-mod fits;
 mod page;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
 mod tree;
 
-pub use fits::Fits;
+pub use crate::fits::Fits;
 
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::engine::{Fit, FreedBits, HintEngine, View, Want, Wrong};

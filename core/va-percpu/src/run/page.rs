@@ -18,8 +18,8 @@
 //! - **PR2 rest-bounds**  the rest is at least what fits the runs other than the best, and exactly that where it is not
 //!   tainted.
 
-use super::fits::{ALIGN_MASK, ALIGNS, CAP, Fits, LANES, lanes};
 use crate::bitmap::{self, PAGE_BITS, WORD_BITS, Word};
+use crate::fits::{ALIGN_MASK, ALIGNS, CAP, Fits, LANES, lanes};
 
 const BEST_START: usize = ALIGNS;
 const BEST_END: usize = ALIGNS + 1;

@@ -3,10 +3,10 @@
 //! A binary tree in one row of records: the root at 1, the pages at its end, as many as the next power of two. Leaves
 //! after the last page hold nothing. After the leaves there is a second record for each page.
 
-use super::fits::{CAP, Fits};
 use super::page::{self, Rest};
 use crate::bitmap::{MULTIPLES, PAGE_BITS, WORD_BITS, Word};
 use crate::engine::Want;
+use crate::fits::{CAP, Fits};
 
 /// Pages of a window, whose changes are the bits of one word.
 pub(super) const WINDOW: u32 = WORD_BITS;

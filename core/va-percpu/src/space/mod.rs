@@ -35,13 +35,14 @@ pub use stats::{ChunkKind, ChunkStats, Stats, StatsText};
 
 use crate::backend::{Backend, Event};
 use crate::bitmap::{BIT_BYTES, PAGE_BITS};
-use crate::class::{Class, Dissolved, Slot};
 use crate::config::{Config, Linux612};
 use crate::engine::Want;
 use crate::error::{AllocError, FreeError, NewError};
 use crate::geometry::Geometry;
-use crate::request::{Context, Offset, Place, Request};
+use crate::offset::Offset;
+use crate::request::{Context, Place, Request};
 use crate::rows::Row;
+use crate::store::class::{Class, Dissolved, Slot};
 use crate::store::{RESERVED, Store, Taken};
 use balance::Work;
 use core::fmt;

@@ -6,7 +6,7 @@ use crate::bitmap::{self, BIT_BYTES};
 use crate::chunk::NIL;
 use crate::config::Config;
 use crate::engine::HintEngine;
-use crate::request::Offset;
+use crate::offset::Offset;
 use crate::store::{FIRST, RESERVED, Store};
 use core::fmt;
 use va_base::{Machine, PAGE_SIZE, Va};

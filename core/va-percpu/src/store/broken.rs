@@ -4,9 +4,9 @@ use super::*;
 use crate::chunk::NO_SLOT;
 use crate::config::Scan;
 use crate::engine::Want;
+use crate::fits::Fits;
 use crate::geometry::Sizes;
-use crate::request::Offset;
-use crate::run::Fits;
+use crate::offset::Offset;
 use va_base::LimitedHeap;
 
 fn sizes() -> Sizes {
@@ -248,7 +248,8 @@ fn the_lowest_chunk_that_holds_something_comes_first() {
     store.validate().unwrap();
 }
 
-use crate::class::{CLASS_WORDS_MAX, Class};
+use super::class::Class;
+use crate::config::CLASS_WORDS_MAX;
 use crate::config::Standard as Slabs;
 
 /// Creates two slabs of one class, one of them full, and one of another class without a slot in use.

@@ -7,7 +7,7 @@
 //! # Invariants
 //! - **PF1 forest-exact**  a leaf is what fits in its chunk, or nothing; a node is the better of its halves.
 
-use crate::run::Fits;
+use crate::fits::Fits;
 use crate::table::Table;
 use va_base::{InvariantViolation, Platform, Va};
 

@@ -28,6 +28,7 @@
 #[cfg(test)]
 #[cfg(not(loom))]
 mod broken;
+pub(crate) mod class;
 mod forest;
 mod lists;
 mod memos;
@@ -39,13 +40,13 @@ mod validate;
 
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS, Word, words_for};
 use crate::chunk::{Chunk, Lists, NIL, State};
-use crate::class::ClassCache;
 use crate::config::{Config, SlotBy};
 use crate::engine::{HintEngine, View, Want};
 use crate::geometry::{Geometry, Part, Slots};
 use crate::lookup::Lookup;
 use crate::rows::Rows;
 use crate::table::Table;
+use class::ClassCache;
 use core::ops::Range;
 use forest::Forest;
 use memos::Memos;

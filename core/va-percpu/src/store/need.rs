@@ -1,14 +1,14 @@
 //! The memory of records that one more chunk needs: allocated with no lock held, used under the lock.
 
+use super::class::Slab;
 use super::{RESERVED, Store};
 use crate::bitmap::Word;
 use crate::chunk::{Chunk, NIL};
-use crate::class::Slab;
 use crate::config::Config;
 use crate::engine::HintEngine;
+use crate::fits::Fits;
 use crate::lookup::Place;
 use crate::rows::Row;
-use crate::run::Fits;
 use crate::table::Table;
 use va_base::{Platform, Record};
 

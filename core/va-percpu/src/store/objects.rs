@@ -7,8 +7,8 @@ use crate::chunk::NIL;
 use crate::config::Config;
 use crate::engine::{Fit, HintEngine, Want};
 use crate::error::FreeError;
-use crate::request::Offset;
-use crate::run::Fits;
+use crate::fits::Fits;
+use crate::offset::Offset;
 use va_base::{PAGE_SIZE, Va};
 
 impl<C: Config> Store<C> {

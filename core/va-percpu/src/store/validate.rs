@@ -5,7 +5,7 @@ use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::chunk::{NIL, NO_SLOT, State};
 use crate::config::Config;
 use crate::engine::HintEngine;
-use crate::run::Fits;
+use crate::fits::Fits;
 use va_base::{InvariantViolation, Va};
 
 impl<C: Config> Store<C> {

@@ -18,9 +18,9 @@
 //! O(1) for an area that leaves, and O(1) for an area in between, at most [`PASSED_MAX`] times as many.
 
 use super::VmapSpace;
-use super::budget::{Budget, Cost};
 use super::purge::PurgeState;
 use crate::area::range_of;
+use crate::budget::{Budget, Cost};
 use crate::config::Config;
 use crate::list::{AreaList, Flushed};
 use crate::lookup::Lookup;

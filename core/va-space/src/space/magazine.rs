@@ -32,9 +32,10 @@
 //! # Source
 //! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 
+use super::VmapSpace;
 use super::cell::{CACHE_PAGES_MAX, Cell, Contents};
-use super::{Budget, Cost, VmapSpace};
 use crate::area::{Area, range_of};
+use crate::budget::{Budget, Cost};
 use crate::config::Config;
 use crate::error::{ReleaseError, SpaceError};
 use crate::flush_batch::Amount;

@@ -32,7 +32,6 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); see [`config`](crate::config).
 
-mod budget;
 mod busy;
 mod cell;
 mod congruent;
@@ -50,7 +49,6 @@ mod row;
 mod settle;
 mod validate;
 
-pub(crate) use budget::{Budget, Cost};
 pub use cell::Drained;
 pub use find::Areas;
 pub use magazine::Magazine;

@@ -30,8 +30,8 @@
 //! lock that it has had since 2026).
 
 use super::VmapSpace;
-use super::budget::{Budget, Cost};
 use super::leave::Leaving;
+use crate::budget::{Budget, Cost};
 use crate::config::Config;
 use crate::dirty::Dirty;
 use crate::flush_batch::{Amount, BatchAreas, CompletedBatch, FlushBatch, OpenBatch};

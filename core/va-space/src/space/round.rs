@@ -22,7 +22,7 @@
 
 use super::cell::Contents;
 use super::magazine::Magazine;
-use super::{Budget, Cost};
+use crate::budget::{Budget, Cost};
 use crate::config::Config;
 use crate::list::AreaList;
 use crate::pool::EXACT;

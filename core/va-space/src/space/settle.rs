@@ -3,8 +3,8 @@
 //! All of this runs in a slice of a purge (or of a shrinker), under the purge lock.
 
 use super::VmapSpace;
-use super::budget::{Budget, Cost};
 use super::purge::PurgeState;
+use crate::budget::{Budget, Cost};
 use crate::config::{Config, Order};
 use crate::decay::Decay;
 use crate::flush_batch::CompletedBatch;

@@ -11,8 +11,8 @@ use super::path::{self, Path};
 use super::rows::{Classes, Row};
 use super::{BTree, Inner, Key, Leaf, cost};
 use crate::slab::Last;
-use crate::supply::{PieceWanted, Supplied, Table};
-use va_base::{AllocError, Platform, Supply};
+use crate::supply::{InPlace, PieceWanted, Supplied, Table};
+use va_base::{AllocError, Late, Platform, Supply, VaRange};
 
 /// Memory for one table of a [`BTree`].
 pub struct BTreeSupply<K: Key, const F: usize>(Of<K, F>);
@@ -211,5 +211,14 @@ impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
         self.count_reserved();
         self.check();
         freed
+    }
+}
+
+impl<K: Key, const F: usize, P: Platform> InPlace<P> for BTree<K, F, P> {
+    const EMPTY: Self = Self::of_no_pages(Late::NONE);
+
+    fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError> {
+        self.set_platform(platform);
+        self.init(extent, default_window)
     }
 }

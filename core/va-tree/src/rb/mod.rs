@@ -38,7 +38,7 @@ pub use search::{Exact, Linux, Search};
 
 use crate::ledger::Ledger;
 use crate::slab::NIL;
-use crate::supply::{PieceWanted, Supplied, Table};
+use crate::supply::{InPlace, PieceWanted, Supplied, Table};
 use crate::{Fit, FreeIndex, IndexMemory};
 use core::fmt;
 use core::marker::PhantomData;
@@ -513,6 +513,15 @@ impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {
         self.ledger.reserved_holes = self.tree.slab.capacity() as u64;
         self.check();
         freed
+    }
+}
+
+impl<S: Search, P: Platform> InPlace<P> for RbIndex<S, P> {
+    const EMPTY: Self = Self::of_no_pages(Late::NONE);
+
+    fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError> {
+        self.set_platform(platform);
+        self.init(extent, default_window)
     }
 }
 

@@ -10,7 +10,7 @@
 //! # Source
 //! `man 2 process_madvise`, `man 2 madvise`.
 
-use super::linux::{errno, madvise, mmap, pointer, process_id};
+use super::linux::{Linux, errno, madvise, mmap, pointer, process_id};
 use super::plain::{is_plain, unless_plain};
 use super::{Errno, Huge, Span};
 use core::ffi::{c_int, c_long};
@@ -215,6 +215,13 @@ impl Advisor {
     }
 }
 
+impl Linux {
+    /// Returns the most runs of pages that one call releases, as far as is known.
+    pub(crate) fn discard_batch(&self) -> usize {
+        self.advisor.batch()
+    }
+}
+
 /// Opens a descriptor of this process.
 fn open_self() -> Result<c_int, Errno> {
     let me = process_id() as c_long;
@@ -236,7 +243,7 @@ pub(super) fn discard_one(span: Span) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Linux, Os};
+    use super::super::Os;
     use super::*;
     use core::ptr::with_exposed_provenance_mut;
 

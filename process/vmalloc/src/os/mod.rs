@@ -34,7 +34,6 @@ mod available;
 mod linux;
 mod plain;
 mod policy;
-mod probe;
 #[cfg(test)]
 pub(crate) mod shim;
 mod thread;
@@ -42,7 +41,6 @@ mod uffd;
 
 pub(crate) use plain::forget_calls;
 pub use plain::{is_plain, plain_calls_only, unless_plain};
-pub use probe::{Answer, Machine, machine};
 
 pub(crate) use linux::Linux;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]

@@ -18,7 +18,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `pcpu_get_vm_areas`); the result is the same, the walk is our own.
 
-use crate::FreeIndex;
+use super::FreeIndex;
 use va_base::{Align, AllocError, PAGE_SIZE, Pages, RequestError, Va, VaRange};
 
 /// Areas to be taken together: `(offset, size)` in bytes from a common base.

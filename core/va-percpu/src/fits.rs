@@ -5,12 +5,12 @@ use crate::geometry::UNIT_BYTES_MIN;
 use va_base::Record;
 
 /// Alignments: from a bit to a page, eleven where a page has 4 KiB.
-pub(super) const ALIGNS: usize = PAGE_BITS.trailing_zeros() as usize + 1;
+pub(crate) const ALIGNS: usize = PAGE_BITS.trailing_zeros() as usize + 1;
 /// Lanes; a power of two, for vectors. The two lanes after the alignments are the edges.
-pub(super) const LANES: usize = (ALIGNS + 2).next_power_of_two();
+pub(crate) const LANES: usize = (ALIGNS + 2).next_power_of_two();
 /// The length that longer runs are recorded with: no less than the largest object, whole pages. The bits cut off begin
 /// at a page and change no alignment. And a run at an edge of a page that is so long holds any object at any alignment.
-pub(super) const CAP: i16 = (UNIT_BYTES_MIN / BIT_BYTES).next_multiple_of(PAGE_BITS) as i16;
+pub(crate) const CAP: i16 = (UNIT_BYTES_MIN / BIT_BYTES).next_multiple_of(PAGE_BITS) as i16;
 const LEFT: usize = ALIGNS;
 const RIGHT: usize = ALIGNS + 1;
 /// The longest run fits a lane.
@@ -28,7 +28,7 @@ const MASKS: [i16; LANES] = {
 };
 
 /// All ones where there is an alignment.
-pub(super) const ALIGN_MASK: [i16; LANES] = {
+pub(crate) const ALIGN_MASK: [i16; LANES] = {
     let mut mask = [0; LANES];
     let mut lane = 0;
     while lane < ALIGNS {
@@ -50,7 +50,7 @@ const ONLY_RIGHT: [i16; LANES] = only(RIGHT);
 
 /// Computes a vector lane by lane. A loop, since compilers turn it into vector instructions on every target.
 #[inline(always)]
-pub(super) fn lanes(of: impl Fn(usize) -> i16) -> [i16; LANES] {
+pub(crate) fn lanes(of: impl Fn(usize) -> i16) -> [i16; LANES] {
     let mut lanes = [0; LANES];
     for (at, lane) in lanes.iter_mut().enumerate() {
         *lane = of(at);
@@ -63,7 +63,7 @@ pub(super) fn lanes(of: impl Fn(usize) -> i16) -> [i16; LANES] {
 /// The content of the unused lanes is up to the code that has the vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(align(32))]
-pub struct Fits(pub(super) [i16; LANES]);
+pub struct Fits(pub(crate) [i16; LANES]);
 
 impl Record for Fits {
     const EMPTY: Self = Self::NONE;
@@ -75,7 +75,7 @@ impl Fits {
 
     /// Returns the run `[start, end)` of a page.
     #[inline(always)]
-    pub(super) fn of_run(start: u32, end: u32) -> Self {
+    pub(crate) fn of_run(start: u32, end: u32) -> Self {
         let (start, end) = (start as i16, end as i16);
         // Only alignments: the caller sets the other lanes.
         Self(lanes(|lane| {
@@ -92,7 +92,7 @@ impl Fits {
 
     /// Returns two neighbours as one; `left` has `left_bits`, `right` `right_bits`. Both begin at pages.
     #[inline(always)]
-    pub(super) fn join(left: &Self, right: &Self, left_bits: i16, right_bits: i16) -> Self {
+    pub(crate) fn join(left: &Self, right: &Self, left_bits: i16, right_bits: i16) -> Self {
         let (ends, begins) = (left.0[RIGHT], right.0[LEFT]);
         // The boundary is aligned to every alignment, so only the start of a run that crosses it is rounded.
         let more = if left.0[LEFT] >= left_bits { begins } else { 0 };
@@ -127,24 +127,24 @@ impl Fits {
 
     /// Returns the run at the left edge.
     #[inline(always)]
-    pub(super) fn left(&self) -> i16 {
+    pub(crate) fn left(&self) -> i16 {
         self.0[LEFT]
     }
 
     /// Returns the run at the right edge.
     #[inline(always)]
-    pub(super) fn right(&self) -> i16 {
+    pub(crate) fn right(&self) -> i16 {
         self.0[RIGHT]
     }
 
     #[inline(always)]
-    pub(super) fn with_edges(self, left: u32, right: u32) -> Self {
+    pub(crate) fn with_edges(self, left: u32, right: u32) -> Self {
         self.with(left, right)
     }
 
     /// Returns the fits with two numbers in the two lanes after the alignments.
     #[inline(always)]
-    pub(super) fn with(self, first: u32, second: u32) -> Self {
+    pub(crate) fn with(self, first: u32, second: u32) -> Self {
         let (first, second) = (first as i16, second as i16);
         // Lane by lane: a vector whose numbers are stored one by one is slow to load again.
         Self(lanes(|lane| {

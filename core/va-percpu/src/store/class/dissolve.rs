@@ -30,11 +30,11 @@
 //! # Source
 //! None in Linux, whose per-CPU memory has no slabs; docs/decisions/0024-slabs-that-dissolve.md has the figures.
 
+use super::super::{Store, Taken};
 use super::{ALL_FREE, Class, SLOTS, Slab};
 use crate::config::Config;
 use crate::engine::Want;
 use crate::geometry::UNIT_BYTES_MIN;
-use crate::store::{Store, Taken};
 
 /// A sum is not much up to one byte in so many.
 const SHARE: u64 = 16;

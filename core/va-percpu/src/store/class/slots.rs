@@ -1,14 +1,14 @@
 //! Slots are taken and freed here, and slabs that become full or empty are handled.
 
+use super::super::{Freed, Store, Taken};
 use super::{ALL_FREE, Class, GRANULE_BYTES, RECIPROCALS, SLOTS, Slab};
 use crate::bitmap::BIT_BYTES;
 use crate::chunk::NIL;
 use crate::config::Config;
 use crate::engine::Want;
 use crate::error::FreeError;
-use crate::request::Offset;
+use crate::offset::Offset;
 use crate::rows::Row;
-use crate::store::{Freed, Store, Taken};
 use va_base::Va;
 
 /// A slot that was taken.

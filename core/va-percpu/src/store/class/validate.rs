@@ -1,10 +1,10 @@
 //! Checks of the cache against the store: CC1 to CC4.
 
+use super::super::Store;
 use super::{ALL_FREE, CLASSES, Class, GRANULE_BYTES, SLOTS, Slab};
 use crate::bitmap;
 use crate::chunk::NIL;
 use crate::config::Config;
-use crate::store::Store;
 use va_base::{InvariantViolation, Record, Va};
 
 impl<C: Config> Store<C> {

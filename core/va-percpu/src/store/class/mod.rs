@@ -42,6 +42,7 @@ pub(crate) use slots::Slot;
 
 use crate::bitmap::BIT_BYTES;
 use crate::chunk::NIL;
+use crate::config::CLASS_WORDS_MAX;
 use crate::engine::Want;
 use crate::rows::{Row, Rows};
 use crate::table::Table;
@@ -51,8 +52,6 @@ use va_base::{InvariantViolation, Platform, Record};
 pub(crate) const SLOTS: u32 = u64::BITS;
 /// Bytes of a granule.
 pub(crate) const GRANULE_BYTES: u32 = SLOTS * BIT_BYTES;
-/// The largest possible class, in words.
-pub(crate) const CLASS_WORDS_MAX: u32 = 16;
 /// Rows by class, as many as make the remainder of a class a mask.
 const CLASSES: usize = (CLASS_WORDS_MAX as usize + 1).next_power_of_two();
 /// No slot is in use.

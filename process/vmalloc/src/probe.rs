@@ -2,9 +2,8 @@
 //!
 //! No existing allocator is affected, and all pages mapped here are unmapped.
 
-use super::linux::Linux;
-use super::{Errno, Huge, Os, Span, Stopped};
 use crate::PAGE_BYTES;
+use crate::os::{Errno, Huge, Linux, Os, Span, Stopped};
 use core::ptr::with_exposed_provenance_mut;
 
 /// The result of a system call: nothing, or the cause of its failure.
@@ -63,7 +62,7 @@ pub struct Machine {
 pub fn machine() -> Result<Machine, Errno> {
     let linux = Linux::new();
     let machine = probe(&linux)?;
-    Ok(Machine { discard_batch: linux.advisor.batch(), ..machine })
+    Ok(Machine { discard_batch: linux.discard_batch(), ..machine })
 }
 
 /// Pages of the reservation, and the distance between those that are used.
