@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `layers` | a crate depends only on lower layers of the table in `ARCHITECTURE.md`; dependencies of tests are free |
 //! | `heads` | `va-*` crates say `#![no_std]` and `#![forbid(unsafe_code)]`, and have no `alloc` outside tests and the heap |
+//! | `cycles` | the top-level modules of a crate import each other in one direction, but for a list that shrinks |
 //! | `unsafe-list` | `unsafe` stands only in files that `ARCHITECTURE.md` lists, and each of those needs it |
 //! | `invariants` | every id has one statement, a check and a test; every id that is named is stated |
 //! | `paths` | every path that a page or a doc comment names exists |
@@ -16,6 +17,7 @@
 //! The rules read the files of the tree that git does not ignore, committed or not, so the result does not depend on
 //! the state of a checkout.
 
+mod cycles;
 mod heads;
 mod hygiene;
 mod invariants;
@@ -26,7 +28,7 @@ mod paths;
 mod prose;
 mod source;
 mod sync_facade;
-pub(crate) mod tree;
+mod tree;
 mod unsafe_list;
 
 use anyhow::{Result, bail};
@@ -64,9 +66,10 @@ struct Rule {
     check: fn(&Tree, &mut Report),
 }
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 11] = [
     Rule { name: "layers", check: layers::check },
     Rule { name: "heads", check: heads::check },
+    Rule { name: "cycles", check: cycles::check },
     Rule { name: "unsafe-list", check: unsafe_list::check },
     Rule { name: "invariants", check: invariants::check },
     Rule { name: "paths", check: paths::check },

@@ -31,7 +31,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
 }
 
 /// Returns every path `a::b::c`, those of `use a::{b::c, d}` written out.
-fn paths(tokens: &[&Token]) -> Vec<(usize, Vec<String>)> {
+pub(super) fn paths(tokens: &[&Token]) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
