@@ -165,13 +165,18 @@ impl Watch for LimitedHeap {
 
 /// The hooks of a test or a measurement in a [`HeapMachine`]: calls that it observes, and requests that it fails.
 pub trait Watch: Send + Sync {
-    /// Returns true if a slab of so many bytes, or a table, may be allocated.
+    /// Returns true if a slab of so many bytes may be allocated.
     fn admits(&self, bytes: usize) -> bool {
         let _ = bytes;
         true
     }
 
-    /// Notes that a slab of so many bytes was freed.
+    /// Returns true if a table of so many bytes may be allocated. The default asks [`admits`](Self::admits).
+    fn admits_table(&self, bytes: usize) -> bool {
+        self.admits(bytes)
+    }
+
+    /// Notes that a slab or a table of so many bytes was freed.
     fn returned(&self, bytes: usize) {
         let _ = bytes;
     }
@@ -264,7 +269,7 @@ impl<L: RawMutex + Send + Sync + 'static, W: Watch> Machine for HeapMachine<L, W
     }
 
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
-        self.watcher.admits(size_of::<T>()).then(|| &*Box::leak(Box::new(T::empty())))
+        self.watcher.admits_table(size_of::<T>()).then(|| &*Box::leak(Box::new(T::empty())))
     }
 
     fn free_table<T: Table>(&self, _table: &'static T) {

@@ -2,69 +2,36 @@
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Context, Epoch, LockClass, Machine, Platform, Record, Request, Table, Va, VaRange};
+use va_base::{Context, HeapMachine, LockClass, Request, Va, VaRange, Watch};
 use va_sim::machine::SimMachine;
 use va_space::{Purge, SpaceError, VmapSpace, config};
 
 /// A call that is made before the next table is allocated.
 type Instead = Option<Box<dyn FnOnce() + Send>>;
 
-/// A machine that has no memory for the requests of a call in its first hold of `free`.
+/// Has no memory for the requests of a call in its first hold of `free`.
 struct Strict {
-    sim: SimMachine,
     holds: AtomicU64,
     instead: Mutex<Instead>,
 }
 
 impl Strict {
     /// Creates a machine with memory for every call, until `holds` is 0.
-    fn new() -> Self {
-        Self { sim: SimMachine::new(1), holds: AtomicU64::new(2), instead: Mutex::new(None) }
+    fn machine() -> HeapMachine<parking_lot::RawMutex, Self> {
+        HeapMachine::watched(1, Self { holds: AtomicU64::new(2), instead: Mutex::new(None) })
     }
 }
 
-impl Platform for Strict {
-    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        if self.holds.load(Ordering::Relaxed) == 1 { None } else { self.sim.alloc_meta(min) }
+impl Watch for Strict {
+    fn admits(&self, _bytes: usize) -> bool {
+        self.holds.load(Ordering::Relaxed) != 1
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        self.sim.free_meta(slab);
-    }
-}
-
-impl Machine for Strict {
-    type Lock = <SimMachine as Machine>::Lock;
-    type PurgeLock = <SimMachine as Machine>::PurgeLock;
-    type OwnerLock = <SimMachine as Machine>::OwnerLock;
-
-    fn cpus_possible(&self) -> u32 {
-        self.sim.cpus_possible()
-    }
-
-    fn cpus_online(&self) -> u32 {
-        self.sim.cpus_online()
-    }
-
-    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
+    fn admits_table(&self, _bytes: usize) -> bool {
         let instead = self.instead.lock().take();
-        if let Some(happens) = instead {
-            happens();
-            return None;
-        }
-        self.sim.alloc_table()
-    }
-
-    fn free_table<T: Table>(&self, table: &'static T) {
-        self.sim.free_table(table);
-    }
-
-    fn flush(&self, ranges: &[VaRange]) -> Epoch {
-        self.sim.flush(ranges)
-    }
-
-    fn completed(&self, epoch: Epoch) -> bool {
-        self.sim.completed(epoch)
+        let is_first = instead.is_some();
+        instead.into_iter().for_each(|happens| happens());
+        !is_first
     }
 
     fn locking(&self, class: LockClass) {
@@ -80,27 +47,27 @@ fn window() -> VaRange {
 
 #[test]
 fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
-    let machine = Strict::new();
+    let machine = Strict::machine();
     let space = VmapSpace::<_, config::Standard>::new(window(), window(), &machine).unwrap();
     let mut magazine = space.magazine(0).unwrap();
     let large = Request::pages(300).unwrap();
     let mut areas = Vec::new();
     for n in 0..3000 {
-        machine.holds.store(0, Ordering::Relaxed);
+        machine.watcher.holds.store(0, Ordering::Relaxed);
         let got = if n % 2 == 0 { space.alloc(0, &large) } else { magazine.alloc(&large) };
         areas.push(got.unwrap_or_else(|error| panic!("area {n}: {error}")));
     }
     // A request that may not block uses the present memory, and none is allocated for it.
     let mut failed = false;
     for _ in 0..3000 {
-        machine.holds.store(0, Ordering::Relaxed);
+        machine.watcher.holds.store(0, Ordering::Relaxed);
         match space.alloc(0, &large.context(Context::Atomic)) {
             Ok(area) => areas.push(area),
             Err(_) => failed = true,
         }
     }
     assert!(failed);
-    machine.holds.store(2, Ordering::Relaxed);
+    machine.watcher.holds.store(2, Ordering::Relaxed);
     areas.into_iter().for_each(|area| space.free(area).unwrap());
     drop(magazine);
     space.validate().unwrap();
@@ -109,17 +76,17 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
 /// A request fails while another holds all of the space, which frees it for lack of a table.
 #[test]
 fn a_failure_is_not_remembered_past_what_was_put_back() {
-    type Space = VmapSpace<&'static Strict, config::Standard>;
-    let machine: &'static Strict = Box::leak(Box::new(Strict::new()));
+    type Space = VmapSpace<&'static HeapMachine<parking_lot::RawMutex, Strict>, config::Standard>;
+    let machine: &'static _ = Box::leak(Box::new(Strict::machine()));
     let all = VaRange::from_pages(16, 80).unwrap();
     let space: &'static Space = Box::leak(Box::new(Space::new(all, all, machine).unwrap()));
     let ask = |pages| Request::pages(pages).unwrap();
-    *machine.instead.lock() = Some(Box::new(move || {
+    *machine.watcher.instead.lock() = Some(Box::new(move || {
         let failed = space.alloc(0, &ask(62));
         assert!(matches!(failed, Err(SpaceError::NoSpace { .. })), "{failed:?}");
     }));
     assert_eq!(space.alloc(0, &ask(64)), Err(SpaceError::NoTable));
-    assert!(machine.instead.lock().is_none());
+    assert!(machine.watcher.instead.lock().is_none());
     // A single page, then a row of two, of which one goes to the pool: nothing was freed since the failure.
     let mut magazine = space.magazine(0).unwrap();
     let _held = [(); 2].map(|()| magazine.alloc(&ask(1)).unwrap());
