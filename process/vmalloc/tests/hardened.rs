@@ -146,6 +146,18 @@ fn a_process_that_makes_a_mistake() {
             _ = unsafe { memory.grow(area, layout(200_000, 1)) };
             _ = read(area, 0);
         }
+        "read past the end of what grew" | "write past the end of what grew" => {
+            let area = alloc(1 << 20, 1);
+            // SAFETY: our own.
+            let area = unsafe { memory.grow(area, layout(3 << 20, 1)) }.unwrap();
+            if mistake.starts_with("read") {
+                _ = read(area, 3 << 20);
+            }
+            // SAFETY: as before.
+            let area = unsafe { memory.grow(area, layout((4 << 20) + 5, 1)) }.unwrap();
+            corrupt(area, (4 << 20) + 5);
+            free(&memory, area);
+        }
         "free twice" => {
             free(&memory, area);
             free(&memory, alloc(5, 1));
@@ -175,6 +187,8 @@ fn a_mistake_faults_or_aborts_with_what_is_known_of_it() {
         ("read what was freed", fault, ""),
         ("write what was freed, later", fault, ""),
         ("read what was moved by growing", fault, ""),
+        ("read past the end of what grew", fault, ""),
+        ("write past the end of what grew", abort, "the first bad byte is at offset 4194309"),
         (
             "write past the end, aligned",
             abort,

@@ -434,6 +434,11 @@ fn touched<O: Os>(window: &Window<O>, pages: Range<u64>) -> Range<u64> {
     (pages.start - first) / GRANULE_PAGES..(pages.end - first).div_ceil(GRANULE_PAGES)
 }
 
+/// Returns the first page from `page` on with which a granule begins.
+pub(super) fn next_start<O: Os>(window: &Window<O>, page: u64) -> u64 {
+    window.first() + (page - window.first()).next_multiple_of(GRANULE_PAGES)
+}
+
 /// Returns the granules that a large room occupies alone. For a small room it returns none, since markers are better
 /// there.
 pub(super) fn inner<O: Os>(window: &Window<O>, room: &Room) -> Range<u64> {

@@ -10,7 +10,7 @@
 //! ```
 //! | mistake | what happens |
 //! |---|---|
-//! | a byte past the end, read or written | fault, if the alignment lets the area end with its page; else as the next row |
+//! | a byte past the end, read or written | fault, if the area ends with its page, as its alignment and [resize] let it; else as the next row |
 //! | bytes beside the area in its pages, written | the free checks the canary there, and aborts: offset of the first bad byte |
 //! | a page or more past the end, or before the start | fault at the next page; farther away, too, except in another area or a warm room, which is zeroed again |
 //! | use after free | fault while the area is in quarantine, and after that until its addresses are reused |
@@ -21,6 +21,9 @@
 //! are overwritten with zeros and moved to a room of the same size at another address, a **warm** room. The next caller
 //! that requests this size gets it without a fault. So a pair costs a handful of system calls, and no page faults.
 //! Pages that cannot be moved are released, and the next area of the size has page faults.
+//!
+//! An area that is [resized](resize) grows in place, or its pages move to a new room, and the old one is freed. Its end
+//! may then be less than a page before the wall, with a canary in between.
 //!
 //! [Window](window) has the memory beside an area, [places](places) the choice of addresses, [secret](secret) the
 //! random numbers, and [granules](granules) the accessible units of the window.
@@ -36,9 +39,10 @@
 //! # Locking
 //! One lock, for the addresses. System calls are made without it on the usual path of a pair. Under it granules are
 //! opened and closed, which contain no pages but the ends of one large area. System calls are also made under it when
-//! the window grows, when records are allocated, and when all warm rooms are closed. There are up to 64 warm rooms,
-//! with a call or two each. They are closed by a trim, if addresses run out, and with protection if mappings run out. A
-//! child of a fork leaks the addresses that other threads of its parent used at that moment, and their pages.
+//! the window grows, when an area grows in place, when records are allocated, and when all warm rooms are closed. There
+//! are up to 64 warm rooms, with a call or two each. They are closed by a trim, if addresses run out, and with
+//! protection if mappings run out. A child of a fork leaks the addresses that other threads of its parent used at that
+//! moment, and their pages.
 //! # Source
 //! Scudo's secondary allocator (areas at the end of their pages, a quarantine without access), FreeBSD's `memguard`
 //! and Linux's KFENCE (`mm/kfence`: canaries beside objects, alternating ends) for detection. The moving of pages is
@@ -53,6 +57,7 @@ mod owned;
 mod places;
 mod quarantine;
 mod released;
+mod resize;
 mod secret;
 mod tag;
 #[cfg(test)]
@@ -61,6 +66,8 @@ mod tests;
 mod tests_granules;
 #[cfg(test)]
 mod tests_released;
+#[cfg(test)]
+mod tests_resize;
 mod warm;
 mod window;
 
@@ -68,7 +75,7 @@ pub(crate) use known::{Fault, Known};
 pub(crate) use owned::{Owned, Plan};
 
 use crate::PAGE_BYTES;
-use crate::error::{AllocError, FreeError, ResizeError};
+use crate::error::{AllocError, FreeError};
 use crate::heap::probe;
 use crate::lock::Mutex;
 use crate::os::Os;
@@ -129,35 +136,37 @@ struct State<O: Os> {
     hits: u64,
 }
 
-/// The rooms that [`Hard::let_in`] evicts at a time.
-struct Out {
-    rooms: [Held; BATCH],
-    len: usize,
-}
-
 impl<O: Os> Hard<O> {
     /// Allocates an area of zeros.
     pub(crate) fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
-        let (room, tag) = self.take(layout)?;
-        self.window.put(room.page(), tag);
-        Ok(into_pointer(room, tag))
+        self.check_size(layout)?;
+        let tag = Tag::live(layout.size(), layout.align());
+        let room = self.take(layout, tag)?;
+        Ok(self.begin(room, tag, tag))
     }
 
-    /// Allocates an open room with its canary, and returns it with the tag that it is to have.
-    fn take(&self, layout: Layout) -> Result<(Room, Tag), AllocError> {
-        if layout.size() == 0 {
-            return Err(AllocError::ZeroSize);
-        }
+    /// Checks that an area of that size is possible.
+    fn check_size(&self, layout: Layout) -> Result<(), AllocError> {
         let extent = self.window.extent().len_bytes() as usize;
-        if layout.size() > extent {
-            return Err(no_space(layout, extent));
+        match layout.size() {
+            0 => Err(AllocError::ZeroSize),
+            size if size > extent => Err(no_space(layout, extent)),
+            _ => Ok(()),
         }
-        let tag = Tag::live(layout.size(), layout.align());
+    }
+
+    /// Allocates an open room for the area of a tag.
+    fn take(&self, layout: Layout, tag: Tag) -> Result<Room, AllocError> {
         probe(self.host.os(), tag.pages())?;
-        let mut room = self.take_room(layout, tag.pages())?;
+        self.take_room(layout, tag.pages())
+    }
+
+    /// Begins an area in an open room, after an area of the tag `old` that was there, or whose contents are there.
+    fn begin(&self, mut room: Room, old: Tag, tag: Tag) -> NonNull<u8> {
         let pattern = self.canary.of(room.page());
-        self.window.fill(&mut room, tag, pattern);
-        Ok((room, tag))
+        self.window.fill(&mut room, old, tag, pattern);
+        self.window.put(room.page(), tag);
+        into_pointer(room, tag)
     }
 
     fn take_room(&self, layout: Layout, pages: u64) -> Result<Room, AllocError> {
@@ -213,7 +222,7 @@ impl<O: Os> Hard<O> {
         self.window.close_unopened(&mut room);
         let mut state = self.state.lock();
         self.leave(&mut state, &mut room, Closed::Whole { shut: true });
-        self.free_ranges(&mut state, [room.range()].into_iter());
+        self.free_range(&mut state, &room);
     }
 
     /// Allocates a room at a random address, with the state of its granules. On an error nothing has changed.
@@ -227,7 +236,7 @@ impl<O: Os> Hard<O> {
         match state.granules.enter(&self.window, &room) {
             Ok(entry) => Ok((room, entry)),
             Err((call, errno)) => {
-                self.free_ranges(state, [room.range()].into_iter());
+                self.free_range(state, &room);
                 Err(NoPlace::Failed(call, errno))
             }
         }
@@ -246,16 +255,18 @@ impl<O: Os> Hard<O> {
         }
     }
 
-    /// Frees ranges of addresses.
-    fn free_ranges(&self, state: &mut State<O>, ranges: impl Iterator<Item = VaRange>) {
-        let State { places, granules, .. } = state;
-        let markers = self.window.wall() == Wall::Markers;
-        let counted = |range: &VaRange| {
-            if markers {
-                granules.count_freed(&self.window, *range);
-            }
-        };
-        places.free_ranges(ranges.inspect(counted));
+    /// Frees the addresses of a room.
+    fn free_range(&self, state: &mut State<O>, room: &Room) {
+        self.free_ranges(state, &[Held::new(room.page(), room.pages())]);
+    }
+
+    /// Frees the addresses of closed rooms.
+    fn free_ranges(&self, state: &mut State<O>, rooms: &[Held]) {
+        let range = |held: &Held| Room::range_of(held.page(), held.pages());
+        if self.window.wall() == Wall::Markers {
+            rooms.iter().for_each(|held| state.granules.count_freed(&self.window, range(held)));
+        }
+        state.places.free_ranges(rooms.iter().map(range));
     }
 
     /// Allocates a random address, after growing the window if necessary.
@@ -268,38 +279,35 @@ impl<O: Os> Hard<O> {
         }
         let window = [self.window.first(), self.window.first() + self.window.window_pages()];
         let State { places, draw, granules, keep, .. } = state;
-        if let &mut Some(keep) = keep {
-            let taken = places.take(draw, keep, pages, align, TRIES);
-            // What areas left elsewhere.
-            let taken = taken.or_else(|_| places.take(draw, window, pages, align, 0));
-            return self.count_placed(granules, taken, pages);
-        }
-        if self.window.wall() == Wall::Protection {
-            return places.take(draw, window, pages, align, TRIES);
-        }
+        let markers = self.window.wall() == Wall::Markers;
         // With too many edges, no draws: the room goes to the first hole.
-        let tries = if granules.is_crowded() { 0 } else { TRIES };
-        let taken = match granules.take(&self.window, places, draw, pages, align) {
-            Some(taken) => taken,
-            None => places.take(draw, window, pages, align, tries),
+        let crowded = markers && keep.is_none() && granules.is_crowded();
+        let (mut range, mut tries) = (keep.unwrap_or(window), if crowded { 0 } else { TRIES });
+        let bundled = match keep {
+            None if markers => granules.take(&self.window, places, draw, pages, align),
+            _ => None,
         };
-        self.count_placed(granules, taken, pages)
+        let page = match bundled {
+            Some(taken) => taken?,
+            None => loop {
+                match places.take(draw, range, pages, align, tries) {
+                    // What areas left elsewhere.
+                    Err(_) if range != window => (range, tries) = (window, 0),
+                    taken => break taken?,
+                }
+            },
+        };
+        self.count_used(granules, page - 1, page + pages + 1);
+        Ok(page)
     }
 
-    /// Counts the pages of a room at a place that was drawn, walls included.
-    fn count_placed(
-        &self,
-        granules: &mut Granules,
-        taken: Result<u64, NoPlace>,
-        pages: u64,
-    ) -> Result<u64, NoPlace> {
-        let page = taken?;
+    /// Counts pages that the space has allocated.
+    fn count_used(&self, granules: &mut Granules, from: u64, end: u64) {
         if self.window.wall() == Wall::Markers
-            && let Some(range) = VaRange::from_pages(page - 1, page + pages + 1)
+            && let Some(range) = VaRange::from_pages(from, end)
         {
             granules.count_used(&self.window, range);
         }
-        Ok(page)
     }
 
     /// Frees the area that begins at an address.
@@ -414,31 +422,31 @@ impl<O: Os> Hard<O> {
         let closed = self.window.close(room);
         let mut state = self.state.lock();
         self.leave(&mut state, room, closed);
-        self.free_ranges(&mut state, [room.range()].into_iter());
+        self.free_range(&mut state, room);
     }
 
     /// Adds a closed room to the quarantine, and releases the rooms that it evicts.
     fn let_in(&self, state: &mut State<O>, held: Held) {
         let pages = held.pages() + 2;
         if !state.quarantine.admits(pages) {
-            self.release(state, &[held]);
-            return;
+            return self.release(state, &[held]);
         }
-        let entry = Held::new(held.page(), pages);
-        loop {
-            let mut out = Out { rooms: [held; BATCH], len: 0 };
-            while out.len < BATCH
-                && let Some(old) = state.quarantine.overflow(pages)
-            {
-                out.rooms[out.len] = Held::new(old.page(), old.pages() - 2);
-                out.len += 1;
-            }
-            self.release(state, &out.rooms[..out.len]);
-            if out.len < BATCH {
-                break;
-            }
+        while self.evict(state, pages) == BATCH {}
+        state.quarantine.push(Held::new(held.page(), pages));
+    }
+
+    /// Releases up to [`BATCH`] rooms that the quarantine has no room for beside `pages`, and returns their number.
+    fn evict(&self, state: &mut State<O>, pages: u64) -> usize {
+        let mut out = [Held::new(0, 0); BATCH];
+        let mut count = 0;
+        while count < BATCH
+            && let Some(old) = state.quarantine.overflow(pages)
+        {
+            out[count] = Held::new(old.page(), old.pages() - 2);
+            count += 1;
         }
-        state.quarantine.push(entry);
+        self.release(state, &out[..count]);
+        count
     }
 
     /// Releases the addresses of closed rooms for reuse.
@@ -447,12 +455,11 @@ impl<O: Os> Hard<O> {
             return;
         }
         for held in rooms {
-            let tag = self.window.get(held.page());
-            self.window.put(held.page(), tag.released());
+            if let Some(place) = self.window.tag(held.page()) {
+                place.fetch_or(tag::RELEASED, Ordering::Relaxed);
+            }
         }
-        // SAFETY: closed rooms without an owner, of which only the ranges are used.
-        let range = |held: &Held| unsafe { Room::claim(held.page(), held.pages()) }.range();
-        self.free_ranges(state, rooms.iter().map(range));
+        self.free_ranges(state, rooms);
     }
 
     /// Closes the warm rooms. Returns `false` if there were none.
@@ -465,7 +472,7 @@ impl<O: Os> Hard<O> {
             any = true;
             let closed = self.window.close(&mut room);
             self.leave(state, &mut room, closed);
-            self.free_ranges(state, [room.range()].into_iter());
+            self.free_range(state, &room);
         }
         any
     }
@@ -480,56 +487,7 @@ impl<O: Os> Hard<O> {
 
     /// Releases the oldest rooms of the quarantine early. Returns `false` if it is empty.
     fn relent(&self, state: &mut State<O>) -> bool {
-        let mut out = [Held::new(0, 0); BATCH];
-        let mut count = 0;
-        while count < BATCH
-            && let Some(old) = state.quarantine.pop()
-        {
-            out[count] = Held::new(old.page(), old.pages() - 2);
-            count += 1;
-        }
-        self.release(state, &out[..count]);
-        count > 0
-    }
-
-    /// Resizes an area by a copy to a new area. Bytes beyond the smaller size are zeros.
-    ///
-    /// # Safety
-    /// If an area begins there, no reference to it exists during the call, and the old address is not used afterwards.
-    pub(crate) unsafe fn resize(
-        &self,
-        at: usize,
-        layout: Layout,
-    ) -> Result<Result<NonNull<u8>, ResizeError>, Fault> {
-        let tag = match self.live(at) {
-            Ok(tag) => tag,
-            Err(_) => return Err(Fault::BadFree { address: at, known: self.known(at) }),
-        };
-        if layout.size() == tag.requested_bytes() && at.is_multiple_of(layout.align()) {
-            return Ok(Ok(into_pointer_at(at, tag)));
-        }
-        let (mut to, mut into) = match self.take(layout) {
-            Ok(taken) => taken,
-            Err(error) => return Ok(Err(error.into())),
-        };
-        // SAFETY: this function's contract.
-        let (from, tag) = match unsafe { self.claim(at) } {
-            Ok(claimed) => claimed,
-            Err(fault) => {
-                // Another thread has freed it. The new room was never used.
-                self.window.put(to.page(), into.quarantined(self.frees.load(Ordering::Relaxed)));
-                self.retire(to, into);
-                return Err(fault);
-            }
-        };
-        self.check(&from, tag)?;
-        if tag.is_changed() && self.window.keep_policy(&from, &mut to) {
-            into = into.changed();
-        }
-        self.window.copy(&from, tag, &mut to, into);
-        self.retire(from, tag);
-        self.window.put(to.page(), into);
-        Ok(Ok(into_pointer(to, into)))
+        self.evict(state, u64::MAX >> 1) > 0
     }
 
     /// Returns the tag of the live area that begins at an address.
@@ -580,11 +538,6 @@ impl<O: Os> State<O> {
         self.live += 1;
         self.live_pages += pages;
     }
-}
-
-fn into_pointer_at(at: usize, tag: Tag) -> NonNull<u8> {
-    // SAFETY: only the address of the room is used; its area is live, and the caller still owns it.
-    into_pointer(unsafe { Room::claim((at / PAGE_BYTES) as u64, tag.pages()) }, tag)
 }
 
 fn no_room(layout: Layout, pages: u64, why: NoPlace) -> AllocError {

@@ -95,8 +95,7 @@ impl<O: Os> Owned<O> {
         hard.window = Window::reserve(host, most, pages(plan.window_bytes), plan.wall)?;
         let state = hard.state.get_mut();
         if !state.places.init(hard.window.extent(), host) {
-            // SAFETY: the window is not used yet.
-            unsafe { hard.window.unmap() };
+            hard.window.unmap_unused();
             return Err(CreateError::NoRecords);
         }
         state.draw = Draw::new(draw);

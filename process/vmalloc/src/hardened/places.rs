@@ -20,12 +20,12 @@
 //! (SP5).
 
 use super::secret::Draw;
-use super::window::address;
+use super::window::{Room, address};
 use crate::PAGE_BYTES;
 use crate::os::{Call, Errno, Os, abort_with};
 use crate::places::Process;
 use crate::records::{Host, Placed};
-use va_base::{Align, AllocError, Request, Va, VaRange};
+use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 
 /// The reason why no address was allocated.
@@ -107,6 +107,13 @@ impl<O: Os> Places<O> {
         let _by_its_start = self.space.alloc_at(range)?;
         self.taken += pages + 2;
         Ok(())
+    }
+
+    /// Extends an allocated room to that many pages, which are free. Returns `false` without memory for records.
+    pub(super) fn grow(&mut self, room: &Room, pages: u64) -> bool {
+        let grown = self.space.resize_at(room.range().start(), Pages::new(pages + 2)).is_ok();
+        self.taken += if grown { pages - room.pages() } else { 0 };
+        grown
     }
 
     /// Allocates a free range for good. Returns `false` without memory for records.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   63 59   58    57    46 45   34 33        2 1     0
-//!   |  0 | changed | offset | slack |   pages   | state |   live: 1. Offset in the first page; unused bytes
+//!   |  0 | changed | offset | tail  |   pages   | state |   live: 1. Offset in the first page; bytes behind the end
 //!   |            when             |   pages   | state |     quarantined: 2, released: 3. Number of the free. 0: never
 //! ```
 
@@ -10,9 +10,10 @@ use crate::PAGE_BYTES;
 
 const LIVE: u64 = 1;
 const QUARANTINED: u64 = 2;
-const RELEASED: u64 = 3;
+/// The bits to set in the tag of an area in quarantine when its addresses are free for reuse.
+pub(crate) const RELEASED: u64 = 3;
 const PAGES_AT: u32 = 2;
-const SLACK_AT: u32 = 34;
+const TAIL_AT: u32 = 34;
 const OFFSET_AT: u32 = 46;
 const CHANGED: u64 = 1 << 58;
 const IN_PAGE: u64 = PAGE_BYTES as u64 - 1;
@@ -21,7 +22,7 @@ pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
 /// The number of frees that a tag can distinguish.
 const FREES: u64 = 1 << 30;
 
-const _: () = assert!(PAGE_BYTES == 1 << (OFFSET_AT - SLACK_AT));
+const _: () = assert!(PAGE_BYTES == 1 << (OFFSET_AT - TAIL_AT));
 
 /// The tag of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +48,14 @@ impl Tag {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
         let slack = (size as u64).wrapping_neg() & IN_PAGE;
         let offset = if align < PAGE_BYTES { slack & !(align as u64 - 1) } else { 0 };
-        Self(offset << OFFSET_AT | slack << SLACK_AT | pages << PAGES_AT | LIVE)
+        Self(offset << OFFSET_AT | (slack - offset) << TAIL_AT | pages << PAGES_AT | LIVE)
+    }
+
+    /// Returns the tag of an area of `size` bytes that begins at the same offset.
+    pub(crate) const fn resized(self, size: usize) -> Self {
+        let end = size + self.offset();
+        let (pages, tail) = (end.div_ceil(PAGE_BYTES) as u64, (end as u64).wrapping_neg() & IN_PAGE);
+        Self((self.offset() as u64) << OFFSET_AT | tail << TAIL_AT | pages << PAGES_AT | LIVE)
     }
 
     /// Returns the tag of the same live area, with its mappings marked as changed by the program.
@@ -62,12 +70,7 @@ impl Tag {
 
     /// Returns the tag of the same area in quarantine; `frees` is the number of its free.
     pub(crate) const fn quarantined(self, frees: u64) -> Self {
-        Self((frees % FREES) << SLACK_AT | self.pages() << PAGES_AT | QUARANTINED)
-    }
-
-    /// Returns the tag of the same area, with its addresses free for reuse.
-    pub(crate) const fn released(self) -> Self {
-        Self(self.0 | RELEASED)
+        Self((frees % FREES) << TAIL_AT | self.pages() << PAGES_AT | QUARANTINED)
     }
 
     pub(crate) const fn from_bits(bits: u64) -> Self {
@@ -98,12 +101,12 @@ impl Tag {
 
     /// Returns the requested bytes of a live area.
     pub(crate) const fn requested_bytes(self) -> usize {
-        self.pages() as usize * PAGE_BYTES - (self.0 >> SLACK_AT & IN_PAGE) as usize
+        self.pages() as usize * PAGE_BYTES - (self.0 >> TAIL_AT & IN_PAGE) as usize - self.offset()
     }
 
     /// Returns the number of frees since this one, of `frees` in all, modulo 2^30.
     pub(crate) const fn age(self, frees: u64) -> u64 {
-        frees.wrapping_sub(self.0 >> SLACK_AT) % FREES
+        frees.wrapping_sub(self.0 >> TAIL_AT) % FREES
     }
 }
 
@@ -140,7 +143,7 @@ mod tests {
     fn a_dead_tag_has_the_number_of_frees_since() {
         let dead = Tag::live(9000, 8).quarantined(FREES + 5);
         assert_eq!((dead.state(), dead.pages(), dead.age(FREES + 12)), (State::Quarantined, 3, 7));
-        let gone = dead.released();
+        let gone = Tag::from_bits(dead.bits() | RELEASED);
         assert_eq!((gone.state(), gone.pages(), gone.age(5)), (State::Released, 3, 0));
         assert_eq!(Tag::from_bits(0).state(), State::Never);
     }

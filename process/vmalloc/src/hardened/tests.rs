@@ -2,7 +2,7 @@
 //! `tests/hardened.rs`.
 
 use super::*;
-use crate::error::CreateError;
+use crate::error::{CreateError, ResizeError};
 use crate::os::shim::{Shim, bind, is_bound};
 use crate::os::{Call, Errno};
 use std::collections::BTreeMap;
@@ -56,6 +56,12 @@ pub(super) fn free(hard: &Owned<Shim>, at: usize) -> Result<(), Fault> {
     unsafe { hard.free(at) }
 }
 
+pub(super) fn resize(hard: &Owned<Shim>, at: usize, size: usize, align: usize) -> Result<usize, ResizeError> {
+    // SAFETY: tests do not use the old addresses of areas that moved.
+    let to = unsafe { hard.resize(at, layout(size, align)) };
+    to.unwrap().map(|to| to.addr().get())
+}
+
 pub(super) fn end(hard: Owned<Shim>, shim: &Shim) {
     assert_eq!(hard.validate(), Ok(()));
     assert_eq!(hard.stats().live_bytes, 0);
@@ -95,9 +101,7 @@ fn hd1_hd3_hq1_hw1_random_calls_lose_nothing_and_give_nothing_out_twice() {
                 }
                 _ => {
                     if let Some(at) = nth(&mut draw) {
-                        // SAFETY: the test's own area.
-                        let to = unsafe { hard.resize(at, layout(size, align)) };
-                        let to = to.unwrap().unwrap().addr().get();
+                        let to = resize(&hard, at, size, align).unwrap();
                         gone = Some((at, size));
                         new = Some(to);
                         let (before, byte) = areas[&at];
@@ -372,6 +376,18 @@ fn sp4_nothing_is_lost_whichever_call_fails() {
                             assert!(matches, "{error:?}");
                         }
                     }
+                    if round % 3 == 1
+                        && let Some((at, size)) = areas.last_mut()
+                    {
+                        // Whole pages more, so that it may grow in place.
+                        let (old, more) = (*size, *size + 60 * PAGE_BYTES);
+                        if let Ok(to) = resize(&hard, *at, more, 16) {
+                            assert!(bytes(to + old, more - old).iter().all(|&byte| byte == 0));
+                            (*at, *size) = (to, more);
+                        }
+                        assert!(bytes(*at, old).iter().all(|&byte| byte == 9));
+                        bytes(*at, *size).fill(9);
+                    }
                     if round % 2 == 1
                         && let Some((at, size)) = areas.pop()
                     {
@@ -499,8 +515,7 @@ fn a_policy_of_an_area_goes_with_it_where_it_is_resized_and_ends_with_its_free()
             if !bind(start, before.next_multiple_of(PAGE_BYTES)) {
                 return eprintln!("NOT RUN: mbind fails here");
             }
-            // SAFETY: this test's own area.
-            let to = unsafe { hard.resize(at, layout(after, 1)) }.unwrap().unwrap().addr().get();
+            let to = resize(&hard, at, after, 1).unwrap();
             assert!(bytes(to, after)[..before.min(after)].iter().all(|&byte| byte == 7));
             assert!(bytes(to, after)[before.min(after)..].iter().all(|&byte| byte == 0));
             let pages = || (to & !(PAGE_BYTES - 1)..to + after).step_by(PAGE_BYTES);

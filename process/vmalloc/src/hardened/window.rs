@@ -24,6 +24,7 @@
 //! None. The window grows under the lock of the allocator.
 
 mod changed;
+mod contents;
 mod released;
 
 use super::granules::{Closed, Entry, GRANULE_PAGES, Granule, TABLE, inner};
@@ -87,6 +88,11 @@ impl Room {
         self.pages
     }
 
+    /// Adds the pages above it.
+    pub(crate) fn extend(&mut self, above: Self) {
+        self.pages += above.pages;
+    }
+
     /// Returns the usable pages.
     pub(super) fn all(&self) -> Range<u64> {
         self.page..self.page + self.pages
@@ -94,7 +100,12 @@ impl Room {
 
     /// Returns all addresses, walls included.
     pub(crate) fn range(&self) -> VaRange {
-        VaRange::from_pages(self.page - 1, self.page + self.pages + 1).unwrap_or_default()
+        Self::range_of(self.page, self.pages)
+    }
+
+    /// Returns all addresses of a room with these pages.
+    pub(crate) fn range_of(page: u64, pages: u64) -> VaRange {
+        VaRange::from_pages(page - 1, page + pages + 1).unwrap_or_default()
     }
 
     pub(super) fn span(&self) -> Span {
@@ -197,8 +208,7 @@ impl<O: Os> Window<O> {
             return match window.set_up(pages, wall) {
                 Ok(()) => Ok(window),
                 Err(error) => {
-                    // SAFETY: it is not used yet.
-                    unsafe { window.unmap() };
+                    window.unmap_unused();
                     Err(error)
                 }
             };
@@ -465,6 +475,9 @@ impl<O: Os> Window<O> {
         if self.wall == Wall::Markers {
             // If it fails, the room is accessible zeros.
             let _zeros = self.mark(room.span());
+        } else {
+            // SAFETY: the caller owns the room exclusively.
+            let _zeros = unsafe { self.host.os().forbid(room.span()) };
         }
     }
 
@@ -540,49 +553,11 @@ impl<O: Os> Window<O> {
         }
         Some(moved)
     }
-
-    /// Writes the canary to the bytes beside the area.
-    pub(crate) fn fill(&self, room: &mut Room, tag: Tag, pattern: [u8; 8]) {
-        for (from, to) in slack(room, tag) {
-            for at in from..to {
-                // SAFETY: in the room, which is open and which the caller owns exclusively.
-                unsafe { pointer(at).write(pattern[at % 8]) };
-            }
-        }
-    }
-
-    /// Returns the offset in the area of the first byte that is not the canary; those after its end come first.
-    pub(crate) fn spoiled(&self, room: &Room, tag: Tag, pattern: [u8; 8]) -> Option<isize> {
-        let start = address(room.page) + tag.offset();
-        let [below, behind] = slack(room, tag);
-        [behind, below].into_iter().flat_map(|(from, to)| from..to).find_map(|at| {
-            // SAFETY: in the room, which is open; a concurrent write there would violate the allocator's contract.
-            let byte = unsafe { pointer(at).read_volatile() };
-            (byte != pattern[at % 8]).then(|| at.cast_signed() - start.cast_signed())
-        })
-    }
-
-    /// Copies the bytes that two areas have in common from one to the other.
-    pub(crate) fn copy(&self, from: &Room, tag: Tag, to: &mut Room, into: Tag) {
-        let bytes = tag.requested_bytes().min(into.requested_bytes());
-        let from = pointer(address(from.page) + tag.offset());
-        // SAFETY: both rooms are open, distinct and the caller's own; each area has that many bytes.
-        unsafe {
-            pointer(address(to.page) + into.offset()).copy_from_nonoverlapping(from, bytes);
-        };
-    }
 }
 
 /// Returns the bytes of the granules' states for that many pages.
 fn granules_bytes(pages: u64) -> usize {
     (pages.div_ceil(GRANULE_PAGES) as usize * GRANULE_BYTES).next_multiple_of(PAGE_BYTES)
-}
-
-/// Returns the unused bytes of a room: below the area and above it.
-fn slack(room: &Room, tag: Tag) -> [(usize, usize); 2] {
-    let page = address(room.page);
-    let start = page + tag.offset();
-    [(page, start), (start + tag.requested_bytes(), page + address(room.pages))]
 }
 
 /// Turns a room into a live area: a pointer to the area.

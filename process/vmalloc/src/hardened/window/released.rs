@@ -78,13 +78,18 @@ impl<O: Os> Window<O> {
         }
     }
 
+    /// Unmaps a window that was never used.
+    pub(crate) fn unmap_unused(&self) {
+        self.unmap_part(self.reserved);
+    }
+
     /// Unmaps everything that was not released.
     ///
     /// # Safety
     /// No thread uses the window, or memory in it, any more.
     pub(crate) unsafe fn unmap(&self) {
         if !self.is_closed() {
-            return self.unmap_part(self.reserved);
+            return self.unmap_unused();
         }
         let (mut at, end) = (0, self.granules());
         while at < end {
