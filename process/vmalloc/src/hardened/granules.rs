@@ -14,9 +14,10 @@
 //! which frees the table.
 //!
 //! Small rooms are placed in up to [`BUNDLES_MAX`] **bundles** of granules: whole tables at random addresses of the
-//! window. A full bundle is replaced by another one. So rooms that are allocated together are close together, and an
-//! address reveals only that the next one is in one of that many bundles. A room that is large relative to a table is
-//! drawn from the whole window. The granules that it occupies alone are closed as a whole.
+//! window. A full bundle is replaced by another one: one without room for an area for which eight others had none. So
+//! rooms that are allocated together are close together, and an address reveals only that the next one is in one of that
+//! many bundles. A room that is large relative to a table is drawn from the whole window. The granules that it occupies
+//! alone are closed as a whole.
 //!
 //! Each boundary between open and closed granules (an **edge**) is a boundary between two mappings. The more edges
 //! there are, the more tables a bundle has. At `edges_max` no opening or closing adds an edge if that can be avoided.
@@ -41,14 +42,14 @@ use va_base::VaRange;
 /// Pages that one page table maps: those of a huge page.
 const TABLE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
 /// Granules of a table.
-pub(super) const TABLE: u64 = 16;
+pub(super) const TABLE: u64 = 64;
 /// Pages of a granule.
 pub(super) const GRANULE_PAGES: u64 = TABLE_PAGES / TABLE;
 /// Pages of a room that is large relative to a table: the granules that it occupies alone are closed as a whole.
 const LARGE_PAGES: u64 = TABLE_PAGES / SHARE;
 /// The least number of adjacent idle granules that are closed although their neighbours are open. At a fork, copying
-/// two more mappings costs about as much as copying 85 markers.
-const HOLE: u64 = 2;
+/// two more mappings costs as much as copying 44 markers.
+const HOLE: u64 = 7;
 /// The most bundles at a time. The more there are, the less an address reveals about the next one, and the more tables
 /// there are.
 const BUNDLES_MAX: usize = 16;
@@ -56,6 +57,8 @@ const BUNDLES_MAX: usize = 16;
 const PART: u64 = 32;
 /// Draws of a bundle before the whole window is used.
 const TRIES: u32 = 32;
+/// Bundles without room for an area that are drawn before one is left. They have room for smaller ones.
+const PATIENCE: u32 = 8;
 /// Draws in a bundle before its next hole is taken, so that bundles are filled and few are partly used.
 const TRIES_INSIDE: u32 = 4;
 /// A bundle is left when its pages were allocated this many times, regardless of frees.
@@ -65,27 +68,27 @@ const LEVELS: u64 = 8;
 /// A room has at most this fraction (a quarter) of its bundle.
 const SHARE: u64 = 4;
 
-const OPEN: u32 = 1 << 31;
+const OPEN: u16 = 1 << 15;
 /// The granule is in a bundle in which rooms are placed.
-const ACTIVE: u32 = 1 << 30;
+const ACTIVE: u16 = 1 << 14;
 /// Released: others may have its addresses.
-const RELEASED: u32 = 1 << 29;
-const USED_AT: u32 = 12;
-const ROOMS: u32 = (1 << USED_AT) - 1;
+const RELEASED: u16 = 1 << 13;
+const USED_AT: u32 = 6;
+const ROOMS: u16 = (1 << USED_AT) - 1;
 
 // A room has at least a page, and its walls are not shared with other rooms.
 const _: () = assert!(GRANULE_PAGES < ROOMS as u64 && GRANULE_PAGES << USED_AT < RELEASED as u64);
 
 /// The state of a granule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Granule(u32);
+pub(super) struct Granule(u16);
 
 impl Granule {
-    pub(super) const fn from_bits(bits: u32) -> Self {
+    pub(super) const fn from_bits(bits: u16) -> Self {
         Self(bits)
     }
 
-    pub(super) const fn bits(self) -> u32 {
+    pub(super) const fn bits(self) -> u16 {
         self.0
     }
 
@@ -192,7 +195,7 @@ impl Granules {
         }
         let bundles = (window.granules() / TABLE / PART).clamp(1, BUNDLES_MAX as u64);
         let mut has_failed = false;
-        for _ in 0..TRIES {
+        for nth in 0..TRIES {
             let slot = draw.below(bundles) as usize;
             let Bundle { count: has, drawn, .. } = self.bundles[slot];
             if drawn >= has * GRANULE_PAGES * TURNS || !fits(has, pages, align) {
@@ -215,6 +218,8 @@ impl Granules {
                     self.bundles[slot].drawn += pages + 2;
                     return Some(Ok(page));
                 }
+                // Others may have room for it, and this one for a smaller room.
+                Err(NoPlace::Full { .. }) if nth < PATIENCE => {}
                 Err(NoPlace::Full { .. }) => _ = self.leave_bundle(window, slot),
                 Err(error) => return Some(Err(error)),
             }
@@ -330,12 +335,12 @@ impl Granules {
         self.count(window, range, |word, pages| word - (pages << USED_AT));
     }
 
-    fn count<O: Os>(&mut self, window: &Window<O>, range: VaRange, change: impl Fn(u32, u32) -> u32) {
+    fn count<O: Os>(&mut self, window: &Window<O>, range: VaRange, change: impl Fn(u16, u16) -> u16) {
         let (from, end) = range.whole_pages();
         let (from, end) = (from - window.first(), end - window.first());
         for at in from / GRANULE_PAGES..end.div_ceil(GRANULE_PAGES) {
             let own = from.max(at * GRANULE_PAGES)..end.min((at + 1) * GRANULE_PAGES);
-            self.change(window, at, |word| change(word, (own.end - own.start) as u32));
+            self.change(window, at, |word| change(word, (own.end - own.start) as u16));
         }
     }
 
@@ -385,7 +390,7 @@ impl Granules {
         window.set_crowded(self.is_crowded());
     }
 
-    fn change<O: Os>(&mut self, window: &Window<O>, at: u64, change: impl FnOnce(u32) -> u32) {
+    fn change<O: Os>(&mut self, window: &Window<O>, at: u64, change: impl FnOnce(u16) -> u16) {
         window.set_granule(at, Granule(change(window.granule(at).0)));
     }
 

@@ -265,3 +265,33 @@ fn hd2_only_areas_of_the_window_are_accessible() {
         end(hard, &shim);
     }
 }
+
+#[test]
+fn a_fork_copies_few_markers_and_tables_for_areas_that_live_long() {
+    let shim = Shim::default();
+    let patient = Plan { quarantine_areas_max: 1 << 13, quarantine_bytes_max: 1 << 29, ..plan(None) };
+    let hard = make(&shim, Plan { window_bytes: 1 << 33, cache_bytes_max: 0, ..patient });
+    if !has_granules(&hard) {
+        return;
+    }
+    let mut draw = Draw::new([1, 2]);
+    let mut areas: Vec<_> = (0..400).map(|_| alloc(&hard, 1)).collect();
+    for _ in 0..6000 {
+        let area = &mut areas[draw.below(400) as usize];
+        free(&hard, *area).unwrap();
+        *area = alloc(&hard, 1 + draw.below(70_000) as usize);
+    }
+    // In a process of these areas, what a fork copies: all pages that are accessible or marked.
+    let is_open = |at: &u64| hard.window.is_open(*at);
+    let open = (0..hard.window.granules()).filter(is_open).count() as u64 * granules::GRANULE_PAGES;
+    let tables = (0..hard.window.granules() / granules::TABLE)
+        .filter(|table| (table * granules::TABLE..(table + 1) * granules::TABLE).any(|at| is_open(&at)))
+        .count() as u64;
+    let live = (hard.stats().live_bytes / PAGE_BYTES) as u64;
+    // The seed is fixed. With granules of 32 pages, or bundles that are left with the first area that does not fit,
+    // more pages are open and marked.
+    assert!(open * 10 <= live * 34 && tables <= 50, "{open} pages in {tables} tables for {live} live ones");
+    assert!(mappings(&hard) <= 180, "{} mappings", mappings(&hard));
+    areas.into_iter().for_each(|at| free(&hard, at).unwrap());
+    end(hard, &shim);
+}

@@ -2,12 +2,12 @@
 //!
 //! # Theory
 //! ```text
-//!   |  granules: 4 bytes each  |  tags: 8 bytes a page  |            window            |  not yet    one reservation
+//!   |  granules: 2 bytes each  |  tags: 8 bytes a page  |            window            |  not yet    one reservation
 //!                                                       |..[#|==area==|#]....[#|=|#]...|                 # . no access
 //! ```
 //! A **room** is the pages of an area and an inaccessible page (a wall) on both sides. The method that denies access
 //! depends on the kernel. **Markers** (`MADV_GUARD_INSTALL`, Linux 6.13) are stored in the page tables and split no
-//! mapping, so millions are possible. Then granules of 128 KiB are opened and marked as a whole, and rooms open and
+//! mapping, so millions are possible. Then granules of 32 KiB are opened and marked as a whole, and rooms open and
 //! close in them; see [`granules`](super::granules). Other kernels need **protection** (`mprotect`): only open rooms
 //! are accessible. Each of them splits a mapping, so their number is bounded.
 //!
@@ -35,7 +35,7 @@ use crate::os::{Call, Errno, Os, Span};
 use crate::records::Host;
 use core::ops::Range;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use released::tags_bytes;
 use va_base::VaRange;
 
@@ -44,7 +44,7 @@ const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];
 const LEAST_BYTES: usize = 1 << LADDER_LOG2[LADDER_LOG2.len() - 1];
 const BASE_ALIGN: usize = 2 << 20;
 const TAG_BYTES: usize = 8;
-const GRANULE_BYTES: usize = 4;
+const GRANULE_BYTES: usize = 2;
 /// Pages of the smallest window.
 const LEAST_PAGES: u64 = (LEAST_BYTES / PAGE_BYTES) as u64;
 /// Pages whose residence one system call reports.
@@ -363,13 +363,13 @@ impl<O: Os> Window<O> {
         }
     }
 
-    fn granule_place(&self, at: u64) -> Option<&AtomicU32> {
+    fn granule_place(&self, at: u64) -> Option<&AtomicU16> {
         if at >= self.granules() {
             return None;
         }
-        let place = with_exposed_provenance_mut::<u32>(self.granules + at as usize * GRANULE_BYTES);
+        let place = with_exposed_provenance_mut::<u16>(self.granules + at as usize * GRANULE_BYTES);
         // SAFETY: in the window: readable and writable until the reservation is unmapped, aligned, an atomic only.
-        Some(unsafe { AtomicU32::from_ptr(place) })
+        Some(unsafe { AtomicU16::from_ptr(place) })
     }
 
     pub(super) fn granules_span(&self, all: &Range<u64>) -> Span {
