@@ -38,6 +38,8 @@ use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::VaRange;
 
+/// Runs that a purge handles at a time.
+pub(crate) const BATCH: usize = 64;
 /// The sizes of an arena that are tried, as powers of two of bytes, the largest first.
 const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];
 /// Pages of the largest.
@@ -435,7 +437,7 @@ impl<O: Os> Arena<O> {
 
     /// Releases the pages of runs to the system. An error carries the number of runs already released.
     pub(crate) fn discard(&self, runs: &mut [Run]) -> Result<(), (usize, Errno)> {
-        let mut spans = [Span { at: 0, bytes: 0 }; crate::heap::BATCH];
+        let mut spans = [Span { at: 0, bytes: 0 }; BATCH];
         let mut done = 0;
         for part in runs.chunks(spans.len()) {
             for (span, run) in spans.iter_mut().zip(part) {

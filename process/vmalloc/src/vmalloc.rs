@@ -2,7 +2,7 @@
 
 mod stats;
 
-pub(crate) use crate::options::{Hardened, HugePages, Options, Profile, Walls};
+use crate::options::{Options, Profile};
 
 use crate::error::{AllocError, CreateError, FreeError, ResizeError};
 use crate::fork;

@@ -22,10 +22,7 @@ const CHECKED: [&str; 4] = ["core/", "process/", "check/", "xtask/"];
 const LIST: &str = "xtask/src/tidy/cycles.rs";
 
 /// Edges that are left: the crate, the module that imports, the imported one, the reason.
-const ALLOWED: [Allowed; 6] = [
-    ("vmalloc", "arena", "heap", "the number of spans that one call releases is a constant of the heap"),
-    ("vmalloc", "hardened", "vmalloc", "its options, by the path that they had before `options`"),
-    ("vmalloc", "heap", "vmalloc", "its options, by the path that they had before `options`"),
+const ALLOWED: [Allowed; 3] = [
     (
         "vmalloc-preload",
         "hot",

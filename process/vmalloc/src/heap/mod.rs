@@ -86,7 +86,7 @@ pub use info::Stats;
 pub(crate) use owned::{Owned, Plan};
 
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
+use crate::arena::{Arena, BATCH, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, FreeError};
 use crate::fork::{FORK_CACHED_MAX, Hold};
 use crate::lock::{Fork, Futex, Mutex};
@@ -116,8 +116,6 @@ const ASKED_PAGES_MIN: u64 = 16;
 const REFILLS: usize = 8;
 /// Magazines of other CPUs that one call visits. CPUs above [`CPUS_MAX`](crate::magazine::CPUS_MAX) share one.
 const VISITS: usize = 8;
-/// Runs that a purge handles at a time.
-pub(crate) const BATCH: usize = 64;
 
 /// The contents that a new area must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

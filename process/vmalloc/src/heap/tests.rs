@@ -12,9 +12,9 @@ use super::*;
 use crate::arena::{HUGE, SMALL};
 use crate::error::{CreateError, ResizeError};
 use crate::magazine::BIG_PAGES;
+use crate::options::HugePages;
 use crate::os::shim::{Shim, mappings_in};
 use crate::os::{Call, Errno};
-use crate::vmalloc::HugePages;
 use std::collections::BTreeMap;
 
 pub(super) const MIB: usize = 1 << 20;

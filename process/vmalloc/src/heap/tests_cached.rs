@@ -4,9 +4,9 @@ use super::tests::{MIB, Model, PLAN, heap, heap_on, layout};
 use super::*;
 use crate::arena::HUGE;
 use crate::magazine::Kinds;
+use crate::options::HugePages;
 use crate::os::shim::Shim;
 use crate::os::{Call, Errno};
-use crate::vmalloc::HugePages;
 use std::time::{Duration, Instant};
 
 fn heap_with_decay(shim: &Shim, cache_bytes_max: usize, decay: Duration) -> Owned<Shim> {

@@ -5,9 +5,9 @@ use super::tests_cached::resident_pages;
 use super::time::SLICE_PAGES;
 use super::*;
 use crate::arena::HUGE;
+use crate::options::HugePages;
 use crate::os::Call;
 use crate::os::shim::Shim;
-use crate::vmalloc::HugePages;
 use std::time::Duration;
 
 /// Sixteen turns of a second.
