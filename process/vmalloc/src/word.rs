@@ -25,21 +25,21 @@ const SLACK_AT: u32 = 4;
 const PAGES_AT: u32 = 18;
 const CHANGED: u64 = 1 << 50;
 /// The bits of the slack.
-const SLACK: u64 = (GRANULE * PAGE_BYTES) as u64 - 1;
-/// Pages of a granule: 16 KiB.
-const GRANULE: usize = 4;
-/// The least pages of areas that may be whole granules: 64 KiB.
-pub(crate) const GRANULES_MIN: u64 = 16;
+const SLACK: u64 = (ROUND_PAGES * PAGE_BYTES) as u64 - 1;
+/// Pages to a multiple of which sizes are rounded: 16 KiB.
+const ROUND_PAGES: usize = 4;
+/// The least pages of areas whose size may be rounded: 64 KiB.
+pub(crate) const ROUNDED_MIN: u64 = 16;
 /// The most pages that a word can store.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
 
-/// Returns the number of pages of an area of that many bytes. If it is at least [`GRANULES_MIN`], and less than that and
-/// `rounded`, it is a multiple of [`GRANULE`].
+/// Returns the number of pages of an area of that many bytes. From [`ROUNDED_MIN`] pages on, the next `rounded` numbers
+/// are rounded up to a multiple of [`ROUND_PAGES`].
 #[inline(always)]
 pub(crate) const fn area_pages(size: usize, rounded: u64) -> u64 {
     let pages = size.div_ceil(PAGE_BYTES) as u64;
-    let is_rounded = pages.wrapping_sub(GRANULES_MIN) < rounded;
-    if is_rounded { pages.next_multiple_of(GRANULE as u64) } else { pages }
+    let is_rounded = pages.wrapping_sub(ROUNDED_MIN) < rounded;
+    if is_rounded { pages.next_multiple_of(ROUND_PAGES as u64) } else { pages }
 }
 
 /// The method that makes a page a guard.
@@ -188,7 +188,7 @@ mod tests {
             (65_537, 20),
             (1 << 40, 1 << 28),
         ] {
-            assert_eq!(area_pages(size, u64::MAX - GRANULES_MIN), pages);
+            assert_eq!(area_pages(size, u64::MAX - ROUNDED_MIN), pages);
             assert_eq!(area_pages(size, 0), size.div_ceil(PAGE_BYTES) as u64);
             let word = Word::live(pages, size);
             assert_eq!((word.requested_bytes(), word.pages()), (size, pages));

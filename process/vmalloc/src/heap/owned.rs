@@ -13,7 +13,7 @@ use crate::magazine::{BIG_PAGES, Big, CPUS_MAX, CpuSet};
 use crate::options::{HugePages, Options};
 use crate::os::Os;
 use crate::records::{Host, empty_value, write_empty};
-use crate::word::{GRANULES_MIN, Word};
+use crate::word::{ROUNDED_MIN, Word};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -153,7 +153,7 @@ impl<O: Os> Heap<O> {
         let mappings_max = host.os().mappings_max();
         self.guards = Guards::new(plan.guards, mappings_max);
         let small_end = if plan.huge_pages == HugePages::Never { u64::MAX } else { self.arena.huge_min() };
-        self.rounded = if plan.guards { 0 } else { small_end.saturating_sub(GRANULES_MIN) };
+        self.rounded = if plan.guards { 0 } else { small_end.saturating_sub(ROUNDED_MIN) };
         // Each splits a mapping into three; half of the possible mappings are left to the program.
         self.moved_max = mappings_max / 8;
         // Guards, one of which is in each big item, use no memory.
