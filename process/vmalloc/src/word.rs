@@ -9,7 +9,7 @@
 //!
 //! With a tail, the caller does not own the last page, which may be a guard.
 //!
-//! Slack is the bytes of the usable pages beyond the requested size. So a word yields three sizes: requested, usable
+//! Slack is the bytes of all pages, the tail included, beyond the requested size. So a word yields three sizes: requested, usable
 //! (whole pages) and, with its address, the whole range.
 
 use crate::PAGE_BYTES;
@@ -98,8 +98,7 @@ impl Word {
     /// Returns the word of the same live area with the last `tail` pages, 0 or 1, not owned by the caller.
     #[inline(always)]
     pub(crate) const fn tailed(self, tail: u64) -> Self {
-        let slack = tail * PAGE_BYTES as u64;
-        Self((self.0 - (slack << SLACK_AT)) | tail << TAIL_AT)
+        Self(self.0 | tail << TAIL_AT)
     }
 
     #[inline(always)]
@@ -141,7 +140,7 @@ impl Word {
 
     /// Returns the bytes that the caller requested.
     pub(crate) const fn requested_bytes(self) -> usize {
-        self.usable_bytes() - (self.0 >> SLACK_AT & SLACK) as usize
+        self.pages() as usize * PAGE_BYTES - (self.0 >> SLACK_AT & SLACK) as usize
     }
 
     /// Returns true if the pages were moved here from other addresses, so that they are a separate mapping.

@@ -74,7 +74,7 @@ fn functions(dir: &Path, found: &mut BTreeSet<String>) {
 /// Returns entry points without a row, and names that are none.
 pub(crate) fn missing(rows: &[Row]) -> Vec<String> {
     let mut found = BTreeSet::new();
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core");
     ["va-space", "va-block", "va-map", "va-percpu"]
         .iter()
         .for_each(|name| functions(&crates.join(name).join("src"), &mut found));
