@@ -37,7 +37,8 @@ pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
 /// are rounded up to a multiple of [`ROUND_PAGES`].
 #[inline(always)]
 pub(crate) const fn area_pages(size: usize, rounded: u64) -> u64 {
-    let pages = size.div_ceil(PAGE_BYTES) as u64;
+    // A layout is at most half of the addresses, so the sum does not overflow.
+    let pages = (size as u64).wrapping_add(PAGE_BYTES as u64 - 1) / PAGE_BYTES as u64;
     let is_rounded = pages.wrapping_sub(ROUNDED_MIN) < rounded;
     if is_rounded { pages.next_multiple_of(ROUND_PAGES as u64) } else { pages }
 }
