@@ -163,7 +163,8 @@ impl Vmalloc {
     }
 
     /// Does the same, at a multiple of 2 MiB, so that small areas have huge pages, too. The options must request them
-    /// ([`Options::huge_pages`]; with [`HugePages::System`] the caller does), and the system must have some.
+    /// ([`Options::huge_pages`]; with [`HugePages::System`](crate::HugePages::System) the caller does), and the system
+    /// must have some.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
