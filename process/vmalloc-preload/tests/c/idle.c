@@ -1,17 +1,9 @@
 // A program frees a burst of large memory, and then allocates small memory alone: its cache decays.
-#include "check.h"
+#include "resident.h"
 #include <string.h>
 #include <unistd.h>
 
 enum { MIB = 1 << 20, PIECES = 24 };
-
-static long resident(void) {
-    long all, pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file && fscanf(file, "%ld %ld", &all, &pages) == 2);
-    fclose(file);
-    return pages * sysconf(_SC_PAGESIZE);
-}
 
 int main(void) {
     long before = resident();

@@ -1,18 +1,10 @@
 // Every other area of one size is freed: after a trim hardly any of their pages are resident.
-#include "check.h"
+#include "resident.h"
 #include <malloc.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { MIB = 1 << 20, ALL = 100 * MIB };
-
-static long resident(void) {
-    long all, pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file && fscanf(file, "%ld %ld", &all, &pages) == 2);
-    fclose(file);
-    return pages * sysconf(_SC_PAGESIZE);
-}
 
 int main(void) {
     // So that the C library itself unmaps each one.
