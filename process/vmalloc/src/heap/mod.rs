@@ -173,6 +173,8 @@ pub(crate) struct Heap<O: Os> {
     small_pause: AtomicU64,
     /// Pages that were cached when the available memory was last read; approximate.
     asked: AtomicU64,
+    /// The time of that reading by the coarse clock; `u64::MAX` before the first.
+    asked_at: AtomicU64,
     /// Pages released since then because the available memory was less than the budget requires; approximate.
     released: AtomicU64,
     /// Pages that may be cached given the available memory: `cached_max`, or fewer.

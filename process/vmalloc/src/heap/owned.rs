@@ -130,6 +130,7 @@ impl<O: Os> Heap<O> {
         refill_pause: AtomicU64::new(0),
         small_pause: AtomicU64::new(0),
         asked: AtomicU64::new(0),
+        asked_at: AtomicU64::new(u64::MAX),
         released: AtomicU64::new(0),
         allowed: AtomicU64::new(0),
         freed: AtomicU64::new(0),

@@ -179,6 +179,33 @@ fn where_memory_becomes_short_the_next_pairs_release_all_and_later_some_is_cache
     }
 }
 
+#[test]
+fn the_available_memory_is_read_once_in_a_tick_unless_much_changed_or_it_bounds_the_cache() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    shim.set_available(64 << 30);
+    // Without decay the clock is read for this alone.
+    let heap = heap(&shim, HugePages::Never, false, None);
+    burst(&heap, 20, 3 * MIB);
+    assert!(cached(&heap) >= 60 * MIB);
+    // A quarter of it and of the cached memory is less than is cached.
+    shim.set_available(100 * MIB as u64);
+    burst(&heap, 30, 3 * MIB);
+    assert!(cached(&heap) >= 90 * MIB, "read twice in a tick: {:?}", heap.stats());
+    shim.pass(Duration::from_millis(4));
+    burst(&heap, 20, 3 * MIB);
+    let bounded = cached(&heap);
+    assert!(bounded <= 70 * MIB, "not read in the next tick: {:?}", heap.stats());
+    // In one tick, but more than 128 MiB more are cached.
+    shim.set_available(64 << 30);
+    let heap = self::heap(&shim, HugePages::Never, false, None);
+    burst(&heap, 20, 3 * MIB);
+    shim.set_available(100 * MIB as u64);
+    burst(&heap, 100, 3 * MIB);
+    assert!(cached(&heap) <= 250 * MIB, "{:?}", heap.stats());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
 /// Five minutes later, freed memory is cached again.
 fn keeps_again(shim: &Shim, heap: &Heap<Shim>) {
     shim.pass(Duration::from_secs(300));
