@@ -105,13 +105,13 @@ impl Cmd {
         self.lines(show, |_| {})?.success()
     }
 
-    /// Runs it silently, fails unless it succeeds, and returns its output, errors included.
+    /// Runs it, shows its output only if it fails, fails then, and returns its output, errors included.
     ///
     /// # Errors
     /// If it cannot be started or fails.
     pub(crate) fn read(self) -> Result<String> {
         let mut text = String::new();
-        self.lines(Show::Nothing, |line| {
+        self.lines(Show::Failure, |line| {
             text.push_str(line);
             text.push('\n');
         })?
