@@ -36,9 +36,13 @@ pub(super) const GUARDS: &str = "ours-guards";
 const BUDGETS_MIB: [usize; 8] = [0, 2, 8, 16, 32, 64, 128, 256];
 
 impl Contender {
+    /// Returns true if it is ours, at any setting.
+    pub(super) fn is_ours(&self) -> bool {
+        [OURS, KV, GUARDS].contains(&self.family)
+    }
+
     /// Returns true if it runs a workload.
     pub(super) fn runs(&self, spec: &Spec) -> bool {
-        let ours = [OURS, KV].contains(&self.family);
         if self.family == GUARDS {
             // Compared with ours on areas that are reused.
             let reuses = matches!(spec.work, Work::Pair { .. }) && spec.touch == Touch::Byte;
@@ -49,8 +53,8 @@ impl Contender {
             Scope::WithMmap => self.is_default,
             Scope::WithTuned => (self.is_default && self.family != MMAP) || self.name == TUNED,
             Scope::WithKnobs => self.family != MMAP,
-            Scope::OursAndMmap => self.is_default && (ours || self.family == MMAP),
-            Scope::OursAndGlibc => self.is_default && (ours || self.family == GLIBC),
+            Scope::OursAndMmap => self.is_default && (self.is_ours() || self.family == MMAP),
+            Scope::OursAndGlibc => self.is_default && (self.is_ours() || self.family == GLIBC),
             Scope::Guarded => false,
             Scope::Baseline => self.is_default && self.family == GLIBC,
         }

@@ -18,7 +18,7 @@ const SAMPLE_EVERY: Duration = Duration::from_micros(500);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One run of one child.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Sample {
     /// CPU time of an operation, in nanoseconds.
     pub(super) cpu_ns: f64,

@@ -1,8 +1,7 @@
 //! Tables, CSV, charts and the page of the allocators of a process.
 
-use super::contenders::{KV, MMAP};
-use super::goals::{self, Goal};
-use super::results::{Results, Summary};
+use super::contenders::{Contender, KV, MMAP, OURS};
+use super::results::{Point, Results, Summary, at_equal_memory};
 use super::task::{CROWD, Growth, MIXES, Scope, Spec, Touch, Work, mix_name};
 use crate::print::{Captioned, comments, right, write_chart, write_file};
 use anyhow::Result;
@@ -70,14 +69,7 @@ const GROUPS: [Group; 4] = [
 /// Returns all tables, in order.
 pub(super) fn tables(results: &Results) -> Vec<Captioned> {
     let mut tables = vec![versions(results)];
-    let mut goals = goals::all(results);
-    if results.specs.len() < super::task::all().len() {
-        // The user selected only a part of the workloads.
-        goals.retain(|goal| goal.met != goals::Verdict::Unknown);
-    }
-    if !goals.is_empty() {
-        tables.push(wanted(&goals));
-    }
+    tables.extend(equal_memory(results));
     for group in GROUPS {
         let specs: Vec<_> = results.specs.iter().filter(|spec| (group.holds)(spec)).collect();
         if !specs.is_empty() {
@@ -104,15 +96,33 @@ fn versions(results: &Results) -> Captioned {
     Captioned { caption: format!("Allocators.{missing}"), table }
 }
 
-fn wanted(goals: &[Goal]) -> Captioned {
+/// Returns the ratios at equal memory, of every point of every peer; `None` without a workload at several settings.
+fn equal_memory(results: &Results) -> Option<Captioned> {
+    let specs = results.specs.iter().filter(|spec| spec.scope == Scope::WithKnobs);
+    let measured: Vec<_> = specs.map(|spec| (&spec.name, results.of(&spec.name))).collect();
     let mut table = Table::new();
-    table.set_header(["what must be shown", "asked for", "figure", ""]);
-    for Goal { what, asked, figure, met } in goals {
-        table.add_row([what, asked, figure, met.text()]);
+    table.set_header(std::iter::once("allocator").chain(measured.iter().map(|(name, _)| name.as_str())));
+    for peer in results.contenders.iter().filter(|one| !one.is_ours()) {
+        let cell = |(_, all): &(&String, Vec<(&Contender, Summary)>)| {
+            let point = |summary: &Summary| Point { rss: summary.rss_same, ns: summary.cpu_ns };
+            let ours = all.iter().filter(|(one, _)| one.family == OURS);
+            let ours: Vec<_> = ours.map(|(_, summary)| point(summary)).collect();
+            let (_, theirs) = all.iter().find(|(one, _)| one.name == peer.name)?;
+            Some(
+                at_equal_memory(&ours, point(theirs))
+                    .map_or("less".to_string(), |ratio| format!("{ratio:.2}")),
+            )
+        };
+        let cells: Vec<_> = measured.iter().map(cell).collect();
+        if cells.iter().any(Option::is_some) {
+            let texts = cells.into_iter().map(|cell| cell.unwrap_or("-".to_string()));
+            table.add_row(std::iter::once(peer.name.clone()).chain(texts));
+        }
     }
-    let caption = "What must be shown. At equal memory, a peer's point is compared with the cheapest of ours that has no more \
-                   mean RSS over the same operations: how many times our CPU time it takes.";
-    Captioned { caption: caption.to_string(), table }
+    right(&mut table, 1);
+    let caption = "At equal memory: how many times our CPU time a peer takes. Ours is the cheapest of our points with no more mean RSS \
+                   over the same operations than the peer; `less` where each of ours has more.";
+    (!table.is_empty()).then(|| Captioned { caption: caption.to_string(), table })
 }
 
 /// Returns a table with contenders as rows, workloads as columns.
@@ -331,11 +341,58 @@ fn title(spec: &Spec) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measure::Sample;
+    use super::super::results::Row;
+    use super::super::task::{self, How, Ways};
     use super::*;
 
     #[test]
     fn times_have_three_digits_and_a_unit() {
         let texts = [1.234, 12.34, 123.4, 1234.0, 12_340_000.0].map(short);
         assert_eq!(texts, ["1.23 ns", "12.3 ns", "123 ns", "1.23 us", "12.3 ms"]);
+    }
+
+    /// Returns results of one workload: name, family, average resident MiB and nanoseconds of each contender.
+    fn results(spec: &str, points: &[(&str, &'static str, f64, f64)]) -> Results {
+        let specs: Vec<_> = task::all().into_iter().filter(|one| one.name == spec).collect();
+        assert_eq!(specs.len(), 1, "{spec}");
+        let contender = |&(name, family, ..): &(&str, &'static str, f64, f64)| Contender {
+            name: name.to_string(),
+            family,
+            how: How::Vmalloc { cache_bytes_max: None, ways: Ways::Default },
+            library: None,
+            env: Vec::new(),
+            version: String::new(),
+            is_default: name == family,
+        };
+        let row = |(at, &(_, _, mib, cpu_ns)): (usize, &(&str, &'static str, f64, f64))| {
+            let rss_same = mib * MIB;
+            let sample = Sample { cpu_ns, rss_same, ..Sample::default() };
+            Row { spec: 0, contender: at, rounds: vec![sample], stopped: None }
+        };
+        let rows = points.iter().enumerate().map(row).collect();
+        let contenders = points.iter().map(contender).collect();
+        Results { specs, contenders, rows, missing: Vec::new(), broken: Vec::new() }
+    }
+
+    #[test]
+    fn a_peer_is_compared_at_equal_memory_with_each_of_its_settings() {
+        let points = [
+            ("ours", "ours", 100.0, 10.0),
+            ("ours 8M", "ours", 50.0, 40.0),
+            ("ours-kv", "ours-kv", 1.0, 1.0),
+            ("glibc", "glibc", 60.0, 400.0),
+            ("jemalloc", "jemalloc", 70.0, 80.0),
+            ("jemalloc decay-0", "jemalloc", 40.0, 1e9),
+            ("mimalloc", "mimalloc", 200.0, 12.0),
+        ];
+        let table = equal_memory(&results("mix-1M-16M-pages-1t", &points)).unwrap().table;
+        let rows: Vec<Vec<String>> =
+            table.row_iter().map(|row| row.cell_iter().map(comfy_table::Cell::content).collect()).collect();
+        let wanted =
+            [["glibc", "10.00"], ["jemalloc", "2.00"], ["jemalloc decay-0", "less"], ["mimalloc", "1.20"]];
+        assert_eq!(rows, wanted);
+        // A workload at one setting only has no line of points.
+        assert!(equal_memory(&results("flow-1M", &points)).is_none());
     }
 }

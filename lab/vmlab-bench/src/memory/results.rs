@@ -98,12 +98,6 @@ impl Results {
         let rows = self.rows.iter().filter(|row| self.specs[row.spec].name == spec);
         rows.filter_map(|row| Some((&self.contenders[row.contender], row.summary()?))).collect()
     }
-
-    /// Returns the results of one contender, at its default.
-    pub(super) fn default_of(&self, spec: &str, family: &str) -> Option<Summary> {
-        let of = self.of(spec).into_iter().find(|(one, _)| one.is_default && one.family == family);
-        of.map(|(_, summary)| summary)
-    }
 }
 
 /// A point of a line: mean resident bytes, and the cost of an operation.

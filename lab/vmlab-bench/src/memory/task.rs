@@ -165,70 +165,45 @@ impl Spec {
 }
 
 /// Formats bytes in few characters.
-pub(super) fn size(bytes: usize) -> String {
+fn size(bytes: usize) -> String {
     if bytes >= MIB { format!("{}M", bytes / MIB) } else { format!("{}K", bytes / KIB) }
 }
 
 /// Sizes of pairs.
-pub(super) const PAIRS: [usize; 6] = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
+const PAIRS: [usize; 6] = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
 /// Least and most bytes, and the number of live allocations.
 pub(super) const MIXES: [(usize, usize, usize); 3] =
     [(64 * KIB, 4 * MIB, 16), (MIB, 16 * MIB, 8), (64 * KIB, 64 * MIB, 4)];
 /// Threads of the crowd.
 pub(super) const CROWD: usize = 64;
 /// Sizes of zeroed allocations.
-pub(super) const CALLOCS: [usize; 3] = [256 * KIB, 4 * MIB, 64 * MIB];
+const CALLOCS: [usize; 3] = [256 * KIB, 4 * MIB, 64 * MIB];
 /// Sizes that are passed between threads.
-pub(super) const FLOWS: [usize; 3] = [64 * KIB, MIB, 16 * MIB];
+const FLOWS: [usize; 3] = [64 * KIB, MIB, 16 * MIB];
 /// The size that is passed between threads and hardly touched.
-pub(super) const HARDLY: usize = 256 * KIB;
+const HARDLY: usize = 256 * KIB;
 /// Least and most bytes that threads exchange, and the number of slots.
-pub(super) const EXCHANGED: (usize, usize, usize) = (64 * KIB, MIB, 128);
+const EXCHANGED: (usize, usize, usize) = (64 * KIB, MIB, 128);
 /// Sizes that allocations grow to, and how.
-pub(super) const GROWN: [(usize, Growth); 4] = [
+const GROWN: [(usize, Growth); 4] = [
     (16 * MIB, Growth::Half),
     (256 * MIB, Growth::Half),
     (1024 * MIB, Growth::Double),
     (256 * MIB, Growth::Steps),
 ];
 /// Least and most bytes that are touched sparsely, and the number of live allocations.
-pub(super) const SPARSE: (usize, usize, usize) = (128 * KIB, 2 * MIB, 4);
+const SPARSE: (usize, usize, usize) = (128 * KIB, 2 * MIB, 4);
 /// Number of allocations, and their bytes, of which every second one is freed before a trim.
-pub(super) const TRIMMED: (usize, usize) = (4096, 260 * KIB);
+const TRIMMED: (usize, usize) = (4096, 260 * KIB);
 /// The largest size of a pair that is compared with a mapping.
-pub(super) const MAPPED_MAX: usize = 16 * MIB;
+const MAPPED_MAX: usize = 16 * MIB;
 /// Number of areas with a guard each.
-pub(super) const GUARDED: usize = 1_000_000;
+const GUARDED: usize = 1_000_000;
 const ALL_ROUNDS: usize = usize::MAX;
 
 /// Returns a mix's name, without touch and threads.
 pub(super) fn mix_name((low, high, _): (usize, usize, usize)) -> String {
     format!("mix-{}-{}", size(low), size(high))
-}
-
-/// Returns the name of a growth.
-pub(super) fn grow_name((high, growth): (usize, Growth)) -> String {
-    let name = match growth {
-        Growth::Half => "grow",
-        Growth::Double => "double",
-        Growth::Steps => "steps",
-    };
-    format!("{name}-{}", size(high))
-}
-
-/// Returns the name of the mix that is touched sparsely.
-pub(super) fn sparse_name() -> String {
-    format!("sparse-{}-{}", size(SPARSE.0), size(SPARSE.1))
-}
-
-/// Returns the name of the trim.
-pub(super) fn trim_name() -> String {
-    format!("trim-{}x{}", TRIMMED.0, size(TRIMMED.1))
-}
-
-/// Returns the name of the exchange.
-pub(super) fn exchange_name() -> String {
-    format!("exchange-{}-{}-byte", size(EXCHANGED.0), size(EXCHANGED.1))
 }
 
 /// Returns all workloads, in the order of the tables.
@@ -272,10 +247,12 @@ pub(super) fn all() -> Vec<Spec> {
     add(format!("flow-{}-byte", size(HARDLY)), work, Touch::Byte, 2, Scope::WithTuned, 2, ALL_ROUNDS);
     let (low, high, live) = EXCHANGED;
     let work = Work::Exchange { low, high, live };
-    add(exchange_name(), work, Touch::Byte, 2, Scope::WithTuned, 4, ALL_ROUNDS);
+    let name = format!("exchange-{}-{}-byte", size(low), size(high));
+    add(name, work, Touch::Byte, 2, Scope::WithTuned, 4, ALL_ROUNDS);
     let (low, high, live) = SPARSE;
     let work = Work::Mix { low, high, live };
-    add(sparse_name(), work, Touch::Sparse, 1, Scope::WithTuned, 4, ALL_ROUNDS);
+    let name = format!("sparse-{}-{}", size(low), size(high));
+    add(name, work, Touch::Sparse, 1, Scope::WithTuned, 4, ALL_ROUNDS);
     let work = Work::Mix { low: 64 * KIB, high: 4 * MIB, live: 4 };
     add(format!("crowd-{CROWD}t"), work, Touch::Pages, CROWD, Scope::WithKnobs, 3, 3);
     let work = Work::Burst { count: 256, bytes: MIB, idle_ms: 1500 };
@@ -287,11 +264,16 @@ pub(super) fn all() -> Vec<Spec> {
     }
     for (high, growth) in GROWN {
         let work = Work::Grow { low: 64 * KIB, high, growth };
-        let name = grow_name((high, growth));
-        add(name, work, Touch::Pages, 1, Scope::WithTuned, 1, ALL_ROUNDS);
+        let name = match growth {
+            Growth::Half => "grow",
+            Growth::Double => "double",
+            Growth::Steps => "steps",
+        };
+        add(format!("{name}-{}", size(high)), work, Touch::Pages, 1, Scope::WithTuned, 1, ALL_ROUNDS);
     }
     let (count, bytes) = TRIMMED;
-    add(trim_name(), Work::Trim { count, bytes }, Touch::Pages, 1, Scope::OursAndGlibc, 1, 3);
+    let name = format!("trim-{count}x{}", size(bytes));
+    add(name, Work::Trim { count, bytes }, Touch::Pages, 1, Scope::OursAndGlibc, 1, 3);
     let work = Work::Aligned { bytes: 2 * MIB, align: 2 * MIB };
     add("aligned-2M".to_string(), work, Touch::Byte, 1, Scope::Defaults, 1, ALL_ROUNDS);
     let work = Work::Many { count: GUARDED, bytes: 4 * KIB };

@@ -71,11 +71,10 @@ fn grid(
 fn times(measured: &Measured) -> Captioned {
     let label = |at: usize| {
         let workload = measured.rows[at].0;
-        vec![format!("{}: {}", workload.name, workload.about), pair(workload.goals)]
+        vec![format!("{}: {}", workload.name, workload.about)]
     };
-    let table = grid(measured, &["workload", "goal"], label, |taken| {
-        format!("{} ({})", pair(taken.min), pair(taken.median))
-    });
+    let table =
+        grid(measured, &["workload"], label, |taken| format!("{} ({})", pair(taken.min), pair(taken.median)));
     let caption = "Nanoseconds of CPU time a call to alloc / to free, or a pair; minimum (median) of rounds, each in a fresh space. Nothing is \
                    zeroed or mapped on any side. `ours` is exact runs with slabs for small objects, `runs` the same without slabs, `scan` \
                    Linux's hints corrected, `linux612` Linux's offset for offset, all with a spin lock and inside this program; \
@@ -152,8 +151,8 @@ fn costs(measured: &InProcess) -> Captioned {
     let least = |what| measured.least(what).unwrap_or(f64::NAN);
     let caption = format!(
         "Nanoseconds of CPU time, minimum (median) of the rounds of all threads, the loop with them. Of one thread, a section takes {:.1} \
-         times what a thread-local takes where the word is the same in each round, {:.1} times where it is another of 64 (goal: 1.3); an \
-         atomic increment takes {:.1} times what a section takes (goal: 2.5); a zeroed counter {:.0} ns (goal: 50). {}",
+         times what a thread-local takes where the word is the same in each round, {:.1} times where it is another of 64; an \
+         atomic increment takes {:.1} times what a section takes; a zeroed counter {:.0} ns. {}",
         least(process::SECTION_ONE) / least(process::OWN_ONE),
         least(process::SECTION_TURN) / least(process::OWN_TURN),
         least(process::ATOMIC_ONE) / least(process::SECTION_ONE),

@@ -8,13 +8,11 @@ use super::subject::{Counts, Shape, Subject, USUAL};
 use va_sim::op::Rng;
 use va_sim::percpu::netmix;
 
-/// A workload, and the most nanoseconds that ours may take: for a call to alloc or a pair, and for a call to free if it
-/// is measured separately.
+/// A workload.
 pub(super) struct Workload {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) shape: Shape,
-    pub(super) goals: [Option<f64>; 2],
     what: What,
 }
 
@@ -43,84 +41,34 @@ enum What {
     ManyChunks,
 }
 
-const fn row(
-    name: &'static str,
-    about: &'static str,
-    shape: Shape,
-    goals: [Option<f64>; 2],
-    what: What,
-) -> Workload {
-    Workload { name, about, shape, goals, what }
+const fn row(name: &'static str, about: &'static str, shape: Shape, what: What) -> Workload {
+    Workload { name, about, shape, what }
 }
 
 /// All of them.
 pub(super) const ALL: [Workload; 14] = [
-    row(
-        "16b_1M",
-        "a million of 16 B, all back in order",
-        USUAL,
-        [Some(25.0), Some(12.0)],
-        What::Million { align: 4 },
-    ),
-    row("16b_align16_1M", "the same, aligned to 16", USUAL, [None; 2], What::Million { align: 16 }),
-    row(
-        "netmix",
-        "100,000 of 8 to 64 B live, one replaced at random: a pair",
-        USUAL,
-        [Some(80.0), None],
-        What::Netmix,
-    ),
-    row(
-        "tc_batches",
-        "200,000 of 16 and 64 B in and out, four times: a pair",
-        USUAL,
-        [Some(50.0), None],
-        What::TcBatches,
-    ),
-    row("swiss_8in4", "8 B where every other 4 B are free", USUAL, [None; 2], What::Swiss),
-    row(
-        "pcpu_alloc_test",
-        "35,000 of 1 to 1,024 B aligned to 2 to 2,048",
-        USUAL,
-        [Some(90.0), Some(50.0)],
-        What::AllocTest,
-    ),
-    row(
-        "misaligned_holes",
-        "1,200 B aligned to 2,048 among holes of 2,032 B",
-        USUAL,
-        [Some(70.0), None],
-        What::MisalignedHoles,
-    ),
-    row(
-        "dead_chunks",
-        "40 B aligned to 64 behind 200 full chunks: a pair",
-        USUAL,
-        [None; 2],
-        What::DeadChunks,
-    ),
-    row("atomic16", "16 B for one who cannot wait", USUAL, [None; 2], What::Atomic),
-    row("pair16", "a pair of 16 B and nothing else", USUAL, [None; 2], What::Pair { crowded: false }),
-    row("pair16_crowded", "the same among 200,000 objects", USUAL, [None; 2], What::Pair { crowded: true }),
-    row(
-        "16b_8MiB",
-        "16 B in units of 8 MiB",
-        Shape::of_unit(8 << 20),
-        [Some(40.0), None],
-        What::Sequence { pages: false },
-    ),
+    row("16b_1M", "a million of 16 B, all back in order", USUAL, What::Million { align: 4 }),
+    row("16b_align16_1M", "the same, aligned to 16", USUAL, What::Million { align: 16 }),
+    row("netmix", "100,000 of 8 to 64 B live, one replaced at random: a pair", USUAL, What::Netmix),
+    row("tc_batches", "200,000 of 16 and 64 B in and out, four times: a pair", USUAL, What::TcBatches),
+    row("swiss_8in4", "8 B where every other 4 B are free", USUAL, What::Swiss),
+    row("pcpu_alloc_test", "35,000 of 1 to 1,024 B aligned to 2 to 2,048", USUAL, What::AllocTest),
+    row("misaligned_holes", "1,200 B aligned to 2,048 among holes of 2,032 B", USUAL, What::MisalignedHoles),
+    row("dead_chunks", "40 B aligned to 64 behind 200 full chunks: a pair", USUAL, What::DeadChunks),
+    row("atomic16", "16 B for one who cannot wait", USUAL, What::Atomic),
+    row("pair16", "a pair of 16 B and nothing else", USUAL, What::Pair { crowded: false }),
+    row("pair16_crowded", "the same among 200,000 objects", USUAL, What::Pair { crowded: true }),
+    row("16b_8MiB", "16 B in units of 8 MiB", Shape::of_unit(8 << 20), What::Sequence { pages: false }),
     row(
         "4KiB_8MiB",
         "4 KiB in units of 8 MiB: a pair",
         Shape::of_unit(8 << 20),
-        [None; 2],
         What::Sequence { pages: true },
     ),
     row(
         "400_holes",
         "16 B behind 400 holes of one word: a pair",
         Shape::of_unit(64 << 10),
-        [Some(40.0), None],
         What::OneWordHoles,
     ),
 ];
@@ -130,7 +78,6 @@ pub(super) const CHUNKS: Workload = row(
     "2562_chunks",
     "2,048 B aligned to that, 2,560 chunks each with such a hole badly aligned: a pair",
     Shape::of_unit(64 << 10),
-    [Some(200.0), None],
     What::ManyChunks,
 );
 

@@ -42,26 +42,15 @@ pub(super) struct Case {
     nodes: u32,
     cpus: u32,
     what: What,
-    /// The most nanoseconds that ours may take.
-    pub(super) goal_ns: f64,
 }
 
-const fn fail(
-    name: &'static str,
-    about: &'static str,
-    fits_nowhere: Nowhere,
-    again: bool,
-    goal_ns: f64,
-) -> Case {
-    Case { name, about, nodes: 16, cpus: 16, what: What::Fail { fits_nowhere, again }, goal_ns }
+/// A case on a number of nodes and of CPUs.
+const fn case(name: &'static str, about: &'static str, [nodes, cpus]: [u32; 2], what: What) -> Case {
+    Case { name, about, nodes, cpus, what }
 }
 
-const fn slowest(name: &'static str, about: &'static str, nodes: u32, in_order: bool) -> Case {
-    Case { name, about, nodes, cpus: 128, what: What::SlowestFree { in_order }, goal_ns: 100_000.0 }
-}
-
-const fn find(name: &'static str, about: &'static str, inside: bool) -> Case {
-    Case { name, about, nodes: 128, cpus: 128, what: What::Find { inside }, goal_ns: 20.0 }
+const fn fail(name: &'static str, about: &'static str, fits_nowhere: Nowhere, again: bool) -> Case {
+    case(name, about, [16; 2], What::Fail { fits_nowhere, again })
 }
 
 /// All of them.
@@ -71,41 +60,39 @@ pub(super) const ALL: [Case; 13] = [
         "a request larger than the space, 40,000 areas pooled or lazy",
         Nowhere::Impossible,
         false,
-        100.0,
     ),
-    fail("fail-impossible-again", "the same, repeated", Nowhere::Impossible, true, 100.0),
-    fail("fail-window", "a request in a window that is taken, the same", Nowhere::Taken, false, 1_000_000.0),
-    fail("fail-window-again", "the same, repeated with nothing freed since", Nowhere::Taken, true, 100.0),
-    Case {
-        name: "exact-window-aligned",
-        about: "aligned, in an exact window that is taken, 64,000 holes",
-        nodes: 1,
-        cpus: 1,
-        what: What::ExactWindow { aligned: true },
-        goal_ns: 1000.0,
-    },
-    Case {
-        name: "exact-window",
-        about: "the same, not aligned",
-        nodes: 1,
-        cpus: 1,
-        what: What::ExactWindow { aligned: false },
-        goal_ns: 1000.0,
-    },
-    find("find-inside", "the area around an address inside it, 128 nodes", true),
-    find("find-start", "the same by its start", false),
-    slowest("slowest-free-1", "slowest of 65,537 frees up to a purge of all, in order, 1 node", 1, true),
-    slowest("slowest-free-1-random", "the same at random", 1, false),
-    slowest("slowest-free-128", "the same in order, 128 nodes", 128, true),
-    slowest("slowest-free-128-random", "the same at random, 128 nodes", 128, false),
-    Case {
-        name: "congruent",
-        about: "four congruent areas of 2 MiB under 32,000 holes",
-        nodes: 1,
-        cpus: 1,
-        what: What::Congruent,
-        goal_ns: 5000.0,
-    },
+    fail("fail-impossible-again", "the same, repeated", Nowhere::Impossible, true),
+    fail("fail-window", "a request in a window that is taken, the same", Nowhere::Taken, false),
+    fail("fail-window-again", "the same, repeated with nothing freed since", Nowhere::Taken, true),
+    case(
+        "exact-window-aligned",
+        "aligned, in an exact window that is taken, 64,000 holes",
+        [1; 2],
+        What::ExactWindow { aligned: true },
+    ),
+    case("exact-window", "the same, not aligned", [1; 2], What::ExactWindow { aligned: false }),
+    case(
+        "find-inside",
+        "the area around an address inside it, 128 nodes",
+        [128; 2],
+        What::Find { inside: true },
+    ),
+    case("find-start", "the same by its start", [128; 2], What::Find { inside: false }),
+    case(
+        "slowest-free-1",
+        "slowest of 65,537 frees up to a purge of all, in order, 1 node",
+        [1, 128],
+        What::SlowestFree { in_order: true },
+    ),
+    case("slowest-free-1-random", "the same at random", [1, 128], What::SlowestFree { in_order: false }),
+    case("slowest-free-128", "the same in order, 128 nodes", [128; 2], What::SlowestFree { in_order: true }),
+    case(
+        "slowest-free-128-random",
+        "the same at random, 128 nodes",
+        [128; 2],
+        What::SlowestFree { in_order: false },
+    ),
+    case("congruent", "four congruent areas of 2 MiB under 32,000 holes", [1; 2], What::Congruent),
 ];
 
 /// The cost of a case for one contender, in nanoseconds.

@@ -144,9 +144,9 @@ fn cases(cases: &[Taken]) -> Captioned {
     let label = |name: &&str| {
         let case = of(name).map(|taken| taken.case);
         let about = case.map_or(String::new(), |case| format!("{name}: {}", case.about));
-        vec![about, case.map_or(String::new(), |case| short_ns(case.goal_ns))]
+        vec![about]
     };
-    let table = grid(&names, &["case", "goal of ours"], &contenders, label, |name, contender| {
+    let table = grid(&names, &["case"], &contenders, label, |name, contender| {
         let taken = cases.iter().find(|taken| taken.case.name == *name && taken.contender == contender)?;
         Some(format!("{} ({})", short_ns(taken.min), short_ns(taken.median)))
     });
