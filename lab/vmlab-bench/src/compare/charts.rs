@@ -1,14 +1,9 @@
 //! Charts of the time of each test on each worker, as in the talk: before, after, and both.
 
 use super::{Compared, Measured, Part};
+use crate::harness::Drawn;
 use crate::suite::case::Case;
 use vmlab_base::bars::{Bars, Group};
-
-/// A chart, and the name of its file.
-pub(super) struct Drawn {
-    pub(super) file: String,
-    pub(super) svg: String,
-}
 
 /// Returns a test's name without the common suffix.
 fn short(case: Case) -> &'static str {

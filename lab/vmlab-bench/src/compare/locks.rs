@@ -2,11 +2,12 @@
 //! lock.
 
 use super::{Compared, Measured, Part};
+use crate::harness::us;
 use va_base::LockClass;
 use vmlab_machine::{ContendedAt, LockStat, LockStats};
 
 /// The classes, in the order of [`LockClass`].
-const CLASSES: [LockClass; LockClass::COUNT] = [
+pub const CLASSES: [LockClass; LockClass::COUNT] = [
     LockClass::Pool,
     LockClass::Lazy,
     LockClass::Free,
@@ -24,7 +25,7 @@ const CLASSES: [LockClass; LockClass::COUNT] = [
 ];
 
 /// Returns the kernel's name of the guarded structure in a target's version; for ours, the name in 6.12.
-fn name(target: &str, class: LockClass) -> &'static str {
+pub fn name(target: &str, class: LockClass) -> &'static str {
     let (one_lock, one_lookup) = match target {
         "list" | "one-lock" => (true, true),
         "hashed" => (true, false),
@@ -86,12 +87,7 @@ fn text(part: &Part, measured: &Measured) -> Option<String> {
 /// Locations that `lock_stat` prints for a class.
 const PLACES: usize = 4;
 
-/// Formats microseconds as `lock_stat` does.
-fn us(ns: u64) -> String {
-    format!("{:.2}", ns as f64 / 1e3)
-}
-
-fn table(target: &str, locks: &LockStats, contended: &[ContendedAt]) -> String {
+pub fn table(target: &str, locks: &LockStats, contended: &[ContendedAt]) -> String {
     let head = [
         "con-bounces",
         "contentions",
@@ -153,65 +149,4 @@ fn places(name: &str, class: LockClass, all: &[ContendedAt], count: fn(&Contende
         text.push_str(&format!("{name:>24}{:>14}  {}:{}\n", count(at), at.place.file(), at.place.line()));
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::panic::Location;
-    use vmlab_machine::NOTHING;
-
-    #[test]
-    fn classes_are_named_in_their_order() {
-        for (at, class) in CLASSES.into_iter().enumerate() {
-            assert_eq!(class as usize, at);
-        }
-        assert_eq!(name("one-lock", LockClass::Lookup), "vmap_blocks.xa_lock");
-        assert_eq!(name("hashed", LockClass::Lookup), "&xa->xa_lock#1");
-    }
-
-    #[test]
-    fn a_class_is_followed_by_where_it_was_waited_for_and_where_it_was_held() {
-        let mut locks = NOTHING;
-        locks[LockClass::Busy as usize] = LockStat {
-            con_bounces: 2,
-            contentions: 3,
-            wait_total_ns: 4500,
-            wait_min_ns: 500,
-            wait_max_ns: 3000,
-            acquisitions: 9,
-            ..LockStat::default()
-        };
-        locks[LockClass::Free as usize] = LockStat { contentions: 4, acquisitions: 4, ..LockStat::default() };
-        let class = LockClass::Busy as usize;
-        let [a, b] = [Location::caller(), Location::caller()];
-        let contended = [
-            ContendedAt { class, place: a, waited: 1, held: 3 },
-            ContendedAt { class, place: b, waited: 2, held: 0 },
-        ];
-        let text = table("one-lock", &locks, &contended);
-        let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        let starts: Vec<&str> = words.iter().map(|words| words.first().copied().unwrap_or("")).collect();
-        let rule = starts[0];
-        assert_eq!(
-            starts,
-            [
-                rule,
-                "class",
-                rule,
-                "free_vmap_area_lock:",
-                "",
-                "vmap_area_lock:",
-                "--------------",
-                "vmap_area_lock",
-                "vmap_area_lock",
-                "--------------",
-                "vmap_area_lock",
-                ""
-            ]
-        );
-        assert_eq!(words[5][1..7], ["2", "3", "0.50", "3.00", "4.50", "1.50"]);
-        assert_eq!([words[7][1], words[8][1], words[10][1]], ["2", "1", "3"]);
-        assert_eq!(words[7][2], format!("lab/vmlab-bench/src/compare/locks.rs:{}", b.line()));
-    }
 }

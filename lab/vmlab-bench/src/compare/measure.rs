@@ -9,6 +9,7 @@
 //! lower bound, and it is not run again in later rounds.
 
 use super::observe::{Look, Observed, Seen};
+use crate::harness::turns;
 use crate::suite::case::Case;
 use crate::suite::driver::{self, Ran};
 use crate::suite::params::Params;
@@ -24,34 +25,34 @@ use vmlab_targets::Era;
 
 /// The subject of a comparison.
 #[derive(Clone, Debug)]
-pub(super) struct Scenario {
+pub struct Scenario {
     /// A short name.
-    pub(super) name: &'static str,
-    pub(super) params: Params,
+    pub name: &'static str,
+    pub params: Params,
     /// The targets, by name, in the order of the tables; ratios are to the first.
-    pub(super) targets: Vec<String>,
+    pub targets: Vec<String>,
 }
 
 /// The options of measurement.
 #[derive(Clone, Debug)]
-pub(super) struct Ways {
-    pub(super) rounds: u64,
+pub struct Ways {
+    pub rounds: u64,
     /// Time limit of one run.
-    pub(super) limit: Duration,
+    pub limit: Duration,
     /// CPUs of the machine.
-    pub(super) cpus: u32,
+    pub cpus: u32,
     /// Seed of random sizes and orders.
-    pub(super) seed: u64,
+    pub seed: u64,
     /// The set-up of targets.
-    pub(super) setup: Setup,
-    pub(super) entries: Vec<Entry>,
+    pub setup: Setup,
+    pub entries: Vec<Entry>,
 }
 
 /// One target in one scenario.
-pub(super) struct Measured {
+pub struct Measured {
     pub(super) target: String,
     /// The fastest round.
-    pub(super) ran: Ran,
+    pub ran: Ran,
     /// The time of that round, or the limit if it was stopped.
     time: Duration,
     /// The time of each round that was not stopped.
@@ -90,7 +91,7 @@ fn wall(ran: &Ran) -> Duration {
 ///
 /// # Errors
 /// If a target cannot be created or cannot have so many workers, or no test is left.
-pub(super) fn common(scenario: Scenario, ways: &Ways, out: &mut dyn Output) -> Result<Scenario> {
+pub fn common(scenario: Scenario, ways: &Ways, out: &mut dyn Output) -> Result<Scenario> {
     let mut mask = scenario.params.run_test_mask;
     for name in &scenario.targets {
         let Some(target) = make(name, &ways.entries, &ways.setup, Look::Nothing)? else { continue };
@@ -116,29 +117,28 @@ pub(super) fn common(scenario: Scenario, ways: &Ways, out: &mut dyn Output) -> R
 ///
 /// # Errors
 /// If a target cannot be created, fails a test, or is not empty when everything is freed.
-pub(super) fn measure(scenario: &Scenario, ways: &Ways, out: &mut dyn Output) -> Result<Vec<Measured>> {
+pub fn measure(scenario: &Scenario, ways: &Ways, out: &mut dyn Output) -> Result<Vec<Measured>> {
     let mut all: Vec<Option<Measured>> = scenario.targets.iter().map(|_| None).collect();
-    for round in 0..ways.rounds {
-        for (name, measured) in scenario.targets.iter().zip(&mut all) {
-            if measured.as_ref().is_some_and(Measured::is_bound) {
-                continue;
+    for (round, at) in turns(ways.rounds as usize, all.len()) {
+        let (name, measured) = (&scenario.targets[at], &mut all[at]);
+        if measured.as_ref().is_some_and(Measured::is_bound) {
+            continue;
+        }
+        let Some((ran, _)) = run(scenario, name, ways, Look::Nothing, round as u64)? else { continue };
+        // The workers' times of a stopped run are not complete.
+        let time = if ran.interrupted { ways.limit } else { wall(&ran) };
+        match measured {
+            None => {
+                let rounds = if ran.interrupted { vec![] } else { vec![time] };
+                let target = name.clone();
+                *measured = Some(Measured { target, ran, time, rounds, clocked: None, counted: None });
             }
-            let Some((ran, _)) = run(scenario, name, ways, Look::Nothing, round)? else { continue };
-            // The workers' times of a stopped run are not complete.
-            let time = if ran.interrupted { ways.limit } else { wall(&ran) };
-            match measured {
-                None => {
-                    let rounds = if ran.interrupted { vec![] } else { vec![time] };
-                    let target = name.clone();
-                    *measured = Some(Measured { target, ran, time, rounds, clocked: None, counted: None });
-                }
-                // A stopped round has less information than one that ended.
-                Some(_) if ran.interrupted => {}
-                Some(best) => {
-                    best.rounds.push(time);
-                    if time < best.wall() {
-                        (best.ran, best.time) = (ran, time);
-                    }
+            // A stopped round has less information than one that ended.
+            Some(_) if ran.interrupted => {}
+            Some(best) => {
+                best.rounds.push(time);
+                if time < best.wall() {
+                    (best.ran, best.time) = (ran, time);
                 }
             }
         }
@@ -166,10 +166,8 @@ pub(super) fn measure(scenario: &Scenario, ways: &Ways, out: &mut dyn Output) ->
 
 /// Creates a target; `None` if its locks should count and cannot.
 fn make(name: &str, entries: &[Entry], setup: &Setup, how: Look) -> Result<Option<Box<dyn Target>>> {
-    let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
-        let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
-        bail!("no target is called {name} (there are {})", names.join(", "));
-    };
+    let entry = entries.iter().find(|entry| entry.name == name);
+    let entry = entry.with_context(|| format!("no target is called {name}"))?;
     if how == Look::Locks {
         let era = Era::ALL.into_iter().find(|era| era.name() == name);
         return era.map(|era| era.make_watched(setup)).transpose();
@@ -212,67 +210,4 @@ fn in_time(target: &dyn Target, params: &Params, ways: &Ways, seed: u64) -> Resu
         drop(done);
         ran
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::suite::case::Suite;
-    use crate::suite::target::{Unsettled, Worker, targets};
-
-    /// Our space, without per-CPU memory.
-    struct Less(Box<dyn Target>);
-
-    impl Target for Less {
-        fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
-            self.0.worker(cpu)
-        }
-        fn supports(&self, case: Case) -> bool {
-            case != Case::Pcpu
-        }
-        fn workers_max(&self) -> u32 {
-            2
-        }
-        fn settle(&self) -> Result<(), Unsettled> {
-            self.0.settle()
-        }
-    }
-
-    fn make_less(setup: &Setup) -> Result<Box<dyn Target>> {
-        let space = targets().into_iter().find(|entry| entry.name == "space").unwrap();
-        Ok(Box::new(Less((space.make)(setup)?)))
-    }
-
-    fn ways() -> Ways {
-        let setup = Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None };
-        let mut entries = targets();
-        entries.push(Entry { name: "less", about: "has no per-CPU memory", make: make_less });
-        Ways { rounds: 1, limit: Duration::from_secs(60), cpus: 2, seed: 1, setup, entries }
-    }
-
-    fn scenario(run_test_mask: u32, nr_threads: u32) -> Scenario {
-        let params = Params { run_test_mask, nr_threads, test_loop_count: 2, ..Params::new(Suite::V7_1) };
-        Scenario { name: "yours", params, targets: ["space", "less"].map(str::to_string).to_vec() }
-    }
-
-    #[test]
-    fn a_test_that_one_target_cannot_run_is_run_on_none() {
-        let both =
-            common(scenario(Case::FixSize.bit() | Case::Pcpu.bit(), 1), &ways(), &mut Vec::new()).unwrap();
-        assert_eq!(both.params.run_test_mask, Case::FixSize.bit());
-        let measured = measure(&both, &ways(), &mut Vec::new()).unwrap();
-        let masks: Vec<u32> = measured.iter().map(|one| one.ran.params.run_test_mask).collect();
-        assert_eq!(masks, [Case::FixSize.bit(); 2]);
-        let none = common(scenario(Case::Pcpu.bit(), 1), &ways(), &mut Vec::new()).unwrap_err().to_string();
-        assert!(none.starts_with("yours: the targets have none of the tests "), "{none}");
-    }
-
-    #[test]
-    fn more_workers_than_linux_has_nodes_run_and_more_than_a_target_takes_are_an_error() {
-        let many = scenario(Case::FixSize.bit(), 131);
-        let message = format!("{:#}", common(many.clone(), &ways(), &mut Vec::new()).unwrap_err());
-        assert_eq!(message, "yours: less: at most 2 workers (nr_threads), not 131");
-        let alone = Scenario { targets: vec!["space".to_string()], ..many };
-        assert_eq!(measure(&alone, &ways(), &mut Vec::new()).unwrap()[0].ran.workers.len(), 131);
-    }
 }

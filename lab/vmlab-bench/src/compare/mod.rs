@@ -13,17 +13,22 @@
 
 mod charts;
 mod files;
-mod locks;
-mod measure;
-mod observe;
-mod origins;
-mod scenario;
+#[doc(hidden)]
+pub mod locks;
+#[doc(hidden)]
+pub mod measure;
+#[doc(hidden)]
+pub mod observe;
+#[doc(hidden)]
+pub mod origins;
+#[doc(hidden)]
+pub mod scenario;
 mod tables;
 
-use crate::print::{header, prepare, show};
+use crate::harness::{Header, check_names, prepare};
 use crate::suite::params::Params;
 use crate::suite::target::{Entry, Setup};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use measure::{Measured, Ways};
 use origins::Hints;
 use scenario::Scenario;
@@ -80,13 +85,10 @@ pub struct Wanted<'a> {
 pub fn run(wanted: &Wanted<'_>, out: &mut dyn Output) -> Result<()> {
     let Wanted { names, params, rounds, limit_s, seed, setup, entries, dir } = wanted;
     let rounds = *rounds;
-    if let Some(unknown) = names.iter().find(|name| entries.iter().all(|entry| entry.name != name.as_str())) {
-        let known: Vec<_> = entries.iter().map(|entry| entry.name).collect();
-        bail!("no target is called {unknown} (there are {})", known.join(", "));
-    }
-    let header = files::about(&header(rounds as usize), rounds, *limit_s);
+    check_names("target", names, &entries.iter().map(|entry| entry.name).collect::<Vec<_>>())?;
+    let header = files::about(&Header::read(), rounds, *limit_s);
     if let Some(dir) = dir {
-        prepare(dir, files::CSV)?;
+        prepare(dir, &format!("{}.csv", files::STEM))?;
     }
     let (cpus, limit) = (setup.cpus, Duration::from_secs(*limit_s));
     let (setup, entries) = (setup.clone(), entries.to_vec());
@@ -105,12 +107,10 @@ pub fn run(wanted: &Wanted<'_>, out: &mut dyn Output) -> Result<()> {
         out.note("per-CPU objects of traffic control ...");
         compared.hints = Some(Hints::measure(params, rounds.min(3) as usize)?);
     }
-    show(tables::all(&compared), out)?;
-    for text in locks::all(&compared) {
-        out.line(&text)?;
-    }
+    let report = files::report(&compared, header);
+    report.show(out)?;
     match dir {
-        Some(dir) => files::write(&compared, dir, &header, out),
+        Some(dir) => report.write(dir, out),
         None => out.line("no files are written: --out DIR writes them"),
     }
 }

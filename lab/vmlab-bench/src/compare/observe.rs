@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! Each worker records its own figures and adds them to the total when it ends, so that observation shares nothing.
-//! Observation has a cost: two reads of the clock for each call, which [`clock_ns`] measures, or the counting of locks.
+//! Observation has a cost: two reads of the clock for each call, which `clock_ns` measures, or the counting of locks.
 //! So an observed run is not timed as a whole.
 //!
 //! Latencies are counted in buckets that grow with the value, exact to three digits. So the worst case is preserved,
@@ -48,13 +48,13 @@ impl Call {
 
 /// Durations of calls, in nanoseconds.
 #[derive(Clone)]
-pub(super) struct Latency(Histogram<u64>);
+pub struct Latency(Histogram<u64>);
 
 /// The longest latency that is recorded: an hour.
-const LONGEST_NS: u64 = 3_600_000_000_000;
+pub const LONGEST_NS: u64 = 3_600_000_000_000;
 
 impl Latency {
-    fn none() -> Self {
+    pub fn none() -> Self {
         // The histogram grows on demand, so that an unused call costs little. Three digits are a legal precision.
         match Histogram::new(3) {
             Ok(none) => Self(none),
@@ -62,28 +62,28 @@ impl Latency {
         }
     }
 
-    fn record(&mut self, ns: u64) {
+    pub fn record(&mut self, ns: u64) {
         // It can grow to an hour, so recording cannot fail.
         let recorded = self.0.record(ns.min(LONGEST_NS));
         debug_assert!(recorded.is_ok());
     }
 
-    fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         // It can grow to hold the values of the other.
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok());
     }
 
-    pub(super) fn calls(&self) -> u64 {
+    pub fn calls(&self) -> u64 {
         self.0.len()
     }
 
     /// Returns the lowest value that `of_100` of a hundred calls did not exceed.
-    pub(super) fn percentile(&self, of_100: f64) -> u64 {
+    pub fn percentile(&self, of_100: f64) -> u64 {
         self.0.value_at_percentile(of_100)
     }
 
-    pub(super) fn worst(&self) -> u64 {
+    pub fn worst(&self) -> u64 {
         self.0.max()
     }
 }
@@ -325,49 +325,5 @@ impl Worker for Counted<'_> {
         if let Some(worker) = &mut self.worker {
             worker.pcpu_free(at);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use va_sim::op::Rng;
-
-    /// A reference model: the percentile of all sorted values.
-    fn percentile(sorted: &[u64], of_100: f64) -> u64 {
-        let rank = (of_100 / 100.0 * sorted.len() as f64).ceil().max(1.0) as usize;
-        sorted[rank - 1]
-    }
-
-    #[test]
-    fn latencies_agree_with_a_sorted_list_to_three_digits() {
-        for (seed, top) in [(1, 1 << 8), (2, 1 << 16), (3, 1 << 38)] {
-            let mut rng = Rng::new(seed);
-            let mut all = Vec::new();
-            let mut halves = [Latency::none(), Latency::none()];
-            for at in 0..20_000 {
-                // Most are short and a few are long, like real calls.
-                let ns = (0..3).fold(top, |top, _| 1 + rng.below(top));
-                all.push(ns);
-                halves[at % 2].record(ns);
-            }
-            all.sort_unstable();
-            let [mut latency, other] = halves;
-            latency.add(&other);
-            assert_eq!(latency.calls(), all.len() as u64);
-            for of_100 in [1.0, 50.0, 90.0, 99.0, 99.9, 99.99] {
-                let (got, want) = (latency.percentile(of_100), percentile(&all, of_100));
-                assert!(got.abs_diff(want) <= want / 500, "{of_100} of seed {seed}: {got}, {want}");
-            }
-            let (got, want) = (latency.worst(), all[all.len() - 1]);
-            assert!(got.abs_diff(want) <= want / 500, "{got} {want}");
-        }
-    }
-
-    #[test]
-    fn a_latency_beyond_an_hour_is_an_hour() {
-        let mut latency = Latency::none();
-        latency.record(u64::MAX);
-        assert!(latency.worst() >= LONGEST_NS && latency.calls() == 1);
     }
 }

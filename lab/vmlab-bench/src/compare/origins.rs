@@ -7,18 +7,17 @@
 
 use super::tables::{ratio, waiting};
 use super::{Compared, locks};
+use crate::harness::Table;
 use crate::percpu::seed;
-use crate::print::Captioned;
 use crate::suite::params::Params;
 use anyhow::Result;
-use comfy_table::Table;
 use va_base::LockClass;
 
 /// Nanoseconds for each action of the three engines of the per-CPU series: before it, with the alignment put back, with
 /// it.
-pub(super) struct Hints {
-    ns: [f64; 3],
-    actions: usize,
+pub struct Hints {
+    pub ns: [f64; 3],
+    pub actions: usize,
 }
 
 /// Actions of the series for each loop of the suite.
@@ -39,7 +38,7 @@ impl Hints {
     }
 
     /// Returns the figures in seconds, scaled so that the first is 69.
-    fn as_seconds(&self) -> [f64; 3] {
+    pub fn as_seconds(&self) -> [f64; 3] {
         self.ns.map(|ns| 69.0 * ns / self.ns[0])
     }
 }
@@ -53,22 +52,17 @@ struct Row {
 }
 
 /// Returns the table; `None` if it has no measured figure.
-pub(super) fn table(compared: &Compared) -> Option<Captioned> {
-    let rows = rows(compared);
-    if rows.is_empty() {
-        return None;
-    }
-    let mut table = Table::new();
-    table.set_header(["what", "there", "here", "what differs"]);
-    for Row { what, there, here, differs } in rows {
-        table.add_row([what.to_string(), there.to_string(), here, differs]);
-    }
+pub(super) fn table(compared: &Compared) -> Option<Table> {
     let caption = format!(
         "The figures of the patches and the talk. Here are {} CPUs and addresses only: no pages, no page tables, no flush of other CPUs, \
          which are most of what a kernel's allocation takes beside its search; each target is a policy of one library, so the rest is equal.",
         compared.cpus
     );
-    Some(Captioned { caption, table })
+    let mut table = Table::new(caption, 4, ["what", "there", "here", "what differs"]);
+    for Row { what, there, here, differs } in rows(compared) {
+        table.row(&[&what, &there, &here, &differs]);
+    }
+    (!table.rows().is_empty()).then_some(table)
 }
 
 fn percent(share: f64) -> String {
@@ -170,23 +164,8 @@ fn rows(compared: &Compared) -> Vec<Row> {
 }
 
 /// Returns lines of CSV, in the format of the other figures.
-pub(super) fn csv(compared: &Compared) -> String {
-    let Some(hints) = &compared.hints else { return String::new() };
+pub fn csv(hints: Option<&Hints>) -> Vec<String> {
+    let Some(hints) = hints else { return Vec::new() };
     let of = ["before", "packed-12", "hints"];
-    let line = |(of, ns): (&str, f64)| format!("hints,1,{of},percpu,action_ns,{ns:.2}\n");
-    of.into_iter().zip(hints.ns).map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_engines_of_the_series_are_reported_with_69_for_the_first() {
-        let hints = Hints { ns: [200.0, 100.0, 50.0], actions: 1 };
-        assert_eq!(hints.as_seconds(), [69.0, 34.5, 17.25]);
-        let compared = Compared { parts: vec![], hints: Some(hints), cpus: 2, clock_ns: 0 };
-        let lines = csv(&compared);
-        assert_eq!(lines.lines().nth(1), Some("hints,1,packed-12,percpu,action_ns,100.00"));
-    }
+    of.iter().zip(hints.ns).map(|(of, ns)| format!("hints,1,{of},percpu,action_ns,{ns:.2}")).collect()
 }

@@ -26,14 +26,14 @@ const RAM: u32 = 1024;
 const WHOLE: [&str; 5] = ["list", "one-lock", "hashed", "nodes", "space"];
 
 /// Returns true if the user chose neither tests nor workers.
-pub(super) fn is_usual(params: &Params) -> bool {
+pub fn is_usual(params: &Params) -> bool {
     let usual = Params::new(params.suite);
     let Params { test_repeat_count, test_loop_count, nr_pcpu_objects, .. } = *params;
     *params == Params { test_repeat_count, test_loop_count, nr_pcpu_objects, ..usual }
 }
 
 /// Returns the comparisons, with `names` as targets, or the default targets if there are none.
-pub(super) fn all(params: &Params, cpus: u32, names: &[String]) -> Vec<Scenario> {
+pub fn all(params: &Params, cpus: u32, names: &[String]) -> Vec<Scenario> {
     let targets = |usual: &[&str]| -> Vec<String> {
         let chosen = names.iter().cloned();
         if names.is_empty() { usual.iter().map(ToString::to_string).collect() } else { chosen.collect() }
@@ -56,35 +56,4 @@ pub(super) fn all(params: &Params, cpus: u32, names: &[String]) -> Vec<Scenario>
         Scenario { name: "crowd", params: crowd, targets: targets(&["one-lock", "nodes", "space"]) },
         Scenario { name: "ram", params: ram, targets: targets(&["one-lock", "hashed", "nodes", "space"]) },
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::suite::case::Suite;
-
-    #[test]
-    fn the_usual_scenarios_are_those_of_the_documents_and_counts_carry_over() {
-        let params = Params { test_loop_count: 7, nr_pcpu_objects: 9, ..Params::new(Suite::V7_1) };
-        let all = all(&params, 2, &[]);
-        let shown: Vec<_> = all.iter().map(|one| (one.name, one.params.to_string())).collect();
-        let counts = "test_loop_count=7";
-        assert_eq!(
-            shown,
-            [
-                ("one", format!("sequential_test_order=1 {counts} run_test_mask=255 nr_pcpu_objects=9")),
-                ("all", format!("nr_threads=2 {counts} run_test_mask=255 nr_pcpu_objects=9")),
-                ("crowd", format!("nr_threads=64 {counts} nr_pcpu_objects=9")),
-                ("ram", format!("nr_threads=64 {counts} nr_pages=5 run_test_mask=1024 nr_pcpu_objects=9")),
-            ]
-        );
-    }
-
-    #[test]
-    fn parameters_that_select_replace_the_usual_scenarios() {
-        let params = Params { nr_threads: 3, ..Params::new(Suite::V7_1) };
-        let all = all(&params, 2, &["nodes".to_string()]);
-        assert_eq!((all.len(), all[0].params, &all[0].targets[..]), (1, params, &["nodes".to_string()][..]));
-        assert!(!is_usual(&params) && is_usual(&Params::new(Suite::V6_12)));
-    }
 }

@@ -2,13 +2,12 @@
 
 use super::observe::Call;
 use super::{Compared, Measured, Part, origins};
-use crate::print::{Captioned, number, right};
+use crate::harness::{Table, dash, number};
 use crate::suite::case::Case;
-use comfy_table::Table;
 use std::time::Duration;
 
 /// Returns all tables, in order.
-pub(super) fn all(compared: &Compared) -> Vec<Captioned> {
+pub(super) fn all(compared: &Compared) -> Vec<Table> {
     let mut tables = origins::table(compared).into_iter().collect::<Vec<_>>();
     tables.extend([runs(compared), tests(compared), latencies(compared), waits(compared)]);
     tables
@@ -38,17 +37,18 @@ fn each(compared: &Compared) -> impl Iterator<Item = (&Part, &Measured)> {
     compared.parts.iter().flat_map(|part| part.measured.iter().map(move |measured| (part, measured)))
 }
 
-fn runs(compared: &Compared) -> Captioned {
-    let mut table = Table::new();
-    table.set_header([
-        "scenario",
-        "workers",
-        "target",
-        "seconds",
-        "spread",
-        "ratio to the first",
-        "throughput",
-    ]);
+fn runs(compared: &Compared) -> Table {
+    let parameters: Vec<String> = compared
+        .parts
+        .iter()
+        .map(|part| format!("`{}`: `{}`", part.scenario.name, part.scenario.params))
+        .collect();
+    let caption = format!(
+        "Whole runs, the longest of the workers' own times: the fastest round; spread is the slowest round by the fastest. {}.",
+        parameters.join("; ")
+    );
+    let head = ["scenario", "workers", "target", "seconds", "spread", "ratio to the first", "throughput"];
+    let mut table = Table::new(caption, 3, head);
     for part in &compared.parts {
         let Some(first) = part.measured.first() else { continue };
         for measured in &part.measured {
@@ -69,25 +69,17 @@ fn runs(compared: &Compared) -> Captioned {
                 (false, true) => format!("> {sooner:.2}x"),
                 _ => "-".to_string(),
             });
-            table.add_row(row);
+            table.push(row);
         }
     }
-    right(&mut table, 3);
-    let parameters: Vec<String> = compared
-        .parts
-        .iter()
-        .map(|part| format!("`{}`: `{}`", part.scenario.name, part.scenario.params))
-        .collect();
-    let caption = format!(
-        "Whole runs, the longest of the workers' own times: the fastest round; spread is the slowest round by the fastest. {}.",
-        parameters.join("; ")
-    );
-    Captioned { caption, table }
+    table
 }
 
-fn tests(compared: &Compared) -> Captioned {
-    let mut table = Table::new();
-    table.set_header(["scenario", "workers", "test", "target", "ns a loop", "ratio to the first"]);
+fn tests(compared: &Compared) -> Table {
+    let caption = "Each test: nanoseconds of a loop in the mean of workers, its setup among it (full_fit and long_busy_list fill a space \
+                   first); of per-CPU memory an object; - where the run was stopped before all workers had ended the test.";
+    let head = ["scenario", "workers", "test", "target", "ns a loop", "ratio to the first"];
+    let mut table = Table::new(caption, 4, head);
     for part in &compared.parts {
         for case in part.scenario.params.cases() {
             let first = part.measured.first().and_then(|first| first.loop_ns(case));
@@ -95,26 +87,23 @@ fn tests(compared: &Compared) -> Captioned {
                 let [scenario, workers, target] = labels(part, measured);
                 let ns = measured.loop_ns(case);
                 let ratio = ns.zip(first).map(|(ns, first)| format!("{:.3}", ns / first));
-                table.add_row([
-                    scenario,
-                    workers,
-                    case.name().to_string(),
-                    target,
-                    ns.map_or("-".to_string(), number),
-                    ratio.unwrap_or("-".to_string()),
-                ]);
+                let ns = ns.map(number);
+                table.row(&[&scenario, &workers, &case.name(), &target, &dash(ns), &dash(ratio)]);
             }
         }
     }
-    right(&mut table, 4);
-    let caption = "Each test: nanoseconds of a loop in the mean of workers, its setup among it (full_fit and long_busy_list fill a space \
-                   first); of per-CPU memory an object; - where the run was stopped before all workers had ended the test.";
-    Captioned { caption: caption.to_string(), table }
+    table
 }
 
-fn latencies(compared: &Compared) -> Captioned {
-    let mut table = Table::new();
-    table.set_header(["scenario", "workers", "target", "call", "calls", "p50", "p99", "p99.9", "worst"]);
+fn latencies(compared: &Compared) -> Table {
+    let caption = format!(
+        "Latency of a call in nanoseconds, from a run of its own in which each call is clocked (absent where that run or the timed \
+         one was stopped); {} ns of each are the clock's. Where workers are more than CPUs ({}), the worst are those during which the \
+         system ran another process.",
+        compared.clock_ns, compared.cpus
+    );
+    let head = ["scenario", "workers", "target", "call", "calls", "p50", "p99", "p99.9", "worst"];
+    let mut table = Table::new(caption, 4, head);
     for (part, measured) in each(compared) {
         let Some(seen) = &measured.clocked else { continue };
         for call in Call::ALL {
@@ -126,17 +115,10 @@ fn latencies(compared: &Compared) -> Captioned {
             row.extend([call.name().to_string(), latency.calls().to_string()]);
             row.extend([50.0, 99.0, 99.9].map(|of_100| latency.percentile(of_100).to_string()));
             row.push(latency.worst().to_string());
-            table.add_row(row);
+            table.push(row);
         }
     }
-    right(&mut table, 4);
-    let caption = format!(
-        "Latency of a call in nanoseconds, from a run of its own in which each call is clocked (absent where that run or the timed \
-         one was stopped); {} ns of each are the clock's. Where workers are more than CPUs ({}), the worst are those during which the \
-         system ran another process.",
-        compared.clock_ns, compared.cpus
-    );
-    Captioned { caption, table }
+    table
 }
 
 /// Returns the share of its CPU time that a target's workers spent waiting for locks; `None` if locks were not counted.
@@ -146,43 +128,37 @@ pub(super) fn waiting(measured: &Measured) -> Option<f64> {
     (seen.cpu_ns > 0).then(|| waited as f64 / seen.cpu_ns as f64)
 }
 
-fn waits(compared: &Compared) -> Captioned {
-    let mut table = Table::new();
-    table.set_header([
-        "scenario",
-        "workers",
-        "target",
-        "CPU seconds",
-        "waiting for locks",
-        "takings",
-        "contentions",
-    ]);
-    for (part, measured) in each(compared) {
-        let Some((seen, share)) = measured.counted.as_ref().zip(waiting(measured)) else { continue };
-        let mut row = labels(part, measured).to_vec();
-        row.extend([
-            seconds(Duration::from_nanos(seen.cpu_ns)),
-            format!("{:.2} %", 100.0 * share),
-            seen.locks.iter().map(|lock| lock.acquisitions).sum::<u64>().to_string(),
-            seen.locks.iter().map(|lock| lock.contentions).sum::<u64>().to_string(),
-        ]);
-        table.add_row(row);
-    }
-    right(&mut table, 3);
+fn waits(compared: &Compared) -> Table {
     let caption = "What a profile would show of spin locks: the share of the workers' CPU time spent waiting for them, in a run of its own \
                    with spin locks that count (they let others run after 256 looks, as no kernel does: here a holder can lose its CPU); \
                    absent where that run or the timed one was stopped, or the target's locks do not count. The lock of per-CPU memory is not \
                    among them: what waiting for it takes counts as work.";
-    Captioned { caption: caption.to_string(), table }
+    let head =
+        ["scenario", "workers", "target", "CPU seconds", "waiting for locks", "takings", "contentions"];
+    let mut table = Table::new(caption, 3, head);
+    for (part, measured) in each(compared) {
+        let Some((seen, share)) = measured.counted.as_ref().zip(waiting(measured)) else { continue };
+        let [scenario, workers, target] = labels(part, measured);
+        table.row(&[
+            &scenario,
+            &workers,
+            &target,
+            &seconds(Duration::from_nanos(seen.cpu_ns)),
+            &format!("{:.2} %", 100.0 * share),
+            &seen.locks.iter().map(|lock| lock.acquisitions).sum::<u64>(),
+            &seen.locks.iter().map(|lock| lock.contentions).sum::<u64>(),
+        ]);
+    }
+    table
 }
 
 /// Returns one line of CSV for each figure: its subject, its name, its value.
-pub(super) fn csv(compared: &Compared) -> String {
-    let mut lines = String::from("scenario,workers,target,of,figure,value\n");
+pub(super) fn csv(compared: &Compared) -> Vec<String> {
+    let mut lines = vec!["scenario,workers,target,of,figure,value".to_string()];
     for (part, measured) in each(compared) {
         let labels = labels(part, measured).join(",");
         let mut line = |of: &str, figure: &str, value: String| {
-            lines.push_str(&format!("{labels},{of},{figure},{value}\n"));
+            lines.push(format!("{labels},{of},{figure},{value}"));
         };
         line("run", "seconds", format!("{:.6}", measured.wall().as_secs_f64()));
         line("run", "stopped", u8::from(measured.is_bound()).to_string());

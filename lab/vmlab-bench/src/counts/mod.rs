@@ -84,27 +84,3 @@ pub fn main(name: Option<&str>, out: &mut dyn Output) -> Result<()> {
     let thread = std::thread::Builder::new().spawn(row.run)?;
     thread.join().map_err(|_| anyhow!("the row panicked"))?
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_has_a_name_of_its_own() {
-        let mut names: Vec<_> = rows::all().into_iter().map(|row| row.name).collect();
-        assert!(names.len() > 40 && names.iter().all(|name| !name.contains([' ', ','])));
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), rows::all().len());
-    }
-
-    #[test]
-    fn rows_run_outside_valgrind_too() {
-        for name in
-            ["index/btree/empty", "space/fix_size", "blocks/lane", "free-slice", "percpu/16", "process/64K"]
-        {
-            main(Some(name), &mut Vec::new()).unwrap();
-        }
-        assert!(main(Some("none"), &mut Vec::new()).is_err());
-    }
-}

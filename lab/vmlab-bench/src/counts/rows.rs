@@ -1,13 +1,13 @@
 //! The rows of `cargo xtask counts`.
 
 use super::{ALONE, Needs, Row, dump, each, mark, pairs};
-use crate::contender::{Contender, Home, Runner};
 use crate::memory::driver::{Driver as Memory, Malloc};
 use crate::percpu::subject::{Standard as Percpu, Subject as Objects, USUAL};
 use crate::space::contenders::SpaceContender;
 use crate::space::patterns;
 use crate::space::subject::{Driver, Setup, Subject, Visitor};
-use crate::workload::Workload;
+use crate::stream::contender::{Contender, Home, Runner};
+use crate::stream::workload::Workload;
 use crate::{index, space};
 use anyhow::{Context, Result, bail};
 use std::hint::black_box;

@@ -1,12 +1,12 @@
 //! The list of measured indexes.
 
 use super::peers::{OffsetPeer, RangePeer, VmPeer};
-use crate::contender::{Contender, Exactness, Runner, Work, bare};
 use crate::indexes::Holes;
 use crate::indexes::first_fit::FirstFit;
 use crate::indexes::splay::Splay;
 use crate::indexes::treap::{Cached, Eager, Lazy, Treap};
-use crate::workload::Workload;
+use crate::stream::contender::{Contender, Exactness, Runner, Work, bare};
+use crate::stream::workload::Workload;
 use va_base::{Align, PAGE_SHIFT, Request, VaRange};
 use va_sim::platform::HeapPlatform;
 use va_tree::rb::{Exact, Linux};
@@ -56,7 +56,7 @@ fn index<I: FreeIndex + 'static>(
 }
 
 /// Returns all of them, in the order of the tables.
-pub(crate) fn all() -> Vec<Contender> {
+pub fn all() -> Vec<Contender> {
     use Exactness::{Always, Never, UpToPage};
     vec![
         index("rb-linux", UpToPage, |space, heap| RbIndex::<Linux, _>::new(space, space, heap).ok()),

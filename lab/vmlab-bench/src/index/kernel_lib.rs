@@ -8,10 +8,11 @@
 //! Everything is in bytes. The library has one space; each workload begins with a fresh one. The user decides what it
 //! was built from: none of it belongs to this project.
 
-use crate::contender::{Contender, Exactness, Runner, Work};
 use crate::indexes::Holes;
-use crate::workload::Workload;
-use anyhow::{Context, Result};
+use crate::library::{function, load};
+use crate::stream::contender::{Contender, Exactness, Runner, Work};
+use crate::stream::workload::Workload;
+use anyhow::Result;
 use libloading::Library;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,15 +51,11 @@ impl Holes for KernelLib {
 
 /// Loads the library at `path`.
 pub(super) fn contender(path: &Path) -> Result<Contender> {
-    // SAFETY: the user who names a library on the command line vouches for its initialisers.
-    let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {}", path.display()))?;
-    let library = Arc::new(library);
-    // SAFETY: the type is the one that the interface above states.
-    let init = *unsafe { library.get::<Init>(b"ki_init\0") }.context("no ki_init")?;
-    // SAFETY: the type is the one that the interface above states.
-    let alloc = *unsafe { library.get::<Alloc>(b"ki_alloc\0") }.context("no ki_alloc")?;
-    // SAFETY: the type is the one that the interface above states.
-    let free = *unsafe { library.get::<Free>(b"ki_free\0") }.context("no ki_free")?;
+    let (library, init, alloc, free) = load(path, |library| {
+        let init: Init = function(library, "ki_init")?;
+        let (alloc, free) = (function::<Alloc>(library, "ki_alloc")?, function::<Free>(library, "ki_free")?);
+        Ok((Arc::clone(library), init, alloc, free))
+    })?;
     let make = move |workload: &Workload| -> Option<Box<dyn Runner>> {
         // SAFETY: the function is loaded (`library`), and one benchmark at a time uses its space.
         let ready = unsafe { init(BASE, BASE + workload.pages * PAGE_SIZE) };

@@ -1,9 +1,9 @@
 //! The workloads of the index benchmark.
 
-use crate::workload::{Maker, Spec, alloc, free, spec};
+use crate::stream::workload::{Maker, Spec, alloc, free, spec};
 
 /// All of them.
-pub(crate) const ALL: [Spec; 23] = [
+pub const ALL: [Spec; 23] = [
     spec("empty", 1, true, empty),
     spec("fix-15k", 15_000, true, fix),
     spec("rand-100", 100, true, random),
@@ -141,58 +141,4 @@ fn old_mix(maker: &mut Maker, n: u64) {
         ops.extend([alloc(4, 5, 2), free(4, 5)]);
         ops.extend([alloc(6, size, 0), free(6, size), alloc(8, 4, 0), free(8, 4)]);
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::{FREE, Op};
-    use va_base::{Request, Va, VaRange};
-    use va_sim::platform::HeapPlatform;
-    use va_tree::{BTreeIndex, FreeIndex};
-
-    #[test]
-    fn what_was_freed_in_the_window_is_the_only_fit_among_many_holes() {
-        let spec = ALL.iter().find(|spec| spec.name == "window").unwrap();
-        let workload = spec.make(2);
-        let (low, high) = workload.window.unwrap();
-        assert_eq!(high - low, 16_000);
-        let space = VaRange::from_pages(0, workload.pages).unwrap();
-        let window = VaRange::from_pages(low, high).unwrap();
-        let mut index = BTreeIndex::new(space, space, HeapPlatform::default()).unwrap();
-        let mut at = vec![0; workload.slots];
-        let mut step = |index: &mut BTreeIndex<HeapPlatform>, op: &Op, window| {
-            let (slot, size) = (op.slot as usize, u64::from(op.size));
-            if op.align_log2 == FREE {
-                index.free(VaRange::from_pages(at[slot], at[slot] + size).unwrap()).unwrap();
-            } else {
-                let request = Request::pages(size).unwrap().within(window);
-                let before = std::mem::replace(&mut at[slot], index.alloc(&request).unwrap().page_floor());
-                return (before, at[slot]);
-            }
-            (0, 0)
-        };
-        for op in &workload.setup {
-            step(&mut index, op, space);
-        }
-        let holes = index.hole_count();
-        let inside = |index: &BTreeIndex<HeapPlatform>, from: u64, to: u64| {
-            let mut sizes = Vec::new();
-            let mut at = Va::from_page(from);
-            while let Some(hole) = index.hole_after(at).filter(|hole| hole.end().page_floor() <= to) {
-                sizes.push(hole.end().page_floor() - hole.start().page_floor());
-                at = hole.end();
-            }
-            sizes
-        };
-        for (from, to, least) in [(0, low, 1000), (low, high, 700), (high, 4 * low, 1000)] {
-            let sizes = inside(&index, from, to);
-            assert!(sizes.len() > least && sizes.iter().all(|&pages| pages == 1), "{from}: {}", sizes.len());
-        }
-        for op in workload.rounds.iter().flatten() {
-            let (before, now) = step(&mut index, op, window);
-            assert_eq!(before, now);
-        }
-        assert_eq!(index.hole_count(), holes);
-    }
 }

@@ -11,7 +11,7 @@ use super::measure::Resident;
 use super::ops::{Calloc, Exchange, Grow, Memset, Mix, Pair, Producer, Sizes, ThreadOps, consume};
 use super::sys;
 use super::task::{ChildReport, How, Measured, Task, Touch, Ways, Work};
-use crate::{pin, pin_apart};
+use crate::harness::{pin, pin_apart};
 use anyhow::{Context, Result, bail};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -137,16 +137,20 @@ fn flow<H: Driver>(driver: &H, bytes: usize, task: &Task) -> Result<ChildReport>
 }
 
 /// Histogram of times by logarithm: 16 steps for each doubling.
-struct Times(Vec<u32>);
+#[doc(hidden)]
+pub struct Times(Vec<u32>);
 
 const STEPS: usize = 16;
 
-impl Times {
-    fn new() -> Self {
+impl Default for Times {
+    fn default() -> Self {
         Self(vec![0; 64 * STEPS])
     }
+}
 
-    fn add(&mut self, time: Duration) {
+impl Times {
+    /// Counts a time.
+    pub fn add(&mut self, time: Duration) {
         let ns = (time.as_nanos() as u64).max(1);
         let log2 = ns.ilog2() as usize;
         let step = ((u128::from(ns) * STEPS as u128) >> log2) as usize - STEPS;
@@ -158,7 +162,7 @@ impl Times {
     }
 
     /// Returns the upper end of the step that contains the 99th percentile; `None` if empty.
-    fn p99(&self) -> Option<u64> {
+    pub fn p99(&self) -> Option<u64> {
         let all: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
         let mut below = all - all / 100;
         let at = self.0.iter().position(|&count| {
@@ -196,7 +200,7 @@ fn many<J: ThreadOps>(
         meeting: Barrier::new(task.threads),
         ops: AtomicU64::new(0),
         failed: AtomicBool::new(false),
-        times: Mutex::new(Times::new()),
+        times: Mutex::new(Times::default()),
     };
     let (crowd, thread_ops) = (&crowd, &thread_ops);
     let measured = std::thread::scope(|scope| {
@@ -359,7 +363,7 @@ impl Crowd<'_> {
     }
 
     fn time_calls(&self, thread_ops: &mut impl ThreadOps, time: Duration) {
-        let mut times = Times::new();
+        let mut times = Times::default();
         let mut now = Instant::now();
         let end = now + time;
         while now < end && !self.ended(thread_ops) {
@@ -380,7 +384,7 @@ fn burst<H: Driver>(
     touch: Touch,
     idle: Duration,
 ) -> Result<ChildReport> {
-    let mut times = Times::new();
+    let mut times = Times::default();
     let mut held = Vec::with_capacity(count);
     meet(GO)?;
     let (started, cpu_ns, faults) = (Instant::now(), sys::process_cpu_ns(), sys::faults());
@@ -449,26 +453,4 @@ fn hoard<H: Driver>(driver: &H, count: usize, bytes: usize) -> Result<ChildRepor
     held.drain(..).for_each(|held| driver.free(held));
     let p99_ns = wall_ns / count.max(1) as u64;
     Ok(ChildReport::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn p99_is_found_to_a_sixteenth() {
-        let mut times = Times::new();
-        assert_eq!(times.p99(), None);
-        (0..990).for_each(|_| times.add(Duration::from_nanos(100)));
-        (0..10).for_each(|_| times.add(Duration::from_millis(1)));
-        let p99 = times.p99().unwrap();
-        assert!((100..=107).contains(&p99), "{p99}");
-        times.add(Duration::from_millis(1));
-        (0..100).for_each(|_| times.add(Duration::from_millis(1)));
-        let p99 = times.p99().unwrap();
-        assert!((1_000_000..=1_070_000).contains(&p99), "{p99}");
-        // The extremes have a step.
-        times.add(Duration::ZERO);
-        times.add(Duration::from_secs(1000));
-    }
 }

@@ -8,41 +8,41 @@ use std::process::{Command, Stdio};
 
 /// An allocator at one setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Contender {
+pub struct Contender {
     /// The name, with the setting if it is not the default.
-    pub(super) name: String,
+    pub name: String,
     /// The name without the setting: that of a line in a chart.
-    pub(super) family: &'static str,
-    pub(super) how: How,
-    pub(super) library: Option<PathBuf>,
-    pub(super) env: Vec<(&'static str, String)>,
-    pub(super) version: String,
-    pub(super) is_default: bool,
+    pub family: &'static str,
+    pub how: How,
+    pub library: Option<PathBuf>,
+    pub env: Vec<(&'static str, String)>,
+    pub version: String,
+    pub is_default: bool,
 }
 
 /// Name of ours, called directly and as a global allocator.
-pub(super) const OURS: &str = "ours";
-pub(super) const KV: &str = "ours-kv";
-pub(super) const MMAP: &str = "mmap";
-pub(super) const GLIBC: &str = "glibc";
+pub const OURS: &str = "ours";
+pub const KV: &str = "ours-kv";
+pub const MMAP: &str = "mmap";
+pub const GLIBC: &str = "glibc";
 
 /// Glibc with the two tunables that make it cache large memory.
-pub(super) const TUNED: &str = "glibc trim-8G";
+pub const TUNED: &str = "glibc trim-8G";
 
 /// Ours with a guard after each area.
-pub(super) const GUARDS: &str = "ours-guards";
+pub const GUARDS: &str = "ours-guards";
 
 /// Cache budgets of ours, in MiB.
-const BUDGETS_MIB: [usize; 8] = [0, 2, 8, 16, 32, 64, 128, 256];
+pub const BUDGETS_MIB: [usize; 8] = [0, 2, 8, 16, 32, 64, 128, 256];
 
 impl Contender {
     /// Returns true if it is ours, at any setting.
-    pub(super) fn is_ours(&self) -> bool {
+    pub fn is_ours(&self) -> bool {
         [OURS, KV, GUARDS].contains(&self.family)
     }
 
     /// Returns true if it runs a workload.
-    pub(super) fn runs(&self, spec: &Spec) -> bool {
+    pub fn runs(&self, spec: &Spec) -> bool {
         if self.family == GUARDS {
             // Compared with ours on areas that are reused.
             let reuses = matches!(spec.work, Work::Pair { .. }) && spec.touch == Touch::Byte;
@@ -61,7 +61,7 @@ impl Contender {
     }
 
     /// Returns the child that runs a task with it. The settings of this process are not inherited.
-    pub(super) fn command(&self, text: &str) -> Result<Command> {
+    pub fn command(&self, text: &str) -> Result<Command> {
         let program = std::env::current_exe().context("this program's own file is not known")?;
         let mut command = Command::new(program);
         command.args(["bench", "memory-child", text]);
@@ -179,8 +179,10 @@ fn find(files: &[&str]) -> Option<PathBuf> {
 /// A peer that the user named.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Named {
-    name: String,
-    path: Option<PathBuf>,
+    /// The name.
+    pub name: String,
+    /// The library, if it is not one that is looked for.
+    pub path: Option<PathBuf>,
 }
 
 impl std::str::FromStr for Named {
@@ -267,7 +269,7 @@ pub(super) fn all(wanted: &Wanted<'_>) -> Result<(Vec<Contender>, Vec<&'static s
 
 impl Contender {
     /// Returns the line of a chart that has this point: settings other than a budget have their own.
-    pub(super) fn line(&self) -> &str {
+    pub fn line(&self) -> &str {
         let small = matches!(self.how, How::Vmalloc { ways: Ways::SmallPages, .. });
         if small { "ours, small pages" } else { self.family }
     }
@@ -287,7 +289,7 @@ fn plain(family: &'static str, how: How) -> Contender {
     }
 }
 
-fn ours(quick: bool) -> Vec<Contender> {
+pub fn ours(quick: bool) -> Vec<Contender> {
     let default = vmalloc::Options::default().cache_bytes_max;
     let of = |cache_bytes_max, ways| How::Vmalloc { cache_bytes_max, ways };
     let mut all = vec![
@@ -400,28 +402,4 @@ fn package(library: &Path) -> Option<String> {
     let (name, _) = owner.split_once(": ")?;
     let version = ask(&["-W", "-f", "${Version}", name])?;
     Some(version.trim().to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_is_named_with_or_without_its_library() {
-        let named = |text: &str| text.parse::<Named>();
-        assert_eq!(named("mmap").unwrap(), Named { name: "mmap".into(), path: None });
-        assert_eq!(named("x=/a=b").unwrap(), Named { name: "x".into(), path: Some("/a=b".into()) });
-        for bad in ["", "=x", "x="] {
-            assert!(named(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn ours_has_a_point_for_each_budget_and_one_default() {
-        let all = ours(false);
-        assert_eq!(all.iter().filter(|one| one.family == OURS && one.is_default).count(), 1);
-        let default = vmalloc::Options::default().cache_bytes_max;
-        let others = BUDGETS_MIB.iter().filter(|&&mib| mib << 20 != default).count();
-        assert_eq!(all.iter().filter(|one| one.family == OURS).count(), 1 + others + 2);
-    }
 }

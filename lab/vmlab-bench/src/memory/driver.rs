@@ -15,7 +15,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// An allocation of a driver of type `H`: `bytes` bytes, owned by the holder alone.
 #[derive(Debug)]
-pub(crate) struct Held<H> {
+pub struct Held<H> {
     at: NonNull<u8>,
     bytes: usize,
     align: usize,
@@ -32,7 +32,7 @@ impl<H> Held<H> {
     }
 
     #[inline(always)]
-    fn write(&mut self, offset: usize) {
+    pub fn write(&mut self, offset: usize) {
         assert!(offset < self.bytes);
         // SAFETY: inside the allocation, as checked.
         let at = unsafe { self.at.add(offset) };
@@ -40,9 +40,14 @@ impl<H> Held<H> {
         unsafe { at.write_volatile(1) };
     }
 
+    /// Returns its address.
+    pub fn address(&self) -> usize {
+        self.at.addr().get()
+    }
+
     /// Writes to it.
     #[inline(always)]
-    pub(super) fn touch(&mut self, touch: Touch) {
+    pub fn touch(&mut self, touch: Touch) {
         match touch {
             Touch::Byte => self.write(0),
             Touch::Pages => self.touch_from(0),
@@ -52,7 +57,7 @@ impl<H> Held<H> {
 
     /// Writes to every page from an offset on.
     #[inline(always)]
-    pub(super) fn touch_from(&mut self, from: usize) {
+    pub fn touch_from(&mut self, from: usize) {
         self.touch_every(from, PAGE_BYTES);
     }
 
@@ -62,14 +67,14 @@ impl<H> Held<H> {
     }
 
     /// Fills it with zeros.
-    pub(super) fn fill(&mut self) {
+    pub fn fill(&mut self) {
         // SAFETY: all of an allocation that is ours alone.
         unsafe { self.at.write_bytes(0, self.bytes) };
         black_box(self.at);
     }
 
     /// Returns true if the first byte and the last are zero. The allocation must have been zeroed.
-    pub(super) fn is_zero(&self) -> bool {
+    pub fn is_zero(&self) -> bool {
         // SAFETY: inside the allocation, which has at least one byte.
         let last = unsafe { self.at.add(self.bytes - 1) };
         [self.at, last].iter().all(|at| {
@@ -80,7 +85,7 @@ impl<H> Held<H> {
 }
 
 /// An allocator under test. `None` means that the allocation failed.
-pub(crate) trait Driver: Sync + Sized {
+pub trait Driver: Sync + Sized {
     fn alloc(&self, bytes: usize) -> Option<Held<Self>>;
     fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>>;
     fn zeroed(&self, bytes: usize) -> Option<Held<Self>>;
@@ -100,7 +105,7 @@ fn layout(bytes: usize, align: usize) -> Option<Layout> {
 
 /// `malloc` of the loaded library.
 #[derive(Debug)]
-pub(crate) struct Malloc;
+pub struct Malloc;
 
 impl Driver for Malloc {
     #[inline(always)]
@@ -180,7 +185,7 @@ impl Driver for Vmalloc {
 
 /// The options of our memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Make {
+pub enum Make {
     Any,
     Zeros,
     /// On huge pages, if available.
@@ -190,7 +195,7 @@ pub(crate) enum Make {
 /// The calls of the kernel's test suite on our allocator ([`crate::suite`]): every page has memory, and a resize that
 /// fails changes nothing.
 impl Held<Vmalloc> {
-    pub(crate) fn make(memory: &Vmalloc, bytes: usize, align: usize, make: Make) -> Option<Self> {
+    pub fn make(memory: &Vmalloc, bytes: usize, align: usize, make: Make) -> Option<Self> {
         let layout = layout(bytes, align)?;
         let area = match make {
             Make::Any => memory.alloc(layout),
@@ -210,7 +215,7 @@ impl Held<Vmalloc> {
 
     /// Writes a byte.
     #[inline(always)]
-    pub(crate) fn put(&mut self, offset: usize, byte: u8) {
+    pub fn put(&mut self, offset: usize, byte: u8) {
         assert!(offset < self.bytes);
         // SAFETY: inside the allocation, as checked.
         let at = unsafe { self.at.add(offset) };
@@ -220,13 +225,13 @@ impl Held<Vmalloc> {
 
     /// Reads the first byte, which was written on allocation.
     #[inline(always)]
-    pub(crate) fn first(&self) -> u8 {
+    pub fn first(&self) -> u8 {
         // SAFETY: there is a byte at least, it is ours alone, and `make` wrote to it.
         unsafe { self.at.read_volatile() }
     }
 
     /// Resizes it; returns it unchanged on failure.
-    pub(crate) fn resized(mut self, memory: &Vmalloc, bytes: usize) -> Result<Self, Self> {
+    pub fn resized(mut self, memory: &Vmalloc, bytes: usize) -> Result<Self, Self> {
         let Some(layout) = layout(bytes, self.align) else { return Err(self) };
         let populated = self.bytes.next_multiple_of(PAGE_BYTES);
         // SAFETY: the holder owns the area and passes it by value. (An area of another allocator would be an error.)
@@ -238,13 +243,13 @@ impl Held<Vmalloc> {
 
     /// Frees it.
     #[inline]
-    pub(crate) fn end(self, memory: &Vmalloc) {
+    pub fn end(self, memory: &Vmalloc) {
         Driver::free(memory, self);
     }
 }
 
 /// Ours as a global allocator.
-pub(super) struct Kvs;
+pub struct Kvs;
 
 static KV: LargeAlloc<System> = LargeAlloc::new(System);
 
@@ -291,7 +296,7 @@ impl Driver for Kvs {
 }
 
 /// A mapping for each allocation, as in programs without an allocator.
-pub(super) struct Mmap;
+pub struct Mmap;
 
 impl Driver for Mmap {
     #[inline(always)]
@@ -322,48 +327,5 @@ impl Driver for Mmap {
         // SAFETY: the whole of a mapping of our own, taken by value.
         let unmapped = unsafe { libc::munmap(held.at.as_ptr().cast(), held.bytes.max(1)) };
         assert_eq!(unmapped, 0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn all_calls(driver: &impl Driver) {
-        for bytes in [1, 5000, 100_000, 3 << 20] {
-            let mut held = driver.alloc(bytes).unwrap();
-            held.touch(Touch::Pages);
-            held.write(bytes - 1);
-            let mut held = driver.resize(held, 2 * bytes).unwrap();
-            held.touch_from(bytes);
-            held.write(2 * bytes - 1);
-            driver.free(held);
-            let mut zeros = driver.zeroed(bytes).unwrap();
-            assert!(zeros.is_zero());
-            zeros.touch(Touch::Byte);
-            assert!(!zeros.is_zero());
-            zeros.fill();
-            assert!(zeros.is_zero());
-            driver.free(zeros);
-            let aligned = driver.aligned(bytes, 4096).unwrap();
-            assert_eq!(aligned.at.addr().get() % 4096, 0);
-            driver.free(aligned);
-        }
-        assert!(driver.alloc(1 << 60).is_none());
-    }
-
-    #[test]
-    fn every_hand_does_every_call() {
-        all_calls(&Malloc);
-        all_calls(&Vmalloc::new(vmalloc::Options::default()).unwrap());
-        all_calls(&Kvs);
-        all_calls(&Mmap);
-    }
-
-    #[test]
-    #[should_panic(expected = "offset < self.bytes")]
-    fn no_thread_writes_beside_what_is_held() {
-        let mut held = Malloc.alloc(10).unwrap();
-        held.write(10);
     }
 }

@@ -19,22 +19,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One run of one child.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(super) struct Sample {
+pub struct Sample {
     /// CPU time of an operation, in nanoseconds.
-    pub(super) cpu_ns: f64,
+    pub cpu_ns: f64,
     /// Wall time of an operation of all threads together.
-    pub(super) wall_ns: f64,
-    pub(super) p99_ns: f64,
-    pub(super) faults: f64,
+    pub wall_ns: f64,
+    pub p99_ns: f64,
+    pub faults: f64,
     /// Resident bytes: the mean over the measured time, the maximum in it, at its end, and the maximum ever.
-    pub(super) rss_mean: f64,
+    pub rss_mean: f64,
     /// The mean over operations that are the same for all; without such operations, over the measured time.
-    pub(super) rss_same: f64,
-    pub(super) rss_peak: f64,
-    pub(super) rss_end: f64,
-    pub(super) rss_ever: f64,
+    pub rss_same: f64,
+    pub rss_peak: f64,
+    pub rss_end: f64,
+    pub rss_ever: f64,
     /// Mappings at the end of the measured time.
-    pub(super) mappings: f64,
+    pub mappings: f64,
 }
 
 /// The reason why there is no sample.
@@ -47,24 +47,24 @@ pub(super) enum Failure {
 }
 
 /// Resident bytes of another process over time.
-pub(super) struct Resident {
+pub struct Resident {
     statm: File,
     last: Option<(Instant, f64)>,
     /// Integral of bytes over seconds, seconds, maximum of bytes.
     area: f64,
     seconds: f64,
-    peak: f64,
+    pub peak: f64,
 }
 
 impl Resident {
-    pub(super) fn of(pid: u32) -> Result<Self> {
+    pub fn of(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/statm");
         let statm = File::open(&path).with_context(|| format!("cannot read {path}"))?;
         Ok(Self { statm, last: None, area: 0.0, seconds: 0.0, peak: 0.0 })
     }
 
     /// Returns the current value.
-    pub(super) fn read(&self) -> Result<f64> {
+    pub fn read(&self) -> Result<f64> {
         let mut buffer = [0; 128];
         let bytes = self.statm.read_at(&mut buffer, 0).context("cannot read statm")?;
         let text = String::from_utf8_lossy(&buffer[..bytes]);
@@ -73,7 +73,7 @@ impl Resident {
     }
 
     /// Adds the current resident memory.
-    fn sample(&mut self) -> Result<f64> {
+    pub fn sample(&mut self) -> Result<f64> {
         let (now, bytes) = (Instant::now(), self.read()?);
         if let Some((then, before)) = self.last {
             let seconds = (now - then).as_secs_f64();
@@ -85,13 +85,13 @@ impl Resident {
         Ok(bytes)
     }
 
-    fn mean(&self) -> f64 {
+    pub fn mean(&self) -> f64 {
         if self.seconds > 0.0 { self.area / self.seconds } else { self.peak }
     }
 }
 
 /// Returns the most bytes that were ever resident.
-fn ever(pid: u32) -> Result<f64> {
+pub fn ever(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -239,28 +239,4 @@ fn ended(child: &mut Child) -> Failure {
         bail!("the child ended with {status}{}", last_line(&text))
     };
     Failure::InvariantViolation(broken(child).err().unwrap_or_else(|| anyhow!("the child ended")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mean_is_over_time_and_the_peak_over_samples() {
-        let mut resident = Resident::of(std::process::id()).unwrap();
-        let first = resident.sample().unwrap();
-        assert!(first > 0.0 && resident.mean() == first);
-        let pages = vec![1u8; 64 << 20];
-        std::thread::sleep(Duration::from_millis(5));
-        let second = resident.sample().unwrap();
-        assert!(second > first + (60 << 20) as f64 && pages[1 << 20] == 1);
-        assert!((resident.mean() - (first + second) / 2.0).abs() < 1.0);
-        assert!(resident.peak == second && ever(std::process::id()).unwrap() > first);
-    }
-
-    #[test]
-    fn a_process_that_is_not_there_is_reported() {
-        let error = Resident::of(0).err().unwrap();
-        assert!(error.to_string().contains("/proc/0/statm"), "{error}");
-    }
 }

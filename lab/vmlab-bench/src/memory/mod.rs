@@ -15,22 +15,30 @@
 //! that it has cached until then.
 
 pub mod child;
-mod contenders;
-pub(crate) mod driver;
-mod measure;
-mod ops;
-mod print;
-mod results;
-pub(crate) mod sys;
-mod task;
+#[doc(hidden)]
+pub mod contenders;
+#[doc(hidden)]
+pub mod driver;
+#[doc(hidden)]
+pub mod measure;
+#[doc(hidden)]
+pub mod ops;
+#[doc(hidden)]
+pub mod print;
+#[doc(hidden)]
+pub mod results;
+#[doc(hidden)]
+pub mod sys;
+#[doc(hidden)]
+pub mod task;
 
-use super::print::{prepare, show};
+use crate::harness::{Run, folder, turns};
 use anyhow::{Result, bail};
 pub use contenders::Named;
 use contenders::Wanted;
 use measure::Failure;
 use results::{Results, Row, Stopped};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use vmlab_base::output::Output;
 
 /// Options of `vmlab bench memory`.
@@ -59,51 +67,29 @@ pub const ROUNDS: u32 = 5;
 pub const MS: u64 = 60;
 const QUICK_MS: u64 = 15;
 
-impl Options {
-    /// Returns the folder for files. A partial run must not replace the files of a full one.
-    fn files(&self) -> Option<&Path> {
-        let part = self.quick || self.filter.is_some() || !self.peer.is_empty();
-        self.out.as_deref().or((!part).then_some(Path::new("results")))
-    }
-
-    /// Returns the prefix of the names of files.
-    fn stem(&self) -> &'static str {
-        if self.thp { "memory-thp" } else { "memory" }
-    }
-}
-
 /// Runs the benchmark.
 ///
 /// # Errors
 /// If a named peer is not found, a child crashes, or results cannot be written. A crash is reported after the other
 /// measurements and the files.
 pub fn run(options: &Options, out: &mut dyn Output) -> Result<()> {
-    let (rounds, ms) = if options.quick { (1, QUICK_MS) } else { (options.rounds as usize, options.ms) };
+    let Options { filter, thp, quick, .. } = options;
+    let (rounds, ms) = if *quick { (1, QUICK_MS) } else { (options.rounds as usize, options.ms) };
+    let stem = if *thp { "memory-thp" } else { "memory" };
+    let is_part = *quick || filter.is_some() || !options.peer.is_empty();
+    let dir = folder(options.out.as_deref(), is_part);
+    let mut run = Run::begin(filter.as_deref(), dir, &format!("{stem}.csv"), out)?;
     let mut specs = task::all();
-    specs.retain(|spec| options.filter.as_ref().is_none_or(|text| spec.name.contains(text.as_str())));
-    if specs.is_empty() {
-        bail!("no workload's name contains {:?}", options.filter.as_deref().unwrap_or_default());
-    }
-    if let Some(dir) = options.files() {
-        prepare(dir, &format!("{}.csv", options.stem()))?;
-    }
-    let header = print::header(rounds, ms);
-    let (contenders, missing) =
-        contenders::all(&Wanted { peers: &options.peer, huge: options.thp, quick: options.quick })?;
+    specs.retain(|spec| run.wants(&spec.name));
+    run.check_found(!specs.is_empty(), "workload's")?;
+    let (contenders, missing) = contenders::all(&Wanted { peers: &options.peer, huge: *thp, quick: *quick })?;
     for family in &missing {
-        out.note(&format!("{family} is not here, and is left out"));
+        run.out.note(&format!("{family} is not here, and is left out"));
     }
-    let results = measure_all(
-        Results { specs, contenders, missing, rows: Vec::new(), broken: Vec::new() },
-        rounds,
-        ms,
-        out,
-    );
-    show(print::tables(&results), out)?;
-    match options.files() {
-        Some(dir) => print::files(&results, dir, options.stem(), &header, out)?,
-        None => out.line("no files are written of a part of the measurements: --out DIR writes them")?,
-    }
+    let results = Results { specs, contenders, missing, rows: Vec::new(), broken: Vec::new() };
+    let results = measure_all(results, rounds, ms, &mut run);
+    let report = print::report(&results, *thp, stem, print::header(&run.header, rounds, ms));
+    run.end([report])?;
     match &results.broken[..] {
         [] => Ok(()),
         [one] => bail!("{one}"),
@@ -111,24 +97,26 @@ pub fn run(options: &Options, out: &mut dyn Output) -> Result<()> {
     }
 }
 
-/// Measures every workload on every contender that runs it, in alternating rounds.
-fn measure_all(mut results: Results, rounds: usize, ms: u64, out: &mut dyn Output) -> Results {
+/// Measures every workload on every contender that runs it, in turn.
+fn measure_all(mut results: Results, rounds: usize, ms: u64, run: &mut Run<'_>) -> Results {
     for (at, spec) in results.specs.iter().enumerate() {
-        out.note(&format!("{} ...", spec.name));
+        run.progress(&spec.name);
         let runs = |&contender: &usize| results.contenders[contender].runs(spec);
         let row = |contender| Row { spec: at, contender, rounds: Vec::new(), stopped: None };
         let mut rows: Vec<Row> = (0..results.contenders.len()).filter(runs).map(row).collect();
-        for round in 0..rounds.min(spec.rounds_max) {
-            for row in rows.iter_mut().filter(|row| row.stopped.is_none()) {
-                match measure::run(&results.contenders[row.contender], spec, ms, round as u64) {
-                    Ok(sample) => row.rounds.push(sample),
-                    Err(Failure::AllocFailed) => row.stopped = Some(Stopped::AllocFailed),
-                    Err(Failure::InvariantViolation(error)) => {
-                        let message = format!("{error:#}");
-                        out.note(&message);
-                        results.broken.push(message);
-                        row.stopped = Some(Stopped::Crashed);
-                    }
+        for (round, at) in turns(rounds.min(spec.rounds_max), rows.len()) {
+            let row = &mut rows[at];
+            if row.stopped.is_some() {
+                continue;
+            }
+            match measure::run(&results.contenders[row.contender], spec, ms, round as u64) {
+                Ok(sample) => row.rounds.push(sample),
+                Err(Failure::AllocFailed) => row.stopped = Some(Stopped::AllocFailed),
+                Err(Failure::InvariantViolation(error)) => {
+                    let message = format!("{error:#}");
+                    run.out.note(&message);
+                    results.broken.push(message);
+                    row.stopped = Some(Stopped::Crashed);
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 
 /// The operations of one thread.
-pub(super) trait ThreadOps {
+pub trait ThreadOps {
     /// Runs one operation; returns false if the allocation failed.
     fn step(&mut self) -> bool;
     /// Frees everything and restarts, so that the next operations do not depend on the earlier ones.
@@ -16,10 +16,10 @@ pub(super) trait ThreadOps {
 }
 
 /// A sequence of numbers from a seed (xorshift64*).
-pub(super) struct Random(u64);
+struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> Self {
         // Nearby seeds must not give similar sequences, and 0 would stay 0.
         Self(seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -40,20 +40,20 @@ impl Random {
 }
 
 /// Sizes drawn at random, log-uniform between the least and the most.
-pub(super) struct Sizes {
+pub struct Sizes {
     low: f64,
     doublings: f64,
     random: Random,
 }
 
 impl Sizes {
-    pub(super) fn new((low, high): (usize, usize), seed: u64) -> Self {
+    pub fn new((low, high): (usize, usize), seed: u64) -> Self {
         let doublings = (high as f64 / low as f64).log2();
         Self { low: low as f64, doublings, random: Random::new(seed) }
     }
 
     #[inline(always)]
-    fn next(&mut self) -> usize {
+    pub fn draw(&mut self) -> usize {
         (self.low * (self.doublings * self.random.share()).exp2()) as usize
     }
 
@@ -65,11 +65,11 @@ impl Sizes {
 }
 
 /// Allocates, touches and frees one size, aligned or not.
-pub(super) struct Pair<'a, H> {
-    pub(super) driver: &'a H,
-    pub(super) bytes: usize,
-    pub(super) align: Option<usize>,
-    pub(super) touch: Touch,
+pub struct Pair<'a, H> {
+    pub driver: &'a H,
+    pub bytes: usize,
+    pub align: Option<usize>,
+    pub touch: Touch,
 }
 
 impl<H: Driver> ThreadOps for Pair<'_, H> {
@@ -89,16 +89,16 @@ impl<H: Driver> ThreadOps for Pair<'_, H> {
 }
 
 /// Replaces one of its allocations, drawn at random, by one of another size.
-pub(super) struct Mix<'a, H> {
+pub struct Mix<'a, H> {
     driver: &'a H,
     touch: Touch,
     sizes: Sizes,
     seed: u64,
-    slots: Vec<Option<Held<H>>>,
+    pub slots: Vec<Option<Held<H>>>,
 }
 
 impl<'a, H: Driver> Mix<'a, H> {
-    pub(super) fn new(driver: &'a H, touch: Touch, range: (usize, usize), live: usize, seed: u64) -> Self {
+    pub fn new(driver: &'a H, touch: Touch, range: (usize, usize), live: usize, seed: u64) -> Self {
         let slots = (0..live).map(|_| None).collect();
         Self { driver, touch, sizes: Sizes::new(range, seed), seed, slots }
     }
@@ -107,7 +107,7 @@ impl<'a, H: Driver> Mix<'a, H> {
 impl<H: Driver> ThreadOps for Mix<'_, H> {
     #[inline(always)]
     fn step(&mut self) -> bool {
-        let bytes = self.sizes.next();
+        let bytes = self.sizes.draw();
         let at = self.sizes.index(self.slots.len());
         if let Some(held) = self.slots[at].take() {
             self.driver.free(held);
@@ -129,20 +129,20 @@ impl<H: Driver> ThreadOps for Mix<'_, H> {
 }
 
 /// Slots into which all threads put allocations.
-pub(super) type Slots<H> = [Mutex<Option<Held<H>>>];
+pub type Slots<H> = [Mutex<Option<Held<H>>>];
 
 /// Puts an allocation into a slot drawn at random, and frees the previous allocation there, of any thread.
-pub(super) struct Exchange<'a, H> {
-    pub(super) driver: &'a H,
-    pub(super) touch: Touch,
-    pub(super) sizes: Sizes,
-    pub(super) slots: &'a Slots<H>,
+pub struct Exchange<'a, H> {
+    pub driver: &'a H,
+    pub touch: Touch,
+    pub sizes: Sizes,
+    pub slots: &'a Slots<H>,
 }
 
 impl<H: Driver> ThreadOps for Exchange<'_, H> {
     #[inline(always)]
     fn step(&mut self) -> bool {
-        let Some(mut held) = self.driver.alloc(self.sizes.next()) else { return false };
+        let Some(mut held) = self.driver.alloc(self.sizes.draw()) else { return false };
         held.touch(self.touch);
         let at = self.sizes.index(self.slots.len());
         // No thread panics with the lock held.
@@ -163,11 +163,11 @@ impl<H: Driver> ThreadOps for Exchange<'_, H> {
 const SPINS: usize = 200;
 
 /// Allocates, touches and sends.
-pub(super) struct Producer<'a, H> {
-    pub(super) driver: &'a H,
-    pub(super) bytes: usize,
-    pub(super) touch: Touch,
-    pub(super) to: SyncSender<Held<H>>,
+pub struct Producer<'a, H> {
+    pub driver: &'a H,
+    pub bytes: usize,
+    pub touch: Touch,
+    pub to: SyncSender<Held<H>>,
 }
 
 impl<H: Driver> ThreadOps for Producer<'_, H> {
@@ -190,7 +190,7 @@ impl<H: Driver> ThreadOps for Producer<'_, H> {
 }
 
 /// Frees each received allocation, until the sender is closed.
-pub(super) fn consume<H: Driver>(driver: &H, from: &Receiver<Held<H>>) {
+pub fn consume<H: Driver>(driver: &H, from: &Receiver<Held<H>>) {
     'all: loop {
         for _ in 0..SPINS {
             match from.try_recv() {
@@ -210,9 +210,9 @@ pub(super) fn consume<H: Driver>(driver: &H, from: &Receiver<Held<H>>) {
 }
 
 /// Allocates zeros, touches and frees.
-pub(super) struct Calloc<'a, H> {
-    pub(super) driver: &'a H,
-    pub(super) bytes: usize,
+pub struct Calloc<'a, H> {
+    pub driver: &'a H,
+    pub bytes: usize,
 }
 
 impl<H: Driver> ThreadOps for Calloc<'_, H> {
@@ -229,13 +229,13 @@ impl<H: Driver> ThreadOps for Calloc<'_, H> {
 }
 
 /// Fills one allocation with zeros, which is then resident, and touches it as `Calloc` does.
-pub(super) struct Memset<'a, H> {
+pub struct Memset<'a, H> {
     driver: &'a H,
     held: Option<Held<H>>,
 }
 
 impl<'a, H: Driver> Memset<'a, H> {
-    pub(super) fn new(driver: &'a H, bytes: usize) -> Self {
+    pub fn new(driver: &'a H, bytes: usize) -> Self {
         Self { driver, held: driver.alloc(bytes) }
     }
 }
@@ -258,11 +258,11 @@ impl<H: Driver> ThreadOps for Memset<'_, H> {
 }
 
 /// Grows an allocation.
-pub(super) struct Grow<'a, H> {
-    pub(super) driver: &'a H,
-    pub(super) low: usize,
-    pub(super) high: usize,
-    pub(super) growth: Growth,
+pub struct Grow<'a, H> {
+    pub driver: &'a H,
+    pub low: usize,
+    pub high: usize,
+    pub growth: Growth,
 }
 
 /// Bytes of a step, and of the allocation after it.
@@ -300,61 +300,4 @@ impl<H: Driver> ThreadOps for Grow<'_, H> {
     }
 
     fn finish(self) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::driver::Malloc;
-    use super::*;
-
-    #[test]
-    fn sizes_of_a_mix_are_even_over_doublings() {
-        let mut random = Random::new(1);
-        let mut counts = [0; 4];
-        for _ in 0..4000 {
-            counts[(4.0 * random.share()) as usize] += 1;
-        }
-        assert!(counts.iter().all(|count| (900..1100).contains(count)), "{counts:?}");
-        assert_ne!(Random::new(1).next(), Random::new(2).next());
-    }
-
-    #[test]
-    fn a_mix_holds_as_many_as_requested() {
-        let mut mix = Mix::new(&Malloc, Touch::Pages, (64 << 10, 256 << 10), 4, 1);
-        (0..100).for_each(|_| assert!(mix.step()));
-        assert!(mix.slots.iter().all(Option::is_some));
-        mix.finish();
-        for growth in [Growth::Half, Growth::Double, Growth::Steps] {
-            let mut grow = Grow { driver: &Malloc, low: 1000, high: 3 << 20, growth };
-            assert!(grow.step());
-        }
-    }
-
-    #[test]
-    fn an_exchange_leaves_one_in_each_place_and_frees_all_at_its_end() {
-        let slots: Vec<_> = (0..4).map(|_| Mutex::new(None)).collect();
-        let mut ops = Exchange {
-            driver: &Malloc,
-            touch: Touch::Byte,
-            sizes: Sizes::new((1 << 10, 1 << 12), 3),
-            slots: &slots,
-        };
-        (0..100).for_each(|_| assert!(ops.step()));
-        assert!(slots.iter().all(|slot| slot.lock().unwrap().is_some()));
-        ops.finish();
-        assert!(slots.iter().all(|slot| slot.lock().unwrap().is_none()));
-    }
-
-    #[test]
-    fn all_that_is_sent_is_freed_and_the_consumer_ends() {
-        let (to, from) = std::sync::mpsc::sync_channel(4);
-        std::thread::scope(|scope| {
-            let consumer = scope.spawn(move || consume(&Malloc, &from));
-            let mut producer = Producer { driver: &Malloc, bytes: 70_000, touch: Touch::Byte, to };
-            (0..1000).for_each(|_| assert!(producer.step()));
-            producer.finish();
-            // The consumer ends by itself; otherwise this waits for ever.
-            consumer.join().unwrap();
-        });
-    }
 }

@@ -1,40 +1,18 @@
 //! Tables, CSV, charts and the page of the allocators of a process.
 
 use super::contenders::{Contender, KV, MMAP, OURS};
-use super::results::{Point, Results, Summary, at_equal_memory};
+use super::measure::Sample;
+use super::results::{Results, at_equal_memory};
 use super::task::{CROWD, Growth, MIXES, Scope, Spec, Touch, Work, mix_name};
-use crate::print::{Captioned, comments, right, write_chart, write_file};
-use anyhow::Result;
-use comfy_table::{Table, presets};
-use std::fmt::Write;
-use std::path::Path;
-use vmlab_base::chart::{Chart, Scale};
-use vmlab_base::output::Output;
+use crate::harness::{Drawn, Header, Report, Summary, Table, duration, log_chart, unique};
 
 const MIB: f64 = (1 << 20) as f64;
 
 /// Returns the description of the machine and the run.
-pub(super) fn header(rounds: usize, ms: u64) -> String {
-    let header = crate::print::header(rounds);
-    let common: String =
-        header.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n")).collect();
-    format!(
-        "{common}rounds: {rounds} of {ms} ms (mixes longer, slow workloads fewer), in turn, a process each\n"
-    )
-}
-
-/// Formats nanoseconds in few characters.
-fn short(ns: f64) -> String {
-    let three = |value: f64| match value {
-        ..10.0 => format!("{value:.2}"),
-        ..100.0 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
-    };
-    match ns {
-        ..1e3 => format!("{} ns", three(ns)),
-        ..1e6 => format!("{} us", three(ns / 1e3)),
-        _ => format!("{} ms", three(ns / 1e6)),
-    }
+pub(super) fn header(common: &Header, rounds: usize, ms: u64) -> String {
+    common.with(&format!(
+        "rounds: {rounds} of {ms} ms (mixes longer, slow workloads fewer), in turn, a process each"
+    ))
 }
 
 fn mib(bytes: f64) -> String {
@@ -66,136 +44,152 @@ const GROUPS: [Group; 4] = [
     },
 ];
 
-/// Returns all tables, in order.
-pub(super) fn tables(results: &Results) -> Vec<Captioned> {
-    let mut tables = vec![versions(results)];
-    tables.extend(equal_memory(results));
+/// Returns the tables, CSV, charts and the page.
+pub(super) fn report(results: &Results, thp: bool, stem: &str, header: String) -> Report {
+    let mut tables = vec![versions(results, thp)];
+    let specs = |holds: &dyn Fn(&Spec) -> bool| -> Vec<&Spec> {
+        results.specs.iter().filter(|spec| holds(spec)).collect()
+    };
+    let with_knobs = specs(&|spec| spec.scope == Scope::WithKnobs);
+    if !with_knobs.is_empty() {
+        tables.push(equal_memory(results, &with_knobs));
+    }
     for group in GROUPS {
-        let specs: Vec<_> = results.specs.iter().filter(|spec| (group.holds)(spec)).collect();
+        let specs = specs(&group.holds);
         if !specs.is_empty() {
             tables.push(grid(results, group.caption, &specs));
         }
     }
-    let alone = |spec: &&Spec| GROUPS.iter().all(|group| !(group.holds)(spec));
-    tables.extend(results.specs.iter().filter(alone).map(|spec| detail(results, spec)));
-    tables
+    let alone = specs(&|spec| GROUPS.iter().all(|group| !(group.holds)(spec)));
+    tables.extend(alone.into_iter().map(|spec| detail(results, spec)));
+    Report {
+        csv: csv(results),
+        charts: with_knobs.iter().filter_map(|spec| chart(results, spec, stem)).collect(),
+        notes: results.broken.iter().map(|broken| format!("Broken: {broken}")).collect(),
+        ..Report::new(stem, "Allocators of a process", header, tables)
+    }
 }
 
-fn versions(results: &Results) -> Captioned {
-    let mut table = Table::new();
-    table.set_header(["allocator", "version", "library"]);
+fn versions(results: &Results, thp: bool) -> Table {
+    let mut caption = "Allocators.".to_string();
+    if !results.missing.is_empty() {
+        caption += &format!(" Not here, and left out: {}.", results.missing.join(", "));
+    }
+    if thp {
+        caption += " Transparent huge pages on for the peers that have an option for it.";
+    }
+    let mut table = Table::new(caption, 3, ["allocator", "version", "library"]);
     for one in results.contenders.iter().filter(|one| one.is_default) {
         let library = one.library.as_ref().and_then(|path| path.file_name());
         let library = library.map_or("-".to_string(), |name| name.to_string_lossy().into_owned());
-        table.add_row([&one.name, &one.version, &library]);
+        table.row(&[&one.name, &one.version, &library]);
     }
-    let missing = match &results.missing[..] {
-        [] => String::new(),
-        missing => format!(" Not here, and left out: {}.", missing.join(", ")),
-    };
-    Captioned { caption: format!("Allocators.{missing}"), table }
+    table
 }
 
-/// Returns the ratios at equal memory, of every point of every peer; `None` without a workload at several settings.
-fn equal_memory(results: &Results) -> Option<Captioned> {
-    let specs = results.specs.iter().filter(|spec| spec.scope == Scope::WithKnobs);
-    let measured: Vec<_> = specs.map(|spec| (&spec.name, results.of(&spec.name))).collect();
-    let mut table = Table::new();
-    table.set_header(std::iter::once("allocator").chain(measured.iter().map(|(name, _)| name.as_str())));
-    for peer in results.contenders.iter().filter(|one| !one.is_ours()) {
-        let cell = |(_, all): &(&String, Vec<(&Contender, Summary)>)| {
-            let point = |summary: &Summary| Point { rss: summary.rss_same, ns: summary.cpu_ns };
-            let ours = all.iter().filter(|(one, _)| one.family == OURS);
-            let ours: Vec<_> = ours.map(|(_, summary)| point(summary)).collect();
-            let (_, theirs) = all.iter().find(|(one, _)| one.name == peer.name)?;
-            Some(
-                at_equal_memory(&ours, point(theirs))
-                    .map_or("less".to_string(), |ratio| format!("{ratio:.2}")),
-            )
-        };
-        let cells: Vec<_> = measured.iter().map(cell).collect();
-        if cells.iter().any(Option::is_some) {
-            let texts = cells.into_iter().map(|cell| cell.unwrap_or("-".to_string()));
-            table.add_row(std::iter::once(peer.name.clone()).chain(texts));
-        }
-    }
-    right(&mut table, 1);
+/// Returns a table with allocators as rows, workloads as columns; an allocator without a figure has no row.
+fn by_workload<'r>(
+    caption: &str,
+    specs: &[&'r Spec],
+    allocators: impl IntoIterator<Item = &'r Contender>,
+    figure: impl Fn(&Contender, &Spec) -> Option<String>,
+) -> Table {
+    let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let label = |one: &&Contender| vec![one.name.clone()];
+    Table::new(caption, 1, ["allocator"])
+        .grid(&names, allocators, label, |one, name| {
+            figure(one, specs.iter().find(|spec| spec.name == *name)?)
+        })
+        .without_empty_rows()
+}
+
+/// Returns the ratios at equal memory, of every point of every peer.
+pub fn equal_memory(results: &Results, specs: &[&Spec]) -> Table {
     let caption = "At equal memory: how many times our CPU time a peer takes. Ours is the cheapest of our points with no more mean RSS \
                    over the same operations than the peer; `less` where each of ours has more.";
-    (!table.is_empty()).then(|| Captioned { caption: caption.to_string(), table })
+    let peers = results.contenders.iter().filter(|one| !one.is_ours());
+    by_workload(caption, specs, peers, |peer, spec| {
+        let ours = results.of(spec).filter(|(one, _)| one.family == OURS);
+        let ours: Vec<_> = ours.filter_map(|(_, row)| row.point()).collect();
+        let (_, row) = results.of(spec).find(|(one, _)| one.name == peer.name)?;
+        let ratio = at_equal_memory(&ours, row.point()?);
+        Some(ratio.map_or("less".to_string(), |ratio| format!("{ratio:.2}")))
+    })
 }
 
-/// Returns a table with contenders as rows, workloads as columns.
-fn grid(results: &Results, caption: &str, specs: &[&Spec]) -> Captioned {
-    let mut table = Table::new();
-    table.set_header(std::iter::once("allocator").chain(specs.iter().map(|spec| spec.name.as_str())));
-    for one in &results.contenders {
-        let cell = |spec: &&Spec| {
-            let row = results.rows.iter().find(|row| {
-                results.specs[row.spec].name == spec.name
-                    && results.contenders[row.contender].name == one.name
-            })?;
-            Some(match (row.stopped, row.summary()) {
-                (Some(stopped), _) => stopped.text().to_string(),
-                (None, all) => {
-                    let all = all?;
-                    format!("{} ({})", short(all.cpu_ns), short(all.cpu_ns_min))
-                }
-            })
-        };
-        let cells: Vec<_> = specs.iter().map(cell).collect();
-        if cells.iter().any(Option::is_some) {
-            let texts = cells.into_iter().map(|cell| cell.unwrap_or("-".to_string()));
-            table.add_row(std::iter::once(one.name.clone()).chain(texts));
+/// Returns CPU times.
+fn grid(results: &Results, caption: &str, specs: &[&Spec]) -> Table {
+    by_workload(caption, specs, &results.contenders, |one, spec| {
+        let (_, row) = results.of(spec).find(|(ran, _)| ran.name == one.name)?;
+        if let Some(stopped) = row.stopped {
+            return Some(stopped.text().to_string());
         }
-    }
-    right(&mut table, 1);
-    Captioned { caption: caption.to_string(), table }
+        let ns = row.figure(|sample| sample.cpu_ns)?;
+        Some(format!("{} ({})", duration(ns.median), duration(ns.min)))
+    })
 }
+
+/// A figure of each round, the choice among the rounds, and its form.
+type Figure<F> = (&'static str, fn(&Sample) -> f64, fn(Summary) -> f64, F);
+
+fn least(rounds: Summary) -> f64 {
+    rounds.min
+}
+
+fn middle(rounds: Summary) -> f64 {
+    rounds.median
+}
+
+fn most(rounds: Summary) -> f64 {
+    rounds.max
+}
+
+type Text = fn(f64) -> String;
+
+/// The columns of a detailed table.
+const COLUMNS: [Figure<Text>; 11] = [
+    ("CPU", |sample| sample.cpu_ns, middle, duration),
+    ("CPU min", |sample| sample.cpu_ns, least, duration),
+    ("clock", |sample| sample.wall_ns, middle, duration),
+    ("p99", |sample| sample.p99_ns, middle, duration),
+    ("MiB mean", |sample| sample.rss_mean, middle, mib),
+    ("MiB same ops", |sample| sample.rss_same, middle, mib),
+    ("MiB peak", |sample| sample.rss_peak, most, mib),
+    ("MiB at end", |sample| sample.rss_end, middle, mib),
+    ("MiB ever", |sample| sample.rss_ever, most, mib),
+    ("faults", |sample| sample.faults, middle, |faults| format!("{faults:.2}")),
+    ("mappings", |sample| sample.mappings, most, |mappings| format!("{mappings:.0}")),
+];
+
+/// The columns of CSV, and their decimals.
+const CSV: [Figure<usize>; 12] = [
+    ("cpu_ns", |sample| sample.cpu_ns, middle, 2),
+    ("cpu_ns_min", |sample| sample.cpu_ns, least, 2),
+    ("wall_ns", |sample| sample.wall_ns, middle, 2),
+    ("wall_ns_min", |sample| sample.wall_ns, least, 2),
+    ("p99_ns", |sample| sample.p99_ns, middle, 0),
+    ("faults", |sample| sample.faults, middle, 3),
+    ("rss_mean", |sample| sample.rss_mean, middle, 0),
+    ("rss_same", |sample| sample.rss_same, middle, 0),
+    ("rss_peak", |sample| sample.rss_peak, most, 0),
+    ("rss_end", |sample| sample.rss_end, middle, 0),
+    ("rss_ever", |sample| sample.rss_ever, most, 0),
+    ("mappings", |sample| sample.mappings, most, 0),
+];
 
 /// Returns a table with contenders as rows, all figures as columns.
-fn detail(results: &Results, spec: &Spec) -> Captioned {
-    let mut table = Table::new();
-    table.set_header([
-        "allocator",
-        "CPU",
-        "CPU min",
-        "clock",
-        "p99",
-        "MiB mean",
-        "MiB same ops",
-        "MiB peak",
-        "MiB at end",
-        "MiB ever",
-        "faults",
-        "mappings",
-    ]);
-    for row in results.rows.iter().filter(|row| results.specs[row.spec].name == spec.name) {
-        let mut name = results.contenders[row.contender].name.clone();
-        if let Some(stopped) = row.stopped {
-            name = format!("{name} ({} then)", stopped.text());
-        }
-        let Some(all) = row.summary() else {
-            table.add_row([name]);
-            continue;
+fn detail(results: &Results, spec: &Spec) -> Table {
+    let head = std::iter::once("allocator").chain(COLUMNS.map(|(name, ..)| name));
+    let mut table = Table::new(format!("{}: {}", spec.name, about(spec)), 1, head);
+    for (one, row) in results.of(spec) {
+        let name = match row.stopped {
+            Some(stopped) => format!("{} ({} then)", one.name, stopped.text()),
+            None => one.name.clone(),
         };
-        table.add_row([
-            name,
-            short(all.cpu_ns),
-            short(all.cpu_ns_min),
-            short(all.wall_ns),
-            short(all.p99_ns),
-            mib(all.rss_mean),
-            mib(all.rss_same),
-            mib(all.rss_peak),
-            mib(all.rss_end),
-            mib(all.rss_ever),
-            format!("{:.2}", all.faults),
-            format!("{:.0}", all.mappings),
-        ]);
+        let figures = COLUMNS.iter().filter_map(|(_, of, choose, text)| Some(text(choose(row.figure(of)?))));
+        table.push(std::iter::once(name).chain(figures));
     }
-    right(&mut table, 1);
-    Captioned { caption: format!("{}: {}", spec.name, about(spec)), table }
+    table
 }
 
 fn about(spec: &Spec) -> String {
@@ -237,99 +231,37 @@ fn about(spec: &Spec) -> String {
     format!("{touched} touched, {threads}; for {unit}; the clock for all threads together.")
 }
 
-/// Writes CSV, tables and charts.
-pub(super) fn files(
-    results: &Results,
-    dir: &Path,
-    stem: &str,
-    header: &str,
-    out: &mut dyn Output,
-) -> Result<()> {
-    write_file(dir, &format!("{stem}.csv"), &(comments(header) + &csv(results)), out)?;
-    let mut page = format!("# Allocators of a process\n\n```text\n{header}```\n");
-    let huge = stem.ends_with("thp");
-    if huge {
-        page.push_str("\nTransparent huge pages on for the peers that have an option for it.\n");
-    }
-    for Captioned { caption, mut table } in tables(results) {
-        table.load_preset(presets::ASCII_MARKDOWN);
-        // Writing to a String cannot fail.
-        let _ = write!(page, "\n{caption}\n\n{}\n", table.trim_fmt());
-    }
-    for broken in &results.broken {
-        let _ = write!(page, "\nBroken: {broken}\n");
-    }
-    write_file(dir, &format!("{stem}.md"), &page, out)?;
-    charts(results, dir, stem, out)
-}
-
-fn csv(results: &Results) -> String {
-    let mut csv = String::from(
-        "workload,allocator,setting,version,threads,rounds,cpu_ns,cpu_ns_min,wall_ns,wall_ns_min,p99_ns,faults,rss_mean,rss_same,rss_peak,rss_end,rss_ever,mappings\n",
-    );
-    for row in &results.rows {
+fn csv(results: &Results) -> Vec<String> {
+    let names = CSV.map(|(name, ..)| name).join(",");
+    let mut lines = vec![format!("workload,allocator,setting,version,threads,rounds,{names}")];
+    for row in results.rows.iter().filter(|row| !row.rounds.is_empty()) {
         let (spec, one) = (&results.specs[row.spec], &results.contenders[row.contender]);
         let setting = one.name.strip_prefix(one.family).unwrap_or_default().trim();
-        let labels = format!("{},{},{setting},{}", spec.name, one.family, one.version.replace(',', " "));
-        let Some(all) = row.summary() else { continue };
-        let Summary { cpu_ns, cpu_ns_min, wall_ns, wall_ns_min, p99_ns, faults, .. } = all;
-        let Summary { rss_mean, rss_same, rss_peak, rss_end, rss_ever, mappings, .. } = all;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            csv,
-            "{labels},{},{},{cpu_ns:.2},{cpu_ns_min:.2},{wall_ns:.2},{wall_ns_min:.2},{p99_ns:.0},{faults:.3},{rss_mean:.0},{rss_same:.0},{rss_peak:.0},{rss_end:.0},{rss_ever:.0},{mappings:.0}",
-            spec.threads,
-            row.rounds.len(),
-        );
+        let version = one.version.replace(',', " ");
+        let mut line =
+            format!("{},{},{setting},{version},{},{}", spec.name, one.family, spec.threads, row.rounds.len());
+        line.extend(CSV.iter().filter_map(|(_, of, choose, decimals)| {
+            Some(format!(",{:.decimals$}", choose(row.figure(of)?)))
+        }));
+        lines.push(line);
     }
-    csv
+    lines
 }
 
-/// Writes a chart for each workload that runs at several settings: a line for each allocator, a point for each setting.
-fn charts(results: &Results, dir: &Path, stem: &str, out: &mut dyn Output) -> Result<()> {
-    for spec in results.specs.iter().filter(|spec| spec.scope == Scope::WithKnobs) {
-        let all = results.of(&spec.name);
-        let shown = all.iter().filter(|(one, _)| ![KV, MMAP].contains(&one.family));
-        let points: Vec<_> = shown.map(|(one, all)| (one.line(), all.rss_same / MIB, all.cpu_ns)).collect();
-        chart(spec, &points, dir, stem, out)?;
-    }
-    Ok(())
-}
-
-/// Writes the chart of a workload, from points with the names of their lines.
-fn chart(
-    spec: &Spec,
-    points: &[(&str, f64, f64)],
-    dir: &Path,
-    stem: &str,
-    out: &mut dyn Output,
-) -> Result<()> {
-    let mut names: Vec<&str> = Vec::new();
-    for (name, ..) in points {
-        if !names.contains(name) {
-            names.push(name);
-        }
-    }
-    if names.is_empty() {
-        return Ok(());
-    }
-    let lines = names.iter().map(|name| {
-        let of = points.iter().filter(|(line, ..)| line == name);
-        let mut points: Vec<_> = of.map(|&(_, x, y)| (x, y)).collect();
+/// Draws a workload that runs at several settings: a line for each allocator, a point for each setting.
+fn chart(results: &Results, spec: &Spec, stem: &str) -> Option<Drawn> {
+    let shown = results.of(spec).filter(|(one, _)| ![KV, MMAP].contains(&one.family));
+    let points: Vec<_> = shown.filter_map(|(one, row)| Some((one.line(), row.point()?))).collect();
+    let names = unique(points.iter().map(|(name, _)| *name));
+    let line = |name: &&str| {
+        let of = points.iter().filter(|(line, _)| line == name);
+        let mut points: Vec<_> = of.map(|(_, point)| (point.rss / MIB, point.ns)).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         ((*name).to_string(), points)
-    });
-    let chart = Chart {
-        title: &title(spec),
-        x: "mean RSS in MiB, over the same operations",
-        y: "ns an operation (CPU time, median)",
-        x_scale: Scale::Log,
-        y_scale: Scale::Log,
-        lines: lines.collect(),
-        about: &names,
-        size: (820.0, 470.0),
     };
-    write_chart(dir, &format!("{stem}-{}.svg", spec.name.replace("-pages", "")), &chart, out)
+    let file = format!("{stem}-{}.svg", spec.name.replace("-pages", ""));
+    let axes = ["mean RSS in MiB, over the same operations", "ns an operation (CPU time, median)"];
+    log_chart(file, &title(spec), axes, names.iter().map(line).collect(), &names)
 }
 
 fn title(spec: &Spec) -> String {
@@ -337,62 +269,4 @@ fn title(spec: &Spec) -> String {
     let what =
         mix.map_or(format!("{CROWD} threads"), |name| format!("Random sizes, {}", &name["mix-".len()..]));
     format!("{what}, every page touched, threads: {}", spec.threads)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::measure::Sample;
-    use super::super::results::Row;
-    use super::super::task::{self, How, Ways};
-    use super::*;
-
-    #[test]
-    fn times_have_three_digits_and_a_unit() {
-        let texts = [1.234, 12.34, 123.4, 1234.0, 12_340_000.0].map(short);
-        assert_eq!(texts, ["1.23 ns", "12.3 ns", "123 ns", "1.23 us", "12.3 ms"]);
-    }
-
-    /// Returns results of one workload: name, family, average resident MiB and nanoseconds of each contender.
-    fn results(spec: &str, points: &[(&str, &'static str, f64, f64)]) -> Results {
-        let specs: Vec<_> = task::all().into_iter().filter(|one| one.name == spec).collect();
-        assert_eq!(specs.len(), 1, "{spec}");
-        let contender = |&(name, family, ..): &(&str, &'static str, f64, f64)| Contender {
-            name: name.to_string(),
-            family,
-            how: How::Vmalloc { cache_bytes_max: None, ways: Ways::Default },
-            library: None,
-            env: Vec::new(),
-            version: String::new(),
-            is_default: name == family,
-        };
-        let row = |(at, &(_, _, mib, cpu_ns)): (usize, &(&str, &'static str, f64, f64))| {
-            let rss_same = mib * MIB;
-            let sample = Sample { cpu_ns, rss_same, ..Sample::default() };
-            Row { spec: 0, contender: at, rounds: vec![sample], stopped: None }
-        };
-        let rows = points.iter().enumerate().map(row).collect();
-        let contenders = points.iter().map(contender).collect();
-        Results { specs, contenders, rows, missing: Vec::new(), broken: Vec::new() }
-    }
-
-    #[test]
-    fn a_peer_is_compared_at_equal_memory_with_each_of_its_settings() {
-        let points = [
-            ("ours", "ours", 100.0, 10.0),
-            ("ours 8M", "ours", 50.0, 40.0),
-            ("ours-kv", "ours-kv", 1.0, 1.0),
-            ("glibc", "glibc", 60.0, 400.0),
-            ("jemalloc", "jemalloc", 70.0, 80.0),
-            ("jemalloc decay-0", "jemalloc", 40.0, 1e9),
-            ("mimalloc", "mimalloc", 200.0, 12.0),
-        ];
-        let table = equal_memory(&results("mix-1M-16M-pages-1t", &points)).unwrap().table;
-        let rows: Vec<Vec<String>> =
-            table.row_iter().map(|row| row.cell_iter().map(comfy_table::Cell::content).collect()).collect();
-        let wanted =
-            [["glibc", "10.00"], ["jemalloc", "2.00"], ["jemalloc decay-0", "less"], ["mimalloc", "1.20"]];
-        assert_eq!(rows, wanted);
-        // A workload at one setting only has no line of points.
-        assert!(equal_memory(&results("flow-1M", &points)).is_none());
-    }
 }

@@ -8,7 +8,7 @@ const MIB: usize = 1 << 20;
 
 /// The allocator that a child uses.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum How {
+pub enum How {
     /// Our allocator, which may cache this many bytes; `None` for the default.
     Vmalloc { cache_bytes_max: Option<usize>, ways: Ways },
     /// Ours behind `LargeAlloc<System>`, with default options.
@@ -21,7 +21,7 @@ pub(super) enum How {
 
 /// Additional options of our allocator.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ways {
+pub enum Ways {
     Default,
     /// No huge pages.
     SmallPages,
@@ -31,7 +31,7 @@ pub(super) enum Ways {
 
 /// The pages that are written between an allocation and its free.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Touch {
+pub enum Touch {
     /// The first byte.
     Byte,
     /// A byte of each page.
@@ -42,7 +42,7 @@ pub(super) enum Touch {
 
 /// The sizes of a growth.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Growth {
+pub enum Growth {
     /// Each one and a half times the one before.
     Half,
     /// Each twice the one before.
@@ -53,7 +53,7 @@ pub(super) enum Growth {
 
 /// The repeated work.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
+pub enum Work {
     /// Allocates, touches and frees one size.
     Pair { bytes: usize },
     /// Frees one of `live` allocations at random, and allocates and touches another, sizes log-uniform.
@@ -81,37 +81,37 @@ pub(super) enum Work {
 
 /// One run of one child.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
-pub(super) struct Task {
-    pub(super) how: How,
+pub struct Task {
+    pub how: How,
     /// The library that `malloc` must come from.
-    pub(super) library: Option<PathBuf>,
-    pub(super) work: Work,
-    pub(super) touch: Touch,
-    pub(super) threads: usize,
+    pub library: Option<PathBuf>,
+    pub work: Work,
+    pub touch: Touch,
+    pub threads: usize,
     /// Milliseconds to measure; at least one repetition runs.
-    pub(super) ms: u64,
-    pub(super) seed: u64,
+    pub ms: u64,
+    pub seed: u64,
     /// Operations of each thread over which memory is averaged at the end, the same for all contenders; 0 for none.
-    pub(super) same_ops: u64,
+    pub same_ops: u64,
 }
 
 /// The measurements of a child.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
-pub(super) struct Measured {
-    pub(super) ops: u64,
+pub struct Measured {
+    pub ops: u64,
     /// The sum of all threads.
-    pub(super) cpu_ns: u64,
-    pub(super) wall_ns: u64,
+    pub cpu_ns: u64,
+    pub wall_ns: u64,
     /// From another stretch of the same work, timed call by call.
-    pub(super) p99_ns: u64,
-    pub(super) faults: u64,
+    pub p99_ns: u64,
+    pub faults: u64,
     /// Mean resident bytes over the operations that are the same for all.
-    pub(super) rss_same: Option<f64>,
+    pub rss_same: Option<f64>,
 }
 
 /// The last line of a child that did not fail.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
-pub(super) enum ChildReport {
+pub enum ChildReport {
     Measured(Measured),
     /// The allocator cannot allocate the memory.
     AllocFailed,
@@ -119,7 +119,7 @@ pub(super) enum ChildReport {
 
 /// The contenders that run a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Scope {
+pub enum Scope {
     /// Each allocator at its defaults.
     Defaults,
     /// The same, and plain mappings.
@@ -140,21 +140,21 @@ pub(super) enum Scope {
 
 /// A workload by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Spec {
-    pub(super) name: String,
-    pub(super) work: Work,
-    pub(super) touch: Touch,
-    pub(super) threads: usize,
-    pub(super) scope: Scope,
+pub struct Spec {
+    pub name: String,
+    pub work: Work,
+    pub touch: Touch,
+    pub threads: usize,
+    pub scope: Scope,
     /// Factor on `--ms`: longer for workloads whose memory settles slowly.
-    pub(super) times_ms: u64,
+    pub times_ms: u64,
     /// The most rounds.
-    pub(super) rounds_max: usize,
+    pub rounds_max: usize,
 }
 
 impl Spec {
     /// Returns the operations over which memory is averaged: few if they may take milliseconds.
-    pub(super) fn same_ops(&self) -> u64 {
+    pub fn same_ops(&self) -> u64 {
         match self.work {
             Work::Mix { .. } if self.scope != Scope::WithKnobs => 0,
             Work::Mix { .. } if self.threads > 2 => 16,
@@ -172,10 +172,10 @@ fn size(bytes: usize) -> String {
 /// Sizes of pairs.
 const PAIRS: [usize; 6] = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
 /// Least and most bytes, and the number of live allocations.
-pub(super) const MIXES: [(usize, usize, usize); 3] =
+pub const MIXES: [(usize, usize, usize); 3] =
     [(64 * KIB, 4 * MIB, 16), (MIB, 16 * MIB, 8), (64 * KIB, 64 * MIB, 4)];
 /// Threads of the crowd.
-pub(super) const CROWD: usize = 64;
+pub const CROWD: usize = 64;
 /// Sizes of zeroed allocations.
 const CALLOCS: [usize; 3] = [256 * KIB, 4 * MIB, 64 * MIB];
 /// Sizes that are passed between threads.
@@ -202,12 +202,12 @@ const GUARDED: usize = 1_000_000;
 const ALL_ROUNDS: usize = usize::MAX;
 
 /// Returns a mix's name, without touch and threads.
-pub(super) fn mix_name((low, high, _): (usize, usize, usize)) -> String {
+pub fn mix_name((low, high, _): (usize, usize, usize)) -> String {
     format!("mix-{}-{}", size(low), size(high))
 }
 
 /// Returns all workloads, in the order of the tables.
-pub(super) fn all() -> Vec<Spec> {
+pub fn all() -> Vec<Spec> {
     let mut all = Vec::new();
     let mut add = |name: String, work, touch, threads, scope, times_ms, rounds_max| {
         all.push(Spec { name, work, touch, threads, scope, times_ms, rounds_max });
@@ -279,26 +279,4 @@ pub(super) fn all() -> Vec<Spec> {
     let work = Work::Many { count: GUARDED, bytes: 4 * KIB };
     add("guarded-1000000".to_string(), work, Touch::Byte, 1, Scope::Guarded, 1, 2);
     all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_workload_has_a_name_of_its_own_and_travels_as_json() {
-        let all = all();
-        let mut names: Vec<_> = all.iter().map(|spec| spec.name.as_str()).collect();
-        assert!(names.contains(&"pair-64M-byte-1t") && names.contains(&"mix-1M-16M-pages-2t"), "{names:?}");
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), all.len());
-        for spec in all {
-            let how = How::Vmalloc { cache_bytes_max: Some(8 << 20), ways: Ways::SmallPages };
-            let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
-            let task = Task { how, library: None, work, touch, threads, ms: 1, seed: 7, same_ops: 9 };
-            let text = serde_json::to_string(&task).unwrap();
-            assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task);
-        }
-    }
 }

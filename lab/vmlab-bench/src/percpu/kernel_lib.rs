@@ -13,7 +13,8 @@
 //! A library has one allocator: the latest. The user decides what it was built from.
 
 use super::subject::{Counts, Shape, Subject};
-use anyhow::{Context, Result, bail};
+use crate::library::{function, load};
+use anyhow::{Result, bail};
 use libloading::Library;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ type StatsOf = unsafe extern "C" fn(*mut Stats);
 
 /// The functions of a library. Each call obeys the interface above.
 #[derive(Clone)]
-pub(crate) struct KernelLib {
+pub struct KernelLib {
     init: Init,
     thread_init: ThreadInit,
     thread_exit: ThreadExit,
@@ -55,13 +56,6 @@ pub(crate) struct KernelLib {
     stats: StatsOf,
     /// Keeps the library loaded.
     _library: Arc<Library>,
-}
-
-/// Returns the function of a name.
-fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
-    // SAFETY: the type is the one that the interface above states for this name; each caller below names both.
-    let found = unsafe { library.get::<F>(name.as_bytes()) };
-    found.map(|found| *found).with_context(|| format!("no {name}"))
 }
 
 /// Makes malloc cache freed memory, so that after the first round no contender waits for the system to supply pages for
@@ -78,22 +72,17 @@ pub(super) fn cache_freed_memory() {
 impl KernelLib {
     /// Loads the library at `path`.
     pub(crate) fn load(path: &Path) -> Result<Self> {
-        let shown = path.display();
-        // SAFETY: the user who names a library on the command line vouches for its initialisers.
-        let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {shown}"))?;
-        let library = Arc::new(library);
-        let load = || -> Result<Self> {
+        load(path, |library| {
             Ok(Self {
-                init: function(&library, "kp_init")?,
-                thread_init: function(&library, "kp_thread_init")?,
-                thread_exit: function(&library, "kp_thread_exit")?,
-                alloc: function(&library, "kp_alloc_fast")?,
-                free: function(&library, "kp_free")?,
-                stats: function(&library, "kp_stats")?,
-                _library: Arc::clone(&library),
+                init: function(library, "kp_init")?,
+                thread_init: function(library, "kp_thread_init")?,
+                thread_exit: function(library, "kp_thread_exit")?,
+                alloc: function(library, "kp_alloc_fast")?,
+                free: function(library, "kp_free")?,
+                stats: function(library, "kp_stats")?,
+                _library: Arc::clone(library),
             })
-        };
-        load().with_context(|| shown.to_string())
+        })
     }
 
     /// Registers the CPU that this thread stands for, before its first call.

@@ -3,31 +3,13 @@
 use super::process::{self, InProcess};
 use super::seed::{self, Asked};
 use super::{Measured, Taken};
-use crate::print::{Captioned, comments, number, page, right, write_file};
-use anyhow::Result;
-use comfy_table::Table;
-use std::fmt::Write;
-use std::path::Path;
-use vmlab_base::output::Output;
+use crate::harness::{Header, Report, Summary, Table, dash, number};
 
-/// Name of the CSV file.
-pub(super) const CSV: &str = "percpu.csv";
+/// The name of the files.
+pub(super) const STEM: &str = "percpu";
 
-/// Returns all tables, in order.
-pub(super) fn tables(measured: &Measured) -> Vec<Captioned> {
-    let mut tables = of_the_allocator(measured);
-    if let Some(process) = &measured.process {
-        tables.extend(of_a_process(process));
-    }
-    tables
-}
-
-/// Returns the tables for a separate file.
-fn of_a_process(measured: &InProcess) -> [Captioned; 2] {
-    [costs(measured), held(measured)]
-}
-
-fn of_the_allocator(measured: &Measured) -> Vec<Captioned> {
+/// Returns the tables, CSV and pages: of the allocator, and of a process. What was not measured is left out.
+pub(super) fn reports(measured: &Measured, header: &Header, rounds: usize) -> Vec<Report> {
     let mut tables = Vec::new();
     if !measured.rows.is_empty() {
         tables.extend([times(measured), counts(measured)]);
@@ -38,59 +20,59 @@ fn of_the_allocator(measured: &Measured) -> Vec<Captioned> {
     if !measured.zero.is_empty() {
         tables.push(zero(measured));
     }
-    tables
-}
-
-/// Formats one figure, or two with a slash between.
-fn pair(of: [Option<f64>; 2]) -> String {
-    match of {
-        [None, None] => "-".to_string(),
-        [first, None] => first.map_or("-".to_string(), number),
-        [first, Some(second)] => {
-            format!("{} / {}", first.map_or("-".to_string(), number), number(second))
-        }
+    let mut reports = Vec::new();
+    if !tables.is_empty() {
+        let tables = Report::new(STEM, "Per-CPU memory", header.pinned(rounds), tables);
+        reports.push(Report { csv: csv(measured), ..tables });
     }
+    reports.extend(measured.process.as_ref().map(|process| {
+        let tables = vec![costs(process), held(process)];
+        Report::new("percpu-process", "Per-CPU data of a process", process.header(header), tables)
+    }));
+    reports
 }
 
+/// Formats a figure, or two with a slash between.
+fn pair(of: [Option<Summary>; 2], which: fn(Summary) -> f64) -> String {
+    let [first, second] = of.map(|rounds| rounds.map(|rounds| number(which(rounds))));
+    let second = second.map_or(String::new(), |second| format!(" / {second}"));
+    dash(first) + &second
+}
+
+/// Adds a column for each contender, and a row for each workload.
 fn grid(
+    table: Table,
     measured: &Measured,
-    head: &[&str],
-    label: impl Fn(usize) -> Vec<String>,
+    label: impl Fn(usize) -> String,
     cell: impl Fn(&Taken) -> String,
 ) -> Table {
-    let mut table = Table::new();
-    let first = measured.rows.first().map_or(&[][..], |(_, taken)| taken);
-    table.set_header(head.iter().copied().chain(first.iter().map(|taken| taken.contender)));
-    for (at, (_, taken)) in measured.rows.iter().enumerate() {
-        table.add_row(label(at).into_iter().chain(taken.iter().map(&cell)));
-    }
-    right(&mut table, head.len());
-    table
+    let names: Vec<_> =
+        measured.rows.first().into_iter().flat_map(|(_, taken)| taken).map(|taken| taken.contender).collect();
+    table.grid(
+        &names,
+        0..measured.rows.len(),
+        |&row| vec![label(row)],
+        |&row, name| measured.rows[row].1.iter().find(|taken| taken.contender == *name).map(&cell),
+    )
 }
 
-fn times(measured: &Measured) -> Captioned {
-    let label = |at: usize| {
-        let workload = measured.rows[at].0;
-        vec![format!("{}: {}", workload.name, workload.about)]
-    };
-    let table =
-        grid(measured, &["workload"], label, |taken| format!("{} ({})", pair(taken.min), pair(taken.median)));
+fn times(measured: &Measured) -> Table {
     let caption = "Nanoseconds of CPU time a call to alloc / to free, or a pair; minimum (median) of rounds, each in a fresh space. Nothing is \
                    zeroed or mapped on any side. `ours` is exact runs with slabs for small objects, `runs` the same without slabs, `scan` \
                    Linux's hints corrected, `linux612` Linux's offset for offset, all with a spin lock and inside this program; \
                    `kern` is called through its C interface.";
-    Captioned { caption: caption.to_string(), table }
+    let label = |row: usize| format!("{}: {}", measured.rows[row].0.name, measured.rows[row].0.about);
+    grid(Table::new(caption, 1, ["workload"]), measured, label, |taken| {
+        format!("{} ({})", pair(taken.ns, |ns| ns.min), pair(taken.ns, |ns| ns.median))
+    })
 }
 
-fn counts(measured: &Measured) -> Captioned {
-    let table = grid(
-        measured,
-        &["workload"],
-        |at| vec![measured.rows[at].0.name.to_string()],
-        |taken| format!("{} / {}", taken.counts.chunks, taken.counts.free_bytes >> 10),
-    );
+fn counts(measured: &Measured) -> Table {
     let caption = "Chunks / KiB free in them (in slabs, too) when the workload had most: what is fragmented.";
-    Captioned { caption: caption.to_string(), table }
+    let label = |row: usize| measured.rows[row].0.name.to_string();
+    grid(Table::new(caption, 1, ["workload"]), measured, label, |taken| {
+        format!("{} / {}", taken.counts.chunks, taken.counts.free_bytes >> 10)
+    })
 }
 
 fn asked(asked: Asked) -> String {
@@ -101,53 +83,33 @@ fn asked(asked: Asked) -> String {
     }
 }
 
-fn of_seed_003(measured: &Measured) -> Captioned {
-    let mut table = Table::new();
-    table.set_header(["engine", "an action asks for", "ns an action", "as the series' seconds", "chunks"]);
-    for ran in &measured.seed {
-        let seconds = match ran.asked {
-            Asked::Plain => "-".to_string(),
-            Asked::Actions { .. } | Asked::Packed => {
-                seed::seconds(&measured.seed, ran.ns).map_or("-".to_string(), |of| format!("{of:.1}"))
-            }
-        };
-        table.add_row([
-            ran.engine.to_string(),
-            asked(ran.asked),
-            number(ran.ns),
-            seconds,
-            ran.chunks.to_string(),
-        ]);
-    }
-    right(&mut table, 2);
+fn of_seed_003(measured: &Measured) -> Table {
     let caption = "What the hints of Linux's engine are worth: a million actions, ours with patches 4, 5 and 7 to 9 of the series of 2019 \
                    switched off together and apart; `kern` as it is. The series reports 69 : 44 : 39 seconds for what the first three rows ask \
                    for, in which all that a kernel does for an action is; 69 and 39 are given here, and the others follow.";
-    Captioned { caption: caption.to_string(), table }
+    let head = ["engine", "an action asks for", "ns an action", "as the series' seconds", "chunks"];
+    let mut table = Table::new(caption, 2, head);
+    for ran in &measured.seed {
+        let seconds = match ran.asked {
+            Asked::Plain => None,
+            Asked::Actions { .. } | Asked::Packed => seed::seconds(&measured.seed, ran.ns),
+        };
+        let seconds = dash(seconds.map(|seconds| format!("{seconds:.1}")));
+        table.row(&[&ran.engine, &asked(ran.asked), &number(ran.ns), &seconds, &ran.chunks]);
+    }
+    table
 }
 
-fn zero(measured: &Measured) -> Captioned {
-    let mut table = Table::new();
-    table.set_header(["bytes", "units", "ns an object"]);
-    for zeroed in &measured.zero {
-        table.add_row([zeroed.size.to_string(), zeroed.units.to_string(), number(zeroed.ns)]);
-    }
-    right(&mut table, 0);
+fn zero(measured: &Measured) -> Table {
     let caption = "Zeroing of an object in every unit, which no figure above holds.";
-    Captioned { caption: caption.to_string(), table }
+    let mut table = Table::new(caption, 0, ["bytes", "units", "ns an object"]);
+    for zeroed in &measured.zero {
+        table.row(&[&zeroed.size, &zeroed.units, &number(zeroed.ns)]);
+    }
+    table
 }
 
-fn costs(measured: &InProcess) -> Captioned {
-    let mut table = Table::new();
-    table.set_header(["increment, or pair of calls", "1 thread", "2 threads"]);
-    let of = |what: &str, threads: usize| {
-        let cost = measured.costs.iter().find(|cost| cost.what == what && cost.threads == threads);
-        cost.map_or("-".to_string(), |cost| format!("{:.2} ({:.2})", cost.min, cost.median))
-    };
-    for cost in measured.costs.iter().filter(|cost| cost.threads == 1) {
-        table.add_row([cost.what.to_string(), of(cost.what, 1), of(cost.what, 2)]);
-    }
-    right(&mut table, 1);
+fn costs(measured: &InProcess) -> Table {
     let least = |what| measured.least(what).unwrap_or(f64::NAN);
     let caption = format!(
         "Nanoseconds of CPU time, minimum (median) of the rounds of all threads, the loop with them. Of one thread, a section takes {:.1} \
@@ -159,65 +121,43 @@ fn costs(measured: &InProcess) -> Captioned {
         least(process::ZEROED),
         measured.about
     );
-    Captioned { caption, table }
+    let ones = measured.costs.iter().filter(|cost| cost.threads == 1).map(|cost| cost.what);
+    let cell = |what: &&str, threads: usize| {
+        let ns = measured.costs.iter().find(|cost| cost.what == *what && cost.threads == threads)?.ns;
+        Some(format!("{:.2} ({:.2})", ns.min, ns.median))
+    };
+    let mut table = Table::new(caption, 1, ["increment, or pair of calls", "1 thread", "2 threads"]);
+    for what in ones {
+        table.row(&[&what, &dash(cell(&what, 1)), &dash(cell(&what, 2))]);
+    }
+    table
 }
 
-fn held(measured: &InProcess) -> Captioned {
-    let mut table = Table::new();
-    table.set_header(["when", "objects", "chunks", "KiB free in chunks", "KiB free in slabs", "longest run"]);
-    for held in &measured.held {
-        let stats = &held.stats;
-        table.add_row([
-            held.when.to_string(),
-            stats.live.to_string(),
-            stats.chunks.to_string(),
-            (stats.free_bytes >> 10).to_string(),
-            (stats.slab_free_bytes >> 10).to_string(),
-            format!("{} B", stats.longest_bytes),
-        ]);
-    }
-    right(&mut table, 1);
+fn held(measured: &InProcess) -> Table {
     let caption = "What lies unused in the chunks of a space, of one unit; a chunk has 256 KiB of each. The longest run is listed up to the largest \
                    object, 32 KiB.";
-    Captioned { caption: caption.to_string(), table }
+    let head = ["when", "objects", "chunks", "KiB free in chunks", "KiB free in slabs", "longest run"];
+    let mut table = Table::new(caption, 1, head);
+    for held in &measured.held {
+        let stats = &held.stats;
+        let longest = format!("{} B", stats.longest_bytes);
+        let (chunks, slabs) = (stats.free_bytes >> 10, stats.slab_free_bytes >> 10);
+        table.row(&[&held.when, &stats.live, &stats.chunks, &chunks, &slabs, &longest]);
+    }
+    table
 }
 
-/// Writes CSV and tables of the measurements.
-pub(super) fn files(measured: &Measured, dir: &Path, header: &str, out: &mut dyn Output) -> Result<()> {
-    let tables = of_the_allocator(measured);
-    if !tables.is_empty() {
-        write_file(dir, CSV, &(comments(header) + &csv(measured)), out)?;
-        write_file(dir, "percpu.md", &page("Per-CPU memory", tables, header), out)?;
-    }
-    match &measured.process {
-        Some(process) => {
-            let page = page("Per-CPU data of a process", of_a_process(process), &process.header(header));
-            write_file(dir, "percpu-process.md", &page, out)
-        }
-        None => Ok(()),
-    }
-}
-
-fn csv(measured: &Measured) -> String {
-    let mut csv = String::from(
-        "kind,name,contender,first_ns_min,first_ns_median,free_ns_min,free_ns_median,chunks,free_bytes,pages\n",
-    );
-    let shown = |ns: Option<f64>| ns.map_or(String::new(), |ns| format!("{ns:.2}"));
-    // Writing to a String cannot fail.
+fn csv(measured: &Measured) -> Vec<String> {
+    let head =
+        "kind,name,contender,first_ns_min,first_ns_median,free_ns_min,free_ns_median,chunks,free_bytes,pages";
+    let figures =
+        |ns: Option<Summary>| ns.map_or(",".to_string(), |ns| format!("{:.2},{:.2}", ns.min, ns.median));
+    let mut lines = vec![head.to_string()];
     for (workload, taken) in &measured.rows {
-        for Taken { contender, min, median, counts } in taken {
-            let _ = writeln!(
-                csv,
-                "workload,{},{contender},{},{},{},{},{},{},{}",
-                workload.name,
-                shown(min[0]),
-                shown(median[0]),
-                shown(min[1]),
-                shown(median[1]),
-                counts.chunks,
-                counts.free_bytes,
-                counts.pages
-            );
+        for Taken { contender, ns: [first, free], counts } in taken {
+            let (name, first, free) = (workload.name, figures(*first), figures(*free));
+            let counts = format!("{},{},{}", counts.chunks, counts.free_bytes, counts.pages);
+            lines.push(format!("workload,{name},{contender},{first},{free},{counts}"));
         }
     }
     for ran in &measured.seed {
@@ -226,10 +166,11 @@ fn csv(measured: &Measured) -> String {
             Asked::Packed => "packed".to_string(),
             Asked::Plain => "plain".to_string(),
         };
-        let _ = writeln!(csv, "seed,{name},{},{:.2},,,,{},,", ran.engine, ran.ns, ran.chunks);
+        lines.push(format!("seed,{name},{},{:.2},,,,{},,", ran.engine, ran.ns, ran.chunks));
     }
     for zeroed in &measured.zero {
-        let _ = writeln!(csv, "zero,{} bytes in {} units,,{:.2},,,,,,", zeroed.size, zeroed.units, zeroed.ns);
+        let name = format!("{} bytes in {} units", zeroed.size, zeroed.units);
+        lines.push(format!("zero,{name},,{:.2},,,,,,", zeroed.ns));
     }
-    csv
+    lines
 }

@@ -9,11 +9,13 @@
 //! load, an addition and a store of an increment of a volatile, and the CPU saves time there.
 
 use super::clock::Moment;
+use crate::harness::{Header, Summary, in_turn};
 use anyhow::{Context, Result};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use va_percpu::Stats;
 use va_sim::op::Rng;
 use vmalloc::percpu::{Index, Options, PerCpuCounter, PerCpuRef, RefMode, Space, Word};
@@ -28,27 +30,26 @@ thread_local! {
     static OWNS: [Cell<u64>; WORDS] = const { [const { Cell::new(0) }; WORDS] };
 }
 
-/// The cost of one contender, in nanoseconds for each call: the fastest and the median of all rounds of all threads.
+/// The cost of one contender, in nanoseconds for each call, over all rounds of all threads.
 #[derive(Clone, Debug)]
-pub(super) struct Cost {
+pub struct Cost {
     pub(super) what: &'static str,
     pub(super) threads: usize,
-    pub(super) min: f64,
-    pub(super) median: f64,
+    pub ns: Summary,
 }
 
 /// The memory of a space at one time.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub struct Held {
     pub(super) when: &'static str,
-    pub(super) stats: Stats,
+    pub stats: Stats,
 }
 
 /// All measurements.
 #[derive(Clone, Debug, Default)]
-pub(super) struct InProcess {
-    pub(super) costs: Vec<Cost>,
-    pub(super) held: Vec<Held>,
+pub struct InProcess {
+    pub costs: Vec<Cost>,
+    pub held: Vec<Held>,
     /// The method by which sections find their unit; whether there are sections; units used, of the possible ones;
     /// restarted sections.
     pub(super) about: String,
@@ -59,17 +60,13 @@ pub(super) struct InProcess {
 impl InProcess {
     /// Returns the fastest round with one thread.
     pub(super) fn least(&self, what: &str) -> Option<f64> {
-        self.costs.iter().find(|cost| cost.what == what && cost.threads == 1).map(|cost| cost.min)
+        self.costs.iter().find(|cost| cost.what == what && cost.threads == 1).map(|cost| cost.ns.min)
     }
 
     /// Returns the common header, with the rounds of these figures.
-    pub(super) fn header(&self, of_all: &str) -> String {
-        let common =
-            of_all.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n"));
+    pub(super) fn header(&self, common: &Header) -> String {
         let (rounds, calls) = self.rounds;
-        common
-            .chain([format!("rounds: {rounds} of {calls} calls, all contenders in turn, not pinned\n")])
-            .collect()
+        common.with(&format!("rounds: {rounds} of {calls} calls, all contenders in turn, not pinned"))
     }
 }
 
@@ -88,29 +85,22 @@ fn time(calls: u32, mut call: impl FnMut(usize)) -> f64 {
 /// Runs rounds of all contenders in turn, on `threads` threads at once.
 fn measure_by(threads: usize, rounds: usize, contenders: &[Contender<'_>]) -> Result<Vec<Cost>> {
     let barrier = Barrier::new(threads);
-    let run = || -> Vec<Vec<f64>> {
-        let mut times = vec![Vec::new(); contenders.len()];
-        for _ in 0..rounds {
-            for (times, (_, contender)) in times.iter_mut().zip(contenders) {
-                barrier.wait();
-                times.push(contender());
-            }
-        }
-        times
+    let run = || {
+        in_turn(rounds, contenders, |_, (_, contender)| {
+            barrier.wait();
+            Ok(Some(contender()))
+        })
     };
-    let all: Result<Vec<Vec<Vec<f64>>>> = std::thread::scope(|scope| {
+    let all: Vec<Vec<Vec<f64>>> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        let join =
-            |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().ok().context("a thread failed");
-        running.into_iter().map(join).collect()
-    });
-    let all = all?;
+        let join = |thread: ScopedJoinHandle<'_, _>| thread.join().ok().context("a thread failed").flatten();
+        running.into_iter().map(join).collect::<Result<_>>()
+    })?;
     let cost = |(at, (what, _)): (usize, &Contender<'_>)| {
-        let mut ns: Vec<f64> = all.iter().flat_map(|thread| thread[at].iter().copied()).collect();
-        ns.sort_by(f64::total_cmp);
-        Cost { what, threads, min: ns[0], median: ns[ns.len() / 2] }
+        let ns = Summary::of(all.iter().flat_map(|thread| thread[at].iter().copied()))?;
+        Some(Cost { what, threads, ns })
     };
-    Ok(contenders.iter().enumerate().map(cost).collect())
+    Ok(contenders.iter().enumerate().filter_map(cost).collect())
 }
 
 pub(super) const NOTHING: &str = "nothing: the loop";
@@ -122,7 +112,7 @@ pub(super) const ATOMIC_ONE: &str = "atomic, one word";
 pub(super) const ZEROED: &str = "zeroed counter, 64 units of which those used: made and dropped";
 
 /// Measures all contenders.
-pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
+pub fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
     let wide = Space::new(Options::default().units(Some(UNITS)))?;
     let by_cpu = Space::new(Options::default().index(Index::Cpu))?;
     let atomics = Space::new(Options::default().atomics_only(true))?;
@@ -210,7 +200,7 @@ pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
 }
 
 /// Number of counters created.
-const COUNTERS: usize = 100_000;
+pub const COUNTERS: usize = 100_000;
 
 /// Measures the unused memory in chunks with many counters, with nine of ten freed, and with all freed.
 fn hold() -> Result<Vec<Held>> {
@@ -238,19 +228,4 @@ fn hold() -> Result<Vec<Held>> {
     space.trim();
     look("all dropped, after `trim`", &space);
     Ok(held)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_contender_is_measured_by_one_thread_and_by_two() {
-        let measured = measure(2, 100).unwrap();
-        assert_eq!(measured.costs.len(), 26);
-        assert!(measured.costs.iter().all(|cost| cost.min > 0.0 && cost.median >= cost.min));
-        let live: Vec<u64> = measured.held.iter().map(|held| held.stats.live).collect();
-        assert_eq!((live[0], live[1], live[3]), (COUNTERS as u64, live[2], 0));
-        assert!(live[1] > COUNTERS as u64 / 12 && live[1] < COUNTERS as u64 / 8);
-    }
 }

@@ -20,7 +20,8 @@
 use super::clock::Moment;
 use super::kernel_lib::KernelLib;
 use super::subject::{Shape, Standard, Subject, UNITS, USUAL};
-use anyhow::Result;
+use crate::harness::{Summary, in_turn};
+use anyhow::{Context as _, Result};
 use va_percpu::Config;
 use va_percpu::config::SlotBy;
 use va_percpu::scan::{Rules, ScanHints};
@@ -79,7 +80,7 @@ configs! {
 
 /// The requested sizes and alignments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
+pub enum Asked {
     /// Actions: 16 bytes at an alignment, twice, and 20 bytes.
     Actions { align: u32 },
     /// The same before the objects were aligned: 12 bytes twice, and 20 bytes.
@@ -90,11 +91,11 @@ pub(super) enum Asked {
 
 /// The cost of a run, in nanoseconds for each action, and the chunks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ran {
-    pub(super) engine: &'static str,
-    pub(super) asked: Asked,
-    pub(super) ns: f64,
-    pub(super) chunks: u64,
+pub struct Ran {
+    pub engine: &'static str,
+    pub asked: Asked,
+    pub ns: f64,
+    pub chunks: u64,
 }
 
 /// Actions are added in batches of this size; a remainder is not run.
@@ -122,99 +123,82 @@ fn actions<S: Subject>(subject: &S, asked: Asked, count: usize) -> (f64, u64) {
     (ns, chunks)
 }
 
-/// Runs one workload on one engine, the fastest of several rounds.
-fn run_on<S: Subject>(
-    engine: &'static str,
-    asked: Asked,
-    count: usize,
-    rounds: usize,
-    begin: impl Fn() -> Result<S>,
-) -> Result<Ran> {
-    let mut best = Ran { engine, asked, ns: f64::INFINITY, chunks: 0 };
-    for _ in 0..rounds {
-        let (ns, chunks) = actions(&begin()?, asked, count);
-        best = Ran { ns: best.ns.min(ns), chunks, ..best };
-    }
-    Ok(best)
-}
-
-fn run<C: Config>(engine: &'static str, asked: Asked, count: usize, rounds: usize) -> Result<Ran> {
-    run_on(engine, asked, count, rounds, || Standard::<C>::new(SHAPE))
-}
-
 /// Linux's shape.
 const SHAPE: Shape = USUAL;
 
-/// Returns the three figures of the series in nanoseconds for each action: before it, with the alignment put back, and
-/// with it.
+/// An engine, what an action asks of it, and a run on a fresh space: nanoseconds for each action, and chunks.
+struct Engine<'a> {
+    name: &'static str,
+    asked: Asked,
+    run: Box<dyn Fn(usize) -> Result<(f64, u64)> + 'a>,
+}
+
+fn engine<C: Config>(name: &'static str, asked: Asked) -> Engine<'static> {
+    Engine { name, asked, run: Box::new(move |count| Ok(actions(&Standard::<C>::new(SHAPE)?, asked, count))) }
+}
+
+/// Runs all engines in turn; the fastest round of each counts.
+fn fastest(engines: &[Engine<'_>], count: usize, rounds: usize) -> Result<Vec<Ran>> {
+    let ran = in_turn(rounds, engines, |_, engine| (engine.run)(count).map(Some))?;
+    let fastest = |(&Engine { name, asked, .. }, ran): (&Engine<'_>, Vec<(f64, u64)>)| {
+        let ns = Summary::of(ran.iter().map(|(ns, _)| *ns))?.min;
+        Some(Ran { engine: name, asked, ns, chunks: ran.last()?.1 })
+    };
+    Ok(engines.iter().zip(ran).filter_map(fastest).collect())
+}
+
+/// Returns the engines of the three figures of the series: before it, with the alignment put back, and with it.
+fn of_the_series() -> Vec<Engine<'static>> {
+    let wide = Asked::Actions { align: 16 };
+    vec![
+        engine::<HintsOff>("hints off", wide),
+        engine::<HintsOff>("hints off", Asked::Packed),
+        engine::<HintsOn>("hints on", wide),
+    ]
+}
+
+/// Returns the three figures of the series in nanoseconds for each action.
 ///
 /// # Errors
-/// If there is no memory for records.
+/// If there is no memory for records, or no round.
 pub(crate) fn three(count: usize, rounds: usize) -> Result<[f64; 3]> {
-    let wide = Asked::Actions { align: 16 };
-    Ok([
-        run::<HintsOff>("hints off", wide, count, rounds)?.ns,
-        run::<HintsOff>("hints off", Asked::Packed, count, rounds)?.ns,
-        run::<HintsOn>("hints on", wide, count, rounds)?.ns,
-    ])
+    let ran: Option<[Ran; 3]> = fastest(&of_the_series(), count, rounds)?.try_into().ok();
+    Ok(ran.context("there are no rounds")?.map(|ran| ran.ns))
 }
 
 /// Returns the three figures of the series, in its order, and others.
-pub(super) fn measure(count: usize, rounds: usize, kernel_lib: Option<&KernelLib>) -> Result<Vec<Ran>> {
+pub fn measure(count: usize, rounds: usize, kernel_lib: Option<&KernelLib>) -> Result<Vec<Ran>> {
     let (wide, narrow, packed) = (Asked::Actions { align: 16 }, Asked::Actions { align: 8 }, Asked::Packed);
-    let mut ran = vec![
-        run::<HintsOff>("hints off", wide, count, rounds)?,
-        run::<HintsOff>("hints off", packed, count, rounds)?,
-        run::<HintsOn>("hints on", wide, count, rounds)?,
-        run::<HintsOn>("hints on", packed, count, rounds)?,
-        run::<HintsOff>("hints off", narrow, count, rounds)?,
-        run::<HintsOn>("hints on", narrow, count, rounds)?,
-        run::<HintsOff>("hints off", Asked::Plain, count, rounds)?,
-        run::<HintsOn>("hints on", Asked::Plain, count, rounds)?,
-        run::<Without4>("without 4", wide, count, rounds)?,
-        run::<Without5>("without 5", wide, count, rounds)?,
-        run::<Without7>("without 7", wide, count, rounds)?,
-        run::<Without8>("without 8", wide, count, rounds)?,
-        run::<Without9>("without 9", wide, count, rounds)?,
-    ];
+    let mut engines = of_the_series();
+    engines.extend([
+        engine::<HintsOn>("hints on", packed),
+        engine::<HintsOff>("hints off", narrow),
+        engine::<HintsOn>("hints on", narrow),
+        engine::<HintsOff>("hints off", Asked::Plain),
+        engine::<HintsOn>("hints on", Asked::Plain),
+        engine::<Without4>("without 4", wide),
+        engine::<Without5>("without 5", wide),
+        engine::<Without7>("without 7", wide),
+        engine::<Without8>("without 8", wide),
+        engine::<Without9>("without 9", wide),
+    ]);
     if let Some(kernel_lib) = kernel_lib {
-        for asked in [wide, packed, narrow, Asked::Plain] {
-            ran.push(run_on("kern", asked, count, rounds, || {
+        engines.extend([wide, packed, narrow, Asked::Plain].map(|asked| {
+            let run = move |count| -> Result<(f64, u64)> {
                 let kernel_lib = kernel_lib.begin(SHAPE, UNITS)?;
                 kernel_lib.stand_for(0);
-                Ok(kernel_lib)
-            })?);
-        }
+                Ok(actions(&kernel_lib, asked, count))
+            };
+            Engine { name: "kern", asked, run: Box::new(run) }
+        }));
     }
-    Ok(ran)
+    fastest(&engines, count, rounds)
 }
 
 /// Converts a figure to the seconds of the series, on a scale with its first at 69 and its third at 39. `None` if the
 /// hints gain nothing.
-pub(super) fn seconds(all: &[Ran], ns: f64) -> Option<f64> {
+pub fn seconds(all: &[Ran], ns: f64) -> Option<f64> {
     let [off, _, on, ..] = all else { return None };
     let slower = (69.0 - 39.0) / (off.ns - on.ns);
     (slower > 0.0).then_some(39.0 + (ns - on.ns) * slower)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_engine_serves_every_action() {
-        for ran in measure(3000, 1, None).unwrap() {
-            assert!(ran.ns > 0.0 && ran.chunks >= 1, "{ran:?}");
-        }
-    }
-
-    #[test]
-    fn two_figures_of_the_series_are_known_and_the_third_is_between() {
-        let ran = |ns| Ran { engine: "", asked: Asked::Plain, ns, chunks: 1 };
-        let all = [ran(3000.0), ran(500.0), ran(250.0)];
-        assert_eq!(seconds(&all, 3000.0), Some(69.0));
-        assert_eq!(seconds(&all, 250.0), Some(39.0));
-        assert!(seconds(&all, 500.0).is_some_and(|of| of > 39.0 && of < 69.0));
-        assert_eq!(seconds(&[ran(1.0), ran(1.0), ran(2.0)], 1.0), None);
-    }
 }

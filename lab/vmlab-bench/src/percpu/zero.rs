@@ -18,8 +18,7 @@ pub(super) fn measure(rounds: usize) -> Vec<Zeroed> {
         let unit = USUAL.unit as usize;
         let mut memory = vec![1u8; unit * units as usize];
         for size in [16, 64, 1024] {
-            let mut best = f64::INFINITY;
-            for _ in 0..rounds.max(2) {
+            let round = |_| {
                 let begun = Moment::now();
                 for at in (0..unit).step_by(size as usize) {
                     for cpu in memory.chunks_exact_mut(unit) {
@@ -27,9 +26,10 @@ pub(super) fn measure(rounds: usize) -> Vec<Zeroed> {
                     }
                     black_box(&mut memory);
                 }
-                best = best.min(begun.elapsed_ns() / (unit / size as usize) as f64);
-            }
-            measured.push(Zeroed { size, units, ns: best });
+                begun.elapsed_ns() / (unit / size as usize) as f64
+            };
+            let ns = (0..rounds.max(2)).map(round).fold(f64::INFINITY, f64::min);
+            measured.push(Zeroed { size, units, ns });
         }
     }
     measured

@@ -3,6 +3,7 @@
 use super::contenders::SpaceContender;
 use super::ours::window;
 use super::subject::{Driver, Setup, Subject, Visitor};
+use crate::harness::{Summary, in_turn};
 use anyhow::Result;
 use std::time::Instant;
 use va_base::{Align, PAGE_SIZE, Request, Va, VaRange};
@@ -36,9 +37,9 @@ enum Nowhere {
 }
 
 /// A case.
-pub(super) struct Case {
-    pub(super) name: &'static str,
-    pub(super) about: &'static str,
+pub struct Case {
+    pub name: &'static str,
+    pub about: &'static str,
     nodes: u32,
     cpus: u32,
     what: What,
@@ -54,7 +55,7 @@ const fn fail(name: &'static str, about: &'static str, fits_nowhere: Nowhere, ag
 }
 
 /// All of them.
-pub(super) const ALL: [Case; 13] = [
+pub const ALL: [Case; 13] = [
     fail(
         "fail-impossible",
         "a request larger than the space, 40,000 areas pooled or lazy",
@@ -96,35 +97,21 @@ pub(super) const ALL: [Case; 13] = [
 ];
 
 /// The cost of a case for one contender, in nanoseconds.
-pub(super) struct Taken {
+pub struct Taken {
     pub(super) case: &'static Case,
-    pub(super) contender: &'static str,
-    pub(super) min: f64,
-    pub(super) median: f64,
-    pub(super) mean: f64,
-    pub(super) rounds: usize,
+    pub contender: &'static str,
+    pub ns: Summary,
 }
 
 /// Measures a case on all contenders in alternating rounds, each time in a fresh space. A contender that does not
 /// support the case is left out.
-pub(super) fn measure(
-    case: &'static Case,
-    contenders: &[SpaceContender],
-    rounds: usize,
-) -> Result<Vec<Taken>> {
+pub fn measure(case: &'static Case, contenders: &[SpaceContender], rounds: usize) -> Result<Vec<Taken>> {
     let setup = Setup { nodes: case.nodes, cpus: case.cpus, helper: false };
-    let mut times = vec![Vec::new(); contenders.len()];
-    for round in 0..rounds {
-        for (contender, times) in contenders.iter().zip(&mut times) {
-            times.extend(contender.visit::<PlainLock, _>(&setup, Once(case, round as u64))?);
-        }
-    }
-    let taken = |(contender, mut times): (&SpaceContender, Vec<f64>)| {
-        times.sort_by(f64::total_cmp);
-        let &min = times.first()?;
-        let rounds = times.len();
-        let mean = times.iter().sum::<f64>() / rounds as f64;
-        Some(Taken { case, contender: contender.name(), min, median: times[rounds / 2], mean, rounds })
+    let times = in_turn(rounds, contenders, |round, contender| {
+        contender.visit::<PlainLock, _>(&setup, Once(case, round as u64))
+    })?;
+    let taken = |(contender, times): (&SpaceContender, Vec<f64>)| {
+        Some(Taken { case, contender: contender.name(), ns: Summary::of(times)? })
     };
     Ok(contenders.iter().zip(times).filter_map(taken).collect())
 }
@@ -277,22 +264,4 @@ fn congruent(driver: &mut impl Driver) -> Option<f64> {
         driver.purge();
     }
     Some(total / f64::from(CALLS))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_case_is_met_by_every_policy() {
-        let contenders = SpaceContender::all(&[]).unwrap();
-        for case in &ALL {
-            let taken = measure(case, &contenders, 1).unwrap();
-            let names: Vec<_> = taken.iter().map(|taken| taken.contender).collect();
-            assert_eq!(names, ["ours", "ours-bare", "linux69", "onelock52"], "{}", case.name);
-            assert!(
-                taken.iter().all(|taken| taken.min > 0.0 && taken.min <= taken.median && taken.rounds == 1)
-            );
-        }
-    }
 }

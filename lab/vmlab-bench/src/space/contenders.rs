@@ -3,8 +3,8 @@
 use super::kernel_lib::KernelLib;
 use super::ours::{Bare, Magazines};
 use super::subject::{Setup, Stream, Subject, Visitor};
-use crate::contender::{Contender, Exactness, Home, Make, Runner, Work};
-use crate::workload::Workload;
+use crate::stream::contender::{Contender, Exactness, Home, Make, Runner, Work};
+use crate::stream::workload::Workload;
 use anyhow::Result;
 use std::path::PathBuf;
 use va_space::config::{Linux69, OneLock52, Standard};
@@ -12,7 +12,7 @@ use vmlab_machine::{PlainLock, Watch};
 
 /// A measured space.
 #[derive(Clone)]
-pub(crate) enum SpaceContender {
+pub enum SpaceContender {
     /// Our policies, each caller with a magazine.
     Standard,
     /// Our policies alone.
@@ -27,7 +27,7 @@ pub(crate) enum SpaceContender {
 
 impl SpaceContender {
     /// Returns all of them, in the order of the tables.
-    pub(super) fn all(libraries: &[(&'static str, Option<PathBuf>)]) -> Result<Vec<Self>> {
+    pub fn all(libraries: &[(&'static str, Option<PathBuf>)]) -> Result<Vec<Self>> {
         let mut all = vec![Self::Standard, Self::OursBare, Self::Linux69, Self::OneLock52];
         for (name, path) in libraries {
             if let Some(path) = path {
@@ -59,7 +59,7 @@ impl SpaceContender {
     }
 
     /// Returns the contender that runs streams of operations on it.
-    pub(crate) fn contender(&self, setup: Setup) -> Contender {
+    pub fn contender(&self, setup: Setup) -> Contender {
         // The order of addresses from a pool is unspecified.
         Contender {
             name: self.name(),

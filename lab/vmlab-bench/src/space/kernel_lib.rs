@@ -19,7 +19,8 @@
 
 use super::subject::{Driver, OwnLock, Setup, Subject};
 use crate::indexes::Drained;
-use anyhow::{Context, Result, bail};
+use crate::library::{function, load};
+use anyhow::{Result, bail};
 use libloading::Library;
 use std::path::Path;
 use std::sync::Arc;
@@ -86,7 +87,7 @@ type Areas = unsafe extern "C" fn(*const u64, *const u64, i32, u64, *mut u64) ->
 
 /// The functions of a library. Each call obeys the interface above.
 #[derive(Clone)]
-pub(crate) struct KernelLib {
+pub struct KernelLib {
     init: Init,
     thread_init: ThreadInit,
     thread_exit: ThreadExit,
@@ -101,36 +102,24 @@ pub(crate) struct KernelLib {
     _library: Arc<Library>,
 }
 
-/// Returns the function of a name.
-fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
-    // SAFETY: the type is the one that the interface above states for this name; each caller below names both.
-    let found = unsafe { library.get::<F>(name.as_bytes()) };
-    found.map(|found| *found).with_context(|| format!("no {name}"))
-}
-
 impl KernelLib {
     /// Loads the library at `path`.
     pub(crate) fn load(path: &Path) -> Result<Self> {
-        let shown = path.display();
-        // SAFETY: the user who names a library on the command line vouches for its initialisers.
-        let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {shown}"))?;
-        let library = Arc::new(library);
-        let load = || -> Result<Self> {
+        load(path, |library| {
             Ok(Self {
-                init: function(&library, "kv_init")?,
-                thread_init: function(&library, "kv_thread_init")?,
-                thread_exit: function(&library, "kv_thread_exit")?,
-                alloc: function(&library, "kv_alloc")?,
-                free: function(&library, "kv_free")?,
-                find: function(&library, "kv_find")?,
-                purge: function(&library, "kv_purge")?,
-                stats: function(&library, "kv_stats")?,
-                areas: function(&library, "kv_pcpu_areas").ok(),
-                ram: function(&library, "kv_map_ram").ok().zip(function(&library, "kv_unmap_ram").ok()),
-                _library: Arc::clone(&library),
+                init: function(library, "kv_init")?,
+                thread_init: function(library, "kv_thread_init")?,
+                thread_exit: function(library, "kv_thread_exit")?,
+                alloc: function(library, "kv_alloc")?,
+                free: function(library, "kv_free")?,
+                find: function(library, "kv_find")?,
+                purge: function(library, "kv_purge")?,
+                stats: function(library, "kv_stats")?,
+                areas: function(library, "kv_pcpu_areas").ok(),
+                ram: function(library, "kv_map_ram").ok().zip(function(library, "kv_unmap_ram").ok()),
+                _library: Arc::clone(library),
             })
-        };
-        load().with_context(|| shown.to_string())
+        })
     }
 
     /// Creates an empty space. The previous one ceases to exist, with its drivers.
@@ -163,7 +152,7 @@ impl KernelLib {
     }
 }
 
-pub(crate) struct KernelDriver<'a>(&'a KernelLib);
+pub struct KernelDriver<'a>(&'a KernelLib);
 
 impl Subject for KernelLib {
     type Driver<'a> = KernelDriver<'a>;

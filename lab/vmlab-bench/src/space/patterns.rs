@@ -1,6 +1,6 @@
 //! Patterns of pairs, from Linux's own test module and from typical use. Sizes include a guard page.
 
-use crate::workload::{Maker, Spec, Workload, alloc, free, spec};
+use crate::stream::workload::{Maker, Spec, Workload, alloc, free, spec};
 use va_sim::op::Rng;
 use va_space::lazy::lazy_max_pages;
 
@@ -12,7 +12,7 @@ const LIVE: u64 = 4096;
 const PAIRS: usize = 20_000;
 
 /// Returns all patterns, for a space of `cpus` CPUs.
-pub(crate) fn all(cpus: u64) -> [Spec; 10] {
+pub fn all(cpus: u64) -> [Spec; 10] {
     [
         spec("fix_size", cpus, true, fix_size),
         spec("random_size", cpus, true, random_size),
@@ -28,7 +28,7 @@ pub(crate) fn all(cpus: u64) -> [Spec; 10] {
 }
 
 /// Returns the patterns that threads run together; `n` is the number of a thread.
-pub(super) fn shared(n: u64) -> [Spec; 3] {
+pub fn shared(n: u64) -> [Spec; 3] {
     [
         spec("fix_size", n, true, fix_size),
         spec("random_size", n, true, random_size),
@@ -40,7 +40,7 @@ pub(super) fn shared(n: u64) -> [Spec; 3] {
 pub(crate) const WARM_UP: usize = 8;
 
 /// Generates the stream for `rounds` rounds, after `warm_up` more in the setup.
-pub(crate) fn make(spec: &Spec, warm_up: usize, rounds: usize) -> Workload {
+pub fn make(spec: &Spec, warm_up: usize, rounds: usize) -> Workload {
     let mut workload = spec.make(warm_up + rounds);
     let warm_up = workload.rounds.drain(..warm_up).flatten();
     workload.setup.extend(warm_up);
@@ -146,33 +146,4 @@ fn align2m_live(maker: &mut Maker, _: u64) {
 /// One page more than the limit of Linux's pools.
 fn pair257(maker: &mut Maker, _: u64) {
     pairs(maker, 0, |_| (257, 0));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::FREE;
-
-    #[test]
-    fn every_pattern_frees_what_it_allocates_and_has_as_many_pairs_as_it_says() {
-        for spec in all(2).iter().chain(&shared(1)) {
-            let workload = make(spec, 1, 2);
-            assert_eq!(workload.rounds.len(), 2);
-            for round in &workload.rounds {
-                let allocs = round.iter().filter(|op| op.align_log2 != FREE).count();
-                assert_eq!((allocs, round.len()), (workload.pairs, 2 * workload.pairs), "{}", workload.name);
-            }
-            let mut held = vec![false; workload.slots];
-            for op in workload.setup.iter().chain(workload.rounds.iter().flatten()) {
-                let was = std::mem::replace(&mut held[op.slot as usize], op.align_log2 != FREE);
-                assert_eq!(was, op.align_log2 == FREE, "{}: slot {}", workload.name, op.slot);
-            }
-        }
-    }
-
-    #[test]
-    fn threads_have_streams_of_their_own() {
-        let sizes = |n| shared(n)[1].make(1).rounds[0].iter().map(|op| op.size).collect::<Vec<_>>();
-        assert_ne!(sizes(0), sizes(1));
-    }
 }

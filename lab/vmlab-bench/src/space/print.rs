@@ -1,16 +1,14 @@
 //! Tables, CSV and charts of spaces.
 
 use super::Measured;
-use super::cases::Taken;
+use super::cases::{Case, Taken};
 use super::threads::{Shared, name};
-use crate::print::{Captioned, build, comments, number, page, right, write_chart, write_file};
-use anyhow::Result;
-use comfy_table::Table;
-use std::fmt::Write;
-use std::path::Path;
+use crate::harness::{
+    Drawn, Report, Summary, Table, build, dash, duration, log_chart, mean_us, number, unique, us,
+};
+use crate::indexes::Drained;
+use crate::stream::Cell;
 use va_base::LockClass;
-use vmlab_base::chart::{Chart, Scale};
-use vmlab_base::output::Output;
 use vmlab_machine::LockStat;
 
 /// The contenders that ours is compared with.
@@ -26,50 +24,6 @@ const LOCKS: [(LockClass, &str); 5] = [
     (LockClass::Pool, "vn->pool_lock"),
     (LockClass::Purge, "vmap_purge_lock"),
 ];
-
-/// Returns all tables, in order.
-pub(super) fn tables(measured: &Measured) -> Vec<Captioned> {
-    let mut tables = Vec::new();
-    if !measured.rows.is_empty() {
-        tables.extend([rows(measured), ratios(measured), drained(measured)]);
-    }
-    if !measured.cases.is_empty() {
-        tables.push(cases(&measured.cases));
-    }
-    if !measured.shared.is_empty() {
-        tables.extend([shared(&measured.shared), locks(&measured.shared)]);
-    }
-    tables
-}
-
-/// Returns each item once, in order.
-fn unique<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    all.fold(Vec::new(), |mut unique, item| {
-        if !unique.contains(&item) {
-            unique.push(item);
-        }
-        unique
-    })
-}
-
-/// A table whose rows are `keys` and whose columns are contenders.
-fn grid<K: PartialEq>(
-    keys: &[K],
-    head: &[&str],
-    contenders: &[&'static str],
-    label: impl Fn(&K) -> Vec<String>,
-    cell: impl Fn(&K, &str) -> Option<String>,
-) -> Table {
-    let mut table = Table::new();
-    table.set_header(head.iter().chain(contenders));
-    for key in keys {
-        let mut row = label(key);
-        row.extend(contenders.iter().map(|contender| cell(key, contender).unwrap_or("-".to_string())));
-        table.add_row(row);
-    }
-    right(&mut table, 1);
-    table
-}
 
 /// Pattern and number of nodes.
 type Key<'a> = (&'a str, u32);
@@ -89,7 +43,7 @@ impl Measured {
         unique(self.rows.iter().map(|row| row.cell.contender))
     }
 
-    fn cell(&self, &(pattern, nodes): &Key<'_>, contender: &str) -> Option<&crate::Cell> {
+    fn cell(&self, &(pattern, nodes): &Key<'_>, contender: &str) -> Option<&Cell> {
         let row = self.rows.iter().find(|row| {
             row.nodes == nodes && row.cell.workload == pattern && row.cell.contender == contender
         })?;
@@ -101,62 +55,51 @@ fn label(&(pattern, nodes): &Key<'_>) -> Vec<String> {
     vec![pattern.to_string(), nodes.to_string()]
 }
 
-fn rows(measured: &Measured) -> Captioned {
-    let table =
-        grid(&measured.keys(), &["pattern", "nodes"], &measured.contenders(), label, |key, contender| {
-            let cell = measured.cell(key, contender)?;
-            Some(format!("{} ({}, {})", number(cell.min), number(cell.median), number(cell.mean)))
-        });
+/// Returns a table of all patterns, without rows.
+fn patterns(caption: &str) -> Table {
+    Table::new(caption, 1, ["pattern", "nodes"])
+}
+
+fn rows(measured: &Measured) -> Table {
     let caption = "Nanoseconds a pair of one thread, harness subtracted: minimum (median, mean). Purges and flushes are done, flushes count only.";
-    Captioned { caption: caption.to_string(), table }
+    patterns(caption).grid(&measured.contenders(), measured.keys(), label, |key, contender| {
+        let ns = measured.cell(key, contender)?.ns;
+        Some(format!("{} ({}, {})", number(ns.min), number(ns.median), number(ns.mean)))
+    })
 }
 
-fn ratios(measured: &Measured) -> Captioned {
-    let ours = |key: &Key<'_>| measured.cell(key, "ours").map(|cell| cell.min);
-    let table = grid(&measured.keys(), &["pattern", "nodes"], &PEERS, label, |key, peer| {
-        Some(format!("{:.2}", measured.cell(key, peer)?.min / ours(key)?))
-    });
-    Captioned { caption: "How many times the time of `ours` they take (minima).".to_string(), table }
+fn ratios(measured: &Measured) -> Table {
+    let caption = "How many times the time of `ours` they take (minima).";
+    patterns(caption).grid(&PEERS, measured.keys(), label, |key, peer| {
+        let ours = measured.cell(key, "ours")?.ns.min;
+        Some(format!("{:.2}", measured.cell(key, peer)?.ns.min / ours))
+    })
 }
 
-fn drained(measured: &Measured) -> Captioned {
-    let table =
-        grid(&measured.keys(), &["pattern", "nodes"], &measured.contenders(), label, |key, contender| {
-            let drained = measured.cell(key, contender)?.drained?;
-            Some(format!("{} / {}", drained.purges, drained.flushes))
-        });
-    Captioned { caption: "Purges / flushes in all rounds together.".to_string(), table }
+fn drained(measured: &Measured) -> Table {
+    let caption = "Purges / flushes in all rounds together.";
+    patterns(caption).grid(&measured.contenders(), measured.keys(), label, |key, contender| {
+        let drained = measured.cell(key, contender)?.drained?;
+        Some(format!("{} / {}", drained.purges, drained.flushes))
+    })
 }
 
-/// Formats nanoseconds in a readable unit.
-fn short_ns(ns: f64) -> String {
-    match ns {
-        _ if ns < 1e3 => format!("{} ns", number(ns)),
-        _ if ns < 1e6 => format!("{} us", number(ns / 1e3)),
-        _ => format!("{} ms", number(ns / 1e6)),
-    }
-}
-
-fn cases(cases: &[Taken]) -> Captioned {
-    let contenders = unique(cases.iter().map(|taken| taken.contender));
-    let names = unique(cases.iter().map(|taken| taken.case.name));
-    let of = |name: &str| cases.iter().find(|taken| taken.case.name == name);
-    let label = |name: &&str| {
-        let case = of(name).map(|taken| taken.case);
-        let about = case.map_or(String::new(), |case| format!("{name}: {}", case.about));
-        vec![about]
-    };
-    let table = grid(&names, &["case"], &contenders, label, |name, contender| {
-        let taken = cases.iter().find(|taken| taken.case.name == *name && taken.contender == contender)?;
-        Some(format!("{} ({})", short_ns(taken.min), short_ns(taken.median)))
-    });
+fn cases(cases: &[Taken]) -> Table {
+    let all = super::cases::ALL.iter().filter(|case| cases.iter().any(|taken| taken.case.name == case.name));
+    let label = |case: &&Case| vec![format!("{}: {}", case.name, case.about)];
     let caption = "Single calls: minimum (median) of rounds, each in a fresh space.";
-    Captioned { caption: caption.to_string(), table }
+    let contenders = unique(cases.iter().map(|taken| taken.contender));
+    Table::new(caption, 1, ["case"]).grid(&contenders, all, label, |case, contender| {
+        let taken =
+            cases.iter().find(|taken| taken.case.name == case.name && taken.contender == *contender)?;
+        Some(format!("{} ({})", duration(taken.ns.min), duration(taken.ns.median)))
+    })
 }
 
-fn shared(shared: &[Shared]) -> Captioned {
-    let mut table = Table::new();
-    table.set_header([
+fn shared(shared: &[Shared]) -> Table {
+    let caption = "Threads, a node each, drained by a helper: nanoseconds of wall time a pair of all together; pairs of all \
+                   rounds, purges and flushes with those of the setup. More threads than cores show what waiting costs, not how it scales.";
+    let head = [
         "pattern",
         "threads",
         "contender",
@@ -168,44 +111,34 @@ fn shared(shared: &[Shared]) -> Captioned {
         "purges",
         "flushes",
         "locks a pair",
-    ]);
+    ];
+    let mut table = Table::new(caption, 3, head);
     for row in shared {
         let ours = shared
             .iter()
             .find(|ours| (ours.pattern, ours.threads, ours.contender) == (row.pattern, row.threads, "ours"));
-        table.add_row([
-            row.pattern.to_string(),
-            row.threads.to_string(),
-            row.contender.to_string(),
-            number(row.min),
-            number(row.median),
-            number(row.mean),
-            ours.map_or("-".to_string(), |ours| format!("{:.2}", row.min / ours.min)),
-            row.pairs.to_string(),
-            row.drained.purges.to_string(),
-            row.drained.flushes.to_string(),
-            row.counted.locks_a_pair().map_or("-".to_string(), |locks| format!("{locks:.3}")),
+        table.row(&[
+            &row.pattern,
+            &row.threads,
+            &row.contender,
+            &number(row.ns.min),
+            &number(row.ns.median),
+            &number(row.ns.mean),
+            &dash(ours.map(|ours| format!("{:.2}", row.ns.min / ours.ns.min))),
+            &row.pairs,
+            &row.drained.purges,
+            &row.drained.flushes,
+            &dash(row.counted.locks_a_pair().map(|locks| format!("{locks:.3}"))),
         ]);
     }
-    right(&mut table, 3);
-    let caption = "Threads, a node each, drained by a helper: nanoseconds of wall time a pair of all together; pairs of all \
-                   rounds, purges and flushes with those of the setup. More threads than cores show what waiting costs, not how it scales.";
-    Captioned { caption: caption.to_string(), table }
-}
-
-/// Formats microseconds as `lock_stat` does.
-fn us(ns: u64) -> String {
-    format!("{:.2}", ns as f64 / 1e3)
-}
-
-fn mean_us(total_ns: u64, count: u64) -> String {
-    format!("{:.2}", total_ns as f64 / 1e3 / count.max(1) as f64)
+    table
 }
 
 /// Returns the table of locks, the most contended first, as `lock_stat` sorts.
-fn locks(shared: &[Shared]) -> Captioned {
-    let mut table = Table::new();
-    table.set_header([
+fn locks(shared: &[Shared]) -> Table {
+    let caption = "Locks as `lock_stat` shows them, microseconds, counted in one run each that is not among the times above. Standard \
+                   has no `vmap_area_lock` (`vn->busy.lock`): lookups and frees meet in the page map, which has none. A library reports what it counts, its setup among it.";
+    let head = [
         "pattern",
         "threads",
         "contender",
@@ -220,7 +153,8 @@ fn locks(shared: &[Shared]) -> Captioned {
         "holdtime-max",
         "holdtime-total",
         "holdtime-avg",
-    ]);
+    ];
+    let mut table = Table::new(caption, 4, head);
     for row in shared {
         let mut classes: Vec<(u64, [String; 11])> = Vec::new();
         match &row.counted.own_locks {
@@ -229,7 +163,7 @@ fn locks(shared: &[Shared]) -> Captioned {
                     let mut columns = std::array::from_fn(|_| "-".to_string());
                     columns[0] = lock.name.to_string();
                     columns[2] = lock.contentions.to_string();
-                    columns[7] = lock.acquisitions.map_or("-".to_string(), |count| count.to_string());
+                    columns[7] = dash(lock.acquisitions);
                     classes.push((lock.contentions, columns));
                 }
             }
@@ -245,16 +179,13 @@ fn locks(shared: &[Shared]) -> Captioned {
         classes.sort_by_key(|&(contentions, _)| std::cmp::Reverse(contentions));
         for (_, columns) in classes {
             let labels = [row.pattern.to_string(), row.threads.to_string(), row.contender.to_string()];
-            table.add_row(labels.into_iter().chain(columns));
+            table.push(labels.into_iter().chain(columns));
         }
     }
-    right(&mut table, 4);
-    let caption = "Locks as `lock_stat` shows them, microseconds, counted in one run each that is not among the times above. Standard \
-                   has no `vmap_area_lock` (`vn->busy.lock`): lookups and frees meet in the page map, which has none. A library reports what it counts, its setup among it.";
-    Captioned { caption: caption.to_string(), table }
+    table
 }
 
-fn columns(name: &str, seen: &LockStat) -> [String; 11] {
+pub fn columns(name: &str, seen: &LockStat) -> [String; 11] {
     [
         name.to_string(),
         seen.con_bounces.to_string(),
@@ -270,125 +201,76 @@ fn columns(name: &str, seen: &LockStat) -> [String; 11] {
     ]
 }
 
-pub(super) fn csv_name() -> String {
-    format!("space-{}.csv", build())
+/// Returns the name of the files.
+pub(super) fn stem() -> String {
+    format!("space-{}", build())
 }
 
-/// Writes CSV, tables and SVG.
-pub(super) fn files(measured: &Measured, dir: &Path, header: &str, out: &mut dyn Output) -> Result<()> {
-    write_file(dir, &csv_name(), &(comments(header) + &csv(measured)), out)?;
-    let page = page("The space", tables(measured), header);
-    write_file(dir, &format!("space-{}.md", build()), &page, out)?;
-    charts(measured, dir, out)
+/// Returns the tables, CSV and SVG.
+pub(super) fn report(measured: &Measured, header: String) -> Report {
+    let mut tables = Vec::new();
+    if !measured.rows.is_empty() {
+        tables.extend([rows(measured), ratios(measured), drained(measured)]);
+    }
+    if !measured.cases.is_empty() {
+        tables.push(cases(&measured.cases));
+    }
+    if !measured.shared.is_empty() {
+        tables.extend([shared(&measured.shared), locks(&measured.shared)]);
+    }
+    let tables = Report::new(stem(), "The space", header, tables);
+    Report { csv: csv(measured), charts: charts(measured), ..tables }
 }
 
-fn csv(measured: &Measured) -> String {
-    let mut csv = String::from(
-        "kind,name,nodes,threads,contender,ns_min,ns_median,ns_mean,rounds,purges,flushes,locks_a_pair\n",
-    );
-    // Writing to a String cannot fail.
-    for super::Row { nodes, cell } in &measured.rows {
-        let drained = cell.drained.unwrap_or_default();
-        let (name, contender, rounds) = (&cell.workload, cell.contender, cell.rounds);
-        let _ = writeln!(
-            csv,
-            "pattern,{name},{nodes},1,{contender},{:.2},{:.2},{:.2},{rounds},{},{},",
-            cell.min, cell.median, cell.mean, drained.purges, drained.flushes
-        );
-    }
-    for taken in &measured.cases {
-        let (name, contender, rounds) = (taken.case.name, taken.contender, taken.rounds);
-        let _ = writeln!(
-            csv,
-            "case,{name},,1,{contender},{:.2},{:.2},{:.2},{rounds},,,",
-            taken.min, taken.median, taken.mean
-        );
-    }
-    for row in &measured.shared {
-        let Shared { pattern, threads, contender, min, median, mean, rounds, drained, .. } = row;
+fn csv(measured: &Measured) -> Vec<String> {
+    let figures = |ns: &Summary| format!("{:.2},{:.2},{:.2},{}", ns.min, ns.median, ns.mean, ns.count);
+    let drained = |drained: &Drained| format!("{},{}", drained.purges, drained.flushes);
+    let head =
+        "kind,name,nodes,threads,contender,ns_min,ns_median,ns_mean,rounds,purges,flushes,locks_a_pair";
+    let rows = measured.rows.iter().map(|super::Row { nodes, cell }| {
+        let drained = drained(&cell.drained.unwrap_or_default());
+        format!("pattern,{},{nodes},1,{},{},{drained},", cell.workload, cell.contender, figures(&cell.ns))
+    });
+    let cases = measured
+        .cases
+        .iter()
+        .map(|taken| format!("case,{},,1,{},{},,,", taken.case.name, taken.contender, figures(&taken.ns)));
+    let shared = measured.shared.iter().map(|row| {
+        let Shared { pattern, threads, contender, ns, .. } = row;
         let locks = row.counted.locks_a_pair().map_or(String::new(), |locks| format!("{locks:.4}"));
-        let _ = writeln!(
-            csv,
-            "threads,{pattern},{threads},{threads},{contender},{min:.2},{median:.2},{mean:.2},{rounds},{},{},{locks}",
-            drained.purges, drained.flushes
-        );
-    }
-    csv
+        let (figures, drained) = (figures(ns), drained(&row.drained));
+        format!("threads,{pattern},{threads},{threads},{contender},{figures},{drained},{locks}")
+    });
+    std::iter::once(head.to_string()).chain(rows).chain(cases).chain(shared).collect()
 }
 
-/// Writes charts with one curve for each contender: over nodes, and over threads.
-fn charts(measured: &Measured, dir: &Path, out: &mut dyn Output) -> Result<()> {
-    let patterns: Vec<&'static str> = (0..).map_while(|at| (at < 3).then(|| name(at))).collect();
-    for pattern in patterns {
+/// Draws charts with one curve for each contender: over nodes, and over threads.
+fn charts(measured: &Measured) -> Vec<Drawn> {
+    let mut charts = Vec::new();
+    for pattern in (0..3).map(name) {
         let nodes = |contender: &str| -> Vec<(f64, f64)> {
             let keys = measured.keys();
             let of = keys.iter().filter(|(name, _)| *name == pattern);
-            of.filter_map(|key| Some((f64::from(key.1), measured.cell(key, contender)?.min))).collect()
+            of.filter_map(|key| Some((f64::from(key.1), measured.cell(key, contender)?.ns.min))).collect()
         };
         let threads = |contender: &str| -> Vec<(f64, f64)> {
             let of =
                 measured.shared.iter().filter(|row| row.pattern == pattern && row.contender == contender);
-            of.map(|row| (f64::from(row.threads), row.min)).collect()
+            of.map(|row| (f64::from(row.threads), row.ns.min)).collect()
         };
         let lines = |names: Vec<&'static str>, points: &dyn Fn(&str) -> Vec<(f64, f64)>| -> Vec<_> {
             let named = names.into_iter().map(|name| (name.to_string(), points(name)));
             named.filter(|(_, points)| points.len() > 1).collect()
         };
-        for (file, title, x, lines) in [
-            ("nodes", format!("{pattern}, one thread"), "nodes", lines(measured.contenders(), &nodes)),
-            (
-                "threads",
-                format!("{pattern}, a node a thread"),
-                "threads",
-                lines(unique(measured.shared.iter().map(|row| row.contender)), &threads),
-            ),
+        let crowds = unique(measured.shared.iter().map(|row| row.contender));
+        for (x, how, lines) in [
+            ("nodes", "one thread", lines(measured.contenders(), &nodes)),
+            ("threads", "a node a thread", lines(crowds, &threads)),
         ] {
-            if lines.is_empty() {
-                continue;
-            }
-            let chart = Chart {
-                title: &title,
-                x,
-                y: "ns a pair (minimum)",
-                x_scale: Scale::Log,
-                y_scale: Scale::Log,
-                lines,
-                about: &["ours", "kern", "linux69"],
-                size: (820.0, 470.0),
-            };
-            write_chart(dir, &format!("space-{file}-{pattern}-{}.svg", build()), &chart, out)?;
+            let file = format!("space-{x}-{pattern}-{}.svg", build());
+            let (title, axes) = (format!("{pattern}, {how}"), [x, "ns a pair (minimum)"]);
+            charts.extend(log_chart(file, &title, axes, lines, &["ours", "kern", "linux69"]));
         }
     }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units_of_times_fit_their_size() {
-        assert_eq!([12.0, 4_300.0, 4_300_000.0].map(short_ns), ["12.0 ns", "4.3 us", "4.3 ms"]);
-        assert_eq!(
-            (us(1500), mean_us(3000, 2), mean_us(0, 0)),
-            ("1.50".into(), "1.50".into(), "0.00".into())
-        );
-    }
-
-    #[test]
-    fn a_lock_has_the_columns_of_lock_stat() {
-        let seen = LockStat {
-            con_bounces: 1,
-            contentions: 2,
-            wait_total_ns: 3000,
-            wait_max_ns: 2000,
-            acq_bounces: 4,
-            acquisitions: 5,
-            hold_total_ns: 10_000,
-            hold_max_ns: 6000,
-            ..LockStat::default()
-        };
-        let columns = columns("x", &seen);
-        assert_eq!(columns, ["x", "1", "2", "2.00", "3.00", "1.50", "4", "5", "6.00", "10.00", "2.00"]);
-    }
+    charts
 }

@@ -7,23 +7,23 @@ use vmlab_machine::LockStats;
 
 /// The set-up of a row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Setup {
-    pub(crate) nodes: u32,
+pub struct Setup {
+    pub nodes: u32,
     /// CPUs online, which determine the lazy threshold.
-    pub(crate) cpus: u32,
+    pub cpus: u32,
     /// True if a helper thread drains; otherwise the call that exceeds the threshold.
-    pub(crate) helper: bool,
+    pub helper: bool,
 }
 
 impl Setup {
     /// A node for each CPU, and no helper.
-    pub(crate) const fn alone(nodes: u32) -> Self {
+    pub const fn alone(nodes: u32) -> Self {
         Self { nodes, cpus: nodes, helper: false }
     }
 }
 
 /// A space that threads share.
-pub(crate) trait Subject: Sync + 'static {
+pub trait Subject: Sync + 'static {
     /// One thread's handle.
     type Driver<'a>: Driver
     where
@@ -42,15 +42,15 @@ pub(crate) trait Subject: Sync + 'static {
 
 /// The report of a C library about the locks of one class.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OwnLock {
-    pub(crate) name: &'static str,
-    pub(crate) contentions: u64,
+pub struct OwnLock {
+    pub name: &'static str,
+    pub contentions: u64,
     /// `None` if it does not count them.
-    pub(crate) acquisitions: Option<u64>,
+    pub acquisitions: Option<u64>,
 }
 
 /// One thread's handle to a space. Addresses are bytes.
-pub(crate) trait Driver {
+pub trait Driver {
     /// Makes the thread stand for another CPU from now on.
     fn move_to(&mut self, cpu: u32);
     fn alloc(&mut self, request: &Request) -> Option<Va>;
@@ -64,19 +64,19 @@ pub(crate) trait Driver {
 }
 
 /// An operation that is generic over the type of the space.
-pub(crate) trait Visitor {
+pub trait Visitor {
     type Out;
     fn visit<S: Subject>(self, subject: S) -> Self::Out;
 }
 
 /// A driver as the target of a stream of operations.
-pub(crate) struct Stream<'a, S: Subject> {
+pub struct Stream<'a, S: Subject> {
     subject: &'a S,
     driver: S::Driver<'a>,
 }
 
 impl<'a, S: Subject> Stream<'a, S> {
-    pub(crate) fn new(subject: &'a S, cpu: u32) -> Self {
+    pub fn new(subject: &'a S, cpu: u32) -> Self {
         Self { subject, driver: subject.driver(cpu) }
     }
 }

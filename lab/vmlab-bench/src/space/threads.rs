@@ -8,8 +8,9 @@
 use super::contenders::SpaceContender;
 use super::patterns;
 use super::subject::{OwnLock, Setup, Stream, Subject, Visitor};
-use crate::contender::{Runner, Work};
+use crate::harness::{Summary, in_turn};
 use crate::indexes::Drained;
+use crate::stream::contender::{Runner, Work};
 use anyhow::Result;
 use core_affinity::CoreId;
 use std::sync::Barrier;
@@ -23,74 +24,61 @@ const PAIRS: usize = 500;
 
 /// A pattern with a number of threads.
 #[derive(Clone, Copy)]
-pub(super) struct Crowd<'a> {
+pub struct Crowd<'a> {
     /// Index into [`patterns::shared`].
-    pub(super) pattern: usize,
-    pub(super) threads: u32,
-    pub(super) time: Duration,
+    pub pattern: usize,
+    pub threads: u32,
+    pub time: Duration,
     /// Cores to pin threads to.
-    pub(super) cores: &'a [CoreId],
+    pub cores: &'a [CoreId],
 }
 
 /// One run of one contender.
-pub(super) struct Run {
-    pub(super) pairs: u64,
+pub struct Run {
+    pub pairs: u64,
     pub(super) wall: Duration,
     pub(super) drained: Drained,
     /// Statistics of locks; all 0 with plain locks.
-    pub(super) locks: LockStats,
+    pub locks: LockStats,
     pub(super) own_locks: Option<Vec<OwnLock>>,
 }
 
 /// The measurements of one contender.
-pub(super) struct Shared {
+pub struct Shared {
     pub(super) pattern: &'static str,
-    pub(super) threads: u32,
-    pub(super) contender: &'static str,
+    pub threads: u32,
+    pub contender: &'static str,
     /// Nanoseconds for each pair of all threads together.
-    pub(super) min: f64,
-    pub(super) median: f64,
-    pub(super) mean: f64,
-    pub(super) rounds: usize,
-    pub(super) pairs: u64,
+    pub ns: Summary,
+    pub pairs: u64,
     pub(super) drained: Drained,
     /// The run that counted locks.
-    pub(super) counted: Run,
+    pub counted: Run,
 }
 
 /// Returns the name of a pattern.
-pub(super) fn name(pattern: usize) -> &'static str {
+pub fn name(pattern: usize) -> &'static str {
     patterns::shared(0)[pattern].name
 }
 
 /// Measures a crowd on all contenders in alternating rounds.
-pub(super) fn measure(crowd: Crowd<'_>, contenders: &[SpaceContender], rounds: usize) -> Result<Vec<Shared>> {
+pub fn measure(crowd: Crowd<'_>, contenders: &[SpaceContender], rounds: usize) -> Result<Vec<Shared>> {
     let setup = Setup { nodes: crowd.threads, cpus: crowd.threads, helper: true };
-    let mut runs: Vec<Vec<Run>> = contenders.iter().map(|_| Vec::new()).collect();
-    for _ in 0..rounds {
-        for (contender, runs) in contenders.iter().zip(&mut runs) {
-            runs.push(contender.visit::<PlainLock, _>(&setup, crowd)?);
-        }
-    }
+    let runs = in_turn(rounds, contenders, |_, one| one.visit::<PlainLock, _>(&setup, crowd).map(Some))?;
     let mut measured = Vec::new();
     for (contender, runs) in contenders.iter().zip(runs) {
-        let counted = contender.visit::<WatchedLock, _>(&setup, crowd)?;
-        let mut times: Vec<f64> = runs.iter().map(Run::pair_ns).collect();
-        times.sort_by(f64::total_cmp);
+        let Some(ns) = Summary::of(runs.iter().map(Run::pair_ns)) else { continue };
         measured.push(Shared {
             pattern: name(crowd.pattern),
             threads: crowd.threads,
             contender: contender.name(),
-            min: times[0],
-            median: times[rounds / 2],
-            mean: times.iter().sum::<f64>() / rounds as f64,
-            rounds,
+            ns,
             pairs: runs.iter().map(|run| run.pairs).sum(),
             drained: runs.iter().fold(Drained::default(), |sum, run| Drained {
                 purges: sum.purges + run.drained.purges,
                 flushes: sum.flushes + run.drained.flushes,
             }),
-            counted,
+            counted: contender.visit::<WatchedLock, _>(&setup, crowd)?,
         });
     }
     Ok(measured)
@@ -197,35 +185,5 @@ impl Run {
             None => self.locks.iter().map(|lock| lock.acquisitions).sum(),
         };
         Some(takings as f64 / self.pairs.max(1) as f64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use va_base::LockClass;
-
-    #[test]
-    fn two_threads_run_on_every_policy_and_their_locks_are_counted() {
-        let contenders = SpaceContender::all(&[]).unwrap();
-        for pattern in 0..3 {
-            let crowd = Crowd { pattern, threads: 2, time: Duration::from_millis(2), cores: &[] };
-            let measured = measure(crowd, &contenders, 1).unwrap();
-            assert_eq!(measured.len(), 4);
-            for shared in &measured {
-                assert!(shared.min > 0.0 && shared.pairs > 0, "{}", shared.contender);
-                let counted = &shared.counted;
-                let taken = |class: LockClass| counted.locks[class as usize].acquisitions;
-                match shared.contender {
-                    // A magazine frees areas in batches.
-                    "ours" => assert!(taken(LockClass::Lazy) < counted.pairs),
-                    "onelock52" => assert!(taken(LockClass::Free) >= counted.pairs),
-                    _ => assert!(taken(LockClass::Pool) + taken(LockClass::Free) >= counted.pairs),
-                }
-                if shared.contender != "ours" {
-                    assert!(taken(LockClass::Lazy) >= counted.pairs, "{}", shared.contender);
-                }
-            }
-        }
     }
 }

@@ -168,7 +168,8 @@ pub fn once(target: &dyn Target, params: &Params, case: Case, cpus: u32, seed: u
 }
 
 /// Returns the tests in the order of one worker. A shuffle moves every test.
-fn order(params: &Params, rng: &mut Rng) -> Vec<Case> {
+#[doc(hidden)]
+pub fn order(params: &Params, rng: &mut Rng) -> Vec<Case> {
     let mut order = params.suite.cases().to_vec();
     if !params.sequential_test_order {
         for last in (1..order.len()).rev() {
@@ -193,44 +194,4 @@ fn repeat(body: &mut Body<'_>, case: Case) -> Counts {
         counts.time = begun.elapsed();
     }
     counts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::case::Suite;
-    use super::*;
-
-    #[test]
-    fn each_worker_has_its_own_order_and_no_test_keeps_its_place() {
-        let params = Params { run_test_mask: 8191, ..Params::new(Suite::V7_1) };
-        let mut rng = Rng::new(5);
-        let orders: Vec<_> = (0..20).map(|_| order(&params, &mut rng)).collect();
-        for order in &orders {
-            assert!(order.iter().zip(Case::ALL).all(|(here, there)| *here != there), "{order:?}");
-            assert!(Case::ALL.iter().all(|case| order.contains(case)));
-        }
-        assert!(orders.windows(2).any(|pair| pair[0] != pair[1]));
-        let sequential = Params { sequential_test_order: true, run_test_mask: 4 | 64, ..params };
-        assert_eq!(order(&sequential, &mut rng), [Case::LongBusyList, Case::AlignShift]);
-    }
-
-    #[test]
-    fn a_failure_that_is_expected_is_none_whichever_suite_counts_it() {
-        let found = |case: Case, counts: Counts| {
-            let mut all = [Counts::default(); Case::ALL.len()];
-            all[case.index()] = counts;
-            vec![Found { counts: all, cycles: 1 }]
-        };
-        let ran = |suite, case, counts| Ran {
-            params: Params { run_test_mask: 8191, ..Params::new(suite) },
-            workers: found(case, counts),
-            interrupted: false,
-            settled: Ok(()),
-        };
-        let failed = Counts { failed: 2, ..Counts::default() };
-        assert_eq!(ran(Suite::V6_12, Case::AlignShift, failed).failures(), 0);
-        assert_eq!(ran(Suite::V6_12, Case::FixSize, failed).failures(), 2);
-        assert_eq!(ran(Suite::V7_1, Case::FixSize, failed).failures(), 2);
-        assert_eq!(ran(Suite::V7_1, Case::NoBlock, Counts { xfailed: 2, ..Counts::default() }).failures(), 0);
-    }
 }

@@ -15,7 +15,8 @@ pub mod driver;
 mod linux;
 pub mod params;
 pub mod print;
-mod process;
+#[doc(hidden)]
+pub mod process;
 pub mod rcu;
 pub mod target;
 

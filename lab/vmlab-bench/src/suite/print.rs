@@ -5,8 +5,7 @@
 
 use super::case::{Case, Suite};
 use super::driver::{Counts, Ran};
-use crate::print::{Captioned, number, right};
-use comfy_table::Table;
+use crate::harness::{Table, dash, number};
 
 /// Returns the lines of a run: for each worker its tests by their bits, and its cycles.
 pub fn lines(ran: &Ran) -> Vec<String> {
@@ -53,9 +52,12 @@ pub fn mean_ns(ran: &Ran, case: Case) -> Option<f64> {
 }
 
 /// Returns a table with a row for each test and a column for each target.
-pub fn table(runs: &[(&str, Ran)]) -> Captioned {
-    let mut table = Table::new();
-    table.set_header(["bit", "test"].into_iter().chain(runs.iter().map(|&(name, _)| name)));
+pub fn table(runs: &[(&str, Ran)]) -> Table {
+    let caption = "Nanoseconds of a loop, mean over workers and executions: what a loop allocates, writes and frees. pcpu_alloc_test by \
+        objects, align_shift_alloc_test (64 alignments, of which the large ones are expected to fail: !) by executions; - where a target \
+        has no such thing.";
+    let head = ["bit", "test"].into_iter().chain(runs.iter().map(|&(name, _)| name));
+    let mut table = Table::new(caption, 2, head);
     for case in Case::ALL {
         if runs.iter().all(|(_, ran)| mean_ns(ran, case).is_none()) {
             continue;
@@ -69,53 +71,15 @@ pub fn table(runs: &[(&str, Ran)]) -> Captioned {
                 .map(|counts| counts.failed + counts.xfailed)
                 .sum();
             let mark = if failed > 0 { " !" } else { "" };
-            mean_ns(ran, case).map_or("-".to_string(), |ns| number(ns) + mark)
+            dash(mean_ns(ran, case).map(|ns| number(ns) + mark))
         }));
-        table.add_row(row);
+        table.push(row);
     }
     let mut row = vec![String::new(), "all, million cycles of a worker".to_string()];
     row.extend(runs.iter().map(|(_, ran)| {
         let cycles: f64 = ran.workers.iter().map(|found| found.cycles as f64).sum();
         number(cycles / ran.workers.len().max(1) as f64 / 1e6)
     }));
-    table.add_row(row);
-    right(&mut table, 2);
-    let caption = "Nanoseconds of a loop, mean over workers and executions: what a loop allocates, writes and frees. pcpu_alloc_test by \
-        objects, align_shift_alloc_test (64 alignments, of which the large ones are expected to fail: !) by executions; - where a target \
-        has no such thing.";
-    Captioned { caption: caption.to_string(), table }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::driver::Found;
-    use super::super::params::Params;
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn lines_are_the_kernels_to_the_letter() {
-        let mut counts = [Counts::default(); Case::ALL.len()];
-        counts[0] = Counts { passed: 3, time: Duration::from_nanos(4_501_999), ..Counts::default() };
-        counts[6] = Counts { failed: 1, xfailed: 2, ..Counts::default() };
-        let ran = |suite| Ran {
-            params: Params { run_test_mask: 65, test_repeat_count: 3, ..Params::new(suite) },
-            workers: vec![Found { counts, cycles: 77 }, Found { counts: Default::default(), cycles: 0 }],
-            interrupted: false,
-            settled: Ok(()),
-        };
-        assert_eq!(
-            lines(&ran(Suite::V7_1)).join("\n"),
-            "Summary: fix_size_alloc_test passed: 3 failed: 0 xfailed: 0 repeat: 3 loops: 1000000 avg: 1500 usec\n\
-             Summary: align_shift_alloc_test passed: 0 failed: 1 xfailed: 2 repeat: 3 loops: 1000000 avg: 0 usec\n\
-             All test took worker0=77 cycles\n\
-             Summary: fix_size_alloc_test passed: 0 failed: 0 xfailed: 0 repeat: 3 loops: 1000000 avg: 0 usec\n\
-             Summary: align_shift_alloc_test passed: 0 failed: 0 xfailed: 0 repeat: 3 loops: 1000000 avg: 0 usec\n\
-             All test took worker1=0 cycles"
-        );
-        assert_eq!(
-            lines(&ran(Suite::V6_12))[0],
-            "Summary: fix_size_alloc_test passed: 3 failed: 0 repeat: 3 loops: 1000000 avg: 1500 usec"
-        );
-    }
+    table.push(row);
+    table
 }

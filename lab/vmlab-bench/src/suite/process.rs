@@ -39,7 +39,7 @@ pub(super) fn make(_: &Setup) -> Result<Box<dyn Target>> {
 
 impl Target for Process {
     fn worker(&self, _: u32) -> Box<dyn Worker + '_> {
-        Box::new(ProcessWorker { target: self, held: Table::default(), objects: Table::default() })
+        Box::new(ProcessWorker { target: self, held: Numbered::default(), objects: Numbered::default() })
     }
 
     fn supports(&self, _: Case) -> bool {
@@ -61,20 +61,20 @@ impl Target for Process {
 }
 
 /// Values by numbers, which begin at 1 and are reused.
-struct Table<T> {
+pub struct Numbered<T> {
     places: Vec<Option<T>>,
     vacant: Vec<usize>,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for Numbered<T> {
     fn default() -> Self {
         Self { places: Vec::new(), vacant: Vec::new() }
     }
 }
 
-impl<T> Table<T> {
+impl<T> Numbered<T> {
     #[inline]
-    fn put(&mut self, value: T) -> u64 {
+    pub fn put(&mut self, value: T) -> u64 {
         let place = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() - 1
@@ -84,19 +84,20 @@ impl<T> Table<T> {
     }
 
     #[inline]
-    fn get(&mut self, number: u64) -> Option<&mut T> {
+    pub fn get(&mut self, number: u64) -> Option<&mut T> {
         self.places.get_mut((number as usize).wrapping_sub(1))?.as_mut()
     }
 
     #[inline]
-    fn take(&mut self, number: u64) -> Option<T> {
+    pub fn take(&mut self, number: u64) -> Option<T> {
         let place = (number as usize).wrapping_sub(1);
         let taken = self.places.get_mut(place)?.take()?;
         self.vacant.push(place);
         Some(taken)
     }
 
-    fn len(&self) -> usize {
+    /// Returns the number of values.
+    pub fn count(&self) -> usize {
         self.places.len() - self.vacant.len()
     }
 }
@@ -104,13 +105,13 @@ impl<T> Table<T> {
 /// One thread's handle to the target.
 struct ProcessWorker<'t> {
     target: &'t Process,
-    held: Table<Held<Vmalloc>>,
-    objects: Table<PerCpuBox<'t>>,
+    held: Numbered<Held<Vmalloc>>,
+    objects: Numbered<PerCpuBox<'t>>,
 }
 
 impl Drop for ProcessWorker<'_> {
     fn drop(&mut self) {
-        self.target.left.fetch_add(self.objects.len() as u64, Ordering::Relaxed);
+        self.target.left.fetch_add(self.objects.count() as u64, Ordering::Relaxed);
     }
 }
 
@@ -204,21 +205,5 @@ impl Ram for ProcessRam<'_> {
             Some(())
         };
         map().is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_uses_places_again_and_knows_what_is_not_there() {
-        let mut table = Table::default();
-        assert_eq!([table.put('a'), table.put('b'), table.put('c')], [1, 2, 3]);
-        assert_eq!(
-            (table.take(2), table.take(2), table.take(0), table.take(9)),
-            (Some('b'), None, None, None)
-        );
-        assert_eq!((table.put('d'), table.get(2).copied(), table.len()), (2, Some('d'), 3));
     }
 }

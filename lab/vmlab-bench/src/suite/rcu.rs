@@ -32,10 +32,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Allocations of a batch: the pointers that fit a page.
-const BATCH: usize = 512;
+#[doc(hidden)]
+pub const BATCH: usize = 512;
 /// Batches that may be pending for a caller that may sleep, and for one that may not.
 const PENDING_SLEEP: usize = 4;
-const PENDING_ATOMIC: usize = 64;
+#[doc(hidden)]
+pub const PENDING_ATOMIC: usize = 64;
 
 /// The state of a section in a cache line of its own: 0, or the epoch shifted left by one, plus 1.
 #[repr(align(128))]
@@ -66,7 +68,8 @@ impl Epochs {
     }
 
     /// Advances the epoch if every open section has seen it. Returns the current epoch.
-    fn advance(&self) -> u64 {
+    #[doc(hidden)]
+    pub fn advance(&self) -> u64 {
         let now = self.epoch.0.load(Ordering::Relaxed);
         // Pairs with the fence of `section`. If the note of a section is not seen here, all its reads come after this
         // fence, so they find no allocation that was unreachable before.
@@ -175,107 +178,5 @@ impl Deferred<'_> {
         while let Some((_, batch)) = self.sealed.pop_front_if(|(epoch, _)| *epoch + 2 <= now) {
             batch.into_iter().for_each(&mut *free);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-    use std::sync::atomic::AtomicBool;
-
-    #[test]
-    fn kf1_what_is_deferred_while_a_section_is_open_waits_for_it() {
-        let epochs = Epochs::new(2);
-        let (mut reader, mut writer) = (epochs.deferred(0), epochs.deferred(1));
-        let mut freed = Vec::new();
-        let section = reader.section();
-        // One more would exceed the limit of pending batches, and wait for ever.
-        for at in 1..=(PENDING_ATOMIC * BATCH) as u64 {
-            writer.defer(at, Caller::Atomic, &mut |at| freed.push(at));
-        }
-        assert_eq!(freed, [0u64; 0]);
-        drop(section);
-        writer.end(&mut |at| freed.push(at));
-        assert_eq!(freed, (1..=(PENDING_ATOMIC * BATCH) as u64).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn kf1_a_section_that_saw_the_epoch_before_holds_up_the_next_but_one() {
-        let epochs = Epochs::new(2);
-        let (mut reader, mut writer) = (epochs.deferred(0), epochs.deferred(1));
-        let section = reader.section();
-        assert_eq!(epochs.advance(), 3, "it has seen 2");
-        writer.filling.push(7);
-        writer.seal();
-        let mut freed = Vec::new();
-        for _ in 0..5 {
-            writer.collect(&mut |at| freed.push(at));
-        }
-        assert_eq!((epochs.advance(), freed.len()), (3, 0), "it has not seen 3");
-        drop(section);
-        writer.end(&mut |at| freed.push(at));
-        assert_eq!(freed, [7]);
-    }
-
-    /// Stops the readers when it is dropped, also if the writer panics.
-    struct Done<'t>(&'t AtomicBool);
-
-    impl Drop for Done<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-
-    #[test]
-    fn kf2_many_threads_free_each_once_and_never_under_a_reader() {
-        const COUNT: u64 = 60_000;
-        let epochs = Epochs::new(3);
-        // Number `n` is alive until it is freed; `current` is what readers can reach.
-        let alive: Vec<AtomicBool> = (0..=COUNT).map(|_| AtomicBool::new(true)).collect();
-        let (current, done) = (AtomicU64::new(0), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let readers: Vec<_> = (0..2)
-                .map(|thread| {
-                    let (epochs, alive, current, done) = (&epochs, &alive, &current, &done);
-                    scope.spawn(move || {
-                        let mut own = epochs.deferred(thread);
-                        let mut looks = 0u64;
-                        // Each reader reads at least once, however late it starts.
-                        loop {
-                            let section = own.section();
-                            let at = current.load(Ordering::Acquire);
-                            for _ in 0..looks % 7 {
-                                std::hint::spin_loop();
-                            }
-                            if looks.is_multiple_of(64) {
-                                std::thread::yield_now();
-                            }
-                            assert!(alive[at as usize].load(Ordering::Relaxed), "KF1: {at} was freed");
-                            drop(section);
-                            looks += 1;
-                            if done.load(Ordering::Relaxed) {
-                                break looks;
-                            }
-                        }
-                    })
-                })
-                .collect();
-            let ended = Done(&done);
-            let mut writer = epochs.deferred(2);
-            let mut freed = BTreeSet::new();
-            let mut free = |at: u64| {
-                alive[at as usize].store(false, Ordering::Relaxed);
-                assert!(freed.insert(at), "KF2: {at} was freed twice");
-            };
-            for next in 1..=COUNT {
-                let old = current.swap(next, Ordering::AcqRel);
-                writer.defer(old, if next % 2 == 0 { Caller::MaySleep } else { Caller::Atomic }, &mut free);
-            }
-            writer.end(&mut free);
-            drop(ended);
-            assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
-            assert_eq!(freed.len() as u64, COUNT);
-        });
     }
 }

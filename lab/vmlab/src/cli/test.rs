@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vmlab_bench::compare::{self, Wanted};
-use vmlab_bench::print::{header, page, prepare, show as show_tables, write_file};
+use vmlab_bench::harness::{Header, Report, check_names, prepare};
 use vmlab_bench::suite::case::Suite;
 use vmlab_bench::suite::cold;
 use vmlab_bench::suite::driver::{self, Ran};
@@ -81,10 +81,9 @@ impl CompareArgs {
     }
 }
 
-/// File for the table.
-const PAGE: &str = "test-suite.md";
-/// File for cold starts.
-const COLD_PAGE: &str = "cold.md";
+/// The names of the pages with the table, and with cold starts.
+const SUITE: &str = "test-suite";
+const COLD: &str = "cold";
 
 /// Runs the suite on the selected targets of `entries`, one after the other, until ^C.
 ///
@@ -121,9 +120,9 @@ fn run_until(
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
     let params = Params::parse(args.suite, cpus, &args.arguments)?;
     let chosen = choose(args, entries)?;
-    let header = args.out.as_ref().map(|_| header(params.test_repeat_count as usize));
+    let header = args.out.as_ref().map(|_| Header::read());
     if let Some(dir) = &args.out {
-        prepare(dir, PAGE)?;
+        prepare(dir, &format!("{SUITE}.md"))?;
     }
     if !driver::has_cycles() {
         print_note("this processor has no time stamp counter: a cycle is a nanosecond");
@@ -157,11 +156,11 @@ fn run_until(
         }
     }
     if args.table {
-        show_tables([table(&runs)], &mut Terminal)?;
+        table(&runs).show(&mut Terminal)?;
     }
     judge(&runs)?;
     match (&args.out, header) {
-        (Some(dir), Some(header)) => write(args, dir, &runs, &header),
+        (Some(dir), Some(header)) => report(args, &runs, &header).write(dir, &mut Terminal),
         _ => Ok(()),
     }
 }
@@ -173,13 +172,13 @@ fn run_cold(args: &Args, entries: &[Entry]) -> Result<()> {
     let arguments = if args.arguments.is_empty() { &all } else { &args.arguments };
     let params = Params::parse(args.suite, cpus, arguments)?;
     if let Some(dir) = &args.out {
-        prepare(dir, COLD_PAGE)?;
+        prepare(dir, &format!("{COLD}.md"))?;
     }
-    let header = header(cold::ROUNDS);
+    let header = Header::read().with(&format!("rounds: {}, targets in turn, not pinned", cold::ROUNDS));
     let table = cold::measure(entries, &setup(args, cpus), &params, args.seed)?;
     match &args.out {
-        Some(dir) => write_file(dir, COLD_PAGE, &page("Cold starts", [table], &header), &mut Terminal),
-        None => show_tables([table], &mut Terminal),
+        Some(dir) => Report::new(COLD, "Cold starts", header, vec![table]).write(dir, &mut Terminal),
+        None => table.show(&mut Terminal),
     }
 }
 
@@ -194,14 +193,8 @@ fn setup(args: &Args, cpus: u32) -> Setup {
 
 /// Returns the selected entries, in the order of the arguments, each once.
 fn choose(args: &Args, entries: &[Entry]) -> Result<Vec<Entry>> {
-    if let Some(unknown) = args
-        .target
-        .iter()
-        .find(|name| name.as_str() != "all" && entries.iter().all(|entry| entry.name != name.as_str()))
-    {
-        let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
-        bail!("no target is called {unknown} (there are {}, and all)", names.join(", "));
-    }
+    let known: Vec<_> = entries.iter().map(|entry| entry.name).chain(["all"]).collect();
+    check_names("target", &args.target, &known)?;
     let all = args.target.iter().any(|name| name == "all");
     let named = |entry: &&Entry| args.target.iter().any(|name| name == entry.name);
     let makeable = |entry: &&Entry| entry.name != "linux" || args.kern.is_some();
@@ -242,18 +235,15 @@ fn judge(runs: &[(&str, Ran)]) -> Result<()> {
     }
 }
 
-fn write(args: &Args, dir: &std::path::Path, runs: &[(&str, Ran)], header: &str) -> Result<()> {
-    // Workers run concurrently and unbound, and targets in sequence, so the header's line about rounds does not apply.
-    let header: String =
-        header.lines().filter(|line| !line.starts_with("rounds")).map(|line| format!("{line}\n")).collect();
+/// Returns the page of the table.
+fn report(args: &Args, runs: &[(&str, Ran)], header: &Header) -> Report {
     let params = runs.first().map(|(_, ran)| ran.params.to_string()).unwrap_or_default();
-    let about = format!(
-        "{header}suite: {}, {params}; workers not pinned, targets one after the other\n",
+    // Workers run concurrently.
+    let header = header.with(&format!(
+        "suite: {}, {params}; workers not pinned, targets one after the other",
         args.suite.name()
-    );
-    let text = page("The kernel's test suite", [table(runs)], &about);
-    let path = dir.join(PAGE);
-    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    ));
+    Report::new(SUITE, "The kernel's test suite", header, vec![table(runs)])
 }
 
 #[cfg(test)]

@@ -4,49 +4,49 @@ use va_sim::op::Rng;
 
 /// One operation. It allocates into a slot, or frees from one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Op {
-    pub(super) slot: u32,
-    pub(super) size: u32,
+pub struct Op {
+    pub slot: u32,
+    pub size: u32,
     /// Binary logarithm, in pages; [`FREE`] for a free of the slot.
-    pub(super) align_log2: u8,
+    pub align_log2: u8,
 }
 
 /// Marks an operation that frees.
-pub(super) const FREE: u8 = u8::MAX;
+pub const FREE: u8 = u8::MAX;
 
 /// A workload, ready to run.
-pub(super) struct Workload {
-    pub(super) name: String,
+pub struct Workload {
+    pub name: String,
     /// Pages of the space.
-    pub(super) pages: u64,
-    pub(super) slots: usize,
-    pub(super) setup: Vec<Op>,
-    pub(super) rounds: Vec<Vec<Op>>,
+    pub pages: u64,
+    pub slots: usize,
+    pub setup: Vec<Op>,
+    pub rounds: Vec<Vec<Op>>,
     /// Pairs (or the workload's equivalent) in each round.
-    pub(super) pairs: usize,
+    pub pairs: usize,
     /// True if it requests alignments.
-    pub(super) aligned: bool,
+    pub aligned: bool,
     /// Window of the allocations of rounds, if there is one.
-    pub(super) window: Option<(u64, u64)>,
+    pub window: Option<(u64, u64)>,
 }
 
 /// A recipe for a workload.
-pub(super) struct Spec {
-    pub(super) name: &'static str,
+pub struct Spec {
+    pub name: &'static str,
     /// Live areas, or holes for the adversary: the x of growth plots.
-    pub(super) n: u64,
+    pub n: u64,
     /// True if it is part of a quick run.
-    pub(super) quick: bool,
+    pub quick: bool,
     fill: fn(&mut Maker, u64),
 }
 
-pub(super) const fn spec(name: &'static str, n: u64, quick: bool, fill: fn(&mut Maker, u64)) -> Spec {
+pub const fn spec(name: &'static str, n: u64, quick: bool, fill: fn(&mut Maker, u64)) -> Spec {
     Spec { name, n, quick, fill }
 }
 
 impl Spec {
     /// Generates the stream for `rounds` rounds.
-    pub(super) fn make(&self, rounds: usize) -> Workload {
+    pub fn make(&self, rounds: usize) -> Workload {
         let workload = Workload {
             name: self.name.to_string(),
             pages: 1 << 30,
@@ -68,23 +68,23 @@ impl Spec {
 }
 
 /// A workload under construction.
-pub(super) struct Maker {
-    pub(super) workload: Workload,
-    pub(super) rng: Rng,
+pub struct Maker {
+    pub workload: Workload,
+    pub rng: Rng,
     rounds: usize,
 }
 
-pub(super) fn alloc(slot: u64, size: u64, align_log2: u8) -> Op {
+pub fn alloc(slot: u64, size: u64, align_log2: u8) -> Op {
     Op { slot: slot as u32, size: size as u32, align_log2 }
 }
 
-pub(super) fn free(slot: u64, size: u64) -> Op {
+pub fn free(slot: u64, size: u64) -> Op {
     Op { slot: slot as u32, size: size as u32, align_log2: FREE }
 }
 
 impl Maker {
     /// Generates the rounds: `pairs` pairs each.
-    pub(super) fn rounds(&mut self, pairs: usize, mut pair: impl FnMut(&mut Rng, &mut Vec<Op>)) {
+    pub fn rounds(&mut self, pairs: usize, mut pair: impl FnMut(&mut Rng, &mut Vec<Op>)) {
         self.workload.pairs = pairs;
         for _ in 0..self.rounds {
             let mut ops = Vec::with_capacity(2 * pairs);
@@ -96,7 +96,7 @@ impl Maker {
     }
 
     /// Generates `n` areas, of sizes and alignments from `ask`, each replaced at random.
-    pub(super) fn replace(&mut self, n: u64, pairs: usize, mut ask: impl FnMut(&mut Rng) -> (u64, u8)) {
+    pub fn replace(&mut self, n: u64, pairs: usize, mut ask: impl FnMut(&mut Rng) -> (u64, u8)) {
         let mut sizes = Vec::new();
         for slot in 0..n {
             let (size, align) = ask(&mut self.rng);
