@@ -25,7 +25,7 @@ pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
     ended?.success()
 }
 
-/// By its name it would belong to the core. It depends on `vmalloc`, which would be compiled once more for it.
+/// By its name it would belong to the core. It depends on `vmalloc-os`, which would be compiled once more for it.
 pub(crate) const OVER_THE_CORE: &str = "va-peer";
 
 /// The feature of a core that walks its invariants after each change.

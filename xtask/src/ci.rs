@@ -352,18 +352,21 @@ fn test_full(root: &Path, tests: &mut Tests) -> Result<()> {
     run_tests(root, &["-p", OVER_THE_CORE, "--features", WALKING], tests).and(usual)
 }
 
+/// The crates of a process that the step `release` tests.
+const OF_A_PROCESS: &str = "-p vmalloc-os -p vmalloc";
+
 /// Tests release builds: fast paths depend on the optimiser, and the test profile is not the one that users build. So a
-/// program that depends on the crate is built with a release profile. Programs that are optimised as one are tested by
+/// program that depends on these crates is built with a release profile. Programs that are optimised as one are tested by
 /// `install`.
 ///
-/// The programs that test it from outside are left to `--full`: each is optimised by itself, and the step `test` runs
+/// The programs that test them from outside are left to `--full`: each is optimised by itself, and the step `test` runs
 /// all of them.
 fn release(root: &Path, tests: &mut Tests) -> Result<()> {
-    run_release(root, tests, "-p vmalloc --lib")
+    run_release(root, tests, &format!("{OF_A_PROCESS} --lib"))
 }
 
 fn release_full(root: &Path, tests: &mut Tests) -> Result<()> {
-    run_release(root, tests, "-p vmalloc --lib --tests")
+    run_release(root, tests, &format!("{OF_A_PROCESS} --lib --tests"))
 }
 
 fn run_release(root: &Path, tests: &mut Tests, of_process: &str) -> Result<()> {

@@ -175,7 +175,7 @@ impl Platform for Host {
 impl Machine for Host {
     type Lock = RawMutex;
     type PurgeLock = RawMutex;
-    type OwnerLock = vmalloc::OwnerLock;
+    type OwnerLock = vmalloc_os::OwnerLock;
 
     fn cpus_possible(&self) -> u32 {
         self.0.nodes

@@ -133,7 +133,7 @@ impl<L> Platform for LabMachine<L> {
 impl<L: Watch> Machine for LabMachine<L> {
     type Lock = L;
     type PurgeLock = L;
-    type OwnerLock = vmalloc::OwnerLock;
+    type OwnerLock = vmalloc_os::OwnerLock;
 
     fn cpus_possible(&self) -> u32 {
         self.0.nodes

@@ -44,7 +44,7 @@ unsafe impl Allocator for &Vmalloc {
         }
         // SAFETY: this function's contract.
         if let Err(error) = unsafe { self.free(area) } {
-            crate::os::abort_with(format_args!("bad free: {error}"));
+            vmalloc_os::os::abort_with(format_args!("bad free: {error}"));
         }
     }
 

@@ -31,12 +31,12 @@ mod released;
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
 use crate::options::HugePages;
-use crate::os::{Call, Errno, Huge, Os, Span};
-use crate::records::Host;
 use crate::word::{PAGES_MAX, Word};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::VaRange;
+use vmalloc_os::os::{Call, Errno, Huge, Os, Span};
+use vmalloc_os::records::Host;
 
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;

@@ -144,7 +144,7 @@ fn too_long(len: usize) -> AllocError {
 #[cold]
 fn lost(error: &crate::FreeError) -> ! {
     // Other code freed the area.
-    crate::os::abort_with(format_args!("a buffer lost its memory: {error}"))
+    vmalloc_os::os::abort_with(format_args!("a buffer lost its memory: {error}"))
 }
 
 impl Drop for Buffer<'_> {

@@ -1,8 +1,8 @@
 //! The errors of an allocator, with their numbers. A call that fails leaves the allocator unchanged (SP4), except that
 //! caches may be empty.
 
-use crate::os::{Call, Errno};
 use core::fmt;
+use vmalloc_os::os::{Call, Errno};
 
 /// The reason why an allocator could not be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

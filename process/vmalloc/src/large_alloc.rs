@@ -11,11 +11,11 @@
 //! Linux `mm/slub.c`, `mm/util.c` (`__kvmalloc_node`, `kvfree`, `kvrealloc`).
 
 use crate::error::FreeError;
-use crate::os::abort_with;
 use crate::vmalloc::Vmalloc;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
+use vmalloc_os::os::abort_with;
 
 /// The default size from which an allocation is large.
 pub const LARGE_BYTES: usize = 64 << 10;

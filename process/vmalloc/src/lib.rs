@@ -30,6 +30,7 @@
 //! | chosen page frames in one range, a frame any number of times | [`Mappings`], [`Frames`], [`Mapping`] |
 //! | reads of memory that may be unmapped, without a fault | [`Vmalloc::vread`], [`Mappings::vread`] |
 //! | a copy of data for each CPU | [`percpu`], [`per_cpu!`] |
+//! | a lock for the machine of a space of your own | [`OwnerLock`] |
 //! | gauges and counters of the crate `metrics` | [`Vmalloc`]'s `publish_metrics`, feature `metrics` |
 //! | the features of this system, and the code paths that use them | [`machine()`] |
 //! | counts and areas | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
@@ -97,65 +98,50 @@
 
 extern crate alloc;
 
-#[cfg(not(target_pointer_width = "64"))]
-compile_error!("an arena is larger than addresses of 32 bits");
-
-/// Setters of public fields, each named like its field.
-macro_rules! setters {
-    ($($field:ident: $type:ty,)+) => { $(
-        #[doc = concat!("Sets [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
-        #[must_use]
-        pub const fn $field(mut self, $field: $type) -> Self {
-            self.$field = $field;
-            self
-        }
-    )+ };
-}
-
 #[cfg(feature = "allocator-api2")]
 mod allocator;
 mod arena;
 mod buffer;
+mod empty;
 mod error;
-mod fork;
 mod hardened;
 mod heap;
 mod large_alloc;
-mod lock;
 #[cfg(all(test, loom))]
 mod loom;
 mod magazine;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod options;
-mod os;
-mod owner_lock;
 pub mod percpu;
 mod places;
 mod probe;
-mod records;
 mod tagged;
 mod vmalloc;
 mod vmap;
-mod vread;
 mod word;
 
 pub use buffer::Buffer;
 pub use error::{AllocError, CreateError, FreeError, ResizeError};
-#[doc(hidden)]
-pub use fork::is_guest;
-pub use fork::prepare_for_forks;
 pub use heap::Stats;
 pub use large_alloc::{LARGE_BYTES, LargeAlloc};
 pub use options::{Hardened, HugePages, Options, Profile, Walls};
-pub use os::{Call, Errno, is_plain, plain_calls_only, unless_plain};
-pub use owner_lock::OwnerLock;
 pub use probe::{Answer, Machine, machine};
 pub use vmalloc::Vmalloc;
+#[doc(inline)]
+pub use vmalloc_os::OwnerLock;
+#[doc(hidden)]
+pub use vmalloc_os::fork::is_guest;
+#[doc(inline)]
+pub use vmalloc_os::fork::prepare_for_forks;
+#[doc(inline)]
+pub use vmalloc_os::os::{Call, Errno, is_plain, plain_calls_only, unless_plain};
 pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 
-/// Bytes of a page.
-const PAGE_BYTES: usize = va_base::PAGE_SIZE as usize;
+use vmalloc_os::PAGE_BYTES;
+
+/// Pages that may stay cached while the process forks: 1 MiB.
+const FORK_CACHED_MAX: u64 = 256;
 
 /// The example of the README compiles and runs.
 #[cfg(doctest)]

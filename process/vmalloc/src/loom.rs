@@ -1,18 +1,17 @@
-//! Models of counters, reference counts and the owner lock, small enough to try all interleavings with at most three
-//! preemptions (four for the lock).
+//! Models of counters, reference counts and the set of CPUs, small enough to try all interleavings with at most three
+//! preemptions.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc --lib loom`. To other threads of its unit a section is
 //! atomic. So each unit has a lock in the model, and taking each of the locks once waits for the end of all sections.
 
-use crate::lock::Futex;
 use crate::magazine::CpuSet;
-use crate::owner_lock::OwnerLock;
 use crate::percpu::model::{Counted, Counter, Deltas, Lock, RefMode, Units};
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
+use vmalloc_os::lock::Futex;
 
 loom::thread_local! {
     static UNIT: std::cell::Cell<usize> = std::cell::Cell::new(0);
@@ -90,14 +89,10 @@ impl Units for Model {
 }
 
 fn model(test: impl Fn() + Sync + Send + 'static) {
-    model_within(3, test);
-}
-
-fn model_within(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     // `cargo xtask ci` sets a limit by LOOM_MAX_PREEMPTIONS, which `new` has read.
     let limit = builder.preemption_bound.unwrap_or(usize::MAX);
-    builder.preemption_bound = Some(limit.min(preemptions));
+    builder.preemption_bound = Some(limit.min(3));
     builder.check(test);
 }
 
@@ -262,36 +257,4 @@ fn loom_mz3_of_a_push_and_a_drain_the_drain_finds_the_item_or_the_cpu_is_in_the_
         });
         assert!(*items.lock().unwrap() == 0 || set.has(0), "MZ3");
     });
-}
-
-/// The owner's barrier is the other thread's `membarrier` (`owner_lock::light_fence`); without it both threads can be
-/// in their sections at once.
-#[test]
-fn an_owner_lock_excludes_its_owner_and_another_thread() {
-    for light in [false, true] {
-        model_within(4, move || {
-            let shared = Arc::new((OwnerLock::new(), loom::cell::UnsafeCell::new(0)));
-            if light {
-                // From the second section on the owner has no fence of its own.
-                shared.0.lock_as_owner();
-                shared.0.end();
-            }
-            let theirs = shared.clone();
-            let other = thread::spawn(move || {
-                let taken = theirs.0.try_lock_as_other();
-                if taken {
-                    // The model detects two simultaneous accesses.
-                    theirs.1.with_mut(|_| {});
-                    theirs.0.end();
-                }
-            });
-            for _ in 0..2 {
-                shared.0.lock_as_owner();
-                shared.1.with_mut(|_| {});
-                shared.0.end();
-            }
-            other.join().unwrap();
-            assert!(shared.0.try_lock_as_other(), "it is free at the end");
-        });
-    }
 }

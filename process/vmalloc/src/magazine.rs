@@ -46,9 +46,9 @@ pub(crate) use cpu_set::{CPUS_MAX, CpuSet};
 pub(crate) use out::Out;
 
 use crate::arena::Run;
-use crate::lock::{Fork, Mutex};
-use crate::records::Zeroed;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use vmalloc_os::lock::{Fork, Mutex};
+use vmalloc_os::records::Zeroed;
 
 const SETS: usize = u64::BITS as usize;
 const WAYS: usize = 8;

@@ -76,7 +76,7 @@ pub enum HugePages {
 }
 
 impl Options {
-    setters! {
+    vmalloc_os::setters! {
         arena_bytes_max: usize,
         cache_bytes_max: usize,
         guards: bool,
@@ -134,7 +134,7 @@ pub struct Hardened {
 }
 
 impl Hardened {
-    setters! {
+    vmalloc_os::setters! {
         window_bytes: usize,
         quarantine_bytes_max: usize,
         quarantine_areas_max: usize,

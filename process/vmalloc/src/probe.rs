@@ -3,8 +3,10 @@
 //! No existing allocator is affected, and all pages mapped here are unmapped.
 
 use crate::PAGE_BYTES;
-use crate::os::{Errno, Huge, Linux, Os, Span, Stopped};
 use core::ptr::with_exposed_provenance_mut;
+use vmalloc_os::os::{
+    Errno, Huge, Linux, Os, Span, Stopped, can_end_sections, has_concurrency_ids, has_sections,
+};
 
 /// The result of a system call: nothing, or the cause of its failure.
 pub type Answer = Result<(), Errno>;
@@ -76,9 +78,9 @@ fn probe(os: &impl Os) -> Result<Machine, Errno> {
     let commit = unsafe { os.commit(within) };
     let mut machine = Machine {
         cpus: os.cpus(),
-        rseq: crate::percpu::has_sections(),
-        concurrency_ids: crate::percpu::has_concurrency_ids(),
-        ends_sections: crate::percpu::can_end_sections(),
+        rseq: has_sections(),
+        concurrency_ids: has_concurrency_ids(),
+        ends_sections: can_end_sections(),
         commit,
         move_pages: commit,
         remap: commit,
@@ -130,8 +132,8 @@ fn touch(page: Span) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::os::Call;
-    use crate::os::shim::Shim;
+    use vmalloc_os::os::Call;
+    use vmalloc_os::os::shim::Shim;
 
     /// Probes a system on which `calls` fail.
     fn without(calls: &[Call]) -> Result<Machine, Errno> {

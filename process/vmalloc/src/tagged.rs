@@ -26,15 +26,15 @@
 
 use crate::PAGE_BYTES;
 use crate::arena::PAGES_MOST;
+use crate::empty::{empty_value, write_empty};
 use crate::error::CreateError;
 use crate::heap::{Heap, Owned};
-use crate::os::{Call, Linux, Os, Span};
-use crate::records::{empty_value, write_empty};
 use core::fmt;
 use core::ops::Deref;
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut, with_exposed_provenance};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use vmalloc_os::os::{Call, Linux, Os, Span};
 
 /// The most texts that are distinguished; further ones are listed as `other`.
 const TEXTS_MAX: usize = 256;

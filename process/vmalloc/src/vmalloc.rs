@@ -5,16 +5,16 @@ mod stats;
 use crate::options::{Options, Profile};
 
 use crate::error::{AllocError, CreateError, FreeError, ResizeError};
-use crate::fork;
 use crate::hardened::{self, Fault};
 use crate::heap::{Fill, Heap, Owned, Plan};
-use crate::os::{Linux, abort_with};
 use crate::tagged::{Caller, Tagged};
 use core::alloc::Layout;
 use core::fmt;
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use vmalloc_os::fork;
+use vmalloc_os::os::{Linux, abort_with};
 
 /// An allocator of large memory: whole pages, cached between uses, reused without system calls.
 ///

@@ -1,10 +1,10 @@
 //! Addresses of an arena that are unmapped, all at its end or some before (`heap/released.rs`).
 
 use super::{Arena, Run, ZONES, address, span_of};
-use crate::os::{Os, Span};
 use crate::word::Word;
 use core::sync::atomic::Ordering;
 use va_base::VaRange;
+use vmalloc_os::os::{Os, Span};
 
 impl<O: Os> Arena<O> {
     /// Unmaps the arena.

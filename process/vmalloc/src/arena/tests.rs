@@ -1,7 +1,7 @@
 //! Tests of the frontier, and of the ladder of reservations.
 
 use super::*;
-use crate::os::shim::Shim;
+use vmalloc_os::os::shim::Shim;
 
 fn arena(shim: &Shim, bytes_max: usize) -> Result<Arena<Shim>, CreateError> {
     let most = room(shim, bytes_max)?;

@@ -13,9 +13,9 @@ use super::granules::Closed;
 use super::tag::{State as TagState, Tag};
 use super::window::{Room, address};
 use crate::PAGE_BYTES;
-use crate::lock::Fork;
-use crate::os::Os;
 use core::sync::atomic::Ordering;
+use vmalloc_os::lock::Fork;
+use vmalloc_os::os::Os;
 
 impl<O: Os> Hard<O> {
     /// Marks every live area that overlaps the bytes `[at, at + bytes)`, so that its free maps it again. O(log n) an

@@ -1,10 +1,11 @@
 //! Forks of a hardened allocator: the child draws other addresses than its parent.
 
 use super::Hard;
-use crate::fork::{FORK_CACHED_MAX, Hold};
-use crate::lock::Fork;
-use crate::os::{Os, process_id, unless_plain};
+use crate::FORK_CACHED_MAX;
 use core::sync::atomic::Ordering;
+use vmalloc_os::fork::Hold;
+use vmalloc_os::lock::Fork;
+use vmalloc_os::os::{Os, process_id, unless_plain};
 
 impl<O: Os> Hold for Hard<O> {
     fn is_mine(&self) -> bool {

@@ -35,9 +35,9 @@ use super::places::{NoPlace, Places};
 use super::secret::Draw;
 use super::window::{Room, Window};
 use crate::PAGE_BYTES;
-use crate::os::{Call, Errno, Os, Span};
 use core::ops::Range;
 use va_base::VaRange;
+use vmalloc_os::os::{Call, Errno, Os, Span};
 
 /// Pages that one page table maps: those of a huge page.
 const TABLE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;

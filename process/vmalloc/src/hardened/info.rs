@@ -10,9 +10,9 @@ use super::window::Wall;
 use super::window::address;
 use crate::PAGE_BYTES;
 use crate::heap::Stats;
-use crate::os::Os;
 use core::fmt;
 use core::sync::atomic::Ordering;
+use vmalloc_os::os::Os;
 
 impl<O: Os> Hard<O> {
     /// Copies the readable bytes at an address of the window, with zeros for the rest. Only open rooms are readable.
@@ -26,7 +26,7 @@ impl<O: Os> Hard<O> {
             // A granule at a time: others may have mapped something where one was released.
             let stop = until.min(first + (from - first + 1).next_multiple_of(address(GRANULE_PAGES)));
             if !self.window.is_released((from / PAGE_BYTES) as u64) {
-                read += crate::vread::peek(from, &mut to[from - at..stop - at]);
+                read += vmalloc_os::vread::peek(from, &mut to[from - at..stop - at]);
             }
             from = stop;
         }

@@ -9,16 +9,17 @@ use super::window::{Wall, Window};
 use super::{Hard, State};
 use crate::PAGE_BYTES;
 use crate::arena::room;
+use crate::empty::{empty_value, write_empty};
 use crate::error::CreateError;
-use crate::fork;
-use crate::lock::Mutex;
 use crate::options::{Hardened, Walls};
-use crate::os::{Call, Os};
-use crate::records::{Host, empty_value, write_empty};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use va_base::Platform;
+use vmalloc_os::fork;
+use vmalloc_os::lock::Mutex;
+use vmalloc_os::os::{Call, Os};
+use vmalloc_os::records::Host;
 
 /// The parameters of a hardened allocator.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +108,8 @@ impl<O: Os> Owned<O> {
         hard.canary = Canary::new(canary);
         // Each room splits a mapping into three, so it adds two. Three quarters of the limit are left to the program.
         hard.rooms_max = host.os().mappings_max() / 8;
-        fork::register(place, link);
+        // SAFETY: the link was allocated for this. The allocator stays valid until `drop` unregisters it.
+        unsafe { fork::register(place, link) };
         Ok(Self { hard: place })
     }
 

@@ -22,11 +22,11 @@
 use super::secret::Draw;
 use super::window::{Room, address};
 use crate::PAGE_BYTES;
-use crate::os::{Call, Errno, Os, abort_with};
 use crate::places::Process;
-use crate::records::{Host, Placed};
 use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
+use vmalloc_os::os::{Call, Errno, Os, abort_with};
+use vmalloc_os::records::{Host, Placed};
 
 /// The reason why no address was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -21,12 +21,12 @@ use super::tag::Tag;
 use super::window::Wall;
 use super::{Hard, State};
 use crate::PAGE_BYTES;
-use crate::fork::Hold;
-use crate::lock::{Fork, Futex};
-use crate::os::Os;
 use core::sync::atomic::Ordering;
 use lock_api::MutexGuard;
 use va_base::VaRange;
+use vmalloc_os::fork::Hold;
+use vmalloc_os::lock::{Fork, Futex};
+use vmalloc_os::os::Os;
 
 /// Pages that become warm or are purged until the available memory is read again: 32 MiB.
 const LOOK_PAGES: u64 = 8192;

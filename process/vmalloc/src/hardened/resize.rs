@@ -21,9 +21,9 @@ use super::window::{Room, Wall, into_pointer};
 use super::{Fault, Hard};
 use crate::error::ResizeError;
 use crate::heap::probe;
-use crate::os::Os;
 use core::alloc::Layout;
 use core::ptr::NonNull;
+use vmalloc_os::os::Os;
 
 /// Pages from which an area that is resized stays at its offset in the page, so that its pages can move: 128 KiB.
 pub(super) const MOVED_PAGES_MIN: u64 = 32;

@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::error::{CreateError, ResizeError};
-use crate::os::shim::{Shim, bind, is_bound};
-use crate::os::{Call, Errno};
 use std::collections::BTreeMap;
+use vmalloc_os::os::shim::{Shim, bind, is_bound};
+use vmalloc_os::os::{Call, Errno};
 
 pub(super) const MIB: usize = 1 << 20;
 
@@ -219,7 +219,7 @@ fn pages_are_used_again_as_zeros_at_another_place_and_dropped_where_they_cannot_
         assert_eq!((hard.stats().cache_hits, hard.stats().cached_bytes), (hits + 1, 0));
         // The pages are resident already: no fault.
         let mut seen = [0; 800];
-        let span = crate::os::Span { at: two & !4095, bytes: size.next_multiple_of(PAGE_BYTES) };
+        let span = vmalloc_os::os::Span { at: two & !4095, bytes: size.next_multiple_of(PAGE_BYTES) };
         let pages = span.bytes / PAGE_BYTES;
         shim.resident(span, &mut seen[..pages]).unwrap();
         assert!(seen[..pages].iter().all(|byte| byte & 1 == 1));

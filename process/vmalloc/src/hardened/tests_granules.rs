@@ -2,9 +2,9 @@
 
 use super::tests::*;
 use super::*;
-use crate::os::Call;
-use crate::os::shim::Shim;
 use std::collections::BTreeMap;
+use vmalloc_os::os::Call;
+use vmalloc_os::os::shim::Shim;
 
 /// Returns the chi-square statistic of counts and their expected values.
 fn chi_square(counts: &[u64], want: impl Fn(usize) -> f64) -> f64 {
@@ -87,7 +87,7 @@ fn large_places_are_drawn_evenly_from_the_whole_window() {
 /// Returns the number of mappings in the allocator's arena.
 fn mappings(hard: &Hard<Shim>) -> usize {
     let extent = hard.window.extent();
-    crate::os::shim::mappings_in(extent.start().get() as usize, extent.end().get() as usize)
+    vmalloc_os::os::shim::mappings_in(extent.start().get() as usize, extent.end().get() as usize)
 }
 
 /// Returns true if the system supports granules. Else it prints that the test is skipped.

@@ -2,7 +2,7 @@
 
 use super::tests::{MIB, alloc, bytes, end, free, is_readable, layout, make, plan};
 use super::*;
-use crate::os::shim::Shim;
+use vmalloc_os::os::shim::Shim;
 
 /// Maps a page at an address, which must be free; the address.
 fn map(at: usize) {
@@ -73,7 +73,7 @@ fn hd1_hd3_hg2_what_is_released_is_others_and_areas_stay_as_they_are() {
 
 #[test]
 fn no_thread_unmaps_the_tag_of_an_address_that_is_no_area_while_another_reads_it() {
-    use crate::lock::Fork;
+    use vmalloc_os::lock::Fork;
     let hard: &Owned<Shim> = Box::leak(Box::new(make(&Shim::default(), plan(None))));
     let at = alloc(hard, 5000);
     free(hard, at).unwrap();

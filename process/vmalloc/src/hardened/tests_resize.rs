@@ -2,8 +2,8 @@
 
 use super::tests::*;
 use super::*;
-use crate::os::shim::Shim;
-use crate::os::{Call, Span};
+use vmalloc_os::os::shim::Shim;
+use vmalloc_os::os::{Call, Span};
 
 /// Returns the number of resident pages of an area.
 fn resident(shim: &Shim, at: usize, size: usize) -> usize {

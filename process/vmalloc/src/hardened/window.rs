@@ -31,13 +31,13 @@ use super::granules::{Closed, Entry, GRANULE_PAGES, Granule, TABLE, inner};
 use super::tag::{PAGES_MAX, Tag};
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
-use crate::os::{Call, Errno, Os, Span};
-use crate::records::Host;
 use core::ops::Range;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use released::tags_bytes;
 use va_base::VaRange;
+use vmalloc_os::os::{Call, Errno, Os, Span};
+use vmalloc_os::records::Host;
 
 /// The sizes of a reservation that are tried, as powers of two of bytes, the largest first.
 const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];

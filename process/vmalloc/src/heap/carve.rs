@@ -10,9 +10,7 @@ use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
 use crate::error::{AllocError, CreateError};
 use crate::magazine::{BIG_PAGES, Kinds, Out};
-use crate::os::{Call, Errno, Os, Span, abort_with};
 use crate::places::Process;
-use crate::records::{Host, Placed};
 use crate::word::Word;
 use core::alloc::Layout;
 use core::sync::atomic::Ordering;
@@ -21,6 +19,8 @@ use va_base::InvariantViolation;
 use va_base::{Align, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 use va_tree::{BTreeIndex, FreeIndex};
+use vmalloc_os::os::{Call, Errno, Os, Span, abort_with};
+use vmalloc_os::records::{Host, Placed};
 
 /// Number of times that the budget is freed before pages that were not reused meanwhile count as idle. A smaller number
 /// would release pages that a mix of sizes needs soon after, and each would cost a page fault.

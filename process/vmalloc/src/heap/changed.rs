@@ -23,9 +23,9 @@
 use super::Heap;
 use crate::PAGE_BYTES;
 use crate::arena::{Run, ZONES, address};
-use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::Ordering;
+use vmalloc_os::os::Os;
 
 impl<O: Os> Heap<O> {
     /// Marks every live area that the bytes `[at, at + bytes)` touch, so that its free maps fresh pages over it.

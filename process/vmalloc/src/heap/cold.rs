@@ -288,8 +288,8 @@ impl<P: Platform> Cold<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::shim::Shim;
-    use crate::records::Host;
+    use vmalloc_os::os::shim::Shim;
+    use vmalloc_os::records::Host;
 
     #[test]
     fn cd2_the_coldest_is_the_one_that_a_plain_queue_has_first() {

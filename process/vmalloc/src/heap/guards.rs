@@ -24,11 +24,11 @@ use super::{Fill, Heap};
 use crate::PAGE_BYTES;
 use crate::arena::{Run, address, into_pointer};
 use crate::error::{AllocError, ResizeError};
-use crate::os::{Os, Span};
 use crate::word::{Guard, Word, area_pages};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
+use vmalloc_os::os::{Os, Span};
 
 /// The counts of guards.
 pub(super) struct Guards {

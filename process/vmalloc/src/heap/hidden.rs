@@ -13,11 +13,11 @@
 
 use super::{BATCH, FORK_CACHED_MAX, Heap};
 use crate::arena::{Run, ZONES};
-use crate::lock::Futex;
-use crate::os::Os;
 use lock_api::MutexGuard;
 use va_base::Pages;
 use va_tree::FreeIndex;
+use vmalloc_os::lock::Futex;
+use vmalloc_os::os::Os;
 
 /// The minimum lengths of hidden runs, tried one after the other in each zone: 8 MiB, 1 MiB, 256 KiB. Shorter runs are
 /// shared with the child.

@@ -4,11 +4,11 @@ use super::Heap;
 use super::carve::Central;
 use crate::PAGE_BYTES;
 use crate::arena::{ZONES, address};
-use crate::os::Os;
 use core::fmt;
 use core::sync::atomic::Ordering;
 use va_base::{InvariantViolation, Va};
 use va_tree::FreeIndex;
+use vmalloc_os::os::Os;
 
 /// Entries that are read under one acquisition of the lock.
 const PART: usize = 64;

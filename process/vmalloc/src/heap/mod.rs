@@ -85,14 +85,11 @@ pub(crate) use carve::probe;
 pub use info::Stats;
 pub(crate) use owned::{Owned, Plan};
 
+use crate::FORK_CACHED_MAX;
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, BATCH, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, FreeError};
-use crate::fork::{FORK_CACHED_MAX, Hold};
-use crate::lock::{Fork, Futex, Mutex};
 use crate::magazine::{BIG_PAGES, Big, CpuSet, Magazine, Out};
-use crate::os::Os;
-use crate::records::Host;
 use crate::word::Word;
 use carve::Central;
 use core::alloc::Layout;
@@ -104,6 +101,10 @@ use hidden::Hidden;
 use lock_api::MutexGuard;
 use relocate::Growth;
 use time::Time;
+use vmalloc_os::fork::Hold;
+use vmalloc_os::lock::{Fork, Futex, Mutex};
+use vmalloc_os::os::Os;
+use vmalloc_os::records::Host;
 use worker::Worker;
 
 /// The divisor of the pages below the frontiers that bounds small items of 64 KiB or more. A magazine caches one only

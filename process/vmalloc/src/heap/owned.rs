@@ -6,18 +6,19 @@ use super::relocate::Growth;
 use super::{Heap, REFILLS, Refill, Zone, carve::Central, time::Time, worker::Worker};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, room};
+use crate::empty::{empty_value, write_empty};
 use crate::error::CreateError;
-use crate::fork;
-use crate::lock::Mutex;
 use crate::magazine::{BIG_PAGES, Big, CPUS_MAX, CpuSet};
 use crate::options::{HugePages, Options};
-use crate::os::Os;
-use crate::records::{Host, empty_value, write_empty};
 use crate::word::{ROUNDED_MIN, Word};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
+use vmalloc_os::fork;
+use vmalloc_os::lock::Mutex;
+use vmalloc_os::os::Os;
+use vmalloc_os::records::Host;
 
 /// Pages of a block of small areas, 64 KiB: released as a unit.
 const SMALL_BLOCK_PAGES: u64 = 16;
@@ -84,7 +85,8 @@ impl<O: Os> Owned<O> {
             // SAFETY: nothing was carved from it.
             unsafe { heap.arena.unmap() };
         })?;
-        fork::register(place, link);
+        // SAFETY: the link was allocated for this. The heap stays valid until `drop` unregisters it.
+        unsafe { fork::register(place, link) };
         Ok(Self { heap: place })
     }
 

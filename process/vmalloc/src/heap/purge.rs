@@ -25,15 +25,15 @@
 use super::carve::Central;
 use super::{BATCH, Heap, REFILLS};
 use crate::arena::{HUGE, Run, SMALL, ZONES};
-use crate::fork::Hold;
-use crate::lock::Futex;
 use crate::magazine::{DRAINS, Kinds, Out};
-use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::MutexGuard;
 use va_base::VaRange;
 use va_tree::FreeIndex;
+use vmalloc_os::fork::Hold;
+use vmalloc_os::lock::Futex;
+use vmalloc_os::os::Os;
 
 /// Change in cached pages after which the available memory is read again: 32 MiB.
 const LOOK_PAGES: u64 = 8192;

@@ -34,11 +34,11 @@
 use super::carve::{Central, Fresh};
 use super::{BATCH, Heap, Held, REFILLS};
 use crate::arena::Run;
-use crate::lock::Futex;
-use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::{AtomicU64, Ordering};
 use lock_api::MutexGuard;
+use vmalloc_os::lock::Futex;
+use vmalloc_os::os::Os;
 
 /// A source is released if less than one page in this many is resident: to move a page, or to find it absent, costs a
 /// quarter of a fault.

@@ -19,10 +19,10 @@ use super::Heap;
 use super::carve::Central;
 use crate::PAGE_BYTES;
 use crate::arena::ZONES;
-use crate::fork::Hold;
-use crate::os::Os;
 use va_base::{Va, VaRange};
 use va_tree::FreeIndex;
+use vmalloc_os::fork::Hold;
+use vmalloc_os::os::Os;
 
 impl<O: Os> Heap<O> {
     /// Releases all addresses without a live area. Returns false if there were none.

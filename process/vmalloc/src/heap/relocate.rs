@@ -35,12 +35,12 @@ use super::{Fill, Heap};
 use crate::PAGE_BYTES;
 use crate::arena::{HUGE, HUGE_PAGES, Run, SMALL, address, into_pointer};
 use crate::error::ResizeError;
-use crate::os::{Errno, Os};
 use crate::word::Word;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Align, Request, VaRange};
+use vmalloc_os::os::{Errno, Os};
 
 /// Pages from which an area is moved rather than copied to addresses without pages.
 const MOVE_PAGES_MIN: u64 = 16;

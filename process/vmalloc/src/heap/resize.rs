@@ -16,13 +16,13 @@ use super::{Fill, Heap};
 use crate::PAGE_BYTES;
 use crate::arena::{Run, address, into_pointer};
 use crate::error::{AllocError, ResizeError};
-use crate::os::Os;
 use crate::word::Word;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use va_base::{Va, VaRange};
 use va_tree::FreeIndex;
+use vmalloc_os::os::Os;
 
 /// Fragments that an area absorbs at most when it grows in place.
 const PIECES_MAX: usize = 16;

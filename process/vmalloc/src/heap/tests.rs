@@ -13,9 +13,9 @@ use crate::arena::{HUGE, SMALL};
 use crate::error::{CreateError, ResizeError};
 use crate::magazine::BIG_PAGES;
 use crate::options::HugePages;
-use crate::os::shim::{Shim, mappings_in};
-use crate::os::{Call, Errno};
 use std::collections::BTreeMap;
+use vmalloc_os::os::shim::{Shim, mappings_in};
+use vmalloc_os::os::{Call, Errno};
 
 pub(super) const MIB: usize = 1 << 20;
 

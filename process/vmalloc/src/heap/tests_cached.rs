@@ -5,9 +5,9 @@ use super::*;
 use crate::arena::HUGE;
 use crate::magazine::Kinds;
 use crate::options::HugePages;
-use crate::os::shim::Shim;
-use crate::os::{Call, Errno};
 use std::time::{Duration, Instant};
+use vmalloc_os::os::shim::Shim;
+use vmalloc_os::os::{Call, Errno};
 
 fn heap_with_decay(shim: &Shim, cache_bytes_max: usize, decay: Duration) -> Owned<Shim> {
     let plan = Plan { cache_bytes_max, huge_pages: HugePages::Auto, decay: Some(decay), ..PLAN };

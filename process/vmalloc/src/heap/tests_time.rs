@@ -6,9 +6,9 @@ use super::time::SLICE_PAGES;
 use super::*;
 use crate::arena::HUGE;
 use crate::options::HugePages;
-use crate::os::Call;
-use crate::os::shim::Shim;
 use std::time::Duration;
+use vmalloc_os::os::Call;
+use vmalloc_os::os::shim::Shim;
 
 /// Sixteen turns of a second.
 const DECAY: Duration = Duration::from_secs(16);
@@ -21,7 +21,7 @@ fn heap(shim: &Shim, huge_pages: HugePages, background_thread: bool, decay: Opti
 fn heap_of(shim: &Shim, plan: Plan) -> Owned<Shim> {
     let heap = Owned::new(shim.clone(), plan).unwrap();
     // A fork in another test of this process would empty the cache.
-    crate::fork::unregister(NonNull::from(&*heap));
+    vmalloc_os::fork::unregister(NonNull::from(&*heap));
     heap
 }
 
@@ -284,7 +284,7 @@ fn cd3_what_is_absent_does_not_count_in_the_budget_where_residence_is_known() {
         }
         let plan = Plan { background_thread: false, ..PLAN };
         let heap = Owned::new(shim.clone(), plan).unwrap();
-        crate::fork::unregister(NonNull::from(&*heap));
+        vmalloc_os::fork::unregister(NonNull::from(&*heap));
         // One byte of each is touched.
         let areas: Vec<_> =
             (0..100).map(|_| heap.alloc(layout(4 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();

@@ -28,10 +28,10 @@
 
 use super::{Heap, VISITS};
 use crate::arena::{HUGE, SMALL, ZONES};
-use crate::fork::Hold;
-use crate::os::Os;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
+use vmalloc_os::fork::Hold;
+use vmalloc_os::os::Os;
 
 /// Turns in the decay time.
 const TURNS: u32 = 16;

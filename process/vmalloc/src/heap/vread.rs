@@ -2,8 +2,8 @@
 
 use super::Heap;
 use crate::arena::{ZONES, address};
-use crate::os::Os;
-use crate::vread::peek;
+use vmalloc_os::os::Os;
+use vmalloc_os::vread::peek;
 
 impl<O: Os> Heap<O> {
     /// Copies the contents of live areas at an address; other bytes become zeros. Returns how many bytes were read.

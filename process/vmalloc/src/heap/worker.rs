@@ -32,10 +32,10 @@
 use super::Heap;
 use super::time::{DIRTY_TURNS, MAGAZINE_TURNS};
 use crate::arena::ZONES;
-use crate::os::{Errno, Os, Span, futex_wait, futex_wait_for, futex_wake};
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use vmalloc_os::os::{Errno, Os, Span, futex_wait, futex_wait_for, futex_wake};
 
 /// Cached pages from which the thread is started: 16 MiB.
 const START_PAGES: u64 = 4096;

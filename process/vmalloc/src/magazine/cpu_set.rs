@@ -34,7 +34,7 @@ pub(crate) struct CpuSet {
 }
 
 impl CpuSet {
-    crate::records::empty_value!(Self {
+    crate::empty::empty_value!(Self {
         #[cfg(not(loom))]
         words: [const { AtomicU64::new(0) }; WORDS],
         #[cfg(loom)]

@@ -1,8 +1,8 @@
 //! Tests of magazines, with runs that are only numbers.
 
 use super::*;
-use crate::os::shim::Shim;
-use crate::records::Host;
+use vmalloc_os::os::shim::Shim;
+use vmalloc_os::records::Host;
 
 const FIRST: u64 = 1 << 20;
 

@@ -24,10 +24,6 @@ use super::Error;
 use super::hot::Hot;
 use super::locks::Locks;
 use super::shape::{STRIDE, UNITS_MAX};
-use crate::fork::{self, Hold, Link};
-use crate::lock::{Fork, Mutex};
-use crate::os::{Call, Errno, Huge, Os, Span};
-use crate::records::Host;
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::fmt;
@@ -38,6 +34,10 @@ use lock_api::{GuardSend, RawMutex};
 use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table, Va, VaRange};
 use va_percpu::config::{Config, Standard};
 use va_percpu::{AllocError, Backend, BackendError, Geometry, Offset, PercpuSpace, Request, Sizes, Stats};
+use vmalloc_os::fork::{self, Hold, Link};
+use vmalloc_os::lock::{Fork, Mutex};
+use vmalloc_os::os::{Call, Errno, Huge, Os, Span};
+use vmalloc_os::records::Host;
 
 /// The standard policy without spare pages: population costs nothing, so no caller needs prepared pages.
 pub(super) enum InProcess {}
@@ -115,7 +115,8 @@ impl<O: Os> Core<O> {
         };
         // SAFETY: allocated for this.
         unsafe { place.write(Self { hot, host, base, locks: Locks::new(), index: Mutex::new(index) }) };
-        fork::register(place, link);
+        // SAFETY: the link was allocated for this. The space stays valid until `close` unregisters it.
+        unsafe { fork::register(place, link) };
         Ok(place)
     }
 
@@ -285,7 +286,7 @@ unsafe impl RawMutex for Behind {
     #[inline(always)]
     fn lock(&self) {
         if !self.try_lock() {
-            crate::os::abort_with(format_args!("PP2: the index of per-CPU memory was entered twice"));
+            vmalloc_os::os::abort_with(format_args!("PP2: the index of per-CPU memory was entered twice"));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The errors of per-CPU memory, with their numbers. A call that fails leaves the space unchanged (SP4).
 
-use crate::os::{Call, Errno};
 use core::fmt;
+use vmalloc_os::os::{Call, Errno};
 
 /// The reason why no space was created, or no object allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

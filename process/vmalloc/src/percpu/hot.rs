@@ -19,8 +19,8 @@
 
 use super::Index;
 use super::rseq::{self, Area};
-use crate::os::thread_number;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use vmalloc_os::os::thread_number;
 
 /// The state of a space that every operation reads: see the head of the module.
 #[derive(Debug)]

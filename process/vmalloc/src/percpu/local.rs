@@ -229,7 +229,7 @@ fn lock_head(word: &AtomicU64) -> u64 {
         }
         tries += 1;
         if tries.is_multiple_of(64) {
-            crate::os::yield_now();
+            vmalloc_os::os::yield_now();
         } else {
             core::hint::spin_loop();
         }

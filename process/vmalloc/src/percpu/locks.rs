@@ -5,8 +5,8 @@
 //! other lock and makes no callback. Objects that share a lock contend only in rare operations: beyond a batch, for a
 //! sum, to kill.
 
-use crate::lock::Mutex;
 use va_percpu::Offset;
+use vmalloc_os::lock::Mutex;
 
 const LOCKS: usize = 16;
 

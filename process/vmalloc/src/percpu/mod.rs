@@ -90,9 +90,6 @@ mod tests;
 
 pub use counter::PerCpuCounter;
 pub use error::Error;
-#[cfg(not(loom))]
-pub(crate) use find::fence_all;
-pub(crate) use find::{can_end_sections, has_concurrency_ids, has_sections};
 pub use list::{Node, PerCpuList};
 pub use local::{Local, Word};
 pub use object::{PerCpu, PerCpuBox, Static, View, Zeroable};

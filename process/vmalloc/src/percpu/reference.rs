@@ -25,9 +25,10 @@
 //! this code ends sections by `membarrier`.
 
 use super::locks::{Lock, Shared};
-use super::{Error, PerCpu, Space, Word, find};
+use super::{Error, PerCpu, Space, Word};
 use core::fmt;
 use va_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use vmalloc_os::os::{can_end_sections, end_sections};
 
 /// A number larger than any count of references, and far from the ends of the range.
 const BIAS: i64 = 1 << 62;
@@ -269,7 +270,7 @@ impl Units for InUnits<'_> {
     }
 
     fn end_adds(&self) -> bool {
-        self.by_unit && find::end_sections()
+        self.by_unit && end_sections()
     }
 
     fn take_all(&self) -> i64 {
@@ -295,7 +296,7 @@ impl<'s, R: Fn()> PerCpuRef<'s, R> {
     pub fn new(space: &'s Space, mode: RefMode, release: R) -> Result<Self, Error> {
         let words = space.zeroed()?;
         let lock = space.lock_of(words.offset());
-        let by_unit = space.is_restartable() && find::can_end_sections();
+        let by_unit = space.is_restartable() && can_end_sections();
         let mode = if mode == RefMode::PerCpu && !by_unit { RefMode::Atomic } else { mode };
         let counted = Counted::new(InUnits { words, by_unit }, mode, lock);
         Ok(Self { counted, release })

@@ -5,13 +5,13 @@ use super::hot::Hot;
 use super::locks::Shared;
 use super::object::{PerCpu, PerCpuBox, Zeroable};
 use super::{Error, find};
-use crate::fork::{MAKING, prepare_for_forks};
-use crate::os::Linux;
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use va_percpu::Offset;
+use vmalloc_os::fork::{MAKING, prepare_for_forks};
+use vmalloc_os::os::Linux;
 
 /// The number by which a thread finds its unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,7 +38,7 @@ pub struct Options {
 }
 
 impl Options {
-    setters! {
+    vmalloc_os::setters! {
         index: Index,
         units: Option<u32>,
         atomics_only: bool,
@@ -133,7 +133,7 @@ impl Space {
     pub(super) unsafe fn free_raw(&self, offset: Offset) {
         // SAFETY: by this function's contract.
         if !unsafe { self.core().free(offset) } {
-            crate::os::abort_with(format_args!("per-CPU memory: {offset} was freed twice"));
+            vmalloc_os::os::abort_with(format_args!("per-CPU memory: {offset} was freed twice"));
         }
     }
 

@@ -4,9 +4,9 @@ use super::core::Core;
 use super::hot::Hot;
 use super::shape::STRIDE;
 use super::{Error, Index};
-use crate::os::Call;
-use crate::os::shim::Shim;
 use core::alloc::Layout;
+use vmalloc_os::os::Call;
+use vmalloc_os::os::shim::Shim;
 
 fn layout(bytes: usize) -> Layout {
     match Layout::from_size_align(bytes, 8) {

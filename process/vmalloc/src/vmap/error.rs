@@ -1,12 +1,12 @@
 //! The errors of mappings, with their numbers. A call that fails changes nothing.
 
 use super::os::VmapCall;
-use crate::os::Errno;
 use core::fmt;
 use va_base::AllocError;
 use va_block::BlockError;
 use va_map::{MapError, PageTableError};
 use va_space::SpaceError;
+use vmalloc_os::os::Errno;
 
 /// The reason why no mapping was made, or no frames allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,12 +2,12 @@
 
 use super::os::MapOs;
 use super::table::Table;
-use crate::lock::Futex;
-use crate::os::{Linux, Os};
-use crate::records::Host;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table as Allocated, VaRange};
+use vmalloc_os::lock::Futex;
+use vmalloc_os::os::{Linux, Os};
+use vmalloc_os::records::Host;
 
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 

@@ -71,10 +71,6 @@ pub use mapping::Mapping;
 pub use os::VmapCall;
 
 use crate::PAGE_BYTES;
-use crate::lock::Mutex;
-use crate::os::{Linux as Sys, Os, abort_with, process_id};
-use crate::records::Host;
-use crate::vread::peek;
 use core::fmt;
 use core::panic::Location;
 use core::ptr::{null_mut, with_exposed_provenance};
@@ -87,6 +83,10 @@ use va_block::config::Standard as Policies;
 use va_map::{Kind, MapError, MapSpace, PageList, PageTableError, Piece};
 use va_space::VmapSpace;
 use va_tree::{BTreeIndex, FreeIndex};
+use vmalloc_os::lock::Mutex;
+use vmalloc_os::os::{Linux as Sys, Os, abort_with, process_id};
+use vmalloc_os::records::Host;
+use vmalloc_os::vread::peek;
 
 /// The sizes of the address range that are tried, the largest first.
 const LADDER: [usize; 4] = [16 << 30, 4 << 30, 1 << 30, 256 << 20];

@@ -1,10 +1,10 @@
 //! The system calls of mappings, behind a trait, so that a test can make each of them fail.
 
-use crate::os::{Errno, done, errno, pointer};
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
+use vmalloc_os::os::{Errno, done, errno, pointer};
 
-pub(super) use crate::os::Span;
+pub(super) use vmalloc_os::os::Span;
 
 /// A system call of mappings, by its purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

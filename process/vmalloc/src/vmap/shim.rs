@@ -1,10 +1,10 @@
 //! The system calls of mappings with fault injection.
 
 use super::os::{Linux, MapOs, Span, VmapCall};
-use crate::os::Errno;
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use vmalloc_os::os::Errno;
 
 const CALLS: usize = VmapCall::Copy as usize + 1;
 

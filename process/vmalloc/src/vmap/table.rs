@@ -26,14 +26,14 @@
 
 use super::os::{MapOs, Span, VmapCall};
 use crate::PAGE_BYTES;
-use crate::lock::Mutex;
-use crate::os::Errno;
 use core::ffi::c_int;
 use core::ops::Range;
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::{Va, VaRange};
 use va_map::{Entries, Leaf, PageTable, PageTableError, Protection, Stopped};
+use vmalloc_os::lock::Mutex;
+use vmalloc_os::os::Errno;
 
 /// The stale runs from which on a flush is due: a batch that is still in the CPU's caches costs the kernel less
 /// (`results/vmap.md`).

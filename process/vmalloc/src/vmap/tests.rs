@@ -16,7 +16,7 @@ fn list(frames: &[u64]) -> List<impl Fn(usize) -> u64 + '_> {
 
 /// Returns the number of the system's mappings in a range.
 fn system_count(range: VaRange) -> u64 {
-    crate::os::shim::mappings_in(range.start().get() as usize, range.end().get() as usize) as u64
+    vmalloc_os::os::shim::mappings_in(range.start().get() as usize, range.end().get() as usize) as u64
 }
 
 fn check(core: &Core<Shim>) {
@@ -133,7 +133,7 @@ fn sp4_each_call_that_fails_at_every_n_changes_nothing() {
     for call in [VmapCall::Reserve, VmapCall::Words, VmapCall::Create] {
         let shim = Shim::default();
         shim.fail(call, 0);
-        for errno in [crate::os::Errno(libc::EMFILE), crate::os::Errno::NOMEM] {
+        for errno in [vmalloc_os::os::Errno(libc::EMFILE), vmalloc_os::os::Errno::NOMEM] {
             shim.fail_with(errno);
             let failed = Core::new(shim.clone(), RANGE).err();
             assert_eq!(failed, Some(VmapError::CallFailed { call, errno }));
@@ -144,7 +144,7 @@ fn sp4_each_call_that_fails_at_every_n_changes_nothing() {
     let shim = Shim::default();
     let core = core(&shim);
     shim.fail(VmapCall::Size, 0);
-    let failed = VmapError::CallFailed { call: VmapCall::Size, errno: crate::os::Errno::NOMEM };
+    let failed = VmapError::CallFailed { call: VmapCall::Size, errno: vmalloc_os::os::Errno::NOMEM };
     assert_eq!(core.take_frames(3), Err(failed));
     shim.fail(VmapCall::Size, u64::MAX);
     assert_eq!(core.numbers.lock().free.free_pages().get(), NUMBERS);
@@ -167,7 +167,7 @@ fn sp4_each_call_that_fails_at_every_n_changes_nothing() {
                     break;
                 }
                 Err(error) => {
-                    let errno = crate::os::Errno::NOMEM;
+                    let errno = vmalloc_os::os::Errno::NOMEM;
                     assert_eq!(error, VmapError::CallFailed { call: VmapCall::Map, errno });
                     assert_eq!(core.map.stats().foreign_pages, Pages::new(0));
                 }

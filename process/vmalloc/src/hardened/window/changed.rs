@@ -1,7 +1,7 @@
 //! Rooms whose mappings the program changed (`hardened/changed.rs`).
 
 use super::{Room, Wall, Window};
-use crate::os::Os;
+use vmalloc_os::os::Os;
 
 impl<O: Os> Window<O> {
     /// Maps fresh pages over an open room. Returns `false` if the system call fails.

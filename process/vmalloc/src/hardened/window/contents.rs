@@ -4,7 +4,7 @@ use super::{Room, Window, address, pointer};
 use crate::PAGE_BYTES;
 use crate::hardened::resize::MOVED_PAGES_MIN;
 use crate::hardened::tag::Tag;
-use crate::os::{Os, Span};
+use vmalloc_os::os::{Os, Span};
 
 impl<O: Os> Window<O> {
     /// Writes the canary to the bytes beside the area. Those behind the end of the area that was there, `old`, become

@@ -13,9 +13,9 @@
 
 use super::{TAG_BYTES, Window, address, granules_bytes};
 use crate::hardened::granules::{GRANULE_PAGES, TABLE};
-use crate::os::{Os, Span};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use vmalloc_os::os::{Os, Span};
 
 impl<O: Os> Window<O> {
     /// Returns true if the window grows no more.

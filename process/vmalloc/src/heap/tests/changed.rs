@@ -1,7 +1,7 @@
 //! Areas whose mappings the program changed.
 
 use super::*;
-use crate::os::shim::{bind, is_bound};
+use vmalloc_os::os::shim::{bind, is_bound};
 
 #[test]
 fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {

@@ -11,7 +11,7 @@ fn heap_of_many(shim: &Shim, arena_bytes_max: usize) -> Owned<Shim> {
     shim.set_cpus(CPUS);
     shim.on_cpu(0);
     let heap = heap(shim, arena_bytes_max, 1 << 30);
-    crate::fork::unregister(NonNull::from(&*heap));
+    vmalloc_os::fork::unregister(NonNull::from(&*heap));
     heap
 }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::heap::tests_cached::wait_until;
-use crate::lock::is_awaited;
 use std::sync::{Arc, OnceLock, Weak};
+use vmalloc_os::lock::is_awaited;
 
 /// The calls whose time grows with their number of pages.
 const LONG: [Call; 5] = [Call::Resident, Call::Discard, Call::Move, Call::Remap, Call::Renew];
@@ -29,7 +29,7 @@ fn watched(plan: Plan, watch: impl Fn(&Heap<Shim>, Call) + Send + Sync + 'static
     let shim = Shim::default();
     shim.on_cpu(0);
     let heap = Arc::new(Owned::new(shim.clone(), plan).unwrap());
-    crate::fork::unregister(NonNull::from(&**heap));
+    vmalloc_os::fork::unregister(NonNull::from(&**heap));
     let seen: Weak<Owned<Shim>> = Arc::downgrade(&heap);
     shim.watch(move |call| {
         if LONG.contains(&call)
@@ -215,7 +215,7 @@ fn in_transit() -> (Arc<Owned<Shim>>, Arc<Other>) {
     shim.on_cpu(0);
     let plan = Plan { arena_bytes_max: 32 * MIB, guards: true, ..plan(64 * MIB) };
     let heap = Arc::new(Owned::new(shim.clone(), plan).unwrap());
-    crate::fork::unregister(NonNull::from(&**heap));
+    vmalloc_os::fork::unregister(NonNull::from(&**heap));
     shim.watch(move |call| {
         let moves = [Call::Unguard, Call::Commit, Call::Advise].contains(&call);
         let armed = *seen.armed_by.lock().unwrap() == Some(std::thread::current().id());

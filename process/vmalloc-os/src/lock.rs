@@ -23,7 +23,8 @@ const AWAITED: u32 = 1;
 const SPINS: u32 = 40;
 
 /// A parking lock. An unlocked one is all zeros.
-pub(crate) struct Futex {
+#[derive(Debug)]
+pub struct Futex {
     word: AtomicU32,
     /// Set if the current fork did not take this lock. The forking thread writes it, under the lock of the list of
     /// allocators.
@@ -45,10 +46,10 @@ const PATIENCE_NANOS: u64 = 1_000_000;
 const LOST_WAKE_NANOS: u64 = 100_000_000;
 
 /// A value protected by a [`Futex`].
-pub(crate) type Mutex<T> = lock_api::Mutex<Futex, T>;
+pub type Mutex<T> = lock_api::Mutex<Futex, T>;
 
 /// The operations of a fork on a lock.
-pub(crate) trait Fork {
+pub trait Fork {
     /// Returns true if the calling thread holds the lock, which means that the caller is a signal handler.
     fn is_mine(&self) -> bool;
 
@@ -104,8 +105,8 @@ impl<T> Fork for Mutex<T> {
 }
 
 /// Returns true if a thread waits for the lock, in the kernel.
-#[cfg(test)]
-pub(crate) fn is_awaited<T>(lock: &Mutex<T>) -> bool {
+#[cfg(any(test, feature = "testing"))]
+pub fn is_awaited<T>(lock: &Mutex<T>) -> bool {
     // SAFETY: this does not unlock it.
     unsafe { lock.raw() }.word.load(Ordering::Relaxed) & AWAITED != 0
 }

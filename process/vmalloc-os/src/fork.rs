@@ -25,7 +25,7 @@
 //! of purges, refills and hidden runs are an exception: a child can release them.
 //!
 //! **Cached pages** are hidden from the child before the locks are taken, if they are more than a megabyte. To share a
-//! page costs a page table entry at once, and a copy when it is reused (`heap/hidden.rs`).
+//! page costs a page table entry at once, and a copy when it is reused (`process/vmalloc/src/heap/hidden.rs`).
 //!
 //! # Locking
 //! ```text
@@ -41,7 +41,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// An allocator, or another set of locks, that is locked during a fork.
-pub(crate) trait Hold {
+pub trait Hold {
     /// Returns true if the calling thread holds one of the locks.
     fn is_mine(&self) -> bool;
 
@@ -113,7 +113,8 @@ impl Libc {
 }
 
 /// A member of the list. It lives in the records of its allocator.
-pub(crate) struct Link {
+#[derive(Debug)]
+pub struct Link {
     what: NonNull<dyn Hold>,
     next: Option<NonNull<Link>>,
 }
@@ -124,14 +125,12 @@ struct List(Option<NonNull<Link>>);
 unsafe impl Send for List {}
 
 static LIST: Mutex<List> = Mutex::new(List(None));
-/// Pages that may stay cached while the process forks: 1 MiB.
-pub(crate) const FORK_CACHED_MAX: u64 = 256;
 
 /// The process of the allocators; 0 if it is not known.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Held while the default allocator is made.
-pub(crate) static MAKING: Mutex<()> = Mutex::new(());
+/// The lock that is held while the default allocator is made, or another value of the process that is never dropped.
+pub static MAKING: Mutex<()> = Mutex::new(());
 /// The thread that holds all locks for a fork; 0 for none.
 static FORKER: AtomicUsize = AtomicUsize::new(0);
 /// Forks by signal handlers during that thread's fork, which continues with all locks.
@@ -172,16 +171,20 @@ pub fn prepare_for_forks() {
 }
 
 /// Adds a member.
-pub(crate) fn register<T: Hold + 'static>(what: NonNull<T>, link: NonNull<Link>) {
+///
+/// # Safety
+/// The member is valid, and is only referred to by shared references, until [`unregister`] removes it. `link` is memory
+/// for a link, which is used for nothing else until then.
+pub unsafe fn register<T: Hold + 'static>(what: NonNull<T>, link: NonNull<Link>) {
     let mut list = LIST.lock();
     let member = Link { what, next: list.0 };
-    // SAFETY: allocated for a link, and no reference to it exists yet.
+    // SAFETY: this function's contract: allocated for a link, and no reference to it exists yet.
     unsafe { link.write(member) };
     list.0 = Some(link);
 }
 
-/// Removes a member.
-pub(crate) fn unregister<T: Hold + 'static>(what: NonNull<T>) {
+/// Removes a member. Does nothing if it is not in the list.
+pub fn unregister<T: Hold + 'static>(what: NonNull<T>) {
     let mut list = LIST.lock();
     let mut place = &mut list.0;
     while let Some(mut link) = *place {

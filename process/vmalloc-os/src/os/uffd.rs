@@ -134,6 +134,7 @@ pub(super) fn mark(fd: c_int) -> Result<u32, Errno> {
 }
 
 /// A userfaultfd, opened at the first move.
+#[derive(Debug)]
 pub(super) struct Mover {
     // Atomic.
     /// An [`Opened`]. Of all threads that open one, one stores it; it becomes `NOTHING` when it is lost.

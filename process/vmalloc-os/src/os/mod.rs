@@ -32,23 +32,25 @@
 mod advice;
 mod available;
 mod linux;
+mod once;
 mod plain;
 mod policy;
-#[cfg(test)]
-pub(crate) mod shim;
+mod rseq;
+#[cfg(any(test, feature = "testing"))]
+pub mod shim;
 mod thread;
 mod uffd;
 
+pub use linux::{Linux, abort_with, done, errno, pointer, process_id};
+pub(crate) use linux::{find, register_fork_handlers};
+pub use once::Once;
 pub(crate) use plain::forget_calls;
 pub use plain::{is_plain, plain_calls_only, unless_plain};
-
-pub(crate) use linux::Linux;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-pub(crate) use linux::rseq_area;
-pub(crate) use linux::{abort_with, done, errno, find, pointer, process_id, register_fork_handlers};
-pub(crate) use thread::{
-    Entry, ThreadName, futex_wait, futex_wait_for, futex_wake, thread_name, thread_number, yield_now,
-};
+pub use rseq::rseq_area;
+pub use rseq::{can_end_sections, end_sections, fence_all, has_concurrency_ids, has_sections};
+pub(crate) use thread::thread_name;
+pub use thread::{Entry, ThreadName, futex_wait, futex_wait_for, futex_wake, thread_number, yield_now};
 
 use core::ffi::c_void;
 
@@ -58,7 +60,7 @@ pub struct Errno(pub i32);
 
 impl Errno {
     /// Out of memory, of address space, or of mappings.
-    pub(crate) const NOMEM: Self = Self(libc::ENOMEM);
+    pub const NOMEM: Self = Self(libc::ENOMEM);
 }
 
 impl core::fmt::Display for Errno {
@@ -103,7 +105,7 @@ pub enum Call {
 
 /// The advice on huge pages for a span.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Huge {
+pub enum Huge {
     /// Huge pages, where whole ones fit.
     Yes,
     /// No huge pages.
@@ -112,27 +114,29 @@ pub(crate) enum Huge {
 
 /// The point at which a move stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stopped {
+pub struct Stopped {
     /// The bytes of whole pages that were moved before it: they are at the destination only.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
     /// The cause.
-    pub(crate) errno: Errno,
+    pub errno: Errno,
 }
 
 /// Addresses `[at, at + bytes)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Span {
-    pub(crate) at: usize,
-    pub(crate) bytes: usize,
+pub struct Span {
+    /// The first address.
+    pub at: usize,
+    /// The number of bytes.
+    pub bytes: usize,
 }
 
 /// The memory that is available to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Room {
+pub struct Room {
     /// Approximate.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// True if a control group is nearly full, or if its tasks or those of the machine wait for memory.
-    pub(crate) is_short: bool,
+    pub is_short: bool,
 }
 
 impl Room {
@@ -146,7 +150,7 @@ impl Room {
 }
 
 /// The system calls of the allocator. Every span is whole pages.
-pub(crate) trait Os: Send + Sync + 'static {
+pub trait Os: Send + Sync + 'static {
     /// Reserves address space that can be committed, and returns its address.
     fn reserve(&self, bytes: usize) -> Result<usize, Errno>;
 

@@ -17,10 +17,10 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 static KEY: AtomicU64 = AtomicU64::new(0);
 
 /// The function that a thread runs.
-pub(crate) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
+pub type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// A thread as libc names it: a number, or with musl an address.
-pub(crate) type ThreadName = usize;
+pub type ThreadName = usize;
 
 /// Starts a thread.
 ///
@@ -50,7 +50,7 @@ pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> 
 
 /// Yields the CPU to another thread.
 #[cold]
-pub(crate) fn yield_now() {
+pub fn yield_now() {
     /// The time of a wait where a thread may not yield.
     const NANOS: u64 = 50_000;
     // SAFETY: has no precondition.
@@ -63,7 +63,7 @@ pub(crate) fn yield_now() {
 /// Returns the number of this thread among those that called this. Returns 0 to every thread if the C library has no
 /// free key.
 #[inline]
-pub(crate) fn thread_number() -> u32 {
+pub fn thread_number() -> u32 {
     // Acquire pairs with the exchange in `make_key`.
     let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1).or_else(make_key) else { return 0 };
     let key = key as libc::pthread_key_t;
@@ -128,7 +128,7 @@ pub(crate) fn thread_name() -> usize {
 
 /// Waits until another thread wakes `word`, if it still has `value`.
 #[cold]
-pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {
+pub fn futex_wait(word: &AtomicU32, value: u32) {
     let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let forever = core::ptr::null::<libc::timespec>();
     // SAFETY: the kernel compares a word that lives as long as this call.
@@ -137,7 +137,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {
 
 /// Wakes one thread that waits for `word`.
 #[cold]
-pub(crate) fn futex_wake(word: &AtomicU32) {
+pub fn futex_wake(word: &AtomicU32) {
     let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the kernel uses the address as a name.
     let _count = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, 1) };
@@ -145,7 +145,7 @@ pub(crate) fn futex_wake(word: &AtomicU32) {
 
 /// Waits until another thread wakes `word`, if it still has `value`, for at most this time.
 #[cold]
-pub(crate) fn futex_wait_for(word: &AtomicU32, value: u32, nanos: u64) {
+pub fn futex_wait_for(word: &AtomicU32, value: u32, nanos: u64) {
     let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // The type of seconds has different names in different libcs. A longer time is cut to a year.
     let time = libc::timespec {

@@ -38,6 +38,7 @@ const YES: u8 = 1;
 const NO: u8 = 2;
 
 /// The kinds of advice that the kernel supports.
+#[derive(Debug)]
 pub(super) struct Advisor {
     // Atomic, hint only.
     /// The method that releases many spans: one of `BY_NAME`, `BY_DESCRIPTOR`, `ONE_BY_ONE`.
@@ -217,7 +218,7 @@ impl Advisor {
 
 impl Linux {
     /// Returns the most runs of pages that one call releases, as far as is known.
-    pub(crate) fn discard_batch(&self) -> usize {
+    pub fn discard_batch(&self) -> usize {
         self.advisor.batch()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! Chunks are mapped in doubling sizes, and pieces are cut from the front. A freed piece joins the free list of its
-//! size, a power of two. All chunks are unmapped when the allocator is dropped. The first chunk begins with [`Home`]
+//! size, a power of two. All chunks are unmapped when the allocator is dropped. The first chunk begins with the `Home`
 //! itself, so that nothing is on a stack or in a static: a [`Host`] leads to everything.
 //!
 //! # Invariants
@@ -27,43 +27,8 @@ const CHUNK_LAST: usize = 8 << 20;
 const PIECE_MIN: usize = 64;
 const CLASSES: usize = 48;
 
-/// Defines the empty value of a type, inside its `impl`. It is a constant, which is written to memory without a copy on
-/// the stack. Under loom, whose atomics have no constants, it is a function.
-macro_rules! empty_value {
-    ($value:expr) => {
-        #[cfg(not(loom))]
-        #[expect(
-            clippy::declare_interior_mutable_const,
-            reason = "it is written to the place where it stays, once"
-        )]
-        pub(crate) const EMPTY: Self = $value;
-        #[cfg(loom)]
-        pub(crate) fn empty() -> Self {
-            $value
-        }
-    };
-}
-pub(crate) use empty_value;
-
-/// Writes the empty value of a type to memory.
-macro_rules! write_empty {
-    ($type:ty, $place:expr) => {{
-        #[cfg(not(loom))]
-        // SAFETY: the caller allocated the memory for the value, and owns it exclusively.
-        unsafe {
-            $place.write(<$type>::EMPTY);
-        };
-        #[cfg(loom)]
-        // SAFETY: as before.
-        unsafe {
-            $place.write(<$type>::empty());
-        };
-    }};
-}
-pub(crate) use write_empty;
-
 /// The memory of all records of an allocator.
-pub(crate) struct Home<O: Os> {
+struct Home<O: Os> {
     // Constant after `new`.
     os: O,
     // Under its lock.
@@ -90,8 +55,8 @@ struct Header {
     bytes: usize,
 }
 
-/// A handle of an allocator's [`Home`]: its address. It must not be used after [`Host::close`].
-pub(crate) struct Host<O: Os>(NonNull<Home<O>>);
+/// A handle of an allocator's records: the address of their `Home`. It must not be used after [`Host::close`].
+pub struct Host<O: Os>(NonNull<Home<O>>);
 
 // SAFETY: a `Host` gives shared access only to a home's lock and atomics.
 unsafe impl<O: Os> Send for Host<O> {}
@@ -106,9 +71,15 @@ impl<O: Os> Clone for Host<O> {
 
 impl<O: Os> Copy for Host<O> {}
 
+impl<O: Os> fmt::Debug for Host<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Host").field(&self.0).finish()
+    }
+}
+
 impl<O: Os> Host<O> {
     /// A handle of no home, for constants that get a home before they are used. No method of it may be called.
-    pub(crate) const NOWHERE: Self = Self(NonNull::dangling());
+    pub const NOWHERE: Self = Self(NonNull::dangling());
 
     #[inline(always)]
     fn home(&self) -> &'static Home<O> {
@@ -118,7 +89,10 @@ impl<O: Os> Host<O> {
     }
 
     /// Opens a home on `os`.
-    pub(crate) fn open(os: O) -> Result<Self, (Call, Errno)> {
+    ///
+    /// # Errors
+    /// The call that failed, and its error.
+    pub fn open(os: O) -> Result<Self, (Call, Errno)> {
         let start = os.map(CHUNK_FIRST).map_err(|error| (Call::Map, error))?;
         let mut chunks = Chunks { at: 0, end: 0, newest: 0, mapped: 0, back: [0; CLASSES] };
         chunks.adopt(start, CHUNK_FIRST);
@@ -137,7 +111,7 @@ impl<O: Os> Host<O> {
     ///
     /// # Safety
     /// No thread uses this home, or memory that it allocated, any more.
-    pub(crate) unsafe fn close(self) {
+    pub unsafe fn close(self) {
         let mut chunk = self.home().chunks.lock().newest;
         // SAFETY: by this function's contract no other reference exists or is made; the memory stays mapped until the
         // loop below.
@@ -153,17 +127,17 @@ impl<O: Os> Host<O> {
 
     /// Returns the system.
     #[inline(always)]
-    pub(crate) fn os(&self) -> &'static O {
+    pub fn os(&self) -> &'static O {
         &self.home().os
     }
 
     /// Returns the number of bytes mapped for records.
-    pub(crate) fn mapped_bytes(&self) -> usize {
+    pub fn mapped_bytes(&self) -> usize {
         self.home().chunks.lock().mapped
     }
 
     /// Allocates memory for `count` values that are all zero bytes.
-    pub(crate) fn alloc_zeroed<T: Zeroed>(&self, count: usize) -> Option<&'static [T]> {
+    pub fn alloc_zeroed<T: Zeroed>(&self, count: usize) -> Option<&'static [T]> {
         let layout = Layout::array::<T>(count).ok()?;
         // Cut from fresh memory, whose pages are zeros and become resident at the first access.
         let mut chunks = self.home().chunks.lock();
@@ -174,17 +148,17 @@ impl<O: Os> Host<O> {
     }
 
     /// Allocates memory for a value, until the home is closed. The value is never dropped.
-    pub(crate) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
+    pub fn alloc_place<T>(&self) -> Option<NonNull<T>> {
         Some(self.home().piece(Layout::new::<T>())?.cast())
     }
 
     /// Returns true if the calling thread holds the lock of the chunks.
-    pub(crate) fn is_mine(&self) -> bool {
+    pub fn is_mine(&self) -> bool {
         self.home().chunks.is_mine()
     }
 
     /// Takes the lock of the chunks for the time of a fork.
-    pub(crate) fn hold(&self, interrupted: bool) {
+    pub fn hold(&self, interrupted: bool) {
         self.home().chunks.hold(interrupted);
     }
 
@@ -192,7 +166,7 @@ impl<O: Os> Host<O> {
     ///
     /// # Safety
     /// The caller, or in a child the thread it was forked from, called [`hold`](Self::hold).
-    pub(crate) unsafe fn release(&self) {
+    pub unsafe fn release(&self) {
         // SAFETY: held, by this function's contract.
         unsafe { self.home().chunks.release() };
     }
@@ -203,19 +177,25 @@ impl<O: Os> Host<O> {
 ///
 /// Empty values are constants in the program, thousands of bytes for a space. A type that contains this has a small
 /// one, and the constant of the value is there once.
-pub(crate) struct Placed<T>(NonNull<T>);
+pub struct Placed<T>(NonNull<T>);
 
 // SAFETY: it has exclusive access to the value, as a box.
 unsafe impl<T: Send> Send for Placed<T> {}
 // SAFETY: as before.
 unsafe impl<T: Sync> Sync for Placed<T> {}
 
+impl<T> fmt::Debug for Placed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Placed").field(&self.0).finish()
+    }
+}
+
 impl<T> Placed<T> {
     /// A handle of no value, for constants. It must not be used before [`new`](Self::new) replaces it.
-    pub(crate) const NOWHERE: Self = Self(NonNull::dangling());
+    pub const NOWHERE: Self = Self(NonNull::dangling());
 
     /// Writes a value, which should be a constant: then no copy of it is on the stack.
-    pub(crate) fn new<O: Os>(host: &Host<O>, value: impl FnOnce() -> T) -> Option<Self> {
+    pub fn new<O: Os>(host: &Host<O>, value: impl FnOnce() -> T) -> Option<Self> {
         let place = host.alloc_place()?;
         // SAFETY: memory for a value, allocated to this caller only (RC1).
         unsafe { place.write(value()) };
@@ -245,7 +225,7 @@ impl<T> DerefMut for Placed<T> {
 ///
 /// # Safety
 /// All zero bytes are a valid value of the type.
-pub(crate) unsafe trait Zeroed: Send + Sync + 'static {}
+pub unsafe trait Zeroed: Send + Sync + 'static {}
 
 impl<O: Os> Home<O> {
     /// Allocates a piece.
@@ -355,8 +335,16 @@ impl<O: Os> Machine for Host<O> {
 
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let place = self.home().piece(Layout::new::<T>())?.cast::<T>();
-        // A piece of that size and alignment, allocated to this caller only (RC1).
-        write_empty!(T, place);
+        #[cfg(not(loom))]
+        // SAFETY: a piece of that size and alignment, allocated to this caller only (RC1).
+        unsafe {
+            place.write(T::EMPTY);
+        };
+        #[cfg(loom)]
+        // SAFETY: as before.
+        unsafe {
+            place.write(T::empty());
+        };
         // SAFETY: written a moment ago; it is valid until `free_table`.
         Some(unsafe { place.as_ref() })
     }
@@ -384,6 +372,14 @@ mod tests {
     use super::*;
     use crate::os::shim::Shim;
 
+    /// A value of all zeros.
+    struct Zeros {
+        _words: [AtomicU64; 100],
+    }
+
+    // SAFETY: numbers, for which zero is valid.
+    unsafe impl Zeroed for Zeros {}
+
     #[test]
     fn rc1_pieces_are_apart_and_are_reused_after_a_free() {
         let shim = Shim::default();
@@ -402,7 +398,7 @@ mod tests {
             unsafe { host.home().free_piece(piece, layout) };
             assert_eq!(host.home().piece(layout), Some(piece));
         }
-        let zeros = host.alloc_zeroed::<crate::magazine::Magazine>(3).unwrap();
+        let zeros = host.alloc_zeroed::<Zeros>(3).unwrap();
         add(zeros.as_ptr().addr(), size_of_val(zeros));
         shim.fail(Call::Map, 0);
         let huge = Layout::from_size_align(1 << 30, 8).unwrap();

@@ -1,4 +1,5 @@
-//! Linux with fault injection: a test can let each call fail.
+//! Linux with fault injection: a test can let each call fail. For tests of the crates over this one, with the feature
+//! `testing`.
 
 use super::{Call, Entry, Errno, Huge, Linux, Os, Room, Span, Stopped, ThreadName};
 use core::ffi::c_void;
@@ -9,7 +10,13 @@ const CALLS: usize = Call::Advise as usize + 1;
 
 /// A system whose clones share their state.
 #[derive(Clone)]
-pub(crate) struct Shim(Arc<State>);
+pub struct Shim(Arc<State>);
+
+impl core::fmt::Debug for Shim {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Shim").finish_non_exhaustive()
+    }
+}
 
 type Watch = Box<dyn Fn(Call) + Send + Sync>;
 
@@ -73,94 +80,98 @@ impl Default for Shim {
 
 impl Shim {
     /// Lets every call of a kind fail after `granted` more.
-    pub(crate) fn fail(&self, call: Call, granted: u64) {
+    pub fn fail(&self, call: Call, granted: u64) {
         self.fail_some(call, granted, u64::MAX);
     }
 
     /// Lets `count` calls of a kind fail after `granted` more.
-    pub(crate) fn fail_some(&self, call: Call, granted: u64, count: u64) {
+    pub fn fail_some(&self, call: Call, granted: u64, count: u64) {
         self.0.injected[call as usize].store(count, Ordering::Relaxed);
         self.0.left[call as usize].store(granted, Ordering::Relaxed);
     }
 
     /// Sets the error of injected failures.
-    pub(crate) fn fail_with(&self, errno: Errno) {
+    pub fn fail_with(&self, errno: Errno) {
         self.0.errno.store(errno.0, Ordering::Relaxed);
     }
 
     /// Sets whether a failed remap leaves a hole at its destination.
-    pub(crate) fn tear(&self, tears: bool) {
+    pub fn tear(&self, tears: bool) {
         self.0.tears.store(tears, Ordering::Relaxed);
     }
 
     /// Sets whether a failed move has moved half.
-    pub(crate) fn halve(&self, halves: bool) {
+    pub fn halve(&self, halves: bool) {
         self.0.halves.store(halves, Ordering::Relaxed);
     }
 
     /// Reports from now on that pages can never move, as a kernel before 6.8.
-    pub(crate) fn stand_still(&self) {
+    pub fn stand_still(&self) {
         self.0.still.store(true, Ordering::Relaxed);
     }
 
     /// Ends all fault injection.
-    pub(crate) fn allow(&self) {
+    pub fn allow(&self) {
         self.0.left.iter().for_each(|left| left.store(u64::MAX, Ordering::Relaxed));
     }
 
     /// Sets a function that each call calls first, in the thread that makes it.
-    pub(crate) fn watch(&self, watch: impl Fn(Call) + Send + Sync + 'static) {
+    pub fn watch(&self, watch: impl Fn(Call) + Send + Sync + 'static) {
         assert!(self.0.watch.set(Box::new(watch)).is_ok(), "a system is watched once");
     }
 
     /// Returns the number of calls of a kind so far, including failed ones.
-    pub(crate) fn calls(&self, call: Call) -> u64 {
+    pub fn calls(&self, call: Call) -> u64 {
         self.0.calls[call as usize].load(Ordering::Relaxed)
     }
 
-    pub(crate) fn limit_addresses(&self, bytes: Option<usize>) {
+    /// Sets the limit of address space that it reports.
+    pub fn limit_addresses(&self, bytes: Option<usize>) {
         self.0.limit.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn fail_above(&self, bytes: Option<usize>) {
+    /// Lets reservations of more bytes than that fail.
+    pub fn fail_above(&self, bytes: Option<usize>) {
         self.0.reserve_max.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn fail_commit_above(&self, bytes: Option<usize>) {
+    /// Lets commits of more bytes than that fail.
+    pub fn fail_commit_above(&self, bytes: Option<usize>) {
         self.0.commit_max.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn limit_mappings(&self, max: u64) {
+    /// Sets the greatest number of mappings that it reports.
+    pub fn limit_mappings(&self, max: u64) {
         self.0.mappings_max.store(max, Ordering::Relaxed);
     }
 
     /// Sets the available bytes.
-    pub(crate) fn set_available(&self, bytes: u64) {
+    pub fn set_available(&self, bytes: u64) {
         self.0.available.store(bytes, Ordering::Relaxed);
     }
 
     /// Sets whether memory is short, regardless of the available bytes.
-    pub(crate) fn set_short(&self, is_short: bool) {
+    pub fn set_short(&self, is_short: bool) {
         self.0.is_short.store(is_short, Ordering::Relaxed);
     }
 
     /// Advances the clock.
-    pub(crate) fn pass(&self, time: core::time::Duration) {
+    pub fn pass(&self, time: core::time::Duration) {
         self.0.now.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Sets the CPU of all callers.
-    pub(crate) fn on_cpu(&self, cpu: usize) {
+    pub fn on_cpu(&self, cpu: usize) {
         self.0.cpu.store(cpu, Ordering::Relaxed);
     }
 
     /// Sets the number of CPUs that later calls return.
-    pub(crate) fn set_cpus(&self, cpus: usize) {
+    pub fn set_cpus(&self, cpus: usize) {
         self.0.cpus.store(cpus, Ordering::Relaxed);
     }
 
     /// Returns the bytes that are mapped and reserved.
-    pub(crate) fn mapped(&self) -> usize {
+    pub fn mapped(&self) -> usize {
         self.0.mapped.load(Ordering::Relaxed)
     }
 
@@ -377,7 +388,7 @@ impl Os for Shim {
 }
 
 /// Binds pages to node 0 (`MPOL_BIND`), as a program does. Returns `false` if the system call fails.
-pub(crate) fn bind(at: usize, bytes: usize) -> bool {
+pub fn bind(at: usize, bytes: usize) -> bool {
     let node = 1u64;
     let (mode, nodes) = (2 as core::ffi::c_long, 64 as core::ffi::c_long);
     // SAFETY: reads `node`; a policy changes no byte.
@@ -396,7 +407,7 @@ pub(crate) fn bind(at: usize, bytes: usize) -> bool {
 }
 
 /// Returns true if the page at an address has a memory policy of its own.
-pub(crate) fn is_bound(at: usize) -> bool {
+pub fn is_bound(at: usize) -> bool {
     super::policy::policy_at(at).is_some()
 }
 
@@ -404,7 +415,8 @@ pub(crate) fn is_bound(at: usize) -> bool {
 ///
 /// The system writes its list page by page. A mapping that another thread makes meanwhile may merge with one that was
 /// listed already. Then the list continues with that mapping again, longer. Addresses that were listed count once.
-pub(crate) fn mappings_in(start: usize, end: usize) -> usize {
+#[expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+pub fn mappings_in(start: usize, end: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let (mut count, mut listed) = (0, start);
     for line in maps.lines() {

@@ -173,7 +173,7 @@ fn light_fence() {
 /// Executes a full barrier on every CPU that runs a thread of this process. Returns `false` if the system denies it.
 #[cfg(not(loom))]
 fn heavy_fence() -> bool {
-    crate::percpu::fence_all()
+    crate::os::fence_all()
 }
 
 /// Returns true if [`heavy_fence`] worked at the process's first call.

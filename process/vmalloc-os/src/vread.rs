@@ -25,7 +25,7 @@ static DENIED: AtomicBool = AtomicBool::new(false);
 
 /// Copies bytes from an address of this process, with zeros for those that cannot be read. Returns the number of bytes
 /// read.
-pub(crate) fn peek(from: usize, to: &mut [u8]) -> usize {
+pub fn peek(from: usize, to: &mut [u8]) -> usize {
     if to.is_empty() {
         return 0;
     }

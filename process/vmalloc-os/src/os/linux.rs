@@ -5,19 +5,19 @@
 //! libc registers the area (glibc from 2.35 on); nothing is ever registered or written here, since a second user of an
 //! area breaks the first. Without an area, the number comes from `sched_getcpu`.
 //!
-//! Advice is in `advice.rs`, moving pages in `uffd.rs`, the one thread in `thread.rs`.
+//! Advice is in `advice.rs`, moving pages in `uffd.rs`, the one thread in `thread.rs`, the area in `rseq.rs`.
 //! # Source
 //! `man 2 mremap`, `man 2 rseq`; kernel `include/uapi/linux/rseq.h` for the layout.
 
 use super::advice::{Advisor, discard_one};
 use super::available::available;
 use super::plain::{is_plain, unless_plain};
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+use super::rseq::rseq_area;
 use super::uffd::{Mover, close, raise};
 use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, policy, thread};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::with_exposed_provenance_mut;
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-use core::sync::atomic::{AtomicIsize, Ordering};
 
 /// The offset of the CPU number in an rseq area (`cpu_id`).
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
@@ -27,7 +27,8 @@ const RSEQ_CPU_AT: isize = 4;
 const PLAIN_CPUS: core::ffi::c_long = 16;
 
 /// The running kernel.
-pub(crate) struct Linux {
+#[derive(Debug)]
+pub struct Linux {
     // Constant after `new`.
     /// Distance of the thread's CPU number from its thread pointer.
     #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
@@ -40,7 +41,7 @@ pub(crate) struct Linux {
 
 impl Linux {
     /// Detects the features of the system.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         // SAFETY: reads a number.
         let ask = || unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
         let cpus = unless_plain(ask).unwrap_or(PLAIN_CPUS);
@@ -51,6 +52,12 @@ impl Linux {
             advisor: Advisor::new(),
             mover: Mover::new(),
         }
+    }
+}
+
+impl Default for Linux {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -269,41 +276,6 @@ fn slow_cpu() -> usize {
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
-/// Returns the offset of a thread's rseq area from its thread pointer, if libc registered one. Looked up once per
-/// process.
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-pub(crate) fn rseq_area() -> Option<isize> {
-    // Areas are aligned to 32 bytes, and thread pointers to more, so no offset is odd.
-    const UNKNOWN: isize = isize::MIN + 1;
-    const NONE: isize = isize::MAX;
-    // No lock, which a fork could leave held: concurrent callers find the same value.
-    static FOUND: AtomicIsize = AtomicIsize::new(UNKNOWN);
-    let mut found = FOUND.load(Ordering::Relaxed);
-    if found == UNKNOWN {
-        found = look_rseq_area_up().unwrap_or(NONE);
-        FOUND.store(found, Ordering::Relaxed);
-    }
-    (found != NONE).then_some(found)
-}
-
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-#[cold]
-fn look_rseq_area_up() -> Option<isize> {
-    let find = |name: &CStr| {
-        // SAFETY: looks up a name.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    };
-    let (offset, size) = (find(c"__rseq_offset")?, find(c"__rseq_size")?);
-    // SAFETY: libc's constant of that name and type.
-    let size = unsafe { size.cast::<core::ffi::c_uint>().read() };
-    // SAFETY: as before.
-    let offset = unsafe { offset.cast::<isize>().read() };
-    // 0 if nothing was registered, because of the kernel or the user's setting. At least 20 otherwise, whatever later
-    // fields the kernel fills.
-    (size >= 20).then_some(offset)
-}
-
 fn read_number(path: &CStr) -> Option<u64> {
     let mut text = [0; 32];
     core::str::from_utf8(read_text(path, &mut text)?).ok()?.trim().parse().ok()
@@ -380,17 +352,17 @@ pub(super) unsafe fn madvise(span: Span, advice: c_int) -> Result<(), Errno> {
 }
 
 /// Returns an address as a pointer for the system.
-pub(crate) fn pointer(at: usize) -> *mut c_void {
+pub fn pointer(at: usize) -> *mut c_void {
     with_exposed_provenance_mut(at)
 }
 
 /// Returns the result of a call that returned 0 or -1.
-pub(crate) fn done(code: c_int) -> Result<(), Errno> {
+pub fn done(code: c_int) -> Result<(), Errno> {
     if code == 0 { Ok(()) } else { Err(errno()) }
 }
 
 /// Returns the error of the call that failed last in this thread.
-pub(crate) fn errno() -> Errno {
+pub fn errno() -> Errno {
     // SAFETY: the thread's own variable, always there.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: as before.
@@ -398,7 +370,7 @@ pub(crate) fn errno() -> Errno {
 }
 
 /// Returns the number of this process.
-pub(crate) fn process_id() -> u32 {
+pub fn process_id() -> u32 {
     // SAFETY: reads a number.
     (unsafe { libc::getpid() }) as u32
 }
@@ -422,7 +394,7 @@ pub(crate) fn register_fork_handlers(
 
 /// Writes a message without allocating, and stops the process.
 #[cold]
-pub(crate) fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
+pub fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
     struct Stderr;
     impl core::fmt::Write for Stderr {
         fn write_str(&mut self, text: &str) -> core::fmt::Result {
@@ -471,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_child_of_a_fork_has_no_call_in_progress_and_ends_its_own() {
-        crate::prepare_for_forks();
+        crate::fork::prepare_for_forks();
         let fork = || {
             assert!(calls_in_progress() > 0);
             // SAFETY: the child looks at a number, and ends.
