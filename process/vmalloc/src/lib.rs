@@ -91,12 +91,14 @@
 //!
 //! Linux 5.10 and later, with addresses of 64 bits. On x86-64 with glibc 2.35 and later, the CPU number is read without
 //! a call.
+//!
+//! # Crates
+//! [`percpu`] is the crate `vmalloc-percpu`. The feature `percpu`, which is on by default, exports it here. A program
+//! that needs it alone can depend on that crate. Both use the crate `vmalloc-os`.
 
 // A shared library of C is smaller without the standard library.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
-
-extern crate alloc;
 
 #[cfg(feature = "allocator-api2")]
 mod allocator;
@@ -113,7 +115,6 @@ mod magazine;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod options;
-pub mod percpu;
 mod places;
 mod probe;
 mod tagged;
@@ -136,6 +137,9 @@ pub use vmalloc_os::fork::is_guest;
 pub use vmalloc_os::fork::prepare_for_forks;
 #[doc(inline)]
 pub use vmalloc_os::os::{Call, Errno, is_plain, plain_calls_only, unless_plain};
+#[cfg(feature = "percpu")]
+#[doc(inline)]
+pub use vmalloc_percpu::{self as percpu, per_cpu};
 pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 
 use vmalloc_os::PAGE_BYTES;

@@ -3,7 +3,7 @@
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::process::Command;
-use vmalloc::percpu::{Error, Options, PerCpuCounter, PerCpuRef, RefMode, Space};
+use vmalloc_percpu::{Error, Options, PerCpuCounter, PerCpuRef, RefMode, Space};
 
 #[test]
 fn a_child_goes_on_with_copies_of_its_own() {
@@ -175,7 +175,7 @@ fn the_space_of_a_process_fails_where_addresses_are_few_and_is_made_when_there_a
     // The standard library's memory for the text is less than a chunk.
     assert!(pages() < before + (256 << 10) / 4096, "{} {before}", pages());
     let space = Space::global().unwrap();
-    let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+    let word = space.zeroed::<vmalloc_percpu::Word>().unwrap();
     word.word().add(5);
     assert_eq!(word.word().sum(), 5);
     // An existing space works without more address space: it allocates objects of the first chunk, then fails.

@@ -144,37 +144,37 @@ impl<'s> View<'s, Word> {
 /// A `T` in each unit, freed on drop. So its references borrow it, even in a `'static` space:
 ///
 /// ```compile_fail,E0505
-/// let names = vmalloc::percpu::Space::global()?.with_init(|_| String::new())?;
+/// let names = vmalloc_percpu::Space::global()?.with_init(|_| String::new())?;
 /// let name: Option<&String> = names.get(0);
 /// drop(names);
 /// assert_eq!(name.map(String::len), Some(0));
-/// # Ok::<(), vmalloc::percpu::Error>(())
+/// # Ok::<(), vmalloc_percpu::Error>(())
 /// ```
 /// ```compile_fail,E0505
-/// let hits = vmalloc::percpu::Space::global()?.zeroed::<vmalloc::percpu::Word>()?;
+/// let hits = vmalloc_percpu::Space::global()?.zeroed::<vmalloc_percpu::Word>()?;
 /// let word = hits.word();
 /// drop(hits);
 /// word.add(1);
-/// # Ok::<(), vmalloc::percpu::Error>(())
+/// # Ok::<(), vmalloc_percpu::Error>(())
 /// ```
 /// ```compile_fail,E0716
-/// let view: vmalloc::percpu::View<'static, vmalloc::percpu::Word> =
-///     vmalloc::percpu::Space::global()?.zeroed::<vmalloc::percpu::Word>()?.view();
-/// # Ok::<(), vmalloc::percpu::Error>(())
+/// let view: vmalloc_percpu::View<'static, vmalloc_percpu::Word> =
+///     vmalloc_percpu::Space::global()?.zeroed::<vmalloc_percpu::Word>()?.view();
+/// # Ok::<(), vmalloc_percpu::Error>(())
 /// ```
 /// A type with a word in only some of its values is not [`Zeroable`]:
 ///
 /// ```compile_fail,E0277
-/// use vmalloc::percpu::Word;
+/// use vmalloc_percpu::Word;
 /// enum Either {
 ///     Word(Word),
 ///     Name(String),
 /// }
 /// let init = |unit| if unit == 0 { Either::Word(Word::default()) } else { Either::Name(String::new()) };
-/// let both = vmalloc::percpu::Space::global()?.with_init(init)?;
+/// let both = vmalloc_percpu::Space::global()?.with_init(init)?;
 /// let elsewhere: &'static Word = Box::leak(Box::default());
 /// both.local(|either| if let Either::Word(word) = either { word } else { elsewhere });
-/// # Ok::<(), vmalloc::percpu::Error>(())
+/// # Ok::<(), vmalloc_percpu::Error>(())
 /// ```
 pub struct PerCpu<'s, T> {
     view: View<'s, T>,
@@ -365,6 +365,34 @@ impl fmt::Debug for PerCpuBox<'_> {
     }
 }
 
+impl Space {
+    /// Allocates zeroed bytes in each unit, which are freed when the value is dropped.
+    ///
+    /// # Errors
+    /// The size is above 32 KiB or the alignment above a page, or the system has no memory; nothing has changed.
+    /// # Locks
+    /// The lock of the space. Cost: tens of nanoseconds, and the zeroing of the units ever used.
+    pub fn alloc(&self, layout: Layout) -> Result<PerCpuBox<'_>, Error> {
+        PerCpuBox::new(self, layout)
+    }
+
+    /// Allocates a `T` in each unit, all zeros. Units that were never used are not accessed.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn zeroed<T: Zeroable>(&self) -> Result<PerCpu<'_, T>, Error> {
+        PerCpu::zeroed(self)
+    }
+
+    /// Allocates a `T` in each unit, created by `init` from the number of the unit. Writes to all units.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn with_init<T: Send + Sync>(&self, init: impl FnMut(u32) -> T) -> Result<PerCpu<'_, T>, Error> {
+        PerCpu::with_init(self, init)
+    }
+}
+
 /// A `T` in each unit of the space of the process, allocated at the first use and never freed. Created by
 /// [`per_cpu!`](crate::per_cpu).
 pub struct Static<T> {
@@ -424,19 +452,19 @@ impl<T> fmt::Debug for Static<T> {
 ///
 /// ```
 /// use core::sync::atomic::{AtomicU64, Ordering};
-/// vmalloc::per_cpu! {
+/// vmalloc_percpu::per_cpu! {
 ///     /// Requests seen.
 ///     static SEEN: AtomicU64;
 /// }
 /// SEEN.view()?.with(|seen| seen.fetch_add(1, Ordering::Relaxed));
 /// let sum: u64 = SEEN.view()?.iter().map(|seen| seen.load(Ordering::Relaxed)).sum();
 /// assert_eq!(sum, 1);
-/// # Ok::<(), vmalloc::percpu::Error>(())
+/// # Ok::<(), vmalloc_percpu::Error>(())
 /// ```
 #[macro_export]
 macro_rules! per_cpu {
     ($($(#[$attr:meta])* $vis:vis static $name:ident: $type:ty);+ $(;)?) => {$(
         $(#[$attr])*
-        $vis static $name: $crate::percpu::Static<$type> = $crate::percpu::Static::new();
+        $vis static $name: $crate::Static<$type> = $crate::Static::new();
     )+};
 }

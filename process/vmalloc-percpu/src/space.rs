@@ -1,10 +1,11 @@
 //! A space of per-CPU objects: a value, or the global one of the process.
 
-use super::core::Core;
+use super::error::Error;
+use super::find;
 use super::hot::Hot;
 use super::locks::Shared;
-use super::object::{PerCpu, PerCpuBox, Zeroable};
-use super::{Error, find};
+use super::options::{Index, Options};
+use super::state::Core;
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
@@ -12,38 +13,6 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use va_percpu::Offset;
 use vmalloc_os::fork::{MAKING, prepare_for_forks};
 use vmalloc_os::os::Linux;
-
-/// The number by which a thread finds its unit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Index {
-    /// The concurrency id (`mm_cid`, Linux 6.3 and later). The running threads of the process have small numbers, so a
-    /// process of two threads uses two units on a machine of any size. The CPU is used if the kernel has none.
-    #[default]
-    ConcurrencyId,
-    /// The CPU.
-    Cpu,
-}
-
-/// The options of a space. Each field has a setter of the same name.
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct Options {
-    /// The number by which a thread finds its unit.
-    pub index: Index,
-    /// The number of units, from 1 to 8192; by default, that of possible CPUs. Threads with a larger number share one
-    /// more unit.
-    pub units: Option<u32>,
-    /// Uses atomic operations even if restartable sequences are available.
-    pub atomics_only: bool,
-}
-
-impl Options {
-    vmalloc_os::setters! {
-        index: Index,
-        units: Option<u32>,
-        atomics_only: bool,
-    }
-}
 
 /// A space from which per-CPU objects are allocated.
 ///
@@ -144,32 +113,6 @@ impl Space {
     pub(super) unsafe fn free_address(&self, first: NonNull<u8>) -> bool {
         // SAFETY: this function's contract.
         unsafe { self.core().free(self.core().offset_of(first)) }
-    }
-
-    /// Allocates zeroed bytes in each unit, which are freed when the value is dropped.
-    ///
-    /// # Errors
-    /// The size is above 32 KiB or the alignment above a page, or the system has no memory; nothing has changed.
-    /// # Locks
-    /// The lock of the space. Cost: tens of nanoseconds, and the zeroing of the units ever used.
-    pub fn alloc(&self, layout: Layout) -> Result<PerCpuBox<'_>, Error> {
-        PerCpuBox::new(self, layout)
-    }
-
-    /// Allocates a `T` in each unit, all zeros. Units that were never used are not accessed.
-    ///
-    /// # Errors
-    /// As [`alloc`](Self::alloc).
-    pub fn zeroed<T: Zeroable>(&self) -> Result<PerCpu<'_, T>, Error> {
-        PerCpu::zeroed(self)
-    }
-
-    /// Allocates a `T` in each unit, created by `init` from the number of the unit. Writes to all units.
-    ///
-    /// # Errors
-    /// As [`alloc`](Self::alloc).
-    pub fn with_init<T: Send + Sync>(&self, init: impl FnMut(u32) -> T) -> Result<PerCpu<'_, T>, Error> {
-        PerCpu::with_init(self, init)
     }
 
     /// Returns the number of units of an object. The last one is for threads without a number of their own.

@@ -1,8 +1,8 @@
 //! Tests of the internal state, also after failures.
 
-use super::core::Core;
 use super::hot::Hot;
 use super::shape::STRIDE;
+use super::state::Core;
 use super::{Error, Index};
 use core::alloc::Layout;
 use vmalloc_os::os::Call;

@@ -40,7 +40,7 @@ impl<T> Node<T> {
 /// lifetime.
 ///
 /// ```compile_fail
-/// use vmalloc::percpu::PerCpuList;
+/// use vmalloc_percpu::PerCpuList;
 /// fn shorter<'l, 's, 'a>(list: &'l PerCpuList<'s, &'static str>) -> &'l PerCpuList<'s, &'a str> {
 ///     list
 /// }

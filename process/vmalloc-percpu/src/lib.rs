@@ -1,4 +1,18 @@
-//! Per-CPU data: an object has a copy in each unit, and a thread uses that of its current CPU.
+//! Per-CPU data of a process: an object has a copy in each unit, and a thread uses that of its current CPU.
+//!
+//! ```
+//! use vmalloc_percpu::{PerCpuCounter, Space, Word};
+//!
+//! vmalloc_percpu::per_cpu! {
+//!     static HITS: Word;
+//! }
+//! HITS.view()?.word().add(1);
+//! let bytes = PerCpuCounter::new(Space::global()?, 0)?;
+//! bytes.add(4096);
+//! assert_eq!((HITS.view()?.word().sum(), bytes.sum()), (1, 4096));
+//! # Ok::<(), vmalloc_percpu::Error>(())
+//! ```
+//! The crate `vmalloc` has this one as its module `percpu`.
 //!
 //! # Theory
 //! A word that many threads change costs locked instructions, and its cache line moves between CPUs. A copy for each
@@ -20,7 +34,7 @@
 //! | what | |
 //! |---|---|
 //! | [`Space`], [`Space::global`] | the allocator of objects |
-//! | [`PerCpu`], [`PerCpuBox`], [`per_cpu!`](crate::per_cpu) | objects of a type, of a layout, static objects |
+//! | [`PerCpu`], [`PerCpuBox`], [`per_cpu!`] | objects of a type, of a layout, static objects |
 //! | [`View::with`], [`View::iter`] | the copy of this CPU, for atomics; all copies |
 //! | [`Word`], [`Local`] | add, exchange, compare-exchange by sections |
 //! | [`PerCpuList`] | a list of nodes in each unit, last in, first out |
@@ -60,7 +74,12 @@
 //! Linux `include/linux/percpu-defs.h`, `lib/percpu_counter.c`, `lib/percpu-refcount.c` (6.12); differences:
 //! docs/kernel-map.md.
 
-mod core;
+// A shared library of C is smaller without the standard library.
+#![cfg_attr(not(test), no_std)]
+#![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
+
+extern crate alloc;
+
 mod counter;
 mod error;
 mod find;
@@ -69,13 +88,9 @@ mod list;
 mod local;
 mod locks;
 #[cfg(all(test, loom))]
-pub(crate) mod model {
-    //! The items that loom explores.
-    pub(crate) use super::counter::{Counter, Deltas};
-    pub(crate) use super::locks::Lock;
-    pub(crate) use super::reference::{Counted, RefMode, Units};
-}
+mod loom;
 mod object;
+mod options;
 mod raw;
 mod reference;
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
@@ -85,6 +100,7 @@ mod rseq;
 mod rseq;
 mod shape;
 mod space;
+mod state;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -93,5 +109,15 @@ pub use error::Error;
 pub use list::{Node, PerCpuList};
 pub use local::{Local, Word};
 pub use object::{PerCpu, PerCpuBox, Static, View, Zeroable};
+pub use options::{Index, Options};
 pub use reference::{PerCpuRef, RefError, RefMode};
-pub use space::{Index, Options, Space, restarts};
+pub use space::{Space, restarts};
+#[doc(inline)]
+pub use vmalloc_os::os::{Call, Errno};
+
+use vmalloc_os::PAGE_BYTES;
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

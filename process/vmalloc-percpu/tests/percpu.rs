@@ -5,10 +5,9 @@
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::process::Command;
-use vmalloc::per_cpu;
-use vmalloc::percpu::{
+use vmalloc_percpu::{
     Error, Index, Node, Options, PerCpuCounter, PerCpuList, PerCpuRef, RefError, RefMode, Space, Zeroable,
-    restarts,
+    per_cpu, restarts,
 };
 
 const THREADS: u64 = 16;
@@ -55,7 +54,7 @@ fn press(threads: u64, rounds: u64, work: impl Fn(u64, u64) + Sync) {
 #[test]
 fn rq1_sixteen_threads_that_are_moved_lose_no_increment() {
     for space in spaces() {
-        let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+        let word = space.zeroed::<vmalloc_percpu::Word>().unwrap();
         let word = word.word();
         press(THREADS, 50_000, |thread, _| word.add(thread + 1));
         assert_eq!(word.sum(), 50_000 * THREADS * (THREADS + 1) / 2, "{space:?}");
@@ -79,20 +78,20 @@ fn rq1_sixteen_threads_that_are_moved_lose_no_increment() {
 fn rq2_a_thread_that_comes_to_a_unit_first_raises_the_mark() {
     for space in spaces() {
         assert_eq!(space.units_used(), 0);
-        let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+        let word = space.zeroed::<vmalloc_percpu::Word>().unwrap();
         word.word().add(5);
         let (used, units) = (space.units_used(), space.units());
         // The unit of the thread, or the shared one.
         assert!(used < units, "{used} of {units}");
         assert_eq!(word.word().sum(), 5);
-        assert_eq!(word.iter().map(vmalloc::percpu::Word::get).sum::<u64>(), 5);
+        assert_eq!(word.iter().map(vmalloc_percpu::Word::get).sum::<u64>(), 5);
     }
 }
 
 #[test]
 fn sixty_four_threads_on_few_cpus_use_few_units() {
     let space = Space::new(Options::default()).unwrap();
-    let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+    let word = space.zeroed::<vmalloc_percpu::Word>().unwrap();
     let word = word.word();
     press(64, 5_000, |_, _| word.add(1));
     assert_eq!(word.sum(), 64 * 5_000);
@@ -362,7 +361,7 @@ fn values_of_units_are_made_and_dropped_once() {
 /// A word that only sections change, beside an atomic number.
 #[derive(Default)]
 struct Pair {
-    word: vmalloc::percpu::Word,
+    word: vmalloc_percpu::Word,
     hits: AtomicU64,
 }
 
@@ -387,7 +386,7 @@ fn pp1_who_looks_for_a_word_uses_the_copy_he_looks_at() {
 
 per_cpu! {
     static HITS: AtomicU64;
-    static WORDS: [vmalloc::percpu::Word; 3];
+    static WORDS: [vmalloc_percpu::Word; 3];
 }
 
 #[test]
@@ -401,8 +400,8 @@ fn static_data_is_one_object_for_all_threads() {
     let sums = [0, 1, 2].map(|n| WORDS.view().unwrap().local(|words| &words[n]).unwrap().sum());
     assert_eq!(sums, [0, 32_000, 0]);
     // A word outside the object is in no copy.
-    let elsewhere = vmalloc::percpu::Word::default();
-    let elsewhere: &'static vmalloc::percpu::Word = Box::leak(Box::new(elsewhere));
+    let elsewhere = vmalloc_percpu::Word::default();
+    let elsewhere: &'static vmalloc_percpu::Word = Box::leak(Box::new(elsewhere));
     assert!(WORDS.view().unwrap().local(|_| elsewhere).is_none());
 }
 
@@ -450,7 +449,7 @@ fn sections_are_begun_again() {
     let handler: extern "C" fn(libc::c_int) = nothing;
     // SAFETY: the handler does nothing, and no other code in this program uses the signal.
     assert_ne!(unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) }, libc::SIG_ERR);
-    let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+    let word = space.zeroed::<vmalloc_percpu::Word>().unwrap();
     let word = word.word();
     let (stop, adds) = (AtomicBool::new(false), AtomicU64::new(0));
     let (before, mut signals) = (restarts(), 0);
