@@ -44,7 +44,7 @@ pub(crate) fn selections(core: &[String]) -> [Vec<&str>; 2] {
 }
 
 /// The features that have tests of their own. Documentation is tested with them as well, so that nothing is recompiled.
-pub(crate) const TESTED: &str = "vmalloc/metrics,vmlab/measure";
+pub(crate) const TESTED: &str = "vmalloc/metrics,vmalloc-vmap/metrics,vmlab/measure";
 
 /// Returns the folder of the programs that the tests run, built for them.
 pub(crate) fn tested_programs(root: &Path) -> Result<PathBuf> {

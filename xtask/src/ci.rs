@@ -353,7 +353,7 @@ fn test_full(root: &Path, tests: &mut Tests) -> Result<()> {
 }
 
 /// The crates of a process that the step `release` tests.
-const OF_A_PROCESS: &str = "-p vmalloc-os -p vmalloc-percpu -p vmalloc";
+const OF_A_PROCESS: &str = "-p vmalloc-os -p vmalloc-percpu -p vmalloc-vmap -p vmalloc";
 
 /// Tests release builds: fast paths depend on the optimiser, and the test profile is not the one that users build. So a
 /// program that depends on these crates is built with a release profile. Programs that are optimised as one are tested by

@@ -93,8 +93,9 @@
 //! a call.
 //!
 //! # Crates
-//! [`percpu`] is the crate `vmalloc-percpu`. The feature `percpu`, which is on by default, exports it here. A program
-//! that needs it alone can depend on that crate. Both use the crate `vmalloc-os`.
+//! [`percpu`] is the crate `vmalloc-percpu`. [`Mappings`] and its types are those of the crate `vmalloc-vmap`. The
+//! features `percpu` and `vmap`, which are on by default, export them here. A program that needs one of them alone can
+//! depend on that crate. All of them use the crate `vmalloc-os`.
 
 // A shared library of C is smaller without the standard library.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
@@ -119,7 +120,6 @@ mod places;
 mod probe;
 mod tagged;
 mod vmalloc;
-mod vmap;
 mod word;
 
 pub use buffer::Buffer;
@@ -140,7 +140,9 @@ pub use vmalloc_os::os::{Call, Errno, is_plain, plain_calls_only, unless_plain};
 #[cfg(feature = "percpu")]
 #[doc(inline)]
 pub use vmalloc_percpu::{self as percpu, per_cpu};
-pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
+#[cfg(feature = "vmap")]
+#[doc(inline)]
+pub use vmalloc_vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 
 use vmalloc_os::PAGE_BYTES;
 

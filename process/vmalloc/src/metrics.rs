@@ -6,7 +6,6 @@
 
 use crate::heap::Stats;
 use crate::vmalloc::Vmalloc;
-use crate::vmap::{MappingStats, Mappings};
 use ::metrics::{counter, gauge};
 
 impl Vmalloc {
@@ -51,27 +50,5 @@ impl Vmalloc {
         counter!("vmalloc_copies_total", "allocator" => name).absolute(copies);
         counter!("vmalloc_failed_purges_total", "allocator" => name).absolute(failed_purges);
         counter!("vmalloc_unguarded_areas_total", "allocator" => name).absolute(unguarded_areas);
-    }
-}
-
-impl Mappings {
-    /// Publishes [`stats`](Self::stats) to the recorder, as [`Vmalloc::publish_metrics`] does.
-    pub fn publish_metrics(&self, name: &'static str) {
-        let MappingStats {
-            range_bytes,
-            mapped_bytes,
-            stale_bytes,
-            system_mappings,
-            system_mappings_max,
-            flush_calls,
-            frames,
-        } = self.stats();
-        gauge!("vmalloc_vmap_range_bytes", "allocator" => name).set(range_bytes as f64);
-        gauge!("vmalloc_vmap_mapped_bytes", "allocator" => name).set(mapped_bytes as f64);
-        gauge!("vmalloc_vmap_stale_bytes", "allocator" => name).set(stale_bytes as f64);
-        gauge!("vmalloc_vmap_system_mappings", "allocator" => name).set(system_mappings as f64);
-        gauge!("vmalloc_vmap_system_mappings_max", "allocator" => name).set(system_mappings_max as f64);
-        gauge!("vmalloc_vmap_frames", "allocator" => name).set(frames as f64);
-        counter!("vmalloc_vmap_flush_calls_total", "allocator" => name).absolute(flush_calls);
     }
 }

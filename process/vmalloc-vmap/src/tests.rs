@@ -1,8 +1,19 @@
 //! Tests of mappings against the system's own list, and with a failure of each system call.
 
+use super::ground::Ground;
+use super::os::{MapOs, VmapCall};
 use super::shim::Shim;
-use super::*;
+use super::state::{Core, LADDER, List, NUMBERS};
+use super::table::Table;
+use super::{Frame, MappingStats, Mappings, PAGE_BYTES, Protection, VmapError};
+use core::panic::Location;
+use core::ptr::with_exposed_provenance;
 use std::collections::BTreeMap;
+use va_base::{Pages, VaRange};
+use va_map::MapSpace;
+use va_space::VmapSpace;
+use va_tree::FreeIndex;
+use vmalloc_os::os::Errno;
 
 const RANGE: usize = 256 << 20;
 
@@ -133,7 +144,7 @@ fn sp4_each_call_that_fails_at_every_n_changes_nothing() {
     for call in [VmapCall::Reserve, VmapCall::Words, VmapCall::Create] {
         let shim = Shim::default();
         shim.fail(call, 0);
-        for errno in [vmalloc_os::os::Errno(libc::EMFILE), vmalloc_os::os::Errno::NOMEM] {
+        for errno in [Errno(libc::EMFILE), Errno::NOMEM] {
             shim.fail_with(errno);
             let failed = Core::new(shim.clone(), RANGE).err();
             assert_eq!(failed, Some(VmapError::CallFailed { call, errno }));
@@ -144,7 +155,7 @@ fn sp4_each_call_that_fails_at_every_n_changes_nothing() {
     let shim = Shim::default();
     let core = core(&shim);
     shim.fail(VmapCall::Size, 0);
-    let failed = VmapError::CallFailed { call: VmapCall::Size, errno: vmalloc_os::os::Errno::NOMEM };
+    let failed = VmapError::CallFailed { call: VmapCall::Size, errno: Errno::NOMEM };
     assert_eq!(core.take_frames(3), Err(failed));
     shim.fail(VmapCall::Size, u64::MAX);
     assert_eq!(core.numbers.lock().free.free_pages().get(), NUMBERS);
@@ -167,7 +178,7 @@ fn sp4_each_call_that_fails_at_every_n_changes_nothing() {
                     break;
                 }
                 Err(error) => {
-                    let errno = vmalloc_os::os::Errno::NOMEM;
+                    let errno = Errno::NOMEM;
                     assert_eq!(error, VmapError::CallFailed { call: VmapCall::Map, errno });
                     assert_eq!(core.map.stats().foreign_pages, Pages::new(0));
                 }

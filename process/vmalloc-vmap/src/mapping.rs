@@ -9,7 +9,7 @@
 
 use super::error::VmapError;
 use super::os::Linux;
-use super::{Core, Protection};
+use super::state::{Core, Protection};
 use crate::PAGE_BYTES;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};

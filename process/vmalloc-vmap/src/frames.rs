@@ -3,7 +3,7 @@
 use super::error::VmapError;
 use super::mapping::Mapping;
 use super::os::{MapOs, VmapCall};
-use super::{Core, List, Protection};
+use super::state::{Core, List, Protection};
 use crate::PAGE_BYTES;
 use core::marker::PhantomData;
 use core::panic::Location;

@@ -4,9 +4,9 @@
 //!   addresses  | frame 0 | frame 1 | frame 0 | frame 1 | guard
 //!                      ^ a message of two pages may begin anywhere
 //! ```
-//! `cargo run -p vmalloc --example ring` sends messages of all sizes through it and prints the number of bytes sent.
+//! `cargo run -p vmalloc-vmap --example ring` sends messages of all sizes through it and prints the number of bytes sent.
 
-use vmalloc::{Frames, Mapping, Mappings, Protection, VmapError};
+use vmalloc_vmap::{Frames, Mapping, Mappings, Protection, VmapError};
 
 /// A FIFO of bytes, for a single thread that writes and reads.
 pub(crate) struct Ring<'f> {

@@ -1,14 +1,14 @@
 //! Measures mapping and unmapping a list of frames, compared with plain `mmap` and `munmap` of a memory file, in one
 //! run.
 //!
-//! `cargo run --profile dist -p vmalloc --example vmap` prints the tables of `results/vmap.md`: nanoseconds a pair,
+//! `cargo run --profile dist -p vmalloc-vmap --example vmap` prints the tables of `results/vmap.md`: nanoseconds a pair,
 //! minimum and median of rounds taken in turn. Plain means direct calls: one `mmap` for the range, one for each run of
 //! frames over it, one `munmap` for all. The range has a guard page if ours has one.
 
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::time::Instant;
-use vmalloc::{Frame, Frames, Mappings, Protection};
+use vmalloc_vmap::{Frame, Frames, Mappings, Protection};
 
 const PAGE: usize = 4096;
 /// Many short rounds, so that some are not interrupted on a machine with other work.

@@ -3,7 +3,9 @@
 //! The caller must ensure what the compiler proves for [`Frames`] and [`Mapping`](super::Mapping).
 
 use super::error::VmapError;
-use super::{Frames, List, Mappings, Protection};
+use super::frames::Frames;
+use super::mappings::{GLOBAL, Mappings};
+use super::state::{List, Protection};
 use crate::PAGE_BYTES;
 use core::ops::Range;
 use core::panic::Location;
@@ -27,7 +29,7 @@ impl Mappings {
     /// Returns the global mappings of the process, if they were created.
     pub fn try_global() -> Option<&'static Self> {
         // Acquire pairs with the release of the thread that created them.
-        let global = super::GLOBAL.load(Ordering::Acquire);
+        let global = GLOBAL.load(Ordering::Acquire);
         // SAFETY: null, or mappings that are never dropped.
         unsafe { global.as_ref() }
     }
