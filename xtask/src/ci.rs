@@ -67,7 +67,7 @@ impl Step {
 }
 
 /// All steps, those that fail fast first.
-const STEPS: [Step; 23] = [
+const STEPS: [Step; 22] = [
     Step::new("fmt", "every file is formatted", fmt).quick(),
     Step::new("tidy", "the rules that no compiler knows", run_tidy).quick(),
     Step::new("clippy", "no warnings, everywhere", clippy).quick(),
@@ -105,12 +105,12 @@ const STEPS: [Step; 23] = [
         "a report in a real browser: no network, no complaint, the slider moves the picture",
         browser::step,
     ),
-    Step::new("fuzz-build", "fuzz targets on a stable compiler, no warnings", fuzz_build),
-    Step::new("fuzz", "every fuzz target for some seconds", run_fuzz).full(fuzz_full),
+    Step::new("fuzz-build", "fuzz targets without warnings", fuzz_check).full(fuzz_build),
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
-const LONG: [Step; 2] = [
+const LONG: [Step; 3] = [
+    Step::new("fuzz", "every fuzz target for ten seconds, on a stable compiler", run_fuzz),
     Step::new(
         "suites",
         "test suites of others end alike with the preload and without, or the cause is known",
@@ -123,8 +123,21 @@ const LONG: [Step; 2] = [
     ),
 ];
 
-/// The second lane of a run of everything. None of these shares a target folder with a step of the first.
-const BESIDE: [&str; 7] = ["loom", "fuzz-build", "fuzz", "deny", "header", "no_std", "package"];
+/// The second lane of a run of everything. None of these builds with a profile and in a folder with which a long step of
+/// the first builds: cargo locks a folder for each profile, and the first lane's is that of tests.
+const BESIDE: [&str; 11] = [
+    "release",
+    "no_std",
+    "loom",
+    "header",
+    "counts",
+    "clients",
+    "stress",
+    "deny",
+    "package",
+    "demo",
+    "fuzz-build",
+];
 
 /// The results of steps.
 #[derive(Default)]
@@ -424,18 +437,19 @@ fn demo(root: &Path, _: &mut Tests) -> Result<()> {
     Ok(())
 }
 
+/// Checks the fuzz targets without libFuzzer, which takes longer to compile than they do.
+fn fuzz_check(root: &Path, _: &mut Tests) -> Result<()> {
+    fuzz::lint(root)
+}
+
 fn fuzz_build(root: &Path, _: &mut Tests) -> Result<()> {
     fuzz::build(root)?;
-    // With the same flags, so that libFuzzer itself is compiled once.
-    fuzz::cargo(root, "clippy").args(["--", "-D", "warnings"]).run(Show::All)?;
-    Ok(())
+    fuzz::lint(root)
 }
 
+/// Builds the targets and runs each.
 fn run_fuzz(root: &Path, _: &mut Tests) -> Result<()> {
-    fuzz::run_all(root, &fuzz::targets(root)?, 4)
-}
-
-fn fuzz_full(root: &Path, _: &mut Tests) -> Result<()> {
+    fuzz::build(root)?;
     fuzz::run_all(root, &fuzz::targets(root)?, 10)
 }
 
@@ -471,7 +485,7 @@ mod tests {
         for name in BESIDE.into_iter().filter(|&name| name != missing) {
             let verdict = if name == bad { "FAILED" } else { "ok" };
             text += &format!(
-                "==== {name} (1/7): what\n==== {name}: {verdict}, 1.0 s\n{name:<12}{verdict:<8}1.0 s\n"
+                "==== {name} (1/11): what\n==== {name}: {verdict}, 1.0 s\n{name:<12}{verdict:<8}1.0 s\n"
             );
         }
         text
@@ -485,11 +499,11 @@ mod tests {
             let failed: Vec<_> = outcome.failed.iter().map(|(name, _)| name.clone()).collect();
             (outcome.tests.passed, outcome.table.len(), failed)
         };
-        assert_eq!(taken("", "", Ok(())), (7, 7, vec![]));
-        assert_eq!(taken("loom", "", Err(anyhow!("1"))), (7, 7, vec!["loom".to_string()]));
+        assert_eq!(taken("", "", Ok(())), (7, BESIDE.len(), vec![]));
+        assert_eq!(taken("loom", "", Err(anyhow!("1"))), (7, BESIDE.len(), vec!["loom".to_string()]));
         let lane = BESIDE.join(",");
-        assert_eq!(taken("", "fuzz", Ok(())), (7, 6, vec![lane.clone()]));
-        assert_eq!(taken("", "", Err(anyhow!("1"))), (7, 7, vec![lane]));
+        assert_eq!(taken("", "demo", Ok(())), (7, BESIDE.len() - 1, vec![lane.clone()]));
+        assert_eq!(taken("", "", Err(anyhow!("1"))), (7, BESIDE.len(), vec![lane]));
         assert!(BESIDE.iter().all(|name| STEPS.iter().any(|step| step.name == *name)));
     }
 

@@ -95,7 +95,7 @@ pub(crate) fn targets(root: &Path) -> Result<Vec<String>> {
 }
 
 /// Returns a cargo command on `fuzz/`, with the flags of fuzz targets.
-pub(crate) fn cargo(root: &Path, command: &str) -> Cmd {
+fn cargo(root: &Path, command: &str) -> Cmd {
     Cmd::cargo(root)
         .env("RUSTFLAGS", RUSTFLAGS)
         .args([command, "--quiet", "--locked", "--release", "--manifest-path", "fuzz/Cargo.toml"])
@@ -105,6 +105,14 @@ pub(crate) fn cargo(root: &Path, command: &str) -> Cmd {
 /// Builds every target.
 pub(crate) fn build(root: &Path) -> Result<()> {
     cargo(root, "build").run(Show::All)
+}
+
+/// Lints every target, without libFuzzer and without instrumentation.
+pub(crate) fn lint(root: &Path) -> Result<()> {
+    Cmd::cargo(root)
+        .args(["clippy", "--quiet", "--locked", "--no-default-features", "--manifest-path", "fuzz/Cargo.toml"])
+        .args(["--target-dir", "fuzz/target", "--", "-D", "warnings"])
+        .run(Show::All)
 }
 
 /// Runs one target, and shows its findings.
