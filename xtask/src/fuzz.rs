@@ -110,7 +110,14 @@ pub(crate) fn build(root: &Path) -> Result<()> {
 /// Lints every target, without libFuzzer and without instrumentation.
 pub(crate) fn lint(root: &Path) -> Result<()> {
     Cmd::cargo(root)
-        .args(["clippy", "--quiet", "--locked", "--no-default-features", "--manifest-path", "fuzz/Cargo.toml"])
+        .args([
+            "clippy",
+            "--quiet",
+            "--locked",
+            "--no-default-features",
+            "--manifest-path",
+            "fuzz/Cargo.toml",
+        ])
         .args(["--target-dir", "fuzz/target", "--", "-D", "warnings"])
         .run(Show::All)
 }

@@ -11,6 +11,7 @@
 //! - **AL1 power** every [`Align`] is a power of two (only its logarithm is stored).
 
 use core::fmt;
+use core::ops::Range;
 
 /// Binary logarithm of [`PAGE_SIZE`]: 12, or the value of the environment variable `VA_PAGE_SHIFT` (12 to 16) when this
 /// crate was built. A machine states its own ([`Platform::PAGE_SHIFT`](crate::Platform::PAGE_SHIFT)). The compiler
@@ -118,6 +119,20 @@ impl fmt::Debug for Va {
 impl fmt::Display for Va {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
+    }
+}
+
+impl From<u64> for Va {
+    #[inline]
+    fn from(addr: u64) -> Self {
+        Self(addr)
+    }
+}
+
+impl From<Va> for u64 {
+    #[inline]
+    fn from(addr: Va) -> Self {
+        addr.0
     }
 }
 
@@ -334,6 +349,46 @@ impl VaRange {
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         !self.is_empty() && !other.is_empty() && self.start.0 < other.end.0 && other.start.0 < self.end.0
+    }
+}
+
+/// A range of addresses whose end is below its start.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UnorderedRange {
+    /// The first address.
+    pub start: u64,
+    /// The address after the last.
+    pub end: u64,
+}
+
+impl fmt::Display for UnorderedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a range ends at {:#x}, below its start {:#x}", self.end, self.start)
+    }
+}
+
+impl core::error::Error for UnorderedRange {}
+
+/// ```
+/// use va_base::VaRange;
+/// let range = VaRange::try_from(0x1000..0x3000)?;
+/// assert_eq!(std::ops::Range::from(range), 0x1000..0x3000);
+/// assert!(VaRange::try_from(2..1).is_err());
+/// # Ok::<(), va_base::UnorderedRange>(())
+/// ```
+impl TryFrom<Range<u64>> for VaRange {
+    type Error = UnorderedRange;
+
+    #[inline]
+    fn try_from(Range { start, end }: Range<u64>) -> Result<Self, UnorderedRange> {
+        Self::new(Va(start), Va(end)).ok_or(UnorderedRange { start, end })
+    }
+}
+
+impl From<VaRange> for Range<u64> {
+    #[inline]
+    fn from(range: VaRange) -> Self {
+        range.start.0..range.end.0
     }
 }
 
