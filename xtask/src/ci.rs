@@ -9,7 +9,7 @@ use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
     book, browser, clients, counts, fresh, fuzz, header, install, kernel, licences, loom, not_run, package,
-    peer, stress, suites, tidy,
+    peer, stress, suites, targets, tidy,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
@@ -67,7 +67,7 @@ impl Step {
 }
 
 /// All steps, those that fail fast first.
-const STEPS: [Step; 22] = [
+const STEPS: [Step; 23] = [
     Step::new("fmt", "every file is formatted", fmt).quick(),
     Step::new("tidy", "the rules that no compiler knows", run_tidy).quick(),
     Step::new("clippy", "no warnings, everywhere", clippy).quick(),
@@ -77,6 +77,12 @@ const STEPS: [Step; 22] = [
     Step::new("release", "the allocator of a process as users build it", release).full(release_full),
     Step::new("doc", "documentation without warnings", doc),
     Step::new("no_std", "the core in a freestanding program", no_std),
+    Step::new(
+        "targets",
+        "the crates compile for other processors, and with the compilers that they promise",
+        targets::step,
+    )
+    .full(targets::full),
     Step::new("loom", "interleavings, where there are any", loom::run).full(loom::full),
     Step::new("peer", "addresses equal to Linux's own library's, where it can be built", peer::step),
     Step::new("header", "the C header is that of the C functions", header::step).full(header::check),
@@ -125,9 +131,10 @@ const LONG: [Step; 3] = [
 
 /// The second lane of a run of everything. None of these builds with a profile and in a folder with which a long step of
 /// the first builds: cargo locks a folder for each profile, and the first lane's is that of tests.
-const BESIDE: [&str; 11] = [
+const BESIDE: [&str; 12] = [
     "release",
     "no_std",
+    "targets",
     "loom",
     "header",
     "counts",
@@ -485,7 +492,7 @@ mod tests {
         for name in BESIDE.into_iter().filter(|&name| name != missing) {
             let verdict = if name == bad { "FAILED" } else { "ok" };
             text += &format!(
-                "==== {name} (1/11): what\n==== {name}: {verdict}, 1.0 s\n{name:<12}{verdict:<8}1.0 s\n"
+                "==== {name} (1/12): what\n==== {name}: {verdict}, 1.0 s\n{name:<12}{verdict:<8}1.0 s\n"
             );
         }
         text

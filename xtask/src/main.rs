@@ -49,6 +49,7 @@ mod sh;
 mod soak;
 mod stress;
 mod suites;
+mod targets;
 mod tidy;
 mod tools;
 
@@ -105,6 +106,8 @@ enum Task {
     Install(install::Args),
     /// Pack the published crates, and build them from their packages
     Package(package::Args),
+    /// Compile the crates for the processors and with the compilers that they promise
+    Targets,
     /// Count the instructions of hot paths by callgrind, and compare with results/counts.csv
     Counts(counts::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
@@ -145,6 +148,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Browser(args) => browser::main(&root, args),
         Task::Install(args) => install::main(&root, args),
         Task::Package(args) => package::main(&root, args),
+        Task::Targets => targets::full(&root, &mut count::Tests::default()),
         Task::Counts(args) => counts::main(&root, args),
         Task::Peer(args) => peer::main(&root, args),
         Task::Peers(args) => peers::main(&root, args),

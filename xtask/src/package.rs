@@ -11,7 +11,7 @@ use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -48,9 +48,17 @@ struct Metadata {
 pub(crate) struct Package {
     pub(crate) name: String,
     version: String,
-    rust_version: Option<String>,
+    manifest_path: PathBuf,
+    pub(crate) rust_version: Option<String>,
     /// Registries that it may be published to; any if there is no list.
     publish: Option<Vec<String>>,
+}
+
+impl Package {
+    /// Returns true if the package is somewhere in this folder.
+    pub(crate) fn is_in(&self, folder: &Path) -> bool {
+        self.manifest_path.starts_with(folder)
+    }
 }
 
 /// Returns the published packages, in the order of their names.
@@ -139,10 +147,13 @@ fn pack(root: &Path, packages: &[&Package], build: bool) -> Result<()> {
     cmd.run(Show::Failure)
 }
 
-/// Checks that the compiler is the version that the packages require, so that they are known to build with it.
+/// Checks that the compiler is the latest version that a package requires. Earlier ones are tried by the step `targets`.
 fn toolchain(root: &Path, packages: &[Package]) -> Result<()> {
     let text = Cmd::new(root, "rustc").arg("--version").read()?;
-    for package in packages {
+    let number = |package: &&Package| -> Option<Vec<u32>> {
+        package.rust_version.as_deref()?.split('.').map(|part| part.parse().ok()).collect()
+    };
+    if let Some(package) = packages.iter().max_by_key(number) {
         let needs = package.rust_version.as_deref().unwrap_or("nothing");
         if !is_version(&text, needs) {
             let why = format!("{} says rust-version {needs}, and this is {}", package.name, text.trim());
@@ -151,7 +162,6 @@ fn toolchain(root: &Path, packages: &[Package]) -> Result<()> {
                 bail!("{why}");
             }
             println!("{why}: that it builds with {needs} is not shown here");
-            break;
         }
     }
     Ok(())
@@ -234,7 +244,13 @@ mod tests {
     use super::*;
 
     fn package(name: &str) -> Package {
-        Package { name: name.to_string(), version: "1.0.0".to_string(), rust_version: None, publish: None }
+        Package {
+            name: name.to_string(),
+            version: "1.0.0".to_string(),
+            manifest_path: PathBuf::new(),
+            rust_version: None,
+            publish: None,
+        }
     }
 
     fn files(of: &[&str]) -> Vec<String> {

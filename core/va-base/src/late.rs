@@ -11,9 +11,9 @@
 //! # Cost
 //! A comparison in each method of the machine that has an effect; none if the method is empty.
 
-use crate::{
-    Drain, Epoch, InvariantViolation, LockClass, Machine, NoSlabs, Platform, Record, Table, VaRange,
-};
+#[cfg(target_has_atomic = "ptr")]
+use crate::{Drain, Epoch, LockClass, Machine, Table, VaRange};
+use crate::{InvariantViolation, NoSlabs, Platform, Record};
 use core::fmt;
 
 /// A platform or a machine, or none yet.
@@ -72,6 +72,7 @@ impl<P: Platform> Platform for Late<P> {
     }
 }
 
+#[cfg(target_has_atomic = "ptr")]
 impl<P: Machine> Machine for Late<P> {
     type Lock = P::Lock;
     type PurgeLock = P::PurgeLock;

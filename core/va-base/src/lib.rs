@@ -14,6 +14,8 @@
 //! | [`Platform`] | the porting contract of an index | - |
 //! | [`Machine`] | the porting contract of a space: locks, tables, the flush | - |
 //!
+//! On a processor that cannot exchange a word atomically, [`Machine`] and [`sync`] are absent: an index needs neither.
+//!
 //! With the feature `alloc` there are a platform and a machine over the global allocator, for tests and examples.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -24,21 +26,26 @@
 extern crate std;
 
 mod error;
+#[cfg(target_has_atomic = "ptr")]
 mod heap;
 mod late;
+#[cfg(target_has_atomic = "ptr")]
 mod lock;
+#[cfg(target_has_atomic = "ptr")]
 mod machine;
 mod paged;
 mod place;
 mod platform;
 mod request;
+#[cfg(target_has_atomic = "ptr")]
 pub mod sync;
 mod units;
 
 pub use error::{AllocError, FreeError, InvariantViolation};
-#[cfg(any(feature = "alloc", test))]
+#[cfg(all(any(feature = "alloc", test), target_has_atomic = "ptr"))]
 pub use heap::{Heap, HeapMachine, LimitedHeap, Watch};
 pub use late::Late;
+#[cfg(target_has_atomic = "ptr")]
 pub use machine::{Drain, Epoch, LockClass, Machine, Table};
 pub use paged::{NO_ID, Next, PIECE_BYTES, PagedArray, Supply, alloc_exact};
 pub use place::Place;

@@ -20,7 +20,9 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
                 continue;
             }
             let given = package.get(key).is_some();
-            if !(inherits("package", key) || own_workspace && given) {
+            // A library promises compilers before the one that the workspace needs.
+            let earlier = published && key == "rust-version" && given;
+            if !(inherits("package", key) || own_workspace && given || earlier) {
                 report.add(file.path(), 1, format!("lacks {key}.workspace = true"));
             }
         }
@@ -65,7 +67,8 @@ fn published_alike(tree: &Tree, path: &str, dir: &str, package: &toml::Value, re
         let root: toml::Table = toml::from_str(file.text()?).ok()?;
         Some(root.get("workspace")?.get("package")?.get("rust-version")?.as_str()?.to_string())
     });
-    let needs = format!("Rust {} or later", version.unwrap_or_default());
+    let own = package.get("rust-version").and_then(toml::Value::as_str);
+    let needs = format!("Rust {} or later", own.or(version.as_deref()).unwrap_or_default());
     let page = tree.file(&format!("{dir}/README.md")).and_then(|file| file.text());
     if !page.is_some_and(|text| text.contains(&needs)) {
         report.add(path, 1, format!("is published and has no README.md that says: {needs}"));

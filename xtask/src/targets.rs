@@ -1,0 +1,166 @@
+//! Checks that the crates compile for the processors that they promise, and with the compilers that they promise.
+//!
+//! | crates | processors | compiler |
+//! |---|---|---|
+//! | the core | 64 and 32 bits, both byte orders, with a system and without | its `rust-version` |
+//! | the index, `va-tree` | also those without a system that have few atomics or none | that of the core |
+//! | those of a process | Linux on four kinds of machine, glibc and musl | their `rust-version` |
+//!
+//! A target or a compiler that is not installed is reported. The usual run of CI tries the targets of [`SHORT`], and
+//! `--full` all of them, for which it asks rustup first.
+
+use crate::count::Tests;
+use crate::not_run;
+use crate::package;
+use crate::sh::{Cmd, Show, on_path};
+use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Processors of the core.
+const CORE: [&str; 7] = [
+    "x86_64-unknown-none",
+    "aarch64-unknown-none",
+    "riscv64gc-unknown-none-elf",
+    "i686-unknown-linux-gnu",
+    "armv7-unknown-linux-gnueabihf",
+    "wasm32-unknown-unknown",
+    "s390x-unknown-linux-gnu",
+];
+/// Those of the index as well: the first exchanges 32 bits atomically, the second nothing.
+const INDEX: [&str; 2] = ["thumbv7em-none-eabihf", "riscv32imc-unknown-none-elf"];
+const INDEX_CRATES: [&str; 2] = ["va-base", "va-tree"];
+/// Those of the crates of a process.
+const PROCESS: [&str; 3] =
+    ["aarch64-unknown-linux-gnu", "riscv64gc-unknown-linux-gnu", "x86_64-unknown-linux-musl"];
+
+/// Those of the usual run: words of 32 bits, the other byte order, no atomics, the other C library.
+const SHORT: [&str; 4] = [
+    "i686-unknown-linux-gnu",
+    "s390x-unknown-linux-gnu",
+    "riscv32imc-unknown-none-elf",
+    "x86_64-unknown-linux-musl",
+];
+
+/// Runs the step of CI.
+pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
+    check(root, false)
+}
+
+/// Runs the step in full, and `cargo xtask targets`.
+pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
+    check(root, true)
+}
+
+fn check(root: &Path, full: bool) -> Result<()> {
+    let packages = package::published(root)?;
+    let within = |folder: &str| -> Vec<String> {
+        let packages = packages.iter().filter(|package| package.is_in(&root.join(folder)));
+        packages.map(|package| package.name.clone()).collect()
+    };
+    let (core, process) = (within("core"), within("process"));
+    // Libraries of C have a panic handler of their own for one system.
+    let process: Vec<_> = process.into_iter().filter(|name| !is_for_c(name)).collect();
+    let index = INDEX_CRATES.map(str::to_string);
+    if core.is_empty() || process.is_empty() {
+        bail!("no published crates in core or in process");
+    }
+    let mut checked = 0;
+    for (targets, crates) in [(&CORE[..], &core[..]), (&INDEX, &index), (&PROCESS, &process)] {
+        for target in targets.iter().filter(|target| full || SHORT.contains(target)) {
+            if has_target(root, target, full)? {
+                compile(root, None, Some(target), crates)?;
+                checked += 1;
+            } else {
+                not_run::add(root, &format!("{} for {target}: it is not installed", crates.join(", ")));
+            }
+        }
+    }
+    let mut versions: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for package in
+        packages.iter().filter(|package| core.contains(&package.name) || process.contains(&package.name))
+    {
+        let version = package.rust_version.as_deref().unwrap_or_default();
+        versions.entry(version).or_default().push(package.name.clone());
+    }
+    for (version, crates) in versions {
+        if let Some(compiler) = compiler(root, version, full)? {
+            compile(root, Some(&compiler), None, &crates)?;
+            checked += 1;
+        } else {
+            not_run::add(root, &format!("{} with Rust {version}: it is not installed", crates.join(", ")));
+        }
+    }
+    println!("targets: {checked} targets and compilers");
+    Ok(())
+}
+
+/// Returns true for the crates that are libraries of C.
+fn is_for_c(name: &str) -> bool {
+    ["vmalloc-capi", "vmalloc-preload"].contains(&name)
+}
+
+fn compile(root: &Path, compiler: Option<&str>, target: Option<&str>, crates: &[String]) -> Result<()> {
+    let mut cmd = match compiler {
+        Some(name) => Cmd::new(root, "rustup").args(["run", name, "cargo"]),
+        None => Cmd::cargo(root),
+    };
+    cmd = cmd.args(["check", "--quiet", "--locked", "--target-dir", "target/targets"]);
+    if let Some(target) = target {
+        cmd = cmd.args(["--target", target]);
+    }
+    cmd.args(crates.iter().flat_map(|name| ["-p", name])).run(Show::Failure)
+}
+
+/// Returns true if the standard library of a target, or the part that it has, is installed.
+fn has_target(root: &Path, target: &str, asks: bool) -> Result<bool> {
+    let sysroot = Cmd::new(root, "rustc").args(["--print", "sysroot"]).read()?;
+    let libraries = Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib");
+    if !libraries.exists() && asks && on_path("rustup") {
+        let added = Cmd::new(root, "rustup").args(["target", "add", target]).lines(Show::Failure, |_| {})?;
+        return Ok(added.code == Some(0));
+    }
+    Ok(libraries.exists())
+}
+
+/// Returns rustup's name of a compiler of this version, if there is one.
+fn compiler(root: &Path, version: &str, asks: bool) -> Result<Option<String>> {
+    if !on_path("rustup") {
+        return Ok(None);
+    }
+    let named = || -> Result<Option<String>> {
+        let list = Cmd::new(root, "rustup").args(["toolchain", "list"]).read()?;
+        let name = list.lines().find(|line| is_version(line, version));
+        Ok(name.and_then(|line| Some(line.split_whitespace().next()?.to_string())))
+    };
+    if asks && named()?.is_none() {
+        let install = ["toolchain", "install", version, "--profile", "minimal"];
+        Cmd::new(root, "rustup").args(install).lines(Show::Failure, |_| {})?;
+    }
+    named()
+}
+
+/// Returns true if a line of rustup's list is a compiler of this version: `1.88.0-x86_64-unknown-linux-gnu`.
+fn is_version(line: &str, version: &str) -> bool {
+    line.strip_prefix(version).is_some_and(|rest| rest.starts_with(['.', '-']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_of_the_list_is_recognised() {
+        assert!(is_version("1.88.0-x86_64-unknown-linux-gnu", "1.88"));
+        assert!(is_version("1.88-x86_64-unknown-linux-gnu", "1.88"));
+        assert!(!is_version("1.8-x86_64-unknown-linux-gnu", "1.88"));
+        assert!(!is_version("1.880.0-x86_64-unknown-linux-gnu", "1.88"));
+        assert!(!is_version("stable-x86_64-unknown-linux-gnu (active, default)", "1.95"));
+    }
+
+    #[test]
+    fn a_target_that_does_not_exist_is_not_installed() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert!(!has_target(root, "pdp11-unknown-none", false).unwrap());
+    }
+}
