@@ -41,6 +41,9 @@
 #![cfg_attr(not(any(test, feature = "testing")), no_std)]
 #![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("the crates of a process make the system calls of Linux");
+
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("an arena is larger than addresses of 32 bits");
 
