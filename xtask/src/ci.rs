@@ -129,8 +129,8 @@ const LONG: [Step; 3] = [
     ),
 ];
 
-/// The second lane of a run of everything. None of these builds with a profile and in a folder with which a long step of
-/// the first builds: cargo locks a folder for each profile, and the first lane's is that of tests.
+/// The second lane of a run of everything. Cargo locks a folder for each profile, and the first lane builds with that of
+/// tests. None of these steps does so for long.
 const BESIDE: [&str; 12] = [
     "release",
     "no_std",
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_second_lane_says_counts_and_what_it_does_not_say_has_failed() {
+    fn the_second_lane_counts_and_a_missing_step_has_failed() {
         let taken = |bad: &str, missing: &str, ended: Result<()>| {
             let mut outcome = Outcome::default();
             take_in(&mut outcome, &lane(bad, missing), ended);

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_header_is_an_error_that_says_where() {
+    fn a_stale_header_is_an_error_with_its_line() {
         compare("a\nb\n", "a\nb\n").unwrap();
         let error = compare("a\nb\n", "a\nc\n").unwrap_err().to_string();
         assert!(error.contains("stale from line 2"), "{error}");

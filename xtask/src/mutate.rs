@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_kept_until_a_mutation_is_tried_again_or_changes() {
+    fn outcomes_are_stored_until_a_mutation_is_tried_again_or_changes() {
         let rows = |mutations: &[Mutation]| mutations.iter().map(described).collect::<Vec<_>>();
         let named = |name: &str, find| Mutation { name: name.to_string(), ..mutation(find, "x | y") };
         let (one, two) = (named("one", "a"), named("two", "b"));

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_leaves_keeps_nothing_and_gets_nothing() {
+    fn a_thread_that_exits_retains_and_receives_nothing() {
         let _turn = begin(Policy::Default, Work::Here, 1);
         let at = alloc(1 << 12, 1, 0, 0).unwrap();
         assert!(free(at));
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn congruent_areas_keep_their_distances_whatever_their_order() {
+    fn congruent_areas_have_their_distances_in_any_order() {
         let _turn = begin(Policy::Linux, Work::Here, 1);
         let mut areas = [(8 << 20, 2 << 20), (0, 2 << 20)];
         let base = congruent(&mut areas, 2 << 20).unwrap();

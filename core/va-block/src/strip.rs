@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn forgetting_keeps_what_others_freed_meanwhile() {
+    fn clearing_retains_concurrent_frees() {
         let strip = Strip::new();
         strip.mark(0b1001, 0b1001);
         assert!(strip.mark_freed(strip.gone(), 0) && strip.mark_freed(strip.gone(), 3));

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_are_local_both_ways_lie_together() {
+    fn cpus_that_are_local_to_each_other_are_grouped() {
         let (plan, groups, units) = of(&X86, 8, |a, b| a % 2 == b % 2);
         assert_eq!((plan.groups, plan.units_per_alloc, plan.sizes.units), (2, 4, 8));
         assert_eq!((groups, units), (vec![0, 1, 0, 1, 0, 1, 0, 1], vec![0, 4, 1, 5, 2, 6, 3, 7]));

@@ -151,7 +151,7 @@ mod tests {
     use va_base::LimitedHeap;
 
     #[test]
-    fn pt1_rows_keep_what_they_hold_when_the_table_grows() {
+    fn pt1_rows_retain_their_entries_when_the_table_grows() {
         let heap = LimitedHeap::new();
         let mut table: Table<Word> = Table::new();
         // From contiguous memory to pages, to more of them, and to contiguous memory again.

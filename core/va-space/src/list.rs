@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_keeps_its_order_and_sorts_by_address() {
+    fn a_list_retains_its_order_and_sorts_by_address() {
         for count in 0..40u64 {
             let pages: Vec<u64> = (0..count).map(|n| n * 37 % 101).collect();
             let map = map_of(&pages);

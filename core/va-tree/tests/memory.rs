@@ -70,7 +70,7 @@ fn a_million_areas_need_no_piece_above_a_page_and_the_memory_comes_back() {
 }
 
 #[test]
-fn an_index_lives_on_what_is_handed_in() {
+fn an_index_uses_the_donated_memory() {
     fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I) {
         let heap = heap(PAGE);
         let mut index = fresh();
@@ -366,7 +366,7 @@ fn a_piece_of_another_index_is_not_donated_if_it_is_too_short() {
 }
 
 #[test]
-fn rows_that_cannot_be_kept_are_not_wanted() {
+fn rows_without_memory_are_not_requested() {
     let mut index = BTreeIndex::new(all(), all(), NoSlabs).unwrap();
     (0..14).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
     assert_eq!(index.wanted(1), None);

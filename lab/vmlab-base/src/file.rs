@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_keeps_what_it_holds_until_it_is_written_and_none_is_left_unwritten() {
+    fn a_file_is_unchanged_until_the_new_one_is_complete() {
         let dir = tempfile::TempDir::new().unwrap();
         let path = dir.path().join("r");
         drop(OutputFile::open(&path).unwrap());

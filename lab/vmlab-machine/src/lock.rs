@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_counted_with_how_long_and_who_does_not_is_not() {
+    fn only_waits_are_counted_with_their_time() {
         let (holder, waiter, _, _) = one_waits(3);
         assert_eq!((holder.acquisitions, holder.contentions, holder.con_bounces), (1, 0, 0));
         assert!(holder.hold_max_ns >= WAIT_NS && holder.hold_total_ns == holder.hold_max_ns);

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_call_is_small() {
+    fn a_stored_call_is_small() {
         assert!(size_of::<Call>() <= 48);
     }
 

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_ends_at_the_most_events_and_says_so() {
+    fn reading_ends_at_the_limit_and_reports_it() {
         let text = format!("{ALLOC}noise\n{ALLOC}noise\n{ALLOC}{ALLOC}noise\n");
         let trace = |most| Trace::read_at_most(text.as_bytes(), most);
         let whole = trace(4);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_an_event_is_small() {
+    fn a_stored_event_is_small() {
         assert!(size_of::<Event>() <= 48);
     }
 

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_has_its_own_size_or_else_the_first_ones_and_so_many_are_kept() {
+    fn a_chunk_has_its_own_size_or_the_first_and_they_are_counted() {
         let line = |at: u64, size: u64| {
             format!("{at:#x}-{:#x} {size} pcpu_get_vm_areas+0x0/0x1 vmalloc\n", at + size)
         };

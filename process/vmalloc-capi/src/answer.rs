@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ca2_errno_is_what_it_was_once_the_keeper_goes() {
+    fn ca2_errno_is_restored_when_the_guard_is_dropped() {
         set_errno(libc::EBADF);
         let keep = KeepErrno::new();
         assert!(null_with::<u8>(libc::ENOMEM).is_null());

@@ -162,7 +162,7 @@ fn loom_pk1_two_threads_of_one_unit_lose_nothing() {
 }
 
 #[test]
-fn loom_pk2_two_who_are_near_the_limit_do_not_pass_it_together() {
+fn loom_pk2_two_threads_near_the_limit_do_not_exceed_it() {
     model(|| {
         let counter = Arc::new(Count::new(Model::new(2), 0, own()));
         let granted = Arc::new(AtomicUsize::new(0));
@@ -222,7 +222,7 @@ fn loom_rf1_a_reference_got_before_and_put_during_the_switch_is_counted() {
 }
 
 #[test]
-fn loom_rf1_of_two_who_kill_one_does_and_it_lives_again() {
+fn loom_rf1_one_of_two_kills_succeeds_and_revives() {
     model(|| {
         let count = Arc::new(Ref::new(Model::new(2), RefMode::PerCpu, own()));
         let releases = Arc::new(AtomicUsize::new(0));

@@ -369,7 +369,7 @@ struct Pair {
 unsafe impl Zeroable for Pair {}
 
 #[test]
-fn pp1_who_looks_for_a_word_uses_the_copy_he_looks_at() {
+fn pp1_a_search_for_a_word_uses_the_copy_that_it_reads() {
     let space = Space::new(Options::default().units(Some(3))).unwrap();
     let mut places = Vec::new();
     for _ in 0..2 {

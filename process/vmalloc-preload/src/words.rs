@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn lp3_errno_is_what_it_was_once_the_keeper_goes() {
+    fn lp3_errno_is_restored_when_the_guard_is_dropped() {
         set_errno(libc::EBADF);
         let keep = KeepErrno::new();
         set_errno(libc::ENOMEM);

@@ -122,7 +122,7 @@ fn lp1_malloc_behaves_at_every_threshold_as_the_c_librarys() {
 }
 
 #[test]
-fn the_example_says_the_same_and_its_large_memory_comes_from_here() {
+fn the_example_prints_the_same_and_its_large_memory_is_served() {
     let dir = tempfile::tempdir().unwrap();
     for compiler in c_compilers() {
         let program = compile_in("examples", dir.path(), compiler, "grows.c", &[]);

@@ -87,7 +87,7 @@ fn a_fork_beside_streams_that_are_flushed_and_read_ends() {
 }
 
 #[test]
-fn a_child_after_a_burst_shares_nothing_of_what_was_kept() {
+fn a_child_after_a_burst_shares_no_cached_memory() {
     everywhere("forks.c", &["burst"], &["", "hardened:true"]);
 }
 

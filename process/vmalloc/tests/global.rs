@@ -195,7 +195,7 @@ fn no_call_whatsoever_comes_to_the_global_allocator() {
 
 /// Sizes and alignments at their edges, through every entry of the global allocator.
 #[test]
-fn zeros_are_zeros_and_what_grows_keeps_what_it_had_at_every_edge() {
+fn zeroed_areas_are_zero_and_growth_retains_contents_at_every_edge() {
     use std::alloc::{alloc, alloc_zeroed, dealloc, realloc};
     let at = |area: *mut u8, byte: usize| {
         // SAFETY: inside the area.

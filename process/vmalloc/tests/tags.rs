@@ -19,7 +19,7 @@ fn line(memory: &Vmalloc, pages: usize) -> String {
 }
 
 #[test]
-fn tg1_each_area_tells_who_asked_for_it_last() {
+fn tg1_each_area_has_the_tag_of_its_last_caller() {
     let memory = Vmalloc::new(Options::default().caller_tags(true)).unwrap();
     let placed = (memory.alloc(layout(3)).unwrap(), line!());
     let tagged = memory.alloc_tagged(layout(5), "frame buffers").unwrap();

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_does_not_do_what_it_says_fails() {
+    fn a_block_with_other_output_fails() {
         let dir = tempfile::tempdir().unwrap();
         let run = |text: &str| {
             let found = blocks(text);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_has_its_commits_and_says_its_lengths() {
+    fn a_history_has_its_commits_and_their_lengths() {
         let mut made = Vec::new();
         let sizes = Sizes { text_bytes: 0, commits: 5, files: 4, lines: 20, large_bytes: 3000 };
         history(&mut made, sizes).unwrap();

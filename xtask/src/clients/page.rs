@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_the_table_says_what_was_measured() {
+    fn a_row_of_the_table_has_the_measurement() {
         let mut slow = row("b", 0.9, 1.1e6);
         slow.unequal.push("turn 3".to_string());
         let table = table(&[slow]);

@@ -255,7 +255,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_suite_says_what_it_is_and_prints_outcomes() {
+    fn every_suite_has_a_name_and_prints_outcomes() {
         let names: BTreeSet<&str> = SUITES.iter().map(|suite| suite.client).collect();
         assert_eq!(names.len(), SUITES.len());
         for Suite { client, what, run, modules, programs, .. } in SUITES {

@@ -294,7 +294,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn names_differ_and_everything_that_a_page_says_is_there() {
+    fn names_are_unique_and_every_row_of_a_page_exists() {
         let names: BTreeSet<&str> = CLIENTS.iter().map(|client| client.name).collect();
         assert_eq!(names.len(), CLIENTS.len());
         for Client { name, what, programs, modules, run, version, .. } in CLIENTS {

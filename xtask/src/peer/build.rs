@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_said_in_one_line() {
+    fn missing_tools_are_reported_in_one_line() {
         let root = tempfile::tempdir().unwrap();
         for named in [None, Some(Path::new("nowhere"))] {
             let error = directory(root.path(), named).unwrap_err().to_string();

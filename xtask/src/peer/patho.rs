@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_of_what_there_is_is_kept() {
+    fn the_minimum_of_all_runs_is_used() {
         let mut smallest = None;
         for number in [None, Some(3.0), Some(2.0), None, Some(4.0)] {
             least(&mut smallest, number);

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_last_line_that_says_so_is_equal() {
+    fn only_the_last_line_decides_equality() {
         assert_eq!(identical("x\n# ops 200002 hash 1f identical\n"), Some(200_002));
         assert_eq!(identical("# ops 200002 hash 1f\n"), None);
         assert_eq!(identical("DIFFER line 3: alloc: a gives 0x1, b gives 0x2\n"), None);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_of_all_lines_is_kept() {
+    fn the_maximum_of_all_lines_is_used() {
         let text = "# a busy=1 lazy=2 lazy_pages=30 pooled=0 purges=1 height=0\n\
                     # a busy=1 lazy=0 lazy_pages=7 pooled=3 purges=2 height=0\n";
         assert_eq!(most(text), Lazy { pages_max: 30, purges: 2 });

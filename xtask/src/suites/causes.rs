@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_names_ways_that_there_are_and_says_why() {
+    fn a_cause_names_existing_configurations_and_a_reason() {
         for Cause { test, ways, why, .. } in CAUSES {
             assert!(!ways.is_empty() && why.ends_with('.') && !why.contains('|'), "{test}");
             assert!(ways.iter().all(|way| WAYS.iter().skip(1).any(|known| known.name == *way)), "{test}");

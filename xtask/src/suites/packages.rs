@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_package_says_what_it_has() {
+    fn every_package_lists_its_tests() {
         for Package { name, has, build, .. } in PACKAGES {
             assert!(has.ends_with('.') && !has.contains('|'), "{name}");
             assert_eq!(build.is_none(), has.starts_with("no "), "{name}");

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_of_its_own_says_everything_itself() {
+    fn a_separate_workspace_has_a_complete_manifest() {
         let own = "[package]\nname = \"x\"\ndescription = \"X\"\nlicense = \"MIT\"\nedition = \"2024\"\n\
             rust-version = \"1.95\"\npublish = false\n[workspace]\n[lints.rust]\nmissing_docs = \"warn\"\n";
         assert!(planted(check, &[("fuzz/Cargo.toml", own)]).is_empty());

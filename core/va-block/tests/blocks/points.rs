@@ -250,7 +250,7 @@ fn a_request_of_the_space_gets_the_blocks_in_which_nothing_lives_any_more() {
 }
 
 #[test]
-fn a_request_gets_the_block_of_a_lane_whose_owner_sleeps() {
+fn a_request_takes_the_block_of_a_sleeping_lane() {
     let (blocks, _) = reclaiming(4096);
     let all = Request::pages(4096).unwrap();
     let mut lane = blocks.lane(1).unwrap();
@@ -491,7 +491,7 @@ fn a_cpu_beyond_those_that_are_possible_shares_with_one_that_is() {
 }
 
 #[test]
-fn sp4_blocks_that_cannot_begin_hand_everything_back() {
+fn sp4_a_failed_creation_of_blocks_frees_everything() {
     let made = |machine: &SimMachine, tables| {
         let space = VmapSpace::<_, <Standard as Config>::Space>::new(pages(0, 9000), pages(0, 9000), machine)
             .unwrap();

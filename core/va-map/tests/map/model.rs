@@ -275,17 +275,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn mp1_mp3_mp6_the_map_is_what_its_model_says(ops in prop::collection::vec(op(), 1..60)) {
+    fn mp1_mp3_mp6_the_map_equals_its_model(ops in prop::collection::vec(op(), 1..60)) {
         prop_assert_eq!(run::<va_block::config::Standard, Short>(&ops), Ok(()));
     }
 
     #[test]
-    fn mp1_mp3_mp6_the_map_is_what_its_model_says_under_policies_of_linux(ops in prop::collection::vec(op(), 1..60)) {
+    fn mp1_mp3_mp6_the_map_equals_its_model_under_policies_of_linux(ops in prop::collection::vec(op(), 1..60)) {
         prop_assert_eq!(run::<va_block::config::Linux64, Short>(&ops), Ok(()));
     }
 
     #[test]
-    fn mp4_the_map_is_what_its_model_says_on_other_ladders(ops in prop::collection::vec(op(), 1..60)) {
+    fn mp4_the_map_equals_its_model_on_other_ladders(ops in prop::collection::vec(op(), 1..60)) {
         prop_assert_eq!(run::<va_block::config::Standard, One>(&ops), Ok(()));
         prop_assert_eq!(run::<va_block::config::Standard, Arm>(&ops), Ok(()));
     }

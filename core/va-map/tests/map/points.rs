@@ -24,7 +24,7 @@ fn check(map: &Map<'_, '_>, pages: &SimPages<'_>) {
 }
 
 #[test]
-fn mp2_the_three_sizes_are_kept_apart() {
+fn mp2_the_three_sizes_are_distinct() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
     let map = new_map(&machine, &pages, 0x1010);
@@ -257,7 +257,7 @@ fn reading_distinguishes_pages_and_holes_to_the_byte() {
 }
 
 #[test]
-fn mp5_two_who_unmap_the_same_at_a_time_are_distinguished() {
+fn mp5_one_of_two_concurrent_unmaps_fails() {
     let machine = SimMachine::new(2);
     let pages = SimPages::new(&machine, 100);
     let map = new_map(&machine, &pages, 0x1010);

@@ -178,7 +178,7 @@ fn pc5_two_make_one_chunk_and_populate_each_page_once() {
 }
 
 #[test]
-fn pc1_of_two_who_free_the_same_one_is_reported() {
+fn pc1_one_of_two_frees_of_an_object_fails() {
     model(|| {
         let space = Arc::new(space::<Runs>());
         let object = alloc(&space, 100, 4);
@@ -191,7 +191,7 @@ fn pc1_of_two_who_free_the_same_one_is_reported() {
 }
 
 #[test]
-fn cc3_of_two_who_free_the_same_slot_one_is_reported() {
+fn cc3_one_of_two_frees_of_a_slot_fails() {
     model(|| {
         let space = Arc::new(space::<Standard>());
         let object = alloc(&space, 16, 16);
@@ -247,7 +247,7 @@ fn take_against_the_balance<C: Config>() {
 }
 
 #[test]
-fn pc4_nobodys_page_is_taken_away_by_the_balance() {
+fn pc4_the_balance_releases_no_page_in_use() {
     take_against_the_balance::<Runs>();
     take_against_the_balance::<Scan>();
 }
@@ -279,7 +279,7 @@ fn place_against_depopulation<C: Config>() {
 }
 
 #[test]
-fn pc5_an_object_placed_in_a_chunk_that_is_depopulated_keeps_its_pages() {
+fn pc5_depopulation_retains_the_pages_of_a_new_object() {
     place_against_depopulation::<Runs>();
     place_against_depopulation::<Scan>();
 }

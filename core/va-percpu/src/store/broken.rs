@@ -291,7 +291,7 @@ fn cc2_a_slab_that_is_in_no_list_is_seen() {
 }
 
 #[test]
-fn cc3_a_slab_that_is_kept_unknown_is_seen() {
+fn cc3_an_unlisted_slab_is_detected() {
     assert_eq!(slab_rule(|store| store.classes.break_idle(6)), "CC3");
     assert_eq!(slab_rule(|store| store.chunk_mut(FIRST).idle += 1), "CC3");
 }

@@ -230,7 +230,7 @@ fn a_chunk_in_which_an_object_is_placed_is_depopulated_no_further() {
 }
 
 #[test]
-fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
+fn cc3_empty_slabs_release_their_chunks() {
     let mut harness: Harness<Standard> = filled();
     let objects: Vec<Offset> =
         (0..40_000).map(|nth| harness.space.alloc(&Request::new(4 + nth % 61, 4)).unwrap()).collect();
@@ -273,7 +273,7 @@ fn cc2_what_is_freed_inside_a_slab_is_reported() {
 }
 
 #[test]
-fn who_cannot_wait_is_served_from_pages_kept_to_spare() {
+fn an_atomic_request_uses_the_spare_pages() {
     let mut harness = beyond_the_first();
     let atomic = Request::new(4096, 4096).context(Context::Atomic);
     // Only pages in use are populated.

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_areas_keep_their_size_through_every_shape() {
+    fn huge_areas_have_the_same_size_in_every_shape() {
         let machine = TestMachine::default();
         let all = pages(16, 1 << 40);
         let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();

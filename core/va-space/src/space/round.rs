@@ -136,7 +136,7 @@ mod tests {
     const LISTS: u64 = Standard::SLICE_AREAS * 40 / 6 + 1;
 
     #[test]
-    fn a_free_seals_and_stocks_a_few_lists_at_a_time() {
+    fn a_free_seals_and_refills_a_few_lists_at_a_time() {
         // No free runs a slice.
         let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
         let all = VaRange::from_pages(16, 1 << 24).unwrap();

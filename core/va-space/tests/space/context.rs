@@ -80,7 +80,7 @@ fn an_atomic_request_asks_for_no_table() {
 }
 
 #[test]
-fn an_atomic_request_says_that_clients_could_free() {
+fn an_atomic_failure_reports_that_clients_could_free() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 16);
     let _held = areas(&space, 1, 16);

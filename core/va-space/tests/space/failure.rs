@@ -60,7 +60,7 @@ fn sp4_a_failed_table_or_slab_changes_nothing() {
 }
 
 #[test]
-fn sp4_a_space_that_cannot_begin_hands_everything_back() {
+fn sp4_a_failed_creation_of_a_space_frees_everything() {
     for tables in 0..8 {
         let machine = SimMachine::new(4);
         machine.fail_after(u64::MAX, tables);

@@ -186,7 +186,7 @@ fn sp2_what_is_drained_is_flushed_before_it_is_used_again() {
 }
 
 #[test]
-fn try_alloc_takes_what_is_at_hand_and_drains_nothing() {
+fn try_alloc_uses_cached_areas_and_drains_nothing() {
     let machine = SimMachine::new(2);
     let space = space(&machine, 64);
     let (mut mine, mut theirs) = (space.magazine(0).unwrap(), space.magazine(1).unwrap());
@@ -246,7 +246,7 @@ fn a_failure_is_not_remembered_past_a_return() {
 }
 
 #[test]
-fn its_own_stock_goes_back_before_its_request_fails() {
+fn a_cpu_empties_its_magazines_before_a_request_fails() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 64);
     let mut magazine = space.magazine(0).unwrap();
@@ -262,7 +262,7 @@ fn its_own_stock_goes_back_before_its_request_fails() {
 }
 
 #[test]
-fn an_impossible_request_leaves_the_stock_alone() {
+fn an_impossible_request_leaves_the_magazines_unchanged() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 64);
     let mut magazine = space.magazine(0).unwrap();
@@ -348,7 +348,7 @@ fn an_area_of_another_node_returns_to_it() {
 }
 
 #[test]
-fn a_row_from_the_index_lies_side_by_side_and_is_paid_for() {
+fn a_run_from_the_index_is_contiguous_and_reserved() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 4096);
     let mut magazine = space.magazine(0).unwrap();
@@ -433,7 +433,7 @@ fn sp2_what_is_away_waits_for_its_flush_wherever_its_magazine_goes() {
 }
 
 #[test]
-fn what_landed_is_the_stock_again_without_a_lock() {
+fn completed_areas_refill_a_magazine_without_a_lock() {
     let machine = SimMachine::new(1);
     machine.drain_elsewhere(true);
     let space = space(&machine, 1 << 22);

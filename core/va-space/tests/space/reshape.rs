@@ -114,7 +114,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_space_whose_areas_change_shape_answers_as_its_model(
+    fn a_space_whose_areas_change_shape_equals_its_model(
         (size, calls) in (30..200u64).prop_flat_map(|size| (Just(size), prop::collection::vec(call(size), 1..200)))
     ) {
         compare::<Whole>(size, &calls)?;

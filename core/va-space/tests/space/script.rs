@@ -218,7 +218,7 @@ fn sp1_to_sp5_hold_in_a_script_of_everything() {
 }
 
 #[test]
-fn sp1_to_sp5_hold_in_a_script_whose_flushes_end_late() {
+fn sp1_to_sp5_hold_while_flushes_complete_late() {
     scripts::<Standard>(3, Flushing::OnRequest, |story| story.waits > 50);
     scripts::<Linux69>(0, Flushing::OnRequest, |story| story.waits > 50);
     scripts::<WithTrees<Standard>>(2, Flushing::OnRequest, |story| story.waits > 50);

@@ -88,7 +88,7 @@ fn ft5_a_wrong_count_is_named() {
 }
 
 #[test]
-fn ft6_holes_that_are_not_paid_are_named() {
+fn ft6_unreserved_holes_are_reported() {
     assert_eq!(broken(|tree| tree.ledger.reserved_holes = 199), "FT6");
     assert_eq!(broken(|tree| tree.ledger.live = 1), "FT6");
 }

@@ -163,7 +163,7 @@ fn a_slab_shorter_than_promised_is_not_used() {
 }
 
 #[test]
-fn a_platform_that_has_nothing_shorter_keeps_its_piece() {
+fn a_platform_without_shorter_memory_retains_its_fragment() {
     /// Allocates three times the request, and each further time more.
     struct Longer(Cell<usize>);
     impl Platform for Longer {

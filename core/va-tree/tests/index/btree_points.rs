@@ -285,7 +285,7 @@ fn bt4_rows_go_when_one_inner_node_is_left() {
 }
 
 #[test]
-fn bt4_rows_that_are_always_kept_stay() {
+fn bt4_permanent_rows_remain() {
     let space = VaRange::from_pages(0, 1 << 16).unwrap();
     let mut tree =
         BTree::<u64, 8, _>::new(space, space, HeapPlatform::default()).unwrap().with_rows().unwrap();

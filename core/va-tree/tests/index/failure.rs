@@ -75,7 +75,7 @@ fn sp3_a_free_never_needs_a_slab() {
 }
 
 #[test]
-fn sp3_pieces_are_paid_when_they_are_reserved() {
+fn sp3_records_of_splits_are_reserved_at_once() {
     fn pieces<I: FreeIndex>(fresh: impl Fn(FailingPlatform) -> I) {
         let platform = FailingPlatform::new(Fail::Never);
         let mut index = fresh(platform.clone());
@@ -283,7 +283,7 @@ fn the_sizes_that_the_docs_name() {
 }
 
 #[test]
-fn an_inline_index_says_when_it_is_full() {
+fn a_full_inline_index_returns_an_error() {
     let mut index = BTreeIndex::new(space(), space(), va_base::NoSlabs).unwrap();
     let mut taken = 0;
     let error = loop {

@@ -74,7 +74,7 @@ fn all_calls(driver: &impl Driver) {
 }
 
 #[test]
-fn every_hand_does_every_call() {
+fn every_worker_makes_every_call() {
     all_calls(&Malloc);
     all_calls(&Vmalloc::new(vmalloc::Options::default()).unwrap());
     all_calls(&Kvs);

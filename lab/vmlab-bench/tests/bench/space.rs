@@ -13,7 +13,7 @@ use vmlab_bench::stream::workload::FREE;
 use vmlab_machine::LockStat;
 
 #[test]
-fn every_policy_runs_every_pattern_and_says_how_often_it_purged() {
+fn every_policy_runs_every_pattern_and_counts_purges() {
     let contenders = SpaceContender::all(&[]).unwrap();
     let streams: Vec<_> = contenders.iter().map(|contender| contender.contender(Setup::alone(2))).collect();
     for spec in patterns(2) {
@@ -29,7 +29,7 @@ fn every_policy_runs_every_pattern_and_says_how_often_it_purged() {
 }
 
 #[test]
-fn every_pattern_frees_what_it_allocates_and_has_as_many_pairs_as_it_says() {
+fn every_pattern_frees_its_areas_and_has_its_stated_pairs() {
     for spec in patterns(2).iter().chain(&shared(1)) {
         let workload = make(spec, 1, 2);
         assert_eq!(workload.rounds.len(), 2);

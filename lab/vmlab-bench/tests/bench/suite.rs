@@ -69,7 +69,7 @@ fn mistakes_are_one_line_that_names_them() {
 }
 
 #[test]
-fn each_worker_has_its_own_order_and_no_test_keeps_its_place() {
+fn each_worker_has_its_own_order_and_every_test_moves() {
     let params = Params { run_test_mask: 8191, ..Params::new(Suite::V7_1) };
     let mut rng = Rng::new(5);
     let orders: Vec<_> = (0..20).map(|_| order(&params, &mut rng)).collect();

@@ -417,7 +417,7 @@ fn bk1_beside_a_space<C: Config>(name: &str) {
 }
 
 #[test]
-fn bk1_books_answer_as_a_space_does() {
+fn bk1_the_ledger_equals_a_space() {
     bk1_beside_a_space::<Linux69>("fork-netns-smp4");
     bk1_beside_a_space::<OneLock52>("fork-netns-smp4");
     bk1_beside_a_space::<Standard>("fork-netns-smp4");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn kp1_what_was_kept_is_not_believed_once_the_value_is_another() {
+    fn kp1_a_saved_record_is_invalid_after_the_value_changes() {
         let dir = TempDir::new().unwrap();
         let stale = paths(&dir, HASHED, "2\n");
         fs::write(&stale.saved, "0").unwrap();

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_says_what_to_do() {
+    fn each_failure_names_a_remedy() {
         for (errno, what) in [
             (Errno::NODEV, "has no tracefs"),
             (Errno::PERM, "sudo"),

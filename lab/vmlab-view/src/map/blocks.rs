@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_say_who_has_each_page() {
+    fn letters_name_the_owner_of_each_page() {
         let text = draw(&picture(), Look { style: Style::Ascii, width: LEFT + 16, rows: 4 });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "a title");

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_at_a_time_has_what_was_out_then_and_who_asked_as_far_as_is_known() {
+    fn a_trace_at_a_time_has_the_live_areas_and_their_callers() {
         let last = || (0x10_2000, State::Busy, "last_caller".to_string());
         assert_eq!(at(0), []);
         // The table's caller of an area that is freed later is that of another area.

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_to_ours_and_said_in_words() {
+    fn ratios_are_relative_to_ours_and_in_words() {
         let html = drawn("workload,contender,ns_min\na,list,390\na,ours,10\nb,list,5\nb,ours,10\nc,<i>,1\n");
         assert!(
             html.contains("beside ours") && html.contains("list 39x in the middle (0.5x to 39x)"),

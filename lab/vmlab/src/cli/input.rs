@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_trace_is_the_file_without_what_says_its_format() {
+    fn the_name_of_a_trace_is_the_file_name_without_extensions() {
         for (file, name) in [
             ("a/boot.ftrace.gz", "boot"),
             ("boot.zst", "boot"),

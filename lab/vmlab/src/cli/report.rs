@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_what_its_beginning_says() {
+    fn a_file_is_recognised_by_its_beginning() {
         for (head, kind) in [
             ("", Kind::Trace),
             ("# tracer: nop\n#\nx-1 [000] 1.0: free_vmap_area_noflush: va_start=0x1\n", Kind::Trace),

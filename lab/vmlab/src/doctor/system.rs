@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_file_every_line_is_there_and_says_so() {
+    fn without_any_file_every_line_reports_it() {
         let (_dir, system) = system(&[]);
         let facts = facts(&system);
         assert_eq!(facts.len(), 10);

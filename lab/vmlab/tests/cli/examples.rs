@@ -262,7 +262,7 @@ fn an_example_that_does_not_work_is_seen() {
 }
 
 #[test]
-fn an_example_of_a_tool_that_is_not_there_is_not_run_and_says_so() {
+fn an_example_of_a_missing_tool_is_reported_as_not_run() {
     // No system has an allocator of that name; the message is the one that vmlab prints for a missing allocator.
     let fail_with = |text: &str| format!("echo 'vmlab: {text}' >&2; exit 1");
     let of = |text: &str| judge(&fail_with(text), Some(NeedsPeer("libx.so", "xmalloc")));

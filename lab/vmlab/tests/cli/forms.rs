@@ -63,7 +63,7 @@ fn trace_cmd_and_perf_print_the_same_events() {
 }
 
 #[test]
-fn the_size_of_a_chunk_comes_from_vmallocinfo_or_is_2_mib_and_said_so() {
+fn the_size_of_a_chunk_is_from_vmallocinfo_or_2_mib_with_a_note() {
     let dir = TempDir::new().unwrap();
     let alloc = |at: u64, size: u64| {
         format!(

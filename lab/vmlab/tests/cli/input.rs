@@ -74,7 +74,7 @@ fn lines_that_cannot_be_read_are_counted_and_named_by_number() {
 }
 
 #[test]
-fn events_that_the_recorder_lost_are_said_aloud() {
+fn lost_events_are_reported() {
     let dir = TempDir::new().unwrap();
     let text = format!("# entries-in-buffer/entries-written: 2/5   #P:1\n{SMALL}CPU:0 [LOST 4 EVENTS]\n");
     replayed(&dir, "t", text.as_bytes(), &[]).success().stderr(contains("the recorder lost 7 events"));

@@ -68,7 +68,7 @@ fn pictures_are_written_and_the_same_each_time() {
 }
 
 #[test]
-fn text_has_no_colour_outside_of_a_terminal_and_keeps_to_its_width() {
+fn text_has_no_colour_outside_of_a_terminal_and_fits_its_width() {
     let table = path("boot-smp1.vmallocinfo");
     for args in [&[&table[..], "--width", "80"][..], &[&table, "--width", "80", "--ascii"]] {
         let text = stdout_of(&map(args).success());
@@ -159,7 +159,7 @@ fn what_an_allocator_of_ours_writes_is_a_table_too() {
 }
 
 #[test]
-fn a_window_says_where_holes_are() {
+fn a_window_shows_its_holes() {
     let dir = TempDir::new().unwrap();
     let table = file(&dir, "t", "0x10000-0x12000 8192 f+0x1/0x2 pages=1 vmalloc\n");
     let value = json(&[&table, "--window", "0x0-0x100000", "--window", "40000000-80000000"]);
@@ -168,7 +168,7 @@ fn a_window_says_where_holes_are() {
 }
 
 #[test]
-fn what_cannot_be_read_is_counted_and_said_and_what_the_kernel_hid_is_explained() {
+fn unreadable_lines_are_counted_and_hidden_addresses_explained() {
     let dir = TempDir::new().unwrap();
     let good = "0x10000-0x12000 8192 f+0x1/0x2 pages=1 vmalloc\n";
     let hashed = "0x00000000a3eb8df1-0x0000000040ab02d3   20480 f+0xca/0x100 vmap\n";

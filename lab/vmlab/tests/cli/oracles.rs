@@ -84,7 +84,7 @@ fn every_figure_of_a_row_is_computed() {
 }
 
 #[test]
-fn what_was_inferred_is_said_on_stderr_under_json() {
+fn inferences_are_reported_on_stderr_with_json() {
     assert!(all().stderr.contains("vmlab: each trace: 1 percpu chunk inferred, size from vmallocinfo"));
     assert!(all().stderr.contains("vmlab: report: "));
 }

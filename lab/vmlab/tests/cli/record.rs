@@ -176,7 +176,7 @@ fn what_a_killed_recorder_leaves_is_removed_by_the_next_and_its_file_can_be_read
 }
 
 #[test]
-fn what_was_lost_is_counted_and_said() {
+fn losses_are_counted_and_reported() {
     let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("small.jsonl");
@@ -217,7 +217,7 @@ fn bounds_and_failures_are_reported() {
 }
 
 #[test]
-fn without_root_one_line_says_what_to_do() {
+fn without_root_one_line_names_the_remedy() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("r.jsonl");
     let words = ["record", "-o", path.to_str().unwrap(), "--seconds", "1"];

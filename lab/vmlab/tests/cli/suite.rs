@@ -96,7 +96,7 @@ fn the_suite_of_6_12_has_its_lines_and_its_failure_is_no_error() {
 }
 
 #[test]
-fn a_test_that_fails_is_counted_and_the_exit_status_says_so() {
+fn a_failed_test_is_counted_and_sets_the_exit_status() {
     // Four gigabytes in a process with a limit of two.
     let script = "ulimit -v 2000000; exec \"$0\" test --target process nr_pages=1048576 run_test_mask=1";
     let mut command = Command::new("sh");

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_are_below_their_bound_and_part_ways_after_a_fork() {
+    fn draws_are_below_their_bound_and_differ_after_a_fork() {
         let mut parent = Draw::new([1, 2]);
         assert!((0..1000).all(|_| parent.below(7) < 7));
         assert_eq!(parent.below(1), 0);

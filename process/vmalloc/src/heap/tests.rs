@@ -224,7 +224,7 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
 
 /// Uses large sizes and a few slots: each step purges, and leaves clean gaps between dirty runs.
 #[test]
-fn vm3_whatever_was_purged_in_between_is_paid_for() {
+fn vm3_a_concurrent_purge_leaves_records_reserved() {
     let shim = Shim::default();
     for cached in [8 * MIB, 32 * MIB, 128 * MIB] {
         let mut model = Model::new(heap(&shim, 1 << 36, cached));

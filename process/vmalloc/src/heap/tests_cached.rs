@@ -222,7 +222,7 @@ fn a_thread_that_could_not_be_made_is_made_later() {
 }
 
 #[test]
-fn cold_pages_move_to_where_they_are_wanted_and_keep_no_secret_zeros() {
+fn moved_cold_pages_count_no_page_as_zero() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let mut model = Model::new(heap(&shim, 1 << 34, 256 * MIB));

@@ -175,7 +175,7 @@ fn where_memory_becomes_short_the_next_pairs_release_all_and_later_some_is_cache
         assert!(!is_short || cached(&heap) <= 40 * MIB, "{:?}", heap.stats());
         shim.set_available(64 << 30);
         shim.set_short(false);
-        keeps_again(&shim, &heap);
+        caches_again(&shim, &heap);
     }
 }
 
@@ -207,7 +207,7 @@ fn the_available_memory_is_read_once_in_a_tick_unless_much_changed_or_it_bounds_
 }
 
 /// Five minutes later, freed memory is cached again.
-fn keeps_again(shim: &Shim, heap: &Heap<Shim>) {
+fn caches_again(shim: &Shim, heap: &Heap<Shim>) {
     shim.pass(Duration::from_secs(300));
     (0..3).for_each(|_| burst(heap, 100, 3 * MIB));
     assert!(cached(heap) >= 300 * MIB, "{:?}", heap.stats());
@@ -225,7 +225,7 @@ fn a_system_that_reports_nothing_any_more_bounds_nothing() {
     assert!(cached(&heap) <= 40 * MIB, "{:?}", heap.stats());
     // As after a filter was installed.
     shim.set_available(u64::MAX);
-    keeps_again(&shim, &heap);
+    caches_again(&shim, &heap);
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn the_thread_asks_by_time_whether_memory_is_short() {
 }
 
 #[test]
-fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
+fn mz1_the_budget_includes_small_items_of_all_cpus() {
     let shim = Shim::default();
     shim.set_cpus(64);
     // No byte is touched, and all pages are to count.

@@ -131,7 +131,7 @@ fn numbers_that_no_chunk_has_are_counted_and_change_nothing() {
 }
 
 #[test]
-fn df3_holds_whatever_a_recording_says() {
+fn df3_holds_for_any_recording() {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = |below: u64| {
         random ^= random << 13;

@@ -93,7 +93,7 @@ fn fm1_the_steps_of_a_page_come_to_every_moment() {
 }
 
 #[test]
-fn fm2_a_film_fits_what_it_is_given_or_has_two_moments_and_keeps_the_last() {
+fn fm2_a_film_fits_its_limit_or_has_two_frames_with_the_last() {
     let trace = Trace::read(some_trace(7, 3000).as_bytes());
     let whole = Film::of_trace(&trace, &Table::default()).unwrap();
     let mut counts = Vec::new();

@@ -99,7 +99,7 @@ fn a_move_that_fails_becomes_a_copy_and_a_hole_is_mended() {
 
 /// Wherever a move stops, the rest is copied.
 #[test]
-fn a_move_that_stops_half_way_loses_nothing() {
+fn a_move_that_fails_half_way_loses_nothing() {
     for errno in [libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EPERM] {
         let shim = Shim::default();
         shim.on_cpu(0);
