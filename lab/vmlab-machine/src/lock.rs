@@ -36,6 +36,11 @@ impl Watch for parking_lot::RawMutex {
     fn announce(_: LockClass, _: &'static Location<'static>) {}
 }
 
+impl Watch for SpinLock {
+    #[inline(always)]
+    fn announce(_: LockClass, _: &'static Location<'static>) {}
+}
+
 /// Marks a lock without a reported class.
 const UNTOLD: usize = LockClass::COUNT;
 /// The last CPU of a lock that was never acquired.

@@ -2,10 +2,7 @@
 //!
 //! For figures beside a library with such locks: a lock that parks costs a second exchange.
 
-use super::lock::Watch;
-use std::panic::Location;
 use std::thread::yield_now;
-use va_base::LockClass;
 use va_base::sync::atomic::{AtomicBool, Ordering};
 use va_base::sync::{GuardNoSend, RawMutex, spin_loop};
 
@@ -51,11 +48,6 @@ impl SpinLock {
             }
         }
     }
-}
-
-impl Watch for SpinLock {
-    #[inline(always)]
-    fn announce(_: LockClass, _: &'static Location<'static>) {}
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! A replay needs fewer fields and reads more forms ([`parse`](super::parse)). On lines that both understand they
 //! agree; a test checks this.
 
-use super::line::{Event, Line, field, number, split};
-use super::percpu::PercpuEvent;
+use super::event::{Event, Line, PercpuEvent};
+use super::fields::{field, hex, number, split};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -145,11 +145,6 @@ fn nanoseconds(text: &str) -> Option<u64> {
         .ok()?
         .checked_mul(1_000_000_000)?
         .checked_add(fraction.parse::<u64>().ok()? * scale)
-}
-
-/// Hexadecimal, with or without `0x`.
-fn hex(text: &str) -> Option<u64> {
-    u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
 impl<'a> Happening<'a> {

@@ -1,6 +1,6 @@
 //! The head of an event: the task, the CPU and the time.
 
-use super::line::split;
+use super::fields::split;
 
 /// Nanoseconds of the recorder's clock, from `1.234567:` before the event; 0 where there is none.
 ///

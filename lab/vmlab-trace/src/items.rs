@@ -88,7 +88,7 @@ const JSON_MAX: usize = LINE_MAX / 2;
 fn item(text: &str) -> Understood<'_> {
     let begins = text.trim_start().starts_with('{');
     if text.len() > if begins { JSON_MAX } else { TEXT_MAX } {
-        let ours = begins || super::line::split(text.trim()).is_some();
+        let ours = begins || super::fields::split(text.trim()).is_some();
         return if ours { Understood::Bad } else { Understood::Other };
     }
     let json = if begins { Some(Item::from_json(text)) } else { None };
@@ -108,7 +108,7 @@ fn item(text: &str) -> Understood<'_> {
         let cpu = cpu.map(|cpu| Number(cpu.into()));
         return Understood::Item(Box::new(Item::Lost(LostLine { events: Number(events), cpu })));
     }
-    let ours = !text.trim_start().starts_with('#') && super::line::split(text.trim()).is_some();
+    let ours = !text.trim_start().starts_with('#') && super::fields::split(text.trim()).is_some();
     if ours || json.is_some() { Understood::Bad } else { Understood::Other }
 }
 

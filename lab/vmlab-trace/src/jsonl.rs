@@ -277,7 +277,7 @@ impl Visitor<'_> for AnyNumber {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
-        super::line::number(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+        super::fields::number(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
     }
 }
 

@@ -13,6 +13,8 @@
 
 pub mod convert;
 mod entry;
+mod event;
+mod fields;
 mod head;
 mod items;
 pub mod jsonl;
@@ -25,10 +27,11 @@ mod source;
 pub mod vmallocinfo;
 
 pub use entry::{Entry, Happening};
+pub use event::{Event, Line};
 pub use head::{task, time_ns};
 pub use items::{Census, Next, items};
 pub(crate) use line::lost_at;
-pub use line::{Event, Line, cpu, parse};
+pub use line::{cpu, parse};
 pub use sink::Sink;
 pub use source::{decompress, open};
 

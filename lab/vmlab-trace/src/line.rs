@@ -1,75 +1,8 @@
 //! One line of a trace.
 
+use super::event::{Event, Line};
+use super::fields::{field, hex, number, split};
 use super::jsonl::Item;
-
-/// An event that changes the address space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// An attempt to allocate (`alloc_vmap_area`).
-    Alloc {
-        /// The allocated address, or the end of the window if it failed.
-        addr: u64,
-        /// Bytes, guard page included.
-        size: u64,
-        /// Bytes; 1 is legal.
-        align: u64,
-        /// First address of the window.
-        vstart: u64,
-        /// Address after its last; need not be page-aligned.
-        vend: u64,
-        /// True if the attempt failed.
-        failed: bool,
-    },
-    /// An area became lazy (`free_vmap_area_noflush`).
-    Free {
-        /// Its first address.
-        addr: u64,
-    },
-    /// The kernel freed every lazy area (`purge_vmap_area_lazy`).
-    Purge {
-        /// Number of areas.
-        purged: u64,
-    },
-    /// A percpu chunk was created; its areas were allocated top-down (`percpu_create_chunk`).
-    ChunkCreate {
-        /// Its first address.
-        base: u64,
-    },
-    /// A percpu chunk was destroyed; its areas become lazy by events of their own (`percpu_destroy_chunk`).
-    ChunkDestroy {
-        /// Its first address.
-        base: u64,
-    },
-}
-
-/// The meaning of a line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Line {
-    /// One of our events.
-    Event(Event),
-    /// A `percpu` event that does not change the address space.
-    Percpu,
-    /// A comment or an empty line.
-    Comment,
-    /// The recorder reports that it lost this many events.
-    Lost(u64),
-    /// Something else: another event, or text.
-    Other,
-    /// One of our events, but not understood.
-    Bad,
-}
-
-/// The names of our events.
-const NAMES: [&str; 8] = [
-    "alloc_vmap_area",
-    "free_vmap_area_noflush",
-    "purge_vmap_area_lazy",
-    "percpu_create_chunk",
-    "percpu_destroy_chunk",
-    "percpu_alloc_percpu",
-    "percpu_free_percpu",
-    "percpu_alloc_percpu_fail",
-];
 
 /// Parses one line of any of the tools.
 pub fn parse(line: &str) -> Line {
@@ -97,8 +30,8 @@ pub fn parse(line: &str) -> Line {
         "purge_vmap_area_lazy" => {
             field(fields, "num_purged").and_then(number).map(|purged| Event::Purge { purged })
         }
-        "percpu_create_chunk" => pointer(fields).map(|base| Event::ChunkCreate { base }),
-        "percpu_destroy_chunk" => pointer(fields).map(|base| Event::ChunkDestroy { base }),
+        "percpu_create_chunk" => base(fields).map(|base| Event::ChunkCreate { base }),
+        "percpu_destroy_chunk" => base(fields).map(|base| Event::ChunkDestroy { base }),
         _ => return Line::Percpu,
     };
     event.map_or(Line::Bad, Line::Event)
@@ -111,21 +44,6 @@ pub fn cpu(line: &str) -> u16 {
     let head = line.split_once(&format!("{name}:")).map_or("", |(head, _)| head);
     let number = |word: &str| word.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     head.split_whitespace().rev().find_map(number).unwrap_or(0)
-}
-
-/// Returns the name of one of our events, and the text after its colon. The name follows a blank, or `vmalloc:` or
-/// `percpu:` in perf's output, or begins the line.
-pub(super) fn split(line: &str) -> Option<(&'static str, &str)> {
-    let mut from = 0;
-    while let Some(colon) = line[from..].find(':').map(|at| from + at) {
-        let word_start = line[..colon].rfind([' ', '\t', ':']).map_or(0, |at| at + 1);
-        let word = &line[word_start..colon];
-        if let Some(name) = NAMES.iter().find(|&&name| name == word) {
-            return Some((name, line[colon + 1..].trim_start()));
-        }
-        from = colon + 1;
-    }
-    None
 }
 
 /// `# entries-in-buffer/entries-written: 10/14`: a full ring buffer lost the difference.
@@ -176,23 +94,9 @@ fn alloc(fields: &str) -> Option<Event> {
     Some(event)
 }
 
-/// Returns the value of `key=value`.
-pub(super) fn field<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
-    fields.split([' ', '\t', ',']).find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-}
-
-/// Decimal, or hexadecimal with `0x`.
-pub(super) fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => text.parse().ok(),
-    }
-}
-
-/// Parses a pointer: hexadecimal, with or without `0x`.
-fn pointer(fields: &str) -> Option<u64> {
-    let text = field(fields, "base_addr")?;
-    u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
+/// Returns the base of a chunk.
+fn base(fields: &str) -> Option<u64> {
+    field(fields, "base_addr").and_then(hex)
 }
 
 #[cfg(test)]

@@ -1,46 +1,14 @@
 //! Events inside percpu chunks, which [`Trace`](super::Trace) only counts.
 
+pub use super::event::PercpuEvent;
+
+use super::fields::{field, hex, split};
 use super::jsonl::Item;
-use super::line::{field, split};
 use super::{EVENTS_MAX, read_line};
 use std::io::{BufReader, Read};
 
 /// The most bytes stored of the lines of chunks: more chunks than any machine has.
 const AREAS_BYTES_MAX: usize = 1 << 20;
-
-/// An event of percpu memory. Addresses are those of the first unit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PercpuEvent {
-    /// `percpu_alloc_percpu`.
-    Alloc {
-        /// Start of the bitmap of the chunk.
-        base: u64,
-        /// Offset from there, in bytes.
-        off: u64,
-        /// The caller's result: the distance of the object from the beginning of the first chunk.
-        ptr: u64,
-        /// Bytes.
-        size: u64,
-        /// Bytes.
-        align: u64,
-        /// True if it came from the reserved region.
-        reserved: bool,
-        /// True if the caller could not sleep.
-        atomic: bool,
-    },
-    /// `percpu_free_percpu`.
-    Free {
-        /// Start of the bitmap of the chunk.
-        base: u64,
-        /// Offset from there, in bytes.
-        off: u64,
-    },
-    /// `percpu_create_chunk`.
-    Create {
-        /// Start of its first unit.
-        base: u64,
-    },
-}
 
 /// The percpu events of a trace.
 #[derive(Clone, Debug, Default)]
@@ -103,7 +71,7 @@ impl PercpuTrace {
         let event = match name {
             "percpu_alloc_percpu" => alloc(fields),
             "percpu_free_percpu" => free(fields),
-            "percpu_create_chunk" => hex(fields, "base_addr").map(|base| PercpuEvent::Create { base }),
+            "percpu_create_chunk" => pointer(fields, "base_addr").map(|base| PercpuEvent::Create { base }),
             _ => return,
         };
         match event {
@@ -113,9 +81,8 @@ impl PercpuTrace {
     }
 }
 
-fn hex(fields: &str, key: &str) -> Option<u64> {
-    let text = field(fields, key)?;
-    u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
+fn pointer(fields: &str, key: &str) -> Option<u64> {
+    field(fields, key).and_then(hex)
 }
 
 fn decimal(fields: &str, key: &str) -> Option<u64> {
@@ -124,9 +91,9 @@ fn decimal(fields: &str, key: &str) -> Option<u64> {
 
 fn alloc(fields: &str) -> Option<PercpuEvent> {
     Some(PercpuEvent::Alloc {
-        base: hex(fields, "base_addr")?,
+        base: pointer(fields, "base_addr")?,
         off: decimal(fields, "off")?,
-        ptr: hex(fields, "ptr")?,
+        ptr: pointer(fields, "ptr")?,
         size: decimal(fields, "size")?,
         align: decimal(fields, "align")?,
         reserved: decimal(fields, "reserved")? != 0,
@@ -135,7 +102,7 @@ fn alloc(fields: &str) -> Option<PercpuEvent> {
 }
 
 fn free(fields: &str) -> Option<PercpuEvent> {
-    Some(PercpuEvent::Free { base: hex(fields, "base_addr")?, off: decimal(fields, "off")? })
+    Some(PercpuEvent::Free { base: pointer(fields, "base_addr")?, off: decimal(fields, "off")? })
 }
 
 #[cfg(test)]

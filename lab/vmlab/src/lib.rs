@@ -18,3 +18,4 @@
 
 pub mod cli;
 mod doctor;
+mod terminal;

@@ -17,23 +17,23 @@ mod table;
 #[cfg(feature = "measure")]
 mod test;
 
-pub(crate) use table::plain;
+pub use crate::terminal::print_note;
 
 use vmlab_replay::index_kind::{ALL, IndexKind};
 use vmlab_replay::timing::Budget;
 
+#[cfg(feature = "measure")]
+use crate::terminal::Terminal;
+use crate::terminal::out;
 use anyhow::{Result, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use input::Input;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmlab_base::choice::Choice;
 use vmlab_base::file::OutputFile;
-#[cfg(feature = "measure")]
-use vmlab_base::output::Output;
 use vmlab_replay::run::{Options, Outcome};
 use vmlab_replay::run_space::Policy;
 use vmlab_trace::shipped::TRACES;
@@ -350,34 +350,6 @@ fn notes(inputs: &[Input], outcomes: &[Outcome]) -> Vec<String> {
         _ => format!("{}: {note}", names.join(", ")),
     };
     notes.into_iter().map(line).collect()
-}
-
-/// Prints a line on stdout. A closed pipe is not an error, and does not end the work.
-pub(crate) fn out(line: &str) -> Result<()> {
-    match writeln!(std::io::stdout(), "{line}") {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
-}
-
-/// Prints a line on stderr, under the program's name. An error of that write is ignored.
-pub fn print_note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "vmlab: {line}");
-}
-
-/// Standard output for results, and stderr for notes.
-#[cfg(feature = "measure")]
-struct Terminal;
-
-#[cfg(feature = "measure")]
-impl Output for Terminal {
-    fn line(&mut self, line: &str) -> Result<()> {
-        out(line)
-    }
-
-    fn note(&mut self, line: &str) {
-        print_note(line);
-    }
 }
 
 /// Returns a parser of numbers in a range.

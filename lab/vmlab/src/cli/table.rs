@@ -1,8 +1,10 @@
 //! Prints the results on a terminal.
 
+pub(super) use crate::terminal::plain;
+
 use super::out;
 use anyhow::Result;
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent, presets};
+use comfy_table::{Cell, CellAlignment, Color, Table};
 use vmlab_base::text::{bytes, counted};
 use vmlab_replay::Tally;
 use vmlab_replay::run::Outcome;
@@ -57,17 +59,6 @@ pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
     }
     align(&mut table, 2);
     out(&table.to_string())
-}
-
-/// Returns a table whose only line is under its head.
-pub(crate) fn plain() -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
-        .remove_style(TableComponent::HorizontalLines)
-        .remove_style(TableComponent::MiddleIntersections)
-        .set_content_arrangement(ContentArrangement::Disabled);
-    table
 }
 
 /// Narrows the columns, and aligns those from `from` on to the right.

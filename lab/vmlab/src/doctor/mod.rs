@@ -7,7 +7,7 @@ mod library;
 mod recording;
 mod system;
 
-use crate::cli::out;
+use crate::terminal::{out, plain};
 use anyhow::{Result, bail};
 use comfy_table::{Cell, Color, ContentArrangement};
 use serde::Serialize;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn print(facts: &[Fact]) -> Result<()> {
-    let mut table = crate::cli::plain();
+    let mut table = plain();
     // Sentences wrap at the width of a terminal, and are not wrapped in a pipe.
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["", "", "found", "what follows"]);

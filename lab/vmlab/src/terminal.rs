@@ -1,0 +1,46 @@
+//! The output of the commands: lines, notes and tables.
+
+use anyhow::Result;
+use comfy_table::{ContentArrangement, Table, TableComponent, presets};
+use std::io::Write;
+#[cfg(feature = "measure")]
+use vmlab_base::output::Output;
+
+/// Prints a line on stdout. A closed pipe is not an error, and does not end the work.
+pub(crate) fn out(line: &str) -> Result<()> {
+    match writeln!(std::io::stdout(), "{line}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Prints a line on stderr, under the program's name. An error of that write is ignored.
+pub fn print_note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "vmlab: {line}");
+}
+
+/// Standard output for results, and stderr for notes.
+#[cfg(feature = "measure")]
+pub(crate) struct Terminal;
+
+#[cfg(feature = "measure")]
+impl Output for Terminal {
+    fn line(&mut self, line: &str) -> Result<()> {
+        out(line)
+    }
+
+    fn note(&mut self, line: &str) {
+        print_note(line);
+    }
+}
+
+/// Returns a table whose only line is under its head.
+pub(crate) fn plain() -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .remove_style(TableComponent::HorizontalLines)
+        .remove_style(TableComponent::MiddleIntersections)
+        .set_content_arrangement(ContentArrangement::Disabled);
+    table
+}
