@@ -5,6 +5,7 @@
 //! | [`machine`] | a machine that records stale translations, and fails the nth slab or table |
 //! | [`pages`] | a page table and pages with contents, of which the nth fails |
 //! | [`map_model`] | areas with pages, byte by byte |
+//! | [`areas`] | which area is where, by start and by state |
 //! | [`space_model`] | a reference model of a space |
 //! | [`block_model`] | small mappings in blocks, page by page |
 //! | [`block_run`] | calls to blocks, run beside that model and without |
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
 
+pub mod areas;
 pub mod block_model;
 pub mod block_run;
 pub mod fuzz;
