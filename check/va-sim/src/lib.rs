@@ -6,7 +6,7 @@
 //! | [`pages`] | a page table and pages with contents, of which the nth fails |
 //! | [`map_model`] | areas with pages, byte by byte |
 //! | [`areas`] | which area is where, by start and by state |
-//! | [`space_model`] | a reference model of a space |
+//! | [`space_model`] | a reference model of a space, which can be corrected |
 //! | [`block_model`] | small mappings in blocks, page by page |
 //! | [`block_run`] | calls to blocks, run beside that model and without |
 //! | [`platform`] | a heap that allocates slabs and gets them back, and one that fails on demand |

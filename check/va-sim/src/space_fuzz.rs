@@ -144,6 +144,7 @@ fn beside_model<C: Config, I: FreeIndex>(extent: VaRange, cpus: u32, index: I, b
             _ => assert_eq!(space.shrink(), model.shrink()),
         }
         fine(space.validate());
+        fine(model.validate());
         let found = space.find_above(at).map(|seen| seen.range);
         assert_eq!(found, model.find_above(at));
         assert_eq!(space.find_enclosing(at).map(|seen| seen.range), found.filter(|range| range.contains(at)));

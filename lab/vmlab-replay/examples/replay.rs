@@ -34,8 +34,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for kind in [IndexKind::RbLinux, IndexKind::Btree] {
         let run = Run { trace: &trace, table: &table };
         let tally = kind.visit(kernel_extent(), default_window(&trace), run)?;
-        println!("{}: {} at the kernel's address, {} lower", kind.name(), tally.equal, tally.lower);
-        if tally.equal != trace.allocs() {
+        println!(
+            "{}: {} at the kernel's address, {} lower",
+            kind.name(),
+            tally.columns.equal,
+            tally.columns.lower
+        );
+        if tally.columns.equal != trace.allocs() {
             return Err("an address differs, on one CPU".into());
         }
     }

@@ -14,6 +14,7 @@
 //! # Invariants
 //! - **RP3 one-column**  every allocation is counted as exactly one of equal, lower, higher, elsewhere and failed.
 
+use crate::engine::CHUNK_BYTES;
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +23,7 @@ use va_base::{PAGE_SIZE, Va};
 use va_percpu::{
     Backend, BackendError, Config, Context, Geometry, Offset, PercpuSpace, Place, Request, Sizes,
 };
+use va_sim::areas::AreaMap;
 use vmlab_machine::{LabMachine, PlainLock, Work};
 use vmlab_trace::percpu::{PercpuEvent, PercpuTrace};
 use vmlab_trace::vmallocinfo::Table;
@@ -29,8 +31,6 @@ use vmlab_trace::vmallocinfo::Table;
 /// Bytes of Linux's reserved section for modules, and of the dynamic section after it.
 const RESERVED_BYTES: u32 = 8 << 10;
 const DYNAMIC_BYTES: u32 = 28 << 10;
-/// Bytes of a chunk if no vmallocinfo has its size.
-const CHUNK_BYTES: u64 = 2 << 20;
 
 /// The comparison of results. RP3: every allocation is in exactly one of equal, lower, higher, elsewhere, failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -106,21 +106,15 @@ fn geometry(trace: &PercpuTrace, table: &Table) -> Result<Geometry> {
 /// Chunks at the kernel's addresses, in the order in which it created them; further chunks are elsewhere.
 struct Bases {
     coming: parking_lot::Mutex<VecDeque<u64>>,
-    taken: parking_lot::Mutex<BTreeMap<u64, u64>>,
+    taken: parking_lot::Mutex<AreaMap>,
     made: std::sync::atomic::AtomicU64,
 }
 
 impl Bases {
     /// Reserves `bytes` from `base` on, if they are free.
     fn claim(&self, base: u64, bytes: u64) -> bool {
-        let Some(end) = base.checked_add(bytes) else { return false };
-        let mut taken = self.taken.lock();
-        let free = base.is_multiple_of(bytes.next_power_of_two())
-            && taken.range(..end).next_back().is_none_or(|(start, bytes)| start + bytes <= base);
-        if free {
-            taken.insert(base, bytes);
-        }
-        free
+        let fits = base.checked_add(bytes).is_some() && base.is_multiple_of(bytes.next_power_of_two());
+        fits && self.taken.lock().insert(base, bytes, ()).is_ok()
     }
 }
 
@@ -146,7 +140,7 @@ impl Backend for Bases {
     }
 
     fn destroy(&self, _geometry: &Geometry, base: Va) {
-        self.taken.lock().remove(&base.get());
+        self.taken.lock().remove(base.get());
     }
 
     fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), BackendError> {
@@ -180,7 +174,7 @@ pub fn replay<C: Config>(trace: &PercpuTrace, table: &Table) -> Result<PercpuTal
         taken: parking_lot::Mutex::default(),
         made: std::sync::atomic::AtomicU64::new(0),
     };
-    bases.taken.lock().insert(geometry.base().get(), geometry.unit_bytes().into());
+    bases.taken.lock().replace(geometry.base().get(), geometry.unit_bytes().into(), ());
     let units = geometry.sizes().units;
     let machine = LabMachine::new(units, units, Work::Here);
     let space = PercpuSpace::<_, _, C>::new(geometry, machine, bases)?;
@@ -292,65 +286,4 @@ pub fn fuzz(trace: &PercpuTrace, table: &Table) {
     }
     check::<va_percpu::config::Linux612>(trace, table);
     check::<va_percpu::config::Standard>(trace, table);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use va_percpu::config::{Linux612, Runs};
-
-    fn alloc(off: u64, size: u64, align: u64) -> PercpuEvent {
-        PercpuEvent::Alloc {
-            base: 0x10_3b000,
-            off,
-            ptr: 0x3b000 + off,
-            size,
-            align,
-            reserved: false,
-            atomic: false,
-        }
-    }
-
-    fn trace(events: &[PercpuEvent]) -> PercpuTrace {
-        PercpuTrace { events: events.to_vec(), cpus: 1, ..PercpuTrace::default() }
-    }
-
-    #[test]
-    fn rp3_every_allocation_is_in_one_column() {
-        let free = |off| PercpuEvent::Free { base: 0x10_3b000, off };
-        let events = [
-            alloc(64, 8, 8),
-            // An object from before the trace is in between.
-            alloc(80, 8, 8),
-            // The hole was filled by the kernel, though not by us.
-            alloc(72, 4, 4),
-            alloc(88, 16, 24),
-            alloc(96, 70_000, 4),
-            free(64),
-            free(4),
-            alloc(64, 4, 4),
-        ];
-        let tally = replay::<Linux612>(&trace(&events), &Table::default()).unwrap();
-        assert_eq!((tally.allocs, tally.equal, tally.lower, tally.failed), (6, 3, 1, 2));
-        assert_eq!((tally.first, tally.frees_unknown, tally.assumed_bytes), (6, 1, 64));
-        assert_eq!(tally.not_placed, 1, "{tally:?}");
-        let sum = tally.equal + tally.lower + tally.higher + tally.elsewhere + tally.failed;
-        assert_eq!(sum, tally.allocs);
-        fuzz(&trace(&events), &Table::default());
-    }
-
-    #[test]
-    fn a_trace_without_an_allocation_shows_nothing() {
-        assert!(replay::<Runs>(&trace(&[]), &Table::default()).is_err());
-        let far = PercpuEvent::Alloc {
-            base: 1,
-            off: u64::MAX,
-            ptr: 7,
-            size: 1,
-            align: 1,
-            reserved: true,
-            atomic: true,
-        };
-        assert!(replay::<Runs>(&trace(&[far]), &Table::default()).is_err());
-    }
 }

@@ -1,8 +1,9 @@
 //! Replays one trace on one index, and returns the result as a row.
 
+use crate::engine::{Columns, Tally, default_window};
+use crate::index::Replay;
 use crate::index_kind::{IndexKind, Visitor};
 use crate::timing::{Budget, each_call, per_call};
-use crate::{Replay, Tally, default_window};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use va_base::{AllocError, VaRange};
@@ -22,16 +23,9 @@ pub struct Row {
     pub events: u64,
     /// Allocations, failed attempts included: the sum of the next five.
     pub allocs: u64,
-    /// The address was the kernel's.
-    pub equal: u64,
-    /// The address was lower.
-    pub lower: u64,
-    /// The address was higher.
-    pub higher: u64,
-    /// Both failed.
-    pub failed_both: u64,
-    /// Exactly one failed.
-    pub failed_differs: u64,
+    /// The answers.
+    #[serde(flatten)]
+    pub columns: Columns,
     /// Facts that events do not report and that were inferred: percpu chunks, frees and reuses on paths without events.
     pub inferred: u64,
     /// Nanoseconds for each call, median round.
@@ -89,11 +83,7 @@ impl Visitor for Run<'_> {
             index: self.kind.name().to_string(),
             events: self.trace.events.len() as u64,
             allocs: self.trace.allocs(),
-            equal: tally.equal,
-            lower: tally.lower,
-            higher: tally.higher,
-            failed_both: tally.failed_both,
-            failed_differs: tally.failed_differs,
+            columns: tally.columns,
             inferred: tally.inferred,
             ns_median: time.median,
             ns_min: time.min,

@@ -1,15 +1,13 @@
 //! Replays one trace on one space, and returns the result as a row.
 
+use crate::engine::{Columns, Tally};
 use crate::space::{Reasons, SpaceReplay};
-use crate::{Tally, default_window};
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use va_sim::areas::SpaceAreas;
 use va_space::config::{Config, Linux69, OneLock52, Standard};
-use va_space::{NODES_LIMIT, Stats, VmapSpace};
+use va_space::{NODES_LIMIT, Stats};
 use vmlab_base::choice::Choice;
-use vmlab_machine::kernel_extent;
-use vmlab_machine::{LabMachine, PlainLock, Work};
 use vmlab_trace::Trace;
 use vmlab_trace::vmallocinfo::Table;
 
@@ -67,16 +65,9 @@ pub struct SpaceRow {
     pub events: u64,
     /// Allocations, failed attempts included: the sum of the next five.
     pub allocs: u64,
-    /// The address was the kernel's.
-    pub equal: u64,
-    /// The address was lower.
-    pub lower: u64,
-    /// The address was higher.
-    pub higher: u64,
-    /// Both failed.
-    pub failed_both: u64,
-    /// Exactly one failed.
-    pub failed_differs: u64,
+    /// The answers.
+    #[serde(flatten)]
+    pub columns: Columns,
     /// Facts that events do not report and that were inferred.
     pub inferred: u64,
     /// The reasons why answers differ; their sum is the number of differences.
@@ -99,6 +90,20 @@ pub struct SpaceOutcome {
     pub tally: Tally,
 }
 
+/// Replays a fuzzer's trace under every policy, and checks that the counts add up (RP1, RP2).
+///
+/// # Panics
+/// If they do not.
+pub fn fuzz(trace: &Trace, table: &Table) {
+    for policy in Policy::ALL {
+        let Ok(SpaceOutcome { row, .. }) = run("fuzz", trace, table, policy, 3) else { continue };
+        if let Err(error) = row.columns.check(row.allocs) {
+            panic!("{error}");
+        }
+        assert_eq!(row.why.sum(), row.columns.differ(), "RP2");
+    }
+}
+
 /// The number of nodes of a machine with the CPUs of the trace.
 pub fn nodes_of(trace: &Trace) -> u32 {
     trace.cpu_count().min(NODES_LIMIT)
@@ -118,15 +123,12 @@ pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32)
 }
 
 /// Replays `trace` on a space with Linux's policy and a node for each CPU. After each event, calls `watch` with its
-/// index and the content of the pools, start to size.
+/// index and the areas of the space.
 ///
 /// # Errors
 /// If the space cannot be created.
-pub fn watch(trace: &Trace, table: &Table, watch: impl FnMut(usize, &BTreeMap<u64, u64>)) -> Result<()> {
-    let window = default_window(trace);
-    let machine = LabMachine::<PlainLock>::new(nodes_of(trace), u32::MAX, Work::Elsewhere);
-    let space = VmapSpace::<_, Linux69>::new(kernel_extent(), window, machine)?;
-    SpaceReplay::new(space, window, table).run_watched(trace, watch);
+pub fn watch(trace: &Trace, table: &Table, watch: impl FnMut(usize, &SpaceAreas)) -> Result<()> {
+    SpaceReplay::<Linux69>::new(trace, table, nodes_of(trace))?.run_watched(trace, watch);
     Ok(())
 }
 
@@ -137,11 +139,7 @@ fn run_on<C: Config>(
     policy: Policy,
     nodes: u32,
 ) -> Result<SpaceOutcome> {
-    let window = default_window(trace);
-    // With this many CPUs online the threshold is never reached: the trace decides when to purge.
-    let machine = LabMachine::<PlainLock>::new(nodes, u32::MAX, Work::Elsewhere);
-    let space = VmapSpace::<_, C>::new(kernel_extent(), window, machine)?;
-    let mut replay = SpaceReplay::new(space, window, table);
+    let mut replay = SpaceReplay::<C>::new(trace, table, nodes)?;
     replay.run(trace);
     replay.space.validate().context("the space is broken")?;
     let Stats { purges, flushes, pooled_areas, holes, .. } = replay.space.stats();
@@ -152,11 +150,7 @@ fn run_on<C: Config>(
         nodes: replay.space.nodes(),
         events: trace.events.len() as u64,
         allocs: trace.allocs(),
-        equal: tally.equal,
-        lower: tally.lower,
-        higher: tally.higher,
-        failed_both: tally.failed_both,
-        failed_differs: tally.failed_differs,
+        columns: tally.columns,
         inferred: tally.inferred,
         why: replay.reasons,
         purges,
@@ -165,23 +159,4 @@ fn run_on<C: Config>(
         holes,
     };
     Ok(SpaceOutcome { row, tally })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_for_each_cpu_that_there_can_be_with_or_without_an_event() {
-        let event = r#"{"event":"free_vmap_area_noflush","cpu":0,"va_start":"0x1000"}"#;
-        let trace = |cpus: u64| {
-            let head = format!("{{\"vmlab\":{{\"version\":1,\"cpus\":{cpus}}}}}");
-            Trace::read(format!("{head}\n{event}\n").as_bytes())
-        };
-        assert_eq!(trace(4).cpus, [0]);
-        let nodes = [0, 1, 4, 1 << 40].map(|cpus| nodes_of(&trace(cpus)));
-        assert_eq!(nodes, [1, 1, 4, NODES_LIMIT]);
-        let last = Trace::read(event.replace(":0,", ":5,").as_bytes());
-        assert_eq!(nodes_of(&last), 6);
-    }
 }

@@ -18,15 +18,17 @@
 //! As for an index, except for areas that the kernel allocates while they are busy in the trace. They were freed
 //! without an event, at the latest by the last purge that freed areas, and they are freed here at that event.
 
-use super::{CHUNK_BYTES, Differs, FIRST_DIFFERENCES_MAX, Tally};
+use crate::engine::{Attempt, CHUNK_BYTES, Tally, Target, default_window, replay, steps};
 use crate::state::State;
+use anyhow::Result;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use va_base::{PAGE_SIZE, Request, Va, VaRange};
+use va_sim::areas::{AreaMap, SpaceAreas};
 use va_space::config::Config;
 use va_space::{Purge, VmapSpace};
 use va_tree::Congruent;
-use vmlab_machine::{LabMachine, PlainLock};
+use vmlab_machine::{LabMachine, PlainLock, Work, kernel_extent};
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
 
@@ -60,44 +62,9 @@ impl Reasons {
     }
 }
 
-/// Ranges by their start; none overlap.
-#[derive(Default)]
-struct Ranges(BTreeMap<u64, u64>);
-
-impl Ranges {
-    fn overlaps(&self, start: u64, size: u64) -> bool {
-        let end = start.saturating_add(size);
-        self.0.range(..end).next_back().is_some_and(|(&at, &len)| at.saturating_add(len) > start)
-    }
-
-    /// Removes all ranges that overlap, and returns their starts.
-    fn take_overlaps(&mut self, start: u64, size: u64) -> Vec<u64> {
-        let end = start.saturating_add(size);
-        let mut gone = Vec::new();
-        while let Some((&at, &len)) = self.0.range(..end).next_back()
-            && at.saturating_add(len) > start
-        {
-            self.0.remove(&at);
-            gone.push(at);
-        }
-        gone
-    }
-}
-
-/// The areas of one side that are not free in its index.
-#[derive(Default)]
-struct SideAreas {
-    busy: Ranges,
-    lazy: Ranges,
-    /// Ours: the areas in pools. The kernel's: the areas that were purged whole, may be in a pool, and were not
-    /// allocated since. Empty if the trace has one CPU, where Linux has no pools.
-    pooled: Ranges,
-}
-
 /// An attempt that failed, until the kernel tries again.
 struct Failed {
-    event: Event,
-    number: u64,
+    attempt: Attempt,
     /// True if the kernel has purged since.
     purged: bool,
 }
@@ -112,33 +79,41 @@ pub struct SpaceReplay<'a, C: Config> {
     pub reasons: Reasons,
     table: &'a Table,
     window: VaRange,
-    /// The kernel's areas, with the address of ours; `None` if ours failed.
-    held: BTreeMap<u64, Option<u64>>,
-    ours: SideAreas,
-    theirs: SideAreas,
+    /// Our areas.
+    ours: SpaceAreas,
+    /// The kernel's: the busy ones with the address of ours, `None` if ours failed. The pooled ones were purged whole,
+    /// may be in a pool, and were not allocated since; there are none if the trace has one CPU, where Linux has no
+    /// pools.
+    theirs: SpaceAreas<Option<u64>>,
     /// True if the kernel has pools.
     pools_there: bool,
     /// The failed attempt of each CPU.
     failed: BTreeMap<u16, Failed>,
-    allocs: u64,
+    /// The areas that the kernel frees without an event, each with the step before which it does, the last first.
+    silent: Vec<(usize, u64)>,
 }
 
 impl<'a, C: Config> SpaceReplay<'a, C> {
     /// Begins with an empty space, on a machine whose threshold is never reached.
-    pub fn new(space: VmapSpace<LabMachine<PlainLock>, C>, window: VaRange, table: &'a Table) -> Self {
-        Self {
-            space,
+    ///
+    /// # Errors
+    /// If the space cannot be created.
+    pub fn new(trace: &Trace, table: &'a Table, nodes: u32) -> Result<Self> {
+        let window = default_window(trace);
+        // With this many CPUs online the threshold is never reached: the trace decides when to purge.
+        let machine = LabMachine::<PlainLock>::new(nodes, u32::MAX, Work::Elsewhere);
+        Ok(Self {
+            space: VmapSpace::new(kernel_extent(), window, machine)?,
             tally: Tally::default(),
             reasons: Reasons::default(),
             table,
             window,
-            held: BTreeMap::new(),
-            ours: SideAreas::default(),
-            theirs: SideAreas::default(),
+            ours: SpaceAreas::default(),
+            theirs: SpaceAreas::default(),
             pools_there: false,
             failed: BTreeMap::new(),
-            allocs: 0,
-        }
+            silent: Vec::new(),
+        })
     }
 
     /// Replays all events of a trace.
@@ -146,122 +121,43 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         self.run_watched(trace, |_, _| {});
     }
 
-    /// Replays all events of a trace. After each, calls `watch` with its index and the pooled areas, start to size.
-    pub fn run_watched(&mut self, trace: &Trace, mut watch: impl FnMut(usize, &BTreeMap<u64, u64>)) {
+    /// Replays all events of a trace. After each, calls `watch` with its index and our areas.
+    pub fn run_watched(&mut self, trace: &Trace, mut watch: impl FnMut(usize, &SpaceAreas)) {
         self.pools_there = trace.cpu_count() > 1;
-        let silent = silent_frees(trace, self.table);
-        let mut silent = silent.iter().peekable();
-        for (at, (event, &cpu)) in trace.events.iter().zip(&trace.cpus).enumerate() {
-            while let Some((_, start)) = silent.next_if(|(before, _)| *before <= at) {
-                self.tally.inferred += 1;
-                self.free(*start);
-            }
-            self.step(event, cpu);
-            watch(at, &self.ours.pooled.0);
-        }
-        for cpu in self.failed.keys().copied().collect::<Vec<_>>() {
-            self.conclude_failed(cpu);
-        }
-        for differs in &mut self.tally.first_differences {
-            differs.line = trace.alloc_line(differs.number);
-        }
-        let tally = &self.tally;
-        debug_assert_eq!(self.reasons.sum(), tally.lower + tally.higher + tally.failed_differs, "RP2");
+        self.silent = silent_frees(trace, self.table);
+        replay(self, steps(trace), |at, replay| watch(at, &replay.ours));
     }
 
     /// Iterates over the kernel's areas in ascending order, with the address of ours; `None` if ours failed.
     pub fn held(&self) -> impl Iterator<Item = (u64, Option<u64>)> + '_ {
-        self.held.iter().map(|(&kernel, &ours)| (kernel, ours))
+        self.theirs.busy.iter().map(|(kernel, _, &ours)| (kernel, ours))
     }
 
     /// Visits the areas that are not free in our index: first address, bytes and state.
     pub fn visit(&self, mut visit: impl FnMut(u64, u64, State)) {
-        let SideAreas { busy, lazy, pooled } = &self.ours;
-        for (ranges, state) in [(busy, State::Busy), (lazy, State::Lazy), (pooled, State::Pooled)] {
-            for (&start, &bytes) in &ranges.0 {
-                visit(start, bytes, state);
-            }
-        }
-    }
-
-    fn step(&mut self, event: &Event, cpu: u16) {
-        match *event {
-            Event::Alloc { failed, .. } => {
-                self.allocs += 1;
-                if self.failed.get(&cpu).is_some_and(|before| !same_request(&before.event, event)) {
-                    self.conclude_failed(cpu);
-                }
-                if failed && request_of(event).is_some() && !self.failed.contains_key(&cpu) {
-                    let before = Failed { event: *event, number: self.allocs, purged: false };
-                    self.failed.insert(cpu, before);
-                } else {
-                    self.alloc(event, cpu);
-                }
-            }
-            Event::Free { addr } => {
-                if !self.free(addr) {
-                    self.tally.inferred += 1;
-                }
-            }
-            Event::Purge { purged } => {
-                for start in std::mem::take(&mut self.theirs.lazy.0) {
-                    if purged == 0 {
-                        self.theirs.lazy.0.insert(start.0, start.1);
-                    } else if self.pools_there && start.1 <= POOLED_PAGES_MAX * PAGE_SIZE {
-                        self.theirs.pooled.0.insert(start.0, start.1);
-                    }
-                }
-                match self.failed.get_mut(&cpu) {
-                    // The space itself purges during the repeated request.
-                    Some(failed) => failed.purged = true,
-                    None => {
-                        self.space.purge(Purge::Drain);
-                        self.note_purge();
-                    }
-                }
-            }
-            Event::ChunkCreate { base } => self.chunk(base),
-            Event::ChunkDestroy { .. } => {}
+        let SpaceAreas { busy, lazy, pooled } = &self.ours;
+        for (areas, state) in [(busy, State::Busy), (lazy, State::Lazy), (pooled, State::Pooled)] {
+            areas.iter().for_each(|(start, bytes, ())| visit(start, bytes, state));
         }
     }
 
     /// Compares a failed attempt without a second one.
     fn conclude_failed(&mut self, cpu: u16) {
-        if let Some(Failed { event, number, purged }) = self.failed.remove(&cpu) {
-            let ours = self.ask(&event, cpu, Some(purged)).0;
-            self.compare(&event, cpu, number, ours);
-            self.record_areas(&event, ours);
+        if let Some(Failed { attempt, purged }) = self.failed.remove(&cpu) {
+            let ours = self.ask(&attempt, Some(purged)).0;
+            self.compare(&attempt, ours);
+            self.record_areas(&attempt, ours);
         }
-    }
-
-    fn alloc(&mut self, event: &Event, cpu: u16) {
-        if request_of(event).is_none() {
-            // No allocator accepts that: there is no area to record.
-            self.tally.malformed += 1;
-            self.compare(event, cpu, self.allocs, None);
-            return;
-        }
-        let first = self.failed.remove(&cpu);
-        let (ours, purged) = self.ask(event, cpu, first.as_ref().map(|first| first.purged));
-        if let Some(first) = first {
-            // The space tried twice, as the kernel did, if it purged in between or failed in the end.
-            let alike = purged || ours.is_none();
-            let once = if alike { None } else { ours };
-            self.compare(&first.event, cpu, first.number, once);
-            // Only the second answer is recorded as an area.
-        }
-        self.compare(event, cpu, self.allocs, ours);
-        self.record_areas(event, ours);
     }
 
     /// Requests an area from the space; returns true as second value if the space purged for it. If the kernel purged
     /// after a failed attempt (`failed_there`; `None` if there was no such attempt), this purges too.
-    fn ask(&mut self, event: &Event, cpu: u16, failed_there: Option<bool>) -> (Option<u64>, bool) {
-        let Some(request) = request_of(event) else { return (None, false) };
+    fn ask(&mut self, attempt: &Attempt, failed_there: Option<bool>) -> (Option<u64>, bool) {
+        let Some(request) = attempt.request else { return (None, false) };
         // The statistics take longer than most requests, and are needed for few.
         let before = failed_there.map(|_| self.space.stats().purges);
         let lazy = self.space.lazy_pages();
-        let ours = self.space.alloc(u32::from(cpu), &request).ok().map(|area| area.start().get());
+        let ours = self.space.alloc(u32::from(attempt.cpu), &request).ok().map(|area| area.start().get());
         let purged = match before {
             Some(before) => self.space.stats().purges > before,
             None => self.space.lazy_pages() < lazy,
@@ -277,53 +173,38 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     }
 
     /// Counts an answer.
-    fn compare(&mut self, event: &Event, cpu: u16, number: u64, ours: Option<u64>) {
-        let Event::Alloc { addr, size, align, failed, .. } = *event else { return };
-        let kernel = (!failed).then_some(addr);
-        let tally = &mut self.tally;
-        match (ours, kernel) {
-            (None, None) => tally.failed_both += 1,
-            (Some(ours), Some(kernel)) if ours == kernel => tally.equal += 1,
-            (Some(ours), Some(kernel)) if ours < kernel => tally.lower += 1,
-            (Some(_), Some(_)) => tally.higher += 1,
-            (Some(_), None) | (None, Some(_)) => tally.failed_differs += 1,
-        }
-        if ours != kernel {
-            if tally.first_differences.len() < FIRST_DIFFERENCES_MAX {
-                tally.first_differences.push(Differs { number, line: None, size, align, kernel, ours });
-            }
-            *self.reason(cpu, (size, align), ours, kernel) += 1;
+    fn compare(&mut self, attempt: &Attempt, ours: Option<u64>) {
+        if self.tally.compare(attempt, ours) {
+            *self.reason(attempt, ours) += 1;
         }
     }
 
     /// Returns the counter for a result that differs.
-    fn reason(
-        &mut self,
-        cpu: u16,
-        (size, align): (u64, u64),
-        ours: Option<u64>,
-        kernel: Option<u64>,
-    ) -> &mut u64 {
-        let here = |ranges: &Ranges| kernel.is_some_and(|at| ranges.overlaps(at, size));
-        let there = |ranges: &Ranges| ours.is_some_and(|at| ranges.overlaps(at, size));
-        let from_pool = ours.is_some_and(|at| self.ours.pooled.0.contains_key(&at));
+    fn reason(&mut self, attempt: &Attempt, ours: Option<u64>) -> &mut u64 {
+        let &Attempt { cpu, size, align, kernel, .. } = attempt;
+        fn overlaps<T>(areas: &AreaMap<T>, at: Option<u64>, size: u64) -> bool {
+            at.is_some_and(|at| areas.overlap(at, size).is_some())
+        }
+        let is_pooled = |at: &u64| self.ours.pooled.get(*at).is_some();
         let node = u32::from(cpu) % self.space.nodes();
         // Only for pooled areas: the search for areas from an address on may take long.
-        let owner = kernel.filter(|at| self.ours.pooled.0.contains_key(at)).and_then(|at| {
+        let owner = kernel.filter(is_pooled).and_then(|at| {
             let seen = self.space.areas_from(Va::new(at)).next()?;
             (seen.range.start().get() == at).then_some(seen.owner?)
         });
+        let (here, there) = (&self.ours, &self.theirs);
+        let kernel_pooled = overlaps(&here.pooled, kernel, size);
         let reasons = &mut self.reasons;
-        if here(&self.ours.busy) || there(&self.theirs.busy) {
+        if overlaps(&here.busy, kernel, size) || overlaps(&there.busy, ours, size) {
             &mut reasons.earlier
-        } else if here(&self.ours.lazy) || there(&self.theirs.lazy) {
+        } else if overlaps(&here.lazy, kernel, size) || overlaps(&there.lazy, ours, size) {
             &mut reasons.purge_time
-        } else if here(&self.ours.pooled) && owner.is_some_and(|owner| owner != node) {
+        } else if kernel_pooled && owner.is_some_and(|owner| owner != node) {
             &mut reasons.other_cpu
-        } else if here(&self.ours.pooled)
-            || from_pool
-            || kernel.is_some_and(|at| self.theirs.pooled.0.get(&at) == Some(&size))
-            || there(&self.theirs.pooled)
+        } else if kernel_pooled
+            || ours.as_ref().is_some_and(is_pooled)
+            || kernel.is_some_and(|at| there.pooled.get(at).is_some_and(|(bytes, ())| bytes == size))
+            || overlaps(&there.pooled, ours, size)
         {
             &mut reasons.pool
         } else if align > PAGE_SIZE {
@@ -334,44 +215,35 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     }
 
     /// Records the areas that both sides allocated.
-    fn record_areas(&mut self, event: &Event, ours: Option<u64>) {
-        let Event::Alloc { addr, size, failed, .. } = *event else { return };
+    fn record_areas(&mut self, attempt: &Attempt, ours: Option<u64>) {
+        let size = attempt.size;
         if let Some(ours) = ours {
-            self.ours.pooled.0.remove(&ours);
-            self.ours.busy.0.insert(ours, size);
+            self.ours.pooled.remove(ours);
+            self.ours.busy.replace(ours, size, ());
         }
-        let possible = VaRange::from_size(Va::new(addr), size).is_some();
-        self.tally.malformed += u64::from(!failed && !possible);
-        if failed || !possible {
-            if let Some(ours) = ours {
-                self.free_ours(ours);
-            }
-            return;
+        let possible = |&at: &u64| VaRange::from_size(Va::new(at), size).is_some();
+        let kernel = attempt.kernel.filter(possible);
+        self.tally.malformed += u64::from(attempt.kernel != kernel);
+        match (kernel, ours) {
+            (Some(kernel), ours) => self.put_theirs(kernel, size, ours),
+            (None, Some(ours)) => self.free_ours(ours),
+            (None, None) => {}
         }
-        self.kernel_took(addr, size);
-        self.held.insert(addr, ours);
-        self.theirs.busy.0.insert(addr, size);
     }
 
-    /// Removes the areas in a range that the kernel allocates from the kernel's ledger.
-    fn kernel_took(&mut self, start: u64, size: u64) {
-        self.theirs.pooled.take_overlaps(start, size);
-        for gone in [self.theirs.busy.take_overlaps(start, size), self.theirs.lazy.take_overlaps(start, size)]
-            .concat()
-        {
-            self.tally.inferred += 1;
-            if let Some(Some(ours)) = self.held.remove(&gone) {
-                self.free_ours(ours);
-            }
+    /// Makes a range that the kernel allocates busy there, after the areas in it were freed without an event.
+    fn put_theirs(&mut self, start: u64, size: u64, ours: Option<u64>) {
+        let (busy, lazy, _) = self.theirs.take_overlaps(start, size);
+        self.tally.inferred += (busy.len() + lazy.len()) as u64;
+        for stale in busy.into_iter().filter_map(|(.., ours)| ours) {
+            self.free_ours(stale);
         }
+        self.theirs.busy.replace(start, size, ours);
     }
 
     /// Frees the area that has the kernel's address; returns false if its allocation is not recorded.
-    fn free(&mut self, start: u64) -> bool {
-        let Some(ours) = self.held.remove(&start) else { return false };
-        if let Some(size) = self.theirs.busy.0.remove(&start) {
-            self.theirs.lazy.0.insert(start, size);
-        }
+    fn free_theirs(&mut self, start: u64) -> bool {
+        let Some(ours) = self.theirs.free(start, |_| ()) else { return false };
         if let Some(ours) = ours {
             self.free_ours(ours);
         }
@@ -381,33 +253,87 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     fn free_ours(&mut self, start: u64) {
         let freed = self.space.free_at(Va::new(start));
         debug_assert!(freed.is_ok(), "{freed:?}");
-        if let Some(size) = self.ours.busy.0.remove(&start) {
-            self.ours.lazy.0.insert(start, size);
-        }
+        self.ours.free(start, |()| ());
     }
 
     /// Updates our areas after a purge: none is lazy, and every area that is neither free nor busy is in a pool.
     fn note_purge(&mut self) {
-        let mut out = std::mem::take(&mut self.ours.lazy.0);
-        out.append(&mut self.ours.pooled.0);
-        let pooled = |start: &u64| {
-            let seen = self.space.areas_from(Va::new(*start)).next();
-            seen.is_some_and(|seen| seen.range.start().get() == *start)
-        };
-        out.retain(|start, _| pooled(start));
-        self.ours.pooled.0 = out;
+        let out = self.ours.lazy.take().chain(self.ours.pooled.take());
+        for (start, size, ()) in out {
+            let seen = self.space.areas_from(Va::new(start)).next();
+            if seen.is_some_and(|seen| seen.range.start().get() == start) {
+                self.ours.pooled.replace(start, size, ());
+            }
+        }
+    }
+}
+
+impl<C: Config> Target for SpaceReplay<'_, C> {
+    fn begin_step(&mut self, at: usize) {
+        while let Some((_, start)) = self.silent.pop_if(|(before, _)| *before <= at) {
+            self.tally.inferred += 1;
+            self.free_theirs(start);
+        }
+    }
+
+    fn alloc(&mut self, attempt: &Attempt) {
+        let cpu = attempt.cpu;
+        if self.failed.get(&cpu).is_some_and(|before| before.attempt.request != attempt.request) {
+            self.conclude_failed(cpu);
+        }
+        if attempt.request.is_none() {
+            // No allocator accepts that: there is no area to record.
+            self.tally.malformed += 1;
+            self.compare(attempt, None);
+            return;
+        }
+        if attempt.kernel.is_none() && !self.failed.contains_key(&cpu) {
+            self.failed.insert(cpu, Failed { attempt: *attempt, purged: false });
+            return;
+        }
+        let first = self.failed.remove(&cpu);
+        let (ours, purged) = self.ask(attempt, first.as_ref().map(|first| first.purged));
+        if let Some(first) = first {
+            // The space tried twice, as the kernel did, if it purged in between or failed in the end.
+            let alike = purged || ours.is_none();
+            let once = if alike { None } else { ours };
+            self.compare(&first.attempt, once);
+            // Only the second answer is recorded as an area.
+        }
+        self.compare(attempt, ours);
+        self.record_areas(attempt, ours);
+    }
+
+    fn free(&mut self, start: u64) {
+        if !self.free_theirs(start) {
+            self.tally.inferred += 1;
+        }
+    }
+
+    fn purge(&mut self, cpu: u16, purged: u64) {
+        if purged > 0 {
+            for (start, size, ()) in self.theirs.lazy.take() {
+                if self.pools_there && size <= POOLED_PAGES_MAX * PAGE_SIZE {
+                    self.theirs.pooled.replace(start, size, ());
+                }
+            }
+        }
+        match self.failed.get_mut(&cpu) {
+            // The space itself purges during the repeated request.
+            Some(failed) => failed.purged = true,
+            None => {
+                self.space.purge(Purge::Drain);
+                self.note_purge();
+            }
+        }
     }
 
     fn chunk(&mut self, base: u64) {
-        let known = self.table.chunk_bytes(base);
-        let size = known.unwrap_or(CHUNK_BYTES);
-        self.tally.inferred += 1;
-        self.tally.chunks += 1;
-        self.tally.chunks_guessed += u64::from(known.is_none());
-        if VaRange::from_size(Va::new(base), size).is_none() {
+        let size = self.tally.chunk_bytes(self.table, base);
+        let Some(range) = VaRange::from_size(Va::new(base), size) else {
             self.tally.malformed += 1;
             return;
-        }
+        };
         let areas = [(0, size)];
         let window = self.window;
         let found = Congruent::new(&areas, 1 << size.trailing_zeros())
@@ -417,49 +343,40 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             self.tally.malformed += 1;
             return;
         };
-        self.ours.busy.0.insert(at, size);
+        self.ours.busy.replace(at, size, ());
         if at == base {
             self.tally.chunks_equal += 1;
-        } else if let (Ok(request), Some(range)) =
-            (Request::new(size, PAGE_SIZE), VaRange::from_size(Va::new(base), size))
+        } else if let Ok(request) = Request::new(size, PAGE_SIZE)
             && let Ok(area) = self.space.alloc(0, &request.within(range))
         {
             // It must be at the kernel's address, or it would overlap later areas.
             self.free_ours(at);
             at = area.start().get();
-            self.ours.busy.0.insert(at, size);
+            self.ours.busy.replace(at, size, ());
         }
-        self.kernel_took(base, size);
-        self.held.insert(base, Some(at));
-        self.theirs.busy.0.insert(base, size);
+        self.put_theirs(base, size, Some(at));
+    }
+
+    fn end(&mut self) {
+        for cpu in self.failed.keys().copied().collect::<Vec<_>>() {
+            self.conclude_failed(cpu);
+        }
+        debug_assert_eq!(self.reasons.sum(), self.tally.columns.differ(), "RP2");
     }
 }
 
-/// Returns the request of an event; `None` if no allocator accepts it.
-fn request_of(event: &Event) -> Option<Request> {
-    let Event::Alloc { size, align, vstart, vend, .. } = *event else { return None };
-    let window = VaRange::new(Va::new(vstart), Va::new(vend))?;
-    Some(Request::new(size, align).ok()?.within(window))
-}
-
-/// Returns true if a second attempt may follow a first one.
-fn same_request(one: &Event, other: &Event) -> bool {
-    request_of(one) == request_of(other)
-}
-
-/// Returns the areas that the kernel allocates while they are busy in the trace, in the order of the events. Each has
-/// the event before which it was freed at the latest: the last purge that freed areas.
+/// Returns the areas that the kernel allocates while they are busy in the trace, the last first. Each has the event
+/// before which it was freed at the latest: the last purge that freed areas.
 fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
-    let mut busy = Ranges::default();
-    let mut began = BTreeMap::new();
+    let mut busy = AreaMap::default();
     let mut last_purge = 0;
     let mut silent = Vec::new();
     for (at, event) in trace.events.iter().enumerate() {
-        let taken = match *event {
+        let (start, size) = match *event {
             Event::Alloc { addr, size, failed: false, .. } => (addr, size),
             Event::ChunkCreate { base } => (base, table.chunk_bytes(base).unwrap_or(CHUNK_BYTES)),
             Event::Free { addr } => {
-                busy.0.remove(&addr);
+                busy.remove(addr);
                 continue;
             }
             Event::Purge { purged } => {
@@ -470,28 +387,11 @@ fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
             }
             Event::Alloc { .. } | Event::ChunkDestroy { .. } => continue,
         };
-        for start in busy.take_overlaps(taken.0, taken.1) {
-            let after = began.get(&start).map_or(0, |at| at + 1);
-            silent.push((last_purge.max(after), start));
+        for (start, _, began) in busy.replace(start, size, at) {
+            silent.push((last_purge.max(began + 1), start));
         }
-        busy.0.insert(taken.0, taken.1);
-        began.insert(taken.0, at);
     }
     silent.sort_by_key(|&(at, _)| at);
+    silent.reverse();
     silent
 }
-
-/// Replays a fuzzer's trace under every policy, and checks that the counts add up (RP1, RP2).
-pub fn fuzz(trace: &Trace, table: &Table) {
-    use crate::run_space::{Policy, run};
-    for policy in [Policy::Linux, Policy::Default, Policy::OneLock] {
-        let Ok(outcome) = run("fuzz", trace, table, policy, 3) else { continue };
-        let row = &outcome.row;
-        let differ = row.lower + row.higher + row.failed_differs;
-        assert_eq!(row.equal + row.failed_both + differ, row.allocs, "RP1");
-        assert_eq!(row.why.sum(), differ, "RP2");
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -3,7 +3,7 @@
 //! The calls were recorded once; only they run here, on a fresh index, round after round. The cost of a loop over the
 //! recorded calls without an index is measured in the same way, and subtracted for every index.
 
-use super::Call;
+use crate::index::Call;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 use va_base::AllocError;

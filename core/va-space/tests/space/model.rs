@@ -120,6 +120,7 @@ fn compare<C: Config, I: FreeIndex>(
             Call::Shrink => prop_assert_eq!(space.shrink(), model.shrink()),
         }
         prop_assert_eq!(space.validate(), Ok(()), "{:?}", call);
+        prop_assert_eq!(model.validate(), Ok(()), "{:?}", call);
         let stats = space.stats();
         prop_assert_eq!(stats.lazy_pages.get(), model.lazy_pages());
         prop_assert_eq!(stats.pooled_areas, model.pooled_areas());

@@ -102,6 +102,7 @@ fn compare<C: Config>(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
             }
         }
         prop_assert_eq!(space.validate(), Ok(()), "{:?}", call);
+        prop_assert_eq!(model.validate(), Ok(()), "{:?}", call);
         let busy: Vec<_> =
             space.areas().filter(|seen| seen.state == State::Busy).map(|seen| seen.range).collect();
         prop_assert_eq!(busy, model.busy().collect::<Vec<_>>(), "{:?}", call);

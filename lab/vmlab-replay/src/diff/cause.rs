@@ -142,18 +142,3 @@ impl Cause {
         !self.is_policy() && self != Self::Unexplained
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_cause_is_listed_once_in_order_and_has_a_text_of_its_own() {
-        assert!(CAUSES.is_sorted() && CAUSES.windows(2).all(|two| two[0] != two[1]));
-        let mut texts = CAUSES.map(Cause::text);
-        texts.sort_unstable();
-        assert!(texts.windows(2).all(|two| two[0] != two[1]));
-        assert_eq!(CAUSES.iter().filter(|cause| cause.is_policy()).count(), 9);
-        assert!(!Cause::Unexplained.is_policy() && !Cause::Unexplained.is_unknowable());
-    }
-}

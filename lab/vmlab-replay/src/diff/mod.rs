@@ -14,12 +14,10 @@
 //! With **resynchronising** one difference does not cause the next, so that all are independent. Without it, each side
 //! continues with its own addresses, and consequences of an earlier difference are counted as such.
 //!
-//! # Invariants
-//! - **DF2 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both
-//!   and failed-differs.
+//! Both ledgers are the reference model of a space, [`SpaceModel`], which can be corrected. Its property tests compare
+//! it with the space itself.
 
 pub mod cause;
-pub mod ledger;
 pub mod offsets;
 pub mod recording;
 mod report;
@@ -27,20 +25,21 @@ mod why;
 
 pub use report::{Divergence, EndCheck, Known, Report};
 
-use self::ledger::{Answer, Owner, SpaceLedger};
-use self::recording::{Area, Recording, Step, What};
+use self::cause::Cause;
+use self::recording::{Area, Recording};
 use self::why::{Lesson, Why};
-use crate::CHUNK_BYTES;
+use crate::engine::{Attempt, CHUNK_BYTES, Step, Target, What, replay, window_of};
 use crate::run_space::Policy;
 use anyhow::{Context as _, Result};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use va_base::{PAGE_SIZE, Request, Va, VaRange};
+use va_base::{PAGE_SIZE, Va, VaRange};
+use va_sim::space_model::{Answer, Owner, Place, SpaceModel};
 use va_space::config::{Config, Linux69, OneLock52, Order, Standard};
 use va_space::decay::Quarter;
 use va_tree::RbIndex;
 use va_tree::rb::Linux;
-use vmlab_machine::kernel_extent;
+use vmlab_machine::{LabMachine, PlainLock, Work, kernel_extent};
 use vmlab_trace::Event;
 use vmlab_trace::jsonl::When;
 
@@ -115,22 +114,23 @@ fn run_on<C: Config, K: Config>(
     diff.run();
     diff.policy.validate().context("the policy's books are broken")?;
     diff.kernel.validate().context("the kernel's books are broken")?;
-    // Checks DF2.
-    let report = &diff.report;
-    let sum = report.equal + report.failed_both + report.differ();
-    anyhow::ensure!(sum == report.allocs, "DF2: {sum} of {} allocations in columns", report.allocs);
+    let Report { columns, allocs, causes, .. } = &diff.report;
+    columns.check(*allocs)?;
     // Checks DF1.
-    let caused: u64 = report.causes.values().sum();
-    anyhow::ensure!(caused == report.differ(), "DF1: {caused} causes of {}", report.differ());
+    let caused: u64 = causes.values().sum();
+    anyhow::ensure!(caused == columns.differ(), "DF1: {caused} causes of {}", columns.differ());
     Ok(diff.report)
 }
+
+/// The ledger of a policy: the model of a space.
+type Ledger<C> = SpaceModel<C, <C as Config>::Index<LabMachine<PlainLock>>>;
 
 /// A comparison in progress.
 struct Diff<'a, C: Config, K: Config> {
     recording: &'a Recording,
     options: Options,
-    policy: SpaceLedger<C>,
-    kernel: SpaceLedger<K>,
+    policy: Ledger<C>,
+    kernel: Ledger<K>,
     /// The policy's address of an area that differs from the kernel's; `None` if its allocation failed.
     elsewhere: BTreeMap<u64, Option<u64>>,
     /// CPUs whose last attempt failed.
@@ -145,28 +145,22 @@ const LOOKS_MAX: u64 = 1 << 30;
 
 /// The window that most allocations name.
 fn default_window(recording: &Recording) -> VaRange {
-    let mut counts: BTreeMap<(u64, u64), u64> = BTreeMap::new();
-    for step in &recording.steps {
-        if let What::Vm(Event::Alloc { vstart, vend, .. }) = step.what {
-            *counts.entry((vstart, vend)).or_default() += 1;
-        }
-    }
-    let most = counts.into_iter().max_by_key(|&(window, count)| (count, window));
-    most.and_then(|((start, end), _)| VaRange::new(Va::new(start), Va::new(end))).unwrap_or(kernel_extent())
+    window_of(recording.steps.iter().filter_map(|step| match step.what {
+        What::Vm(event) => Some(event),
+        _ => None,
+    }))
 }
 
-/// Returns the request of an allocation; `None` if no allocator accepts it.
-fn request_of(event: &Event) -> Option<Request> {
-    let Event::Alloc { size, align, vstart, vend, .. } = *event else { return None };
-    let window = VaRange::new(Va::new(vstart), Va::new(vend))?;
-    Some(Request::new(size, align).ok()?.within(window))
+/// Creates the ledger of an empty space of `cpus` CPUs.
+fn ledger<C: Config>(window: VaRange, cpus: u32) -> Result<Ledger<C>> {
+    let machine = LabMachine::new(1, u32::MAX, Work::Elsewhere);
+    Ok(SpaceModel::new(C::index(kernel_extent(), window, machine)?, cpus))
 }
 
 impl<'a, C: Config, K: Config> Diff<'a, C, K> {
     fn new(recording: &'a Recording, options: Options) -> Result<Self> {
         let window = default_window(recording);
-        let policy = SpaceLedger::new(kernel_extent(), window, options.cpus)?;
-        let kernel = SpaceLedger::new(kernel_extent(), window, options.cpus)?;
+        let (policy, kernel) = (ledger::<C>(window, options.cpus)?, ledger::<K>(window, options.cpus)?);
         let report = Report { nodes: policy.nodes(), resync: options.resync, ..Report::default() };
         let (elsewhere, failed) = (BTreeMap::new(), BTreeSet::new());
         Ok(Self {
@@ -183,21 +177,8 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
 
     fn run(&mut self) {
         let first = self.begin();
-        for at in first..self.recording.steps.len() {
-            let step = self.recording.steps[at];
-            match step.what {
-                What::Vm(event) => self.step(at, &step, &event),
-                What::Drained => {
-                    self.policy.drain_pools();
-                    self.kernel.drain_pools();
-                }
-                What::Opens(When::End) => self.end_check(at),
-                What::Percpu(_) | What::Opens(When::Begin) | What::Closes(_) => {}
-            }
-        }
-        if self.report.end.is_none() {
-            self.end_check(self.recording.steps.len());
-        }
+        let steps = self.recording.steps.iter().copied().enumerate().skip(first);
+        replay(self, steps, |_, _| {});
     }
 
     /// Loads the table before the trace, and returns the step at which it was read.
@@ -231,7 +212,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         let nodes = nodes_of_lazy(&table.areas, self.kernel.nodes());
         let window = default_window(self.recording);
         for (&Area { start, size, lazy }, node) in table.areas.iter().zip(nodes) {
-            let free = self.kernel.place(start, size) == ledger::Place::Hole;
+            let free = self.kernel.place(start, size) == Place::Hole;
             let busy = match touched.get(&start) {
                 // Allocated while the table was read: not live before.
                 Some(true) => continue,
@@ -264,92 +245,6 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         first
     }
 
-    fn step(&mut self, at: usize, step: &Step, event: &Event) {
-        match *event {
-            Event::Alloc { .. } => self.alloc(at, step, event),
-            Event::Free { addr } => {
-                let known = self.kernel.free(addr);
-                self.report.frees_unknown += u64::from(!known);
-                match self.elsewhere.remove(&addr) {
-                    Some(Some(ours)) => {
-                        self.policy.free(ours);
-                    }
-                    Some(None) => {}
-                    None if known => {
-                        self.policy.free(addr);
-                    }
-                    None => {}
-                }
-            }
-            Event::Purge { purged } => {
-                let full = self.failed.contains(&step.cpu);
-                let most = if full { u64::MAX } else { purged };
-                self.report.purges += u64::from(purged > 0);
-                self.report.purged = self.report.purged.saturating_add(purged);
-                if purged > 0 || full {
-                    self.report.purged_ledger += self.kernel.purge(full, most);
-                    self.policy.purge(full, most);
-                }
-            }
-            Event::ChunkCreate { base } => self.chunk(base),
-            Event::ChunkDestroy { .. } => {}
-        }
-    }
-
-    fn alloc(&mut self, at: usize, step: &Step, event: &Event) {
-        let Event::Alloc { addr, size, align, vstart, vend, failed } = *event else { return };
-        self.report.allocs += 1;
-        let request = request_of(event);
-        self.report.malformed += u64::from(request.is_none());
-        let kernel = (!failed).then_some(addr);
-        let answer = request.and_then(|request| self.policy.alloc(step.cpu, &request));
-        let ours = answer.map(|answer| answer.start);
-        let report = &mut self.report;
-        match (ours, kernel) {
-            (None, None) => report.failed_both += 1,
-            (Some(ours), Some(kernel)) if ours == kernel => {
-                report.equal += 1;
-                report.equal_from_pool += u64::from(answer.is_some_and(|answer| answer.pool.is_some()));
-            }
-            (Some(ours), Some(kernel)) if ours < kernel => report.lower += 1,
-            (Some(_), Some(_)) => report.higher += 1,
-            (Some(_), None) | (None, Some(_)) => report.failed_differs += 1,
-        }
-        if ours != kernel {
-            // Looked up in the state before either side allocated.
-            if let Some(answer) = answer {
-                self.policy.undo(answer);
-            }
-            let wanted = self.report.divergences.len() < self.options.differences_max;
-            let Why { cause, lesson, words } = self.why(at, step, event, answer);
-            let why = wanted.then(words);
-            self.learn(lesson);
-            *self.report.causes.entry(cause).or_default() += 1;
-            if let Some(why) = why {
-                let divergence = Divergence {
-                    number: self.report.allocs,
-                    line: step.line,
-                    ns: step.ns,
-                    cpu: step.cpu,
-                    size,
-                    align,
-                    window: (vstart, vend),
-                    kernel,
-                    policy: ours,
-                    cause,
-                    why,
-                };
-                self.report.divergences.push(divergence);
-            }
-        }
-        if failed {
-            self.failed.insert(step.cpu);
-        } else {
-            self.failed.remove(&step.cpu);
-        }
-        self.record_areas(step, request, kernel, answer, size);
-    }
-
     /// Corrects an error of the ledgers, so that it is counted once.
     fn learn(&mut self, lesson: Lesson) {
         match lesson {
@@ -370,16 +265,10 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
     }
 
     /// Records what both sides allocated.
-    fn record_areas(
-        &mut self,
-        step: &Step,
-        request: Option<Request>,
-        kernel: Option<u64>,
-        answer: Option<Answer>,
-        size: u64,
-    ) {
-        let (Some(request), Some(kernel)) = (request, kernel) else { return };
-        let owner = self.kernel.owner_for(step.cpu, &request);
+    fn record_areas(&mut self, attempt: &Attempt, answer: Option<Answer>) {
+        let &Attempt { cpu, size, .. } = attempt;
+        let (Some(request), Some(kernel)) = (attempt.request, attempt.kernel) else { return };
+        let owner = self.kernel.owner_for(cpu.into(), &request);
         if self.kernel.put(kernel, size, owner).is_none() {
             self.report.malformed += 1;
             return;
@@ -392,7 +281,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         if ours == Some(kernel) {
             return;
         }
-        let owner = self.policy.owner_for(step.cpu, &request);
+        let owner = self.policy.owner_for(cpu.into(), &request);
         if self.options.resync {
             // `undo` restored its ledger, which now also gets the kernel's address.
             self.policy.put(kernel, size, owner);
@@ -401,17 +290,6 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
                 self.policy.put(ours, size, owner);
             }
             self.elsewhere.insert(kernel, ours);
-        }
-    }
-
-    fn chunk(&mut self, base: u64) {
-        let size = self.chunk_bytes(base);
-        self.report.chunks += 1;
-        self.report.chunks_equal += u64::from(self.policy.find_chunk(size) == Some(base));
-        if self.kernel.put(base, size, Owner::NoNode).is_none()
-            || self.policy.put(base, size, Owner::NoNode).is_none()
-        {
-            self.report.malformed += 1;
         }
     }
 
@@ -437,26 +315,126 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         }
         let mut check = EndCheck::default();
         let mut seen = BTreeSet::new();
+        let held = self.kernel.areas();
         for &Area { start, size, lazy } in table.areas.iter().filter(|area| !moving.contains(&area.start)) {
             check.areas += 1;
             seen.insert(start);
-            let agrees = if lazy {
-                self.kernel.lazy().get(&start).is_some_and(|lazy| lazy.size == size)
+            let bytes = if lazy {
+                held.lazy.get(start).map(|(bytes, _)| bytes)
             } else {
-                self.kernel.busy().get(&start).is_some_and(|busy| busy.size == size)
+                held.busy.get(start).map(|(bytes, _)| bytes)
             };
-            check.agree += u64::from(agrees);
+            check.agree += u64::from(bytes == Some(size));
         }
-        let ledger = self.kernel.busy().keys().chain(self.kernel.lazy().keys());
+        let starts = held.busy.iter().map(|(start, ..)| start);
+        let starts = starts.chain(held.lazy.iter().map(|(start, ..)| start));
         check.only_in_ledger =
-            ledger.filter(|&start| !seen.contains(start) && !moving.contains(start)).count() as u64;
+            starts.filter(|start| !seen.contains(start) && !moving.contains(start)).count() as u64;
         self.report.end = Some(check);
     }
 }
 
+impl<C: Config, K: Config> Target for Diff<'_, C, K> {
+    fn alloc(&mut self, attempt: &Attempt) {
+        let &Attempt { number, line, ns, cpu, size, align, window, kernel, request, .. } = attempt;
+        let answer = request.and_then(|request| self.policy.try_alloc(cpu.into(), &request));
+        let ours = answer.map(|answer| answer.start);
+        let report = &mut self.report;
+        report.allocs = number;
+        report.malformed += u64::from(request.is_none());
+        report.columns.count(kernel, ours);
+        let is_pooled = answer.is_some_and(|answer| answer.pool.is_some());
+        report.equal_from_pool += u64::from(ours == kernel && is_pooled);
+        if ours != kernel {
+            // Looked up in the state before either side allocated.
+            if let Some(answer) = answer {
+                self.policy.undo(answer);
+            }
+            let wanted = self.report.divergences.len() < self.options.differences_max;
+            let Why { cause, lesson, words } = self.why(attempt, answer);
+            let why = wanted.then(words);
+            self.learn(lesson);
+            *self.report.causes.entry(cause).or_default() += 1;
+            self.report.divergences.extend(why.map(|why| {
+                let policy = ours;
+                Divergence { number, line, ns, cpu, size, align, window, kernel, policy, cause, why }
+            }));
+        }
+        if kernel.is_none() {
+            self.failed.insert(cpu);
+        } else {
+            self.failed.remove(&cpu);
+        }
+        self.record_areas(attempt, answer);
+    }
+
+    fn free(&mut self, start: u64) {
+        let known = self.kernel.free(start);
+        self.report.frees_unknown += u64::from(!known);
+        let ours = self.elsewhere.remove(&start).unwrap_or(known.then_some(start));
+        if let Some(ours) = ours {
+            self.policy.free(ours);
+        }
+    }
+
+    fn purge(&mut self, cpu: u16, purged: u64) {
+        let full = self.failed.contains(&cpu);
+        let most = if full { u64::MAX } else { purged };
+        self.report.purges += u64::from(purged > 0);
+        self.report.purged = self.report.purged.saturating_add(purged);
+        if purged > 0 || full {
+            self.report.purged_ledger += self.kernel.purge_oldest(full, most);
+            self.policy.purge_oldest(full, most);
+        }
+    }
+
+    fn chunk(&mut self, base: u64) {
+        let size = self.chunk_bytes(base);
+        self.report.chunks += 1;
+        self.report.chunks_equal += u64::from(self.policy.find_chunk(size) == Some(base));
+        if self.kernel.put(base, size, Owner::NoNode).is_none()
+            || self.policy.put(base, size, Owner::NoNode).is_none()
+        {
+            self.report.malformed += 1;
+        }
+    }
+
+    fn mark(&mut self, at: usize, what: What) {
+        match what {
+            What::Drained => {
+                self.policy.shrink();
+                self.kernel.shrink();
+            }
+            What::Opens(When::End) => self.end_check(at),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self) {
+        if self.report.end.is_none() {
+            self.end_check(self.recording.steps.len());
+        }
+    }
+}
+
+/// Returns the cause of an attempt's answer after a recording, and whether it corrects no ledger. For a test of the
+/// cause that no policy of ours has.
+///
+/// # Errors
+/// If a ledger cannot be created.
+#[doc(hidden)]
+pub fn cause_after(recording: &Recording, attempt: &Attempt, answer: Answer) -> Result<(Cause, bool)> {
+    let options = Options { resync: true, cpus: 2, differences_max: 0, since_616: true };
+    let mut diff = Diff::<OneLock52, Linux616>::new(recording, options)?;
+    diff.run();
+    let Why { cause, lesson, .. } = diff.why(attempt, Some(answer));
+    Ok((cause, lesson == Lesson::None))
+}
+
 /// Returns the node of each lazy area: the lists are consecutive, each in the order of addresses. `None` for busy
 /// areas, and for all if there are not as many lists as nodes.
-fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
+#[doc(hidden)]
+pub fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
     let mut node = 0;
     let mut last = 0;
     let mut of: Vec<Option<u32>> = areas
@@ -494,6 +472,3 @@ pub fn fuzz(recording: &Recording) {
 fn pages(size: u64) -> u64 {
     size / PAGE_SIZE
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,6 +2,7 @@
 
 use super::cause::Cause;
 use super::offsets::Offsets;
+use crate::engine::Columns;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -61,7 +62,7 @@ pub struct EndCheck {
     pub only_in_ledger: u64,
 }
 
-/// The outcome. DF2: `allocs` is the sum of the five that follow it.
+/// The outcome.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Name of the policy.
@@ -72,16 +73,9 @@ pub struct Report {
     pub resync: bool,
     /// Allocations compared.
     pub allocs: u64,
-    /// The address was the kernel's.
-    pub equal: u64,
-    /// The address was lower.
-    pub lower: u64,
-    /// The address was higher.
-    pub higher: u64,
-    /// Both failed.
-    pub failed_both: u64,
-    /// Exactly one failed.
-    pub failed_differs: u64,
+    /// The answers; their sum is `allocs`.
+    #[serde(flatten)]
+    pub columns: Columns,
     /// Equal answers that came from a pool.
     pub equal_from_pool: u64,
     /// Events whose numbers no allocator accepts; allocations among them count as failed on both sides, or on one.
@@ -112,11 +106,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the number of answers that differ.
-    pub fn differ(&self) -> u64 {
-        self.lower + self.higher + self.failed_differs
-    }
-
     /// Returns the number of answers that differ for a reason that no recording can show.
     pub fn unknowable(&self) -> u64 {
         self.causes.iter().filter(|(cause, _)| cause.is_unknowable()).map(|(_, count)| count).sum()

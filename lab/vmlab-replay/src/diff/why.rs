@@ -1,10 +1,10 @@
 //! Derives one cause from two ledgers. The rules are tried in this order.
 
 use super::cause::Cause;
-use super::ledger::{Answer, Busy, Lazy, Owner, Place, Pooled};
-use super::recording::{Step, What};
-use super::{Diff, pages, request_of};
+use super::{Diff, pages};
+use crate::engine::{Attempt, What};
 use va_base::{PAGE_SIZE, Request, Va};
+use va_sim::space_model::{Answer, Owner, Place};
 use va_space::config::Config;
 use va_tree::FreeIndex;
 use vmlab_trace::Event;
@@ -45,40 +45,38 @@ fn why<'a>(cause: Cause, words: impl Fn() -> String + 'a) -> Why<'a> {
 
 impl<C: Config, K: Config> Diff<'_, C, K> {
     /// Returns the reason why the kernel's answer to an event differs from the policy's. The ledgers are as before it.
-    pub(super) fn why(&self, at: usize, step: &Step, event: &Event, answer: Option<Answer>) -> Why<'_> {
-        let Event::Alloc { addr, size, failed, .. } = *event else {
-            return why(Cause::Unexplained, String::new);
-        };
-        let (Some(request), Some(answer), false) = (request_of(event), answer, failed) else {
-            let side = if failed { "the kernel" } else { "the policy" };
+    pub(super) fn why(&self, attempt: &Attempt, answer: Option<Answer>) -> Why<'_> {
+        let &Attempt { at, cpu, size, .. } = attempt;
+        let (Some(request), Some(answer), Some(kernel)) = (attempt.request, answer, attempt.kernel) else {
+            let side = if attempt.kernel.is_none() { "the kernel" } else { "the policy" };
             return why(Cause::Failed, move || format!("{side} found nothing"));
         };
-        let (kernel, ours) = (addr, answer.start);
+        let ours = answer.start;
         if !self.options.resync && self.parted(kernel, ours, size) {
             return why(Cause::Earlier, || {
                 "one side has another area there, after an earlier difference".into()
             });
         }
         // The answer that Linux would give by the kernel's ledger.
-        let linux = self.kernel.peek(step.cpu, &request);
+        let linux = self.kernel.peek(cpu.into(), &request);
         match self.kernel.place(kernel, size) {
-            Place::Busy(start, Busy { size, .. }) => why(Cause::FreeUnseen, move || {
+            Place::Busy { start, size } => why(Cause::FreeUnseen, move || {
                 format!("busy by the events: {start:#x}, {} pages, was not freed", pages(size))
             }),
-            Place::Lazy(_, lazy) => self.purge_unseen(at, lazy),
-            Place::Pooled(start, pooled) if (start, pooled.size) == (kernel, size) => {
-                let own = self.kernel.owner_for(step.cpu, &request);
-                self.took_pooled(own, kernel, pooled, answer, linux)
+            Place::Lazy { node, .. } => self.purge_unseen(at, node),
+            Place::Pooled { start, size: bytes, node } if (start, bytes) == (kernel, size) => {
+                let own = self.kernel.owner_for(cpu.into(), &request);
+                self.took_pooled(own, kernel, (size, node), answer, linux)
             }
             // Only a part of a pooled area: the pool was drained without an event.
-            Place::Pooled(start, pooled) => why(Cause::PoolMissed, move || {
-                format!("part of {start:#x}, {} pages, which is in a pool by the events", pages(pooled.size))
+            Place::Pooled { start, size, .. } => why(Cause::PoolMissed, move || {
+                format!("part of {start:#x}, {} pages, which is in a pool by the events", pages(size))
             }),
             // The kernel searched, as Linux does with the known state.
             Place::Hole if linux.is_some_and(|linux| linux.start == kernel) => {
                 self.searched(at, kernel, answer, &request)
             }
-            Place::Hole => self.not_known(at, step, kernel, answer, linux, &request),
+            Place::Hole => self.not_known(attempt, kernel, answer, linux, &request),
         }
     }
 
@@ -87,13 +85,13 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         &self,
         own: Owner,
         kernel: u64,
-        pooled: Pooled,
+        (size, node): (u64, Option<u32>),
         answer: Answer,
         linux: Option<Answer>,
     ) -> Why<'_> {
-        let class = pages(pooled.size);
+        let class = pages(size);
         let has_pools = C::POOL_PAGES_MAX >= class;
-        match pooled.node {
+        match node {
             Some(node) if own == Owner::Node(node) => {
                 if answer.pool.is_none() {
                     return why(Cause::KernelPool, move || {
@@ -105,7 +103,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                         format!("both from a pool of class {class} pages; the policy takes another first")
                     });
                 }
-                let lesson = Lesson::Pool { node, size: pooled.size, until: Some(kernel) };
+                let lesson = Lesson::Pool { node, size, until: Some(kernel) };
                 let words = move || {
                     let next = linux.map_or(0, |linux| linux.start);
                     format!(
@@ -128,8 +126,8 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
     fn searched(&self, at: usize, kernel: u64, answer: Answer, request: &Request) -> Why<'_> {
         let (ours, size) = (answer.start, request.size().get() * PAGE_SIZE);
         match self.kernel.place(ours, size) {
-            Place::Pooled(start, pooled) => return left_pooled(start, pooled),
-            Place::Lazy(start, Lazy { size: of, node, .. }) => {
+            Place::Pooled { start, size, node } => return left_pooled(start, size, node),
+            Place::Lazy { start, size: of, node } => {
                 return why(Cause::LeftLazy, move || {
                     let freed = self.freed_at(at, start);
                     let end = start + of;
@@ -138,7 +136,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                     )
                 });
             }
-            Place::Busy(start, Busy { size: of, .. }) => {
+            Place::Busy { start, size: of } => {
                 return why(Cause::Earlier, move || format!("busy there: {start:#x}, {} pages", pages(of)));
             }
             Place::Hole => {}
@@ -167,18 +165,17 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
     /// Returns the reason if the kernel searched, by its ledger, and did not find Linux's answer.
     fn not_known(
         &self,
-        at: usize,
-        step: &Step,
+        attempt: &Attempt,
         kernel: u64,
         answer: Answer,
         linux: Option<Answer>,
         request: &Request,
     ) -> Why<'_> {
-        let size = request.size().get() * PAGE_SIZE;
+        let &Attempt { at, size, .. } = attempt;
         if C::POOL_PAGES_MAX == 0
-            && let Place::Pooled(start, pooled) = self.kernel.place(answer.start, size)
+            && let Place::Pooled { start, size, node } = self.kernel.place(answer.start, size)
         {
-            return left_pooled(start, pooled);
+            return left_pooled(start, size, node);
         }
         let Some(linux) = linux else {
             return why(Cause::Unexplained, || "by the events nothing is free".into());
@@ -190,7 +187,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             };
             return Why { cause: Cause::PoolMissed, lesson, words: Box::new(words) };
         }
-        if let Some(known) = self.event_order(at, step, linux.start, size) {
+        if let Some(known) = self.event_order(at, attempt.cpu, linux.start, size) {
             return known;
         }
         if let Some(known) = self.area_unknown(at, linux.start, size) {
@@ -218,15 +215,10 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
 
     /// Without resynchronising: returns true if an earlier difference made one side's address busy on the other.
     fn parted(&self, kernel: u64, ours: u64, size: u64) -> bool {
-        let busy_here = matches!(self.policy.place(kernel, size), Place::Busy(..));
-        let busy_there = matches!(self.kernel.place(ours, size), Place::Busy(..));
+        let busy_here = matches!(self.policy.place(kernel, size), Place::Busy { .. });
+        let busy_there = matches!(self.kernel.place(ours, size), Place::Busy { .. });
         let same = |at: u64| {
-            let kind = |place| match place {
-                Place::Busy(..) => 0,
-                Place::Lazy(..) => 1,
-                Place::Pooled(..) => 2,
-                Place::Hole => 3,
-            };
+            let kind = |place: Place| std::mem::discriminant(&place);
             kind(self.policy.place(at, size)) == kind(self.kernel.place(at, size))
         };
         // The ledgers differ there because of an earlier difference. Without one, a hole in one ledger is a hole in
@@ -234,7 +226,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         !self.elsewhere.is_empty() && (busy_here || busy_there) && !(same(kernel) && same(ours))
     }
 
-    fn purge_unseen(&self, at: usize, lazy: Lazy) -> Why<'_> {
+    fn purge_unseen(&self, at: usize, node: u32) -> Why<'_> {
         let later = self.recording.steps[at..].iter().take(LATER).find_map(|step| match step.what {
             What::Vm(Event::Purge { purged }) if purged > 0 => Some(step.line),
             _ => None,
@@ -242,18 +234,18 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         why(Cause::PurgeUnseen, move || {
             let when = later
                 .map_or("no purge follows soon".into(), |line| format!("the next purge is in line {line}"));
-            format!("lazy in node {} by the events; {when}", lazy.node)
+            format!("lazy in node {node} by the events; {when}")
         })
     }
 
     /// Returns a cause if another CPU gets the address that Linux would return at the same time.
-    fn event_order(&self, at: usize, step: &Step, ours: u64, size: u64) -> Option<Why<'_>> {
+    fn event_order(&self, at: usize, cpu: u16, ours: u64, size: u64) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
         let areas = self.recording.steps[at + 1..].iter().filter(|step| matches!(step.what, What::Vm(_)));
         for other in areas.take(SAME_MOMENT) {
             match other.what {
                 What::Vm(Event::Alloc { addr, size, failed: false, .. })
-                    if other.cpu != step.cpu && addr < end && addr.saturating_add(size) > ours =>
+                    if other.cpu != cpu && addr < end && addr.saturating_add(size) > ours =>
                 {
                     let (line, cpu) = (other.line, other.cpu);
                     let words = move || format!("CPU {cpu} was given {ours:#x}, line {line}");
@@ -315,10 +307,10 @@ fn length(request: &Request) -> u64 {
     if align > PAGE_SIZE { size.saturating_add(align - 1) } else { size }
 }
 
-fn left_pooled<'a>(start: u64, pooled: Pooled) -> Why<'a> {
+fn left_pooled<'a>(start: u64, size: u64, node: Option<u32>) -> Why<'a> {
     why(Cause::LeftPooled, move || {
-        let (end, class) = (start + pooled.size, pages(pooled.size));
-        match pooled.node {
+        let (end, class) = (start + size, pages(size));
+        match node {
             Some(node) => {
                 format!(
                     "kernel left [{start:#x}, {end:#x}): in the pool of node {node} (class {class} pages)"

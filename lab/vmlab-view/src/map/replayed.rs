@@ -10,14 +10,11 @@ use super::read::Text;
 use anyhow::{Context, Result};
 use std::collections::{HashMap, HashSet};
 use va_base::PAGE_SIZE;
-use va_space::VmapSpace;
 use va_space::config::{Config, Linux69, OneLock52, Standard};
-use vmlab_machine::kernel_extent;
-use vmlab_machine::{LabMachine, PlainLock, Work};
+use vmlab_replay::Tally;
 use vmlab_replay::run_space::Policy;
 use vmlab_replay::space::SpaceReplay;
 use vmlab_replay::state::State;
-use vmlab_replay::{Tally, default_window};
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
 
@@ -67,11 +64,8 @@ pub fn replay(ask: Ask<'_>) -> Result<Replayed> {
 }
 
 fn replay_on<C: Config>(ask: Ask<'_>) -> Result<Replayed> {
-    let Ask { trace, table, .. } = ask;
-    let window = default_window(trace);
-    let machine = LabMachine::<PlainLock>::new(ask.nodes, u32::MAX, Work::Elsewhere);
-    let space = VmapSpace::<_, C>::new(kernel_extent(), window, machine)?;
-    let mut replay = SpaceReplay::new(space, window, table);
+    let trace = ask.trace;
+    let mut replay = SpaceReplay::<C>::new(trace, ask.table, ask.nodes)?;
     replay.run(&trace.first(ask.events));
     replay.space.validate().context("the space is broken")?;
     let names = Names::of(ask);

@@ -3,11 +3,12 @@
 use base64::Engine;
 use std::collections::BTreeMap;
 use va_base::{AllocError, PAGE_SIZE, VaRange};
+use va_sim::areas::{AreaMap, SpaceAreas};
 use va_sim::platform::HeapPlatform;
 use va_tree::rb::Linux;
 use va_tree::{FreeIndex, RbIndex};
 use vmlab_machine::kernel_extent;
-use vmlab_replay::{Replay, default_window, largest_in};
+use vmlab_replay::{Replay, default_window};
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
 
@@ -127,14 +128,14 @@ impl Picture {
         let columns = events.len().clamp(1, COLUMNS);
         // The first pass finds the addresses that are used.
         let mut replay = Replay::new(make()?, window, table);
-        let mut touched: Vec<(u64, u64)> = Vec::new();
-        for event in events {
-            let before = replay.busy.len();
-            replay.step(event);
-            if replay.busy.len() > before || touched.is_empty() {
-                touched.extend(latest(event, &replay.busy));
+        let (mut touched, mut before) = (Vec::new(), 0);
+        replay.run_watched(trace, |at, replay| {
+            let busy = &replay.areas.busy;
+            if busy.len() > before || touched.is_empty() {
+                touched.extend(latest(&events[at], busy));
             }
-        }
+            before = busy.len();
+        });
         let chunks = events.iter().filter_map(|event| match *event {
             Event::ChunkCreate { base } => Some(base),
             _ => None,
@@ -143,35 +144,46 @@ impl Picture {
         let rows = clusters.last().map_or(0, |cluster| cluster.top_row + cluster.rows);
         let mut picture = Self { clusters, moments: Vec::new(), cells: vec![vec![[0; 2]; columns]; rows] };
         let mut replay = Replay::new(make()?, window, table);
-        let mut done = 0;
-        for column in 0..columns {
-            let upto = events.len() * (column + 1) / columns;
-            // Many areas live for less than a column: draw every area allocated in it.
-            let mut busy = BTreeMap::new();
-            for event in &events[done..upto] {
-                replay.step(event);
-                busy.extend(latest(event, &replay.busy).map(|(start, end)| (start, end - start)));
+        // Many areas live for less than a column: draw every area allocated in it.
+        let mut busy = BTreeMap::new();
+        replay.run_watched(trace, |at, replay| {
+            busy.extend(latest(&events[at], &replay.areas.busy).map(|(start, end)| (start, end - start)));
+            if at + 1 == events.len() * (picture.moments.len() + 1) / columns {
+                picture.add_column(at + 1, std::mem::take(&mut busy), replay);
             }
-            done = upto;
-            busy.extend(&replay.busy);
-            let pages = |held: &BTreeMap<u64, u64>| held.values().sum::<u64>() / PAGE_SIZE;
-            picture.moments.push(Moment {
-                event: done,
-                holes: replay.index.hole_count(),
-                largest: largest_in(&replay.index, window),
-                busy_pages: pages(&replay.busy),
-                lazy_pages: pages(&replay.lazy),
-            });
-            picture.paint(column, 0, &busy);
-            picture.paint(column, 1, &replay.lazy);
+        });
+        if events.is_empty() {
+            picture.add_column(0, busy, &replay);
         }
         Ok(picture)
     }
 
+    /// Adds the column of the moment after `event` events, with the areas in `busy` beside those of the replay.
+    fn add_column(
+        &mut self,
+        event: usize,
+        mut busy: BTreeMap<u64, u64>,
+        replay: &Replay<'_, impl FreeIndex>,
+    ) {
+        let SpaceAreas { busy: held, lazy, .. } = &replay.areas;
+        let sizes = |areas: &AreaMap| areas.iter().map(|(start, size, ())| (start, size)).collect::<Vec<_>>();
+        let column = self.moments.len();
+        self.moments.push(Moment {
+            event,
+            holes: replay.index.hole_count(),
+            largest: replay.largest_in_window(),
+            busy_pages: held.bytes() / PAGE_SIZE,
+            lazy_pages: lazy.bytes() / PAGE_SIZE,
+        });
+        busy.extend(sizes(held));
+        self.paint(column, 0, busy);
+        self.paint(column, 1, sizes(lazy));
+    }
+
     /// Adds areas to a column of the picture, to the share of index `share`.
-    fn paint(&mut self, column: usize, share: usize, areas: &BTreeMap<u64, u64>) {
+    fn paint(&mut self, column: usize, share: usize, areas: impl IntoIterator<Item = (u64, u64)>) {
         let mut sums = vec![0f64; self.cells.len()];
-        for (&start, &size) in areas {
+        for (start, size) in areas {
             let place = self.clusters.iter().find_map(|cluster| Some((cluster, cluster.height_of(start)?)));
             let Some((cluster, height)) = place else { continue };
             let per_row = cluster.span() as f64 / cluster.rows as f64;
@@ -221,13 +233,13 @@ fn colour(busy: u8, lazy: u8) -> [u8; 4] {
 }
 
 /// Returns the area that an event allocated.
-fn latest(event: &Event, busy: &BTreeMap<u64, u64>) -> Option<(u64, u64)> {
+fn latest(event: &Event, busy: &AreaMap) -> Option<(u64, u64)> {
     let at = match *event {
         Event::Alloc { addr, failed: false, .. } => addr,
         Event::ChunkCreate { base } => base,
         _ => return None,
     };
-    busy.get(&at).map(|&size| (at, at.saturating_add(size)))
+    busy.get(at).map(|(size, ())| (at, at.saturating_add(size)))
 }
 
 /// Groups nearby ranges into panels, and divides the rows among them by the root of their span.

@@ -116,7 +116,7 @@ fn write_notes(html: &mut String, notes: &[String]) {
 
 /// Returns the number of answers that equal the kernel's: the same address, or failure of both.
 fn alike(row: &Row) -> u64 {
-    row.equal + row.failed_both
+    row.columns.same()
 }
 
 fn class(row: &Row) -> &'static str {
@@ -201,11 +201,11 @@ fn write_table(html: &mut String, outcomes: &[Outcome]) {
         let odd = |count: u64| if count > 0 { "off" } else { "" };
         for (class, count) in [
             ("", row.allocs),
-            (class(row), row.equal),
-            (odd(row.lower), row.lower),
-            (odd(row.higher), row.higher),
-            ("", row.failed_both),
-            (odd(row.failed_differs), row.failed_differs),
+            (class(row), row.columns.equal),
+            (odd(row.columns.lower), row.columns.lower),
+            (odd(row.columns.higher), row.columns.higher),
+            ("", row.columns.failed_both),
+            (odd(row.columns.failed_differs), row.columns.failed_differs),
             ("", row.inferred),
         ] {
             let _ = write!(html, "<td class=\"{class}\">{}</td>", grouped(count));

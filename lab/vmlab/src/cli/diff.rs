@@ -72,7 +72,7 @@ pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
                 let row = Row {
                     recording: &name,
                     report,
-                    differ: report.differ(),
+                    differ: report.columns.differ(),
                     unknowable: report.unknowable(),
                 };
                 out(&serde_json::to_string(&row)?)?;
@@ -152,7 +152,7 @@ fn since_616(release: &str) -> Result<bool> {
 /// Returns the share of equal answers among those that a recording can determine.
 fn share(report: &Report) -> String {
     let knowable = report.allocs - report.unknowable();
-    let same = report.equal + report.failed_both;
+    let same = report.columns.same();
     format!("{:.2} %", 100.0 * same as f64 / knowable.max(1) as f64)
 }
 
@@ -174,11 +174,11 @@ fn cells(report: &Report) -> [String; 10] {
         report.policy.to_string(),
         report.nodes.to_string(),
         grouped(report.allocs),
-        grouped(report.equal),
+        grouped(report.columns.equal),
         grouped(report.equal_from_pool),
-        grouped(report.lower),
-        grouped(report.higher),
-        format!("{}+{}", report.failed_both, report.failed_differs),
+        grouped(report.columns.lower),
+        grouped(report.columns.higher),
+        format!("{}+{}", report.columns.failed_both, report.columns.failed_differs),
         grouped(report.unknowable()),
         share(report),
     ]
@@ -227,7 +227,7 @@ fn print(name: &str, recording: &Recording, reports: &[Report]) -> Result<()> {
         for divergence in &report.divergences {
             out(&format!("{name}: {}: {}", report.policy, shown(divergence)))?;
         }
-        let left = report.differ() - report.divergences.len() as u64;
+        let left = report.columns.differ() - report.divergences.len() as u64;
         if left > 0 {
             out(&format!(
                 "{name}: {}: {} more; --diff=all lists all",

@@ -230,14 +230,14 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
     }
     ensure!(!done.listing.areas.is_empty(), "{shown}: no area is out then");
     let tally = &done.tally;
-    let answers = tally.equal + tally.lower + tally.higher + tally.failed_both + tally.failed_differs;
+    let answers = tally.columns.same() + tally.columns.differ();
     let mut notes = vec![format!(
         "{} of {} replayed, policy {} on {}: {} of {} are the kernel's.",
         grouped(events as u64),
         counted(trace.events.len() as u64, "event"),
         args.policy.name(),
         counted(u64::from(nodes), "node"),
-        grouped(tally.equal + tally.failed_both),
+        grouped(tally.columns.same()),
         counted(answers, "answer")
     )];
     if let Some(why) = &trace.cut_short {

@@ -59,8 +59,9 @@ fn table(outcomes: &[SpaceOutcome]) -> Result<()> {
         "holes\nat end",
     ]);
     for SpaceOutcome { row, .. } in outcomes {
-        let all = row.equal + row.failed_both == row.allocs;
-        let equal = if all { Cell::new(row.equal).fg(Color::Green) } else { Cell::new(row.equal) };
+        let all = row.columns.same() == row.allocs;
+        let equal =
+            if all { Cell::new(row.columns.equal).fg(Color::Green) } else { Cell::new(row.columns.equal) };
         let odd = |count: u64| if count > 0 { Cell::new(count).fg(Color::Yellow) } else { Cell::new(count) };
         table.add_row([
             Cell::new(&row.trace),
@@ -69,10 +70,10 @@ fn table(outcomes: &[SpaceOutcome]) -> Result<()> {
             Cell::new(row.events),
             Cell::new(row.allocs),
             equal,
-            odd(row.lower),
-            odd(row.higher),
-            Cell::new(row.failed_both),
-            odd(row.failed_differs),
+            odd(row.columns.lower),
+            odd(row.columns.higher),
+            Cell::new(row.columns.failed_both),
+            odd(row.columns.failed_differs),
             Cell::new(row.inferred),
             Cell::new(row.purges),
             Cell::new(row.flushes),

@@ -36,7 +36,7 @@ pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
         let name = if row.trace == last { "" } else { &row.trace };
         last = &row.trace;
         let good = |count: u64| {
-            let all = row.equal + row.failed_both == row.allocs;
+            let all = row.columns.same() == row.allocs;
             if all { Cell::new(count).fg(Color::Green) } else { Cell::new(count) }
         };
         let odd = |count: u64| if count > 0 { Cell::new(count).fg(Color::Yellow) } else { Cell::new(count) };
@@ -45,11 +45,11 @@ pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
             Cell::new(&row.index),
             Cell::new(row.events),
             Cell::new(row.allocs),
-            good(row.equal),
-            odd(row.lower),
-            odd(row.higher),
-            Cell::new(row.failed_both),
-            odd(row.failed_differs),
+            good(row.columns.equal),
+            odd(row.columns.lower),
+            odd(row.columns.higher),
+            Cell::new(row.columns.failed_both),
+            odd(row.columns.failed_differs),
             Cell::new(row.inferred),
             Cell::new(format!("{:.1}", row.ns_median)),
             Cell::new(format!("{:.1}", row.ns_min)),
@@ -79,7 +79,7 @@ pub(super) fn print_differences(outcomes: &[Outcome]) -> Result<()> {
 /// Prints the first differences of one replay, on the index or policy `name`.
 pub(super) fn differences(trace: &str, name: &str, tally: &Tally) -> Result<()> {
     let address = |at: Option<u64>| at.map_or("nothing".to_string(), |at| format!("{at:#x}"));
-    let count = tally.lower + tally.higher + tally.failed_differs;
+    let count = tally.columns.differ();
     if count > 0 {
         out(&format!(
             "{trace} on {name}: {} from the kernel's, the first:",
@@ -88,9 +88,9 @@ pub(super) fn differences(trace: &str, name: &str, tally: &Tally) -> Result<()> 
         for differs in tally.first_differences.iter().take(DIFFERENCES_SHOWN) {
             let (number, size, align) = (differs.number, differs.size, differs.align);
             let (kernel, ours) = (address(differs.kernel), address(differs.ours));
-            let line = differs.line.map_or(String::new(), |line| format!(", line {line}"));
+            let line = differs.line;
             out(&format!(
-                "  allocation {number}{line}: size {size} align {align}: kernel {kernel}, {name} {ours}"
+                "  allocation {number}, line {line}: size {size} align {align}: kernel {kernel}, {name} {ours}"
             ))?;
         }
     }

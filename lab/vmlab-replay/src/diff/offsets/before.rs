@@ -20,7 +20,7 @@ use super::{Touch, Touched};
 const OBJECT_BITS_MAX: usize = 32 << 10 >> 2;
 
 /// Returns for each of `bits` bits whether it is known to be free before the first event.
-pub(super) fn free_before(touches: &[Touched], bits: u32) -> Vec<bool> {
+pub fn free_before(touches: &[Touched], bits: u32) -> Vec<bool> {
     /// The state of a bit while events are read.
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Bit {
@@ -61,38 +61,4 @@ pub(super) fn free_before(touches: &[Touched], bits: u32) -> Vec<bool> {
         }
     }
     map.into_iter().map(|bit| bit == Bit::WasFree).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn alloc(at: u32, bits: u32) -> Touched {
-        let touch = Touch::Alloc { at, end: at + bits, align: 1, atomic: false };
-        Touched { line: 0, cpu: 0, touch }
-    }
-
-    fn free(at: u32) -> Touched {
-        Touched { line: 0, cpu: 0, touch: Touch::Free { at } }
-    }
-
-    fn drawn(touches: &[Touched]) -> String {
-        free_before(touches, 12).into_iter().map(|free| if free { '.' } else { 'X' }).collect()
-    }
-
-    #[test]
-    fn what_is_allocated_first_was_free_and_the_rest_is_taken_to_be_in_use() {
-        assert_eq!(drawn(&[alloc(2, 3), free(2), alloc(8, 1)]), "XX...XXX.XXX");
-        assert_eq!(drawn(&[free(2), alloc(2, 1)]), "XXXXXXXXXXXX");
-    }
-
-    #[test]
-    fn an_object_of_unknown_length_hides_what_it_may_have_held_and_no_more() {
-        // While it lived, 6 was allocated, so it ended before 6.
-        assert_eq!(drawn(&[alloc(6, 2), free(2), alloc(3, 2), alloc(9, 2)]), "XXXXXX..X..X");
-        // Nothing limits its length.
-        assert_eq!(drawn(&[free(2), alloc(3, 2), alloc(9, 2)]), "XXXXXXXXXXXX");
-        // The bits below it are not affected.
-        assert_eq!(drawn(&[free(5), alloc(1, 2)]), "X..XXXXXXXXX");
-    }
 }

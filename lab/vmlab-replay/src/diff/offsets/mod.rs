@@ -13,9 +13,11 @@
 //! - **DF3 one-place** every allocation in a chunk is counted as exactly one of equal, alone, lower, higher and failed,
 //!   and each of the last three has one cause.
 
-mod before;
+#[doc(hidden)]
+pub mod before;
 
-use super::recording::{Recording, Step, What};
+use super::recording::Recording;
+use crate::engine::{Step, What};
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -30,9 +32,9 @@ use vmlab_trace::Event;
 use vmlab_trace::percpu::PercpuEvent;
 
 /// The largest accepted end of an object, in bytes: units of machines are smaller.
-const OFF_MAX: u64 = 8 << 20;
+pub const OFF_MAX: u64 = 8 << 20;
 /// Most lives of chunks that are compared.
-const CHUNKS_MAX: usize = 1024;
+pub const CHUNKS_MAX: usize = 1024;
 /// Bytes of the smallest model of a chunk.
 const UNIT_MIN: u64 = 64 << 10;
 /// Bytes of the largest object.
@@ -165,18 +167,21 @@ impl Offsets {
 
 /// The effect of an event on a chunk, in bits of 4 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Touch {
+#[doc(hidden)]
+pub enum Touch {
     /// Allocates `[at, end)`.
     Alloc { at: u32, end: u32, align: u32, atomic: bool },
     /// Frees the object that begins here.
     Free { at: u32 },
 }
 
+/// An effect, and its event.
 #[derive(Clone, Copy, Debug)]
-struct Touched {
-    line: u64,
-    cpu: u16,
-    touch: Touch,
+#[doc(hidden)]
+pub struct Touched {
+    pub line: u64,
+    pub cpu: u16,
+    pub touch: Touch,
 }
 
 /// The life of a chunk: from its creation, or the beginning of the trace, to its destruction, or the end.
@@ -553,6 +558,3 @@ fn cause_of(life: &Life, number: usize, answers: &Answers, looks: &mut u64) -> O
         _ => OffsetCause::Unexplained,
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -38,6 +38,7 @@ use anyhow::Result;
 use scene::Scene;
 use std::collections::BTreeMap;
 use va_base::PAGE_SIZE;
+use va_sim::areas::AreaMap;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
 
@@ -148,13 +149,13 @@ impl Film {
         let start_ns = trace.times_ns.first().copied().unwrap_or(0);
         let timed = trace.times_ns.iter().any(|&ns| ns > 0);
         let mut moments = Vec::with_capacity(count);
-        vmlab_replay::run_space::watch(trace, table, |at, pooled| {
+        vmlab_replay::run_space::watch(trace, table, |at, areas| {
             let holder = owners.get(&at).copied().unwrap_or_else(|| scene.names.task(trace.task_at(at)));
             scene.step(at, &trace.events[at], holder);
             // The moments follow events e(1) to e(count), evenly spaced.
             if count > 0 && (at + 1) * count / events > moments.len() {
                 let time_ns = timed.then(|| trace.times_ns[at].saturating_sub(start_ns));
-                moments.push(scene.moment(&line, together_pages, (at + 1, time_ns), pooled));
+                moments.push(scene.moment(&line, together_pages, (at + 1, time_ns), &areas.pooled));
             }
         })?;
         film.moments = moments;
@@ -168,7 +169,7 @@ impl Film {
         let fold = Fold::of(scene.parts(), Rule { parts_max: PARTS, ..Rule::default() });
         let together_pages =
             if scene.len() > AREAS_MAX { line_pages(&fold).div_ceil(CELLS).max(1) } else { 0 };
-        let moment = scene.moment(&Line::of(&fold), together_pages, (0, None), &BTreeMap::new());
+        let moment = scene.moment(&Line::of(&fold), together_pages, (0, None), &AreaMap::default());
         let labels = vec![""; fold.parts().len()];
         let mut film = Self { fold, labels, moments: vec![moment], together_pages, ..Self::default() };
         film.settle(scene.names.into_vec());

@@ -5,22 +5,15 @@ use super::{Area, Areas, Line, Moment, State};
 use crate::map::fold::Part;
 use std::collections::{BTreeMap, HashMap};
 use va_base::PAGE_SIZE;
+use va_sim::areas::{AreaMap, SpaceAreas};
 use vmlab_replay::CHUNK_BYTES;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
 
-/// An area that the kernel allocated and has not purged.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    size: u64,
-    state: State,
-    /// The event that allocated it.
-    born: usize,
-}
-
 /// The kernel's areas, busy and lazy.
 pub(super) struct Scene<'a> {
-    held: BTreeMap<u64, Held>,
+    /// Busy areas have their holder, and the event that allocated them.
+    areas: SpaceAreas<(u32, usize)>,
     /// The names of the holders.
     pub(super) names: Names,
     table: &'a Table,
@@ -38,15 +31,17 @@ pub(super) struct Watched {
 
 impl<'a> Scene<'a> {
     pub(super) fn new(table: &'a Table) -> Self {
-        Self { held: BTreeMap::new(), names: Names::new(table), table }
+        Self { areas: SpaceAreas::default(), names: Names::new(table), table }
     }
 
     /// Returns the areas of a table.
     pub(super) fn of_table(table: &'a Table) -> Self {
         let mut scene = Self::new(table);
         for listed in table.listed() {
-            let state = if listed.lazy { State::Lazy } else { State::Busy(listed.caller) };
-            scene.insert(listed.start, Held { size: listed.size, state, born: 0 });
+            scene.insert(listed.start, listed.size, (listed.caller, 0));
+            if listed.lazy {
+                scene.areas.free(listed.start, |_| ());
+            }
         }
         scene
     }
@@ -65,21 +60,27 @@ impl<'a> Scene<'a> {
                     }
                     _ => touched.push(part),
                 }
-                most = most.max(scene.held.len());
+                most = most.max(scene.len());
             }
         }
-        let last = scene.held.iter().filter(|(_, held)| matches!(held.state, State::Busy(_)));
-        let last = last.map(|(&start, held)| (held.born, (start, held.size))).collect();
+        let last = scene.areas.busy.iter().map(|(start, size, &(_, born))| (born, (start, size))).collect();
         Watched { touched, most, last }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.areas.busy.len() + self.areas.lazy.len()
     }
 
     /// Iterates over the ranges of areas.
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> + '_ {
-        self.held.iter().map(|(&start, held)| Part { start, end: start.saturating_add(held.size) })
+        self.all().map(|(start, size, _)| Part { start, end: start.saturating_add(size) })
+    }
+
+    /// Iterates over the areas: first address, bytes, state.
+    fn all(&self) -> impl Iterator<Item = (u64, u64, State)> + '_ {
+        let SpaceAreas { busy, lazy, .. } = &self.areas;
+        let busy = busy.iter().map(|(start, size, &(holder, _))| (start, size, State::Busy(holder)));
+        busy.chain(lazy.iter().map(|(start, size, ())| (start, size, State::Lazy)))
     }
 
     /// Applies an event; returns the area that it allocated.
@@ -90,14 +91,12 @@ impl<'a> Scene<'a> {
                 (base, self.table.chunk_bytes(base).unwrap_or(CHUNK_BYTES), self.names.chunk())
             }
             Event::Free { addr } => {
-                if let Some(held) = self.held.get_mut(&addr) {
-                    held.state = State::Lazy;
-                }
+                self.areas.free(addr, |_| ());
                 return None;
             }
             Event::Purge { purged } => {
                 if purged > 0 {
-                    self.held.retain(|_, held| held.state != State::Lazy);
+                    self.areas.lazy = AreaMap::default();
                 }
                 return None;
             }
@@ -107,19 +106,14 @@ impl<'a> Scene<'a> {
         if size == 0 || start.checked_add(size).is_none() {
             return None;
         }
-        self.insert(start, Held { size, state: State::Busy(holder), born: at });
+        self.insert(start, size, (holder, at));
         Some((start, size))
     }
 
-    /// Inserts an area. Older areas in its range were freed without an event.
-    fn insert(&mut self, start: u64, held: Held) {
-        let end = start.saturating_add(held.size);
-        while let Some((&at, old)) = self.held.range(..end).next_back()
-            && at.saturating_add(old.size) > start
-        {
-            self.held.remove(&at);
-        }
-        self.held.insert(start, held);
+    /// Inserts a busy area. Older areas in its range were freed without an event.
+    fn insert(&mut self, start: u64, size: u64, holder_and_event: (u32, usize)) {
+        self.areas.take_overlaps(start, size);
+        self.areas.busy.replace(start, size, holder_and_event);
     }
 
     /// Returns the moment after an event.
@@ -128,18 +122,16 @@ impl<'a> Scene<'a> {
         line: &Line,
         together_pages: u64,
         (event, time_ns): (usize, Option<u64>),
-        pooled: &BTreeMap<u64, u64>,
+        pooled: &AreaMap,
     ) -> Moment {
         let mut moment = Moment { event, time_ns, ..Moment::default() };
-        let held = self.held.iter().map(|(&start, held)| (start, held.size, held.state));
-        let free = |&(&start, &size): &(&u64, &u64)| {
-            let end = start.saturating_add(size);
-            let below = self.held.range(..end).next_back();
-            below.is_none_or(|(&at, held)| at.saturating_add(held.size) <= start)
+        let SpaceAreas { busy, lazy, .. } = &self.areas;
+        let free = |&(start, size, ()): &(u64, u64, &())| {
+            busy.overlap(start, size).is_none() && lazy.overlap(start, size).is_none()
         };
-        let pooled = pooled.iter().filter(free).map(|(&start, &size)| (start, size, State::Pooled));
+        let pooled = pooled.iter().filter(free).map(|(start, size, ())| (start, size, State::Pooled));
         let mut all: Vec<(u64, u64, State)> = Vec::new();
-        for (start, size, state) in held.chain(pooled) {
+        for (start, size, state) in self.all().chain(pooled) {
             let Some((from, pages)) = line.place(start, size) else { continue };
             let kind = match state {
                 State::Busy(_) => 0,

@@ -119,18 +119,19 @@ fn a_moment_has_what_a_replay_on_the_faithful_index_has() {
         RbIndex::<Linux, _>::new(vmlab_machine::kernel_extent(), window, HeapPlatform::default()).unwrap();
     let mut replay = Replay::new(index, window, &table);
     let line = Line::of(&film.fold);
-    for (event, moment) in trace.events.iter().zip(&film.moments) {
-        replay.step(event);
-        let place = |held: &BTreeMap<u64, u64>| -> Vec<(u64, u64)> {
-            held.iter().map(|(&start, &size)| line.place(start, size).unwrap()).collect()
+    assert_eq!(film.moments.len(), trace.events.len());
+    replay.run_watched(&trace, |at, replay| {
+        let moment = &film.moments[at];
+        let place = |held: &AreaMap| -> Vec<(u64, u64)> {
+            held.iter().map(|(start, size, ())| line.place(start, size).unwrap()).collect()
         };
         let drawn = |wanted: fn(State) -> bool| -> Vec<(u64, u64)> {
             let wanted = moment.areas.iter().filter(|(_, area)| wanted(area.state));
             wanted.map(|(&from, area)| (from, area.pages)).collect()
         };
-        assert_eq!(drawn(|state| matches!(state, State::Busy(_))), place(&replay.busy));
-        assert_eq!(drawn(|state| state == State::Lazy), place(&replay.lazy));
-    }
+        assert_eq!(drawn(|state| matches!(state, State::Busy(_))), place(&replay.areas.busy));
+        assert_eq!(drawn(|state| state == State::Lazy), place(&replay.areas.lazy));
+    });
 }
 
 #[test]

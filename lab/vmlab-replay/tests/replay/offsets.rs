@@ -1,5 +1,12 @@
-use super::*;
-use crate::diff::recording::What;
+//! Small recordings of percpu chunks.
+
+use std::collections::BTreeMap;
+use vmlab_replay::diff::offsets::before::free_before;
+use vmlab_replay::diff::offsets::{CHUNKS_MAX, OFF_MAX, OffsetCause, Offsets, Touch, Touched, run};
+use vmlab_replay::diff::recording::Recording;
+use vmlab_replay::engine::{Step, What};
+use vmlab_trace::Event;
+use vmlab_trace::percpu::PercpuEvent;
 
 const BASE: u64 = 0xffff_e8ff_ffc0_0000;
 
@@ -186,4 +193,33 @@ fn a_place_that_the_kernel_leaves_shows_once() {
     // It counts as free again after an event frees it.
     let report = linux(&[alloc(400, 8), free(400), alloc(800, 8), alloc(400, 4), free(400), alloc(808, 4)]);
     assert_eq!(report.lower, 2);
+}
+
+fn allocated(at: u32, bits: u32) -> Touched {
+    let touch = Touch::Alloc { at, end: at + bits, align: 1, atomic: false };
+    Touched { line: 0, cpu: 0, touch }
+}
+
+fn freed(at: u32) -> Touched {
+    Touched { line: 0, cpu: 0, touch: Touch::Free { at } }
+}
+
+fn drawn(touches: &[Touched]) -> String {
+    free_before(touches, 12).into_iter().map(|free| if free { '.' } else { 'X' }).collect()
+}
+
+#[test]
+fn what_is_allocated_first_was_free_and_the_rest_is_taken_to_be_in_use() {
+    assert_eq!(drawn(&[allocated(2, 3), freed(2), allocated(8, 1)]), "XX...XXX.XXX");
+    assert_eq!(drawn(&[freed(2), allocated(2, 1)]), "XXXXXXXXXXXX");
+}
+
+#[test]
+fn an_object_of_unknown_length_hides_what_it_may_have_held_and_no_more() {
+    // While it lived, 6 was allocated, so it ended before 6.
+    assert_eq!(drawn(&[allocated(6, 2), freed(2), allocated(3, 2), allocated(9, 2)]), "XXXXXX..X..X");
+    // Nothing limits its length.
+    assert_eq!(drawn(&[freed(2), allocated(3, 2), allocated(9, 2)]), "XXXXXXXXXXXX");
+    // The bits below it are not affected.
+    assert_eq!(drawn(&[freed(5), allocated(1, 2)]), "X..XXXXXXXXX");
 }

@@ -1,12 +1,19 @@
 //! A trace for each cause, constructed to have it; and a comparison of the ledger with a whole space.
 
-use super::cause::Cause;
-use super::recording::Areas;
-use super::*;
+use std::collections::BTreeMap;
+use va_base::{PAGE_SIZE, Request, Va, VaRange};
+use va_sim::space_model::{Answer, Owner, SpaceModel};
+use va_space::config::{Config, Linux69, OneLock52, Standard};
 use va_space::{Purge, VmapSpace};
-use vmlab_machine::{LabMachine, PlainLock, Work};
+use vmlab_machine::{LabMachine, PlainLock, Work, kernel_extent};
+use vmlab_replay::default_window;
+use vmlab_replay::diff::cause::{CAUSES, Cause};
+use vmlab_replay::diff::recording::{Area, Areas, Recording};
+use vmlab_replay::diff::{Divergence, EndCheck, Linux616, Options, cause_after, nodes_of_lazy, run};
+use vmlab_replay::engine::Attempt;
+use vmlab_replay::run_space::Policy;
 use vmlab_trace::shipped::TRACES;
-use vmlab_trace::{Trace, decompress};
+use vmlab_trace::{Event, Trace, decompress};
 
 const P: u64 = PAGE_SIZE;
 const BASE: u64 = 0x10_0000;
@@ -61,7 +68,7 @@ fn causes(policy: Policy, lines: &[String]) -> Vec<Cause> {
 
 fn causes_of(recording: &Recording, policy: Policy, options: Options) -> Vec<Cause> {
     let report = run(recording, policy, options).unwrap();
-    assert_eq!(report.divergences.len() as u64, report.differ());
+    assert_eq!(report.divergences.len() as u64, report.columns.differ());
     report.divergences.iter().map(|divergence| divergence.cause).collect()
 }
 
@@ -204,7 +211,7 @@ fn failed() {
     assert_eq!(causes(Policy::Linux, &[nothing]), [Cause::Failed]);
     let never = attempt(0, 0x10ff_ffff, 1 << 20, 1, 1);
     let report = run(&recorded(&[never]), Policy::Default, options(2)).unwrap();
-    assert_eq!((report.failed_both, report.differ()), (1, 0));
+    assert_eq!((report.columns.failed_both, report.columns.differ()), (1, 0));
 }
 
 #[test]
@@ -213,17 +220,24 @@ fn unexplained() {
     assert_eq!(causes(Policy::Linux, &lines), [Cause::Unexplained]);
 }
 
+type Ledger<C> = SpaceModel<C, <C as Config>::Index<LabMachine<PlainLock>>>;
+
+fn ledger<C: Config>(window: VaRange, cpus: u32) -> Ledger<C> {
+    let machine = LabMachine::new(1, u32::MAX, Work::Elsewhere);
+    SpaceModel::new(C::index(kernel_extent(), window, machine).unwrap(), cpus)
+}
+
 /// Simulates the kernel of a recording with Linux's policy. Nothing is free below the window, or the search would begin
 /// there.
 struct Kernel {
-    ledger: SpaceLedger<Linux616>,
+    ledger: Ledger<Linux616>,
     lines: Vec<String>,
 }
 
 impl std::default::Default for Kernel {
     fn default() -> Self {
         let window = VaRange::new(Va::new(BASE), Va::new(0x10ff_ffff)).unwrap();
-        let mut ledger = SpaceLedger::new(kernel_extent(), window, 1).unwrap();
+        let mut ledger = ledger(window, 1);
         ledger.put(P, BASE - P, Owner::NoNode).unwrap();
         Self { ledger, lines: Vec::new() }
     }
@@ -233,7 +247,7 @@ impl Kernel {
     fn ask(&mut self, cpu: u16, pages: u64, align: u64) -> u64 {
         let window = VaRange::new(Va::new(BASE), Va::new(0x10ff_ffff)).unwrap();
         let request = Request::new(pages * P, align).unwrap().within(window);
-        self.ledger.alloc(cpu, &request).unwrap().start
+        self.ledger.try_alloc(cpu.into(), &request).unwrap().start
     }
 
     fn alloc(&mut self, cpu: u16, pages: u64, align: u64) -> u64 {
@@ -255,7 +269,7 @@ impl Kernel {
         for &start in &starts {
             self.free(start);
         }
-        self.ledger.purge(false, count);
+        self.ledger.purge_oldest(false, count);
         self.lines.push(purge(count));
         // Drains the pools, so that they are holes under every policy.
         self.lines.push(mark("pools drained"));
@@ -283,7 +297,7 @@ fn align_rule_and_tree_shape() {
     let last = report.divergences.last().unwrap();
     assert_eq!((last.cause, last.policy), (Cause::AlignRule, Some(at(4))), "{last:?}");
     assert!(last.why.contains("5 pages: Linux looks for size + align - 1, 8 pages"), "{}", last.why);
-    assert_eq!(run(&kernel.recording(), Policy::Linux, options(1)).unwrap().differ(), 0);
+    assert_eq!(run(&kernel.recording(), Policy::Linux, options(1)).unwrap().columns.differ(), 0);
     // A kernel whose tree has another shape.
     assert!(start < far);
     kernel.lines.pop();
@@ -294,18 +308,28 @@ fn align_rule_and_tree_shape() {
 #[test]
 fn own_search() {
     let recording = recorded(&[alloc(0, 0, 2, 1)]);
-    let mut diff = Diff::<OneLock52, Linux616>::new(&recording, options(2)).unwrap();
-    diff.run();
-    let event =
-        Event::Alloc { addr: at(2), size: 2 * P, align: 1, vstart: BASE, vend: 0x10ff_ffff, failed: false };
-    let step = Step { line: 1, ns: 0, cpu: 0, what: What::Vm(event) };
+    let window = (BASE, 0x10ff_ffff);
+    let request = Request::new(2 * P, 1).unwrap();
+    let request = request.within(VaRange::new(Va::new(window.0), Va::new(window.1)).unwrap());
+    let attempt = Attempt {
+        number: 2,
+        at: 0,
+        line: 1,
+        ns: 0,
+        cpu: 0,
+        size: 2 * P,
+        align: 1,
+        window,
+        kernel: Some(at(2)),
+        request: Some(request),
+    };
     // Linux's answer equals the kernel's; the policy takes another range that is also free.
-    let why = diff.why(0, &step, &event, Some(Answer { start: at(9), pool: None }));
-    assert_eq!((why.cause, why.lesson), (Cause::OwnSearch, Lesson::None));
+    let cause = cause_after(&recording, &attempt, Answer { start: at(9), pool: None }).unwrap();
+    assert_eq!(cause, (Cause::OwnSearch, true));
 }
 
 #[test]
-fn df1_df2_hold_whatever_the_trace_is() {
+fn rp1_df1_hold_whatever_the_trace_is() {
     let lines = [
         alloc(0, 0, 2, 1),
         attempt(0, 3, 2, 1, 0),
@@ -324,10 +348,8 @@ fn df1_df2_hold_whatever_the_trace_is() {
         for resync in [true, false] {
             let report = run(&recording, policy, Options { resync, ..options(200) }).unwrap();
             assert_eq!(report.allocs, 5);
-            let sum =
-                report.equal + report.lower + report.higher + report.failed_both + report.failed_differs;
-            assert_eq!(sum, report.allocs);
-            assert_eq!(report.causes.values().sum::<u64>(), report.differ());
+            assert_eq!(report.columns.same() + report.columns.differ(), report.allocs);
+            assert_eq!(report.causes.values().sum::<u64>(), report.columns.differ());
             assert_eq!(report.known.unusable, 1);
         }
     }
@@ -357,7 +379,7 @@ fn what_happens_while_the_table_is_read_is_left_to_the_events() {
     // 0 was busy when the table was opened, 2 was not live, and 8 is lazy until the purge, which frees 2 areas.
     let known = report.known;
     assert_eq!((known.busy, known.lazy, known.pools, known.table), (2, 1, true, true));
-    assert_eq!((report.allocs, report.equal), (2, 1));
+    assert_eq!((report.allocs, report.columns.equal), (2, 1));
     assert_eq!(report.end, Some(EndCheck { areas: 3, agree: 2, only_in_ledger: 1 }), "{report:?}");
 }
 
@@ -377,19 +399,25 @@ fn the_lists_of_lazy_areas_show_their_nodes_if_there_are_as_many() {
 fn bk1_beside_a_space<C: Config>(name: &str) {
     let shipped = TRACES.iter().find(|shipped| shipped.name == name).unwrap();
     let trace = Trace::read(decompress(shipped.trace).unwrap());
-    let window = crate::default_window(&trace);
+    let window = default_window(&trace);
     let machine = LabMachine::<PlainLock>::new(4, u32::MAX, Work::Elsewhere);
     let space = VmapSpace::<_, C>::new(kernel_extent(), window, machine).unwrap();
-    let mut ledger = SpaceLedger::<C>::new(kernel_extent(), window, 4).unwrap();
+    let mut ledger = ledger::<C>(window, 4);
     let mut out: BTreeMap<u64, u64> = BTreeMap::new();
     let mut from_pools = 0;
     for (event, &cpu) in trace.events.iter().zip(&trace.cpus) {
         match *event {
-            Event::Alloc { addr, failed: false, .. } => {
-                let Some(request) = request_of(event) else { continue };
+            Event::Alloc { addr, size, align, vstart, vend, failed: false } => {
+                let window = VaRange::new(Va::new(vstart), Va::new(vend)).unwrap();
+                let Ok(request) = Request::new(size, align) else { continue };
+                let request = request.within(window);
                 let theirs = space.alloc(cpu.into(), &request).unwrap().start().get();
-                assert_eq!(ledger.peek(cpu, &request).map(|ours| ours.start), Some(theirs), "{event:?}");
-                let ours = ledger.alloc(cpu, &request).unwrap();
+                assert_eq!(
+                    ledger.peek(cpu.into(), &request).map(|ours| ours.start),
+                    Some(theirs),
+                    "{event:?}"
+                );
+                let ours = ledger.try_alloc(cpu.into(), &request).unwrap();
                 assert_eq!(ours.start, theirs, "{event:?}");
                 from_pools += u64::from(ours.pool.is_some());
                 if let Some(stale) = out.insert(addr, theirs) {
@@ -405,7 +433,7 @@ fn bk1_beside_a_space<C: Config>(name: &str) {
             }
             Event::Purge { .. } => {
                 space.purge(Purge::Drain);
-                ledger.purge(false, u64::MAX);
+                ledger.purge(Purge::Drain);
                 ledger.validate().unwrap();
             }
             _ => {}
@@ -413,12 +441,22 @@ fn bk1_beside_a_space<C: Config>(name: &str) {
     }
     space.validate().unwrap();
     assert!(from_pools > 0 || C::POOL_PAGES_MAX == 0, "or pools were not compared");
-    assert_eq!(space.stats().pooled_areas, ledger.pooled() as u64);
+    assert_eq!(space.stats().pooled_areas, ledger.pooled_areas());
 }
 
 #[test]
-fn bk1_the_ledger_equals_a_space() {
+fn bk1_a_model_answers_as_a_space_does() {
     bk1_beside_a_space::<Linux69>("fork-netns-smp4");
     bk1_beside_a_space::<OneLock52>("fork-netns-smp4");
     bk1_beside_a_space::<Standard>("fork-netns-smp4");
+}
+
+#[test]
+fn every_cause_is_listed_once_in_order_and_has_a_text_of_its_own() {
+    assert!(CAUSES.is_sorted() && CAUSES.windows(2).all(|two| two[0] != two[1]));
+    let mut texts = CAUSES.map(Cause::text);
+    texts.sort_unstable();
+    assert!(texts.windows(2).all(|two| two[0] != two[1]));
+    assert_eq!(CAUSES.iter().filter(|cause| cause.is_policy()).count(), 9);
+    assert!(!Cause::Unexplained.is_policy() && !Cause::Unexplained.is_unknowable());
 }

@@ -19,7 +19,7 @@ fn the_exact_indexes_return_the_same_address_each_time_and_the_kernels_up_to_pag
             replay.run(self.0);
             replay.index.validate().unwrap();
             let tally = &replay.tally;
-            let differ = tally.lower + tally.higher + tally.failed_differs;
+            let differ = tally.columns.differ();
             (replay.calls, replay.tally.first_differences, differ)
         }
     }

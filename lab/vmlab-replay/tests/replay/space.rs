@@ -1,7 +1,10 @@
 //! Small traces, event by event.
 
-use super::*;
-use crate::run_space::{Policy, SpaceRow, run};
+use va_space::NODES_LIMIT;
+use vmlab_replay::run_space::{Policy, SpaceRow, fuzz, nodes_of, run};
+use vmlab_replay::space::Reasons;
+use vmlab_trace::Trace;
+use vmlab_trace::vmallocinfo::Table;
 
 fn alloc(cpu: u16, addr: u64, size: u64, align: u64, failed: u8) -> String {
     format!(
@@ -37,10 +40,10 @@ fn what_a_purge_left_in_the_pool_of_a_cpu_comes_back_to_that_cpu_only() {
     ]
     .concat();
     let row = replayed(&text, Policy::Linux, 2);
-    assert_eq!((row.equal, row.allocs, row.why), (5, 5, Reasons::default()));
+    assert_eq!((row.columns.equal, row.allocs, row.why), (5, 5, Reasons::default()));
     // Without pools the area is the lowest hole for the first request of any CPU, so the second request differs.
     let row = replayed(&text, Policy::OneLock, 2);
-    assert_eq!((row.equal, row.lower, row.higher), (3, 1, 1));
+    assert_eq!((row.columns.equal, row.columns.lower, row.columns.higher), (3, 1, 1));
     assert_eq!(row.why, Reasons { pool: 1, earlier: 1, ..Reasons::default() });
 }
 
@@ -50,21 +53,21 @@ fn rp2_each_difference_has_its_reason() {
     // Not purged by the events, but the kernel has already allocated it.
     let lazy = [first.as_str(), &free(0, 0x10_0000), &alloc(0, 0x10_0000, 0x1000, 1, 0)].concat();
     let row = replayed(&lazy, Policy::Linux, 2);
-    assert_eq!((row.higher, row.why.purge_time), (1, 1));
+    assert_eq!((row.columns.higher, row.why.purge_time), (1, 1));
     // From the pool of another CPU.
     let pooled = [first.as_str(), &free(0, 0x10_0000), &purge(0, 1), &alloc(1, 0x10_0000, 0x2000, 1, 0)];
     let row = replayed(&pooled.concat(), Policy::Linux, 2);
-    assert_eq!((row.higher, row.why.other_cpu), (1, 1));
+    assert_eq!((row.columns.higher, row.why.other_cpu), (1, 1));
     let above = alloc(0, 0x10_8000, 0x2000, 0x8000, 0);
     let row = replayed(
         &[first.as_str(), &alloc(0, 0x11_0000, 0x2000, 0x8000, 0), &above].concat(),
         Policy::Default,
         2,
     );
-    assert_eq!((row.equal, row.lower, row.higher), (2, 1, 1));
+    assert_eq!((row.columns.equal, row.columns.lower, row.columns.higher), (2, 1, 1));
     assert_eq!((row.why.aligned, row.why.earlier), (1, 1));
     let row = replayed(&[first.as_str(), &alloc(0, 0x10_9000, 0x2000, 1, 0)].concat(), Policy::Linux, 2);
-    assert_eq!((row.lower, row.why), (1, Reasons { holes: 1, ..Reasons::default() }));
+    assert_eq!((row.columns.lower, row.why), (1, Reasons { holes: 1, ..Reasons::default() }));
 }
 
 #[test]
@@ -82,10 +85,10 @@ fn two_attempts_with_a_purge_between_are_one_request() {
     };
     for policy in [Policy::Linux, Policy::OneLock] {
         let row = replayed(&twice(0), policy, 2);
-        assert_eq!((row.equal, row.failed_both, row.purges), (2, 1, 1), "{policy:?}");
+        assert_eq!((row.columns.equal, row.columns.failed_both, row.purges), (2, 1, 1), "{policy:?}");
         // The kernel failed where there is room: one answer differs, the other does not.
         let row = replayed(&twice(1), policy, 2);
-        assert_eq!((row.failed_both, row.failed_differs), (1, 1));
+        assert_eq!((row.columns.failed_both, row.columns.failed_differs), (1, 1));
     }
     // A request that never fits fails both times, and a trace may end after the first.
     let never = [
@@ -94,7 +97,7 @@ fn two_attempts_with_a_purge_between_are_one_request() {
         alloc(1, 0x20_0fff, 2 * all, 1, 1),
     ];
     for policy in [Policy::Linux, Policy::Default] {
-        assert_eq!(replayed(&never.concat(), policy, 2).failed_both, 3, "{policy:?}");
+        assert_eq!(replayed(&never.concat(), policy, 2).columns.failed_both, 3, "{policy:?}");
     }
 }
 
@@ -109,7 +112,7 @@ fn an_area_that_went_without_an_event_went_at_the_purge_before_it_was_seen_again
     ]
     .concat();
     let row = replayed(&text, Policy::OneLock, 1);
-    assert_eq!((row.equal, row.inferred), (3, 1));
+    assert_eq!((row.columns.equal, row.inferred), (3, 1));
 }
 
 #[test]
@@ -128,4 +131,18 @@ fn numbers_that_no_allocator_accepts_change_nothing() {
         assert_eq!(outcome.tally.malformed, 3, "{policy:?}");
         fuzz(&Trace::read(text.as_bytes()), &Table::default());
     }
+}
+
+#[test]
+fn a_node_for_each_cpu_that_there_can_be_with_or_without_an_event() {
+    let event = r#"{"event":"free_vmap_area_noflush","cpu":0,"va_start":"0x1000"}"#;
+    let trace = |cpus: u64| {
+        let head = format!("{{\"vmlab\":{{\"version\":1,\"cpus\":{cpus}}}}}");
+        Trace::read(format!("{head}\n{event}\n").as_bytes())
+    };
+    assert_eq!(trace(4).cpus, [0]);
+    let nodes = [0, 1, 4, 1 << 40].map(|cpus| nodes_of(&trace(cpus)));
+    assert_eq!(nodes, [1, 1, 4, NODES_LIMIT]);
+    let last = Trace::read(event.replace(":0,", ":5,").as_bytes());
+    assert_eq!(nodes_of(&last), 6);
 }
