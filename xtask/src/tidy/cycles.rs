@@ -15,8 +15,8 @@ use super::sync_facade::paths;
 use super::tree::{File, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The folders whose crates are checked. The laboratory is not: it is divided into crates instead.
-const CHECKED: [&str; 4] = ["core/", "process/", "check/", "xtask/"];
+/// The folders whose crates are checked.
+const CHECKED: [&str; 5] = ["core/", "process/", "check/", "lab/", "xtask/"];
 
 /// The file with the list.
 const LIST: &str = "xtask/src/tidy/cycles.rs";
@@ -239,9 +239,19 @@ mod tests {
         assert!(found(&[(A, "use crate::b::B;\n"), (B, "#[cfg(test)]\nmod broken;\n"), broken]).is_empty());
         assert!(found(&[(A, "use va_y::b::B;\n"), (B, "use va_y::a::A;\n")]).is_empty());
         assert!(
-            found(&[("lab/x/src/a.rs", "use crate::b::B;\n"), ("lab/x/src/b.rs", "use crate::a::A;\n")])
+            found(&[("fuzz/src/a.rs", "use crate::b::B;\n"), ("fuzz/src/b.rs", "use crate::a::A;\n")])
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn every_folder_with_crates_is_checked() {
+        for krate in ["core/va-x", "process/x", "check/va-x", "lab/vmlab-x", "xtask"] {
+            let files = ["a", "b"].map(|module| format!("{krate}/src/{module}.rs"));
+            let lines = found(&[(&files[0], "use crate::b::B;\n"), (&files[1], "use super::a::A;\n")]);
+            assert_eq!(lines.len(), 2, "{krate}");
+            assert_eq!(lines[0], format!("{krate}/src/a.rs:1: a imports b, which imports a"));
+        }
     }
 
     #[test]
