@@ -71,7 +71,7 @@ fn what_events_do_not_show_is_inferred_and_counted() {
 }
 
 #[test]
-fn what_is_kept_of_a_call_is_small() {
+fn a_stored_call_is_small() {
     assert!(size_of::<Call>() <= 48);
 }
 
