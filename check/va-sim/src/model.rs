@@ -4,8 +4,8 @@
 //! areas out as the trait demands. Both have no records, so they return `NoMeta` only for requests that no memory could
 //! ever meet.
 
-use va_base::{AllocError, Fit, FreeError, InvariantViolation, PAGE_SIZE, Pages, Request, Va, VaRange};
-use va_tree::{Congruent, Cut, FreeIndex, IndexMemory};
+use va_base::{AllocError, FreeError, InvariantViolation, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_tree::{Congruent, Fit, FreeIndex, IndexMemory};
 
 /// Returns the pages of `range`, if it is a range of whole pages of `index`.
 fn pages_of(index: &impl FreeIndex, range: VaRange) -> Option<(u64, u64)> {
@@ -42,15 +42,6 @@ impl ModelIndex {
         Ok(Self { first, end, default_window, holes: vec![(first, end)], live: 0 })
     }
 
-    fn highest(&self, request: &Request) -> Option<u64> {
-        let (low, high) = request.window().unwrap_or(self.default_window).whole_pages();
-        let size = request.size().get();
-        self.holes.iter().rev().find_map(|&(start, end)| {
-            let at = Va::from_page(end.min(high).checked_sub(size)?).align_down(request.align()).page_floor();
-            (at >= start.max(low)).then_some(at)
-        })
-    }
-
     fn lowest(&self, request: &Request) -> Option<u64> {
         let window = request.window().unwrap_or(self.default_window);
         let (low, high) = window.whole_pages();
@@ -71,7 +62,7 @@ impl ModelIndex {
         }
     }
 
-    fn cut(&mut self, start: u64, end: u64) -> Option<Cut> {
+    fn cut(&mut self, start: u64, end: u64) -> Option<Fit> {
         let at = self.holes.iter().position(|&(s, e)| s <= start && end <= e)?;
         let (hole_start, hole_end) = self.holes.remove(at);
         if end < hole_end {
@@ -82,10 +73,10 @@ impl ModelIndex {
         }
         self.live += 1;
         Some(match (start == hole_start, end == hole_end) {
-            (true, true) => Cut::Full,
-            (true, false) => Cut::LeftEdge,
-            (false, true) => Cut::RightEdge,
-            (false, false) => Cut::NoEdge,
+            (true, true) => Fit::Full,
+            (true, false) => Fit::LeftEdge,
+            (false, true) => Fit::RightEdge,
+            (false, false) => Fit::NoEdge,
         })
     }
 }
@@ -104,11 +95,7 @@ impl FreeIndex for ModelIndex {
     }
 
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
-        let found = match request.fit() {
-            Fit::Highest => self.highest(request),
-            _ => self.lowest(request),
-        };
-        found.map(Va::from_page).ok_or_else(|| self.no_space(request))
+        self.lowest(request).map(Va::from_page).ok_or_else(|| self.no_space(request))
     }
 
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
@@ -118,7 +105,7 @@ impl FreeIndex for ModelIndex {
         Ok(at)
     }
 
-    fn take(&mut self, range: VaRange) -> Result<Cut, AllocError> {
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
         let bad = AllocError::BadRange { range, extent: self.extent() };
         let (start, end) = pages_of(self, range).ok_or(bad)?;
         self.cut(start, end).ok_or(AllocError::Occupied { range })
@@ -308,23 +295,20 @@ impl FreeIndex for PageIndex {
         let window = request.window().unwrap_or(self.default_window);
         let (low, high) = window.whole_pages();
         let size = request.size().get();
-        let fits = |&page: &u64| {
-            Va::from_page(page).is_aligned(request.align())
-                && page >= low
-                && page.checked_add(size).is_some_and(|end| end <= high)
-                && self.all(page, size, true)
-        };
-        let mut pages = self.first..self.first + self.free.len() as u64;
-        let found = match request.fit() {
-            Fit::Highest => pages.rfind(fits),
-            _ => pages.find(fits),
-        };
-        found.map(Va::from_page).ok_or(AllocError::NoSpace {
-            requested: request.size(),
-            align: request.align(),
-            window,
-            largest: self.largest_hole(),
-        })
+        (self.first..self.first + self.free.len() as u64)
+            .find(|&page| {
+                Va::from_page(page).is_aligned(request.align())
+                    && page >= low
+                    && page.checked_add(size).is_some_and(|end| end <= high)
+                    && self.all(page, size, true)
+            })
+            .map(Va::from_page)
+            .ok_or(AllocError::NoSpace {
+                requested: request.size(),
+                align: request.align(),
+                window,
+                largest: self.largest_hole(),
+            })
     }
 
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
@@ -334,7 +318,7 @@ impl FreeIndex for PageIndex {
         Ok(at)
     }
 
-    fn take(&mut self, range: VaRange) -> Result<Cut, AllocError> {
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
         let bad = AllocError::BadRange { range, extent: self.extent() };
         let (start, end) = pages_of(self, range).ok_or(bad)?;
         if !self.all(start, end - start, true) {
@@ -343,10 +327,10 @@ impl FreeIndex for PageIndex {
         self.set(start, end, false);
         self.live += 1;
         Ok(match (self.is_free(start.wrapping_sub(1)), self.is_free(end)) {
-            (false, false) => Cut::Full,
-            (false, true) => Cut::LeftEdge,
-            (true, false) => Cut::RightEdge,
-            (true, true) => Cut::NoEdge,
+            (false, false) => Fit::Full,
+            (false, true) => Fit::LeftEdge,
+            (true, false) => Fit::RightEdge,
+            (true, true) => Fit::NoEdge,
         })
     }
 

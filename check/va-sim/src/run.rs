@@ -2,8 +2,8 @@
 
 use crate::op::{Ask, Op, Space};
 use std::fmt;
-use va_base::{Align, AllocError, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
-use va_tree::{Congruent, Cut, FreeIndex};
+use va_base::{AllocError, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_tree::{Congruent, Fit, FreeIndex};
 
 /// The result of an op.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,7 +11,7 @@ pub enum Outcome {
     /// An address, or the error.
     At(Result<Va, AllocError>),
     /// The position of an exact range that was taken, or the error.
-    Cut(Result<Cut, AllocError>),
+    Cut(Result<Fit, AllocError>),
     /// The result of each fragment that was freed.
     Back(Vec<Result<(), FreeError>>),
     /// The request could not be created.
@@ -150,7 +150,6 @@ impl<I: FreeIndex> Driver<I> {
 /// Returns the request of a raw ask; `None` if its window is impossible.
 fn request(ask: &Ask) -> Option<Result<Request, AllocError>> {
     let request = Request::new(ask.size, ask.align).map_err(AllocError::from);
-    let request = request.map(|request| if ask.highest { request.highest() } else { request });
     match ask.window {
         None => Some(request),
         Some((low, high)) => {
@@ -256,14 +255,6 @@ fn walks_differ(a: &impl FreeIndex, b: &impl FreeIndex) -> Option<String> {
                 let (p, q) = (a.fit_below(at, size), b.fit_below(at, size));
                 if p != q {
                     return Some(format!("holes of {size} below {at}: {p:?} and {q:?}"));
-                }
-                for align in [4096, 1 << 14, 1 << 17].into_iter().filter_map(Align::new) {
-                    let (p, q) = (a.aligned_fit_below(at, size, align), b.aligned_fit_below(at, size, align));
-                    if p != q {
-                        return Some(format!(
-                            "holes of {size} aligned to {align:?} below {at}: {p:?} and {q:?}"
-                        ));
-                    }
                 }
             }
         }

@@ -50,7 +50,7 @@ pub use machine::{Drain, Epoch, LockClass, Machine, Table};
 pub use paged::{NO_ID, Next, PIECE_BYTES, PagedArray, Supply, alloc_exact};
 pub use place::Place;
 pub use platform::{NoSlabs, Platform, Record, assert_pages};
-pub use request::{Context, Fit, Request, RequestError};
+pub use request::{Context, Request, RequestError};
 pub use units::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, UnorderedRange, Va, VaRange};
 
 /// The example of the README compiles and runs.

@@ -14,17 +14,6 @@ pub enum Context {
     Atomic,
 }
 
-/// The free range that a request takes, of all that meet it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[non_exhaustive]
-pub enum Fit {
-    /// The range at the lowest address.
-    #[default]
-    Lowest,
-    /// The range at the highest address. The index meets it: no pool or magazine of a space does.
-    Highest,
-}
-
 /// A request for address space: its size, its alignment, and the window in which it must be met.
 ///
 /// A value proves that the size is at least a page and that the alignment is a power of two. Only the index knows
@@ -45,7 +34,6 @@ pub struct Request {
     align: Align,
     window: Option<VaRange>,
     context: Context,
-    fit: Fit,
 }
 
 impl Request {
@@ -63,7 +51,7 @@ impl Request {
         };
         match Pages::from_bytes(size_bytes) {
             Some(size) if size.get() > 0 => {
-                Ok(Self { size, align, window: None, context: Context::Sleeping, fit: Fit::Lowest })
+                Ok(Self { size, align, window: None, context: Context::Sleeping })
             }
             _ => Err(RequestError::BadSize { size_bytes }),
         }
@@ -100,26 +88,6 @@ impl Request {
     #[must_use]
     pub const fn context(self, context: Context) -> Self {
         Self { context, ..self }
-    }
-
-    /// Returns the same request for the highest address that meets it.
-    ///
-    /// ```
-    /// use va_base::{Fit, Request};
-    /// assert_eq!(Request::pages(4)?.highest().fit(), Fit::Highest);
-    /// # Ok::<(), va_base::RequestError>(())
-    /// ```
-    #[inline]
-    #[must_use]
-    pub const fn highest(self) -> Self {
-        Self { fit: Fit::Highest, ..self }
-    }
-
-    /// Returns the free range that the request takes, of all that meet it.
-    #[inline]
-    #[must_use]
-    pub const fn fit(&self) -> Fit {
-        self.fit
     }
 
     /// Returns true if the caller may wait.

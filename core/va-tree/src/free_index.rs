@@ -40,15 +40,14 @@
 //! Linux `mm/vmalloc.c` (6.12: free tree, `va_clip`, `merge_or_add_vmap_area`); differences: `docs/kernel-map.md`.
 
 mod congruent;
-mod highest;
 
 pub use congruent::Congruent;
 
-use va_base::{Align, AllocError, FreeError, InvariantViolation, Pages, Request, Va, VaRange};
+use va_base::{AllocError, FreeError, InvariantViolation, Pages, Request, Va, VaRange};
 
 /// The position of an area in the hole from which it is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Cut {
+pub enum Fit {
     /// The whole hole.
     Full,
     /// Its lowest pages.
@@ -59,7 +58,7 @@ pub enum Cut {
     NoEdge,
 }
 
-impl Cut {
+impl Fit {
     /// Returns the position of pages `[start, end)` in the hole `[hole_start, hole_end)`, which encloses them.
     #[inline]
     pub(crate) fn of(start: u64, end: u64, hole_start: u64, hole_end: u64) -> Self {
@@ -95,9 +94,8 @@ pub trait FreeIndex {
     /// Returns the window of requests without one.
     fn default_window(&self) -> VaRange;
 
-    /// Returns the address at which `request` could be met now: the lowest, or by its [`Fit`](va_base::Fit) the
-    /// highest. O(log n); O(n) for an alignment above a page for which the structure has no summary (each structure
-    /// names those).
+    /// Returns the lowest address at which `request` could be met now. O(log n); O(n) for an alignment above a page for
+    /// which the structure has no summary (each structure names those).
     ///
     /// `Ok` does not guarantee that records for it are available; only [`alloc`](Self::alloc) finds that out.
     ///
@@ -105,8 +103,8 @@ pub trait FreeIndex {
     /// [`AllocError::NoSpace`].
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError>;
 
-    /// Takes the range that meets `request` and returns its first address: the lowest, or by its
-    /// [`Fit`](va_base::Fit) the highest. O(log n), with the exceptions that the structure states.
+    /// Takes the lowest range that meets `request` and returns its first address. O(log n), with the exceptions that
+    /// the structure states.
     ///
     /// # Errors
     /// [`AllocError::NoSpace`] if nothing fits; [`AllocError::NoMeta`] if the platform has no memory for the area's
@@ -118,7 +116,7 @@ pub trait FreeIndex {
     ///
     /// # Errors
     /// [`AllocError::BadRange`], [`AllocError::Occupied`], [`AllocError::NoMeta`].
-    fn take(&mut self, range: VaRange) -> Result<Cut, AllocError>;
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError>;
 
     /// Frees `range`: one area, as it was taken. Merges it with the holes that it touches. O(log n).
     ///
@@ -170,30 +168,6 @@ pub trait FreeIndex {
             }
             hole = self.hole_below(Va::from_page(start.checked_sub(1)?))?;
         }
-    }
-
-    /// Returns the highest hole that starts at or below `at` and encloses a run of `size` aligned to `align`. O(log n)
-    /// if the structure has a summary for the alignment; the default takes one step a hole that is long enough.
-    fn aligned_fit_below(&self, at: Va, size: Pages, align: Align) -> Option<VaRange> {
-        let mut at = at;
-        loop {
-            let hole = self.fit_below(at, size)?;
-            if hole
-                .start()
-                .align_up(align)
-                .and_then(|start| VaRange::from_size(start, size.checked_bytes()?))
-                .is_some_and(|run| hole.encloses(run))
-            {
-                return Some(hole);
-            }
-            at = Va::from_page(hole.start().page_floor().checked_sub(1)?);
-        }
-    }
-
-    /// Returns the highest address at which `request` could be met now, whatever its [`Fit`](va_base::Fit); `None` if
-    /// there is none. Cost: that of [`aligned_fit_below`](Self::aligned_fit_below), three times at most.
-    fn highest_fit(&self, request: &Request) -> Option<Va> {
-        highest::find(self, request)
     }
 
     /// Iterates over all holes in address order, O(log n) each.

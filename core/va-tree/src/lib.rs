@@ -25,7 +25,7 @@ mod slab;
 mod supply;
 
 pub use btree::{BTree, BTreeIndex, BTreeIndex32};
-pub use free_index::{Congruent, Cut, FreeIndex, IndexMemory};
+pub use free_index::{Congruent, Fit, FreeIndex, IndexMemory};
 pub use rb::RbIndex;
 pub use supply::{InPlace, PieceWanted, Supplied};
 

@@ -18,10 +18,8 @@
 //! Source: the description and the removed lines of the change that replaced it in Linux 5.2.
 
 use std::collections::BTreeMap;
-use va_base::{
-    AllocError, Fit, FreeError, InvariantViolation, PAGE_SIZE, Pages, Platform, Request, Va, VaRange,
-};
-use va_tree::{Cut, FreeIndex, InPlace, IndexMemory, PieceWanted, Supplied};
+use va_base::{AllocError, FreeError, InvariantViolation, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
+use va_tree::{Fit, FreeIndex, InPlace, IndexMemory, PieceWanted, Supplied};
 
 const NONE: usize = usize::MAX;
 
@@ -253,9 +251,6 @@ impl FreeIndex for ListIndex {
 
     /// Returns the lowest fit, which [`alloc`](Self::alloc) does not always choose.
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
-        if request.fit() == Fit::Highest {
-            return self.highest_fit(request).ok_or_else(|| self.no_space(request));
-        }
         let window = request.window().unwrap_or(self.default_window);
         let size = request.size().get() * PAGE_SIZE;
         let fit = |hole: VaRange| {
@@ -268,12 +263,6 @@ impl FreeIndex for ListIndex {
     }
 
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
-        if request.fit() == Fit::Highest {
-            let at = self.would_fit(request)?;
-            let end = at.get() + request.size().get() * PAGE_SIZE;
-            self.take(VaRange::new(at, Va::new(end)).unwrap_or_default())?;
-            return Ok(at);
-        }
         let window = request.window().unwrap_or(self.default_window);
         let (low, high) = window.whole_pages();
         let (first, end) = self.extent.whole_pages();
@@ -288,7 +277,7 @@ impl FreeIndex for ListIndex {
         Ok(Va::new(at))
     }
 
-    fn take(&mut self, range: VaRange) -> Result<Cut, AllocError> {
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
         if !self.is_inside(range) {
             return Err(AllocError::BadRange { range, extent: self.extent });
         }
@@ -300,10 +289,10 @@ impl FreeIndex for ListIndex {
         self.live += 1;
         self.free_pages -= range.len_bytes() / PAGE_SIZE;
         Ok(match (hole.start() == range.start(), hole.end() == range.end()) {
-            (true, true) => Cut::Full,
-            (true, false) => Cut::LeftEdge,
-            (false, true) => Cut::RightEdge,
-            (false, false) => Cut::NoEdge,
+            (true, true) => Fit::Full,
+            (true, false) => Fit::LeftEdge,
+            (false, true) => Fit::RightEdge,
+            (false, false) => Fit::NoEdge,
         })
     }
 

@@ -71,7 +71,7 @@ use locks::{Heap, Node, Pooled};
 use purge::PurgeState;
 use va_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
-use va_base::{AllocError, Context, Fit, Late, Machine, Pages, Request, Va, VaRange};
+use va_base::{AllocError, Context, Late, Machine, Pages, Request, Va, VaRange};
 use va_tree::{FreeIndex, InPlace};
 
 const _: () = assert!(NODES_LIMIT <= OWNERS_MAX);
@@ -417,8 +417,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline(always)]
     fn is_tagged(&self, request: &Request) -> bool {
         let tags = C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes.nodes() > 1);
-        let lowest = request.fit() == Fit::Lowest;
-        tags && lowest && request.window().is_none_or(|window| window == self.default_window)
+        tags && request.window().is_none_or(|window| window == self.default_window)
     }
 
     /// Returns an area of the exact size from the pool of `node`, for `owner`.

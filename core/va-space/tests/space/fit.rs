@@ -21,7 +21,7 @@ fn extent(pages: u64) -> VaRange {
 
 #[derive(Clone, Debug)]
 enum Call {
-    Alloc { caller: usize, request: Request },
+    Alloc { caller: usize, size: u64, align: u32, window: Option<(u64, u64)> },
     Free { caller: usize, which: usize },
     Purge(Purge),
     Shrink,
@@ -35,10 +35,8 @@ fn call(pages: u64) -> impl Strategy<Value = Call> {
         prop_oneof![6 => Just(None), 1 => (0..pages, 0..pages).prop_map(|(a, b)| Some((a.min(b), a.max(b))))];
     let purge = prop_oneof![Just(Purge::Drain), Just(Purge::Full), Just(Purge::Aliases)];
     prop_oneof![
-        12 => (0..5usize, size, align, window, 0..4u32).prop_map(|(caller, size, align, window, fit)| {
-            let request = request(size, align, window);
-            Call::Alloc { caller, request: if fit == 0 { request.highest() } else { request } }
-        }),
+        12 => (0..5usize, size, align, window)
+            .prop_map(|(caller, size, align, window)| Call::Alloc { caller, size, align, window }),
         10 => (0..5usize, any::<usize>()).prop_map(|(caller, which)| Call::Free { caller, which }),
         1 => purge.prop_map(Call::Purge),
         1 => Just(Call::Shrink),
@@ -84,7 +82,8 @@ fn met<C: Config>(pages: u64, cpus: u32, magazines: usize, calls: &[Call]) -> Re
     let mut out: Vec<Area> = Vec::new();
     for call in calls {
         match call {
-            &Call::Alloc { caller, request } => {
+            &Call::Alloc { caller, size, align, window } => {
+                let request = request(size, align, window);
                 let mut model = ModelIndex::new(extent(pages), extent(pages)).unwrap();
                 for area in &out {
                     model.take(area.range()).unwrap();
@@ -134,7 +133,7 @@ proptest! {
 #[test]
 fn what_an_idle_magazine_holds_is_drained_by_the_request_that_needs_it() {
     // Caller 0 fills the space and frees it into its magazine: all is cached there, and caller 1 needs it.
-    let one = |caller, size| Call::Alloc { caller, request: request(size, 0, None) };
+    let one = |caller, size| Call::Alloc { caller, size, align: 0, window: None };
     for freed in [1, 10, 30] {
         let mut calls = vec![one(0, 60 / freed); freed as usize];
         calls.extend((0..freed).map(|_| Call::Free { caller: 0, which: 0 }));

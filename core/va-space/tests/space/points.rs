@@ -275,27 +275,6 @@ fn areas_of_boot_are_busy_and_the_holes_are_the_rest() {
 }
 
 #[test]
-fn a_request_for_the_highest_address_is_met_by_the_index_alone() {
-    fn highest<C: Config>() {
-        let machine = SimMachine::new(2);
-        let space = space::<C>(&machine, 100);
-        let low = space.alloc(0, &ask(4)).unwrap();
-        space.free(low).unwrap();
-        // Under policies with pools an area of the size is there now.
-        space.purge(Purge::Drain);
-        let [first, second] = [0, 1].map(|cpu| space.alloc(cpu, &ask(4).highest()).unwrap());
-        assert_eq!((first.start(), second.start()), (at(96), at(92)));
-        let window = VaRange::new(at(10), at(50)).unwrap();
-        let inside = space.alloc(0, &ask(4).highest().within(window)).unwrap();
-        assert_eq!(inside.start(), at(46));
-        assert_eq!(space.validate(), Ok(()));
-    }
-    highest::<Standard>();
-    highest::<Linux69>();
-    highest::<OneLock52>();
-}
-
-#[test]
 fn an_area_of_nearly_everything_is_found_and_freed() {
     let machine = SimMachine::new(1);
     let all = VaRange::new(Va::new(1), Va::MAX).unwrap();

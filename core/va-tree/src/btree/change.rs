@@ -23,7 +23,7 @@ use super::path::Path;
 use super::rows::{self, Classes};
 use super::search::Found;
 use super::{BTree, Key};
-use crate::Cut;
+use crate::Fit;
 use crate::slab::NIL;
 use va_base::{FreeError, Platform, VaRange};
 
@@ -39,10 +39,10 @@ enum Right {
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Cuts `size` pages at `found.at` from the hole found at `path`. Its records are reserved.
     #[inline]
-    pub(super) fn cut(&mut self, found: &Found, path: &mut Path, size: u64) -> Cut {
+    pub(super) fn cut(&mut self, found: &Found, path: &mut Path, size: u64) -> Fit {
         let (start, end) = (found.start, found.end);
         let (from, to) = (found.at, found.at + size);
-        let fit = Cut::of(from, to, start, end);
+        let fit = Fit::of(from, to, start, end);
         if found.top {
             self.cut_top(from, to, fit);
         } else {
@@ -51,9 +51,9 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.ledger.live += 1;
         self.ledger.free_pages -= size;
         match fit {
-            Cut::Full => self.ledger.holes -= 1,
-            Cut::LeftEdge | Cut::RightEdge => {}
-            Cut::NoEdge => self.ledger.holes += 1,
+            Fit::Full => self.ledger.holes -= 1,
+            Fit::LeftEdge | Fit::RightEdge => {}
+            Fit::NoEdge => self.ledger.holes += 1,
         }
         fit
     }
@@ -68,13 +68,13 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     #[inline]
-    fn cut_top(&mut self, from: u64, to: u64, fit: Cut) {
+    fn cut_top(&mut self, from: u64, to: u64, fit: Fit) {
         let start = self.top_start;
         self.top_start = to;
         match fit {
-            Cut::Full | Cut::LeftEdge => {}
+            Fit::Full | Fit::LeftEdge => {}
             // The lower rest no longer touches the end of the extent: it moves into the tree (BT5).
-            Cut::RightEdge | Cut::NoEdge => {
+            Fit::RightEdge | Fit::NoEdge => {
                 let mut path = Path::new();
                 let slot = self.route(K::of(from), &mut path).1;
                 self.insert_hole(&mut path, slot, start, from);
@@ -83,27 +83,27 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     #[inline]
-    fn cut_in_tree(&mut self, path: &mut Path, hole: (u64, u64), taken: (u64, u64), fit: Cut) {
+    fn cut_in_tree(&mut self, path: &mut Path, hole: (u64, u64), taken: (u64, u64), fit: Fit) {
         let ((start, end), (from, to)) = (hole, taken);
         let (old_end, old_size) = (K::of(end), K::of(end - start));
         let (id, slot) = (path.node(0), path.slot(0));
         let leaf = self.leaves.get_mut(id);
         match fit {
-            Cut::LeftEdge => {
+            Fit::LeftEdge => {
                 leaf.size[slot] = K::of(end - to);
                 self.lowered(path, old_end, old_size);
             }
-            Cut::RightEdge => {
+            Fit::RightEdge => {
                 leaf.end[slot] = K::of(from);
                 leaf.size[slot] = K::of(from - start);
                 self.lowered(path, old_end, old_size);
             }
-            Cut::Full => {
+            Fit::Full => {
                 leaf.remove(slot);
                 self.lowered(path, old_end, old_size);
                 self.refill(path);
             }
-            Cut::NoEdge => {
+            Fit::NoEdge => {
                 // The slot retains the right section, whose end is the old one; the left one is inserted before it.
                 leaf.size[slot] = K::of(end - to);
                 self.lowered(path, old_end, old_size);

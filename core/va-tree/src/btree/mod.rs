@@ -65,15 +65,14 @@ pub use memory::BTreeSupply;
 
 use crate::ledger::Ledger;
 use crate::slab::Slab;
-use crate::{Cut, FreeIndex, IndexMemory};
+use crate::{Fit, FreeIndex, IndexMemory};
 use core::fmt;
 use node::{Inner, Leaf};
 use path::Path;
 use rows::{Classes, Row};
 use search::Search;
 use va_base::{
-    Align, AllocError, Fit, FreeError, InvariantViolation, Late, PAGE_SHIFT, Pages, Platform, Request, Va,
-    VaRange,
+    AllocError, FreeError, InvariantViolation, Late, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange,
 };
 
 /// Leaves inside the index itself.
@@ -309,28 +308,6 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         search::Wanted { size: request.size().get(), align_log2: request.align().page_log2(), low, high }
     }
 
-    /// Takes the highest range that meets `request`. An aligned request builds its row if the tree has inner nodes, so
-    /// that the next one is O(log n).
-    #[inline(never)]
-    fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
-        let holes = self.ledger.bound_after_take();
-        let at = self.highest_fit(request).ok_or_else(|| self.no_space(request))?;
-        self.reserve_holes(holes)?;
-        if let Some(class) = self.wanted(request).class().filter(|&class| !self.row_classes.has(class))
-            && self.height > 1
-        {
-            // Without memory for the row the next search is long, and its result the same.
-            let _ = self.add_rows(Classes::only(class), holes);
-        }
-        let (start, size) = (at.page_floor() - self.base, request.size().get());
-        let mut path = Path::new();
-        let found =
-            self.find_enclosing(start, start + size, &mut path).ok_or_else(|| self.no_space(request))?;
-        self.cut(&found, &mut path, size);
-        self.check();
-        Ok(at)
-    }
-
     #[cold]
     fn no_space(&self, request: &Request) -> AllocError {
         let window = request.window().unwrap_or(self.default_window);
@@ -368,9 +345,6 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     /// GiB. One more class would cost 128 bytes an inner node and an update a change, for requests that no kernel
     /// makes.
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
-        if request.fit() == Fit::Highest {
-            return self.highest_fit(request).ok_or_else(|| self.no_space(request));
-        }
         match self.find_lowest_patiently(&self.wanted(request), &mut Path::new()) {
             Some(found) => Ok(self.va(found.at)),
             None => Err(self.no_space(request)),
@@ -381,9 +355,6 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     /// even if nothing fits: the next request needs only the row to fail.
     #[inline]
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
-        if request.fit() == Fit::Highest {
-            return self.alloc_highest(request);
-        }
         let wanted = self.wanted(request);
         // Nothing in the tree is large enough: a young space, or a large request. Then it is the top hole or nothing.
         if wanted.size > self.longest
@@ -418,7 +389,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         Ok(self.va(found.at))
     }
 
-    fn take(&mut self, range: VaRange) -> Result<Cut, AllocError> {
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
         let bad = AllocError::BadRange { range, extent: self.extent() };
         let (start, end) = self.checked_pages(range).ok_or(bad)?;
         let mut path = Path::new();
@@ -490,23 +461,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
 
     fn fit_below(&self, at: Va, size: Pages) -> Option<VaRange> {
         let page = Some(at.page_floor()).filter(|&page| page >= self.first)?.min(self.end) - self.base;
-        self.last_fit_to(page, size.get().max(1), None).map(|(start, end)| self.range(start, end))
-    }
-
-    fn aligned_fit_below(&self, at: Va, size: Pages, align: Align) -> Option<VaRange> {
-        let page = Some(at.page_floor()).filter(|&page| page >= self.first)?.min(self.end) - self.base;
-        let log2 = align.page_log2();
-        let class = (log2 > 0).then(|| Classes::of_align(log2));
-        let mut page = page;
-        loop {
-            let (start, end) = self.last_fit_to(page, size.get().max(1), class)?;
-            // A class that is not stored, and an alignment above the largest, exclude too little.
-            let wanted = search::Wanted { size: size.get(), align_log2: log2, low: 0, high: end };
-            if self.first_at(start, &wanted) + wanted.size <= end {
-                return Some(self.range(start, end));
-            }
-            page = start.checked_sub(1)?;
-        }
+        self.last_fit_to(page, size.get().max(1)).map(|(start, end)| self.range(start, end))
     }
 
     fn memory(&self) -> IndexMemory {

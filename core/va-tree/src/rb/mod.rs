@@ -39,14 +39,13 @@ pub use search::{Exact, Linux, Search};
 use crate::ledger::Ledger;
 use crate::slab::NIL;
 use crate::supply::{InPlace, PieceWanted, Supplied, Table};
-use crate::{Cut, FreeIndex, IndexMemory};
+use crate::{Fit, FreeIndex, IndexMemory};
 use core::fmt;
 use core::marker::PhantomData;
 use search::{TreeRef, Wanted};
 use tree::{Hole, INLINE_HOLES, Side, Tree};
 use va_base::{
-    AllocError, Fit, FreeError, InvariantViolation, Late, PAGE_SIZE, Pages, Platform, Request, Supply, Va,
-    VaRange,
+    AllocError, FreeError, InvariantViolation, Late, PAGE_SIZE, Pages, Platform, Request, Supply, Va, VaRange,
 };
 
 /// A red-black tree of holes with the search `S`.
@@ -178,10 +177,6 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
 
     #[inline]
     fn find(&self, request: &Request) -> Option<(u32, u64)> {
-        if request.fit() == Fit::Highest {
-            let at = self.highest_fit(request)?.get();
-            return Some((self.tree.last_starting_to(at), at));
-        }
         let window = request.window().unwrap_or(self.default_window);
         let size = request.size().checked_bytes()?;
         // An alignment below a page requires no more than a page: holes are pages.
@@ -206,25 +201,25 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
 
     /// Cuts `[start, end)` from the hole that encloses it. Its records are reserved.
     #[inline]
-    fn cut(&mut self, id: u32, start: u64, end: u64) -> Cut {
+    fn cut(&mut self, id: u32, start: u64, end: u64) -> Fit {
         let hole = self.tree.get_mut(id);
         let hole_start = hole.start;
-        let fit = Cut::of(start, end, hole_start, hole.end);
+        let fit = Fit::of(start, end, hole_start, hole.end);
         match fit {
-            Cut::Full => {
+            Fit::Full => {
                 self.tree.erase(id);
                 self.tree.slab.put(id);
                 self.ledger.holes -= 1;
             }
-            Cut::LeftEdge => {
+            Fit::LeftEdge => {
                 hole.start = end;
                 self.tree.propagate(id);
             }
-            Cut::RightEdge => {
+            Fit::RightEdge => {
                 hole.end = start;
                 self.tree.propagate(id);
             }
-            Cut::NoEdge => {
+            Fit::NoEdge => {
                 hole.start = end;
                 self.tree.propagate(id);
                 let left = self.new_hole(hole_start, start);
@@ -352,7 +347,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
         Ok(Va::new(at))
     }
 
-    fn take(&mut self, range: VaRange) -> Result<Cut, AllocError> {
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
         if !self.is_inside(range) {
             return Err(AllocError::BadRange { range, extent: self.extent });
         }

@@ -6,7 +6,7 @@ use va_sim::platform::HeapPlatform;
 use va_sim::strip::{alloc, draw, lay};
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
-use va_tree::{BTreeIndex, BTreeIndex32, Cut, FreeIndex, RbIndex};
+use va_tree::{BTreeIndex, BTreeIndex32, Fit, FreeIndex, RbIndex};
 
 /// First page of every strip: odd, so that alignment is of addresses and not of offsets.
 const FIRST: u64 = 9;
@@ -36,7 +36,7 @@ trait Strip {
     fn lay(&mut self, strip: &str);
     fn draw(&self) -> String;
     fn alloc(&mut self, pages: u64, align_pages: u64) -> String;
-    fn take(&mut self, from: u64, to: u64) -> Result<Cut, AllocError>;
+    fn take(&mut self, from: u64, to: u64) -> Result<Fit, AllocError>;
     fn back(&mut self, from: u64, to: u64) -> Result<(), FreeError>;
     fn check(&self);
 }
@@ -52,7 +52,7 @@ impl<I: FreeIndex> Strip for I {
     fn alloc(&mut self, pages: u64, align_pages: u64) -> String {
         alloc(self, &Request::pages(pages).unwrap().aligned(Align::new(align_pages * 4096).unwrap()))
     }
-    fn take(&mut self, from: u64, to: u64) -> Result<Cut, AllocError> {
+    fn take(&mut self, from: u64, to: u64) -> Result<Fit, AllocError> {
         FreeIndex::take(self, range(from, to))
     }
     fn back(&mut self, from: u64, to: u64) -> Result<(), FreeError> {
@@ -66,29 +66,29 @@ impl<I: FreeIndex> Strip for I {
 #[test]
 fn the_four_fits() {
     each("..####..", |index| {
-        assert_eq!((index.take(0, 2), index.draw()), (Ok(Cut::Full), "######..".into()));
+        assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::Full), "######..".into()));
     });
     each("....##..", |index| {
-        assert_eq!((index.take(0, 2), index.draw()), (Ok(Cut::LeftEdge), "##..##..".into()));
+        assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::LeftEdge), "##..##..".into()));
     });
     each("....##..", |index| {
-        assert_eq!((index.take(2, 4), index.draw()), (Ok(Cut::RightEdge), "..####..".into()));
+        assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::RightEdge), "..####..".into()));
     });
     each("....##..", |index| {
-        assert_eq!((index.take(1, 3), index.draw()), (Ok(Cut::NoEdge), ".##.##..".into()));
+        assert_eq!((index.take(1, 3), index.draw()), (Ok(Fit::NoEdge), ".##.##..".into()));
     });
 }
 
 #[test]
 fn the_four_fits_of_the_hole_at_the_top() {
-    each("##....", |index| assert_eq!((index.take(2, 6), index.draw()), (Ok(Cut::Full), "######".into())));
+    each("##....", |index| assert_eq!((index.take(2, 6), index.draw()), (Ok(Fit::Full), "######".into())));
     each("##....", |index| {
-        assert_eq!((index.take(2, 4), index.draw()), (Ok(Cut::LeftEdge), "####..".into()));
+        assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::LeftEdge), "####..".into()));
     });
     each("##....", |index| {
-        assert_eq!((index.take(4, 6), index.draw()), (Ok(Cut::RightEdge), "##..##".into()));
+        assert_eq!((index.take(4, 6), index.draw()), (Ok(Fit::RightEdge), "##..##".into()));
     });
-    each("##....", |index| assert_eq!((index.take(3, 5), index.draw()), (Ok(Cut::NoEdge), "##.##.".into())));
+    each("##....", |index| assert_eq!((index.take(3, 5), index.draw()), (Ok(Fit::NoEdge), "##.##.".into())));
 }
 
 #[test]

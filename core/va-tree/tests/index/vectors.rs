@@ -5,7 +5,7 @@ use va_sim::platform::HeapPlatform;
 use va_sim::strip::leave;
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux, Search};
-use va_tree::{BTreeIndex, BTreeIndex32, Cut, FreeIndex, RbIndex};
+use va_tree::{BTreeIndex, BTreeIndex32, Fit, FreeIndex, RbIndex};
 
 /// N1 to N5, in the order that gives the tree of the slides: N4 above N2 and N5, N2 above N1 and N3.
 const SLIDES: [(u64, u64); 5] = [(23, 26), (6, 9), (27, 38), (2, 4), (10, 22)];
@@ -30,17 +30,17 @@ fn shape<S: Search>(index: &RbIndex<S, HeapPlatform>) -> Vec<(u64, u32)> {
 }
 
 /// Size, first page of the window, page of the result and how it is cut.
-type Step = (u64, u64, Option<(u64, Cut)>);
+type Step = (u64, u64, Option<(u64, Fit)>);
 
 const STEPS: [Step; 10] = [
-    (1, 0, Some((2, Cut::LeftEdge))),
-    (2, 0, Some((2, Cut::Full))),
-    (3, 0, Some((6, Cut::Full))),
-    (4, 0, Some((10, Cut::LeftEdge))),
-    (12, 0, Some((10, Cut::Full))),
-    (11, 11, Some((11, Cut::RightEdge))),
-    (11, 12, Some((27, Cut::Full))),
-    (4, 12, Some((12, Cut::NoEdge))),
+    (1, 0, Some((2, Fit::LeftEdge))),
+    (2, 0, Some((2, Fit::Full))),
+    (3, 0, Some((6, Fit::Full))),
+    (4, 0, Some((10, Fit::LeftEdge))),
+    (12, 0, Some((10, Fit::Full))),
+    (11, 11, Some((11, Fit::RightEdge))),
+    (11, 12, Some((27, Fit::Full))),
+    (4, 12, Some((12, Fit::NoEdge))),
     (12, 11, None),
     (13, 0, None),
 ];
@@ -64,16 +64,16 @@ fn steps<I: FreeIndex>(fresh: impl Fn() -> I) {
         };
         assert_eq!(got, Ok(Va::from_page(page)), "{size} from {low}");
         let by = |fit| match fit {
-            Cut::Full => -1,
-            Cut::LeftEdge | Cut::RightEdge => 0,
-            Cut::NoEdge => 1,
+            Fit::Full => -1,
+            Fit::LeftEdge | Fit::RightEdge => 0,
+            Fit::NoEdge => 1,
         };
         assert_eq!(holes(&index).len() as i32 - before.len() as i32, by(fit), "{size} from {low}");
         // The taken pages are at the right place of the one hole that they were taken from.
         let (from, to) = before.into_iter().find(|&(from, to)| from <= page && page < to).unwrap();
         assert_eq!(
             (page == from, page + size == to),
-            (matches!(fit, Cut::Full | Cut::LeftEdge), matches!(fit, Cut::Full | Cut::RightEdge))
+            (matches!(fit, Fit::Full | Fit::LeftEdge), matches!(fit, Fit::Full | Fit::RightEdge))
         );
     }
 }
