@@ -34,6 +34,8 @@ const INDEX_CRATES: [&str; 2] = ["va-base", "va-tree"];
 const PROCESS: [&str; 3] =
     ["aarch64-unknown-linux-gnu", "riscv64gc-unknown-linux-gnu", "x86_64-unknown-linux-musl"];
 
+/// The crates of a process that are libraries of C.
+const FOR_C: [&str; 2] = ["vmalloc-capi", "vmalloc-preload"];
 /// Those of the usual run: words of 32 bits, the other byte order, no atomics, the other C library.
 const SHORT: [&str; 4] = [
     "i686-unknown-linux-gnu",
@@ -53,22 +55,21 @@ pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
 }
 
 fn check(root: &Path, full: bool) -> Result<()> {
-    let packages = package::published(root)?;
-    let within = |folder: &str| -> Vec<String> {
-        let packages = packages.iter().filter(|package| package.is_in(&root.join(folder)));
-        packages.map(|package| package.name.clone()).collect()
-    };
-    let (core, process) = (within("core"), within("process"));
+    let mut packages = package::published(root)?;
+    packages.retain(|package| ["core", "process"].iter().any(|folder| package.is_in(&root.join(folder))));
+    let (core, process): (Vec<_>, Vec<_>) =
+        packages.iter().map(|package| package.name.as_str()).partition(|name| name.starts_with("va-"));
     // Libraries of C have a panic handler of their own for one system.
-    let process: Vec<_> = process.into_iter().filter(|name| !is_for_c(name)).collect();
-    let index = INDEX_CRATES.map(str::to_string);
+    let process: Vec<_> = process.into_iter().filter(|name| !FOR_C.contains(name)).collect();
     if core.is_empty() || process.is_empty() {
         bail!("no published crates in core or in process");
     }
+    let sysroot = Cmd::new(root, "rustc").args(["--print", "sysroot"]).read()?;
+    let installed = Path::new(sysroot.trim()).join("lib/rustlib");
     let mut checked = 0;
-    for (targets, crates) in [(&CORE[..], &core[..]), (&INDEX, &index), (&PROCESS, &process)] {
+    for (targets, crates) in [(&CORE[..], &core[..]), (&INDEX, &INDEX_CRATES), (&PROCESS, &process)] {
         for target in targets.iter().filter(|target| full || SHORT.contains(target)) {
-            if has_target(root, target, full)? {
+            if has_target(root, &installed, target, full)? {
                 compile(root, None, Some(target), crates)?;
                 checked += 1;
             } else {
@@ -76,12 +77,10 @@ fn check(root: &Path, full: bool) -> Result<()> {
             }
         }
     }
-    let mut versions: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for package in
-        packages.iter().filter(|package| core.contains(&package.name) || process.contains(&package.name))
-    {
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for package in &packages {
         let version = package.rust_version.as_deref().unwrap_or_default();
-        versions.entry(version).or_default().push(package.name.clone());
+        versions.entry(version).or_default().push(&package.name);
     }
     for (version, crates) in versions {
         if let Some(compiler) = compiler(root, version, full)? {
@@ -95,12 +94,7 @@ fn check(root: &Path, full: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns true for the crates that are libraries of C.
-fn is_for_c(name: &str) -> bool {
-    ["vmalloc-capi", "vmalloc-preload"].contains(&name)
-}
-
-fn compile(root: &Path, compiler: Option<&str>, target: Option<&str>, crates: &[String]) -> Result<()> {
+fn compile(root: &Path, compiler: Option<&str>, target: Option<&str>, crates: &[&str]) -> Result<()> {
     let mut cmd = match compiler {
         Some(name) => Cmd::new(root, "rustup").args(["run", name, "cargo"]),
         None => Cmd::cargo(root),
@@ -109,13 +103,12 @@ fn compile(root: &Path, compiler: Option<&str>, target: Option<&str>, crates: &[
     if let Some(target) = target {
         cmd = cmd.args(["--target", target]);
     }
-    cmd.args(crates.iter().flat_map(|name| ["-p", name])).run(Show::Failure)
+    cmd.args(crates.iter().flat_map(|&name| ["-p", name])).run(Show::Failure)
 }
 
-/// Returns true if the standard library of a target, or the part that it has, is installed.
-fn has_target(root: &Path, target: &str, asks: bool) -> Result<bool> {
-    let sysroot = Cmd::new(root, "rustc").args(["--print", "sysroot"]).read()?;
-    let libraries = Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib");
+/// Returns true if the standard library of a target, or the part that it has, is installed: in a folder of `installed`.
+fn has_target(root: &Path, installed: &Path, target: &str, asks: bool) -> Result<bool> {
+    let libraries = installed.join(target).join("lib");
     if !libraries.exists() && asks && on_path("rustup") {
         let added = Cmd::new(root, "rustup").args(["target", "add", target]).lines(Show::Failure, |_| {})?;
         return Ok(added.code == Some(0));
@@ -160,7 +153,10 @@ mod tests {
 
     #[test]
     fn a_target_that_does_not_exist_is_not_installed() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        assert!(!has_target(root, "pdp11-unknown-none", false).unwrap());
+        let installed = tempfile::tempdir().unwrap();
+        let has = || has_target(Path::new("."), installed.path(), "pdp11-unknown-none", false).unwrap();
+        assert!(!has());
+        std::fs::create_dir_all(installed.path().join("pdp11-unknown-none/lib")).unwrap();
+        assert!(has());
     }
 }
