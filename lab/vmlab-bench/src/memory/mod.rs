@@ -10,9 +10,10 @@
 //!
 //! Cost alone shows little: an allocator that never releases memory is fast. So each allocator is a line of points,
 //! cost over mean RSS. A peer is compared with the cheapest of our points that has no more memory than the peer
-//! (`results.rs`). Whether a figure suffices is for the reader to judge: `results/README.md` states the goals. A slow allocator runs fewer operations in its time, and by chance others than a fast one. So memory
-//! is also averaged over operations that are the same for all. Each allocator runs them at the end, with the memory
-//! that it has cached until then.
+//! (`results.rs`). Whether a figure suffices is for the reader to judge: `results/README.md` states the goals. A slow
+//! allocator runs fewer operations in its time, and by chance others than a fast one. So memory is also averaged over
+//! operations that are the same for all. Each allocator runs them at the end, with the memory that it has cached until
+//! then.
 
 pub mod child;
 #[doc(hidden)]
