@@ -59,6 +59,16 @@ pub enum Fit {
 }
 
 impl Fit {
+    /// Returns the number of holes after a cut at this position, of so many before.
+    #[inline]
+    pub(crate) fn holes_after(self, holes: u64) -> u64 {
+        match self {
+            Self::Full => holes - 1,
+            Self::LeftEdge | Self::RightEdge => holes,
+            Self::NoEdge => holes + 1,
+        }
+    }
+
     /// Returns the position of pages `[start, end)` in the hole `[hole_start, hole_end)`, which encloses them.
     #[inline]
     pub(crate) fn of(start: u64, end: u64, hole_start: u64, hole_end: u64) -> Self {
@@ -115,7 +125,8 @@ pub trait FreeIndex {
     /// Takes exactly `range`, which must be free, and returns its position in its hole. O(log n).
     ///
     /// # Errors
-    /// [`AllocError::BadRange`], [`AllocError::Occupied`], [`AllocError::NoMeta`].
+    /// [`AllocError::BadRange`], [`AllocError::Occupied`]. [`AllocError::NoMeta`], but never for a whole hole: it frees
+    /// the record that a later free needs.
     fn take(&mut self, range: VaRange) -> Result<Fit, AllocError>;
 
     /// Frees `range`: one area, as it was taken. Merges it with the holes that it touches. O(log n).

@@ -4,6 +4,7 @@
 //! holes to at most `(live + holes + 1) / 2`. [`Ledger::bound`] is that number. [`Ledger::reserved_holes`] is the
 //! number of holes for which the structure has reserved records.
 
+use crate::free_index::Fit;
 use va_base::InvariantViolation;
 use va_base::Va;
 
@@ -32,6 +33,12 @@ impl Ledger {
     pub(crate) fn bound_after_take(&self) -> u64 {
         // One area more, and at worst (NoEdge) one hole more.
         bound(self.live + 1, self.holes + 1)
+    }
+
+    /// Returns the holes for which records must be reserved before an area is cut from a known hole. For a whole hole
+    /// that is the [`bound`](Self::bound) of now, so no record is missing.
+    pub(crate) fn bound_after_cut(&self, fit: Fit) -> u64 {
+        bound(self.live + 1, fit.holes_after(self.holes))
     }
 
     /// Returns the ledger with `pieces` more live areas, or `None` if no memory could ever suffice for them.

@@ -50,11 +50,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
         self.ledger.live += 1;
         self.ledger.free_pages -= size;
-        match fit {
-            Fit::Full => self.ledger.holes -= 1,
-            Fit::LeftEdge | Fit::RightEdge => {}
-            Fit::NoEdge => self.ledger.holes += 1,
-        }
+        self.ledger.holes = fit.holes_after(self.ledger.holes);
         fit
     }
 

@@ -394,7 +394,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         let (start, end) = self.checked_pages(range).ok_or(bad)?;
         let mut path = Path::new();
         let found = self.find_enclosing(start, end, &mut path).ok_or(AllocError::Occupied { range })?;
-        self.reserve_holes(self.ledger.bound_after_take())?;
+        self.reserve_holes(self.ledger.bound_after_cut(Fit::of(start, end, found.start, found.end)))?;
         let fit = self.cut(&found, &mut path, end - start);
         self.check();
         Ok(fit)

@@ -209,7 +209,6 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
             Fit::Full => {
                 self.tree.erase(id);
                 self.tree.slab.put(id);
-                self.ledger.holes -= 1;
             }
             Fit::LeftEdge => {
                 hole.start = end;
@@ -230,9 +229,9 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
                         .bug(format_args!("FT1: {hole_start:#x} overlaps what it was cut from"), None);
                 };
                 self.tree.insert(left, parent, side);
-                self.ledger.holes += 1;
             }
         }
+        self.ledger.holes = fit.holes_after(self.ledger.holes);
         self.ledger.live += 1;
         self.ledger.free_pages -= (end - start) / PAGE_SIZE;
         fit
@@ -351,12 +350,14 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
         if !self.is_inside(range) {
             return Err(AllocError::BadRange { range, extent: self.extent });
         }
-        let id = self.tree.last_starting_to(range.start().get());
-        if id == NIL || self.tree.get(id).end < range.end().get() {
+        let (start, end) = (range.start().get(), range.end().get());
+        let id = self.tree.last_starting_to(start);
+        if id == NIL || self.tree.get(id).end < end {
             return Err(AllocError::Occupied { range });
         }
-        self.reserve_holes(self.ledger.bound_after_take())?;
-        let fit = self.cut(id, range.start().get(), range.end().get());
+        let hole = self.tree.get(id);
+        self.reserve_holes(self.ledger.bound_after_cut(Fit::of(start, end, hole.start, hole.end)))?;
+        let fit = self.cut(id, start, end);
         self.check();
         Ok(fit)
     }

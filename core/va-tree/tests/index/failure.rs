@@ -98,6 +98,34 @@ fn sp3_records_of_splits_are_reserved_at_once() {
     pieces(|platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap().with_rows().unwrap());
 }
 
+#[test]
+fn sp3_a_whole_hole_is_taken_without_memory() {
+    fn take_all<I: FreeIndex>(fresh: impl Fn(FailingPlatform) -> I) {
+        let platform = FailingPlatform::new(Fail::Never);
+        let mut index = fresh(platform.clone());
+        let page = |n: u64| VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap();
+        (0..AREAS / 2).for_each(|n| assert!(index.take(page(n)).is_ok()));
+        platform.set(Fail::All);
+        // Until no record is left, not even a spare one.
+        let taken = (AREAS / 2..).find(|&n| index.take(page(n)).is_err()).unwrap();
+        let holes: Vec<_> = index.holes().collect();
+        assert_eq!(holes.len() as u64, taken);
+        for &hole in &holes {
+            assert_eq!(index.take(hole), Ok(va_tree::Fit::Full), "{hole:?}");
+        }
+        assert_eq!((index.hole_count(), index.free_pages().get()), (0, 0));
+        index.validate().unwrap();
+        // The records that the frees need exist.
+        holes.into_iter().for_each(|hole| assert_eq!(index.free(hole), Ok(())));
+        (0..taken).for_each(|n| assert_eq!(index.free(page(n)), Ok(())));
+        index.validate().unwrap();
+        assert_eq!((index.live(), index.hole_count()), (0, 1));
+    }
+    take_all(|platform| RbIndex::<Linux, _>::new(space(), space(), platform).unwrap());
+    take_all(|platform| BTreeIndex::new(space(), space(), platform).unwrap());
+    take_all(|platform| BTreeIndex32::new(space(), space(), platform).unwrap());
+}
+
 /// Returns all observable state of an index, including its rows.
 fn seen(index: &impl FreeIndex) -> (u64, u64, u64, usize, Vec<VaRange>) {
     (
