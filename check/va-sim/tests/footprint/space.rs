@@ -103,6 +103,7 @@ fn area_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("VmapSpace::areas_from", || assert!(space.areas_from(Va::from_page(far)).count() > 0));
     table.row("VmapSpace::split", || _ = space.split(Va::from_page(far + 3)));
     table.row("VmapSpace::join", || _ = space.join(Va::from_page(far + 3)));
+    table.row("VmapSpace::grow_at", || _ = space.grow_at(Va::from_page(far), Pages::new(11)));
     table.row("VmapSpace::resize_at", || _ = space.resize_at(Va::from_page(far), Pages::new(9)));
     table.row("VmapSpace::free_at", || _ = space.free_at(Va::from_page(far)));
     areas.into_iter().for_each(|area| fine(space.free(area)));

@@ -233,23 +233,35 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// were free, and need no flush.
     ///
     /// # Errors
-    /// [`ReshapeError::NoArea`], [`ReshapeError::BadSize`], [`ReshapeError::NoMeta`]; [`ReshapeError::Blocked`] if the
-    /// pages above it are not free (lazy ones are not: purge and try again).
+    /// Those of [`split`](Self::split) or [`grow_at`](Self::grow_at); [`ReshapeError::BadSize`] for a size of 0.
     /// # Locks
     /// `free`, and those of the lookup; to shrink, also those of [`free`](Self::free).
     /// Cost: O(log holes).
     pub fn resize_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
         let seen = self.starting(at)?;
+        let end = seen.page.checked_add(size.get()).filter(|&end| end > seen.page && size.get() < seen.pages);
+        let Some(end) = end else { return self.grow_at(at, size) };
+        let (left, tail) = self.split(Va::from_page(end))?;
+        self.free_at(tail.start()).map_err(|_| ReshapeError::NoArea { at: tail.start() })?;
+        Ok(left)
+    }
+
+    /// Grows the busy area that starts at `at` to `size` without moving it. The pages that it gains were free, and need
+    /// no flush. If these are a whole hole of the index, no memory is needed for it.
+    ///
+    /// # Errors
+    /// [`ReshapeError::NoArea`], [`ReshapeError::NoMeta`]; [`ReshapeError::BadSize`] if the area is larger;
+    /// [`ReshapeError::Blocked`] if the pages above it are not free (lazy ones are not: purge and try again).
+    /// # Locks
+    /// `free`, and those of the lookup.
+    /// Cost: O(log holes).
+    pub fn grow_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
+        let seen = self.starting(at)?;
         let (page, have, want) = (seen.page, seen.pages, size.get());
         let bad = ReshapeError::BadSize { area: range_of(page, have), requested: size };
-        let Some(end) = page.checked_add(want).filter(|_| want > 0) else { return Err(bad) };
+        let Some(end) = page.checked_add(want).filter(|_| want >= have) else { return Err(bad) };
         if want == have {
             return Ok(range_of(page, have));
-        }
-        if want < have {
-            let (left, tail) = self.split(Va::from_page(end))?;
-            self.free_at(tail.start()).map_err(|_| ReshapeError::NoArea { at: tail.start() })?;
-            return Ok(left);
         }
         if end > self.extent.end().page_floor() {
             return Err(bad);
@@ -342,6 +354,9 @@ mod tests {
         assert_eq!(space.join(right.start()), Ok(pages(start, start + huge)));
         assert_eq!(space.resize_at(left.start(), Pages::new(3)), Ok(pages(start, start + 3)));
         space.purge(Purge::Full);
+        assert_eq!(space.grow_at(left.start(), Pages::new(3)), Ok(pages(start, start + 3)));
+        let smaller = ReshapeError::BadSize { area: pages(start, start + 3), requested: Pages::new(2) };
+        assert_eq!(space.grow_at(left.start(), Pages::new(2)), Err(smaller));
         assert_eq!(space.resize_at(left.start(), Pages::new(huge)), Ok(pages(start, start + huge)));
         assert_eq!(space.validate(), Ok(()));
         assert_eq!(
