@@ -1,9 +1,10 @@
 //! Memory for the allocator's own records. It is mapped, never from the global allocator, which may be this one.
 //!
 //! # Theory
-//! Chunks are mapped in doubling sizes, and pieces are cut from the front. A freed piece joins the free list of its
-//! size, a power of two. All chunks are unmapped when the allocator is dropped. The first chunk begins with the `Home`
-//! itself, so that nothing is on a stack or in a static: a [`Host`] leads to everything.
+//! Chunks are mapped in doubling sizes, or as small as needed where that fails, and pieces are cut from the front. A
+//! freed piece joins the free list of its size, a power of two. All chunks are unmapped when the allocator is dropped.
+//! The first chunk begins with the `Home` itself, so that nothing is on a stack or in a static: a [`Host`] leads to
+//! everything.
 //!
 //! # Invariants
 //! - **RC1 once** a piece is in one state: allocated, in a free list, or not yet cut.
@@ -283,8 +284,11 @@ impl Chunks {
                 return NonNull::new(with_exposed_provenance_mut(at));
             }
             let want = layout.size().checked_add(layout.align() + size_of::<Header>())?;
-            let bytes = want.checked_next_power_of_two()?.max(self.mapped.clamp(CHUNK_FIRST, CHUNK_LAST));
-            let new = os.map(bytes).ok()?;
+            let least = want.checked_next_power_of_two()?.max(CHUNK_FIRST);
+            let bytes = least.max(self.mapped.min(CHUNK_LAST));
+            // A limit of address space may have room for a smaller one.
+            let map = |bytes| os.map(bytes).map(|at| (at, bytes));
+            let (new, bytes) = map(bytes).or_else(|_| map(least)).ok()?;
             self.adopt(new, bytes);
         }
         None
@@ -400,6 +404,13 @@ mod tests {
         }
         let zeros = host.alloc_zeroed::<Zeros>(3).unwrap();
         add(zeros.as_ptr().addr(), size_of_val(zeros));
+        // A chunk as large as all others together is not available, and a small one is.
+        let (mapped, rest) = (host.mapped_bytes(), Layout::from_size_align(4096, 4096).unwrap());
+        shim.fail_some(Call::Map, 0, 1);
+        while host.mapped_bytes() == mapped {
+            assert!(host.home().piece(rest).is_some());
+        }
+        assert_eq!(host.mapped_bytes(), mapped + CHUNK_FIRST);
         shim.fail(Call::Map, 0);
         let huge = Layout::from_size_align(1 << 30, 8).unwrap();
         assert_eq!(host.home().piece(huge), None);

@@ -293,6 +293,11 @@ impl<O: Os> Arena<O> {
         self.committed[zone].load(Ordering::Relaxed)
     }
 
+    /// Returns the first page above the frontier of a zone.
+    pub(crate) fn frontier(&self, zone: usize) -> u64 {
+        self.extent(zone).start().page_floor() + self.committed_pages(zone)
+    }
+
     /// Returns the page of an address in the arena, and the address's offset in it.
     #[inline(always)]
     pub(crate) fn locate(&self, at: usize) -> Option<(u64, usize)> {

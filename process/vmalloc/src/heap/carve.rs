@@ -44,7 +44,7 @@ pub(super) struct Central<O: Os> {
     /// gap.
     pub(super) spare: u64,
     /// Upper bound of the number of clean gaps.
-    gaps: u64,
+    pub(super) gaps: u64,
     /// Number of times that pages became clean, or came below the frontier, since access to clean pages was last
     /// removed.
     cleaned: u64,
@@ -170,6 +170,7 @@ impl<O: Os> Central<O> {
     }
 
     /// Removes exactly these pages from the dirty ones. Returns false if no record is available.
+    #[inline(never)]
     pub(super) fn take_dirty_at(&mut self, range: VaRange) -> bool {
         let taken = self.dirty.take(range).is_ok();
         if taken {

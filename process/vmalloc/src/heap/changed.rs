@@ -91,7 +91,7 @@ impl<O: Os> Heap<O> {
     /// Visits the live areas of a zone that touch `[at, end)`, in address order.
     pub(super) fn live_in(&self, zone: usize, at: usize, end: usize, mut visit: impl FnMut(u64, Word)) {
         let first = self.arena.extent(zone).start().page_floor();
-        let frontier = first + self.arena.committed_pages(zone);
+        let frontier = self.arena.frontier(zone);
         let mut page = ((at / PAGE_BYTES) as u64).max(first);
         if page >= frontier || address(page) >= end {
             return;

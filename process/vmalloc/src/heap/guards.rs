@@ -185,7 +185,7 @@ impl<O: Os> Heap<O> {
         let mut counts = [0; 2];
         for zone in 0..ZONES {
             let first = self.arena.extent(zone).start().page_floor();
-            let pages = first..first + self.arena.committed_pages(zone);
+            let pages = first..self.arena.frontier(zone);
             for kind in pages.filter_map(|page| self.arena.get(page).as_guard()) {
                 counts[kind as usize] += 1;
             }

@@ -4,6 +4,7 @@ use super::Heap;
 use super::carve::Central;
 use crate::PAGE_BYTES;
 use crate::arena::{ZONES, address};
+use crate::word::Word;
 use core::fmt;
 use core::sync::atomic::Ordering;
 use va_base::{InvariantViolation, Va};
@@ -190,7 +191,7 @@ impl<O: Os> Heap<O> {
         mut visit: impl FnMut(Entry) -> bool,
     ) -> Result<(), InvariantViolation> {
         let mut page = from;
-        let frontier = self.arena.extent(zone).start().page_floor() + self.arena.committed_pages(zone);
+        let frontier = self.arena.frontier(zone);
         while page < frontier {
             let at = Va::from_page(page);
             let Some(area) = central.space.find_above(at) else { return Ok(()) };
@@ -202,7 +203,9 @@ impl<O: Os> Heap<O> {
             let word = self.arena.get(page);
             let (end, what) = match dirty {
                 Some(hole) => (hole.end().page_floor(), What::Dirty),
-                None => (page + word.pages(), if word.is_live() { What::Live } else { What::Kept }),
+                None => {
+                    (self.end_of(page, word, frontier), if word.is_live() { What::Live } else { What::Kept })
+                }
             };
             // Checks VM1: an entry that is not dirty begins with a word that records its size.
             InvariantViolation::check(end > page && end <= frontier, "VM1", at, frontier - page, end - page)?;
@@ -212,6 +215,15 @@ impl<O: Os> Heap<O> {
             page = end;
         }
         Ok(())
+    }
+
+    /// Returns the end of the run that begins with this word; released runs beside each other are one.
+    fn end_of(&self, page: u64, word: Word, frontier: u64) -> u64 {
+        let mut end = page + word.pages();
+        while word.is_released() && end < frontier && self.arena.get(end).is_released() {
+            end += self.arena.get(end).pages();
+        }
+        end
     }
 
     /// Checks MZ3, and all other invariants by full walks. Requires that no other thread uses the heap.
@@ -269,7 +281,7 @@ impl<O: Os> Heap<O> {
     fn check_cold(&self, central: &Central<O>, zone: usize) -> Result<(), InvariantViolation> {
         let extent = self.arena.extent(zone);
         let first = extent.start().page_floor();
-        let blocks = central.blocks_around(first, first + self.arena.committed_pages(zone));
+        let blocks = central.blocks_around(first, self.arena.frontier(zone));
         for block in blocks {
             let range = central.block(block);
             let whole = central.dirty.hole_below(range.start()).is_some_and(|hole| hole.encloses(range));

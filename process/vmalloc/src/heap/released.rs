@@ -18,8 +18,8 @@
 use super::Heap;
 use super::carve::Central;
 use crate::PAGE_BYTES;
-use crate::arena::ZONES;
-use va_base::{Va, VaRange};
+use crate::arena::{Arena, ZONES};
+use va_base::{Pages, Va, VaRange};
 use va_tree::FreeIndex;
 use vmalloc_os::fork::Hold;
 use vmalloc_os::os::Os;
@@ -51,7 +51,7 @@ impl<O: Os> Heap<O> {
             (from, parts) = (hole.end(), parts + 1);
             // The run stays unchanged if no record is available.
             if central.take_dirty_at(hole) {
-                central.retired += hole.len_bytes() / PAGE_BYTES as u64;
+                central.retire_released(&self.arena, hole);
                 self.arena.release(hole);
                 pages += hole.len_bytes() / PAGE_BYTES as u64;
             }
@@ -62,8 +62,9 @@ impl<O: Os> Heap<O> {
     /// Releases the clean pages below the frontier of a zone, and returns how many.
     fn release_clean(&self, zone: usize) -> u64 {
         self.take_clean_ranges(zone, &mut self.zone(zone), |central, clean| {
-            let taken = central.take_for_good(clean);
+            let taken = central.take_for_good(&self.arena, clean);
             if taken {
+                central.retire_released(&self.arena, clean);
                 self.arena.release(clean);
             }
             taken
@@ -79,7 +80,7 @@ impl<O: Os> Heap<O> {
         mut take: impl FnMut(&mut Central<O>, VaRange) -> bool,
     ) -> u64 {
         let mut page = self.arena.extent(zone).start().page_floor();
-        let (mut pages, mut parts, frontier) = (0, 0, page + self.arena.committed_pages(zone));
+        let (mut pages, mut parts, frontier) = (0, 0, self.arena.frontier(zone));
         while page < frontier && parts < self.moved_max {
             let above = central.space.find_above(Va::from_page(page));
             let (start, end) = above.map_or((frontier, frontier), |area| area.range.whole_pages());
@@ -94,13 +95,43 @@ impl<O: Os> Heap<O> {
 }
 
 impl<O: Os> Central<O> {
-    /// Removes a clean range for good. Returns false if no record is available.
-    fn take_for_good(&mut self, clean: VaRange) -> bool {
-        let taken = self.pay().is_ok() && self.space.alloc_at(clean).is_ok();
+    /// Removes a clean range for good. It becomes part of the area below, which needs no memory for records: while a
+    /// limit is exceeded, the system provides none. Returns false if a record is needed and not available.
+    #[inline(never)]
+    fn take_for_good(&mut self, arena: &Arena<O>, clean: VaRange) -> bool {
+        let (page, end) = clean.whole_pages();
+        let zone = arena.zone_of(page);
+        // Below the frontier it is a whole gap, whose spare record becomes the run's.
+        let is_gap = end < arena.frontier(zone);
+        if !is_gap && !is_released(arena, zone, page - 1) && self.pay().is_err() {
+            return false;
+        }
+        let taken = match self.space.find_enclosing(Va::from_page(page - 1)) {
+            Some(area) => {
+                let whole = Pages::new(end - area.range.start().page_floor());
+                self.space.grow_at(area.range.start(), whole).is_ok()
+            }
+            None => self.space.alloc_at(clean).is_ok(),
+        };
         if taken {
             self.spare -= 1;
-            self.retired += clean.len_bytes() / PAGE_BYTES as u64;
+            self.gaps -= u64::from(is_gap);
         }
         taken
     }
+
+    /// Records that a run is about to be released for good. It is one run with the released ones beside it, so their
+    /// records become spare ones.
+    #[inline(never)]
+    pub(super) fn retire_released(&mut self, arena: &Arena<O>, range: VaRange) {
+        let ((page, end), zone) = (range.whole_pages(), arena.zone_of(range.start().page_floor()));
+        self.retired += end - page;
+        self.spare +=
+            [page - 1, end].into_iter().filter(|&beside| is_released(arena, zone, beside)).count() as u64;
+    }
+}
+
+/// Returns true if a page is of this zone and was released.
+fn is_released<O: Os>(arena: &Arena<O>, zone: usize, page: u64) -> bool {
+    arena.zone_of(page) == zone && arena.get(page).is_released()
 }

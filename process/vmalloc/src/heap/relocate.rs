@@ -123,8 +123,10 @@ impl<O: Os> Heap<O> {
                         self.remaps_off.store(true, Ordering::Relaxed);
                     }
                     if !usable {
-                        self.zone_of(to.page()).retired += to.pages();
+                        let mut central = self.zone_of(to.page());
+                        central.retire_released(&self.arena, to.range());
                         self.arena.disown(to);
+                        drop(central);
                         (to, used) = match self.carve(layout, false) {
                             Ok(other) => other,
                             Err(error) => {

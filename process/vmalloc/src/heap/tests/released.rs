@@ -4,6 +4,7 @@ use super::{MIB, Model, Shim, heap, layout};
 use crate::PAGE_BYTES;
 use crate::arena::HUGE;
 use crate::heap::Fill;
+use vmalloc_os::os::Call;
 
 /// Maps pages at an unmapped address, as another part of the process. Returns false if something is mapped there.
 fn map(at: usize, bytes: usize) -> bool {
@@ -66,6 +67,34 @@ fn vm1_ar1_what_is_released_is_others_and_areas_stay_as_they_are() {
         others.into_iter().for_each(|at| unmap(at, PAGE_BYTES));
     }
     model.end();
+}
+
+#[test]
+fn vm1_all_is_released_without_memory_for_records() {
+    for (budget, granted) in [(0, 0), (0, 1), (0, 2), (64 * MIB, 1), (64 * MIB, 2)] {
+        let shim = Shim::default();
+        let mut model = Model::new(heap(&shim, 1 << 30, budget));
+        // As under a limit that is exceeded: at some time no more records can be mapped.
+        shim.fail(Call::Map, granted);
+        for _ in 0..6000 {
+            let size = [9000, 60_000, 200_000, 2 * MIB][model.random(4)];
+            let bytes = 1 + model.random(size);
+            if model.alloc(bytes, 1, Fill::Any).is_err() {
+                model.heap.release_addresses();
+            }
+            let at = model.nth().filter(|_| model.random(100) < 48);
+            at.into_iter().for_each(|at| model.free(at));
+        }
+        while let Some(at) = model.nth() {
+            model.free(at);
+        }
+        model.heap.release_addresses();
+        assert_eq!(model.heap.validate(), Ok(()));
+        let stats = model.heap.stats();
+        assert_eq!(stats.retired_bytes, stats.committed_bytes, "budget {budget}, {granted} granted");
+        shim.allow();
+        model.end();
+    }
 }
 
 #[test]
