@@ -109,7 +109,9 @@ fn a_program_that_confines_itself_is_not_killed() {
 
 #[test]
 fn a_filter_for_all_threads_waits_for_the_calls_of_the_others() {
-    everywhere("tsync.c", &["20"], &["", "threshold:4K,decay:1ms", "budget:0", THREAD, "hardened:true"]);
+    let all = ["", "threshold:4K,decay:1ms", "budget:0", THREAD, "hardened:true"];
+    everywhere("tsync.c", &["20", "threads"], &all);
+    everywhere("tsync.c", &["20", "first"], &[THREAD]);
 }
 
 #[test]

@@ -60,12 +60,13 @@ pub fn unless_plain<T>(calls: impl FnOnce() -> T) -> Option<T> {
     Some(calls())
 }
 
-/// A call that is counted.
-struct InProgress;
+/// A call that is counted, or the start of a thread: that thread makes calls before its first function.
+pub(super) struct InProgress;
 
 impl InProgress {
+    /// Counts a call, unless it is not allowed any more.
     #[inline(never)]
-    fn begin() -> Option<Self> {
+    pub(super) fn begin() -> Option<Self> {
         if is_plain() {
             return None;
         }

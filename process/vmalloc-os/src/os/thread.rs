@@ -5,6 +5,7 @@
 //! # Source
 //! `man 3 pthread_attr_setstack`, `man 2 futex`.
 
+use super::plain::InProgress;
 use super::{Errno, Span, unless_plain};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -22,11 +23,27 @@ pub type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 /// A thread as libc names it: a number, or with musl an address.
 pub type ThreadName = usize;
 
-/// Starts a thread.
+/// What a thread finds at the bottom of its stack when it starts.
+struct Start {
+    entry: Entry,
+    argument: *mut c_void,
+    /// Before its first function, the thread makes calls that are not plain: the C library registers it.
+    begins: InProgress,
+}
+
+/// The first function of every thread.
+extern "C" fn begin(start: *mut c_void) -> *mut c_void {
+    // SAFETY: `spawn` wrote it there for this thread, which reads it once.
+    let Start { entry, argument, begins } = unsafe { start.cast::<Start>().read() };
+    drop(begins);
+    entry(argument)
+}
+
+/// Starts a thread. Its start counts as a call in progress, until it runs `entry`.
 ///
 /// # Safety
-/// No other thread uses the stack until this one is joined, or was left behind by a fork. `argument` is as `entry`
-/// requires.
+/// No other thread uses the stack until this one is joined, or was left behind by a fork. It is mapped memory, aligned
+/// to pages. `argument` is as `entry` requires.
 pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     // SAFETY: writes the attributes.
@@ -35,11 +52,20 @@ pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> 
     // SAFETY: initialized just above; the caller provides the stack.
     let code = unsafe { libc::pthread_attr_setstack(attributes.as_mut_ptr(), bottom, stack.bytes) };
     let made = check(code).and_then(|()| {
+        let begins = InProgress::begin().ok_or(Errno(libc::ENOSYS))?;
+        let start = bottom.cast::<Start>();
+        // SAFETY: the caller provides the stack, whose top the C library uses.
+        unsafe { start.write(Start { entry, argument, begins }) };
         let old = block_signals();
         let mut thread = MaybeUninit::<libc::pthread_t>::zeroed();
         // SAFETY: this function's contract.
-        let code = unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), entry, argument) };
+        let code =
+            unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, start.cast()) };
         restore_signals(&old);
+        if code != 0 {
+            // SAFETY: no thread was started that reads it.
+            drop(unsafe { start.read() });
+        }
         // SAFETY: all zeros is a number and a pointer, and so is what was written.
         check(code).map(|()| unsafe { thread.assume_init() } as ThreadName)
     });

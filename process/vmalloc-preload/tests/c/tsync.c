@@ -1,6 +1,7 @@
 // Threads use large memory while the first thread installs a filter for all of them (SECCOMP_FILTER_FLAG_TSYNC), which
 // kills the process for a system call that glibc's malloc does not make. Each of several processes does so once. The
-// argument is their number.
+// first argument is their number. The second is "threads", or "first": then the process has one thread, whose first
+// large free comes just before the filter, and may have started another.
 #include "check.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -9,6 +10,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -44,13 +46,27 @@ static void *churn(void *trims) {
     }
 }
 
-static void confine(int process) {
+static void start_threads(int process) {
     pthread_t thread;
     for (int at = 0; at < THREADS; at++)
         CHECK(pthread_create(&thread, 0, churn, at == 0 ? &ready : 0) == 0);
     while (atomic_load(&ready) < THREADS)
         usleep(1000);
     usleep(process % 8 * 1000);
+}
+
+static void free_first(void) {
+    char *one = malloc(64 << 20);
+    CHECK(one);
+    memset(one, 1, 64 << 20);
+    free(one);
+}
+
+static void confine(int process, int is_first) {
+    if (is_first)
+        free_first();
+    else
+        start_threads(process);
     struct sock_fprog program = {sizeof rules / sizeof *rules, rules};
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
@@ -59,11 +75,11 @@ static void confine(int process) {
 }
 
 int main(int count, char **words) {
-    CHECK(count == 2);
+    CHECK(count == 3);
     for (int process = atoi(words[1]); process > 0; process--) {
         pid_t pid = fork();
         if (pid == 0)
-            confine(process);
+            confine(process, strcmp(words[2], "first") == 0);
         int status;
         CHECK(waitpid(pid, &status, 0) == pid);
         CHECK(status == 0);
