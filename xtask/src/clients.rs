@@ -252,8 +252,7 @@ fn measure(
     // The first trial fills the caches of the system. It does not count, except in a run of one trial.
     let first = u32::from(pairs == 1);
     for trial in first..=pairs {
-        for step in 0..columns.len() {
-            let at = (step + trial as usize) % columns.len();
+        for at in trial::order(trial as usize, columns.len()) {
             let (Some(column), Some(list)) = (columns.get(at), trials.get_mut(at)) else { continue };
             let ran = trial::run_trial(client, scene, column).with_context(|| format!("turn {trial}"))?;
             if trial > 0 {
@@ -299,7 +298,7 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], notes: &Notes) 
     let mut text = format!(
         "# Real programs under the preload\n\n\
          `cargo xtask clients --out results` at commit {}{}, on {}. Programs as their makers built them, with `libvmalloc_preload.so` {} \
-         and without, in turns: the order goes round. Speed is how often the other one's time goes into the plain one's: above 1 is \
+         and without, in turns, of which each has another order. Speed is how often the other one's time goes into the plain one's: above 1 is \
          faster. \"tuned\" is the C library's own allocator with `GLIBC_TUNABLES={TUNABLES}`: large allocations come from its heap \
          instead of `mmap`, and up to 8 GiB of free memory stay at the end of the heap. Ratios and their 95 % intervals \
          come from the logarithms of the ratios of each turn; CPU time is user and system time of all processes, peak \
