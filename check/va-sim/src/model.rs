@@ -42,6 +42,15 @@ impl ModelIndex {
         Ok(Self { first, end, default_window, holes: vec![(first, end)], live: 0 })
     }
 
+    fn highest(&self, request: &Request) -> Option<u64> {
+        let (low, high) = request.window().unwrap_or(self.default_window).whole_pages();
+        let size = request.size().get();
+        self.holes.iter().rev().find_map(|&(start, end)| {
+            let at = Va::from_page(end.min(high).checked_sub(size)?).align_down(request.align()).page_floor();
+            (at >= start.max(low)).then_some(at)
+        })
+    }
+
     fn lowest(&self, request: &Request) -> Option<u64> {
         let window = request.window().unwrap_or(self.default_window);
         let (low, high) = window.whole_pages();
@@ -96,6 +105,10 @@ impl FreeIndex for ModelIndex {
 
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
         self.lowest(request).map(Va::from_page).ok_or_else(|| self.no_space(request))
+    }
+
+    fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        self.highest(request).map(Va::from_page).ok_or_else(|| self.no_space(request))
     }
 
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
@@ -282,6 +295,30 @@ impl PageIndex {
     }
 }
 
+impl PageIndex {
+    fn pages(&self) -> core::ops::Range<u64> {
+        self.first..self.first + self.free.len() as u64
+    }
+
+    fn fits(&self, request: &Request, page: u64) -> bool {
+        let (low, high) = request.window().unwrap_or(self.default_window).whole_pages();
+        let size = request.size().get();
+        Va::from_page(page).is_aligned(request.align())
+            && page >= low
+            && page.checked_add(size).is_some_and(|end| end <= high)
+            && self.all(page, size, true)
+    }
+
+    fn found(&self, request: &Request, page: Option<u64>) -> Result<Va, AllocError> {
+        page.map(Va::from_page).ok_or_else(|| AllocError::NoSpace {
+            requested: request.size(),
+            align: request.align(),
+            window: request.window().unwrap_or(self.default_window),
+            largest: self.largest_hole(),
+        })
+    }
+}
+
 impl FreeIndex for PageIndex {
     fn extent(&self) -> VaRange {
         range(self.first, self.first + self.free.len() as u64)
@@ -292,23 +329,11 @@ impl FreeIndex for PageIndex {
     }
 
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
-        let window = request.window().unwrap_or(self.default_window);
-        let (low, high) = window.whole_pages();
-        let size = request.size().get();
-        (self.first..self.first + self.free.len() as u64)
-            .find(|&page| {
-                Va::from_page(page).is_aligned(request.align())
-                    && page >= low
-                    && page.checked_add(size).is_some_and(|end| end <= high)
-                    && self.all(page, size, true)
-            })
-            .map(Va::from_page)
-            .ok_or(AllocError::NoSpace {
-                requested: request.size(),
-                align: request.align(),
-                window,
-                largest: self.largest_hole(),
-            })
+        self.found(request, self.pages().find(|&page| self.fits(request, page)))
+    }
+
+    fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        self.found(request, self.pages().rfind(|&page| self.fits(request, page)))
     }
 
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {

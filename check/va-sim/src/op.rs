@@ -28,9 +28,9 @@ impl Space {
 /// One operation. Addresses and sizes are bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Take the lowest fit.
+    /// Take a range that fits.
     Alloc(Ask),
-    /// Find the lowest fit.
+    /// Find it.
     WouldFit(Ask),
     /// Take `[start, start + size)`.
     Take {
@@ -75,6 +75,8 @@ pub struct Ask {
     pub align: u64,
     /// Ends of the window, in any order.
     pub window: Option<(u64, u64)>,
+    /// The highest fit, not the lowest.
+    pub highest: bool,
 }
 
 /// The numbers from which an op is decoded.
@@ -173,16 +175,17 @@ fn ask(space: &Space, [a, b, c, d, e]: [u16; 5]) -> Ask {
         }
         _ => Some((address(space, d / 8, e), address(space, d / 128, e.rotate_left(8)))),
     };
-    Ask { size: size(space, a, b), align, window }
+    // A quarter of all.
+    Ask { size: size(space, a, b), align, window, highest: c >> 14 == 3 }
 }
 
 impl fmt::Display for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.size, self.align)?;
-        match self.window {
-            Some((low, high)) => write!(f, " {low} {high}"),
-            None => Ok(()),
+        if let Some((low, high)) = self.window {
+            write!(f, " {low} {high}")?;
         }
+        if self.highest { write!(f, " highest") } else { Ok(()) }
     }
 }
 
@@ -223,11 +226,14 @@ impl FromStr for Op {
         let bad = || BadOp(line.chars().take(80).collect());
         let mut words = line.split_whitespace();
         let name = words.next().ok_or_else(bad)?;
+        let mut words: Vec<&str> = words.collect();
+        let highest =
+            ["alloc", "would-fit"].contains(&name) && words.pop_if(|word| *word == "highest").is_some();
         let numbers: Vec<u64> =
-            words.map(|word| word.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
+            words.iter().map(|word| word.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
         let ask = || match numbers[..] {
-            [size, align] => Ok(Ask { size, align, window: None }),
-            [size, align, low, high] => Ok(Ask { size, align, window: Some((low, high)) }),
+            [size, align] => Ok(Ask { size, align, window: None, highest }),
+            [size, align, low, high] => Ok(Ask { size, align, window: Some((low, high)), highest }),
             _ => Err(bad()),
         };
         match (name, &numbers[..]) {
@@ -300,6 +306,7 @@ mod tests {
         assert!(has(|op| matches!(op, Op::Alloc(ask) if !ask.align.is_power_of_two())));
         assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.window.is_some_and(|(low, high)| high < low))));
         assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.window.is_some_and(|(_, high)| high > 1 << 63))));
+        assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.highest && ask.window.is_none())));
         assert!(has(|op| matches!(op, Op::Congruent { areas, .. } if areas.len() == 3)));
         assert!(has(|op| matches!(op, Op::FreeRange { size: 0, .. })));
         assert!(has(|op| matches!(op, Op::FreeSplit { .. })));

@@ -2,7 +2,7 @@
 
 use crate::op::{Ask, Op, Space};
 use std::fmt;
-use va_base::{AllocError, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_base::{Align, AllocError, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_tree::{Congruent, Fit, FreeIndex};
 
 /// The result of an op.
@@ -45,7 +45,9 @@ impl<I: FreeIndex> Driver<I> {
         match op {
             Op::Alloc(ask) => {
                 let Some(request) = request(ask) else { return Outcome::Rejected };
-                let at = request.and_then(|request| self.index.alloc(&request));
+                let at = request.and_then(|request| {
+                    if ask.highest { self.index.alloc_highest(&request) } else { self.index.alloc(&request) }
+                });
                 if let Ok(at) = at {
                     self.took(at.get(), ask.size);
                 }
@@ -53,7 +55,13 @@ impl<I: FreeIndex> Driver<I> {
             }
             Op::WouldFit(ask) => {
                 let Some(request) = request(ask) else { return Outcome::Rejected };
-                Outcome::At(request.and_then(|request| self.index.would_fit(&request)))
+                Outcome::At(request.and_then(|request| {
+                    if ask.highest {
+                        self.index.highest_fit(&request)
+                    } else {
+                        self.index.would_fit(&request)
+                    }
+                }))
             }
             &Op::Take { start, size } => {
                 let Some(range) = VaRange::from_size(Va::new(start), size) else { return Outcome::Rejected };
@@ -255,6 +263,14 @@ fn walks_differ(a: &impl FreeIndex, b: &impl FreeIndex) -> Option<String> {
                 let (p, q) = (a.fit_below(at, size), b.fit_below(at, size));
                 if p != q {
                     return Some(format!("holes of {size} below {at}: {p:?} and {q:?}"));
+                }
+                for align in [4096, 1 << 14, 1 << 17].into_iter().filter_map(Align::new) {
+                    let (p, q) = (a.aligned_fit_below(at, size, align), b.aligned_fit_below(at, size, align));
+                    if p != q {
+                        return Some(format!(
+                            "holes of {size} aligned to {align:?} below {at}: {p:?} and {q:?}"
+                        ));
+                    }
                 }
             }
         }

@@ -40,10 +40,11 @@
 //! Linux `mm/vmalloc.c` (6.12: free tree, `va_clip`, `merge_or_add_vmap_area`); differences: `docs/kernel-map.md`.
 
 mod congruent;
+mod highest;
 
 pub use congruent::Congruent;
 
-use va_base::{AllocError, FreeError, InvariantViolation, Pages, Request, Va, VaRange};
+use va_base::{Align, AllocError, FreeError, InvariantViolation, Pages, Request, Va, VaRange};
 
 /// The position of an area in the hole from which it is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -122,6 +123,33 @@ pub trait FreeIndex {
     /// its result the same.
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError>;
 
+    /// Returns the highest address at which `request` could be met now. Cost: that of
+    /// [`aligned_fit_below`](Self::aligned_fit_below), three times at most.
+    ///
+    /// # Errors
+    /// [`AllocError::NoSpace`].
+    fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        highest::find(self, request).ok_or_else(|| AllocError::NoSpace {
+            requested: request.size(),
+            align: request.align(),
+            window: request.window().unwrap_or(self.default_window()),
+            largest: self.largest_hole(),
+        })
+    }
+
+    /// Takes the highest range that meets `request` and returns its first address, as [`alloc`](Self::alloc) takes the
+    /// lowest one. A method of its own, so that the lowest fit costs nothing more.
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc).
+    fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
+        let at = self.highest_fit(request)?;
+        self.take(
+            VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get()).unwrap_or_default(),
+        )?;
+        Ok(at)
+    }
+
     /// Takes exactly `range`, which must be free, and returns its position in its hole. O(log n).
     ///
     /// # Errors
@@ -178,6 +206,21 @@ pub trait FreeIndex {
                 return Some(hole);
             }
             hole = self.hole_below(Va::from_page(start.checked_sub(1)?))?;
+        }
+    }
+
+    /// Returns the highest hole that starts at or below `at` and encloses a run of `size` aligned to `align`. O(log n)
+    /// if the structure has a summary for the alignment; the default takes one step a hole that is long enough.
+    fn aligned_fit_below(&self, at: Va, size: Pages, align: Align) -> Option<VaRange> {
+        let mut at = at;
+        loop {
+            let hole = self.fit_below(at, size)?;
+            let start = hole.start().align_up(align);
+            let run = start.and_then(|start| VaRange::from_size(start, size.checked_bytes()?));
+            if run.is_some_and(|run| hole.encloses(run)) {
+                return Some(hole);
+            }
+            at = Va::from_page(hole.start().page_floor().checked_sub(1)?);
         }
     }
 

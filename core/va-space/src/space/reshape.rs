@@ -28,7 +28,7 @@ use crate::error::SpaceError;
 use crate::lookup::Lookup;
 use crate::map::{Marker, Seen, State, Word};
 use core::fmt;
-use va_base::{AllocError, Machine, Pages, Va, VaRange};
+use va_base::{AllocError, Machine, Pages, Request, Va, VaRange};
 use va_tree::FreeIndex;
 
 /// The reason why an area was not changed. Nothing has changed.
@@ -131,6 +131,37 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             got = attempt();
         }
         got
+    }
+
+    /// Allocates the highest range that meets a request, as [`alloc`](Self::alloc) allocates the lowest. The area has
+    /// no owner, and comes from no pool. The caller may sleep.
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc) for a caller that may sleep.
+    /// # Locks
+    /// `free`; all of them one after the other when nothing fits.
+    /// Cost: O(log holes), with the exceptions of the index; a purge when nothing fits.
+    pub fn alloc_highest(&self, request: &Request) -> Result<Area, SpaceError> {
+        if let Some(error) = self.impossible(request) {
+            return Err(error);
+        }
+        let attempt = || {
+            let mut heap = self.lock_free();
+            match heap.index.alloc_highest(request) {
+                Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), None),
+                Err(error) => Err(Self::not_yet(error)),
+            }
+        };
+        let is_full = |got: &_| matches!(got, Err(SpaceError::NoSpace { .. }));
+        let got = attempt();
+        if !is_full(&got) {
+            return got;
+        }
+        let made = self.make_space(|_| None, || Some(attempt()).filter(|got| !is_full(got)));
+        made.unwrap_or_else(|_| {
+            let largest = self.lock_free().index.largest_hole();
+            Err(self.no_space(request, largest))
+        })
     }
 
     /// Returns whether an area in `[page, end)` is busy.

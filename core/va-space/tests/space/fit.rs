@@ -35,7 +35,7 @@ fn call(pages: u64) -> impl Strategy<Value = Call> {
         prop_oneof![6 => Just(None), 1 => (0..pages, 0..pages).prop_map(|(a, b)| Some((a.min(b), a.max(b))))];
     let purge = prop_oneof![Just(Purge::Drain), Just(Purge::Full), Just(Purge::Aliases)];
     prop_oneof![
-        12 => (0..5usize, size, align, window)
+        12 => (0..=HIGHEST, size, align, window)
             .prop_map(|(caller, size, align, window)| Call::Alloc { caller, size, align, window }),
         10 => (0..5usize, any::<usize>()).prop_map(|(caller, which)| Call::Free { caller, which }),
         1 => purge.prop_map(Call::Purge),
@@ -57,6 +57,9 @@ fn request(size: u64, align: u32, window: Option<(u64, u64)>) -> Request {
     }
 }
 
+/// The caller that requests the highest address.
+const HIGHEST: usize = 5;
+
 /// Callers 0 to `magazines.len() - 1` have a magazine, the others call the space itself.
 struct Callers<'s, 'm, C: Config> {
     space: &'s VmapSpace<&'m SimMachine, C>,
@@ -67,6 +70,7 @@ impl<C: Config> Callers<'_, '_, C> {
     fn alloc(&mut self, caller: usize, request: &Request) -> Result<Area, SpaceError> {
         match self.magazines.get_mut(caller) {
             Some(magazine) => magazine.alloc(request),
+            None if caller == HIGHEST => self.space.alloc_highest(request),
             None => self.space.alloc(caller as u32, request),
         }
     }

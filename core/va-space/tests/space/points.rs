@@ -275,6 +275,34 @@ fn areas_of_boot_are_busy_and_the_holes_are_the_rest() {
 }
 
 #[test]
+fn the_highest_range_comes_from_the_index_and_from_what_a_purge_frees() {
+    fn highest<C: Config>() {
+        let machine = SimMachine::new(2);
+        let space = space::<C>(&machine, 100);
+        let low = space.alloc(0, &ask(4)).unwrap();
+        space.free(low).unwrap();
+        // Under policies with pools an area of the size is there now.
+        space.purge(Purge::Drain);
+        let [first, second] = [0, 1].map(|_| space.alloc_highest(&ask(4)).unwrap());
+        assert_eq!((first.start(), second.start()), (at(96), at(92)));
+        let window = VaRange::new(at(10), at(50)).unwrap();
+        let inside = space.alloc_highest(&ask(4).within(window)).unwrap();
+        assert_eq!(inside.start(), at(46));
+        // A freed area is lazy until a request needs it.
+        let top = (first.range(), second.range());
+        space.free(first).unwrap();
+        space.free(second).unwrap();
+        let whole = space.alloc_highest(&ask(50)).unwrap();
+        assert_eq!((whole.range().start(), top.0.end()), (at(50), at(100)));
+        assert!(matches!(space.alloc_highest(&ask(47)), Err(SpaceError::NoSpace { .. })));
+        assert_eq!(space.validate(), Ok(()));
+    }
+    highest::<Standard>();
+    highest::<Linux69>();
+    highest::<OneLock52>();
+}
+
+#[test]
 fn an_area_of_nearly_everything_is_found_and_freed() {
     let machine = SimMachine::new(1);
     let all = VaRange::new(Va::new(1), Va::MAX).unwrap();

@@ -72,7 +72,7 @@ use path::Path;
 use rows::{Classes, Row};
 use search::Search;
 use va_base::{
-    AllocError, FreeError, InvariantViolation, Late, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange,
+    Align, AllocError, FreeError, InvariantViolation, Late, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange,
 };
 
 /// Leaves inside the index itself.
@@ -389,6 +389,25 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         Ok(self.va(found.at))
     }
 
+    /// O(log n) with the row of the request's alignment, which the first such request builds, in O(n).
+    fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
+        let at = self.highest_fit(request)?;
+        let (start, size) = (at.page_floor() - self.base, request.size().get());
+        let holes = self.ledger.bound_after_take();
+        self.reserve_holes(holes)?;
+        let class = self.wanted(request).class().filter(|&class| !self.row_classes.has(class));
+        if let Some(class) = class.filter(|_| self.height > 1) {
+            // Without memory for the row the next search is long, and its result the same.
+            let _ = self.add_rows(Classes::only(class), holes);
+        }
+        let mut path = Path::new();
+        let found =
+            self.find_enclosing(start, start + size, &mut path).ok_or_else(|| self.no_space(request))?;
+        self.cut(&found, &mut path, size);
+        self.check();
+        Ok(at)
+    }
+
     fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
         let bad = AllocError::BadRange { range, extent: self.extent() };
         let (start, end) = self.checked_pages(range).ok_or(bad)?;
@@ -461,7 +480,22 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
 
     fn fit_below(&self, at: Va, size: Pages) -> Option<VaRange> {
         let page = Some(at.page_floor()).filter(|&page| page >= self.first)?.min(self.end) - self.base;
-        self.last_fit_to(page, size.get().max(1)).map(|(start, end)| self.range(start, end))
+        self.last_fit_to(page, size.get().max(1), None).map(|(start, end)| self.range(start, end))
+    }
+
+    fn aligned_fit_below(&self, at: Va, size: Pages, align: Align) -> Option<VaRange> {
+        let mut page = Some(at.page_floor()).filter(|&page| page >= self.first)?.min(self.end) - self.base;
+        let log2 = align.page_log2();
+        let class = (log2 > 0).then(|| Classes::of_align(log2));
+        loop {
+            let (start, end) = self.last_fit_to(page, size.get().max(1), class)?;
+            // A class that is not stored, and an alignment above the largest, exclude too little.
+            let wanted = search::Wanted { size: size.get(), align_log2: log2, low: 0, high: end };
+            if self.first_at(start, &wanted) + wanted.size <= end {
+                return Some(self.range(start, end));
+            }
+            page = start.checked_sub(1)?;
+        }
     }
 
     fn memory(&self) -> IndexMemory {

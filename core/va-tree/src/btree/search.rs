@@ -2,7 +2,7 @@
 
 use super::node::{self, Inner};
 use super::path::Path;
-use super::rows::Classes;
+use super::rows::{self, Classes};
 use super::{BTree, Key};
 use crate::slab::NIL;
 use va_base::Platform;
@@ -300,8 +300,9 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         None
     }
 
-    /// Returns the last hole of at least `size` pages that starts at or below `page`, the top hole included.
-    pub(super) fn last_fit_to(&self, page: u64, size: u64) -> Option<(u64, u64)> {
+    /// Returns the last hole of at least `size` pages that starts at or below `page`, the top hole included. With a
+    /// class that has rows, its usable length is at least `size`, except that of the top hole.
+    pub(super) fn last_fit_to(&self, page: u64, size: u64, class: Option<usize>) -> Option<(u64, u64)> {
         if let Some((start, end)) =
             self.top_hole().filter(|&(start, end)| start <= page && end - start >= size)
         {
@@ -311,25 +312,47 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             return None;
         }
         let wanted = K::of(size);
+        let class = class.filter(|&class| self.row_classes.has(class));
         let mut path = Path::new();
         let (leaf, slot) = self.route(K::of((page + 1).min(K::MAX.get())), &mut path);
         // The first hole that ends above `page` may start there or below; those before it do.
         let reaches =
             slot < F && self.leaves.get(leaf).size[slot] != K::ZERO && self.hole_at(leaf, slot).0 <= page;
-        if let Some(slot) = last_from(&self.leaves.get(leaf).size[..slot + usize::from(reaches)], wanted) {
+        if let Some(slot) = self.last_in_leaf(leaf, slot + usize::from(reaches), wanted, class) {
             return Some(self.hole_at(leaf, slot));
         }
         for level in 1..self.height + 1 {
-            let inner = self.inners.get(path.node(level));
-            let Some(slot) = last_from(&inner.gap[..path.slot(level)], wanted) else { continue };
-            let mut node = inner.child[slot];
+            let (node, end) = (path.node(level), path.slot(level));
+            let Some(slot) = self.last_in_inner(node, end, wanted, class) else { continue };
+            let mut node = self.inners.get(node).child[slot];
             for _ in 1..level {
-                let inner = self.inners.get(node);
-                node = inner.child[last_from(&inner.gap, wanted)?];
+                let slot = self.last_in_inner(node, F, wanted, class)?;
+                node = self.inners.get(node).child[slot];
             }
-            return last_from(&self.leaves.get(node).size, wanted).map(|slot| self.hole_at(node, slot));
+            return self.last_in_leaf(node, F, wanted, class).map(|slot| self.hole_at(node, slot));
         }
         None
+    }
+
+    /// Returns the last child before slot `end` below which a hole, or with a class its usable section, has `wanted`
+    /// pages.
+    fn last_in_inner(&self, node: u32, end: usize, wanted: K, class: Option<usize>) -> Option<usize> {
+        let inner = self.inners.get(node);
+        match class {
+            Some(class) => last_from(&self.rows.get(inner.row[class]).0[..end], wanted),
+            None => last_from(&inner.gap[..end], wanted),
+        }
+    }
+
+    /// Returns the last such hole of a leaf before slot `end`.
+    fn last_in_leaf(&self, leaf: u32, end: usize, wanted: K, class: Option<usize>) -> Option<usize> {
+        let leaf = self.leaves.get(leaf);
+        match class {
+            Some(class) => {
+                (0..end).rfind(|&slot| rows::usable(leaf.end[slot], leaf.size[slot], class) >= wanted)
+            }
+            None => last_from(&leaf.size[..end], wanted),
+        }
     }
 }
 

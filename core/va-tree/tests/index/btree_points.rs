@@ -233,6 +233,32 @@ fn bt4_rows_come_when_an_aligned_search_is_long() {
 }
 
 #[test]
+fn bt4_the_highest_aligned_fit_builds_a_row_and_equals_the_model() {
+    let mut pair = Pair::new(HOLES);
+    // Holes [16 n + 4, 16 n + 10): two pages aligned to 4 fit at 16 n + 4 and 16 n + 8, four at 16 n + 4 alone.
+    let window = VaRange::from_pages(3, HOLES * STEP - 7).unwrap();
+    let of = |pages, align: u64| {
+        Request::pages(pages).unwrap().aligned(Align::new(align << 12).unwrap()).within(window)
+    };
+    for (request, lowest) in [(of(2, 4), 4), (of(6, 1), 4), (of(4, 4), 4), (of(1, 8), 8)] {
+        let mut last = u64::MAX;
+        loop {
+            assert_eq!(pair.tree.highest_fit(&request), pair.model.highest_fit(&request));
+            let at = pair.tree.alloc_highest(&request);
+            assert_eq!(at, pair.model.alloc_highest(&request));
+            let Ok(at) = at else { break };
+            assert!(at.page_floor() < last, "downward");
+            last = at.page_floor();
+            pair.check();
+        }
+        assert_eq!(last, lowest);
+        pair = Pair::new(HOLES);
+    }
+    assert!(!pair.tree.has_rows());
+    assert!(pair.tree.alloc_highest(&of(4, 4)).is_ok() && pair.tree.has_rows());
+}
+
+#[test]
 fn bt4_rows_go_when_one_inner_node_is_left() {
     let mut pair = Pair::new(HOLES);
     // Nothing of 4 pages aligned to 8 in any hole: every leaf is visited, or a row built.
