@@ -237,6 +237,66 @@ pub trait FreeIndex {
         })
     }
 
+    /// Iterates over what is between the holes in address order, O(log n) each: areas beside each other are one range.
+    fn taken(&self) -> impl Iterator<Item = VaRange> + '_
+    where
+        Self: Sized,
+    {
+        let end = self.extent().end();
+        let mut from = self.extent().start();
+        core::iter::from_fn(move || {
+            while from < end {
+                let hole = self.hole_after(from).unwrap_or(VaRange::new(end, end)?);
+                let taken = VaRange::new(from, hole.start())?;
+                from = hole.end();
+                if !taken.is_empty() {
+                    return Some(taken);
+                }
+            }
+            None
+        })
+    }
+
+    /// Takes the ranges that were [`taken`](Self::taken) in another index, and reserves the records of its
+    /// [`live`](Self::live) areas. With the extent and the default window, these are all of an index's state.
+    ///
+    /// ```
+    /// use va_base::{Heap, Request, VaRange};
+    /// use va_tree::{BTreeIndex, FreeIndex};
+    /// let space = VaRange::from_pages(16, 1 << 20).unwrap();
+    /// let mut before = BTreeIndex::new(space, space, Heap)?;
+    /// let first = before.alloc(&Request::pages(3)?)?;
+    /// let second = before.alloc(&Request::pages(5)?)?;
+    /// // A virtual machine is saved, and goes on elsewhere.
+    /// let (taken, live): (Vec<VaRange>, u64) = (before.taken().collect(), before.live());
+    /// let mut after = BTreeIndex::new(space, space, Heap)?;
+    /// after.restore(&taken, live)?;
+    /// after.free(VaRange::new(first, second).unwrap())?;
+    /// assert_eq!(after.alloc(&Request::pages(2)?)?, first);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`take`](Self::take) and [`reserve_splits`](Self::reserve_splits). Nothing is taken then.
+    fn restore(&mut self, taken: &[VaRange], live: u64) -> Result<(), AllocError> {
+        let mut done = taken.iter().try_fold(0, |done, &range| match self.take(range) {
+            Ok(_) => Ok(done + 1),
+            Err(error) => Err((done, error)),
+        });
+        if let Ok(all) = done
+            && let Err(error) = self.reserve_splits(live.saturating_sub(all as u64))
+        {
+            done = Err((all, error));
+        }
+        done.map(|_| ()).map_err(|(done, error)| {
+            for &range in &taken[..done] {
+                // It was taken above.
+                let _free = self.free(range);
+            }
+            error
+        })
+    }
+
     /// Returns the highest base at which every range of `areas` is free, without taking anything. Cost: (holes above
     /// the result that could hold an area + 1) x areas lookups.
     ///

@@ -6,5 +6,6 @@ mod btree_points;
 mod deterministic;
 mod failure;
 mod rb_model;
+mod state;
 mod strips;
 mod vectors;
