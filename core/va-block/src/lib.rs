@@ -41,6 +41,10 @@ pub use config::Config;
 pub use early::EarlyBlocks;
 pub use error::{BlockError, UnmapError};
 
+// The crates of the types in this interface: one dependency is enough.
+pub use va_base;
+pub use va_space;
+
 /// The example of the README compiles and runs.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

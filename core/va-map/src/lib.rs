@@ -42,6 +42,11 @@ pub use record::Kind;
 pub use request::{AreaRequest, DirectMap, Guard, Leaves, PageList};
 pub use space::{AreaInfo, MapSpace, Piece, RAM_PAGES_MAX, Stats};
 
+// The crates of the types in this interface: one dependency is enough.
+pub use va_base;
+pub use va_block;
+pub use va_space;
+
 /// The example of the README compiles and runs.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

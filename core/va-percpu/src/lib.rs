@@ -59,6 +59,9 @@ pub use offset::Offset;
 pub use request::{Context, Place, Request};
 pub use space::{ChunkKind, ChunkStats, Found, PercpuSpace, Progress, Stats, StatsText};
 
+// The crates of the types in this interface: one dependency is enough.
+pub use va_base;
+
 /// The example of the README compiles and runs.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

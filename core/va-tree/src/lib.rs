@@ -33,6 +33,9 @@ pub use supply::{InPlace, PieceWanted, Supplied};
 /// then.
 pub const WALKS_INVARIANTS: bool = cfg!(feature = "validate");
 
+// The crates of the types in this interface: one dependency is enough.
+pub use va_base;
+
 /// The example of the README compiles and runs.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -23,7 +23,7 @@ pub type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 /// A thread as libc names it: a number, or with musl an address.
 pub type ThreadName = usize;
 
-/// What a thread finds at the bottom of its stack when it starts.
+/// The first function of a thread, at the bottom of its stack until the thread starts.
 struct Start {
     entry: Entry,
     argument: *mut c_void,
