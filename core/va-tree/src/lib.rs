@@ -9,6 +9,8 @@
 //! | [`RbIndex`] with [`Exact`](rb::Exact) | red-black tree with `subtree_max_size` | exact; O(log n) up to page alignment | the reference for the B+tree |
 //! | [`RbIndex`] with [`Linux`](rb::Linux) | the same tree | Linux 6.12's, address for address | comparison with a kernel |
 //!
+//! [`TrackedIndex`] has the areas beside the holes, for callers that free by address or any part.
+//!
 //! Start at [`FreeIndex`]; the head of each module has the theory of its structure.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -23,11 +25,13 @@ mod ledger;
 pub mod rb;
 mod slab;
 mod supply;
+mod tracked;
 
 pub use btree::{BTree, BTreeIndex, BTreeIndex32};
 pub use free_index::{Congruent, Fit, FreeIndex, IndexMemory};
 pub use rb::RbIndex;
 pub use supply::{InPlace, PieceWanted, Supplied};
+pub use tracked::{TrackedError, TrackedIndex};
 
 /// True if each operation of an index walks all of its invariants (feature `validate`): tests of many areas take fewer
 /// then.

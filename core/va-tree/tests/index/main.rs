@@ -8,4 +8,5 @@ mod failure;
 mod rb_model;
 mod state;
 mod strips;
+mod tracked;
 mod vectors;

@@ -1,0 +1,314 @@
+//! An index that knows its areas: it frees what was allocated and nothing else, and any part of it on request.
+//!
+//! # Theory
+//! An index of holes does not know where one area ends and the next begins. Its caller does, and a caller's mistake
+//! that frees a part of an area, or two at once, may look right. Here a tree of areas stands beside the index:
+//!
+//! ```text
+//!   areas   |==A==|====B====|     |==C==|          a free of A, of B, of C; nothing else
+//!   holes                   |.....|     |......|
+//!   free_any      ^--------------------^           the end of A stays, B goes, the start of C goes
+//! ```
+//! A free needs no memory. An area that loses its middle becomes two, which needs a record in each structure. These are
+//! reserved before anything changes.
+//!
+//! # Invariants
+//! - **TI1 tile** areas and holes tile the extent, and the index counts as many live areas as there are.
+//!
+//! # Locking
+//! None: `&mut self`.
+//! # Cost
+//! O(log n) a call, and 48 bytes an area beside the index.
+//! # Source
+//! Our own; Linux has a tree of busy areas as well (`mm/vmalloc.c`, 6.12: `vn->busy`).
+
+use crate::FreeIndex;
+use crate::rb::AreaTree;
+use core::fmt;
+use va_base::{AllocError, InvariantViolation, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
+
+/// The reason why a [`TrackedIndex`] changed nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum TrackedError {
+    /// No area begins at the address.
+    NoArea {
+        /// The address.
+        at: Va,
+    },
+    /// The area that begins where the range begins is another one.
+    OtherRange {
+        /// The range of the call.
+        range: VaRange,
+        /// The area.
+        area: VaRange,
+    },
+    /// An area of no pages, or one that a growth would make smaller, or a shrinking larger.
+    BadSize {
+        /// The area.
+        area: VaRange,
+        /// The requested size.
+        requested: Pages,
+    },
+    /// The index, or the tree of areas, fails.
+    Index(AllocError),
+}
+
+impl fmt::Display for TrackedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoArea { at } => write!(f, "no area begins at {at}"),
+            Self::OtherRange { range, area } => write!(f, "{range} is not the area {area}"),
+            Self::BadSize { area, requested } => {
+                write!(f, "the area {area} cannot get {requested} by this call")
+            }
+            Self::Index(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl core::error::Error for TrackedError {}
+
+impl From<AllocError> for TrackedError {
+    fn from(error: AllocError) -> Self {
+        Self::Index(error)
+    }
+}
+
+/// An index and the tree of its areas.
+///
+/// ```
+/// use va_base::{Heap, Pages, Request, VaRange};
+/// use va_tree::{BTreeIndex, FreeIndex, TrackedIndex};
+/// let space = VaRange::from_pages(16, 1 << 20).unwrap();
+/// let mut index = TrackedIndex::new(BTreeIndex::new(space, space, Heap)?, Heap);
+/// let area = index.alloc(&Request::pages(8)?)?;
+/// assert!(index.free(area.start().checked_add(4096).unwrap()).is_err());
+/// let grown = index.grow_to(area.start(), Pages::new(10))?;
+/// // Its middle: two areas are left.
+/// assert_eq!(index.free_any(VaRange::from_pages(18, 22).unwrap())?, Pages::new(4));
+/// assert!(index.areas().eq([VaRange::from_pages(16, 18).unwrap(), VaRange::from_pages(22, 26).unwrap()]));
+/// assert_eq!(grown, VaRange::from_pages(16, 26).unwrap());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TrackedIndex<I: FreeIndex, P: Platform> {
+    index: I,
+    areas: AreaTree,
+    platform: P,
+}
+
+impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
+    /// Tracks the areas of an index that has none yet; `platform` allocates the records of areas.
+    pub const fn new(index: I, platform: P) -> Self {
+        Self { index, areas: AreaTree::new(), platform }
+    }
+
+    /// Returns the index: its holes, and what would fit.
+    pub fn index(&self) -> &I {
+        &self.index
+    }
+
+    /// Allocates the lowest range that meets a request.
+    ///
+    /// # Errors
+    /// Those of [`FreeIndex::alloc`].
+    pub fn alloc(&mut self, request: &Request) -> Result<VaRange, AllocError> {
+        self.add(|index| {
+            let at = index.alloc(request)?;
+            Ok(VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get())
+                .unwrap_or_default())
+        })
+    }
+
+    /// Allocates the highest range that meets a request.
+    ///
+    /// # Errors
+    /// Those of [`FreeIndex::alloc_highest`].
+    pub fn alloc_highest(&mut self, request: &Request) -> Result<VaRange, AllocError> {
+        self.add(|index| {
+            let at = index.alloc_highest(request)?;
+            Ok(VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get())
+                .unwrap_or_default())
+        })
+    }
+
+    /// Allocates exactly `range`.
+    ///
+    /// # Errors
+    /// Those of [`FreeIndex::take`].
+    pub fn take(&mut self, range: VaRange) -> Result<(), AllocError> {
+        self.add(|index| index.take(range).map(|_| range)).map(|_| ())
+    }
+
+    /// Frees the area that begins at `at`, and returns it. Needs no memory.
+    ///
+    /// # Errors
+    /// [`TrackedError::NoArea`].
+    pub fn free(&mut self, at: Va) -> Result<VaRange, TrackedError> {
+        let area = self.areas.remove(at).ok_or(TrackedError::NoArea { at })?;
+        self.free_in_index(area);
+        Ok(area)
+    }
+
+    /// Frees the area `range`. Needs no memory.
+    ///
+    /// # Errors
+    /// [`TrackedError::NoArea`]; [`TrackedError::OtherRange`] if the area that begins there ends elsewhere.
+    pub fn free_range(&mut self, range: VaRange) -> Result<(), TrackedError> {
+        let area = self.find(range.start()).ok_or(TrackedError::NoArea { at: range.start() })?;
+        if area != range {
+            return Err(TrackedError::OtherRange { range, area });
+        }
+        self.free(range.start()).map(|_| ())
+    }
+
+    /// Frees what areas have of `range`: whole areas, and parts of those at its ends. What is free stays free. Returns
+    /// the number of pages that were freed. Cost: O(log n) an area.
+    ///
+    /// # Errors
+    /// [`AllocError::BadRange`]. [`AllocError::NoMeta`] if an area would be cut, and there is no memory for its record.
+    pub fn free_any(&mut self, range: VaRange) -> Result<Pages, TrackedError> {
+        let extent = self.index.extent();
+        let (page, end) = range.whole_pages();
+        if page >= end || VaRange::from_pages(page, end) != Some(range) || !extent.encloses(range) {
+            return Err(AllocError::BadRange { range, extent }.into());
+        }
+        let below = self.enclosing(range.start()).filter(|area| area.start() < range.start());
+        let above = self.enclosing(Va::from_page(end - 1)).filter(|area| area.end() > range.end());
+        if below.is_some() && below == above {
+            self.areas.reserve(self.areas.len() + 1, &self.platform)?;
+        }
+        // From here on nothing can fail: each rest of an area has its record.
+        self.index.reserve_splits(u64::from(below.is_some()) + u64::from(above.is_some()))?;
+        let mut freed = 0;
+        while let Some(area) = self.areas.above(range.start()).filter(|area| area.start() < range.end()) {
+            self.areas.remove(area.start());
+            let (from, to) = (area.start().max(range.start()), area.end().min(range.end()));
+            for (start, end) in [(area.start(), from), (to, area.end())] {
+                VaRange::new(start, end)
+                    .filter(|rest| !rest.is_empty())
+                    .into_iter()
+                    .for_each(|rest| self.put(rest));
+            }
+            let part = VaRange::new(from, to).unwrap_or_default();
+            self.free_in_index(part);
+            freed += part.len_bytes() / PAGE_SIZE;
+        }
+        Ok(Pages::new(freed))
+    }
+
+    /// Grows the area that begins at `at` to `size`, in place, and returns it.
+    ///
+    /// # Errors
+    /// [`TrackedError::NoArea`], [`TrackedError::BadSize`] if it has more pages, and those of [`FreeIndex::take`] for
+    /// the pages above it.
+    pub fn grow_to(&mut self, at: Va, size: Pages) -> Result<VaRange, TrackedError> {
+        let area = self.find(at).ok_or(TrackedError::NoArea { at })?;
+        let (page, end) = area.whole_pages();
+        let wanted = page.checked_add(size.get()).filter(|&wanted| wanted >= end);
+        let Some(grown) = wanted.and_then(|wanted| VaRange::from_pages(page, wanted)) else {
+            return Err(TrackedError::BadSize { area, requested: size });
+        };
+        if let Some(more) = VaRange::new(area.end(), grown.end()).filter(|more| !more.is_empty()) {
+            self.index.take(more)?;
+            // Both parts are one area.
+            self.index.release_splits(1);
+            self.areas.remove(at);
+            self.put(grown);
+        }
+        Ok(grown)
+    }
+
+    /// Shrinks the area that begins at `at` to `size`, in place, and returns it.
+    ///
+    /// # Errors
+    /// [`TrackedError::NoArea`], [`TrackedError::BadSize`] if it has fewer pages or would have none,
+    /// [`AllocError::NoMeta`].
+    pub fn shrink_to(&mut self, at: Va, size: Pages) -> Result<VaRange, TrackedError> {
+        let area = self.find(at).ok_or(TrackedError::NoArea { at })?;
+        let (page, end) = area.whole_pages();
+        let kept = page.checked_add(size.get()).filter(|&kept| kept > page && kept <= end);
+        let Some(left) = kept.and_then(|kept| VaRange::from_pages(page, kept)) else {
+            return Err(TrackedError::BadSize { area, requested: size });
+        };
+        if let Some(tail) = VaRange::new(left.end(), area.end()).filter(|tail| !tail.is_empty()) {
+            self.free_any(tail)?;
+        }
+        Ok(left)
+    }
+
+    /// Returns the area that begins at `at`.
+    pub fn find(&self, at: Va) -> Option<VaRange> {
+        self.areas.find(at)
+    }
+
+    /// Returns the area that contains `at`.
+    pub fn enclosing(&self, at: Va) -> Option<VaRange> {
+        self.areas.enclosing(at)
+    }
+
+    /// Iterates over all areas, in address order.
+    pub fn areas(&self) -> impl Iterator<Item = VaRange> + '_ {
+        self.areas.areas()
+    }
+
+    /// Returns the number of areas.
+    pub fn len(&self) -> u64 {
+        self.areas.len()
+    }
+
+    /// Returns true if there is no area.
+    pub fn is_empty(&self) -> bool {
+        self.areas.is_empty()
+    }
+
+    /// Checks TI1 and the invariants of both structures with full walks.
+    ///
+    /// # Errors
+    /// [`InvariantViolation`] names the first rule that does not hold.
+    pub fn validate(&self) -> Result<(), InvariantViolation> {
+        self.index.validate()?;
+        self.areas.validate()?;
+        let live = self.index.live();
+        InvariantViolation::check(live == self.len(), "TI1", Va::ZERO, self.len(), live)?;
+        let mut pages = self.index.free_pages().get();
+        for area in self.areas() {
+            let hole = self.index.hole_after(area.start()).filter(|hole| hole.start() < area.end());
+            let at = hole.map_or(Va::ZERO, VaRange::start);
+            InvariantViolation::check(hole.is_none(), "TI1", at, area.end().get(), at.get())?;
+            pages += area.len_bytes() / PAGE_SIZE;
+        }
+        let all = self.index.extent().len_bytes() / PAGE_SIZE;
+        InvariantViolation::check(pages == all, "TI1", self.index.extent().start(), all, pages)
+    }
+
+    /// Takes a range from the index as a new area, whose record is reserved first.
+    fn add(
+        &mut self,
+        take: impl FnOnce(&mut I) -> Result<VaRange, AllocError>,
+    ) -> Result<VaRange, AllocError> {
+        self.areas.reserve(self.areas.len() + 1, &self.platform)?;
+        let area = take(&mut self.index)?;
+        self.put(area);
+        Ok(area)
+    }
+
+    fn put(&mut self, area: VaRange) {
+        if let Err(error) = self.areas.insert(area) {
+            self.platform.bug(format_args!("TI1: an area of the index: {error}"), None);
+        }
+    }
+
+    fn free_in_index(&mut self, part: VaRange) {
+        if let Err(error) = self.index.free(part) {
+            self.platform.bug(format_args!("TI1: a part of an area: {error}"), None);
+        }
+    }
+}
+
+impl<I: FreeIndex, P: Platform> Drop for TrackedIndex<I, P> {
+    fn drop(&mut self) {
+        self.areas.clear(&self.platform);
+    }
+}

@@ -1,0 +1,238 @@
+//! The index that knows its areas, against a table of pages.
+
+use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
+use va_sim::model::PageIndex;
+use va_sim::op::Rng;
+use va_sim::platform::{Fail, FailingPlatform};
+use va_tree::rb::Exact;
+use va_tree::{BTreeIndex, FreeIndex, RbIndex, TrackedError, TrackedIndex};
+
+const FIRST: u64 = 9;
+const PAGES: u64 = 700;
+
+fn pages(first: u64, end: u64) -> VaRange {
+    VaRange::from_pages(first, end).unwrap()
+}
+
+/// The number of the area of each page; 0 for a free one.
+#[derive(Clone)]
+struct Model {
+    owner: Vec<u32>,
+    next: u32,
+}
+
+impl Model {
+    fn of(&self, page: u64) -> u32 {
+        page.checked_sub(FIRST).and_then(|at| self.owner.get(at as usize)).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, first: u64, end: u64, owner: u32) {
+        self.owner[(first - FIRST) as usize..(end - FIRST) as usize].fill(owner);
+    }
+
+    fn add(&mut self, range: VaRange) {
+        let (first, end) = range.whole_pages();
+        assert!((first..end).all(|page| self.of(page) == 0), "{range:?} is not free");
+        self.next += 1;
+        self.set(first, end, self.next);
+    }
+
+    fn areas(&self) -> Vec<VaRange> {
+        let mut areas = Vec::new();
+        let mut page = FIRST;
+        while page < FIRST + PAGES {
+            let owner = self.of(page);
+            let end = (page..FIRST + PAGES).find(|&other| self.of(other) != owner).unwrap_or(FIRST + PAGES);
+            if owner != 0 {
+                areas.push(pages(page, end));
+            }
+            page = end;
+        }
+        areas
+    }
+
+    /// Returns an index of the same pages, for what fits.
+    fn index(&self) -> PageIndex {
+        let all = pages(FIRST, FIRST + PAGES);
+        let mut index = PageIndex::new(all, all).unwrap();
+        self.areas().into_iter().for_each(|area| _ = index.take(area).unwrap());
+        index
+    }
+
+    /// Frees pages, and gives a new number to what is left above them.
+    fn free(&mut self, range: VaRange) -> u64 {
+        let (first, end) = range.whole_pages();
+        let freed = (first..end).filter(|&page| self.of(page) != 0).count() as u64;
+        if self.of(end) != 0 && self.of(end) == self.of(end - 1) {
+            let owner = self.of(end);
+            let last = (end..=FIRST + PAGES).find(|&page| self.of(page) != owner).unwrap();
+            self.next += 1;
+            self.set(end, last, self.next);
+        }
+        self.set(first, end, 0);
+        freed
+    }
+}
+
+fn no_memory(error: &TrackedError) -> bool {
+    matches!(error, TrackedError::Index(AllocError::NoMeta { .. }))
+}
+
+/// Random calls. If the platform fails, the call changes nothing, and succeeds again with memory.
+fn run<I: FreeIndex>(seed: u64, fails: bool, fresh: impl Fn(FailingPlatform) -> I) -> u64 {
+    let platform = FailingPlatform::new(Fail::Never);
+    let mut index = TrackedIndex::new(fresh(platform.clone()), platform.clone());
+    let mut model = Model { owner: vec![0; PAGES as usize], next: 0 };
+    let (mut rng, mut failed) = (Rng::new(seed), 0);
+    for step in 0..2500 {
+        let mut random = |below: u64| rng.next_u64() % below;
+        let what = random(12);
+        let first = FIRST + random(PAGES);
+        let any = pages(first, (first + 1 + random(20)).min(FIRST + PAGES));
+        let align = Align::new(4096 << random(3)).unwrap();
+        let request = Request::pages(1 + random(12)).unwrap().aligned(align);
+        let areas = model.areas();
+        let area = (!areas.is_empty()).then(|| areas[random(areas.len() as u64) as usize]);
+        let size = Pages::new(random(16));
+        if fails && random(3) == 0 {
+            platform.set(Fail::All);
+        }
+        let call = |index: &mut TrackedIndex<I, _>, model: &mut Model| -> Result<(), TrackedError> {
+            match (what, area) {
+                (0..=3, _) => {
+                    let highest = what == 3;
+                    let (got, like) = if highest {
+                        (index.alloc_highest(&request), model.index().highest_fit(&request))
+                    } else {
+                        (index.alloc(&request), model.index().would_fit(&request))
+                    };
+                    match got {
+                        Ok(area) => {
+                            assert_eq!(Ok(area.start()), like);
+                            model.add(area);
+                        }
+                        Err(error) if no_memory(&error.into()) => return Err(error.into()),
+                        Err(error) => assert_eq!(Some(error), like.err()),
+                    }
+                }
+                (4, _) => match index.take(any) {
+                    Ok(()) => model.add(any),
+                    Err(AllocError::Occupied { range }) => {
+                        assert!(range == any && model.index().take(any).is_err());
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+                (5 | 6, Some(area)) => {
+                    assert_eq!(index.free(area.start()), Ok(area), "a free needs no memory");
+                    model.free(area);
+                }
+                (7, _) => {
+                    let begins = areas.iter().find(|area| area.start() == any.start());
+                    let want = match begins {
+                        Some(&area) if area != any => Err(TrackedError::OtherRange { range: any, area }),
+                        Some(_) => Ok(()),
+                        None => Err(TrackedError::NoArea { at: any.start() }),
+                    };
+                    assert_eq!(index.free_range(any), want);
+                    want.iter().for_each(|()| _ = model.free(any));
+                }
+                (8 | 9, _) => {
+                    let freed = index.free_any(any)?;
+                    assert_eq!(freed.get(), model.free(any));
+                }
+                (10, Some(area)) => {
+                    let (page, end) = area.whole_pages();
+                    let to = page + size.get();
+                    match index.grow_to(area.start(), size) {
+                        Ok(grown) => {
+                            assert_eq!(grown, pages(page, to));
+                            let owner = model.of(page);
+                            assert!((end..to).all(|page| model.of(page) == 0));
+                            model.set(end, to, owner);
+                        }
+                        Err(TrackedError::BadSize { .. }) => assert!(to < end),
+                        Err(TrackedError::Index(AllocError::Occupied { range })) => {
+                            assert!(range == pages(end, to) && (end..to).any(|page| model.of(page) != 0));
+                        }
+                        Err(TrackedError::Index(AllocError::BadRange { .. })) => assert!(to > FIRST + PAGES),
+                        Err(error) => return Err(error),
+                    }
+                }
+                (11, Some(area)) => {
+                    let (page, end) = area.whole_pages();
+                    let to = page + size.get();
+                    match index.shrink_to(area.start(), size) {
+                        Ok(left) => {
+                            assert_eq!(left, pages(page, to));
+                            model.set(to, end, 0);
+                        }
+                        Err(TrackedError::BadSize { .. }) => assert!(to > end || size.get() == 0),
+                        Err(error) => return Err(error),
+                    }
+                }
+                _ => {}
+            }
+            Ok(())
+        };
+        if let Err(error) = call(&mut index, &mut model) {
+            assert!(no_memory(&error), "{error}");
+            assert!(index.areas().eq(areas.iter().copied()), "step {step}: {error} changed something");
+            index.validate().unwrap();
+            failed += 1;
+            platform.set(Fail::Never);
+            assert_eq!(call(&mut index, &mut model), Ok(()));
+        }
+        platform.set(Fail::Never);
+        assert!(index.areas().eq(model.areas()), "step {step}, call {what}");
+        assert_eq!(index.validate(), Ok(()), "step {step}, call {what}");
+        assert_eq!((index.find(Va::ZERO), index.len()), (None, model.areas().len() as u64));
+    }
+    failed
+}
+
+#[test]
+fn ti1_random_calls_equal_a_table_of_pages() {
+    let all = pages(FIRST, FIRST + PAGES);
+    for seed in 1..5 {
+        run(seed, false, |platform| BTreeIndex::new(all, all, platform).unwrap());
+        run(seed, false, |platform| RbIndex::<Exact, _>::new(all, all, platform).unwrap());
+    }
+}
+
+#[test]
+fn sp4_a_call_without_memory_changes_no_area() {
+    let all = pages(FIRST, FIRST + PAGES);
+    let failed: u64 =
+        (1..7).map(|seed| run(seed, true, |platform| BTreeIndex::new(all, all, platform).unwrap())).sum();
+    assert!(failed > 0, "no memory was ever needed");
+    let failed: u64 = (1..7)
+        .map(|seed| run(seed, true, |platform| RbIndex::<Exact, _>::new(all, all, platform).unwrap()))
+        .sum();
+    assert!(failed > 0, "no memory was ever needed");
+}
+
+#[test]
+fn ranges_outside_and_empty_ones_are_errors() {
+    let all = pages(FIRST, FIRST + PAGES);
+    let platform = FailingPlatform::new(Fail::Never);
+    let mut index = TrackedIndex::new(BTreeIndex::new(all, all, platform.clone()).unwrap(), platform);
+    let whole = index.alloc(&Request::pages(PAGES).unwrap()).unwrap();
+    let inside = Va::from_page(FIRST + 1);
+    let odd = VaRange::new(Va::new(inside.get() + 1), all.end()).unwrap();
+    for range in [pages(FIRST - 1, FIRST + 1), pages(FIRST, FIRST + PAGES + 1), pages(20, 20), odd] {
+        let error = index.free_any(range).unwrap_err();
+        assert_eq!(error, AllocError::BadRange { range, extent: all }.into());
+    }
+    assert_eq!(index.free(inside), Err(TrackedError::NoArea { at: inside }));
+    let huge = Pages::new(u64::MAX);
+    for error in [
+        index.grow_to(whole.start(), huge),
+        index.shrink_to(whole.start(), huge),
+        index.shrink_to(whole.start(), Pages::new(0)),
+    ] {
+        assert!(matches!(error, Err(TrackedError::BadSize { .. })), "{error:?}");
+    }
+    assert_eq!(index.enclosing(inside), Some(whole));
+    assert_eq!(index.free_any(all), Ok(Pages::new(PAGES)));
+    assert!(index.is_empty() && index.index().holes().eq([all]));
+}
