@@ -49,7 +49,7 @@ impl<O: Os> Heap<O> {
             && let Some(hole) = central.dirty.hole_after(from)
         {
             (from, parts) = (hole.end(), parts + 1);
-            // The run stays unchanged if no record is available.
+            // A whole run, so no record is needed.
             if central.take_dirty_at(hole) {
                 central.retire_released(&self.arena, hole);
                 self.arena.release(hole);
