@@ -40,7 +40,7 @@
 //! Linux `mm/vmalloc.c` (6.12: free tree, `va_clip`, `merge_or_add_vmap_area`); differences: `docs/kernel-map.md`.
 
 mod congruent;
-mod highest;
+pub(crate) mod highest;
 
 pub use congruent::Congruent;
 
@@ -124,17 +124,16 @@ pub trait FreeIndex {
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError>;
 
     /// Returns the highest address at which `request` could be met now. Cost: that of
-    /// [`aligned_fit_below`](Self::aligned_fit_below), three times at most.
+    /// [`aligned_fit_below`](Self::aligned_fit_below), twice at most.
     ///
     /// # Errors
     /// [`AllocError::NoSpace`].
     fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
-        highest::find(self, request).ok_or_else(|| AllocError::NoSpace {
-            requested: request.size(),
-            align: request.align(),
-            window: request.window().unwrap_or(self.default_window()),
-            largest: self.largest_hole(),
-        })
+        let (requested, align) = (request.size(), request.align());
+        let window = request.window().unwrap_or(self.default_window());
+        let found = highest::find(window, request, |at| self.aligned_fit_below(at, requested, align));
+        let largest = || self.largest_hole();
+        found.ok_or_else(|| AllocError::NoSpace { requested, align, window, largest: largest() })
     }
 
     /// Takes the highest range that meets `request` and returns its first address, as [`alloc`](Self::alloc) takes the
@@ -212,7 +211,7 @@ pub trait FreeIndex {
     /// Returns the highest hole that starts at or below `at` and encloses a run of `size` aligned to `align`. O(log n)
     /// if the structure has a summary for the alignment; the default takes one step a hole that is long enough.
     fn aligned_fit_below(&self, at: Va, size: Pages, align: Align) -> Option<VaRange> {
-        let mut at = at;
+        let (mut at, size) = (at, size.max(Pages::new(1)));
         loop {
             let hole = self.fit_below(at, size)?;
             let start = hole.start().align_up(align);
@@ -258,7 +257,8 @@ pub trait FreeIndex {
     }
 
     /// Takes the ranges that were [`taken`](Self::taken) in another index, and reserves the records of its
-    /// [`live`](Self::live) areas. With the extent and the default window, these are all of an index's state.
+    /// [`live`](Self::live) areas; at least one for each range. An index of the same extent and default window has the
+    /// same holes then, and the same answers, unless they depend on the shape of a tree ([`Linux`](crate::rb::Linux)).
     ///
     /// ```
     /// use va_base::{Heap, Request, VaRange};
@@ -277,7 +277,8 @@ pub trait FreeIndex {
     /// ```
     ///
     /// # Errors
-    /// Those of [`take`](Self::take) and [`reserve_splits`](Self::reserve_splits). Nothing is taken then.
+    /// Those of [`take`](Self::take) and [`reserve_splits`](Self::reserve_splits). Nothing is taken then; rows for
+    /// alignments, which are a cache, may be gone.
     fn restore(&mut self, taken: &[VaRange], live: u64) -> Result<(), AllocError> {
         let mut done = taken.iter().try_fold(0, |done, &range| match self.take(range) {
             Ok(_) => Ok(done + 1),

@@ -165,7 +165,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if request.waits() {
             self.space.catch_up();
         }
-        match self.space.or_supplied(&request, owner, self.alloc_available(&request)) {
+        match self.space.or_supplied::<false>(&request, owner, self.alloc_available(&request)) {
             Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => self.alloc_hard(&request),
             done => done,
         }
@@ -193,7 +193,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 }
                 self.take_from_index(request)
             }
-            owner => self.space.take_from_index(request, owner),
+            owner => self.space.take_from_index::<false>(request, owner),
         }
     }
 
@@ -203,7 +203,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if let Some(error) = self.space.impossible(request) {
             return Err(error);
         }
-        self.space.overflow(request, self.space.owner_for(self.node, request))
+        self.space.overflow::<false>(request, self.space.owner_for(self.node, request))
     }
 
     /// Frees an area, as [`VmapSpace::free`] does.
@@ -390,7 +390,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 return Ok(area);
             }
         }
-        self.space.take_from_index(request, Some(self.node))
+        self.space.take_from_index::<false>(request, Some(self.node))
     }
 
     /// Moves other sizes to the pool until the cache has room for `more` pages, or the budget ends; returns whether it

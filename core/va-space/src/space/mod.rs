@@ -338,8 +338,30 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if let Some(error) = self.impossible(request) {
             return Err(error);
         }
-        match self.or_supplied(request, owner, self.take_from_index(request, owner)) {
-            Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => self.overflow(request, owner),
+        match self.or_supplied::<false>(request, owner, self.take_from_index::<false>(request, owner)) {
+            Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => {
+                self.overflow::<false>(request, owner)
+            }
+            done => done,
+        }
+    }
+
+    /// Allocates the highest range that meets a request, as [`alloc`](Self::alloc) allocates the lowest. The area has
+    /// no owner, and comes from no pool.
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc).
+    /// # Locks
+    /// `free`; all of them one after the other when nothing fits.
+    /// Cost: O(log holes), with the exceptions of the index; a purge when nothing fits.
+    pub fn alloc_highest(&self, request: &Request) -> Result<Area, SpaceError> {
+        if let Some(error) = self.impossible(request) {
+            return Err(error);
+        }
+        match self.or_supplied::<true>(request, None, self.take_from_index::<true>(request, None)) {
+            Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => {
+                self.overflow::<true>(request, None)
+            }
             done => done,
         }
     }
@@ -447,8 +469,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         handle
     }
 
+    /// Takes the lowest range from the index, or the highest one. It is known to the compiler which of both: most
+    /// programs have the code of one.
     #[inline]
-    fn take_from_index(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
+    fn take_from_index<const HIGHEST: bool>(
+        &self,
+        request: &Request,
+        owner: Option<u32>,
+    ) -> Result<Area, SpaceError> {
         let owner = match owner {
             // A request that may not wait allocates no node: the area gets no owner.
             Some(node) if !request.waits() && self.table.get(node).is_none() => None,
@@ -456,7 +484,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             None => None,
         };
         let mut heap = self.lock_free();
-        match heap.index.alloc(request) {
+        let taken = if HIGHEST { heap.index.alloc_highest(request) } else { heap.index.alloc(request) };
+        match taken {
             Ok(at) if !request.waits() && !self.map.attach(&mut heap.marker, at.page_floor()) => {
                 self.put_back(&mut heap, range_of(at.page_floor(), request.size().get()));
                 Err(self.would_block(request))

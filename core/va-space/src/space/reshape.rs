@@ -28,7 +28,7 @@ use crate::error::SpaceError;
 use crate::lookup::Lookup;
 use crate::map::{Marker, Seen, State, Word};
 use core::fmt;
-use va_base::{AllocError, Machine, Pages, Request, Va, VaRange};
+use va_base::{AllocError, Machine, Pages, Va, VaRange};
 use va_tree::FreeIndex;
 
 /// The reason why an area was not changed. Nothing has changed.
@@ -52,7 +52,7 @@ pub enum ReshapeError {
         /// The area that the caller wanted to join to the one below it.
         area: VaRange,
     },
-    /// The size is zero, or the area would end past the space.
+    /// The size is zero, or below that of an area that is to grow, or the area would end past the space.
     BadSize {
         /// The area.
         area: VaRange,
@@ -79,7 +79,10 @@ impl fmt::Display for ReshapeError {
             Self::BadCut { at, area } => write!(f, "{at} is no page boundary inside the area {area}"),
             Self::NoNeighbour { area } => write!(f, "no area ends where the area {area} starts"),
             Self::BadSize { area, requested } => {
-                write!(f, "the area {area} cannot have {requested}: none, or past the space")
+                write!(
+                    f,
+                    "the area {area} cannot have {requested}: none, fewer by growing, or past the space"
+                )
             }
             Self::Blocked { area, requested, possible } => {
                 write!(f, "the area {area} cannot grow to {requested}, there is room for {possible}")
@@ -131,37 +134,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             got = attempt();
         }
         got
-    }
-
-    /// Allocates the highest range that meets a request, as [`alloc`](Self::alloc) allocates the lowest. The area has
-    /// no owner, and comes from no pool. The caller may sleep.
-    ///
-    /// # Errors
-    /// Those of [`alloc`](Self::alloc) for a caller that may sleep.
-    /// # Locks
-    /// `free`; all of them one after the other when nothing fits.
-    /// Cost: O(log holes), with the exceptions of the index; a purge when nothing fits.
-    pub fn alloc_highest(&self, request: &Request) -> Result<Area, SpaceError> {
-        if let Some(error) = self.impossible(request) {
-            return Err(error);
-        }
-        let attempt = || {
-            let mut heap = self.lock_free();
-            match heap.index.alloc_highest(request) {
-                Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), None),
-                Err(error) => Err(Self::not_yet(error)),
-            }
-        };
-        let is_full = |got: &_| matches!(got, Err(SpaceError::NoSpace { .. }));
-        let got = attempt();
-        if !is_full(&got) {
-            return got;
-        }
-        let made = self.make_space(|_| None, || Some(attempt()).filter(|got| !is_full(got)));
-        made.unwrap_or_else(|_| {
-            let largest = self.lock_free().index.largest_hole();
-            Err(self.no_space(request, largest))
-        })
     }
 
     /// Returns whether an area in `[page, end)` is busy.
@@ -271,14 +243,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn resize_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
         let seen = self.starting(at)?;
         let end = seen.page.checked_add(size.get()).filter(|&end| end > seen.page && size.get() < seen.pages);
-        let Some(end) = end else { return self.grow_at(at, size) };
+        let Some(end) = end else { return self.grow(&seen, size) };
         let (left, tail) = self.split(Va::from_page(end))?;
         self.free_at(tail.start()).map_err(|_| ReshapeError::NoArea { at: tail.start() })?;
         Ok(left)
     }
 
     /// Grows the busy area that starts at `at` to `size` without moving it. The pages that it gains were free, and need
-    /// no flush. If these are a whole hole of the index, no memory is needed for it.
+    /// no flush. If these are a whole hole of the index, it needs no memory. Otherwise it reserves a record for the time
+    /// of the call.
     ///
     /// # Errors
     /// [`ReshapeError::NoArea`], [`ReshapeError::NoMeta`]; [`ReshapeError::BadSize`] if the area is larger;
@@ -287,7 +260,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`, and those of the lookup.
     /// Cost: O(log holes).
     pub fn grow_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
-        let seen = self.starting(at)?;
+        self.grow(&self.starting(at)?, size)
+    }
+
+    fn grow(&self, seen: &Seen, size: Pages) -> Result<VaRange, ReshapeError> {
         let (page, have, want) = (seen.page, seen.pages, size.get());
         let bad = ReshapeError::BadSize { area: range_of(page, have), requested: size };
         let Some(end) = page.checked_add(want).filter(|_| want >= have) else { return Err(bad) };
@@ -297,8 +273,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if end > self.extent.end().page_floor() {
             return Err(bad);
         }
-        if !self.seize(&seen) {
-            return Err(ReshapeError::NoArea { at });
+        if !self.seize(seen) {
+            return Err(ReshapeError::NoArea { at: Va::from_page(page) });
         }
         let mut guard = self.lock_free();
         let heap = &mut *guard;
@@ -307,7 +283,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let hole = heap.index.hole_below(tail.start()).filter(|hole| hole.contains(tail.start()));
             let room = hole.map_or(0, |hole| hole.end().page_floor() - (page + have));
             drop(guard);
-            self.settle_as(&seen, have, seen.word);
+            self.settle_as(seen, have, seen.word);
             return Err(match error {
                 AllocError::Occupied { .. } => {
                     let possible = Pages::new(have + room);
@@ -318,9 +294,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         // The tail was taken as an area of its own; it is adjacent to this one, so no hole needs its record.
         let _forgotten = heap.index.release_splits(1);
-        let word = self.resize_idle(&mut heap.marker, &seen, want);
+        let word = self.resize_idle(&mut heap.marker, seen, want);
         drop(guard);
-        self.settle_as(&seen, want, word);
+        self.settle_as(seen, want, word);
         Ok(range_of(page, want))
     }
 

@@ -294,6 +294,12 @@ fn the_highest_range_comes_from_the_index_and_from_what_a_purge_frees() {
         space.free(second).unwrap();
         let whole = space.alloc_highest(&ask(50)).unwrap();
         assert_eq!((whole.range().start(), top.0.end()), (at(50), at(100)));
+        // A caller that may not sleep flushes nothing.
+        space.free(whole).unwrap();
+        let flushes = machine.flushes();
+        let atomic = space.alloc_highest(&ask(50).context(Context::Atomic));
+        assert!(matches!(atomic, Err(SpaceError::WouldBlock { .. })) && machine.flushes() == flushes);
+        let _whole = space.alloc_highest(&ask(50)).unwrap();
         assert!(matches!(space.alloc_highest(&ask(47)), Err(SpaceError::NoSpace { .. })));
         assert_eq!(space.validate(), Ok(()));
     }

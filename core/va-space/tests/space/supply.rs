@@ -54,7 +54,11 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
     let mut areas = Vec::new();
     for n in 0..3000 {
         machine.watcher.holds.store(0, Ordering::Relaxed);
-        let got = if n % 2 == 0 { space.alloc(0, &large) } else { magazine.alloc(&large) };
+        let got = match n % 3 {
+            0 => space.alloc(0, &large),
+            1 => space.alloc_highest(&large),
+            _ => magazine.alloc(&large),
+        };
         areas.push(got.unwrap_or_else(|error| panic!("area {n}: {error}")));
     }
     // A request that may not block uses the present memory, and none is allocated for it.

@@ -63,6 +63,7 @@ mod validate;
 pub use key::Key;
 pub use memory::BTreeSupply;
 
+use crate::free_index::highest;
 use crate::ledger::Ledger;
 use crate::slab::Slab;
 use crate::{Fit, FreeIndex, IndexMemory};
@@ -308,6 +309,33 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         search::Wanted { size: request.size().get(), align_log2: request.align().page_log2(), low, high }
     }
 
+    /// Holes that an aligned search from the top may step over before a row is worth its cost.
+    const ROWLESS_HOLES: usize = F;
+
+    /// Returns the highest address at which a request could be met, after at most `holes` steps; it counts them down.
+    /// The result is wrong if none is left.
+    fn highest_within(&self, request: &Request, holes: &mut usize) -> Option<Va> {
+        let window = request.window().unwrap_or(self.default_window);
+        highest::find(window, request, |at| self.aligned_within(at, request.size(), request.align(), holes))
+    }
+
+    /// Does the same as [`aligned_fit_below`](FreeIndex::aligned_fit_below), with at most `holes` steps.
+    fn aligned_within(&self, at: Va, size: Pages, align: Align, holes: &mut usize) -> Option<VaRange> {
+        let mut page = Some(at.page_floor()).filter(|&page| page >= self.first)?.min(self.end) - self.base;
+        let (size, log2) = (size.get().max(1), align.page_log2());
+        let class = (log2 > 0).then(|| Classes::of_align(log2));
+        loop {
+            *holes = holes.checked_sub(1)?;
+            let (start, end) = self.last_fit_to(page, size, class)?;
+            // A class that is not stored, and an alignment above the largest, exclude too little.
+            let wanted = search::Wanted { size, align_log2: log2, low: 0, high: end };
+            if self.first_at(start, &wanted) + size <= end {
+                return Some(self.range(start, end));
+            }
+            page = start.checked_sub(1)?;
+        }
+    }
+
     #[cold]
     fn no_space(&self, request: &Request) -> AllocError {
         let window = request.window().unwrap_or(self.default_window);
@@ -389,20 +417,29 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         Ok(self.va(found.at))
     }
 
-    /// O(log n) with the row of the request's alignment, which the first such request builds, in O(n).
+    /// O(log n). A request that would step over more than a constant number of holes builds the row of its alignment,
+    /// in O(n), even if nothing fits.
     fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
-        let at = self.highest_fit(request)?;
-        let (start, size) = (at.page_floor() - self.base, request.size().get());
-        let holes = self.ledger.bound_after_take();
-        self.reserve_holes(holes)?;
         let class = self.wanted(request).class().filter(|&class| !self.row_classes.has(class));
-        if let Some(class) = class.filter(|_| self.height > 1) {
-            // Without memory for the row the next search is long, and its result the same.
-            let _ = self.add_rows(Classes::only(class), holes);
+        // Rows are for trees of two inner levels and more.
+        let rowless = class.filter(|_| self.height > 1);
+        let mut holes = if rowless.is_some() { Self::ROWLESS_HOLES } else { usize::MAX };
+        let mut at = self.highest_within(request, &mut holes);
+        if let Some(class) = rowless.filter(|_| holes == 0) {
+            // As in `alloc`: a failure must not leave rows behind, and without memory for one the search is long.
+            let bound = self.ledger.bound_after_take();
+            self.reserve_holes(bound)?;
+            let _ = self.add_rows(Classes::only(class), bound);
+            holes = usize::MAX;
+            at = self.highest_within(request, &mut holes);
         }
+        let at = at.ok_or_else(|| self.no_space(request))?;
+        let (start, size) = (at.page_floor() - self.base, request.size().get());
         let mut path = Path::new();
         let found =
             self.find_enclosing(start, start + size, &mut path).ok_or_else(|| self.no_space(request))?;
+        let fit = Fit::of(start, start + size, found.start, found.end);
+        self.reserve_holes(self.ledger.bound_after_cut(fit))?;
         self.cut(&found, &mut path, size);
         self.check();
         Ok(at)
@@ -483,19 +520,11 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         self.last_fit_to(page, size.get().max(1), None).map(|(start, end)| self.range(start, end))
     }
 
+    /// O(log n) with the row of the alignment, which [`alloc_highest`](Self::alloc_highest) builds. Without it, one step
+    /// a hole that is long enough.
     fn aligned_fit_below(&self, at: Va, size: Pages, align: Align) -> Option<VaRange> {
-        let mut page = Some(at.page_floor()).filter(|&page| page >= self.first)?.min(self.end) - self.base;
-        let log2 = align.page_log2();
-        let class = (log2 > 0).then(|| Classes::of_align(log2));
-        loop {
-            let (start, end) = self.last_fit_to(page, size.get().max(1), class)?;
-            // A class that is not stored, and an alignment above the largest, exclude too little.
-            let wanted = search::Wanted { size: size.get(), align_log2: log2, low: 0, high: end };
-            if self.first_at(start, &wanted) + wanted.size <= end {
-                return Some(self.range(start, end));
-            }
-            page = start.checked_sub(1)?;
-        }
+        let mut holes = usize::MAX;
+        self.aligned_within(at, size, align, &mut holes)
     }
 
     fn memory(&self) -> IndexMemory {

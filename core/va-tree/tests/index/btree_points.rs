@@ -254,8 +254,9 @@ fn bt4_the_highest_aligned_fit_builds_a_row_and_equals_the_model() {
         assert_eq!(last, lowest);
         pair = Pair::new(HOLES);
     }
-    assert!(!pair.tree.has_rows());
-    assert!(pair.tree.alloc_highest(&of(4, 4)).is_ok() && pair.tree.has_rows());
+    // A short search builds no row. A long one does, even if nothing fits: the next one needs only the row to fail.
+    assert!(pair.tree.alloc_highest(&of(4, 4)).is_ok() && !pair.tree.has_rows());
+    assert!(pair.tree.alloc_highest(&of(4, 8)).is_err() && pair.tree.has_rows());
 }
 
 #[test]
