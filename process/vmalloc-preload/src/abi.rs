@@ -95,6 +95,11 @@ fn malloc_large(size: usize) -> *mut c_void {
     area_large(size, SMALL_ALIGN, any).map_or_else(|| malloc_unknown(size), |area| area.as_ptr().cast())
 }
 
+/// Returns the bytes in which the C library finds an aligned piece.
+fn aligned(size: usize, align: usize) -> usize {
+    size.saturating_add(align)
+}
+
 /// Calls `ask` for `size` bytes again if it fails, a limit may be the reason, and the arena can release addresses.
 fn again(size: usize, ask: impl Fn() -> *mut c_void) -> *mut c_void {
     large::ask_again(size, ask, |given| given.is_null())
@@ -324,7 +329,7 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size
         (None, Some(next)) => {
             // SAFETY: this function's contract.
             let ask = || unsafe { next.posix_memalign(to, align, size) };
-            return large::ask_again(size, ask, |&answer| answer == libc::ENOMEM);
+            return large::ask_again(aligned(size, align), ask, |&answer| answer == libc::ENOMEM);
         }
         (None, None) => {
             let _keep = KeepErrno::new();
@@ -345,7 +350,7 @@ pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     match (area(size, align, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
         // SAFETY: allocates memory.
-        (None, Some(next)) => again(size, || unsafe { next.aligned_alloc(align, size) }),
+        (None, Some(next)) => again(aligned(size, align), || unsafe { next.aligned_alloc(align, size) }),
         (None, None) => boot(size, align),
     }
 }
@@ -356,7 +361,7 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match (area(size, align, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
         // SAFETY: allocates memory.
-        (None, Some(next)) => again(size, || unsafe { next.memalign(align, size) }),
+        (None, Some(next)) => again(aligned(size, align), || unsafe { next.memalign(align, size) }),
         (None, None) => boot(size, align),
     }
 }

@@ -18,6 +18,7 @@
 use crate::call::call;
 use crate::words::{KeepErrno, is_errno};
 use core::ffi::{c_int, c_long, c_ulong};
+use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 /// Operations of `seccomp` that install a filter: strict mode, and a program.
 const INSTALLS: core::ops::RangeInclusive<c_long> = 0..=1;
@@ -48,6 +49,17 @@ pub unsafe extern "C" fn syscall(
     {
         prepare();
     }
+    let at = |word: c_long| word.cast_unsigned() as usize;
+    if number == libc::SYS_prlimit64 {
+        let (limit, old) = (with_exposed_provenance(at(c)), with_exposed_provenance_mut(at(d)));
+        // SAFETY: this function's contract.
+        return unsafe { prlimit(a as libc::pid_t, b as c_int, limit, old) }.into();
+    }
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if number == libc::SYS_setrlimit {
+        // SAFETY: as before.
+        return unsafe { setrlimit(a as c_int, with_exposed_provenance(at(b))) }.into();
+    }
     crate::change::note_number(number, a, b);
     // SAFETY: this function's contract.
     unsafe { call(number, [a, b, c, d, e, f]) }
@@ -68,6 +80,7 @@ pub unsafe extern "C" fn setrlimit(resource: c_int, limit: *const libc::rlimit) 
 /// # Safety
 /// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[inline(never)]
 pub unsafe extern "C" fn prlimit(
     process: libc::pid_t,
     resource: c_int,

@@ -293,6 +293,7 @@ impl Limit {
     }
 
     /// Returns true if the system maps `bytes` bytes now, so that the limit is no reason for a failure (any more).
+    #[inline(never)]
     fn has_room(self, bytes: usize) -> bool {
         let access = match self {
             Self::Addresses => libc::PROT_NONE,
@@ -347,8 +348,10 @@ pub(crate) fn limit_changed(Limited { limit, before }: Limited) {
 #[cold]
 fn release(bytes: usize) -> bool {
     let _keep = crate::words::KeepErrno::new();
-    // A request above the limit fails afterwards, too, and addresses would be released for nothing.
-    let makes_room = |limit: Limit| limit.is_above(bytes) && (limit.has_room(bytes) || limit.release());
+    // A request above the limit fails afterwards, too, and addresses would be released for nothing. Another thread may
+    // release the last ones in between, so the room is looked for twice.
+    let makes_room =
+        |limit: Limit| limit.is_above(bytes) && (0..2).any(|_| limit.has_room(bytes) || limit.release());
     !vmalloc::is_guest() && (makes_room(Limit::Addresses) | makes_room(Limit::Data))
 }
 

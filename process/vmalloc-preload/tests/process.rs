@@ -121,7 +121,7 @@ fn descriptors_are_the_programs() {
 
 #[test]
 fn limits_count_what_is_used_and_larger_requests_fail() {
-    for what in ["late", "exceeded", "early", "data", "big", "mlockall"] {
+    for what in ["late", "exceeded", "early", "data", "big", "mlockall", "number", "gaps"] {
         everywhere("limits.c", &[what], &["", "threshold:4K", "hardened:true", "hardened:true,threshold:4K"]);
     }
     for what in ["holes", "aligned"] {

@@ -48,6 +48,7 @@ mod reshape;
 mod round;
 mod row;
 mod settle;
+mod take;
 mod validate;
 
 pub use cell::Drained;
@@ -71,8 +72,8 @@ use cell::Cells;
 use core::marker::PhantomData;
 use locks::{Heap, Node, Pooled};
 use purge::PurgeState;
+use va_base::sync::Mutex;
 use va_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use va_base::sync::{Mutex, MutexGuard};
 use va_base::{AllocError, Context, Late, Machine, Pages, Request, Va, VaRange};
 use va_tree::{FreeIndex, InPlace};
 
@@ -346,26 +347,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Allocates the highest range that meets a request, as [`alloc`](Self::alloc) allocates the lowest. The area has
-    /// no owner, and comes from no pool.
-    ///
-    /// # Errors
-    /// Those of [`alloc`](Self::alloc).
-    /// # Locks
-    /// `free`; all of them one after the other when nothing fits.
-    /// Cost: O(log holes), with the exceptions of the index; a purge when nothing fits.
-    pub fn alloc_highest(&self, request: &Request) -> Result<Area, SpaceError> {
-        if let Some(error) = self.impossible(request) {
-            return Err(error);
-        }
-        match self.or_supplied::<true>(request, None, self.take_from_index::<true>(request, None)) {
-            Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => {
-                self.overflow::<true>(request, None)
-            }
-            done => done,
-        }
-    }
-
     /// Frees an area. Its addresses are allocated again only after a flush that covers them.
     ///
     /// # Errors
@@ -467,69 +448,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.lookup.insert(handle.range(), &self.machine);
         area.become_busy(word);
         handle
-    }
-
-    /// Takes the lowest range from the index, or the highest one. It is known to the compiler which of both: most
-    /// programs have the code of one.
-    #[inline]
-    fn take_from_index<const HIGHEST: bool>(
-        &self,
-        request: &Request,
-        owner: Option<u32>,
-    ) -> Result<Area, SpaceError> {
-        let owner = match owner {
-            // A request that may not wait allocates no node: the area gets no owner.
-            Some(node) if !request.waits() && self.table.get(node).is_none() => None,
-            Some(node) => self.ensure_node(node).map(|()| owner)?,
-            None => None,
-        };
-        let mut heap = self.lock_free();
-        let taken = if HIGHEST { heap.index.alloc_highest(request) } else { heap.index.alloc(request) };
-        match taken {
-            Ok(at) if !request.waits() && !self.map.attach(&mut heap.marker, at.page_floor()) => {
-                self.put_back(&mut heap, range_of(at.page_floor(), request.size().get()));
-                Err(self.would_block(request))
-            }
-            Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), owner),
-            Err(error) => Err(Self::not_yet(error)),
-        }
-    }
-
-    /// Frees in the index what was just taken from it.
-    #[cold]
-    fn put_back(&self, heap: &mut Heap<C::Index<P>>, range: VaRange) {
-        if let Err(error) = heap.index.free(range) {
-            self.machine.bug(format_args!("freeing what was just allocated: {error}"), None);
-        }
-    }
-
-    /// Makes pages busy that were just taken from the index, or frees them if the machine allocates no slots.
-    #[inline]
-    fn begin<'a>(
-        &'a self,
-        mut heap: MutexGuard<'a, P::Lock, Heap<C::Index<P>>>,
-        page: u64,
-        pages: u64,
-        owner: Option<u32>,
-    ) -> Result<Area, SpaceError> {
-        if Self::NOTIFIES_LOOKUP || !self.map.attach(&mut heap.marker, page) {
-            self.release_slots(&mut heap, core::iter::once(page));
-            heap.transit_pages += pages;
-            drop(heap);
-            let ready = self.ready_slots(1, |_| page, pages);
-            let error = ready.as_ref().err().copied();
-            heap = ready.unwrap_or_else(|_| self.lock_free());
-            heap.transit_pages -= pages;
-            if let Some(error) = error {
-                self.put_back(&mut heap, range_of(page, pages));
-                drop(heap);
-                self.note_return();
-                return Err(error);
-            }
-        }
-        let word = Word::new(pages, owner, self.map.last_generation(page) + 1, State::Busy);
-        self.map.begin(&mut heap.marker, page, pages, word);
-        Ok(Area { page, pages, generation: word.generation() })
     }
 
     /// Makes the area of a handle lazy, and owned by the caller.

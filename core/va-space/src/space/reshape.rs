@@ -243,7 +243,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn resize_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
         let seen = self.starting(at)?;
         let end = seen.page.checked_add(size.get()).filter(|&end| end > seen.page && size.get() < seen.pages);
-        let Some(end) = end else { return self.grow(&seen, size) };
+        let Some(end) = end else { return self.grow_at(at, size) };
         let (left, tail) = self.split(Va::from_page(end))?;
         self.free_at(tail.start()).map_err(|_| ReshapeError::NoArea { at: tail.start() })?;
         Ok(left)
@@ -260,10 +260,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`, and those of the lookup.
     /// Cost: O(log holes).
     pub fn grow_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
-        self.grow(&self.starting(at)?, size)
-    }
-
-    fn grow(&self, seen: &Seen, size: Pages) -> Result<VaRange, ReshapeError> {
+        let seen = self.starting(at)?;
         let (page, have, want) = (seen.page, seen.pages, size.get());
         let bad = ReshapeError::BadSize { area: range_of(page, have), requested: size };
         let Some(end) = page.checked_add(want).filter(|_| want >= have) else { return Err(bad) };
@@ -273,8 +270,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if end > self.extent.end().page_floor() {
             return Err(bad);
         }
-        if !self.seize(seen) {
-            return Err(ReshapeError::NoArea { at: Va::from_page(page) });
+        if !self.seize(&seen) {
+            return Err(ReshapeError::NoArea { at });
         }
         let mut guard = self.lock_free();
         let heap = &mut *guard;
@@ -283,7 +280,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let hole = heap.index.hole_below(tail.start()).filter(|hole| hole.contains(tail.start()));
             let room = hole.map_or(0, |hole| hole.end().page_floor() - (page + have));
             drop(guard);
-            self.settle_as(seen, have, seen.word);
+            self.settle_as(&seen, have, seen.word);
             return Err(match error {
                 AllocError::Occupied { .. } => {
                     let possible = Pages::new(have + room);
@@ -294,9 +291,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         // The tail was taken as an area of its own; it is adjacent to this one, so no hole needs its record.
         let _forgotten = heap.index.release_splits(1);
-        let word = self.resize_idle(&mut heap.marker, seen, want);
+        let word = self.resize_idle(&mut heap.marker, &seen, want);
         drop(guard);
-        self.settle_as(seen, want, word);
+        self.settle_as(&seen, want, word);
         Ok(range_of(page, want))
     }
 
@@ -318,6 +315,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Sets the size of a seized area, under `free`, and returns its word.
+    #[inline(never)]
     fn resize_idle(&self, marker: &mut Marker, seen: &Seen, pages: u64) -> Word {
         let word = seen.word.resized(pages, marker.next_shape()).with_state(State::Idle);
         self.map.resize(marker, seen.page, pages, word);

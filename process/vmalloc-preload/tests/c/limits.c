@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,6 +105,32 @@ int main(int count, char **words) {
         CHECK((piece = memalign(128, 900 << 20)));
         free(piece);
         CHECK(posix_memalign(&piece, 256, 900 << 20) == 0);
+        break;
+    }
+    case 'g': // gaps: for a small piece the C library maps as much as its alignment
+        free(malloc(1 << 20));
+        limit(RLIMIT_AS, 600 << 20);
+        for (int round = 0; round < 3; round++) {
+            void *pieces[50], *piece;
+            for (int at = 0; at < 50; at++) {
+                CHECK((pieces[at] = malloc(8 << 20)));
+                memset(pieces[at], 1, 8 << 20);
+            }
+            for (int at = 0; at < 50; at++)
+                free(pieces[at]);
+            if (round == 0)
+                CHECK(posix_memalign(&piece, 256 << 20, 1000) == 0);
+            else
+                CHECK((piece = round == 1 ? memalign(256 << 20, 1000) : aligned_alloc(256 << 20, 1000)));
+            free(piece);
+            malloc_trim(0);
+        }
+        break;
+    case 'n': { // the number of the call
+        free(malloc(1 << 20));
+        struct rlimit to = {600 << 20, 600 << 20};
+        CHECK(syscall(SYS_prlimit64, 0, RLIMIT_AS, &to, 0) == 0);
+        small(400);
         break;
     }
     case 'b': // a big piece under the limit
