@@ -209,6 +209,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
             Fit::Full => {
                 self.tree.erase(id);
                 self.tree.slab.put(id);
+                self.ledger.holes -= 1;
             }
             Fit::LeftEdge => {
                 hole.start = end;
@@ -229,9 +230,9 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
                         .bug(format_args!("FT1: {hole_start:#x} overlaps what it was cut from"), None);
                 };
                 self.tree.insert(left, parent, side);
+                self.ledger.holes += 1;
             }
         }
-        self.ledger.holes = fit.holes_after(self.ledger.holes);
         self.ledger.live += 1;
         self.ledger.free_pages -= (end - start) / PAGE_SIZE;
         fit
