@@ -93,6 +93,8 @@ fn area_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("VmapSpace::alloc_at", || _ = fine(space.alloc_at(pages(far, far + 6))));
     let sets = [(0, 8 << 12), (1 << 24, 8 << 12)];
     let congruent = fine(Congruent::new(&sets, 4096));
+    table.row("VmapSpace::alloc_highest", || areas.push(fine(space.alloc_highest(&ask(2)))));
+    table.row("VmapSpace::alloc_owned", || drop(fine(space.alloc_owned(0, &ask(2)))));
     table.row("VmapSpace::alloc_congruent", || _ = fine(space.alloc_congruent(&congruent)));
     table.row("VmapSpace::note", || fine(space.note(Va::from_page(far), 77)));
     table.row("VmapSpace::find", || assert!(space.find(Va::from_page(far)).is_some()));
