@@ -114,11 +114,7 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// Those of [`FreeIndex::alloc`].
     pub fn alloc(&mut self, request: &Request) -> Result<VaRange, AllocError> {
-        self.add(|index| {
-            let at = index.alloc(request)?;
-            Ok(VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get())
-                .unwrap_or_default())
-        })
+        self.add(|index| Ok(range_at(index.alloc(request)?, request)))
     }
 
     /// Allocates the highest range that meets a request.
@@ -126,11 +122,7 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// Those of [`FreeIndex::alloc_highest`].
     pub fn alloc_highest(&mut self, request: &Request) -> Result<VaRange, AllocError> {
-        self.add(|index| {
-            let at = index.alloc_highest(request)?;
-            Ok(VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get())
-                .unwrap_or_default())
-        })
+        self.add(|index| Ok(range_at(index.alloc_highest(request)?, request)))
     }
 
     /// Allocates exactly `range`.
@@ -305,6 +297,11 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
             self.platform.bug(format_args!("TI1: a part of an area: {error}"), None);
         }
     }
+}
+
+/// Returns the range that the index allocated for a request.
+fn range_at(at: Va, request: &Request) -> VaRange {
+    VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get()).unwrap_or_default()
 }
 
 impl<I: FreeIndex, P: Platform> Drop for TrackedIndex<I, P> {

@@ -8,8 +8,8 @@ use va_base::{Machine, Request, VaRange};
 
 /// A busy area that is freed when this handle is dropped, as [`VmapSpace::free`] frees it.
 ///
-/// It frees in the caller's context, which must be one that may call `free`. An area that was freed by its address
-/// before stays as it is.
+/// It frees in the caller's context, which must be one that may call `free`. A drop changes nothing if the area was
+/// freed by its address before.
 ///
 /// ```
 /// # use va_base::{HeapMachine, Request, VaRange};
