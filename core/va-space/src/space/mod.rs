@@ -336,15 +336,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         {
             return Ok(area);
         }
-        if let Some(error) = self.impossible(request) {
-            return Err(error);
-        }
-        match self.or_supplied::<false>(request, owner, self.take_from_index::<false>(request, owner)) {
-            Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => {
-                self.overflow::<false>(request, owner)
-            }
-            done => done,
-        }
+        self.alloc_from_index::<false>(request, owner)
     }
 
     /// Frees an area. Its addresses are allocated again only after a flush that covers them.

@@ -20,12 +20,22 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`; all of them one after the other when nothing fits.
     /// Cost: O(log holes), with the exceptions of the index; a purge when nothing fits.
     pub fn alloc_highest(&self, request: &Request) -> Result<Area, SpaceError> {
+        self.alloc_from_index::<true>(request, None)
+    }
+
+    /// Allocates a range that no pool has: from the index, and if nothing fits by all other steps.
+    #[inline(always)]
+    pub(super) fn alloc_from_index<const HIGHEST: bool>(
+        &self,
+        request: &Request,
+        owner: Option<u32>,
+    ) -> Result<Area, SpaceError> {
         if let Some(error) = self.impossible(request) {
             return Err(error);
         }
-        match self.or_supplied::<true>(request, None, self.take_from_index::<true>(request, None)) {
+        match self.or_supplied::<HIGHEST>(request, owner, self.take_from_index::<HIGHEST>(request, owner)) {
             Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => {
-                self.overflow::<true>(request, None)
+                self.overflow::<HIGHEST>(request, owner)
             }
             done => done,
         }
