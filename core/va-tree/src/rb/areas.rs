@@ -140,37 +140,11 @@ impl AreaTree {
     /// # Errors
     /// [`InvariantViolation`] names the first rule that does not hold.
     pub fn validate(&self) -> Result<(), InvariantViolation> {
-        let at = |id| Va::new(if id == NIL { 0 } else { self.tree.get(id).start });
-        self.tree.black_height(self.tree.root, 0).map_err(|(rule, id)| InvariantViolation {
-            rule,
-            at: at(id),
-            expected: 0,
-            actual: 1,
-        })?;
-        InvariantViolation::check(self.tree.root_is_black(), "RB1", at(self.tree.root), 0, 1)?;
-        let (mut id, mut prev, mut last, mut count) = (self.tree.first(), NIL, 0, 0);
-        while id != NIL {
-            let area = self.tree.get(id);
-            InvariantViolation::check(
-                area.prev == prev,
-                "RB4",
-                at(id),
-                u64::from(prev),
-                u64::from(area.prev),
-            )?;
-            let next = self.tree.in_order_next(id);
-            InvariantViolation::check(
-                area.next == next,
-                "RB4",
-                at(id),
-                u64::from(next),
-                u64::from(area.next),
-            )?;
-            InvariantViolation::check(area.start >= last, "AT1", at(id), last, area.start)?;
-            InvariantViolation::check(area.start < area.end, "AT1", at(id), area.end, area.start)?;
-            (prev, last, id, count) = (id, area.end, next, count + 1);
-        }
-        InvariantViolation::check(count == self.len(), "SL1", Va::ZERO, count, self.len())
+        self.tree.walk(|area, below| {
+            let (at, last) = (Va::new(area.start), below.map_or(0, |below| below.end));
+            InvariantViolation::check(area.start >= last, "AT1", at, last, area.start)?;
+            InvariantViolation::check(area.start < area.end, "AT1", at, area.end, area.start)
+        })
     }
 
     /// Empties the tree and frees its memory.

@@ -419,54 +419,22 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
     }
 
     fn validate(&self) -> Result<(), InvariantViolation> {
-        let at = |id| Va::new(if id == NIL { 0 } else { self.tree.get(id).start });
-        self.tree.black_height(self.tree.root, 0).map_err(|(rule, id)| InvariantViolation {
-            rule,
-            at: at(id),
-            expected: 0,
-            actual: 1,
-        })?;
-        InvariantViolation::check(self.tree.root_is_black(), "RB1", at(self.tree.root), 0, 1)?;
-        let (mut id, mut prev, mut count, mut pages) = (self.tree.first(), NIL, 0, 0);
-        while id != NIL {
-            let hole = self.tree.get(id);
-            InvariantViolation::check(
-                hole.prev == prev,
-                "RB4",
-                at(id),
-                u64::from(prev),
-                u64::from(hole.prev),
-            )?;
-            let next = self.tree.in_order_next(id);
-            InvariantViolation::check(
-                hole.next == next,
-                "RB4",
-                at(id),
-                u64::from(next),
-                u64::from(hole.next),
-            )?;
-            let range = VaRange::new(Va::new(hole.start), Va::new(hole.end)).unwrap_or_default();
-            InvariantViolation::check(self.is_inside(range), "FT4", at(id), hole.end, hole.start)?;
-            if prev != NIL {
-                let last = self.tree.get(prev).end;
-                InvariantViolation::check(hole.start >= last, "FT1", at(id), last, hole.start)?;
-                InvariantViolation::check(hole.start != last, "FT2", at(id), last, hole.start)?;
+        let (mut count, mut pages) = (0, 0);
+        self.tree.walk(|hole, below| {
+            let at = Va::new(hole.start);
+            let range = VaRange::new(at, Va::new(hole.end)).unwrap_or_default();
+            InvariantViolation::check(self.is_inside(range), "FT4", at, hole.end, hole.start)?;
+            if let Some(Hole { end: last, .. }) = below {
+                InvariantViolation::check(hole.start >= *last, "FT1", at, *last, hole.start)?;
+                InvariantViolation::check(hole.start != *last, "FT2", at, *last, hole.start)?;
             }
             (count, pages) = (count + 1, pages + hole.size() / PAGE_SIZE);
-            (prev, id) = (id, next);
-        }
-        InvariantViolation::check(count == self.ledger.holes, "FT5", Va::ZERO, count, self.ledger.holes)?;
-        InvariantViolation::check(
-            pages == self.ledger.free_pages,
-            "FT5",
-            Va::ZERO,
-            pages,
-            self.ledger.free_pages,
-        )?;
-        self.ledger.validate()?;
-        let used = self.tree.slab.used() as u64;
-        InvariantViolation::check(count == used, "SL1", Va::ZERO, count, used)?;
-        InvariantViolation::check(self.tree.slab.is_conserved(), "SL1", Va::ZERO, 0, 1)
+            Ok(())
+        })?;
+        let (holes, free) = (self.ledger.holes, self.ledger.free_pages);
+        InvariantViolation::check(count == holes, "FT5", Va::ZERO, count, holes)?;
+        InvariantViolation::check(pages == free, "FT5", Va::ZERO, pages, free)?;
+        self.ledger.validate()
     }
 
     fn bug(&self, what: fmt::Arguments<'_>) -> ! {

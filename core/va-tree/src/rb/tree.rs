@@ -22,7 +22,7 @@
 //! - **RB4 list** the list links are the in-order neighbours.
 
 use crate::slab::{Last, Linked, Movable, NIL, Slab, View};
-use va_base::{Platform, Record};
+use va_base::{InvariantViolation, Platform, Record, Va};
 
 /// Holes inside the index itself.
 pub(super) const INLINE_HOLES: usize = 16;
@@ -500,7 +500,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
     }
 
     /// Returns the black holes on the path down from `id`, or the rule that is broken there. Checks FT3, RB1, RB2, RB3.
-    pub(super) fn black_height(&self, id: u32, depth: u32) -> Result<u64, (&'static str, u32)> {
+    fn black_height(&self, id: u32, depth: u32) -> Result<u64, (&'static str, u32)> {
         if id == NIL {
             return Ok(0);
         }
@@ -528,13 +528,44 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         Ok(heights[0] + u64::from(!hole.red))
     }
 
-    /// Returns whether the root is black (RB1).
-    pub(super) fn root_is_black(&self) -> bool {
-        !self.is_red(self.root)
+    /// Checks FT3 and RB1 to RB4 with a full walk, and `each` hole together with the one before it.
+    pub(super) fn walk(
+        &self,
+        mut each: impl FnMut(&Hole, Option<&Hole>) -> Result<(), InvariantViolation>,
+    ) -> Result<(), InvariantViolation> {
+        let at = |id| Va::new(if id == NIL { 0 } else { self.get(id).start });
+        self.black_height(self.root, 0).map_err(|(rule, id)| InvariantViolation {
+            rule,
+            at: at(id),
+            expected: 0,
+            actual: 1,
+        })?;
+        InvariantViolation::check(!self.is_red(self.root), "RB1", at(self.root), 0, 1)?;
+        let link = |id, expected, actual| {
+            InvariantViolation::check(
+                expected == actual,
+                "RB4",
+                at(id),
+                u64::from(expected),
+                u64::from(actual),
+            )
+        };
+        let (mut id, mut prev, mut count) = (self.first(), NIL, 0);
+        while id != NIL {
+            let hole = self.get(id);
+            link(id, prev, hole.prev)?;
+            let next = self.in_order_next(id);
+            link(id, next, hole.next)?;
+            each(hole, (prev != NIL).then(|| self.get(prev)))?;
+            (prev, id, count) = (id, next, count + 1);
+        }
+        let used = self.slab.used() as u64;
+        InvariantViolation::check(count == used, "SL1", Va::ZERO, count, used)?;
+        InvariantViolation::check(self.slab.is_conserved(), "SL1", Va::ZERO, 0, 1)
     }
 
     /// Next hole in order by tree links alone, to check the list against (RB4).
-    pub(super) fn in_order_next(&self, id: u32) -> u32 {
+    fn in_order_next(&self, id: u32) -> u32 {
         let mut id = id;
         if self.get(id).right() != NIL {
             id = self.get(id).right();
