@@ -52,14 +52,21 @@ impl ModelIndex {
     }
 
     fn lowest(&self, request: &Request) -> Option<u64> {
-        let window = request.window().unwrap_or(self.default_window);
-        let (low, high) = window.whole_pages();
+        self.holes.iter().find_map(|&hole| self.lowest_in(hole, request))
+    }
+
+    fn best(&self, request: &Request) -> Option<u64> {
+        let fitting = self.holes.iter().filter_map(|&hole| Some((hole, self.lowest_in(hole, request)?)));
+        // Of equals the first.
+        fitting.min_by_key(|&((start, end), _)| end - start).map(|(_, at)| at)
+    }
+
+    fn lowest_in(&self, (start, end): (u64, u64), request: &Request) -> Option<u64> {
+        let (low, high) = request.window().unwrap_or(self.default_window).whole_pages();
         let size = request.size().get();
-        self.holes.iter().find_map(|&(start, end)| {
-            let at = Va::from_page(start.max(low)).align_up(request.align())?.page_ceil();
-            // `start.max(low)` may be 2^52, one past the last page, which shifts to zero.
-            (at >= start.max(low) && at + size <= end && at + size <= high).then_some(at)
-        })
+        let at = Va::from_page(start.max(low)).align_up(request.align())?.page_ceil();
+        // `start.max(low)` may be 2^52, one past the last page, which shifts to zero.
+        (at >= start.max(low) && at + size <= end && at + size <= high).then_some(at)
     }
 
     fn no_space(&self, request: &Request) -> AllocError {
@@ -109,6 +116,10 @@ impl FreeIndex for ModelIndex {
 
     fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
         self.highest(request).map(Va::from_page).ok_or_else(|| self.no_space(request))
+    }
+
+    fn best_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        self.best(request).map(Va::from_page).ok_or_else(|| self.no_space(request))
     }
 
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
@@ -334,6 +345,14 @@ impl FreeIndex for PageIndex {
 
     fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
         self.found(request, self.pages().rfind(|&page| self.fits(request, page)))
+    }
+
+    fn best_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        let mut runs: Vec<_> = self.runs().into_iter().map(VaRange::whole_pages).collect();
+        runs.sort_by_key(|&(start, end)| (end - start, start));
+        let page =
+            runs.into_iter().find_map(|(start, end)| (start..end).find(|&page| self.fits(request, page)));
+        self.found(request, page)
     }
 
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {

@@ -75,8 +75,19 @@ pub struct Ask {
     pub align: u64,
     /// Ends of the window, in any order.
     pub window: Option<(u64, u64)>,
-    /// The highest fit, not the lowest.
-    pub highest: bool,
+    /// The fit that is chosen.
+    pub choice: Choice,
+}
+
+/// The fit that an op chooses of those that are possible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// The lowest address.
+    Lowest,
+    /// The highest address.
+    Highest,
+    /// The smallest hole.
+    Best,
 }
 
 /// The numbers from which an op is decoded.
@@ -175,8 +186,8 @@ fn ask(space: &Space, [a, b, c, d, e]: [u16; 5]) -> Ask {
         }
         _ => Some((address(space, d / 8, e), address(space, d / 128, e.rotate_left(8)))),
     };
-    // A quarter of all.
-    Ask { size: size(space, a, b), align, window, highest: c >> 14 == 3 }
+    let choice = [Choice::Lowest, Choice::Lowest, Choice::Best, Choice::Highest][usize::from(c >> 14)];
+    Ask { size: size(space, a, b), align, window, choice }
 }
 
 impl fmt::Display for Ask {
@@ -185,7 +196,11 @@ impl fmt::Display for Ask {
         if let Some((low, high)) = self.window {
             write!(f, " {low} {high}")?;
         }
-        if self.highest { write!(f, " highest") } else { Ok(()) }
+        match self.choice {
+            Choice::Lowest => Ok(()),
+            Choice::Highest => write!(f, " highest"),
+            Choice::Best => write!(f, " best"),
+        }
     }
 }
 
@@ -227,13 +242,17 @@ impl FromStr for Op {
         let mut words = line.split_whitespace();
         let name = words.next().ok_or_else(bad)?;
         let mut words: Vec<&str> = words.collect();
-        let highest =
-            ["alloc", "would-fit"].contains(&name) && words.pop_if(|word| *word == "highest").is_some();
+        let asks = ["alloc", "would-fit"].contains(&name);
+        let choice = match words.pop_if(|word| asks && ["highest", "best"].contains(word)) {
+            Some("highest") => Choice::Highest,
+            Some(_) => Choice::Best,
+            None => Choice::Lowest,
+        };
         let numbers: Vec<u64> =
             words.iter().map(|word| word.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
         let ask = || match numbers[..] {
-            [size, align] => Ok(Ask { size, align, window: None, highest }),
-            [size, align, low, high] => Ok(Ask { size, align, window: Some((low, high)), highest }),
+            [size, align] => Ok(Ask { size, align, window: None, choice }),
+            [size, align, low, high] => Ok(Ask { size, align, window: Some((low, high)), choice }),
             _ => Err(bad()),
         };
         match (name, &numbers[..]) {
@@ -306,7 +325,9 @@ mod tests {
         assert!(has(|op| matches!(op, Op::Alloc(ask) if !ask.align.is_power_of_two())));
         assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.window.is_some_and(|(low, high)| high < low))));
         assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.window.is_some_and(|(_, high)| high > 1 << 63))));
-        assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.highest && ask.window.is_none())));
+        for choice in [|ask: &Ask| ask.choice == Choice::Highest, |ask| ask.choice == Choice::Best] {
+            assert!(ops.iter().any(|op| matches!(op, Op::Alloc(ask) if choice(ask) && ask.window.is_none())));
+        }
         assert!(has(|op| matches!(op, Op::Congruent { areas, .. } if areas.len() == 3)));
         assert!(has(|op| matches!(op, Op::FreeRange { size: 0, .. })));
         assert!(has(|op| matches!(op, Op::FreeSplit { .. })));

@@ -1,6 +1,6 @@
 //! Runs ops on an index, or on two and names the first difference.
 
-use crate::op::{Ask, Op, Space};
+use crate::op::{Ask, Choice, Op, Space};
 use std::fmt;
 use va_base::{Align, AllocError, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_tree::{Congruent, Fit, FreeIndex};
@@ -45,8 +45,10 @@ impl<I: FreeIndex> Driver<I> {
         match op {
             Op::Alloc(ask) => {
                 let Some(request) = request(ask) else { return Outcome::Rejected };
-                let at = request.and_then(|request| {
-                    if ask.highest { self.index.alloc_highest(&request) } else { self.index.alloc(&request) }
+                let at = request.and_then(|request| match ask.choice {
+                    Choice::Lowest => self.index.alloc(&request),
+                    Choice::Highest => self.index.alloc_highest(&request),
+                    Choice::Best => self.index.alloc_best(&request),
                 });
                 if let Ok(at) = at {
                     self.took(at.get(), ask.size);
@@ -55,12 +57,10 @@ impl<I: FreeIndex> Driver<I> {
             }
             Op::WouldFit(ask) => {
                 let Some(request) = request(ask) else { return Outcome::Rejected };
-                Outcome::At(request.and_then(|request| {
-                    if ask.highest {
-                        self.index.highest_fit(&request)
-                    } else {
-                        self.index.would_fit(&request)
-                    }
+                Outcome::At(request.and_then(|request| match ask.choice {
+                    Choice::Lowest => self.index.would_fit(&request),
+                    Choice::Highest => self.index.highest_fit(&request),
+                    Choice::Best => self.index.best_fit(&request),
                 }))
             }
             &Op::Take { start, size } => {

@@ -39,6 +39,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: free tree, `va_clip`, `merge_or_add_vmap_area`); differences: `docs/kernel-map.md`.
 
+pub(crate) mod best;
 mod congruent;
 pub(crate) mod highest;
 
@@ -143,6 +144,36 @@ pub trait FreeIndex {
     /// Those of [`alloc`](Self::alloc).
     fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
         let at = self.highest_fit(request)?;
+        self.take(
+            VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get()).unwrap_or_default(),
+        )?;
+        Ok(at)
+    }
+
+    /// Returns the lowest address at which `request` could be met in the smallest hole that permits it; of holes of one
+    /// size, in the lowest. The size is that of the whole hole, even where the window clips it. O(n); O(log n) in a
+    /// [`BestFitIndex`](crate::BestFitIndex), with the exceptions that it states.
+    ///
+    /// # Errors
+    /// [`AllocError::NoSpace`].
+    fn best_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        let window = request.window().unwrap_or(self.default_window());
+        let (requested, align) = (request.size(), request.align());
+        let largest = || self.largest_hole();
+        best::find(self, window, request).ok_or_else(|| AllocError::NoSpace {
+            requested,
+            align,
+            window,
+            largest: largest(),
+        })
+    }
+
+    /// Takes the [`best_fit`](Self::best_fit) and returns its first address.
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc).
+    fn alloc_best(&mut self, request: &Request) -> Result<Va, AllocError> {
+        let at = self.best_fit(request)?;
         self.take(
             VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get()).unwrap_or_default(),
         )?;

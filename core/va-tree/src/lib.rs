@@ -9,7 +9,8 @@
 //! | [`RbIndex`] with [`Exact`](rb::Exact) | red-black tree with `subtree_max_size` | exact; O(log n) up to page alignment | the reference for the B+tree |
 //! | [`RbIndex`] with [`Linux`](rb::Linux) | the same tree | Linux 6.12's, address for address | comparison with a kernel |
 //!
-//! [`TrackedIndex`] has the areas beside the holes, for callers that free by address or any part.
+//! Two wrap an index. [`BestFitIndex`] has the holes in order of size, too. [`TrackedIndex`] has the areas beside the
+//! holes, for callers that free by address or any part.
 //!
 //! Start at [`FreeIndex`]; the head of each module has the theory of its structure.
 #![no_std]
@@ -19,6 +20,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod best_fit;
 pub mod btree;
 mod free_index;
 mod ledger;
@@ -27,6 +29,7 @@ mod slab;
 mod supply;
 mod tracked;
 
+pub use best_fit::{BestFitIndex, BestFitSupply};
 pub use btree::{BTree, BTreeIndex, BTreeIndex32};
 pub use free_index::{Congruent, Fit, FreeIndex, IndexMemory};
 pub use rb::RbIndex;

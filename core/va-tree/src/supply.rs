@@ -39,6 +39,7 @@ pub(crate) enum Table {
     Inners,
     Rows,
     Holes,
+    Sizes,
 }
 
 /// An index whose memory can be donated and freed apart from its operations.

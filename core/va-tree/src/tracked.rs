@@ -125,6 +125,14 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
         self.add(|index| Ok(range_at(index.alloc_highest(request)?, request)))
     }
 
+    /// Allocates the best fit: in the smallest hole that permits it.
+    ///
+    /// # Errors
+    /// Those of [`FreeIndex::alloc_best`].
+    pub fn alloc_best(&mut self, request: &Request) -> Result<VaRange, AllocError> {
+        self.add(|index| Ok(range_at(index.alloc_best(request)?, request)))
+    }
+
     /// Allocates exactly `range`.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use va_sim::platform::HeapPlatform;
 use va_sim::soak::{self, Soak};
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
-use va_tree::{BTreeIndex, BTreeIndex32, Congruent, FreeIndex, RbIndex, Supplied};
+use va_tree::{BTreeIndex, BTreeIndex32, BestFitIndex, Congruent, FreeIndex, RbIndex, Supplied};
 
 const PAGE: usize = 4096;
 
@@ -36,6 +36,8 @@ macro_rules! each {
         $check("btree32", || BTreeIndex32::new(all(), all(), $platform).unwrap() $(, $more)*);
         $check("rb-linux", || RbIndex::<Linux, _>::new(all(), all(), $platform).unwrap() $(, $more)*);
         $check("rb-exact", || RbIndex::<Exact, _>::new(all(), all(), $platform).unwrap() $(, $more)*);
+        let by_size = || BestFitIndex::new(BTreeIndex::new(all(), all(), $platform)?, $platform);
+        $check("by size", || by_size().unwrap() $(, $more)*);
     };
 }
 
@@ -159,8 +161,10 @@ impl<I: Supplied, M: FreeIndex> Run<'_, I, M> {
         if rng.below(8) == 0 {
             request = request.within(pages(16 + rng.below(1 << 15), 1 + rng.below(200)));
         }
-        let got = self.index.alloc(&request);
-        if let Some(at) = self.same(fails, got, |model| model.alloc(&request)) {
+        let best = rng.below(4) == 0;
+        let got = if best { self.index.alloc_best(&request) } else { self.index.alloc(&request) };
+        let like = |model: &mut M| if best { model.alloc_best(&request) } else { model.alloc(&request) };
+        if let Some(at) = self.same(fails, got, like) {
             self.out.push(VaRange::from_size(at, request.size().get() * PAGE as u64).unwrap());
         }
     }
@@ -276,6 +280,13 @@ fn soaks<I: Supplied, M: FreeIndex>(
 fn memory_that_fails_for_a_while_leaves_btree_as_its_model() {
     let model = || RbIndex::<Exact, _>::new(all(), all(), HeapPlatform::default()).unwrap();
     soaks("index, btree", |machine| BTreeIndex::new(all(), all(), machine).unwrap(), model);
+}
+
+#[test]
+fn memory_that_fails_for_a_while_leaves_holes_by_size_as_their_model() {
+    let model = || RbIndex::<Exact, _>::new(all(), all(), HeapPlatform::default()).unwrap();
+    let fresh = |machine| BestFitIndex::new(BTreeIndex::new(all(), all(), machine)?, machine);
+    soaks("index, by size", |machine| fresh(machine).unwrap(), model);
 }
 
 #[test]

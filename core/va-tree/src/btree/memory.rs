@@ -166,7 +166,7 @@ impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
             Table::Leaves => Of::Leaves(wanted.next.alloc(platform)?),
             Table::Inners => Of::Inners(wanted.next.alloc(platform)?),
             Table::Rows => Of::Rows(wanted.next.alloc(platform)?),
-            Table::Holes => return None,
+            Table::Holes | Table::Sizes => return None,
         }))
     }
 

@@ -31,10 +31,13 @@ mod areas;
 #[cfg(test)]
 mod broken;
 pub mod search;
+mod sizes;
 mod tree;
 
 pub use areas::AreaTree;
 pub use search::{Exact, Linux, Search};
+pub use sizes::SizeSupply;
+pub(crate) use sizes::SizeTree;
 
 use crate::ledger::Ledger;
 use crate::slab::NIL;
@@ -462,7 +465,7 @@ impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {
     fn alloc_supply(wanted: PieceWanted, platform: &impl Platform) -> Option<RbSupply> {
         match wanted.table {
             Table::Holes => wanted.next.alloc(platform).map(RbSupply),
-            Table::Leaves | Table::Inners | Table::Rows => None,
+            Table::Leaves | Table::Inners | Table::Rows | Table::Sizes => None,
         }
     }
 
@@ -476,10 +479,10 @@ impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {
         supply.0.free(platform);
     }
 
-    fn shrink(&mut self, steps: usize) -> usize {
+    fn shrink(&mut self, mut steps: usize) -> usize {
         // The memory that one more area could need remains, so that a shrinker and an alloc do not alternate.
         let Ok(need) = usize::try_from(self.ledger.bound_after_take()) else { return 0 };
-        let freed = self.tree.shrink(need, steps, &self.platform);
+        let freed = self.tree.shrink(need, &mut steps, &self.platform);
         self.ledger.reserved_holes = self.tree.slab.capacity() as u64;
         self.check();
         freed

@@ -451,10 +451,10 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
-    /// Frees the records beyond `need`, in at most `steps` steps; returns the bytes.
-    pub(super) fn shrink(&mut self, need: usize, mut steps: usize, platform: &impl Platform) -> usize {
+    /// Frees the records beyond `need`, in at most `steps` steps, which it counts down; returns the bytes.
+    pub(super) fn shrink(&mut self, need: usize, steps: &mut usize, platform: &impl Platform) -> usize {
         let mut freed = 0;
-        while let Some(low) = self.slab.shrink_step(need, &mut steps, &mut freed, platform) {
+        while let Some(low) = self.slab.shrink_step(need, steps, &mut freed, platform) {
             self.lower(low);
         }
         freed

@@ -6,7 +6,7 @@ use va_sim::op::Rng;
 use va_sim::platform::{Fail, FailingPlatform};
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
-use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
+use va_tree::{BTreeIndex, BTreeIndex32, BestFitIndex, FreeIndex, RbIndex};
 
 /// Areas that are allocated before everything fails: enough for three levels at fanout 16.
 const AREAS: u64 = 3000;
@@ -36,6 +36,14 @@ fn orders() -> Vec<(&'static str, Vec<u64>)> {
         ("every third, then the rest", [0, 1, 2].into_iter().flat_map(|r| (r..AREAS).step_by(3)).collect()),
         ("shuffled", shuffled),
     ]
+}
+
+/// Holes by size beside a B+tree.
+fn by_size<const F: usize>(
+    platform: FailingPlatform,
+) -> BestFitIndex<BTree<u64, F, FailingPlatform>, FailingPlatform> {
+    let index = BTree::new(space(), space(), platform.clone()).unwrap();
+    BestFitIndex::new(index, platform).unwrap()
 }
 
 /// Takes areas of one page, fails every slab, and frees them in every order.
@@ -72,6 +80,7 @@ fn sp3_a_free_never_needs_a_slab() {
     sp3(|platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap().with_rows().unwrap());
     sp3(|platform| BTreeIndex::new(space(), space(), platform).unwrap());
     sp3(|platform| BTreeIndex32::new(space(), space(), platform).unwrap().with_rows().unwrap());
+    sp3(by_size::<16>);
 }
 
 #[test]
@@ -95,6 +104,7 @@ fn sp3_records_of_splits_are_reserved_at_once() {
     }
     pieces(|platform| RbIndex::<Exact, _>::new(space(), space(), platform).unwrap());
     pieces(|platform| BTreeIndex::new(space(), space(), platform).unwrap());
+    pieces(by_size::<16>);
     pieces(|platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap().with_rows().unwrap());
 }
 
@@ -124,6 +134,7 @@ fn sp3_a_whole_hole_is_taken_without_memory() {
     take_all(|platform| RbIndex::<Linux, _>::new(space(), space(), platform).unwrap());
     take_all(|platform| BTreeIndex::new(space(), space(), platform).unwrap());
     take_all(|platform| BTreeIndex32::new(space(), space(), platform).unwrap());
+    take_all(by_size::<16>);
 }
 
 /// Returns all observable state of an index, including its rows.
@@ -141,7 +152,8 @@ fn seen(index: &impl FreeIndex) -> (u64, u64, u64, usize, Vec<VaRange>) {
 /// fragments.
 fn script<I: FreeIndex>(index: &mut I, step: u64) -> Result<Option<Va>, AllocError> {
     match step % 5 {
-        0 | 1 => index.alloc(&Request::pages(1 + step % 3).unwrap()).map(Some),
+        0 => index.alloc(&Request::pages(1 + step % 3).unwrap()).map(Some),
+        1 => index.alloc_best(&Request::pages(1 + step % 3).unwrap()).map(Some),
         2 => index.alloc(&Request::pages(1).unwrap().aligned(Align::new(4 << 12).unwrap())).map(Some),
         3 => {
             let at = 64 + 2 * AREAS - 3 * step;
@@ -198,6 +210,8 @@ fn sp4_a_failed_slab_changes_nothing() {
     sp4("btree of 8", |platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap());
     sp4("btree", |platform| BTreeIndex::new(space(), space(), platform).unwrap());
     sp4("btree32", |platform| BTreeIndex32::new(space(), space(), platform).unwrap());
+    sp4("by size", by_size::<16>);
+    sp4("by size of 8", by_size::<8>);
 }
 
 #[test]
@@ -285,6 +299,7 @@ fn sp4_more_splits_than_there_can_be_are_errors() {
     malformed(RbIndex::<Linux, _>::new(space(), space(), platform()).unwrap());
     malformed(BTreeIndex::new(space(), space(), platform()).unwrap());
     malformed(BTreeIndex32::new(space(), space(), platform()).unwrap().with_rows().unwrap());
+    malformed(by_size::<16>(platform()));
     malformed(ModelIndex::new(space(), space()).unwrap());
     malformed(PageIndex::new(space(), space()).unwrap());
 }

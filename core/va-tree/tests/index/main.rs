@@ -1,6 +1,7 @@
 //! Indexes of free ranges against their reference models: worked examples, random operations, injected faults.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod best_fit;
 mod btree_model;
 mod btree_points;
 mod deterministic;

@@ -5,7 +5,7 @@ use va_sim::model::PageIndex;
 use va_sim::op::Rng;
 use va_sim::platform::{Fail, FailingPlatform};
 use va_tree::rb::Exact;
-use va_tree::{BTreeIndex, FreeIndex, RbIndex, TrackedError, TrackedIndex};
+use va_tree::{BTreeIndex, BestFitIndex, FreeIndex, RbIndex, TrackedError, TrackedIndex};
 
 const FIRST: u64 = 9;
 const PAGES: u64 = 700;
@@ -100,11 +100,10 @@ fn run<I: FreeIndex>(seed: u64, fails: bool, fresh: impl Fn(FailingPlatform) -> 
         let call = |index: &mut TrackedIndex<I, _>, model: &mut Model| -> Result<(), TrackedError> {
             match (what, area) {
                 (0..=3, _) => {
-                    let highest = what == 3;
-                    let (got, like) = if highest {
-                        (index.alloc_highest(&request), model.index().highest_fit(&request))
-                    } else {
-                        (index.alloc(&request), model.index().would_fit(&request))
+                    let (got, like) = match what {
+                        2 => (index.alloc_best(&request), model.index().best_fit(&request)),
+                        3 => (index.alloc_highest(&request), model.index().highest_fit(&request)),
+                        _ => (index.alloc(&request), model.index().would_fit(&request)),
                     };
                     match got {
                         Ok(area) => {
@@ -190,12 +189,18 @@ fn run<I: FreeIndex>(seed: u64, fails: bool, fresh: impl Fn(FailingPlatform) -> 
     failed
 }
 
+fn by_size(platform: FailingPlatform) -> BestFitIndex<BTreeIndex<FailingPlatform>, FailingPlatform> {
+    let all = pages(FIRST, FIRST + PAGES);
+    BestFitIndex::new(BTreeIndex::new(all, all, platform.clone()).unwrap(), platform).unwrap()
+}
+
 #[test]
 fn ti1_random_calls_equal_a_table_of_pages() {
     let all = pages(FIRST, FIRST + PAGES);
     for seed in 1..5 {
         run(seed, false, |platform| BTreeIndex::new(all, all, platform).unwrap());
         run(seed, false, |platform| RbIndex::<Exact, _>::new(all, all, platform).unwrap());
+        run(seed, false, by_size);
     }
 }
 
@@ -209,6 +214,7 @@ fn sp4_a_call_without_memory_changes_no_area() {
         .map(|seed| run(seed, true, |platform| RbIndex::<Exact, _>::new(all, all, platform).unwrap()))
         .sum();
     assert!(failed > 0, "no memory was ever needed");
+    assert!((1..7).map(|seed| run(seed, true, by_size)).sum::<u64>() > 0, "no memory was ever needed");
 }
 
 #[test]

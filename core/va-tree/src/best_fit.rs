@@ -1,0 +1,422 @@
+//! An index that has its holes in order of size as well: the best fit in O(log n).
+//!
+//! # Theory
+//! The smallest hole that is large enough is the first of that size or more in a tree ordered by size. A change of the
+//! index changes at most three holes, and these are found in the index after the change:
+//!
+//! ```text
+//!   take   |####hole####|  ->  |##|=area=|###|      in the tree: - hole, + the rests
+//!   free   |##|=area=|###| ->  |####hole####|       in the tree: - the rests, + hole
+//! ```
+//! Both structures need a record a hole, so both reserve as many (SP3, see [`FreeIndex`]).
+//!
+//! # Invariants
+//! - **BF1 mirrored** the tree has exactly the holes of the index, and records for all to which frees can lead.
+//!
+//! # Locking
+//! None: `&mut self`.
+//! # Cost
+//! O(log n) a call, and 48 bytes a hole beside the index. [`best_fit`](FreeIndex::best_fit) takes the first hole that is
+//! large enough. It passes holes that the window excludes, and those between `size` and `size + align` that are not
+//! aligned: O(n) at worst. If nothing fits, the index finds that out at its own cost.
+//! # Source
+//! Our own; the policy is that of Knuth, *The Art of Computer Programming* 1, 2.5.
+
+use crate::free_index::best;
+use crate::ledger::Ledger;
+use crate::rb::{SizeSupply, SizeTree};
+use crate::supply::{InPlace, PieceWanted, Supplied, Table};
+use crate::{Fit, FreeIndex, IndexMemory};
+use core::fmt;
+use va_base::{
+    Align, AllocError, FreeError, InvariantViolation, Late, Pages, Platform, Request, Va, VaRange,
+};
+
+/// An index `I`, and its holes in order of size.
+///
+/// ```
+/// use va_base::{Heap, Request, VaRange};
+/// use va_tree::{BTreeIndex, BestFitIndex, FreeIndex};
+/// let space = VaRange::from_pages(16, 1 << 20).unwrap();
+/// let mut index = BestFitIndex::new(BTreeIndex::new(space, space, Heap)?, Heap)?;
+/// for (first, end) in [(16, 17), (17, 20), (20, 25), (25, 27), (27, 30)] {
+///     index.take(VaRange::from_pages(first, end).unwrap())?;
+/// }
+/// index.free(VaRange::from_pages(17, 20).unwrap())?; // 3 pages
+/// index.free(VaRange::from_pages(25, 27).unwrap())?; // 2 pages
+/// assert_eq!(index.alloc_best(&Request::pages(2)?)?.page_floor(), 25);
+/// assert_eq!(index.alloc(&Request::pages(1)?)?.page_floor(), 17);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct BestFitIndex<I: FreeIndex, P: Platform> {
+    index: I,
+    sizes: SizeTree,
+    platform: Late<P>,
+}
+
+impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
+    /// Orders the holes of an index by size; `platform` allocates the records for it. O(n log n).
+    ///
+    /// # Errors
+    /// [`AllocError::NoMeta`] if the platform has no memory. The index is dropped.
+    pub fn new(index: I, platform: P) -> Result<Self, AllocError> {
+        let mut this = Self { index, sizes: SizeTree::new(), platform: Late::new(platform) };
+        this.copy_holes()?;
+        Ok(this)
+    }
+
+    /// Returns the index, for what the tree of sizes does not change.
+    pub fn index(&self) -> &I {
+        &self.index
+    }
+
+    fn copy_holes(&mut self) -> Result<(), AllocError> {
+        self.reserve(self.ledger().bound())?;
+        let mut next = self.index.hole_after(Va::ZERO);
+        while let Some(hole) = next {
+            self.put(hole);
+            next = self.index.hole_after(hole.end());
+        }
+        Ok(())
+    }
+
+    /// The counts from which the bound of holes follows.
+    fn ledger(&self) -> Ledger {
+        Ledger {
+            live: self.index.live(),
+            holes: self.index.hole_count(),
+            free_pages: self.index.free_pages().get(),
+            reserved_holes: self.sizes.capacity(),
+        }
+    }
+
+    fn reserve(&mut self, holes: u64) -> Result<(), AllocError> {
+        self.sizes.reserve(holes, &self.platform)
+    }
+
+    fn put(&mut self, hole: VaRange) {
+        if !self.sizes.insert(hole) {
+            self.platform.bug(format_args!("BF1: {hole} is there already, or has no record"), None);
+        }
+    }
+
+    fn drop_hole(&mut self, hole: VaRange) {
+        if !self.sizes.remove(hole) {
+            self.platform.bug(format_args!("BF1: {hole} is not there"), None);
+        }
+    }
+
+    /// Returns what is free right below `at`.
+    fn below(&self, at: Va) -> Option<VaRange> {
+        let last = Va::from_page(at.page_floor().checked_sub(1)?);
+        self.index.hole_below(last).filter(|hole| hole.end() == at)
+    }
+
+    /// Returns what is free right above `at`.
+    fn above(&self, at: Va) -> Option<VaRange> {
+        self.index.hole_after(at).filter(|hole| hole.start() == at)
+    }
+
+    /// Follows a cut of `taken` from a hole.
+    fn was_cut(&mut self, taken: VaRange) {
+        let (below, above) = (self.below(taken.start()), self.above(taken.end()));
+        let start = below.map_or(taken.start(), VaRange::start);
+        let end = above.map_or(taken.end(), VaRange::end);
+        self.drop_hole(VaRange::new(start, end).unwrap_or_default());
+        below.into_iter().chain(above).for_each(|rest| self.put(rest));
+    }
+
+    /// Follows a free of `freed`, which may have merged with other holes.
+    fn was_freed(&mut self, freed: VaRange) {
+        let hole = self.index.hole_below(freed.start()).unwrap_or_default();
+        for rest in [VaRange::new(hole.start(), freed.start()), VaRange::new(freed.end(), hole.end())] {
+            if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+                self.drop_hole(rest);
+            }
+        }
+        self.put(hole);
+    }
+
+    /// Takes an area by `take` from the index, with records for what may be left of its hole.
+    fn cut_by(
+        &mut self,
+        request: &Request,
+        take: impl FnOnce(&mut I) -> Result<Va, AllocError>,
+    ) -> Result<Va, AllocError> {
+        if let Err(no_memory) = self.reserve(self.ledger().bound_after_take()) {
+            // A request that does not fit lacks no memory.
+            self.index.would_fit(request)?;
+            return Err(no_memory);
+        }
+        let at = take(&mut self.index)?;
+        let page = at.page_floor();
+        self.was_cut(VaRange::from_pages(page, page + request.size().get()).unwrap_or_default());
+        self.check();
+        Ok(at)
+    }
+
+    /// Stops, with the feature `validate`, at the first operation after which an invariant does not hold.
+    #[inline(always)]
+    fn check(&self) {
+        #[cfg(feature = "validate")]
+        if let Err(broken) = self.validate_sizes() {
+            self.platform.bug(format_args!("after an operation on the holes by size"), Some(broken));
+        }
+    }
+
+    /// Checks BF1 and the tree with full walks.
+    fn validate_sizes(&self) -> Result<(), InvariantViolation> {
+        self.sizes.validate()?;
+        let mut count = 0;
+        for hole in self.sizes.from_size(0) {
+            let like = self.index.hole_after(hole.start()).unwrap_or_default();
+            InvariantViolation::check(like == hole, "BF1", hole.start(), like.end().get(), hole.end().get())?;
+            count += 1;
+        }
+        let Ledger { holes, reserved_holes, .. } = self.ledger();
+        InvariantViolation::check(count == holes, "BF1", Va::ZERO, holes, count)?;
+        let bound = self.ledger().bound();
+        InvariantViolation::check(bound <= reserved_holes, "BF1", Va::ZERO, bound, reserved_holes)
+    }
+}
+
+impl<I: FreeIndex, P: Platform> FreeIndex for BestFitIndex<I, P> {
+    fn extent(&self) -> VaRange {
+        self.index.extent()
+    }
+
+    fn default_window(&self) -> VaRange {
+        self.index.default_window()
+    }
+
+    fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        self.index.would_fit(request)
+    }
+
+    fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
+        self.cut_by(request, |index| index.alloc(request))
+    }
+
+    fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        self.index.highest_fit(request)
+    }
+
+    fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
+        self.cut_by(request, |index| index.alloc_highest(request))
+    }
+
+    fn best_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        let window = request.window().unwrap_or(self.default_window());
+        let Some(bytes) = request.size().checked_bytes() else { return self.index.would_fit(request) };
+        let mut holes = self.sizes.from_size(bytes);
+        if let Some(at) = holes.next().and_then(|hole| best::within(hole, window, request)) {
+            return Ok(at);
+        }
+        // Holes that are too small for the window or the alignment may be many: first, whether there is another.
+        let lowest = self.index.would_fit(request)?;
+        Ok(holes.find_map(|hole| best::within(hole, window, request)).unwrap_or(lowest))
+    }
+
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
+        let hole = self.index.hole_below(range.start()).filter(|hole| hole.encloses(range));
+        if let Some(hole) = hole.filter(|_| !range.is_empty()) {
+            let [start, end, hole_start, hole_end] = [range.start(), range.end(), hole.start(), hole.end()];
+            let fit = Fit::of(start.get(), end.get(), hole_start.get(), hole_end.get());
+            self.reserve(self.ledger().bound_after_cut(fit))?;
+        }
+        let fit = self.index.take(range)?;
+        self.was_cut(range);
+        self.check();
+        Ok(fit)
+    }
+
+    fn free(&mut self, range: VaRange) -> Result<(), FreeError> {
+        self.index.free(range)?;
+        self.was_freed(range);
+        self.check();
+        Ok(())
+    }
+
+    fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
+        let want = self.ledger().with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
+        self.reserve(want.bound())?;
+        self.index.reserve_splits(pieces)
+    }
+
+    fn release_splits(&mut self, pieces: u64) -> u64 {
+        self.index.release_splits(pieces)
+    }
+
+    fn live(&self) -> u64 {
+        self.index.live()
+    }
+
+    fn free_pages(&self) -> Pages {
+        self.index.free_pages()
+    }
+
+    fn hole_count(&self) -> u64 {
+        self.index.hole_count()
+    }
+
+    fn largest_hole(&self) -> Pages {
+        self.index.largest_hole()
+    }
+
+    fn hole_after(&self, at: Va) -> Option<VaRange> {
+        self.index.hole_after(at)
+    }
+
+    fn hole_below(&self, at: Va) -> Option<VaRange> {
+        self.index.hole_below(at)
+    }
+
+    fn fit_below(&self, at: Va, size: Pages) -> Option<VaRange> {
+        self.index.fit_below(at, size)
+    }
+
+    fn aligned_fit_below(&self, at: Va, size: Pages, align: Align) -> Option<VaRange> {
+        self.index.aligned_fit_below(at, size, align)
+    }
+
+    fn memory(&self) -> IndexMemory {
+        let (used, allocated) = self.sizes.bytes();
+        let mut memory = self.index.memory();
+        memory.used_bytes += used;
+        memory.allocated_bytes += allocated;
+        memory
+    }
+
+    fn validate(&self) -> Result<(), InvariantViolation> {
+        self.index.validate()?;
+        self.validate_sizes()
+    }
+
+    fn bug(&self, what: fmt::Arguments<'_>) -> ! {
+        self.platform.bug(what, None)
+    }
+}
+
+/// Memory for a [`BestFitIndex`].
+#[derive(Debug)]
+pub struct BestFitSupply<S>(Of<S>);
+
+#[derive(Debug)]
+enum Of<S> {
+    Index(S),
+    Sizes(SizeSupply),
+}
+
+impl<I: Supplied, P: Platform> Supplied for BestFitIndex<I, P>
+where
+    SizeSupply: Send,
+{
+    type Supply = BestFitSupply<I::Supply>;
+
+    fn wanted(&self, areas: u64) -> Option<PieceWanted> {
+        // Each area may be one hole more, too.
+        let bound = self.ledger().with_pieces(areas.checked_mul(2)?)?.bound();
+        let sizes = self.sizes.next(bound);
+        sizes
+            .map(|(next, bytes)| PieceWanted { table: Table::Sizes, next, bytes })
+            .or_else(|| self.index.wanted(areas))
+    }
+
+    fn alloc_supply(wanted: PieceWanted, platform: &impl Platform) -> Option<Self::Supply> {
+        let supply = match wanted.table {
+            Table::Sizes => Of::Sizes(SizeSupply::alloc(wanted.next, platform)?),
+            _ => Of::Index(I::alloc_supply(wanted, platform)?),
+        };
+        Some(BestFitSupply(supply))
+    }
+
+    fn donate(&mut self, supply: Self::Supply) -> Result<(), Self::Supply> {
+        let unused = match supply.0 {
+            Of::Sizes(supply) => self.sizes.add(supply).map_err(Of::Sizes),
+            Of::Index(supply) => self.index.donate(supply).map_err(Of::Index),
+        };
+        unused.map_err(BestFitSupply)
+    }
+
+    fn free_supply(supply: Self::Supply, platform: &impl Platform) {
+        match supply.0 {
+            Of::Sizes(supply) => supply.free(platform),
+            Of::Index(supply) => I::free_supply(supply, platform),
+        }
+    }
+
+    fn shrink(&mut self, mut steps: usize) -> usize {
+        // The memory that one more area could need remains, so that a shrinker and an alloc do not alternate.
+        let need = self.ledger().bound_after_take();
+        let freed = self.sizes.shrink(need, &mut steps, &self.platform);
+        let freed = freed + self.index.shrink(steps);
+        self.check();
+        freed
+    }
+}
+
+impl<I: FreeIndex + InPlace<P>, P: Platform + Clone> InPlace<P> for BestFitIndex<I, P> {
+    const EMPTY: Self = Self { index: I::EMPTY, sizes: SizeTree::new(), platform: Late::NONE };
+
+    fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError> {
+        self.index.init(extent, default_window, platform.clone())?;
+        self.platform = Late::new(platform);
+        // One hole: its record is inside the tree.
+        self.copy_holes()
+    }
+}
+
+impl<I: FreeIndex, P: Platform> fmt::Debug for BestFitIndex<I, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BestFitIndex")
+            .field("extent", &self.extent())
+            .field("live", &self.live())
+            .field("holes", &self.hole_count())
+            .field("free_pages", &self.free_pages())
+            .field("largest_hole", &self.largest_hole())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<I: FreeIndex, P: Platform> Drop for BestFitIndex<I, P> {
+    fn drop(&mut self) {
+        self.sizes.clear(&self.platform);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BTreeIndex;
+    use va_base::NoSlabs;
+
+    fn pages(first: u64, end: u64) -> VaRange {
+        VaRange::from_pages(first, end).unwrap()
+    }
+
+    /// Returns the rule that the walk names after `spoil`.
+    fn broken(
+        spoil: impl FnOnce(&mut BestFitIndex<BTreeIndex<NoSlabs>, NoSlabs>),
+    ) -> Result<(), &'static str> {
+        let space = pages(0, 1000);
+        let mut index = BestFitIndex::new(BTreeIndex::new(space, space, NoSlabs).unwrap(), NoSlabs).unwrap();
+        index.take(pages(10, 20)).unwrap();
+        index.validate().unwrap();
+        spoil(&mut index);
+        index.validate().map_err(|broken| broken.rule)
+    }
+
+    #[test]
+    fn bf1_a_hole_that_differs_is_named() {
+        assert_eq!(broken(|_| ()), Ok(()));
+        // One too few, one too many, another one, and too few records.
+        assert_eq!(broken(|index| index.drop_hole(pages(0, 10))), Err("BF1"));
+        assert_eq!(broken(|index| index.put(pages(12, 15))), Err("BF1"));
+        let moved = |index: &mut BestFitIndex<_, _>| {
+            index.drop_hole(pages(0, 10));
+            index.put(pages(0, 11));
+        };
+        assert_eq!(broken(moved), Err("BF1"));
+        assert_eq!(broken(|index| index.index.reserve_splits(40).unwrap()), Err("BF1"));
+    }
+}

@@ -1,0 +1,31 @@
+//! The search for the best fit: the smallest hole in which a request can be met, the lowest of equals.
+//!
+//! # Theory
+//! The size of a hole is that of the whole hole, even where the window clips it: the choice leaves the large holes
+//! whole. Within the hole the request gets the lowest address, as everywhere.
+
+use super::FreeIndex;
+use va_base::{Request, Va, VaRange};
+
+/// Returns the lowest address in `hole` at which `request` could be met.
+pub(crate) fn within(hole: VaRange, window: VaRange, request: &Request) -> Option<Va> {
+    let first = hole.start().max(window.start()).align_up(request.align())?.page_ceil();
+    let taken = VaRange::from_pages(first, first.checked_add(request.size().get())?)?;
+    (hole.encloses(taken) && window.encloses(taken)).then_some(taken.start())
+}
+
+/// Returns the best fit after a look at each hole.
+pub(crate) fn find<I: FreeIndex + ?Sized>(index: &I, window: VaRange, request: &Request) -> Option<Va> {
+    let mut best: Option<(u64, Va)> = None;
+    let mut next = index.hole_after(window.start());
+    while let Some(hole) = next.filter(|hole| hole.start() < window.end()) {
+        let size = hole.len_bytes();
+        if best.is_none_or(|(smallest, _)| size < smallest)
+            && let Some(at) = within(hole, window, request)
+        {
+            best = Some((size, at));
+        }
+        next = index.hole_after(hole.end());
+    }
+    best.map(|(_, at)| at)
+}
