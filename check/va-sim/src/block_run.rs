@@ -26,7 +26,7 @@ macro_rules! tiny_space {
         #[derive(Clone, Copy, Debug)]
         pub struct $name;
         impl va_space::Config for $name {
-            type Index<P: Platform + Send> = <$of as va_space::Config>::Index<P>;
+            type Index<P: Platform + Clone + Send> = <$of as va_space::Config>::Index<P>;
             type Zone = <$of as va_space::Config>::Zone;
             type Decay = <$of as va_space::Config>::Decay;
             type Lookup<P: va_base::Machine> = <$of as va_space::Config>::Lookup<P>;

@@ -325,7 +325,7 @@ mod tests {
         assert!(has(|op| matches!(op, Op::Alloc(ask) if !ask.align.is_power_of_two())));
         assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.window.is_some_and(|(low, high)| high < low))));
         assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.window.is_some_and(|(_, high)| high > 1 << 63))));
-        for choice in [|ask: &Ask| ask.choice == Choice::Highest, |ask| ask.choice == Choice::Best] {
+        for choice in [|ask: &Ask| ask.choice == Choice::Highest, |ask: &Ask| ask.choice == Choice::Best] {
             assert!(ops.iter().any(|op| matches!(op, Op::Alloc(ask) if choice(ask) && ask.window.is_none())));
         }
         assert!(has(|op| matches!(op, Op::Congruent { areas, .. } if areas.len() == 3)));

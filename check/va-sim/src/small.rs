@@ -10,7 +10,7 @@ use va_space::config::Order;
 pub struct Small<C, const LAZY: u64, const SLICE: u64>(PhantomData<fn() -> C>);
 
 impl<C: Config, const LAZY: u64, const SLICE: u64> Config for Small<C, LAZY, SLICE> {
-    type Index<P: Platform + Send> = C::Index<P>;
+    type Index<P: Platform + Clone + Send> = C::Index<P>;
     type Zone = C::Zone;
     type Decay = C::Decay;
     type Lookup<P: Machine> = C::Lookup<P>;

@@ -20,7 +20,7 @@ use crate::node::{HashedZones, RoundRobinZones, Zone};
 use core::marker::PhantomData;
 use va_base::{AllocError, Machine, Pages, Platform, VaRange};
 use va_tree::rb::Linux;
-use va_tree::{BTreeIndex, InPlace, RbIndex, Supplied};
+use va_tree::{BTreeIndex, BestFitIndex, InPlace, RbIndex, Supplied};
 
 /// The order in which flushed areas are freed to the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +75,7 @@ impl Order {
 /// A bundle of policies. Constant for a space; costs nothing at run time.
 pub trait Config: 'static {
     /// The index of holes.
-    type Index<P: Platform + Send>: Supplied + InPlace<P> + Send;
+    type Index<P: Platform + Clone + Send>: Supplied + InPlace<P> + Send;
     /// Chooses the node in which a freed area without an owner waits.
     type Zone: Zone;
     /// Chooses the number of areas that one drain takes out of a pool.
@@ -115,7 +115,7 @@ pub trait Config: 'static {
     ///
     /// # Errors
     /// [`AllocError::BadRange`] if there is none.
-    fn index<P: Platform + Send>(
+    fn index<P: Platform + Clone + Send>(
         extent: VaRange,
         default_window: VaRange,
         platform: P,
@@ -131,7 +131,7 @@ pub trait Config: 'static {
 pub struct OneLock52;
 
 impl Config for OneLock52 {
-    type Index<P: Platform + Send> = RbIndex<Linux, P>;
+    type Index<P: Platform + Clone + Send> = RbIndex<Linux, P>;
     type Zone = RoundRobinZones;
     type Decay = QuarterOrAllOfFew;
     type Lookup<P: Machine> = TreeLookup<P, RoundRobinZones, Upward>;
@@ -151,7 +151,7 @@ impl Config for OneLock52 {
 pub struct Linux69;
 
 impl Config for Linux69 {
-    type Index<P: Platform + Send> = RbIndex<Linux, P>;
+    type Index<P: Platform + Clone + Send> = RbIndex<Linux, P>;
     type Zone = RoundRobinZones;
     type Decay = QuarterOrAllOfFew;
     type Lookup<P: Machine> = TreeLookup<P, RoundRobinZones, Upward>;
@@ -171,7 +171,7 @@ impl Config for Linux69 {
 pub struct Standard;
 
 impl Config for Standard {
-    type Index<P: Platform + Send> = BTreeIndex<P>;
+    type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
@@ -185,26 +185,46 @@ impl Config for Standard {
     const FAIL_FAST: bool = true;
 }
 
+/// The numbers of the policies `$of`.
+macro_rules! numbers_of {
+    ($of:ident) => {
+        const NODES_MAX: u32 = $of::NODES_MAX;
+        const POOL_ON_ONE_NODE: bool = $of::POOL_ON_ONE_NODE;
+        const POOL_PAGES_MAX: u64 = $of::POOL_PAGES_MAX;
+        const POOL_TRIES: u32 = $of::POOL_TRIES;
+        const STEAL: bool = $of::STEAL;
+        const ORDER: Order = $of::ORDER;
+        const SLICE_AREAS: u64 = $of::SLICE_AREAS;
+        const FAIL_FAST: bool = $of::FAIL_FAST;
+        const RECLAIM_FIRST: bool = $of::RECLAIM_FIRST;
+
+        fn lazy_max(cpus: u32) -> Pages {
+            $of::lazy_max(cpus)
+        }
+    };
+}
+
 /// The policies `C`, except that busy areas are found by a tree in each node; nodes are searched in the order of `W`.
 #[derive(Clone, Copy, Debug)]
 pub struct WithTrees<C, W = Downward>(PhantomData<fn() -> (C, W)>);
 
 impl<C: Config, W: ScanOrder> Config for WithTrees<C, W> {
-    type Index<P: Platform + Send> = C::Index<P>;
+    type Index<P: Platform + Clone + Send> = C::Index<P>;
     type Zone = C::Zone;
     type Decay = C::Decay;
     type Lookup<P: Machine> = TreeLookup<P, C::Zone, W>;
-    const NODES_MAX: u32 = C::NODES_MAX;
-    const POOL_ON_ONE_NODE: bool = C::POOL_ON_ONE_NODE;
-    const POOL_PAGES_MAX: u64 = C::POOL_PAGES_MAX;
-    const POOL_TRIES: u32 = C::POOL_TRIES;
-    const STEAL: bool = C::STEAL;
-    const ORDER: Order = C::ORDER;
-    const SLICE_AREAS: u64 = C::SLICE_AREAS;
-    const FAIL_FAST: bool = C::FAIL_FAST;
-    const RECLAIM_FIRST: bool = C::RECLAIM_FIRST;
+    numbers_of!(C);
+}
 
-    fn lazy_max(cpus: u32) -> Pages {
-        C::lazy_max(cpus)
-    }
+/// The policies `C`, with holes in order of size as well: [`alloc_best`](crate::VmapSpace::alloc_best) is O(log n).
+/// Each other change of the index takes longer for it.
+#[derive(Clone, Copy, Debug)]
+pub struct WithBestFit<C>(PhantomData<fn() -> C>);
+
+impl<C: Config> Config for WithBestFit<C> {
+    type Index<P: Platform + Clone + Send> = BestFitIndex<C::Index<P>, P>;
+    type Zone = C::Zone;
+    type Decay = C::Decay;
+    type Lookup<P: Machine> = C::Lookup<P>;
+    numbers_of!(C);
 }

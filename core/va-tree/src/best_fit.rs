@@ -168,7 +168,7 @@ impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
     fn validate_sizes(&self) -> Result<(), InvariantViolation> {
         self.sizes.validate()?;
         let mut count = 0;
-        for hole in self.sizes.from_size(0) {
+        for hole in self.sizes.at_least(0) {
             let like = self.index.hole_after(hole.start()).unwrap_or_default();
             InvariantViolation::check(like == hole, "BF1", hole.start(), like.end().get(), hole.end().get())?;
             count += 1;
@@ -208,7 +208,7 @@ impl<I: FreeIndex, P: Platform> FreeIndex for BestFitIndex<I, P> {
     fn best_fit(&self, request: &Request) -> Result<Va, AllocError> {
         let window = request.window().unwrap_or(self.default_window());
         let Some(bytes) = request.size().checked_bytes() else { return self.index.would_fit(request) };
-        let mut holes = self.sizes.from_size(bytes);
+        let mut holes = self.sizes.at_least(bytes);
         if let Some(at) = holes.next().and_then(|hole| best::within(hole, window, request)) {
             return Ok(at);
         }

@@ -29,7 +29,7 @@ use vmlab_machine::{PlainLock, Watch, WatchedSpin};
 struct List51;
 
 impl va_space::Config for List51 {
-    type Index<P: Platform + Send> = ListIndex;
+    type Index<P: Platform + Clone + Send> = ListIndex;
     type Zone = <OneLock52 as va_space::Config>::Zone;
     type Decay = <OneLock52 as va_space::Config>::Decay;
     type Lookup<P: Machine> = <OneLock52 as va_space::Config>::Lookup<P>;

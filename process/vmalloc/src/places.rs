@@ -13,7 +13,7 @@ use va_tree::BTreeIndex;
 pub(crate) struct Process;
 
 impl Config for Process {
-    type Index<P: Platform + Send> = BTreeIndex<P>;
+    type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;

@@ -94,6 +94,7 @@ fn area_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     let sets = [(0, 8 << 12), (1 << 24, 8 << 12)];
     let congruent = fine(Congruent::new(&sets, 4096));
     table.row("VmapSpace::alloc_highest", || areas.push(fine(space.alloc_highest(&ask(2)))));
+    table.row("VmapSpace::alloc_best", || areas.push(fine(space.alloc_best(&ask(2)))));
     table.row("VmapSpace::alloc_owned", || drop(fine(space.alloc_owned(0, &ask(2)))));
     table.row("VmapSpace::alloc_congruent", || _ = fine(space.alloc_congruent(&congruent)));
     table.row("VmapSpace::note", || fine(space.note(Va::from_page(far), 77)));

@@ -71,7 +71,7 @@ impl PageSource for Watcher {
 struct TinySpace;
 
 impl va_space::Config for TinySpace {
-    type Index<P: Platform + Send> = BTreeIndex<P>;
+    type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;

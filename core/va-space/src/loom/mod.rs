@@ -23,7 +23,7 @@ use va_tree::BTreeIndex;
 struct Tiny;
 
 impl Config for Tiny {
-    type Index<P: Platform + Send> = BTreeIndex<P>;
+    type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
@@ -44,7 +44,7 @@ impl Config for Tiny {
 struct Tight;
 
 impl Config for Tight {
-    type Index<P: Platform + Send> = BTreeIndex<P>;
+    type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;

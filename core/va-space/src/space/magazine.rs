@@ -34,6 +34,7 @@
 
 use super::VmapSpace;
 use super::cell::{CACHE_PAGES_MAX, Cell, Contents};
+use super::take::Lowest;
 use crate::area::{Area, range_of};
 use crate::budget::{Budget, Cost};
 use crate::config::Config;
@@ -165,7 +166,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if request.waits() {
             self.space.catch_up();
         }
-        match self.space.or_supplied::<false>(&request, owner, self.alloc_available(&request)) {
+        match self.space.or_supplied::<Lowest>(&request, owner, self.alloc_available(&request)) {
             Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => self.alloc_hard(&request),
             done => done,
         }
@@ -193,7 +194,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 }
                 self.take_from_index(request)
             }
-            owner => self.space.take_from_index::<false>(request, owner),
+            owner => self.space.take_from_index::<Lowest>(request, owner),
         }
     }
 
@@ -203,7 +204,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if let Some(error) = self.space.impossible(request) {
             return Err(error);
         }
-        self.space.overflow::<false>(request, self.space.owner_for(self.node, request))
+        self.space.overflow::<Lowest>(request, self.space.owner_for(self.node, request))
     }
 
     /// Frees an area, as [`VmapSpace::free`] does.
@@ -390,7 +391,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 return Ok(area);
             }
         }
-        self.space.take_from_index::<false>(request, Some(self.node))
+        self.space.take_from_index::<Lowest>(request, Some(self.node))
     }
 
     /// Moves other sizes to the pool until the cache has room for `more` pages, or the budget ends; returns whether it

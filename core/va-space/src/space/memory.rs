@@ -8,6 +8,7 @@
 //! index has no memory.
 
 use super::VmapSpace;
+use super::take::Placement;
 use crate::area::Area;
 use crate::config::Config;
 use crate::error::SpaceError;
@@ -44,19 +45,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Tries a request again that may block and found no memory under `free`: the missing memory is allocated with no
     /// lock held, once. Returns `failure` if that fails too.
     #[cold]
-    pub(super) fn alloc_supplied<const HIGHEST: bool>(
+    pub(super) fn alloc_supplied<F: Placement>(
         &self,
         request: &Request,
         owner: Option<u32>,
         failure: SpaceError,
     ) -> Result<Area, SpaceError> {
         self.supply(1).map_err(|_| failure)?;
-        self.take_from_index::<HIGHEST>(request, owner)
+        self.take_from_index::<F>(request, owner)
     }
 
     /// Returns the result, unless a second attempt may do better ([`alloc_supplied`](Self::alloc_supplied)).
     #[inline(always)]
-    pub(super) fn or_supplied<const HIGHEST: bool>(
+    pub(super) fn or_supplied<F: Placement>(
         &self,
         request: &Request,
         owner: Option<u32>,
@@ -64,7 +65,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ) -> Result<Area, SpaceError> {
         match got {
             Err(failure @ SpaceError::Index(AllocError::NoMeta { .. })) if request.waits() => {
-                self.alloc_supplied::<HIGHEST>(request, owner, failure)
+                self.alloc_supplied::<F>(request, owner, failure)
             }
             got => got,
         }

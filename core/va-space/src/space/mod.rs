@@ -72,6 +72,7 @@ use cell::Cells;
 use core::marker::PhantomData;
 use locks::{Heap, Node, Pooled};
 use purge::PurgeState;
+use take::Lowest;
 use va_base::sync::Mutex;
 use va_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use va_base::{AllocError, Context, Late, Machine, Pages, Request, Va, VaRange};
@@ -336,7 +337,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         {
             return Ok(area);
         }
-        self.alloc_from_index::<false>(request, owner)
+        self.alloc_from_index::<Lowest>(request, owner)
     }
 
     /// Frees an area. Its addresses are allocated again only after a flush that covers them.

@@ -21,6 +21,7 @@
 
 use super::VmapSpace;
 use super::purge::{Pass, Wait};
+use super::take::Placement;
 use crate::area::Area;
 use crate::config::Config;
 use crate::error::SpaceError;
@@ -45,13 +46,13 @@ pub(super) struct Failed {
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[cold]
-    pub(super) fn overflow<const HIGHEST: bool>(
+    pub(super) fn overflow<F: Placement>(
         &self,
         request: &Request,
         owner: Option<u32>,
     ) -> Result<Area, SpaceError> {
         if !request.waits() {
-            return self.overflow_at_once::<HIGHEST>(request, owner);
+            return self.overflow_at_once::<F>(request, owner);
         }
         // Memory that clients no longer need since then counts as free: the space is not notified of it.
         if C::FAIL_FAST
@@ -64,8 +65,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let found = if own { self.steal_anywhere(request, owner) } else { self.steal(request, owner) };
             found.map(Ok)
         };
-        let attempt =
-            || Some(self.take_from_index::<HIGHEST>(request, owner)).filter(|got| !is_no_space(got));
+        let attempt = || Some(self.take_from_index::<F>(request, owner)).filter(|got| !is_no_space(got));
         match self.make_space(steal, attempt) {
             Ok(found) => found,
             Err(vain) => {
@@ -131,7 +131,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Does the same for a request that may not wait: tries other pools. The error depends on whether a caller that may
     /// sleep could free more.
-    fn overflow_at_once<const HIGHEST: bool>(
+    fn overflow_at_once<F: Placement>(
         &self,
         request: &Request,
         owner: Option<u32>,
@@ -147,7 +147,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             || self.machine.can_reclaim();
         if !waiting {
             // Again: areas may have returned, and only this call shows whether their hole needs a table.
-            match self.take_from_index::<HIGHEST>(request, owner) {
+            match self.take_from_index::<F>(request, owner) {
                 Err(SpaceError::NoSpace { largest, .. }) => return Err(self.no_space(request, largest)),
                 done => return done,
             }

@@ -1,4 +1,4 @@
-//! Areas from the index: the lowest range or the highest one, made busy under the lock of the index.
+//! Areas from the index: the lowest range, the highest one or the best fit, made busy under the lock of the index.
 
 use super::VmapSpace;
 use super::locks::Heap;
@@ -7,8 +7,40 @@ use crate::config::Config;
 use crate::error::SpaceError;
 use crate::map::{State, Word};
 use va_base::sync::MutexGuard;
-use va_base::{Machine, Request, VaRange};
+use va_base::{AllocError, Machine, Request, Va, VaRange};
 use va_tree::FreeIndex;
+
+/// The range that a request gets of those that fit. A type, so that most programs have the code of one.
+pub(super) trait Placement {
+    /// Takes the range from an index.
+    fn take<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError>;
+}
+
+/// The lowest range.
+pub(super) struct Lowest;
+/// The highest range.
+struct Highest;
+/// The lowest range in the smallest hole.
+struct Best;
+
+impl Placement for Lowest {
+    #[inline(always)]
+    fn take<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
+        index.alloc(request)
+    }
+}
+
+impl Placement for Highest {
+    fn take<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
+        index.alloc_highest(request)
+    }
+}
+
+impl Placement for Best {
+    fn take<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
+        index.alloc_best(request)
+    }
+}
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Allocates the highest range that meets a request, as [`alloc`](Self::alloc) allocates the lowest. The area has
@@ -20,12 +52,25 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`; all of them one after the other when nothing fits.
     /// Cost: O(log holes), with the exceptions of the index; a purge when nothing fits.
     pub fn alloc_highest(&self, request: &Request) -> Result<Area, SpaceError> {
-        self.alloc_from_index::<true>(request, None)
+        self.alloc_from_index::<Highest>(request, None)
+    }
+
+    /// Allocates the best fit: in the smallest hole that permits the request. The area has no owner, and comes from no
+    /// pool: what is lazy or pooled is no hole.
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc).
+    /// # Locks
+    /// `free`; all of them one after the other when nothing fits.
+    /// Cost: that of [`FreeIndex::best_fit`]: O(log holes) with a `BestFitIndex` as the index of `C`, O(holes) with
+    /// others; a purge when nothing fits.
+    pub fn alloc_best(&self, request: &Request) -> Result<Area, SpaceError> {
+        self.alloc_from_index::<Best>(request, None)
     }
 
     /// Allocates a range that no pool has: from the index, and if nothing fits by all other steps.
     #[inline(always)]
-    pub(super) fn alloc_from_index<const HIGHEST: bool>(
+    pub(super) fn alloc_from_index<F: Placement>(
         &self,
         request: &Request,
         owner: Option<u32>,
@@ -33,18 +78,17 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if let Some(error) = self.impossible(request) {
             return Err(error);
         }
-        match self.or_supplied::<HIGHEST>(request, owner, self.take_from_index::<HIGHEST>(request, owner)) {
+        match self.or_supplied::<F>(request, owner, self.take_from_index::<F>(request, owner)) {
             Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => {
-                self.overflow::<HIGHEST>(request, owner)
+                self.overflow::<F>(request, owner)
             }
             done => done,
         }
     }
 
-    /// Takes the lowest range from the index, or the highest one. It is known to the compiler which of both: most
-    /// programs have the code of one.
+    /// Takes a range from the index.
     #[inline]
-    pub(super) fn take_from_index<const HIGHEST: bool>(
+    pub(super) fn take_from_index<F: Placement>(
         &self,
         request: &Request,
         owner: Option<u32>,
@@ -56,8 +100,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             None => None,
         };
         let mut heap = self.lock_free();
-        let taken = if HIGHEST { heap.index.alloc_highest(request) } else { heap.index.alloc(request) };
-        match taken {
+        match F::take(&mut heap.index, request) {
             Ok(at) if !request.waits() && !self.map.attach(&mut heap.marker, at.page_floor()) => {
                 self.put_back(&mut heap, range_of(at.page_floor(), request.size().get()));
                 Err(self.would_block(request))

@@ -6,7 +6,7 @@ use va_base::{Align, Request, VaRange};
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::small::Small;
-use va_space::config::{self, WithTrees};
+use va_space::config::{self, WithBestFit, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::FreeIndex;
 
@@ -35,7 +35,7 @@ fn call(pages: u64) -> impl Strategy<Value = Call> {
         prop_oneof![6 => Just(None), 1 => (0..pages, 0..pages).prop_map(|(a, b)| Some((a.min(b), a.max(b))))];
     let purge = prop_oneof![Just(Purge::Drain), Just(Purge::Full), Just(Purge::Aliases)];
     prop_oneof![
-        12 => (0..=HIGHEST, size, align, window)
+        12 => (0..=BEST, size, align, window)
             .prop_map(|(caller, size, align, window)| Call::Alloc { caller, size, align, window }),
         10 => (0..5usize, any::<usize>()).prop_map(|(caller, which)| Call::Free { caller, which }),
         1 => purge.prop_map(Call::Purge),
@@ -59,6 +59,8 @@ fn request(size: u64, align: u32, window: Option<(u64, u64)>) -> Request {
 
 /// The caller that requests the highest address.
 const HIGHEST: usize = 5;
+/// The caller that requests the best fit.
+const BEST: usize = 6;
 
 /// Callers 0 to `magazines.len() - 1` have a magazine, the others call the space itself.
 struct Callers<'s, 'm, C: Config> {
@@ -71,6 +73,7 @@ impl<C: Config> Callers<'_, '_, C> {
         match self.magazines.get_mut(caller) {
             Some(magazine) => magazine.alloc(request),
             None if caller == HIGHEST => self.space.alloc_highest(request),
+            None if caller == BEST => self.space.alloc_best(request),
             None => self.space.alloc(caller as u32, request),
         }
     }
@@ -131,6 +134,7 @@ proptest! {
     ) {
         met::<Tiny>(pages, cpus, magazines, &calls)?;
         met::<WithTrees<Tiny>>(pages, cpus, magazines, &calls)?;
+        met::<WithBestFit<Tiny>>(pages, cpus, magazines, &calls)?;
     }
 }
 

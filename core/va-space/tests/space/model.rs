@@ -234,7 +234,7 @@ fn a_model_with_another_decay_differs() {
     }
     struct Other;
     impl Config for Other {
-        type Index<P: Platform + Send> = <config::Standard as Config>::Index<P>;
+        type Index<P: Platform + Clone + Send> = <config::Standard as Config>::Index<P>;
         type Zone = HashedZones;
         type Decay = Wrong;
         type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;

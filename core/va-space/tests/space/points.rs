@@ -6,7 +6,7 @@ use va_base::{
     Align, AllocError, Context, HeapMachine, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange, Watch,
 };
 use va_sim::machine::{Flushing, SimMachine, Violation, lockings};
-use va_space::config::{Linux69, OneLock52, Standard};
+use va_space::config::{Linux69, OneLock52, Standard, WithBestFit};
 use va_space::{Config, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use va_tree::Congruent;
 
@@ -306,6 +306,31 @@ fn the_highest_range_comes_from_the_index_and_from_what_a_purge_frees() {
     highest::<Standard>();
     highest::<Linux69>();
     highest::<OneLock52>();
+}
+
+#[test]
+fn the_best_fit_leaves_large_holes_whole() {
+    fn best<C: Config>() {
+        let machine = SimMachine::new(2);
+        let space = space::<C>(&machine, 100);
+        // Holes of 4, 6 and 2 pages, and one above all.
+        let [four, _, six, _, two, _] = [4, 1, 6, 1, 2, 1].map(|size| space.alloc(0, &ask(size)).unwrap());
+        let [in_four, in_two] = [four.start(), two.start()];
+        [four, six, two].into_iter().for_each(|area| space.free(area).unwrap());
+        space.purge(Purge::Full);
+        let best = |request: &Request| space.alloc_best(request).unwrap().start();
+        assert_eq!(best(&ask(2)), in_two);
+        assert_eq!(best(&ask(3)), in_four);
+        assert_eq!(best(&ask(1)), at(3));
+        assert_eq!(best(&ask(1).within(VaRange::new(at(6), at(50)).unwrap())), at(6));
+        assert_eq!(best(&ask(80)), at(15));
+        assert!(matches!(space.alloc_best(&ask(47)), Err(SpaceError::NoSpace { .. })));
+        assert_eq!(space.validate(), Ok(()));
+    }
+    best::<Standard>();
+    best::<WithBestFit<Standard>>();
+    best::<WithBestFit<Linux69>>();
+    best::<OneLock52>();
 }
 
 #[test]

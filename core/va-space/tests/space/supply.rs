@@ -54,9 +54,10 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
     let mut areas = Vec::new();
     for n in 0..3000 {
         machine.watcher.holds.store(0, Ordering::Relaxed);
-        let got = match n % 3 {
+        let got = match n % 4 {
             0 => space.alloc(0, &large),
             1 => space.alloc_highest(&large),
+            2 => space.alloc_best(&large),
             _ => magazine.alloc(&large),
         };
         areas.push(got.unwrap_or_else(|error| panic!("area {n}: {error}")));

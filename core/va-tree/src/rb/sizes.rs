@@ -114,7 +114,7 @@ impl SizeTree {
     }
 
     /// Iterates over the holes of at least `bytes`, the smallest first.
-    pub(crate) fn from_size(&self, bytes: u64) -> impl Iterator<Item = VaRange> + '_ {
+    pub(crate) fn at_least(&self, bytes: u64) -> impl Iterator<Item = VaRange> + '_ {
         let mut id = self.first_from(bytes, 0);
         core::iter::from_fn(move || {
             let hole = self.range_of(id)?;
@@ -202,12 +202,12 @@ mod tests {
             if state.is_multiple_of(16) {
                 tree.validate().unwrap();
                 let like = model.range((size, 0)..).map(|&(size, page)| pages(page, page + size));
-                assert!(tree.from_size(size * 4096).eq(like));
+                assert!(tree.at_least(size * 4096).eq(like));
             }
         }
         assert!(model.len() > 64, "it outgrew its inline records: {}", model.len());
         tree.clear(&Heap);
-        assert_eq!((tree.bytes().0, tree.from_size(0).count()), (0, 0));
+        assert_eq!((tree.bytes().0, tree.at_least(0).count()), (0, 0));
     }
 
     #[test]

@@ -48,7 +48,7 @@ use vmlab_trace::jsonl::When;
 pub struct Linux616;
 
 impl Config for Linux616 {
-    type Index<P: va_base::Platform + Send> = RbIndex<Linux, P>;
+    type Index<P: va_base::Platform + Clone + Send> = RbIndex<Linux, P>;
     type Zone = va_space::node::RoundRobinZones;
     type Decay = Quarter;
     type Lookup<P: va_base::Machine> = <Linux69 as Config>::Lookup<P>;
