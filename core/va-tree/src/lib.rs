@@ -1,6 +1,6 @@
 //! The free ranges of an address space: the index of holes.
 //!
-//! One trait, [`FreeIndex`], has two structures behind it. They return the same addresses (with one stated exception)
+//! One trait, [`FreeIndex`], has three structures behind it. They return the same addresses (with one stated exception)
 //! at different cost. Neither reads memory, locks, allocates or knows a machine: an address is a number.
 //!
 //! | structure | description | lowest fit | use |
@@ -8,6 +8,7 @@
 //! | [`BTreeIndex`] | B+tree of holes keyed by their end, longest hole (and longest *aligned* hole) per child | exact, O(log n) for every size, window and alignment to 1 GiB | everything; the default |
 //! | [`RbIndex`] with [`Exact`](rb::Exact) | red-black tree with `subtree_max_size` | exact; O(log n) up to page alignment | the reference for the B+tree |
 //! | [`RbIndex`] with [`Linux`](rb::Linux) | the same tree | Linux 6.12's, address for address | comparison with a kernel |
+//! | [`FlatIndex`] | holes in a sorted array inside the value | exact, O(holes) | a few dozen holes; no memory but its own |
 //!
 //! Two wrap an index. [`BestFitIndex`] has the holes in order of size, too. [`TrackedIndex`] has the areas beside the
 //! holes, for callers that free by address or any part.
@@ -22,6 +23,7 @@ extern crate std;
 
 mod best_fit;
 pub mod btree;
+mod flat;
 mod free_index;
 mod ledger;
 pub mod rb;
@@ -31,6 +33,7 @@ mod tracked;
 
 pub use best_fit::{BestFitIndex, BestFitSupply};
 pub use btree::{BTree, BTreeIndex, BTreeIndex32};
+pub use flat::FlatIndex;
 pub use free_index::{Congruent, Fit, FreeIndex, IndexMemory};
 pub use rb::RbIndex;
 pub use supply::{InPlace, PieceWanted, Supplied};

@@ -6,7 +6,7 @@ use va_sim::op::Rng;
 use va_sim::platform::{Fail, FailingPlatform};
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
-use va_tree::{BTreeIndex, BTreeIndex32, BestFitIndex, FreeIndex, RbIndex};
+use va_tree::{BTreeIndex, BTreeIndex32, BestFitIndex, FlatIndex, FreeIndex, RbIndex};
 
 /// Areas that are allocated before everything fails: enough for three levels at fanout 16.
 const AREAS: u64 = 3000;
@@ -81,6 +81,8 @@ fn sp3_a_free_never_needs_a_slab() {
     sp3(|platform| BTreeIndex::new(space(), space(), platform).unwrap());
     sp3(|platform| BTreeIndex32::new(space(), space(), platform).unwrap().with_rows().unwrap());
     sp3(by_size::<16>);
+    // As many as the bound of that many areas and one hole.
+    sp3(|_| FlatIndex::<{ (AREAS as usize + 2) / 2 }>::new(space(), space()).unwrap());
 }
 
 #[test]
@@ -300,6 +302,7 @@ fn sp4_more_splits_than_there_can_be_are_errors() {
     malformed(BTreeIndex::new(space(), space(), platform()).unwrap());
     malformed(BTreeIndex32::new(space(), space(), platform()).unwrap().with_rows().unwrap());
     malformed(by_size::<16>(platform()));
+    malformed(FlatIndex::<4>::new(space(), space()).unwrap());
     malformed(ModelIndex::new(space(), space()).unwrap());
     malformed(PageIndex::new(space(), space()).unwrap());
 }

@@ -6,6 +6,7 @@ mod btree_model;
 mod btree_points;
 mod deterministic;
 mod failure;
+mod flat;
 mod rb_model;
 mod state;
 mod strips;
