@@ -37,6 +37,8 @@ mod paged;
 mod place;
 mod platform;
 mod request;
+#[cfg(feature = "serde")]
+mod serde;
 #[cfg(target_has_atomic = "ptr")]
 pub mod sync;
 mod units;

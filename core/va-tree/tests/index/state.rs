@@ -1,6 +1,6 @@
 //! The state of an index, restored in another one.
 
-use va_base::{AllocError, Heap, Request, VaRange};
+use va_base::{Align, AllocError, Heap, Pages, Request, Va, VaRange};
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::Rng;
 use va_sim::platform::{Fail, FailingPlatform};
@@ -57,6 +57,29 @@ fn sp3_a_restored_index_frees_every_area_and_has_the_same_holes() {
         restored(seed, || ModelIndex::new(space(), space()).unwrap());
         restored(seed, || PageIndex::new(space(), space()).unwrap());
     }
+}
+
+#[test]
+fn a_state_is_saved_and_read() {
+    let mut before = BTreeIndex::new(space(), space(), Heap).unwrap();
+    work(&mut before, 5);
+    let state: (Vec<VaRange>, u64) = (before.taken().collect(), before.live());
+    let text = serde_json::to_string(&state).unwrap();
+    let (taken, live): (Vec<VaRange>, u64) = serde_json::from_str(&text).unwrap();
+    let mut after = BTreeIndex32::new(space(), space(), Heap).unwrap();
+    after.restore(&taken, live).unwrap();
+    assert!(after.holes().eq(before.holes()));
+
+    let units = (Va::new(u64::MAX), Pages::new(7), Align::new(1 << 63).unwrap(), VaRange::ALL);
+    let text = serde_json::to_string(&units).unwrap();
+    assert_eq!(text, format!("[{0},7,{1},[0,{0}]]", u64::MAX, 1u64 << 63));
+    assert_eq!(serde_json::from_str::<(Va, Pages, Align, VaRange)>(&text).unwrap(), units);
+    let message = |bad: serde_json::Error| bad.to_string();
+    let bad = serde_json::from_str::<VaRange>("[9, 8]").map_err(message);
+    assert_eq!(bad, Err("(9, 8) is a range whose end is below its start".to_string()));
+    let bad = serde_json::from_str::<Align>("12").map_err(message);
+    assert_eq!(bad, Err("12 is no power of two".to_string()));
+    assert!(serde_json::from_str::<Va>("-1").is_err() && serde_json::from_str::<VaRange>("[1]").is_err());
 }
 
 #[test]
