@@ -5,7 +5,7 @@
 
 use crate::cargo::{OVER_THE_CORE, TESTED, WALKING, WORKSPACES, cargo, counted, selections};
 use crate::count::Tests;
-use crate::machine::duration;
+use crate::machine::{cpu_seconds, duration};
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
     book, browser, clients, counts, fresh, fuzz, header, install, kernel, licences, loom, not_run, package,
@@ -236,14 +236,15 @@ fn run_steps(root: &Path, steps: &[&Step], args: &Args) -> Outcome {
     let Outcome { mut tests, mut table, mut failed } = Outcome::default();
     for (at, step) in steps.iter().enumerate() {
         println!("\n==== {} ({}/{}): {}", step.name, at + 1, steps.len(), step.what);
-        let (step_started, before) = (Instant::now(), tests);
+        let (step_started, cpu_before, before) = (Instant::now(), cpu_seconds(), tests);
         let run = step.full.filter(|_| args.full).unwrap_or(step.run);
         let outcome = run(root, &mut tests);
         let time = duration(step_started.elapsed().as_secs_f64());
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("==== {}: {verdict}, {time}", step.name);
         let ran = tests.passed - before.passed;
-        table.push(format!("{:<12}{verdict:<8}{time:>14}{:>14}", step.name, tests_ran(ran)));
+        let cpu = format!("{:.0} s of CPU", cpu_seconds() - cpu_before);
+        table.push(format!("{:<12}{verdict:<8}{time:>14}{cpu:>16}{:>14}", step.name, tests_ran(ran)));
         if let Err(error) = outcome {
             println!("{error:#}");
             failed.push((step.name.to_string(), format!("{error:#}")));
