@@ -43,7 +43,7 @@ impl Hole {
 
 /// An index of at most `N` holes, without other memory.
 ///
-/// Up to `2 N - 1` areas and holes together fit in every case. More areas fit where few holes lie between them.
+/// It has room as long as areas and holes together are at most `2 N`: so many that every area can be freed.
 ///
 /// ```
 /// use std::sync::Mutex;
