@@ -1,14 +1,13 @@
 //! Random operations on a space and its magazines while memory fails for a time and flushes end later. Only the right
 //! errors occur, no area is lost, and all memory is freed at the end. The driver is `va_sim::soak`.
 
-use crate::FIRST;
+use crate::{FIRST, Sliced, TinyLinux, TinyOneLock};
 use va_base::{Align, AllocError, Context, InvariantViolation, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
 use va_sim::model::ModelIndex;
 use va_sim::op::Rng;
-use va_sim::small::Small;
 use va_sim::soak::{self, Soak, Tally};
-use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
+use va_space::config::WithTrees;
 use va_space::{Area, Config, Magazine, Purge, ReshapeError, SpaceError, State, VmapSpace};
 use va_tree::{Congruent, FreeIndex};
 
@@ -300,20 +299,20 @@ fn runs<C: Config>(name: &str, first: u64) {
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_ours_whole() {
-    runs::<Small<Standard, 300, 3>>("space, Standard", 1);
+    runs::<Sliced>("space, Standard", 1);
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_ours_with_trees_whole() {
-    runs::<Small<WithTrees<Standard>, 1000, 1>>("space, Standard with trees", 2);
+    runs::<WithTrees<Sliced>>("space, Standard with trees", 2);
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_nodes_whole() {
-    runs::<Small<Linux69, 300, { u64::MAX }>>("space, Linux69", 3);
+    runs::<TinyLinux>("space, Linux69", 3);
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_one_lock_whole() {
-    runs::<Small<OneLock52, 300, { u64::MAX }>>("space, OneLock52", 4);
+    runs::<TinyOneLock>("space, OneLock52", 4);
 }

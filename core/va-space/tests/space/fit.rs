@@ -1,17 +1,14 @@
 //! A request succeeds in its first call whenever free, pooled, lazy and cached pages together hold a fit, even if their
 //! owner sleeps.
 
+use crate::Sliced;
 use proptest::prelude::*;
 use va_base::{Align, Request, VaRange};
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
-use va_sim::small::Small;
-use va_space::config::{self, WithBestFit, WithTrees};
+use va_space::config::{WithBestFit, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::FreeIndex;
-
-/// Standard, where a few dozen pages reach every limit.
-type Tiny = Small<config::Standard, 40, 3>;
 
 const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
 
@@ -132,9 +129,9 @@ proptest! {
     fn a_request_succeeds_whenever_all_that_is_not_busy_holds_a_fit(
         (pages, calls) in calls(), cpus in 1..5u32, magazines in 0..4usize,
     ) {
-        met::<Tiny>(pages, cpus, magazines, &calls)?;
-        met::<WithTrees<Tiny>>(pages, cpus, magazines, &calls)?;
-        met::<WithBestFit<Tiny>>(pages, cpus, magazines, &calls)?;
+        met::<Sliced>(pages, cpus, magazines, &calls)?;
+        met::<WithTrees<Sliced>>(pages, cpus, magazines, &calls)?;
+        met::<WithBestFit<Sliced>>(pages, cpus, magazines, &calls)?;
     }
 }
 
@@ -146,9 +143,9 @@ fn what_an_idle_magazine_holds_is_drained_by_the_request_that_needs_it() {
         let mut calls = vec![one(0, 60 / freed); freed as usize];
         calls.extend((0..freed).map(|_| Call::Free { caller: 0, which: 0 }));
         calls.push(one(1, 60));
-        met::<Tiny>(60, 2, 2, &calls).unwrap();
+        met::<Sliced>(60, 2, 2, &calls).unwrap();
     }
     // The same request failed before, and since then areas were freed only into a magazine.
     let calls = [one(0, 40), one(5, 30), Call::Free { caller: 0, which: 0 }, one(5, 30)];
-    met::<Tiny>(60, 2, 2, &calls).unwrap();
+    met::<Sliced>(60, 2, 2, &calls).unwrap();
 }

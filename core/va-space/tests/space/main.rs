@@ -3,6 +3,8 @@
 
 use va_base::{Request, Va, VaRange};
 use va_sim::machine::SimMachine;
+use va_sim::small::Small;
+use va_space::config::{Linux69, OneLock52, Standard};
 use va_space::{Config, VmapSpace};
 
 mod context;
@@ -19,6 +21,14 @@ mod script;
 mod shared;
 mod stress;
 mod supply;
+
+// The space is compiled for each set of policies: tests use these where the numbers are not what they test.
+/// Standard, where a few dozen pages reach every limit.
+type Tiny = Small<Standard, 60, { u64::MAX }>;
+/// The same with purges in slices of three areas.
+type Sliced = Small<Standard, 60, 3>;
+type TinyLinux = Small<Linux69, 60, { u64::MAX }>;
+type TinyOneLock = Small<OneLock52, 60, { u64::MAX }>;
 
 /// The first page of these spaces.
 const FIRST: u64 = 0xf_ffc9_0000_0000;

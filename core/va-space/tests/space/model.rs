@@ -1,12 +1,12 @@
 //! A space beside its reference model on random calls: the same addresses and the same counts. The machine reports any
 //! address that is used again too early.
 
+use crate::{Sliced, Tiny, TinyLinux, TinyOneLock};
 use proptest::prelude::*;
 use va_base::{Align, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
-use va_sim::small::Small;
 use va_sim::space_model::SpaceModel;
 use va_space::config::{self, Order, WithTrees};
 use va_space::decay::{Decay, Quarter};
@@ -15,13 +15,9 @@ use va_space::node::{HashedZones, Zone};
 use va_space::{Config, Purge, State, VmapSpace};
 use va_tree::FreeIndex;
 
-type TinyDefault = Small<config::Standard, 60, { u64::MAX }>;
-type SlicedDefault = Small<config::Standard, 60, 3>;
-type TinyLinux = Small<config::Linux69, 60, { u64::MAX }>;
-type TinyOneLock = Small<config::OneLock52, 60, { u64::MAX }>;
 /// Standard, with a tree in each node.
-type TinyTrees = WithTrees<TinyDefault>;
-type TinyTreesUp = WithTrees<TinyDefault, Upward>;
+type TinyTrees = WithTrees<Tiny>;
+type TinyTreesUp = WithTrees<Tiny, Upward>;
 
 /// A call that a test can make on a space. Numbers are taken modulo the number of choices.
 #[derive(Clone, Debug)]
@@ -149,7 +145,7 @@ proptest! {
 
     #[test]
     fn the_default_space_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
-        compare::<TinyDefault, _>(pages, cpus, exact(pages), &calls)?;
+        compare::<Tiny, _>(pages, cpus, exact(pages), &calls)?;
     }
 
     #[test]
@@ -175,7 +171,7 @@ proptest! {
     #[test]
     fn a_sliced_space_allocates_whatever_is_not_busy((pages, calls) in calls(), cpus in 1..5u32, magazines: bool) {
         let machine = SimMachine::new(cpus);
-        let space = VmapSpace::<_, SlicedDefault>::new(extent(pages), extent(pages), &machine).unwrap();
+        let space = VmapSpace::<_, Sliced>::new(extent(pages), extent(pages), &machine).unwrap();
         // Even CPUs call for themselves, odd ones through the one magazine.
         let mut magazine = space.magazine(cpus / 2).unwrap();
         let mut out: Vec<va_space::Area> = Vec::new();

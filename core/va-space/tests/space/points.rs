@@ -1,6 +1,6 @@
 //! Single calls at the limits of a space: failures, epochs, overflow, boot, wrong frees.
 
-use crate::{ask, at, pages, space};
+use crate::{Sliced, ask, at, pages, space};
 use std::sync::{Arc, Mutex, PoisonError};
 use va_base::{
     Align, AllocError, Context, HeapMachine, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange, Watch,
@@ -328,8 +328,7 @@ fn the_best_fit_leaves_large_holes_whole() {
         assert_eq!(space.validate(), Ok(()));
     }
     best::<Standard>();
-    best::<WithBestFit<Standard>>();
-    best::<WithBestFit<Linux69>>();
+    best::<WithBestFit<Sliced>>();
     best::<OneLock52>();
 }
 
