@@ -22,8 +22,8 @@
 //! # Source
 //! Our own; Linux has a tree of busy areas as well (`mm/vmalloc.c`, 6.12: `vn->busy`).
 
-use crate::FreeIndex;
 use crate::rb::AreaTree;
+use crate::{FreeIndex, InPlace};
 use core::fmt;
 use va_base::{AllocError, InvariantViolation, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
 
@@ -96,6 +96,31 @@ pub struct TrackedIndex<I: FreeIndex, P: Platform> {
     index: I,
     areas: AreaTree,
     platform: P,
+}
+
+impl<I: FreeIndex + InPlace<P>, P: Platform + Clone> TrackedIndex<I, P> {
+    /// Sets the extent of an index that has none yet, in place. So a static can begin as a constant:
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    /// use va_base::{NoSlabs, Request, VaRange};
+    /// use va_tree::{BTree, BTreeIndex, TrackedIndex};
+    ///
+    /// static INDEX: Mutex<TrackedIndex<BTreeIndex<NoSlabs>, NoSlabs>> =
+    ///     Mutex::new(TrackedIndex::new(BTree::empty(NoSlabs), NoSlabs));
+    ///
+    /// let mut index = INDEX.lock().unwrap();
+    /// let space = VaRange::from_pages(16, 1 << 20).unwrap();
+    /// index.init(space, space)?;
+    /// assert_eq!(index.alloc(&Request::pages(8)?)?, VaRange::from_pages(16, 24).unwrap());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`InPlace::init`].
+    pub fn init(&mut self, extent: VaRange, default_window: VaRange) -> Result<(), AllocError> {
+        InPlace::init(&mut self.index, extent, default_window, self.platform.clone())
+    }
 }
 
 impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {

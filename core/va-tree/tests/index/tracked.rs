@@ -242,3 +242,23 @@ fn ranges_outside_and_empty_ones_are_errors() {
     assert_eq!(index.free_any(all), Ok(Pages::new(PAGES)));
     assert!(index.is_empty() && index.index().holes().eq([all]));
 }
+
+#[test]
+fn an_index_gets_its_extent_in_place_and_once() {
+    let platform = FailingPlatform::new(Fail::Never);
+    let mut index = TrackedIndex::new(BTreeIndex::empty(platform.clone()), platform.clone());
+    assert!(index.alloc(&Request::pages(1).unwrap()).is_err(), "there are no pages yet");
+    index.init(pages(9, 9 + PAGES), pages(20, 30)).unwrap();
+    let again = index.init(pages(2000, 3000), pages(2000, 3000)).unwrap_err();
+    assert!(matches!(again, AllocError::Occupied { .. }), "{again:?}");
+    assert_eq!(index.index().extent(), pages(9, 9 + PAGES));
+    assert_eq!(index.alloc(&Request::pages(4).unwrap()), Ok(pages(20, 24)), "in the default window");
+    // More areas than records inside: the platform is the one of the value.
+    (0..200).for_each(|at| index.take(pages(40 + 2 * at, 41 + 2 * at)).unwrap());
+    assert_eq!((index.validate(), index.len()), (Ok(()), 201));
+    let empty = VaRange::EMPTY;
+    let mut linux = TrackedIndex::new(RbIndex::<Exact, _>::empty(platform.clone()), platform);
+    assert!(matches!(linux.init(empty, empty), Err(AllocError::BadRange { .. })));
+    linux.init(pages(9, 99), pages(9, 99)).unwrap();
+    assert_eq!(linux.alloc(&Request::pages(90).unwrap()), Ok(pages(9, 99)));
+}
