@@ -163,7 +163,7 @@ fn root() -> PathBuf {
 }
 
 /// The folders that contain the crates.
-const GROUPS: [&str; 4] = ["core", "process", "check", "lab"];
+const GROUPS: [&str; 5] = ["core", "process", "check", "lab", "adopt"];
 
 /// Returns the name of each crate in those folders, and its folder, in order.
 fn crates(root: &Path) -> Result<BTreeMap<String, PathBuf>> {

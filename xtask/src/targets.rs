@@ -5,6 +5,7 @@
 //! | the core | 64 and 32 bits, both byte orders, with a system and without | its `rust-version` |
 //! | the index, `va-tree` | also those without a system that have few atomics or none | that of the core |
 //! | those of a process | Linux on four kinds of machine, glibc and musl | their `rust-version` |
+//! | the ports to kernels, `ports` | one without a system | that of the workspace |
 //!
 //! A target or a compiler that is not installed is reported. The usual run of CI tries the targets of [`SHORT`], and
 //! `--full` all of them, for which it asks rustup first.
@@ -34,10 +35,15 @@ const INDEX_CRATES: [&str; 2] = ["va-base", "va-tree"];
 const PROCESS: [&str; 3] =
     ["aarch64-unknown-linux-gnu", "riscv64gc-unknown-linux-gnu", "x86_64-unknown-linux-musl"];
 
+/// That of the ports to kernels, in each run.
+const PORTS: [&str; 1] = ["x86_64-unknown-none"];
+const PORTS_CRATES: [&str; 1] = ["ports"];
+
 /// The crates of a process that are libraries of C.
 const FOR_C: [&str; 2] = ["vmalloc-capi", "vmalloc-preload"];
-/// Those of the usual run: words of 32 bits, the other byte order, no atomics, the other C library.
-const SHORT: [&str; 4] = [
+/// Those of the usual run: no system, words of 32 bits, the other byte order, no atomics, the other C library.
+const SHORT: [&str; 5] = [
+    PORTS[0],
     "i686-unknown-linux-gnu",
     "s390x-unknown-linux-gnu",
     "riscv32imc-unknown-none-elf",
@@ -67,7 +73,9 @@ fn check(root: &Path, full: bool) -> Result<()> {
     let sysroot = Cmd::new(root, "rustc").args(["--print", "sysroot"]).read()?;
     let installed = Path::new(sysroot.trim()).join("lib/rustlib");
     let mut checked = 0;
-    for (targets, crates) in [(&CORE[..], &core[..]), (&INDEX, &INDEX_CRATES), (&PROCESS, &process)] {
+    let groups: [(&[&str], &[&str]); 4] =
+        [(&CORE, &core), (&INDEX, &INDEX_CRATES), (&PROCESS, &process), (&PORTS, &PORTS_CRATES)];
+    for (targets, crates) in groups {
         for target in targets.iter().filter(|target| full || SHORT.contains(target)) {
             if has_target(root, &installed, target, full)? {
                 compile(root, None, Some(target), crates)?;
