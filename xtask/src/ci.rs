@@ -8,8 +8,8 @@ use crate::count::Tests;
 use crate::machine::{cpu_seconds, duration};
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
-    book, browser, clients, counts, fresh, fuzz, header, install, kernel, licences, loom, not_run, package,
-    peer, stress, suites, targets, tidy,
+    book, browser, clients, counts, foreign, fresh, fuzz, header, install, kernel, licences, loom, not_run,
+    package, peer, stress, suites, targets, tidy,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
@@ -115,7 +115,8 @@ const STEPS: [Step; 23] = [
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
-const LONG: [Step; 3] = [
+const LONG: [Step; 4] = [
+    Step::new("foreign", "the core's tests on other processors, where qemu and compilers are", foreign::step),
     Step::new("fuzz", "every fuzz target for ten seconds, on a stable compiler", run_fuzz),
     Step::new(
         "suites",

@@ -13,6 +13,7 @@
 //! | [`stress`] | random programs of malloc, threads and forks under the preload |
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`counts`] | instructions, locked operations and cache lines of hot paths, compared with the committed counts |
+//! | [`foreign`] | the core's tests on other processors |
 //! | [`peer`] | the space beside Linux's own, in one run |
 //! | [`suites`] | upstream test suites, with the preload and without |
 //! | [`peers`] | allocators to measure ours against |
@@ -32,6 +33,7 @@ mod clients;
 mod count;
 mod counts;
 mod files;
+mod foreign;
 mod fresh;
 mod fuzz;
 mod header;
@@ -108,6 +110,8 @@ enum Task {
     Package(package::Args),
     /// Compile the crates for the processors and with the compilers that they promise
     Targets,
+    /// Run the core's tests on other processors, under qemu; --out writes results/foreign.md
+    Foreign(foreign::Args),
     /// Count the instructions of hot paths by callgrind, and compare with results/counts.csv
     Counts(counts::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
@@ -149,6 +153,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Install(args) => install::main(&root, args),
         Task::Package(args) => package::main(&root, args),
         Task::Targets => targets::full(&root, &mut count::Tests::default()),
+        Task::Foreign(args) => foreign::main(&root, args),
         Task::Counts(args) => counts::main(&root, args),
         Task::Peer(args) => peer::main(&root, args),
         Task::Peers(args) => peers::main(&root, args),

@@ -114,6 +114,12 @@ fn compile(root: &Path, compiler: Option<&str>, target: Option<&str>, crates: &[
     cmd.args(crates.iter().flat_map(|&name| ["-p", name])).run(Show::Failure)
 }
 
+/// Returns true if a target is installed, or if rustup adds it, where it `asks`.
+pub(crate) fn is_installed(root: &Path, target: &str, asks: bool) -> Result<bool> {
+    let sysroot = Cmd::new(root, "rustc").args(["--print", "sysroot"]).read()?;
+    has_target(root, &Path::new(sysroot.trim()).join("lib/rustlib"), target, asks)
+}
+
 /// Returns true if the standard library of a target, or the part that it has, is installed: in a folder of `installed`.
 fn has_target(root: &Path, installed: &Path, target: &str, asks: bool) -> Result<bool> {
     let libraries = installed.join(target).join("lib");
