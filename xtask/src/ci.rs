@@ -9,7 +9,7 @@ use crate::machine::{cpu_seconds, duration};
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
     book, browser, clients, counts, foreign, fresh, fuzz, header, install, kernel, licences, loom, not_run,
-    package, peer, stress, suites, targets, tidy,
+    package, peer, sizes, stress, suites, targets, tidy,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
@@ -76,7 +76,7 @@ const STEPS: [Step; 23] = [
     Step::new("examples", "the example that each crate's README names", examples),
     Step::new("release", "the allocator of a process as users build it", release).full(release_full),
     Step::new("doc", "documentation without warnings", doc),
-    Step::new("no_std", "the core in a freestanding program", no_std),
+    Step::new("no_std", "the core in a freestanding program", no_std).full(no_std_full),
     Step::new(
         "targets",
         "the crates compile for other processors, and with the compilers that they promise",
@@ -316,10 +316,23 @@ fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
         .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
         .args(["--", "-D", "warnings"])
         .run(Show::All)?;
-    cargo(root)
-        .args(["clippy", "--quiet", "--locked", "--release", "--manifest-path", WORKSPACES[2]])
-        .args(["--target-dir", "examples/kernel/target", "--", "-D", "warnings"])
-        .run(Show::All)?;
+    for manifest in &WORKSPACES[2..] {
+        let folder = Path::new(manifest).parent().unwrap_or(root);
+        cargo(root)
+            .args([
+                "clippy",
+                "--quiet",
+                "--locked",
+                "--release",
+                "--all-features",
+                "--manifest-path",
+                manifest,
+            ])
+            .arg("--target-dir")
+            .arg(folder.join("target"))
+            .args(["--", "-D", "warnings"])
+            .run(Show::All)?;
+    }
     Ok(())
 }
 
@@ -417,6 +430,12 @@ fn doc(root: &Path, _: &mut Tests) -> Result<()> {
 fn no_std(root: &Path, _: &mut Tests) -> Result<()> {
     kernel::main(root)?;
     Ok(())
+}
+
+/// Also measures code and stack.
+fn no_std_full(root: &Path, tests: &mut Tests) -> Result<()> {
+    no_std(root, tests)?;
+    sizes::check(root)
 }
 
 fn demo(root: &Path, _: &mut Tests) -> Result<()> {

@@ -14,6 +14,7 @@
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`counts`] | instructions, locked operations and cache lines of hot paths, compared with the committed counts |
 //! | [`foreign`] | the core's tests on other processors |
+//! | [`sizes`] | code and stack in programs without an operating system |
 //! | [`peer`] | the space beside Linux's own, in one run |
 //! | [`suites`] | upstream test suites, with the preload and without |
 //! | [`peers`] | allocators to measure ours against |
@@ -48,6 +49,7 @@ mod package;
 mod peer;
 mod peers;
 mod sh;
+mod sizes;
 mod soak;
 mod stress;
 mod suites;
@@ -112,6 +114,8 @@ enum Task {
     Targets,
     /// Run the core's tests on other processors, under qemu; --out writes results/foreign.md
     Foreign(foreign::Args),
+    /// Measure code and stack in programs without an operating system; --out writes results/sizes.md
+    Sizes(sizes::Args),
     /// Count the instructions of hot paths by callgrind, and compare with results/counts.csv
     Counts(counts::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
@@ -154,6 +158,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Package(args) => package::main(&root, args),
         Task::Targets => targets::full(&root, &mut count::Tests::default()),
         Task::Foreign(args) => foreign::main(&root, args),
+        Task::Sizes(args) => sizes::main(&root, args),
         Task::Counts(args) => counts::main(&root, args),
         Task::Peer(args) => peer::main(&root, args),
         Task::Peers(args) => peers::main(&root, args),
