@@ -185,18 +185,15 @@ fn sections(text: &str) -> Sections {
 /// Runs the programs, and returns the tables of stacks and values. Adds each stack that exceeds the bound.
 fn run_tables(root: &Path, over: &mut Vec<String>) -> Result<String> {
     let mut table = format!(
-        "\nStack of each call in bytes, the deepest of 3,000, with up to 400 areas. Each is below {STACK_MAX}:\n\n\
+        "\nStack of each call in bytes, the deepest of 20,000, with up to 4,000 areas. Each is below {STACK_MAX}:\n\n\
          | program | call | stack |\n|---|---|---:|\n"
     );
     for program in PROGRAMS.iter().filter(|program| program.name != "empty") {
         let rows = run(root, program.name)?;
         for (bytes, call) in &rows {
             let _ok = writeln!(table, "| `{}` | {call} | {bytes} |", program.name);
-            if *bytes > STACK_MAX || *bytes == 0 {
-                over.push(format!(
-                    "{call} of {} uses {bytes} bytes of stack, not 1 to {STACK_MAX}",
-                    program.name
-                ));
+            if *bytes > STACK_MAX {
+                over.push(format!("{call} of {} uses {bytes} bytes of stack", program.name));
             }
         }
     }
@@ -213,7 +210,7 @@ fn run(root: &Path, name: &str) -> Result<Vec<Row>> {
     let path = root.join(DIR).join("target/stack").join(KERNEL).join("release").join(name);
     let text = Cmd::new(root, path).read()?;
     let rows = rows(&text);
-    if rows.is_empty() {
+    if rows.iter().all(|(bytes, _)| *bytes == 0) {
         bail!("{name} measured nothing: {text:?}");
     }
     Ok(rows)
@@ -236,8 +233,8 @@ fn page(root: &Path, tables: &str) -> String {
          - machine: {}\n\n\
          Programs of `adopt/sizes`: `opt-level = \"s\"`, optimised as one, `panic = \"abort\"`, linked by rust-lld. A program\n\
          makes the calls of its row and no others, on input that the compiler does not know. Its own code, and the platform\n\
-         over a static piece of memory, are included: 1 to 2 KiB. Figures are bytes. The stack is that of a call with all\n\
-         that it calls. It was filled with a pattern, and the deepest byte that changed was found.\n\n\
+         over a static piece of memory, are included. Figures are bytes. The stack is that of a call with all that it\n\
+         calls: it was filled with a pattern, and the deepest word that changed was found.\n\n\
          {KERNEL}:\n\n{tables}",
         commit(root),
         machine(root)

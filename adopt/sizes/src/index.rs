@@ -35,7 +35,7 @@ pub const ALL: &[Row] = &[
 ];
 
 fn space() -> VaRange {
-    VaRange::from_pages(black_box(1 << 10), black_box(1 << 16)).unwrap_or_default()
+    VaRange::from_pages(black_box(1 << 10), black_box(1 << 20)).unwrap_or_default()
 }
 
 fn wide_init() {
@@ -83,7 +83,7 @@ fn keep<I: FreeIndex>(
 }
 
 fn take<I: FreeIndex>(index: &Locked<I>) {
-    let page = (1 << 10) + input::random(60_000);
+    let page = (1 << 10) + input::random(1_000_000);
     let range = VaRange::from_pages(page, page + 1).unwrap_or_default();
     if input::grows() && black_box(index.lock().take(range)).is_ok() {
         input::add((range.start().get(), 1));

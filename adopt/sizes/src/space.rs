@@ -65,7 +65,9 @@ fn init() {
 
 fn alloc() {
     let align = if input::random(4) == 0 { PAGE_SIZE << input::random(10) } else { PAGE_SIZE };
-    let Ok(request) = Request::new((1 + input::random(300)) * PAGE_SIZE, align) else { return };
+    // At times so large that the space is full before there are as many areas as can be.
+    let most = if input::random(8) == 0 { 300 } else { 12 };
+    let Ok(request) = Request::new((1 + input::random(most)) * PAGE_SIZE, align) else { return };
     if !input::grows() {
         return;
     }
@@ -86,9 +88,9 @@ fn free() {
 }
 
 fn purge() {
-    // Not each time, so that there is something to purge.
+    // Rarely, so that a free has to purge as well.
     if let Ok(space) = SPACE.get()
-        && input::random(50) == 0
+        && input::random(2000) == 0
     {
         let _ = black_box(space.purge(Purge::Full));
     }
