@@ -1,4 +1,4 @@
-//! The proof that the core needs no operating system: `examples/kernel`, linked without a C library, and run.
+//! The proof that the core needs no operating system: `check/freestanding`, linked without a C library, and run.
 //!
 //! A `no_std` build proves little: a crate may still need symbols that only an operating system's library has. So the
 //! core is built into a static library with a panic handler of its own. It is linked with `-nostdlib` to a page of C
@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::Path;
 
-/// Exit status of a panic in the freestanding program (see `examples/kernel/start.c`).
+/// Exit status of a panic in the freestanding program (see `check/freestanding/start.c`).
 const PANICKED: i32 = 101;
 
 /// Runs `cargo xtask kernel`.
 pub(crate) fn main(root: &Path) -> Result<()> {
-    let dir = root.join("examples/kernel");
+    let dir = root.join("check/freestanding");
     every_crate_takes_part(root, &dir.join("Cargo.toml"))?;
     Cmd::cargo(&dir)
         .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target"])
@@ -48,7 +48,7 @@ fn every_crate_takes_part(root: &Path, manifest: &Path) -> Result<()> {
         let head = fs::read_to_string(dir.join("src/lib.rs"))?;
         let promises = head.lines().any(|line| line.trim() == "#![no_std]");
         if promises && !dependencies.is_some_and(|table| table.contains_key(&name)) {
-            bail!("{name} is #![no_std], but examples/kernel does not link it");
+            bail!("{name} is #![no_std], but check/freestanding does not link it");
         }
     }
     Ok(())
@@ -63,7 +63,7 @@ fn link(dir: &Path, name: &str, flags: &[&str]) -> Result<std::path::PathBuf> {
         .args(["-fno-tree-loop-distribute-patterns", "-fno-stack-protector"])
         .args(["-nostdlib", "-static", "-no-pie", "-Wl,--gc-sections,--no-undefined,--build-id=none"])
         .args(flags)
-        .args(["start.c", "target/release/libvmalloc_kernel.a", "-o"])
+        .args(["start.c", "target/release/libfreestanding.a", "-o"])
         .arg(&out)
         .run(Show::All)
         .context("the core does not link without a C library")?;

@@ -88,7 +88,7 @@ fn collect(tree: &Tree) -> BTreeMap<String, Entry> {
 /// Returns true for code and texts about it: not for measurements, and not for the rules' own tests.
 fn in_scope(path: &str) -> bool {
     let code = crate::in_crate(path).is_some()
-        || ["fuzz/fuzz_targets/", "examples/"].iter().any(|dir| path.starts_with(dir));
+        || ["fuzz/fuzz_targets/", "adopt/"].iter().any(|dir| path.starts_with(dir));
     code && path.ends_with(".rs")
         || path.ends_with(".md") && !path.starts_with("results/") && path != "CHANGELOG.md"
 }

@@ -5,7 +5,7 @@ use super::tree::{File, Tree};
 use pulldown_cmark::{Event, Parser, Tag};
 
 /// First components of paths relative to the root, beside [`crate::GROUPS`], whether or not the folder exists.
-const ROOTS: [&str; 8] = ["xtask", "docs", "results", "data", "fuzz", "examples", ".ci", ".cargo"];
+const ROOTS: [&str; 8] = ["xtask", "docs", "results", "data", "fuzz", "adopt", ".ci", ".cargo"];
 /// First components of paths relative to the folder of the crate.
 const CRATE_FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
 /// Names that stand for several files.

@@ -4,8 +4,8 @@
  */
 #include <stddef.h>
 
-int vmalloc_kernel_selftest(void);
-int vmalloc_kernel_panic(void);
+int freestanding_selftest(void);
+int freestanding_panic(void);
 
 _Noreturn static void end(long code)
 {
@@ -14,18 +14,18 @@ _Noreturn static void end(long code)
 }
 
 /* The panic handler ends here. */
-_Noreturn void vmalloc_kernel_halt(void)
+_Noreturn void freestanding_halt(void)
 {
 	end(101);
 }
 
 /* Called by _start with an aligned stack. */
-__attribute__((used)) _Noreturn void vmalloc_kernel_main(void)
+__attribute__((used)) _Noreturn void freestanding_main(void)
 {
 #ifdef PANIC
-	end(vmalloc_kernel_panic());
+	end(freestanding_panic());
 #else
-	end(vmalloc_kernel_selftest());
+	end(freestanding_selftest());
 #endif
 }
 
@@ -33,7 +33,7 @@ __asm__(".globl _start\n"
 	"_start:\n"
 	"	xor %ebp, %ebp\n"
 	"	and $-16, %rsp\n"
-	"	call vmalloc_kernel_main\n");
+	"	call freestanding_main\n");
 
 void *memcpy(void *restrict to, const void *restrict from, size_t n)
 {

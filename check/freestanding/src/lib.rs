@@ -13,18 +13,18 @@ mod selftest;
 
 unsafe extern "C" {
     /// Ends the program, or stops the machine.
-    safe fn vmalloc_kernel_halt() -> !;
+    safe fn freestanding_halt() -> !;
 }
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    vmalloc_kernel_halt()
+    freestanding_halt()
 }
 
 /// Runs the self test: 0, or the number of the first check that does not hold.
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]
-pub extern "C" fn vmalloc_kernel_selftest() -> i32 {
+pub extern "C" fn freestanding_selftest() -> i32 {
     match selftest::run() {
         Ok(()) => 0,
         Err(check) => check,
@@ -34,7 +34,7 @@ pub extern "C" fn vmalloc_kernel_selftest() -> i32 {
 /// Panics, so that a run of the self test can show that a failure does not pass for success.
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]
-pub extern "C" fn vmalloc_kernel_panic() -> i32 {
+pub extern "C" fn freestanding_panic() -> i32 {
     use va_base::Platform;
     arena::Arena.bug(format_args!("asked for"), None)
 }
