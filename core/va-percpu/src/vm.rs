@@ -28,6 +28,11 @@ pub trait Mapper {
 
     /// Flushes the translations of a range on every CPU.
     fn flush(&self, range: VaRange);
+
+    /// Zeroes the bytes of a range, whose pages are mapped: those of one CPU's copy of an object, before it is
+    /// allocated. Called under no lock. The default does nothing, and contents of new objects are unspecified.
+    #[inline(always)]
+    fn zero(&self, _range: VaRange) {}
 }
 
 /// The placement of the units of CPUs.
@@ -118,6 +123,14 @@ impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M>
         let high = (0..self.units.len()).map(|cpu| of(cpu).end()).max();
         if let Some(range) = low.zip(high).and_then(|(low, high)| VaRange::new(low, high)) {
             self.mapper.flush(range);
+        }
+    }
+
+    #[inline(always)]
+    fn zero(&self, base: Va, off: u32, bytes: u32) {
+        for unit in self.units {
+            let at = Va::new(base.get() + unit + u64::from(off));
+            self.mapper.zero(VaRange::from_size(at, bytes.into()).unwrap_or_default());
         }
     }
 }

@@ -29,6 +29,14 @@ struct Pages<'a> {
     machine: &'a SimMachine,
     mapped: Mutex<BTreeMap<u64, u32>>,
     left: Cell<u64>,
+    zeroed: Mutex<Vec<VaRange>>,
+}
+
+impl<'a> Pages<'a> {
+    fn new(machine: &'a SimMachine) -> Self {
+        let (mapped, zeroed) = (Mutex::default(), Mutex::default());
+        Self { machine, mapped, left: Cell::new(u64::MAX), zeroed }
+    }
 }
 
 impl Mapper for Pages<'_> {
@@ -55,6 +63,10 @@ impl Mapper for Pages<'_> {
         let epoch = va_base::Machine::flush(self.machine, &[range]);
         assert!(va_base::Machine::completed(self.machine, epoch));
     }
+
+    fn zero(&self, range: VaRange) {
+        self.zeroed.lock().push(range);
+    }
 }
 
 #[test]
@@ -63,7 +75,7 @@ fn chunks_of_congruent_areas_are_mapped_on_every_cpu_and_go_back() {
     let window = VaRange::from_pages(1 << 20, 1 << 21).unwrap();
     let space: VmapSpace<_, SpaceDefault> = VmapSpace::new(VaRange::ALL, window, &machine).unwrap();
     let holes = space.stats().holes;
-    let mapper = Pages { machine: &machine, mapped: Mutex::default(), left: Cell::new(u64::MAX) };
+    let mapper = Pages::new(&machine);
     let groups = Groups { areas: &AREAS, units: &UNITS };
     let backend = VmChunks::new(&space, groups, SIZES.atom, mapper).unwrap();
     let first = Va::new(1 << 30);
@@ -107,6 +119,25 @@ fn chunks_of_congruent_areas_are_mapped_on_every_cpu_and_go_back() {
 }
 
 #[test]
+fn an_object_is_zeroed_on_every_cpu_before_it_is_allocated() {
+    let machine = SimMachine::new(4);
+    let window = VaRange::from_pages(1 << 20, 1 << 21).unwrap();
+    let space: VmapSpace<_, SpaceDefault> = VmapSpace::new(VaRange::ALL, window, &machine).unwrap();
+    let groups = Groups { areas: &AREAS, units: &UNITS };
+    let backend = VmChunks::new(&space, groups, SIZES.atom, Pages::new(&machine)).unwrap();
+    let first = Va::new(1 << 30);
+    let percpu: PercpuSpace<_, _, Standard> =
+        PercpuSpace::new(Geometry::new(SIZES, first).unwrap(), &machine, backend).unwrap();
+    for bytes in [8, 100, 8192] {
+        let object = percpu.alloc(&Request::new(bytes, 8)).unwrap();
+        let zeroed = core::mem::take(&mut *percpu.backend().mapper().zeroed.lock());
+        let copy = |unit| object.at(Va::new(first.get() + unit));
+        let copies = UNITS.map(|unit| VaRange::from_size(copy(unit), bytes as u64).unwrap());
+        assert_eq!(zeroed, copies, "{bytes} bytes");
+    }
+}
+
+#[test]
 fn units_of_4096_cpus_lie_in_areas_of_the_space() {
     const CPUS: u64 = 4096;
     const GROUP_UNITS: u64 = 64;
@@ -119,7 +150,7 @@ fn units_of_4096_cpus_lie_in_areas_of_the_space() {
     let machine = SimMachine::new(CPUS as u32);
     let window = VaRange::from_pages(1 << 22, 1 << 24).unwrap();
     let space: VmapSpace<_, SpaceDefault> = VmapSpace::new(VaRange::ALL, window, &machine).unwrap();
-    let mapper = Pages { machine: &machine, mapped: Mutex::default(), left: Cell::new(u64::MAX) };
+    let mapper = Pages::new(&machine);
     let backend = VmChunks::new(&space, Groups { areas: &areas, units: &units }, SIZES.atom, mapper).unwrap();
     let first = Va::new(1 << 30);
     let sizes = Sizes { units: CPUS as u32, alloc: SIZES.unit * GROUP_UNITS as u32, ..SIZES };
