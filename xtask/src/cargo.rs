@@ -14,7 +14,7 @@ pub(crate) fn cargo(root: &Path) -> Cmd {
 
 /// The manifests of all workspaces of the tree.
 pub(crate) const WORKSPACES: [&str; 4] =
-    ["Cargo.toml", "fuzz/Cargo.toml", "check/freestanding/Cargo.toml", "adopt/sizes/Cargo.toml"];
+    ["Cargo.toml", "fuzz/Cargo.toml", "adopt/guest/Cargo.toml", "adopt/sizes/Cargo.toml"];
 
 /// Runs a command that runs tests, and counts them. A failed test is an error whatever status the command returns.
 pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {

@@ -8,8 +8,8 @@ use crate::count::Tests;
 use crate::machine::{cpu_seconds, duration};
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
-    book, browser, clients, counts, foreign, fresh, fuzz, header, install, kernel, licences, loom, not_run,
-    package, peer, sizes, stress, suites, targets, tidy,
+    book, browser, clients, counts, foreign, fresh, fuzz, guest, header, install, kernel, licences, loom,
+    not_run, package, peer, sizes, stress, suites, targets, tidy,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
@@ -76,7 +76,8 @@ const STEPS: [Step; 23] = [
     Step::new("examples", "the example that each crate's README names", examples),
     Step::new("release", "the allocator of a process as users build it", release).full(release_full),
     Step::new("doc", "documentation without warnings", doc),
-    Step::new("no_std", "the core in a freestanding program", no_std).full(no_std_full),
+    Step::new("no_std", "the core in a freestanding program, and a kernel over it that links", no_std)
+        .full(no_std_full),
     Step::new(
         "targets",
         "the crates compile for other processors, and with the compilers that they promise",
@@ -115,9 +116,10 @@ const STEPS: [Step; 23] = [
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
-const LONG: [Step; 4] = [
+const LONG: [Step; 5] = [
     Step::new("foreign", "the core's tests on other processors, where qemu and compilers are", foreign::step),
     Step::new("fuzz", "every fuzz target for ten seconds, on a stable compiler", run_fuzz),
+    Step::new("guest", "a kernel over the core boots in QEMU, and fails with a broken flush", guest::step),
     Step::new(
         "suites",
         "test suites of others end alike with the preload and without, or the cause is known",
@@ -306,7 +308,7 @@ fn tests_ran(count: u64) -> String {
 fn fmt(root: &Path, _: &mut Tests) -> Result<()> {
     Cmd::cargo(root).args(["fmt", "--all", "--check"]).run(Show::All)?;
     for manifest in &WORKSPACES[1..] {
-        Cmd::cargo(root).args(["fmt", "--manifest-path", manifest, "--check"]).run(Show::All)?;
+        Cmd::cargo(root).args(["fmt", "--all", "--manifest-path", manifest, "--check"]).run(Show::All)?;
     }
     Ok(())
 }
@@ -316,7 +318,13 @@ fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
         .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
         .args(["--", "-D", "warnings"])
         .run(Show::All)?;
-    for manifest in &WORKSPACES[2..] {
+    cargo(root)
+        .args(["clippy", "--quiet", "--locked", "--release", "--manifest-path", WORKSPACES[2]])
+        .args(["-p", "freestanding", "-p", "vmalloc-guest", "--lib"])
+        .args(["--target-dir", "adopt/guest/target", "--", "-D", "warnings"])
+        .run(Show::All)?;
+    guest::lint(root)?;
+    for manifest in &WORKSPACES[3..] {
         let folder = Path::new(manifest).parent().unwrap_or(root);
         cargo(root)
             .args([

@@ -1,10 +1,12 @@
 //! The proof that the core needs no operating system: `check/freestanding`, linked without a C library, and run.
+//! It also runs the port of `adopt/guest`, whose program that boots is linked here, and booted by [`crate::guest`].
 //!
 //! A `no_std` build proves little: a crate may still need symbols that only an operating system's library has. So the
 //! core is built into a static library with a panic handler of its own. It is linked with `-nostdlib` to a page of C
 //! that starts a program and ends it by a system call. The program runs twice: once to do its work, and once to show
 //! that it can fail.
 
+use crate::guest;
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -17,8 +19,9 @@ const PANICKED: i32 = 101;
 pub(crate) fn main(root: &Path) -> Result<()> {
     let dir = root.join("check/freestanding");
     every_crate_takes_part(root, &dir.join("Cargo.toml"))?;
-    Cmd::cargo(&dir)
-        .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target"])
+    // A member of the guest's workspace, whose port it runs.
+    Cmd::cargo(&root.join("adopt/guest"))
+        .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target", "-p", "freestanding"])
         .run(Show::All)?;
     let works = link(&dir, "selftest", &[])?;
     let ended = Cmd::new(&dir, &works).lines(Show::All, |_| {})?;
@@ -37,6 +40,9 @@ pub(crate) fn main(root: &Path) -> Result<()> {
     println!(
         "no_std: a freestanding program of {size} bytes passes its self test, and is seen to fail when it panics"
     );
+    if guest::program(root, false)?.is_some() {
+        println!("no_std: adopt/guest links; cargo xtask guest boots it");
+    }
     Ok(())
 }
 
@@ -56,14 +62,14 @@ fn every_crate_takes_part(root: &Path, manifest: &Path) -> Result<()> {
 
 /// Links the program: nothing but the core, the panic handler and `start.c`.
 fn link(dir: &Path, name: &str, flags: &[&str]) -> Result<std::path::PathBuf> {
-    let out = dir.join("target").join(name);
+    let out = dir.join("../../adopt/guest/target").join(name);
     Cmd::new(dir, "cc")
         .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-fno-builtin"])
         // Otherwise the compiler turns the loop in memcpy into a call of memcpy.
         .args(["-fno-tree-loop-distribute-patterns", "-fno-stack-protector"])
         .args(["-nostdlib", "-static", "-no-pie", "-Wl,--gc-sections,--no-undefined,--build-id=none"])
         .args(flags)
-        .args(["start.c", "target/release/libfreestanding.a", "-o"])
+        .args(["start.c", "../../adopt/guest/target/release/libfreestanding.a", "-o"])
         .arg(&out)
         .run(Show::All)
         .context("the core does not link without a C library")?;

@@ -5,6 +5,7 @@
 //! | [`ci`] | every check, in two lanes, with times |
 //! | [`tidy`] | rules that the compiler does not check |
 //! | [`kernel`] | the proof that the core needs no operating system |
+//! | [`guest`] | a kernel over the core, booted in QEMU |
 //! | [`licences`] | licences and sources of dependencies |
 //! | [`fresh`] | the two commands of the README on a new minimal Debian |
 //! | [`not_run`] | checks that this machine cannot run, for the summary |
@@ -37,6 +38,7 @@ mod files;
 mod foreign;
 mod fresh;
 mod fuzz;
+mod guest;
 mod header;
 mod install;
 mod kernel;
@@ -88,6 +90,8 @@ enum Task {
     Tidy(tidy::Args),
     /// Link the core into a program without a C library or an operating system's help, and run it
     Kernel,
+    /// Boot adopt/guest in QEMU: as it is, without any flush, and with one CPU too few in each
+    Guest(guest::Args),
     /// Run the tests of interleavings
     Loom,
     /// Run fuzz targets
@@ -145,6 +149,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Fresh(args) => fresh::main(&root, args),
         Task::Tidy(args) => tidy::main(&root, args),
         Task::Kernel => kernel::main(&root),
+        Task::Guest(args) => guest::main(&root, args),
         Task::Loom => loom::full(&root, &mut count::Tests::default()),
         Task::Fuzz(args) => fuzz::main(&root, args),
         Task::Soak(args) => soak::main(&root, args),

@@ -114,7 +114,7 @@ fn compile(root: &Path, compiler: Option<&str>, target: Option<&str>, crates: &[
     cmd.args(crates.iter().flat_map(|&name| ["-p", name])).run(Show::Failure)
 }
 
-/// Returns true if a target is installed, or if rustup adds it, where it `asks`.
+/// Returns true if a target is installed. With `asks`, asks rustup for one that is not.
 pub(crate) fn is_installed(root: &Path, target: &str, asks: bool) -> Result<bool> {
     let sysroot = Cmd::new(root, "rustc").args(["--print", "sysroot"]).read()?;
     has_target(root, &Path::new(sysroot.trim()).join("lib/rustlib"), target, asks)

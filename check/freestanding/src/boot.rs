@@ -2,61 +2,62 @@
 //!
 //! The numbers of checks go on from those of [`selftest`](crate::selftest).
 
-use crate::arena::Arena;
-use crate::lock::Spin;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::machine::{FORGOTTEN, One, PORT};
+use core::sync::atomic::{AtomicBool, Ordering};
 use va_base::{
     Align, AllocError, Epoch, Machine, PAGE_SIZE, Pages, Platform, Record, Request, Table, Va, VaRange,
 };
 use va_block::{Blocks, UnmapError, config::Standard};
 use va_space::{Purge, ReleaseError, SpaceError};
+use vmalloc_guest::port::Port;
 
 /// The number of a check that does not hold.
 type Failed = i32;
 
 /// There is a heap, so slabs are allocated.
 static HEAP: AtomicBool = AtomicBool::new(false);
-static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
-/// A machine with one CPU that comes up: its tables are in memory of the image, its slabs on a heap.
+/// A machine with one CPU that comes up: there are tables at once, and slabs once there is a heap.
 #[derive(Clone, Copy)]
 pub(crate) struct Boot;
 
 impl Platform for Boot {
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        if HEAP.load(Ordering::Relaxed) { Arena.alloc_meta(min) } else { None }
+        if HEAP.load(Ordering::Relaxed) { PORT.alloc_meta(min) } else { None }
     }
 
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        Arena.free_meta(slab);
+        PORT.free_meta(slab);
     }
 }
 
 impl Machine for Boot {
-    type Lock = Spin;
-    type PurgeLock = Spin;
-    type OwnerLock = Self::Lock;
+    type Lock = <Port<One> as Machine>::Lock;
+    type PurgeLock = <Port<One> as Machine>::PurgeLock;
+    type OwnerLock = <Port<One> as Machine>::OwnerLock;
 
     fn cpus_possible(&self) -> u32 {
-        1
+        PORT.cpus_possible()
     }
 
     fn cpus_online(&self) -> u32 {
-        1
+        PORT.cpus_online()
     }
 
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
-        Arena::table()
+        PORT.alloc_table()
     }
 
-    fn free_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        Epoch(FLUSHES.fetch_add(1, Ordering::Relaxed))
+    fn free_table<T: Table>(&self, table: &'static T) {
+        PORT.free_table(table);
     }
 
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
+    fn flush(&self, ranges: &[VaRange]) -> Epoch {
+        PORT.flush(ranges)
+    }
+
+    fn completed(&self, epoch: Epoch) -> bool {
+        PORT.completed(epoch)
     }
 }
 
@@ -89,7 +90,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
     if (stats.areas, stats.holes, stats.free_pages) != (0, 1, Pages::new(window.len_bytes() / PAGE_SIZE)) {
         return Err(11);
     }
-    if blocks.validate().is_err() || FLUSHES.load(Ordering::Relaxed) == 0 {
+    if blocks.validate().is_err() || FORGOTTEN.load(Ordering::Relaxed) == 0 {
         return Err(12);
     }
     Ok(())

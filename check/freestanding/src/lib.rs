@@ -1,15 +1,15 @@
-//! The core inside a program without an operating system.
+//! The core, and the port of `adopt/guest`, inside a program without an operating system.
 //!
 //! A static library with its own panic handler, linked to `start.c` with `-nostdlib`: no C library, no heap, no thread,
 //! no `std`. `cargo xtask kernel` builds it, runs it and expects 0; any other number is that of the check that failed
 //! (see [`selftest`]), 101 a panic.
 #![no_std]
 
-mod arena;
 mod boot;
-mod lock;
+mod machine;
 mod mapped;
 mod selftest;
+mod units;
 
 unsafe extern "C" {
     /// Ends the program, or stops the machine.
@@ -36,5 +36,5 @@ pub extern "C" fn freestanding_selftest() -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn freestanding_panic() -> i32 {
     use va_base::Platform;
-    arena::Arena.bug(format_args!("asked for"), None)
+    machine::PORT.bug(format_args!("asked for"), None)
 }

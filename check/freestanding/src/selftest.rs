@@ -1,8 +1,9 @@
-//! Tests the core here: allocate, free and merge, first from inline records alone, then from a static arena. The tests
-//! of a space and its blocks are in [`boot`], those of areas with pages in [`mapped`].
+//! Tests the core here: allocate, free and merge, first from inline records alone, then from frames. The tests
+//! of a space and its blocks are in [`boot`], those of areas with pages in [`mapped`], those of per-CPU memory in
+//! [`units`].
 
-use crate::arena::Arena;
-use crate::{boot, mapped};
+use crate::machine::{self, FRAMES, PORT};
+use crate::{boot, mapped, units};
 use va_base::{Align, AllocError, FreeError, NoSlabs, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_space::lazy::lazy_max_pages;
 use va_space::node::{NodeMap, Walk};
@@ -26,17 +27,19 @@ pub(crate) fn run() -> Result<(), Failed> {
     at(20, inline_only(RbIndex::<Exact, _>::new(wide, wide, NoSlabs)))?;
     at(30, inline_only(RbIndex::<Linux, _>::new(wide, wide, NoSlabs)))?;
     at(40, inline_only(BTreeIndex32::new(small, small, NoSlabs)))?;
-    // With memory of our own.
-    at(50, many(BTreeIndex::new(wide, wide, Arena)))?;
-    at(60, many(RbIndex::<Exact, _>::new(wide, wide, Arena)))?;
-    at(70, many(BTreeIndex32::new(small, small, Arena)))?;
-    if Arena::allocated_bytes() == 0 {
+    // With memory of our own, which all goes back.
+    let frames = machine::init();
+    at(50, many(BTreeIndex::new(wide, wide, PORT)))?;
+    at(60, many(RbIndex::<Exact, _>::new(wide, wide, PORT)))?;
+    at(70, many(BTreeIndex32::new(small, small, PORT)))?;
+    if frames == 0 || FRAMES.free_count() != frames {
         return Err(3);
     }
     at(80, policies())?;
     // Not 101: that is a panic.
     at(110, boot::run(Va::new(SPACE.0)))?;
-    at(130, mapped::run(Va::new(SPACE.0 + (1 << 30))))
+    at(130, mapped::run(Va::new(SPACE.0 + (1 << 30))))?;
+    at(150, units::run(Va::new(SPACE.0 + (2 << 30))))
 }
 
 fn range((start, end): (u64, u64)) -> Option<VaRange> {
@@ -111,6 +114,7 @@ fn inline_only<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed>
 /// Enough areas for a tree of several levels, freed in an order that leaves as many holes as possible.
 fn many<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed> {
     const AREAS: u64 = 600;
+    let before = FRAMES.free_count();
     let mut index = index.map_err(|_| 1)?;
     let (start, free) = (index.extent().start().get(), index.free_pages());
     for n in 0..AREAS {
@@ -128,6 +132,10 @@ fn many<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed> {
     // Every second one, and what lies above them all, which the last one touches.
     if index.hole_count() != AREAS / 2 {
         return Err(4);
+    }
+    // Some of them are not in the index itself.
+    if FRAMES.free_count() == before {
+        return Err(5);
     }
     index.validate().map_err(|_| 5)?;
     let chunk = [(0, 4 * PAGE_SIZE), (64 * PAGE_SIZE, 4 * PAGE_SIZE)];
