@@ -435,8 +435,8 @@ fn doc(root: &Path, _: &mut Tests) -> Result<()> {
     Ok(())
 }
 
-fn no_std(root: &Path, _: &mut Tests) -> Result<()> {
-    kernel::main(root)?;
+fn no_std(root: &Path, tests: &mut Tests) -> Result<()> {
+    kernel::main(root, tests)?;
     Ok(())
 }
 

@@ -9,6 +9,7 @@
 //! triple fault ends QEMU so.
 
 use crate::count::Tests;
+use crate::files;
 use crate::machine::{commit, machine};
 use crate::not_run;
 use crate::sh::{Cmd, Show, on_path};
@@ -35,6 +36,9 @@ const LIMIT: &str = "60";
 const MACHINE: &str = "-machine q35 -accel tcg,thread=multi -smp 4 -m 128M -nodefaults -no-user-config \
                        -display none -no-reboot -serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04";
 
+/// Most lines of Rust and assembly in the guest: all of them are to be read before they are copied.
+const LINES_MAX: usize = 1200;
+
 /// A run: the command line of the guest, QEMU's status, and the beginnings of lines that must be there.
 struct Mode {
     name: &'static str,
@@ -43,6 +47,7 @@ struct Mode {
     lines: &'static [&'static str],
 }
 
+/// A read through an old translation in each of the three cases.
 const STALE_LINES: &[&str] =
     &["STALE read in an area: CPU ", "STALE read in a block: CPU ", "STALE read in per-CPU memory: CPU "];
 
@@ -108,6 +113,22 @@ pub(crate) fn program(root: &Path, asks: bool) -> Result<Option<PathBuf>> {
         .run(Show::All)
         .context("the guest does not build")?;
     Ok(Some(dir.join("target").join(TARGET).join("release/guest")))
+}
+
+/// Fails if the guest has more lines of Rust and assembly than it may have.
+pub(crate) fn is_short(root: &Path) -> Result<()> {
+    let is_source = |path: &str| path.ends_with(".rs") || path.ends_with(".s");
+    let mut lines = 0;
+    for (path, file) in files::walk(root)? {
+        if path.starts_with("adopt/guest/") && is_source(&path) {
+            lines += fs::read_to_string(file)?.lines().count();
+        }
+    }
+    if lines == 0 || lines >= LINES_MAX {
+        bail!("adopt/guest has {lines} lines of Rust and assembly, which is not below {LINES_MAX}");
+    }
+    println!("no_std: adopt/guest has {lines} lines of Rust and assembly");
+    Ok(())
 }
 
 /// Runs clippy on the program that boots, where its target is installed: `no_std` reports it where it is not.
@@ -181,6 +202,20 @@ mod tests {
 
     fn ran(code: i32, text: &str) -> Ran {
         Ran { text: text.to_string(), code: Some(code), seconds: 1.0 }
+    }
+
+    #[test]
+    fn a_guest_that_is_too_long_is_found_and_what_it_builds_is_not_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let src = dir.path().join("adopt/guest/src");
+        fs::create_dir_all(&src).unwrap();
+        assert!(is_short(dir.path()).is_err(), "there is none");
+        fs::write(src.join("main.rs"), "\n".repeat(LINES_MAX - 2)).unwrap();
+        fs::write(src.join("boot.s"), "\n").unwrap();
+        fs::write(src.join("page.md"), "\n\n").unwrap();
+        is_short(dir.path()).unwrap();
+        fs::write(src.join("boot.s"), "\n\n").unwrap();
+        assert!(is_short(dir.path()).unwrap_err().to_string().contains("1200 lines"));
     }
 
     #[test]

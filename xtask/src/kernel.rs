@@ -6,6 +6,8 @@
 //! that starts a program and ends it by a system call. The program runs twice: once to do its work, and once to show
 //! that it can fail.
 
+use crate::cargo::counted;
+use crate::count::Tests;
 use crate::guest;
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
@@ -16,7 +18,7 @@ use std::path::Path;
 const PANICKED: i32 = 101;
 
 /// Runs `cargo xtask kernel`.
-pub(crate) fn main(root: &Path) -> Result<()> {
+pub(crate) fn main(root: &Path, tests: &mut Tests) -> Result<()> {
     let dir = root.join("check/freestanding");
     every_crate_takes_part(root, &dir.join("Cargo.toml"))?;
     // A member of the guest's workspace, whose port it runs.
@@ -40,6 +42,11 @@ pub(crate) fn main(root: &Path) -> Result<()> {
     println!(
         "no_std: a freestanding program of {size} bytes passes its self test, and is seen to fail when it panics"
     );
+    // The parts of the port, with threads as CPUs.
+    let port =
+        Cmd::cargo(&root.join("adopt/guest")).args(["test", "--quiet", "--locked", "--target-dir", "target"]);
+    counted(port.args(["-p", "freestanding", "--test", "port"]), tests)?;
+    guest::is_short(root)?;
     if guest::program(root, false)?.is_some() {
         println!("no_std: adopt/guest links; cargo xtask guest boots it");
     }

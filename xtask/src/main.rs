@@ -148,7 +148,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Ci(args) => ci::main(&root, args),
         Task::Fresh(args) => fresh::main(&root, args),
         Task::Tidy(args) => tidy::main(&root, args),
-        Task::Kernel => kernel::main(&root),
+        Task::Kernel => kernel::main(&root, &mut count::Tests::default()),
         Task::Guest(args) => guest::main(&root, args),
         Task::Loom => loom::full(&root, &mut count::Tests::default()),
         Task::Fuzz(args) => fuzz::main(&root, args),

@@ -1,10 +1,10 @@
 //! The port: memory for records and tables, locks, the flush, and pages for per-CPU memory.
 
-use crate::cpus::Cpus;
 use crate::frames::{self, Frames};
 use crate::lock::{IrqLock, WaitLock};
-use crate::shootdown::Shootdown;
 use crate::tables::{READ_WRITE, Tables};
+use crate::{cpus::Cpus, shootdown::Shootdown};
+use core::mem::MaybeUninit;
 use va_base::{Epoch, Machine, PAGE_SIZE, Platform, Record, Table, Va, VaRange};
 use va_map::{Entries, Fill, PageRequest, PageSource, PageTable, Run};
 use va_percpu::{BackendError, vm::Mapper};
@@ -33,8 +33,8 @@ impl<C: Cpus> Port<C> {
     }
 
     fn free<T>(&self, at: *const T, bytes: usize) {
-        self.frames
-            .free(Run { first: at.expose_provenance() as u64 / PAGE_SIZE, pages: 1 << pages_log2(bytes) });
+        let first = at.expose_provenance() as u64 / PAGE_SIZE;
+        self.frames.free(Run { first, pages: 1 << pages_log2(bytes) });
     }
 }
 
@@ -42,19 +42,15 @@ impl<C: Cpus> Platform for Port<C> {
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         const { assert!(size_of::<T>() > 0 && size_of::<T>() as u64 <= PAGE_SIZE) }
         let bytes = min.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= SLAB_BYTES_MAX)?;
-        let first = self.alloc::<T>(bytes)?;
+        let first = self.alloc::<MaybeUninit<T>>(bytes)?;
         // As many as fit, so that `free_meta` finds the number of pages by the length.
         let count = ((PAGE_SIZE as usize) << pages_log2(bytes)) / size_of::<T>();
-        for place in 0..count {
-            // SAFETY: `count` records fit in the pages.
-            let at = unsafe { first.add(place) };
-            // SAFETY: aligned, since a page is, and allocated to no other caller.
-            unsafe { at.write(T::EMPTY) };
-        }
-        // SAFETY: `count` records, written just now, in pages that live until `free_meta`.
-        Some(unsafe { core::slice::from_raw_parts_mut(first, count) })
+        // SAFETY: room for `count`, aligned, since a page is, and allocated to no other caller until `free_meta`.
+        let slab = unsafe { core::slice::from_raw_parts_mut(first, count) };
+        slab.iter_mut().for_each(|place| _ = place.write(T::EMPTY));
+        // SAFETY: written just now.
+        Some(unsafe { slab.assume_init_mut() })
     }
-
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         self.free(slab.as_ptr(), size_of_val(slab));
     }
@@ -62,17 +58,15 @@ impl<C: Cpus> Platform for Port<C> {
 
 impl<C: Cpus> Machine for Port<C> {
     type Lock = IrqLock<C>;
-    type PurgeLock = WaitLock;
+    type PurgeLock = WaitLock<C>;
     type OwnerLock = IrqLock<C>;
 
     fn cpus_possible(&self) -> u32 {
         C::POSSIBLE as u32
     }
-
     fn cpus_online(&self) -> u32 {
         C::online().count_ones()
     }
-
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let at = self.alloc::<T>(size_of::<T>())?;
         // A constant is copied to its place: a table is up to 32 KiB, which a kernel's stack may not have.
@@ -81,15 +75,12 @@ impl<C: Cpus> Machine for Port<C> {
         // SAFETY: written just now, and only shared until `free_table`.
         Some(unsafe { &*at })
     }
-
     fn free_table<T: Table>(&self, table: &'static T) {
         self.free(table, size_of::<T>());
     }
-
     fn flush(&self, ranges: &[VaRange]) -> Epoch {
         Epoch(self.shootdown.flush(ranges))
     }
-
     /// Every flush has ended when `flush` returns.
     fn completed(&self, _epoch: Epoch) -> bool {
         true
@@ -115,15 +106,12 @@ impl<C: Cpus> Mapper for Units<C> {
         }
         Ok(())
     }
-
     fn unmap(&self, _cpu: u32, range: VaRange) {
         self.1.unmap(range, &mut |leaf| self.1.free(Run { first: leaf.first, pages: 1 }));
     }
-
     fn flush(&self, range: VaRange) {
         self.0.flush(&[range]);
     }
-
     /// Through the mapping of all memory: it works before any CPU uses the page tables.
     fn zero(&self, range: VaRange) {
         let (mut at, end) = (range.start().get(), range.end().get());

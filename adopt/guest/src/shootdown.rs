@@ -17,26 +17,25 @@
 use crate::cpus::{CPUS_MAX, Cpus};
 use crate::lock::WaitLock;
 use core::hint::spin_loop;
-use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU64, Ordering};
-use va_base::sync::Mutex;
-use va_base::{Va, VaRange};
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use va_base::{Va, VaRange, sync::Mutex};
 
 /// Above so many pages a CPU forgets everything: one step, in place of one for each page.
 const PAGES_MAX: u64 = 32;
 
 /// The state of flushes.
-pub struct Shootdown<C> {
-    lock: Mutex<WaitLock, ()>,
-    /// The request: its number, and its pages from the first to the end; none for all.
-    number: AtomicU64,
+pub struct Shootdown<C: Cpus> {
+    lock: Mutex<WaitLock<C>, ()>,
+    /// The number of the request, which is that of requests so far.
+    pub number: AtomicU64,
+    /// Its pages from the first to the end; none for all.
     pages: [AtomicU64; 2],
     /// The number that each CPU acknowledged last.
     served: [AtomicU64; CPUS_MAX],
-    /// CPUs that are left out, a bit each: zero, but for tests.
-    omitted: AtomicU64,
-    interrupts: AtomicU64,
-    cpus: PhantomData<fn() -> C>,
+    /// CPUs that are left out, a bit each: zero, but for a test that must notice.
+    pub omitted: AtomicU64,
+    /// Interrupts so far.
+    pub interrupts: AtomicU64,
 }
 
 impl<C: Cpus> Shootdown<C> {
@@ -50,7 +49,6 @@ impl<C: Cpus> Shootdown<C> {
             served: [const { AtomicU64::new(0) }; CPUS_MAX],
             omitted: AtomicU64::new(0),
             interrupts: AtomicU64::new(0),
-            cpus: PhantomData,
         }
     }
 
@@ -64,15 +62,15 @@ impl<C: Cpus> Shootdown<C> {
         let used = || ranges.iter().filter(|range| !range.is_empty()).map(|range| range.whole_pages());
         let (from, to) = (used().map(|pages| pages.0).min(), used().map(|pages| pages.1).max());
         let hull = from.zip(to).filter(|(from, to)| to - from <= PAGES_MAX).unwrap_or_default();
-        self.pages[0].store(hull.0, Ordering::Relaxed);
-        self.pages[1].store(hull.1, Ordering::Relaxed);
-        let number = self.number.load(Ordering::Relaxed) + 1;
+        self.pages[0].store(hull.0, Relaxed);
+        self.pages[1].store(hull.1, Relaxed);
+        let number = self.number.load(Relaxed) + 1;
         // Release: a CPU that reads the number reads the pages, and the page tables as they are now.
-        self.number.store(number, Ordering::Release);
-        let targets = C::online() & !self.omitted.load(Ordering::Relaxed);
+        self.number.store(number, Release);
+        let targets = C::online() & !self.omitted.load(Relaxed);
         let others = (0..C::POSSIBLE).filter(|&cpu| targets >> cpu & 1 == 1 && cpu != C::this());
         for cpu in others.clone() {
-            self.interrupts.fetch_add(1, Ordering::Relaxed);
+            self.interrupts.fetch_add(1, Relaxed);
             C::interrupt(cpu);
         }
         if targets >> C::this() & 1 == 1 {
@@ -80,7 +78,7 @@ impl<C: Cpus> Shootdown<C> {
         }
         for cpu in others {
             // Acquire: what that CPU did with the pages happened before their next use.
-            while self.served[cpu].load(Ordering::Acquire) != number {
+            while self.served[cpu].load(Acquire) != number {
                 spin_loop();
             }
         }
@@ -89,22 +87,12 @@ impl<C: Cpus> Shootdown<C> {
 
     /// Does what the request asks of this CPU, and acknowledges it. Called by the interrupt: it takes no lock.
     pub fn serve(&self) {
-        let number = self.number.load(Ordering::Acquire);
-        let [from, to] = self.pages.each_ref().map(|page| page.load(Ordering::Relaxed));
+        let number = self.number.load(Acquire);
+        let [from, to] = self.pages.each_ref().map(|page| page.load(Relaxed));
         match to {
             0 => C::forget_all(),
             _ => (from..to).for_each(|page| C::forget(Va::from_page(page))),
         }
-        self.served[C::this()].store(number, Ordering::Release);
-    }
-
-    /// Returns the number of flushes, and of interrupts for them.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.number.load(Ordering::Relaxed), self.interrupts.load(Ordering::Relaxed))
-    }
-
-    /// Leaves CPUs out of all flushes from here on, a bit each: for a test that must notice.
-    pub fn omit(&self, cpus: u64) {
-        self.omitted.store(cpus, Ordering::Relaxed);
+        self.served[C::this()].store(number, Release);
     }
 }

@@ -3,12 +3,11 @@
 //! A missing table is added by one exchange, and the loser frees its own. A table is never freed, so a walk on another
 //! CPU, in software or in the processor, meets no frame with another use. That costs a page for each 2 MiB.
 //!
-//! An entry that was absent needs no flush: processors do not keep absent ones. No entry is global, so a CPU that loads
-//! its root again forgets all of them.
+//! An entry that was absent needs no flush, and none is global: a CPU that loads its root again forgets all of them.
 
 use crate::cpus::Cpus;
 use crate::frames::{self, Frames};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use va_base::{PAGE_SIZE, Va, VaRange};
 use va_map::{
     Entries, Fill, Leaf, PageRequest, PageSource, PageTable, PageTableError, Protection, Run, Stopped,
@@ -49,11 +48,11 @@ impl<C: Cpus> Tables<C> {
             let place = page >> (ENTRIES_LOG2 * level) & ((1 << ENTRIES_LOG2) - 1);
             // SAFETY: the root, or a table that an entry named. None is freed, and all of them are atomic words.
             let entry = unsafe { frames::word(table, place as usize) };
-            let value = entry.load(Ordering::Acquire);
+            let value = entry.load(Acquire);
             if level == 0 || value == 0 || value & LARGE != 0 {
                 return (entry, level);
             }
-            (table, level) = (frame_of(value), level - 1);
+            (table, level) = (leaf(value, level).first, level - 1);
         }
     }
 
@@ -62,7 +61,7 @@ impl<C: Cpus> Tables<C> {
         loop {
             let (entry, ended) = self.find(page);
             if ended <= level {
-                let absent = ended == level && entry.load(Ordering::Relaxed) == 0;
+                let absent = ended == level && entry.load(Relaxed) == 0;
                 // Where a table was, it stays.
                 return if absent { Ok(entry) } else { Err(PageTableError::NoLarge) };
             }
@@ -70,15 +69,16 @@ impl<C: Cpus> Tables<C> {
             self.clear(table, 0, PAGE_SIZE);
             // Release: a CPU that finds the table finds it cleared.
             let value = (table * PAGE_SIZE) | PRESENT | WRITABLE;
-            if entry.compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            if entry.compare_exchange(0, value, AcqRel, Acquire).is_err() {
                 self.frames.free(Run { first: table, pages: 1 });
             }
         }
     }
 }
 
-fn frame_of(value: u64) -> u64 {
-    (value & !NO_EXECUTE) / PAGE_SIZE
+/// Returns what an entry of a level says.
+fn leaf(value: u64, level: u32) -> Leaf {
+    Leaf { first: (value & !NO_EXECUTE) / PAGE_SIZE, pages_log2: ENTRIES_LOG2 * level }
 }
 
 impl<C: Cpus> PageTable for Tables<C> {
@@ -90,28 +90,24 @@ impl<C: Cpus> PageTable for Tables<C> {
         for done in (0..run.pages).step_by(1 << pages_log2) {
             let entry = self.reach(at.page_floor() + done, pages_log2 / ENTRIES_LOG2);
             let entry = entry.map_err(|why| Stopped { pages_done: done, why })?;
-            entry.store(((run.first + done) * PAGE_SIZE) | bits, Ordering::Release);
+            entry.store(((run.first + done) * PAGE_SIZE) | bits, Release);
         }
         Ok(())
     }
-
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
         let (mut page, end) = range.whole_pages();
         while page < end {
             let (entry, level) = self.find(page);
-            let pages_log2 = ENTRIES_LOG2 * level;
             // An absent entry is left alone: another CPU may add a table there, for a neighbour.
-            if entry.load(Ordering::Relaxed) != 0 {
-                gone(Leaf { first: frame_of(entry.swap(0, Ordering::AcqRel)), pages_log2 });
+            if entry.load(Relaxed) != 0 {
+                gone(leaf(entry.swap(0, AcqRel), level));
             }
-            page = ((page >> pages_log2) + 1) << pages_log2;
+            page = ((page >> (ENTRIES_LOG2 * level)) + 1) << (ENTRIES_LOG2 * level);
         }
     }
-
     fn leaf(&self, at: Va) -> Option<Leaf> {
         let (entry, level) = self.find(at.page_floor());
-        let value = entry.load(Ordering::Acquire);
-        (value != 0).then(|| Leaf { first: frame_of(value), pages_log2: ENTRIES_LOG2 * level })
+        Some(entry.load(Acquire)).filter(|&value| value != 0).map(|value| leaf(value, level))
     }
 }
 
@@ -120,7 +116,6 @@ impl<C: Cpus> PageSource for Tables<C> {
         let supply = core::iter::from_fn(|| self.alloc_run(0, request));
         frames.iter_mut().zip(supply).map(|(place, frame)| *place = frame).count()
     }
-
     fn alloc_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64> {
         let first = self.frames.alloc(pages_log2)?;
         if request.fill == Fill::Zeros {
@@ -128,11 +123,9 @@ impl<C: Cpus> PageSource for Tables<C> {
         }
         Some(first)
     }
-
     fn free(&self, run: Run) {
         self.frames.free(run);
     }
-
     fn clear(&self, frame: u64, from: u64, to: u64) {
         // SAFETY: the core passes frames that it allocated here and has not freed.
         unsafe { frames::clear(frame, from, to) };

@@ -63,10 +63,11 @@ impl Cpus for One {
 }
 
 /// Adds the frames, and returns how many there are.
-pub(crate) fn init() -> u64 {
+pub(crate) fn init() -> usize {
     let first = MEMORY.0.get().expose_provenance() as u64 / PAGE_SIZE;
     // SAFETY: the memory is used through its frames alone, and its addresses are those of the program.
-    unsafe { FRAMES.add(first, first + MEMORY_BYTES / PAGE_SIZE) }
+    unsafe { FRAMES.add(first, first + MEMORY_BYTES / PAGE_SIZE) };
+    FRAMES.free_count()
 }
 
 /// Returns empty page tables.

@@ -26,7 +26,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
         return Err(4);
     }
     // More pages than there are: nothing changes.
-    let much = AreaRequest::new((FRAMES.free_count() + 1) * PAGE_SIZE);
+    let much = AreaRequest::new((FRAMES.free_count() as u64 + 1) * PAGE_SIZE);
     if map.vmalloc(0, &much).is_ok() || map.stats().allocated_pages.get() != 9 {
         return Err(5);
     }

@@ -12,7 +12,6 @@
 # `root` is also the root of the tables that the guest maps in later.
 .section .data.tables, "aw"
 .balign 4096
-.global root
 root:       .quad directories + 3
             .fill 511, 8, 0
 directories: .quad pages + 3, pages + 0x1003, pages + 0x2003, pages + 0x3003
@@ -31,14 +30,12 @@ gdt:        .quad 0, 0x00af9b000000ffff, 0x00cf93000000ffff, 0x00cf9b000000ffff 
 gdt_pointer: .word 31
             .long gdt
 next_cpu:   .long 0
-
 .section .bss.stacks, "aw", @nobits
 .balign 16
 stacks:     .skip CPUS * 0x10000
-
 .section .text.boot, "ax"
 .code32
-.global start
+.global start, root, others, others_end
 start:
   cli
   cld
@@ -75,10 +72,8 @@ halt:
   cli
   hlt
   jmp halt
-
 .section .rodata.others, "a"
 .code16
-.global others, others_end
 others:
   cli
   cld

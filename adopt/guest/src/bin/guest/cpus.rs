@@ -3,22 +3,19 @@
 use crate::{hw, memory, traps};
 use core::arch::asm;
 use core::hint::spin_loop;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use va_base::Va;
-use va_base::sync::Mutex;
-use vmalloc_guest::cpus::Cpus;
-use vmalloc_guest::frames;
-use vmalloc_guest::lock::WaitLock;
-use vmalloc_guest::shootdown::Shootdown;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use port_check::Work;
+use va_base::{Va, sync::Mutex};
+use vmalloc_guest::{cpus::Cpus, frames, lock::WaitLock, shootdown::Shootdown};
 
 /// The CPUs of this guest.
 pub(crate) const CPUS: usize = 4;
 /// The frame to which `others` of `boot.s` is copied, which is the vector of the start-up interrupt.
 pub(crate) const START_FRAME: u64 = 8;
-/// Commands of the local APIC: to all but the sender, and to start a CPU.
+/// Commands of the local APIC: to all but the sender; reset, and start at a frame.
 const OTHERS: u32 = 0b11 << 18 | 1 << 14;
 const INIT: u32 = 0b101 << 8;
-const START_UP: u32 = 0b110 << 8;
+const START: u32 = 0b110 << 8 | START_FRAME as u32;
 const GS_BASE: u32 = 0xc000_0101;
 
 /// The data of a CPU, which `gs` leads to: the static section of its unit of per-CPU memory.
@@ -41,44 +38,37 @@ impl Cpus for Pc {
     const POSSIBLE: usize = CPUS;
 
     fn online() -> u64 {
-        ONLINE.load(Ordering::Acquire)
+        ONLINE.load(Acquire)
     }
-
     fn this() -> usize {
         let number: u32;
         // SAFETY: `gs` leads to the data of a CPU, of which this is the first field.
         unsafe { asm!("mov {:e}, gs:[0]", out(reg) number, options(readonly, nostack, preserves_flags)) };
         number as usize
     }
-
     fn disable_interrupts() -> bool {
         let were_enabled = Self::takes_interrupts();
         // SAFETY: the caller enables them again if they were enabled. No access to memory moves before it.
         unsafe { asm!("cli", options(nostack)) };
         were_enabled
     }
-
     fn enable_interrupts() {
         // SAFETY: the gates are loaded before the first call.
         unsafe { asm!("sti", options(nostack)) };
     }
-
     fn takes_interrupts() -> bool {
         let flags: u64;
         // SAFETY: reads the flags.
         unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
         flags & 1 << 9 != 0
     }
-
     fn interrupt(cpu: usize) {
-        hw::send(data(cpu).apic_id.load(Ordering::Relaxed), 1 << 14 | traps::FLUSH);
+        hw::send(data(cpu).apic_id.load(Relaxed), 1 << 14 | traps::FLUSH);
     }
-
     fn forget(at: Va) {
         // SAFETY: a CPU may forget any translation at any time.
         unsafe { asm!("invlpg [{}]", in(reg) at.get(), options(nostack, preserves_flags)) };
     }
-
     fn forget_all() {
         // SAFETY: as above; the root stays the same.
         unsafe { asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _, options(nostack, preserves_flags)) };
@@ -96,14 +86,12 @@ pub(crate) fn join(cpu: usize) {
     let [low, high] = [0, 32].map(|shift| (memory::unit(cpu).get() >> shift) as u32);
     // SAFETY: the compiler does not use `gs`.
     unsafe { asm!("wrmsr", in("ecx") GS_BASE, in("eax") low, in("edx") high, options(nostack)) };
-    traps::load();
+    traps::load(cpu);
     hw::write_apic(hw::APIC_SWITCH, 1 << 8 | traps::SPURIOUS);
-    // SAFETY: a register of the device, which the tables of the boot map.
-    let id = unsafe { hw::apic(hw::APIC_ID).read_volatile() };
-    data(cpu).apic_id.store(id >> 24, Ordering::Relaxed);
-    data(cpu).number.store(cpu as u32, Ordering::Relaxed);
+    data(cpu).apic_id.store(hw::read_apic(hw::APIC_ID) >> 24, Relaxed);
+    data(cpu).number.store(cpu as u32, Relaxed);
     // From here on it gets flushes. What it translated before may be old.
-    ONLINE.fetch_or(1 << cpu, Ordering::AcqRel);
+    ONLINE.fetch_or(1 << cpu, AcqRel);
     Pc::forget_all();
     Pc::enable_interrupts();
 }
@@ -118,27 +106,18 @@ pub(crate) fn start_others() {
     let bytes = (&raw const others_end).addr() - (&raw const others).addr();
     // SAFETY: the frame is below all memory that is managed, and the code fits in it.
     unsafe { frames::direct(START_FRAME).copy_from_nonoverlapping(&raw const others, bytes) };
-    hw::send(0, OTHERS | INIT);
-    hw::wait_ms(10);
-    for _ in 0..2 {
-        hw::send(0, OTHERS | START_UP | START_FRAME as u32);
+    for (command, ms) in [(INIT, 10), (START, 1), (START, 1)] {
+        hw::send(0, OTHERS | command);
+        hw::wait_ms(ms);
+    }
+    for _ in (0..1000).take_while(|_| Pc::online() != (1 << CPUS) - 1) {
         hw::wait_ms(1);
     }
-    let online = || Pc::online().count_ones() as usize == CPUS;
-    assert!(
-        (0..1000).any(|_| online() || {
-            hw::wait_ms(1);
-            false
-        }),
-        "CPUs online: {:#b}",
-        Pc::online()
-    );
+    assert_eq!(Pc::online(), (1 << CPUS) - 1, "the CPUs that are online, a bit each");
 }
 
-type Work<'a> = &'a (dyn Fn(usize) + Sync);
-
 /// The work that all CPUs do, its number, and how many of the others have done it.
-static WORK: Mutex<WaitLock, Option<Work<'static>>> = Mutex::new(None);
+static WORK: Mutex<WaitLock<Pc>, Option<Work<'static>>> = Mutex::new(None);
 static WORK_NUMBER: AtomicUsize = AtomicUsize::new(0);
 static WORK_DONE: AtomicUsize = AtomicUsize::new(0);
 
@@ -146,11 +125,11 @@ static WORK_DONE: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn each(work: Work<'_>) {
     // SAFETY: no CPU has the reference after this function, which waits for all of them.
     *WORK.lock() = Some(unsafe { core::mem::transmute::<Work<'_>, Work<'static>>(work) });
-    WORK_DONE.store(0, Ordering::Relaxed);
-    WORK_NUMBER.fetch_add(1, Ordering::Release);
+    WORK_DONE.store(0, Relaxed);
+    WORK_NUMBER.fetch_add(1, Release);
     hw::send(0, OTHERS | traps::WAKE);
     work(0);
-    while WORK_DONE.load(Ordering::Acquire) != CPUS - 1 {
+    while WORK_DONE.load(Acquire) != CPUS - 1 {
         spin_loop();
     }
 }
@@ -160,7 +139,7 @@ pub(crate) fn serve(cpu: usize) -> ! {
     let mut done = 0;
     loop {
         Pc::disable_interrupts();
-        if WORK_NUMBER.load(Ordering::Acquire) == done {
+        if WORK_NUMBER.load(Acquire) == done {
             // SAFETY: interrupts are enabled after the next instruction, so none comes before the sleep.
             unsafe { asm!("sti", "hlt", options(nostack)) };
             continue;
@@ -169,6 +148,6 @@ pub(crate) fn serve(cpu: usize) -> ! {
         done += 1;
         let work = *WORK.lock();
         work.inspect(|work| work(cpu));
-        WORK_DONE.fetch_add(1, Ordering::Release);
+        WORK_DONE.fetch_add(1, Release);
     }
 }

@@ -1,8 +1,9 @@
 //! Devices and registers of a PC: the serial port, the end of QEMU, the local APIC, the timer.
 
+use crate::cpus::Pc;
 use core::arch::asm;
 use core::fmt::{Arguments, Write};
-use core::hint::spin_loop;
+use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use va_base::sync::Mutex;
 use vmalloc_guest::lock::WaitLock;
 
@@ -12,7 +13,6 @@ pub(crate) const STALE: u32 = 0x11;
 pub(crate) const FAILED: u32 = 0x12;
 
 const SERIAL: u16 = 0x3f8;
-const QEMU_END: u16 = 0xf4;
 const APIC: usize = 0xfee0_0000;
 /// Registers of the local APIC: identity, end of interrupt, switch, command and its target.
 pub(crate) const APIC_ID: usize = 0x20;
@@ -35,10 +35,7 @@ fn read_port(port: u16) -> u8 {
 
 pub(crate) fn end(how: u32) -> ! {
     // SAFETY: the device ends the program.
-    unsafe { asm!("out dx, eax", in("dx") QEMU_END, in("eax") how, options(nomem, nostack)) };
-    loop {
-        spin_loop();
-    }
+    unsafe { asm!("out dx, eax", "2: hlt", "jmp 2b", in("dx") 0xf4, in("eax") how, options(noreturn)) }
 }
 
 struct Serial;
@@ -55,7 +52,7 @@ impl Write for Serial {
 
 /// Prints a line, which lines of other CPUs do not interrupt.
 pub(crate) fn print(line: Arguments<'_>) {
-    static ONE: Mutex<WaitLock, ()> = Mutex::new(());
+    static ONE: Mutex<WaitLock<Pc>, ()> = Mutex::new(());
     let _one = ONE.lock();
     let _ = writeln!(Serial, "{line}");
 }
@@ -66,27 +63,27 @@ pub(crate) fn fail(line: Arguments<'_>) -> ! {
     end(FAILED)
 }
 
-pub(crate) fn apic(register: usize) -> *mut u32 {
-    core::ptr::with_exposed_provenance_mut(APIC + register)
+pub(crate) fn read_apic(register: usize) -> u32 {
+    // SAFETY: a register of the device, which the tables of the boot map.
+    unsafe { with_exposed_provenance::<u32>(APIC + register).read_volatile() }
 }
 
 pub(crate) fn write_apic(register: usize, value: u32) {
-    // SAFETY: a register of the device, which the tables of the boot map.
-    unsafe { apic(register).write_volatile(value) };
+    // SAFETY: as above.
+    unsafe { with_exposed_provenance_mut::<u32>(APIC + register).write_volatile(value) };
 }
 
 /// Sends an interrupt to a CPU, or to those that the command names.
 pub(crate) fn send(target: u32, command: u32) {
     write_apic(APIC_TARGET, target << 24);
     write_apic(APIC_COMMAND, command);
-    // SAFETY: as above. Bit 12 is set until the interrupt is on its way.
-    while unsafe { apic(APIC_COMMAND).read_volatile() } & 1 << 12 != 0 {}
+    // Bit 12 is set until the interrupt is on its way.
+    while read_apic(APIC_COMMAND) & (1 << 12) != 0 {}
 }
 
 /// Masks the interrupts of all devices: those of the local APIC are the only ones.
 pub(crate) fn mask_devices() {
-    write_port(0x21, 0xff);
-    write_port(0xa1, 0xff);
+    [0x21, 0xa1].into_iter().for_each(|port| write_port(port, 0xff));
 }
 
 /// Waits for at most 50 milliseconds, by the third counter of the interval timer: 1,193 ticks in each.

@@ -6,16 +6,15 @@
 
 mod cpus;
 mod hw;
-mod load;
 mod memory;
-mod stale;
 mod traps;
 
 use core::arch::global_asm;
 use core::ffi::CStr;
 use core::ptr::with_exposed_provenance;
+use core::sync::atomic::Ordering::Relaxed;
 use va_base::PAGE_SIZE;
-use vmalloc_guest::tables::Tables;
+use vmalloc_guest::{shootdown::Shootdown, tables::Tables};
 
 global_asm!(
     ".set CPUS, {cpus}",
@@ -61,34 +60,27 @@ extern "sysv64" fn enter(cpu: usize, info: u64) -> ! {
     // The map of memory: 24 bytes for each range, its start, its length and its kind. The frames are above the image.
     let above = (&raw const image_end).addr() as u64;
     let ranges = (0..loaded(info + 48) as u32).map(|place| loaded(info + 40) + u64::from(place) * 24);
-    let memory =
-        ranges.map(|at| loaded(at)..loaded(at) + loaded(at + 8)).find(|range| range.contains(&above));
-    let end = memory.expect("memory above the image").end / PAGE_SIZE;
+    let mut ranges = ranges.map(|at| loaded(at)..loaded(at) + loaded(at + 8));
+    let end = ranges.find(|range| range.contains(&above)).expect("memory above the image").end / PAGE_SIZE;
     // SAFETY: memory at its own addresses, with nothing in it but the loader's data, which is not read any more.
-    let frames = unsafe { memory::FRAMES.add(above / PAGE_SIZE, end) };
+    unsafe { memory::FRAMES.add(above / PAGE_SIZE, end) };
     // SAFETY: the tables of the boot are of this form, and nothing else changes them.
     let tables = unsafe { Tables::new(&memory::FRAMES, (&raw const root).addr() as u64 / PAGE_SIZE) };
     let memory = memory::init(tables);
-
     hw::mask_devices();
-    traps::init();
     cpus::join(0);
     cpus::start_others();
-    hw::print(format_args!("guest: {} CPUs up, {frames} frames, flush: {flush}", cpus::CPUS));
-    cpus::SHOOTDOWN.omit(omitted);
+    hw::print(format_args!("guest: {} CPUs up, flush: {flush}", cpus::CPUS));
+    cpus::SHOOTDOWN.omitted.store(omitted, Relaxed);
     let from = hw::cycles();
     hw::wait_ms(10);
     let cycles_per_ms = (hw::cycles() - from) / 10;
-    let stale = stale::run(&memory);
-    if stale > 0 {
-        hw::print(format_args!(
-            "STALE {stale} reads through old translations: a flush does not reach every CPU"
-        ));
+    if port_check::stale(&memory) > 0 {
         hw::end(hw::STALE);
     }
-    load::run(&memory);
-    let (flushes, interrupts) = cpus::SHOOTDOWN.counts();
+    port_check::load(&memory);
+    let Shootdown { number: flushes, interrupts, .. } = &cpus::SHOOTDOWN;
     let ms = (hw::cycles() - began) / cycles_per_ms;
-    hw::print(format_args!("GOOD {flushes} flushes by {interrupts} interrupts, {ms} ms"));
+    hw::print(format_args!("GOOD {flushes:?} flushes by {interrupts:?} interrupts, {ms} ms"));
     hw::end(hw::GOOD)
 }

@@ -1,15 +1,16 @@
 //! The two windows of the guest, over the same page tables: areas with pages, and per-CPU memory.
 
-use crate::cpus::{CPUS, CpuData, Pc, SHOOTDOWN};
+use crate::cpus::{self, CPUS, CpuData, Pc, SHOOTDOWN};
+use crate::{hw, traps};
+use port_check::{Kernel, Work};
 use va_base::{PAGE_SIZE, Va, VaRange};
 use va_block::config::Standard;
 use va_map::{EarlyMap, MapSpace};
 use va_percpu::vm::{Groups, VmChunks};
 use va_percpu::{Backend, EarlyPercpu, Geometry, PercpuSpace, Sizes, config, geometry::DYNAMIC_BYTES_MIN};
 use va_space::{EarlySpace, VmapSpace};
-use vmalloc_guest::frames::Frames;
-use vmalloc_guest::port::{Port, Units};
-use vmalloc_guest::tables::Tables;
+use vmalloc_guest::frames::{self, Frames};
+use vmalloc_guest::{port::Port, port::Units, tables::Tables};
 
 /// Areas: 128 MiB, where Linux has its vmalloc space.
 const AREAS: (u64, u64) = (0xffff_c900_0000_0000, 128 << 20);
@@ -20,6 +21,8 @@ const CHUNK: u64 = UNIT * CPUS as u64;
 /// The units of a chunk side by side: one group.
 const GROUPS: Groups<'static> = Groups { areas: &[(0, CHUNK)], units: &[0, UNIT, 2 * UNIT, 3 * UNIT] };
 
+type Map = MapSpace<Port<Pc>, Standard, Tables<Pc>>;
+type Percpu = PercpuSpace<Port<Pc>, Chunks, config::Standard>;
 type Space = VmapSpace<Port<Pc>, va_space::config::Standard>;
 type Chunks = VmChunks<'static, Port<Pc>, va_space::config::Standard, Units<Pc>>;
 
@@ -29,14 +32,44 @@ static MAP: EarlyMap<Port<Pc>, Standard, Tables<Pc>> = EarlyMap::new();
 static SPACE: EarlySpace<Port<Pc>, va_space::config::Standard> = EarlySpace::new();
 static PERCPU: EarlyPercpu<Port<Pc>, Chunks, config::Standard> = EarlyPercpu::new();
 
-/// All that the tests use.
-#[derive(Clone, Copy)]
+/// Both windows.
 pub(crate) struct Memory {
-    pub(crate) map: &'static MapSpace<Port<Pc>, Standard, Tables<Pc>>,
-    pub(crate) percpu: &'static PercpuSpace<Port<Pc>, Chunks, config::Standard>,
-    /// The addresses of per-CPU chunks.
-    pub(crate) space: &'static Space,
-    pub(crate) tables: Tables<Pc>,
+    map: &'static Map,
+    percpu: &'static Percpu,
+    space: &'static Space,
+}
+
+// SAFETY: each is created over the page tables below, and a frame's memory is where `frames` says.
+unsafe impl Kernel for Memory {
+    type Machine = Port<Pc>;
+    type Table = Tables<Pc>;
+    type Chunks = Chunks;
+    const CPUS: usize = CPUS;
+
+    fn map(&self) -> &Map {
+        self.map
+    }
+    fn percpu(&self) -> &Percpu {
+        self.percpu
+    }
+    fn space(&self) -> &Space {
+        self.space
+    }
+    fn unit(&self, cpu: usize) -> Va {
+        unit(cpu)
+    }
+    fn direct(&self, frame: u64) -> *mut u8 {
+        frames::direct(frame)
+    }
+    fn each(&self, work: Work<'_>) {
+        cpus::each(work);
+    }
+    fn read(&self, at: Va) -> Result<u64, Va> {
+        traps::read(at)
+    }
+    fn print(&self, line: core::fmt::Arguments<'_>) {
+        hw::print(line);
+    }
 }
 
 /// Returns the address of the unit of a CPU in the first chunk.
@@ -66,5 +99,5 @@ pub(crate) fn init(tables: Tables<Pc>) -> Memory {
     let pages = (sizes.fixed + sizes.dynamic).div_ceil(sizes.atom);
     chunks.populate(&geometry, unit(0), 0..pages).expect("the first chunk");
     let percpu = PERCPU.init(geometry, port, chunks).expect("per-CPU memory");
-    Memory { map, percpu, space, tables }
+    Memory { map, percpu, space }
 }

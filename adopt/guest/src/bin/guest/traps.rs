@@ -1,9 +1,9 @@
 //! Exceptions and interrupts: a stub for each vector, one function for all, and reads that may fault.
 
-use crate::{cpus, hw};
+use crate::cpus::{Pc, SHOOTDOWN};
+use crate::hw;
 use core::arch::{asm, global_asm};
-use va_base::Va;
-use va_base::sync::Mutex;
+use va_base::{Va, sync::Mutex};
 use vmalloc_guest::lock::WaitLock;
 
 /// Vectors with a gate: the exceptions, then ours.
@@ -71,20 +71,17 @@ pub(crate) fn read(at: Va) -> Result<u64, Va> {
 }
 
 /// The gates of all CPUs.
-static GATES: Mutex<WaitLock, [[u64; 2]; VECTORS]> = Mutex::new([[0; 2]; VECTORS]);
+static GATES: Mutex<WaitLock<Pc>, [[u64; 2]; VECTORS]> = Mutex::new([[0; 2]; VECTORS]);
 
-/// Makes the gates. The first CPU calls it, before any calls [`load`].
-pub(crate) fn init() {
-    for (vector, gate) in GATES.lock().iter_mut().enumerate() {
+/// Loads the gates on this CPU. The first CPU makes them.
+pub(crate) fn load(cpu: usize) {
+    let mut gates = GATES.lock();
+    for (vector, gate) in gates.iter_mut().enumerate().filter(|_| cpu == 0) {
         let at = stubs as *const () as u64 + 16 * vector as u64;
         // Code selector 8, an interrupt gate: interrupts are disabled in it.
         *gate = [at & 0xffff | 8 << 16 | 0x8e << 40 | (at >> 16 & 0xffff) << 48, at >> 32];
     }
-}
-
-/// Loads the gates on this CPU.
-pub(crate) fn load() {
-    let at = GATES.data_ptr().expose_provenance() as u64;
+    let at = (&raw mut *gates).expose_provenance() as u64;
     // 16 bits of the limit, 64 of the address.
     let pointer = [(at << 16) | (VECTORS as u64 * 16 - 1), at >> 48];
     // SAFETY: the gates are complete, and nothing changes them any more.
@@ -100,10 +97,9 @@ extern "sysv64" fn trap(frame: &mut Frame) {
             frame.rip = read_fault as *const () as u64;
         }
         SPURIOUS => {}
-        vector @ (FLUSH | WAKE) => {
-            if vector == FLUSH {
-                cpus::SHOOTDOWN.serve();
-            }
+        WAKE => hw::write_apic(hw::APIC_DONE, 0),
+        FLUSH => {
+            SHOOTDOWN.serve();
             hw::write_apic(hw::APIC_DONE, 0);
         }
         vector => {
