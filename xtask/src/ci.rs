@@ -320,7 +320,7 @@ fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
         .run(Show::All)?;
     cargo(root)
         .args(["clippy", "--quiet", "--locked", "--release", "--manifest-path", WORKSPACES[2]])
-        .args(["-p", "freestanding", "-p", "vmalloc-guest", "--lib"])
+        .args(["-p", "freestanding", "-p", "vmalloc-guest", "--lib", "--test", "port"])
         .args(["--target-dir", "adopt/guest/target", "--", "-D", "warnings"])
         .run(Show::All)?;
     guest::lint(root)?;

@@ -66,7 +66,7 @@ fn frames() -> (&'static Frames<Threads>, u64) {
 }
 
 fn tables(frames: &'static Frames<Threads>) -> Tables<Threads> {
-    let root = frames.alloc(0).unwrap();
+    let root = frames.alloc(0).expect("a frame");
     // SAFETY: allocated just now.
     unsafe { frames::clear(root, 0, PAGE_SIZE) };
     // SAFETY: an empty table of this test.
