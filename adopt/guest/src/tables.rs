@@ -41,8 +41,9 @@ impl<C: Cpus> Tables<C> {
         Self { frames, root }
     }
 
-    /// Returns the entry at which a walk for `page` ends, and its level: that of a page, or an absent one.
-    fn find(&self, page: u64) -> (&'static AtomicU64, u32) {
+    /// Returns the entry at which a walk for `page` ends, its value then, and its level: of a page, or an absent one.
+    /// Read again, an absent one may be a table that another CPU added for a neighbour.
+    fn find(&self, page: u64) -> (&'static AtomicU64, u64, u32) {
         let (mut table, mut level) = (self.root, 3);
         loop {
             let place = page >> (ENTRIES_LOG2 * level) & ((1 << ENTRIES_LOG2) - 1);
@@ -50,7 +51,7 @@ impl<C: Cpus> Tables<C> {
             let entry = unsafe { frames::word(table, place as usize) };
             let value = entry.load(Acquire);
             if level == 0 || value == 0 || value & LARGE != 0 {
-                return (entry, level);
+                return (entry, value, level);
             }
             (table, level) = (leaf(value, level).first, level - 1);
         }
@@ -59,11 +60,10 @@ impl<C: Cpus> Tables<C> {
     /// Returns the absent entry of a level for `page`, and adds missing tables above it.
     fn reach(&self, page: u64, level: u32) -> Result<&'static AtomicU64, PageTableError> {
         loop {
-            let (entry, ended) = self.find(page);
+            let (entry, value, ended) = self.find(page);
             if ended <= level {
-                let absent = ended == level && entry.load(Relaxed) == 0;
                 // Where a table was, it stays.
-                return if absent { Ok(entry) } else { Err(PageTableError::NoLarge) };
+                return if (ended, value) == (level, 0) { Ok(entry) } else { Err(PageTableError::NoLarge) };
             }
             let table = self.frames.alloc(0).ok_or(PageTableError::NoMemory)?;
             self.clear(table, 0, PAGE_SIZE);
@@ -97,17 +97,16 @@ impl<C: Cpus> PageTable for Tables<C> {
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
         let (mut page, end) = range.whole_pages();
         while page < end {
-            let (entry, level) = self.find(page);
-            // An absent entry is left alone: another CPU may add a table there, for a neighbour.
-            if entry.load(Relaxed) != 0 {
+            let (entry, value, level) = self.find(page);
+            if value != 0 {
                 gone(leaf(entry.swap(0, AcqRel), level));
             }
             page = ((page >> (ENTRIES_LOG2 * level)) + 1) << (ENTRIES_LOG2 * level);
         }
     }
     fn leaf(&self, at: Va) -> Option<Leaf> {
-        let (entry, level) = self.find(at.page_floor());
-        Some(entry.load(Acquire)).filter(|&value| value != 0).map(|value| leaf(value, level))
+        let (_, value, level) = self.find(at.page_floor());
+        (value != 0).then(|| leaf(value, level))
     }
 }
 

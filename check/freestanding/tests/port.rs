@@ -56,13 +56,17 @@ impl Cpus for Threads {
 
 /// Frames of leaked memory, 6 MiB of them, the first at a multiple of 2 MiB.
 fn frames() -> (&'static Frames<Threads>, u64) {
-    let bytes = 8 << 20;
-    let memory = Vec::leak(vec![0_u8; bytes]).as_mut_ptr().expose_provenance() as u64;
+    let memory = Vec::leak(vec![0_u8; 8 << 20]).as_mut_ptr().expose_provenance() as u64;
     let first = memory.next_multiple_of(2 << 20) / PAGE_SIZE;
+    (frames_from(first), first)
+}
+
+/// The same frames again, all free: nothing of the earlier ones is used any more.
+fn frames_from(first: u64) -> &'static Frames<Threads> {
     let frames: &Frames<Threads> = Box::leak(Box::new(Frames::new()));
     // SAFETY: leaked memory of this test.
     unsafe { frames.add(first, first + (6 << 20) / PAGE_SIZE) };
-    (frames, first)
+    frames
 }
 
 fn tables(frames: &'static Frames<Threads>) -> Tables<Threads> {
@@ -142,6 +146,36 @@ fn pages_of_both_sizes_are_mapped_found_and_unmapped() {
     let far = Va::new(0xffff_e800_0000_0000);
     assert_eq!(tables.map(far, entries(1, 1, 0)).unwrap_err().why, PageTableError::NoMemory);
     assert_eq!((left > 0, tables.leaf(far)), (true, None));
+}
+
+#[test]
+fn a_table_that_one_cpu_adds_survives_an_unmap_of_absent_pages_beside_it() {
+    let (_, first) = frames();
+    let region = |number: u64| Va::new(0xffff_c900_0000_0000 + number * (2 << 20));
+    let at = AtomicU64::new(0);
+    for _ in 0..400 {
+        let tables = tables(frames_from(first));
+        at.store(0, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while at.load(Ordering::SeqCst) < 60 {
+                    let page = region(at.load(Ordering::SeqCst)).page_floor() + 9;
+                    let own = VaRange::from_pages(page, page + 1).unwrap();
+                    tables.unmap(own, &mut |leaf| panic!("{leaf:?} is another's"));
+                    assert_eq!(tables.leaf(own.start()), None);
+                }
+            });
+            for number in 0..60 {
+                at.store(number, Ordering::SeqCst);
+                let entries =
+                    Entries { run: Run { first: 7, pages: 1 }, pages_log2: 0, protection: READ_WRITE };
+                tables.map(region(number), entries).unwrap();
+            }
+            at.store(60, Ordering::SeqCst);
+        });
+        let found = (0..60).filter(|&number| tables.leaf(region(number)).is_some()).count();
+        assert_eq!(found, 60);
+    }
 }
 
 #[test]
