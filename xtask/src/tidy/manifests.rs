@@ -37,7 +37,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         let name = manifest["package"].get("name").and_then(toml::Value::as_str);
         let folder =
             dir.split_once('/').filter(|(group, _)| crate::GROUPS.contains(group)).map(|(_, name)| name);
-        if folder.is_some() && folder != name {
+        if folder.is_some() && folder != name && !own_workspace {
             report.add(file.path(), 1, "the crate is not named like its folder");
         }
     }
