@@ -47,10 +47,11 @@ const fn program(name: &'static str, calls: &'static str, goal: Option<usize>, b
     Program { name, calls, goal, bound, small: false }
 }
 
-const PROGRAMS: [Program; 9] = [
+const PROGRAMS: [Program; 10] = [
     Program { small: true, ..program("empty", "no call: what every program has", None, 1) },
     Program { small: true, ..program("index", "`BTreeIndex`: `init`, `alloc`, `free`", Some(12), 36) },
     Program { small: true, ..program("index32", "`BTreeIndex32`: the same", Some(12), 36) },
+    Program { small: true, ..program("index_flat", "`FlatIndex<24>`: the same", Some(12), 6) },
     Program { small: true, ..program("index_rb", "`RbIndex<Exact, _>`: the same", Some(12), 18) },
     Program { small: true, ..program("index_all", "`BTreeIndex`: also `alloc_highest`, `take`", None, 42) },
     program("space", "`VmapSpace`: `init`, `alloc`, `free_at`, `purge`", Some(32), 80),

@@ -8,12 +8,13 @@ use core::hint::black_box;
 use lock_api::Mutex;
 use va_base::{PAGE_SIZE, Request, Va, VaRange};
 use va_tree::rb::Exact;
-use va_tree::{BTree, BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
+use va_tree::{BTree, BTreeIndex, BTreeIndex32, FlatIndex, FreeIndex, RbIndex};
 
 type Locked<I> = Mutex<Spin, I>;
 
 static WIDE: Locked<BTreeIndex<Arena>> = Mutex::new(BTree::empty(Arena));
 static NARROW: Locked<BTreeIndex32<Arena>> = Mutex::new(BTree::empty(Arena));
+static FLAT: Locked<FlatIndex<24>> = Mutex::new(FlatIndex::EMPTY);
 static BINARY: Locked<RbIndex<Exact, Arena>> = Mutex::new(RbIndex::empty(Arena));
 
 /// An alloc and a free: what every user has.
@@ -24,6 +25,8 @@ pub const PAIR_32: &[Row] =
 /// The same of a red-black tree.
 pub const PAIR_RB: &[Row] =
     &[("init", binary_init), ("alloc", || alloc(&BINARY)), ("free", || free(&BINARY))];
+/// The same of a sorted array.
+pub const PAIR_FLAT: &[Row] = &[("init", flat_init), ("alloc", || alloc(&FLAT)), ("free", || free(&FLAT))];
 /// Every change of an index.
 pub const ALL: &[Row] = &[
     ("init", wide_init),
@@ -44,6 +47,10 @@ fn wide_init() {
 
 fn narrow_init() {
     let _ = black_box(NARROW.lock().init(space(), VaRange::ALL));
+}
+
+fn flat_init() {
+    let _ = black_box(FLAT.lock().init(space(), VaRange::ALL));
 }
 
 fn binary_init() {

@@ -5,14 +5,11 @@
 //! times on a stack that is filled with a pattern, and prints the deepest byte that changed.
 #![no_std]
 
-#[path = "../../../examples/kernel/src/arena.rs"]
-#[expect(dead_code, reason = "the kernel's example uses all of it")]
 mod arena;
 #[cfg(target_has_atomic = "64")]
 mod heap;
 pub mod index;
 pub mod input;
-#[path = "../../../examples/kernel/src/lock.rs"]
 mod lock;
 #[cfg(target_has_atomic = "64")]
 pub mod ports;
