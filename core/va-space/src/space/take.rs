@@ -62,7 +62,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Those of [`alloc`](Self::alloc).
     /// # Locks
     /// `free`; all of them one after the other when nothing fits.
-    /// Cost: that of [`FreeIndex::best_fit`]: O(log holes) with a `BestFitIndex` as the index of `C`, O(holes) with
+    /// Cost: that of `FreeIndex::best_fit`: O(log holes) with a `BestFitIndex` as the index of `C`, O(holes) with
     /// others; a purge when nothing fits.
     pub fn alloc_best(&self, request: &Request) -> Result<Area, SpaceError> {
         self.alloc_from_index::<Best>(request, None)

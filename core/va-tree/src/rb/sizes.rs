@@ -25,7 +25,7 @@ pub(crate) struct SizeTree {
     pub(super) tree: Tree<false>,
 }
 
-/// Memory for holes of a [`SizeTree`].
+/// Memory for the records of holes in order of size.
 #[derive(Debug)]
 pub struct SizeSupply(Supply<Hole>);
 
