@@ -70,6 +70,15 @@ impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
         &self.index
     }
 
+    /// Iterates over the holes of at least `size` pages, the smallest first, and of one size the lowest first. O(log n)
+    /// for the first, and O(1) for each of the others.
+    ///
+    /// It serves policies that are not among the methods: see [`best_fit`](FreeIndex::best_fit).
+    pub fn holes_from(&self, size: Pages) -> impl Iterator<Item = VaRange> + '_ {
+        // No hole has so many bytes.
+        self.sizes.at_least(size.checked_bytes().unwrap_or(u64::MAX))
+    }
+
     fn copy_holes(&mut self) -> Result<(), AllocError> {
         self.reserve(self.ledger().bound())?;
         let mut next = self.index.hole_after(Va::ZERO);

@@ -1,6 +1,6 @@
 //! The index with holes in order of size and its reference models give the same results.
 
-use va_base::{Align, Heap, NoSlabs, Request, Va, VaRange};
+use va_base::{Align, Heap, NoSlabs, Pages, Request, Va, VaRange};
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::{Op, Space};
 use va_sim::run::{Walk, assert_same};
@@ -95,6 +95,10 @@ fn the_smallest_hole_is_chosen_where_the_window_and_the_alignment_permit_it() {
     let ask =
         |size: u64, align: u64| Request::pages(size).unwrap().aligned(Align::new(align * 4096).unwrap());
     let at = |request: Request| index.best_fit(&request).map(Va::page_floor).ok();
+    let by_size = |size| index.holes_from(Pages::new(size)).map(|hole| hole.start().page_floor());
+    assert!(by_size(0).eq([200, 301, 400, 100, 900]));
+    assert!(by_size(4).eq([400, 100, 900]));
+    assert!(by_size(101).next().is_none() && by_size(u64::MAX).next().is_none());
     assert_eq!(at(ask(3, 1)), Some(200));
     assert_eq!(at(ask(3, 1).within(pages(201, 1000))), Some(301));
     assert_eq!(at(ask(3, 4).within(pages(201, 1000))), Some(400));
