@@ -13,8 +13,13 @@ pub(crate) fn cargo(root: &Path) -> Cmd {
 }
 
 /// The manifests of all workspaces of the tree.
-pub(crate) const WORKSPACES: [&str; 4] =
-    ["Cargo.toml", "fuzz/Cargo.toml", "adopt/guest/Cargo.toml", "adopt/sizes/Cargo.toml"];
+pub(crate) const WORKSPACES: [&str; 5] = [
+    "Cargo.toml",
+    "fuzz/Cargo.toml",
+    "adopt/guest/Cargo.toml",
+    "adopt/sizes/Cargo.toml",
+    "adopt/faces/Cargo.toml",
+];
 
 /// Runs a command that runs tests, and counts them. A failed test is an error whatever status the command returns.
 pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {

@@ -8,8 +8,8 @@ use crate::count::Tests;
 use crate::machine::{cpu_seconds, duration};
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
-    book, browser, clients, counts, foreign, fresh, fuzz, guest, header, install, kernel, licences, loom,
-    not_run, package, peer, sizes, stress, suites, targets, tidy,
+    book, browser, clients, counts, faces, foreign, fresh, fuzz, guest, header, install, kernel, licences,
+    loom, not_run, package, peer, sizes, stress, suites, targets, tidy,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
@@ -67,7 +67,7 @@ impl Step {
 }
 
 /// All steps, those that fail fast first.
-const STEPS: [Step; 23] = [
+const STEPS: [Step; 24] = [
     Step::new("fmt", "every file is formatted", fmt).quick(),
     Step::new("tidy", "the rules that no compiler knows", run_tidy).quick(),
     Step::new("clippy", "no warnings, everywhere", clippy).quick(),
@@ -103,6 +103,8 @@ const STEPS: [Step; 23] = [
         "random programs under the preload, each configuration for two seconds",
         stress::step,
     ),
+    Step::new("faces", "packages with the names of others answer as the originals do", faces::step)
+        .full(faces::full),
     Step::new("deny", "licences, banned crates, sources", licences::step).full(licences::deny),
     Step::new("package", "the published crates build from their packages alone", run_package),
     Step::new("demo", "the program does its main job", demo),
@@ -134,7 +136,7 @@ const LONG: [Step; 5] = [
 
 /// The second lane of a run of everything. Cargo locks a folder for each profile, and the first lane builds with that of
 /// tests. None of these steps does so for long.
-const BESIDE: [&str; 12] = [
+const BESIDE: [&str; 13] = [
     "release",
     "no_std",
     "targets",
@@ -143,6 +145,7 @@ const BESIDE: [&str; 12] = [
     "counts",
     "clients",
     "stress",
+    "faces",
     "deny",
     "package",
     "demo",
@@ -324,7 +327,7 @@ fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
         .args(["--target-dir", "adopt/guest/target", "--", "-D", "warnings"])
         .run(Show::All)?;
     guest::lint(root)?;
-    for manifest in &WORKSPACES[3..] {
+    for manifest in &WORKSPACES[3..4] {
         let folder = Path::new(manifest).parent().unwrap_or(root);
         cargo(root)
             .args([
@@ -341,6 +344,10 @@ fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
             .args(["--", "-D", "warnings"])
             .run(Show::All)?;
     }
+    cargo(root)
+        .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
+        .args(["--manifest-path", WORKSPACES[4], "--target-dir", "target/faces/own", "--", "-D", "warnings"])
+        .run(Show::All)?;
     Ok(())
 }
 

@@ -17,6 +17,7 @@
 //! | [`foreign`] | the core's tests on other processors |
 //! | [`sizes`] | code and stack in programs without an operating system |
 //! | [`peer`] | the space beside Linux's own, in one run |
+//! | [`faces`] | the packages with the names of others, beside the originals |
 //! | [`suites`] | upstream test suites, with the preload and without |
 //! | [`peers`] | allocators to measure ours against |
 //! | [`book`] | the book's pages, and every command in it |
@@ -34,6 +35,7 @@ mod ci;
 mod clients;
 mod count;
 mod counts;
+mod faces;
 mod files;
 mod foreign;
 mod fresh;
@@ -130,6 +132,8 @@ enum Task {
     Clients(clients::Args),
     /// Run upstream test suites with the preload and without: glibc's, and those in packages of crates.io
     Suites(suites::Args),
+    /// Test the packages in adopt/faces, run the originals' tests over them, and build dependents; --out measures as well
+    Faces(faces::Args),
 }
 
 fn main() -> ExitCode {
@@ -168,6 +172,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Peer(args) => peer::main(&root, args),
         Task::Peers(args) => peers::main(&root, args),
         Task::Clients(args) => clients::main(&root, args),
+        Task::Faces(args) => faces::main(&root, args),
         Task::Suites(args) => suites::main(&root, args),
     }
 }
