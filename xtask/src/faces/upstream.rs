@@ -255,7 +255,7 @@ fn examples(text: &str, is_page: bool) -> Vec<Vec<&str>> {
         match (line.strip_prefix("```"), &mut block) {
             (Some(language), None) => block = Some((matches!(language, "" | "rust"), Vec::new())),
             (Some(_), Some(_)) => {
-                found.extend(block.take().filter(|(is_rust, _)| *is_rust).map(|(_, lines)| lines))
+                found.extend(block.take().filter(|(is_rust, _)| *is_rust).map(|(_, lines)| lines));
             }
             (None, Some((_, lines))) => lines.push(line),
             (None, None) => {}
