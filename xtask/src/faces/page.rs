@@ -14,7 +14,7 @@ use std::path::Path;
 const RUNS: usize = 3;
 
 /// The times of one interface with so many live areas, in nanoseconds: of each run.
-type Times = BTreeMap<(usize, String), Vec<Time>>;
+type Times = BTreeMap<(String, usize), Vec<Time>>;
 
 /// One row of the program: minimum and median of ours and of the original, and the median ratio of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,21 +39,24 @@ pub(super) fn write(root: &Path, rows: &[Row]) -> Result<()> {
             times.entry(key).or_default().push(time);
         }
     }
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("unknown").to_string();
     let bytes = program("bytes")?;
     let commit = Cmd::new(root, "git").args(["rev-parse", "--short=12", "HEAD"]).read()?;
-    let page = page(commit.trim(), &machine(root), rows, &times, &bytes, &text::measure(root)?);
+    let machine = format!("{}, load average {load} after the runs", machine(root));
+    let page = page(commit.trim(), &machine, rows, &times, &bytes, &text::measure(root)?);
     fs::write(root.join("results/faces.md"), page)?;
     println!("faces: results/faces.md");
     Ok(())
 }
 
 /// Returns the contents of a row of the program of times.
-fn time(line: &str) -> Option<((usize, String), Time)> {
+fn time(line: &str) -> Option<((String, usize), Time)> {
     let fields: Vec<&str> = line.split('\t').collect();
     let [name, live, rest @ ..] = &fields[..] else { return None };
     let numbers: Vec<f64> = rest.iter().map_while(|field| field.parse().ok()).collect();
     let [a, b, c, d, ratio] = numbers[..] else { return None };
-    Some(((live.parse().ok()?, name.to_string()), Time { ours: [a, b], original: [c, d], ratio }))
+    Some(((name.to_string(), live.parse().ok()?), Time { ours: [a, b], original: [c, d], ratio }))
 }
 
 fn page(commit: &str, machine: &str, rows: &[Row], times: &Times, bytes: &str, texts: &[Text]) -> String {
@@ -86,7 +89,7 @@ fn page(commit: &str, machine: &str, rows: &[Row], times: &Times, bytes: &str, t
          Below 1 the original is faster.\n\n\
          | package | live areas | ours | original | times faster | of the minima |\n|---|---:|---:|---:|---:|---:|\n"
     );
-    for ((live, name), runs) in times {
+    for ((name, live), runs) in times {
         let least = |of: fn(&Time) -> f64| runs.iter().map(of).fold(f64::INFINITY, f64::min);
         let most = |of: fn(&Time) -> f64| runs.iter().map(of).fold(0.0, f64::max);
         let middle = |of: fn(&Time) -> f64| {
@@ -108,7 +111,10 @@ fn page(commit: &str, machine: &str, rows: &[Row], times: &Times, bytes: &str, t
     page += "\n## Memory\n\nBytes of the heap with so many live areas, after up to 500 pairs, and bytes of the value itself. \
              `offset-allocator` allocates at the start, here for 524,288 areas and holes.\n\n\
              | package | live areas | ours | original |\n|---|---:|---:|---:|\n";
-    for line in bytes.lines() {
+    let mut lines: Vec<&str> = bytes.lines().collect();
+    // By interface; the program has them by the number of live areas.
+    lines.sort_by_key(|line| line.split('\t').next());
+    for line in lines {
         if let [name, live, ours, original] = line.split('\t').collect::<Vec<_>>()[..] {
             let live = if live == "0" { "the value" } else { live };
             _ = writeln!(page, "| `{name}` | {live} | {ours} | {original} |");
@@ -130,14 +136,14 @@ mod tests {
     fn rows_of_the_program_are_read() {
         let line = "free-list\t16\t1.0\t2.0\t3.0\t4.0\t2.500";
         let read = Time { ours: [1.0, 2.0], original: [3.0, 4.0], ratio: 2.5 };
-        assert_eq!(time(line), Some(((16, "free-list".to_string()), read)));
+        assert_eq!(time(line), Some((("free-list".to_string(), 16), read)));
         assert_eq!(time("free-list\t16\tfails"), None);
     }
 
     #[test]
     fn the_page_has_each_table() {
         let times = Times::from([(
-            (16, "a".to_string()),
+            ("a".to_string(), 16),
             vec![Time { ours: [2.0, 3.0], original: [4.0, 9.0], ratio: 3.0 }],
         )]);
         let texts = [Text { name: "a", ours: 5, original: 6 }];
