@@ -1,6 +1,7 @@
 //! Packages of the registry that depend on an original, built unmodified over ours.
 
 use super::Face;
+use crate::not_run;
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result};
 use std::fmt;
@@ -25,14 +26,14 @@ const DEPENDENTS: [Dependent; 2] = [
 pub(super) struct Outcome {
     name: &'static str,
     version: &'static str,
-    /// The number of packages, or the reason why it was not built.
-    built: Result<usize, String>,
+    /// The number of packages, or the reason why it was not built. `None` if the registry cannot be reached.
+    built: Option<Result<usize, String>>,
 }
 
 impl Outcome {
     /// Returns the message of a failure.
     pub(super) fn failure(&self, face: &str) -> Option<String> {
-        self.built.as_ref().err().map(|_| format!("{face}: {self}"))
+        self.built.as_ref().is_some_and(Result::is_err).then(|| format!("{face}: {self}"))
     }
 }
 
@@ -40,31 +41,51 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, version, built } = self;
         match built {
-            Ok(packages) => {
+            Some(Ok(packages)) => {
                 write!(f, "{name} {version} compiles unmodified over it, with {packages} packages")
             }
-            Err(error) => write!(f, "{name} {version} does not compile: {error}"),
+            Some(Err(error)) => write!(f, "{name} {version} does not compile: {error}"),
+            None => write!(f, "{name} {version} cannot be fetched"),
         }
     }
 }
 
 /// Builds the dependents of one package.
 pub(super) fn build(root: &Path, target: &Path, face: &Face, large: bool) -> Result<Vec<Outcome>> {
-    let known = DEPENDENTS.iter().filter(|dependent| dependent.face == face.name);
-    let chosen = known.filter(|dependent| large || !dependent.large);
-    chosen
-        .map(|dependent| {
-            let built = build_one(root, target, face, dependent).map_err(|error| format!("{error:#}"));
-            Ok(Outcome { name: dependent.name, version: dependent.version, built })
-        })
-        .collect()
+    let mut outcomes = Vec::new();
+    for dependent in DEPENDENTS.iter().filter(|dependent| dependent.face == face.name) {
+        if dependent.large && !large {
+            continue;
+        }
+        let Dependent { name, version, .. } = *dependent;
+        let built = if is_there(target, dependent)? {
+            Some(build_one(root, target, face, dependent).map_err(|error| format!("{error:#}")))
+        } else {
+            not_run::add(
+                root,
+                &format!("{name}, which depends on {}: the registry has no {version} here", face.name),
+            );
+            None
+        };
+        outcomes.push(Outcome { name, version, built });
+    }
+    Ok(outcomes)
+}
+
+/// Returns true if cargo can fetch a dependent and all that it depends on, the original included.
+fn is_there(target: &Path, dependent: &Dependent) -> Result<bool> {
+    let dir = target.join("dependents").join(format!("{}-alone", dependent.name));
+    fs::create_dir_all(dir.join("src"))?;
+    fs::write(dir.join("src/lib.rs"), "")?;
+    fs::write(dir.join("Cargo.toml"), manifest(dependent))?;
+    Ok(Cmd::cargo(&dir).args(["fetch", "--quiet"]).lines(Show::Nothing, |_| {})?.code == Some(0))
 }
 
 fn build_one(root: &Path, target: &Path, face: &Face, dependent: &Dependent) -> Result<usize> {
     let dir = target.join("dependents").join(dependent.name);
     fs::create_dir_all(dir.join("src"))?;
     fs::write(dir.join("src/lib.rs"), "")?;
-    fs::write(dir.join("Cargo.toml"), manifest(face, dependent, &face.folder(root)))?;
+    fs::write(dir.join("Cargo.toml"), manifest(dependent) + &patch(face, &face.folder(root)))?;
     // A build without symbols, or a check of the types alone: what counts is whether it compiles.
     Cmd::cargo(&dir)
         .args([if dependent.large { "check" } else { "build" }, "--quiet", "--target-dir"])
@@ -75,16 +96,18 @@ fn build_one(root: &Path, target: &Path, face: &Face, dependent: &Dependent) -> 
     packages_over(&lock, face.name)
 }
 
-/// Returns the manifest of a package that depends on the dependent, and on ours in place of the original.
-fn manifest(face: &Face, dependent: &Dependent, folder: &Path) -> String {
+/// Returns the manifest of a package that depends on the dependent.
+fn manifest(dependent: &Dependent) -> String {
     let Dependent { name, version, .. } = dependent;
     format!(
         "[package]\nname = \"uses-{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n[workspace]\n\
-         [dependencies]\n{name} = {{ version = \"={version}\", default-features = false }}\n\
-         [patch.crates-io]\n{} = {{ path = {:?} }}\n",
-        face.name,
-        folder.to_string_lossy()
+         [dependencies]\n{name} = {{ version = \"={version}\", default-features = false }}\n"
     )
+}
+
+/// Returns the lines that put our package in place of the original.
+fn patch(face: &Face, folder: &Path) -> String {
+    format!("[patch.crates-io]\n{} = {{ path = {:?} }}\n", face.name, folder.to_string_lossy())
 }
 
 /// Returns the number of packages of a lock file, in which the package of a face is the only one of its name, and from no
@@ -119,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_manifest_names_ours_by_path() {
-        let text = manifest(&super::super::FACES[2], &DEPENDENTS[0], Path::new("/f/range-alloc"));
+        let text = manifest(&DEPENDENTS[0]) + &patch(&super::super::FACES[2], Path::new("/f/range-alloc"));
         let table: toml::Table = toml::from_str(&text).unwrap();
         assert_eq!(table["patch"]["crates-io"]["range-alloc"]["path"].as_str(), Some("/f/range-alloc"));
         assert_eq!(table["dependencies"]["rend3"]["version"].as_str(), Some("=0.3.0"));

@@ -57,6 +57,11 @@ const FACES: [Face; 4] = [
     Face { name: "vm-allocator", version: "0.1.4" },
 ];
 
+/// The selection of tests for each change. The step `clippy` compiles the rest.
+const QUICK: [&str; 4] = ["--exclude", "faces-bench", "--features", "vm-allocator/serde"];
+/// All of them.
+const ALL: [&str; 1] = ["--all-features"];
+
 impl Face {
     /// Returns the folder of the package.
     fn folder(&self, root: &Path) -> PathBuf {
@@ -74,7 +79,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if let Some(name) = args.only.iter().find(|name| !FACES.iter().any(|face| face.name == **name)) {
         bail!("no package {name}; there are: {}", FACES.map(|face| face.name).join(", "));
     }
-    own_tests(root, &mut Tests::default())?;
+    own_tests(root, &ALL, &mut Tests::default())?;
     let chosen = |face: &&Face| args.only.is_empty() || args.only.iter().any(|name| name == face.name);
     let rows = beside_others(root, &FACES.iter().filter(chosen).collect::<Vec<_>>(), args.large)?;
     if args.out {
@@ -89,15 +94,15 @@ pub(crate) fn step(root: &Path, tests: &mut Tests) -> Result<()> {
         not_run::add(root, &format!("packages with the names of others: {error:#}"));
         return Ok(());
     }
-    own_tests(root, tests)
+    own_tests(root, &QUICK, tests)
 }
 
 /// Runs the step of `cargo xtask ci --full`.
 pub(crate) fn full(root: &Path, tests: &mut Tests) -> Result<()> {
-    step(root, tests)?;
     if fetch(root).is_err() {
-        return Ok(());
+        return step(root, tests);
     }
+    own_tests(root, &ALL, tests)?;
     let rows = beside_others(root, &FACES.iter().collect::<Vec<_>>(), false)?;
     rows.iter().for_each(|row| *tests += row.upstream.tests);
     conclude(&rows)
@@ -138,11 +143,12 @@ fn fetch(root: &Path) -> Result<String> {
 }
 
 /// Runs the tests of the workspace, in which each package is compared with its original.
-fn own_tests(root: &Path, tests: &mut Tests) -> Result<()> {
+fn own_tests(root: &Path, selection: &[&str], tests: &mut Tests) -> Result<()> {
     let before = tests.passed;
     counted(
         cargo(root)
-            .args(["test", "--quiet", "--locked", "--no-fail-fast", "--workspace", "--all-features"])
+            .args(["test", "--quiet", "--locked", "--no-fail-fast", "--workspace"])
+            .args(selection)
             .args(["--manifest-path", MANIFEST, "--target-dir", "target/faces/own"]),
         tests,
     )?;
