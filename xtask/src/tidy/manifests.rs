@@ -37,6 +37,8 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         let name = manifest["package"].get("name").and_then(toml::Value::as_str);
         let folder =
             dir.split_once('/').filter(|(group, _)| crate::GROUPS.contains(group)).map(|(_, name)| name);
+        // Deeper are members of other workspaces.
+        let folder = folder.filter(|folder| !folder.contains('/'));
         if folder.is_some() && folder != name && !own_workspace {
             report.add(file.path(), 1, "the crate is not named like its folder");
         }
@@ -86,6 +88,7 @@ mod tests {
     #[test]
     fn what_a_manifest_lacks_is_found() {
         assert!(planted(check, &[("core/a/Cargo.toml", GOOD)]).is_empty());
+        assert!(planted(check, &[("adopt/faces/b/Cargo.toml", GOOD)]).is_empty());
         for (part, with) in [
             ("license.workspace = true", ""),
             ("edition.workspace = true", "edition = \"2021\""),
