@@ -1,4 +1,4 @@
-//! The guest: `adopt/guest` boots in QEMU, once as it is, and once for each way to break its flush.
+//! The guest: `adopt/guest` boots in QEMU, once unchanged, and once for each way to break its flush.
 //!
 //! # Theory
 //! QEMU's emulated CPUs keep a translation until a flush, as real ones do. So the guest reads another page's contents

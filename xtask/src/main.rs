@@ -92,7 +92,7 @@ enum Task {
     Tidy(tidy::Args),
     /// Link the core into a program without a C library or an operating system's help, and run it
     Kernel,
-    /// Boot adopt/guest in QEMU: as it is, without any flush, and with one CPU too few in each
+    /// Boot adopt/guest in QEMU: unchanged, without any flush, and with one CPU too few in each
     Guest(guest::Args),
     /// Run the tests of interleavings
     Loom,

@@ -124,7 +124,7 @@ fn build(root: &Path, target: &str, args: &[&str]) -> Result<()> {
     if target == KERNEL {
         cmd = cmd.args(["--bin", "values"]);
     }
-    // Linux loads the program as it is, so it has no relocations.
+    // Linux loads the program without changes, so it has no relocations.
     cmd = cmd.env("CARGO_TARGET_X86_64_UNKNOWN_NONE_RUSTFLAGS", "-C relocation-model=static");
     if !args.contains(&"--target-dir") {
         cmd = cmd.args(["--target-dir", "target"]);

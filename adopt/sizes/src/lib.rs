@@ -10,6 +10,7 @@ mod arena;
 mod heap;
 pub mod index;
 pub mod input;
+#[path = "../../ports/src/stand_in/lock.rs"]
 mod lock;
 #[cfg(target_has_atomic = "64")]
 pub mod ports;

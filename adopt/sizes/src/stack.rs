@@ -1,6 +1,6 @@
 //! The depth of a call: a stack of its own is filled with a pattern, and the deepest word that changed is found.
 //!
-//! Only on x86-64 and Linux, which loads the program as it is: it has no relocations.
+//! Only on x86-64 and Linux, which loads the program without changes: it has no relocations.
 
 use crate::Row;
 use core::arch::asm;

@@ -69,15 +69,6 @@ impl ModelIndex {
         (at >= start.max(low) && at + size <= end && at + size <= high).then_some(at)
     }
 
-    fn no_space(&self, request: &Request) -> AllocError {
-        AllocError::NoSpace {
-            requested: request.size(),
-            align: request.align(),
-            window: request.window().unwrap_or(self.default_window),
-            largest: self.largest_hole(),
-        }
-    }
-
     fn cut(&mut self, start: u64, end: u64) -> Option<Fit> {
         let at = self.holes.iter().position(|&(s, e)| s <= start && end <= e)?;
         let (hole_start, hole_end) = self.holes.remove(at);
@@ -321,12 +312,7 @@ impl PageIndex {
     }
 
     fn found(&self, request: &Request, page: Option<u64>) -> Result<Va, AllocError> {
-        page.map(Va::from_page).ok_or_else(|| AllocError::NoSpace {
-            requested: request.size(),
-            align: request.align(),
-            window: request.window().unwrap_or(self.default_window),
-            largest: self.largest_hole(),
-        })
+        page.map(Va::from_page).ok_or_else(|| self.no_space(request))
     }
 }
 

@@ -22,7 +22,7 @@
 //! # Source
 //! Our own; the policy is that of Knuth, *The Art of Computer Programming* 1, 2.5.
 
-use crate::free_index::best;
+use crate::free_index::{best, range_at};
 use crate::ledger::Ledger;
 use crate::rb::{SizeSupply, SizeTree};
 use crate::supply::{InPlace, PieceWanted, Supplied, Table};
@@ -158,8 +158,7 @@ impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
             return Err(no_memory);
         }
         let at = take(&mut self.index)?;
-        let page = at.page_floor();
-        self.was_cut(VaRange::from_pages(page, page + request.size().get()).unwrap_or_default());
+        self.was_cut(range_at(at, request));
         self.check();
         Ok(at)
     }

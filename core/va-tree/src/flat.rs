@@ -177,16 +177,6 @@ impl<const N: usize> FlatIndex<N> {
         inside.then(|| range.whole_pages())
     }
 
-    #[cold]
-    fn no_space(&self, request: &Request) -> AllocError {
-        AllocError::NoSpace {
-            requested: request.size(),
-            align: request.align(),
-            window: request.window().unwrap_or(self.default_window),
-            largest: self.largest_hole(),
-        }
-    }
-
     /// Stops, with the feature `validate`, at the first operation after which an invariant does not hold.
     #[inline(always)]
     fn check(&self) {
@@ -274,9 +264,7 @@ impl<const N: usize> FreeIndex for FlatIndex<N> {
     }
 
     fn release_splits(&mut self, pieces: u64) -> u64 {
-        let released = pieces.min(self.ledger.releasable());
-        self.ledger.live -= released;
-        released
+        self.ledger.release(pieces)
     }
 
     fn live(&self) -> u64 {

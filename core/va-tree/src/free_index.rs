@@ -130,11 +130,10 @@ pub trait FreeIndex {
     /// # Errors
     /// [`AllocError::NoSpace`].
     fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
-        let (requested, align) = (request.size(), request.align());
+        let (size, align) = (request.size(), request.align());
         let window = request.window().unwrap_or(self.default_window());
-        let found = highest::find(window, request, |at| self.aligned_fit_below(at, requested, align));
-        let largest = || self.largest_hole();
-        found.ok_or_else(|| AllocError::NoSpace { requested, align, window, largest: largest() })
+        let found = highest::find(window, request, |at| self.aligned_fit_below(at, size, align));
+        found.ok_or_else(|| self.no_space(request))
     }
 
     /// Takes the highest range that meets `request` and returns its first address, as [`alloc`](Self::alloc) takes the
@@ -144,9 +143,7 @@ pub trait FreeIndex {
     /// Those of [`alloc`](Self::alloc).
     fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
         let at = self.highest_fit(request)?;
-        self.take(
-            VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get()).unwrap_or_default(),
-        )?;
+        self.take(range_at(at, request))?;
         Ok(at)
     }
 
@@ -158,14 +155,7 @@ pub trait FreeIndex {
     /// [`AllocError::NoSpace`].
     fn best_fit(&self, request: &Request) -> Result<Va, AllocError> {
         let window = request.window().unwrap_or(self.default_window());
-        let (requested, align) = (request.size(), request.align());
-        let largest = || self.largest_hole();
-        best::find(self, window, request).ok_or_else(|| AllocError::NoSpace {
-            requested,
-            align,
-            window,
-            largest: largest(),
-        })
+        best::find(self, window, request).ok_or_else(|| self.no_space(request))
     }
 
     /// Takes the [`best_fit`](Self::best_fit) and returns its first address.
@@ -174,9 +164,7 @@ pub trait FreeIndex {
     /// Those of [`alloc`](Self::alloc).
     fn alloc_best(&mut self, request: &Request) -> Result<Va, AllocError> {
         let at = self.best_fit(request)?;
-        self.take(
-            VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get()).unwrap_or_default(),
-        )?;
+        self.take(range_at(at, request))?;
         Ok(at)
     }
 
@@ -357,9 +345,25 @@ pub trait FreeIndex {
     /// [`InvariantViolation`].
     fn validate(&self) -> Result<(), InvariantViolation>;
 
+    /// Returns the error of a request that does not fit now. Cost: that of [`largest_hole`](Self::largest_hole).
+    #[cold]
+    fn no_space(&self, request: &Request) -> AllocError {
+        AllocError::NoSpace {
+            requested: request.size(),
+            align: request.align(),
+            window: request.window().unwrap_or(self.default_window()),
+            largest: self.largest_hole(),
+        }
+    }
+
     /// Stops, since an invariant does not hold. An index on a platform calls [`Platform::bug`](va_base::Platform::bug).
     #[doc(hidden)]
     fn bug(&self, what: core::fmt::Arguments<'_>) -> ! {
         panic!("{what}");
     }
+}
+
+/// Returns the range of a request that is met at `at`.
+pub(crate) fn range_at(at: Va, request: &Request) -> VaRange {
+    VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get()).unwrap_or_default()
 }

@@ -56,9 +56,16 @@ impl Ledger {
     }
 
     /// Returns the most fragments that can be released while `holes <= live + 1` holds.
-    pub(crate) fn releasable(&self) -> u64 {
+    fn releasable(&self) -> u64 {
         // holes >= 1 more than live is impossible to exceed; with no hole left, every area may be one.
         (self.live + 1).saturating_sub(self.holes).min(self.live)
+    }
+
+    /// Counts `pieces` live areas less, or as many as can be released. Returns how many.
+    pub(crate) fn release(&mut self, pieces: u64) -> u64 {
+        let released = pieces.min(self.releasable());
+        self.live -= released;
+        released
     }
 
     /// Checks FT6.

@@ -22,6 +22,7 @@
 //! # Source
 //! Our own; Linux has a tree of busy areas as well (`mm/vmalloc.c`, 6.12: `vn->busy`).
 
+use crate::free_index::range_at;
 use crate::rb::AreaTree;
 use crate::{FreeIndex, InPlace};
 use core::fmt;
@@ -330,11 +331,6 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
             self.platform.bug(format_args!("TI1: a part of an area: {error}"), None);
         }
     }
-}
-
-/// Returns the range that the index allocated for a request.
-fn range_at(at: Va, request: &Request) -> VaRange {
-    VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get()).unwrap_or_default()
 }
 
 impl<I: FreeIndex, P: Platform> Drop for TrackedIndex<I, P> {

@@ -198,15 +198,6 @@ impl ListIndex {
     fn is_free(&self, range: VaRange) -> bool {
         self.area_below(range.end().get() - 1).is_none_or(|area| area.end <= range.start().get())
     }
-
-    fn no_space(&self, request: &Request) -> AllocError {
-        AllocError::NoSpace {
-            requested: request.size(),
-            align: request.align(),
-            window: request.window().unwrap_or(self.default_window),
-            largest: self.largest_hole(),
-        }
-    }
 }
 
 /// Records come from the heap.

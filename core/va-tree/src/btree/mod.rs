@@ -336,17 +336,6 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    #[cold]
-    fn no_space(&self, request: &Request) -> AllocError {
-        let window = request.window().unwrap_or(self.default_window);
-        AllocError::NoSpace {
-            requested: request.size(),
-            align: request.align(),
-            window,
-            largest: self.largest_hole(),
-        }
-    }
-
     /// Stops, with the feature `validate`, at the first operation after which an invariant does not hold.
     #[inline(always)]
     fn check(&self) {
@@ -474,9 +463,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     }
 
     fn release_splits(&mut self, pieces: u64) -> u64 {
-        let released = pieces.min(self.ledger.releasable());
-        self.ledger.live -= released;
-        released
+        self.ledger.release(pieces)
     }
 
     fn live(&self) -> u64 {

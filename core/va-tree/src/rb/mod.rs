@@ -192,16 +192,6 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
         S::find(&TreeRef(&self.tree), &wanted)
     }
 
-    #[cold]
-    fn no_space(&self, request: &Request) -> AllocError {
-        AllocError::NoSpace {
-            requested: request.size(),
-            align: request.align(),
-            window: request.window().unwrap_or(self.default_window),
-            largest: self.largest_hole(),
-        }
-    }
-
     /// Cuts `[start, end)` from the hole that encloses it. Its records are reserved.
     #[inline]
     fn cut(&mut self, id: u32, start: u64, end: u64) -> Fit {
@@ -384,9 +374,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
     }
 
     fn release_splits(&mut self, pieces: u64) -> u64 {
-        let released = pieces.min(self.ledger.releasable());
-        self.ledger.live -= released;
-        released
+        self.ledger.release(pieces)
     }
 
     fn live(&self) -> u64 {
