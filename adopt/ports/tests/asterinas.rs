@@ -4,6 +4,7 @@ mod allocations;
 
 use ports::asterinas::{RangeAllocator, RangeFreeError};
 use std::ops::Range;
+use va_sim::op::Rng;
 
 const ALL: Range<usize> = 0xffff_ffe0_0000_0000..0xffff_ffe1_0000_0000;
 
@@ -159,11 +160,8 @@ fn the_addresses_are_those_of_a_sorted_list_cut_at_the_end_of_the_first_fit() {
     let ranges = RangeAllocator::new(50..50 + BYTES);
     let mut free = vec![true; BYTES];
     let mut live: Vec<Range<usize>> = Vec::new();
-    let mut state = 3u64;
-    let mut random = |below: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % below
-    };
+    let mut rng = Rng::new(3);
+    let mut random = |below: usize| rng.below(below as u64) as usize;
     let mut failed = 0;
     for _ in 0..20_000 {
         if random(2) == 0 {

@@ -7,6 +7,7 @@ use ports::hermit::{DeallocateError, PageAlloc, PageBox, VirtualPages, kernel_he
 use ports::stand_in::hermit::{AllocError, PAGE_SIZE, PageLayout, PageRange, PageRangeAllocator};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use va_base::{AllocError as IndexError, VaRange};
+use va_sim::op::Rng;
 use va_tree::TrackedError;
 
 fn pages(first: usize, end: usize) -> PageRange {
@@ -190,11 +191,8 @@ fn the_addresses_are_those_of_the_first_fit_in_a_list_of_free_ranges() {
     let mut all = of_pages(1024, 1024 + PAGES);
     let mut model = Model(vec![true; PAGES]);
     let mut live: Vec<(usize, usize)> = Vec::new();
-    let mut state = 7u64;
-    let mut random = |below: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % below
-    };
+    let mut rng = Rng::new(7);
+    let mut random = |below: usize| rng.below(below as u64) as usize;
     let mut failed = 0;
     for _ in 0..20_000 {
         if random(2) == 0 {

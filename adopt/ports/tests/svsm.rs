@@ -6,6 +6,7 @@ use ports::stand_in::svsm::{
 };
 use ports::svsm::{VIRT_ALIGN_2M, VIRT_ALIGN_4K, VRangeAlloc, VirtualRange, virt_log_usage};
 use va_base::FreeError;
+use va_sim::op::Rng;
 
 const BASE: usize = 0x100_0000;
 
@@ -130,11 +131,8 @@ fn the_addresses_are_those_of_a_bitmap_searched_from_the_lowest_bit() {
     let mut pages = range(PAGES, PAGE_SHIFT);
     let mut used = vec![false; PAGES];
     let mut live: Vec<(usize, usize)> = Vec::new();
-    let mut state = 5u64;
-    let mut random = |below: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % below
-    };
+    let mut rng = Rng::new(5);
+    let mut random = |below: usize| rng.below(below as u64) as usize;
     let mut failed = 0;
     for _ in 0..20_000 {
         if random(2) == 0 {
