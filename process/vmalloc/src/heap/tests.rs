@@ -163,6 +163,8 @@ impl Model {
     }
 
     pub(super) fn check(&self) {
+        // The background thread may be moving runs between lists, and then they are in none.
+        let _settled = self.heap.hold_settled();
         assert_eq!(self.heap.validate(), Ok(()));
         let pages: u64 = self.areas.values().map(|&(bytes, ..)| self.heap.run_pages(bytes)).sum();
         assert_eq!(self.heap.stats().live_bytes, crate::arena::address(pages));
