@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Returns the CPU time of all programs that have ended below this one, in seconds; 0 if the system does not say.
+/// A second lane counts when it ends: its time is in the step that runs then.
 pub(crate) fn cpu_seconds() -> f64 {
     // Times are in ticks of 10 ms on every Linux; fields 16 and 17 of proc_pid_stat(5), after the name in parentheses.
     let ticks = || {
