@@ -201,6 +201,7 @@ fn check(root: &Path, programs: &Path) -> Result<()> {
     }
     let version = build(root)?;
     place(root, &root.join(BUILT), &prefix, &version)?;
+    crate::symbols::check(root, &prefix.join("lib"))?;
     let pages = place_program(programs, &prefix)?;
     if !pages.iter().any(|page| page.ends_with("man1/vmlab-bench-index.1")) {
         bail!("no manual page of `vmlab bench index`: {pages:?}");

@@ -57,6 +57,7 @@ mod sizes;
 mod soak;
 mod stress;
 mod suites;
+mod symbols;
 mod targets;
 mod tidy;
 mod tools;
