@@ -128,6 +128,9 @@ fn free_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     let at = fine(space.alloc(0, &ask(3))).start();
     let mut detached = vec![fine(space.detach(at))];
     table.row("VmapSpace::release, atomic", || space.release(Context::Atomic, taken(&mut detached)));
+    let at = fine(space.alloc(0, &ask(3))).start();
+    let _detached = fine(space.detach(at));
+    table.row("VmapSpace::release_at", || _ = fine(space.release_at(Context::Sleeping, at)));
     // Enough that frees purge, slice by slice.
     let mut areas = some(space, 400);
     table.row("VmapSpace::free, many", || areas.drain(..).for_each(|area| fine(space.free(area))));
@@ -190,6 +193,18 @@ fn holes_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("VmapSpace::purge, fewer holes", || _ = space.purge(Purge::Full));
 }
 
+fn detached_rows<C: Config>(
+    table: &mut Depths,
+    space: &'static Space<C>,
+    magazine: &mut Magazine<'static, &'static Arena, C>,
+    [first, second]: [Va; 2],
+) {
+    let mut detached = vec![fine(space.detach(first))];
+    table.row("Magazine::release", || magazine.release(taken(&mut detached)));
+    let _detached = fine(space.detach(second));
+    table.row("Magazine::release_at", || _ = fine(magazine.release_at(second)));
+}
+
 fn magazine_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     let mut made: Option<Magazine<'static, &'static Arena, C>> = None;
     table.row("VmapSpace::magazine", || made = space.magazine(2).ok());
@@ -211,6 +226,7 @@ fn magazine_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     let mut free_at_in = |context| _ = fine(magazine.free_at_in(context, taken(&mut areas).start()));
     table.row("Magazine::free_at_in", || free_at_in(Context::Sleeping));
     table.row("Magazine::free_at_in, atomic", || free_at_in(Context::Atomic));
+    detached_rows(table, space, magazine, [taken(&mut areas).start(), taken(&mut areas).start()]);
     table.row("Magazine::free, many", || areas.drain(..).for_each(|area| fine(magazine.free(area))));
     table.row("Magazine::alloc, again", || {
         areas.extend((0..3000).map(|nth| fine(magazine.alloc(&ask(1 + nth * 7 % 70)))));

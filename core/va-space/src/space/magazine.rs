@@ -35,7 +35,7 @@
 use super::VmapSpace;
 use super::cell::{CACHE_PAGES_MAX, Cell, Contents};
 use super::take::Lowest;
-use crate::area::{Area, range_of};
+use crate::area::{Area, DetachedArea, range_of};
 use crate::budget::{Budget, Cost};
 use crate::config::Config;
 use crate::error::{ReleaseError, SpaceError};
@@ -264,6 +264,31 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             Context::Sleeping => self.free_at(at),
             Context::Atomic => self.space.free_at_in(context, at),
         }
+    }
+
+    /// Frees a detached area, as [`VmapSpace::release`] does; it cannot fail. A value of another space stops the
+    /// machine.
+    ///
+    /// # Locks
+    /// Those of [`free`](Self::free). Cost: the same.
+    #[inline]
+    pub fn release(&mut self, area: DetachedArea) {
+        let freed = self.space.win_handle(&area);
+        self.put_freed(freed);
+    }
+
+    /// Frees the detached area that starts at `at`, as [`VmapSpace::release_at`] does.
+    ///
+    /// # Errors
+    /// The errors of [`VmapSpace::release_at`].
+    /// # Locks
+    /// Those of [`free`](Self::free). Cost: the same.
+    #[inline]
+    pub fn release_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
+        let freed = self.space.win_detached(at)?;
+        let range = range_of(freed.page, freed.pages);
+        self.put_freed(freed);
+        Ok(range)
     }
 
     /// Moves all areas to the node: flushed ones to its pool, freed ones to its lazy areas.

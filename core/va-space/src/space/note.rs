@@ -21,13 +21,13 @@
 //! note).
 
 use super::VmapSpace;
-use crate::area::DetachedArea;
+use crate::area::{DetachedArea, range_of};
 use crate::config::Config;
 use crate::error::ReleaseError;
-use crate::list::UnlinkedArea;
+use crate::list::{Unflushed, UnlinkedArea};
 use crate::lookup::Lookup;
 use crate::map::{Seen, Slot, State, Word};
-use va_base::{Context, Machine, Va};
+use va_base::{Context, Machine, Va, VaRange};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Sets the note of the busy area that starts at `at` to a number, in place of an earlier one. Lookups return it
@@ -68,16 +68,47 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// # Locks
     /// Those of [`free_in`](Self::free_in). Cost: O(1), and at most one slice.
     pub fn release(&self, context: Context, area: DetachedArea) {
-        let DetachedArea { page, pages, .. } = area;
-        let seen = self.map.seen_slot(page, |word| word.state() == Some(State::Detached));
-        if let Some((seen, slot)) = seen.filter(|(seen, _)| seen.pages == pages) {
-            let idle = seen.word.with_state(State::Idle);
-            slot.put(idle);
-            self.make_lazy(UnlinkedArea::won(page, pages, idle, slot));
-            return self.after_free(context);
+        self.make_lazy(self.win_handle(&area));
+        self.after_free(context);
+    }
+
+    /// Frees the detached area that starts at `at`, for a caller that stores no handle, and returns its range.
+    ///
+    /// # Errors
+    /// [`ReleaseError::NoArea`] if no detached area starts there. Of two concurrent calls one succeeds.
+    /// # Locks
+    /// Those of [`free_in`](Self::free_in). Cost: O(1), and at most one slice.
+    pub fn release_at(&self, context: Context, at: Va) -> Result<VaRange, ReleaseError> {
+        let freed = self.win_detached(at)?;
+        let range = range_of(freed.page, freed.pages);
+        self.make_lazy(freed);
+        self.after_free(context);
+        Ok(range)
+    }
+
+    /// Claims the detached area that starts at `at` for the call that frees it.
+    pub(super) fn win_detached(&self, at: Va) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
+        let seen = self.map.seen_slot(at.page_floor(), |word| word.state() == Some(State::Detached));
+        let Some((Seen { page, pages, word }, slot)) =
+            seen.filter(|(seen, _)| Va::from_page(seen.page) == at)
+        else {
+            return Err(self.no_area_at(at));
+        };
+        let idle = word.with_state(State::Idle);
+        slot.exchange(word, idle).map_err(|_| self.no_area_at(at))?;
+        Ok(UnlinkedArea::won(page, pages, idle, slot))
+    }
+
+    /// Claims the area of a handle; a value of another space stops the machine.
+    pub(super) fn win_handle(&self, area: &DetachedArea) -> UnlinkedArea<Unflushed> {
+        let start = area.range().start();
+        match self.win_detached(start) {
+            Ok(freed) if freed.pages == area.pages => freed,
+            _ => self.machine.bug(
+                format_args!("{} pages at {start} are released, and not detached here", area.pages),
+                None,
+            ),
         }
-        let start = Va::from_page(page);
-        self.machine.bug(format_args!("{pages} pages at {start} are released, and not detached here"), None)
     }
 
     /// Returns the busy area that starts at `at`, if no other call is changing it.

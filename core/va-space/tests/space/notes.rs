@@ -38,6 +38,10 @@ fn agrees<C: Config>(space: &VmapSpace<&SimMachine, C>, model: &Model, page: u64
         assert_eq!((space.find(at), space.find_enclosing(at)), (None, None));
         assert!(matches!(space.free_at(at), Err(ReleaseError::NoArea { .. })));
         assert!(matches!(space.detach(at), Err(ReleaseError::NoArea { .. })));
+        assert!(matches!(
+            space.release_at(Context::Sleeping, Va::new(at.get() + 1)),
+            Err(ReleaseError::NoArea { .. })
+        ));
         assert!(matches!(space.note(at, 1), Err(ReleaseError::NoArea { .. })));
     }
 }
@@ -84,7 +88,14 @@ fn notes<C: Config>(seed: u64) {
                 if let Some(area) = model.detached.pop() {
                     let (page, end) = area.range().whole_pages();
                     machine.unmap(area.range());
-                    space.release(Context::Sleeping, area);
+                    let at = area.range().start();
+                    if roll(2) == 0 {
+                        space.release(Context::Sleeping, area);
+                    } else {
+                        assert_eq!(space.release_at(Context::Sleeping, at), Ok(pages(page, end)));
+                    }
+                    let again = space.release_at(Context::Sleeping, at);
+                    assert!(matches!(again, Err(ReleaseError::NoArea { .. })));
                     model.lazy.insert((page, end));
                 }
             }
@@ -131,6 +142,27 @@ fn notes_and_detached_areas_agree_with_a_map() {
         notes::<Linux69>(seed);
         notes::<OneLock52>(seed);
     }
+}
+
+#[test]
+fn a_magazine_takes_detached_areas_into_its_round() {
+    let machine = SimMachine::new(2);
+    let extent = pages(FIRST, FIRST + 4096);
+    let space = VmapSpace::<_, Standard>::new(extent, extent, &machine).unwrap();
+    let mut magazine = space.magazine(1).unwrap();
+    let starts: Vec<Va> =
+        (0..3).map(|_| magazine.alloc(&Request::pages(2).unwrap()).unwrap().start()).collect();
+    let area = space.detach(starts[0]).unwrap();
+    magazine.release(area);
+    let range = space.detach(starts[1]).unwrap().range();
+    assert_eq!(magazine.release_at(starts[1]), Ok(range));
+    // Neither twice, nor without a detach.
+    for at in &starts[..] {
+        assert!(matches!(magazine.release_at(*at), Err(ReleaseError::NoArea { .. })));
+    }
+    assert_eq!(space.lazy_pages(), Pages::new(0), "the areas are in their node, not in the magazine");
+    assert_eq!(space.drain_cpu(1).pages, Pages::new(4));
+    assert_eq!((space.lazy_pages(), space.validate()), (Pages::new(4), Ok(())));
 }
 
 #[test]
