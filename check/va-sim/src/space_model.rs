@@ -82,7 +82,8 @@ pub struct SpaceModel<C, I> {
     areas: Areas,
     /// The pools of each node by pages; the next area to allocate is first.
     pools: Vec<BTreeMap<u64, VecDeque<u64>>>,
-    cpus: u32,
+    /// CPUs online, by which the threshold is.
+    online: u32,
     clock: u64,
     config: PhantomData<C>,
 }
@@ -106,10 +107,15 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
             nodes,
             areas: Areas::default(),
             pools: vec![BTreeMap::new(); count as usize],
-            cpus,
+            online: cpus,
             clock: 0,
             config: PhantomData,
         }
+    }
+
+    /// Sets how many CPUs are online.
+    pub fn set_online(&mut self, cpus: u32) {
+        self.online = cpus;
     }
 
     /// Returns the address of a new area, if there is room, after a purge if need be.
@@ -139,7 +145,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
     pub fn free_at(&mut self, at: Va) -> Option<VaRange> {
         let (size, _) = self.areas.busy.get(at.get())?;
         self.free(at.get());
-        if self.lazy_pages() > C::lazy_max(self.cpus).get() {
+        if self.lazy_pages() > C::lazy_max(self.online).get() {
             self.purge(Purge::Drain);
         }
         VaRange::from_size(at, size)

@@ -1,9 +1,9 @@
 //! Callers that may not wait, workers that drain, and flushes that end later.
 
-use crate::{FIRST, ask, space};
+use crate::{FIRST, Linux69, OneLock52, Standard, ask, space};
 use va_base::{AllocError, Context, LockClass, PAGE_SIZE, Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
-use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
+use va_space::config::WithTrees;
 use va_space::{Area, Config, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 

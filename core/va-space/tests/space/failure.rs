@@ -1,9 +1,9 @@
 //! A machine that allocates nothing: calls that need memory fail and change nothing; a free needs none.
 
-use crate::{ask, pages, space};
+use crate::{Linux69, OneLock52, Standard, ask, pages, space};
 use va_base::AllocError;
 use va_sim::machine::SimMachine;
-use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
+use va_space::config::WithTrees;
 use va_space::{Config, Purge, SpaceError, VmapSpace};
 
 #[test]

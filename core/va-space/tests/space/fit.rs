@@ -1,7 +1,7 @@
 //! A request succeeds in its first call whenever free, pooled, lazy and cached pages together hold a fit, even if their
 //! owner sleeps.
 
-use crate::Sliced;
+use crate::{Standard, lazy};
 use proptest::prelude::*;
 use va_base::{Align, Request, VaRange};
 use va_sim::machine::SimMachine;
@@ -80,6 +80,8 @@ impl<C: Config> Callers<'_, '_, C> {
 /// callers hold.
 fn met<C: Config>(pages: u64, cpus: u32, magazines: usize, calls: &[Call]) -> Result<(), TestCaseError> {
     let machine = SimMachine::new(cpus);
+    // Several slices for each pass.
+    machine.set_online(lazy(140));
     let space = VmapSpace::<_, C>::new(extent(pages), extent(pages), &machine).unwrap();
     let created = (0..magazines).map(|cpu| space.magazine(cpu as u32).unwrap()).collect();
     let mut callers = Callers { space: &space, magazines: created };
@@ -129,9 +131,9 @@ proptest! {
     fn a_request_succeeds_whenever_all_that_is_not_busy_holds_a_fit(
         (pages, calls) in calls(), cpus in 1..5u32, magazines in 0..4usize,
     ) {
-        met::<Sliced>(pages, cpus, magazines, &calls)?;
-        met::<WithTrees<Sliced>>(pages, cpus, magazines, &calls)?;
-        met::<WithBestFit<Sliced>>(pages, cpus, magazines, &calls)?;
+        met::<Standard>(pages, cpus, magazines, &calls)?;
+        met::<WithTrees<Standard>>(pages, cpus, magazines, &calls)?;
+        met::<WithBestFit<Standard>>(pages, cpus, magazines, &calls)?;
     }
 }
 
@@ -143,9 +145,9 @@ fn what_an_idle_magazine_holds_is_drained_by_the_request_that_needs_it() {
         let mut calls = vec![one(0, 60 / freed); freed as usize];
         calls.extend((0..freed).map(|_| Call::Free { caller: 0, which: 0 }));
         calls.push(one(1, 60));
-        met::<Sliced>(60, 2, 2, &calls).unwrap();
+        met::<Standard>(60, 2, 2, &calls).unwrap();
     }
     // The same request failed before, and since then areas were freed only into a magazine.
     let calls = [one(0, 40), one(5, 30), Call::Free { caller: 0, which: 0 }, one(5, 30)];
-    met::<Sliced>(60, 2, 2, &calls).unwrap();
+    met::<Standard>(60, 2, 2, &calls).unwrap();
 }

@@ -1,9 +1,8 @@
 //! The end of a full pass: leaving areas are swept or sorted into the index, and do not wait for a later batch.
 
-use crate::FIRST;
+use crate::{FIRST, Standard};
 use va_base::{Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
-use va_space::config::Standard;
 use va_space::{Area, Purge, VmapSpace};
 
 fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {

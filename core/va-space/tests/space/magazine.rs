@@ -1,10 +1,9 @@
 //! Magazines: the locks that they save, the pages that they hold, and their drains.
 
-use crate::{FIRST, ask};
+use crate::{FIRST, Standard, Whole, ask, lazy};
 use std::sync::Mutex;
 use va_base::{Align, Context, LockClass, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
-use va_space::config::Standard;
 use va_space::{Area, Drained, Magazine, Purge, SpaceError, State, VmapSpace};
 
 fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
@@ -481,9 +480,9 @@ fn an_alloc_that_may_sleep_catches_up_with_a_worker_that_does_not_run() {
 #[test]
 fn sp2_a_magazine_of_a_node_that_is_made_late_waits_for_a_flush_of_its_own() {
     let machine = SimMachine::new(8);
+    machine.set_online(lazy(400));
     let extent = VaRange::from_pages(FIRST, FIRST + 4096).unwrap();
-    type Small = va_sim::small::Small<Standard, 400, 256>;
-    let space = VmapSpace::<_, Small>::new(extent, extent, &machine).unwrap();
+    let space = VmapSpace::<_, Whole>::new(extent, extent, &machine).unwrap();
     for _ in 0..3 {
         let area = space.alloc(0, &ask(4)).unwrap();
         space.free(area).unwrap();

@@ -1,7 +1,7 @@
 //! A space beside its reference model on random calls: the same addresses and the same counts. The machine reports any
 //! address that is used again too early.
 
-use crate::{Sliced, Tiny, TinyLinux, TinyOneLock};
+use crate::{Linux69, OneLock52, Standard, Whole, lazy};
 use proptest::prelude::*;
 use va_base::{Align, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
 use va_sim::machine::SimMachine;
@@ -15,9 +15,12 @@ use va_space::node::{HashedZones, Zone};
 use va_space::{Config, Purge, State, VmapSpace};
 use va_tree::FreeIndex;
 
-/// Standard, with a tree in each node.
-type TinyTrees = WithTrees<Tiny>;
-type TinyTreesUp = WithTrees<Tiny, Upward>;
+/// With a tree in each node.
+type Trees = WithTrees<Whole>;
+type TreesUp = WithTrees<Whole, Upward>;
+
+/// A few dozen pages reach every limit.
+const LAZY: u32 = lazy(60);
 
 /// A call that a test can make on a space. Numbers are taken modulo the number of choices.
 #[derive(Clone, Debug)]
@@ -68,8 +71,10 @@ fn compare<C: Config, I: FreeIndex>(
     calls: &[Call],
 ) -> Result<(), TestCaseError> {
     let machine = SimMachine::new(cpus);
+    machine.set_online(LAZY);
     let space = VmapSpace::<_, C>::new(extent(pages), extent(pages), &machine).unwrap();
     let mut model = SpaceModel::<C, I>::new(index, cpus);
+    model.set_online(LAZY);
     let mut out = Vec::new();
     for call in calls {
         match call {
@@ -145,25 +150,25 @@ proptest! {
 
     #[test]
     fn the_default_space_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
-        compare::<Tiny, _>(pages, cpus, exact(pages), &calls)?;
+        compare::<Whole, _>(pages, cpus, exact(pages), &calls)?;
     }
 
     #[test]
     fn lk1_lk2_a_space_with_trees_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
-        compare::<TinyTrees, _>(pages, cpus, exact(pages), &calls)?;
-        compare::<TinyTreesUp, _>(pages, cpus, exact(pages), &calls)?;
+        compare::<Trees, _>(pages, cpus, exact(pages), &calls)?;
+        compare::<TreesUp, _>(pages, cpus, exact(pages), &calls)?;
     }
 
     #[test]
     fn the_linux_space_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
-        let index = TinyLinux::index(extent(pages), extent(pages), HeapPlatform::default()).unwrap();
-        compare::<TinyLinux, _>(pages, cpus, index, &calls)?;
+        let index = Linux69::index(extent(pages), extent(pages), HeapPlatform::default()).unwrap();
+        compare::<Linux69, _>(pages, cpus, index, &calls)?;
     }
 
     #[test]
     fn the_one_lock_space_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
-        let index = TinyOneLock::index(extent(pages), extent(pages), HeapPlatform::default()).unwrap();
-        compare::<TinyOneLock, _>(pages, cpus, index, &calls)?;
+        let index = OneLock52::index(extent(pages), extent(pages), HeapPlatform::default()).unwrap();
+        compare::<OneLock52, _>(pages, cpus, index, &calls)?;
     }
 
     /// In slices the addresses may differ from the model's. All else must hold, and a request succeeds whenever the
@@ -171,7 +176,9 @@ proptest! {
     #[test]
     fn a_sliced_space_allocates_whatever_is_not_busy((pages, calls) in calls(), cpus in 1..5u32, magazines: bool) {
         let machine = SimMachine::new(cpus);
-        let space = VmapSpace::<_, Sliced>::new(extent(pages), extent(pages), &machine).unwrap();
+        // Several slices for each pass.
+        machine.set_online(lazy(140));
+        let space = VmapSpace::<_, Standard>::new(extent(pages), extent(pages), &machine).unwrap();
         // Even CPUs call for themselves, odd ones through the one magazine.
         let mut magazine = space.magazine(cpus / 2).unwrap();
         let mut out: Vec<va_space::Area> = Vec::new();
@@ -245,7 +252,7 @@ fn a_model_with_another_decay_differs() {
     }
     assert_eq!(HashedZones::node_of(&va_space::node::NodeMap::new(1, Pages::new(16)).unwrap(), Va::ZERO), 0);
     let machine = SimMachine::new(1);
-    let space = VmapSpace::<_, config::Standard>::new(extent(100), extent(100), &machine).unwrap();
+    let space = VmapSpace::<_, Standard>::new(extent(100), extent(100), &machine).unwrap();
     let mut model = SpaceModel::<Other, _>::new(exact(100), 1);
     let area = space.alloc(0, &Request::pages(3).unwrap()).unwrap();
     assert_eq!(model.alloc(0, &Request::pages(3).unwrap()), Some(area.start()));

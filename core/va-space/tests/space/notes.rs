@@ -1,10 +1,10 @@
 //! Notes, detached areas, the last byte of every area and the lazy ones, compared with simple maps.
 
-use crate::FIRST;
+use crate::{FIRST, Linux69, OneLock52, Standard};
 use std::collections::{BTreeMap, BTreeSet};
 use va_base::{Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
+use va_space::config::WithTrees;
 use va_space::{Config, DetachedArea, Purge, ReleaseError, State, VmapSpace};
 
 fn pages(first: u64, end: u64) -> VaRange {

@@ -1,12 +1,12 @@
 //! Single calls at the limits of a space: failures, epochs, overflow, boot, wrong frees.
 
-use crate::{Sliced, ask, at, pages, space};
+use crate::{Linux69, OneLock52, Standard, ask, at, pages, space};
 use std::sync::{Arc, Mutex, PoisonError};
 use va_base::{
     Align, AllocError, Context, HeapMachine, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange, Watch,
 };
 use va_sim::machine::{Flushing, SimMachine, Violation, lockings};
-use va_space::config::{Linux69, OneLock52, Standard, WithBestFit};
+use va_space::config::WithBestFit;
 use va_space::{Config, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use va_tree::Congruent;
 
@@ -328,7 +328,7 @@ fn the_best_fit_leaves_large_holes_whole() {
         assert_eq!(space.validate(), Ok(()));
     }
     best::<Standard>();
-    best::<WithBestFit<Sliced>>();
+    best::<WithBestFit<Standard>>();
     best::<OneLock52>();
 }
 

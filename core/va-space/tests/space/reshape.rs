@@ -1,19 +1,15 @@
 //! Areas that are split, joined and resized, beside the reference model of the space: the same results, the same areas,
 //! nothing lost.
 
-use crate::{at, pages};
+use crate::{Standard, Whole, at, lazy, pages};
 use proptest::prelude::*;
 use va_base::{Pages, Request, Va};
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
-use va_sim::small::Small;
 use va_sim::space_model::SpaceModel;
-use va_space::config::{Standard, WithTrees};
+use va_space::config::WithTrees;
 use va_space::{Config, Purge, ReshapeError, SpaceError, State, VmapSpace};
 use va_tree::FreeIndex;
-
-/// Purges in one slice each, as the model's are: a request that ends one early may get another, equally good address.
-type Whole = Small<Standard, 8192, { u64::MAX }>;
 
 /// A call that a test can make. Arguments are pages of the space, or the number of a busy area.
 #[derive(Clone, Debug)]
@@ -48,6 +44,9 @@ fn compare<C: Config>(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
     let space = VmapSpace::<_, C>::new(pages(0, size), pages(0, size), &machine).unwrap();
     let index = ModelIndex::new(pages(0, size), pages(0, size)).unwrap();
     let mut model = SpaceModel::<C, _>::new(index, 1);
+    // More than there are.
+    machine.set_online(lazy(8192));
+    model.set_online(lazy(8192));
     for call in calls {
         let areas: Vec<_> = model.busy().collect();
         let nth = |nth: usize| areas[nth % areas.len()].start();

@@ -2,9 +2,10 @@
 //! are checked throughout. The same seed gives the same addresses (SP5), so a failure can be reproduced exactly: run
 //! again with the `VA_SCRIPT_SEED` that it prints.
 
+use crate::{Linux69, OneLock52, Standard};
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
-use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
+use va_space::config::WithTrees;
 use va_space::{Area, Config, Magazine, Purge, ReleaseError, SpaceError, VmapSpace};
 
 const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;

@@ -1,8 +1,8 @@
 //! Checks that generic code can share a space: it is `Send` and `Sync` without bounds of the caller.
 
+use crate::Standard;
 use va_base::Machine;
 use va_sim::machine::SimMachine;
-use va_space::config::Standard;
 use va_space::{Config, EarlySpace, Magazine, VmapSpace};
 
 fn is_send<T: Send>() {}

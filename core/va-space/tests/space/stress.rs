@@ -7,11 +7,11 @@
 //! which of them are concurrent. A failure that can be reproduced exactly comes from the scripts of `space_script`.
 //! They run the same kind of calls, magazines, failures and late flushes on one thread.
 
-use crate::FIRST;
+use crate::{FIRST, Linux69, OneLock52, Standard};
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Align, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
-use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
+use va_space::config::WithTrees;
 use va_space::{Area, Config, Purge, VmapSpace};
 
 const PAGES: u64 = 40_000;

@@ -1,5 +1,6 @@
 //! Metadata that a space allocates with no lock held when it has none under one, and that a shrinker frees.
 
+use crate::Standard;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Context, HeapMachine, LockClass, Request, Va, VaRange, Watch};
@@ -105,7 +106,7 @@ fn a_failure_is_not_remembered_past_what_was_put_back() {
 #[test]
 fn a_shrinker_gets_index_memory_back() {
     let machine = SimMachine::new(1);
-    let space = VmapSpace::<_, config::Standard>::new(window(), window(), &machine).unwrap();
+    let space = VmapSpace::<_, Standard>::new(window(), window(), &machine).unwrap();
     let large = Request::pages(300).unwrap();
     let areas: Vec<_> = (0..5000).map(|_| space.alloc(0, &large).unwrap()).collect();
     areas.into_iter().for_each(|area| space.free(area).unwrap());
