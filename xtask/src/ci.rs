@@ -48,8 +48,8 @@ struct Step {
     /// Part of `--quick`.
     quick: bool,
     run: Run,
-    /// Runs in place of `run` with `--full`.
-    full: Option<Run>,
+    /// Runs in place of `run` with `--full`, and what it runs beyond that.
+    full: Option<(Run, &'static str)>,
 }
 
 impl Step {
@@ -61,8 +61,8 @@ impl Step {
         Self { quick: true, ..self }
     }
 
-    const fn full(self, full: Run) -> Self {
-        Self { full: Some(full), ..self }
+    const fn full(self, run: Run, more: &'static str) -> Self {
+        Self { full: Some((run, more)), ..self }
     }
 }
 
@@ -71,28 +71,33 @@ const STEPS: [Step; 24] = [
     Step::new("fmt", "every file is formatted", fmt).quick(),
     Step::new("tidy", "the rules that no compiler knows", run_tidy).quick(),
     Step::new("clippy", "no warnings, everywhere", clippy).quick(),
-    Step::new("test", "tests, the core walking its invariants all along", test).quick().full(test_full),
+    Step::new("test", "tests, the core walking its invariants all along", test)
+        .quick()
+        .full(test_full, "the C functions over a core that walks its invariants"),
     Step::new("doctest", "examples in documentation", doctest).quick(),
     Step::new("examples", "the example that each crate's README names", examples),
-    Step::new("release", "the allocator of a process as users build it", release).full(release_full),
+    Step::new("release", "what depends on the optimiser: sections, stacks and memory", release)
+        .full(release_full, "all tests of the crates of a process"),
     Step::new("doc", "documentation without warnings", doc),
     Step::new("no_std", "the core in a freestanding program, and a kernel over it that links", no_std)
-        .full(no_std_full),
+        .full(no_std_full, "code and stack of the core"),
     Step::new(
         "targets",
         "the crates compile for other processors, and with the compilers that they promise",
         targets::step,
     )
-    .full(targets::full),
-    Step::new("loom", "interleavings, where there are any", loom::run).full(loom::full),
+    .full(targets::full, "seven more targets"),
+    Step::new("loom", "interleavings, where there are any", loom::run)
+        .full(loom::full, "each model with all its preemptions, up to four"),
     Step::new("peer", "addresses equal to Linux's own library's, where it can be built", peer::step),
-    Step::new("header", "the C header is that of the C functions", header::step).full(header::check),
-    Step::new("install", "a C program is built and run as users do it", install::step).full(install::full),
+    Step::new("header", "the C header is that of the C functions", header::step)
+        .full(header::check, "the header, made again by cbindgen"),
     Step::new(
         "counts",
         "instructions, locked operations and cache lines of hot paths are those of results/counts.csv",
         counts::step,
-    ),
+    )
+    .full(counts::full, "every row"),
     Step::new(
         "clients",
         "real programs answer the same under the preload, those that are there",
@@ -104,17 +109,23 @@ const STEPS: [Step; 24] = [
         stress::step,
     ),
     Step::new("faces", "packages with the names of others answer as the originals do", faces::step)
-        .full(faces::full),
-    Step::new("deny", "licences, banned crates, sources", licences::step).full(licences::deny),
+        .full(faces::full, "the originals' own tests, and packages that depend on them"),
+    Step::new("deny", "licences, banned crates, sources", licences::step)
+        .full(licences::deny, "cargo deny, which reads the texts"),
     Step::new("package", "the published crates build from their packages alone", run_package),
-    Step::new("demo", "the program does its main job", demo),
+    // Late, when the laboratory of the tests is there.
+    Step::new("install", "a C program is built and run as users do it", install::step)
+        .full(install::full, "the laboratory of `dist`"),
+    Step::new("demo", "the program of the README's first command compiles", demo)
+        .full(demo_full, "it does its main job, optimised"),
     Step::new("book", "every command in the book prints the output shown there", book::step),
     Step::new(
         "browser",
         "a report in a real browser: no network, no complaint, the slider moves the picture",
         browser::step,
     ),
-    Step::new("fuzz-build", "fuzz targets without warnings", fuzz_check).full(fuzz_build),
+    Step::new("fuzz-build", "fuzz targets without warnings", fuzz_check)
+        .full(fuzz_build, "the targets with libFuzzer"),
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
@@ -135,12 +146,13 @@ const LONG: [Step; 5] = [
 ];
 
 /// The second lane of a run of everything. Cargo locks a folder for each profile, and the first lane builds with that of
-/// tests. None of these steps does so for long.
-const BESIDE: [&str; 13] = [
+/// tests. None of these steps does so for long. The steps that optimise a program as one are here: they use one core.
+const BESIDE: [&str; 14] = [
     "release",
     "no_std",
     "targets",
     "loom",
+    "peer",
     "header",
     "counts",
     "clients",
@@ -148,7 +160,7 @@ const BESIDE: [&str; 13] = [
     "faces",
     "deny",
     "package",
-    "demo",
+    "install",
     "fuzz-build",
 ];
 
@@ -168,10 +180,12 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
             let when = match step {
                 _ if long => " (full)",
                 Step { quick: true, .. } => " (quick)",
-                Step { full: Some(_), .. } => " (more in full)",
                 _ => "",
             };
             println!("{:<12}{}{when}", step.name, step.what);
+            if let Some((_, more)) = step.full {
+                println!("{:<12}  in full alone: {more}", "");
+            }
         }
         return Ok(());
     }
@@ -243,7 +257,7 @@ fn run_steps(root: &Path, steps: &[&Step], args: &Args) -> Outcome {
     for (at, step) in steps.iter().enumerate() {
         println!("\n==== {} ({}/{}): {}", step.name, at + 1, steps.len(), step.what);
         let (step_started, cpu_before, before) = (Instant::now(), cpu_seconds(), tests);
-        let run = step.full.filter(|_| args.full).unwrap_or(step.run);
+        let run = step.full.filter(|_| args.full).map_or(step.run, |(run, _)| run);
         let outcome = run(root, &mut tests);
         let time = duration(step_started.elapsed().as_secs_f64());
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
@@ -402,17 +416,21 @@ fn test_full(root: &Path, tests: &mut Tests) -> Result<()> {
     run_tests(root, &["-p", OVER_THE_CORE, "--features", WALKING], tests).and(usual)
 }
 
-/// The crates of a process that the step `release` tests.
+/// The crates of a process whose code is not what the source says where it is optimised: system calls, locks, and
+/// sections that the kernel restarts.
+const NEAR_THE_MACHINE: &str = "-p vmalloc-os -p vmalloc-percpu";
+
+/// All crates of a process that the step `release` tests.
 const OF_A_PROCESS: &str = "-p vmalloc-os -p vmalloc-percpu -p vmalloc-vmap -p vmalloc";
 
 /// Tests release builds: fast paths depend on the optimiser, and the test profile is not the one that users build. So a
 /// program that depends on these crates is built with a release profile. Programs that are optimised as one are tested by
-/// `install`.
+/// `install`, `clients` and `stress`.
 ///
-/// The programs that test them from outside are left to `--full`: each is optimised by itself, and the step `test` runs
-/// all of them.
+/// The other crates of a process, and the programs that test them from outside, are left to `--full`. Each is optimised
+/// by itself, and the step `test` runs all of them, optimised as well.
 fn release(root: &Path, tests: &mut Tests) -> Result<()> {
-    run_release(root, tests, &format!("{OF_A_PROCESS} --lib"))
+    run_release(root, tests, &format!("{NEAR_THE_MACHINE} --lib"))
 }
 
 fn release_full(root: &Path, tests: &mut Tests) -> Result<()> {
@@ -453,17 +471,21 @@ fn no_std_full(root: &Path, tests: &mut Tests) -> Result<()> {
     sizes::check(root)
 }
 
+/// Checks that the program compiles without what measures, which the tests compile. They run the demo as well.
 fn demo(root: &Path, _: &mut Tests) -> Result<()> {
+    cargo(root).args(["check", "--quiet", "--locked", "--package", "vmlab"]).run(Show::All)
+}
+
+/// Runs the demo as the README does.
+fn demo_full(root: &Path, _: &mut Tests) -> Result<()> {
+    let run = || Cmd::cargo(root).args(["run", "--quiet", "--locked", "--release", "--"]);
     let report = root.join("target/ci/report.html");
     fs::create_dir_all(root.join("target/ci"))?;
     // The report of an earlier run must not pass for this one's.
     if report.exists() {
         fs::remove_file(&report)?;
     }
-    Cmd::cargo(root)
-        .args(["run", "--quiet", "--locked", "--release", "--", "demo", "--report"])
-        .arg(&report)
-        .run(Show::All)?;
+    run().args(["demo", "--report"]).arg(&report).run(Show::All)?;
     let page = fs::read_to_string(&report)?;
     if !page.contains("<html") || page.len() < 10_000 {
         bail!("the report has {} bytes and is no page to look at", page.len());
@@ -471,8 +493,8 @@ fn demo(root: &Path, _: &mut Tests) -> Result<()> {
     println!("report: {} bytes", page.len());
     // This build measures nothing, and names the build that does.
     let mut named = false;
-    let ended = Cmd::cargo(root)
-        .args(["run", "--quiet", "--locked", "--release", "--", "bench", "index", "--quick"])
+    let ended = run()
+        .args(["bench", "index", "--quick"])
         .lines(Show::Nothing, |line| named |= line.contains("--features measure"))?;
     if ended.code == Some(0) || !named {
         bail!("vmlab bench, in a build without it, does not name the feature measure");
@@ -545,7 +567,7 @@ mod tests {
         assert_eq!(taken("", "", Ok(())), (7, BESIDE.len(), vec![]));
         assert_eq!(taken("loom", "", Err(anyhow!("1"))), (7, BESIDE.len(), vec!["loom".to_string()]));
         let lane = BESIDE.join(",");
-        assert_eq!(taken("", "demo", Ok(())), (7, BESIDE.len() - 1, vec![lane.clone()]));
+        assert_eq!(taken("", "faces", Ok(())), (7, BESIDE.len() - 1, vec![lane.clone()]));
         assert_eq!(taken("", "", Err(anyhow!("1"))), (7, BESIDE.len(), vec![lane]));
         assert!(BESIDE.iter().all(|name| STEPS.iter().any(|step| step.name == *name)));
     }

@@ -72,10 +72,14 @@ fn laboratory(root: &Path) -> Result<()> {
     dist(root, "build", &["-p", "vmlab", "--features", "measure"])
 }
 
-/// Builds both libraries and the laboratory as for counting instructions.
-pub(crate) fn build_all(root: &Path) -> Result<()> {
-    build(root)?;
-    laboratory(root)
+/// The program of the counted rows, in the folder of the output of [`dist`].
+pub(crate) const COUNTED: &str = "examples/counted";
+
+/// Builds the program whose instructions are counted, and returns the folder of the output. Without the kernel's test
+/// suite, of which no row is counted, and without the commands of the laboratory.
+pub(crate) fn counted(root: &Path) -> Result<PathBuf> {
+    dist(root, "build", &["-p", "vmlab-bench", "--no-default-features", "--example", "counted"])?;
+    Ok(root.join(BUILT))
 }
 
 /// The folder of the output of [`dist`].

@@ -17,7 +17,9 @@
 //! documentation.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(not(feature = "all"), expect(dead_code, reason = "the counted programs call a part"))]
 
+#[cfg(feature = "all")]
 pub mod compare;
 pub mod counts;
 pub mod harness;
@@ -29,6 +31,7 @@ pub mod percpu;
 pub mod space;
 #[doc(hidden)]
 pub mod stream;
+#[cfg(feature = "all")]
 pub mod suite;
 
 pub use stream::ROUNDS_MAX;

@@ -3,8 +3,8 @@
 //!
 //! # Theory
 //! A timing on a shared machine varies by more than the effect of a change. Counts do not: the same program does the
-//! same. So each hot path is counted under valgrind, by the program `vmlab bench counts-child`, and a change that costs
-//! moves a committed figure.
+//! same. So each hot path is counted under valgrind, by the program `counted` of `vmlab-bench`, and a change that
+//! costs moves a committed figure.
 //!
 //! | column | count per pair or call |
 //! |---|---|
@@ -67,13 +67,47 @@ struct Table {
     rows: Vec<Row>,
 }
 
-/// Runs the step of CI. Without valgrind it is skipped, except in CI itself.
+/// The rows of the step of CI: each path of the code that rows count has one. The others count the same paths with
+/// other data.
+const SHORT: [&str; 20] = [
+    "index/btree/rand-1k",
+    "index/btree32/aligns-1k",
+    "index/rb-linux/rand-1k",
+    "index/rb-exact/aligns-1k",
+    "pair/magazine",
+    "pair/pool",
+    "pair/index",
+    "space/random_size",
+    "space/churn_mix",
+    "blocks/lane",
+    "blocks/block",
+    "free-slice",
+    "find/inside",
+    "percpu/16",
+    "percpu/2048-aligned",
+    "percpu/section",
+    "process/64K",
+    "process/64M",
+    "preload/100",
+    "preload/1M",
+];
+
+/// Runs the step of CI: the rows of [`SHORT`]. Without valgrind it is skipped, except in CI itself.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
+    compared(root, &SHORT)
+}
+
+/// Runs the step in full: every row.
+pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
+    compared(root, &[])
+}
+
+fn compared(root: &Path, only: &[&str]) -> Result<()> {
     if !on_path("valgrind") && !not_run::must_run() {
         not_run::add(root, "the counts of hot paths: there is no valgrind");
         return Ok(());
     }
-    main(root, &Args { update: false, only: Vec::new(), built: None })
+    main(root, &Args { update: false, only: only.iter().map(ToString::to_string).collect(), built: None })
 }
 
 /// Runs `cargo xtask counts`.
@@ -84,8 +118,8 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let built = match &args.built {
         Some(built) => built.canonicalize().with_context(|| format!("no folder {}", built.display()))?,
         None => {
-            install::build_all(root)?;
-            root.join(install::BUILT)
+            install::preload(root)?;
+            install::counted(root)?
         }
     };
     let compiler = Cmd::new(root, "rustc").arg("--version").read()?.trim().to_string();
@@ -127,14 +161,15 @@ fn count(root: &Path, built: &Path, only: &[String]) -> Result<Vec<Row>> {
         fs::remove_dir_all(&scratch)?;
     }
     fs::create_dir_all(&scratch)?;
-    let program = built.join("vmlab");
-    let names = Cmd::new(root, &program).args(["bench", "counts-child"]).read()?;
+    let program = built.join(install::COUNTED);
+    let names = Cmd::new(root, &program).read()?;
     let rows: Vec<(&str, &str)> = names.lines().filter_map(|line| line.split_once(' ')).collect();
+    if let Some(none) = only.iter().find(|only| !rows.iter().any(|(name, _)| name.starts_with(only.as_str())))
+    {
+        bail!("no row begins with {none}; there are: {}", names.replace('\n', ", "));
+    }
     let chosen = |name: &str| only.is_empty() || only.iter().any(|only| name.starts_with(only.as_str()));
     let rows: Vec<_> = rows.into_iter().filter(|(name, _)| chosen(name)).collect();
-    if rows.is_empty() {
-        bail!("no row begins so; there are: {}", names.replace('\n', ", "));
-    }
     // A relative path, as all that the program can see: the length of a path moves its stack.
     Cmd::new(root, "cc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
@@ -180,8 +215,8 @@ fn one(root: &Path, built: &Path, name: &str, needs: &str, codes: &mut Codes) ->
         .args(["--compress-strings=no", "--compress-pos=no"])
         .args(CACHE)
         .arg(format!("--callgrind-out-file={stem}.out"))
-        .arg(built.join("vmlab"))
-        .args(["bench", "counts-child", name])
+        .arg(built.join(install::COUNTED))
+        .arg(name)
         .run(Show::Failure)?;
     let mut parts: Vec<(String, Part)> = Vec::new();
     for at in 1.. {
@@ -296,6 +331,18 @@ mod tests {
             of([100.0, 3.0, 10.0])[0].starts_with("a: locked")
                 && of([100.0, 2.0, 11.0])[0].starts_with("a: lines")
         );
+    }
+
+    #[test]
+    fn the_rows_of_each_run_are_in_the_table_and_count_each_group() {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(FILE)).unwrap();
+        let table = parse(&text).unwrap();
+        let group = |name: &str| name.split('/').next().map(str::to_string);
+        assert!(SHORT.iter().all(|name| table.rows.iter().any(|row| row.name == *name)));
+        // A purge of everything is a thousand slices.
+        let missing =
+            table.rows.iter().filter(|row| !SHORT.iter().any(|name| group(name) == group(&row.name)));
+        assert!(missing.map(|row| row.name.as_str()).eq(["purge-1000"]));
     }
 
     #[test]

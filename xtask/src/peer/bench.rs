@@ -1,6 +1,7 @@
 //! Rows of the benchmark: one pattern of pairs each, on both libraries in turn.
 
 use super::Peers;
+use super::build::counting;
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -86,6 +87,7 @@ pub(super) struct Shared {
 
 /// Runs each row on both in turn, `rounds` times; and all rows again, `runs` times.
 pub(super) fn rows(root: &Path, peers: &Peers, runs: usize, rounds: usize, ms: u32) -> Result<Vec<Measured>> {
+    let counting = counting(root)?;
     let mut measured: Vec<_> =
         ROWS.iter().map(|&row| Measured { row, runs: Vec::new(), counted: None }).collect();
     for run in 1..=runs.max(1) {
@@ -94,7 +96,7 @@ pub(super) fn rows(root: &Path, peers: &Peers, runs: usize, rounds: usize, ms: u
                 |library: &Path| one(root, peers, library, row.test, &[("pages", row.pages), ("ms", ms)]);
             let Some(both) = both(peers, rounds, |run| run.min_ns, of)? else { continue };
             if counted.is_none() {
-                *counted = of(&peers.counting)?;
+                *counted = of(&counting)?;
             }
             let Both { linux, ours, ratio } = both;
             println!(
@@ -109,7 +111,7 @@ pub(super) fn rows(root: &Path, peers: &Peers, runs: usize, rounds: usize, ms: u
 
 /// Runs each pattern with each number of threads, drained by a helper.
 pub(super) fn threads(root: &Path, peers: &Peers, rounds: usize, ms: u32) -> Result<Vec<Shared>> {
-    let mut measured = Vec::new();
+    let (counting, mut measured) = (counting(root)?, Vec::new());
     for test in SHARED {
         for threads in THREADS {
             let options =
@@ -117,7 +119,7 @@ pub(super) fn threads(root: &Path, peers: &Peers, rounds: usize, ms: u32) -> Res
             let of = |library: &Path| one(root, peers, library, test, &options);
             let Both { linux, ours, .. } =
                 both(peers, rounds, |run| run.wall_ns, of)?.context("no answer")?;
-            let counted = of(&peers.counting)?.context("no answer")?;
+            let counted = of(&counting)?.context("no answer")?;
             println!("{test}, {threads} threads: Linux {:.1} ns, ours {:.1} ns", linux.wall_ns, ours.wall_ns);
             measured.push(Shared { test, threads, linux, ours, counted });
         }

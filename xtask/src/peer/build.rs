@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The package with the kernel's source.
 const PACKAGE: &str = "linux-source-6.12";
 
-/// Builds everything under `target/peer`.
+/// Builds everything but [`counting`] under `target/peer`.
 pub(super) fn build(root: &Path, peer: Option<&Path>, linux: Option<&Path>) -> Result<Peers> {
     let peer = directory(root, peer)?;
     let target = root.join("target/peer");
@@ -18,15 +18,18 @@ pub(super) fn build(root: &Path, peer: Option<&Path>, linux: Option<&Path>) -> R
     let source = source(root, &peer, linux, &target)?;
     make(root, &peer, &source, &programs)?.run(Show::Failure)?;
     let ours = library(root, &target, &[])?;
-    let counting = library(root, &target.join("count"), &["--features", "va-peer/count"])?;
     Ok(Peers {
         linux: programs.join("libkvmalloc.so"),
         ours,
-        counting,
         genops: peer.join("tools/genops.py"),
         scratch: target,
         programs,
     })
+}
+
+/// Builds our library once more, counting the locks that it takes: for measurements.
+pub(super) fn counting(root: &Path) -> Result<PathBuf> {
+    library(root, &root.join("target/peer/count"), &["--features", "va-peer/count"])
 }
 
 fn directory(root: &Path, peer: Option<&Path>) -> Result<PathBuf> {

@@ -55,8 +55,6 @@ pub(crate) struct Peers {
     linux: PathBuf,
     /// Our library.
     ours: PathBuf,
-    /// Our library, counting the locks that it takes.
-    counting: PathBuf,
     /// Folder of the programs.
     programs: PathBuf,
     /// The program that writes scripts.

@@ -3,10 +3,10 @@
 use super::{ALONE, Needs, Row, dump, each, mark, pairs};
 use crate::memory::driver::{Driver as Memory, Malloc};
 use crate::percpu::subject::{Standard as Percpu, Subject as Objects, USUAL};
-use crate::space::contenders::SpaceContender;
+use crate::space::ours::{Bare, Magazines};
 use crate::space::patterns;
-use crate::space::subject::{Driver, Setup, Subject, Visitor};
-use crate::stream::contender::{Contender, Home, Runner};
+use crate::space::subject::{Driver, Setup, Stream, Subject, Visitor};
+use crate::stream::contender::{Contender, Home, Runner, Work};
 use crate::stream::workload::Workload;
 use crate::{index, space};
 use anyhow::{Context, Result, bail};
@@ -16,9 +16,10 @@ use va_base::{PAGE_SIZE, Request, Va};
 use va_block::Blocks;
 use va_sim::op::Rng;
 use va_space::VmapSpace;
+use va_space::config::Standard;
 use vmalloc::Vmalloc;
 use vmalloc::percpu::{Options, Space, Word};
-use vmlab_machine::{LabMachine, PlainLock, Work};
+use vmlab_machine::{LabMachine, PlainLock};
 
 /// Consecutive pairs that are counted, and those before until the state is stable.
 const PAIRS: usize = 10_000;
@@ -38,19 +39,19 @@ pub(super) fn all() -> Vec<Row> {
             rows.push(row(format!("index/{index}/{stream}"), move || on_index(index, stream)));
         }
     }
-    rows.push(row("pair/magazine", || on_space(&SpaceContender::Standard, 2, Pair(2))));
-    rows.push(row("pair/pool", || on_space(&SpaceContender::OursBare, 2, Pair(2))));
+    rows.push(row("pair/magazine", || with_magazines(2, Pair(2))));
+    rows.push(row("pair/pool", || bare(2, Pair(2))));
     // A size above the limit of pools.
-    rows.push(row("pair/index", || on_space(&SpaceContender::OursBare, 2, Pair(300))));
+    rows.push(row("pair/index", || bare(2, Pair(300))));
     for (at, spec) in patterns::all(2).iter().enumerate() {
         rows.push(row(format!("space/{}", spec.name), move || on_pattern(at)));
     }
     rows.push(row("blocks/lane", || on_blocks(true)));
     rows.push(row("blocks/block", || on_blocks(false)));
-    rows.push(row("free-slice", || on_space(&SpaceContender::OursBare, SLICE_NODES, FreeSlice)));
-    rows.push(row("purge-1000", || on_space(&SpaceContender::OursBare, 1, Purge)));
-    rows.push(row("find/start", || on_space(&SpaceContender::Standard, 128, Find { inside: false })));
-    rows.push(row("find/inside", || on_space(&SpaceContender::Standard, 128, Find { inside: true })));
+    rows.push(row("free-slice", || bare(SLICE_NODES, FreeSlice)));
+    rows.push(row("purge-1000", || bare(1, Purge)));
+    rows.push(row("find/start", || with_magazines(128, Find { inside: false })));
+    rows.push(row("find/inside", || with_magazines(128, Find { inside: true })));
     for (name, size, align) in [("8", 8, 8), ("16", 16, 16), ("64", 64, 64), ("2048-aligned", 2048, 2048)] {
         rows.push(row(format!("percpu/{name}"), move || on_percpu(size, align, false)));
     }
@@ -110,12 +111,21 @@ fn on_index(index: &str, name: &str) -> Result<()> {
 
 fn on_pattern(at: usize) -> Result<()> {
     let specs = patterns::all(2);
-    let workload = patterns::make(&specs[at], space::patterns::WARM_UP, 1);
-    on_contender(&SpaceContender::Standard.contender(Setup::alone(2)), &workload)
+    let workload = patterns::make(&specs[at], patterns::WARM_UP, 1);
+    let subject = Magazines::<PlainLock, Standard>::new(&Setup::alone(2))?;
+    let home = Home::default();
+    let calls = Stream::new(home.store(subject).context("a new home holds nothing")?, 0);
+    stream(&mut Work::new(calls, &workload), &workload)
 }
 
-fn on_space(contender: &SpaceContender, nodes: u32, visitor: impl Visitor<Out = Result<()>>) -> Result<()> {
-    contender.visit::<PlainLock, _>(&Setup::alone(nodes), visitor)?
+/// Visits a space with magazines.
+fn with_magazines(nodes: u32, visitor: impl Visitor<Out = Result<()>>) -> Result<()> {
+    visitor.visit(Magazines::<PlainLock, Standard>::new(&Setup::alone(nodes))?)
+}
+
+/// Visits a space without.
+fn bare(nodes: u32, visitor: impl Visitor<Out = Result<()>>) -> Result<()> {
+    visitor.visit(Bare::<PlainLock, Standard>::new(&Setup::alone(nodes))?)
 }
 
 /// A pair of this many pages, with nothing else allocated.
@@ -231,13 +241,9 @@ impl Visitor for Find {
 }
 
 fn on_blocks(lane: bool) -> Result<()> {
-    let machine = LabMachine::<PlainLock>::new(2, 2, Work::Here);
+    let machine = LabMachine::<PlainLock>::new(2, 2, vmlab_machine::Work::Here);
     let window = space::window();
-    let space = VmapSpace::<_, va_space::config::Standard>::new(
-        vmlab_machine::kernel_extent(),
-        window,
-        machine.clone(),
-    )?;
+    let space = VmapSpace::<_, Standard>::new(vmlab_machine::kernel_extent(), window, machine.clone())?;
     let blocks = Blocks::<_, va_block::config::Standard>::new(space, machine).context("no blocks")?;
     let mut failed = 0;
     if lane {

@@ -29,28 +29,28 @@ fn space<L: Watch, C: Config>(setup: &Setup) -> Result<(Space<L, C>, LabMachine<
 }
 
 /// A space whose callers have no magazine.
-pub(super) struct Bare<L: Watch, C: Config> {
+pub(crate) struct Bare<L: Watch, C: Config> {
     space: Space<L, C>,
     machine: LabMachine<L>,
 }
 
 /// A space whose callers have a magazine each.
-pub(super) struct Magazines<L: Watch, C: Config>(Bare<L, C>);
+pub(crate) struct Magazines<L: Watch, C: Config>(Bare<L, C>);
 
 impl<L: Watch, C: Config> Bare<L, C> {
-    pub(super) fn new(setup: &Setup) -> Result<Self, SpaceError> {
+    pub(crate) fn new(setup: &Setup) -> Result<Self, SpaceError> {
         let (space, machine) = space(setup)?;
         Ok(Self { space, machine })
     }
 }
 
 impl<L: Watch, C: Config> Magazines<L, C> {
-    pub(super) fn new(setup: &Setup) -> Result<Self, SpaceError> {
+    pub(crate) fn new(setup: &Setup) -> Result<Self, SpaceError> {
         Bare::new(setup).map(Self)
     }
 }
 
-pub(super) struct BareDriver<'a, L: Watch, C: Config> {
+pub(crate) struct BareDriver<'a, L: Watch, C: Config> {
     space: &'a Space<L, C>,
     cpu: u32,
 }
@@ -112,7 +112,7 @@ impl<L: Watch, C: Config> Driver for BareDriver<'_, L, C> {
 }
 
 /// A thread's magazine, and those of the other CPUs for which it has run.
-pub(super) struct MagazineDriver<'a, L: Watch, C: Config> {
+pub(crate) struct MagazineDriver<'a, L: Watch, C: Config> {
     space: &'a Space<L, C>,
     /// `None` if all magazines that a space can have are in use.
     own: Option<Magazine<'a, LabMachine<L>, C>>,

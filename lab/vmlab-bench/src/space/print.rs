@@ -1,7 +1,7 @@
 //! Tables, CSV and charts of spaces.
 
-use super::Measured;
 use super::cases::{Case, Taken};
+use super::run::{Measured, Row};
 use super::threads::{Shared, name};
 use crate::harness::{
     Drawn, Report, Summary, Table, build, dash, duration, log_chart, mean_us, number, unique, us,
@@ -227,7 +227,7 @@ fn csv(measured: &Measured) -> Vec<String> {
     let drained = |drained: &Drained| format!("{},{}", drained.purges, drained.flushes);
     let head =
         "kind,name,nodes,threads,contender,ns_min,ns_median,ns_mean,rounds,purges,flushes,locks_a_pair";
-    let rows = measured.rows.iter().map(|super::Row { nodes, cell }| {
+    let rows = measured.rows.iter().map(|Row { nodes, cell }| {
         let drained = drained(&cell.drained.unwrap_or_default());
         format!("pattern,{},{nodes},1,{},{},{drained},", cell.workload, cell.contender, figures(&cell.ns))
     });

@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use std::path::PathBuf;
 use va_space::NODES_LIMIT;
-use vmlab_bench::{ROUNDS_MAX, counts, index, memory, percpu, space};
+use vmlab_bench::{ROUNDS_MAX, index, memory, percpu, space};
 
 #[derive(Subcommand, Debug, Clone)]
 pub(super) enum Command {
@@ -38,12 +38,6 @@ pub(super) enum Command {
     MemoryChild {
         /// The task, as JSON
         task: String,
-    },
-    /// Runs one row of `cargo xtask counts`, or prints their names
-    #[command(hide = true)]
-    CountsChild {
-        /// The row
-        row: Option<String>,
     },
 }
 
@@ -174,6 +168,5 @@ pub(super) fn run(command: &Command) -> Result<()> {
             memory::run(&memory::Options { filter, rounds, ms, peer, thp, quick, out }, &mut Terminal)
         }
         Command::MemoryChild { task } => memory::child::main(&task),
-        Command::CountsChild { row } => counts::main(row.as_deref(), &mut Terminal),
     }
 }
