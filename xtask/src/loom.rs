@@ -73,7 +73,7 @@ fn short_form(models: &dyn Fn() -> Cmd, tests: &mut Tests) -> Result<()> {
     let long = LONG.iter().flat_map(|(.., long)| long.iter());
     let skipped = long.flat_map(|model| ["--skip", model]);
     // The time of few interleavings is that of the compiler. Loom is optimised in any case, by its own settings.
-    let models = || models().env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    let models = || models().env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
     counted(models().args(["loom", "--"]).args(skipped).env(PREEMPTIONS, "2"), tests)?;
     for (preemptions, long) in LONG {
         let before = tests.passed;
