@@ -26,6 +26,10 @@ pub const UNIT_BYTES_MIN: u32 = 32 << 10;
 pub const UNIT_BYTES_MAX: u32 = 1 << 30;
 /// Smallest dynamic section of the first chunk, as in Linux: it serves the allocations before there is a heap.
 pub const DYNAMIC_BYTES_MIN: u32 = 20 << 10;
+/// The reserved section of a kernel with modules, as in Linux (`PERCPU_MODULE_RESERVE`).
+pub const RESERVED_BYTES: u32 = 8 << 10;
+/// The dynamic section of the first chunk that a 64-bit machine wishes, as in Linux (`PERCPU_DYNAMIC_RESERVE`).
+pub const DYNAMIC_BYTES: u32 = 28 << 10;
 /// Most lists that a space can have.
 pub(crate) const SLOTS_MAX: usize = 34;
 

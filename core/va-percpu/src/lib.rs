@@ -14,6 +14,7 @@
 //! | `class` | small objects from slabs, which are objects to the engine |
 //! | [`engine`] | the search for room in a chunk: [`scan`], Linux's hints, and [`run`], exact runs |
 //! | [`geometry`], [`plan`](plan::plan) | units, sections of the first chunk, groups of CPUs |
+//! | [`first`] | the first chunk, embedded in the memory of nodes or by page |
 //! | [`backend`], [`vm`], [`km`] | the supply of chunks and pages |
 //! | `store`, `chunk`, `table`, `rows`, `lookup` | chunks, their lists, records, from an address to its chunk |
 
@@ -31,6 +32,7 @@ pub mod config;
 mod early;
 pub mod engine;
 mod error;
+pub mod first;
 mod fits;
 pub mod geometry;
 pub mod km;

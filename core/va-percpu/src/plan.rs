@@ -102,12 +102,15 @@ pub fn plan(
         .ok_or(too_large)?;
 
     let count = group_cpus(local, groups);
-    let members = |group: u32| groups.iter().filter(|&&of| of == group).count() as u32;
+    // The members of each group, where the units are written later.
+    units.fill(0);
+    groups.iter().for_each(|&group| units[group as usize] += 1);
+    let members = units.get(..count as usize).unwrap_or_default();
     let fits = |per: u32| alloc.is_multiple_of(per) && (alloc / per).is_multiple_of(page);
-    let (mut best, mut fewest) = (1, u32::MAX);
+    let (mut best, mut fewest) = (1, u64::MAX);
     for per in (1..=alloc / least).rev().filter(|&per| fits(per)) {
-        let allocs: u32 = (0..count).map(|group| members(group).div_ceil(per)).sum();
-        if allocs * per - cpus > cpus / 3 {
+        let allocs: u64 = members.iter().map(|&members| u64::from(members.div_ceil(per))).sum();
+        if allocs * u64::from(per) - u64::from(cpus) > u64::from(cpus / 3) {
             continue;
         }
         if allocs > fewest {

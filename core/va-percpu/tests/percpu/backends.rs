@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use va_base::{Va, VaRange};
 use va_percpu::config::Standard;
 use va_percpu::km::{Blocks, KmChunks};
+use va_percpu::plan::{Wish, plan};
 use va_percpu::vm::{Groups, Mapper, VmChunks};
-use va_percpu::{AllocError, BackendError, Context, Geometry, PercpuSpace, Request, Sizes};
+use va_percpu::{
+    AllocError, BackendError, Context, Geometry, PercpuSpace, Place, Request, Sizes, first, geometry,
+};
 use va_sim::machine::SimMachine;
 use va_space::VmapSpace;
 use va_space::config::Standard as SpaceDefault;
@@ -186,6 +189,70 @@ fn units_of_4096_cpus_lie_in_areas_of_the_space() {
     assert!(stats.chunks <= 2 && mapped < 16 * CPUS, "{mapped} pages of {stats:?}");
     let busy = space.areas().filter(|seen| seen.state == va_space::State::Busy).count();
     assert_eq!(busy, (stats.chunks as usize - 1) * areas.len());
+    space.validate().unwrap();
+}
+
+/// A machine with two nodes of unequal size and CPU numbers in turn, from the plan to objects in later chunks.
+#[test]
+fn a_space_begins_with_an_embedded_first_chunk() {
+    const CPUS: usize = 7;
+    let node = |cpu: u32| u32::from(cpu % 3 == 1);
+    let (mut of_cpus, mut units) = ([0; CPUS], [0; CPUS]);
+    let (fixed, reserved, dynamic) = (50_000, geometry::RESERVED_BYTES, geometry::DYNAMIC_BYTES);
+    let wish = Wish { fixed, reserved, dynamic, atom: 1 << 20 };
+    let plan = plan(&wish, |a, b| node(a) == node(b), &mut of_cpus, &mut units).unwrap();
+    let mut groups = [first::Group::default(); 2];
+    first::groups(&plan, &of_cpus, &mut groups).unwrap();
+    // The second node's memory is lower.
+    let areas_at = [Va::new(3 << 30), Va::new(1 << 30)];
+    let embedded = first::embed(&plan, &mut groups, &areas_at, 1 << 40).unwrap();
+    let (mut offsets, mut areas) = ([0; CPUS], [(0, 0); 2]);
+    let ends = first::unit_offsets(&plan, &groups, &of_cpus, &units, &mut offsets).unwrap();
+    first::areas(&plan, &groups, &mut areas).unwrap();
+    assert_eq!((embedded.base, ends), (areas_at[1], first::Ends { low: 1, high: 6 }));
+
+    let machine = SimMachine::new(CPUS as u32);
+    let window = VaRange::from_pages(1 << 20, 1 << 23).unwrap();
+    let space: VmapSpace<_, SpaceDefault> = VmapSpace::new(VaRange::ALL, window, &machine).unwrap();
+    let placement = Groups { areas: &areas, units: &offsets };
+    let backend = VmChunks::new(&space, placement, wish.atom, Pages::new(&machine)).unwrap();
+    let percpu: PercpuSpace<_, _, Standard> =
+        PercpuSpace::new(plan.geometry(embedded.base).unwrap(), &machine, backend).unwrap();
+
+    // Objects of the reserved section, of the dynamic one, and of chunks that are made for them.
+    let kept: Vec<_> = (0..8).map(|_| Request::new(1024, 8).place(Place::Reserved)).collect();
+    let requests = kept.into_iter().chain((0..200).map(|nth| Request::new(4096 + nth * 4, 8)));
+    let objects: Vec<_> =
+        requests.map(|request| (percpu.alloc(&request).unwrap(), request.parts().0 as u64)).collect();
+    assert!(percpu.alloc(&Request::new(4, 4).place(Place::Reserved)).is_err(), "the section is full");
+    assert!(percpu.stats().chunks >= 3, "{:?}", percpu.stats());
+    let sum = u64::from(plan.sizes.fixed + plan.sizes.reserved + plan.sizes.dynamic);
+    let freed: Vec<_> = first::unused(&plan, &groups, embedded.base).collect();
+    let mut copies = Vec::new();
+    for &(object, bytes) in &objects {
+        let chunk = percpu.find(object).unwrap().chunk;
+        for (cpu, offset) in offsets.iter().enumerate() {
+            let at = object.at(Va::new(embedded.base.get() + offset));
+            let copy = VaRange::from_size(at, bytes).unwrap();
+            if chunk <= 0 {
+                // In the unit of this CPU, in the memory of its node, behind the static section, and not freed.
+                let area = VaRange::from_size(areas_at[of_cpus[cpu] as usize], 1 << 30).unwrap();
+                let unit = VaRange::from_size(Va::new(embedded.base.get() + offset), sum).unwrap();
+                assert!(area.encloses(copy) && unit.encloses(copy), "{copy:?} of CPU {cpu}");
+                assert!(at.get() - unit.start().get() >= u64::from(fixed));
+                assert!(!freed.iter().any(|range| range.overlaps(copy)));
+            } else {
+                let page = percpu.backend().mapper().mapped.lock().get(&at.page_floor()).copied();
+                assert_eq!(page, Some(cpu as u32), "{copy:?}");
+            }
+            copies.push((at.get(), bytes));
+        }
+    }
+    copies.sort_unstable();
+    assert!(copies.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "no two copies share a byte");
+    objects.iter().for_each(|&(object, _)| percpu.free(object).unwrap());
+    percpu.balance();
+    percpu.validate().unwrap();
     space.validate().unwrap();
 }
 
