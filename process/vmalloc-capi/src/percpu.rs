@@ -236,7 +236,7 @@ unsafe fn held<'c>(counter: *const percpu_counter) -> &'c Held {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_init(counter: *mut percpu_counter, amount: i64) -> c_int {
     let keep = KeepErrno::new();
-    let made = Space::global().and_then(|space| Held::new(space, amount));
+    let made = Space::global().map(|space| Held::new(space, amount));
     drop(keep);
     let number = match (made, NonNull::new(counter.cast::<MaybeUninit<Held>>())) {
         (Ok(made), Some(to)) => {

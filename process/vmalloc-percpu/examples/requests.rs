@@ -14,7 +14,7 @@ per_cpu! {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let space = Space::global()?;
-    let bytes = PerCpuCounter::new(space, 0)?;
+    let bytes = PerCpuCounter::new(space, 0);
     let served = SERVED.view()?.word();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {

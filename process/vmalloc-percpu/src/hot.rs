@@ -7,9 +7,9 @@
 //! ```
 //! The mark is above every unit that any thread has used. A section compares its unit's number with the mark, so the
 //! first use of a unit takes the slow path once. An object is zeroed below the mark when it is allocated; units above
-//! it are zeros, as mapped. One more unit, the strangers', belongs to threads without a number: their registration
-//! failed, a seccomp filter was installed later, or the number is above the reported maximum. They share it with atomic
-//! operations, and no section ever accesses it.
+//! it are zeros, as mapped. One more unit, the strangers', belongs to threads without a number. Their registration
+//! failed or ended, or the number is above the reported maximum. They share it with atomic operations, and no section
+//! ever accesses it. (glibc 2.36 ends a program in which a filter of system calls denies a later thread's registration.)
 //!
 //! If no sections are available, threads get numbers in turn, and all operations are atomic ones.
 //!
@@ -31,6 +31,8 @@ pub(super) struct Hot {
     pub(super) index: Index,
     /// The number of possible numbers; the strangers' unit follows them.
     pub(super) ids: u32,
+    /// The kernel's batch of counters: 32, or twice the possible CPUs if that is more.
+    pub(super) batch: i64,
     // Atomic; they only rise.
     pub(super) mark: AtomicU32,
     strangers: AtomicBool,
@@ -47,7 +49,8 @@ pub(super) enum Beyond {
 
 impl Hot {
     pub(super) fn new(at: Option<Area>, index: Index, ids: u32) -> Self {
-        Self { at, index, ids, mark: AtomicU32::new(0), strangers: AtomicBool::new(false) }
+        let batch = (2 * i64::from(ids)).max(32);
+        Self { at, index, ids, batch, mark: AtomicU32::new(0), strangers: AtomicBool::new(false) }
     }
 
     /// Finds a unit for a thread outside of sections. Checks PP1.

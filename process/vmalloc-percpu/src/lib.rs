@@ -7,7 +7,7 @@
 //!     static HITS: Word;
 //! }
 //! HITS.view()?.word().add(1);
-//! let bytes = PerCpuCounter::new(Space::global()?, 0)?;
+//! let bytes = PerCpuCounter::new(Space::global()?, 0);
 //! bytes.add(4096);
 //! assert_eq!((HITS.view()?.word().sum(), bytes.sum()), (1, 4096));
 //! # Ok::<(), vmalloc_percpu::Error>(())
@@ -38,7 +38,7 @@
 //! | [`View::with`], [`View::iter`] | the copy of this CPU, for atomics; all copies |
 //! | [`Word`], [`Local`] | add, exchange, compare-exchange by sections |
 //! | [`PerCpuList`] | a list of nodes in each unit, last in, first out |
-//! | [`PerCpuCounter`], [`PerCpuRef`] | the kernel's `percpu_counter`, `percpu_ref` |
+//! | [`PerCpuCounter`], [`PerCpuRef`] | the kernel's `percpu_counter`, in one word while it is idle; its `percpu_ref` |
 //!
 //! # Signals
 //! A signal handler, which may interrupt any call of its thread, may use only operations without a lock:
@@ -49,8 +49,8 @@
 //! | [`View`] and [`PerCpu`]: all methods; [`PerCpuBox::as_ptr`], [`PerCpuBox::local`] | yes, if the caller's use of the copy is safe there |
 //! | [`Local`], [`Word`]: all methods | yes |
 //! | [`PerCpuCounter::read`], [`read_positive`](PerCpuCounter::read_positive), [`batch`](PerCpuCounter::batch) | yes |
-//! | [`PerCpuCounter::add_local`] | yes, while the unit's delta stays within 62 bits |
-//! | [`PerCpuCounter`]: `add` and `add_batch`, which may pass the batch; sums, comparisons, `limited_add`, `sync` | no: a lock |
+//! | [`PerCpuCounter::add_local`], [`try_add`](PerCpuCounter::try_add), [`is_percpu`](PerCpuCounter::is_percpu) | yes |
+//! | [`PerCpuCounter`]: `add` and `add_batch`, which may promote or pass the batch; `promote`; sums, comparisons, `limited_add`, `sync` | no: a lock |
 //! | [`PerCpuRef`]: all that get or put, and `is_dying`, `is_zero`, `is_percpu` | yes; a last put calls the release |
 //! | [`PerCpuRef`]: `kill`, `kill_and_confirm`, `reinit`, `resurrect`, switches | no: a lock |
 //! | [`PerCpuList`]: `push`, `pop` | no: where units are shared a bit of the head is a lock, and nodes are boxes |

@@ -57,6 +57,12 @@ impl<'s> Local<'s> {
         unsafe { word.as_ref() }
     }
 
+    /// Returns the address of the word in unit 0.
+    #[inline(always)]
+    pub(super) fn first(&self) -> NonNull<u8> {
+        self.first.cast()
+    }
+
     #[inline(always)]
     fn base(&self) -> *mut u64 {
         self.first.as_ptr().cast()

@@ -22,6 +22,13 @@ pub(crate) trait Lock {
 /// A lock of a space.
 pub(crate) struct Shared<'s>(&'s Mutex<()>);
 
+impl<'s> Shared<'s> {
+    /// Takes the lock, which is held while the returned value lives.
+    pub(crate) fn take(self) -> impl Sized + use<'s> {
+        self.0.lock()
+    }
+}
+
 impl Lock for Shared<'_> {
     fn hold(&self) -> impl Sized {
         self.0.lock()

@@ -4,7 +4,8 @@
 //! section is atomic. So each unit has a lock in the model, and taking each of the locks once waits for the end of all
 //! sections.
 
-use crate::counter::{Counter, Deltas};
+use crate::Error;
+use crate::counter::{At, Counter, Deltas, Home};
 use crate::locks::Lock;
 use crate::reference::{Counted, RefMode, Units};
 use loom::sync::Mutex;
@@ -45,9 +46,17 @@ impl Model {
     }
 }
 
-impl Deltas for Model {
+/// The batch of counters of a model.
+const BATCH: i64 = 2;
+/// The contents of deltas that are not allocated.
+const GARBAGE: i64 = 1 << 40;
+
+/// Deltas of a counter, with the lock of its space.
+struct Folded<'h>(&'h Model, &'h Own);
+
+impl Deltas for Folded<'_> {
     fn add_within(&self, amount: i64, batch: i64) -> bool {
-        self.here(|delta| {
+        self.0.here(|delta| {
             let within = (*delta + amount).abs() < batch;
             *delta += if within { amount } else { 0 };
             within
@@ -55,16 +64,79 @@ impl Deltas for Model {
     }
 
     fn take(&self) -> i64 {
-        self.here(core::mem::take)
+        self.0.here(core::mem::take)
     }
 
     fn sum(&self) -> i64 {
-        self.0.iter().map(|(_, word)| word.load(Ordering::Relaxed)).sum()
+        self.0.0.iter().map(|(_, word)| word.load(Ordering::Relaxed)).sum()
     }
 
     fn units(&self) -> i64 {
-        self.0.len() as i64
+        self.0.0.len() as i64
     }
+
+    fn batch(&self) -> i64 {
+        BATCH
+    }
+
+    fn hold(&self) -> impl Sized {
+        self.1.hold()
+    }
+}
+
+/// A space with deltas for so many promotions, each in use once. Of deltas that are freed nothing may be used.
+struct Spare {
+    sets: Vec<Model>,
+    allocated: AtomicUsize,
+    freed: AtomicUsize,
+    lock: Own,
+}
+
+impl Spare {
+    fn new(units: usize, sets: usize) -> Self {
+        let garbage = || Model((0..units).map(|_| (Mutex::new(()), AtomicI64::new(GARBAGE))).collect());
+        Self {
+            sets: (0..sets).map(|_| garbage()).collect(),
+            allocated: AtomicUsize::new(0),
+            freed: AtomicUsize::new(0),
+            lock: own(),
+        }
+    }
+}
+
+impl Home for Arc<Spare> {
+    type Deltas<'h> = Folded<'h>;
+
+    fn alloc(&self, space: At) -> Result<At, Error> {
+        assert_eq!(space.0, 4, "the address of the space");
+        let set = self.allocated.fetch_add(1, Ordering::Relaxed);
+        let words = self.sets.get(set).ok_or(Error::NoRecords)?;
+        // No section runs on them yet.
+        words.0.iter().for_each(|(_, word)| word.store(0, Ordering::Relaxed));
+        Ok(At(8 * (set + 1)))
+    }
+
+    fn free(&self, deltas: At) {
+        self.freed.fetch_add(1, Ordering::Relaxed);
+        self.sets[deltas.0 / 8 - 1].0.iter().for_each(|(_, word)| word.store(GARBAGE, Ordering::Relaxed));
+    }
+
+    fn deltas(&self, at: At) -> Folded<'_> {
+        Folded(&self.sets[at.0 / 8 - 1], &self.lock)
+    }
+}
+
+/// Returns a counter in one word, in a space that has memory for so many promotions.
+fn in_word(units: usize, sets: usize, count: i64) -> (Count, Arc<Spare>) {
+    let spare = Arc::new(Spare::new(units, sets));
+    (Counter::new(Arc::clone(&spare), At(4), count), spare)
+}
+
+/// Returns a promoted counter.
+fn promoted(units: usize) -> Count {
+    let (counter, _) = in_word(units, 1, 0);
+    counter.promote().unwrap();
+    counter
 }
 
 impl Units for Model {
@@ -126,17 +198,17 @@ fn own() -> Own {
     Own(va_base::sync::Mutex::new(()))
 }
 
-type Count = Counter<Model, Own>;
+type Count = Counter<Arc<Spare>>;
 type Ref = Counted<Model, Own>;
 
 #[test]
 fn loom_pk1_what_is_added_while_others_fold_and_sum_is_there_in_the_end() {
     model(|| {
-        let counter = Arc::new(Count::new(Model::new(2), 0, own()));
+        let counter = Arc::new(promoted(2));
         let shared = Arc::clone(&counter);
         two(move |unit| {
-            shared.add(1, 2);
-            shared.add(1, 2);
+            shared.add(1, None);
+            shared.add(1, None);
             if unit == 1 {
                 let seen = shared.sum();
                 assert!((2..=4).contains(&seen), "PK1: {seen}");
@@ -151,24 +223,120 @@ fn loom_pk1_what_is_added_while_others_fold_and_sum_is_there_in_the_end() {
 #[test]
 fn loom_pk1_two_threads_of_one_unit_lose_nothing() {
     model(|| {
-        let counter = Arc::new(Count::new(Model::new(1), 0, own()));
+        let counter = Arc::new(promoted(1));
         let shared = Arc::clone(&counter);
         two(move |unit| {
-            shared.add(1, 2);
-            shared.add(if unit == 0 { 1 } else { -1 }, 2);
+            shared.add(1, None);
+            shared.add(if unit == 0 { 1 } else { -1 }, None);
         });
         assert_eq!(counter.sum(), 2, "PK1");
     });
 }
 
 #[test]
+fn loom_pk1_additions_beside_a_promotion_are_in_every_later_sum() {
+    model(|| {
+        let (counter, _) = in_word(2, 2, 5);
+        let counter = Arc::new(counter);
+        let shared = Arc::clone(&counter);
+        two(move |unit| {
+            shared.add(1, None);
+            // Its own addition is in the sum, and at most those of the other thread.
+            let seen = shared.sum();
+            assert!((6..=7 + unit as i64).contains(&seen), "PK1: {seen}");
+            if unit == 0 {
+                shared.promote().unwrap();
+                shared.add(1, None);
+                shared.sync();
+            }
+        });
+        assert!(counter.is_percpu());
+        assert_eq!(counter.sum(), 8, "PK1");
+    });
+}
+
+#[test]
+fn loom_pk3_of_two_promotions_one_is_published_and_its_deltas_are_seen_as_zeros() {
+    model(|| {
+        let (counter, spare) = in_word(2, 2, 0);
+        let counter = Arc::new(counter);
+        let shared = Arc::clone(&counter);
+        two(move |_| {
+            shared.promote().unwrap();
+            shared.add(1, None);
+        });
+        let (allocated, freed) =
+            (spare.allocated.load(Ordering::Relaxed), spare.freed.load(Ordering::Relaxed));
+        assert_eq!(allocated - freed, 1, "PK3");
+        assert_eq!(counter.sum(), 2, "PK1");
+    });
+}
+
+/// Checks what promotes a counter: an addition of another thread between a load and an exchange, and nothing else.
+#[test]
+fn loom_pk1_contention_promotes_and_turns_do_not() {
+    use std::sync::atomic::AtomicUsize as Count;
+    let (promoted, in_a_word) = (Arc::new(Count::new(0)), Arc::new(Count::new(0)));
+    let seen = (Arc::clone(&promoted), Arc::clone(&in_a_word));
+    model(move || {
+        let (counter, spare) = in_word(2, 2, 0);
+        let counter = Arc::new(counter);
+        let shared = Arc::clone(&counter);
+        two(move |_| shared.add(1, None));
+        assert_eq!(counter.sum(), 2, "PK1");
+        assert_eq!(spare.allocated.load(Ordering::Relaxed) > 0, counter.is_percpu());
+        let of = if counter.is_percpu() { &seen.0 } else { &seen.1 };
+        of.fetch_add(1, Ordering::Relaxed);
+    });
+    let found = (promoted.load(Ordering::Relaxed), in_a_word.load(Ordering::Relaxed));
+    assert!(found.0 > 0 && found.1 > 0, "{found:?}");
+}
+
+#[test]
+fn loom_pk1_contention_without_memory_leaves_one_word() {
+    model(|| {
+        let (counter, spare) = in_word(2, 0, 0);
+        let counter = Arc::new(counter);
+        let shared = Arc::clone(&counter);
+        two(move |_| {
+            shared.add(1, None);
+            shared.add_local(1);
+            shared.add(1, None);
+        });
+        assert!(!counter.is_percpu());
+        assert_eq!((counter.read(), counter.sum()), (6, 6), "PK1");
+        // A failure is noted, so that contention does not request memory again and again.
+        assert!(spare.allocated.load(Ordering::Relaxed) <= 2);
+    });
+}
+
+#[test]
 fn loom_pk2_two_threads_near_the_limit_do_not_exceed_it() {
     model(|| {
-        let counter = Arc::new(Count::new(Model::new(2), 0, own()));
+        let counter = Arc::new(promoted(2));
         let granted = Arc::new(AtomicUsize::new(0));
         let (shared, count) = (Arc::clone(&counter), Arc::clone(&granted));
         two(move |_| {
-            if shared.limited_add(5, 3, 4) {
+            if shared.limited_add(5, 3) {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        assert_eq!((counter.sum(), granted.load(Ordering::SeqCst)), (3, 1), "PK2");
+    });
+}
+
+#[test]
+fn loom_pk2_a_limit_holds_while_one_thread_sees_a_word_and_the_other_deltas() {
+    model(|| {
+        let (counter, _) = in_word(2, 2, 0);
+        let counter = Arc::new(counter);
+        let granted = Arc::new(AtomicUsize::new(0));
+        let (shared, count) = (Arc::clone(&counter), Arc::clone(&granted));
+        two(move |unit| {
+            if unit == 0 {
+                shared.promote().unwrap();
+            }
+            if shared.limited_add(5, 3) {
                 count.fetch_add(1, Ordering::SeqCst);
             }
         });

@@ -4,7 +4,7 @@
 //! its copy in unit 0.
 
 use super::shape::STRIDE;
-use super::{Local, PerCpuBox, Space};
+use super::{Local, PerCpuBox, PerCpuRef, RefError, Space};
 use core::ptr::NonNull;
 
 impl PerCpuBox<'_> {
@@ -58,6 +58,25 @@ impl Space {
         }
         // SAFETY: aligned as checked above; the rest is this function's contract.
         Some(unsafe { Local::new(self.hot(), word) })
+    }
+}
+
+impl<R: Fn()> PerCpuRef<'_, R> {
+    /// Puts references, and returns true if they were the last ones. It does not call the release: the caller does what
+    /// that would do, and may free the count itself.
+    #[inline(always)]
+    #[must_use]
+    pub fn put_without_release(&self, references: u32) -> bool {
+        self.counted().put(i64::from(references))
+    }
+
+    /// Kills the count as [`kill_and_confirm`](Self::kill_and_confirm) does, and returns true if the first reference was
+    /// the last one. It does not call the release.
+    ///
+    /// # Errors
+    /// As [`kill`](Self::kill).
+    pub fn kill_without_release(&self, confirm: impl FnOnce()) -> Result<bool, RefError> {
+        self.counted().kill(confirm)
     }
 }
 

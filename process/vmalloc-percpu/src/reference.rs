@@ -306,6 +306,12 @@ impl<'s, R: Fn()> PerCpuRef<'s, R> {
         self.counted.units.by_unit
     }
 
+    /// Returns the algorithm.
+    #[inline(always)]
+    pub(super) fn counted(&self) -> &Counted<impl Units, impl Lock> {
+        &self.counted
+    }
+
     /// Gets a reference. The caller must hold one already, or ensure that the first one is not put yet.
     #[inline(always)]
     pub fn get(&self) {

@@ -74,7 +74,7 @@ impl Space {
     }
 
     #[inline(always)]
-    fn core(&self) -> &Core<Linux> {
+    pub(super) fn core(&self) -> &Core<Linux> {
         // SAFETY: it lives until this is dropped.
         unsafe { self.core.as_ref() }
     }

@@ -83,8 +83,9 @@ impl<O: Os> Core<O> {
     }
 
     fn build(host: Host<O>, hot: Hot) -> Result<NonNull<Self>, Error> {
-        let chunks = Chunks { host, units: hot.units() as usize, newest: Cell::new(0) };
         let place = host.alloc_place::<Self>().ok_or(Error::NoRecords)?;
+        let core = place.as_ptr().expose_provenance();
+        let chunks = Chunks { host, core, units: hot.units() as usize, newest: Cell::new(0) };
         let link = host.alloc_place::<Link>().ok_or(Error::NoRecords)?;
         let base = chunks.map()?;
         let unit = STRIDE as u32;
@@ -107,9 +108,8 @@ impl<O: Os> Core<O> {
         let index = match index {
             Ok(index) => index,
             Err(error) => {
-                let chunk = Span { at: base, bytes: bytes_of(hot.units() as usize) };
                 // SAFETY: mapped above, and not used.
-                unsafe { host.os().unmap(chunk) };
+                unsafe { host.os().unmap(span_of(base, hot.units() as usize)) };
                 return Err(error);
             }
         };
@@ -142,6 +142,20 @@ impl<O: Os> Core<O> {
         let at = offset.at(Va::new(self.base as u64)).get() as usize;
         // An object is in a chunk, and no chunk is at 0.
         NonNull::new(with_exposed_provenance_mut(at)).unwrap_or(NonNull::dangling())
+    }
+
+    /// Returns the core of the space that an object belongs to.
+    ///
+    /// # Safety
+    /// An address that [`first`](Self::first) returned for a live object of a space on this `O`, which lives for `'s`.
+    #[inline(always)]
+    pub(super) unsafe fn of_object<'s>(first: NonNull<u8>) -> &'s Self {
+        let place = core_place(first.addr().get() & !(STRIDE - 1));
+        // SAFETY: an object is in unit 0 of a mapped chunk, which begins at a multiple of the stride; `map` wrote the
+        // word, which does not change.
+        let core = unsafe { place.read() };
+        // SAFETY: the core of the chunk's space, by this function's contract.
+        unsafe { &*with_exposed_provenance_mut::<Self>(core) }
     }
 
     /// Returns the offset of an address in unit 0: the inverse of [`first`](Self::first).
@@ -307,6 +321,8 @@ unsafe impl RawMutex for Behind {
 /// The mappings of chunks.
 pub(super) struct Chunks<O: Os> {
     host: Host<O>,
+    /// The address of the core.
+    core: usize,
     /// The number of units, the strangers' included.
     units: usize,
     // Under the lock of the core.
@@ -314,21 +330,33 @@ pub(super) struct Chunks<O: Os> {
     newest: Cell<usize>,
 }
 
-/// Returns the bytes of a chunk: its units, and a page with the link to the chunk before.
-fn bytes_of(units: usize) -> usize {
-    units * STRIDE + crate::PAGE_BYTES
+/// Returns the place of a chunk's core, the last word before its units: an object leads to it by its address alone.
+#[inline(always)]
+fn core_place(at: usize) -> *mut usize {
+    with_exposed_provenance_mut(at - size_of::<usize>())
+}
+
+/// Returns the place of a chunk's link to the next older one, or 0, in the word before the core.
+fn link_place(at: usize) -> *mut usize {
+    with_exposed_provenance_mut(at - 2 * size_of::<usize>())
+}
+
+/// Returns the mapping of a chunk whose units begin at an address: a page with these two words, and the units.
+fn span_of(at: usize, units: usize) -> Span {
+    Span { at: at - crate::PAGE_BYTES, bytes: crate::PAGE_BYTES + units * STRIDE }
 }
 
 impl<O: Os> Chunks<O> {
     /// Maps a chunk at a multiple of the stride.
     fn map(&self) -> Result<usize, Error> {
-        let (os, bytes) = (self.host.os(), bytes_of(self.units));
+        let (os, bytes) = (self.host.os(), span_of(STRIDE, self.units).bytes);
         let failed = |call, errno: Errno| Error::CallFailed { call, errno, bytes };
         let whole = bytes + STRIDE;
         let start = os.reserve(whole).map_err(|errno| failed(Call::Reserve, errno))?;
-        let at = start.next_multiple_of(STRIDE);
+        let at = (start + crate::PAGE_BYTES).next_multiple_of(STRIDE);
+        let span = span_of(at, self.units);
         // The rest on both sides is unmapped.
-        for (at, end) in [(start, at), (at + bytes, start + whole)] {
+        for (at, end) in [(start, span.at), (span.at + bytes, start + whole)] {
             if at < end {
                 // SAFETY: reserved above, and unused.
                 unsafe { os.unmap(Span { at, bytes: end - at }) };
@@ -337,32 +365,29 @@ impl<O: Os> Chunks<O> {
         // Before the commit, which populates locked memory. If the advice fails, more memory becomes resident than
         // needed.
         // SAFETY: reserved above.
-        let _failed = unsafe { os.advise(Span { at, bytes }, Huge::No) };
+        let _failed = unsafe { os.advise(span, Huge::No) };
         // SAFETY: reserved above.
-        let committed = unsafe { os.commit(Span { at, bytes }) };
+        let committed = unsafe { os.commit(span) };
         if let Err(errno) = committed {
             self.unmap(at);
             return Err(failed(Call::Commit, errno));
         }
-        // SAFETY: the last page of the chunk, which is in no unit.
-        unsafe { self.before(at).write(self.newest.replace(at)) };
+        // SAFETY: in the page before the units.
+        unsafe { core_place(at).write(self.core) };
+        // SAFETY: as before.
+        unsafe { link_place(at).write(self.newest.replace(at)) };
         Ok(at)
-    }
-
-    /// Returns the address of a chunk's link to the one before.
-    fn before(&self, at: usize) -> *mut usize {
-        with_exposed_provenance_mut(at + self.units * STRIDE)
     }
 
     fn unmap(&self, at: usize) {
         // SAFETY: a chunk that `map` made, without live objects.
-        unsafe { self.host.os().unmap(Span { at, bytes: bytes_of(self.units) }) };
+        unsafe { self.host.os().unmap(span_of(at, self.units)) };
     }
 
     /// Removes a chunk from the list.
     fn unlink(&self, at: usize) {
         // SAFETY: a chunk of this space, in the list.
-        let before = unsafe { self.before(at).read() };
+        let before = unsafe { link_place(at).read() };
         if self.newest.get() == at {
             self.newest.set(before);
             return;
@@ -370,10 +395,10 @@ impl<O: Os> Chunks<O> {
         let mut chunk = self.newest.get();
         while chunk != 0 {
             // SAFETY: as before.
-            let next = unsafe { self.before(chunk).read() };
+            let next = unsafe { link_place(chunk).read() };
             if next == at {
                 // SAFETY: as before.
-                unsafe { self.before(chunk).write(before) };
+                unsafe { link_place(chunk).write(before) };
                 return;
             }
             chunk = next;
@@ -384,7 +409,7 @@ impl<O: Os> Chunks<O> {
         let mut chunk = self.newest.replace(0);
         while chunk != 0 {
             // SAFETY: a chunk of this space.
-            let next = unsafe { self.before(chunk).read() };
+            let next = unsafe { link_place(chunk).read() };
             self.unmap(chunk);
             chunk = next;
         }

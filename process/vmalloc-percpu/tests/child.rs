@@ -8,7 +8,7 @@ use vmalloc_percpu::{Error, Options, PerCpuCounter, PerCpuRef, RefMode, Space};
 #[test]
 fn a_child_goes_on_with_copies_of_its_own() {
     let space = Space::global().unwrap();
-    let counter = PerCpuCounter::new(space, 7).unwrap();
+    let counter = PerCpuCounter::new(space, 7);
     let count = PerCpuRef::new(space, RefMode::PerCpu, || {}).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -24,8 +24,13 @@ fn a_child_goes_on_with_copies_of_its_own() {
             // SAFETY: the child calls only functions that work after a fork, and exits without exit handlers.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                counter.add(3);
-                let fine = counter.sum() == 10
+                counter.add(2);
+                // The deltas of a counter in one word are the child's own.
+                let fine = counter.promote().is_ok()
+                    && {
+                        counter.add(1);
+                        counter.is_percpu() && counter.sum() == 10
+                    }
                     && space.zeroed::<[AtomicU64; 9]>().is_ok()
                     && space.validate().is_ok()
                     && count.try_get_live()
@@ -41,7 +46,7 @@ fn a_child_goes_on_with_copies_of_its_own() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(counter.sum(), 7);
+    assert_eq!((counter.is_percpu(), counter.sum()), (false, 7));
 }
 
 /// Forks at a different moment of the space's creation in each process: neither parents nor children wait forever.
@@ -93,7 +98,8 @@ fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
 #[test]
 fn a_child_sums_and_kills_what_others_summed_and_killed() {
     let space = Space::new(Options::default().units(Some(64))).unwrap();
-    let counter = PerCpuCounter::new(&space, 7).unwrap();
+    let counter = PerCpuCounter::new(&space, 7);
+    counter.promote().unwrap();
     let count = PerCpuRef::new(&space, RefMode::PerCpu, || {}).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -189,8 +195,26 @@ fn the_space_of_a_process_fails_where_addresses_are_few_and_is_made_when_there_a
         assert!(objects.len() < 64);
     };
     let got = objects.len();
+    // Without memory for its deltas a counter stays one word, until a promotion succeeds.
+    let mut small = Vec::with_capacity(1 << 16);
+    while let Ok(object) = space.alloc(Layout::new::<u64>()) {
+        small.push(object);
+        assert!(small.len() < 1 << 16);
+    }
+    let counter = PerCpuCounter::new(space, 7);
+    let denied = [counter.promote().err(), counter.promote().err()];
+    counter.add(5);
+    let in_word = (counter.is_percpu(), counter.read(), counter.sum());
     let valid = space.validate();
     limit(libc::RLIM_INFINITY);
+    assert!(
+        denied.iter().all(|error| matches!(error, Some(Error::NoChunk { .. } | Error::NoRecords))),
+        "{denied:?}"
+    );
+    assert_eq!(in_word, (false, 12, 12));
+    counter.promote().unwrap();
+    counter.add(1);
+    assert_eq!((counter.is_percpu(), counter.sum()), (true, 13));
     assert!(matches!(failed, Error::NoChunk { .. } | Error::NoRecords), "{failed:?}");
     assert!(got >= 6, "{got}");
     valid.unwrap();

@@ -140,8 +140,13 @@ fn ll1_nodes_are_popped_exactly_once() {
 #[test]
 fn pk1_counters_agree_with_what_was_added() {
     for space in spaces() {
-        for batch in [1, 32, i64::MAX] {
-            let mut counter = PerCpuCounter::new(&space, 1000).unwrap();
+        for (batch, first) in
+            [(1, false), (32, false), (i64::MAX, false), (1, true), (32, true), (i64::MAX, true)]
+        {
+            let mut counter = PerCpuCounter::new(&space, 1000);
+            if first {
+                counter.promote().unwrap();
+            }
             press(THREADS, 4_000, |thread, round| {
                 let amount = (thread as i64 - 7) * if round % 2 == 0 { 3 } else { -2 };
                 counter.add_batch(amount, batch);
@@ -153,6 +158,7 @@ fn pk1_counters_agree_with_what_was_added() {
             assert_eq!(counter.compare_batch(want - 1_000_000, batch), core::cmp::Ordering::Greater);
             if batch == 1 {
                 assert_eq!(counter.read(), want, "a batch of 1 is exact");
+                assert_eq!(counter.is_percpu(), first, "deltas would not help");
             }
             counter.set(-5);
             assert_eq!((counter.sum(), counter.read_positive(), counter.sum_positive()), (-5, 0, 0));
@@ -165,10 +171,13 @@ fn a_counter_stays_within_its_batch_as_in_linux() {
     for space in spaces() {
         // With one thread on one CPU the delta is known.
         move_to(0);
-        let counter = PerCpuCounter::new(&space, 0).unwrap();
+        let counter = PerCpuCounter::new(&space, 0);
         let batch = counter.batch();
         assert_eq!(batch, (2 * i64::from(space.units() - 1)).max(32));
-        counter.add(batch - 1);
+        counter.promote().unwrap();
+        assert_eq!(counter.batch(), batch);
+        // What one delta holds, and one more.
+        assert!(counter.try_add(batch - 1) && !counter.try_add(batch));
         if space.units_used() == 1 {
             assert_eq!((counter.read(), counter.sum()), (0, batch - 1));
         }
@@ -184,10 +193,66 @@ fn a_counter_stays_within_its_batch_as_in_linux() {
     }
 }
 
+/// Checks what ten million idle counters cost: nothing beside their values.
+#[test]
+fn an_idle_counter_is_one_word_until_threads_contend() {
+    for space in spaces() {
+        let counters: Vec<_> = (0..1000).map(|count| PerCpuCounter::new(&space, count)).collect();
+        for counter in &counters {
+            counter.add(5);
+            counter.add_batch(-3, 1 << 40);
+            counter.add_local(1);
+            assert!(counter.try_add(10) && counter.try_add(-10));
+            assert!(counter.limited_add(i64::MAX, 1) && !counter.limited_add(0, 1));
+            counter.sync();
+        }
+        assert!(counters.iter().all(|counter| !counter.is_percpu()));
+        assert!((0..).zip(&counters).all(|(n, counter)| (counter.read(), counter.sum()) == (n + 4, n + 4)));
+        assert_eq!(space.counts().0, 0, "no object was allocated");
+        // Of a promoted one each unit has a delta, until it is dropped. A second promotion changes nothing.
+        counters[7].promote().unwrap();
+        counters[7].promote().unwrap();
+        assert!(counters[7].is_percpu() && !counters[8].is_percpu());
+        counters[7].add(1);
+        counters[7].add_local(-2);
+        assert_eq!((counters[7].sum(), counters[8].sum(), space.counts().0), (10, 12, 1));
+        drop(counters);
+        assert_eq!(space.counts().0, 0);
+    }
+}
+
+#[test]
+fn pk3_threads_that_contend_promote_a_counter_once() {
+    for space in spaces() {
+        let counters: Vec<_> = (0..8).map(|_| PerCpuCounter::new(&space, 0)).collect();
+        for counter in &counters {
+            // An exchange fails where threads run at once, and where one is preempted in front of it. So this ends on
+            // one CPU, too.
+            let added = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        while !counter.is_percpu() {
+                            (0..1_000).for_each(|_| counter.add(1));
+                            added.fetch_add(1_000, Ordering::Relaxed);
+                        }
+                    });
+                }
+            });
+            assert_eq!(counter.sum() as u64, added.into_inner(), "PK1 {space:?}");
+        }
+        assert_eq!(space.counts().0, 8, "PK3: deltas of promotions that came second are freed");
+        space.validate().unwrap();
+    }
+}
+
 #[test]
 fn pk2_a_limit_is_reached_and_never_passed() {
-    for space in spaces() {
-        let counter = PerCpuCounter::new(&space, 0).unwrap();
+    for (nth, space) in spaces().into_iter().chain(spaces()).enumerate() {
+        let counter = PerCpuCounter::new(&space, 0);
+        if nth.is_multiple_of(2) {
+            counter.promote().unwrap();
+        }
         let granted = AtomicU64::new(0);
         press(THREADS, 2_000, |_, _| {
             if counter.limited_add(10_007, 3) {

@@ -122,7 +122,9 @@ pub fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
     let many: Vec<_> = many.iter().map(|many| many.word()).collect();
     let many: &[_; WORDS] = many.as_slice().try_into()?;
     let (one, ones) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; WORDS]);
-    let counter = PerCpuCounter::new(&wide, 0)?;
+    // One word in rounds of one thread, and one with deltas.
+    let (idle, counter) = (PerCpuCounter::new(&wide, 0), PerCpuCounter::new(&wide, 0));
+    counter.promote()?;
     let count = PerCpuRef::new(&wide, RefMode::PerCpu, || {})?;
     // Use two units in any case, whichever threads run.
     let warm = wide.zeroed::<AtomicU64>()?;
@@ -159,6 +161,7 @@ pub fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
             ones[black_box(at) % WORDS].fetch_add(black_box(1), Ordering::Relaxed);
         })
     };
+    let in_word = || time(calls, |_| idle.add(black_box(1)));
     let batched = || time(calls, |_| counter.add(black_box(1)));
     let references = || {
         time(calls, |_| {
@@ -172,7 +175,7 @@ pub fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
             drop(black_box(wide.zeroed::<AtomicU64>()));
         })
     };
-    let contenders: [Contender<'_>; 13] = [
+    let contenders: [Contender<'_>; 14] = [
         (NOTHING, &nothing),
         (OWN_ONE, &own),
         ("thread-local, one word, loaded and stored apart", &own_volatile),
@@ -183,7 +186,8 @@ pub fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
         (OWN_TURN, &own_turn),
         (SECTION_TURN, &section_turn),
         ("atomic, 64 words in turn", &atomic_turn),
-        ("`PerCpuCounter::add`", &batched),
+        ("`PerCpuCounter::add`, in one word until two threads contend", &in_word),
+        ("`PerCpuCounter::add`, promoted", &batched),
         ("`PerCpuRef`, get and put", &references),
         (ZEROED, &pair),
     ];
