@@ -20,7 +20,7 @@
 #ifndef VMALLOC_H
 #define VMALLOC_H
 
-/* Made by `cargo xtask header` from abi.rs, frames.rs and percpu.rs of process/vmalloc-capi/src: change those, not this. */
+/* Made by `cargo xtask header` from abi.rs, frames.rs, percpu.rs and percpu_ref.rs of process/vmalloc-capi/src: change those, not this. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,6 +35,21 @@
 #define this_cpu_sub(pointer, amount) this_cpu_add(pointer, 0 - (uint64_t)(amount))
 #define this_cpu_inc(pointer) this_cpu_add(pointer, 1)
 #define this_cpu_dec(pointer) this_cpu_sub(pointer, 1)
+
+/**
+ * Begin with one atomic count, until percpu_ref_switch_to_percpu.
+ */
+#define PERCPU_REF_INIT_ATOMIC 1
+
+/**
+ * Begin dead, with no reference, as after the last put.
+ */
+#define PERCPU_REF_INIT_DEAD 2
+
+/**
+ * For source compatibility: percpu_ref_reinit is always possible.
+ */
+#define PERCPU_REF_ALLOW_REINIT 4
 
 /**
  * Statistics of the memory, in bytes unless a field says otherwise. The numbers are not of one moment.
@@ -94,10 +109,22 @@ struct vm_frames {
 };
 
 /**
- * A signed counter with a delta on each CPU. percpu_counter_init initialises its memory, regardless of the contents,
- * and percpu_counter_destroy ends it. Between the two it must not be copied or moved.
+ * A signed counter: one word until threads contend for it, then a delta on each CPU. percpu_counter_init initialises
+ * its memory, regardless of the contents, and percpu_counter_destroy ends it. Between the two it must not be copied or
+ * moved.
  */
 struct percpu_counter {
+    /**
+     * Private.
+     */
+    uint64_t held[2];
+};
+
+/**
+ * A reference count for frequent gets and puts: a count on each CPU until it is killed. percpu_ref_init initialises its
+ * memory, regardless of the contents, and percpu_ref_exit ends it. Between the two it must not be copied or moved.
+ */
+struct percpu_ref {
     /**
      * Private.
      */
@@ -397,7 +424,7 @@ uint64_t this_cpu_cmpxchg_8(uint64_t *word, uint64_t old, uint64_t value);
 uint64_t percpu_sum_8(uint64_t *word);
 
 /**
- * Initialises a counter with `amount`.
+ * Initialises a counter with `amount`. It allocates nothing, unless it is the first use of per-CPU memory.
  *
  * 0, or -1 with errno EINVAL if `counter` is NULL, ENOMEM if there is no memory.
  *
@@ -413,6 +440,25 @@ int percpu_counter_init(struct percpu_counter *counter, int64_t amount);
  * `counter` is NULL or a counter that no thread uses any more.
  */
 void percpu_counter_destroy(struct percpu_counter *counter);
+
+/**
+ * Gives a counter a delta on each CPU, if it is one word. The functions that add do so after contention, and go on with
+ * one word if there is no memory.
+ *
+ * 0, or -1 with errno ENOMEM if there is no memory.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+int percpu_counter_promote(struct percpu_counter *counter);
+
+/**
+ * Returns true if a counter has a delta on each CPU, and false if it is one word.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+bool percpu_counter_is_percpu(const struct percpu_counter *counter);
 
 /**
  * Adds to a counter, wrapping.
@@ -493,6 +539,159 @@ int64_t percpu_counter_sum(const struct percpu_counter *counter);
  * `counter` is a counter.
  */
 int percpu_counter_compare(const struct percpu_counter *counter, int64_t other);
+
+/**
+ * Initialises a count with a first reference, which percpu_ref_kill puts. `release` is called with `count` when the last
+ * reference is put; it may call percpu_ref_exit and free the memory. `flags` are PERCPU_REF_INIT_ATOMIC,
+ * PERCPU_REF_INIT_DEAD and PERCPU_REF_ALLOW_REINIT, or 0.
+ *
+ * 0, or -1 with errno EINVAL if `count` or `release` is NULL or there is another flag, ENOMEM if there is no memory.
+ *
+ * The caller promises:
+ * `count` is NULL or points to such a struct that is not an initialised count. `release` may be called in any thread
+ * that puts a reference.
+ */
+int percpu_ref_init(struct percpu_ref *count, void (*release)(struct percpu_ref *count), unsigned int flags);
+
+/**
+ * Ends a count, in any state. NULL is ignored.
+ *
+ * The caller promises:
+ * `count` is NULL or a count that no thread uses any more.
+ */
+void percpu_ref_exit(struct percpu_ref *count);
+
+/**
+ * Gets a reference. The caller holds one, or knows that the first one is not put yet.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+void percpu_ref_get(struct percpu_ref *count);
+
+/**
+ * Gets several references.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+void percpu_ref_get_many(struct percpu_ref *count, unsigned int references);
+
+/**
+ * Gets a reference unless the count is 0. Returns true if it did. It may succeed with a dead count.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+bool percpu_ref_tryget(struct percpu_ref *count);
+
+/**
+ * Gets several references unless the count is 0. Returns true if it did.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+bool percpu_ref_tryget_many(struct percpu_ref *count, unsigned int references);
+
+/**
+ * Gets a reference unless the count is dead. Returns true if it did.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+bool percpu_ref_tryget_live(struct percpu_ref *count);
+
+/**
+ * Puts a reference that the caller holds. If it was the last one, calls the function that percpu_ref_init was given.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+void percpu_ref_put(struct percpu_ref *count);
+
+/**
+ * Puts several references.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+void percpu_ref_put_many(struct percpu_ref *count, unsigned int references);
+
+/**
+ * Kills a count: puts its first reference, and percpu_ref_tryget_live fails from now on in all threads.
+ *
+ * 0, or -1 with errno EALREADY if it is dead, EPERM if the system denies what ends the counts of the CPUs.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+int percpu_ref_kill(struct percpu_ref *count);
+
+/**
+ * Kills a count as percpu_ref_kill does, and calls `confirm` once percpu_ref_tryget_live fails in all threads, before
+ * the first reference is put. `confirm` may be NULL.
+ *
+ * As percpu_ref_kill.
+ *
+ * The caller promises:
+ * `count` is a count, and `confirm` NULL or a function that leaves it initialised.
+ */
+int percpu_ref_kill_and_confirm(struct percpu_ref *count, void (*confirm)(struct percpu_ref *count));
+
+/**
+ * Makes a dead count live again, with a first reference, after all references were put.
+ *
+ * 0, or -1 with errno EINVAL if it is not dead, EBUSY if references remain.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+int percpu_ref_reinit(struct percpu_ref *count);
+
+/**
+ * Makes a dead count live again, with a first reference, even if others remain.
+ *
+ * 0, or -1 with errno EINVAL if it is not dead.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+int percpu_ref_resurrect(struct percpu_ref *count);
+
+/**
+ * Switches to one atomic count, until percpu_ref_switch_to_percpu, also across a kill and reinit. It has done so when it
+ * returns.
+ *
+ * 0, or -1 with errno EPERM if the system denies what ends the counts of the CPUs.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+int percpu_ref_switch_to_atomic(struct percpu_ref *count);
+
+/**
+ * Switches to counts on each CPU, if the system supports it. A dead count does so when it is live again.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+void percpu_ref_switch_to_percpu(struct percpu_ref *count);
+
+/**
+ * Returns true if a count was killed.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+bool percpu_ref_is_dying(const struct percpu_ref *count);
+
+/**
+ * Returns true if a count is 0, and false while the CPUs count.
+ *
+ * The caller promises:
+ * `count` is a count.
+ */
+bool percpu_ref_is_zero(const struct percpu_ref *count);
 
 #ifdef __cplusplus
 }

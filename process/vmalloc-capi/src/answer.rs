@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::fmt::{self, Write};
 use core::ptr::null_mut;
-use vmalloc::percpu;
+use vmalloc::percpu::{self, RefError};
 use vmalloc::{AllocError, ResizeError, VmapError};
 
 /// Saves `errno` of the calling thread, and restores it when dropped. Checks CA2.
@@ -38,6 +38,12 @@ pub(crate) fn null_with<T>(number: c_int) -> *mut T {
     null_mut()
 }
 
+/// Sets `errno`, and returns -1.
+pub(crate) fn minus_one_with(number: c_int) -> c_int {
+    set_errno(number);
+    -1
+}
+
 /// Returns the `errno` value of a failed allocation.
 pub(crate) fn number_of(error: &AllocError) -> c_int {
     match error {
@@ -61,6 +67,16 @@ pub(crate) fn number_of_percpu(error: &percpu::Error) -> c_int {
     match error {
         percpu::Error::BadSize { .. } | percpu::Error::BadAlign { .. } => libc::EINVAL,
         _ => libc::ENOMEM,
+    }
+}
+
+/// Returns the `errno` value of an error of reference counts.
+pub(crate) fn number_of_ref(error: &RefError) -> c_int {
+    match error {
+        RefError::Dead => libc::EALREADY,
+        RefError::NotZero { .. } => libc::EBUSY,
+        RefError::NoBarrier => libc::EPERM,
+        _ => libc::EINVAL,
     }
 }
 

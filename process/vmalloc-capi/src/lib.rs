@@ -19,9 +19,10 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`abi`] | the C functions of areas; this module and the next two are the sources of `include/vmalloc.h` |
+//! | [`abi`] | the C functions of areas; this module and the next three are the sources of `include/vmalloc.h` |
 //! | [`frames`] | the C functions of mappings of chosen frames |
 //! | [`percpu`] | the C functions of per-CPU memory and counters |
+//! | [`percpu_ref`] | the C functions of reference counts in units |
 //! | `answer` | the reports: errors by `errno`, mistakes by the end of the program |
 //! # Source
 //! Linux `include/linux/vmalloc.h`, `mm/vmalloc.c`, `mm/slub.c` for names and behaviour.
@@ -33,6 +34,7 @@ pub mod abi;
 mod answer;
 pub mod frames;
 pub mod percpu;
+pub mod percpu_ref;
 
 #[cfg(all(panic = "abort", not(test)))]
 mod freestanding {

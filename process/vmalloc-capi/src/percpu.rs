@@ -3,7 +3,7 @@
 //!
 //! As in `abi`, the comments of the functions become those of `include/vmalloc.h`. For little-endian CPUs.
 
-use crate::answer::{KeepErrno, bad_pointer, null_with, number_of_percpu};
+use crate::answer::{KeepErrno, bad_pointer, minus_one_with, null_with, number_of_percpu};
 use core::alloc::Layout;
 use core::cmp::Ordering;
 use core::ffi::{c_int, c_uint, c_void};
@@ -207,13 +207,14 @@ pub unsafe extern "C" fn percpu_sum_8(word: *mut u64) -> u64 {
     local.sum()
 }
 
-/// A signed counter with a delta on each CPU. percpu_counter_init initialises its memory, regardless of the contents,
-/// and percpu_counter_destroy ends it. Between the two it must not be copied or moved.
+/// A signed counter: one word until threads contend for it, then a delta on each CPU. percpu_counter_init initialises
+/// its memory, regardless of the contents, and percpu_counter_destroy ends it. Between the two it must not be copied or
+/// moved.
 #[derive(Debug)]
 #[repr(C)]
 pub struct percpu_counter {
     /// Private.
-    pub held: [u64; 16],
+    pub held: [u64; 2],
 }
 
 type Held = PerCpuCounter<'static>;
@@ -227,7 +228,7 @@ unsafe fn held<'c>(counter: *const percpu_counter) -> &'c Held {
     unsafe { &*counter.cast::<Held>() }
 }
 
-/// Initialises a counter with `amount`.
+/// Initialises a counter with `amount`. It allocates nothing, unless it is the first use of per-CPU memory.
 ///
 /// 0, or -1 with errno EINVAL if `counter` is NULL, ENOMEM if there is no memory.
 ///
@@ -247,8 +248,7 @@ pub unsafe extern "C" fn percpu_counter_init(counter: *mut percpu_counter, amoun
         (_, None) => libc::EINVAL,
         (Err(error), _) => number_of_percpu(&error),
     };
-    let _null: *mut u8 = null_with(number);
-    -1
+    minus_one_with(number)
 }
 
 /// Destroys a counter. NULL is ignored.
@@ -263,6 +263,41 @@ pub unsafe extern "C" fn percpu_counter_destroy(counter: *mut percpu_counter) {
     unsafe { at.drop_in_place() };
 }
 
+/// Gives a counter a delta on each CPU, if it is one word. The functions that add do so after contention, and go on with
+/// one word if there is no memory.
+///
+/// 0, or -1 with errno ENOMEM if there is no memory.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_promote(counter: *mut percpu_counter) -> c_int {
+    let keep = KeepErrno::new();
+    // SAFETY: this function's contract.
+    let promoted = unsafe { held(counter) }.promote();
+    drop(keep);
+    promoted.map_or_else(|error| minus_one_with(number_of_percpu(&error)), |()| 0)
+}
+
+/// Returns true if a counter has a delta on each CPU, and false if it is one word.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_is_percpu(counter: *const percpu_counter) -> bool {
+    // SAFETY: this function's contract.
+    unsafe { held(counter) }.is_percpu()
+}
+
+#[inline(always)]
+fn add(counter: &Held, amount: i64) {
+    if !counter.try_add(amount) {
+        // A lock or a promotion may call the system.
+        let _keep = KeepErrno::new();
+        counter.add(amount);
+    }
+}
+
 /// Adds to a counter, wrapping.
 ///
 /// # Safety
@@ -270,7 +305,7 @@ pub unsafe extern "C" fn percpu_counter_destroy(counter: *mut percpu_counter) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_add(counter: *mut percpu_counter, amount: i64) {
     // SAFETY: this function's contract.
-    unsafe { held(counter) }.add(amount);
+    add(unsafe { held(counter) }, amount);
 }
 
 /// Subtracts from a counter, wrapping.
@@ -280,7 +315,7 @@ pub unsafe extern "C" fn percpu_counter_add(counter: *mut percpu_counter, amount
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_sub(counter: *mut percpu_counter, amount: i64) {
     // SAFETY: this function's contract.
-    unsafe { held(counter) }.add(amount.wrapping_neg());
+    add(unsafe { held(counter) }, amount.wrapping_neg());
 }
 
 /// Adds 1 to a counter.
@@ -290,7 +325,7 @@ pub unsafe extern "C" fn percpu_counter_sub(counter: *mut percpu_counter, amount
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_inc(counter: *mut percpu_counter) {
     // SAFETY: this function's contract.
-    unsafe { held(counter) }.add(1);
+    add(unsafe { held(counter) }, 1);
 }
 
 /// Subtracts 1 from a counter.
@@ -300,7 +335,7 @@ pub unsafe extern "C" fn percpu_counter_inc(counter: *mut percpu_counter) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_dec(counter: *mut percpu_counter) {
     // SAFETY: this function's contract.
-    unsafe { held(counter) }.add(-1);
+    add(unsafe { held(counter) }, -1);
 }
 
 /// Adds to a counter unless the sum would exceed `limit`. Returns true if it added.
@@ -313,6 +348,7 @@ pub unsafe extern "C" fn percpu_counter_limited_add(
     limit: i64,
     amount: i64,
 ) -> bool {
+    let _keep = KeepErrno::new();
     // SAFETY: this function's contract.
     unsafe { held(counter) }.limited_add(limit, amount)
 }
@@ -353,6 +389,7 @@ pub unsafe extern "C" fn percpu_counter_read_positive(counter: *const percpu_cou
 /// `counter` is a counter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_sum(counter: *const percpu_counter) -> i64 {
+    let _keep = KeepErrno::new();
     // SAFETY: this function's contract.
     unsafe { held(counter) }.sum()
 }
@@ -363,6 +400,7 @@ pub unsafe extern "C" fn percpu_counter_sum(counter: *const percpu_counter) -> i
 /// `counter` is a counter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_compare(counter: *const percpu_counter, other: i64) -> c_int {
+    let _keep = KeepErrno::new();
     // SAFETY: this function's contract.
     match unsafe { held(counter) }.compare(other) {
         Ordering::Less => -1,

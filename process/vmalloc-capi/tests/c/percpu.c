@@ -3,7 +3,9 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <vmalloc.h>
 
@@ -86,6 +88,130 @@ static void many_threads_lose_nothing(void) {
     CHECK(errno == EBADF);
 }
 
+/* Idle counters cost their 16 bytes alone; one that is promoted goes on from the same sum. */
+static void a_counter_is_one_word_until_it_is_promoted(void) {
+    enum { COUNTERS = 1000 };
+    static struct percpu_counter counters[COUNTERS];
+    CHECK(sizeof counters == 16 * COUNTERS);
+    errno = EBADF;
+    for (int at = 0; at < COUNTERS; at++) {
+        CHECK(percpu_counter_init(&counters[at], at) == 0);
+        percpu_counter_add(&counters[at], 5);
+        CHECK(percpu_counter_limited_add(&counters[at], INT64_MAX, 1) && !percpu_counter_limited_add(&counters[at], 0, 1));
+        CHECK(!percpu_counter_is_percpu(&counters[at]) && percpu_counter_read(&counters[at]) == at + 6);
+    }
+    for (int at = 0; at < COUNTERS; at += 10) {
+        CHECK(percpu_counter_promote(&counters[at]) == 0 && percpu_counter_promote(&counters[at]) == 0);
+        percpu_counter_dec(&counters[at]);
+    }
+    for (int at = 0; at < COUNTERS; at++) {
+        bool promoted = at % 10 == 0;
+        CHECK(percpu_counter_is_percpu(&counters[at]) == promoted);
+        CHECK(percpu_counter_sum(&counters[at]) == at + 6 - promoted);
+        percpu_counter_destroy(&counters[at]);
+    }
+    CHECK(errno == EBADF);
+}
+
+struct shared {
+    struct percpu_ref count;
+    int released, confirmed;
+};
+
+static void is_released(struct percpu_ref *count) {
+    ((struct shared *)count)->released++;
+}
+
+static void is_confirmed(struct percpu_ref *count) {
+    CHECK(!percpu_ref_tryget_live(count) && percpu_ref_is_dying(count) && !percpu_ref_is_zero(count));
+    ((struct shared *)count)->confirmed++;
+}
+
+/* As in the kernel: the release ends the count and frees its memory. */
+static int freed;
+static void is_freed(struct percpu_ref *count) {
+    percpu_ref_exit(count);
+    memset(count, 0xff, sizeof(struct shared));
+    free(count);
+    freed++;
+}
+
+static struct shared *killed;
+static int gets;
+static void *get_until_dead(void *argument) {
+    (void)argument;
+    int got = 0;
+    while (percpu_ref_tryget_live(&killed->count)) {
+        CHECK(__atomic_load_n(&killed->released, __ATOMIC_SEQ_CST) == 0);
+        percpu_ref_get_many(&killed->count, 3);
+        percpu_ref_put(&killed->count);
+        percpu_ref_put_many(&killed->count, 3);
+        __atomic_store_n(&gets, ++got, __ATOMIC_SEQ_CST);
+    }
+    return NULL;
+}
+
+static void a_count_is_released_once_after_the_last_put(void) {
+    static struct shared shared;
+    errno = 0;
+    CHECK(percpu_ref_init(NULL, is_released, 0) == -1 && errno == EINVAL);
+    errno = 0;
+    CHECK(percpu_ref_init(&shared.count, NULL, 0) == -1 && errno == EINVAL);
+    errno = 0;
+    CHECK(percpu_ref_init(&shared.count, is_released, 8) == -1 && errno == EINVAL);
+    percpu_ref_exit(NULL);
+    static const unsigned flags[] = {0, PERCPU_REF_INIT_ATOMIC, PERCPU_REF_ALLOW_REINIT};
+    for (int round = 0; round < 3; round++) {
+        memset(&shared, 0, sizeof shared);
+        killed = &shared;
+        gets = 0;
+        errno = EBADF;
+        CHECK(percpu_ref_init(&shared.count, is_released, flags[round]) == 0 && errno == EBADF);
+        CHECK(!percpu_ref_is_dying(&shared.count) && !percpu_ref_is_zero(&shared.count));
+        pthread_t threads[THREADS];
+        for (int at = 0; at < THREADS; at++) {
+            CHECK(pthread_create(&threads[at], NULL, get_until_dead, NULL) == 0);
+        }
+        while (__atomic_load_n(&gets, __ATOMIC_SEQ_CST) < 100) {
+        }
+        percpu_ref_get(&shared.count);
+        CHECK(percpu_ref_kill_and_confirm(&shared.count, is_confirmed) == 0 && shared.confirmed == 1);
+        for (int at = 0; at < THREADS; at++) {
+            CHECK(pthread_join(threads[at], NULL) == 0);
+        }
+        CHECK(shared.released == 0 && percpu_ref_tryget(&shared.count) && percpu_ref_tryget_many(&shared.count, 2));
+        errno = 0;
+        CHECK(percpu_ref_kill(&shared.count) == -1 && errno == EALREADY);
+        errno = 0;
+        CHECK(percpu_ref_reinit(&shared.count) == -1 && errno == EBUSY);
+        percpu_ref_put_many(&shared.count, 4);
+        CHECK(shared.released == 1 && percpu_ref_is_zero(&shared.count) && !percpu_ref_tryget(&shared.count));
+        CHECK(percpu_ref_reinit(&shared.count) == 0 && percpu_ref_tryget_live(&shared.count));
+        errno = 0;
+        CHECK(percpu_ref_reinit(&shared.count) == -1 && errno == EINVAL);
+        errno = 0;
+        CHECK(percpu_ref_resurrect(&shared.count) == -1 && errno == EINVAL);
+        CHECK(percpu_ref_switch_to_atomic(&shared.count) == 0 && !percpu_ref_is_zero(&shared.count));
+        percpu_ref_switch_to_percpu(&shared.count);
+        CHECK(percpu_ref_kill_and_confirm(&shared.count, NULL) == 0 && percpu_ref_resurrect(&shared.count) == 0);
+        percpu_ref_put(&shared.count);
+        CHECK(shared.released == 1 && percpu_ref_kill(&shared.count) == 0 && shared.released == 2);
+        percpu_ref_exit(&shared.count);
+    }
+    CHECK(percpu_ref_init(&shared.count, is_released, PERCPU_REF_INIT_DEAD) == 0);
+    CHECK(percpu_ref_is_zero(&shared.count) && !percpu_ref_tryget(&shared.count) && percpu_ref_reinit(&shared.count) == 0);
+    percpu_ref_exit(&shared.count);
+    /* The last put is that of a reference, then that of the kill. */
+    struct shared *owned[2] = {malloc(sizeof(struct shared)), malloc(sizeof(struct shared))};
+    for (int at = 0; at < 2; at++) {
+        CHECK(owned[at] != NULL && percpu_ref_init(&owned[at]->count, is_freed, 0) == 0);
+    }
+    percpu_ref_get(&owned[0]->count);
+    CHECK(percpu_ref_kill(&owned[0]->count) == 0 && freed == 0);
+    percpu_ref_put(&owned[0]->count);
+    CHECK(freed == 1 && percpu_ref_kill(&owned[1]->count) == 0 && freed == 2);
+}
+
 static void objects_are_zeros_apart_and_aligned(void) {
     static uint64_t *held[500];
     for (int round = 0; round < 2; round++) {
@@ -147,6 +273,8 @@ int main(int count, char **names) {
         return 0;
     }
     many_threads_lose_nothing();
+    a_counter_is_one_word_until_it_is_promoted();
+    a_count_is_released_once_after_the_last_put();
     objects_are_zeros_apart_and_aligned();
     errors_have_reasons();
     return 0;
