@@ -372,7 +372,21 @@ impl<I: FreeIndex + InPlace<P>, P: Platform + Clone> InPlace<P> for BestFitIndex
         // One hole: its record is inside the tree.
         self.copy_holes()
     }
+
+    fn try_clone(&self, platform: P) -> Result<Self, AllocError> {
+        let index = self.index.try_clone(platform.clone())?;
+        Self::new(index, platform)
+    }
 }
+
+/// The same extent, window, holes and number of areas; see [`FreeIndex::same_state`].
+impl<I: FreeIndex, P: Platform> PartialEq for BestFitIndex<I, P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.same_state(other)
+    }
+}
+
+impl<I: FreeIndex, P: Platform> Eq for BestFitIndex<I, P> {}
 
 impl<I: FreeIndex, P: Platform> fmt::Debug for BestFitIndex<I, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -317,6 +317,18 @@ pub trait FreeIndex {
         })
     }
 
+    /// Returns true if `other` has the same extent, default window, holes and number of live areas: the state that
+    /// [`restore`](Self::restore) makes again. The structures may differ. O(n log n).
+    fn same_state(&self, other: &impl FreeIndex) -> bool
+    where
+        Self: Sized,
+    {
+        (self.extent(), self.default_window(), self.live())
+            == (other.extent(), other.default_window(), other.live())
+            && self.hole_count() == other.hole_count()
+            && self.holes().eq(other.holes())
+    }
+
     /// Returns the highest base at which every range of `areas` is free, without taking anything. Cost: (holes above
     /// the result that could hold an area + 1) x areas lookups.
     ///
@@ -361,6 +373,20 @@ pub trait FreeIndex {
     fn bug(&self, what: core::fmt::Arguments<'_>) -> ! {
         panic!("{what}");
     }
+}
+
+/// Brings an index in which nothing is taken to the state of another one of its extent.
+///
+/// # Errors
+/// [`AllocError::NoMeta`]. Some of it is taken then.
+pub(crate) fn copy_state(to: &mut impl FreeIndex, from: &impl FreeIndex) -> Result<(), AllocError> {
+    for range in from.taken() {
+        to.take(range)?;
+    }
+    to.reserve_splits(from.live().saturating_sub(to.live()))?;
+    // A caller may have released more than the ranges between the holes: `holes <= live + 1` is all that is promised.
+    to.release_splits(to.live().saturating_sub(from.live()));
+    Ok(())
 }
 
 /// Returns the range of a request that is met at `at`.

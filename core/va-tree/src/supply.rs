@@ -114,4 +114,26 @@ pub trait InPlace<P>: Sized {
     /// [`AllocError::BadRange`] if there are none, or more than the index can hold; [`AllocError::Occupied`] if it has
     /// an extent.
     fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError>;
+
+    /// Copies the index; `platform` allocates the records of the copy. It has the same state and gives the same
+    /// answers, without alignment rows that were built on demand. O(n log n).
+    ///
+    /// `Clone` cannot fail, and memory for records can be missing. So an index that owns records does not implement it.
+    ///
+    /// ```
+    /// use va_base::{Heap, Request, VaRange};
+    /// use va_tree::{BTreeIndex, FreeIndex, InPlace};
+    /// let space = VaRange::from_pages(16, 1 << 20).unwrap();
+    /// let mut index = BTreeIndex::new(space, space, Heap)?;
+    /// let area = index.alloc(&Request::pages(3)?)?;
+    /// let copy = index.try_clone(Heap)?;
+    /// assert_eq!(copy, index);
+    /// index.free(VaRange::from_size(area, 3 * 4096).unwrap())?;
+    /// assert_ne!(copy, index);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AllocError::NoMeta`] if the platform has no memory: nothing is copied.
+    fn try_clone(&self, platform: P) -> Result<Self, AllocError>;
 }

@@ -124,6 +124,19 @@ impl<I: FreeIndex + InPlace<P>, P: Platform + Clone> TrackedIndex<I, P> {
     }
 }
 
+impl<I: FreeIndex + InPlace<P>, P: Platform + Clone> TrackedIndex<I, P> {
+    /// Copies the index and its areas; `platform` allocates the records of the copy. See [`InPlace::try_clone`].
+    ///
+    /// # Errors
+    /// [`AllocError::NoMeta`].
+    pub fn try_clone(&self, platform: P) -> Result<Self, AllocError> {
+        let mut copy = Self::new(self.index.try_clone(platform.clone())?, platform);
+        copy.areas.reserve(self.len(), &copy.platform)?;
+        self.areas().for_each(|area| copy.put(area));
+        Ok(copy)
+    }
+}
+
 impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// Tracks the areas of an index that has none yet; `platform` allocates the records of areas.
     pub const fn new(index: I, platform: P) -> Self {
@@ -165,6 +178,38 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// Those of [`FreeIndex::take`].
     pub fn take(&mut self, range: VaRange) -> Result<(), AllocError> {
         self.add(|index| index.take(range).map(|_| range)).map(|_| ())
+    }
+
+    /// Takes the [`areas`](Self::areas) of another index, whose state was saved.
+    ///
+    /// ```
+    /// use va_base::{Heap, Request, VaRange};
+    /// use va_tree::{BTreeIndex, TrackedIndex};
+    /// let space = VaRange::from_pages(16, 1 << 20).unwrap();
+    /// let fresh = || BTreeIndex::new(space, space, Heap).map(|index| TrackedIndex::new(index, Heap));
+    /// let mut before = fresh()?;
+    /// before.alloc(&Request::pages(3)?)?;
+    /// before.alloc(&Request::pages(5)?)?;
+    /// let saved: Vec<VaRange> = before.areas().collect();
+    /// let mut after = fresh()?;
+    /// after.restore(&saved)?;
+    /// assert_eq!(after, before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`FreeIndex::take`] for the first area that cannot be taken. Nothing is taken then.
+    pub fn restore(&mut self, areas: &[VaRange]) -> Result<(), AllocError> {
+        for (done, &area) in areas.iter().enumerate() {
+            if let Err(error) = self.take(area) {
+                for area in &areas[..done] {
+                    // It was taken above.
+                    let _area = self.free(area.start());
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Frees the area that begins at `at`, and returns it. Needs no memory.
@@ -332,6 +377,15 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
         }
     }
 }
+
+/// The same state of the index ([`FreeIndex::same_state`]) and the same areas.
+impl<I: FreeIndex, P: Platform> PartialEq for TrackedIndex<I, P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.index.same_state(&other.index) && self.areas().eq(other.areas())
+    }
+}
+
+impl<I: FreeIndex, P: Platform> Eq for TrackedIndex<I, P> {}
 
 impl<I: FreeIndex, P: Platform> Drop for TrackedIndex<I, P> {
     fn drop(&mut self) {

@@ -32,6 +32,7 @@ struct Area {
 }
 
 /// Busy areas in a list, with a cached start of the walk.
+#[derive(Clone)]
 pub struct ListIndex {
     extent: VaRange,
     default_window: VaRange,
@@ -228,6 +229,10 @@ impl<P> InPlace<P> for ListIndex {
 
     fn init(&mut self, extent: VaRange, default_window: VaRange, _: P) -> Result<(), AllocError> {
         self.begin(extent, default_window)
+    }
+
+    fn try_clone(&self, _: P) -> Result<Self, AllocError> {
+        Ok(self.clone())
     }
 }
 

@@ -10,6 +10,8 @@
 use super::path::{self, Path};
 use super::rows::{Classes, Row};
 use super::{BTree, Inner, Key, Leaf, cost};
+use crate::FreeIndex;
+use crate::free_index::copy_state;
 use crate::slab::Last;
 use crate::supply::{InPlace, PieceWanted, Supplied, Table};
 use va_base::{AllocError, Late, Platform, Supply, VaRange};
@@ -220,5 +222,17 @@ impl<K: Key, const F: usize, P: Platform> InPlace<P> for BTree<K, F, P> {
     fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError> {
         self.set_platform(platform);
         self.init(extent, default_window)
+    }
+
+    fn try_clone(&self, platform: P) -> Result<Self, AllocError> {
+        let mut copy = Self::empty(platform);
+        if self.first < self.end {
+            copy.init(self.extent(), self.default_window)?;
+            if self.rows_always {
+                copy.add_all_rows()?;
+            }
+            copy_state(&mut copy, self)?;
+        }
+        Ok(copy)
     }
 }

@@ -535,6 +535,15 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     }
 }
 
+/// The same extent, window, holes and number of areas; see [`FreeIndex::same_state`].
+impl<K: Key, const F: usize, P: Platform> PartialEq for BTree<K, F, P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.same_state(other)
+    }
+}
+
+impl<K: Key, const F: usize, P: Platform> Eq for BTree<K, F, P> {}
+
 impl<K: Key, const F: usize, P: Platform> fmt::Debug for BTree<K, F, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BTree")

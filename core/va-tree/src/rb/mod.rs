@@ -30,6 +30,7 @@
 mod areas;
 #[cfg(test)]
 mod broken;
+mod copy;
 pub mod search;
 mod sizes;
 mod tree;
@@ -484,7 +485,29 @@ impl<S: Search, P: Platform> InPlace<P> for RbIndex<S, P> {
         self.set_platform(platform);
         self.init(extent, default_window)
     }
+
+    /// O(n). The tree of the copy has the same shape, on which the answers of [`Linux`] depend.
+    fn try_clone(&self, platform: P) -> Result<Self, AllocError> {
+        let mut copy = Self::empty(platform);
+        copy.reserve_holes(self.ledger.bound())?;
+        if copy.tree.copy(&self.tree).is_none() {
+            copy.platform.bug(format_args!("SP3: the copy needs a record that was not paid for"), None);
+        }
+        (copy.extent, copy.default_window) = (self.extent, self.default_window);
+        copy.ledger = Ledger { reserved_holes: copy.ledger.reserved_holes, ..self.ledger };
+        copy.check();
+        Ok(copy)
+    }
 }
+
+/// The same extent, window, holes and number of areas; see [`FreeIndex::same_state`].
+impl<S: Search, P: Platform> PartialEq for RbIndex<S, P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.same_state(other)
+    }
+}
+
+impl<S: Search, P: Platform> Eq for RbIndex<S, P> {}
 
 impl<S: Search, P: Platform> fmt::Debug for RbIndex<S, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -54,10 +54,10 @@ pub(super) struct Hole {
     pub(super) end: u64,
     pub(super) subtree_max_size: u64,
     pub(super) parent: u32,
-    child: [u32; 2],
+    pub(super) child: [u32; 2],
     pub(super) prev: u32,
     pub(super) next: u32,
-    red: bool,
+    pub(super) red: bool,
 }
 
 // Linux 6.12 uses 72 bytes.
@@ -80,7 +80,7 @@ impl Hole {
     }
 
     #[inline(always)]
-    fn child(&self, side: Side) -> u32 {
+    pub(super) fn child(&self, side: Side) -> u32 {
         self.child[side as usize]
     }
 }

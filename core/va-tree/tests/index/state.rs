@@ -1,11 +1,13 @@
 //! The state of an index, restored in another one.
 
-use va_base::{Align, AllocError, Heap, Pages, Request, Va, VaRange};
+use std::fmt::Debug;
+use va_base::{Align, AllocError, Heap, LimitedHeap, Pages, Request, Va, VaRange};
 use va_sim::model::{ModelIndex, PageIndex};
-use va_sim::op::Rng;
+use va_sim::op::{Op, Rng, Space};
 use va_sim::platform::{Fail, FailingPlatform};
-use va_tree::rb::Linux;
-use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
+use va_sim::run::{Walk, assert_same};
+use va_tree::rb::{Exact, Linux};
+use va_tree::{BTreeIndex, BTreeIndex32, BestFitIndex, FlatIndex, FreeIndex, InPlace, RbIndex};
 
 const PAGES: u64 = 4000;
 
@@ -107,4 +109,124 @@ fn sp4_a_restore_that_fails_takes_nothing() {
     taken.pop();
     assert!(matches!(after.restore(&taken, u64::MAX), Err(AllocError::NoMeta { .. })));
     assert_eq!((after.live(), after.holes().collect()), (0, vec![space()]));
+}
+
+/// Compares an index that was worked on with its copy: its state, its answers from then on, and its frees.
+fn copied<I: FreeIndex + InPlace<Heap> + PartialEq + Debug>(
+    seed: u64,
+    fresh: impl Fn(VaRange, VaRange) -> I,
+) -> (I, I) {
+    let space = Space::whole(space());
+    let mut index = fresh(space.extent, space.default_window);
+    let mut areas = work(&mut index, seed);
+    areas.sort_unstable();
+    let mut nth = 0;
+    areas.retain(|&area| {
+        nth += 1;
+        nth % 2 == 0 || index.free(area).is_err()
+    });
+    assert!(index.hole_count() > 99, "{}", index.hole_count());
+    let copy = index.try_clone(Heap).unwrap();
+    copy.validate().unwrap();
+    assert_eq!(copy, index);
+    // The same answers from then on, though one of the two changes first.
+    assert_same(
+        &space,
+        copy,
+        index.try_clone(Heap).unwrap(),
+        Op::from_seed(&space, seed).take(400),
+        Walk::Every(20),
+    );
+    let mut copy = index.try_clone(Heap).unwrap();
+    areas.iter().for_each(|&area| assert_eq!(copy.free(area), Ok(())));
+    assert!(copy != index && index.live() == areas.len() as u64);
+    index.validate().unwrap();
+    assert_eq!(copy, fresh(space.extent, space.default_window));
+    // One of the four differs.
+    copy.reserve_splits(1).unwrap();
+    assert_ne!(copy, fresh(space.extent, space.default_window), "live areas");
+    assert_ne!(fresh(space.extent, VaRange::ALL), fresh(space.extent, space.default_window), "window");
+    let shorter = VaRange::from_pages(7, 6 + PAGES).unwrap();
+    assert_ne!(fresh(shorter, VaRange::ALL), fresh(space.extent, VaRange::ALL), "extent");
+    copy.take(VaRange::from_pages(9, 10).unwrap()).unwrap();
+    let mut other = fresh(space.extent, space.default_window);
+    other.take(VaRange::from_pages(10, 11).unwrap()).unwrap();
+    copy.release_splits(1);
+    assert_eq!((copy.live(), copy.hole_count()), (other.live(), other.hole_count()));
+    assert_ne!(copy, other, "holes");
+    // An index without an extent, and a full one.
+    assert_eq!(I::EMPTY.try_clone(Heap).unwrap(), I::EMPTY);
+    let mut full = fresh(space.extent, space.default_window);
+    full.take(space.extent).unwrap();
+    assert_eq!(full.try_clone(Heap).unwrap(), full);
+    (index.try_clone(Heap).unwrap(), index)
+}
+
+#[test]
+fn sp5_a_copy_equals_the_index_and_answers_as_it_does() {
+    for seed in 1..7 {
+        copied(seed, |extent, window| BTreeIndex::new(extent, window, Heap).unwrap());
+        copied(seed, |extent, window| BTreeIndex32::new(extent, window, Heap).unwrap());
+        copied(seed, |extent, window| RbIndex::<Exact, _>::new(extent, window, Heap).unwrap());
+        let (copy, index) =
+            copied(seed, |extent, window| RbIndex::<Linux, _>::new(extent, window, Heap).unwrap());
+        assert!(copy.shape().eq(index.shape()));
+        copied(seed, |extent, window| {
+            BestFitIndex::new(BTreeIndex::new(extent, window, Heap).unwrap(), Heap).unwrap()
+        });
+    }
+    // Rows that were asked for at the beginning are in the copy, too.
+    let index = BTreeIndex::new(space(), space(), Heap).unwrap().with_rows().unwrap();
+    assert!(index.try_clone(Heap).unwrap().has_rows());
+    // Areas that touch and were counted as one: fewer live areas than ranges between holes.
+    let mut index = BTreeIndex::new(space(), space(), Heap).unwrap();
+    for page in [7, 20, 6 + PAGES] {
+        index.take(VaRange::from_pages(page, page + 1).unwrap()).unwrap();
+    }
+    assert_eq!(index.release_splits(9), 2);
+    assert_eq!((index.live(), index.taken().count()), (1, 3));
+    assert_eq!(index.try_clone(Heap).unwrap(), index);
+}
+
+#[test]
+fn sp4_a_copy_that_fails_leaves_the_index_and_the_memory() {
+    fn attempt<'a, I: FreeIndex + InPlace<&'a LimitedHeap> + PartialEq + Debug>(
+        [first, second]: [&'a LimitedHeap; 2],
+        fresh: impl Fn(&'a LimitedHeap) -> I,
+    ) {
+        let mut index = fresh(first);
+        work(&mut index, 4);
+        let before = first.bytes();
+        for granted in 0.. {
+            second.fail_after(granted);
+            match index.try_clone(second) {
+                Ok(copy) => {
+                    assert_eq!(copy, index);
+                    assert!(granted > 0 && second.bytes() > 0);
+                    break;
+                }
+                Err(error) => assert!(matches!(error, AllocError::NoMeta { .. }), "{error}"),
+            }
+            assert_eq!(second.bytes(), 0);
+            index.validate().unwrap();
+        }
+        assert_eq!((first.bytes(), second.bytes()), (before, 0));
+    }
+    let heaps = [&LimitedHeap::default(), &LimitedHeap::default()];
+    attempt(heaps, |platform| BTreeIndex::new(space(), space(), platform).unwrap());
+    attempt(heaps, |platform| RbIndex::<Linux, _>::new(space(), space(), platform).unwrap());
+    attempt(heaps, |platform| {
+        let index = BTreeIndex::new(space(), space(), platform).unwrap();
+        BestFitIndex::new(index, platform).unwrap()
+    });
+}
+
+#[test]
+fn states_of_different_structures_are_compared() {
+    let mut btree = BTreeIndex::new(space(), space(), Heap).unwrap();
+    work(&mut btree, 3);
+    let mut flat = FlatIndex::<2000>::new(space(), space()).unwrap();
+    assert!(!btree.same_state(&flat));
+    flat.restore(&btree.taken().collect::<Vec<_>>(), btree.live()).unwrap();
+    assert!(btree.same_state(&flat) && flat.same_state(&btree));
 }

@@ -1,6 +1,6 @@
 //! The index that knows its areas, against a table of pages.
 
-use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
+use va_base::{Align, AllocError, LimitedHeap, Pages, Request, Va, VaRange};
 use va_sim::model::PageIndex;
 use va_sim::op::Rng;
 use va_sim::platform::{Fail, FailingPlatform};
@@ -261,4 +261,51 @@ fn an_index_gets_its_extent_in_place_and_once() {
     assert!(matches!(linux.init(empty, empty), Err(AllocError::BadRange { .. })));
     linux.init(pages(9, 99), pages(9, 99)).unwrap();
     assert_eq!(linux.alloc(&Request::pages(90).unwrap()), Ok(pages(9, 99)));
+}
+
+#[test]
+fn sp4_a_copy_and_a_restored_index_have_the_same_areas() {
+    let space = pages(FIRST, FIRST + PAGES);
+    let heaps = [&LimitedHeap::default(), &LimitedHeap::default()];
+    let fresh = |heap| TrackedIndex::new(BTreeIndex::new(space, space, heap).unwrap(), heap);
+    let (mut rng, mut index) = (Rng::new(4), fresh(heaps[0]));
+    for _ in 0..400 {
+        let _full = index.alloc(&Request::pages(1 + rng.below(4)).unwrap());
+        let first = FIRST + rng.below(PAGES);
+        let _freed = index.free_any(pages(first, (first + rng.below(5) + 1).min(FIRST + PAGES))).unwrap();
+    }
+    let saved: Vec<VaRange> = index.areas().collect();
+    assert!(saved.len() > 100);
+    for granted in 0.. {
+        heaps[1].fail_after(granted);
+        match index.try_clone(heaps[1]) {
+            Ok(mut copy) => {
+                assert!(granted > 0);
+                assert_eq!(copy, index);
+                copy.validate().unwrap();
+                copy.free(saved[7].start()).unwrap();
+                assert_ne!(copy, index);
+                // The same pages as two areas.
+                let (first, end) = saved[9].whole_pages();
+                copy.take(saved[7]).unwrap();
+                assert_eq!(copy, index);
+                copy.free_any(pages(first, first + 1)).unwrap();
+                copy.take(pages(first, first + 1)).unwrap();
+                assert_eq!(copy == index, end == first + 1);
+                break;
+            }
+            Err(error) => assert!(matches!(error, AllocError::NoMeta { .. }), "{error}"),
+        }
+        assert_eq!(heaps[1].bytes(), 0);
+    }
+    // A state that was saved, and one that is wrong.
+    let mut after = fresh(heaps[0]);
+    after.restore(&saved).unwrap();
+    assert_eq!(after, index);
+    after.validate().unwrap();
+    let mut wrong = fresh(heaps[0]);
+    let again = [&saved[..], &saved[..1]].concat();
+    assert_eq!(wrong.restore(&again), Err(AllocError::Occupied { range: saved[0] }));
+    assert_eq!(wrong, fresh(heaps[0]));
+    wrong.validate().unwrap();
 }
