@@ -109,6 +109,9 @@ fn area_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("VmapSpace::grow_at", || _ = space.grow_at(Va::from_page(far), Pages::new(11)));
     table.row("VmapSpace::resize_at", || _ = space.resize_at(Va::from_page(far), Pages::new(9)));
     table.row("VmapSpace::free_at", || _ = space.free_at(Va::from_page(far)));
+    let saved = [(pages(far, far + 6), Some(9)), (pages(far + 9, far + 10), None)];
+    table.row("VmapSpace::restore", || fine(space.restore(&saved)));
+    saved.iter().for_each(|(range, _)| _ = fine(space.free_at(range.start())));
     areas.into_iter().for_each(|area| fine(space.free(area)));
 }
 

@@ -47,6 +47,7 @@ mod purge;
 mod reshape;
 mod round;
 mod row;
+mod saved;
 mod settle;
 mod take;
 mod validate;

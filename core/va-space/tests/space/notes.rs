@@ -193,3 +193,52 @@ fn lazy_areas_are_met_until_their_flush_has_ended() {
     space.purge(Purge::Drain);
     assert_eq!(lazy(), BTreeSet::new());
 }
+
+#[test]
+fn a_restored_space_has_the_same_busy_areas_and_notes() {
+    fn saved<C: Config>(space: &VmapSpace<&SimMachine, C>) -> Vec<(VaRange, Option<u64>)> {
+        let from = space.extent().start();
+        let busy = std::iter::successors(space.find_above(from), |area| space.find_above(area.range.end()));
+        busy.map(|area| (area.range, area.note)).collect()
+    }
+    let machine = SimMachine::new(3);
+    let extent = pages(FIRST, FIRST + 2000);
+    let before = VmapSpace::<_, Standard>::new(extent, extent, &machine).unwrap();
+    let mut areas = Vec::new();
+    for nth in 0..300u64 {
+        let area = before.alloc((nth % 3) as u32, &Request::pages(1 + nth % 7).unwrap()).unwrap();
+        if nth % 2 == 0 {
+            before.note(area.start(), nth).unwrap();
+        }
+        areas.push(area);
+    }
+    // Lazy, pooled and cached areas are not saved.
+    for nth in (0..200).rev().step_by(3) {
+        before.free(areas.swap_remove(nth)).unwrap();
+    }
+    let state = saved(&before);
+    assert_eq!(state.len(), areas.len());
+    assert!(areas.iter().all(|area| state.iter().any(|(range, _)| *range == area.range())));
+    assert!(state.iter().filter(|(_, note)| note.is_some()).count() > 90);
+
+    let other = SimMachine::new(2);
+    let after = VmapSpace::<_, WithTrees<Linux69>>::new(extent, extent, &other).unwrap();
+    after.restore(&state).unwrap();
+    assert_eq!(saved(&after), state);
+    after.validate().unwrap();
+    // A state with an area twice changes nothing.
+    let wrong = [&state[..], &[(pages(FIRST, FIRST + 2000), None)]].concat();
+    let third = VmapSpace::<_, OneLock52>::new(extent, extent, &other).unwrap();
+    assert!(third.restore(&wrong).is_err());
+    assert_eq!(saved(&third), []);
+    third.restore(&state).unwrap();
+    assert_eq!(saved(&third), state);
+    for area in areas {
+        assert_eq!(after.free_at(area.start()).unwrap(), area.range());
+        assert_eq!(third.free_at(area.start()).unwrap(), area.range());
+    }
+    after.purge(Purge::Drain);
+    let all = after.alloc_at(extent).unwrap();
+    assert_eq!(all.range(), extent);
+    after.validate().unwrap();
+}
