@@ -69,6 +69,23 @@ impl Request {
         }
     }
 
+    /// Returns a request for `count` units of an index, anywhere in the default window. The unit of most indexes is a
+    /// page, that of `va_tree::ByteIndex` a byte. The alignment is in bytes.
+    ///
+    /// # Errors
+    /// Those of [`pages`](Self::pages), whatever the unit, so no sum of a size and a page overflows;
+    /// [`RequestError::BadAlign`].
+    #[inline]
+    pub const fn units(count: u64, align_bytes: u64) -> Result<Self, RequestError> {
+        let Some(align) = Align::new(align_bytes) else {
+            return Err(RequestError::BadAlign { align_bytes });
+        };
+        match Self::pages(count) {
+            Ok(request) => Ok(request.aligned(align)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns the same request with another alignment.
     #[inline]
     #[must_use]

@@ -26,7 +26,7 @@ use crate::free_index::{best, range_at};
 use crate::ledger::Ledger;
 use crate::rb::{SizeSupply, SizeTree};
 use crate::supply::{InPlace, PieceWanted, Supplied, Table};
-use crate::{Fit, FreeIndex, IndexMemory};
+use crate::{Fit, FreeIndex, IndexMemory, Unit};
 use core::fmt;
 use va_base::{
     Align, AllocError, FreeError, InvariantViolation, Late, Pages, Platform, Request, Va, VaRange,
@@ -76,7 +76,7 @@ impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
     /// It serves policies that are not among the methods: see [`best_fit`](FreeIndex::best_fit).
     pub fn holes_from(&self, size: Pages) -> impl Iterator<Item = VaRange> + '_ {
         // No hole has so many bytes.
-        self.sizes.at_least(size.checked_bytes().unwrap_or(u64::MAX))
+        self.sizes.at_least(self.unit().bytes(size).unwrap_or(u64::MAX))
     }
 
     fn copy_holes(&mut self) -> Result<(), AllocError> {
@@ -117,7 +117,7 @@ impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
 
     /// Returns what is free right below `at`.
     fn below(&self, at: Va) -> Option<VaRange> {
-        let last = Va::from_page(at.page_floor().checked_sub(1)?);
+        let last = self.unit().address(self.unit().floor(at).checked_sub(1)?);
         self.index.hole_below(last).filter(|hole| hole.end() == at)
     }
 
@@ -158,7 +158,7 @@ impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
             return Err(no_memory);
         }
         let at = take(&mut self.index)?;
-        self.was_cut(range_at(at, request));
+        self.was_cut(range_at(self.unit(), at, request));
         self.check();
         Ok(at)
     }
@@ -193,6 +193,10 @@ impl<I: FreeIndex, P: Platform> FreeIndex for BestFitIndex<I, P> {
         self.index.extent()
     }
 
+    fn unit(&self) -> Unit {
+        self.index.unit()
+    }
+
     fn default_window(&self) -> VaRange {
         self.index.default_window()
     }
@@ -215,14 +219,14 @@ impl<I: FreeIndex, P: Platform> FreeIndex for BestFitIndex<I, P> {
 
     fn best_fit(&self, request: &Request) -> Result<Va, AllocError> {
         let window = request.window().unwrap_or(self.default_window());
-        let Some(bytes) = request.size().checked_bytes() else { return self.index.would_fit(request) };
+        let Some(bytes) = self.unit().bytes(request.size()) else { return self.index.would_fit(request) };
         let mut holes = self.sizes.at_least(bytes);
-        if let Some(at) = holes.next().and_then(|hole| best::within(hole, window, request)) {
+        if let Some(at) = holes.next().and_then(|hole| best::within(self.unit(), hole, window, request)) {
             return Ok(at);
         }
         // Holes that are too small for the window or the alignment may be many: first, whether there is another.
         let lowest = self.index.would_fit(request)?;
-        Ok(holes.find_map(|hole| best::within(hole, window, request)).unwrap_or(lowest))
+        Ok(holes.find_map(|hole| best::within(self.unit(), hole, window, request)).unwrap_or(lowest))
     }
 
     fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {

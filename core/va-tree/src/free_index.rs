@@ -45,6 +45,7 @@ pub(crate) mod highest;
 
 pub use congruent::Congruent;
 
+use crate::Unit;
 use va_base::{Align, AllocError, FreeError, InvariantViolation, Pages, Request, Va, VaRange};
 
 /// The position of an area in the hole from which it is cut.
@@ -103,6 +104,12 @@ pub trait FreeIndex {
     /// Returns the range of whole pages that the index manages.
     fn extent(&self) -> VaRange;
 
+    /// Returns the unit in which the index counts: where this trait says page, it is that unit. A page, but a byte in a
+    /// [`ByteIndex`](crate::ByteIndex).
+    fn unit(&self) -> Unit {
+        Unit::PAGE
+    }
+
     /// Returns the window of requests without one.
     fn default_window(&self) -> VaRange;
 
@@ -132,7 +139,7 @@ pub trait FreeIndex {
     fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
         let (size, align) = (request.size(), request.align());
         let window = request.window().unwrap_or(self.default_window());
-        let found = highest::find(window, request, |at| self.aligned_fit_below(at, size, align));
+        let found = highest::find(self.unit(), window, request, |at| self.aligned_fit_below(at, size, align));
         found.ok_or_else(|| self.no_space(request))
     }
 
@@ -143,7 +150,7 @@ pub trait FreeIndex {
     /// Those of [`alloc`](Self::alloc).
     fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
         let at = self.highest_fit(request)?;
-        self.take(range_at(at, request))?;
+        self.take(range_at(self.unit(), at, request))?;
         Ok(at)
     }
 
@@ -164,7 +171,7 @@ pub trait FreeIndex {
     /// Those of [`alloc`](Self::alloc).
     fn alloc_best(&mut self, request: &Request) -> Result<Va, AllocError> {
         let at = self.best_fit(request)?;
-        self.take(range_at(at, request))?;
+        self.take(range_at(self.unit(), at, request))?;
         Ok(at)
     }
 
@@ -219,11 +226,11 @@ pub trait FreeIndex {
     fn fit_below(&self, at: Va, size: Pages) -> Option<VaRange> {
         let mut hole = self.hole_below(at)?;
         loop {
-            let (start, end) = hole.whole_pages();
+            let (start, end) = self.unit().whole(hole);
             if end - start >= size.get() {
                 return Some(hole);
             }
-            hole = self.hole_below(Va::from_page(start.checked_sub(1)?))?;
+            hole = self.hole_below(self.unit().address(start.checked_sub(1)?))?;
         }
     }
 
@@ -234,11 +241,11 @@ pub trait FreeIndex {
         loop {
             let hole = self.fit_below(at, size)?;
             let start = hole.start().align_up(align);
-            let run = start.and_then(|start| VaRange::from_size(start, size.checked_bytes()?));
+            let run = start.and_then(|start| VaRange::from_size(start, self.unit().bytes(size)?));
             if run.is_some_and(|run| hole.encloses(run)) {
                 return Some(hole);
             }
-            at = Va::from_page(hole.start().page_floor().checked_sub(1)?);
+            at = self.unit().address(self.unit().floor(hole.start()).checked_sub(1)?);
         }
     }
 
@@ -389,7 +396,7 @@ pub(crate) fn copy_state(to: &mut impl FreeIndex, from: &impl FreeIndex) -> Resu
     Ok(())
 }
 
-/// Returns the range of a request that is met at `at`.
-pub(crate) fn range_at(at: Va, request: &Request) -> VaRange {
-    VaRange::from_pages(at.page_floor(), at.page_floor() + request.size().get()).unwrap_or_default()
+/// Returns the range of a request that is met at `at`, in units.
+pub(crate) fn range_at(unit: Unit, at: Va, request: &Request) -> VaRange {
+    unit.range(unit.floor(at), unit.floor(at) + request.size().get()).unwrap_or_default()
 }

@@ -6,6 +6,7 @@
 //! | structure | description | lowest fit | use |
 //! |---|---|---|---|
 //! | [`BTreeIndex`] | B+tree of holes keyed by their end, longest hole (and longest *aligned* hole) per child | exact, O(log n) for every size, window and alignment to 1 GiB | everything; the default |
+//! | [`ByteIndex`] | the same tree, whose unit is one byte instead of a page | the same, with units instead of pages | bytes, handles, and all else that is numbered up to `2^64 - 2` |
 //! | [`RbIndex`] with [`Exact`](rb::Exact) | red-black tree with `subtree_max_size` | exact; O(log n) up to page alignment | the reference for the B+tree |
 //! | [`RbIndex`] with [`Linux`](rb::Linux) | the same tree | Linux 6.12's, address for address | comparison with a kernel |
 //! | [`FlatIndex`] | holes in a sorted array inside the value | exact, O(holes) | a few dozen holes; no memory but its own |
@@ -30,14 +31,16 @@ pub mod rb;
 mod slab;
 mod supply;
 mod tracked;
+mod unit;
 
 pub use best_fit::{BestFitIndex, BestFitSupply};
-pub use btree::{BTree, BTreeIndex, BTreeIndex32};
+pub use btree::{BTree, BTreeIndex, BTreeIndex32, ByteIndex};
 pub use flat::FlatIndex;
 pub use free_index::{Congruent, Fit, FreeIndex, IndexMemory};
 pub use rb::RbIndex;
 pub use supply::{InPlace, PieceWanted, Supplied};
 pub use tracked::{TrackedError, TrackedIndex};
+pub use unit::Unit;
 
 /// True if each operation of an index walks all of its invariants (feature `validate`): tests of many areas take fewer
 /// then.

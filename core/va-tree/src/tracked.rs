@@ -26,7 +26,7 @@ use crate::free_index::range_at;
 use crate::rb::AreaTree;
 use crate::{FreeIndex, InPlace};
 use core::fmt;
-use va_base::{AllocError, InvariantViolation, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
+use va_base::{AllocError, InvariantViolation, Pages, Platform, Request, Va, VaRange};
 
 /// The reason why a [`TrackedIndex`] changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -153,7 +153,10 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// Those of [`FreeIndex::alloc`].
     pub fn alloc(&mut self, request: &Request) -> Result<VaRange, AllocError> {
-        self.add(|index| Ok(range_at(index.alloc(request)?, request)))
+        self.add(|index| {
+            let at = index.alloc(request)?;
+            Ok(range_at(index.unit(), at, request))
+        })
     }
 
     /// Allocates the highest range that meets a request.
@@ -161,7 +164,10 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// Those of [`FreeIndex::alloc_highest`].
     pub fn alloc_highest(&mut self, request: &Request) -> Result<VaRange, AllocError> {
-        self.add(|index| Ok(range_at(index.alloc_highest(request)?, request)))
+        self.add(|index| {
+            let at = index.alloc_highest(request)?;
+            Ok(range_at(index.unit(), at, request))
+        })
     }
 
     /// Allocates the best fit: in the smallest hole that permits it.
@@ -169,7 +175,10 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// Those of [`FreeIndex::alloc_best`].
     pub fn alloc_best(&mut self, request: &Request) -> Result<VaRange, AllocError> {
-        self.add(|index| Ok(range_at(index.alloc_best(request)?, request)))
+        self.add(|index| {
+            let at = index.alloc_best(request)?;
+            Ok(range_at(index.unit(), at, request))
+        })
     }
 
     /// Allocates exactly `range`.
@@ -240,13 +249,13 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// [`AllocError::BadRange`]. [`AllocError::NoMeta`] if an area would be cut, and there is no memory for its record.
     pub fn free_any(&mut self, range: VaRange) -> Result<Pages, TrackedError> {
-        let extent = self.index.extent();
-        let (page, end) = range.whole_pages();
-        if page >= end || VaRange::from_pages(page, end) != Some(range) || !extent.encloses(range) {
+        let (extent, unit) = (self.index.extent(), self.index.unit());
+        let (page, end) = unit.whole(range);
+        if page >= end || unit.range(page, end) != Some(range) || !extent.encloses(range) {
             return Err(AllocError::BadRange { range, extent }.into());
         }
         let below = self.enclosing(range.start()).filter(|area| area.start() < range.start());
-        let above = self.enclosing(Va::from_page(end - 1)).filter(|area| area.end() > range.end());
+        let above = self.enclosing(unit.address(end - 1)).filter(|area| area.end() > range.end());
         if below.is_some() && below == above {
             self.areas.reserve(self.areas.len() + 1, &self.platform)?;
         }
@@ -264,7 +273,7 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
             }
             let part = VaRange::new(from, to).unwrap_or_default();
             self.free_in_index(part);
-            freed += part.len_bytes() / PAGE_SIZE;
+            freed += unit.count(part);
         }
         Ok(Pages::new(freed))
     }
@@ -276,9 +285,10 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// the pages above it.
     pub fn grow_to(&mut self, at: Va, size: Pages) -> Result<VaRange, TrackedError> {
         let area = self.find(at).ok_or(TrackedError::NoArea { at })?;
-        let (page, end) = area.whole_pages();
+        let unit = self.index.unit();
+        let (page, end) = unit.whole(area);
         let wanted = page.checked_add(size.get()).filter(|&wanted| wanted >= end);
-        let Some(grown) = wanted.and_then(|wanted| VaRange::from_pages(page, wanted)) else {
+        let Some(grown) = wanted.and_then(|wanted| unit.range(page, wanted)) else {
             return Err(TrackedError::BadSize { area, requested: size });
         };
         if let Some(more) = VaRange::new(area.end(), grown.end()).filter(|more| !more.is_empty()) {
@@ -298,9 +308,10 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// [`AllocError::NoMeta`].
     pub fn shrink_to(&mut self, at: Va, size: Pages) -> Result<VaRange, TrackedError> {
         let area = self.find(at).ok_or(TrackedError::NoArea { at })?;
-        let (page, end) = area.whole_pages();
+        let unit = self.index.unit();
+        let (page, end) = unit.whole(area);
         let kept = page.checked_add(size.get()).filter(|&kept| kept > page && kept <= end);
-        let Some(left) = kept.and_then(|kept| VaRange::from_pages(page, kept)) else {
+        let Some(left) = kept.and_then(|kept| unit.range(page, kept)) else {
             return Err(TrackedError::BadSize { area, requested: size });
         };
         if let Some(tail) = VaRange::new(left.end(), area.end()).filter(|tail| !tail.is_empty()) {
@@ -348,9 +359,9 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
             let hole = self.index.hole_after(area.start()).filter(|hole| hole.start() < area.end());
             let at = hole.map_or(Va::ZERO, VaRange::start);
             InvariantViolation::check(hole.is_none(), "TI1", at, area.end().get(), at.get())?;
-            pages += area.len_bytes() / PAGE_SIZE;
+            pages += self.index.unit().count(area);
         }
-        let all = self.index.extent().len_bytes() / PAGE_SIZE;
+        let all = self.index.unit().count(self.index.extent());
         InvariantViolation::check(pages == all, "TI1", self.index.extent().start(), all, pages)
     }
 

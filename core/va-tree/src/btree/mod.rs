@@ -60,14 +60,15 @@ mod rows;
 mod search;
 mod validate;
 
-pub use key::Key;
+pub use key::{Byte, Key};
 pub use memory::BTreeSupply;
 
 use crate::free_index::highest;
 use crate::ledger::Ledger;
 use crate::slab::Slab;
-use crate::{Fit, FreeIndex, IndexMemory};
+use crate::{Fit, FreeIndex, IndexMemory, Unit};
 use core::fmt;
+use key::fits;
 use node::{Inner, Leaf};
 use path::Path;
 use rows::{Classes, Row};
@@ -85,6 +86,25 @@ const INLINE_INNERS: usize = 1;
 pub type BTreeIndex<P> = BTree<u64, 16, P>;
 /// The B+tree with 32-bit page numbers: extents up to 16 TiB, half the memory.
 pub type BTreeIndex32<P> = BTree<u32, 32, P>;
+/// The B+tree whose unit is one byte: where [`FreeIndex`] says page, it is a byte, or whatever else is numbered.
+///
+/// An extent is any range up to `[0, 2^64 - 1)`. Requests are [`Request::units`]. Errors show counts as pages.
+///
+/// ```
+/// use va_base::{NoSlabs, Request, Va, VaRange};
+/// use va_tree::{ByteIndex, FreeIndex};
+///
+/// // Handles from 1 up; the last number is never in a range.
+/// let all = VaRange::try_from(1..u64::MAX)?;
+/// let mut index = ByteIndex::new(all, all, NoSlabs)?;
+/// assert_eq!(index.alloc(&Request::units(1, 1)?)?.get(), 1);
+/// assert_eq!(index.alloc(&Request::units(100, 8)?)?.get(), 8);
+/// assert_eq!(index.alloc_highest(&Request::units(3, 1)?)?.get(), u64::MAX - 3);
+/// index.free(VaRange::try_from(8..108)?)?;
+/// assert_eq!(index.alloc(&Request::units(1, 1 << 63)?)?.get(), 1 << 63);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type ByteIndex<P> = BTree<Byte, 16, P>;
 
 /// A B+tree of holes; `K` is the width of a page number inside, `F` the fanout (a multiple of 8).
 ///
@@ -204,7 +224,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// its start rounded down to 1 GiB and its end. [`AllocError::Occupied`] if the index has an extent.
     pub fn init(&mut self, extent: VaRange, default_window: VaRange) -> Result<(), AllocError> {
         va_base::assert_pages::<P>();
-        let (first, end) = extent.whole_pages();
+        let (first, end) = K::UNIT.whole(extent);
         let base = first & !((1 << rows::CLASSES) - 1);
         let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
         // The end of the extent itself is never a key: a hole that reaches it is the top hole.
@@ -274,7 +294,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Returns the address of relative page `page`.
     #[inline(always)]
     fn va(&self, page: u64) -> Va {
-        Va::from_page(self.base + page)
+        K::UNIT.address(self.base + page)
     }
 
     /// Returns the range of relative pages `[start, end)`, which lie in the extent.
@@ -285,8 +305,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Returns the relative pages of `range` if it is a non-empty run of whole pages in the extent.
     #[inline]
     fn checked_pages(&self, range: VaRange) -> Option<(u64, u64)> {
-        let (start, end) = (range.start().page_floor(), range.end().page_floor());
-        let inside = range.is_page_aligned() && self.first <= start && start < end && end <= self.end;
+        let (start, end) = (K::UNIT.floor(range.start()), K::UNIT.floor(range.end()));
+        let inside = K::UNIT.is_whole(range) && self.first <= start && start < end && end <= self.end;
         inside.then(|| (start - self.base, end - self.base))
     }
 
@@ -294,7 +314,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// between its ends, and the search reads only those.
     #[inline]
     fn clip(&self, window: VaRange) -> (u64, u64) {
-        let (low, high) = window.whole_pages();
+        let (low, high) = K::UNIT.whole(window);
         let (low, high) = (low.max(self.first), high.min(self.end));
         (low.min(self.end) - self.base, high.max(self.base) - self.base)
     }
@@ -306,7 +326,12 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             None => self.default_pages,
             Some(window) => self.clip(window),
         };
-        search::Wanted { size: request.size().get(), align_log2: request.align().page_log2(), low, high }
+        search::Wanted {
+            size: request.size().get(),
+            align_log2: K::UNIT.align_log2(request.align()),
+            low,
+            high,
+        }
     }
 
     /// Holes that an aligned search from the top may step over before a row is worth its cost.
@@ -316,20 +341,22 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// The result is wrong if none is left.
     fn highest_within(&self, request: &Request, holes: &mut usize) -> Option<Va> {
         let window = request.window().unwrap_or(self.default_window);
-        highest::find(window, request, |at| self.aligned_within(at, request.size(), request.align(), holes))
+        highest::find(K::UNIT, window, request, |at| {
+            self.aligned_within(at, request.size(), request.align(), holes)
+        })
     }
 
     /// Does the same as [`aligned_fit_below`](FreeIndex::aligned_fit_below), with at most `holes` steps.
     fn aligned_within(&self, at: Va, size: Pages, align: Align, holes: &mut usize) -> Option<VaRange> {
-        let mut page = Some(at.page_floor()).filter(|&page| page >= self.first)?.min(self.end) - self.base;
-        let (size, log2) = (size.get().max(1), align.page_log2());
+        let mut page = Some(K::UNIT.floor(at)).filter(|&page| page >= self.first)?.min(self.end) - self.base;
+        let (size, log2) = (size.get().max(1), K::UNIT.align_log2(align));
         let class = (log2 > 0).then(|| Classes::of_align(log2));
         loop {
             *holes = holes.checked_sub(1)?;
             let (start, end) = self.last_fit_to(page, size, class)?;
             // A class that is not stored, and an alignment above the largest, exclude too little.
             let wanted = search::Wanted { size, align_log2: log2, low: 0, high: end };
-            if self.first_at(start, &wanted) + size <= end {
+            if fits::<K>(self.first_at(start, &wanted), size, end) {
                 return Some(self.range(start, end));
             }
             page = start.checked_sub(1)?;
@@ -349,6 +376,10 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
 impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     fn extent(&self) -> VaRange {
         self.range(self.first - self.base, self.top_end())
+    }
+
+    fn unit(&self) -> Unit {
+        K::UNIT
     }
 
     fn default_window(&self) -> VaRange {
@@ -378,8 +409,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
             && let at = self.top_start
             && self.first_at(at, &wanted) == at
         {
-            let end = at + wanted.size;
-            if end > wanted.high.min(self.top_end()) {
+            if !fits::<K>(at, wanted.size, wanted.high.min(self.top_end())) {
                 return Err(self.no_space(request));
             }
             self.reserve_holes(self.ledger.bound_after_take())?;
@@ -423,7 +453,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
             at = self.highest_within(request, &mut holes);
         }
         let at = at.ok_or_else(|| self.no_space(request))?;
-        let (start, size) = (at.page_floor() - self.base, request.size().get());
+        let (start, size) = (K::UNIT.floor(at) - self.base, request.size().get());
         let mut path = Path::new();
         let found =
             self.find_enclosing(start, start + size, &mut path).ok_or_else(|| self.no_space(request))?;
@@ -483,7 +513,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     }
 
     fn hole_after(&self, at: Va) -> Option<VaRange> {
-        let page = at.page_floor();
+        let page = K::UNIT.floor(at);
         if page >= self.end {
             return None;
         }
@@ -494,7 +524,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     }
 
     fn hole_below(&self, at: Va) -> Option<VaRange> {
-        let page = at.page_floor();
+        let page = K::UNIT.floor(at);
         if page < self.first {
             return None;
         }
@@ -503,7 +533,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     }
 
     fn fit_below(&self, at: Va, size: Pages) -> Option<VaRange> {
-        let page = Some(at.page_floor()).filter(|&page| page >= self.first)?.min(self.end) - self.base;
+        let page = Some(K::UNIT.floor(at)).filter(|&page| page >= self.first)?.min(self.end) - self.base;
         self.last_fit_to(page, size.get().max(1), None).map(|(start, end)| self.range(start, end))
     }
 
@@ -566,5 +596,5 @@ impl<K: Key, const F: usize, P: Platform> Drop for BTree<K, F, P> {
     }
 }
 
-// A page number fits in 52 bits: sums of two never overflow.
+// Sums of two page numbers never overflow.
 const _: () = assert!(PAGE_SHIFT >= 12);

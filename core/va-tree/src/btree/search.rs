@@ -1,5 +1,6 @@
 //! Searches: the lowest fit, the hole around an address, neighbours. None of them changes the tree.
 
+use super::key::{fits, plus};
 use super::node::{self, Inner};
 use super::path::Path;
 use super::rows::{self, Classes};
@@ -58,9 +59,9 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         if wanted.align_log2 == 0 {
             return at;
         }
-        // Pages are below 2^52 and the mask is below 2^51: no overflow.
+        // Pages are below 2^52 and the mask is below 2^51. Of bytes, what is aligned may lie above all numbers.
         let mask = (1u64 << wanted.align_log2) - 1;
-        at + ((self.base + at).wrapping_neg() & mask)
+        plus::<K>(at, (self.base + at).wrapping_neg() & mask)
     }
 
     /// Finds the lowest fit: O(F log n), given exact maxima for its alignment (see `first_promise`). Without its row,
@@ -126,7 +127,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             }
         } else {
             // A hole counts from where it ends above the window's start.
-            let key = wanted.low + 1;
+            let key = plus::<K>(wanted.low, 1);
             if key > self.last_end {
                 return Search::Nothing;
             }
@@ -141,7 +142,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
                     let end = leaf.end[slot].get();
                     let start = end - size;
                     let at = self.first_at(start, wanted);
-                    if at + wanted.size <= end {
+                    if fits::<K>(at, wanted.size, end) {
                         path.set(0, leaf_id, slot);
                         return Search::Found(Found { top: false, start, end, at });
                     }
@@ -278,7 +279,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
         let mut path = Path::new();
         // Past `last_end` the very last leaf is reached, with the slot after its last hole.
-        let (leaf, slot) = self.route(K::of((page + 1).min(K::MAX.get())), &mut path);
+        let (leaf, slot) = self.route(K::of(plus::<K>(page, 1).min(K::MAX.get())), &mut path);
         if slot < F && self.leaves.get(leaf).size[slot] != K::ZERO && self.hole_at(leaf, slot).0 <= page {
             return Some(self.hole_at(leaf, slot));
         }
@@ -314,7 +315,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let wanted = K::of(size);
         let class = class.filter(|&class| self.row_classes.has(class));
         let mut path = Path::new();
-        let (leaf, slot) = self.route(K::of((page + 1).min(K::MAX.get())), &mut path);
+        let (leaf, slot) = self.route(K::of(plus::<K>(page, 1).min(K::MAX.get())), &mut path);
         // The first hole that ends above `page` may start there or below; those before it do.
         let reaches =
             slot < F && self.leaves.get(leaf).size[slot] != K::ZERO && self.hole_at(leaf, slot).0 <= page;

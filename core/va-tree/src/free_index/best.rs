@@ -5,12 +5,14 @@
 //! whole. Within the hole the request gets the lowest address, as everywhere.
 
 use super::FreeIndex;
+use crate::Unit;
 use va_base::{Request, Va, VaRange};
 
 /// Returns the lowest address in `hole` at which `request` could be met.
-pub(crate) fn within(hole: VaRange, window: VaRange, request: &Request) -> Option<Va> {
-    let first = hole.start().max(window.start()).align_up(request.align())?.page_ceil();
-    let taken = VaRange::from_pages(first, first.checked_add(request.size().get())?)?;
+pub(crate) fn within(unit: Unit, hole: VaRange, window: VaRange, request: &Request) -> Option<Va> {
+    let start = hole.start().max(window.start()).align_up(request.align())?;
+    let first = unit.whole(VaRange::new(start, Va::MAX)?).0;
+    let taken = unit.range(first, first.checked_add(request.size().get())?)?;
     (hole.encloses(taken) && window.encloses(taken)).then_some(taken.start())
 }
 
@@ -21,7 +23,7 @@ pub(crate) fn find<I: FreeIndex + ?Sized>(index: &I, window: VaRange, request: &
     while let Some(hole) = next.filter(|hole| hole.start() < window.end()) {
         let size = hole.len_bytes();
         if best.is_none_or(|(smallest, _)| size < smallest)
-            && let Some(at) = within(hole, window, request)
+            && let Some(at) = within(index.unit(), hole, window, request)
         {
             best = Some((size, at));
         }

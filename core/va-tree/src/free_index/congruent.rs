@@ -126,7 +126,8 @@ pub(crate) fn find_base<I: FreeIndex + ?Sized>(index: &I, request: &Congruent<'_
         // Cannot overflow: base + span <= high.
         let (start, end) = (base + offset, base + offset + size);
         // The hole that must contain the area starts at or below its start; of those the highest that is not too small.
-        let hole = index.fit_below(Va::new(start), Pages::new(size / PAGE_SIZE)).ok_or_else(none)?;
+        let hole =
+            index.fit_below(Va::new(start), Pages::new(size >> index.unit().log2())).ok_or_else(none)?;
         if hole.end().get() >= end {
             settled += 1;
             next = if next == 0 { request.areas.len() - 1 } else { next - 1 };

@@ -4,6 +4,7 @@
 mod best_fit;
 mod btree_model;
 mod btree_points;
+mod bytes;
 mod deterministic;
 mod failure;
 mod flat;
