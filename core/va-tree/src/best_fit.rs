@@ -17,8 +17,18 @@
 //! None: `&mut self`.
 //! # Cost
 //! O(log n) a call, and 48 bytes a hole beside the index. [`best_fit`](FreeIndex::best_fit) takes the first hole that is
-//! large enough. It passes holes that the window excludes, and those between `size` and `size + align` that are not
-//! aligned: O(n) at worst. If nothing fits, the index finds that out at its own cost.
+//! large enough, unless the window excludes it, or it is between `size` and `size + align` and not aligned. Then two
+//! walks take a step in turn, and the first that ends has the answer:
+//!
+//! ```text
+//!   by size      from the smallest hole that is large enough, to the first that the request permits     e steps
+//!   by address   all holes of the window that are large enough, and the best of them                    w steps
+//! ```
+//! So that is O(log n (1 + min(e, w))). Here `e` counts the holes that are large enough, excluded, and smaller than the
+//! answer; `w` counts the holes of the window that are large enough. A window of all has no `e`, and a narrow one has few
+//! holes. The bound is O(n log n) where each is half of all; `docs/decisions/0064-the-price-of-a-window.md` states why
+//! it stays. If nothing fits, the index finds that out at its own cost. Over an [`RbIndex`](crate::RbIndex) a step by
+//! address passes smaller holes as well.
 //! # Source
 //! Our own; the policy is that of Knuth, *The Art of Computer Programming* 1, 2.5.
 
@@ -146,6 +156,49 @@ impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
         self.put(hole);
     }
 
+    /// Returns the best fit for a request that fits somewhere, and counts the holes that it looks at.
+    fn best_of_two_walks(
+        &self,
+        window: VaRange,
+        request: &Request,
+        holes: impl Iterator<Item = VaRange>,
+        looks: &mut u64,
+    ) -> Option<Va> {
+        let unit = self.unit();
+        let mut by_size = holes.map(|hole| best::within(unit, hole, window, request));
+        // Most often one of the next: a look at a hole costs less than a search.
+        for fit in by_size.by_ref().take(Self::EAGER) {
+            *looks += 1;
+            if fit.is_some() {
+                return fit;
+            }
+        }
+        let last = |below: Va| Some(Va::new(below.get().checked_sub(1)?));
+        let mut next = last(window.end());
+        let mut best: Option<(u64, Va)> = None;
+        loop {
+            *looks += 2;
+            // None is left: the walk by address finds the answer.
+            if let Some(Some(at)) = by_size.next() {
+                return Some(at);
+            }
+            let hole = next.and_then(|at| self.index.fit_below(at, request.size()));
+            let Some(hole) = hole.filter(|hole| hole.end() > window.start()) else {
+                return best.map(|(_, at)| at);
+            };
+            // Down from the top: of holes of one size the lowest is the last.
+            if best.is_none_or(|(smallest, _)| hole.len_bytes() <= smallest)
+                && let Some(at) = best::within(unit, hole, window, request)
+            {
+                best = Some((hole.len_bytes(), at));
+            }
+            next = last(hole.start());
+        }
+    }
+
+    /// Holes in order of size that are tried before the walk by address begins.
+    const EAGER: usize = 16;
+
     /// Takes an area by `take` from the index, with records for what may be left of its hole.
     fn cut_by(
         &mut self,
@@ -224,9 +277,9 @@ impl<I: FreeIndex, P: Platform> FreeIndex for BestFitIndex<I, P> {
         if let Some(at) = holes.next().and_then(|hole| best::within(self.unit(), hole, window, request)) {
             return Ok(at);
         }
-        // Holes that are too small for the window or the alignment may be many: first, whether there is another.
+        // Those that the window or the alignment exclude may be many: first, whether there is another.
         let lowest = self.index.would_fit(request)?;
-        Ok(holes.find_map(|hole| best::within(self.unit(), hole, window, request)).unwrap_or(lowest))
+        Ok(self.best_of_two_walks(window, request, holes, &mut 0).unwrap_or(lowest))
     }
 
     fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
@@ -414,7 +467,7 @@ impl<I: FreeIndex, P: Platform> Drop for BestFitIndex<I, P> {
 mod tests {
     use super::*;
     use crate::BTreeIndex;
-    use va_base::NoSlabs;
+    use va_base::{Heap, NoSlabs};
 
     fn pages(first: u64, end: u64) -> VaRange {
         VaRange::from_pages(first, end).unwrap()
@@ -444,5 +497,42 @@ mod tests {
         };
         assert_eq!(broken(moved), Err("BF1"));
         assert_eq!(broken(|index| index.index.reserve_splits(40).unwrap()), Err("BF1"));
+    }
+
+    /// Looks at holes for a best fit in `window`, and its address.
+    fn looks(index: &BestFitIndex<BTreeIndex<Heap>, Heap>, window: VaRange, request: &Request) -> (u64, u64) {
+        let (mut looks, request) = (0, request.within(window));
+        let holes = index.holes_from(request.size());
+        let at = index.best_of_two_walks(window, &request, holes, &mut looks).unwrap();
+        assert_eq!(Some(at), best::find(index, window, &request));
+        assert_eq!(index.best_fit(&request), Ok(at));
+        (looks, at.page_floor())
+    }
+
+    #[test]
+    fn bf1_the_shorter_of_two_walks_ends_the_search() {
+        let space = pages(0, 1 << 20);
+        let index = BTreeIndex::new(space, space, Heap).unwrap();
+        let mut index = BestFitIndex::new(index, Heap).unwrap();
+        index.take(space).unwrap();
+        index.reserve_splits(60_000).unwrap();
+        // 10,000 holes of 3 pages at odd pages, then five in a window, then 10,000 larger ones.
+        (0..10_000).for_each(|n| index.free(pages(8 * n + 1, 8 * n + 4)).unwrap());
+        for (first, size) in [(100_000, 9), (100_020, 4), (100_040, 2), (100_060, 4), (100_080, 7)] {
+            index.free(pages(first, first + size)).unwrap();
+        }
+        (0..10_000).for_each(|n| index.free(pages(200_000 + 8 * n, 200_005 + 8 * n)).unwrap());
+        let (eager, three) = (16, Request::pages(3).unwrap());
+        // Few holes in the window: 10,000 are excluded, and four of the five looked at. The lower of two equals.
+        assert_eq!(looks(&index, pages(90_000, 110_000), &three), (eager + 2 * 5, 100_020));
+        assert_eq!(looks(&index, pages(100_021, 110_000), &three), (eager + 2 * 4, 100_021));
+        // All holes in the window, and few that are excluded.
+        assert_eq!(looks(&index, pages(16, 1 << 20), &three), (3, 17));
+        let aligned = Request::pages(2).unwrap().aligned(Align::from_log2(12 + 3).unwrap());
+        assert_eq!(looks(&index, pages(100_000, 1 << 20), &aligned).1, 100_040);
+        // The worst case: half of the holes are excluded, and the others are in the window.
+        assert_eq!(looks(&index, pages(110_000, 1 << 20), &aligned).1, 200_000);
+        // None is excluded.
+        assert_eq!(looks(&index, pages(0, 1 << 20), &three), (1, 1));
     }
 }
