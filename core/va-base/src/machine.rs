@@ -22,7 +22,8 @@
 //! one at a time. The lock of a node's tree of busy areas is taken under no other. Such a call makes no call of the
 //! machine that may sleep: no table, no flush, no wait, no reclaim. So `Lock` must be safe in every context that frees:
 //! a kernel disables interrupts in it. A free through a magazine is no exception. An alloc from one also takes
-//! [`Machine::OwnerLock`], since its caller owns the magazine by `&mut`.
+//! [`Machine::OwnerLock`], since its caller owns the magazine by `&mut`. An alloc of per-CPU memory that would fail tries
+//! those of all magazines, and waits for none.
 //!
 //! **Flush and epoch.** [`Machine::flush`] begins to remove the translations of the ranges from every CPU. It returns
 //! an epoch, the moment at which that will be done. [`Machine::completed`] reports whether it has come. A machine whose
@@ -191,7 +192,7 @@ pub trait Machine: Platform + Send + Sync {
     /// The core calls `lock` for the owner alone, never from two threads at a time. The owner of a magazine takes it
     /// for each alloc and each free, the owner of a lane for each alloc. Other callers use `try_lock`, and only when
     /// memory or space is short. So a platform may make it asymmetric: a store and a load for the owner, and a barrier
-    /// on all CPUs for `try_lock`. Any lock is correct.
+    /// on all CPUs for `try_lock`. Any lock is correct. A magazine of per-CPU memory is owned by `&mut`, too.
     type OwnerLock: RawMutex + Send + Sync + 'static;
 
     /// Returns the number of possible CPUs, which bounds the number of nodes. Called once, when a space is created.

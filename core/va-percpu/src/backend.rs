@@ -98,9 +98,14 @@ pub trait Backend {
     /// Reports that the balance is due: a thread should call `tick` until it is done. Called once until then.
     fn wake(&self) {}
 
-    /// Zeroes an object on every CPU, before it is allocated. Called under no lock.
+    /// Zeroes bytes on every CPU, before objects there are allocated. Called under no lock.
     #[inline(always)]
     fn zero(&self, _base: Va, _off: u32, _bytes: u32) {}
+
+    /// Returns whether bytes are zero on every CPU, if the backend can tell: only `validate` calls it (MC2).
+    fn is_zero(&self, _base: Va, _off: u32, _bytes: u32) -> bool {
+        true
+    }
 
     /// Reports an event. Costs nothing where it is empty.
     #[inline(always)]
@@ -137,6 +142,10 @@ impl<B: Backend + ?Sized> Backend for &B {
     #[inline(always)]
     fn zero(&self, base: Va, off: u32, bytes: u32) {
         (**self).zero(base, off, bytes);
+    }
+
+    fn is_zero(&self, base: Va, off: u32, bytes: u32) -> bool {
+        (**self).is_zero(base, off, bytes)
     }
 
     #[inline(always)]

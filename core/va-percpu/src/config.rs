@@ -31,6 +31,10 @@ pub trait Config: 'static {
     const SPARE_PAGES_HIGH: u32 = 4;
     /// Objects of up to so many words of 4 bytes come from slabs, if they fit; 0: none do. At most 16.
     const CLASS_WORDS: u32 = 0;
+    /// Bytes of memory, over all units, that a [`Magazine`](crate::Magazine) may hold, from
+    /// [`MAGAZINE_BYTES_MIN`](crate::MAGAZINE_BYTES_MIN) to [`MAGAZINE_BYTES_MAX`](crate::MAGAZINE_BYTES_MAX) of one
+    /// unit; 0: it caches nothing.
+    const CACHE_BYTES: u32 = 0;
 }
 
 /// Linux 5.14 to 6.12, offset for offset.
@@ -54,10 +58,11 @@ impl Config for Runs {
     type Engine = RunIndex;
 }
 
-/// Standard: exact runs, and objects of up to 64 bytes from slabs.
+/// Standard: exact runs, objects of up to 64 bytes from slabs, and magazines that cache.
 #[derive(Debug)]
 pub enum Standard {}
 impl Config for Standard {
     type Engine = RunIndex;
     const CLASS_WORDS: u32 = CLASS_WORDS_MAX;
+    const CACHE_BYTES: u32 = 256 << 10;
 }

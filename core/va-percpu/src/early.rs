@@ -8,7 +8,7 @@
 //! released.
 
 use crate::backend::Backend;
-use crate::config::{Config, Linux612};
+use crate::config::{Config, Standard};
 use crate::error::NewError;
 use crate::geometry::Geometry;
 use crate::space::PercpuSpace;
@@ -32,7 +32,7 @@ use va_base::{Machine, Place};
 /// assert!(SPACE.get()?.alloc(&Request::new(8, 8)).is_ok());
 /// # Ok::<(), NewError>(())
 /// ```
-pub struct EarlyPercpu<P: Machine + 'static, B: Backend + 'static, C: Config = Linux612> {
+pub struct EarlyPercpu<P: Machine + 'static, B: Backend + 'static, C: Config = Standard> {
     space: OnceRef<'static, PercpuSpace<P, B, C>>,
     place: Mutex<P::Lock, Place<PercpuSpace<P, B, C>>>,
 }

@@ -8,6 +8,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`PercpuSpace`] | alloc, free, the balance in steps, counts; the lock order |
+//! | [`Magazine`] | zeroed objects that a CPU or a thread holds: pairs without a shared lock |
 //! | [`EarlyPercpu`] | storage for a space, for a static |
 //! | [`Request`], [`Offset`] | a request, and its result |
 //! | [`config`] | the policies: Linux's and ours |
@@ -59,7 +60,10 @@ pub use error::{AllocError, FreeError, NewError};
 pub use geometry::{Geometry, GeometryError, Sizes};
 pub use offset::Offset;
 pub use request::{Context, Place, Request};
-pub use space::{ChunkKind, ChunkStats, Found, PercpuSpace, Progress, Stats, StatsText};
+pub use space::{
+    ChunkKind, ChunkStats, Drained, Found, MAGAZINE_BYTES_MAX, MAGAZINE_BYTES_MIN, Magazine, MagazineStats,
+    PercpuSpace, Progress, Stats, StatsText,
+};
 
 // The crates of the types in this interface: one dependency is enough.
 pub use va_base;

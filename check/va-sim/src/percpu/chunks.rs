@@ -20,6 +20,8 @@ pub struct SimChunks {
     left: AtomicU64,
     asked: AtomicU64,
     woken: AtomicU64,
+    /// The words of 4 bytes that are not zero, by address in the first unit, if contents are modelled.
+    written: Option<Mutex<BTreeSet<u64>>>,
 }
 
 #[derive(Debug, Default)]
@@ -36,11 +38,25 @@ impl Default for SimChunks {
             left: AtomicU64::new(u64::MAX),
             asked: AtomicU64::new(0),
             woken: AtomicU64::new(0),
+            written: None,
         }
     }
 }
 
 impl SimChunks {
+    /// Creates chunks that model what is in them: populated pages begin with garbage.
+    #[must_use]
+    pub fn with_contents() -> Self {
+        Self { written: Some(Mutex::default()), ..Self::default() }
+    }
+
+    /// Notes that a caller wrote to an object in any unit.
+    pub fn write(&self, at: Va, bytes: u32) {
+        if let Some(written) = &self.written {
+            written.lock().extend(words(at.get(), bytes));
+        }
+    }
+
     /// Grants `count` chunks and populations more, and fails the rest; `u64::MAX` fails none.
     pub fn fail_after(&self, count: u64) {
         self.left.store(count, Ordering::Relaxed);
@@ -115,6 +131,7 @@ impl Backend for SimChunks {
         let mut chunks = self.chunks.lock();
         let chunk = chunks.get_mut(&base.get()).expect("a chunk that exists");
         for page in pages {
+            self.write(Va::new(base.get() + u64::from(page) * 4096), 4096);
             assert!(chunk.populated.insert(page), "page {page} of {base} was populated twice");
             assert!(
                 !chunk.stale.contains(&page),
@@ -142,4 +159,25 @@ impl Backend for SimChunks {
     fn wake(&self) {
         self.woken.fetch_add(1, Ordering::Relaxed);
     }
+
+    fn zero(&self, base: Va, off: u32, bytes: u32) {
+        if let Some(written) = &self.written {
+            let mut written = written.lock();
+            for word in words(base.get() + u64::from(off), bytes) {
+                written.remove(&word);
+            }
+        }
+    }
+
+    fn is_zero(&self, base: Va, off: u32, bytes: u32) -> bool {
+        self.written.as_ref().is_none_or(|written| {
+            let at = base.get() + u64::from(off);
+            written.lock().range(at..at + u64::from(bytes)).next().is_none()
+        })
+    }
+}
+
+/// Returns the addresses of the words of 4 bytes of an object.
+fn words(at: u64, bytes: u32) -> impl Iterator<Item = u64> {
+    (0..u64::from(bytes.div_ceil(4))).map(move |word| at + word * 4)
 }

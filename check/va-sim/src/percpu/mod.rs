@@ -5,11 +5,13 @@
 //! | [`SimChunks`] | a backend that records populated pages, panics for invalid calls, and fails on request |
 //! | [`Numbers`] | a backend whose chunks are numbers alone |
 //! | [`fuzz`] | the body of its fuzz target |
+//! | [`magazines`] | magazines, their operations, and the contents of objects |
 //! | [`Harness`] | a space on it, its operations, and the live objects, checked after each |
 
 mod chunks;
 pub mod fuzz;
 mod harness;
+pub mod magazines;
 mod numbers;
 
 use crate::op::Rng;

@@ -92,6 +92,38 @@ fn call_rows<B: Backend, C: Config>(table: &mut Depths, space: &PercpuSpace<&'st
     objects.extend(shapes().map(|(size, align)| fine(space.alloc(&Request::new(size, align)))));
     objects.drain(..).for_each(|object| fine(space.free(object)));
     table.row("PercpuSpace::balance", || assert!(space.balance() > 1));
+    table.row("PercpuSpace::magazine_bytes", || assert!(C::CACHE_BYTES == 0 || space.magazine_bytes() > 0));
+    let mut magazine = None;
+    table.row("PercpuSpace::magazine", || magazine = Some(fine(space.magazine(0))));
+    let Some(mut magazine) = magazine else { panic!("no magazine") };
+    table.row("Magazine::alloc", || {
+        objects.extend(shapes().map(|(size, align)| fine(magazine.alloc(&Request::new(size, align)))));
+    });
+    table.row("Magazine::alloc, atomic", || {
+        let atomic = |(size, align)| magazine.alloc(&Request::new(size, align).context(Context::Atomic)).ok();
+        objects.extend(shapes().filter_map(atomic));
+    });
+    table.row("Magazine::free", || objects.drain(..).for_each(|object| fine(magazine.free(object))));
+    table.row("PercpuSpace::each_magazine", || {
+        let mut magazines = 0;
+        space.each_magazine(&mut |_| magazines += 1);
+        assert_eq!(magazines, 1);
+    });
+    table.row("PercpuSpace::drain_cpu", || {
+        assert_eq!(space.drain_cpu(0).objects > 0, C::CACHE_BYTES > 0);
+    });
+    for (size, align) in shapes() {
+        objects.push(fine(magazine.alloc(&Request::new(size, align))));
+    }
+    objects.drain(..).for_each(|object| fine(magazine.free(object)));
+    table.row("PercpuSpace::drain_magazines", || {
+        assert_eq!(space.drain_magazines().objects > 0, C::CACHE_BYTES > 0);
+    });
+    objects.extend((0..100).map(|_| fine(magazine.alloc(&Request::new(16, 8)))));
+    objects.drain(..).for_each(|object| fine(magazine.free(object)));
+    let mut magazine = Some(magazine);
+    table.row("Magazine::drop", || drop(magazine.take()));
+    table.row("PercpuSpace::shared_locks", || assert!(space.shared_locks() > 0));
     table.row("PercpuSpace::stats", || _ = space.stats());
     table.row("PercpuSpace::each_chunk", || {
         let mut chunks = 0;

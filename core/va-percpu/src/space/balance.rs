@@ -172,6 +172,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             // Populated as a whole, and depopulated as a whole.
         }
         store.remove(row);
+        // No object is in it, live or cached.
+        self.states.retire(base.get(), self.geometry.unit_bytes().into());
         drop(store);
         self.backend.destroy(&self.geometry, base);
         self.backend.event(Event::DestroyChunk { base });

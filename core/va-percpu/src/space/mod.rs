@@ -16,6 +16,7 @@
 //!                          depopulate a run of spare pages of a chunk with too many
 //!                          populate up to 4 spare pages, for callers that cannot wait
 //! ```
+//! Callers that own a [`Magazine`] take neither lock for most calls.
 //!
 //! A due balance is recorded and the backend woken. Some thread then calls [`tick`](PercpuSpace::tick) until that
 //! reports that it is done.
@@ -28,14 +29,16 @@
 //! docs/kernel-map.md.
 
 mod balance;
+mod magazine;
 mod stats;
 
 pub use balance::Progress;
-pub use stats::{ChunkKind, ChunkStats, Stats, StatsText};
+pub use magazine::{Drained, MAGAZINE_BYTES_MAX, MAGAZINE_BYTES_MIN, Magazine};
+pub use stats::{ChunkKind, ChunkStats, MagazineStats, Stats, StatsText};
 
 use crate::backend::{Backend, Event};
 use crate::bitmap::{BIT_BYTES, PAGE_BITS};
-use crate::config::{Config, Linux612};
+use crate::config::{Config, Standard};
 use crate::engine::Want;
 use crate::error::{AllocError, FreeError, NewError};
 use crate::geometry::Geometry;
@@ -46,16 +49,18 @@ use crate::store::class::{Class, Dissolved, Slot};
 use crate::store::{RESERVED, Store, Taken};
 use balance::Work;
 use core::fmt;
-use va_base::sync::atomic::{AtomicBool, Ordering};
+use magazine::cell::Cells;
+use magazine::state::States;
+use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
 use va_base::{InvariantViolation, LockClass, Machine, PAGE_SIZE, Va};
 
 /// Per-CPU memory on a machine `P`, supplied by `B`, with policies `C`.
-pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
+pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Standard> {
     // Constant after new.
-    geometry: Geometry,
-    machine: P,
-    backend: B,
+    pub(crate) geometry: Geometry,
+    pub(crate) machine: P,
+    pub(crate) backend: B,
     /// The stage of the balance. Held by callers that call the backend.
     grow: Mutex<P::PurgeLock, Work>,
     /// The chunks, and their free bits.
@@ -65,6 +70,11 @@ pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
     due: AtomicBool,
     /// A request that cannot wait failed.
     failed: AtomicBool,
+    /// The count of takings of `grow`.
+    grow_locks: AtomicU64,
+    // Of magazines; their locks are their own.
+    pub(crate) cells: Cells<P::OwnerLock>,
+    pub(crate) states: States,
 }
 
 /// The location of an object.
@@ -104,6 +114,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             chunks: va_base::constant!(Mutex::new(Store::EMPTY)),
             due: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            grow_locks: AtomicU64::new(0),
+            cells: Cells::new(),
+            states: States::new().with_grain(geometry.grain_shift()),
         }
     }
 
@@ -135,25 +148,60 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
     #[inline]
     #[track_caller]
-    fn lock(&self) -> MutexGuard<'_, P::Lock, Store<C>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, P::Lock, Store<C>> {
         self.machine.locking(LockClass::Chunks);
-        self.chunks.lock()
+        let mut store = self.chunks.lock();
+        store.totals.locks += 1;
+        store
     }
 
     #[track_caller]
     fn lock_grow(&self) -> MutexGuard<'_, P::PurgeLock, Work> {
         self.machine.locking(LockClass::Grow);
+        self.grow_locks.fetch_add(1, Ordering::Relaxed);
         self.grow.lock()
+    }
+
+    /// Returns the takings of `chunks` and `grow` so far: the locks that all callers share.
+    ///
+    /// # Locks
+    /// `chunks`, which counts.
+    pub fn shared_locks(&self) -> u64 {
+        self.lock().totals.locks + self.grow_locks.load(Ordering::Relaxed)
     }
 
     /// Allocates an object: `size` bytes at a multiple of `align`, zeroed by the backend on every CPU.
     ///
     /// # Errors
-    /// A bad request, or a failure of the machine or the backend; nothing has changed.
+    /// A bad request, or a failure of the machine or the backend, after which all magazines were drained; nothing else
+    /// has changed.
     /// # Locks
-    /// `chunks`; if the caller can wait and pages or a chunk are missing, `grow`.
+    /// `chunks`; if the caller can wait and pages or a chunk are missing, `grow`. Before a failure those of
+    /// [`drain_magazines`](Self::drain_magazines).
     /// Cost: the engine's; with `grow`, the backend's.
     pub fn alloc(&self, request: &Request) -> Result<Offset, AllocError> {
+        self.alloc_once(request).or_else(|error| self.retry(request, error, || self.alloc_once(request)))
+    }
+
+    /// Tries again once after a failure, if objects in magazines were all that was missing.
+    #[cold]
+    #[inline(never)]
+    fn retry<T>(
+        &self,
+        request: &Request,
+        error: AllocError,
+        again: impl FnOnce() -> Result<T, AllocError>,
+    ) -> Result<T, AllocError> {
+        if matches!(error, AllocError::BadSize { .. } | AllocError::BadAlign { .. }) {
+            return Err(error);
+        }
+        let outcome = if self.drain_magazines().objects > 0 { again() } else { Err(error) };
+        outcome.map_err(|error| self.note_failure(request, error))
+    }
+
+    /// Allocates an object, with the objects of magazines left where they are.
+    #[inline(always)]
+    pub(crate) fn alloc_once(&self, request: &Request) -> Result<Offset, AllocError> {
         let want = request.want()?;
         let atomic = request.context == Context::Atomic;
         let bytes = want.bits * BIT_BYTES;
@@ -183,7 +231,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 }
                 drop(store);
                 if missing {
-                    self.populate_or_free(request, want, taken)?;
+                    self.populate_or_free(want, taken)?;
                 } else if low {
                     self.call_for_balance();
                 }
@@ -212,7 +260,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                     Err(error) => error,
                 }
             };
-            return Err(self.note_failure(request, error));
+            return Err(error);
         }
     }
 
@@ -226,29 +274,34 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Those of [`alloc`](Self::alloc). Cost: the engine's.
     pub fn alloc_at(&self, offset: Offset, size: usize) -> Result<(), AllocError> {
         let request = Request::new(size, 1);
+        let place = || self.place(&request, offset);
+        place().or_else(|error| self.retry(&request, error, place))
+    }
+
+    /// Allocates the bytes of a request at an offset.
+    fn place(&self, request: &Request, offset: Offset) -> Result<(), AllocError> {
         let want = request.want()?;
         let bytes = want.bits * BIT_BYTES;
         let mut store = self.lock();
         let taken = store.take_exact(offset.at(self.geometry.base()).get(), want.bits);
         let Some(taken) = taken else {
-            drop(store);
-            return Err(self.note_failure(&request, AllocError::NotFree { offset, bytes }));
+            return Err(AllocError::NotFree { offset, bytes });
         };
         if !taken.missing {
             store.totals.count(want);
         }
         drop(store);
         if taken.missing {
-            self.populate_or_free(&request, want, taken)?;
+            self.populate_or_free(want, taken)?;
         }
         let base = Va::new(self.base_of(&self.lock(), taken.row));
-        self.publish(&request, base, taken.at * BIT_BYTES, bytes);
+        self.publish(request, base, taken.at * BIT_BYTES, bytes);
         Ok(())
     }
 
     /// Populates the missing pages of an object, or frees it: no caller has it yet.
     #[cold]
-    fn populate_or_free(&self, request: &Request, want: Want, taken: Taken) -> Result<(), AllocError> {
+    fn populate_or_free(&self, want: Want, taken: Taken) -> Result<(), AllocError> {
         let (first, end) = (taken.at / PAGE_BITS, (taken.at + want.bits).div_ceil(PAGE_BITS));
         let populated = self.populate(taken, first..end);
         let mut store = self.lock();
@@ -256,8 +309,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             Ok(()) => store.totals.count(want),
             Err(error) => {
                 store.free_uncounted(taken.row, taken.at);
-                drop(store);
-                return Err(self.note_failure(request, error));
+                return Err(error);
             }
         }
         Ok(())
@@ -287,7 +339,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
     /// Creates a slab where there is room; it creates no chunk.
     #[cold]
-    fn make_slab(&self, class: Class, want: Want, atomic: bool) -> bool {
+    pub(crate) fn make_slab(&self, class: Class, want: Want, atomic: bool) -> bool {
         let mut store = self.lock();
         if !store.wants_slab(class, want) {
             return false;
@@ -444,7 +496,10 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// # Locks
     /// `chunks`. Cost: the engine's.
     pub fn free(&self, offset: Offset) -> Result<(), FreeError> {
-        let freed = self.lock().free(offset)?;
+        if !self.states.free_in_space(offset.at(self.geometry.base()).get()) {
+            return Err(FreeError::NoObject { offset, inside: None });
+        }
+        let freed = self.lock().free(offset).map_err(|error| self.outside_of_cached(error))?;
         self.backend.event(Event::Free { base: freed.base, off: freed.off, offset });
         if freed.balance {
             self.call_for_balance();
@@ -452,8 +507,21 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Ok(())
     }
 
+    /// Returns the error of a free for the caller, to whom an object in a magazine is free.
     #[cold]
-    fn call_for_balance(&self) {
+    fn outside_of_cached(&self, error: FreeError) -> FreeError {
+        match error {
+            FreeError::NoObject { offset, inside: Some(start) }
+                if self.states.is_cached(start.at(self.geometry.base()).get()) =>
+            {
+                FreeError::NoObject { offset, inside: None }
+            }
+            _ => error,
+        }
+    }
+
+    #[cold]
+    pub(crate) fn call_for_balance(&self) {
         // A caller that finds it set need not wake: the worker woken before sees this change too, through the locks.
         if !self.due.swap(true, Ordering::AcqRel) {
             self.backend.wake();
@@ -476,7 +544,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Both.
     pub fn validate(&self) -> Result<(), InvariantViolation> {
         let _grow = self.lock_grow();
-        self.lock().validate()
+        self.lock().validate()?;
+        self.validate_magazines()
     }
 }
 
@@ -484,6 +553,8 @@ impl<P: Machine, B: Backend, C: Config> Drop for PercpuSpace<P, B, C> {
     fn drop(&mut self) {
         // The backend's chunks remain: the owner of the space disposes of their addresses.
         self.lock().free_memory(&self.machine);
+        self.states.free_memory(&self.machine);
+        self.cells.free_memory(&self.machine);
     }
 }
 

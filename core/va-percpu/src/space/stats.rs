@@ -16,13 +16,13 @@ use va_base::{Machine, PAGE_SIZE, Va};
 pub struct Stats {
     /// Objects allocated.
     pub allocs: u64,
-    /// Their bytes in one unit, which were zeroed on each CPU.
+    /// Their bytes in one unit; of an object from a magazine, those of its size there.
     pub bytes: u64,
     /// Objects freed.
     pub frees: u64,
     /// Live objects.
     pub live: u64,
-    /// The largest number of live objects.
+    /// The largest number of live objects, with those that magazines hold.
     pub live_max: u64,
     /// Chunks; the first is one.
     pub chunks: u32,
@@ -50,6 +50,39 @@ pub struct Stats {
     pub slabs: u64,
     /// Bytes of their slots that are not in use.
     pub slab_free_bytes: u64,
+    /// Bytes of the objects that magazines hold: allocated in chunks, and not live.
+    pub cached_bytes: u64,
+    /// Allocs in magazines that found no clean object.
+    pub cache_misses: u64,
+    /// Batches that magazines took from chunks.
+    pub cache_refills: u64,
+    /// Batches that owners of magazines put back.
+    pub cache_flushes: u64,
+    /// Bytes of one unit that were zeroed, each time that they were; for an allocated object or for a magazine.
+    pub zeroed_bytes: u64,
+}
+
+/// Counts of a magazine, or of all magazines that used the same memory one after another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MagazineStats {
+    /// The CPU that it was created for.
+    pub cpu: u32,
+    /// Bytes of the objects that it holds, of one unit.
+    pub cached_bytes: u64,
+    /// Objects allocated.
+    pub allocs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Objects freed.
+    pub frees: u64,
+    /// Allocs that found no clean object.
+    pub misses: u64,
+    /// Batches taken from chunks.
+    pub refills: u64,
+    /// Batches put back by the owner.
+    pub flushes: u64,
+    /// Bytes of one unit that were zeroed for it.
+    pub zeroed_bytes: u64,
 }
 
 /// The kind of a chunk.
@@ -107,6 +140,7 @@ impl<C: Config> Store<C> {
         let mut stats = Stats {
             allocs: totals.allocs,
             bytes: totals.bytes,
+            zeroed_bytes: totals.bytes,
             frees: totals.frees,
             live: totals.live(),
             live_max: totals.live_max,
@@ -193,7 +227,30 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     pub fn stats(&self) -> Stats {
         let mut store = self.lock();
         store.settle();
-        store.stats()
+        let mut stats = store.stats();
+        drop(store);
+        self.each_magazine(&mut |of| {
+            stats.allocs += of.allocs;
+            stats.bytes += of.bytes;
+            stats.frees += of.frees;
+            stats.cached_bytes += of.cached_bytes;
+            stats.cache_misses += of.misses;
+            stats.cache_refills += of.refills;
+            stats.cache_flushes += of.flushes;
+            stats.zeroed_bytes += of.zeroed_bytes;
+        });
+        stats.live = stats.allocs.wrapping_sub(stats.frees);
+        stats
+    }
+
+    /// Calls `each` with the counts of every magazine. While its owner is in a call, they may be of different moments.
+    ///
+    /// # Locks
+    /// None. Cost: magazines.
+    pub fn each_magazine(&self, each: &mut dyn FnMut(&MagazineStats)) {
+        for cell in self.cells.each() {
+            each(&cell.stats());
+        }
     }
 
     /// Calls `each` with the counts of every chunk: the reserved section, then the lists from the fullest on.

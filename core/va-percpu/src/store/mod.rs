@@ -25,6 +25,7 @@
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_alloc_area`, `pcpu_free_area`, `pcpu_chunk_relocate`, `pcpu_isolate_chunk`).
 
+mod batch;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod broken;
@@ -111,6 +112,10 @@ pub(crate) struct Totals {
     pub(crate) free_bits: u64,
     /// Pages wholly free, populated or not (PC8).
     pub(crate) whole_pages: u64,
+    /// Objects that left for magazines less those that came back, wrapping: one may come back that never left.
+    pub(crate) to_magazines: u64,
+    /// Takings of the lock.
+    pub(crate) locks: u64,
 }
 
 impl Totals {
@@ -129,12 +134,14 @@ impl Totals {
         made: 0,
         free_bits: 0,
         whole_pages: 0,
+        to_magazines: 0,
+        locks: 0,
     };
 
-    /// Returns the live objects.
+    /// Returns the objects that are allocated here: live, or in magazines.
     #[inline(always)]
     pub(crate) fn live(&self) -> u64 {
-        self.allocs.wrapping_sub(self.frees)
+        self.allocs.wrapping_sub(self.frees).wrapping_add(self.to_magazines)
     }
 
     /// Counts an allocated object.

@@ -4,6 +4,7 @@
 mod backends;
 mod failure;
 mod fragmentation;
+mod magazines;
 mod model;
 mod points;
 mod shared;

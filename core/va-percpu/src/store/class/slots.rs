@@ -47,6 +47,73 @@ impl<C: Config> Store<C> {
         Some(Slot { base, off: granule * GRANULE_BYTES + before.trailing_zeros() * class.0 * BIT_BYTES })
     }
 
+    /// Takes slots for a magazine: as many as slabs have, up to the length of `into`. Writes their addresses and returns
+    /// their number.
+    pub(crate) fn take_slots(&mut self, class: Class, into: &mut [u64]) -> usize {
+        let bytes = u64::from(class.0 * BIT_BYTES);
+        let mut count = 0;
+        while count < into.len() {
+            let slab = self.classes.first[class.at()];
+            if slab == NIL {
+                break;
+            }
+            let (row, granule) = self.classes.split(slab);
+            let start = self.chunk(row).base + u64::from(granule * GRANULE_BYTES);
+            let before = self.classes.slab(slab).free;
+            let mut free = before;
+            for place in &mut into[count..] {
+                if free == 0 {
+                    break;
+                }
+                *place = start + u64::from(free.trailing_zeros()) * bytes;
+                free &= free - 1;
+            }
+            count += (before ^ free).count_ones() as usize;
+            self.classes.slab_mut(slab).free = free;
+            if free == 0 {
+                self.classes.unlink(class, slab);
+            }
+            if before == ALL_FREE {
+                self.chunk_mut(row).idle -= 1;
+                self.classes.idle[class.at()] = NIL;
+            }
+        }
+        self.classes.used[class.at()] += count as u64;
+        self.count_moved(count as u64, Want { bits: class.0, align: 1 });
+        count
+    }
+
+    /// Takes slots as [`take_slots`](Self::take_slots), and creates slabs for more of them, in populated pages and where
+    /// there is a row for slabs.
+    pub(crate) fn take_slots_of_new(&mut self, class: Class, want: Want, into: &mut [u64]) -> usize {
+        let mut count = self.take_slots(class, into);
+        while count < into.len() && self.wants_slab(class, want) {
+            let Some(taken) = self.take_slab(class, true) else { break };
+            if self.slab_row_wanted(taken.row).is_some() {
+                self.free_uncounted(taken.row, taken.at);
+                break;
+            }
+            if !self.begin_slab(class, taken) {
+                break;
+            }
+            count += self.take_slots(class, &mut into[count..]);
+        }
+        count
+    }
+
+    /// Returns the bytes of the slot that begins at a byte of a chunk and is in use, or 0. `None` if that byte is in no
+    /// slab.
+    pub(crate) fn slot_at(&mut self, row: u32, off: u32) -> Option<u32> {
+        if !self.chunk(row).sliced {
+            return None;
+        }
+        let (class, granule, of) = self.classes.find(row, off / GRANULE_BYTES)?;
+        let within = off - granule * GRANULE_BYTES;
+        let (slot, bytes) = (within / (class.0 * BIT_BYTES), class.0 * BIT_BYTES);
+        let used = within.is_multiple_of(bytes) && of.free & (1 << slot) == 0;
+        Some(if used { bytes } else { 0 })
+    }
+
     /// Takes space for a slab, as an object without a request; with `populated`, only where pages are populated.
     pub(crate) fn take_slab(&mut self, class: Class, populated: bool) -> Option<Taken> {
         self.take_any(class.slab(), populated)

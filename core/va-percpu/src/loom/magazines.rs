@@ -1,0 +1,166 @@
+//! Interleavings of magazines: refill, flush, drain by another thread, and frees of one object by two.
+//!
+//! Batches are of up to four objects here. `settle` checks MC1 to MC4 at the end of each.
+
+use super::{Arc, Chunks, Space, free, join, model, settle, space, spawn};
+use crate::Magazine;
+use crate::config::Standard;
+use crate::offset::Offset;
+use crate::request::Request;
+use va_base::HeapMachine;
+
+type Own<'s> = Magazine<'s, HeapMachine<parking_lot::RawMutex>, Chunks, Standard>;
+
+fn magazine(space: &Space<Standard>, cpu: u32) -> Own<'_> {
+    match space.magazine(cpu) {
+        Ok(magazine) => magazine,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn alloc(magazine: &mut Own<'_>) -> Offset {
+    match magazine.alloc(&Request::new(16, 8)) {
+        Ok(offset) => offset,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn put(magazine: &mut Own<'_>, offset: Offset) {
+    if let Err(error) = magazine.free(offset) {
+        panic!("{error}");
+    }
+}
+
+/// Returns a space with a slab that has free slots, and the tables of its states.
+fn warm() -> Arc<Space<Standard>> {
+    let space = Arc::new(space::<Standard>());
+    let mut first = magazine(&space, 0);
+    let object = alloc(&mut first);
+    put(&mut first, object);
+    let object = alloc(&mut first);
+    put(&mut first, object);
+    drop(first);
+    settle(&space, 1);
+    space
+}
+
+#[test]
+fn mc1_two_refills_take_different_objects() {
+    model(|| {
+        let space = warm();
+        let theirs = space.clone();
+        let other = spawn(move || alloc(&mut magazine(&theirs, 1)));
+        let mine = alloc(&mut magazine(&space, 0));
+        let theirs = join(other);
+        assert_ne!(mine, theirs);
+        settle(&space, 3);
+        free(&space, mine);
+        free(&space, theirs);
+        settle(&space, 1);
+    });
+}
+
+#[test]
+fn mc1_two_first_refills_add_each_table_once() {
+    model(|| {
+        let space = Arc::new(space::<Standard>());
+        let theirs = space.clone();
+        let other = spawn(move || {
+            let mut own = magazine(&theirs, 1);
+            let object = alloc(&mut own);
+            put(&mut own, object);
+        });
+        let mine = alloc(&mut magazine(&space, 0));
+        join(other);
+        settle(&space, 2);
+        free(&space, mine);
+    });
+}
+
+#[test]
+fn mc1_one_of_two_frees_of_an_object_fails_by_magazines() {
+    model(|| {
+        let space = warm();
+        let object = alloc(&mut magazine(&space, 0));
+        let theirs = space.clone();
+        let other = spawn(move || {
+            let mut own = magazine(&theirs, 1);
+            let freed = own.free(object).is_ok();
+            // The object is in this magazine, or in none.
+            assert!(!freed || own.free(object).is_err());
+            freed
+        });
+        let mine = magazine(&space, 0).free(object).is_ok();
+        assert_ne!(mine, join(other));
+        settle(&space, 1);
+    });
+}
+
+#[test]
+fn mc1_one_of_two_frees_of_an_object_fails_by_a_magazine_and_the_space() {
+    model(|| {
+        let space = warm();
+        let object = alloc(&mut magazine(&space, 0));
+        let theirs = space.clone();
+        let other = spawn(move || theirs.free(object).is_ok());
+        let mine = magazine(&space, 0).free(object).is_ok();
+        assert_ne!(mine, join(other));
+        settle(&space, 1);
+    });
+}
+
+#[test]
+fn mc4_a_drain_loses_nothing_of_an_owner_that_allocates_and_frees() {
+    model(|| {
+        let space = warm();
+        let mut own = magazine(&space, 0);
+        let object = alloc(&mut own);
+        let theirs = space.clone();
+        let other = spawn(move || theirs.drain_cpu(0));
+        put(&mut own, object);
+        let again = alloc(&mut own);
+        join(other);
+        settle(&space, 2);
+        put(&mut own, again);
+        settle(&space, 1);
+    });
+}
+
+#[test]
+fn mc3_a_flush_beside_a_refill_and_a_drain() {
+    model(|| {
+        let space = warm();
+        let mut own = magazine(&space, 0);
+        let objects: [Offset; 5] = core::array::from_fn(|_| alloc(&mut own));
+        // The stack of dirty objects is full, so the next free flushes.
+        objects[..4].iter().for_each(|&object| put(&mut own, object));
+        let theirs = space.clone();
+        let other = spawn(move || {
+            let object = alloc(&mut magazine(&theirs, 1));
+            theirs.drain_magazines();
+            object
+        });
+        put(&mut own, objects[4]);
+        let theirs = join(other);
+        settle(&space, 2);
+        free(&space, theirs);
+        settle(&space, 1);
+    });
+}
+
+#[test]
+fn mc4_a_request_that_fails_takes_what_an_idle_magazine_holds() {
+    model(|| {
+        let space = warm();
+        let mut own = magazine(&space, 0);
+        let object = alloc(&mut own);
+        put(&mut own, object);
+        let theirs = space.clone();
+        // The bytes are free to a caller that places an object there, once the magazine is drained.
+        let other = spawn(move || theirs.alloc_at(object, 4).is_ok());
+        let mine = alloc(&mut own);
+        let placed = join(other);
+        assert!(!placed || mine != object);
+        settle(&space, 2 + u64::from(placed));
+    });
+}

@@ -1,0 +1,109 @@
+//! Magazines with wrong records: each check is shown to fail.
+
+use super::*;
+use crate::BackendError;
+use crate::config::Standard;
+use crate::geometry::{Geometry, Sizes};
+use core::ops::Range;
+use va_base::HeapMachine;
+use va_base::sync::atomic::AtomicBool;
+
+/// Chunks that are numbers; one flag says whether they are zero.
+#[derive(Default)]
+struct Flat {
+    written: AtomicBool,
+}
+
+impl Backend for Flat {
+    const BY_PAGE: bool = true;
+
+    fn create(&self, _: &Geometry) -> Result<Va, BackendError> {
+        Err(BackendError)
+    }
+
+    fn destroy(&self, _: &Geometry, _: Va) {}
+
+    fn populate(&self, _: &Geometry, _: Va, _: Range<u32>) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn depopulate(&self, _: &Geometry, _: Va, _: Range<u32>) {}
+
+    fn flush(&self, _: &Geometry, _: Va, _: Range<u32>) {}
+
+    fn is_zero(&self, _: Va, _: u32, _: u32) -> bool {
+        !self.written.load(Ordering::Relaxed)
+    }
+}
+
+type Machine = HeapMachine<parking_lot::RawMutex>;
+
+/// The class of the objects.
+const CLASS: usize = 1;
+
+/// Runs a check on a magazine with four dirty objects and some clean ones.
+fn with_magazine(check: impl FnOnce(&mut Magazine<'_, Machine, Flat, Standard>)) {
+    let sizes =
+        Sizes { unit: 32 << 10, fixed: 0, reserved: 0, dynamic: 20 << 10, atom: 4096, alloc: 4096, units: 1 };
+    let geometry = Geometry::new(sizes, Va::new(1 << 30)).unwrap();
+    let space = PercpuSpace::new(geometry, Machine::new(1), Flat::default()).unwrap();
+    let mut magazine = space.magazine(0).unwrap();
+    let objects: [Offset; 4] = core::array::from_fn(|_| magazine.alloc(&Request::new(16, 8)).unwrap());
+    objects.into_iter().for_each(|object| magazine.free(object).unwrap());
+    space.validate().unwrap();
+    check(&mut magazine);
+    // Its records are wrong: nothing is flushed.
+    core::mem::forget(magazine);
+}
+
+fn rule(magazine: &Magazine<'_, Machine, Flat, Standard>) -> &'static str {
+    magazine.space.validate().unwrap_err().rule
+}
+
+#[test]
+fn mc1_an_object_in_two_places_or_in_none_is_seen() {
+    with_magazine(|magazine| {
+        magazine.lock().break_once(CLASS);
+        assert_eq!(rule(magazine), "MC1");
+        magazine.lock().break_lost(CLASS);
+        magazine.space.validate().unwrap();
+        magazine.lock().break_lost(CLASS);
+        assert_eq!(rule(magazine), "MC1");
+    });
+}
+
+#[test]
+fn mc1_a_cached_object_that_the_store_has_freed_is_seen() {
+    with_magazine(|magazine| {
+        let at = magazine.lock().stacks[CLASS].dirty[0];
+        assert!(magazine.space.lock().put_batch(&[at]).is_ok());
+        assert_eq!(rule(magazine), "MC1");
+    });
+}
+
+#[test]
+fn mc2_a_clean_object_that_is_not_zero_is_seen() {
+    with_magazine(|magazine| {
+        magazine.lock().break_clean(CLASS);
+        magazine.space.validate().unwrap();
+        magazine.space.backend.written.store(true, Ordering::Relaxed);
+        assert_eq!(rule(magazine), "MC2");
+    });
+}
+
+#[test]
+fn mc3_wrong_bytes_are_seen() {
+    with_magazine(|magazine| {
+        magazine.lock().bytes += 8;
+        assert_eq!(rule(magazine), "MC3");
+    });
+}
+
+#[test]
+fn mc4_a_wrong_count_is_seen() {
+    with_magazine(|magazine| {
+        add(&magazine.cell.counts.frees, 1);
+        // The objects of the space, as the store counts them, are the same.
+        assert_eq!(rule(magazine), "MC4");
+    });
+}
