@@ -86,6 +86,15 @@ impl Hot {
         }
     }
 
+    /// Returns a number of this thread that few others have at this moment. It uses no unit.
+    #[inline(always)]
+    pub(super) fn number(&self) -> u32 {
+        match self.at {
+            Some(at) => rseq::number(at).unwrap_or(0),
+            None => thread_number(),
+        }
+    }
+
     // Not inlined: it calls the C library, and the loop of a section must not save registers for that.
     #[inline(never)]
     fn shard(&self) -> u32 {

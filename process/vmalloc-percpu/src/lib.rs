@@ -80,10 +80,12 @@
 
 extern crate alloc;
 
+mod caches;
 mod counter;
 mod error;
 mod find;
 mod hot;
+mod index;
 mod list;
 mod local;
 mod locks;

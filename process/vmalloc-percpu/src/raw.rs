@@ -21,7 +21,7 @@ impl Space {
     /// Frees an object. Returns `false`, and changes nothing, if no object begins at that address.
     ///
     /// # Locks
-    /// The lock of the space.
+    /// That of a cache; for a flush that of the index.
     /// # Safety
     /// If an object begins there, [`PerCpuBox::into_address`] returned it to the caller, and it is not used any more.
     #[must_use]

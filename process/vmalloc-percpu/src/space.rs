@@ -17,7 +17,8 @@ use vmalloc_os::os::Linux;
 /// A space from which per-CPU objects are allocated.
 ///
 /// Addresses are reserved in chunks, a unit of 256 KiB for each possible CPU; pages become resident when a CPU accesses
-/// them. Freed memory is cached for the next object, until [`trim`](Self::trim).
+/// them. Freed memory is cached for the next object, until [`trim`](Self::trim). Small objects are in up to 64 caches,
+/// each by a number of threads, of 2 to 32 KiB of each unit.
 pub struct Space {
     core: NonNull<Core<Linux>>,
 }
@@ -81,7 +82,7 @@ impl Space {
 
     #[inline(always)]
     pub(super) fn hot(&self) -> &Hot {
-        &self.core().hot
+        self.core().hot
     }
 
     /// Returns the lock of the counter at an offset.
@@ -139,10 +140,11 @@ impl Space {
         self.hot().at.is_some()
     }
 
-    /// Releases pages without live objects, except for the first chunk, one more, and a few pages.
+    /// Drains the caches, and releases pages without live objects, except for the first chunk, one more, and a few pages.
+    /// A cache that a thread uses at that moment is left.
     ///
     /// # Locks
-    /// The lock of the space.
+    /// That of one cache, and those of the index.
     pub fn trim(&self) {
         self.core().trim();
     }
@@ -150,7 +152,7 @@ impl Space {
     /// Returns the numbers of live objects and of chunks.
     ///
     /// # Locks
-    /// The lock of the space. Cost: as [`stats`](Self::stats).
+    /// As [`stats`](Self::stats), and its cost.
     #[must_use]
     pub fn counts(&self) -> (u64, u32) {
         let stats = self.stats();
@@ -161,7 +163,7 @@ impl Space {
     /// resident when a CPU accesses it.
     ///
     /// # Locks
-    /// The lock of the space. Cost: O(chunks and slabs with room).
+    /// That of one cache, and that of the index. Cost: O(chunks and slabs with room).
     #[must_use]
     pub fn stats(&self) -> va_percpu::Stats {
         self.core().stats()
@@ -178,7 +180,7 @@ impl Space {
     /// # Errors
     /// The first violated invariant.
     /// # Locks
-    /// The lock of the space, for O(bits of all chunks).
+    /// Those of all caches, for O(bits of all chunks).
     pub fn validate(&self) -> Result<(), va_base::InvariantViolation> {
         self.core().validate()
     }

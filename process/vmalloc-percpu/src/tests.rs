@@ -117,7 +117,7 @@ fn pp1_an_object_is_zeros_in_every_unit_that_was_ever_used() {
 }
 
 #[test]
-fn pp2_threads_that_alloc_and_free_find_the_index_alone() {
+fn threads_share_caches_and_the_index() {
     let core = Core::open(Shim::default(), Hot::new(None, Index::Cpu, 2)).unwrap();
     // SAFETY: it lives until it is closed below.
     let space = unsafe { core.as_ref() };

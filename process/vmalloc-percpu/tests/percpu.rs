@@ -437,7 +437,8 @@ unsafe impl Zeroable for Pair {}
 fn pp1_a_search_for_a_word_uses_the_copy_that_it_reads() {
     let space = Space::new(Options::default().units(Some(3))).unwrap();
     let mut places = Vec::new();
-    for _ in 0..2 {
+    // More pairs than a refill takes objects.
+    for _ in 0..100 {
         let object = space.zeroed::<Pair>().unwrap();
         let word = object.local(|pair| {
             places.push(core::ptr::from_ref(pair).addr());
@@ -446,7 +447,8 @@ fn pp1_a_search_for_a_word_uses_the_copy_that_it_reads() {
         });
         assert_eq!((word.unwrap().sum(), space.units_used()), (0, 1));
     }
-    assert_eq!(places[0], places[1], "the second object is where the first was");
+    let used: std::collections::BTreeSet<usize> = places.iter().copied().collect();
+    assert!(used.len() < places.len() / 2, "later objects are where earlier ones were");
 }
 
 per_cpu! {
