@@ -10,6 +10,8 @@ pub mod process;
 #[doc(hidden)]
 pub mod seed;
 pub(crate) mod subject;
+#[doc(hidden)]
+pub mod threads;
 mod workloads;
 mod zero;
 
@@ -25,8 +27,8 @@ use workloads::{Round, Workload};
 /// Options of `vmlab bench percpu`.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Only workloads whose name contains this; what the hints are worth is called seed, zeroing zero, per-CPU data of
-    /// a process process
+    /// Only workloads whose name contains this; what the hints are worth is called seed, zeroing zero, many
+    /// threads threads, per-CPU data of a process process
     pub filter: Option<String>,
     /// Rounds, 1 to 1000
     pub rounds: usize,
@@ -42,7 +44,9 @@ pub struct Options {
 /// A contender.
 #[derive(Clone)]
 enum PercpuContender {
-    /// Exact runs, small objects from slabs.
+    /// Exact runs, small objects from slabs, and a magazine.
+    Cached,
+    /// The same without a magazine.
     Standard,
     /// Exact runs alone.
     Runs,
@@ -57,6 +61,7 @@ enum PercpuContender {
 impl PercpuContender {
     fn name(&self) -> &'static str {
         match self {
+            Self::Cached => "cached",
             Self::Standard => "ours",
             Self::Runs => "runs",
             Self::Scan => "scan",
@@ -68,6 +73,7 @@ impl PercpuContender {
     fn round(&self, workload: &Workload) -> Result<Round> {
         let shape: Shape = workload.shape;
         Ok(match self {
+            Self::Cached => workload.round(&Standard::<Slabs>::new(shape)?.cached(0)?),
             Self::Standard => workload.round(&Standard::<Slabs>::new(shape)?),
             Self::Runs => workload.round(&Standard::<Runs>::new(shape)?),
             Self::Scan => workload.round(&Standard::<Scan>::new(shape)?),
@@ -93,6 +99,7 @@ struct Taken {
 #[derive(Default)]
 struct Measured {
     rows: Vec<(&'static Workload, Vec<Taken>)>,
+    threads: Vec<threads::Threaded>,
     seed: Vec<seed::Ran>,
     zero: Vec<zero::Zeroed>,
     process: Option<process::InProcess>,
@@ -129,6 +136,7 @@ pub fn run(options: &Options, out: &mut dyn Output) -> Result<()> {
     let mut run = Run::begin(filter.as_deref(), dir, &format!("{}.csv", print::STEM), out)?;
     let kernel_lib = options.kern.as_deref().map(KernelLib::load).transpose()?;
     let mut contenders = vec![
+        PercpuContender::Cached,
         PercpuContender::Standard,
         PercpuContender::Runs,
         PercpuContender::Scan,
@@ -142,8 +150,13 @@ pub fn run(options: &Options, out: &mut dyn Output) -> Result<()> {
         let (rounds, calls) = if *quick { (3, 40_000) } else { (21, 400_000) };
         measured.process = Some(process::measure(rounds, calls)?);
     }
-    pin();
     kernel_lib::cache_freed_memory();
+    if run.wants("threads") {
+        run.progress("threads");
+        let pairs = if *quick { 2_000 } else { 200_000 };
+        measured.threads = threads::measure(pairs, rounds, kernel_lib.as_ref())?;
+    }
+    pin();
     static LONG: [Workload; 1] = [workloads::CHUNKS];
     static ALL: [Workload; 14] = workloads::ALL;
     for workload in ALL.iter().chain(LONG.iter().filter(|_| !quick)) {

@@ -14,6 +14,9 @@ pub(super) fn reports(measured: &Measured, header: &Header, rounds: usize) -> Ve
     if !measured.rows.is_empty() {
         tables.extend([times(measured), counts(measured)]);
     }
+    if !measured.threads.is_empty() {
+        tables.push(of_threads(measured));
+    }
     if !measured.seed.is_empty() {
         tables.push(of_seed_003(measured));
     }
@@ -58,7 +61,8 @@ fn grid(
 
 fn times(measured: &Measured) -> Table {
     let caption = "Nanoseconds of CPU time a call to alloc / to free, or a pair; minimum (median) of rounds, each in a fresh space. Nothing is \
-                   zeroed or mapped on any side. `ours` is exact runs with slabs for small objects, `runs` the same without slabs, `scan` \
+                   zeroed or mapped on any side. `ours` is exact runs with slabs for small objects, `cached` the same through a magazine, \
+                   `runs` the same without slabs, `scan` \
                    Linux's hints corrected, `linux612` Linux's offset for offset, all with a spin lock and inside this program; \
                    `kern` is called through its C interface.";
     let label = |row: usize| format!("{}: {}", measured.rows[row].0.name, measured.rows[row].0.about);
@@ -96,6 +100,20 @@ fn of_seed_003(measured: &Measured) -> Table {
         };
         let seconds = dash(seconds.map(|seconds| format!("{seconds:.1}")));
         table.row(&[&ran.engine, &asked(ran.asked), &number(ran.ns), &seconds, &ran.chunks]);
+    }
+    table
+}
+
+fn of_threads(measured: &Measured) -> Table {
+    let caption = "Many threads on one space, each with a magazine in `cached`: nanoseconds of CPU time a pair, minimum (median) of rounds, \
+                   the mean of all threads. Locks are those of chunks and of their growth, counted in a second run by the type of the lock, \
+                   after a quarter of the pairs. Zeroed bytes are of one unit, wherever they are zeroed; nothing is written here.";
+    let head = ["load", "threads", "contender", "ns a pair", "shared locks a pair", "zeroed bytes a pair"];
+    let mut table = Table::new(caption, 3, head);
+    for of in &measured.threads {
+        let ns = format!("{} ({})", number(of.ns.min), number(of.ns.median));
+        let (locks, zeroed) = (of.locks.map(|locks| format!("{locks:.4}")), of.zeroed.map(number));
+        table.row(&[&of.load, &of.threads, &of.contender, &ns, &dash(locks), &dash(zeroed)]);
     }
     table
 }
@@ -167,6 +185,15 @@ fn csv(measured: &Measured) -> Vec<String> {
             Asked::Plain => "plain".to_string(),
         };
         lines.push(format!("seed,{name},{},{:.2},,,,{},,", ran.engine, ran.ns, ran.chunks));
+    }
+    for of in &measured.threads {
+        let extra = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
+        let (load, threads, ns) = (of.load, of.threads, of.ns);
+        let (locks, zeroed) = (extra(of.locks), extra(of.zeroed));
+        lines.push(format!(
+            "threads,{load} by {threads},{},{:.2},{:.2},{locks},{zeroed},,,",
+            of.contender, ns.min, ns.median
+        ));
     }
     for zeroed in &measured.zero {
         let name = format!("{} bytes in {} units", zeroed.size, zeroed.units);

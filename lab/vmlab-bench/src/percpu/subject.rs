@@ -1,12 +1,15 @@
 //! The measured subjects: our policies, each as a separate space, and their operations.
 
 use anyhow::{Context as _, Result};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use va_base::Va;
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_percpu::{Backend, BackendError, Config, Context, Geometry, Offset, PercpuSpace, Request, Sizes};
-use vmlab_machine::{LabMachine, SpinLock, Work};
+use va_percpu::{
+    Backend, BackendError, Config, Context, Geometry, Magazine, Offset, PercpuSpace, Request, Sizes, Stats,
+};
+use vmlab_machine::{LabMachine, SpinLock, Watch, Work};
 
 /// The size of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,9 +59,9 @@ pub(crate) trait Subject {
 
 /// A space with policies `C`, on chunks that are numbers: nothing is mapped or zeroed. The calling thread does the
 /// balance work that is due, as in Linux's library.
-pub(crate) struct Standard<C: Config>(PercpuSpace<LabMachine<SpinLock>, Numbers, C>);
+pub(crate) struct Standard<C: Config, L: Watch = SpinLock>(PercpuSpace<LabMachine<L>, Numbers, C>);
 
-impl<C: Config> Standard<C> {
+impl<C: Config, L: Watch> Standard<C, L> {
     pub(crate) fn new(shape: Shape) -> Result<Self> {
         let [fixed, reserved, dynamic] = shape.parts;
         let (unit, atom) = (shape.unit, 2 << 20);
@@ -68,6 +71,17 @@ impl<C: Config> Standard<C> {
         let stride = (u64::from(unit) * u64::from(UNITS)).next_multiple_of(atom.into());
         let numbers = Numbers { stride, free: parking_lot::Mutex::default(), used: AtomicU64::new(0) };
         Ok(Self(PercpuSpace::new(geometry, machine, numbers).context("no memory for records")?))
+    }
+
+    /// Returns a caller with a magazine of its own.
+    pub(crate) fn cached(&self, cpu: u32) -> Result<Cached<'_, C, L>> {
+        let magazine = self.0.magazine(cpu).context("no memory for a magazine")?;
+        Ok(Cached { magazine: RefCell::new(magazine), space: self })
+    }
+
+    /// Returns the counts of the space.
+    pub(crate) fn stats(&self) -> Stats {
+        self.0.stats()
     }
 
     #[inline(always)]
@@ -85,7 +99,7 @@ impl<C: Config> Standard<C> {
     }
 }
 
-impl<C: Config> Subject for Standard<C> {
+impl<C: Config, L: Watch> Subject for Standard<C, L> {
     #[inline(always)]
     fn alloc(&self, size: u32, align: u32) -> u64 {
         self.ask(Request::new(size as usize, align as usize))
@@ -113,8 +127,46 @@ impl<C: Config> Subject for Standard<C> {
     }
 }
 
+/// A space that is called through a magazine. The cell costs an instruction or two, since a subject is shared.
+pub(crate) struct Cached<'s, C: Config, L: Watch = SpinLock> {
+    magazine: RefCell<Magazine<'s, LabMachine<L>, Numbers, C>>,
+    space: &'s Standard<C, L>,
+}
+
+impl<C: Config, L: Watch> Cached<'_, C, L> {
+    #[inline(always)]
+    fn ask(&self, request: Request) -> u64 {
+        let got = self.magazine.borrow_mut().alloc(&request).map_or(0, Offset::get);
+        self.space.after();
+        got
+    }
+}
+
+impl<C: Config, L: Watch> Subject for Cached<'_, C, L> {
+    #[inline(always)]
+    fn alloc(&self, size: u32, align: u32) -> u64 {
+        self.ask(Request::new(size as usize, align as usize))
+    }
+
+    #[inline(always)]
+    fn alloc_atomic(&self, size: u32, align: u32) -> u64 {
+        self.ask(Request::new(size as usize, align as usize).context(Context::Atomic))
+    }
+
+    #[inline(always)]
+    fn free(&self, at: u64) {
+        let freed = self.magazine.borrow_mut().free(Offset::new(at));
+        debug_assert!(freed.is_ok(), "{freed:?}");
+        self.space.after();
+    }
+
+    fn counts(&self) -> Counts {
+        self.space.counts()
+    }
+}
+
 /// Chunks that are numbers, allocated from the top down, the highest free one first.
-struct Numbers {
+pub(crate) struct Numbers {
     stride: u64,
     free: parking_lot::Mutex<BTreeSet<u64>>,
     used: AtomicU64,

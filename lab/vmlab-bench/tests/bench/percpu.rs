@@ -3,6 +3,7 @@
 use vmlab_bench::percpu::clock::Moment;
 use vmlab_bench::percpu::process::{self, COUNTERS};
 use vmlab_bench::percpu::seed::{self, Asked, Ran, seconds};
+use vmlab_bench::percpu::threads;
 
 #[test]
 fn every_contender_is_measured_by_one_thread_and_by_two() {
@@ -12,6 +13,23 @@ fn every_contender_is_measured_by_one_thread_and_by_two() {
     let live: Vec<u64> = measured.held.iter().map(|held| held.stats.live).collect();
     assert_eq!((live[0], live[1], live[3]), (COUNTERS as u64, live[2], 0));
     assert!(live[1] > COUNTERS as u64 / 12 && live[1] < COUNTERS as u64 / 8);
+}
+
+/// Locks are counted, not timed: the count of a magazine's steady load is a promise.
+#[test]
+fn threads_with_magazines_share_few_locks() {
+    let measured = threads::measure(100_000, 1, None).unwrap();
+    assert_eq!(measured.len(), 3 * 4 * 3);
+    for of in measured {
+        let (locks, zeroed) = (of.locks.unwrap(), of.zeroed.unwrap());
+        println!(
+            "{}, {} threads, {}: {locks:.4} locks, {zeroed:.1} bytes zeroed",
+            of.load, of.threads, of.contender
+        );
+        let most = if of.contender == "cached" { 0.02 } else { 2.5 };
+        assert!(locks <= most && (of.contender == "cached" || locks >= 1.99), "{of:?}");
+        assert!(zeroed >= 8.0, "{of:?}");
+    }
 }
 
 #[test]
