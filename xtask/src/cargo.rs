@@ -13,12 +13,13 @@ pub(crate) fn cargo(root: &Path) -> Cmd {
 }
 
 /// The manifests of all workspaces of the tree.
-pub(crate) const WORKSPACES: [&str; 5] = [
+pub(crate) const WORKSPACES: [&str; 6] = [
     "Cargo.toml",
     "fuzz/Cargo.toml",
     "adopt/guest/Cargo.toml",
     "adopt/sizes/Cargo.toml",
     "adopt/faces/Cargo.toml",
+    "adopt/linux/Cargo.toml",
 ];
 
 /// Runs a command that runs tests, and counts them. A failed test is an error whatever status the command returns.

@@ -9,7 +9,7 @@ use crate::machine::{cpu_seconds, duration};
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
     book, browser, clients, counts, faces, foreign, fresh, fuzz, guest, header, install, kernel, licences,
-    loom, not_run, package, peer, sizes, stress, suites, targets, tidy,
+    linux, loom, not_run, package, peer, sizes, stress, suites, targets, tidy,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
@@ -79,7 +79,7 @@ const STEPS: [Step; 24] = [
     Step::new("release", "what depends on the optimiser: sections, stacks and memory", release)
         .full(release_full, "all tests of the crates of a process"),
     Step::new("doc", "documentation without warnings", doc),
-    Step::new("no_std", "the core in a freestanding program, and a kernel over it that links", no_std)
+    Step::new("no_std", "the core in a freestanding program, and kernels over it that link", no_std)
         .full(no_std_full, "code and stack of the core"),
     Step::new(
         "targets",
@@ -129,10 +129,11 @@ const STEPS: [Step; 24] = [
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
-const LONG: [Step; 5] = [
+const LONG: [Step; 6] = [
     Step::new("foreign", "the core's tests on other processors, where qemu and compilers are", foreign::step),
     Step::new("fuzz", "every fuzz target for ten seconds, on a stable compiler", run_fuzz),
     Step::new("guest", "a kernel over the core boots in QEMU, and fails with a broken flush", guest::step),
+    Step::new("linux", "Linux with the core compiles, boots in QEMU and passes its own test", linux::full),
     Step::new(
         "suites",
         "test suites of others end alike with the preload and without, or the cause is known",
@@ -341,6 +342,7 @@ fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
         .args(["--target-dir", "adopt/guest/target", "--", "-D", "warnings"])
         .run(Show::All)?;
     guest::lint(root)?;
+    linux::lint(root)?;
     for manifest in &WORKSPACES[3..4] {
         let folder = Path::new(manifest).parent().unwrap_or(root);
         cargo(root)
@@ -462,7 +464,7 @@ fn doc(root: &Path, _: &mut Tests) -> Result<()> {
 
 fn no_std(root: &Path, tests: &mut Tests) -> Result<()> {
     kernel::main(root, tests)?;
-    Ok(())
+    linux::step(root)
 }
 
 /// Also measures code and stack.

@@ -6,6 +6,7 @@
 //! | [`tidy`] | rules that the compiler does not check |
 //! | [`kernel`] | the proof that the core needs no operating system |
 //! | [`guest`] | a kernel over the core, booted in QEMU |
+//! | [`linux`] | the core inside Linux 6.12, booted in QEMU |
 //! | [`licences`] | licences and sources of dependencies |
 //! | [`fresh`] | the two commands of the README on a new minimal Debian |
 //! | [`not_run`] | checks that this machine cannot run, for the summary |
@@ -45,6 +46,7 @@ mod header;
 mod install;
 mod kernel;
 mod licences;
+mod linux;
 mod loom;
 mod machine;
 mod mutate;
@@ -95,6 +97,8 @@ enum Task {
     Kernel,
     /// Boot adopt/guest in QEMU: unchanged, without any flush, and with one CPU too few in each
     Guest(guest::Args),
+    /// Build a Linux kernel with the core in it, boot it in QEMU, and run Linux's own test there
+    Linux(linux::Args),
     /// Run the tests of interleavings
     Loom,
     /// Run fuzz targets
@@ -155,6 +159,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Tidy(args) => tidy::main(&root, args),
         Task::Kernel => kernel::main(&root, &mut count::Tests::default()),
         Task::Guest(args) => guest::main(&root, args),
+        Task::Linux(args) => linux::main(&root, args),
         Task::Loom => loom::full(&root, &mut count::Tests::default()),
         Task::Fuzz(args) => fuzz::main(&root, args),
         Task::Soak(args) => soak::main(&root, args),

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The functions of mm/vmalloc.c that decide addresses, over the core. Included there in place of those that the script
+ * takes out, and so in the reach of that file's own names.
+ *
+ * A record (`struct vmap_area`) is stored with its area as a number, and found by it: there is no tree of busy areas.
+ * It lies behind its vm_struct, or, for vm_map_ram, alone. From find_unlink_vmap_area on it belongs to its finder.
+ *
+ * Readers of records (vread, vmallocinfo) hold va_readers_sem for reading and are counted. Whoever detaches a record
+ * while there are readers waits for them, once; without a reader that costs a load. The count is raised before a reader
+ * looks a record up, and read after a record is detached, both by atomic operations that order: so either the reader
+ * does not find the record, or its owner sees the reader.
+ */
+#include <linux/cpuhotplug.h>
+#include <linux/rwsem.h>
+#include "va_linux.h"
+
+struct va_record {
+	struct vm_struct vm;
+	struct vmap_area va;
+};
+
+static DEFINE_MUTEX(vmap_purge_lock);
+static DECLARE_RWSEM(va_readers_sem);
+static atomic_t va_readers = ATOMIC_INIT(0);
+
+static void purge_fragmented_blocks_allcpus(void);
+struct vmap_block;
+static void free_vmap_block(struct vmap_block *vb);
+static void free_vmap_area(struct vmap_area *va);
+
+static void va_readers_enter(void)
+{
+	down_read(&va_readers_sem);
+	atomic_inc(&va_readers);
+	smp_mb__after_atomic();
+}
+
+static void va_readers_leave(void)
+{
+	atomic_dec(&va_readers);
+	up_read(&va_readers_sem);
+}
+
+static struct vmap_area *va_record_of(u64 note)
+{
+	return (struct vmap_area *)(unsigned long)note;
+}
+
+/* Takes an area: from this CPU's magazine or the index, else with all that may sleep. */
+static u64 va_take(unsigned long size, unsigned long align, unsigned long start, unsigned long end)
+{
+	u64 at = va_try_alloc(get_cpu(), size, align, start, end);
+
+	put_cpu();
+	if (unlikely(at < VA_FAILURES))
+		at = va_alloc(raw_smp_processor_id(), size, align, start, end);
+	return at;
+}
+
+/* Frees an area that is detached or was never noted. Its addresses are used again after a flush. */
+static void va_put(unsigned long at)
+{
+	int failed = va_release(get_cpu(), at);
+
+	put_cpu();
+	WARN_ONCE(failed, "va: nothing is detached at %#lx\n", at);
+}
+
+static struct vmap_area *alloc_vmap_area(unsigned long size, unsigned long align, unsigned long vstart,
+					 unsigned long vend, int node, gfp_t gfp_mask, unsigned long va_flags,
+					 struct vm_struct *vm)
+{
+	struct vmap_area *va;
+	u64 at;
+
+	if (unlikely(!size || offset_in_page(size) || !is_power_of_2(align)))
+		return ERR_PTR(-EINVAL);
+	if (unlikely(!vmap_initialized))
+		return ERR_PTR(-EBUSY);
+	might_sleep();
+	gfp_mask &= GFP_RECLAIM_MASK;
+	if (vm)
+		va = &container_of(vm, struct va_record, vm)->va;
+	else
+		va = kmem_cache_alloc_node(vmap_area_cachep, gfp_mask, node);
+	if (unlikely(!va))
+		return ERR_PTR(-ENOMEM);
+
+	at = va_take(size, align, vstart, vend);
+	trace_alloc_vmap_area(at < VA_FAILURES ? vend : at, size, align, vstart, vend, at < VA_FAILURES);
+	if (unlikely(at < VA_FAILURES)) {
+		if (!vm)
+			kmem_cache_free(vmap_area_cachep, va);
+		if (at == VA_NO_MEMORY)
+			return ERR_PTR(-ENOMEM);
+		if (!(gfp_mask & __GFP_NOWARN) && printk_ratelimit())
+			pr_warn("vmalloc: no %lu bytes of addresses between %#lx and %#lx\n", size, vstart, vend);
+		return ERR_PTR(-EBUSY);
+	}
+
+	va->va_start = at;
+	va->va_end = at + size;
+	va->flags = va_flags;
+	va->vm = vm;
+	if (vm) {
+		vm->addr = (void *)va->va_start;
+		vm->size = size;
+	}
+	/* From here on it is found. */
+	BUG_ON(va_note(at, (unsigned long)va));
+	if (unlikely(kasan_populate_vmalloc(at, size, gfp_mask))) {
+		free_vmap_area(va);
+		return ERR_PTR(-ENOMEM);
+	}
+	return va;
+}
+
+struct vmap_area *find_vmap_area(unsigned long addr)
+{
+	return likely(vmap_initialized) ? va_record_of(va_find(addr)) : NULL;
+}
+
+static struct vmap_area *find_unlink_vmap_area(unsigned long addr)
+{
+	struct vmap_area *va = va_record_of(va_detach(addr));
+
+	/* va_detach was an atomic exchange, so this load comes after it. */
+	if (unlikely(atomic_read(&va_readers))) {
+		down_write(&va_readers_sem);
+		up_write(&va_readers_sem);
+	}
+	return va;
+}
+
+static void free_vmap_area_noflush(struct vmap_area *va)
+{
+	unsigned long at = va->va_start;
+
+	/* A record of a vm_struct is freed with it, by its owner. */
+	if (!va->vm)
+		kmem_cache_free(vmap_area_cachep, va);
+	if (trace_free_vmap_area_noflush_enabled())
+		trace_free_vmap_area_noflush(at, va_lazy_pages(), va_lazy_max());
+	va_put(at);
+}
+
+static void free_vmap_area(struct vmap_area *va)
+{
+	BUG_ON(find_unlink_vmap_area(va->va_start) != va);
+	free_vmap_area_noflush(va);
+}
+
+/*
+ * For vread_iter: the lowest area that ends above an address. It stays until va_readers_leave, and the result says no
+ * more than that there is one.
+ */
+static struct vmap_node {
+	char unused;
+} va_reading;
+
+static struct vmap_node *find_vmap_area_exceed_addr_lock(unsigned long addr, struct vmap_area **va)
+{
+	va_readers_enter();
+	*va = va_record_of(va_find_above(addr));
+	if (*va)
+		return &va_reading;
+	va_readers_leave();
+	return NULL;
+}
+
+/* Purges */
+
+static bool __purge_vmap_area_lazy(unsigned long start, unsigned long end, bool full_pool_decay)
+{
+	/* The dirty parts of blocks are flushed with it, and so there is nothing left for the caller to flush. */
+	u64 purged = va_purge_aliases(start, max(start, end));
+
+	trace_purge_vmap_area_lazy(start, end, purged);
+	return true;
+}
+
+static void drain_vmap_area_work(struct work_struct *work)
+{
+	va_drain();
+}
+
+static DECLARE_WORK(va_drain_work, drain_vmap_area_work);
+
+void va_os_wake(void)
+{
+	schedule_work(&va_drain_work);
+}
+
+void va_os_flush(u64 start, u64 end)
+{
+	flush_tlb_kernel_range(start, end);
+}
+
+/* With the KASAN feature of the core alone: the shadow goes with its area. */
+void va_os_settled(u64 start, u64 end)
+{
+	if (is_vmalloc_or_module_addr((void *)(unsigned long)start))
+		kasan_release_vmalloc(start, end, start, end, KASAN_VMALLOC_PAGE_RANGE | KASAN_VMALLOC_TLB_FLUSH);
+}
+
+u64 va_os_reclaim(void)
+{
+	u64 before = va_lazy_pages();
+	unsigned long freed = 0;
+
+	mutex_lock(&vmap_purge_lock);
+	purge_fragmented_blocks_allcpus();
+	mutex_unlock(&vmap_purge_lock);
+	blocking_notifier_call_chain(&vmap_notify_list, 0, &freed);
+	return freed + (va_lazy_pages() > before ? va_lazy_pages() - before : 0);
+}

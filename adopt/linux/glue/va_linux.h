@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The areas of the core, for C: see adopt/linux/src/abi.rs, which states contexts and results.
+ */
+#ifndef VA_LINUX_H
+#define VA_LINUX_H
+
+#include <linux/types.h>
+
+struct va_range {
+	u64 start, end;
+};
+
+/* Results of an alloc that are no address. */
+enum va_failure {
+	VA_NO_SPACE = 0,
+	VA_NO_MEMORY = 1,
+	VA_BAD_REQUEST = 2,
+	VA_TRY_AGAIN = 3,
+	VA_FAILURES = 4,
+};
+
+struct va_counts {
+	u64 areas, holes, pooled_areas, cached_areas, lazy_pages, purges, purged_areas;
+};
+
+int va_init(u64 start, u64 end, const struct va_range *busy, size_t count);
+int va_cpu_init(u32 cpu);
+
+/* On `cpu`, with preemption off. */
+u64 va_try_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end);
+int va_release(u32 cpu, u64 at);
+
+/* May sleep. */
+u64 va_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end);
+u64 va_congruent(const struct va_range *offsets_and_sizes, size_t count, u64 align);
+u64 va_drain(void);
+u64 va_purge_aliases(u64 start, u64 end);
+u64 va_purge_all(void);
+u64 va_shrink(void);
+void va_drain_cpu(u32 cpu);
+void va_each_lazy(void (*each)(u8 *with, u64 start, u64 end), u8 *with);
+
+/* Anywhere. A record is an address that its area was noted with. */
+int va_note(u64 at, u64 record);
+u64 va_find(u64 at);
+u64 va_find_above(u64 at);
+u64 va_detach(u64 at);
+u64 va_lazy_pages(void);
+u64 va_lazy_max(void);
+void va_counts(struct va_counts *out);
+int va_validate(void);
+
+/* What the core calls. See adopt/linux/src/os.rs. */
+void va_os_lock(u32 *lock, u32 class);
+bool va_os_trylock(u32 *lock, u32 class);
+void va_os_unlock(u32 *lock, u32 class);
+void va_os_purge_lock(void);
+bool va_os_purge_trylock(void);
+void va_os_purge_unlock(void);
+void *va_os_pages(size_t bytes);
+void va_os_pages_free(void *at, size_t bytes);
+void va_os_flush(u64 start, u64 end);
+void va_os_settled(u64 start, u64 end);
+void va_os_wake(void);
+u64 va_os_reclaim(void);
+u32 va_os_cpus_possible(void);
+u32 va_os_cpus_online(void);
+void va_os_bug(const u8 *file, size_t len, u32 line);
+
+#endif

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * The kernel's part of the core's machine: locks, memory, CPUs. What needs mm/vmalloc.c's own names is in va_glue.h.
+ */
+#include <linux/bug.h>
+#include <linux/cpumask.h>
+#include <linux/gfp.h>
+#include <linux/lockdep.h>
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/preempt.h>
+#include <linux/proc_fs.h>
+#include <linux/seq_file.h>
+#include <linux/spinlock.h>
+#include "va_linux.h"
+
+/* The words are the architecture's spin locks, as zeroed memory holds them free. lockdep knows them by two maps. */
+static_assert(sizeof(arch_spinlock_t) == sizeof(u32));
+
+#ifdef CONFIG_DEBUG_LOCK_ALLOC
+static struct lockdep_map va_maps[] = {
+	STATIC_LOCKDEP_MAP_INIT("va_inner", &va_maps[0]),
+	STATIC_LOCKDEP_MAP_INIT("va_owner", &va_maps[1]),
+};
+#endif
+
+void va_os_lock(u32 *lock, u32 class)
+{
+	preempt_disable();
+	spin_acquire(&va_maps[class], 0, 0, _RET_IP_);
+	arch_spin_lock((arch_spinlock_t *)lock);
+}
+
+bool va_os_trylock(u32 *lock, u32 class)
+{
+	preempt_disable();
+	if (arch_spin_trylock((arch_spinlock_t *)lock)) {
+		spin_acquire(&va_maps[class], 0, 1, _RET_IP_);
+		return true;
+	}
+	preempt_enable();
+	return false;
+}
+
+void va_os_unlock(u32 *lock, u32 class)
+{
+	spin_release(&va_maps[class], _RET_IP_);
+	arch_spin_unlock((arch_spinlock_t *)lock);
+	preempt_enable();
+}
+
+static DEFINE_MUTEX(va_purge_mutex);
+
+void va_os_purge_lock(void)
+{
+	mutex_lock(&va_purge_mutex);
+}
+
+bool va_os_purge_trylock(void)
+{
+	return mutex_trylock(&va_purge_mutex);
+}
+
+void va_os_purge_unlock(void)
+{
+	mutex_unlock(&va_purge_mutex);
+}
+
+/* Under a spin lock as a rule, and a CPU's preemption off. A caller that can wait tries again after its own reclaim. */
+void *va_os_pages(size_t bytes)
+{
+	return alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_ZERO | __GFP_NOWARN);
+}
+
+void va_os_pages_free(void *at, size_t bytes)
+{
+	free_pages_exact(at, bytes);
+}
+
+u32 va_os_cpus_possible(void)
+{
+	return nr_cpu_ids;
+}
+
+u32 va_os_cpus_online(void)
+{
+	return num_online_cpus();
+}
+
+void va_os_bug(const u8 *file, size_t len, u32 line)
+{
+	pr_emerg("va: stopped at %.*s:%u\n", (int)len, file, line);
+	BUG();
+}
+
+#ifdef CONFIG_PROC_FS
+static int va_show(struct seq_file *m, void *unused)
+{
+	struct va_counts counts = { };
+
+	va_counts(&counts);
+	seq_printf(m, "areas %llu\nholes %llu\npooled %llu\ncached %llu\nlazy_pages %llu\npurges %llu\npurged %llu\n",
+		   counts.areas, counts.holes, counts.pooled_areas, counts.cached_areas, counts.lazy_pages,
+		   counts.purges, counts.purged_areas);
+	seq_printf(m, "valid %d\n", va_validate() == 0);
+	return 0;
+}
+
+static int __init va_proc_init(void)
+{
+	proc_create_single("va_linux", 0400, NULL, va_show);
+	return 0;
+}
+late_initcall(va_proc_init);
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The second half of va_glue.h, included at the end of mm/vmalloc.c: whatever needs the types of its blocks, and the
+ * files, per-CPU areas and the start.
+ */
+
+static void free_vmap_block(struct vmap_block *vb)
+{
+	unsigned long at = vb->va->va_start;
+
+	BUG_ON(xa_erase(addr_to_vb_xa(at), addr_to_vb_idx(at)) != vb);
+	free_vmap_area(vb->va);
+	kfree_rcu(vb, rcu_head);
+}
+
+#ifdef CONFIG_SMP
+struct vm_struct **pcpu_get_vm_areas(const unsigned long *offsets, const size_t *sizes, int nr_vms, size_t align)
+{
+	struct vm_struct **vms = kcalloc(nr_vms, sizeof(*vms), GFP_KERNEL);
+	struct va_range *pairs = kcalloc(nr_vms, sizeof(*pairs), GFP_KERNEL);
+	int i, noted = 0;
+	u64 base;
+
+	if (!vms || !pairs)
+		goto fail;
+	for (i = 0; i < nr_vms; i++) {
+		struct va_record *record = kzalloc(sizeof(*record), GFP_KERNEL);
+
+		if (!record)
+			goto fail;
+		vms[i] = &record->vm;
+		pairs[i] = (struct va_range){ offsets[i], sizes[i] };
+	}
+	base = va_congruent(pairs, nr_vms, align);
+	if (base < VA_FAILURES)
+		goto fail;
+	for (; noted < nr_vms; noted++) {
+		struct vmap_area *va = &container_of(vms[noted], struct va_record, vm)->va;
+
+		va->va_start = base + offsets[noted];
+		va->va_end = va->va_start + sizes[noted];
+		setup_vmalloc_vm(vms[noted], va, VM_ALLOC, pcpu_get_vm_areas);
+		BUG_ON(va_note(va->va_start, (unsigned long)va));
+	}
+	for (i = 0; i < nr_vms; i++)
+		if (kasan_populate_vmalloc((unsigned long)vms[i]->addr, sizes[i], GFP_KERNEL))
+			goto fail;
+	kasan_unpoison_vmap_areas(vms, nr_vms, KASAN_VMALLOC_PROT_NORMAL);
+	kfree(pairs);
+	return vms;
+fail:
+	for (i = 0; vms && i < nr_vms; i++) {
+		if (i < noted)
+			free_vmap_area(&container_of(vms[i], struct va_record, vm)->va);
+		kfree(vms[i]);
+	}
+	kfree(pairs);
+	kfree(vms);
+	return NULL;
+}
+#endif
+
+#ifdef CONFIG_PRINTK
+bool vmalloc_dump_obj(void *object)
+{
+	struct vmap_area *va;
+	struct vm_struct vm = { };
+
+	/* In any context, so it never waits for whoever waits for readers. */
+	if (!down_read_trylock(&va_readers_sem))
+		return false;
+	atomic_inc(&va_readers);
+	smp_mb__after_atomic();
+	va = find_vmap_area(PAGE_ALIGN((unsigned long)object));
+	if (va && va->vm)
+		vm = *va->vm;
+	va_readers_leave();
+	if (!vm.addr)
+		return false;
+	pr_cont(" %u-page vmalloc region starting at %#lx allocated at %pS\n", vm.nr_pages, (unsigned long)vm.addr,
+		vm.caller);
+	return true;
+}
+#endif
+
+#ifdef CONFIG_PROC_FS
+static void va_show_record(struct seq_file *m, const struct vmap_area *va, unsigned int *counters)
+{
+	static const struct {
+		unsigned long flag;
+		const char *name;
+	} names[] = {
+		{ VM_IOREMAP, "ioremap" }, { VM_SPARSE, "sparse" }, { VM_ALLOC, "vmalloc" },
+		{ VM_MAP, "vmap" }, { VM_USERMAP, "user" }, { VM_DMA_COHERENT, "dma-coherent" },
+	};
+	struct vm_struct *vm = va->vm;
+	int i;
+
+	if (!vm) {
+		if (va->flags & VMAP_RAM)
+			seq_printf(m, "0x%pK-0x%pK %7ld vm_map_ram\n", (void *)va->va_start, (void *)va->va_end,
+				   va_size((struct vmap_area *)va));
+		return;
+	}
+	if (vm->flags & VM_UNINITIALIZED)
+		return;
+	/* Pairs with the barrier in clear_vm_uninitialized_flag. */
+	smp_rmb();
+	seq_printf(m, "0x%pK-0x%pK %7ld", vm->addr, vm->addr + vm->size, vm->size);
+	if (vm->caller)
+		seq_printf(m, " %pS", vm->caller);
+	if (vm->nr_pages)
+		seq_printf(m, " pages=%d", vm->nr_pages);
+	if (vm->phys_addr)
+		seq_printf(m, " phys=%pa", &vm->phys_addr);
+	for (i = 0; i < ARRAY_SIZE(names); i++)
+		if (vm->flags & names[i].flag)
+			seq_printf(m, " %s", names[i].name);
+	if (is_vmalloc_addr(vm->pages))
+		seq_puts(m, " vpages");
+	if (IS_ENABLED(CONFIG_NUMA))
+		show_numa_info(m, vm, counters);
+	seq_putc(m, '\n');
+}
+
+static void va_show_lazy(u8 *m, u64 start, u64 end)
+{
+	seq_printf((struct seq_file *)m, "0x%pK-0x%pK %7ld unpurged vm_area\n", (void *)(unsigned long)start,
+		   (void *)(unsigned long)end, (unsigned long)(end - start));
+}
+
+static int vmalloc_info_show(struct seq_file *m, void *unused)
+{
+	unsigned int *counters = NULL;
+	struct vmap_area *va;
+	unsigned long at = 0;
+
+	if (IS_ENABLED(CONFIG_NUMA))
+		counters = kmalloc_array(nr_node_ids, sizeof(*counters), GFP_KERNEL);
+	va_readers_enter();
+	while ((va = va_record_of(va_find_above(at)))) {
+		va_show_record(m, va, counters);
+		at = va->va_end;
+		/* Whoever frees an area waits for this reader, so let them go on now and then. */
+		va_readers_leave();
+		cond_resched();
+		va_readers_enter();
+	}
+	va_readers_leave();
+	va_each_lazy(va_show_lazy, (u8 *)m);
+	kfree(counters);
+	return 0;
+}
+
+static int __init proc_vmalloc_init(void)
+{
+	proc_create_single("vmallocinfo", 0400, NULL, vmalloc_info_show);
+	return 0;
+}
+module_init(proc_vmalloc_init);
+#endif
+
+/* The start */
+
+static unsigned long va_shrink_count(struct shrinker *shrinker, struct shrink_control *control)
+{
+	struct va_counts counts = { };
+
+	va_counts(&counts);
+	return counts.pooled_areas + counts.cached_areas ?: SHRINK_EMPTY;
+}
+
+static unsigned long va_shrink_scan(struct shrinker *shrinker, struct shrink_control *control)
+{
+	va_shrink();
+	return SHRINK_STOP;
+}
+
+static int va_cpu_dead(unsigned int cpu)
+{
+	va_drain_cpu(cpu);
+	return 0;
+}
+
+static int __init va_late_init(void)
+{
+	struct shrinker *shrinker = shrinker_alloc(0, "vmap-node");
+
+	if (!shrinker)
+		return -ENOMEM;
+	shrinker->count_objects = va_shrink_count;
+	shrinker->scan_objects = va_shrink_scan;
+	shrinker_register(shrinker);
+	return cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "mm/va:prepare", NULL, va_cpu_dead) < 0 ? -ENOMEM : 0;
+}
+core_initcall(va_late_init);
+
+void __init vmalloc_init(void)
+{
+	static struct va_range busy[32] __initdata;
+	struct vm_struct *vm;
+	size_t count = 0;
+	int cpu;
+
+	vmap_area_cachep = KMEM_CACHE(vmap_area, SLAB_PANIC);
+	for_each_possible_cpu(cpu) {
+		struct vmap_block_queue *queue = &per_cpu(vmap_block_queue, cpu);
+		struct vfree_deferred *deferred = &per_cpu(vfree_deferred, cpu);
+
+		spin_lock_init(&queue->lock);
+		INIT_LIST_HEAD(&queue->free);
+		xa_init(&queue->vmap_blocks);
+		init_llist_head(&deferred->list);
+		INIT_WORK(&deferred->wq, delayed_vfree_work);
+	}
+	for (vm = vmlist; vm; vm = vm->next) {
+		if (WARN_ON(count == ARRAY_SIZE(busy)))
+			break;
+		busy[count++] = (struct va_range){ (unsigned long)vm->addr, (unsigned long)vm->addr + vm->size };
+	}
+	BUG_ON(va_init(VMALLOC_START, VMALLOC_END, busy, count));
+	for (vm = vmlist; vm; vm = vm->next) {
+		struct vmap_area *va = kmem_cache_zalloc(vmap_area_cachep, GFP_NOWAIT);
+
+		if (WARN_ON(!va))
+			continue;
+		va->va_start = (unsigned long)vm->addr;
+		va->va_end = va->va_start + vm->size;
+		va->vm = vm;
+		WARN_ON(va_note(va->va_start, (unsigned long)va));
+	}
+	for_each_possible_cpu(cpu)
+		WARN_ON(va_cpu_init(cpu));
+	vmap_initialized = true;
+}

@@ -1,0 +1,74 @@
+#!/bin/busybox sh
+# The first program of the kernel that `cargo xtask linux` boots. The kernel's command line says what it does:
+# va.suite=NAME va.loops=N. Every line that counts begins with "va: ".
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+mount -t tmpfs none /tmp
+echo 1 > /proc/sys/kernel/printk
+suite=boot loops=100
+for word in $(cat /proc/cmdline); do
+    case $word in
+    va.suite=*) suite=${word#va.suite=} ;;
+    va.loops=*) loops=${word#va.loops=} ;;
+    esac
+done
+
+# mask, threads, loops: one run of lib/test_vmalloc.c, whose lines go to the console.
+vmalloc_test() {
+    dmesg -c > /dev/null
+    echo "va: test mask=$1 threads=$2 loops=$3"
+    insmod /lib/test_vmalloc.ko run_test_mask="$1" nr_threads="$2" test_loop_count="$3" sequential_test_order=1 2> /dev/null
+    dmesg | grep -E 'Summary|All test took|BUG|WARN|Call Trace|KASAN|possible' | sed 's/^\(.*\] \)*/va: /'
+}
+
+# Programs that begin and end: each has a vmalloc'd stack.
+storm() {
+    count=0
+    while [ "$count" -lt "$1" ]; do
+        for _ in 1 2 3 4 5 6 7 8 9 10; do /bin/true & done
+        wait
+        count=$((count + 10))
+    done
+    echo "va: storm of $1 programs"
+}
+
+state() {
+    [ -r /proc/va_linux ] && echo "va: state $(tr '\n' ' ' < /proc/va_linux)"
+    echo "va: memory $(grep -E '^(VmallocUsed|Slab|PageTables|Percpu):' /proc/meminfo | tr -s ' \n' ' ')"
+    echo "va: interrupts $(grep -E '^ *TLB:' /proc/interrupts | tr -s ' ')"
+}
+
+echo
+echo "va: begin $suite on $(nproc) CPUs, $(uname -r)"
+echo "va: areas $(wc -l < /proc/vmallocinfo)"
+case $suite in
+boot) head -5 /proc/vmallocinfo | sed 's/^/va: /' ;;
+quick)
+    vmalloc_test 1471 1 10
+    vmalloc_test 1471 4 10
+    storm 50
+    ;;
+all)
+    for mask in 1 2 4 8 16 32 64 128 256 512 1024; do vmalloc_test $mask 1 "$loops"; done
+    for mask in 1 2 4 8 16 32 128 1024; do vmalloc_test $mask 4 "$loops"; done
+    ;;
+stress)
+    for _ in 1 2 3 4 5; do
+        vmalloc_test 1471 4 "$loops"
+        storm 200
+    done
+    ;;
+bench)
+    for pattern in one mixed live live-mixed large aligned; do
+        echo "$pattern $loops" > /proc/va_bench
+        dmesg -c | grep 'va_bench' | sed 's/^\(.*\] \)*/va: /'
+    done
+    ;;
+esac
+state
+dmesg | grep -E 'BUG:|WARNING:|Call Trace|Kernel panic|va: stopped' | sed 's/^/va: complaint /'
+echo "va: end"
+poweroff -f

@@ -1,0 +1,294 @@
+//! The C functions, declared in `va_linux.h`.
+
+use crate::machine::Linux;
+use core::cell::UnsafeCell;
+use va_base::sync::OnceRef;
+use va_base::{AllocError, Context, Request, Va, VaRange};
+use va_space::{EarlySpace, Magazine, Purge, SpaceError, VmapSpace, config};
+use va_tree::Congruent;
+
+type Space = VmapSpace<Linux, config::Standard>;
+
+static EARLY: EarlySpace<Linux, config::Standard> = EarlySpace::new();
+static SPACE: OnceRef<'static, Space> = OnceRef::new();
+
+/// Most CPUs that have a magazine. Those above use the pools of the nodes.
+const CPUS_MAX: usize = 512;
+
+/// The magazine of a CPU, for the thread that runs there with preemption off.
+struct OfCpu(UnsafeCell<Option<Magazine<'static, Linux, config::Standard>>>);
+
+// SAFETY: one thread at a time has a CPU with preemption off, and every function that uses it demands that.
+unsafe impl Sync for OfCpu {}
+
+static MAGAZINES: [OfCpu; CPUS_MAX] = [const { OfCpu(UnsafeCell::new(None)) }; CPUS_MAX];
+
+/// A range of addresses.
+#[repr(C)]
+pub struct Range {
+    start: u64,
+    end: u64,
+}
+
+/// Results of an alloc that are no address.
+const NO_SPACE: u64 = 0;
+const NO_MEMORY: u64 = 1;
+const BAD_REQUEST: u64 = 2;
+const TRY_AGAIN: u64 = 3;
+
+/// Returns the magazine of a CPU.
+///
+/// # Safety
+/// The caller runs on `cpu` with preemption off, and has no other such reference.
+#[inline(always)]
+unsafe fn magazine(cpu: u32) -> Option<&'static mut Magazine<'static, Linux, config::Standard>> {
+    let of_cpu = MAGAZINES.get(cpu as usize)?;
+    // SAFETY: by this function's contract there is no other reference.
+    unsafe { &mut *of_cpu.0.get() }.as_mut()
+}
+
+#[inline(always)]
+fn request(size: u64, align: u64, start: u64, end: u64) -> Option<Request> {
+    let request = Request::new(size, align).ok()?;
+    Some(request.within(VaRange::new(Va::new(start), Va::new(end))?))
+}
+
+fn failure(error: SpaceError) -> u64 {
+    match error {
+        SpaceError::NoSpace { .. } | SpaceError::Impossible { .. } => NO_SPACE,
+        SpaceError::WouldBlock { .. } => TRY_AGAIN,
+        SpaceError::NoTable | SpaceError::Index(AllocError::NoMeta { .. }) => NO_MEMORY,
+        _ => BAD_REQUEST,
+    }
+}
+
+/// Creates the space. `start` and `end` are the default window; `busy` are areas that exist. Returns 0, or -1.
+///
+/// # Safety
+/// Called once, by one CPU. `busy` is valid for `count` reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_init(start: u64, end: u64, busy: *const Range, count: usize) -> i32 {
+    let Some(window) = VaRange::new(Va::new(start), Va::new(end)) else { return -1 };
+    let Some(extent) = VaRange::new(Va::new(1), Va::MAX) else { return -1 };
+    let mut ranges = [VaRange::default(); 32];
+    let Some(ranges) = ranges.get_mut(..count) else { return -1 };
+    for (nth, range) in ranges.iter_mut().enumerate() {
+        // SAFETY: `nth` is below `count`, so it is in the array.
+        let at = unsafe { busy.add(nth) };
+        // SAFETY: valid for reads by this function's contract.
+        let from = unsafe { &*at };
+        let Some(range_of) = VaRange::new(Va::new(from.start), Va::new(from.end)) else { return -1 };
+        *range = range_of;
+    }
+    match EARLY.init(extent, window, Linux, ranges) {
+        Ok(space) if SPACE.set(space).is_ok() => 0,
+        _ => -1,
+    }
+}
+
+/// Creates the magazine of a CPU. Returns 0, or -1 if there is no memory for it.
+///
+/// # Safety
+/// Called once for each CPU, before anything runs there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_cpu_init(cpu: u32) -> i32 {
+    let (Some(space), Some(of_cpu)) = (SPACE.get(), MAGAZINES.get(cpu as usize)) else { return -1 };
+    let Ok(made) = space.magazine(cpu) else { return -1 };
+    // SAFETY: nothing runs on that CPU yet, so there is no other reference.
+    unsafe { *of_cpu.0.get() = Some(made) };
+    0
+}
+
+/// Allocates an area from what is at hand, without sleeping. Returns its address, or one of `enum va_failure`.
+///
+/// # Safety
+/// The caller runs on `cpu` with preemption off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_try_alloc(cpu: u32, size: u64, align: u64, start: u64, end: u64) -> u64 {
+    let Some(request) = request(size, align, start, end) else { return BAD_REQUEST };
+    // SAFETY: by this function's contract.
+    let Some(magazine) = (unsafe { magazine(cpu) }) else { return TRY_AGAIN };
+    match magazine.try_alloc(&request) {
+        Ok(area) => area.start().get(),
+        Err(_) => TRY_AGAIN,
+    }
+}
+
+/// Allocates an area, and purges, reclaims and waits where that is needed. Returns what `va_try_alloc` does.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_alloc(cpu: u32, size: u64, align: u64, start: u64, end: u64) -> u64 {
+    let Some(space) = SPACE.get() else { return BAD_REQUEST };
+    let Some(request) = request(size, align, start, end) else { return BAD_REQUEST };
+    space.alloc(cpu, &request).map_or_else(failure, |area| area.start().get())
+}
+
+/// Stores the address of a record with the area that starts at `at`. Returns 0, or -1 if there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_note(at: u64, record: u64) -> i32 {
+    let noted = SPACE.get().map(|space| space.note(Va::new(at), record));
+    if matches!(noted, Some(Ok(()))) { 0 } else { -1 }
+}
+
+/// Returns the record of the area that `at` is in, or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_find(at: u64) -> u64 {
+    SPACE.get().and_then(|space| space.find_enclosing(Va::new(at))?.note).unwrap_or(0)
+}
+
+/// Returns the record of the lowest area that ends above `at` and has one, or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_find_above(at: u64) -> u64 {
+    let Some(space) = SPACE.get() else { return 0 };
+    let mut at = Va::new(at);
+    while let Some(view) = space.find_above(at) {
+        if let Some(record) = view.note {
+            return record;
+        }
+        at = view.range.end();
+    }
+    0
+}
+
+/// Detaches the area that `at` is in: no other caller finds it any more. Returns its record, or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_detach(at: u64) -> u64 {
+    let Some(space) = SPACE.get() else { return 0 };
+    let Some(view) = space.find_enclosing(Va::new(at)) else { return 0 };
+    space.detach(view.range.start()).ok().and_then(|area| area.note()).unwrap_or(0)
+}
+
+/// Frees a detached area by its start. Returns 0, or -1 if none is detached there. Never sleeps.
+///
+/// # Safety
+/// The caller runs on `cpu` with preemption off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_release(cpu: u32, at: u64) -> i32 {
+    let (Some(space), at) = (SPACE.get(), Va::new(at)) else { return -1 };
+    // SAFETY: by this function's contract.
+    let released = match unsafe { magazine(cpu) } {
+        Some(magazine) => magazine.release_at(at),
+        None => space.release_at(Context::Atomic, at),
+    };
+    if released.is_ok() { 0 } else { -1 }
+}
+
+/// Allocates areas at fixed distances from one base, as high as possible. `pairs` are offset and size, and are sorted.
+/// Returns the base, or one of `enum va_failure`.
+///
+/// # Safety
+/// `pairs` is valid for `count` reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_congruent(pairs: *const Range, count: usize, align: u64) -> u64 {
+    let Some(space) = SPACE.get() else { return BAD_REQUEST };
+    let mut areas = [(0, 0); 64];
+    let Some(areas) = areas.get_mut(..count) else { return BAD_REQUEST };
+    for (nth, area) in areas.iter_mut().enumerate() {
+        // SAFETY: `nth` is below `count`, so it is in the array.
+        let at = unsafe { pairs.add(nth) };
+        // SAFETY: valid for reads by this function's contract.
+        let from = unsafe { &*at };
+        *area = (from.start, from.end);
+    }
+    areas.sort_unstable();
+    let Ok(areas) = Congruent::new(areas, align) else { return BAD_REQUEST };
+    space.alloc_congruent(&areas).map_or_else(failure, Va::get)
+}
+
+/// Purges until no more is lazy than may be. For the worker that `va_os_wake` wakes. Returns areas that were purged.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_drain() -> u64 {
+    SPACE.get().map_or(0, |space| space.drain().areas)
+}
+
+/// Purges so that no CPU translates an address of a freed area, or one in `[start, end)`, any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_purge_aliases(start: u64, end: u64) -> u64 {
+    let dirty = VaRange::new(Va::new(start), Va::new(end)).filter(|range| !range.is_empty());
+    SPACE.get().map_or(0, |space| space.purge_aliases(dirty.as_slice()).areas)
+}
+
+/// Moves all pooled areas into the index, and frees memory of the index. Returns the number of areas.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_shrink() -> u64 {
+    let Some(space) = SPACE.get() else { return 0 };
+    space.drain_magazines();
+    space.shrink()
+}
+
+/// Moves what the magazine of a CPU has to its node: that CPU goes offline.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_drain_cpu(cpu: u32) {
+    if let Some(space) = SPACE.get() {
+        space.drain_cpu(cpu);
+    }
+}
+
+/// Returns pages that were freed and not yet flushed, those in magazines left out.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_lazy_pages() -> u64 {
+    SPACE.get().map_or(0, |space| space.lazy_pages().get())
+}
+
+/// Returns the pages that may be lazy before a purge is due.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_lazy_max() -> u64 {
+    SPACE.get().map_or(0, |space| space.lazy_max().get())
+}
+
+/// Calls `each` with every area that was freed and is not flushed. It must not sleep.
+///
+/// # Safety
+/// `each` may be called with `with` and two addresses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_each_lazy(each: unsafe extern "C" fn(*mut u8, u64, u64), with: *mut u8) {
+    let Some(space) = SPACE.get() else { return };
+    // SAFETY: by this function's contract.
+    space.for_each_lazy(|range| unsafe { each(with, range.start().get(), range.end().get()) });
+}
+
+/// Counts of the space.
+#[repr(C)]
+pub struct Counts {
+    areas: u64,
+    holes: u64,
+    pooled_areas: u64,
+    cached_areas: u64,
+    lazy_pages: u64,
+    purges: u64,
+    purged_areas: u64,
+}
+
+/// Writes the counts of the space.
+///
+/// # Safety
+/// `out` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_counts(out: *mut Counts) {
+    let Some(space) = SPACE.get() else { return };
+    let stats = space.stats();
+    let counts = Counts {
+        areas: stats.areas,
+        holes: stats.holes,
+        pooled_areas: stats.pooled_areas,
+        cached_areas: stats.cached_areas,
+        lazy_pages: space.lazy_pages().get(),
+        purges: stats.purges,
+        purged_areas: stats.purged_areas,
+    };
+    // SAFETY: by this function's contract.
+    unsafe { out.write(counts) }
+}
+
+/// Walks every invariant of the space. Returns 0 if all hold; exact while no other call runs.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_validate() -> i32 {
+    SPACE.get().map_or(-1, |space| if space.validate().is_ok() { 0 } else { -1 })
+}
+
+/// Moves everything into the index, for a test that looks at the whole.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_purge_all() -> u64 {
+    let Some(space) = SPACE.get() else { return 0 };
+    space.drain_magazines();
+    space.purge(Purge::Full).areas
+}

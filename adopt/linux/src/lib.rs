@@ -1,0 +1,27 @@
+//! The core behind a C interface, for the inside of a Linux kernel.
+//!
+//! ```text
+//!   mm/vmalloc.c     what the kernel offers: vmalloc, vmap, ioremap, vm_map_ram ...
+//!      | va_glue.h   the functions of vmalloc.c that are replaced
+//!      v
+//!   abi              C functions: alloc, find, detach, release, purge
+//!      v
+//!   va-space         the areas        --> machine --> va_os.c   the kernel's locks, pages and flushes
+//! ```
+//!
+//! # Contexts
+//! A CPU's magazine is used by the thread that runs on that CPU with preemption off. So `va_try_alloc` and `va_release` are
+//! called so; all other functions may sleep, but those that only read.
+#![no_std]
+
+mod abi;
+mod machine;
+mod os;
+
+/// Stops the machine, with the place of the panic.
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    let (file, line) = info.location().map_or(("?", 0), |at| (at.file(), at.line()));
+    // SAFETY: a pointer and a length of a string that lives as long as the program.
+    unsafe { os::va_os_bug(file.as_ptr(), file.len(), line) }
+}

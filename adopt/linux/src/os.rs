@@ -1,0 +1,33 @@
+//! The functions of `va_os.c`.
+
+unsafe extern "C" {
+    /// Takes a spin lock, a word that is 0 while it is free. Preemption is off until it is released.
+    pub(crate) fn va_os_lock(lock: *mut u32, class: u32);
+    /// Takes it if it is free.
+    pub(crate) fn va_os_trylock(lock: *mut u32, class: u32) -> bool;
+    /// Releases it.
+    pub(crate) fn va_os_unlock(lock: *mut u32, class: u32);
+    /// Takes the one lock that its holder may sleep with.
+    pub(crate) safe fn va_os_purge_lock();
+    /// Takes it if it is free.
+    pub(crate) safe fn va_os_purge_trylock() -> bool;
+    /// Releases it.
+    pub(crate) fn va_os_purge_unlock();
+    /// Returns zeroed memory of whole pages, or null. Never sleeps.
+    pub(crate) safe fn va_os_pages(bytes: usize) -> *mut u8;
+    /// Frees memory of `va_os_pages`.
+    pub(crate) fn va_os_pages_free(at: *mut u8, bytes: usize);
+    /// Flushes the translations of a range on every CPU, and returns when that is done.
+    pub(crate) safe fn va_os_flush(start: u64, end: u64);
+    /// Notes that an area was flushed and will be allocated again.
+    #[cfg(feature = "kasan")]
+    pub(crate) safe fn va_os_settled(start: u64, end: u64);
+    /// Wakes the worker that calls `va_drain`.
+    pub(crate) safe fn va_os_wake();
+    /// Frees areas that are not needed, since a request is about to fail; returns pages.
+    pub(crate) safe fn va_os_reclaim() -> u64;
+    pub(crate) safe fn va_os_cpus_possible() -> u32;
+    pub(crate) safe fn va_os_cpus_online() -> u32;
+    /// Stops the machine, with a place in the code.
+    pub(crate) fn va_os_bug(file: *const u8, len: usize, line: u32) -> !;
+}

@@ -1,0 +1,270 @@
+//! Builds the core as an object, and a kernel with it or without.
+
+use super::cut::Source;
+use super::lists;
+use crate::sh::{Cmd, Show};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Debian's package of the source, which installs this.
+const TARBALL: &str = "/usr/src/linux-source-6.12.tar.xz";
+const SOURCE: &str = "linux-source-6.12";
+/// The target of a program without a system.
+pub(super) const TARGET: &str = "x86_64-unknown-none";
+/// Compiled for the kernel: its code model, no tables that a jump reads, calls without a table of addresses.
+const FLAGS: &str =
+    "-Crelocation-model=static -Ccode-model=kernel -Cjump-tables=no -Cforce-frame-pointers=yes";
+/// More flags, for a kernel that is linked. The compiler calls these unstable, and so `core` is compiled with them.
+const KERNEL_FLAGS: &str = "-Zplt=yes -Zdirect-access-external-data=yes";
+/// The files of ours that go to `mm`, besides the object.
+const GLUE: [&str; 5] = ["va_linux.h", "va_glue.h", "va_tail.h", "va_os.c", "va_bench.c"];
+
+/// A kernel: with the core, or as it comes, for production or for finding mistakes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Kind {
+    pub(super) ours: bool,
+    pub(super) debug: bool,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> String {
+        format!("{}{}", if self.ours { "ours" } else { "stock" }, if self.debug { "-debug" } else { "" })
+    }
+}
+
+/// A kernel that boots.
+pub(super) struct Kernel {
+    pub(super) image: PathBuf,
+    pub(super) initrd: PathBuf,
+}
+
+/// Returns the tools and packages that are missing.
+pub(super) fn missing() -> Vec<&'static str> {
+    let tools = [
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("flex", "flex"),
+        ("bison", "bison"),
+        ("bc", "bc"),
+        ("cpio", "cpio"),
+        ("make", "make"),
+        ("xz", "xz-utils"),
+    ];
+    let mut missing: Vec<_> =
+        tools.into_iter().filter(|(tool, _)| !crate::sh::on_path(tool)).map(|(_, package)| package).collect();
+    for (file, package) in [
+        (TARBALL, "linux-source-6.12"),
+        ("/usr/include/gelf.h", "libelf-dev"),
+        ("/usr/include/openssl/ssl.h", "libssl-dev"),
+        ("/bin/busybox", "busybox-static"),
+    ] {
+        if !Path::new(file).exists() {
+            missing.push(package);
+        }
+    }
+    missing
+}
+
+/// The folder of everything that is built: a gigabyte and a half, which git ignores.
+pub(super) fn work(root: &Path) -> PathBuf {
+    root.join("target/linux")
+}
+
+/// Builds the core as one relocatable object for the inside of a kernel.
+pub(super) fn object(root: &Path, debug: bool) -> Result<PathBuf> {
+    let features = if debug { "kasan" } else { "" };
+    let archive = archive(
+        root,
+        &format!("{FLAGS} {KERNEL_FLAGS}"),
+        features,
+        &["-Zbuild-std=core,compiler_builtins"],
+    )
+    .context(
+        "the core does not build for the kernel: `rustup component add rust-src` and `rustup target add \
+                  x86_64-unknown-none` add what it needs",
+    )?;
+    relocatable(root, &archive)
+}
+
+/// Builds the core with the compiler of the workspace, and links it to an object that needs nothing but the kernel's
+/// functions. For CI: a kernel is not built, and nothing beyond the target is needed.
+pub(super) fn links(root: &Path) -> Result<()> {
+    let object = relocatable(root, &archive(root, FLAGS, "kasan", &[])?)?;
+    let names =
+        Cmd::new(root, "nm").args(["--undefined-only", "--format=just-symbols"]).arg(&object).read()?;
+    let header = fs::read_to_string(root.join("adopt/linux/glue/va_linux.h"))?;
+    let memory = ["memcmp", "memcpy", "memmove", "memset"];
+    let unknown: Vec<_> = names
+        .lines()
+        .filter(|name| !memory.contains(name) && !header.contains(&format!("{name}(")))
+        .filter(|name| *name != "_GLOBAL_OFFSET_TABLE_")
+        .collect();
+    if !unknown.is_empty() {
+        bail!(
+            "the core in a kernel needs functions that va_linux.h does not declare: {}",
+            unknown.join(", ")
+        );
+    }
+    println!("linux: the core links, and needs {} functions of the kernel", names.lines().count());
+    Ok(())
+}
+
+fn archive(root: &Path, flags: &str, features: &str, more: &[&str]) -> Result<PathBuf> {
+    let target = work(root).join(if more.is_empty() { "rs-plain" } else { "rs" });
+    Cmd::cargo(&root.join("adopt/linux"))
+        .args(["build", "--quiet", "--locked", "--release", "--target", TARGET, "--features", features])
+        .args(more)
+        .arg("--target-dir")
+        .arg(&target)
+        .env("RUSTFLAGS", flags)
+        .env("RUSTC_BOOTSTRAP", if more.is_empty() { "0" } else { "1" })
+        .run(Show::All)?;
+    Ok(target.join(TARGET).join("release/libva_linux.a"))
+}
+
+/// Links the objects of the archive, but the compiler's own, into one with the kernel's sections.
+fn relocatable(root: &Path, archive: &Path) -> Result<PathBuf> {
+    let parts = archive.with_extension("parts");
+    if parts.exists() {
+        fs::remove_dir_all(&parts)?;
+    }
+    fs::create_dir_all(&parts)?;
+    Cmd::new(&parts, "ar").arg("x").arg(archive).run(Show::Failure)?;
+    let mut objects = Vec::new();
+    for entry in fs::read_dir(&parts)? {
+        let path = entry?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("va_linux-")) {
+            objects.push(path);
+        }
+    }
+    let object = archive.with_file_name("va_core.o");
+    Cmd::new(root, "ld")
+        .args(["-r", "-T", "adopt/linux/glue/merge.ld", "-o"])
+        .arg(&object)
+        .args(&objects)
+        .run(Show::Failure)?;
+    Ok(object)
+}
+
+/// Builds a kernel and its initial files. Repeated, it builds what changed: both kernels have one tree and one folder,
+/// so that the second takes seconds.
+pub(super) fn kernel(root: &Path, kind: Kind) -> Result<Kernel> {
+    let (source, build) = prepared(root, kind)?;
+    make(&source, &build, &[])?;
+    let image = work(root).join(format!("{}.bzImage", kind.name()));
+    fs::copy(build.join("arch/x86/boot/bzImage"), &image)?;
+    let initrd = initrd(root, &build, kind)?;
+    Ok(Kernel { image, initrd })
+}
+
+/// Compiles only `mm/vmalloc.o` with the core, which shows within a minute whether the kernel's text still fits.
+pub(super) fn compiles(root: &Path) -> Result<()> {
+    let (source, build) = prepared(root, Kind { ours: true, debug: false })?;
+    make(&source, &build, &["mm/vmalloc.o", "mm/va_os.o", "mm/va_bench.o"])
+}
+
+/// Prepares the tree and the configuration of a kernel, and returns the folders of its source and of its objects.
+fn prepared(root: &Path, kind: Kind) -> Result<(PathBuf, PathBuf)> {
+    fs::create_dir_all(work(root))?;
+    let source = tree(root, kind)?;
+    let build = work(root).join(if kind.debug { "build-debug" } else { "build" });
+    configure(root, &source, &build, kind)?;
+    Ok((source, build))
+}
+
+/// Unpacks the kernel's source, and puts the core in or takes it out.
+fn tree(root: &Path, kind: Kind) -> Result<PathBuf> {
+    let tree = work(root).join(SOURCE);
+    if !tree.join("Makefile").exists() {
+        Cmd::new(&work(root), "tar").args(["--extract", "--file", TARBALL]).run(Show::All)?;
+    }
+    let stock = |name: &str| -> Result<String> {
+        let (path, saved) = (tree.join("mm").join(name), tree.join("mm").join(format!("{name}.stock")));
+        if !saved.exists() {
+            fs::copy(path, &saved)?;
+        }
+        Ok(fs::read_to_string(saved)?)
+    };
+    let (mut text, mut makefile) = (stock("vmalloc.c")?, stock("Makefile")?);
+    makefile.push_str("\nobj-y += va_bench.o\n");
+    if kind.ours {
+        let lines;
+        (text, lines) = cut(&text)?;
+        println!("linux: {lines} lines of mm/vmalloc.c are replaced");
+        makefile.push_str("obj-y += va_os.o va_core.o\n");
+        replace(&tree.join("mm/va_core.o_shipped"), &fs::read(object(root, kind.debug)?)?)?;
+    }
+    for file in GLUE {
+        replace(&tree.join("mm").join(file), &fs::read(root.join("adopt/linux/glue").join(file))?)?;
+    }
+    replace(&tree.join("mm/vmalloc.c"), text.as_bytes())?;
+    replace(&tree.join("mm/Makefile"), makefile.as_bytes())?;
+    Ok(tree)
+}
+
+/// Returns `mm/vmalloc.c` with the core in place of its own functions, and the lines that went.
+fn cut(text: &str) -> Result<(String, usize)> {
+    let names: Vec<_> = lists::FUNCTIONS.iter().chain(lists::VARIABLES).copied().collect();
+    let (mut text, lines) = Source::read(text)?.without(&names, lists::INCLUDES, lists::EDITS)?;
+    text.push_str("\n#include \"va_tail.h\"\n");
+    Ok((text, lines))
+}
+
+/// Writes a file unless it is equal: `make` goes by times.
+fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    Ok(fs::write(path, bytes)?)
+}
+
+fn configure(root: &Path, source: &Path, build: &Path, kind: Kind) -> Result<()> {
+    let mut parts = vec!["kernel.config"];
+    if kind.debug {
+        parts.push("debug.config");
+    }
+    let parts: Vec<_> = parts.into_iter().map(|part| root.join("adopt/linux").join(part)).collect();
+    let mut wanted = String::new();
+    for part in &parts {
+        wanted.push_str(&fs::read_to_string(part)?);
+    }
+    let stamp = build.join("va.config");
+    if fs::read_to_string(&stamp).is_ok_and(|old| old == wanted) {
+        return Ok(());
+    }
+    fs::create_dir_all(build)?;
+    make(source, build, &["tinyconfig"])?;
+    Cmd::new(build, source.join("scripts/kconfig/merge_config.sh"))
+        .args(["-O", ".", "-m", ".config"])
+        .args(&parts)
+        .run(Show::Failure)?;
+    make(source, build, &["olddefconfig"])?;
+    Ok(fs::write(stamp, wanted)?)
+}
+
+fn make(source: &Path, build: &Path, goals: &[&str]) -> Result<()> {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    Cmd::new(source, "make")
+        .arg(format!("O={}", build.display()))
+        .arg(format!("-j{jobs}"))
+        .arg("--silent")
+        .args(goals)
+        .run(Show::Failure)
+}
+
+/// Packs the first program, busybox and the test module.
+fn initrd(root: &Path, build: &Path, kind: Kind) -> Result<PathBuf> {
+    let files = work(root).join(format!("{}.root", kind.name()));
+    for dir in ["bin", "lib", "proc", "sys", "dev", "tmp"] {
+        fs::create_dir_all(files.join(dir))?;
+    }
+    fs::copy("/bin/busybox", files.join("bin/busybox"))?;
+    fs::copy(build.join("lib/test_vmalloc.ko"), files.join("lib/test_vmalloc.ko"))?;
+    fs::copy(root.join("adopt/linux/init.sh"), files.join("init"))?;
+    fs::set_permissions(files.join("init"), fs::Permissions::from_mode(0o755))?;
+    let archive = work(root).join(format!("{}.initrd.gz", kind.name()));
+    let script = format!("find . | cpio -o -H newc --quiet | gzip -1 > {}", archive.display());
+    Cmd::new(&files, "sh").args(["-c", &script]).run(Show::Failure)?;
+    Ok(archive)
+}

@@ -1,0 +1,255 @@
+//! The core inside Linux 6.12: `adopt/linux` in a kernel of Debian's source, booted in QEMU.
+//!
+//! # Theory
+//! The script takes the functions that decide addresses out of `mm/vmalloc.c` by name (`lists`), and includes the glue
+//! of `adopt/linux/glue` in their place. No text of the kernel is in this repository: it is read from Debian's package
+//! `linux-source-6.12` when a kernel is built. Where the kernel's text moved, the script stops with the name that it
+//! did not find.
+//!
+//! A run boots one of two kernels that differ in this alone, with four CPUs. The program `init.sh` runs Linux's own
+//! `lib/test_vmalloc.c`, or pairs of `get_vm_area` and `free_vm_area`. For the latter QEMU counts instructions
+//! (`-icount shift=0`): a nanosecond of the guest is an instruction, whatever the load of this machine.
+
+mod build;
+mod cut;
+mod lists;
+
+use crate::count::Tests;
+use crate::machine::{commit, machine};
+use crate::not_run;
+use crate::sh::{Cmd, Show};
+use anyhow::{Context, Result, bail};
+use build::{Kernel, Kind};
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    task: Task,
+    /// The kernel as it comes, without the core
+    #[arg(long, global = true)]
+    stock: bool,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Task {
+    /// Build the kernel
+    Build,
+    /// Build it, boot it, and show what it says
+    Boot,
+    /// Run lib/test_vmalloc.c in it
+    Test {
+        /// quick, all or stress
+        #[arg(long, default_value = "quick")]
+        suite: String,
+        /// Loops of a test
+        #[arg(long, default_value_t = 100)]
+        loops: u32,
+    },
+    /// Count the instructions of pairs on both kernels; --out writes results/linux.md
+    Bench {
+        #[arg(long, default_value_t = 20_000)]
+        loops: u32,
+        #[arg(long)]
+        out: bool,
+    },
+    /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
+    Debug,
+}
+
+/// Runs `cargo xtask linux`.
+pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
+    let missing = build::missing();
+    if !missing.is_empty() {
+        bail!("to build a kernel, install {}", missing.join(" "));
+    }
+    let kind = Kind { ours: !args.stock, debug: matches!(args.task, Task::Debug) };
+    match &args.task {
+        Task::Build => build::kernel(root, kind).map(|kernel| println!("{}", kernel.image.display())),
+        Task::Boot => boot(root, kind, "boot", 1, SPEED).map(drop),
+        Task::Test { suite, loops } => boot(root, kind, suite, *loops, SPEED).map(drop),
+        Task::Debug => boot(root, kind, "quick", 1, SPEED).map(drop),
+        Task::Bench { loops, out } => bench(root, *loops, *out),
+    }
+}
+
+/// Runs the step of CI: the core builds for a kernel, and links.
+pub(crate) fn step(root: &Path) -> Result<()> {
+    if crate::targets::is_installed(root, build::TARGET, false)? {
+        return build::links(root);
+    }
+    not_run::add(root, "the core for a Linux kernel: the target x86_64-unknown-none is not installed");
+    Ok(())
+}
+
+/// Runs clippy on the core for a kernel.
+pub(crate) fn lint(root: &Path) -> Result<()> {
+    if !crate::targets::is_installed(root, build::TARGET, false)? {
+        return Ok(());
+    }
+    Cmd::cargo(&root.join("adopt/linux"))
+        .args(["clippy", "--quiet", "--locked", "--release", "--all-features", "--target", build::TARGET])
+        .arg("--target-dir")
+        .arg(build::work(root).join("rs-plain"))
+        .args(["--", "-D", "warnings"])
+        .run(Show::All)
+}
+
+/// Runs the step in full: `mm/vmalloc.c` compiles with the core, and the kernel boots and passes the quick suite.
+pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
+    let missing = build::missing();
+    if !missing.is_empty() {
+        not_run::add(root, &format!("a Linux kernel with the core: install {}", missing.join(" ")));
+        return Ok(());
+    }
+    build::compiles(root)?;
+    boot(root, Kind { ours: true, debug: false }, "quick", 10, SPEED).map(drop)
+}
+
+/// All CPUs at once, for tests.
+const SPEED: &str = "-accel tcg,thread=multi -smp 4";
+/// One after the other, each nanosecond an instruction.
+const COUNTED: &str = "-accel tcg,thread=single -icount shift=0,sleep=off -smp 4";
+/// Seconds after which a run is ended.
+const LIMIT: &str = "1800";
+
+/// Builds and boots a kernel, shows the lines of its program, and returns them.
+fn boot(root: &Path, kind: Kind, suite: &str, loops: u32, how: &str) -> Result<Vec<String>> {
+    let Kernel { image, initrd } = build::kernel(root, kind)?;
+    let logs = build::work(root).join("logs");
+    fs::create_dir_all(&logs)?;
+    let log = logs.join(format!("{}-{suite}.log", kind.name()));
+    let command_line = format!(
+        "console=ttyS0 panic=-1 nokaslr no_hash_pointers quiet tsc=reliable va.suite={suite} va.loops={loops}"
+    );
+    let mut text = String::new();
+    let mut lines = Vec::new();
+    Cmd::new(root, "timeout")
+        .args([LIMIT, "qemu-system-x86_64"])
+        .args(how.split(' '))
+        .args(["-cpu", "max,la57=off", "-m", "1G", "-nographic", "-no-reboot", "-kernel"])
+        .arg(&image)
+        .arg("-initrd")
+        .arg(&initrd)
+        .args(["-append", &command_line])
+        .lines(Show::Nothing, |line| {
+            text.push_str(line);
+            text.push('\n');
+            if let Some(line) = line.strip_prefix("va: ") {
+                println!("{}: {line}", kind.name());
+                lines.push(line.to_string());
+            }
+        })?
+        .success()?;
+    fs::write(&log, &text)?;
+    verdict(&lines, suite).with_context(|| format!("the kernel's console is in {}", log.display()))?;
+    Ok(lines)
+}
+
+/// Fails unless a run came to its end, passed its tests and complained of nothing.
+fn verdict(lines: &[String], suite: &str) -> Result<()> {
+    if lines.last().is_none_or(|line| line != "end") {
+        bail!("the kernel did not come to the end of {suite}");
+    }
+    for line in lines {
+        let failed = line.split("failed: ").nth(1).and_then(|rest| rest.split(' ').next());
+        if line.starts_with("complaint ")
+            || failed.is_some_and(|count| count != "0")
+            || line.contains("valid 0")
+        {
+            bail!("the kernel reports: {line}");
+        }
+    }
+    let summaries = lines.iter().filter(|line| line.starts_with("Summary")).count();
+    if summaries == 0 && !matches!(suite, "boot" | "bench") {
+        bail!("no test of lib/test_vmalloc.c said anything");
+    }
+    Ok(())
+}
+
+/// A row of the bench: its pattern, instructions a pair, the most of one pair.
+#[derive(Debug, PartialEq, Eq)]
+struct Row {
+    pattern: String,
+    pair: u64,
+    worst: u64,
+}
+
+/// Reads `va_bench one: 1652 ns a pair, worst 20000, 0 failed, 100 pairs`.
+fn row(line: &str) -> Option<Row> {
+    let (pattern, rest) = line.strip_prefix("va_bench ")?.split_once(": ")?;
+    let number = |text: &str| text.trim().split(' ').next()?.parse().ok();
+    let mut parts = rest.split(", ");
+    let pair = number(parts.next()?)?;
+    let worst = number(parts.next()?.strip_prefix("worst ")?)?;
+    (number(parts.next()?)? == 0).then(|| Row { pattern: pattern.to_string(), pair, worst })
+}
+
+fn bench(root: &Path, loops: u32, out: bool) -> Result<()> {
+    let mut rows = Vec::new();
+    for ours in [false, true] {
+        let lines = boot(root, Kind { ours, debug: false }, "bench", loops, COUNTED)?;
+        rows.push(lines.iter().filter_map(|line| row(line)).collect::<Vec<_>>());
+    }
+    let [stock, ours] = &rows[..] else { bail!("two kernels were expected") };
+    if stock.len() != ours.len() || stock.is_empty() {
+        bail!("the kernels ran {} and {} patterns", stock.len(), ours.len());
+    }
+    let mut table = String::from(
+        "| pattern | stock, a pair | ours, a pair | ratio | stock, most of one | ours, most of one |\n\
+         |---|---:|---:|---:|---:|---:|\n",
+    );
+    for (stock, ours) in stock.iter().zip(ours) {
+        writeln!(
+            table,
+            "| {} | {} | {} | {:.2} | {} | {} |",
+            stock.pattern,
+            stock.pair,
+            ours.pair,
+            ours.pair as f64 / stock.pair as f64,
+            stock.worst,
+            ours.worst
+        )?;
+    }
+    println!("{table}");
+    if out {
+        let page = format!(
+            "# The core inside Linux 6.12\n\n```text\ncommand: cargo xtask linux bench --loops {loops} --out\n\
+             commit: {}\nmachine: {}\n```\n\nInstructions of `get_vm_area` and `free_vm_area`, counted by QEMU \
+             (`-icount shift=0`), one thread.\n\n{table}",
+            commit(root),
+            machine(root)
+        );
+        fs::write(root.join("results/linux.md"), page)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_and_a_failed_request_is_none() {
+        let line = "va_bench live-mixed: 2035 ns a pair, worst 44120, 0 failed, 100 pairs";
+        let expected = Row { pattern: "live-mixed".into(), pair: 2035, worst: 44120 };
+        assert_eq!(row(line), Some(expected));
+        assert_eq!(row(&line.replace("0 failed", "1 failed")), None);
+        assert_eq!(row("something else"), None);
+    }
+
+    #[test]
+    fn a_run_passes_only_with_its_end_its_summaries_and_no_complaint() {
+        let summary = "Summary: fix_size_alloc_test passed: 1 failed: 0 xfailed: 0 repeat: 1 loops: 10";
+        let lines = |list: &[&str]| list.iter().map(|line| (*line).to_string()).collect::<Vec<_>>();
+        assert!(verdict(&lines(&[summary, "end"]), "quick").is_ok());
+        assert!(verdict(&lines(&[summary]), "quick").is_err());
+        assert!(verdict(&lines(&["end"]), "quick").is_err());
+        assert!(verdict(&lines(&["end"]), "boot").is_ok());
+        assert!(verdict(&lines(&[&summary.replace("failed: 0", "failed: 1"), "end"]), "quick").is_err());
+        assert!(verdict(&lines(&[summary, "complaint BUG: x", "end"]), "quick").is_err());
+        assert!(verdict(&lines(&[summary, "state areas 1 valid 0", "end"]), "quick").is_err());
+    }
+}
