@@ -328,7 +328,7 @@ impl<'s> Home for InSpace<'s> {
         // SAFETY: `alloc` returned the address, of an object in a chunk of a space that lives for `'s`.
         let core = unsafe { Core::of_object(first) };
         // SAFETY: a word of a live object, zeroed when it was allocated, and used by such values only.
-        InUnits { core, local: unsafe { Local::new(&core.hot, first) } }
+        InUnits { core, local: unsafe { Local::new(core.hot, first) } }
     }
 }
 
