@@ -8,7 +8,7 @@ use vmlab_bench::percpu::threads;
 #[test]
 fn every_contender_is_measured_by_one_thread_and_by_two() {
     let measured = process::measure(2, 100).unwrap();
-    assert_eq!(measured.costs.len(), 26);
+    assert_eq!(measured.costs.len(), 28);
     assert!(measured.costs.iter().all(|cost| cost.ns.min > 0.0 && cost.ns.median >= cost.ns.min));
     let live: Vec<u64> = measured.held.iter().map(|held| held.stats.live).collect();
     assert_eq!((live[0], live[1], live[3]), (COUNTERS as u64, live[2], 0));
