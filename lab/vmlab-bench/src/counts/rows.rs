@@ -56,6 +56,10 @@ pub(super) fn all() -> Vec<Row> {
         rows.push(row(format!("percpu/{name}"), move || on_percpu(size, align, false)));
     }
     rows.push(row("percpu/16-atomic", || on_percpu(16, 16, true)));
+    rows.push(row("percpu/magazine", || {
+        let space = Percpu::<va_percpu::config::Standard>::new(USUAL)?;
+        on_objects(&space.cached(0)?, 16, 16, false)
+    }));
     rows.push(Row { needs: Needs::Sections, ..row("percpu/section", on_section) });
     for (name, bytes) in [("64K", 64 << 10), ("64M", 64 << 20)] {
         let run = move || on_memory(Vmalloc::global()?, bytes);
@@ -266,7 +270,10 @@ fn on_blocks(lane: bool) -> Result<()> {
 }
 
 fn on_percpu(size: u32, align: u32, atomic: bool) -> Result<()> {
-    let subject = Percpu::<va_percpu::config::Standard>::new(USUAL)?;
+    on_objects(&Percpu::<va_percpu::config::Standard>::new(USUAL)?, size, align, atomic)
+}
+
+fn on_objects(subject: &impl Objects, size: u32, align: u32, atomic: bool) -> Result<()> {
     let mut failed = 0;
     let mut pair = || {
         let (size, align) = (black_box(size), black_box(align));

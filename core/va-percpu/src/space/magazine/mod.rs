@@ -43,7 +43,8 @@
 //! Our own, after Bonwick's magazines. Linux `mm/percpu.c` (6.12: `pcpu_alloc_noprof`) takes `pcpu_lock` and clears
 //! each copy for every object; Harry Yoo's RFC of 2025 measured the cost of that for `mm_struct`.
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod broken;
 pub(crate) mod cell;
 mod class;
