@@ -313,3 +313,28 @@ fn threads_with_magazines_share_a_space() {
         assert_eq!((stats.live, stats.cached_bytes), (0, 0));
     }
 }
+
+/// A caller that cannot wait depends on populated pages, which the balance supplies when a refill leaves few of them.
+#[test]
+fn callers_that_cannot_wait_are_served_as_long_as_the_balance_runs() {
+    let machine = SimMachine::new(2);
+    // Linux's shape on four CPUs.
+    let (unit, units) = (256 << 10, 4);
+    let parts = Sizes { fixed: 221_184, reserved: 8192, dynamic: 28_672, ..SIZES };
+    let space = space_of(&machine, Sizes { unit, atom: 2 << 20, alloc: unit * units, units, ..parts });
+    let mut magazine = space.magazine(0).unwrap();
+    let first = magazine.alloc(&Request::new(16, 16)).unwrap();
+    while space.is_balance_due() {
+        space.balance();
+    }
+    let mut live = vec![first];
+    for nth in 0..100_000 {
+        let request = Request::new(16, 16).context(Context::Atomic);
+        live.push(magazine.alloc(&request).unwrap_or_else(|error| panic!("{nth}: {error}")));
+        while space.is_balance_due() {
+            space.balance();
+        }
+    }
+    space.validate().unwrap();
+    live.into_iter().for_each(|object| magazine.free(object).unwrap());
+}

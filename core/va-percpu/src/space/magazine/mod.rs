@@ -57,6 +57,7 @@ use crate::config::Config;
 use crate::error::{AllocError, FreeError, NewError};
 use crate::offset::Offset;
 use crate::request::{Context, Place, Request};
+use crate::store::Store;
 use crate::store::class::Class;
 use cell::{Batch, Cell, Contents, MOST, add};
 use class::SIZES;
@@ -424,14 +425,27 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
         let slots = Class::of(want, C::CLASS_WORDS);
         let space = self.space;
         let Some(into) = batch.at.get_mut(..room) else { return };
+        // As for one object: a refill that leaves few populated pages calls for the balance.
+        let mut under_lock = |take: &mut dyn FnMut(&mut Store<C>, &mut [u64]) -> usize| {
+            let mut store = space.lock();
+            let taken = take(&mut store, into);
+            let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
+            drop(store);
+            if low {
+                space.call_for_balance();
+            }
+            taken
+        };
         if let Some(slots) = slots {
-            batch.len = space.lock().take_slots_of_new(slots, want, into);
+            let mut of_slabs =
+                |store: &mut Store<C>, into: &mut [u64]| store.take_slots_of_new(slots, want, into);
+            batch.len = under_lock(&mut of_slabs);
             if batch.len == 0 && space.make_slab(slots, want, atomic) {
-                batch.len = space.lock().take_slots_of_new(slots, want, into);
+                batch.len = under_lock(&mut of_slabs);
             }
         }
         if batch.len == 0 {
-            batch.len = space.lock().take_batch(want, slots, into);
+            batch.len = under_lock(&mut |store, into| store.take_batch(want, slots, into));
         }
         // Those whose states have no memory go to the end, and back.
         let (mut usable, mut end) = (0, batch.len);
