@@ -28,20 +28,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
     /// Links a copy of `hole` at `side` of `parent`, with its colour and the largest size below it.
     fn copy_one(&mut self, hole: &Hole, parent: u32, side: Side) -> Option<u32> {
         let id = self.slab.take()?;
-        // It has no children yet, so it is beside its parent in the list.
-        let (prev, next) = if parent == NIL { (NIL, NIL) } else { self.neighbours(parent, side) };
-        *self.get_mut(id) = Hole { parent, prev, next, child: [NIL; 2], ..*hole };
-        if prev != NIL {
-            self.get_mut(prev).next = id;
-        }
-        if next != NIL {
-            self.get_mut(next).prev = id;
-        }
-        if parent == NIL {
-            self.root = id;
-        } else {
-            self.get_mut(parent).child[side as usize] = id;
-        }
+        self.link(id, *hole, parent, side);
         Some(id)
     }
 }

@@ -232,10 +232,20 @@ impl<const LARGEST: bool> Tree<LARGEST> {
 
     /// Links the new hole `id`, whose ends are set, at `side` of `parent` (which is [`NIL`] in an empty tree).
     pub(super) fn insert(&mut self, id: u32, parent: u32, side: Side) {
+        let hole = *self.get(id);
+        self.link(id, Hole { red: true, subtree_max_size: hole.size(), ..hole }, parent, side);
+        if parent != NIL {
+            self.propagate(parent);
+        }
+        self.repair_insertion(id);
+    }
+
+    /// Writes `hole` as `id`, without children, at `side` of `parent`, and links it into tree and list.
+    #[inline(always)]
+    pub(super) fn link(&mut self, id: u32, hole: Hole, parent: u32, side: Side) {
+        // It has no children, so it is beside its parent in the list.
         let (prev, next) = if parent == NIL { (NIL, NIL) } else { self.neighbours(parent, side) };
-        let hole = self.get_mut(id);
-        *hole = Hole { parent, prev, next, red: true, subtree_max_size: hole.size(), ..*hole };
-        hole.child = [NIL; 2];
+        *self.get_mut(id) = Hole { parent, prev, next, child: [NIL; 2], ..hole };
         if prev != NIL {
             self.get_mut(prev).next = id;
         }
@@ -246,9 +256,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
             self.root = id;
         } else {
             self.get_mut(parent).child[side as usize] = id;
-            self.propagate(parent);
         }
-        self.repair_insertion(id);
     }
 
     /// Restores RB1 after `node` was linked as a red leaf.
