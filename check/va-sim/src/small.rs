@@ -5,11 +5,21 @@ use va_base::{Machine, Pages, Platform};
 use va_space::Config;
 use va_space::config::Order;
 
-/// The policies `C`, except that a purge is due above `LAZY` pages, and a slice of it handles `SLICE` areas.
+/// The policies `C`, with slices of `SLICE` areas, and a threshold that a test may set by [`lazy`]. The space is
+/// compiled for each set of policies: so tests that differ in the threshold alone have the same set.
 #[derive(Clone, Copy, Debug)]
-pub struct Small<C, const LAZY: u64, const SLICE: u64>(PhantomData<fn() -> C>);
+pub struct Small<C, const SLICE: u64>(PhantomData<fn() -> C>);
 
-impl<C: Config, const LAZY: u64, const SLICE: u64> Config for Small<C, LAZY, SLICE> {
+/// More CPUs than a test has.
+const MANY: u32 = 1 << 20;
+
+/// Returns the number of CPUs online with which a purge is due above so many pages.
+#[must_use]
+pub const fn lazy(pages: u32) -> u32 {
+    MANY + pages
+}
+
+impl<C: Config, const SLICE: u64> Config for Small<C, SLICE> {
     type Index<P: Platform + Clone + Send> = C::Index<P>;
     type Zone = C::Zone;
     type Decay = C::Decay;
@@ -24,7 +34,7 @@ impl<C: Config, const LAZY: u64, const SLICE: u64> Config for Small<C, LAZY, SLI
     const FAIL_FAST: bool = C::FAIL_FAST;
     const RECLAIM_FIRST: bool = C::RECLAIM_FIRST;
 
-    fn lazy_max(_cpus: u32) -> Pages {
-        Pages::new(LAZY)
+    fn lazy_max(cpus: u32) -> Pages {
+        cpus.checked_sub(MANY).map_or_else(|| C::lazy_max(cpus), |pages| Pages::new(pages.into()))
     }
 }

@@ -6,7 +6,7 @@
 use crate::machine::{Flushing, SimMachine};
 use crate::model::ModelIndex;
 use crate::platform::HeapPlatform;
-use crate::small::Small;
+use crate::small::{Small, lazy};
 use crate::space_model::SpaceModel;
 use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
 use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
@@ -14,13 +14,14 @@ use va_space::{Area, Config, Magazine, Purge, ReleaseError, SpaceError, State, V
 use va_tree::FreeIndex;
 
 const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
-const LAZY: u64 = 60;
+/// CPUs online, with which a purge is due above 60 pages.
+const LAZY: u32 = lazy(60);
 /// Calls of one input at most.
 const CALLS_MAX: usize = 300;
 
 /// One purge is one slice, as the model has it.
-type Whole<C> = Small<C, LAZY, { u64::MAX }>;
-type Sliced<C> = Small<C, LAZY, 3>;
+type Whole<C> = Small<C, { u64::MAX }>;
+type Sliced<C> = Small<C, 3>;
 
 fn fine<T, E: std::fmt::Display>(got: Result<T, E>) -> T {
     got.unwrap_or_else(|error| panic!("{error}"))
@@ -100,8 +101,10 @@ pub fn space_ops(data: &[u8]) {
 /// A space beside its reference model: the same addresses, the same counts.
 fn beside_model<C: Config, I: FreeIndex>(extent: VaRange, cpus: u32, index: I, bytes: &[u8]) {
     let machine = SimMachine::new(cpus);
+    machine.set_online(LAZY);
     let space = fine(VmapSpace::<_, C>::new(extent, extent, &machine));
     let mut model = SpaceModel::<C, I>::new(index, cpus);
+    model.set_online(LAZY);
     let mut out: Vec<Area> = Vec::new();
     let (first, end) = extent.whole_pages();
     for call in Call::all(bytes) {
@@ -175,6 +178,7 @@ struct Everything<'s, 'm, C: Config> {
 impl<C: Config> Everything<'_, '_, C> {
     fn run(extent: VaRange, cpus: u32, flushing: Flushing, bytes: &[u8]) {
         let machine = SimMachine::new(cpus);
+        machine.set_online(LAZY);
         machine.set_flushing(flushing);
         let space = fine(VmapSpace::<_, C>::new(extent, extent, &machine));
         let magazines = (0..3).map(|cpu| fine(space.magazine(cpu))).collect();
