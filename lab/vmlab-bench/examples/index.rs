@@ -1,21 +1,9 @@
 //! Measures two indexes on the workloads that begin with an empty space.
 
-use vmlab_base::output::Output;
+mod terminal;
+
+use terminal::Terminal;
 use vmlab_bench::index::{Options, run};
-
-/// Standard output for results, and stderr for notes.
-struct Terminal;
-
-impl Output for Terminal {
-    fn line(&mut self, line: &str) -> anyhow::Result<()> {
-        println!("{line}");
-        Ok(())
-    }
-
-    fn note(&mut self, line: &str) {
-        eprintln!("{line}");
-    }
-}
 
 fn main() -> anyhow::Result<()> {
     let indexes = vec!["btree".to_string(), "rb-linux".to_string()];
