@@ -133,13 +133,8 @@ pub(crate) fn is_short(root: &Path) -> Result<()> {
 
 /// Runs clippy on the program that boots, where its target is installed: `no_std` reports it where it is not.
 pub(crate) fn lint(root: &Path) -> Result<()> {
-    if !targets::is_installed(root, TARGET, false)? {
-        return Ok(());
-    }
-    Cmd::cargo(&root.join("adopt/guest"))
-        .args(["clippy", "--quiet", "--locked", "--release", "--target-dir", "target", "--target", TARGET])
-        .args(["--bin", "guest", "--", "-D", "warnings"])
-        .run(Show::All)
+    let dir = root.join("adopt/guest");
+    targets::lint(root, TARGET, &dir, &dir.join("target"), &["--bin", "guest"])
 }
 
 fn run(root: &Path, program: &Path, mode: &Mode) -> Result<Ran> {

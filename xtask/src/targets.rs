@@ -120,6 +120,19 @@ pub(crate) fn is_installed(root: &Path, target: &str, asks: bool) -> Result<bool
     has_target(root, &Path::new(sysroot.trim()).join("lib/rustlib"), target, asks)
 }
 
+/// Runs clippy on `what` of the workspace in `dir`, for a target without a system, where that is installed.
+pub(crate) fn lint(root: &Path, target: &str, dir: &Path, built: &Path, what: &[&str]) -> Result<()> {
+    if !is_installed(root, target, false)? {
+        return Ok(());
+    }
+    Cmd::cargo(dir)
+        .args(["clippy", "--quiet", "--locked", "--release", "--target", target, "--target-dir"])
+        .arg(built)
+        .args(what)
+        .args(["--", "-D", "warnings"])
+        .run(Show::All)
+}
+
 /// Returns true if the standard library of a target, or the part that it has, is installed: in a folder of `installed`.
 fn has_target(root: &Path, installed: &Path, target: &str, asks: bool) -> Result<bool> {
     let libraries = installed.join(target).join("lib");

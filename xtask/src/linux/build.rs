@@ -150,27 +150,15 @@ fn relocatable(root: &Path, archive: &Path) -> Result<PathBuf> {
 /// Builds a kernel and its initial files. Repeated, it builds what changed: both kernels have one tree and one folder,
 /// so that the second takes seconds.
 pub(super) fn kernel(root: &Path, kind: Kind) -> Result<Kernel> {
-    let (source, build) = prepared(root, kind)?;
+    fs::create_dir_all(work(root))?;
+    let source = tree(root, kind)?;
+    let build = work(root).join(if kind.debug { "build-debug" } else { "build" });
+    configure(root, &source, &build, kind)?;
     make(&source, &build, &[])?;
     let image = work(root).join(format!("{}.bzImage", kind.name()));
     fs::copy(build.join("arch/x86/boot/bzImage"), &image)?;
     let initrd = initrd(root, &build, kind)?;
     Ok(Kernel { image, initrd })
-}
-
-/// Compiles only `mm/vmalloc.o` with the core, which shows within a minute whether the kernel's text still fits.
-pub(super) fn compiles(root: &Path) -> Result<()> {
-    let (source, build) = prepared(root, Kind { ours: true, debug: false })?;
-    make(&source, &build, &["mm/vmalloc.o", "mm/va_os.o", "mm/va_bench.o"])
-}
-
-/// Prepares the tree and the configuration of a kernel, and returns the folders of its source and of its objects.
-fn prepared(root: &Path, kind: Kind) -> Result<(PathBuf, PathBuf)> {
-    fs::create_dir_all(work(root))?;
-    let source = tree(root, kind)?;
-    let build = work(root).join(if kind.debug { "build-debug" } else { "build" });
-    configure(root, &source, &build, kind)?;
-    Ok((source, build))
 }
 
 /// Unpacks the kernel's source, and puts the core in or takes it out.

@@ -3,8 +3,8 @@
 //! # Theory
 //! With comments, strings and directives blanked, a C file is a sequence of **items** at depth 0: declarations that end
 //! with `;`, and functions that end with `}`. An item has the names that it declares or defines. These are the one in
-//! front of a function's parameters, that of a variable or a type, and the arguments of a macro that defines something. The text
-//! of an item is removed whole, and nothing else is: conditionals around it stay, as do comments.
+//! front of a function's parameters, that of a variable or a type, and the arguments of a macro that defines something.
+//! The text of an item is removed whole, and nothing else is: conditionals around it stay, as do comments.
 
 use anyhow::{Result, bail};
 use std::ops::Range;

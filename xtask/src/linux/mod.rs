@@ -90,25 +90,17 @@ pub(crate) fn step(root: &Path) -> Result<()> {
 
 /// Runs clippy on the core for a kernel.
 pub(crate) fn lint(root: &Path) -> Result<()> {
-    if !crate::targets::is_installed(root, build::TARGET, false)? {
-        return Ok(());
-    }
-    Cmd::cargo(&root.join("adopt/linux"))
-        .args(["clippy", "--quiet", "--locked", "--release", "--all-features", "--target", build::TARGET])
-        .arg("--target-dir")
-        .arg(build::work(root).join("rs-plain"))
-        .args(["--", "-D", "warnings"])
-        .run(Show::All)
+    let target = build::work(root).join("rs-plain");
+    crate::targets::lint(root, build::TARGET, &root.join("adopt/linux"), &target, &["--all-features"])
 }
 
-/// Runs the step in full: `mm/vmalloc.c` compiles with the core, and the kernel boots and passes the quick suite.
+/// Runs the step in full: a kernel compiles with the core, boots, and passes the quick suite.
 pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
     let missing = build::missing();
     if !missing.is_empty() {
         not_run::add(root, &format!("a Linux kernel with the core: install {}", missing.join(" ")));
         return Ok(());
     }
-    build::compiles(root)?;
     boot(root, Kind { ours: true, debug: false }, "quick", 10, SPEED).map(drop)
 }
 
