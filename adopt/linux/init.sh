@@ -20,7 +20,8 @@ done
 vmalloc_test() {
     dmesg -c > /dev/null
     echo "va: test mask=$1 threads=$2 loops=$3"
-    insmod /lib/test_vmalloc.ko run_test_mask="$1" nr_threads="$2" test_loop_count="$3" sequential_test_order=1 2> /dev/null
+    insmod /lib/test_vmalloc.ko run_test_mask="$1" nr_threads="$2" test_loop_count="$3" sequential_test_order=1 \
+        2> /dev/null
     dmesg | grep -E 'Summary|All test took|BUG|WARN|Call Trace|KASAN|possible' | sed 's/^\(.*\] \)*/va: /'
 }
 

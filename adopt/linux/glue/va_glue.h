@@ -6,8 +6,8 @@
  * A record (`struct vmap_area`) is stored with its area as a number, and found by it: there is no tree of busy areas.
  * It lies behind its vm_struct, or, for vm_map_ram, alone. From find_unlink_vmap_area on it belongs to its finder.
  *
- * Readers of records (vread, vmallocinfo) hold va_readers_sem for reading and are counted. Whoever detaches a record
- * while there are readers waits for them, once; without a reader that costs a load. The count is raised before a reader
+ * Readers of records (vread, vmallocinfo) hold va_readers_sem for reading and are counted. A thread that detaches a
+ * record while there are readers waits for them, once; without a reader that costs a load. The count is raised before a reader
  * looks a record up, and read after a record is detached, both by atomic operations that order: so either the reader
  * does not find the record, or its owner sees the reader.
  */
@@ -29,11 +29,17 @@ struct vmap_block;
 static void free_vmap_block(struct vmap_block *vb);
 static void free_vmap_area(struct vmap_area *va);
 
+/* Counts a reader, which holds the semaphore. */
+static void va_readers_count(void)
+{
+	atomic_inc(&va_readers);
+	smp_mb__after_atomic();
+}
+
 static void va_readers_enter(void)
 {
 	down_read(&va_readers_sem);
-	atomic_inc(&va_readers);
-	smp_mb__after_atomic();
+	va_readers_count();
 }
 
 static void va_readers_leave(void)

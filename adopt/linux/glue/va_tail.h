@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The second half of va_glue.h, included at the end of mm/vmalloc.c: whatever needs the types of its blocks, and the
+ * The second half of va_glue.h, included at the end of mm/vmalloc.c: what needs the types of its blocks, and the
  * files, per-CPU areas and the start.
  */
 
@@ -66,11 +66,10 @@ bool vmalloc_dump_obj(void *object)
 	struct vmap_area *va;
 	struct vm_struct vm = { };
 
-	/* In any context, so it never waits for whoever waits for readers. */
+	/* In any context, so it never waits for a thread that waits for readers. */
 	if (!down_read_trylock(&va_readers_sem))
 		return false;
-	atomic_inc(&va_readers);
-	smp_mb__after_atomic();
+	va_readers_count();
 	va = find_vmap_area(PAGE_ALIGN((unsigned long)object));
 	if (va && va->vm)
 		vm = *va->vm;
@@ -141,7 +140,7 @@ static int vmalloc_info_show(struct seq_file *m, void *unused)
 	while ((va = va_record_of(va_find_above(at)))) {
 		va_show_record(m, va, counters);
 		at = va->va_end;
-		/* Whoever frees an area waits for this reader, so let them go on now and then. */
+		/* A free of an area waits for this reader, so it may go on now and then. */
 		va_readers_leave();
 		cond_resched();
 		va_readers_enter();

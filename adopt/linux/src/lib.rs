@@ -10,8 +10,8 @@
 //! ```
 //!
 //! # Contexts
-//! A CPU's magazine is used by the thread that runs on that CPU with preemption off. So `va_try_alloc` and `va_release` are
-//! called so; all other functions may sleep, but those that only read.
+//! A CPU's magazine is used by the thread that runs on that CPU with preemption off. So `va_try_alloc` and `va_release`
+//! are called so; all other functions may sleep, but those that only read.
 #![no_std]
 
 mod abi;
