@@ -22,8 +22,8 @@
 //! one at a time. The lock of a node's tree of busy areas is taken under no other. Such a call makes no call of the
 //! machine that may sleep: no table, no flush, no wait, no reclaim. So `Lock` must be safe in every context that frees:
 //! a kernel disables interrupts in it. A free through a magazine is no exception. An alloc from one also takes
-//! [`Machine::OwnerLock`], since its caller owns the magazine by `&mut`. An alloc of per-CPU memory that would fail tries
-//! those of all magazines, and waits for none.
+//! [`Machine::OwnerLock`], since its caller owns the magazine by `&mut`. An alloc of per-CPU memory that would fail
+//! tries those of all magazines, and waits for none.
 //!
 //! **Flush and epoch.** [`Machine::flush`] begins to remove the translations of the ranges from every CPU. It returns
 //! an epoch, the moment at which that will be done. [`Machine::completed`] reports whether it has come. A machine whose

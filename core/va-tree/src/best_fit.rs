@@ -25,10 +25,10 @@
 //!   by address   all holes of the window that are large enough, and the best of them                    w steps
 //! ```
 //! So that is O(log n (1 + min(e, w))). Here `e` counts the holes that are large enough, excluded, and smaller than the
-//! answer; `w` counts the holes of the window that are large enough. A window of all has no `e`, and a narrow one has few
-//! holes. The bound is O(n log n) where each is half of all; `docs/decisions/0064-the-price-of-a-window.md` states why
-//! it stays. If nothing fits, the index finds that out at its own cost. Over an [`RbIndex`](crate::RbIndex) a step by
-//! address passes smaller holes as well.
+//! answer; `w` counts the holes of the window that are large enough. A window of all has no `e`, and a narrow one has
+//! few holes. The bound is O(n log n) where each is half of all; `docs/decisions/0064-the-price-of-a-window.md` states
+//! why it stays. If nothing fits, the index finds that out at its own cost. Over an [`RbIndex`](crate::RbIndex) a step
+//! by address passes smaller holes as well.
 //! # Source
 //! Our own; the policy is that of Knuth, *The Art of Computer Programming* 1, 2.5.
 

@@ -121,8 +121,8 @@ struct percpu_counter {
 };
 
 /**
- * A reference count for frequent gets and puts: a count on each CPU until it is killed. percpu_ref_init initialises its
- * memory, regardless of the contents, and percpu_ref_exit ends it. Between the two it must not be copied or moved.
+ * A reference count for frequent gets and puts: a count on each CPU until it is killed. percpu_ref_init initialises
+ * its memory, regardless of the contents, and percpu_ref_exit ends it. Between the two it must not be copied or moved.
  */
 struct percpu_ref {
     /**
@@ -442,8 +442,8 @@ int percpu_counter_init(struct percpu_counter *counter, int64_t amount);
 void percpu_counter_destroy(struct percpu_counter *counter);
 
 /**
- * Gives a counter a delta on each CPU, if it is one word. The functions that add do so after contention, and go on with
- * one word if there is no memory.
+ * Gives a counter a delta on each CPU, if it is one word. The functions that add do so after contention, and go on
+ * with one word if there is no memory.
  *
  * 0, or -1 with errno ENOMEM if there is no memory.
  *
@@ -541,8 +541,8 @@ int64_t percpu_counter_sum(const struct percpu_counter *counter);
 int percpu_counter_compare(const struct percpu_counter *counter, int64_t other);
 
 /**
- * Initialises a count with a first reference, which percpu_ref_kill puts. `release` is called with `count` when the last
- * reference is put; it may call percpu_ref_exit and free the memory. `flags` are PERCPU_REF_INIT_ATOMIC,
+ * Initialises a count with a first reference, which percpu_ref_kill puts. `release` is called with `count` when the
+ * last reference is put; it may call percpu_ref_exit and free the memory. `flags` are PERCPU_REF_INIT_ATOMIC,
  * PERCPU_REF_INIT_DEAD and PERCPU_REF_ALLOW_REINIT, or 0.
  *
  * 0, or -1 with errno EINVAL if `count` or `release` is NULL or there is another flag, ENOMEM if there is no memory.
@@ -659,8 +659,8 @@ int percpu_ref_reinit(struct percpu_ref *count);
 int percpu_ref_resurrect(struct percpu_ref *count);
 
 /**
- * Switches to one atomic count, until percpu_ref_switch_to_percpu, also across a kill and reinit. It has done so when it
- * returns.
+ * Switches to one atomic count, until percpu_ref_switch_to_percpu, also across a kill and reinit. It has done so when
+ * it returns.
  *
  * 0, or -1 with errno EPERM if the system denies what ends the counts of the CPUs.
  *

@@ -263,8 +263,8 @@ pub unsafe extern "C" fn percpu_counter_destroy(counter: *mut percpu_counter) {
     unsafe { at.drop_in_place() };
 }
 
-/// Gives a counter a delta on each CPU, if it is one word. The functions that add do so after contention, and go on with
-/// one word if there is no memory.
+/// Gives a counter a delta on each CPU, if it is one word. The functions that add do so after contention, and go on
+/// with one word if there is no memory.
 ///
 /// 0, or -1 with errno ENOMEM if there is no memory.
 ///

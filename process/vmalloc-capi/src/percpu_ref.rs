@@ -1,7 +1,7 @@
 //! The C functions of reference counts in units.
 //!
-//! As in `abi`, the comments of the functions become those of `include/vmalloc.h`. The release is called here and not by
-//! the crate below, since it may free the count: no reference to it exists meanwhile.
+//! As in `abi`, the comments of the functions become those of `include/vmalloc.h`. The release is called here and not
+//! by the crate below, since it may free the count: no reference to it exists meanwhile.
 
 use crate::answer::{KeepErrno, minus_one_with, number_of_percpu, number_of_ref};
 use core::ffi::{c_int, c_uint};
@@ -9,8 +9,8 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use vmalloc::percpu::{PerCpuRef, RefError, RefMode, Space};
 
-/// A reference count for frequent gets and puts: a count on each CPU until it is killed. percpu_ref_init initialises its
-/// memory, regardless of the contents, and percpu_ref_exit ends it. Between the two it must not be copied or moved.
+/// A reference count for frequent gets and puts: a count on each CPU until it is killed. percpu_ref_init initialises
+/// its memory, regardless of the contents, and percpu_ref_exit ends it. Between the two it must not be copied or moved.
 #[derive(Debug)]
 #[repr(C)]
 pub struct percpu_ref {
@@ -45,8 +45,8 @@ fn answer_of(changed: Result<(), RefError>) -> c_int {
     changed.map_or_else(|error| minus_one_with(number_of_ref(&error)), |()| 0)
 }
 
-/// Initialises a count with a first reference, which percpu_ref_kill puts. `release` is called with `count` when the last
-/// reference is put; it may call percpu_ref_exit and free the memory. `flags` are PERCPU_REF_INIT_ATOMIC,
+/// Initialises a count with a first reference, which percpu_ref_kill puts. `release` is called with `count` when the
+/// last reference is put; it may call percpu_ref_exit and free the memory. `flags` are PERCPU_REF_INIT_ATOMIC,
 /// PERCPU_REF_INIT_DEAD and PERCPU_REF_ALLOW_REINIT, or 0.
 ///
 /// 0, or -1 with errno EINVAL if `count` or `release` is NULL or there is another flag, ENOMEM if there is no memory.
@@ -255,8 +255,8 @@ pub unsafe extern "C" fn percpu_ref_resurrect(count: *mut percpu_ref) -> c_int {
     answer_of(changed)
 }
 
-/// Switches to one atomic count, until percpu_ref_switch_to_percpu, also across a kill and reinit. It has done so when it
-/// returns.
+/// Switches to one atomic count, until percpu_ref_switch_to_percpu, also across a kill and reinit. It has done so when
+/// it returns.
 ///
 /// 0, or -1 with errno EPERM if the system denies what ends the counts of the CPUs.
 ///

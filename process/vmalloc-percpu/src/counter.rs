@@ -4,9 +4,9 @@
 //! # Theory
 //! A new counter is its *count*, a word that all threads change by compare-exchange. An exchange that fails is
 //! contention: another thread added between a load and the next instruction. Then the counter is *promoted*: each unit
-//! gets a delta, whose absolute value is below the *batch*. An addition that would exceed it is added to the count under
-//! a lock, together with the delta. So the count alone is within `batch * units` of the exact sum, which is enough for a
-//! comparison with a distant number. A closer number is compared with the sum of all.
+//! gets a delta, whose absolute value is below the *batch*. An addition that would exceed it is added to the count
+//! under a lock, together with the delta. So the count alone is within `batch * units` of the exact sum, which is
+//! enough for a comparison with a distant number. A closer number is compared with the sum of all.
 //!
 //! ```text
 //!   in one word   | count := count + amount, by compare-exchange |--failed--> count += amount, promote
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The count is a part of the sum in both modes. So an addition to it is correct at any time, and a thread that has not
-//! seen the promotion loses nothing. Nothing moves at a promotion: it publishes deltas of 0. If the system has no memory
-//! for them, the counter stays one word, which all operations accept.
+//! seen the promotion loses nothing. Nothing moves at a promotion: it publishes deltas of 0. If the system has no
+//! memory for them, the counter stays one word, which all operations accept.
 //!
 //! A counter is two words: the count, and the address of its space, or that of its deltas. The page before unit 0 of a
 //! chunk has the address of the space, so that the deltas lead to it.
@@ -154,7 +154,8 @@ impl<H: Home> Counter<H> {
         self.count.fetch_add(delta.wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// Adds by the usual batch or by another, if that needs neither the lock nor a promotion. Returns `false` if it does.
+    /// Adds by the usual batch or by another, if that needs neither the lock nor a promotion. Returns `false` if it
+    /// does.
     #[inline(always)]
     pub(crate) fn try_add(&self, amount: i64, batch: Option<i64>) -> bool {
         match self.deltas() {
@@ -214,8 +215,8 @@ impl<H: Home> Counter<H> {
         }
     }
 
-    /// Returns the sum. An earlier addition is in the count, or in a delta whose publication this thread sees. Under the
-    /// lock no delta is on its way to the count.
+    /// Returns the sum. An earlier addition is in the count, or in a delta whose publication this thread sees. Under
+    /// the lock no delta is on its way to the count.
     pub(crate) fn sum(&self) -> i64 {
         let Some(deltas) = self.deltas() else { return self.read() };
         let _locked = deltas.hold();
@@ -398,8 +399,8 @@ impl<'s> PerCpuCounter<'s> {
         self.0.is_percpu()
     }
 
-    /// Returns the batch, the bound of deltas unless a call passes another: the kernel's, 32, or twice the possible CPUs
-    /// if that is more.
+    /// Returns the batch, the bound of deltas unless a call passes another: the kernel's, 32, or twice the possible
+    /// CPUs if that is more.
     pub fn batch(&self) -> i64 {
         let at = self.0.at.load(Ordering::Acquire);
         let home = InSpace(PhantomData);
@@ -417,8 +418,8 @@ impl<'s> PerCpuCounter<'s> {
         self.0.add(amount, None);
     }
 
-    /// Adds as [`add`](Self::add) does, if that needs neither a lock nor a promotion. Returns `false`, and adds nothing, if
-    /// it does.
+    /// Adds as [`add`](Self::add) does, if that needs neither a lock nor a promotion. Returns `false`, and adds
+    /// nothing, if it does.
     #[inline(always)]
     #[must_use]
     pub fn try_add(&self, amount: i64) -> bool {

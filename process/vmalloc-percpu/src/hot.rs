@@ -9,7 +9,8 @@
 //! first use of a unit takes the slow path once. An object is zeroed below the mark when it is allocated; units above
 //! it are zeros, as mapped. One more unit, the strangers', belongs to threads without a number. Their registration
 //! failed or ended, or the number is above the reported maximum. They share it with atomic operations, and no section
-//! ever accesses it. (glibc 2.36 ends a program in which a filter of system calls denies a later thread's registration.)
+//! ever accesses it. (glibc 2.36 ends a program in which a filter of system calls denies a later thread's
+//! registration.)
 //!
 //! If no sections are available, threads get numbers in turn, and all operations are atomic ones.
 //!

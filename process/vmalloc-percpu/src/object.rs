@@ -371,7 +371,8 @@ impl Space {
     /// # Errors
     /// The size is above 32 KiB or the alignment above a page, or the system has no memory; nothing has changed.
     /// # Locks
-    /// That of a cache; for a batch that of the index. Cost: tens of nanoseconds, and the zeroing of the units ever used.
+    /// That of a cache; for a batch that of the index. Cost: tens of nanoseconds, and the zeroing of the units ever
+    /// used.
     pub fn alloc(&self, layout: Layout) -> Result<PerCpuBox<'_>, Error> {
         PerCpuBox::new(self, layout)
     }

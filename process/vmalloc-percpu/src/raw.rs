@@ -70,8 +70,8 @@ impl<R: Fn()> PerCpuRef<'_, R> {
         self.counted().put(i64::from(references))
     }
 
-    /// Kills the count as [`kill_and_confirm`](Self::kill_and_confirm) does, and returns true if the first reference was
-    /// the last one. It does not call the release.
+    /// Kills the count as [`kill_and_confirm`](Self::kill_and_confirm) does, and returns true if the first reference
+    /// was the last one. It does not call the release.
     ///
     /// # Errors
     /// As [`kill`](Self::kill).

@@ -140,8 +140,8 @@ impl Space {
         self.hot().at.is_some()
     }
 
-    /// Drains the caches, and releases pages without live objects, except for the first chunk, one more, and a few pages.
-    /// A cache that a thread uses at that moment is left.
+    /// Drains the caches, and releases pages without live objects, except for the first chunk, one more, and a few
+    /// pages. A cache that a thread uses at that moment is left.
     ///
     /// # Locks
     /// That of one cache, and those of the index.

@@ -121,8 +121,8 @@ impl<'s> Load<'s> {
     }
 }
 
-/// Checks what a process sees of CPUs that are added and removed: the set of each thread changes while it works. The CPU
-/// that is removed keeps its copies, which are in every sum.
+/// Checks what a process sees of CPUs that are added and removed: the set of each thread changes while it works. The
+/// CPU that is removed keeps its copies, which are in every sum.
 #[test]
 fn cpus_that_come_and_go_lose_no_change() {
     let cpus = allowed();

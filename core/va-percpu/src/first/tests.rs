@@ -227,8 +227,8 @@ fn the_numbers_of_these_machines_were_computed_by_hand() {
     }
 }
 
-/// The numbers with pages of 64 KiB, by hand: the sections of x86 are four pages, so that eight units fit 2 MiB, and the
-/// smallest unit is one page.
+/// The numbers with pages of 64 KiB, by hand: the sections of x86 are four pages, so that eight units fit 2 MiB, and
+/// the smallest unit is one page.
 #[test]
 fn the_numbers_with_pages_of_64_kib_were_computed_by_hand() {
     if PAGE_SIZE != 64 << 10 {

@@ -199,7 +199,8 @@ fn a_balance_releases_the_chunks_of_drained_magazines() {
         space.validate().unwrap();
         tables.push(machine.tables());
     }
-    // Later chunks use the tables of the destroyed ones; a span that was used in part first gets the rest of its leaves.
+    // Later chunks use the tables of the destroyed ones; a span that was used in part first gets the rest of its
+    // leaves.
     assert_eq!(tables[2], tables[5], "{tables:?}");
 }
 

@@ -216,7 +216,8 @@ pub(super) fn first_promise<K: Key, const F: usize>(
 /// Largest element.
 #[inline(always)]
 pub(super) fn max_of<K: Key>(values: &[K]) -> K {
-    // Where vectors can do it, a plain maximum becomes one. The difference below is for page counts, which are below 2^63.
+    // Where vectors can do it, a plain maximum becomes one. The difference below is for page counts, which are below
+    // 2^63.
     let may_be_huge = K::UNIT.log2() < 2;
     if cfg!(target_feature = "avx2") || size_of::<K>() < size_of::<u64>() || may_be_huge {
         return values

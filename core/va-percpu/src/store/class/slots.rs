@@ -47,8 +47,8 @@ impl<C: Config> Store<C> {
         Some(Slot { base, off: granule * GRANULE_BYTES + before.trailing_zeros() * class.0 * BIT_BYTES })
     }
 
-    /// Takes slots for a magazine: as many as slabs have, up to the length of `into`. Writes their addresses and returns
-    /// their number.
+    /// Takes slots for a magazine: as many as slabs have, up to the length of `into`. Writes their addresses and
+    /// returns their number.
     pub(crate) fn take_slots(&mut self, class: Class, into: &mut [u64]) -> usize {
         let bytes = u64::from(class.0 * BIT_BYTES);
         let mut count = 0;
@@ -83,8 +83,8 @@ impl<C: Config> Store<C> {
         count
     }
 
-    /// Takes slots as [`take_slots`](Self::take_slots), and creates slabs for more of them, in populated pages and where
-    /// there is a row for slabs.
+    /// Takes slots as [`take_slots`](Self::take_slots), and creates slabs for more of them, in populated pages and
+    /// where there is a row for slabs.
     pub(crate) fn take_slots_of_new(&mut self, class: Class, want: Want, into: &mut [u64]) -> usize {
         let mut count = self.take_slots(class, into);
         while count < into.len() && self.wants_slab(class, want) {
