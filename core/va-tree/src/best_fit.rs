@@ -515,15 +515,15 @@ mod tests {
         let index = BTreeIndex::new(space, space, Heap).unwrap();
         let mut index = BestFitIndex::new(index, Heap).unwrap();
         index.take(space).unwrap();
-        index.reserve_splits(60_000).unwrap();
-        // 10,000 holes of 3 pages at odd pages, then five in a window, then 10,000 larger ones.
-        (0..10_000).for_each(|n| index.free(pages(8 * n + 1, 8 * n + 4)).unwrap());
+        index.reserve_splits(3_000).unwrap();
+        // 500 holes of 3 pages at odd pages, then five in a window, then 500 larger ones.
+        (0..500).for_each(|n| index.free(pages(8 * n + 1, 8 * n + 4)).unwrap());
         for (first, size) in [(100_000, 9), (100_020, 4), (100_040, 2), (100_060, 4), (100_080, 7)] {
             index.free(pages(first, first + size)).unwrap();
         }
-        (0..10_000).for_each(|n| index.free(pages(200_000 + 8 * n, 200_005 + 8 * n)).unwrap());
+        (0..500).for_each(|n| index.free(pages(200_000 + 8 * n, 200_005 + 8 * n)).unwrap());
         let (eager, three) = (16, Request::pages(3).unwrap());
-        // Few holes in the window: 10,000 are excluded, and four of the five looked at. The lower of two equals.
+        // Few holes in the window: 500 are excluded, and four of the five looked at. The lower of two equals.
         assert_eq!(looks(&index, pages(90_000, 110_000), &three), (eager + 2 * 5, 100_020));
         assert_eq!(looks(&index, pages(100_021, 110_000), &three), (eager + 2 * 4, 100_021));
         // All holes in the window, and few that are excluded.

@@ -43,7 +43,7 @@ macro_rules! each {
 
 /// Returns the areas of a test: fewer where each operation walks the whole index.
 fn some_of(areas: u64) -> u64 {
-    if va_tree::WALKS_INVARIANTS { areas / 100 } else { areas }
+    if va_tree::WALKS_INVARIANTS { areas.min(2000) } else { areas }
 }
 
 #[test]
@@ -95,11 +95,11 @@ fn an_index_uses_the_donated_memory() {
 #[test]
 fn every_nth_piece_may_fail_and_the_next_request_has_it() {
     fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &LimitedHeap) {
-        let steps = if va_tree::WALKS_INVARIANTS { 13 } else { 1 };
-        for nth in (1..40).step_by(steps) {
+        let (areas, most) = if va_tree::WALKS_INVARIANTS { (800, 3) } else { (3000, 40) };
+        for nth in 1..most {
             heap.fail_every(nth);
             let (mut index, mut failed) = (fresh(), 0);
-            for n in 0..3000 {
+            for n in 0..areas {
                 let before = (index.live(), index.hole_count(), index.free_pages());
                 if let Err(error) = index.take(pages(16 + 2 * n, 1)) {
                     assert!(matches!(error, AllocError::NoMeta { .. }), "{name}: {error}");
@@ -312,7 +312,7 @@ fn memory_that_fails_for_a_while_leaves_rb_linux_as_it_is_with_memory() {
 fn a_shortage_does_not_poison_rows() {
     let heap = heap(PAGE);
     let mut index = BTreeIndex::new(all(), all(), &heap).unwrap();
-    (0..20_000).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
+    (0..some_of(20_000)).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
     // Odd pages are free: a search for an even one fails after all of them.
     let aligned = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE as u64).unwrap());
     heap.limit(0);
@@ -332,7 +332,7 @@ fn a_shortage_does_not_poison_rows() {
 fn memory_of_rows_that_were_never_built_is_freed_by_a_shrink() {
     let heap = heap(PAGE);
     let mut index = BTreeIndex::new(all(), all(), &heap).unwrap();
-    (0..20_000).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
+    (0..some_of(20_000)).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
     let aligned = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE as u64).unwrap());
     heap.limit(0);
     let at = index.alloc(&aligned).unwrap();
@@ -342,7 +342,7 @@ fn memory_of_rows_that_were_never_built_is_freed_by_a_shrink() {
     index.supply(1, &heap).unwrap();
     assert!(heap.bytes() > before && !index.has_rows());
     index.free(VaRange::from_size(at, PAGE as u64).unwrap()).unwrap();
-    (0..20_000).for_each(|n| index.free(pages(16 + 2 * n, 1)).unwrap());
+    (0..some_of(20_000)).for_each(|n| index.free(pages(16 + 2 * n, 1)).unwrap());
     (0..100).for_each(|_| _ = index.shrink(10_000));
     assert!(heap.bytes() <= 4 * PAGE, "{} bytes are kept", heap.bytes());
     index.validate().unwrap();

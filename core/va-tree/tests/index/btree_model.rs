@@ -6,6 +6,7 @@ use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::{Op, Space};
 use va_sim::platform::HeapPlatform;
 use va_sim::run::{Walk, assert_same, compare};
+use va_sim::soak::seeds;
 use va_tree::btree::{BTree, Key};
 
 fn pages(first: u64, end: u64) -> Space {
@@ -25,13 +26,8 @@ fn tree<K: Key, const F: usize>(space: &Space, rows: bool) -> BTree<K, F, HeapPl
     if rows { tree.with_rows().unwrap() } else { tree }
 }
 
-/// Seeds of the long runs; more of them in a soak.
-fn seeds() -> u64 {
-    std::env::var("VMALLOC_SOAK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
-}
-
 fn run<K: Key, const F: usize>(space: &Space, ops: usize, walk: Walk) {
-    for seed in 0..seeds() {
+    for seed in 0..seeds(2) {
         let ops = || Op::from_seed(space, seed).take(ops);
         assert_same(space, tree::<K, F>(space, seed % 2 == 1), model(space), ops(), walk);
     }
@@ -92,7 +88,7 @@ fn in_a_space_with_ragged_ends() {
 
 #[test]
 fn the_model_equals_a_slower_one() {
-    for seed in 0..seeds() {
+    for seed in 0..seeds(2) {
         for space in [pages(0, 50), pages(9, 400)] {
             let slower = PageIndex::new(space.extent, space.default_window).unwrap();
             assert_same(&space, slower, model(&space), Op::from_seed(&space, seed).take(2500), Walk::Always);

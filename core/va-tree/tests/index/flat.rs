@@ -4,6 +4,7 @@ use va_base::{AllocError, Request, Va, VaRange};
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::{Op, Rng, Space};
 use va_sim::run::{Walk, assert_same};
+use va_sim::soak::seeds;
 use va_tree::{FlatIndex, FreeIndex};
 
 fn pages(first: u64, end: u64) -> VaRange {
@@ -12,7 +13,7 @@ fn pages(first: u64, end: u64) -> VaRange {
 
 #[test]
 fn it_equals_the_models() {
-    for seed in 0..6 {
+    for seed in 0..seeds(2) {
         for size in [1, 2, 16, 40, 300] {
             let space = Space::whole(pages(size % 5, size % 5 + size));
             let ops = || Op::from_seed(&space, seed).take(3000);

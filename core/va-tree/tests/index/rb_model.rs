@@ -6,6 +6,7 @@ use va_sim::model::ModelIndex;
 use va_sim::op::{Op, Space};
 use va_sim::platform::HeapPlatform;
 use va_sim::run::{Driver, Outcome, Walk, assert_same};
+use va_sim::soak::seeds;
 use va_tree::rb::{Exact, Linux, Search};
 use va_tree::{BTreeIndex, FreeIndex, RbIndex};
 
@@ -25,14 +26,10 @@ fn tree<S: Search>(space: &Space) -> RbIndex<S, HeapPlatform> {
     RbIndex::new(space.extent, space.default_window, HeapPlatform::default()).unwrap()
 }
 
-fn seeds() -> u64 {
-    std::env::var("VMALLOC_SOAK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
-}
-
 #[test]
 fn in_tiny_spaces() {
     for size in [1, 2, 16, 40, 300] {
-        for seed in 0..seeds() {
+        for seed in 0..seeds(2) {
             let space = pages(size % 5, size % 5 + size);
             let ops = Op::from_seed(&space, seed).take(3000);
             assert_same(&space, tree::<Exact>(&space), model(&space), ops, Walk::Always);
@@ -49,7 +46,7 @@ fn in_large_spaces() {
     for space in
         [pages(5, 5000), Space::whole(VaRange::ALL), linux, Space::whole(bytes(0x1234, 0x9_ffff_ffff))]
     {
-        for seed in 0..seeds() {
+        for seed in 0..seeds(2) {
             let ops = Op::from_seed(&space, seed).take(15_000);
             assert_same(&space, tree::<Exact>(&space), model(&space), ops, Walk::Every(50));
         }
@@ -58,7 +55,7 @@ fn in_large_spaces() {
 
 #[test]
 fn the_two_exact_indexes_agree_where_the_model_is_too_slow() {
-    for seed in 0..seeds() {
+    for seed in 0..seeds(2) {
         let space = pages(0, 1 << 20);
         let btree = BTreeIndex::new(space.extent, space.extent, HeapPlatform::default()).unwrap();
         let ops = Op::from_seed(&space, seed).take(60_000);
@@ -71,7 +68,7 @@ fn the_two_exact_indexes_agree_where_the_model_is_too_slow() {
 #[test]
 fn linuxs_search_is_the_lowest_fit_up_to_page_alignment() {
     let (mut higher, mut missed, mut same) = (0, 0, 0);
-    for seed in 0..seeds() {
+    for seed in 0..seeds(2) {
         let space = pages(3, 900);
         let (mut linux, mut exact) = (Driver::new(tree::<Linux>(&space)), Driver::new(model(&space)));
         for op in Op::from_seed(&space, seed).take(4000) {
