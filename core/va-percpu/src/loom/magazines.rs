@@ -6,7 +6,8 @@ use super::{Arc, Chunks, Space, free, join, model, settle, space, spawn};
 use crate::Magazine;
 use crate::config::Standard;
 use crate::offset::Offset;
-use crate::request::Request;
+use crate::request::{Context, Request};
+use crate::space::magazine::state::Lacks;
 use va_base::HeapMachine;
 
 type Own<'s> = Magazine<'s, HeapMachine<parking_lot::RawMutex>, Chunks, Standard>;
@@ -162,5 +163,53 @@ fn mc4_a_request_that_fails_takes_what_an_idle_magazine_holds() {
         let placed = join(other);
         assert!(!placed || mine != object);
         settle(&space, 2 + u64::from(placed));
+    });
+}
+
+/// Tables are made for chunks of which the balance destroys one: none is left for a chunk that is gone.
+#[test]
+fn mc1_no_table_is_added_for_a_chunk_that_is_destroyed() {
+    model(|| {
+        let space = Arc::new(space::<Standard>());
+        drop(magazine(&space, 0));
+        let objects = [(); 2].map(|()| super::alloc(&space, 32 << 10, 4));
+        objects.iter().for_each(|&object| free(&space, object));
+        let chunks = objects.map(|object| object.at(space.geometry().base()));
+        let theirs = space.clone();
+        let other = spawn(move || {
+            for _ in 0..3 {
+                let _more = theirs.tick();
+            }
+        });
+        chunks.iter().for_each(|&base| space.make_tables(base, 3..4));
+        join(other);
+        for (base, object) in chunks.into_iter().zip(objects) {
+            let page = base.get() + 3 * va_base::PAGE_SIZE;
+            assert!(space.find(object).is_some() || space.states.lacks(page) == Lacks::Span);
+        }
+        settle(&space, 1);
+    });
+}
+
+/// The tables of a page are made while a caller that cannot wait takes objects there: those without are put back.
+#[test]
+fn mc4_a_refill_beside_the_tables_of_its_page() {
+    model(|| {
+        let space = Arc::new(space::<Standard>());
+        // Populated before there is a magazine.
+        let object = super::alloc(&space, 16, 16);
+        let page = object.at(space.geometry().base());
+        let theirs = space.clone();
+        let other = spawn(move || {
+            let mut own = magazine(&theirs, 0);
+            let object = own.alloc(&Request::new(16, 16).context(Context::Atomic));
+            let freed = object.is_ok_and(|object| own.free(object).is_ok());
+            assert!(freed);
+        });
+        space.make_tables(page, 0..1);
+        join(other);
+        settle(&space, 2);
+        free(&space, object);
+        settle(&space, 1);
     });
 }

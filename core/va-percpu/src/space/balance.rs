@@ -2,13 +2,14 @@
 //!
 //! # Theory
 //! A caller that cannot wait is served from populated pages alone, so a few spare ones are retained. Pages that were
-//! populated for a peak load are depopulated. One pass goes through four phases, each a number of steps:
+//! populated for a peak load are depopulated. One pass goes through five phases, each a number of steps:
 //!
 //! 1. all wholly free chunks except the first are depopulated and destroyed;
 //! 2. each chunk with too many spare pages is read from its end and depopulated run by run, while the other chunks have
 //!    enough spare pages. It is then sidelined, or put back among the others;
 //! 3. pages are populated, lowest first in the fullest chunk that lacks some, until there are four spare pages;
-//! 4. wholly free chunks without a populated page are destroyed, all but the first.
+//! 4. wholly free chunks without a populated page are destroyed, all but the first;
+//! 5. if a magazine found pages without tables of states, they are allocated for every populated page.
 //!
 //! Between two steps no lock is held and everything may change; a step reads the state again. Two facts are recorded in
 //! the state of the chunk before the backend is called. So [`alloc_at`](PercpuSpace::alloc_at), which may name any
@@ -26,7 +27,7 @@ use super::PercpuSpace;
 use crate::backend::{Backend, Event};
 use crate::chunk::{End, NIL, State};
 use crate::config::Config;
-use crate::store::FIRST;
+use crate::store::{FIRST, RESERVED};
 use core::ops::Range;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, PAGE_SIZE, Va};
@@ -58,7 +59,12 @@ pub(super) enum Work {
     Spare,
     /// Pages are populated.
     Populate { left: u32, slot: u8, row: u32 },
+    /// Tables of states are allocated for the pages of a chunk from a page on, then for the next chunk.
+    States { row: u32, page: u32 },
 }
+
+/// Pages of the chunk that begins at an address.
+type Pages = (Va, Range<u32>);
 
 /// The chunks that are destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,8 +103,14 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             // An idle slab, cached for later requests, may be all that a chunk holds.
             self.lock().release_idle();
         }
-        *work = self.step(*work);
-        if *work == Work::Idle && !self.is_balance_due() { Progress::Done } else { Progress::More }
+        let mut ready = None;
+        *work = self.step(*work, &mut ready);
+        let done = *work == Work::Idle;
+        drop(work);
+        if let Some((base, pages)) = ready {
+            self.make_tables(base, pages);
+        }
+        if done && !self.is_balance_due() { Progress::Done } else { Progress::More }
     }
 
     /// Runs the remaining steps of the balance. Returns their number.
@@ -112,8 +124,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Runs one step and returns the next stage. The caller holds `grow`.
-    fn step(&self, work: Work) -> Work {
+    /// Runs one step and returns the next stage. The caller holds `grow`, and allocates tables of states for the pages
+    /// in `ready` after that.
+    fn step(&self, work: Work, ready: &mut Option<Pages>) -> Work {
         match work {
             Work::Idle => Work::Idle,
             Work::Free(only) => self.unlink_free(only),
@@ -130,7 +143,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             }
             Work::Depopulate(look) => self.depopulate(look),
             Work::Spare => self.spare(),
-            Work::Populate { left, slot, row } => self.populate_spare(left, slot, row),
+            Work::Populate { left, slot, row } => self.populate_spare(left, slot, row, ready),
+            Work::States { row, page } => self.find_populated(row, page, ready),
         }
     }
 
@@ -148,6 +162,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
         match (row, only) {
             (NIL, Only::All) => Work::Reclaim,
+            (NIL, Only::Unpopulated) if self.lacking.swap(false, Ordering::Relaxed) => {
+                Work::States { row: FIRST, page: 0 }
+            }
             (NIL, Only::Unpopulated) => Work::Idle,
             _ => {
                 store.retire(row);
@@ -272,7 +289,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     }
 
     /// Populates one run, of the chunk in progress or of the first in the list that lacks pages.
-    fn populate_spare(&self, left: u32, slot: u8, row: u32) -> Work {
+    fn populate_spare(&self, left: u32, slot: u8, row: u32, ready: &mut Option<Pages>) -> Work {
         let (last, done) = (self.geometry.slots().free, Work::Free(Only::Unpopulated));
         if left == 0 {
             return done;
@@ -306,10 +323,29 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         match self.backend.populate(&self.geometry, base, run.clone()) {
             Ok(()) => {
                 let left = left - (run.end - run.start);
-                self.lock().note_populated(row, run);
+                self.lock().note_populated(row, run.clone());
+                *ready = Some((base, run));
                 Work::Populate { left, slot, row }
             }
             Err(_) => done,
         }
+    }
+
+    /// Finds the next run of populated pages, from a page of a chunk on.
+    fn find_populated(&self, row: u32, page: u32, ready: &mut Option<Pages>) -> Work {
+        let store = self.lock();
+        // Stops where the machine had no memory: the next pass tries again.
+        if !store.rows().contains(&row) || self.lacking.load(Ordering::Relaxed) {
+            return Work::Idle;
+        }
+        let chunk = store.chunk(row);
+        let run = match row != RESERVED && chunk.is_in_use() {
+            true => store.run_of_pages(row, page, chunk.pages, true),
+            false => None,
+        };
+        let Some(run) = run else { return Work::States { row: row + 1, page: 0 } };
+        let page = run.end;
+        *ready = Some((Va::new(chunk.base), run));
+        Work::States { row, page }
     }
 }

@@ -29,7 +29,7 @@
 //! docs/kernel-map.md.
 
 mod balance;
-mod magazine;
+pub(crate) mod magazine;
 mod stats;
 
 pub use balance::Progress;
@@ -70,6 +70,8 @@ pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Standard> {
     due: AtomicBool,
     /// A request that cannot wait failed.
     failed: AtomicBool,
+    /// Pages with objects for magazines lack tables of states.
+    lacking: AtomicBool,
     /// The count of takings of `grow`.
     grow_locks: AtomicU64,
     // Of magazines; their locks are their own.
@@ -114,6 +116,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             chunks: va_base::constant!(Mutex::new(Store::EMPTY)),
             due: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            lacking: AtomicBool::new(false),
             grow_locks: AtomicU64::new(0),
             cells: Cells::new(),
             states: States::new().with_grain(geometry.grain_shift()),
@@ -432,6 +435,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 if low {
                     self.call_for_balance();
                 }
+                // Others have the rest of the first page, and of the last one.
+                self.make_tables(base, pages.start..pages.start + 1);
+                self.make_tables(base, pages.end - 1..pages.end);
                 return Ok(());
             };
             drop(store);

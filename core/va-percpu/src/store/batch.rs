@@ -48,9 +48,9 @@ impl<C: Config> Store<C> {
         Ok(balance)
     }
 
-    /// Returns the address at which the bitmap of the chunk of an address begins.
-    pub(crate) fn base_at(&self, at: u64) -> Va {
-        self.place_of(at).map_or(Va::new(at), |(row, _)| Va::new(self.chunk(row).base))
+    /// Returns the address at which the bitmap of the chunk of an address begins, if it is in one.
+    pub(crate) fn base_at(&self, at: u64) -> Option<Va> {
+        self.place_of(at).map(|(row, _)| Va::new(self.chunk(row).base))
     }
 
     /// Returns whether an object of so many bytes begins at an address, or a slot of that size is in use.

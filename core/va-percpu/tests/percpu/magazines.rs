@@ -339,3 +339,73 @@ fn callers_that_cannot_wait_are_served_as_long_as_the_balance_runs() {
     space.validate().unwrap();
     live.into_iter().for_each(|object| magazine.free(object).unwrap());
 }
+
+/// Callers that cannot wait take batches, too: the tables for their objects are allocated ahead, by the balance.
+#[test]
+fn callers_that_cannot_wait_take_batches_and_put_none_back() {
+    let machine = SimMachine::new(2);
+    let (unit, units) = (256 << 10, 4);
+    let parts = Sizes { fixed: 221_184, reserved: 8192, dynamic: 28_672, ..SIZES };
+    let space = space_of(&machine, Sizes { unit, atom: 2 << 20, alloc: unit * units, units, ..parts });
+    let mut magazine = space.magazine(0).unwrap();
+    let request = Request::new(16, 16).context(Context::Atomic);
+    let (mut live, mut locks, mut flushes) = (Vec::new(), 0, 0);
+    for nth in 0..100_000 {
+        let before = shared_locks();
+        live.push(magazine.alloc(&request).unwrap_or_else(|error| panic!("{nth}: {error}")));
+        locks += shared_locks() - before;
+        while space.is_balance_due() {
+            space.balance();
+        }
+        if nth == 1000 {
+            (locks, flushes) = (0, space.stats().cache_flushes);
+        }
+    }
+    // One for each refill of 128.
+    assert!(locks <= 800, "{locks} locks for 99,000 allocs");
+    assert_eq!(flushes, space.stats().cache_flushes);
+    let held = space.stats().cached_bytes;
+    live.into_iter().for_each(|object| magazine.free(object).unwrap());
+    assert!(space.stats().cached_bytes > held);
+    space.validate().unwrap();
+}
+
+/// Without memory for tables an object is taken from the space and goes back there. Once there is some, the balance
+/// allocates them, also for pages that were populated long before.
+#[test]
+fn callers_that_cannot_wait_do_without_tables_until_there_is_memory() {
+    let machine = SimMachine::new(2);
+    let space = space_of(&machine, SIZES);
+    let far = space.alloc(&Request::new(4000, 8)).unwrap();
+    // Its slab stays.
+    let other = space.alloc(&Request::new(64, 8)).unwrap();
+    let mut magazine = space.magazine(0).unwrap();
+    machine.fail_after(u64::MAX, 0);
+    let request = Request::new(64, 8).context(Context::Atomic);
+    let pair = |magazine: &mut Magazine<'_, &SimMachine, SimChunks, Standard>| {
+        let before = shared_locks();
+        let object = magazine.alloc(&request).unwrap();
+        magazine.free(object).unwrap();
+        let locks = shared_locks() - before;
+        while space.is_balance_due() {
+            space.balance();
+        }
+        locks
+    };
+    let first = pair(&mut magazine);
+    for _ in 0..100 {
+        let locks = pair(&mut magazine);
+        assert!(locks == 2 && locks < first, "{locks} locks, {first} the first time");
+    }
+    assert_eq!(space.stats().cached_bytes, 0);
+    machine.fail_after(u64::MAX, u64::MAX);
+    // The tables of its pages are the first that the machine supplies again.
+    let near = space.alloc(&Request::new(20_000, 8)).unwrap();
+    while space.is_balance_due() {
+        space.balance();
+    }
+    let _warm = pair(&mut magazine);
+    assert_eq!(pair(&mut magazine), 0);
+    space.validate().unwrap();
+    [far, near, other].into_iter().for_each(|object| magazine.free(object).unwrap());
+}

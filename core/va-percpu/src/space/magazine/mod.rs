@@ -21,7 +21,8 @@
 //! What exceeds it is flushed, other classes first.
 //!
 //! **Contexts.** A caller that cannot wait may use a magazine: it takes what is there, or what is free in populated
-//! pages, and no call of it waits. The machine and the backend are called under no lock of a magazine.
+//! pages, and no call of it waits. The tables that its objects need are allocated ahead (`tables`). The machine and the
+//! backend are called under no lock of a magazine.
 //!
 //! **Errors.** A free of anything but a live object is a typed error, as in the space (`state`). Of two frees of an
 //! object at the same time, one fails.
@@ -49,6 +50,7 @@ mod broken;
 pub(crate) mod cell;
 mod class;
 pub(crate) mod state;
+mod tables;
 mod validate;
 
 use super::PercpuSpace;
@@ -61,7 +63,7 @@ use crate::store::Store;
 use crate::store::class::Class;
 use cell::{Batch, Cell, Contents, MOST, add};
 use class::SIZES;
-use state::{Freed, Headed, Lacks, States};
+use state::{Freed, Headed, States};
 use va_base::sync::MutexGuard;
 use va_base::sync::atomic::Ordering;
 use va_base::{LockClass, Machine, Va};
@@ -245,37 +247,6 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             at = stop;
         }
     }
-
-    /// Allocates the tables that the states of an address need. `false` if one is missing and cannot be allocated.
-    fn make_states(&self, at: u64, atomic: bool) -> bool {
-        loop {
-            let lacks = self.states.lacks(at);
-            match lacks {
-                Lacks::Nothing => return true,
-                _ if atomic => return false,
-                Lacks::Span => {
-                    let store = self.lock();
-                    let unused = self.states.take_unused();
-                    drop(store);
-                    let Some(span) = unused.or_else(|| self.machine.alloc_table()) else { return false };
-                    let store = self.lock();
-                    let base = store.base_at(at);
-                    if let Some(other) = self.states.add(at, base, span) {
-                        self.states.put_unused(other);
-                    }
-                }
-                Lacks::Leaf => {
-                    let Some(leaf) = self.machine.alloc_table() else { return false };
-                    let store = self.lock();
-                    let other = self.states.add_leaf(at, leaf);
-                    drop(store);
-                    if let Some(other) = other {
-                        self.machine.free_table(other);
-                    }
-                }
-            }
-        }
-    }
 }
 
 impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
@@ -343,7 +314,9 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
         request.want()?;
         let atomic = request.context == Context::Atomic;
         add(&self.cell.counts.misses, 1);
-        if (self.clean_some(class) || self.refill(class, atomic))
+        // A refill whose objects lack tables would be undone.
+        let refills = !atomic || !self.space.lacking.load(Ordering::Relaxed);
+        if (self.clean_some(class) || refills && self.refill(class, atomic))
             && let Some((at, base)) = self.take(class)
         {
             return Ok(self.publish(request, at, base));

@@ -47,6 +47,8 @@ mod shape {
 }
 use shape::{HEADS, LEAF_SHIFT, LEAVES};
 
+/// Bytes from one leaf to the next.
+pub(super) const LEAF_BYTES: u64 = 1 << LEAF_SHIFT;
 const STATES: usize = (1 << LEAF_SHIFT) / GRAIN as usize;
 /// log2 of the bytes of a span, unless a chunk's addresses are aligned to less.
 const SPAN_SHIFT_MAX: u32 = LEAF_SHIFT + LEAVES.trailing_zeros();
@@ -131,7 +133,7 @@ pub(super) enum Freed {
 
 /// The table that is missing before objects of an address can be cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Lacks {
+pub(crate) enum Lacks {
     Nothing,
     Span,
     Leaf,
@@ -272,7 +274,7 @@ impl States {
     }
 
     /// Returns the first table that is missing for an address.
-    pub(super) fn lacks(&self, at: u64) -> Lacks {
+    pub(crate) fn lacks(&self, at: u64) -> Lacks {
         match self.find(at >> self.shift) {
             None => Lacks::Span,
             Some(span) if span.state(at).is_none() => Lacks::Leaf,
