@@ -227,7 +227,7 @@ impl<C: Config> Store<C> {
     }
 
     /// Frees an object.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&mut self, offset: Offset) -> Result<Freed, FreeError> {
         let at = offset.at(self.geometry.base()).get();
         let Some((row, off)) = self.place_of(at) else { return Err(FreeError::NoChunk { offset }) };

@@ -50,11 +50,12 @@ impl Stack {
         Some(at)
     }
 
-    /// Adds a clean object. `false` if there is no room.
-    pub(super) fn push_clean(&mut self, at: u64) -> bool {
-        let Some(place) = self.clean.get_mut(usize::from(self.clean_len)) else { return false };
-        *place = at;
-        self.clean_len += 1;
+    /// Adds clean objects. `false` if there is no room for them.
+    pub(super) fn push_clean(&mut self, objects: &[u64]) -> bool {
+        let from = usize::from(self.clean_len);
+        let Some(places) = self.clean.get_mut(from..from + objects.len()) else { return false };
+        places.copy_from_slice(objects);
+        self.clean_len += objects.len() as u8;
         true
     }
 
@@ -118,18 +119,15 @@ impl Contents {
     const EMPTY: Self =
         Self { stacks: [const { Stack::EMPTY }; CLASSES], bytes: 0, victim: 0, last: [None; 2] };
 
-    /// Takes the top dirty objects of a class, at most so many.
-    pub(super) fn take_dirty(&mut self, class: usize, most: u8) -> Batch {
+    /// Takes the top dirty objects of a class, at most as many as `into` has room for. Returns their number.
+    pub(super) fn take_dirty(&mut self, class: usize, into: &mut [u64]) -> usize {
         let stack = &mut self.stacks[class];
-        let end = usize::from(stack.dirty_len);
-        let from = end - end.min(most.into());
-        let mut batch = Batch::EMPTY;
-        for &at in &stack.dirty[from..end] {
-            batch.push(at);
-        }
-        stack.dirty_len = from as u8;
-        self.bytes -= batch.len as u32 * SIZES[class];
-        batch
+        let end = usize::from(stack.dirty_len).min(MOST);
+        let len = end.min(into.len());
+        into[..len].copy_from_slice(&stack.dirty[end - len..end]);
+        stack.dirty_len = (end - len) as u8;
+        self.bytes -= len as u32 * SIZES[class];
+        len
     }
 
     /// Takes the oldest dirty objects of a class, all but an eighth.
@@ -137,10 +135,8 @@ impl Contents {
         let stack = &mut self.stacks[class];
         let end = usize::from(stack.dirty_len);
         let taken = end - end / 8;
-        let mut batch = Batch::EMPTY;
-        for &at in &stack.dirty[..taken] {
-            batch.push(at);
-        }
+        let mut batch = Batch { len: taken, ..Batch::EMPTY };
+        batch.at[..taken].copy_from_slice(&stack.dirty[..taken]);
         stack.dirty.copy_within(taken..end, 0);
         stack.dirty_len = (end - taken) as u8;
         self.bytes -= batch.len as u32 * SIZES[class];
@@ -202,7 +198,8 @@ impl Contents {
     pub(super) fn break_clean(&mut self, class: usize) {
         let stack = &mut self.stacks[class];
         stack.dirty_len -= 1;
-        stack.push_clean(stack.dirty[usize::from(stack.dirty_len)]);
+        let object = stack.dirty[usize::from(stack.dirty_len)];
+        stack.push_clean(&[object]);
     }
 
     /// The top dirty object of a class is in its stack twice.

@@ -62,7 +62,7 @@ use crate::request::{Context, Place, Request};
 use crate::store::Store;
 use crate::store::class::Class;
 use cell::{Batch, Cell, Contents, MOST, add};
-use class::SIZES;
+use class::{CLASSES, SIZES};
 use state::{Freed, Headed, States};
 use va_base::sync::MutexGuard;
 use va_base::sync::atomic::Ordering;
@@ -73,7 +73,7 @@ pub const MAGAZINE_BYTES_MIN: u32 = 2 << 10;
 /// Most bytes of a unit that a magazine may hold.
 pub const MAGAZINE_BYTES_MAX: u32 = 32 << 10;
 /// Dirty objects that are zeroed together.
-const ZERO_MOST: u8 = 16;
+const ZERO_MOST: usize = 16;
 
 /// The result of a call that drains magazines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -107,6 +107,8 @@ pub struct Magazine<'s, P: Machine, B: Backend, C: Config> {
     cell: &'static Cell<P::OwnerLock>,
     /// Bytes of one unit that it may hold.
     bytes_max: u32,
+    /// Most objects of each class in a stack, and in a batch.
+    most: [u8; CLASSES],
 }
 
 impl<P: Machine, B: Backend, C: Config> core::fmt::Debug for Magazine<'_, P, B, C> {
@@ -115,11 +117,9 @@ impl<P: Machine, B: Backend, C: Config> core::fmt::Debug for Magazine<'_, P, B, 
     }
 }
 
-/// Returns the most objects of a class in a stack, and in a batch.
-#[inline(always)]
-const fn most(bytes_max: u32, class: usize) -> u8 {
-    let share = bytes_max / 2 / SIZES[class];
-    if share > MOST as u32 { MOST as u8 } else { share as u8 }
+/// Returns the most objects of each class in a stack, and in a batch.
+fn most(bytes_max: u32) -> [u8; CLASSES] {
+    SIZES.map(|size| (bytes_max / 2 / size).min(MOST as u32) as u8)
 }
 
 impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
@@ -142,7 +142,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             }
         }
         let cell = self.cells.take(&self.machine, cpu).ok_or(NewError::NoMeta)?;
-        Ok(Magazine { space: self, cell, bytes_max: self.magazine_bytes() })
+        let bytes_max = self.magazine_bytes();
+        Ok(Magazine { space: self, cell, bytes_max, most: most(bytes_max) })
     }
 
     /// Returns the bytes of a unit that a magazine may hold.
@@ -221,10 +222,10 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     }
 
     /// Zeroes objects of a class in every unit, adjacent ones together.
-    fn zero_all(&self, class: usize, batch: &Batch) {
+    fn zero_all(&self, class: usize, objects: &[u64]) {
         let bytes = SIZES[class];
         let (mut start, mut end) = (0, 0);
-        for &at in batch.objects() {
+        for &at in objects {
             if at == end && end > start {
                 end += u64::from(bytes);
             } else if at + u64::from(bytes) == start {
@@ -338,26 +339,26 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
     #[inline(never)]
     fn clean_some(&mut self, class: usize) -> bool {
         let mut contents = self.lock();
-        let batch = contents.take_dirty(class, ZERO_MOST);
+        let mut objects = [0; ZERO_MOST];
+        let taken = contents.take_dirty(class, &mut objects);
         self.cell.publish(&contents);
         drop(contents);
-        if batch.len == 0 {
+        if taken == 0 {
             return false;
         }
-        self.add_clean(class, &batch);
+        self.add_clean(class, &objects[..taken]);
         true
     }
 
     /// Zeroes objects that no magazine holds, and adds them to the clean ones.
-    fn add_clean(&mut self, class: usize, batch: &Batch) {
-        self.space.zero_all(class, batch);
-        add(&self.cell.counts.zeroed, batch.len as u64 * u64::from(SIZES[class]));
+    fn add_clean(&mut self, class: usize, objects: &[u64]) {
+        self.space.zero_all(class, objects);
+        let bytes = objects.len() as u32 * SIZES[class];
+        add(&self.cell.counts.zeroed, bytes.into());
         let mut contents = self.lock();
-        for &at in batch.objects() {
-            // Only this owner adds objects, and there was room.
-            contents.stacks[class].push_clean(at);
-            contents.bytes += SIZES[class];
-        }
+        // Only this owner adds objects, and there was room.
+        contents.stacks[class].push_clean(objects);
+        contents.bytes += bytes;
         self.cell.publish(&contents);
     }
 
@@ -371,7 +372,7 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
             return false;
         }
         add(&self.cell.counts.refills, 1);
-        self.add_clean(class, &batch);
+        self.add_clean(class, batch.objects());
         true
     }
 
@@ -381,7 +382,7 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
     fn make_room_for(&self, class: usize) -> usize {
         let size = SIZES[class];
         let mut contents = self.lock();
-        let count = u32::from(contents.stacks[class].refill(most(self.bytes_max, class)));
+        let count = u32::from(contents.stacks[class].refill(self.most[class]));
         let evicted = contents.take_any(self.bytes_max.saturating_sub(count * size), class);
         let room = (self.bytes_max.saturating_sub(contents.bytes) / size).min(count);
         self.cell.publish(&contents);
@@ -462,7 +463,7 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
                 add(&self.cell.counts.frees, 1);
                 let size = SIZES[class];
                 let fits = contents.bytes + size <= self.bytes_max;
-                if fits && contents.stacks[class].push_dirty(at, most(self.bytes_max, class)) {
+                if fits && contents.stacks[class].push_dirty(at, self.most[class]) {
                     contents.bytes += size;
                     self.cell.publish(&contents);
                     drop(contents);
@@ -481,7 +482,7 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
     #[cold]
     #[inline(never)]
     fn make_room(&self, mut contents: MutexGuard<'static, P::OwnerLock, Contents>, class: usize, at: u64) {
-        let (size, most) = (SIZES[class], most(self.bytes_max, class));
+        let (size, most) = (SIZES[class], self.most[class]);
         let batch = if contents.stacks[class].dirty_len >= most {
             contents.take_oldest(class)
         } else {

@@ -151,15 +151,22 @@ impl<C: Config> Store<C> {
 
     /// Caches a slab that is in its list and has no slot in use. The one cached before, which another thread created
     /// meanwhile, is freed.
+    #[inline(always)]
     fn cache_idle(&mut self, class: Class, slab: u32) {
         let other = core::mem::replace(&mut self.classes.idle[class.at()], slab);
         let (row, _) = self.classes.split(slab);
         self.chunk_mut(row).idle += 1;
         if other != NIL {
-            let (row, _) = self.classes.split(other);
-            self.chunk_mut(row).idle -= 1;
-            self.end_slab(class, other);
+            self.end_idle(class, other);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_idle(&mut self, class: Class, slab: u32) {
+        let (row, _) = self.classes.split(slab);
+        self.chunk_mut(row).idle -= 1;
+        self.end_slab(class, slab);
     }
 
     /// Frees the space of a slab without a slot in use.
