@@ -7,9 +7,13 @@ pub mod kernel_lib;
 mod print;
 #[doc(hidden)]
 pub mod process;
+mod recorded;
 #[doc(hidden)]
 pub mod seed;
+mod steps;
 pub(crate) mod subject;
+#[doc(hidden)]
+pub mod tail;
 #[doc(hidden)]
 pub mod threads;
 mod workloads;
@@ -28,7 +32,7 @@ use workloads::{Round, Workload};
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Only workloads whose name contains this; what the hints are worth is called seed, zeroing zero, many
-    /// threads threads, per-CPU data of a process process
+    /// threads threads, the longest pairs tail, per-CPU data of a process process
     pub filter: Option<String>,
     /// Rounds, 1 to 1000
     pub rounds: usize,
@@ -100,6 +104,7 @@ struct Taken {
 struct Measured {
     rows: Vec<(&'static Workload, Vec<Taken>)>,
     threads: Vec<threads::Threaded>,
+    tail: Vec<tail::Tail>,
     seed: Vec<seed::Ran>,
     zero: Vec<zero::Zeroed>,
     process: Option<process::InProcess>,
@@ -164,6 +169,10 @@ pub fn run(options: &Options, out: &mut dyn Output) -> Result<()> {
             run.progress(workload.name);
             measured.rows.push((workload, measure(workload, &contenders, rounds)?));
         }
+    }
+    if run.wants("tail") {
+        run.progress("tail");
+        measured.tail = tail::measure(if *quick { 200 } else { 4000 })?;
     }
     if run.wants("seed") {
         run.progress("seed");

@@ -79,6 +79,11 @@ impl<C: Config, L: Watch> Standard<C, L> {
         Ok(Cached { magazine: RefCell::new(magazine), space: self })
     }
 
+    /// Returns the space, for callers that leave the balance to others.
+    pub(super) fn space(&self) -> &PercpuSpace<LabMachine<L>, Numbers, C> {
+        &self.0
+    }
+
     /// Returns the counts of the space.
     pub(crate) fn stats(&self) -> Stats {
         self.0.stats()

@@ -1,7 +1,11 @@
 //! Many threads on one space: the cost of a pair, the locks that it shares with others, and the bytes zeroed for it.
+//!
+//! One load is the recording of 15,000 `tc` flower filters, added and deleted (`data/README.md`): its requests and
+//! frees, in each thread.
 
 use super::clock::Moment;
 use super::kernel_lib::KernelLib;
+use super::recorded;
 use super::subject::{Standard, Subject, UNITS, USUAL};
 use crate::harness::{Summary, in_turn};
 use anyhow::{Context as _, Result};
@@ -38,16 +42,19 @@ enum Load {
     Netmix,
     /// The regions of a new address space: its counters of resident pages, and the state of its concurrency ids.
     Exec,
+    /// The requests and frees of a recording.
+    Recorded,
 }
 
 impl Load {
-    const ALL: [Self; 3] = [Self::Pair, Self::Netmix, Self::Exec];
+    const ALL: [Self; 4] = [Self::Pair, Self::Netmix, Self::Exec, Self::Recorded];
 
     fn name(self) -> &'static str {
         match self {
             Self::Pair => "a pair of 16 B",
             Self::Netmix => "netmix, 500 live, one replaced",
             Self::Exec => "exec: two regions made and dropped",
+            Self::Recorded => "tc-flower: as recorded",
         }
     }
 
@@ -74,6 +81,24 @@ impl Load {
                     subject.free(ids);
                 }
             }
+            Self::Recorded => recorded::run(subject, pairs, live),
+        }
+    }
+
+    /// Returns the pairs of each of so many threads, of `pairs` in all. A recording is not divided: each thread runs
+    /// all of it, where there are enough pairs for one.
+    fn each(self, pairs: usize, threads: usize) -> usize {
+        match self {
+            Self::Recorded => recorded::allocs().min(pairs / 4),
+            _ => (pairs / threads).max(200),
+        }
+    }
+
+    /// Returns the pairs before those that are measured.
+    fn warm_up(self, pairs: usize) -> usize {
+        match self {
+            Self::Recorded => pairs,
+            _ => (pairs / 4).max(LIVE),
         }
     }
 }
@@ -88,7 +113,7 @@ struct Ran {
 fn work<S: Subject>(subject: &S, load: Load, pairs: usize, nth: usize, barrier: &Barrier) -> Ran {
     let (mut live, mut rng) = (Vec::new(), Rng::new(nth as u64 + 1));
     barrier.wait();
-    load.run(subject, (pairs / 4).max(LIVE), &mut live, &mut rng);
+    load.run(subject, load.warm_up(pairs), &mut live, &mut rng);
     barrier.wait();
     take_lock_stats();
     let begun = Moment::now();
@@ -130,7 +155,7 @@ enum Contender<'k> {
 /// Returns the cost of a pair, and the shared locks and the zeroed bytes for it.
 fn on_space<C: Config, L: Watch>(load: Load, threads: usize, pairs: usize, cached: bool) -> Result<[f64; 3]> {
     let space = Standard::<C, L>::new(USUAL)?;
-    let all = (pairs / 4).max(LIVE) + pairs;
+    let all = load.warm_up(pairs) + pairs;
     let [ns, locks] = in_threads(threads, pairs, |nth, barrier| {
         if !cached {
             return Ok(work(&space, load, pairs, nth, barrier));
@@ -180,7 +205,10 @@ pub fn measure(pairs: usize, rounds: usize, kernel_lib: Option<&KernelLib>) -> R
     let mut measured = Vec::new();
     for load in Load::ALL {
         for threads in THREADS {
-            let each = (pairs / threads).max(200);
+            let each = load.each(pairs, threads);
+            if each == 0 {
+                continue;
+            }
             let ran = in_turn(rounds, &contenders, |_, contender| {
                 contender.run::<vmlab_machine::SpinLock>(load, threads, each).map(|[ns, ..]| Some(ns))
             })?;
