@@ -18,18 +18,18 @@ use va_space::SpaceError;
 /// Storage for blocks, for a static.
 ///
 /// ```
-/// use va_base::VaRange;
+/// use va_base::{HeapMachine, VaRange};
 /// use va_block::{EarlyBlocks, config};
-/// use va_sim::machine::SimMachine;
 ///
-/// static BLOCKS: EarlyBlocks<&SimMachine, config::Standard> = EarlyBlocks::new();
+/// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own
+/// static MACHINE: Machine = Machine::new(2);
+/// static BLOCKS: EarlyBlocks<&Machine, config::Standard> = EarlyBlocks::new();
 ///
 /// assert!(BLOCKS.get().is_err());
-/// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// let boot = [VaRange::from_pages(0x1000, 0x1004).unwrap()];
-/// BLOCKS.init(window, machine, &boot)?;
-/// assert!(BLOCKS.init(window, machine, &boot).is_err());
+/// BLOCKS.init(window, &MACHINE, &boot)?;
+/// assert!(BLOCKS.init(window, &MACHINE, &boot).is_err());
 /// assert!(BLOCKS.get()?.alloc(0, 3)?.page_floor() > 0x1004);
 /// # Ok::<(), va_block::BlockError>(())
 /// ```

@@ -20,18 +20,56 @@ use va_space::SpaceError;
 /// Storage for a map, for a static.
 ///
 /// ```
-/// use va_base::VaRange;
-/// use va_map::{AreaRequest, EarlyMap};
-/// use va_sim::{machine::SimMachine, pages::SimPages};
-///
-/// static MAP: EarlyMap<&SimMachine, va_block::config::Standard, &SimPages<'static>> = EarlyMap::new();
+/// // `Pages` is the table and the source of pages in the example of `MapSpace`.
+/// # use std::collections::BTreeMap;
+/// # use std::sync::Mutex;
+/// # use va_base::{HeapMachine, Va, VaRange};
+/// # use va_map::{AreaRequest, EarlyMap, Entries, Leaf, PageRequest, PageSource, PageTable, Run, Stopped};
+/// # /// The page that is mapped at each address, and the free pages.
+/// # struct Pages {
+/// #     mapped: Mutex<BTreeMap<u64, u64>>,
+/// #     free: Mutex<Vec<u64>>,
+/// # }
+/// # impl PageTable for Pages {
+/// #     const LEAF_SIZES: &'static [u32] = &[0];
+/// #     fn map(&self, at: Va, Entries { run, .. }: Entries) -> Result<(), Stopped> {
+/// #         let pages = (0..run.pages).map(|nth| (at.page_floor() + nth, run.first + nth));
+/// #         self.mapped.lock().unwrap().extend(pages);
+/// #         Ok(())
+/// #     }
+/// #     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
+/// #         let (first, end) = range.whole_pages();
+/// #         for at in first..end {
+/// #             let page = self.mapped.lock().unwrap().remove(&at);
+/// #             page.map(|first| gone(Leaf { first, pages_log2: 0 }));
+/// #         }
+/// #     }
+/// #     fn leaf(&self, at: Va) -> Option<Leaf> {
+/// #         self.mapped.lock().unwrap().get(&at.page_floor()).map(|&first| Leaf { first, pages_log2: 0 })
+/// #     }
+/// # }
+/// # impl PageSource for Pages {
+/// #     fn alloc(&self, frames: &mut [u64], _request: PageRequest) -> usize {
+/// #         let free = std::iter::from_fn(|| self.free.lock().unwrap().pop());
+/// #         frames.iter_mut().zip(free).map(|(frame, page)| *frame = page).count()
+/// #     }
+/// #     fn alloc_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
+/// #         None
+/// #     }
+/// #     fn free(&self, run: Run) {
+/// #         self.free.lock().unwrap().extend(run.first..run.first + run.pages);
+/// #     }
+/// #     fn clear(&self, _page: u64, _from: u64, _to: u64) {}
+/// # }
+/// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own
+/// static MACHINE: Machine = Machine::new(2);
+/// static MAP: EarlyMap<&Machine, va_block::config::Standard, Pages> = EarlyMap::new();
 ///
 /// assert!(MAP.get().is_err());
-/// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
-/// let pages = Box::leak(Box::new(SimPages::new(machine, 100)));
+/// let pages = Pages { mapped: Mutex::default(), free: Mutex::new((0..100).collect()) };
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// let boot = [VaRange::from_pages(0x1000, 0x1004).unwrap()];
-/// MAP.init(window, machine, pages, &boot)?;
+/// MAP.init(window, &MACHINE, pages, &boot)?;
 /// assert_eq!(MAP.get()?.vmalloc(0, &AreaRequest::new(1)).unwrap().page_floor(), 0x1004);
 /// # Ok::<(), va_block::BlockError>(())
 /// ```

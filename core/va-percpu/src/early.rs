@@ -18,17 +18,27 @@ use va_base::{Machine, Place};
 /// Storage for per-CPU memory, for a static.
 ///
 /// ```
-/// use va_base::Va;
-/// use va_percpu::{EarlyPercpu, Geometry, NewError, Request, config};
-/// use va_sim::{machine::SimMachine, percpu::{SIZES, SimChunks}};
+/// use va_base::{HeapMachine, Va};
+/// use va_percpu::km::{Blocks, KmChunks};
+/// use va_percpu::{BackendError, EarlyPercpu, Geometry, NewError, Request, Sizes, config};
 ///
-/// static SPACE: EarlyPercpu<&SimMachine, SimChunks, config::Standard> = EarlyPercpu::new();
+/// struct NoMore; // memory for chunks after the first one: none here
+/// impl Blocks for NoMore {
+///     fn alloc(&self, _bytes: u64) -> Result<Va, BackendError> {
+///         Err(BackendError)
+///     }
+///     fn free(&self, _at: Va, _bytes: u64) {}
+/// }
+///
+/// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own
+/// static MACHINE: Machine = Machine::new(4);
+/// static SPACE: EarlyPercpu<&Machine, KmChunks<NoMore>, config::Standard> = EarlyPercpu::new();
 ///
 /// assert!(SPACE.get().is_err());
-/// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
-/// let geometry = Geometry::new(SIZES, Va::new(1 << 36)).unwrap();
-/// SPACE.init(geometry, machine, SimChunks::default())?;
-/// assert_eq!(SPACE.init(geometry, machine, SimChunks::default()).err(), Some(NewError::AlreadyReady));
+/// let sizes = Sizes { unit: 65_536, fixed: 0, reserved: 0, dynamic: 20_480, atom: 4096, alloc: 262_144, units: 4 };
+/// let geometry = Geometry::new(sizes, Va::new(1 << 36)).unwrap();
+/// SPACE.init(geometry, &MACHINE, KmChunks(NoMore))?;
+/// assert_eq!(SPACE.init(geometry, &MACHINE, KmChunks(NoMore)).err(), Some(NewError::AlreadyReady));
 /// assert!(SPACE.get()?.alloc(&Request::new(8, 8)).is_ok());
 /// # Ok::<(), NewError>(())
 /// ```

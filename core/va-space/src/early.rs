@@ -19,17 +19,17 @@ use va_base::{Machine, Place, VaRange};
 /// Storage for a space, for a static.
 ///
 /// ```
-/// use va_base::{Request, VaRange};
-/// use va_sim::machine::SimMachine;
+/// use va_base::{HeapMachine, Request, VaRange};
 /// use va_space::{EarlySpace, SpaceError, config};
 ///
-/// static SPACE: EarlySpace<&'static SimMachine, config::Standard> = EarlySpace::new();
+/// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own
+/// static MACHINE: Machine = Machine::new(2);
+/// static SPACE: EarlySpace<&Machine, config::Standard> = EarlySpace::new();
 ///
 /// assert_eq!(SPACE.get().err(), Some(SpaceError::NotReady));
-/// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// let boot = [VaRange::from_pages(0x1000, 0x1004).unwrap()];
-/// SPACE.init(window, window, machine, &boot)?;
+/// SPACE.init(window, window, &MACHINE, &boot)?;
 /// assert_eq!(SPACE.get()?.alloc(0, &Request::pages(1).unwrap())?.start().page_floor(), 0x1004);
 /// # Ok::<(), SpaceError>(())
 /// ```

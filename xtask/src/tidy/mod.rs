@@ -11,6 +11,7 @@
 //! | `sync-facade` | atomics of `va-*` come from `core/va-base/src/sync.rs` |
 //! | `hygiene` | no paths of one machine, no notes to oneself, no file too long, no test switched off without a reason |
 //! | `manifests` | every package has the workspace's licence, edition and lints |
+//! | `examples` | an example of a published package uses no crate that the package leaves out |
 //! | `mutations` | each entry of `xtask/mutations.toml` still applies to its file |
 //! | `prose` | pages have short sentences and lines and the words of `docs/glossary.md`; doc comments begin with a fact |
 //!
@@ -18,6 +19,7 @@
 //! the state of a checkout.
 
 mod cycles;
+mod examples;
 mod heads;
 mod hygiene;
 mod invariants;
@@ -66,7 +68,7 @@ struct Rule {
     check: fn(&Tree, &mut Report),
 }
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     Rule { name: "layers", check: layers::check },
     Rule { name: "heads", check: heads::check },
     Rule { name: "cycles", check: cycles::check },
@@ -76,6 +78,7 @@ const RULES: [Rule; 11] = [
     Rule { name: "sync-facade", check: sync_facade::check },
     Rule { name: "hygiene", check: hygiene::check },
     Rule { name: "manifests", check: manifests::check },
+    Rule { name: "examples", check: examples::check },
     Rule { name: "mutations", check: mutations::check },
     Rule { name: "prose", check: prose::check },
 ];

@@ -79,12 +79,11 @@ impl<O: RawMutex, L: RawMutex> Lanes<O, L> {
 /// A block that one caller allocates from by `&mut`; see the module.
 ///
 /// ```
-/// # use va_base::VaRange;
+/// # use va_base::{HeapMachine, VaRange};
 /// # use va_block::{Blocks, config};
-/// # use va_sim::machine::SimMachine;
 /// # use va_space::VmapSpace;
 /// # let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
-/// # let machine = SimMachine::new(4);
+/// # let machine = HeapMachine::<parking_lot::RawMutex>::new(4);
 /// # let space = VmapSpace::new(window, window, &machine)?;
 /// let blocks = Blocks::<_, config::Standard>::new(space, &machine)?;
 /// let mut lane = blocks.lane(2)?;

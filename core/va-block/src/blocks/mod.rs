@@ -87,13 +87,12 @@ type Found = (&'static Block, u32);
 /// Small mappings on machine `P` under the policies `C`, and the space that they are cut from.
 ///
 /// ```
-/// use va_base::VaRange;
+/// use va_base::{HeapMachine, VaRange};
 /// use va_block::{Blocks, UnmapError, config};
-/// use va_sim::machine::SimMachine;
 /// use va_space::VmapSpace;
 ///
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
-/// let machine = SimMachine::new(4);
+/// let machine = HeapMachine::<parking_lot::RawMutex>::new(4); // feature `alloc`, for tests
 /// let space = VmapSpace::new(window, window, &machine)?;
 /// let blocks = Blocks::<_, config::Standard>::new(space, &machine)?;
 /// let at = blocks.alloc(0, 3)?;

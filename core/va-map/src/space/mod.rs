@@ -82,14 +82,60 @@ pub const RAM_PAGES_MAX: u64 = va_block::config::ALLOC_PAGES_MAX;
 /// Areas with pages, on machine `P`, under the policies `C`, by the page table `T`.
 ///
 /// ```
-/// use va_base::VaRange;
-/// use va_map::{AreaRequest, MapSpace};
-/// use va_sim::{machine::SimMachine, pages::SimPages};
+/// use std::collections::BTreeMap;
+/// use std::sync::Mutex;
+/// use va_base::{HeapMachine, Va, VaRange};
+/// use va_map::{AreaRequest, Entries, Leaf, MapSpace, PageRequest, PageSource, PageTable, Run, Stopped};
 /// use va_space::VmapSpace;
 ///
+/// /// The page that is mapped at each address, and the free pages.
+/// struct Pages {
+///     mapped: Mutex<BTreeMap<u64, u64>>,
+///     free: Mutex<Vec<u64>>,
+/// }
+///
+/// impl PageTable for Pages {
+///     const LEAF_SIZES: &'static [u32] = &[0];
+///
+///     fn map(&self, at: Va, Entries { run, .. }: Entries) -> Result<(), Stopped> {
+///         let pages = (0..run.pages).map(|nth| (at.page_floor() + nth, run.first + nth));
+///         self.mapped.lock().unwrap().extend(pages);
+///         Ok(())
+///     }
+///
+///     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
+///         let (first, end) = range.whole_pages();
+///         for at in first..end {
+///             let page = self.mapped.lock().unwrap().remove(&at);
+///             page.map(|first| gone(Leaf { first, pages_log2: 0 }));
+///         }
+///     }
+///
+///     fn leaf(&self, at: Va) -> Option<Leaf> {
+///         self.mapped.lock().unwrap().get(&at.page_floor()).map(|&first| Leaf { first, pages_log2: 0 })
+///     }
+/// }
+///
+/// impl PageSource for Pages {
+///     fn alloc(&self, frames: &mut [u64], _request: PageRequest) -> usize {
+///         let free = std::iter::from_fn(|| self.free.lock().unwrap().pop());
+///         frames.iter_mut().zip(free).map(|(frame, page)| *frame = page).count()
+///     }
+///
+///     fn alloc_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
+///         None
+///     }
+///
+///     fn free(&self, run: Run) {
+///         self.free.lock().unwrap().extend(run.first..run.first + run.pages);
+///     }
+///
+///     fn clear(&self, _page: u64, _from: u64, _to: u64) {}
+/// }
+///
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
-/// let machine = SimMachine::new(4);
-/// let pages = SimPages::new(&machine, 100);
+/// let machine = HeapMachine::<parking_lot::RawMutex>::new(4); // feature `alloc`, for tests
+/// let pages = Pages { mapped: Mutex::default(), free: Mutex::new((0..100).collect()) };
 /// let space = VmapSpace::new(window, window, &machine)?;
 /// let map = MapSpace::<_, va_block::config::Standard, _>::new(space, &machine, &pages)?;
 /// let at = map.vmalloc(0, &AreaRequest::new(10_000))?;

@@ -57,11 +57,10 @@ const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 /// machine.
 ///
 /// ```
-/// # use va_base::{Request, VaRange};
-/// # use va_sim::machine::SimMachine;
+/// # use va_base::{HeapMachine, Request, VaRange};
 /// # use va_space::VmapSpace;
 /// # let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
-/// # let machine = SimMachine::new(4);
+/// # let machine = HeapMachine::<parking_lot::RawMutex>::new(4);
 /// let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
 /// let mut magazine = space.magazine(0)?;
 /// let area = magazine.alloc(&Request::pages(3).unwrap())?;

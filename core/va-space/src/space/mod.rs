@@ -90,12 +90,11 @@ struct CachePadded<T>(T);
 /// A virtual address space on machine `P` under the policies `C`.
 ///
 /// ```
-/// use va_base::{Request, VaRange};
-/// use va_sim::machine::SimMachine;
+/// use va_base::{HeapMachine, Request, VaRange};
 /// use va_space::VmapSpace;
 ///
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
-/// let machine = SimMachine::new(4);
+/// let machine = HeapMachine::<parking_lot::RawMutex>::new(4); // feature `alloc`, for tests
 /// let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
 /// let area = space.alloc(0, &Request::pages(3).unwrap())?;
 /// let start = area.start();
@@ -163,12 +162,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         /// constant, `const { VmapSpace::empty() }`.
         ///
         /// ```
-        /// use va_base::{Request, VaRange};
-        /// use va_sim::machine::SimMachine;
+        /// use va_base::{HeapMachine, Request, VaRange};
         /// use va_space::{VmapSpace, config};
         ///
-        /// let machine = SimMachine::new(2);
-        /// let mut space = const { VmapSpace::<&SimMachine, config::Standard>::empty() };
+        /// type Machine = HeapMachine<parking_lot::RawMutex>;
+        /// let machine = Machine::new(2);
+        /// let mut space = const { VmapSpace::<&Machine, config::Standard>::empty() };
         /// assert!(space.alloc(0, &Request::pages(1).unwrap()).is_err());
         /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
         /// space.init(window, window, &machine)?;

@@ -88,12 +88,19 @@ pub struct Drained {
 /// machine.
 ///
 /// ```
-/// # use va_base::Va;
-/// # use va_percpu::{Geometry, PercpuSpace, Request, config};
-/// # use va_sim::{machine::SimMachine, percpu::{SIZES, SimChunks}};
-/// # let machine = SimMachine::new(2);
-/// # let geometry = Geometry::new(SIZES, Va::new(1 << 36)).unwrap();
-/// let space = PercpuSpace::<_, _, config::Standard>::new(geometry, &machine, SimChunks::default())?;
+/// # use va_base::{HeapMachine, Va};
+/// # use va_percpu::{BackendError, Geometry, PercpuSpace, Request, Sizes, config, km::{Blocks, KmChunks}};
+/// # struct NoMore; // memory for chunks after the first one: none here
+/// # impl Blocks for NoMore {
+/// #     fn alloc(&self, _bytes: u64) -> Result<Va, BackendError> {
+/// #         Err(BackendError)
+/// #     }
+/// #     fn free(&self, _at: Va, _bytes: u64) {}
+/// # }
+/// # let machine = HeapMachine::<parking_lot::RawMutex>::new(4);
+/// # let sizes = Sizes { unit: 65_536, fixed: 0, reserved: 0, dynamic: 20_480, atom: 4096, alloc: 262_144, units: 4 };
+/// # let geometry = Geometry::new(sizes, Va::new(1 << 36)).unwrap();
+/// let space = PercpuSpace::<_, _, config::Standard>::new(geometry, &machine, KmChunks(NoMore))?;
 /// let mut magazine = space.magazine(0)?;
 /// let counter = magazine.alloc(&Request::new(8, 8)).unwrap();
 /// magazine.free(counter).unwrap();
