@@ -287,7 +287,9 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     }
 
     /// Record `id`.
-    #[inline(always)]
+    // Inlined, a lookup is no call on the way of each step; where code must be small, one copy serves all.
+    #[cfg_attr(feature = "small", inline(never))]
+    #[cfg_attr(not(feature = "small"), inline(always))]
     pub(crate) fn get(&self, id: u32) -> &T {
         if FLAT > 0 {
             return match self.flat.get(id as usize) {
@@ -303,7 +305,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     }
 
     /// Record `id`, to change it.
-    #[inline(always)]
+    #[cfg_attr(feature = "small", inline(never))]
+    #[cfg_attr(not(feature = "small"), inline(always))]
     pub(crate) fn get_mut(&mut self, id: u32) -> &mut T {
         if FLAT > 0 {
             let Self { inline, flat, array, .. } = self;

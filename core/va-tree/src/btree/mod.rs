@@ -106,8 +106,8 @@ pub type BTreeIndex32<P> = BTree<u32, 32, P>;
 /// ```
 pub type ByteIndex<P> = BTree<Byte, 16, P>;
 
-/// A B+tree of holes; `K` is the width of a page number inside, `F` the fanout (a multiple of 8).
-///
+/// A B+tree of holes; `K` is the width of a page number inside, `F` the fanout (a multiple of 8). The
+/// value has 2.5 to 3.5 KiB, and its code 34 KiB; [`FlatIndex`](crate::FlatIndex) has 448 bytes and 3 KiB.
 /// ```
 /// use va_base::{NoSlabs, Request, Va, VaRange};
 /// use va_tree::{BTreeIndex, FreeIndex};
