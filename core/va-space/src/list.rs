@@ -58,6 +58,14 @@ impl<S> UnlinkedArea<S> {
         self.slot.put(word);
     }
 
+    /// Releases the area as busy, with the given word, which says that it has a note.
+    #[inline(always)]
+    pub(crate) fn become_noted(self, word: Word, note: u64) {
+        // The word is released after the note, so a reader of it sees the note.
+        self.slot.set_link(note);
+        self.slot.put(word);
+    }
+
     /// Releases the area with the mark of one that leaves; a sweep of the map finds it again.
     #[inline(always)]
     pub(crate) fn leave(self) {

@@ -87,6 +87,9 @@ fn area_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("VmapSpace::alloc, first", || areas.push(fine(space.alloc(0, &ask(3)))));
     table.row("VmapSpace::alloc", || areas.push(fine(space.alloc(0, &ask(3)))));
     table.row("VmapSpace::alloc, atomic", || areas.extend(space.alloc(0, &atomic(3)).ok()));
+    table.row("Magazine::try_alloc_noted", || {
+        areas.push(fine(magazine.try_alloc_noted(&ask(7), |range| range.start().get())));
+    });
     let aligned = ask(5).aligned(Align::from_log2(24).unwrap_or_default());
     table.row("VmapSpace::alloc, aligned", || areas.push(fine(space.alloc(1, &aligned))));
     let far = 1 << 29;

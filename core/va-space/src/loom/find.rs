@@ -1,6 +1,6 @@
 //! Interleavings of lookups, iterations and notes with frees and purges.
 
-use super::{Tiny, alloc, free, model, model_within, space, space_of, spawn};
+use super::{Tiny, alloc, ask, free, model, model_within, space, space_of, spawn};
 use crate::Purge;
 use crate::config::WithTrees;
 use std::sync::Arc;
@@ -43,6 +43,30 @@ fn a_note_is_read_with_its_area_or_not_at_all() {
         free(&space, area);
         let seen = reader.join().ok().flatten();
         assert!(seen.is_none_or(|note| [None, Some(7), Some(8)].contains(&note)), "{seen:?}");
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn an_area_of_a_cache_is_found_with_its_note_or_not_at_all() {
+    model(|| {
+        let space = Arc::new(space(3, 1));
+        let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
+        // The second comes with a third, which stays in the cache.
+        let Ok(first) = magazine.alloc(&ask(1)) else { panic!("no area") };
+        let Ok(second) = magazine.alloc(&ask(1)) else { panic!("no area") };
+        let at = second.range().end();
+        let theirs = space.clone();
+        let reader = spawn(move || theirs.find(at).map(|seen| seen.note));
+        let Ok(third) = magazine.try_alloc_noted(&ask(1), |_| 8) else { panic!("no area") };
+        assert_eq!(third.start(), at);
+        let seen = reader.join().ok().flatten();
+        assert!(seen.is_none_or(|note| note == Some(8)), "{seen:?}");
+        assert_eq!(space.find(at).map(|seen| seen.note), Some(Some(8)));
+        for area in [first, second, third] {
+            assert!(magazine.free(area).is_ok());
+        }
+        drop(magazine);
         assert_eq!(space.validate(), Ok(()));
     });
 }

@@ -142,21 +142,62 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             return Ok(area);
         }
-        match self.alloc_available(request) {
-            Err(SpaceError::NoSpace { largest, .. }) => Err(self.space.no_space(request, largest)),
-            done => done,
+        self.try_alloc_further(*request)
+    }
+
+    /// Allocates an area as [`try_alloc`](Self::try_alloc) does, with a note: `note` is called once with the range of
+    /// the area, and returns the note. So a kernel completes its record of the area before a lookup returns it, without
+    /// a second access to the area. An area from the cache has its note when it is first found. One from the pool or
+    /// the index gets it a moment later, and is found without a note before.
+    ///
+    /// `note` must not call the space or the magazine, and must not panic: the area would be lost.
+    ///
+    /// # Errors
+    /// Those of [`try_alloc`](Self::try_alloc); then `note` was not called.
+    /// # Locks
+    /// Those of [`try_alloc`](Self::try_alloc). `note` is called with none held.
+    #[inline(always)]
+    pub fn try_alloc_noted(
+        &mut self,
+        request: &Request,
+        note: impl FnOnce(VaRange) -> u64,
+    ) -> Result<Area, SpaceError> {
+        if self.space.is_tagged(request)
+            && let Some(area) = self.take_cached(request)
+        {
+            let noted = note(range_of(area.page, area.pages));
+            return Ok(self.space.publish_noted(area, Some(self.node), noted));
         }
+        let area = self.try_alloc_further(*request)?;
+        // It fails if another call frees the area by its address already. Then the handle is stale, as after any such
+        // free.
+        let _noted = self.space.note(area.start(), note(area.range()));
+        Ok(area)
     }
 
     /// Takes an area from the cache.
     #[inline(always)]
     fn take(&self, request: &Request) -> Option<Area> {
+        let area = self.take_cached(request)?;
+        Some(self.space.publish(area, Some(self.node)))
+    }
+
+    /// Takes an area from the cache, and leaves it idle.
+    #[inline(always)]
+    fn take_cached(&self, request: &Request) -> Option<UnlinkedArea<Flushed>> {
         let mut contents = self.lock();
         let (size, align) = (request.size().get(), request.align());
         let area = contents.cache.take(&self.space.map, size, align, C::POOL_TRIES)?;
         self.cell.publish_cached(&contents);
-        drop(contents);
-        Some(self.space.publish(area, Some(self.node)))
+        Some(area)
+    }
+
+    #[inline(never)]
+    fn try_alloc_further(&mut self, request: Request) -> Result<Area, SpaceError> {
+        match self.alloc_available(&request) {
+            Err(SpaceError::NoSpace { largest, .. }) => Err(self.space.no_space(&request, largest)),
+            done => done,
+        }
     }
 
     #[inline(never)]
@@ -282,7 +323,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// The errors of [`VmapSpace::release_at`].
     /// # Locks
     /// Those of [`free`](Self::free). Cost: the same.
-    #[inline]
+    #[inline(always)]
     pub fn release_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
         let freed = self.space.win_detached(at)?;
         let range = range_of(freed.page, freed.pages);

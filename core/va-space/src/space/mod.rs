@@ -443,6 +443,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         handle
     }
 
+    /// Makes a flushed area busy, with a note.
+    #[inline(always)]
+    fn publish_noted(&self, area: UnlinkedArea<Flushed>, owner: Option<u32>, note: u64) -> Area {
+        let word = area.word.again(owner).with_note();
+        let handle = Area { page: area.page, pages: area.pages, generation: word.generation() };
+        self.lookup.insert(handle.range(), &self.machine);
+        area.become_noted(word, note);
+        handle
+    }
+
     /// Makes the area of a handle lazy, and owned by the caller.
     #[inline]
     fn claim(&self, area: &Area) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {

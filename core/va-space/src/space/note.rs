@@ -55,6 +55,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// changed.
     /// # Locks
     /// Those of the lookup. Cost: O(1).
+    #[inline(always)]
     pub fn detach(&self, at: Va) -> Result<DetachedArea, ReleaseError> {
         let (Seen { page, pages, word }, slot) = self.steady_at(at)?;
         slot.exchange(word, word.with_state(State::Detached)).map_err(|_| self.no_area_at(at))?;
@@ -87,6 +88,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Claims the detached area that starts at `at` for the call that frees it.
+    #[inline(always)]
     pub(super) fn win_detached(&self, at: Va) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
         let seen = self.map.seen_slot(at.page_floor(), |word| word.state() == Some(State::Detached));
         let Some((Seen { page, pages, word }, slot)) =
@@ -112,6 +114,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Returns the busy area that starts at `at`, if no other call is changing it.
+    #[inline(always)]
     fn steady_at(&self, at: Va) -> Result<(Seen, &'static Slot), ReleaseError> {
         let seen = self.map.seen_slot(at.page_floor(), Word::is_steady);
         seen.filter(|(seen, _)| Va::from_page(seen.page) == at).ok_or_else(|| self.no_area_at(at))

@@ -166,6 +166,40 @@ fn a_magazine_takes_detached_areas_into_its_round() {
 }
 
 #[test]
+fn an_alloc_with_a_note_asks_for_it_once_with_the_range_of_the_area() {
+    fn by_policy<C: Config>() {
+        let machine = SimMachine::new(1);
+        let extent = pages(FIRST, FIRST + 64);
+        let space = VmapSpace::<_, C>::new(extent, extent, &machine).unwrap();
+        let mut magazine = space.magazine(0).unwrap();
+        let three = Request::pages(3).unwrap();
+        // From the index first, then from the cache, where the same area waits with another word.
+        for round in 0..40 {
+            let mut asked = None;
+            let area = magazine
+                .try_alloc_noted(&three, |range| {
+                    assert_eq!(asked.replace(range), None);
+                    // Not busy yet, or busy without a note.
+                    assert_eq!(space.find(range.start()).and_then(|seen| seen.note), None);
+                    round
+                })
+                .unwrap();
+            assert_eq!(asked, Some(area.range()));
+            let seen = space.find(area.start()).unwrap();
+            assert_eq!((seen.range, seen.note), (area.range(), Some(round)));
+            assert_eq!(space.detach(area.start()).unwrap().note(), Some(round));
+            magazine.release_at(area.start()).unwrap();
+            space.purge(Purge::Drain);
+            assert_eq!(space.validate(), Ok(()));
+        }
+        let all = Request::pages(65).unwrap();
+        assert!(magazine.try_alloc_noted(&all, |_| panic!("there is no area")).is_err());
+    }
+    by_policy::<Standard>();
+    by_policy::<WithTrees<Standard>>();
+}
+
+#[test]
 fn lazy_areas_are_met_until_their_flush_has_ended() {
     let machine = SimMachine::new(2);
     machine.set_flushing(va_sim::machine::Flushing::OnRequest);
