@@ -6,6 +6,7 @@
 mod check;
 mod pipe;
 
+use crate::cargo::tested_programs;
 use crate::count::Tests;
 use crate::not_run;
 use crate::sh::{Cmd, Show, on_path};
@@ -125,8 +126,7 @@ fn find() -> Option<String> {
 /// Makes the report to open.
 fn make(root: &Path, dir: &Path) -> Result<PathBuf> {
     let report = dir.join("report.html");
-    // The same build as the step `demo`.
-    let args = ["run", "--quiet", "--locked", "--release", "--", "report"];
-    Cmd::cargo(root).args(args).args(INPUTS).arg("-o").arg(&report).run(Show::All)?;
+    let program = tested_programs(root)?.join("vmlab");
+    Cmd::new(root, program).arg("report").args(INPUTS).arg("-o").arg(&report).run(Show::All)?;
     Ok(report)
 }

@@ -6,7 +6,7 @@
 use crate::cargo::{OVER_THE_CORE, TESTED, WALKING, WORKSPACES, cargo, counted, selections};
 use crate::count::Tests;
 use crate::machine::{cpu_seconds, duration};
-use crate::sh::{Cmd, Show, on_path};
+use crate::sh::{Cmd, Show};
 use crate::{
     book, browser, clients, counts, faces, foreign, fresh, fuzz, guest, header, install, kernel, licences,
     linux, loom, not_run, package, peer, sizes, stress, suites, targets, tidy,
@@ -67,7 +67,7 @@ impl Step {
 }
 
 /// All steps, those that fail fast first.
-const STEPS: [Step; 24] = [
+const STEPS: [Step; 23] = [
     Step::new("fmt", "every file is formatted", fmt).quick(),
     Step::new("tidy", "the rules that no compiler knows", run_tidy).quick(),
     Step::new("clippy", "no warnings, everywhere", clippy).quick(),
@@ -112,7 +112,12 @@ const STEPS: [Step; 24] = [
         .full(faces::full, "the originals' own tests, and packages that depend on them"),
     Step::new("deny", "licences, banned crates, sources", licences::step)
         .full(licences::deny, "cargo deny, which reads the texts"),
-    Step::new("package", "the published crates build from their packages alone", run_package),
+    Step::new(
+        "package",
+        "the published crates are complete, and the core's build from their packages",
+        run_package,
+    )
+    .full(package_full, "the crates of a process, too"),
     // Late, when the laboratory of the tests is there.
     Step::new("install", "a C program is built and run as users do it", install::step)
         .full(install::full, "the laboratory of `dist`"),
@@ -124,8 +129,6 @@ const STEPS: [Step; 24] = [
         "a report in a real browser: no network, no complaint, the slider moves the picture",
         browser::step,
     ),
-    Step::new("fuzz-build", "fuzz targets without warnings", fuzz_check)
-        .full(fuzz_build, "the targets with libFuzzer"),
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
@@ -148,21 +151,9 @@ const LONG: [Step; 6] = [
 
 /// The second lane of a run of everything. Cargo locks a folder for each profile, and the first lane builds with that of
 /// tests. None of these steps does so for long. The steps that optimise a program as one are here: they use one core.
-const BESIDE: [&str; 14] = [
-    "release",
-    "no_std",
-    "targets",
-    "loom",
-    "peer",
-    "header",
-    "counts",
-    "clients",
-    "stress",
-    "faces",
-    "deny",
-    "package",
-    "install",
-    "fuzz-build",
+const BESIDE: [&str; 13] = [
+    "release", "no_std", "targets", "loom", "peer", "header", "counts", "clients", "stress", "faces", "deny",
+    "package", "install",
 ];
 
 /// The results of steps.
@@ -343,6 +334,7 @@ fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
         .run(Show::All)?;
     guest::lint(root)?;
     linux::lint(root)?;
+    fuzz::lint(root)?;
     for manifest in &WORKSPACES[3..4] {
         let folder = Path::new(manifest).parent().unwrap_or(root);
         cargo(root)
@@ -377,25 +369,27 @@ fn examples(root: &Path, _: &mut Tests) -> Result<()> {
 }
 
 fn run_package(root: &Path, _: &mut Tests) -> Result<()> {
-    package::check(root, false)
+    package::check(root, package::CORE)
+}
+
+fn package_full(root: &Path, _: &mut Tests) -> Result<()> {
+    package::check(root, package::LIBRARIES)
 }
 
 /// The seed of property tests and stress.
 const SEED: &str = "20250101";
 
-/// Runs tests by cargo-nextest where it is installed, which runs them in parallel.
+/// Runs tests, those of a file in one process: they share what they compute.
 fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     let before = tests.passed;
-    let cmd = if on_path("cargo-nextest") {
-        cargo(root)
-            .args(["nextest", "run", "--locked", "--no-fail-fast", "--status-level", "slow"])
-            .args(args)
-    } else {
-        cargo(root).args(["test", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"]).args(args)
-    };
-    // The same cases for the same code, so that results do not depend on the machine. `soak` uses others.
-    let cmd = cmd.env("PROPTEST_RNG_SEED", SEED).env("VA_STRESS_SEED", SEED);
-    counted(not_run::with_list(root, cmd.env("CARGO_TERM_COLOR", "never")), tests)?;
+    let cmd = cargo(root)
+        .args(["test", "--quiet", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"])
+        .args(args)
+        // The same cases for the same code, so that results do not depend on the machine. `soak` uses others.
+        .env("PROPTEST_RNG_SEED", SEED)
+        .env("VA_STRESS_SEED", SEED)
+        .env("CARGO_TERM_COLOR", "never");
+    counted(not_run::with_list(root, cmd), tests)?;
     if tests.passed == before {
         bail!("no test was run");
     }
@@ -502,16 +496,6 @@ fn demo_full(root: &Path, _: &mut Tests) -> Result<()> {
         bail!("vmlab bench, in a build without it, does not name the feature measure");
     }
     Ok(())
-}
-
-/// Checks the fuzz targets without libFuzzer, which takes longer to compile than they do.
-fn fuzz_check(root: &Path, _: &mut Tests) -> Result<()> {
-    fuzz::lint(root)
-}
-
-fn fuzz_build(root: &Path, _: &mut Tests) -> Result<()> {
-    fuzz::build(root)?;
-    fuzz::lint(root)
 }
 
 /// Builds the targets and runs each.
