@@ -115,7 +115,7 @@ fn a_process_that_makes_a_mistake() {
         "read before the page" => _ = read(area, -4096),
         "write past the end, aligned" => {
             let area = alloc(100_000, 64);
-            write(area, 100_000);
+            corrupt(area, 100_000);
             free(&memory, area);
         }
         "write before the start" => {
