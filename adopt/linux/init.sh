@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first program of the kernel that `cargo xtask linux` boots. The kernel's command line says what it does:
-# va.suite=NAME va.loops=N. Every line that counts begins with "va: ".
+# va.suite=NAME va.loops=N va.threads=N. Every line that counts begins with "va: ".
 /bin/busybox --install -s /bin
 export PATH=/bin
 mount -t proc none /proc
@@ -8,21 +8,29 @@ mount -t sysfs none /sys
 mount -t devtmpfs none /dev
 mount -t tmpfs none /tmp
 echo 1 > /proc/sys/kernel/printk
-suite=boot loops=100
+suite=boot loops=100 threads=1
 for word in $(cat /proc/cmdline); do
     case $word in
     va.suite=*) suite=${word#va.suite=} ;;
     va.loops=*) loops=${word#va.loops=} ;;
+    va.threads=*) threads=${word#va.threads=} ;;
     esac
 done
 
+# What the kernel complained of since its log was cleared.
+complain() {
+    dmesg | grep -E 'BUG|WARNING|Call Trace|KASAN:|possible (circular|recursive|irq)|inconsistent lock|Kernel panic|va: stopped' | sed 's/^/va: complaint /'
+}
+
 # mask, threads, loops: one run of lib/test_vmalloc.c, whose lines go to the console.
 vmalloc_test() {
+    complain
     dmesg -c > /dev/null
     echo "va: test mask=$1 threads=$2 loops=$3"
     insmod /lib/test_vmalloc.ko run_test_mask="$1" nr_threads="$2" test_loop_count="$3" sequential_test_order=1 \
         2> /dev/null
-    dmesg | grep -E 'Summary|All test took|BUG|WARN|Call Trace|KASAN|possible' | sed 's/^\(.*\] \)*/va: /'
+    dmesg | grep -E 'Summary|All test took' | sed 's/^\(.*\] \)*/va: /'
+    complain
 }
 
 # Programs that begin and end: each has a vmalloc'd stack.
@@ -64,12 +72,12 @@ stress)
     ;;
 bench)
     for pattern in one mixed live live-mixed large aligned; do
-        echo "$pattern $loops" > /proc/va_bench
+        echo "$pattern $threads $loops" > /proc/va_bench
         dmesg -c | grep 'va_bench' | sed 's/^\(.*\] \)*/va: /'
     done
     ;;
 esac
 state
-dmesg | grep -E 'BUG:|WARNING:|Call Trace|Kernel panic|va: stopped' | sed 's/^/va: complaint /'
+complain
 echo "va: end"
 poweroff -f

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Areas without pages, on either kernel: `echo "PATTERN LOOPS" > /proc/va_bench`. A pair is get_vm_area and
+ * Areas without pages, on either kernel: `echo "PATTERN THREADS LOOPS" > /proc/va_bench`. A pair is get_vm_area and
  * free_vm_area. Under `-icount shift=0` a nanosecond of the guest is an instruction.
  */
+#include <linux/completion.h>
 #include <linux/init.h>
+#include <linux/kthread.h>
 #include <linux/ktime.h>
 #include <linux/proc_fs.h>
 #include <linux/sched.h>
@@ -11,6 +13,8 @@
 #include <linux/string.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
+
+#define THREADS_MAX 16
 
 struct pattern {
 	const char *name;
@@ -28,6 +32,17 @@ static const struct pattern patterns[] = {
 	{ "aligned", 512, 1, VM_IOREMAP },
 };
 
+/* One thread, its areas and what it measured in nanoseconds. */
+struct run {
+	const struct pattern *pattern;
+	struct vm_struct **live;
+	unsigned int loops, failed;
+	u32 state;
+	u64 all, worst_alloc, worst_free;
+	struct completion *begin;
+	struct completion done;
+};
+
 static u32 draw(u32 *state, u32 below)
 {
 	*state = *state * 1664525u + 1013904223u;
@@ -40,56 +55,104 @@ static unsigned long pages_for(const struct pattern *pattern, u32 *state)
 	return pattern->pages_most > 64 ? pattern->pages_most : 1 + draw(state, pattern->pages_most);
 }
 
-static int va_bench_run(const struct pattern *pattern, unsigned int loops)
+static void pairs(struct run *run)
 {
-	struct vm_struct **live = kvcalloc(pattern->live, sizeof(*live), GFP_KERNEL);
-	u64 began, worst = 0, all = 0;
-	unsigned int i, failed = 0;
-	u32 state = 12345;
+	const struct pattern *pattern = run->pattern;
+	unsigned int i;
 
-	if (!live)
-		return -ENOMEM;
 	/* The first of a live set only fill it. */
-	for (i = 0; i < pattern->live + loops; i++) {
-		struct vm_struct **slot = &live[i < pattern->live ? i : draw(&state, pattern->live)];
-		unsigned long bytes = pages_for(pattern, &state) << PAGE_SHIFT;
-		u64 took;
+	for (i = 0; i < pattern->live + run->loops; i++) {
+		struct vm_struct **slot = &run->live[i < pattern->live ? i : draw(&run->state, pattern->live)];
+		unsigned long bytes = pages_for(pattern, &run->state) << PAGE_SHIFT;
+		u64 began = ktime_get_ns(), freed, ended;
 
-		began = ktime_get_ns();
 		if (*slot)
 			free_vm_area(*slot);
+		freed = ktime_get_ns();
 		*slot = get_vm_area(bytes, pattern->flags);
-		took = ktime_get_ns() - began;
-		failed += !*slot;
+		ended = ktime_get_ns();
+		run->failed += !*slot;
 		if (i >= pattern->live) {
-			all += took;
-			worst = max(worst, took);
+			run->all += ended - began;
+			run->worst_free = max(run->worst_free, freed - began);
+			run->worst_alloc = max(run->worst_alloc, ended - freed);
 		}
 		if (i % 256 == 0)
 			cond_resched();
 	}
 	for (i = 0; i < pattern->live; i++)
-		if (live[i])
-			free_vm_area(live[i]);
-	kvfree(live);
-	pr_info("va_bench %s: %llu ns a pair, worst %llu, %u failed, %u pairs\n", pattern->name,
-		div_u64(all, loops), worst, failed, loops);
+		if (run->live[i])
+			free_vm_area(run->live[i]);
+}
+
+static int thread(void *data)
+{
+	struct run *run = data;
+
+	wait_for_completion(run->begin);
+	pairs(run);
+	complete(&run->done);
 	return 0;
+}
+
+static int va_bench_run(const struct pattern *pattern, unsigned int threads, unsigned int loops)
+{
+	DECLARE_COMPLETION_ONSTACK(begin);
+	struct run *runs = kcalloc(threads, sizeof(*runs), GFP_KERNEL), sum = { };
+	unsigned int i, begun = 0;
+	int failed = runs ? 0 : -ENOMEM;
+
+	for (i = 0; !failed && i < threads; i++) {
+		struct run *run = &runs[i];
+		struct task_struct *task;
+
+		run->pattern = pattern;
+		run->loops = loops;
+		run->state = 12345 + i;
+		run->begin = &begin;
+		init_completion(&run->done);
+		run->live = kvcalloc(pattern->live, sizeof(*run->live), GFP_KERNEL);
+		if (!run->live) {
+			failed = -ENOMEM;
+		} else if (threads > 1) {
+			task = kthread_run(thread, run, "va_bench/%u", i);
+			failed = PTR_ERR_OR_ZERO(task);
+			begun += !failed;
+		}
+	}
+	complete_all(&begin);
+	if (!failed && threads == 1)
+		pairs(runs);
+	for (i = 0; i < begun; i++)
+		wait_for_completion(&runs[i].done);
+	for (i = 0; runs && i < threads; i++) {
+		kvfree(runs[i].live);
+		sum.all += runs[i].all;
+		sum.failed += runs[i].failed;
+		sum.worst_alloc = max(sum.worst_alloc, runs[i].worst_alloc);
+		sum.worst_free = max(sum.worst_free, runs[i].worst_free);
+	}
+	kfree(runs);
+	if (!failed)
+		pr_info("va_bench %s: %llu ns a pair, most of an alloc %llu, of a free %llu, %u failed, %u threads\n",
+			pattern->name, div_u64(sum.all, threads * loops), sum.worst_alloc, sum.worst_free, sum.failed,
+			threads);
+	return failed;
 }
 
 static ssize_t va_bench_write(struct file *file, const char __user *from, size_t bytes, loff_t *at)
 {
 	char text[64] = { }, name[32];
-	unsigned int loops;
+	unsigned int threads, loops;
 	int i, failed;
 
 	if (bytes >= sizeof(text) || copy_from_user(text, from, bytes))
 		return -EFAULT;
-	if (sscanf(text, "%31s %u", name, &loops) != 2 || !loops)
+	if (sscanf(text, "%31s %u %u", name, &threads, &loops) != 3 || !loops || !threads || threads > THREADS_MAX)
 		return -EINVAL;
 	for (i = 0; i < ARRAY_SIZE(patterns); i++)
 		if (!strcmp(name, patterns[i].name)) {
-			failed = va_bench_run(&patterns[i], loops);
+			failed = va_bench_run(&patterns[i], threads, loops);
 			return failed ?: bytes;
 		}
 	return -EINVAL;

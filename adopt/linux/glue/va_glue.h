@@ -53,14 +53,17 @@ static struct vmap_area *va_record_of(u64 note)
 	return (struct vmap_area *)(unsigned long)note;
 }
 
+static_assert(offsetof(struct vmap_area, va_start) == 0 && offsetof(struct vmap_area, va_end) == sizeof(u64));
+
 /* Takes an area: from this CPU's magazine or the index, else with all that may sleep. */
-static u64 va_take(unsigned long size, unsigned long align, unsigned long start, unsigned long end)
+static u64 va_take(unsigned long size, unsigned long align, unsigned long start, unsigned long end,
+		   struct vmap_area *va)
 {
-	u64 at = va_try_alloc(get_cpu(), size, align, start, end);
+	u64 at = va_try_alloc(get_cpu(), size, align, start, end, va);
 
 	put_cpu();
 	if (unlikely(at < VA_FAILURES))
-		at = va_alloc(raw_smp_processor_id(), size, align, start, end);
+		at = va_alloc(raw_smp_processor_id(), size, align, start, end, va);
 	return at;
 }
 
@@ -93,7 +96,10 @@ static struct vmap_area *alloc_vmap_area(unsigned long size, unsigned long align
 	if (unlikely(!va))
 		return ERR_PTR(-ENOMEM);
 
-	at = va_take(size, align, vstart, vend);
+	/* A reader that finds the record before it is complete skips it: no flags, no vm_struct. */
+	va->flags = va_flags;
+	va->vm = NULL;
+	at = va_take(size, align, vstart, vend, va);
 	trace_alloc_vmap_area(at < VA_FAILURES ? vend : at, size, align, vstart, vend, at < VA_FAILURES);
 	if (unlikely(at < VA_FAILURES)) {
 		if (!vm)
@@ -105,16 +111,11 @@ static struct vmap_area *alloc_vmap_area(unsigned long size, unsigned long align
 		return ERR_PTR(-EBUSY);
 	}
 
-	va->va_start = at;
-	va->va_end = at + size;
-	va->flags = va_flags;
-	va->vm = vm;
 	if (vm) {
 		vm->addr = (void *)va->va_start;
 		vm->size = size;
+		smp_store_release(&va->vm, vm);
 	}
-	/* From here on it is found. */
-	BUG_ON(va_note(at, (unsigned long)va));
 	if (unlikely(kasan_populate_vmalloc(at, size, gfp_mask))) {
 		free_vmap_area(va);
 		return ERR_PTR(-ENOMEM);

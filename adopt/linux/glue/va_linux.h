@@ -28,11 +28,11 @@ int va_init(u64 start, u64 end, const struct va_range *busy, size_t count);
 int va_cpu_init(u32 cpu);
 
 /* On `cpu`, with preemption off. */
-u64 va_try_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end);
+u64 va_try_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);
 int va_release(u32 cpu, u64 at);
 
 /* May sleep. */
-u64 va_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end);
+u64 va_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);
 u64 va_congruent(const struct va_range *offsets_and_sizes, size_t count, u64 align);
 u64 va_drain(void);
 u64 va_purge_aliases(u64 start, u64 end);
@@ -41,7 +41,10 @@ u64 va_shrink(void);
 void va_drain_cpu(u32 cpu);
 void va_each_lazy(void (*each)(u8 *with, u64 start, u64 end), u8 *with);
 
-/* Anywhere. A record is an address that its area was noted with. */
+/*
+ * Anywhere. A record is an address that its area was noted with. Its first two words are the start and the end of the
+ * area: an alloc writes them before the area is found.
+ */
 int va_note(u64 at, u64 record);
 u64 va_find(u64 at);
 u64 va_find_above(u64 at);
@@ -55,10 +58,12 @@ int va_validate(void);
 void va_os_lock(u32 *lock, u32 class);
 bool va_os_trylock(u32 *lock, u32 class);
 void va_os_unlock(u32 *lock, u32 class);
+void va_os_preempt_off(void);
+void va_os_preempt_on(void);
 void va_os_purge_lock(void);
 bool va_os_purge_trylock(void);
 void va_os_purge_unlock(void);
-void *va_os_pages(size_t bytes);
+void *va_os_pages(size_t bytes, bool zeroed);
 void va_os_pages_free(void *at, size_t bytes);
 void va_os_flush(u64 start, u64 end);
 void va_os_settled(u64 start, u64 end);

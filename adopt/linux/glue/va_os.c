@@ -4,6 +4,7 @@
  */
 #include <linux/bug.h>
 #include <linux/cpumask.h>
+#include <linux/delay.h>
 #include <linux/gfp.h>
 #include <linux/lockdep.h>
 #include <linux/mm.h>
@@ -49,6 +50,16 @@ void va_os_unlock(u32 *lock, u32 class)
 	preempt_enable();
 }
 
+void va_os_preempt_off(void)
+{
+	preempt_disable();
+}
+
+void va_os_preempt_on(void)
+{
+	preempt_enable();
+}
+
 static DEFINE_MUTEX(va_purge_mutex);
 
 void va_os_purge_lock(void)
@@ -66,14 +77,22 @@ void va_os_purge_unlock(void)
 	mutex_unlock(&va_purge_mutex);
 }
 
+/* Memory of the core's tables and records. */
+static atomic_long_t va_meta_bytes;
+
 /* Under a spin lock as a rule, and a CPU's preemption off. A caller that can wait tries again after its own reclaim. */
-void *va_os_pages(size_t bytes)
+void *va_os_pages(size_t bytes, bool zeroed)
 {
-	return alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_ZERO | __GFP_NOWARN);
+	void *at = alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN | (zeroed ? __GFP_ZERO : 0));
+
+	if (at)
+		atomic_long_add(bytes, &va_meta_bytes);
+	return at;
 }
 
 void va_os_pages_free(void *at, size_t bytes)
 {
+	atomic_long_sub(bytes, &va_meta_bytes);
 	free_pages_exact(at, bytes);
 }
 
@@ -97,12 +116,17 @@ void va_os_bug(const u8 *file, size_t len, u32 line)
 static int va_show(struct seq_file *m, void *unused)
 {
 	struct va_counts counts = { };
+	int tries;
 
 	va_counts(&counts);
 	seq_printf(m, "areas %llu\nholes %llu\npooled %llu\ncached %llu\nlazy_pages %llu\npurges %llu\npurged %llu\n",
 		   counts.areas, counts.holes, counts.pooled_areas, counts.cached_areas, counts.lazy_pages,
 		   counts.purges, counts.purged_areas);
-	seq_printf(m, "valid %d\n", va_validate() == 0);
+	seq_printf(m, "meta_kb %ld\n", atomic_long_read(&va_meta_bytes) >> 10);
+	/* Exact while no other call runs: a purge may be under way. */
+	for (tries = 0; va_validate() && tries < 20; tries++)
+		msleep(50);
+	seq_printf(m, "valid %d\n", tries < 20);
 	return 0;
 }
 

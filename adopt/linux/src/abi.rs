@@ -4,12 +4,19 @@ use crate::machine::Linux;
 use core::cell::UnsafeCell;
 use va_base::sync::OnceRef;
 use va_base::{AllocError, Context, Request, Va, VaRange};
-use va_space::{EarlySpace, Magazine, Purge, SpaceError, VmapSpace, config};
+use va_space::{DetachedArea, Magazine, Purge, SpaceError, VmapSpace, config};
 use va_tree::Congruent;
 
 type Space = VmapSpace<Linux, config::Standard>;
 
-static EARLY: EarlySpace<Linux, config::Standard> = EarlySpace::new();
+/// The memory of the space. It is initialised without a lock: the locks of the space are taken meanwhile, and to lockdep
+/// they are of the same class.
+struct Storage(UnsafeCell<Space>);
+
+// SAFETY: one thread accesses it, in `va_init`, until it is shared by `SPACE`.
+unsafe impl Sync for Storage {}
+
+static STORAGE: Storage = Storage(UnsafeCell::new(Space::empty()));
 static SPACE: OnceRef<'static, Space> = OnceRef::new();
 
 /// Most CPUs that have a magazine. Those above use the pools of the nodes.
@@ -28,6 +35,24 @@ static MAGAZINES: [OfCpu; CPUS_MAX] = [const { OfCpu(UnsafeCell::new(None)) }; C
 pub struct Range {
     start: u64,
     end: u64,
+}
+
+/// The head of a record: the addresses of its area.
+#[repr(C)]
+pub struct Record {
+    start: u64,
+    end: u64,
+}
+
+/// Writes the addresses of an area into its record, and returns the note.
+///
+/// # Safety
+/// `record` is valid for writes, and no other thread accesses it.
+#[inline(always)]
+unsafe fn recorded(record: *mut Record, range: VaRange) -> u64 {
+    // SAFETY: by this function's contract.
+    unsafe { record.write(Record { start: range.start().get(), end: range.end().get() }) };
+    record.expose_provenance() as u64
 }
 
 /// Results of an alloc that are no address.
@@ -80,10 +105,14 @@ pub unsafe extern "C" fn va_init(start: u64, end: u64, busy: *const Range, count
         let Some(range_of) = VaRange::new(Va::new(from.start), Va::new(from.end)) else { return -1 };
         *range = range_of;
     }
-    match EARLY.init(extent, window, Linux, ranges) {
-        Ok(space) if SPACE.set(space).is_ok() => 0,
-        _ => -1,
+    if SPACE.get().is_some() {
+        return -1;
     }
+    // SAFETY: it is not shared yet, and one CPU calls this function, once.
+    let made = unsafe { &mut *STORAGE.0.get() }.init_with_busy(extent, window, Linux, ranges);
+    // SAFETY: that reference is gone, and there is no other mutable one from here on.
+    let space = unsafe { &*STORAGE.0.get() };
+    if made.is_ok() && SPACE.set(space).is_ok() { 0 } else { -1 }
 }
 
 /// Creates the magazine of a CPU. Returns 0, or -1 if there is no memory for it.
@@ -99,27 +128,54 @@ pub unsafe extern "C" fn va_cpu_init(cpu: u32) -> i32 {
     0
 }
 
-/// Allocates an area from what is at hand, without sleeping. Returns its address, or one of `enum va_failure`.
+/// Allocates an area from what is at hand, without sleeping, and writes its addresses into `record`. From then on the
+/// area is found by them, with the address of the record. Returns the area's address, or one of `enum va_failure`.
 ///
 /// # Safety
-/// The caller runs on `cpu` with preemption off.
+/// The caller runs on `cpu` with preemption off. `record` is valid for writes, and no other thread accesses it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn va_try_alloc(cpu: u32, size: u64, align: u64, start: u64, end: u64) -> u64 {
+pub unsafe extern "C" fn va_try_alloc(
+    cpu: u32,
+    size: u64,
+    align: u64,
+    start: u64,
+    end: u64,
+    record: *mut Record,
+) -> u64 {
     let Some(request) = request(size, align, start, end) else { return BAD_REQUEST };
     // SAFETY: by this function's contract.
     let Some(magazine) = (unsafe { magazine(cpu) }) else { return TRY_AGAIN };
-    match magazine.try_alloc(&request) {
+    // SAFETY: by this function's contract.
+    match magazine.try_alloc_noted(&request, |range| unsafe { recorded(record, range) }) {
         Ok(area) => area.start().get(),
         Err(_) => TRY_AGAIN,
     }
 }
 
 /// Allocates an area, and purges, reclaims and waits where that is needed. Returns what `va_try_alloc` does.
+///
+/// # Safety
+/// `record` is valid for writes, and no other thread accesses it.
 #[unsafe(no_mangle)]
-pub extern "C" fn va_alloc(cpu: u32, size: u64, align: u64, start: u64, end: u64) -> u64 {
+pub unsafe extern "C" fn va_alloc(
+    cpu: u32,
+    size: u64,
+    align: u64,
+    start: u64,
+    end: u64,
+    record: *mut Record,
+) -> u64 {
     let Some(space) = SPACE.get() else { return BAD_REQUEST };
     let Some(request) = request(size, align, start, end) else { return BAD_REQUEST };
-    space.alloc(cpu, &request).map_or_else(failure, |area| area.start().get())
+    match space.alloc(cpu, &request) {
+        Ok(area) => {
+            // SAFETY: by this function's contract.
+            let note = unsafe { recorded(record, area.range()) };
+            let noted = space.note(area.start(), note);
+            if noted.is_ok() { area.start().get() } else { BAD_REQUEST }
+        }
+        Err(error) => failure(error),
+    }
 }
 
 /// Stores the address of a record with the area that starts at `at`. Returns 0, or -1 if there is none.
@@ -153,8 +209,18 @@ pub extern "C" fn va_find_above(at: u64) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn va_detach(at: u64) -> u64 {
     let Some(space) = SPACE.get() else { return 0 };
-    let Some(view) = space.find_enclosing(Va::new(at)) else { return 0 };
-    space.detach(view.range.start()).ok().and_then(|area| area.note()).unwrap_or(0)
+    // Nearly every caller has the start of the area.
+    let detached = match space.detach(Va::new(at)) {
+        Ok(area) => Some(area),
+        Err(_) => detach_enclosing(space, Va::new(at)),
+    };
+    detached.and_then(|area| area.note()).unwrap_or(0)
+}
+
+#[cold]
+fn detach_enclosing(space: &Space, at: Va) -> Option<DetachedArea> {
+    let view = space.find_enclosing(at)?;
+    space.detach(view.range.start()).ok()
 }
 
 /// Frees a detached area by its start. Returns 0, or -1 if none is detached there. Never sleeps.
@@ -163,13 +229,18 @@ pub extern "C" fn va_detach(at: u64) -> u64 {
 /// The caller runs on `cpu` with preemption off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_release(cpu: u32, at: u64) -> i32 {
-    let (Some(space), at) = (SPACE.get(), Va::new(at)) else { return -1 };
     // SAFETY: by this function's contract.
     let released = match unsafe { magazine(cpu) } {
-        Some(magazine) => magazine.release_at(at),
-        None => space.release_at(Context::Atomic, at),
+        Some(magazine) => magazine.release_at(Va::new(at)).is_ok(),
+        None => release_to_node(Va::new(at)),
     };
-    if released.is_ok() { 0 } else { -1 }
+    if released { 0 } else { -1 }
+}
+
+/// Frees a detached area on a CPU that has no magazine.
+#[cold]
+fn release_to_node(at: Va) -> bool {
+    SPACE.get().is_some_and(|space| space.release_at(Context::Atomic, at).is_ok())
 }
 
 /// Allocates areas at fixed distances from one base, as high as possible. `pairs` are offset and size, and are sorted.

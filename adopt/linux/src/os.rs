@@ -7,14 +7,20 @@ unsafe extern "C" {
     pub(crate) fn va_os_trylock(lock: *mut u32, class: u32) -> bool;
     /// Releases it.
     pub(crate) fn va_os_unlock(lock: *mut u32, class: u32);
+    /// Turns preemption off, once more if it is off.
+    #[cfg(not(feature = "kasan"))]
+    pub(crate) safe fn va_os_preempt_off();
+    /// Undoes one call of that.
+    #[cfg(not(feature = "kasan"))]
+    pub(crate) safe fn va_os_preempt_on();
     /// Takes the one lock that its holder may sleep with.
     pub(crate) safe fn va_os_purge_lock();
     /// Takes it if it is free.
     pub(crate) safe fn va_os_purge_trylock() -> bool;
     /// Releases it.
     pub(crate) fn va_os_purge_unlock();
-    /// Returns zeroed memory of whole pages, or null. Never sleeps.
-    pub(crate) safe fn va_os_pages(bytes: usize) -> *mut u8;
+    /// Returns memory of whole pages, or null. Never sleeps.
+    pub(crate) safe fn va_os_pages(bytes: usize, zeroed: bool) -> *mut u8;
     /// Frees memory of `va_os_pages`.
     pub(crate) fn va_os_pages_free(at: *mut u8, bytes: usize);
     /// Flushes the translations of a range on every CPU, and returns when that is done.
@@ -28,6 +34,6 @@ unsafe extern "C" {
     pub(crate) safe fn va_os_reclaim() -> u64;
     pub(crate) safe fn va_os_cpus_possible() -> u32;
     pub(crate) safe fn va_os_cpus_online() -> u32;
-    /// Stops the machine, with a place in the code.
+    /// Stops the machine, with a place in the code, or the name of a broken rule and 0.
     pub(crate) fn va_os_bug(file: *const u8, len: usize, line: u32) -> !;
 }

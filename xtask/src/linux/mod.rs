@@ -48,8 +48,12 @@ enum Task {
         #[arg(long, default_value_t = 100)]
         loops: u32,
     },
-    /// Count the instructions of pairs on both kernels; --out writes results/linux.md
+    /// Count the instructions of pairs on both kernels, or with more than one thread take the time; --out writes
+    /// results/linux.md
     Bench {
+        /// Threads that call at a time
+        #[arg(long, default_value_t = 1)]
+        threads: u32,
         /// Pairs of each pattern
         #[arg(long, default_value_t = 20_000)]
         loops: u32,
@@ -72,10 +76,12 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let kind = Kind { ours: !args.stock, debug: matches!(args.task, Task::Debug) };
     match &args.task {
         Task::Build => build::kernel(root, kind).map(|kernel| println!("{}", kernel.image.display())),
-        Task::Boot => boot(root, kind, "boot", 1, SPEED).map(drop),
-        Task::Test { suite, loops } => boot(root, kind, suite, *loops, SPEED).map(drop),
-        Task::Debug => boot(root, kind, "quick", 1, SPEED).map(drop),
-        Task::Bench { loops, rounds, out } => bench(root, *loops, *rounds, *out),
+        Task::Boot => boot(root, kind, &Run::of("boot", 1), SPEED).map(drop),
+        Task::Test { suite, loops } => boot(root, kind, &Run::of(suite, *loops), SPEED).map(drop),
+        Task::Debug => boot(root, kind, &Run::of("quick", 1), SPEED).map(drop),
+        Task::Bench { threads, loops, rounds, out } => {
+            bench(root, &Run { threads: *threads, ..Run::of("bench", *loops) }, *rounds, *out)
+        }
     }
 }
 
@@ -101,31 +107,50 @@ pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
         not_run::add(root, &format!("a Linux kernel with the core: install {}", missing.join(" ")));
         return Ok(());
     }
-    boot(root, Kind { ours: true, debug: false }, "quick", 10, SPEED).map(drop)
+    boot(root, Kind { ours: true, debug: false }, &Run::of("quick", 10), SPEED).map(drop)
+}
+
+/// The work of a kernel's first program.
+struct Run<'a> {
+    suite: &'a str,
+    loops: u32,
+    threads: u32,
+}
+
+impl<'a> Run<'a> {
+    fn of(suite: &'a str, loops: u32) -> Self {
+        Self { suite, loops, threads: 1 }
+    }
 }
 
 /// All CPUs at once, for tests.
 const SPEED: &str = "-accel tcg,thread=multi -smp 4";
 /// One after the other, each nanosecond an instruction.
 const COUNTED: &str = "-accel tcg,thread=single -icount shift=0,sleep=off -smp 4";
+/// Memory of the machine. Shadows, and four threads that each fill 100 MiB in small areas, take more.
+const MEMORY: &str = "1G";
+const DEBUG_MEMORY: &str = "3G";
 /// Seconds after which a run is ended.
 const LIMIT: &str = "1800";
 
 /// Builds and boots a kernel, shows the lines of its program, and returns them.
-fn boot(root: &Path, kind: Kind, suite: &str, loops: u32, how: &str) -> Result<Vec<String>> {
+fn boot(root: &Path, kind: Kind, run: &Run<'_>, how: &str) -> Result<Vec<String>> {
+    let Run { suite, loops, threads } = run;
     let Kernel { image, initrd } = build::kernel(root, kind)?;
     let logs = build::work(root).join("logs");
     fs::create_dir_all(&logs)?;
     let log = logs.join(format!("{}-{suite}.log", kind.name()));
     let command_line = format!(
-        "console=ttyS0 panic=-1 nokaslr no_hash_pointers quiet tsc=reliable va.suite={suite} va.loops={loops}"
+        "console=ttyS0 panic=-1 nokaslr no_hash_pointers quiet tsc=reliable va.suite={suite} va.loops={loops} \
+         va.threads={threads}"
     );
     let mut text = String::new();
     let mut lines = Vec::new();
     Cmd::new(root, "timeout")
         .args([LIMIT, "qemu-system-x86_64"])
         .args(how.split(' '))
-        .args(["-cpu", "max,la57=off", "-m", "1G", "-nographic", "-no-reboot", "-kernel"])
+        .args(["-cpu", "max,la57=off", "-nographic", "-no-reboot"])
+        .args(["-m", if kind.debug { DEBUG_MEMORY } else { MEMORY }, "-kernel"])
         .arg(&image)
         .arg("-initrd")
         .arg(&initrd)
@@ -165,30 +190,33 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
     Ok(())
 }
 
-/// A row of the bench: its pattern, instructions a pair, the most of one pair.
+/// A row of the bench: its pattern, instructions (or nanoseconds) a pair, the most of one call.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
     pattern: String,
     pair: u64,
-    worst: u64,
+    alloc: u64,
+    free: u64,
 }
 
-/// Reads `va_bench one: 1652 ns a pair, worst 20000, 0 failed, 100 pairs`.
+/// Reads `va_bench one: 1652 ns a pair, most of an alloc 20000, of a free 900, 0 failed, 1 threads`.
 fn row(line: &str) -> Option<Row> {
     let (pattern, rest) = line.strip_prefix("va_bench ")?.split_once(": ")?;
     let number = |text: &str| text.trim().split(' ').next()?.parse().ok();
     let mut parts = rest.split(", ");
     let pair = number(parts.next()?)?;
-    let worst = number(parts.next()?.strip_prefix("worst ")?)?;
-    (number(parts.next()?)? == 0).then(|| Row { pattern: pattern.to_string(), pair, worst })
+    let alloc = number(parts.next()?.strip_prefix("most of an alloc ")?)?;
+    let free = number(parts.next()?.strip_prefix("of a free ")?)?;
+    (number(parts.next()?)? == 0).then(|| Row { pattern: pattern.to_string(), pair, alloc, free })
 }
 
 /// Boots both kernels in turn, and prints the median of each pattern.
-fn bench(root: &Path, loops: u32, rounds: usize, out: bool) -> Result<()> {
+fn bench(root: &Path, run: &Run<'_>, rounds: usize, out: bool) -> Result<()> {
+    let how = if run.threads == 1 { COUNTED } else { SPEED };
     let mut runs: [Vec<Vec<Row>>; 2] = Default::default();
     for _ in 0..rounds {
         for (ours, runs) in [false, true].into_iter().zip(&mut runs) {
-            let lines = boot(root, Kind { ours, debug: false }, "bench", loops, COUNTED)?;
+            let lines = boot(root, Kind { ours, debug: false }, run, how)?;
             runs.push(lines.iter().filter_map(|line| row(line)).collect());
         }
     }
@@ -196,12 +224,17 @@ fn bench(root: &Path, loops: u32, rounds: usize, out: bool) -> Result<()> {
     println!("{table}");
     if out {
         let page = format!(
-            "# The core inside Linux 6.12\n\n```text\ncommand: cargo xtask linux bench --loops {loops} --rounds \
-             {rounds} --out\ncommit: {}\nmachine: {}\n```\n\n{HEAD}\n\n{table}",
+            "# The core inside Linux 6.12\n\n```text\ncommand: cargo xtask linux bench --loops {} --rounds {rounds} \
+             --out\ncommit: {}\nmachine: {}\n```\n\n{HEAD}\n\n{table}",
+            run.loops,
             commit(root),
             machine(root)
         );
-        fs::write(root.join("results/linux.md"), page)?;
+        let path = root.join("results/linux.md");
+        let old = fs::read_to_string(&path).unwrap_or_default();
+        // The sections below are of other commands.
+        let rest = old.find("\n## ").map_or("", |at| &old[at..]);
+        fs::write(path, page + rest)?;
     }
     Ok(())
 }
@@ -209,7 +242,7 @@ fn bench(root: &Path, loops: u32, rounds: usize, out: bool) -> Result<()> {
 /// The text above the table.
 const HEAD: &str = "Instructions of `get_vm_area` and `free_vm_area`, counted by QEMU (`-icount shift=0`): median \
 (least to most) of the\nruns, which boot both kernels in turn. One thread calls. All four CPUs share the count, so the \
-worker that purges is\nin it. The last two columns have the most of one pair in any run, a purge beside it included.";
+worker that purges is\nin it. The last four columns have the most of one call in any run; interrupts and a purge beside it are included.";
 
 /// Returns the table of all runs of both kernels.
 fn table(runs: &[Vec<Vec<Row>>; 2]) -> Result<String> {
@@ -219,8 +252,8 @@ fn table(runs: &[Vec<Vec<Row>>; 2]) -> Result<String> {
         bail!("a run lacks a pattern");
     }
     let mut table = String::from(
-        "| pattern | stock, a pair | ours, a pair | ratio | stock, most of one | ours, most of one |\n\
-         |---|---:|---:|---:|---:|---:|\n",
+        "| pattern | stock, a pair | ours, a pair | ratio | stock, one alloc | ours | stock, one free | ours |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for (nth, Row { pattern, .. }) in first.iter().enumerate() {
         let sorted = |runs: &[Vec<Row>]| {
@@ -228,17 +261,21 @@ fn table(runs: &[Vec<Vec<Row>>; 2]) -> Result<String> {
             pairs.sort_unstable();
             (pairs[pairs.len() / 2], pairs[0], pairs[pairs.len() - 1])
         };
-        let most = |runs: &[Vec<Row>]| runs.iter().map(|rows| rows[nth].worst).max().unwrap_or(0);
+        let most = |runs: &[Vec<Row>], of: fn(&Row) -> u64| {
+            runs.iter().map(|rows| of(&rows[nth])).max().unwrap_or(0)
+        };
         let (of_stock, of_ours) = (sorted(stock), sorted(ours));
         let ratio = of_ours.0 as f64 / of_stock.0 as f64;
         let shown = |(median, least, most)| format!("{median} ({least} to {most})");
         writeln!(
             table,
-            "| {pattern} | {} | {} | {ratio:.2} | {} | {} |",
+            "| {pattern} | {} | {} | {ratio:.2} | {} | {} | {} | {} |",
             shown(of_stock),
             shown(of_ours),
-            most(stock),
-            most(ours)
+            most(stock, |row| row.alloc),
+            most(ours, |row| row.alloc),
+            most(stock, |row| row.free),
+            most(ours, |row| row.free)
         )?;
     }
     Ok(table)
@@ -250,8 +287,9 @@ mod tests {
 
     #[test]
     fn rows_are_read_and_a_failed_request_is_none() {
-        let line = "va_bench live-mixed: 2035 ns a pair, worst 44120, 0 failed, 100 pairs";
-        let expected = Row { pattern: "live-mixed".into(), pair: 2035, worst: 44120 };
+        let line =
+            "va_bench live-mixed: 2035 ns a pair, most of an alloc 44120, of a free 7, 0 failed, 1 threads";
+        let expected = Row { pattern: "live-mixed".into(), pair: 2035, alloc: 44120, free: 7 };
         assert_eq!(row(line), Some(expected));
         assert_eq!(row(&line.replace("0 failed", "1 failed")), None);
         assert_eq!(row("something else"), None);
@@ -259,9 +297,12 @@ mod tests {
 
     #[test]
     fn a_table_has_the_median_of_the_runs_and_a_missing_pattern_is_an_error() {
-        let run = |pair| vec![Row { pattern: "one".into(), pair, worst: pair * 10 }];
+        let run = |pair| vec![Row { pattern: "one".into(), pair, alloc: pair * 10, free: pair * 2 }];
         let text = table(&[vec![run(90), run(100), run(400)], vec![run(70), run(50), run(60)]]).unwrap();
-        assert!(text.contains("| one | 100 (90 to 400) | 60 (50 to 70) | 0.60 | 4000 | 700 |"), "{text}");
+        assert!(
+            text.contains("| one | 100 (90 to 400) | 60 (50 to 70) | 0.60 | 4000 | 700 | 800 | 140 |"),
+            "{text}"
+        );
         assert!(table(&[vec![run(90)], vec![vec![]]]).is_err());
         assert!(table(&[vec![], vec![]]).is_err());
     }
