@@ -55,9 +55,10 @@ void va_counts(struct va_counts *out);
 int va_validate(void);
 
 /* What the core calls. See adopt/linux/src/os.rs. */
-void va_os_lock(u32 *lock, u32 class);
-bool va_os_trylock(u32 *lock, u32 class);
-void va_os_unlock(u32 *lock, u32 class);
+void va_os_lock(u32 lock[2]);
+bool va_os_trylock(u32 lock[2]);
+void va_os_unlock(u32 lock[2]);
+void va_os_locking(u32 class);
 void va_os_preempt_off(void);
 void va_os_preempt_on(void);
 void va_os_purge_lock(void);

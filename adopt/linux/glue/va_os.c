@@ -9,43 +9,84 @@
 #include <linux/lockdep.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
+#include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 #include <linux/spinlock.h>
 #include "va_linux.h"
 
-/* The words are the architecture's spin locks, as zeroed memory holds them free. lockdep knows them by two maps. */
+/*
+ * The first word is the architecture's spin lock, as zeroed memory holds it free. lockdep knows each by its class, of
+ * va_base::LockClass: the core names it before it takes a lock. The second word has it while the lock is held.
+ */
 static_assert(sizeof(arch_spinlock_t) == sizeof(u32));
 
 #ifdef CONFIG_DEBUG_LOCK_ALLOC
+#define VA_MAP(nth, name) [nth] = STATIC_LOCKDEP_MAP_INIT("va_" name, &va_maps[nth])
 static struct lockdep_map va_maps[] = {
-	STATIC_LOCKDEP_MAP_INIT("va_inner", &va_maps[0]),
-	STATIC_LOCKDEP_MAP_INIT("va_owner", &va_maps[1]),
+	VA_MAP(0, "pool"), VA_MAP(1, "lazy"), VA_MAP(2, "free"), VA_MAP(3, "purge"), VA_MAP(4, "queue"),
+	VA_MAP(5, "lookup"), VA_MAP(6, "collect"), VA_MAP(7, "busy"), VA_MAP(8, "batched"), VA_MAP(9, "owner"),
+	VA_MAP(10, "closing"), VA_MAP(11, "records"), VA_MAP(12, "grow"), VA_MAP(13, "chunks"), VA_MAP(14, "other"),
 };
-#endif
 
-void va_os_lock(u32 *lock, u32 class)
+/* One more than the class that was named, or 0. */
+static DEFINE_PER_CPU(u32, va_class);
+
+void va_os_locking(u32 class)
 {
 	preempt_disable();
-	spin_acquire(&va_maps[class], 0, 0, _RET_IP_);
-	arch_spin_lock((arch_spinlock_t *)lock);
+	this_cpu_write(va_class, class + 1);
 }
 
-bool va_os_trylock(u32 *lock, u32 class)
+/* Called with preemption off. */
+static u32 va_named(void)
 {
+	u32 class = this_cpu_xchg(va_class, 0);
+
+	if (!class || class > ARRAY_SIZE(va_maps))
+		return ARRAY_SIZE(va_maps) - 1;
+	preempt_enable();
+	return class - 1;
+}
+
+#define va_map(lock) (&va_maps[(lock)[1]])
+#else
+static u32 va_named(void)
+{
+	return 0;
+}
+#endif
+
+void va_os_lock(u32 lock[2])
+{
+	u32 class;
+
 	preempt_disable();
+	class = va_named();
+	spin_acquire(&va_maps[class], 0, 0, _RET_IP_);
+	arch_spin_lock((arch_spinlock_t *)lock);
+	lock[1] = class;
+}
+
+bool va_os_trylock(u32 lock[2])
+{
+	u32 class;
+
+	preempt_disable();
+	class = va_named();
 	if (arch_spin_trylock((arch_spinlock_t *)lock)) {
 		spin_acquire(&va_maps[class], 0, 1, _RET_IP_);
+		lock[1] = class;
 		return true;
 	}
 	preempt_enable();
 	return false;
 }
 
-void va_os_unlock(u32 *lock, u32 class)
+void va_os_unlock(u32 lock[2])
 {
-	spin_release(&va_maps[class], _RET_IP_);
+	spin_release(va_map(lock), _RET_IP_);
 	arch_spin_unlock((arch_spinlock_t *)lock);
 	preempt_enable();
 }

@@ -5,44 +5,42 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 #[cfg(not(feature = "kasan"))]
 use core::sync::atomic::{AtomicU32, Ordering};
+#[cfg(feature = "kasan")]
+use va_base::LockClass;
 use va_base::sync::{GuardNoSend, RawMutex};
 use va_base::{Drain, Epoch, InvariantViolation, Machine, Platform, Record, Table, VaRange};
 
-/// Classes of locks for lockdep: a number for each type below.
-const INNER: u32 = 0;
-#[cfg(feature = "kasan")]
-const OWNER: u32 = 1;
+/// A spin lock of the kernel, which is free while the first word is 0. The second is its class for lockdep while it is
+/// held.
+pub(crate) struct Spin(UnsafeCell<[u32; 2]>);
 
-/// A spin lock of the kernel, one word that is 0 while it is free.
-pub(crate) struct Spin<const CLASS: u32>(UnsafeCell<u32>);
-
-// SAFETY: only the kernel's lock functions access the word.
-unsafe impl<const CLASS: u32> Sync for Spin<CLASS> {}
+// SAFETY: only the kernel's lock functions access the words.
+unsafe impl Sync for Spin {}
 // SAFETY: the same.
-unsafe impl<const CLASS: u32> Send for Spin<CLASS> {}
+unsafe impl Send for Spin {}
 
 // SAFETY: the kernel's lock excludes all other holders, acquires and releases.
-unsafe impl<const CLASS: u32> RawMutex for Spin<CLASS> {
-    const INIT: Self = Self(UnsafeCell::new(0));
+unsafe impl RawMutex for Spin {
+    const INIT: Self = Self(UnsafeCell::new([0; 2]));
     // The holder has preemption off, so it stays on its CPU.
     type GuardMarker = GuardNoSend;
 
     #[inline(always)]
     fn lock(&self) {
-        // SAFETY: the word is a lock, and nothing else.
-        unsafe { os::va_os_lock(self.0.get(), CLASS) }
+        // SAFETY: the words are a lock, and nothing else.
+        unsafe { os::va_os_lock(self.0.get()) }
     }
 
     #[inline(always)]
     fn try_lock(&self) -> bool {
         // SAFETY: as above.
-        unsafe { os::va_os_trylock(self.0.get(), CLASS) }
+        unsafe { os::va_os_trylock(self.0.get()) }
     }
 
     #[inline(always)]
     unsafe fn unlock(&self) {
         // SAFETY: the caller holds it.
-        unsafe { os::va_os_unlock(self.0.get(), CLASS) }
+        unsafe { os::va_os_unlock(self.0.get()) }
     }
 }
 
@@ -162,12 +160,12 @@ impl Platform for Linux {
 }
 
 impl Machine for Linux {
-    type Lock = Spin<INNER>;
+    type Lock = Spin;
     type PurgeLock = Sleeping;
     #[cfg(not(feature = "kasan"))]
     type OwnerLock = Owned;
     #[cfg(feature = "kasan")]
-    type OwnerLock = Spin<OWNER>;
+    type OwnerLock = Spin;
 
     fn cpus_possible(&self) -> u32 {
         os::va_os_cpus_possible()
@@ -207,6 +205,14 @@ impl Machine for Linux {
     #[inline]
     fn completed(&self, _epoch: Epoch) -> bool {
         true
+    }
+
+    /// Tells lockdep the class of the lock that is taken next. The purge lock has one of its own.
+    #[cfg(feature = "kasan")]
+    fn locking(&self, class: LockClass) {
+        if class != LockClass::Purge {
+            os::va_os_locking(class as u32);
+        }
     }
 
     #[cfg(feature = "kasan")]

@@ -1,12 +1,15 @@
 //! The functions of `va_os.c`.
 
 unsafe extern "C" {
-    /// Takes a spin lock, a word that is 0 while it is free. Preemption is off until it is released.
-    pub(crate) fn va_os_lock(lock: *mut u32, class: u32);
+    /// Takes a spin lock, which is free while its first word is 0. Preemption is off until it is released.
+    pub(crate) fn va_os_lock(lock: *mut [u32; 2]);
     /// Takes it if it is free.
-    pub(crate) fn va_os_trylock(lock: *mut u32, class: u32) -> bool;
+    pub(crate) fn va_os_trylock(lock: *mut [u32; 2]) -> bool;
     /// Releases it.
-    pub(crate) fn va_os_unlock(lock: *mut u32, class: u32);
+    pub(crate) fn va_os_unlock(lock: *mut [u32; 2]);
+    /// Names the class of the lock that is taken next on this CPU, and turns preemption off until then.
+    #[cfg(feature = "kasan")]
+    pub(crate) safe fn va_os_locking(class: u32);
     /// Turns preemption off, once more if it is off.
     #[cfg(not(feature = "kasan"))]
     pub(crate) safe fn va_os_preempt_off();
