@@ -1,4 +1,6 @@
-//! Numbers as text for readers.
+//! Text for readers: numbers, and names of unknown origin.
+
+use std::borrow::Cow;
 
 /// Formats bytes for readers: `12.5 PiB`.
 pub fn bytes(count: u64) -> String {
@@ -31,9 +33,30 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
+/// Returns a text of unknown origin with each control character replaced by its picture, so that a terminal shows it
+/// and does not obey it: `ESC` becomes `\u{241b}`.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let picture = |byte: char| match byte {
+        '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(byte)).unwrap_or(char::REPLACEMENT_CHARACTER),
+        '\x7f' => '\u{2421}',
+        _ if byte.is_control() => char::REPLACEMENT_CHARACTER,
+        _ => byte,
+    };
+    Cow::Owned(text.chars().map(picture).collect())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{bytes, counted, grouped};
+    use super::{bytes, counted, grouped, printable};
+
+    #[test]
+    fn control_characters_are_shown_and_nothing_else_is_changed() {
+        assert_eq!(printable("a\x1b[31mb\r\x7f\u{9b}2J"), "a\u{241b}[31mb\u{240d}\u{2421}\u{fffd}2J");
+        assert!(matches!(printable("kernel_clone \u{e9}"), std::borrow::Cow::Borrowed(_)));
+    }
 
     #[test]
     fn bytes_read_well() {

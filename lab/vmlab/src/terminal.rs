@@ -5,6 +5,7 @@ use comfy_table::{ContentArrangement, Table, TableComponent, presets};
 use std::io::Write;
 #[cfg(feature = "measure")]
 use vmlab_base::output::Output;
+use vmlab_base::text::printable;
 
 /// Prints a line on stdout. A closed pipe is not an error, and does not end the work.
 pub(crate) fn out(line: &str) -> Result<()> {
@@ -14,9 +15,10 @@ pub(crate) fn out(line: &str) -> Result<()> {
     }
 }
 
-/// Prints a line on stderr, under the program's name. An error of that write is ignored.
+/// Prints a line on stderr, under the program's name. It may quote a file, so control characters are shown as pictures.
+/// An error of that write is ignored.
 pub fn print_note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "vmlab: {line}");
+    let _ = writeln!(std::io::stderr(), "vmlab: {}", printable(line));
 }
 
 /// Standard output for results, and stderr for notes.

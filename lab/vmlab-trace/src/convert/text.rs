@@ -3,7 +3,7 @@
 use super::Form;
 use crate::Sink;
 use crate::jsonl::{Header, Item, Number, VERSION, When};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::borrow::Cow;
 
 /// A recording.
@@ -78,23 +78,36 @@ impl Form for Ftrace {
 pub(crate) struct Vmallocinfo {
     sink: Sink,
     when: When,
+    lines: u64,
 }
 
 impl Vmallocinfo {
     pub(crate) fn new(sink: Sink, when: When) -> Self {
-        Self { sink, when }
+        Self { sink, when, lines: 0 }
     }
 }
 
 impl Form for Vmallocinfo {
     fn take(&mut self, item: &Item<'_>) -> Result<()> {
         match item {
-            Item::Area(area) if area.when == self.when => self.sink.line(&one_line(&area.to_string())),
+            Item::Area(area) if area.when == self.when => {
+                self.lines += 1;
+                self.sink.line(&one_line(&area.to_string()))
+            }
             _ => Ok(()),
         }
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.sink.finish()
+        self.sink.finish()?;
+        let end = match self.when {
+            When::Begin => "beginning",
+            When::End => "end",
+        };
+        ensure!(
+            self.lines > 0,
+            "the input has no /proc/vmallocinfo of its {end}: text of ftrace has none, and `vmlab record` writes both"
+        );
+        Ok(())
     }
 }

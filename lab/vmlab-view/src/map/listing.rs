@@ -6,6 +6,7 @@
 
 use super::fold::Part;
 use std::collections::HashMap;
+use vmlab_base::text::printable;
 use vmlab_replay::state::State;
 
 /// The most areas of one picture; more are counted and not drawn. A listing takes 24 bytes for each.
@@ -49,7 +50,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds an area; an empty one is ignored.
+    /// Adds an area; an empty one is ignored. Control characters in the caller's name are shown as pictures.
     pub fn add(&mut self, part: Part, state: State, caller: &str) {
         if part.bytes() == 0 {
             return;
@@ -59,7 +60,7 @@ impl Builder {
             return;
         }
         let caller = match state {
-            State::Busy => self.number(caller),
+            State::Busy => self.number(&printable(caller)),
             State::Lazy => self.number("(lazy)"),
             State::Pooled => self.number("(pooled)"),
         };

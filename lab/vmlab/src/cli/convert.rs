@@ -47,8 +47,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let (input, bar) = opened(&args.input).with_context(|| format!("cannot read {shown}"))?;
     let form = args.to.form(Sink::create(&args.output)?)?;
-    let census = convert(input, form, &stop)?;
+    let converted = convert(input, form, &stop);
     bar.finish_and_clear();
+    let census = match converted {
+        // The reader of the output has read enough.
+        Err(error) if args.output == Path::new("-") && is_closed_pipe(&error) => return Ok(()),
+        other => other?,
+    };
     if census.bad > 0 {
         print_note(&format!("{shown}: {} cannot be read, and not converted", counted(census.bad, "line")));
     }
@@ -62,6 +67,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
         bail!("{shown}: no event of vmalloc or percpu in {}", counted(census.lines, "line"));
     }
     Ok(())
+}
+
+/// Returns true if a pipe was closed by its reader.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
 }
 
 /// Returns true if two paths name the same file.

@@ -133,6 +133,22 @@ fn tables_of_a_recording_come_out_as_the_kernel_prints_them() {
 }
 
 #[test]
+fn a_reader_that_has_read_enough_is_no_error() {
+    let mut child = Process::new(env!("CARGO_BIN_EXE_vmlab"))
+        .args(["convert", shipped("boot-smp1.ftrace.gz").to_str().unwrap(), "--to", "jsonl"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    // A full disk is an error.
+    let path = shipped("boot-smp1.ftrace.gz");
+    vmlab().args(["convert", path.to_str().unwrap(), "--to", "jsonl", "-o", "/dev/full"]).assert().failure();
+}
+
+#[test]
 fn mistakes_are_one_line_each() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a.jsonl");
@@ -143,6 +159,8 @@ fn mistakes_are_one_line_each() {
         (vec!["convert", path, "--to", "csv", "-o", "/tmp/a.zst"], "zstd is read, but not written"),
         (vec!["convert", "/no/such/file", "--to", "csv"], "cannot read"),
         (vec!["convert", "/dev/null", "--to", "csv"], "no event of vmalloc"),
+        (vec!["convert", path, "--to", "vmallocinfo"], "no /proc/vmallocinfo of its end"),
+        (vec!["convert", path, "--to", "vmallocinfo-begin"], "no /proc/vmallocinfo of its beginning"),
     ] {
         let output = vmlab().args(&args).assert().failure();
         let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();

@@ -168,6 +168,19 @@ fn a_window_shows_its_holes() {
 }
 
 #[test]
+fn control_characters_in_names_and_lines_do_not_reach_the_terminal() {
+    let dir = TempDir::new().unwrap();
+    let text = "0x10000-0x12000 8192 ev\u{1b}[31mil+0x1/0x2 pages=1 vmalloc\nba\u{1b}]0;title\u{7}d\n";
+    let table = file(&dir, "some", text);
+    for more in [&[][..], &["--csv"], &["--json"]] {
+        let assert = map(&[&[table.as_str()], more].concat()).success();
+        let shown = stdout_of(&assert) + &stderr_of(&assert);
+        assert!(shown.contains("ev\u{241b}[31mil"), "{shown}");
+        assert!(!shown.contains(|byte: char| byte.is_control() && byte != '\n'), "{shown}");
+    }
+}
+
+#[test]
 fn unreadable_lines_are_counted_and_hidden_addresses_explained() {
     let dir = TempDir::new().unwrap();
     let good = "0x10000-0x12000 8192 f+0x1/0x2 pages=1 vmalloc\n";
