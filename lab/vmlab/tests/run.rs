@@ -18,45 +18,46 @@ fn harmless() -> Option<PathBuf> {
     Some(Path::new(&line[line.find('/')?..]).to_path_buf())
 }
 
-fn fails_with(args: &[&str], why: &str) {
+fn fails_with(args: &[&str], status: i32, why: &str) {
     let output = vmlab(args);
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {stderr}");
     assert!(stderr.starts_with("vmlab: ") && stderr.contains(why), "{args:?}: {stderr}");
     assert_eq!((stderr.lines().count(), output.stdout.len()), (1, 0), "{args:?}: {stderr}");
 }
 
 #[test]
 fn what_cannot_be_preloaded_is_one_line_before_anything_runs() {
-    fails_with(&["--lib", "/nowhere/lib.so", "--", "true"], "there is no /nowhere/lib.so");
+    fails_with(&["--lib", "/nowhere/lib.so", "--", "true"], 125, "there is no /nowhere/lib.so");
     let Some(lib) = harmless() else { return eprintln!("SKIPPED: no libc.so.6 here") };
     let lib = lib.to_str().unwrap();
     fails_with(
         &["--lib", lib, "--", "no-such-program-here"],
+        127,
         "there is no program no-such-program-here in PATH",
     );
-    fails_with(&["--lib", lib, "--", "/nowhere/program"], "cannot read /nowhere/program");
+    fails_with(&["--lib", lib, "--", "/nowhere/program"], 127, "cannot read /nowhere/program");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("program");
     let name = path.to_str().unwrap();
     std::fs::write(&path, "text").unwrap();
-    fails_with(&["--lib", lib, "--", name], "is no program of 64 bits");
+    fails_with(&["--lib", lib, "--", name], 126, "is no program of 64 bits");
     // The head of a program without a dynamic linker.
     let mut head = b"\x7fELF\x02\x01".to_vec();
     head.resize(120, 0);
     (head[32], head[54], head[56], head[64]) = (64, 56, 1, 1);
     std::fs::write(&path, &head).unwrap();
-    fails_with(&["--lib", lib, "--", name], "is linked statically");
+    fails_with(&["--lib", lib, "--", name], 126, "is linked statically");
     let script = dir.path().join("script");
     std::fs::write(&script, format!("#!{name} -x\n")).unwrap();
-    fails_with(&["--lib", lib, "--", script.to_str().unwrap()], "is linked statically");
+    fails_with(&["--lib", lib, "--", script.to_str().unwrap()], 126, "is linked statically");
     head[64] = 3;
     std::fs::write(&path, &head).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).unwrap();
-    fails_with(&["--lib", lib, "--", name], "set-user-ID");
+    fails_with(&["--lib", lib, "--", name], 126, "set-user-ID");
     let colon = dir.path().join("a:b.so");
     std::fs::write(&colon, "").unwrap();
-    fails_with(&["--lib", colon.to_str().unwrap(), "--", "true"], "no name with a colon");
+    fails_with(&["--lib", colon.to_str().unwrap(), "--", "true"], 125, "no name with a colon");
 }
 
 #[test]

@@ -92,7 +92,7 @@ enum Command {
         vmlab record -- unshare -n true\n  \
         vmlab record -o boot.jsonl.gz --seconds 3\n  \
         vmlab replay vmlab.jsonl.gz --space\n\n\
-        The form is described in docs/formats.md. A recording removes its instance of tracefs when it ends, and restores \
+        The exit status is the command's. The form is described in docs/formats.md. A recording removes its instance of tracefs when it ends, and restores \
         kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
     Record(record::Args),
     /// Write a trace in another form: JSON lines, CSV, Perfetto, ftrace text
@@ -107,7 +107,7 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         vmlab run -- python3 program.py\n  \
         vmlab run --conf threshold:64K,decay:1s -- sort big.txt\n\n\
-        The exit status is the program's. The keys of --conf are in vmalloc(3).")]
+        The exit status is the program's; 127 if there is none, 126 if it cannot run, 125 if vmlab failed. The keys of --conf are in vmalloc(3).")]
     Run(run::Args),
     /// List the features of this system, and the code paths of the library and the recorder that use them
     #[command(after_help = "Examples:\n  \

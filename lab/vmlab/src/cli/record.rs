@@ -29,6 +29,9 @@ pub(super) struct Args {
     /// Empty the kernel's pools of freed areas first, by its shrinkers (drop_caches): no table shows what is in them
     #[arg(long)]
     drain_pools: bool,
+    /// Replace the file of an earlier recording
+    #[arg(long)]
+    overwrite: bool,
     /// Record while this runs (default: until ^C)
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -53,11 +56,16 @@ fn bytes(text: &str) -> Result<u64, String> {
 /// # Errors
 /// If recording is not possible here, or the command fails; the file has everything recorded before.
 pub(super) fn run(args: &Args) -> Result<()> {
+    // A recording cannot be made again. What is not a file, such as a pipe, has nothing to lose.
+    let earlier = std::fs::metadata(&args.output).is_ok_and(|file| file.is_file() && file.len() > 0);
+    if earlier && !args.overwrite {
+        bail!("{} is there already: --overwrite replaces it, -o names another", args.output.display());
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
-    let Args { output, seconds, max_bytes, buffer_kib, drain_pools, command } = args.clone();
+    let Args { output, seconds, max_bytes, buffer_kib, drain_pools, overwrite: _, command } = args.clone();
     let options = Options { output, seconds, max_bytes, buffer_kib, drain_pools, command };
     let Recorded { events, summary, status } = record(&options, &stop, &mut Bar(None))?;
     let shown = args.output.display();
@@ -77,7 +85,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     match status {
         Some(status) if !status.success() && summary.ended == "command" => {
-            bail!("the command failed ({status}); the recording is whole")
+            print_note(&format!("the command failed ({status}); the recording is whole"));
+            super::run::end_as(status)
         }
         _ => Ok(()),
     }

@@ -6,7 +6,7 @@
 //!      ^                                                                   | each process at its end
 //!      '------------------------ one line a process  <---------------  file, appended to
 //! ```
-//! The program's status is `vmlab`'s, 128 and its number for a signal. Some programs cannot load the preload: those
+//! The program's status is `vmlab`'s, 128 and its number for a signal. If no program ran, the status is 125 to 127. Some programs cannot load the preload: those
 //! without a dynamic linker, and those with more rights than their user. They are rejected before they are started,
 //! since they would silently run without it.
 
@@ -29,6 +29,11 @@ const HEAD_BYTES_MAX: u64 = 64 << 10;
 /// The most interpreters of a script that is run by a script, and so on: the system follows as few.
 const INTERPRETERS_MAX: u32 = 4;
 
+/// The statuses of env(1) and timeout(1): this program failed, the other could not be run, there is no such program.
+const OWN_FAILURE: i32 = 125;
+const NOT_RUN: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Value of VMALLOC_CONF, such as threshold:256K,budget:512M,huge:never
@@ -42,12 +47,28 @@ pub(super) struct Args {
     program: Vec<OsString>,
 }
 
-/// `vmlab run`. Ends this process with the program's status if that is not 0.
+/// `vmlab run`. Ends this process with the program's status if that is not 0, or with 125 to 127 if it did not run.
 pub(super) fn run(args: &Args) -> Result<()> {
+    let mut failure = OWN_FAILURE;
+    match ran(args, &mut failure) {
+        Ok(status) => end_as(status),
+        Err(error) => {
+            super::print_note(&format!("{error:#}"));
+            std::process::exit(failure)
+        }
+    }
+}
+
+/// Runs the program, and returns its status. Before a step that may fail, sets the status of such a failure.
+fn ran(args: &Args, failure: &mut i32) -> Result<ExitStatus> {
     let [program, rest @ ..] = &args.program[..] else { bail!("no program was named") };
     let library = library(args.lib.as_deref())?;
+    *failure = NOT_FOUND;
     let path = find(program)?;
+    fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    *failure = NOT_RUN;
     check(&path, INTERPRETERS_MAX)?;
+    *failure = OWN_FAILURE;
     let report = tempfile::Builder::new().prefix("vmlab-run").tempfile().context("no file for reports")?;
     // Libraries that were preloaded before are kept, after ours.
     let mut preload = library.clone().into_os_string();
@@ -63,13 +84,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
     // ^C ends the program only; its report is still printed.
     let _ours = signal_hook::flag::register(signal_hook::consts::SIGINT, std::sync::Arc::default());
     let began = Instant::now();
+    *failure = NOT_RUN;
     let status = command.status().with_context(|| format!("cannot run {}", path.display()))?;
+    *failure = OWN_FAILURE;
     let wall = began.elapsed();
     let text = BufReader::new(File::open(report.path()).context("the file of reports is gone")?);
     for line in Report::read(text)?.lines(wall) {
         super::print_note(&line);
     }
-    drop(report);
+    Ok(status)
+}
+
+/// Ends this process with the status of a program, if that is not 0.
+pub(super) fn end_as(status: ExitStatus) -> Result<()> {
     match code(status) {
         0 => Ok(()),
         code => std::process::exit(code),

@@ -96,6 +96,23 @@ fn read_stderr(child: &mut Child) -> String {
 }
 
 #[test]
+fn an_earlier_recording_is_not_replaced_unless_asked() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.jsonl");
+    std::fs::write(&path, "an earlier one").unwrap();
+    // It fails before anything else, so that neither root nor a kernel is needed.
+    let output = vmlab().args(["record", "-o", path.to_str().unwrap(), "--", "true"]).assert().failure();
+    let stderr = stderr_of(&output);
+    assert!(stderr.contains("is there already: --overwrite") && stderr.lines().count() == 1, "{stderr}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"an earlier one");
+    let Some(_lock) = can_record() else { return };
+    let args = ["record", "--overwrite", "-o", path.to_str().unwrap(), "--", "sh", "-c", "exit 7"];
+    let output = vmlab().args(args).assert().code(7);
+    assert!(stderr_of(&output).contains("the command failed"));
+    assert!(std::fs::read(&path).unwrap().starts_with(b"{\"vmlab\":"));
+}
+
+#[test]
 fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
     let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
@@ -218,7 +235,7 @@ fn bounds_and_failures_are_reported() {
             "the command failed (exit status: 3); the recording is whole",
         ),
     ] {
-        let (good, stderr) = recorded(args);
+        let (good, stderr) = recorded(&[&["--overwrite"], args].concat());
         assert!(good == succeeds && stderr.contains(expected), "{args:?}: {stderr}");
     }
     assert_eq!(lines(Path::new(path)).last().unwrap()["summary"]["ended"], "command");
