@@ -23,7 +23,7 @@ pub mod recording;
 mod report;
 mod why;
 
-pub use report::{Divergence, EndCheck, Known, Report};
+pub use report::{Divergence, EndCheck, Known, Report, VERSION};
 
 use self::cause::Cause;
 use self::recording::{Area, Recording};

@@ -3,8 +3,28 @@
 use super::cause::Cause;
 use super::offsets::Offsets;
 use crate::engine::Columns;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
+
+/// The version of the objects that `--json` prints. In version 1 addresses were numbers, which many readers round.
+pub const VERSION: u32 = 2;
+
+/// Writes an address as hexadecimal text.
+pub(super) fn hex<S: Serializer>(at: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{at:#x}"))
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
+fn hex_option<S: Serializer>(at: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+    match at {
+        Some(at) => hex(at, to),
+        None => to.serialize_none(),
+    }
+}
+
+fn hex_pair<S: Serializer>((from, until): &(u64, u64), to: S) -> Result<S::Ok, S::Error> {
+    [from, until].map(|at| format!("{at:#x}")).serialize(to)
+}
 
 /// One answer that differs. Its fields, in this order, are the object that `--json` prints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,10 +42,13 @@ pub struct Divergence {
     /// Requested alignment.
     pub align: u64,
     /// The window: first address, and the one after its last.
+    #[serde(serialize_with = "hex_pair")]
     pub window: (u64, u64),
     /// The kernel's answer.
+    #[serde(serialize_with = "hex_option")]
     pub kernel: Option<u64>,
     /// The policy's answer.
+    #[serde(serialize_with = "hex_option")]
     pub policy: Option<u64>,
     /// The reason.
     pub cause: Cause,

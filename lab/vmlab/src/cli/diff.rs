@@ -13,7 +13,7 @@ use va_space::NODES_LIMIT;
 use vmlab_base::text::{counted, grouped};
 use vmlab_replay::diff::cause::{CAUSES, Cause};
 use vmlab_replay::diff::recording::{Areas, Recording};
-use vmlab_replay::diff::{Divergence, Options, Report, run};
+use vmlab_replay::diff::{Divergence, Options, Report, VERSION, run};
 use vmlab_replay::run_space::Policy;
 use vmlab_trace::open;
 
@@ -41,6 +41,7 @@ impl FromStr for ListedMax {
 /// One recording under one policy, as `--json` prints it.
 #[derive(Serialize)]
 struct Row<'a> {
+    version: u32,
     recording: &'a str,
     #[serde(flatten)]
     report: &'a Report,
@@ -70,6 +71,7 @@ pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
         if args.json {
             for report in &reports {
                 let row = Row {
+                    version: VERSION,
                     recording: &name,
                     report,
                     differ: report.columns.differ(),
@@ -267,13 +269,16 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
         let pools = if known.pools {
             "pools were empty, as a mark says"
         } else {
-            "what the pools held is not known; they are taken to be empty"
+            "what the pools held is not known, and taken to be nothing; vmlab record --drain-pools empties them first"
         };
         notes.push(format!(
             "{pools}; who allocated the busy areas, the shape of the tree of holes and the inside of vmap blocks are not known"
         ));
     } else {
-        notes.push("no table before the trace: the space is taken to be empty".into());
+        notes.push(
+            "no table before the trace: the space is taken to be empty; vmlab record writes one, and --before names one"
+                .into(),
+        );
     }
     notes.push(format!(
         "{} returned {} by the events, {} by the ledger; {} of unknown areas; {} with numbers that no allocator accepts",

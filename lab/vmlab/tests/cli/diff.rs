@@ -74,6 +74,29 @@ fn differences_are_listed() {
 }
 
 #[test]
+fn addresses_are_text_and_what_to_do_about_unknown_facts_is_said() {
+    let dir = TempDir::new().unwrap();
+    let row = &json(&["--diff=1", "--policy", "linux"], &beginning(&dir))[0];
+    assert_eq!(row["version"], 2);
+    let hex = |value: &Value| {
+        value.as_str().is_some_and(|text| u64::from_str_radix(&text[2..], 16).is_ok() && &text[..2] == "0x")
+    };
+    let first = &row["divergences"][0];
+    assert!([&first["window"][0], &first["window"][1], &first["kernel"]].into_iter().all(hex), "{first}");
+    assert!(row["offsets"]["divergences"].as_array().unwrap().iter().all(|one| hex(&one["base"])), "{row}");
+    let file = dir.path().join("t.ftrace");
+    let text = text_of("boot-smp1");
+    std::fs::write(&file, &text).unwrap();
+    let notes = |file: &Path| {
+        stdout_of(&vmlab().args(["replay", "--diff=0", "--policy", "linux"]).arg(file).assert().success())
+    };
+    assert!(notes(&file).contains("vmlab record writes one, and --before names one"));
+    let table = "0xffa0100000000000-0xffa0100000002000 8192 f+0x1/0x2 vmalloc\n";
+    std::fs::write(dir.path().join("t.before.vmallocinfo"), table).unwrap();
+    assert!(notes(&file).contains("vmlab record --drain-pools empties them first"));
+}
+
+#[test]
 fn what_cannot_be_compared_is_reported_in_a_line() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("t.ftrace");

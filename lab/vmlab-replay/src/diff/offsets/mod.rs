@@ -96,6 +96,7 @@ pub struct Elsewhere {
     /// Line of the recording.
     pub line: u64,
     /// Start of the kernel's chunk.
+    #[serde(serialize_with = "super::report::hex")]
     pub base: u64,
     /// Requested bytes.
     pub size: u64,
