@@ -1,6 +1,21 @@
 //! Interleavings of magazines: refill, flush, drain by another thread, and frees of one object by two.
 //!
 //! Batches are of up to four objects here. `settle` checks MC1 to MC4 at the end of each.
+//!
+//! # Weakenings
+//! Each model was seen to fail by code that was broken for it, with three preemptions:
+//!
+//! | model | broken |
+//! |---|---|
+//! | two refills | a refill leaves the bits of its slots free |
+//! | two first refills | a span is added although there is one of the same addresses |
+//! | two frees, by magazines | a free stores the state that it read, instead of the compare-exchange |
+//! | two frees, by a magazine and the space | the same in a free of the space |
+//! | a drain beside an owner | objects stay on the dirty stack while they are zeroed |
+//! | a flush beside a refill and a drain | flushed objects stay on their stack |
+//! | a request that fails | a flush clears the states of its objects after it released `chunks` |
+//! | tables beside a destruction | a span is added for an address that is in no chunk |
+//! | tables beside a refill | a refill keeps the objects whose tables are missing, and holds them nowhere |
 
 use super::{Arc, Chunks, Space, free, join, model, settle, space, spawn};
 use crate::Magazine;

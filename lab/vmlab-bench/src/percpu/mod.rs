@@ -172,7 +172,7 @@ pub fn run(options: &Options, out: &mut dyn Output) -> Result<()> {
     }
     if run.wants("tail") {
         run.progress("tail");
-        measured.tail = tail::measure(if *quick { 200 } else { 4000 })?;
+        measured.tail = tail::measure(if *quick { 40 } else { 3000 })?;
     }
     if run.wants("seed") {
         run.progress("seed");

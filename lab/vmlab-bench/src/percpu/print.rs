@@ -125,7 +125,8 @@ fn of_threads(measured: &Measured) -> Table {
 fn of_tail(measured: &Measured) -> Table {
     let caption = "Instructions of each pair, counted one by one, while another caller allocates and frees 1 to 9 KiB four times between two \
                    pairs, and the balance runs a step there. A wait for a lock is not in it. The column before the last is how many times \
-                   the median the longest of a thousand takes; the last, how often the balance had work.";
+                   the median the longest of a thousand takes; the last, how often the balance had work. 3,000 pairs of `cached`, 300 of the \
+                   others.";
     let head = [
         "load",
         "contender",

@@ -103,8 +103,8 @@ pub(super) struct SpaceArgs {
 /// Options of `vmlab bench percpu`.
 #[derive(clap::Args, Debug, Clone)]
 pub(super) struct PercpuArgs {
-    /// Only workloads whose name contains this; what the hints are worth is called seed, zeroing zero, per-CPU data of
-    /// a process process
+    /// Only workloads whose name contains this; what the hints are worth is called seed, zeroing zero, many threads
+    /// threads, the longest pairs tail, per-CPU data of a process process
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Rounds, 1 to 1000
