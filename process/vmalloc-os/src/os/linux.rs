@@ -430,6 +430,7 @@ mod tests {
 
     #[test]
     fn no_file_is_opened_while_a_standard_stream_is_closed() {
+        let _alone = crate::os::alone();
         // In a child, since other tests use the streams.
         // SAFETY: the child makes only system calls, and exits.
         let child = unsafe { libc::fork() };
@@ -443,6 +444,7 @@ mod tests {
 
     #[test]
     fn a_child_of_a_fork_has_no_call_in_progress_and_ends_its_own() {
+        let _alone = crate::os::alone();
         crate::fork::prepare_for_forks();
         let fork = || {
             assert!(calls_in_progress() > 0);
@@ -458,6 +460,7 @@ mod tests {
 
     #[test]
     fn a_reset_above_a_limit_of_addresses_removes_access_or_leaves_it_as_it_is() {
+        let _alone = crate::os::alone();
         let linux = Linux::new();
         let page = crate::PAGE_BYTES;
         let at = linux.reserve(2 * page).unwrap();

@@ -311,3 +311,10 @@ pub trait Os: Send + Sync + 'static {
     /// Returns the greatest number of mappings of the process.
     fn mappings_max(&self) -> u64;
 }
+
+/// Held by each test that forks, and by those that move pages: none can be moved that a child shares.
+#[cfg(test)]
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static FORKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    FORKS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

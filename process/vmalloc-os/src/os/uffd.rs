@@ -417,6 +417,7 @@ mod tests {
 
     #[test]
     fn pages_move_within_one_mapping_and_leave_zeros() {
+        let _alone = crate::os::alone();
         let linux = Linux::new();
         let arena = arena(&linux);
         let bytes = 16 * PAGE;
@@ -471,6 +472,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_is_lost_is_opened_again() {
+        let _alone = crate::os::alone();
         let linux = Linux::new();
         let arena = arena(&linux);
         let half = Span { at: arena.at, bytes: 16 * PAGE };
@@ -500,6 +502,7 @@ mod tests {
 
     #[test]
     fn what_others_opened_by_its_number_is_left_alone() {
+        let _alone = crate::os::alone();
         let linux = Linux::new();
         let arena = arena(&linux);
         let half = Span { at: arena.at, bytes: 16 * PAGE };
