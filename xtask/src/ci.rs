@@ -6,7 +6,7 @@
 use crate::cargo::{OVER_THE_CORE, TESTED, WALKING, WORKSPACES, cargo, counted, selections};
 use crate::count::Tests;
 use crate::machine::{cpu_seconds, duration};
-use crate::sh::{Cmd, Show};
+use crate::sh::{Cmd, Show, on_path};
 use crate::{
     book, browser, clients, counts, faces, foreign, fresh, fuzz, guest, header, install, kernel, licences,
     linux, loom, not_run, package, peer, sizes, stress, suites, targets, tidy,
@@ -379,21 +379,39 @@ fn package_full(root: &Path, _: &mut Tests) -> Result<()> {
 /// The seed of property tests and stress.
 const SEED: &str = "20250101";
 
-/// Runs tests, those of a file in one process: they share what they compute.
+/// The file of tests that share one replay of all traces, so that they run in one process.
+const SHARING: &str = "cli";
+
+/// Runs tests by cargo-nextest where it is installed: each in a process of its own, so that none is disturbed by the
+/// forks and the limits of another. The tests of [`SHARING`] run in one.
 fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     let before = tests.passed;
-    let cmd = cargo(root)
-        .args(["test", "--quiet", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"])
-        .args(args)
-        // The same cases for the same code, so that results do not depend on the machine. `soak` uses others.
-        .env("PROPTEST_RNG_SEED", SEED)
-        .env("VA_STRESS_SEED", SEED)
-        .env("CARGO_TERM_COLOR", "never");
-    counted(not_run::with_list(root, cmd), tests)?;
+    let usual = || cargo(root).args(["test", "--locked", "--no-fail-fast"]).args(args);
+    let ended = if on_path("cargo-nextest") {
+        let mut apart = cargo(root)
+            .args(["nextest", "run", "--locked", "--no-fail-fast", "--status-level", "slow"])
+            .args(args);
+        // The core alone has no such file.
+        let shares = args.contains(&"--workspace");
+        if shares {
+            apart = apart.args(["-E".to_string(), format!("not binary({SHARING})")]);
+        }
+        let ended = with_seeds(root, apart, tests);
+        if shares { with_seeds(root, usual().args(["--test", SHARING]), tests).and(ended) } else { ended }
+    } else {
+        with_seeds(root, usual().args(["--lib", "--bins", "--tests"]), tests)
+    };
     if tests.passed == before {
         bail!("no test was run");
     }
-    Ok(())
+    ended
+}
+
+/// Runs a command that runs tests, with the same cases for the same code, so that results do not depend on the machine.
+/// `soak` uses others.
+fn with_seeds(root: &Path, cmd: Cmd, tests: &mut Tests) -> Result<()> {
+    let cmd = cmd.env("PROPTEST_RNG_SEED", SEED).env("VA_STRESS_SEED", SEED);
+    counted(not_run::with_list(root, cmd.env("CARGO_TERM_COLOR", "never")), tests)
 }
 
 /// Tests the core with its invariants walked after every change. That includes va-sim, whose tests drive the other

@@ -1,4 +1,4 @@
-//! Counts of tests, from the output of `cargo test`.
+//! Counts of tests, from the output of `cargo test` and `cargo nextest`.
 
 use std::ops::AddAssign;
 
@@ -21,12 +21,22 @@ impl AddAssign for Tests {
 impl Tests {
     /// Adds the counts of a line, if it is one that closes a run.
     ///
-    /// `test result: ok. 12 passed; 0 failed; ...` closes each binary of `cargo test`.
+    /// `test result: ok. 12 passed; 0 failed; ...` closes each binary of `cargo test`;
+    /// `Summary [ 0.1s] 45 tests run: 44 passed (2 slow), 1 failed, 0 skipped` closes the run of `cargo nextest`.
     pub(crate) fn read(&mut self, line: &str) {
-        if let Some(rest) = line.strip_prefix("test result: ") {
-            self.passed += number_before(rest, "passed");
-            self.failed += number_before(rest, "failed");
-        }
+        // At the beginning of the line: nextest shows, indented, the output of a failed test.
+        let rest = if let Some(rest) = line.strip_prefix("test result: ") {
+            rest
+        } else if let (true, Some((_, rest))) =
+            (line.trim_start().starts_with("Summary ["), line.split_once(" run: "))
+        {
+            rest
+        } else {
+            return;
+        };
+        self.passed += number_before(rest, "passed");
+        // A test that runs out of time has failed as well.
+        self.failed += number_before(rest, "failed") + number_before(rest, "timed out");
     }
 }
 
@@ -52,6 +62,20 @@ mod tests {
             test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
             test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
         assert_eq!(read(text), (15, 2));
+    }
+
+    #[test]
+    fn the_summary_of_nextest_is_read() {
+        assert_eq!(read("     Summary [   0.1s] 45 tests run: 45 passed, 0 skipped"), (45, 0));
+        assert_eq!(
+            read("     Summary [   9.1s] 45 tests run: 41 passed (2 slow), 4 failed, 3 skipped"),
+            (41, 4)
+        );
+        assert_eq!(
+            read("     Summary [   9.1s] 5 tests run: 3 passed, 1 failed, 1 timed out, 0 skipped"),
+            (3, 2)
+        );
+        assert_eq!(read("     Summary [   9.1s] 3/45 tests run: 2 passed, 1 failed, 0 skipped"), (2, 1));
     }
 
     #[test]
