@@ -64,7 +64,12 @@ pub fn fuzz(data: &[u8]) {
     // The readable prefix of a broken stream is as good an input as a whole one.
     let _ = { first }.read_to_end(&mut text);
     for &to in To::CHOICES {
-        let written = converted(&text[..], to).unwrap_or_else(|error| panic!("{to:?}: {error:#}"));
+        let written = match converted(&text[..], to) {
+            Ok(written) => written,
+            // An input without a table has none to write.
+            Err(error) if error.to_string().contains("has no /proc/vmallocinfo") => continue,
+            Err(error) => panic!("{to:?}: {error:#}"),
+        };
         if to == To::Jsonl {
             let (before, after) = (lines(&text[..]), lines(&written[..]));
             let (before, mut after) = (before.unwrap_or_default(), after.unwrap_or_default());
