@@ -324,7 +324,9 @@ fn fmt(root: &Path, _: &mut Tests) -> Result<()> {
 
 fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
     cargo(root)
-        .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
+        // All targets, and the test that no test profile compiles.
+        .args(["clippy", "--quiet", "--locked", "--workspace", "--all-features"])
+        .args(["--lib", "--bins", "--tests", "--benches", "--examples", "--test", "footprint"])
         .args(["--", "-D", "warnings"])
         .run(Show::All)?;
     cargo(root)

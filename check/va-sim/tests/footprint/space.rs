@@ -87,9 +87,6 @@ fn area_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("VmapSpace::alloc, first", || areas.push(fine(space.alloc(0, &ask(3)))));
     table.row("VmapSpace::alloc", || areas.push(fine(space.alloc(0, &ask(3)))));
     table.row("VmapSpace::alloc, atomic", || areas.extend(space.alloc(0, &atomic(3)).ok()));
-    table.row("Magazine::try_alloc_noted", || {
-        areas.push(fine(magazine.try_alloc_noted(&ask(7), |range| range.start().get())));
-    });
     let aligned = ask(5).aligned(Align::from_log2(24).unwrap_or_default());
     table.row("VmapSpace::alloc, aligned", || areas.push(fine(space.alloc(1, &aligned))));
     let far = 1 << 29;
@@ -219,6 +216,9 @@ fn magazine_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("Magazine::alloc", || areas.extend(magazine.alloc(&ask(4)).ok()));
     table.row("Magazine::alloc, atomic", || areas.extend(magazine.alloc(&atomic(5)).ok()));
     table.row("Magazine::try_alloc", || areas.push(fine(magazine.try_alloc(&ask(7)))));
+    table.row("Magazine::try_alloc_noted", || {
+        areas.push(fine(magazine.try_alloc_noted(&ask(7), |range| range.start().get())));
+    });
     let aligned = ask(5).aligned(Align::from_log2(16).unwrap_or_default());
     table.row("Magazine::try_alloc, aligned", || areas.push(fine(magazine.try_alloc(&aligned))));
     // All sizes, so that lists make room for others and rounds are sealed.

@@ -3,7 +3,7 @@
 //! # Method
 //! Between two pairs another caller allocates or frees objects of a page or so, and the balance runs a step. So pages
 //! are populated and depopulated, and chunks created and destroyed, all the time. Only the pair itself is counted
-//! ([`super::steps`]), in one thread: the same run counts the same.
+//! (`steps`), in one thread: the same run counts the same.
 
 use super::steps::Steps;
 use super::subject::{Numbers, Standard, USUAL};
