@@ -160,14 +160,15 @@ fn areas(driver: &mut impl Driver, count: u64, request: &Request) -> Result<Vec<
     (0..count).map(|_| driver.alloc(request).context("no space")).collect()
 }
 
-/// A free that purges a slice: the lazy threshold is exceeded, and the flush has ended. No pool accepts the size, so
-/// each area is inserted into the holes separately.
+/// A free that purges a slice: the lazy threshold is exceeded, and the flush has ended. A pool accepts few of so many
+/// large sizes, so each area is inserted into the holes separately.
 struct FreeSlice;
 
 /// CPUs and nodes, enough that a pass has more areas than [`ALONE`] slices process.
 const SLICE_NODES: u32 = 128;
-/// A size above the limit of pools.
+/// The least of the sizes, which are above those that have a list of their own in a pool, and their number.
 const SLICE_PAGES: u64 = 300;
+const SLICE_SIZES: u64 = 200;
 
 impl Visitor for FreeSlice {
     type Out = Result<()>;
@@ -175,7 +176,9 @@ impl Visitor for FreeSlice {
     fn visit<S: Subject>(self, subject: S) -> Result<()> {
         let mut driver = subject.driver(0);
         let lazy = va_space::lazy::lazy_max_pages(SLICE_NODES).get();
-        let all = areas(&mut driver, 6 * lazy / SLICE_PAGES, &Request::pages(SLICE_PAGES)?)?;
+        let sizes = (0..6 * lazy / SLICE_PAGES).map(|nth| SLICE_PAGES + nth / 2 % SLICE_SIZES);
+        let area = |pages| driver.alloc(&Request::pages(pages)?).context("no space");
+        let all = sizes.map(area).collect::<Result<Vec<_>>>()?;
         // Every second one, so that nothing merges.
         let mut freed = all.iter().step_by(2);
         // After a flush, each free moves one slice of the flushed areas to the index.
