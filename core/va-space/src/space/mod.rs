@@ -437,8 +437,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline(always)]
     fn publish(&self, area: UnlinkedArea<Flushed>, owner: Option<u32>) -> Area {
         let word = area.word.again(owner);
-        let handle = Area { page: area.page, pages: area.pages, generation: word.generation() };
-        self.lookup.insert(handle.range(), &self.machine);
+        let handle = self.handle_of(&area, word);
         area.become_busy(word);
         handle
     }
@@ -447,9 +446,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline(always)]
     fn publish_noted(&self, area: UnlinkedArea<Flushed>, owner: Option<u32>, note: u64) -> Area {
         let word = area.word.again(owner).with_note();
+        let handle = self.handle_of(&area, word);
+        area.become_noted(word, note);
+        handle
+    }
+
+    /// Returns the handle of an area that is about to have `word`, and adds the area to the lookup.
+    #[inline(always)]
+    fn handle_of(&self, area: &UnlinkedArea<Flushed>, word: Word) -> Area {
         let handle = Area { page: area.page, pages: area.pages, generation: word.generation() };
         self.lookup.insert(handle.range(), &self.machine);
-        area.become_noted(word, note);
         handle
     }
 
