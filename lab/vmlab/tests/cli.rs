@@ -87,6 +87,19 @@ fn vmlab() -> Command {
     Command::new(env!("CARGO_BIN_EXE_vmlab"))
 }
 
+/// Runs the binary in a folder, into a pipe whose reader closes it at once.
+fn unread(dir: &Path, args: &[&str]) -> std::process::Output {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_vmlab"))
+        .args(args)
+        .current_dir(dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    child.wait_with_output().unwrap()
+}
+
 fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data").join(name)
 }

@@ -5,25 +5,23 @@ use super::offsets::Offsets;
 use crate::engine::Columns;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
+use vmlab_trace::jsonl::Address;
 
 /// The version of the objects that `--json` prints. In version 1 addresses were numbers, which many readers round.
 pub const VERSION: u32 = 2;
 
 /// Writes an address as hexadecimal text.
 pub(super) fn hex<S: Serializer>(at: &u64, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(&format_args!("{at:#x}"))
+    Address(*at).serialize(to)
 }
 
 #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
 fn hex_option<S: Serializer>(at: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
-    match at {
-        Some(at) => hex(at, to),
-        None => to.serialize_none(),
-    }
+    at.map(Address).serialize(to)
 }
 
-fn hex_pair<S: Serializer>((from, until): &(u64, u64), to: S) -> Result<S::Ok, S::Error> {
-    [from, until].map(|at| format!("{at:#x}")).serialize(to)
+fn hex_pair<S: Serializer>(&(from, until): &(u64, u64), to: S) -> Result<S::Ok, S::Error> {
+    (Address(from), Address(until)).serialize(to)
 }
 
 /// One answer that differs. Its fields, in this order, are the object that `--json` prints.

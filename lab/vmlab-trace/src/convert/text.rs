@@ -100,14 +100,28 @@ impl Form for Vmallocinfo {
 
     fn finish(self: Box<Self>) -> Result<()> {
         self.sink.finish()?;
+        ensure!(self.lines > 0, NoTable { when: self.when });
+        Ok(())
+    }
+}
+
+/// The input has no table of that time.
+#[derive(Debug)]
+pub(super) struct NoTable {
+    when: When,
+}
+
+impl std::fmt::Display for NoTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let end = match self.when {
             When::Begin => "beginning",
             When::End => "end",
         };
-        ensure!(
-            self.lines > 0,
+        write!(
+            f,
             "the input has no /proc/vmallocinfo of its {end}: text of ftrace has none, and `vmlab record` writes both"
-        );
-        Ok(())
+        )
     }
 }
+
+impl std::error::Error for NoTable {}

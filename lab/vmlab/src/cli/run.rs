@@ -6,11 +6,11 @@
 //!      ^                                                                   | each process at its end
 //!      '------------------------ one line a process  <---------------  file, appended to
 //! ```
-//! The program's status is `vmlab`'s, 128 and its number for a signal. If no program ran, the status is 125 to 127. Some programs cannot load the preload: those
-//! without a dynamic linker, and those with more rights than their user. They are rejected before they are started,
-//! since they would silently run without it.
+//! The program's status is `vmlab`'s, 128 and its number for a signal. If no program ran, the status is 125 to 127. Some
+//! programs cannot load the preload: those without a dynamic linker, and those with more rights than their user. They
+//! are rejected before they are started, since they would silently run without it.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -49,26 +49,38 @@ pub(super) struct Args {
 
 /// `vmlab run`. Ends this process with the program's status if that is not 0, or with 125 to 127 if it did not run.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let mut failure = OWN_FAILURE;
-    match ran(args, &mut failure) {
+    match ran(args) {
         Ok(status) => end_as(status),
-        Err(error) => {
-            super::print_note(&format!("{error:#}"));
-            std::process::exit(failure)
+        Err(Failure { status, why }) => {
+            super::print_note(&format!("{why:#}"));
+            std::process::exit(status)
         }
     }
 }
 
-/// Runs the program, and returns its status. Before a step that may fail, sets the status of such a failure.
-fn ran(args: &Args, failure: &mut i32) -> Result<ExitStatus> {
-    let [program, rest @ ..] = &args.program[..] else { bail!("no program was named") };
+/// The reason that no program ran to its end, and the status for it.
+struct Failure {
+    status: i32,
+    why: anyhow::Error,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(why: anyhow::Error) -> Self {
+        Self { status: OWN_FAILURE, why }
+    }
+}
+
+/// Runs the program, and returns its status.
+fn ran(args: &Args) -> Result<ExitStatus, Failure> {
+    let ends_as = |status| move |why| Failure { status, why };
+    let [program, rest @ ..] = &args.program[..] else {
+        return Err(anyhow!("no program was named").into());
+    };
     let library = library(args.lib.as_deref())?;
-    *failure = NOT_FOUND;
-    let path = find(program)?;
-    fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    *failure = NOT_RUN;
-    check(&path, INTERPRETERS_MAX)?;
-    *failure = OWN_FAILURE;
+    let path = find(program).map_err(ends_as(NOT_FOUND))?;
+    let read = fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()));
+    read.map_err(ends_as(NOT_FOUND))?;
+    check(&path, INTERPRETERS_MAX).map_err(ends_as(NOT_RUN))?;
     let report = tempfile::Builder::new().prefix("vmlab-run").tempfile().context("no file for reports")?;
     // Libraries that were preloaded before are kept, after ours.
     let mut preload = library.clone().into_os_string();
@@ -84,9 +96,8 @@ fn ran(args: &Args, failure: &mut i32) -> Result<ExitStatus> {
     // ^C ends the program only; its report is still printed.
     let _ours = signal_hook::flag::register(signal_hook::consts::SIGINT, std::sync::Arc::default());
     let began = Instant::now();
-    *failure = NOT_RUN;
-    let status = command.status().with_context(|| format!("cannot run {}", path.display()))?;
-    *failure = OWN_FAILURE;
+    let status = command.status().with_context(|| format!("cannot run {}", path.display()));
+    let status = status.map_err(ends_as(NOT_RUN))?;
     let wall = began.elapsed();
     let text = BufReader::new(File::open(report.path()).context("the file of reports is gone")?);
     for line in Report::read(text)?.lines(wall) {

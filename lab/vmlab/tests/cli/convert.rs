@@ -134,17 +134,10 @@ fn tables_of_a_recording_come_out_as_the_kernel_prints_them() {
 
 #[test]
 fn a_reader_that_has_read_enough_is_no_error() {
-    let mut child = Process::new(env!("CARGO_BIN_EXE_vmlab"))
-        .args(["convert", shipped("boot-smp1.ftrace.gz").to_str().unwrap(), "--to", "jsonl"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
+    let path = shipped("boot-smp1.ftrace.gz");
+    let output = unread(Path::new("."), &["convert", path.to_str().unwrap(), "--to", "jsonl"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     // A full disk is an error.
-    let path = shipped("boot-smp1.ftrace.gz");
     vmlab().args(["convert", path.to_str().unwrap(), "--to", "jsonl", "-o", "/dev/full"]).assert().failure();
 }
 

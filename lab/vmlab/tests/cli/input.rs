@@ -152,15 +152,7 @@ fn a_reader_that_goes_away_is_no_panic_and_the_report_is_written() {
         &["completions", "bash"],
         &["--help"],
     ] {
-        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_vmlab"))
-            .args(args)
-            .current_dir(&dir)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
+        let output = unread(dir.path(), args);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(
             output.status.success() && !stderr.contains("panicked"),
