@@ -37,7 +37,7 @@ struct Program {
     calls: &'static str,
     /// The goal for its `.text` in KiB, if there is one.
     goal: Option<usize>,
-    /// The most `.text` in KiB, as it is and with the feature `small`.
+    /// The most `.text` in KiB, without and with the feature `small`.
     bounds: (usize, usize),
     /// Built for the small processor, too.
     small: bool,

@@ -9,8 +9,8 @@ use va_tree::Congruent;
 
 type Space = VmapSpace<Linux, config::Standard>;
 
-/// The memory of the space. It is initialised without a lock: the locks of the space are taken meanwhile, and to lockdep
-/// they are of the same class.
+/// The memory of the space. It is initialised without a lock: the locks of the space are taken meanwhile, and to
+/// lockdep they are of the same class.
 struct Storage(UnsafeCell<Space>);
 
 // SAFETY: one thread accesses it, in `va_init`, until it is shared by `SPACE`.

@@ -14,8 +14,8 @@
 //! Two wrap an index. [`BestFitIndex`] has the holes in order of size, too. [`TrackedIndex`] has the areas beside the
 //! holes, for callers that free by address or any part.
 //!
-//! Where code or values must be small, take [`FlatIndex`] (about 3 KiB of code at `opt-level = "s"`), or [`RbIndex`] with
-//! the feature `small` (11 KiB). [`BTreeIndex`] takes 25 KiB with that feature, and 34 without.
+//! Where code or values must be small, take [`FlatIndex`] (about 3 KiB of code at `opt-level = "s"`), or [`RbIndex`]
+//! with the feature `small` (11 KiB). [`BTreeIndex`] takes 25 KiB with that feature, and 34 without.
 //!
 //! Start at [`FreeIndex`]; the head of each module has the theory of its structure.
 #![no_std]

@@ -12,8 +12,8 @@
 //! docs/decisions/0072-states-for-callers-that-cannot-wait.md has the reasons.
 //!
 //! # Locking
-//! Tables are allocated with no lock held, and added under `chunks`. Meanwhile the chunk may have been destroyed: a span
-//! is added only for an address that is in a chunk.
+//! Tables are allocated with no lock held, and added under `chunks`. Meanwhile the chunk may have been destroyed: a
+//! span is added only for an address that is in a chunk.
 
 use super::super::PercpuSpace;
 use super::state::{LEAF_BYTES, Lacks};
