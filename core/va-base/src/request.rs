@@ -39,7 +39,8 @@ pub struct Request {
 impl Request {
     /// Returns a request for `size_bytes` aligned to `align_bytes`, anywhere in the default window.
     ///
-    /// An alignment below a page is valid and means page alignment.
+    /// An alignment below a page is valid and means page alignment. For an index whose units are bytes or handles, use
+    /// [`units`](Self::units).
     ///
     /// # Errors
     /// [`RequestError::BadSize`] unless `size_bytes` is a whole number of pages and not zero;

@@ -1,4 +1,4 @@
-//! `results/faces.md`: the tests, the time, the memory and the code of each package beside its original.
+//! `results/faces.md`: the tests, the time, the memory, the stack and the code of each package beside its original.
 
 use super::Row;
 use super::text::{self, Text};
@@ -41,10 +41,10 @@ pub(super) fn write(root: &Path, rows: &[Row]) -> Result<()> {
     }
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or("unknown").to_string();
-    let bytes = program("bytes")?;
+    let (bytes, stack) = (program("bytes")?, program("stack")?);
     let commit = Cmd::new(root, "git").args(["rev-parse", "--short=12", "HEAD"]).read()?;
     let machine = format!("{}, load average {load} after the runs", machine(root));
-    let page = page(commit.trim(), &machine, rows, &times, &bytes, &text::measure(root)?);
+    let page = page(commit.trim(), &machine, rows, &times, [&bytes, &stack], &text::measure(root)?);
     fs::write(root.join("results/faces.md"), page)?;
     println!("faces: results/faces.md");
     Ok(())
@@ -59,7 +59,14 @@ fn time(line: &str) -> Option<((String, usize), Time)> {
     Some(((name.to_string(), live.parse().ok()?), Time { ours: [a, b], original: [c, d], ratio }))
 }
 
-fn page(commit: &str, machine: &str, rows: &[Row], times: &Times, bytes: &str, texts: &[Text]) -> String {
+fn page(
+    commit: &str,
+    machine: &str,
+    rows: &[Row],
+    times: &Times,
+    [bytes, stack]: [&str; 2],
+    texts: &[Text],
+) -> String {
     let mut page = format!(
         "# The packages with the names of others\n\n`cargo xtask faces --large --out` at commit {commit}, on {machine}. \
          The chapter `docs/book/src/faces.md` states what is the same and what differs.\n\n\
@@ -111,8 +118,22 @@ fn page(commit: &str, machine: &str, rows: &[Row], times: &Times, bytes: &str, t
     page += "\n## Memory\n\nBytes of the heap with so many live areas, after up to 500 pairs, and bytes of the value itself. \
              `offset-allocator` allocates at the start, here for 524,288 areas and holes.\n\n\
              | package | live areas | ours | original |\n|---|---:|---:|---:|\n";
-    let mut lines: Vec<&str> = bytes.lines().collect();
-    // By interface; the program has them by the number of live areas.
+    rows_by_interface(&mut page, bytes);
+    page += "\n## Stack\n\nBytes of stack of the deepest pair of 5,000, or of 500 with 100,000 live areas. The calls of \
+             the system's heap are in both.\n\n\
+             | package | live areas | ours | original |\n|---|---:|---:|---:|\n";
+    rows_by_interface(&mut page, stack);
+    page += "\n## Code\n\nBytes of `.text` of a program that allocates and frees, optimised as one, beyond those of a program \
+             that does neither.\n\n| package | ours | original |\n|---|---:|---:|\n";
+    for Text { name, ours, original } in texts {
+        _ = writeln!(page, "| `{name}` | {ours} | {original} |");
+    }
+    page
+}
+
+/// Appends the rows of a program (interface, live areas, ours, original), which has them by the number of live areas.
+fn rows_by_interface(page: &mut String, rows: &str) {
+    let mut lines: Vec<&str> = rows.lines().collect();
     lines.sort_by_key(|line| line.split('\t').next());
     for line in lines {
         if let [name, live, ours, original] = line.split('\t').collect::<Vec<_>>()[..] {
@@ -120,12 +141,6 @@ fn page(commit: &str, machine: &str, rows: &[Row], times: &Times, bytes: &str, t
             _ = writeln!(page, "| `{name}` | {live} | {ours} | {original} |");
         }
     }
-    page += "\n## Code\n\nBytes of `.text` of a program that allocates and frees, optimised as one, beyond those of a program \
-             that does neither.\n\n| package | ours | original |\n|---|---:|---:|\n";
-    for Text { name, ours, original } in texts {
-        _ = writeln!(page, "| `{name}` | {ours} | {original} |");
-    }
-    page
 }
 
 #[cfg(test)]
@@ -147,10 +162,11 @@ mod tests {
             vec![Time { ours: [2.0, 3.0], original: [4.0, 9.0], ratio: 3.0 }],
         )]);
         let texts = [Text { name: "a", ours: 5, original: 6 }];
-        let page = page("c", "a machine", &[], &times, "a\t0\t7\t8\n", &texts);
+        let page = page("c", "a machine", &[], &times, ["a\t0\t7\t8\n", "a\t16\t9\t10\n"], &texts);
         for row in [
             "| `a` | 16 | 2, 3 | 4, 9 | 3.00 to 3.00 | 2.00 |",
             "| `a` | the value | 7 | 8 |",
+            "| `a` | 16 | 9 | 10 |",
             "| `a` | 5 | 6 |",
         ] {
             assert!(page.contains(row), "{page}");

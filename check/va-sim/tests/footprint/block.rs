@@ -1,8 +1,8 @@
 //! The calls of blocks and of a lane.
 
 use crate::arena::{Arena, fine, pages};
+use crate::depths::Depths;
 use crate::space::Space;
-use crate::stack::Depths;
 use va_base::{Context, Va, VaRange};
 use va_block::{Blocks, Config, EarlyBlocks, Lane};
 

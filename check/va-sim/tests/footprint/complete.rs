@@ -1,6 +1,6 @@
 //! The entry points that have no row.
 
-use crate::stack::Row;
+use crate::depths::Row;
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -7,6 +7,7 @@
 mod arena;
 mod block;
 mod complete;
+mod depths;
 mod map;
 mod percpu;
 mod space;
@@ -14,8 +15,9 @@ mod stack;
 mod zeros;
 
 use arena::{Arena, ask, fine, pages};
+use depths::{Depths, Row};
 use map::Nothing;
-use stack::{Depths, Row, on_stack_of};
+use stack::on_stack_of;
 use std::sync::{Mutex, PoisonError};
 use va_base::Va;
 use va_block::EarlyBlocks;

@@ -1,8 +1,8 @@
 //! The calls of a map.
 
 use crate::arena::{Arena, fine, pages};
+use crate::depths::Depths;
 use crate::space::Space;
-use crate::stack::Depths;
 use va_base::{Va, VaRange};
 use va_block::Config;
 use va_map::{

@@ -1,7 +1,7 @@
 //! The calls of per-CPU memory.
 
 use crate::arena::{Arena, fine, pages};
-use crate::stack::Depths;
+use crate::depths::Depths;
 use std::fmt::Write;
 use va_base::{Va, VaRange};
 use va_percpu::vm::{Groups, Mapper, VmChunks};

@@ -1,7 +1,7 @@
 //! The calls of a space and of a magazine.
 
 use crate::arena::{Arena, ask, fine, pages};
-use crate::stack::Depths;
+use crate::depths::Depths;
 use va_base::{Align, Context, Pages, Request, Va, VaRange};
 use va_space::{Area, Config, EarlySpace, Magazine, Purge, VmapSpace};
 use va_tree::Congruent;

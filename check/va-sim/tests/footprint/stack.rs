@@ -1,11 +1,8 @@
-//! The stack of a call: its depth, and a check that it fits.
+//! The stack of a call: its depth, and a check that it fits. `adopt/faces/bench` measures with it, too.
 
 use std::alloc::Layout;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-
-/// Stack of an entry point in optimised code, in bytes.
-const STACK_MAX: usize = 4096;
 
 const PAINT: u8 = 0xa5;
 const STACK_BYTES: usize = 512 << 10;
@@ -18,7 +15,7 @@ extern "C" fn trampoline(call: *mut c_void) -> *mut c_void {
 }
 
 /// Returns the bytes of stack down to the lowest that `call` and its thread wrote.
-fn raw_depth(call: &mut dyn FnMut()) -> usize {
+pub(crate) fn raw_depth(call: &mut dyn FnMut()) -> usize {
     let Ok(layout) = Layout::from_size_align(STACK_BYTES, 4096) else { panic!("layout") };
     // SAFETY: the size is not 0.
     let stack = unsafe { std::alloc::alloc(layout) };
@@ -35,40 +32,6 @@ fn raw_depth(call: &mut dyn FnMut()) -> usize {
     // SAFETY: allocated above with that layout, and not used any more.
     unsafe { std::alloc::dealloc(stack, layout) };
     STACK_BYTES - lowest
-}
-
-/// The stack of one call.
-pub(crate) struct Row {
-    pub(crate) policy: &'static str,
-    /// The entry point, followed by a comma and the case.
-    pub(crate) name: &'static str,
-    pub(crate) depth: usize,
-    pub(crate) most: usize,
-}
-
-/// The stack of each entry point.
-pub(crate) struct Depths {
-    /// The stack of the thread itself.
-    pub(crate) empty: usize,
-    /// The policy of the rows that follow.
-    pub(crate) policy: &'static str,
-    pub(crate) rows: Vec<Row>,
-}
-
-impl Depths {
-    pub(crate) fn new() -> Self {
-        Self { empty: raw_depth(&mut || ()), policy: "", rows: Vec::new() }
-    }
-
-    pub(crate) fn row(&mut self, name: &'static str, call: impl FnMut()) {
-        self.row_within(name, STACK_MAX, call);
-    }
-
-    /// A row with a bound of its own: a constructor that returns its value.
-    pub(crate) fn row_within(&mut self, name: &'static str, most: usize, mut call: impl FnMut()) {
-        let depth = raw_depth(&mut call).saturating_sub(self.empty);
-        self.rows.push(Row { policy: self.policy, name, depth, most });
-    }
 }
 
 /// Runs `call` on a thread with so much stack, and no more.
