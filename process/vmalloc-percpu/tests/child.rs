@@ -161,17 +161,19 @@ fn the_space_of_a_process_fails_where_addresses_are_few_and_is_made_when_there_a
         // SAFETY: reads the limit, of this process, which is the test's own.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const now) }, 0);
     };
-    let pages = || {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        statm.split(' ').next().unwrap().parse::<libc::rlim_t>().unwrap()
+    // In KiB, whatever the size of a page.
+    let mapped = || -> libc::rlim_t {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        kib.trim().trim_end_matches(" kB").parse::<libc::rlim_t>().unwrap() << 10
     };
     // One-time initialization, such as fork handlers, is done here.
     drop(Space::new(Options::default().units(Some(1))).unwrap());
-    let before = pages();
+    let before = mapped();
     // A chunk has a unit for each possible CPU and one more, at 256 KiB, and 256 KiB to align it: even two units do not
     // fit.
     for _ in 0..3 {
-        limit(before * 4096 + (300 << 10));
+        limit(before + (300 << 10));
         let failed = Space::global().err();
         limit(libc::RLIM_INFINITY);
         assert!(matches!(failed, Some(Error::CallFailed { .. } | Error::NoRecords)), "{failed:?}");
@@ -179,13 +181,13 @@ fn the_space_of_a_process_fails_where_addresses_are_few_and_is_made_when_there_a
         assert!(!text.is_empty() && !text.contains('\n'), "{text}");
     }
     // The standard library's memory for the text is less than a chunk.
-    assert!(pages() < before + (256 << 10) / 4096, "{} {before}", pages());
+    assert!(mapped() < before + (256 << 10), "{} {before}", mapped());
     let space = Space::global().unwrap();
     let word = space.zeroed::<vmalloc_percpu::Word>().unwrap();
     word.word().add(5);
     assert_eq!(word.word().sum(), 5);
     // An existing space works without more address space: it allocates objects of the first chunk, then fails.
-    limit(pages() * 4096 + (300 << 10));
+    limit(mapped() + (300 << 10));
     let mut objects = Vec::with_capacity(64);
     let failed = loop {
         match space.alloc(Layout::from_size_align(32 << 10, 4096).unwrap()) {

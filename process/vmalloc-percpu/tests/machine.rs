@@ -165,8 +165,9 @@ fn cpus_that_come_and_go_lose_no_change() {
 }
 
 fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
 /// Checks that possible CPUs that are not there cost addresses alone, as on a board for 512 with few.
