@@ -38,6 +38,8 @@ impl Kind {
 pub(super) struct Kernel {
     pub(super) image: PathBuf,
     pub(super) initrd: PathBuf,
+    /// The addresses of its functions, as `nm` prints them.
+    pub(super) symbols: PathBuf,
 }
 
 /// Returns the tools and packages that are missing.
@@ -157,8 +159,10 @@ pub(super) fn kernel(root: &Path, kind: Kind) -> Result<Kernel> {
     make(&source, &build, &[])?;
     let image = work(root).join(format!("{}.bzImage", kind.name()));
     fs::copy(build.join("arch/x86/boot/bzImage"), &image)?;
+    let symbols = work(root).join(format!("{}.map", kind.name()));
+    fs::copy(build.join("System.map"), &symbols)?;
     let initrd = initrd(root, &build, kind)?;
-    Ok(Kernel { image, initrd })
+    Ok(Kernel { image, initrd, symbols })
 }
 
 /// Unpacks the kernel's source, and puts the core in or takes it out.

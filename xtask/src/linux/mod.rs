@@ -13,6 +13,7 @@
 mod build;
 mod cut;
 mod lists;
+mod profile;
 
 use crate::count::Tests;
 use crate::machine::{commit, machine};
@@ -63,6 +64,14 @@ enum Task {
         #[arg(long)]
         out: bool,
     },
+    /// Count the instructions of pairs by function on both kernels; --out writes results/linux-profile.md
+    Profile {
+        /// Pairs of each pattern
+        #[arg(long, default_value_t = 20_000)]
+        loops: u32,
+        #[arg(long)]
+        out: bool,
+    },
     /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
     Debug,
 }
@@ -78,6 +87,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         Task::Build => build::kernel(root, kind).map(|kernel| println!("{}", kernel.image.display())),
         Task::Boot => boot(root, kind, &Run::of("boot", 1), SPEED).map(drop),
         Task::Test { suite, loops } => boot(root, kind, &Run::of(suite, *loops), SPEED).map(drop),
+        Task::Profile { loops, out } => profile::main(root, *loops, *out),
         Task::Debug => boot(root, kind, &Run::of("quick", 1), SPEED).map(drop),
         Task::Bench { threads, loops, rounds, out } => {
             bench(root, &Run { threads: *threads, ..Run::of("bench", *loops) }, *rounds, *out)
@@ -138,7 +148,7 @@ const LIMIT: &str = "1800";
 /// Builds and boots a kernel, shows the lines of its program, and returns them.
 fn boot(root: &Path, kind: Kind, run: &Run<'_>, how: &str) -> Result<Vec<String>> {
     let Run { suite, loops, threads } = run;
-    let Kernel { image, initrd } = build::kernel(root, kind)?;
+    let Kernel { image, initrd, .. } = build::kernel(root, kind)?;
     let logs = build::work(root).join("logs");
     fs::create_dir_all(&logs)?;
     let log = logs.join(format!("{}-{suite}.log", kind.name()));

@@ -1,0 +1,208 @@
+//! The functions in which a pair spends its instructions, on both kernels.
+//!
+//! # Theory
+//! A plugin of QEMU (`check/qemu-count`) counts the instructions of each block of code. `va_bench` calls
+//! `va_bench_mark` before and after a pattern, so every second set of counts is that of a pattern. The symbols of the
+//! kernel give the function of each block.
+//!
+//! The goals of `adopt/linux` are for the code that the core replaces, and a pair is more: objects of `kmalloc`, the
+//! caller, the clock of the bench. So the functions that are replaced or replace are added up apart. With them are the
+//! functions of the kernel that only they call in this load: red-black trees, locks, the cache of `vmap_area`, pages
+//! for tables and records.
+
+use super::build::{self, Kind};
+use super::{COUNTED, Run, boot, lists};
+use crate::machine::{commit, machine};
+use crate::sh::{Cmd, Show};
+use anyhow::{Context, Result, bail};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+/// The patterns in the order of `init.sh`.
+const PATTERNS: [&str; 6] = ["one", "mixed", "live", "live-mixed", "large", "aligned"];
+/// Functions of the kernel that the replaced code and its replacement call, and nothing else in this load.
+const CALLED: [&str; 22] = [
+    "rb_insert_color",
+    "rb_erase",
+    "__rb_insert_augmented",
+    "__rb_erase_color",
+    "rb_next",
+    "rb_prev",
+    "_raw_spin_lock",
+    "_raw_spin_unlock",
+    "queued_spin_lock_slowpath",
+    "kmem_cache_alloc_node_noprof",
+    "kmem_cache_alloc_noprof",
+    "kmem_cache_free",
+    "alloc_pages_exact_noprof",
+    "free_pages_exact",
+    "make_alloc_exact",
+    "clear_page_orig",
+    "clear_page_rep",
+    "clear_page_erms",
+    "flush_tlb_kernel_range",
+    "list_sort",
+    "memset",
+    "queue_work_on",
+];
+/// Functions that a profile shows of each kernel and pattern.
+const SHOWN: usize = 12;
+
+/// Instructions of each function of a kernel, by pattern.
+type Profile = Vec<BTreeMap<String, u64>>;
+
+/// Runs the bench of both kernels under the plugin, and prints the profiles, or writes them.
+pub(super) fn main(root: &Path, loops: u32, out: bool) -> Result<()> {
+    Cmd::cargo(root).args(["build", "--quiet", "--release", "--package", "qemu-count"]).run(Show::Failure)?;
+    let mut profiles = Vec::new();
+    for ours in [false, true] {
+        profiles.push(of_kernel(root, Kind { ours, debug: false }, loops)?);
+    }
+    let [stock, ours] = &profiles[..] else { bail!("two kernels") };
+    let text = page(loops, stock, ours);
+    println!("{text}");
+    if out {
+        let head = format!(
+            "# Instructions by function inside Linux 6.12\n\n```text\ncommand: cargo xtask linux profile --loops {loops} \
+             --out\ncommit: {}\nmachine: {}\n```\n\n",
+            commit(root),
+            machine(root)
+        );
+        fs::write(root.join("results/linux-profile.md"), head + &text)?;
+    }
+    Ok(())
+}
+
+fn of_kernel(root: &Path, kind: Kind, loops: u32) -> Result<Profile> {
+    let symbols = fs::read_to_string(build::kernel(root, kind)?.symbols)?;
+    let symbols = functions(&symbols);
+    let mark = symbols.iter().find(|(_, name)| **name == "va_bench_mark").context("no va_bench_mark")?.0;
+    let counts = build::work(root).join(format!("{}.counts", kind.name()));
+    let plugin = root.join("target/release/libqemu_count.so");
+    let how = format!("{COUNTED} -plugin {},out={},mark={mark:x}", plugin.display(), counts.display());
+    boot(root, kind, &Run::of("bench", loops), &how)?;
+    let core = if kind.ours { core_functions(root)? } else { BTreeSet::new() };
+    profile(&fs::read_to_string(&counts)?, &symbols, &core)
+}
+
+/// Returns the functions in the text of `nm`: addresses and names.
+fn functions(symbols: &str) -> BTreeMap<u64, &str> {
+    let of_line = |line: &'_ str| -> Option<(u64, usize)> {
+        let (at, rest) = line.split_once(' ')?;
+        let (kind, _) = rest.split_once(' ')?;
+        matches!(kind, "t" | "T" | "w" | "W").then_some((u64::from_str_radix(at, 16).ok()?, at.len() + 3))
+    };
+    symbols.lines().filter_map(|line| of_line(line).map(|(at, name)| (at, &line[name..]))).collect()
+}
+
+/// Returns the functions of the core's object, whose names are of Rust.
+fn core_functions(root: &Path) -> Result<BTreeSet<String>> {
+    let object = build::work(root).join("linux-source-6.12/mm/va_core.o_shipped");
+    let names = Cmd::new(root, "nm").args(["--defined-only", "--format=just-symbols"]).arg(object).read()?;
+    Ok(names.lines().map(ToString::to_string).collect())
+}
+
+/// Adds up the counts of each pattern by function. All of the core is one function.
+fn profile(counts: &str, symbols: &BTreeMap<u64, &str>, core: &BTreeSet<String>) -> Result<Profile> {
+    let mut sets: Profile = Vec::new();
+    for line in counts.lines() {
+        if line == "mark" {
+            sets.push(BTreeMap::new());
+            continue;
+        }
+        let (at, count) = line.split_once(' ').context("a line of counts")?;
+        let (at, count) = (u64::from_str_radix(at, 16)?, count.parse::<u64>()?);
+        let name = symbols.range(..=at).next_back().map_or("?", |(_, name)| *name);
+        let name = if core.contains(name) { "the core" } else { plain(name) };
+        *sets.last_mut().context("counts before a mark")?.entry(name.to_string()).or_default() += count;
+    }
+    // Before the first pattern, the first pattern, between the first and the second, and so on.
+    let patterns: Profile = sets.into_iter().skip(1).step_by(2).collect();
+    if patterns.len() != PATTERNS.len() {
+        bail!("{} patterns were counted, not {}", patterns.len(), PATTERNS.len());
+    }
+    Ok(patterns)
+}
+
+/// Returns a name without what the compiler appends to parts and copies of a function.
+fn plain(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
+/// Returns true if a function is replaced, replaces, or is called by those alone.
+fn is_replaced(name: &str) -> bool {
+    name == "the core"
+        || name.starts_with("va_os_")
+        || ["va_take", "va_put", "va_record_of"].contains(&name)
+        || lists::FUNCTIONS.contains(&name)
+        || CALLED.contains(&name)
+}
+
+fn page(loops: u32, stock: &Profile, ours: &Profile) -> String {
+    let loops = f64::from(loops);
+    let sum = |set: &BTreeMap<String, u64>, counts: fn(&str) -> bool| {
+        set.iter().filter(|(name, _)| counts(name)).map(|(_, count)| count).sum::<u64>() as f64 / loops
+    };
+    let mut text = String::from(
+        "One boot of each kernel under a plugin of QEMU that counts (`check/qemu-count`). *Replaced* are the functions that \
+         the core\nreplaces, or the core with its glue, and the functions of the kernel that only these call here: trees, \
+         locks, the cache of\n`vmap_area`, pages for tables. Filling a set of live areas is in the counts, as is the purge.\n\n\
+         | pattern | stock, replaced, a pair | ours | ratio | stock, all, a pair | ours |\n|---|---:|---:|---:|---:|---:|\n",
+    );
+    for ((pattern, stock), ours) in PATTERNS.iter().zip(stock).zip(ours) {
+        let [replaced, all] = [is_replaced as fn(&str) -> bool, |_: &str| true];
+        let (of_stock, of_ours) = (sum(stock, replaced), sum(ours, replaced));
+        _ = writeln!(
+            text,
+            "| {pattern} | {of_stock:.0} | {of_ours:.0} | {:.2} | {:.0} | {:.0} |",
+            of_ours / of_stock,
+            sum(stock, all),
+            sum(ours, all)
+        );
+    }
+    _ = writeln!(
+        text,
+        "\n## By function\n\nInstructions a pair of the functions with most; `*` marks the replaced.\n"
+    );
+    for (nth, pattern) in PATTERNS.iter().enumerate() {
+        _ = writeln!(text, "- **{pattern}**");
+        for (kernel, profile) in [("stock", stock), ("ours", ours)] {
+            let mut rows: Vec<(&String, &u64)> = profile[nth].iter().collect();
+            rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+            let shown = rows.iter().take(SHOWN).map(|(name, count)| {
+                let mark = if is_replaced(name) { "*" } else { "" };
+                format!("{name}{mark} {:.0}", **count as f64 / loops)
+            });
+            _ = writeln!(text, "  - {kernel}: {}", shown.collect::<Vec<_>>().join(", "));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYMBOLS: &str = "ffff0010 T alloc_vmap_area\nffff0020 t _RNv_core\nffff0030 t get_vm_area.part.0\n\
+                           ffff0040 d data\n";
+
+    #[test]
+    fn counts_are_added_up_by_function_of_every_second_set() {
+        let symbols = functions(SYMBOLS);
+        assert_eq!(symbols.len(), 3);
+        let mut counts = String::from("mark\nffff0010 1000\n");
+        for _ in PATTERNS {
+            counts += "mark\nffff0010 2\nffff0014 3\nffff0028 5\nffff0039 7\nmark\nffff0010 1000\n";
+        }
+        let core = BTreeSet::from(["_RNv_core".to_string()]);
+        let profile = profile(&counts, &symbols, &core).unwrap();
+        let of = |name: &str| profile[5].get(name).copied();
+        assert_eq!((of("alloc_vmap_area"), of("the core"), of("get_vm_area")), (Some(5), Some(5), Some(7)));
+        let text = page(1, &profile, &profile);
+        assert!(text.contains("| aligned | 10 | 10 | 1.00 | 17 | 17 |"), "{text}");
+        assert!(super::profile("mark\n", &symbols, &core).is_err());
+        assert!(super::profile("1 1\n", &symbols, &core).is_err());
+    }
+}
