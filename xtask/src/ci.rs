@@ -9,7 +9,7 @@ use crate::machine::{cpu_seconds, duration};
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
     book, browser, clients, counts, faces, foreign, fresh, fuzz, guest, header, install, kernel, licences,
-    linux, loom, not_run, package, peer, sizes, stress, suites, targets, tidy,
+    linux, loom, not_run, package, peer, semver, sizes, stress, suites, targets, tidy,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
@@ -117,7 +117,7 @@ const STEPS: [Step; 23] = [
         "the published crates are complete, and the core's build from their packages",
         run_package,
     )
-    .full(package_full, "the crates of a process, too"),
+    .full(package_full, "the crates of a process, too, and the interfaces beside those of a release"),
     // Late, when the laboratory of the tests is there.
     Step::new("install", "a C program is built and run as users do it", install::step)
         .full(install::full, "the laboratory of `dist`"),
@@ -375,7 +375,8 @@ fn run_package(root: &Path, _: &mut Tests) -> Result<()> {
 }
 
 fn package_full(root: &Path, _: &mut Tests) -> Result<()> {
-    package::check(root, package::LIBRARIES)
+    package::check(root, package::LIBRARIES)?;
+    semver::step(root)
 }
 
 /// The seed of property tests and stress.

@@ -54,6 +54,7 @@ mod not_run;
 mod package;
 mod peer;
 mod peers;
+mod semver;
 mod sh;
 mod sizes;
 mod soak;
@@ -121,6 +122,8 @@ enum Task {
     Install(install::Args),
     /// Pack the published crates, and build them from their packages
     Package(package::Args),
+    /// Compare the interfaces of the published crates with those of a release, by cargo-semver-checks
+    Semver(semver::Args),
     /// Compile the crates for the processors and with the compilers that they promise
     Targets,
     /// Run the core's tests on other processors, under qemu; --out writes results/foreign.md
@@ -171,6 +174,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Browser(args) => browser::main(&root, args),
         Task::Install(args) => install::main(&root, args),
         Task::Package(args) => package::main(&root, args),
+        Task::Semver(args) => semver::main(&root, args),
         Task::Targets => targets::full(&root, &mut count::Tests::default()),
         Task::Foreign(args) => foreign::main(&root, args),
         Task::Sizes(args) => sizes::main(&root, args),

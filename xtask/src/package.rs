@@ -55,12 +55,24 @@ pub(crate) struct Package {
     pub(crate) rust_version: Option<String>,
     /// Registries that it may be published to; any if there is no list.
     publish: Option<Vec<String>>,
+    targets: Vec<Target>,
+}
+
+/// A library, a program or a test of a package.
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
 }
 
 impl Package {
     /// Returns true if the package is somewhere in this folder.
     pub(crate) fn is_in(&self, folder: &Path) -> bool {
         self.manifest_path.starts_with(folder)
+    }
+
+    /// Returns true if it has a library for programs in Rust.
+    pub(crate) fn has_library(&self) -> bool {
+        self.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "lib" || kind == "rlib"))
     }
 }
 
@@ -253,6 +265,7 @@ mod tests {
             version: "1.0.0".to_string(),
             manifest_path: PathBuf::new(),
             rust_version: None,
+            targets: Vec::new(),
             publish: None,
         }
     }
