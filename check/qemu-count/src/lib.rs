@@ -4,9 +4,10 @@
 //! qemu-system-x86_64 -plugin file=libqemu_count.so,out=FILE,mark=ADDRESS ...
 //! ```
 //!
-//! QEMU translates a guest in blocks of instructions. Each block has a counter here, to which QEMU adds the block's
-//! instructions when it runs. When the block at `mark` runs, the counts since the last mark are written to `out`: a
-//! line `mark`, and then lines with an address in hexadecimal and a number. `cargo xtask linux profile` reads them.
+//! QEMU translates a guest in blocks of instructions. Each block has a counter here, to which QEMU adds one when the
+//! block runs. When the block at `mark` runs, the counts since the last mark are written to `out`. That is a line
+//! `mark`, and then lines with the address of a block in hexadecimal, how often it ran, and its instructions. `cargo
+//! xtask linux profile` reads them.
 //!
 //! A block that ends early, by a fault or an interrupt, counts in full. One CPU of QEMU runs at a time with
 //! `-icount`; with more at a time some additions are lost, and the counts are estimates.
@@ -45,9 +46,9 @@ unsafe extern "C" {
     fn qemu_plugin_register_vcpu_tb_exec_cb(block: *mut Block, call: OnRun, flags: c_int, data: *mut c_void);
 }
 
-/// The counters of all blocks by address: a block that is translated again goes on with its counter.
+/// The counters of all blocks by address and length: a block that is translated again goes on with its counter.
 struct Counters {
-    of: HashMap<u64, &'static AtomicU64>,
+    of: HashMap<(u64, usize), &'static AtomicU64>,
     mark: u64,
     out: File,
 }
@@ -92,11 +93,12 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
     // SAFETY: QEMU passes a block that lives during this call.
     let at = unsafe { qemu_plugin_tb_vaddr(block) };
     // SAFETY: the same block.
-    let instructions = unsafe { qemu_plugin_tb_n_insns(block) } as u64;
-    let counter: &'static AtomicU64 = of.entry(at).or_insert_with(|| Box::leak(Box::default()));
+    let instructions = unsafe { qemu_plugin_tb_n_insns(block) };
+    let counter: &'static AtomicU64 =
+        of.entry((at, instructions)).or_insert_with(|| Box::leak(Box::default()));
     let word = counter.as_ptr().cast();
     // SAFETY: the same block; the word lives as long as QEMU, and is changed by QEMU and by atomic operations alone.
-    unsafe { qemu_plugin_register_vcpu_tb_exec_inline(block, ADD, word, instructions) }
+    unsafe { qemu_plugin_register_vcpu_tb_exec_inline(block, ADD, word, 1) }
     if at == *mark {
         // SAFETY: the same block; the call needs no data.
         unsafe { qemu_plugin_register_vcpu_tb_exec_cb(block, marked, NO_REGISTERS, std::ptr::null_mut()) }
@@ -108,10 +110,10 @@ extern "C" fn marked(_cpu: c_uint, _data: *mut c_void) {
     let Ok(mut counters) = COUNTERS.lock() else { return };
     let Some(Counters { of, out, .. }) = &mut *counters else { return };
     let mut text = String::from("mark\n");
-    for (at, counter) in of {
-        let count = counter.swap(0, Ordering::Relaxed);
-        if count > 0 {
-            _ = writeln!(text, "{at:x} {count}");
+    for ((at, instructions), counter) in of {
+        let runs = counter.swap(0, Ordering::Relaxed);
+        if runs > 0 {
+            _ = writeln!(text, "{at:x} {runs} {instructions}");
         }
     }
     // A mark that is not there is missed by the reader.

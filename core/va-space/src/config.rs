@@ -5,7 +5,7 @@
 //! | stands for | Linux 5.2 to 6.8: one lock | Linux 6.9 to 6.12: nodes and pools | ours |
 //! | free index | red-black tree, Linux's search | the same | B+tree, exact |
 //! | nodes | 1 | a node a CPU, up to 128; with one, no pools | a node a CPU, up to 4,096 |
-//! | pools | none | up to 256 pages | up to 256 pages and 8 large sizes, stolen before a request fails |
+//! | pools | none | up to 256 pages | up to 256 pages and 8 large sizes, stolen before the index is searched or a request fails |
 //! | decay | - | a quarter, all of 1 to 3 | a quarter |
 //! | purge | whole, newest first | whole, node by node, lists by address | in slices |
 //! | a request that cannot be met | purges | purges | fails at once |
@@ -92,7 +92,8 @@ pub trait Config: 'static {
     const POOL_PAGES_MAX: u64;
     /// Pooled areas that an aligned request checks.
     const POOL_TRIES: u32;
-    /// True if a request takes from other nodes' pools before it purges everything.
+    /// True if a request takes from other nodes' pools before it purges everything, and through a magazine from one of
+    /// them before the index.
     const STEAL: bool;
     /// Order in which areas are freed to the index.
     const ORDER: Order;

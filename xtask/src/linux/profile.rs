@@ -112,8 +112,11 @@ fn profile(counts: &str, symbols: &BTreeMap<u64, &str>, core: &BTreeSet<String>)
             sets.push(BTreeMap::new());
             continue;
         }
-        let (at, count) = line.split_once(' ').context("a line of counts")?;
-        let (at, count) = (u64::from_str_radix(at, 16)?, count.parse::<u64>()?);
+        let [at, runs, instructions] = line.split(' ').collect::<Vec<_>>()[..] else {
+            bail!("no line of counts: {line}");
+        };
+        let at = u64::from_str_radix(at, 16)?;
+        let count = runs.parse::<u64>()? * instructions.parse::<u64>()?;
         let name = symbols.range(..=at).next_back().map_or("?", |(_, name)| *name);
         let name = if core.contains(name) { "the core" } else { plain(name) };
         *sets.last_mut().context("counts before a mark")?.entry(name.to_string()).or_default() += count;
@@ -192,9 +195,9 @@ mod tests {
     fn counts_are_added_up_by_function_of_every_second_set() {
         let symbols = functions(SYMBOLS);
         assert_eq!(symbols.len(), 3);
-        let mut counts = String::from("mark\nffff0010 1000\n");
+        let mut counts = String::from("mark\nffff0010 1 1000\n");
         for _ in PATTERNS {
-            counts += "mark\nffff0010 2\nffff0014 3\nffff0028 5\nffff0039 7\nmark\nffff0010 1000\n";
+            counts += "mark\nffff0010 1 2\nffff0014 3 1\nffff0028 5 1\nffff0039 1 7\nmark\nffff0010 1 9\n";
         }
         let core = BTreeSet::from(["_RNv_core".to_string()]);
         let profile = profile(&counts, &symbols, &core).unwrap();
@@ -203,6 +206,6 @@ mod tests {
         let text = page(1, &profile, &profile);
         assert!(text.contains("| aligned | 10 | 10 | 1.00 | 17 | 17 |"), "{text}");
         assert!(super::profile("mark\n", &symbols, &core).is_err());
-        assert!(super::profile("1 1\n", &symbols, &core).is_err());
+        assert!(super::profile("1 1 1\n", &symbols, &core).is_err());
     }
 }

@@ -72,6 +72,15 @@ impl Pooled {
         self.word(node).load(Ordering::Relaxed) >> (node % 64) & 1 == 1
     }
 
+    /// Returns the first node after `node` that has areas, in turn; `node` itself comes last. It looks at the 64 nodes
+    /// that share a word.
+    #[inline]
+    pub(super) fn after(&self, node: u32) -> Option<u32> {
+        let word = self.word(node).load(Ordering::Relaxed);
+        let ahead = word.rotate_right((node + 1) % 64).trailing_zeros();
+        (word != 0).then_some(node - node % 64 + (node + 1 + ahead) % 64)
+    }
+
     #[inline(always)]
     fn word(&self, node: u32) -> &AtomicU64 {
         &self.0[node as usize / 64 % POOLED_WORDS]

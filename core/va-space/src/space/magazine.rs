@@ -16,7 +16,8 @@
 //! ```
 //!
 //! So a steady load remains in its magazine, and takes a shared lock once a round. The cache is refilled from the
-//! node's pool (one area of a size at first, twice as many each time) or from the index. Its excess goes to the pool.
+//! node's pool (one area of a size at first, twice as many each time). What that lacks comes from the pool of one other
+//! node, or from the index. Its excess goes to the pool.
 //!
 //! The areas are in memory from the machine, under a lock of the magazine. A request that fails, a CPU that goes
 //! offline and a shrinker drain it even while its owner sleeps (`space::cell`, which has the invariants MG1 and MG2).
@@ -73,6 +74,8 @@ pub struct Magazine<'s, P: Machine + Clone, C: Config> {
     pub(super) space: &'s VmapSpace<P, C>,
     pub(super) cell: &'static Cell<P::OwnerLock>,
     pub(super) node: u32,
+    /// The node whose pool is tried when that of the own node lacks a size.
+    other: u32,
 }
 
 impl<P: Machine + Clone, C: Config> core::fmt::Debug for Magazine<'_, P, C> {
@@ -92,7 +95,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn magazine(&self, cpu: u32) -> Result<Magazine<'_, P, C>, SpaceError> {
         self.ensure_node(cpu % self.nodes.nodes())?;
         let cell = self.take_cell(cpu).ok_or(SpaceError::NoTable)?;
-        Ok(Magazine { space: self, cell, node: self.node_of(cell) })
+        let node = self.node_of(cell);
+        Ok(Magazine { space: self, cell, node, other: node })
     }
 }
 
@@ -109,9 +113,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// The errors of [`VmapSpace::alloc`]; before a failure, all magazines were drained, including this one.
     /// # Locks
-    /// The magazine's; `pool` of the node for a refill; `purge` before it, by `try_lock` and if too much is lazy, for
-    /// up to eight slices; else those of [`VmapSpace::alloc`]. For [`Context::Atomic`] one at a time, and never
-    /// `purge`.
+    /// The magazine's; `pool` of the node for a refill, then that of another. Before it `purge`, by `try_lock` and if
+    /// too much is lazy, for up to eight slices. Else those of [`VmapSpace::alloc`]. For [`Context::Atomic`] one at a
+    /// time, and never `purge`.
     #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         // The cache has no list for a size above its share.
@@ -124,9 +128,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.alloc_further(*request)
     }
 
-    /// Allocates an area from what is available at once: this magazine, the pool of its node, the index. Nothing is
-    /// purged, drained or waited for, so a kernel that owns the magazine while preemption is off can leave that section
-    /// first, and then call [`VmapSpace::alloc`].
+    /// Allocates an area from what is available at once: this magazine, the pools of its node and of another, the index.
+    /// Nothing is purged, drained or waited for, so a kernel that owns the magazine while preemption is off can leave
+    /// that section first, and then call [`VmapSpace::alloc`].
     ///
     /// The machine may be called for memory of records, with no lock of the magazine held, except for a request with
     /// [`Context::Atomic`].
@@ -135,7 +139,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// [`SpaceError::NoSpace`] or [`SpaceError::WouldBlock`] where [`alloc`](Self::alloc) would do more; else those of
     /// it.
     /// # Locks
-    /// The magazine's; `pool` of the node; `free`. One after the other, except `pool` under the magazine's.
+    /// The magazine's; `pool` of the node, then of another; `free`. One after the other, except `pool` under the
+    /// magazine's.
     pub fn try_alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         if self.space.is_tagged(request)
             && let Some(area) = self.take(request)
@@ -212,8 +217,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
-    /// Allocates an area of a size that the cache lacks from the pool of the node or from the index.
-    fn alloc_available(&self, request: &Request) -> Result<Area, SpaceError> {
+    /// Allocates an area of a size that the cache lacks from the pool of the node, of another, or from the index.
+    fn alloc_available(&mut self, request: &Request) -> Result<Area, SpaceError> {
         self.space.stop_if_lost();
         let pages = request.size().get();
         // For other requests the space checks this when the index has no hole.
@@ -232,10 +237,30 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 if let Some(area) = self.space.take_pooled(self.node, request, owner) {
                     return Ok(area);
                 }
+                if let Some(area) = self.take_elsewhere(request, owner) {
+                    return Ok(area);
+                }
                 self.take_from_index(request)
             }
             owner => self.space.take_from_index::<Lowest>(request, owner),
         }
+    }
+
+    /// Takes an area from the pool of one other node, if it has the size. After the threads of a CPU moved to others,
+    /// the areas that they freed settle there, and would go to the index and come back.
+    fn take_elsewhere(&mut self, request: &Request, owner: Option<u32>) -> Option<Area> {
+        if !C::STEAL {
+            return None;
+        }
+        let pooled = &self.space.pooled.0;
+        if self.other == self.node || !pooled.has(self.other) {
+            self.other = pooled.after(self.other).filter(|&other| other != self.node)?;
+        }
+        let area = self.space.take_pooled(self.other, request, owner);
+        if area.is_none() {
+            self.other = pooled.after(self.other)?;
+        }
+        area
     }
 
     /// Allocates an area when the index has no hole: the space drains every magazine, and tries all other steps.

@@ -347,6 +347,41 @@ fn an_area_of_another_node_returns_to_it() {
 }
 
 #[test]
+fn what_settled_on_another_cpu_is_used_before_the_index() {
+    // Node 70 is in another word of the set of nodes with pooled areas, so its areas are left alone.
+    let machine = SimMachine::new(72);
+    let space = space(&machine, 1 << 22);
+    let size = ask(300);
+    let mut known = Vec::new();
+    for cpu in [3, 9, 70] {
+        let mut magazine = space.magazine(cpu).unwrap();
+        let areas: Vec<Area> = (0..20).map(|_| magazine.alloc(&size).unwrap()).collect();
+        if cpu != 70 {
+            known.extend(areas.iter().map(|area| area.start()));
+        }
+        areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+    }
+    space.drain_magazines();
+    space.purge(Purge::Drain);
+    assert_eq!((space.stats().pooled_areas, space.lazy_pages()), (60, Pages::new(0)));
+    let holes = space.stats().holes;
+    // The threads of these CPUs run on another now.
+    let mut magazine = space.magazine(1).unwrap();
+    let mut misses = 0;
+    while !known.is_empty() {
+        let area = magazine.alloc(&size).unwrap();
+        // The index meets the request that finds a pool empty; the next one tries the next node.
+        match known.iter().position(|&start| start == area.start()) {
+            Some(at) => _ = known.swap_remove(at),
+            None => misses += 1,
+        }
+        assert!(misses <= 2, "{known:?}");
+    }
+    assert_eq!((space.stats().pooled_areas, space.stats().holes), (20, holes));
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
 fn a_run_from_the_index_is_contiguous_and_reserved() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 4096);
