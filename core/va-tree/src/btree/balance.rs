@@ -11,7 +11,7 @@ use super::{BTree, Inner, Key, Leaf};
 use crate::slab::NIL;
 use va_base::{Platform, Record};
 
-impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<K, F, P, L, I> {
     /// Fewest entries of a node that is not the root.
     const MIN: usize = min_fill(F);
 

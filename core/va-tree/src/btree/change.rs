@@ -36,7 +36,7 @@ enum Right {
     Next,
 }
 
-impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<K, F, P, L, I> {
     /// Cuts `size` pages at `found.at` from the hole found at `path`. Its records are reserved.
     #[inline]
     pub(super) fn cut(&mut self, found: &Found, path: &mut Path, size: u64) -> Fit {

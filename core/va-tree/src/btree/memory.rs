@@ -37,7 +37,7 @@ struct Need {
     inners: usize,
 }
 
-impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<K, F, P, L, I> {
     /// Returns the records that `holes` holes need at worst.
     fn need(holes: u64) -> Result<Need, AllocError> {
         let fail = |records| AllocError::NoMeta { records };
@@ -143,7 +143,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 }
 
-impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> Supplied for BTree<K, F, P, L, I> {
     type Supply = BTreeSupply<K, F>;
 
     fn wanted(&self, areas: u64) -> Option<PieceWanted> {
@@ -216,7 +216,9 @@ impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
     }
 }
 
-impl<K: Key, const F: usize, P: Platform> InPlace<P> for BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> InPlace<P>
+    for BTree<K, F, P, L, I>
+{
     const EMPTY: Self = Self::of_no_pages(Late::NONE);
 
     fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError> {

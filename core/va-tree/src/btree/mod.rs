@@ -77,11 +77,6 @@ use va_base::{
     Align, AllocError, FreeError, InvariantViolation, Late, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange,
 };
 
-/// Leaves inside the index itself.
-const INLINE_LEAVES: usize = 4;
-/// Inner nodes inside the index itself: as many as the inline leaves can need.
-const INLINE_INNERS: usize = 1;
-
 /// The B+tree with 64-bit page numbers: any extent.
 pub type BTreeIndex<P> = BTree<u64, 16, P>;
 /// The B+tree with 32-bit page numbers: extents up to 16 TiB, half the memory.
@@ -106,8 +101,9 @@ pub type BTreeIndex32<P> = BTree<u32, 32, P>;
 /// ```
 pub type ByteIndex<P> = BTree<Byte, 16, P>;
 
-/// A B+tree of holes; `K` is the width of a page number inside, `F` the fanout (a multiple of 8). The
-/// value has 2.5 to 3.5 KiB, and its code 34 KiB; [`FlatIndex`](crate::FlatIndex) has 448 bytes and 3 KiB.
+/// A B+tree of holes; `K` is the width of a page number inside, `F` the fanout: a multiple of 8, or 4 for tests of deep
+/// trees. `L` leaves and `I` inner nodes are inside the value, which has 2.5 to 3.5 KiB, and its code 34 KiB;
+/// [`FlatIndex`](crate::FlatIndex) has 448 bytes and 3 KiB.
 /// ```
 /// use va_base::{NoSlabs, Request, Va, VaRange};
 /// use va_tree::{BTreeIndex, FreeIndex};
@@ -122,7 +118,7 @@ pub type ByteIndex<P> = BTree<Byte, 16, P>;
 /// assert_eq!(index.hole_count(), 2);
 /// # Ok::<(), va_base::AllocError>(())
 /// ```
-pub struct BTree<K: Key, const F: usize, P: Platform> {
+pub struct BTree<K: Key, const F: usize, P: Platform, const L: usize = 4, const I: usize = 1> {
     // Constant after `new`.
     /// First page of the extent.
     first: u64,
@@ -136,8 +132,8 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     default_pages: (u64, u64),
     platform: Late<P>,
     // The tree.
-    leaves: Slab<Leaf<K, F>, INLINE_LEAVES>,
-    inners: Slab<Inner<K, F>, INLINE_INNERS>,
+    leaves: Slab<Leaf<K, F>, L>,
+    inners: Slab<Inner<K, F>, I>,
     rows: Slab<Row<K, F>, 0>,
     /// The alignment classes that have rows (BT4).
     row_classes: Classes,
@@ -158,7 +154,7 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     ledger: Ledger,
 }
 
-impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<K, F, P, L, I> {
     /// Creates an index of the whole pages of `extent`, all free.
     ///
     /// Requests without a window are met in `default_window`, clipped to the extent. The platform is not called yet.
@@ -193,8 +189,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
 
     /// Creates an index of no pages.
     pub(crate) const fn of_no_pages(platform: Late<P>) -> Self {
-        // Split halves must satisfy the minimum fill (`cost`), and shifts work on whole vectors.
-        const { assert!(F >= 8 && F.is_multiple_of(8)) };
+        // Split halves must satisfy the minimum fill (`cost`), and shifts work on whole vectors; the first leaf is here.
+        const { assert!((F == 4 || F >= 8 && F.is_multiple_of(8)) && L > 0) };
         Self {
             first: 0,
             end: 0,
@@ -373,7 +369,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 }
 
-impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIndex for BTree<K, F, P, L, I> {
     fn extent(&self) -> VaRange {
         self.range(self.first - self.base, self.top_end())
     }
@@ -566,15 +562,17 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
 }
 
 /// The same extent, window, holes and number of areas; see [`FreeIndex::same_state`].
-impl<K: Key, const F: usize, P: Platform> PartialEq for BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> PartialEq for BTree<K, F, P, L, I> {
     fn eq(&self, other: &Self) -> bool {
         self.same_state(other)
     }
 }
 
-impl<K: Key, const F: usize, P: Platform> Eq for BTree<K, F, P> {}
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> Eq for BTree<K, F, P, L, I> {}
 
-impl<K: Key, const F: usize, P: Platform> fmt::Debug for BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> fmt::Debug
+    for BTree<K, F, P, L, I>
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BTree")
             .field("extent", &self.extent())
@@ -588,7 +586,7 @@ impl<K: Key, const F: usize, P: Platform> fmt::Debug for BTree<K, F, P> {
     }
 }
 
-impl<K: Key, const F: usize, P: Platform> Drop for BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> Drop for BTree<K, F, P, L, I> {
     fn drop(&mut self) {
         self.leaves.return_all(&self.platform);
         self.inners.return_all(&self.platform);

@@ -50,9 +50,9 @@ impl<K: Key, const F: usize> Leaf<K, F> {
     #[inline(always)]
     pub(super) fn max_size(&self) -> K {
         let mut max = K::ZERO;
-        for eight in self.size.chunks_exact(8) {
-            max = max.max(max_of(eight));
-            if eight[7] == K::ZERO {
+        for group in self.size.chunks_exact(const { together(F) }) {
+            max = max.max(max_of(group));
+            if group[const { together(F) } - 1] == K::ZERO {
                 break;
             }
         }
@@ -183,9 +183,14 @@ impl<K: Key, const F: usize> Movable for Inner<K, F> {
     }
 }
 
+/// Slots that a scan takes together: eight, or all of a smaller node.
+const fn together(fanout: usize) -> usize {
+    if fanout < 8 { fanout } else { 8 }
+}
+
 /// Index of the first of the ascending `values` at or above `key`; `F` if there is none.
 ///
-/// Wide values are counted eight at a time: the position within the eight cannot be predicted, but the group often can.
+/// Wide values are counted in groups of eight: the position within a group cannot be predicted, but the group often can.
 /// There are more narrow values, and for them a scan that ends early is faster (both measured).
 #[inline(always)]
 fn first_from<K: Key, const F: usize>(values: &[K; F], key: K) -> usize {
@@ -193,12 +198,12 @@ fn first_from<K: Key, const F: usize>(values: &[K; F], key: K) -> usize {
         return values.iter().position(|&value| value >= key).unwrap_or(F);
     }
     let mut first = 0;
-    for eight in values.chunks_exact(8) {
-        if eight[7] < key {
-            first += 8;
+    for group in values.chunks_exact(const { together(F) }) {
+        if group[const { together(F) } - 1] < key {
+            first += const { together(F) };
             continue;
         }
-        return first + eight.iter().map(|&value| usize::from(value < key)).sum::<usize>();
+        return first + group.iter().map(|&value| usize::from(value < key)).sum::<usize>();
     }
     first
 }

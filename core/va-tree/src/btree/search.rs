@@ -46,7 +46,7 @@ pub(super) struct Found {
     pub(super) at: u64,
 }
 
-impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<K, F, P, L, I> {
     /// Leaves that an aligned search may visit without a row before one is worth its cost. It is a constant, so that
     /// the bound stays O(log n), and equals the leaves of one inner node. Kernels align small areas in spaces of some
     /// hundred holes, where rows would only be upkeep.

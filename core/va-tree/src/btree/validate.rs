@@ -23,7 +23,7 @@ struct Truth<K> {
     row: [K; CLASSES],
 }
 
-impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<K, F, P, L, I> {
     pub(super) fn walk(&self) -> Result<(), InvariantViolation> {
         let mut walk = Walk { leaves: 0, inners: 0, holes: 0, pages: 0, last_end: None };
         let low = self.first - self.base;

@@ -36,6 +36,7 @@ fn run<K: Key, const F: usize>(space: &Space, ops: usize, walk: Walk) {
 #[test]
 fn in_tiny_spaces() {
     for size in [1, 2, 16, 40, 300] {
+        run::<u64, 4>(&pages(0, size), 3000, Walk::Always);
         run::<u64, 8>(&pages(0, size), 3000, Walk::Always);
         run::<u32, 8>(&pages(77, 77 + size), 3000, Walk::Always);
     }
@@ -43,6 +44,8 @@ fn in_tiny_spaces() {
 
 #[test]
 fn in_a_space_of_a_few_thousand_pages() {
+    // The smallest nodes: the deepest trees.
+    run::<u32, 4>(&pages(5, 2000), 5_000, Walk::Every(50));
     run::<u64, 8>(&pages(5, 5000), 20_000, Walk::Every(50));
     run::<u64, 16>(&pages(5, 5000), 20_000, Walk::Every(50));
     run::<u32, 32>(&pages(5, 9000), 20_000, Walk::Every(50));
