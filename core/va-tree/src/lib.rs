@@ -27,6 +27,8 @@ extern crate std;
 
 mod best_fit;
 pub mod btree;
+#[cfg(feature = "certify")]
+pub mod certify;
 mod flat;
 mod free_index;
 mod ledger;

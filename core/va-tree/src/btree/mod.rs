@@ -50,6 +50,8 @@
 mod balance;
 #[cfg(test)]
 mod broken;
+#[cfg(feature = "certify")]
+mod certify;
 mod change;
 mod cost;
 mod key;

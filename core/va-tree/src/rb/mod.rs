@@ -30,6 +30,8 @@
 mod areas;
 #[cfg(test)]
 mod broken;
+#[cfg(feature = "certify")]
+mod certify;
 mod copy;
 pub mod search;
 mod sizes;
