@@ -5,7 +5,7 @@ use super::source::{Kind, Source, Token};
 use super::tree::Tree;
 
 /// Crates of the core that serve tests and may use `std`.
-const STD: [&str; 2] = ["va-corpus", "va-sim"];
+const STD: [&str; 3] = ["va-certify", "va-corpus", "va-sim"];
 /// Named like the core because it exposes it, but a library for C programs around it.
 const GLUE: &str = "va-peer";
 

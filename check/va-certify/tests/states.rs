@@ -1,0 +1,149 @@
+//! Every state of small spaces, through every index, certified. The large scopes run by
+//! `cargo test --release -p va-certify --test states -- --ignored --nocapture`.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use va_base::PAGE_SHIFT;
+use va_certify::states::{Scope, Tried, explore};
+use va_sim::platform::HeapPlatform;
+use va_tree::btree::{BTree, Byte, Key};
+use va_tree::rb::Exact;
+use va_tree::{BestFitIndex, FlatIndex, RbIndex};
+
+/// The tree with the smallest nodes, and inside the index only the leaf without which none begins.
+type Small<K> = BTree<K, 4, HeapPlatform, 1, 0>;
+
+/// The first unit of each space: an odd number, so that no alignment begins with the space.
+const FIRST: u64 = 5;
+
+fn btree<K: Key>(scope: &Scope, rows: bool) -> Tried {
+    let (extent, heap) = (scope.range(K::UNIT.log2()), HeapPlatform::default());
+    explore(scope, || {
+        let tree = Small::<K>::new(extent, extent, heap.clone()).unwrap();
+        if rows { tree.with_rows().unwrap() } else { tree }
+    })
+}
+
+fn rb(scope: &Scope) -> Tried {
+    let (extent, heap) = (scope.range(PAGE_SHIFT), HeapPlatform::default());
+    explore(scope, || RbIndex::<Exact, _>::new(extent, extent, heap.clone()).unwrap())
+}
+
+fn flat(scope: &Scope) -> Tried {
+    let extent = scope.range(PAGE_SHIFT);
+    explore(scope, || FlatIndex::<24>::new(extent, extent).unwrap())
+}
+
+fn best(scope: &Scope) -> Tried {
+    let (extent, heap) = (scope.range(PAGE_SHIFT), HeapPlatform::default());
+    explore(scope, || {
+        let tree = Small::<u64>::new(extent, extent, heap.clone()).unwrap();
+        BestFitIndex::new(tree, heap.clone()).unwrap()
+    })
+}
+
+/// Prints what was tried, for `results/certify.md`, and returns it.
+fn report(name: &str, tried: Tried) -> Tried {
+    println!("states: {name}: {tried}");
+    tried
+}
+
+fn everything(units: u64, name: &str, explore: impl Fn(&Scope) -> Tried) {
+    let tried =
+        report(&format!("{units} units, {name}"), explore(&Scope::everything(FIRST, units, &[0, 1, 2, 3])));
+    assert_eq!(tried.sets, 1 << units, "every set of free units is reached");
+    assert_eq!(tried.holes, units.div_ceil(2));
+}
+
+/// So many cells, of sizes in turn.
+fn cells(count: usize) -> Scope {
+    Scope::cells(FIRST, &[1, 3, 2, 1].into_iter().cycle().take(count).collect::<Vec<_>>())
+}
+
+fn deep(scope: &Scope, name: &str, explore: impl Fn(&Scope) -> Tried) {
+    let count = scope.ranges.len();
+    let tried = report(&format!("{count} cells, {name}"), explore(scope));
+    assert_eq!((tried.sets, tried.holes), (1 << count, count as u64));
+}
+
+#[test]
+fn every_state_of_few_units() {
+    everything(6, "B+tree", |scope| btree::<u64>(scope, false));
+    everything(6, "B+tree, rows", |scope| btree::<u64>(scope, true));
+    everything(5, "B+tree, 32 bits", |scope| btree::<u32>(scope, true));
+    everything(5, "B+tree, bytes", |scope| btree::<Byte>(scope, false));
+    everything(6, "red-black tree", rb);
+    everything(5, "array", flat);
+    everything(5, "holes by size", best);
+}
+
+#[test]
+fn every_state_of_a_tree_of_three_levels() {
+    // Few requests in each of many states.
+    let few = |count| {
+        let scope = cells(count);
+        let windows = scope.windows[..2].to_vec();
+        Scope { sizes: vec![2], aligns: vec![0, 1], windows, ..scope }
+    };
+    deep(&few(11), "B+tree", |scope| btree::<u64>(scope, false));
+    deep(&few(11), "B+tree of 32 bits, rows", |scope| btree::<u32>(scope, true));
+}
+
+#[test]
+#[ignore = "minutes: every state of twelve units"]
+fn all_of_twelve_units_btree() {
+    everything(12, "B+tree", |scope| btree::<u64>(scope, false));
+}
+
+#[test]
+#[ignore = "minutes: every state of twelve units"]
+fn all_of_twelve_units_btree_with_rows() {
+    everything(12, "B+tree, rows", |scope| btree::<u64>(scope, true));
+}
+
+#[test]
+#[ignore = "minutes: every state of twelve units"]
+fn all_of_twelve_units_btree_of_32_bits() {
+    everything(12, "B+tree, 32 bits", |scope| btree::<u32>(scope, false));
+}
+
+#[test]
+#[ignore = "minutes: every state of twelve units"]
+fn all_of_twelve_units_btree_of_bytes() {
+    everything(12, "B+tree, bytes", |scope| btree::<Byte>(scope, false));
+}
+
+#[test]
+#[ignore = "minutes: every state of twelve units"]
+fn all_of_twelve_units_rb() {
+    everything(12, "red-black tree", rb);
+}
+
+#[test]
+#[ignore = "minutes: every state of twelve units"]
+fn all_of_twelve_units_flat() {
+    everything(12, "array", flat);
+}
+
+#[test]
+#[ignore = "minutes: every state of twelve units"]
+fn all_of_twelve_units_by_size() {
+    everything(12, "holes by size", best);
+}
+
+#[test]
+#[ignore = "minutes: trees of three levels"]
+fn all_of_fourteen_cells_btree() {
+    deep(&cells(14), "B+tree", |scope| btree::<u64>(scope, false));
+}
+
+#[test]
+#[ignore = "minutes: trees of three levels"]
+fn all_of_thirteen_cells_btree_with_rows() {
+    deep(&cells(13), "B+tree, rows", |scope| btree::<u64>(scope, true));
+}
+
+#[test]
+#[ignore = "minutes: trees of three levels"]
+fn all_of_thirteen_cells_rb() {
+    deep(&cells(13), "red-black tree", rb);
+}
