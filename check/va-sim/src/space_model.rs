@@ -230,12 +230,22 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         self.purge_oldest(how == Purge::Full, u64::MAX);
     }
 
-    /// Drains. A part of each pool moves to the index. Then the `most` oldest lazy areas move to pools, or to the
-    /// index; with `full`, everything moves to the index. Returns the number of lazy areas.
+    /// Drains: [`Self::begin_purge`], then [`Self::end_purge`].
     pub fn purge_oldest(&mut self, full: bool, most: u64) -> u64 {
+        self.begin_purge(full);
+        self.end_purge(full, most)
+    }
+
+    /// Begins a drain: a part of each pool moves to the index; with `full`, all of it.
+    pub fn begin_purge(&mut self, full: bool) {
         for node in 0..self.pools.len() {
             self.decay(node, full);
         }
+    }
+
+    /// Ends a drain: the `most` oldest lazy areas move to pools, or to the index; with `full`, everything moves to the
+    /// index. Returns the number of lazy areas.
+    pub fn end_purge(&mut self, full: bool, most: u64) -> u64 {
         if full {
             // Those of unknown nodes are left.
             let out = self.areas.pooled.take().map(|(start, size, _)| (start, size)).collect();

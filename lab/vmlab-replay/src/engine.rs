@@ -23,7 +23,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use va_base::{Request, Va, VaRange};
 use vmlab_machine::kernel_extent;
-use vmlab_trace::jsonl::When;
+use vmlab_trace::Mark;
 use vmlab_trace::percpu::PercpuEvent;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
@@ -40,12 +40,8 @@ pub enum What {
     Vm(Event),
     /// An event inside percpu chunks.
     Percpu(PercpuEvent),
-    /// The kernel's pools were just emptied.
-    Drained,
-    /// The recorder begins to read a table.
-    Opens(When),
-    /// The recorder has read the table.
-    Closes(When),
+    /// A mark of the recorder.
+    Mark(Mark),
 }
 
 /// An event or a mark.
@@ -104,13 +100,13 @@ pub trait Target {
     fn chunk(&mut self, base: u64);
 
     /// Notes a mark of the recorder, with the index of its step.
-    fn mark(&mut self, _at: usize, _what: What) {}
+    fn mark(&mut self, _at: usize, _mark: Mark) {}
 
     /// Ends the replay.
     fn end(&mut self) {}
 }
 
-/// Replays steps, each with its index, on a target. Calls `observe` after each, with the index.
+/// Replays steps, each with its index, on a target. Calls `observe` after each event, with the index.
 pub fn replay<T: Target>(
     target: &mut T,
     steps: impl IntoIterator<Item = (usize, Step)>,
@@ -132,18 +128,21 @@ pub fn replay<T: Target>(
             What::Vm(Event::Purge { purged }) => target.purge(cpu, purged),
             What::Vm(Event::ChunkCreate { base }) => target.chunk(base),
             What::Vm(Event::ChunkDestroy { .. }) | What::Percpu(_) => {}
-            What::Drained | What::Opens(_) | What::Closes(_) => target.mark(at, what),
+            What::Mark(mark) => {
+                target.mark(at, mark);
+                continue;
+            }
         }
         observe(at, target);
     }
     target.end();
 }
 
-/// Iterates over the steps of a trace.
+/// Iterates over the steps of a trace, each with the index of its event; a mark has the index of the next event.
 pub fn steps(trace: &Trace) -> impl Iterator<Item = (usize, Step)> + '_ {
-    let mut allocs = 0;
-    let events = trace.events.iter().zip(&trace.cpus).zip(&trace.times_ns);
-    let step = move |((&event, &cpu), &ns)| {
+    let (mut allocs, mut marks) = (0, trace.marks.iter().peekable());
+    let mut step = move |at: usize| {
+        let event = trace.events[at];
         let line = match event {
             Event::Alloc { .. } => {
                 allocs += 1;
@@ -151,9 +150,17 @@ pub fn steps(trace: &Trace) -> impl Iterator<Item = (usize, Step)> + '_ {
             }
             _ => 0,
         };
-        Step { line, ns, cpu, what: What::Vm(event) }
+        Step { line, ns: trace.times_ns[at], cpu: trace.cpus[at], what: What::Vm(event) }
     };
-    events.map(step).enumerate()
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if let Some(&(_, mark)) = marks.next_if(|&&(before, _)| before <= at) {
+            return Some((at, Step { line: 0, ns: 0, cpu: 0, what: What::Mark(mark) }));
+        }
+        let next = (at < trace.events.len()).then(|| (at, step(at)));
+        at += 1;
+        next
+    })
 }
 
 /// Returns the window that most allocations of the trace name: the kernel's vmalloc range.

@@ -1,11 +1,13 @@
 //! Runs the events of a trace through an index, and compares every address with the kernel's.
 //!
 //! # Rules
-//! The space begins empty, all of `[1, 2^64 - 1)`, as Linux's does. An allocation is requested from the index with the
+//! The space begins with the areas that stood before the trace, or empty, all of `[1, 2^64 - 1)`, as Linux's does. An
+//! allocation is requested from the index with the
 //! kernel's size, alignment and window. If the answers differ, ours is freed and the kernel's range is allocated
 //! instead, so that one difference does not cause the next.
 //!
-//! A freed area becomes lazy and its range stays allocated. A purge frees all lazy ranges, from the highest down: the
+//! A freed area becomes lazy and its range stays allocated. A purge frees as many as its event counts, the oldest, since
+//! areas that were freed after it took its lists stay lazy. It frees them from the highest down: the
 //! kernel walks them upward and prepends each to a list. (The order cannot change which ranges are free, but it
 //! determines the shape of a tree, and with it Linux's aligned addresses.)
 //!
@@ -20,6 +22,7 @@ use va_base::{Request, Va, VaRange};
 use va_sim::areas::SpaceAreas;
 use va_tree::{Congruent, FreeIndex};
 use vmlab_trace::Trace;
+use vmlab_trace::standing::Standing;
 use vmlab_trace::vmallocinfo::Table;
 
 /// A call on the index, as the replay made it.
@@ -37,14 +40,15 @@ pub enum Call {
 pub struct Replay<'a, I> {
     /// The index.
     pub index: I,
-    /// The kernel's areas.
-    pub areas: SpaceAreas,
+    /// The kernel's areas; the lazy ones with a number that grows with the time of their free.
+    pub areas: SpaceAreas<(), u64>,
     /// The result so far.
     pub tally: Tally,
     /// Every call on the index that was meant to change it.
     pub calls: Vec<Call>,
     table: &'a Table,
     window: VaRange,
+    frees: u64,
 }
 
 impl<'a, I: FreeIndex> Replay<'a, I> {
@@ -57,6 +61,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
             calls: Vec::new(),
             table,
             window,
+            frees: 0,
         }
     }
 
@@ -67,6 +72,12 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
 
     /// Replays all events of a trace. After each, calls `watch` with its index.
     pub fn run_watched(&mut self, trace: &Trace, watch: impl FnMut(usize, &Self)) {
+        for &Standing { start, size, lazy, .. } in &trace.standing {
+            self.put(start, size);
+            if lazy {
+                self.areas.free(start, |()| 0);
+            }
+        }
         replay(self, steps(trace), watch);
     }
 
@@ -77,7 +88,8 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
             return;
         };
         let (busy, lazy, _) = self.areas.take_overlaps(start, size);
-        for (start, size, ()) in busy.into_iter().chain(lazy) {
+        let busy = busy.into_iter().map(|(start, size, ())| (start, size));
+        for (start, size) in busy.chain(lazy.into_iter().map(|(start, size, _)| (start, size))) {
             self.tally.inferred += 1;
             self.free_range(start, size);
         }
@@ -145,16 +157,24 @@ impl<I: FreeIndex> Target for Replay<'_, I> {
     }
 
     fn free(&mut self, start: u64) {
-        if self.areas.free(start, |()| ()).is_none() {
+        self.frees += 1;
+        if self.areas.free(start, |()| self.frees).is_none() {
             self.tally.inferred += 1;
         }
     }
 
     fn purge(&mut self, _cpu: u16, purged: u64) {
-        if purged > 0 {
-            for (start, size, ()) in self.areas.lazy.take().rev() {
-                self.free_range(start, size);
+        let mut out: Vec<_> = self.areas.lazy.take().collect();
+        let purged = usize::try_from(purged).unwrap_or(usize::MAX);
+        if purged < out.len() {
+            out.sort_by_key(|&(.., freed)| freed);
+            for (start, size, freed) in out.split_off(purged) {
+                self.areas.lazy.replace(start, size, freed);
             }
+            out.sort_by_key(|&(start, ..)| start);
+        }
+        for (start, size, _) in out.into_iter().rev() {
+            self.free_range(start, size);
         }
     }
 

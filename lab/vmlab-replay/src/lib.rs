@@ -7,6 +7,7 @@
 //! | [`index`] | a replay on an index of holes; [`run`] makes a row of it, and [`timing`] its times |
 //! | [`space`] | a replay on a whole space; [`run_space`] makes a row of it |
 //! | [`diff`] | a replay on the model of a policy, and the cause of each difference |
+//! | [`policy`] | the policies of spaces, by name |
 //! | [`percpu`] | a replay inside percpu chunks, whose events and objects are others |
 //!
 //! Each policy compiles an index and a space. So the crate has no test inside, for which all of it would be compiled
@@ -19,6 +20,7 @@ pub mod engine;
 pub mod index;
 pub mod index_kind;
 pub mod percpu;
+pub mod policy;
 pub mod run;
 pub mod run_space;
 pub mod space;

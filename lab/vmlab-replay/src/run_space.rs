@@ -1,56 +1,16 @@
 //! Replays one trace on one space, and returns the result as a row.
 
+pub use crate::policy::Policy;
+
 use crate::engine::{Columns, Tally};
+use crate::policy::{Linux616, since_616};
 use crate::space::{Reasons, SpaceReplay};
 use anyhow::{Context, Result};
 use serde::Serialize;
-use va_sim::areas::SpaceAreas;
 use va_space::config::{Config, Linux69, OneLock52, Standard};
 use va_space::{NODES_LIMIT, Stats};
-use vmlab_base::choice::Choice;
 use vmlab_trace::Trace;
 use vmlab_trace::vmallocinfo::Table;
-
-/// The policies that a space can have, by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Policy {
-    /// Linux 6.9 to 6.12: nodes and pools
-    Linux,
-    /// This project's: exact lowest fit, pools of all sizes
-    Default,
-    /// Linux 5.2 to 6.8: one lock, no pools
-    OneLock,
-}
-
-impl Policy {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Linux, Self::OneLock, Self::Default];
-
-    /// The name on the command line and in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Linux => "linux",
-            Self::Default => "default",
-            Self::OneLock => "one-lock",
-        }
-    }
-}
-
-impl Choice for Policy {
-    const CHOICES: &'static [Self] = &[Self::Linux, Self::Default, Self::OneLock];
-
-    fn choice(self) -> &'static str {
-        self.name()
-    }
-
-    fn about(self) -> &'static str {
-        match self {
-            Self::Linux => "Linux 6.9 to 6.12: nodes and pools",
-            Self::Default => "This project's: exact lowest fit, pools of all sizes",
-            Self::OneLock => "Linux 5.2 to 6.8: one lock, no pools",
-        }
-    }
-}
 
 /// A row of the table. Its fields, in this order, are the object that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -115,21 +75,14 @@ pub fn nodes_of(trace: &Trace) -> u32 {
 /// If the space cannot be created, or a check of its invariants fails.
 pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32) -> Result<SpaceOutcome> {
     match policy {
+        Policy::Linux if since_616(&trace.release) == Some(true) => {
+            run_on::<Linux616>(name, trace, table, policy, nodes)
+        }
         Policy::Linux => run_on::<Linux69>(name, trace, table, policy, nodes),
         Policy::Default => run_on::<Standard>(name, trace, table, policy, nodes),
         Policy::OneLock => run_on::<OneLock52>(name, trace, table, policy, nodes),
     }
     .with_context(|| format!("{name} on {nodes} nodes, policy {}", policy.name()))
-}
-
-/// Replays `trace` on a space with Linux's policy and a node for each CPU. After each event, calls `watch` with its
-/// index and the areas of the space.
-///
-/// # Errors
-/// If the space cannot be created.
-pub fn watch(trace: &Trace, table: &Table, watch: impl FnMut(usize, &SpaceAreas)) -> Result<()> {
-    SpaceReplay::<Linux69>::new(trace, table, nodes_of(trace))?.run_watched(trace, watch);
-    Ok(())
 }
 
 fn run_on<C: Config>(
@@ -143,6 +96,7 @@ fn run_on<C: Config>(
     replay.run(trace);
     replay.space.validate().context("the space is broken")?;
     let Stats { purges, flushes, pooled_areas, holes, .. } = replay.space.stats();
+    let begun = replay.begun;
     let tally = replay.tally;
     let row = SpaceRow {
         trace: name.to_string(),
@@ -153,8 +107,8 @@ fn run_on<C: Config>(
         columns: tally.columns,
         inferred: tally.inferred,
         why: replay.reasons,
-        purges,
-        flushes,
+        purges: purges - begun.purges,
+        flushes: flushes - begun.flushes,
         pooled: pooled_areas,
         holes,
     };

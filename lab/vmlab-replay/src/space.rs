@@ -15,20 +15,23 @@
 //! - **RP2 one-reason** every answer that differs from the kernel's is counted under exactly one reason.
 //!
 //! # Inference
-//! As for an index, except for areas that the kernel allocates while they are busy in the trace. They were freed
-//! without an event, at the latest by the last purge that freed areas, and they are freed here at that event.
+//! A space begins with the areas that stood before the trace. A busy one has no owner here, and an unknown one in the
+//! kernel. After its free the kernel may have it in any pool, and a difference in its range is counted as that.
+//! Otherwise as for an index, except for areas that the kernel allocates while they are busy in the trace. They were
+//! freed without an event, at the latest by the last purge that freed areas, and they are freed here at that event.
 
 use crate::engine::{Attempt, CHUNK_BYTES, Tally, Target, default_window, replay, steps};
-use crate::state::State;
 use anyhow::Result;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use va_base::{PAGE_SIZE, Request, Va, VaRange};
 use va_sim::areas::{AreaMap, SpaceAreas};
 use va_space::config::Config;
-use va_space::{Purge, VmapSpace};
+use va_space::{Purge, Stats, VmapSpace};
 use va_tree::Congruent;
 use vmlab_machine::{LabMachine, PlainLock, Work, kernel_extent};
+use vmlab_trace::Mark;
+use vmlab_trace::standing::{Standing, nodes_of_lists};
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
 
@@ -48,8 +51,12 @@ pub struct Reasons {
     pub purge_time: u64,
     /// Alignment above a page, and no other reason: the search, or the shape of the tree that it descends.
     pub aligned: u64,
-    /// An earlier difference allocated the range to another area on one side.
+    /// From an earlier difference: on one side the range is, or was until its free, of an area that has another address
+    /// on the other side.
     pub earlier: u64,
+    /// The range of one is an area that stood before the trace and was freed since. The node that allocated it, whose
+    /// pool gets it, is unknown.
+    pub owner_unknown: u64,
     /// None of these: the sides have different holes.
     pub holes: u64,
 }
@@ -57,8 +64,8 @@ pub struct Reasons {
 impl Reasons {
     /// Returns the sum of all reasons.
     pub fn sum(&self) -> u64 {
-        let Self { pool, other_cpu, purge_time, aligned, earlier, holes } = self;
-        pool + other_cpu + purge_time + aligned + earlier + holes
+        let Self { pool, other_cpu, purge_time, aligned, earlier, owner_unknown, holes } = self;
+        pool + other_cpu + purge_time + aligned + earlier + owner_unknown + holes
     }
 }
 
@@ -77,14 +84,18 @@ pub struct SpaceReplay<'a, C: Config> {
     pub tally: Tally,
     /// The reasons for differences.
     pub reasons: Reasons,
+    /// The statistics of the space before the first event.
+    pub begun: Stats,
     table: &'a Table,
     window: VaRange,
-    /// Our areas.
-    ours: SpaceAreas,
+    /// Our areas; true for those that have another address in the kernel, or none.
+    ours: SpaceAreas<bool, bool, bool>,
     /// The kernel's: the busy ones with the address of ours, `None` if ours failed. The pooled ones were purged whole,
     /// may be in a pool, and were not allocated since; there are none if the trace has one CPU, where Linux has no
-    /// pools.
-    theirs: SpaceAreas<Option<u64>>,
+    /// pools. Freed ones have true if ours had another address.
+    theirs: SpaceAreas<Option<u64>, bool, bool>,
+    /// The areas that stood busy before the trace, until the kernel allocates there again.
+    unowned: AreaMap,
     /// True if the kernel has pools.
     pools_there: bool,
     /// The failed attempt of each CPU.
@@ -110,6 +121,8 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             window,
             ours: SpaceAreas::default(),
             theirs: SpaceAreas::default(),
+            unowned: AreaMap::default(),
+            begun: Stats::default(),
             pools_there: false,
             failed: BTreeMap::new(),
             silent: Vec::new(),
@@ -118,27 +131,52 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
 
     /// Replays all events of a trace.
     pub fn run(&mut self, trace: &Trace) {
-        self.run_watched(trace, |_, _| {});
-    }
-
-    /// Replays all events of a trace. After each, calls `watch` with its index and our areas.
-    pub fn run_watched(&mut self, trace: &Trace, mut watch: impl FnMut(usize, &SpaceAreas)) {
         self.pools_there = trace.cpu_count() > 1;
         self.silent = silent_frees(trace, self.table);
-        replay(self, steps(trace), |at, replay| watch(at, &replay.ours));
+        self.stand_on(&trace.standing);
+        replay(self, steps(trace), |_, _| {});
     }
 
-    /// Iterates over the kernel's areas in ascending order, with the address of ours; `None` if ours failed.
-    pub fn held(&self) -> impl Iterator<Item = (u64, Option<u64>)> + '_ {
-        self.theirs.busy.iter().map(|(kernel, _, &ours)| (kernel, ours))
-    }
-
-    /// Visits the areas that are not free in our index: first address, bytes and state.
-    pub fn visit(&self, mut visit: impl FnMut(u64, u64, State)) {
-        let SpaceAreas { busy, lazy, pooled } = &self.ours;
-        for (areas, state) in [(busy, State::Busy), (lazy, State::Lazy), (pooled, State::Pooled)] {
-            areas.iter().for_each(|(start, bytes, ())| visit(start, bytes, state));
+    /// Begins with these areas.
+    fn stand_on(&mut self, areas: &[Standing]) {
+        let node_of = nodes_of_lists(areas, self.space.nodes());
+        let mut sorted: Vec<&Standing> = areas.iter().collect();
+        sorted.sort_by_key(|area| area.start);
+        let (mut below, mut fillers) = (self.window.start(), Vec::new());
+        for area in sorted {
+            let &Standing { start, size, lazy, .. } = area;
+            let range = VaRange::from_size(Va::new(start), size).filter(|range| range.is_page_aligned());
+            let inside = range.filter(|range| below <= range.start() && range.end() <= self.window.end());
+            // An area has an owner only if the space chose its address: each hole below it is taken for the time.
+            let filler = inside.and_then(|range| VaRange::new(below, range.start()));
+            let filler = filler.filter(|filler| !filler.is_empty());
+            fillers.extend(filler.and_then(|filler| self.space.alloc_at(filler).ok()));
+            let taken = match (inside.and(node_of(area)), Request::new(size, PAGE_SIZE)) {
+                (Some(node), Ok(request)) => self.space.alloc(node, &request).ok(),
+                _ => range.and_then(|range| self.space.alloc_at(range).ok()),
+            };
+            let Some(taken) = taken else {
+                self.tally.malformed += 1;
+                continue;
+            };
+            debug_assert_eq!(taken.start().get(), start);
+            below = below.max(taken.range().end());
+            self.ours.busy.replace(start, size, false);
+            self.theirs.busy.replace(start, size, Some(start));
+            if !lazy && self.window.contains(taken.start()) {
+                self.unowned.replace(start, size, ());
+            }
         }
+        for filler in fillers {
+            let freed = self.space.free_at(filler.start());
+            debug_assert!(freed.is_ok(), "{freed:?}");
+            // One after the other: the shape of Linux's tree is then most like that of a space that was cut upward.
+            self.space.purge(Purge::Full);
+        }
+        for area in areas.iter().filter(|area| area.lazy) {
+            self.free_theirs(area.start);
+        }
+        self.begun = self.space.stats();
     }
 
     /// Compares a failed attempt without a second one.
@@ -194,16 +232,25 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         });
         let (here, there) = (&self.ours, &self.theirs);
         let kernel_pooled = overlaps(&here.pooled, kernel, size);
+        let moved = |areas: &AreaMap<bool>, at: Option<u64>| {
+            at.is_some_and(|at| areas.overlap(at, size).is_some_and(|(.., &moved)| moved))
+        };
+        let moved = moved(&here.lazy, kernel)
+            || moved(&here.pooled, kernel)
+            || moved(&there.lazy, ours)
+            || moved(&there.pooled, ours);
         let reasons = &mut self.reasons;
-        if overlaps(&here.busy, kernel, size) || overlaps(&there.busy, ours, size) {
+        if overlaps(&here.busy, kernel, size) || overlaps(&there.busy, ours, size) || moved {
             &mut reasons.earlier
         } else if overlaps(&here.lazy, kernel, size) || overlaps(&there.lazy, ours, size) {
             &mut reasons.purge_time
+        } else if overlaps(&self.unowned, kernel, size) || overlaps(&self.unowned, ours, size) {
+            &mut reasons.owner_unknown
         } else if kernel_pooled && owner.is_some_and(|owner| owner != node) {
             &mut reasons.other_cpu
         } else if kernel_pooled
             || ours.as_ref().is_some_and(is_pooled)
-            || kernel.is_some_and(|at| there.pooled.get(at).is_some_and(|(bytes, ())| bytes == size))
+            || kernel.is_some_and(|at| there.pooled.get(at).is_some_and(|(bytes, _)| bytes == size))
             || overlaps(&there.pooled, ours, size)
         {
             &mut reasons.pool
@@ -219,7 +266,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         let size = attempt.size;
         if let Some(ours) = ours {
             self.ours.pooled.remove(ours);
-            self.ours.busy.replace(ours, size, ());
+            self.ours.busy.replace(ours, size, attempt.kernel != Some(ours));
         }
         let possible = |&at: &u64| VaRange::from_size(Va::new(at), size).is_some();
         let kernel = attempt.kernel.filter(possible);
@@ -235,6 +282,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     fn put_theirs(&mut self, start: u64, size: u64, ours: Option<u64>) {
         let (busy, lazy, _) = self.theirs.take_overlaps(start, size);
         self.tally.inferred += (busy.len() + lazy.len()) as u64;
+        self.unowned.take_overlaps(start, size);
         for stale in busy.into_iter().filter_map(|(.., ours)| ours) {
             self.free_ours(stale);
         }
@@ -243,7 +291,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
 
     /// Frees the area that has the kernel's address; returns false if its allocation is not recorded.
     fn free_theirs(&mut self, start: u64) -> bool {
-        let Some(ours) = self.theirs.free(start, |_| ()) else { return false };
+        let Some(ours) = self.theirs.free(start, |&ours| ours != Some(start)) else { return false };
         if let Some(ours) = ours {
             self.free_ours(ours);
         }
@@ -253,16 +301,22 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     fn free_ours(&mut self, start: u64) {
         let freed = self.space.free_at(Va::new(start));
         debug_assert!(freed.is_ok(), "{freed:?}");
-        self.ours.free(start, |()| ());
+        self.ours.free(start, |&moved| moved);
     }
 
     /// Updates our areas after a purge: none is lazy, and every area that is neither free nor busy is in a pool.
     fn note_purge(&mut self) {
-        let out = self.ours.lazy.take().chain(self.ours.pooled.take());
-        for (start, size, ()) in out {
+        let lazy = self.ours.lazy.take();
+        lazy.for_each(|(start, size, moved)| _ = self.ours.pooled.replace(start, size, moved));
+        self.note_pools();
+    }
+
+    /// Removes from our pooled areas those that are in no pool.
+    fn note_pools(&mut self) {
+        for (start, size, moved) in self.ours.pooled.take() {
             let seen = self.space.areas_from(Va::new(start)).next();
             if seen.is_some_and(|seen| seen.range.start().get() == start) {
-                self.ours.pooled.replace(start, size, ());
+                self.ours.pooled.replace(start, size, moved);
             }
         }
     }
@@ -312,9 +366,9 @@ impl<C: Config> Target for SpaceReplay<'_, C> {
 
     fn purge(&mut self, cpu: u16, purged: u64) {
         if purged > 0 {
-            for (start, size, ()) in self.theirs.lazy.take() {
+            for (start, size, moved) in self.theirs.lazy.take() {
                 if self.pools_there && size <= POOLED_PAGES_MAX * PAGE_SIZE {
-                    self.theirs.pooled.replace(start, size, ());
+                    self.theirs.pooled.replace(start, size, moved);
                 }
             }
         }
@@ -343,7 +397,7 @@ impl<C: Config> Target for SpaceReplay<'_, C> {
             self.tally.malformed += 1;
             return;
         };
-        self.ours.busy.replace(at, size, ());
+        self.ours.busy.replace(at, size, at != base);
         if at == base {
             self.tally.chunks_equal += 1;
         } else if let Ok(request) = Request::new(size, PAGE_SIZE)
@@ -352,9 +406,17 @@ impl<C: Config> Target for SpaceReplay<'_, C> {
             // It must be at the kernel's address, or it would overlap later areas.
             self.free_ours(at);
             at = area.start().get();
-            self.ours.busy.replace(at, size, ());
+            self.ours.busy.replace(at, size, at != base);
         }
         self.put_theirs(base, size, Some(at));
+    }
+
+    fn mark(&mut self, _at: usize, mark: Mark) {
+        if mark == Mark::Drained {
+            self.space.shrink();
+            self.note_pools();
+            self.theirs.pooled = AreaMap::default();
+        }
     }
 
     fn end(&mut self) {
@@ -369,6 +431,9 @@ impl<C: Config> Target for SpaceReplay<'_, C> {
 /// before which it was freed at the latest: the last purge that freed areas.
 fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
     let mut busy = AreaMap::default();
+    for area in trace.standing.iter().filter(|area| !area.lazy) {
+        busy.replace(area.start, area.size, 0);
+    }
     let mut last_purge = 0;
     let mut silent = Vec::new();
     for (at, event) in trace.events.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! A replay needs fewer fields and reads more forms ([`parse`](super::parse)). On lines that both understand they
 //! agree; a test checks this.
 
-use super::event::{Event, Line, PercpuEvent};
+use super::event::{Event, Line, Mark, PercpuEvent};
 use super::fields::{field, hex, number, split};
 use std::borrow::Cow;
 use std::fmt;
@@ -97,7 +97,7 @@ impl<'a> Entry<'a> {
 }
 
 /// A mark, and its text.
-fn mark(line: &str) -> Option<(&'static str, &str)> {
+pub(crate) fn mark(line: &str) -> Option<(&'static str, &str)> {
     let colon = line.find("tracing_mark_write:")? + MARK.len();
     let before = line[..colon - MARK.len()].chars().next_back();
     before.is_none_or(char::is_whitespace).then(|| (MARK, line[colon + 1..].trim_start()))
@@ -295,7 +295,7 @@ impl Entry<'_> {
             Happening::AllocPercpu { .. } | Happening::FreePercpu { .. } | Happening::FailPercpu { .. } => {
                 return Line::Percpu;
             }
-            Happening::Mark { .. } => return Line::Other,
+            Happening::Mark { ref text } => return Mark::from_text(text).map_or(Line::Other, Line::Mark),
         })
     }
 

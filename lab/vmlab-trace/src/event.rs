@@ -1,5 +1,7 @@
 //! The events of a trace, and the meaning of a line.
 
+use serde::{Deserialize, Serialize};
+
 /// An event that changes the address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -40,6 +42,56 @@ pub enum Event {
     },
 }
 
+/// The end of a recording to which a line belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum When {
+    /// After recording began.
+    Begin,
+    /// Before it ended.
+    End,
+}
+
+impl When {
+    /// The name in a recording.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Begin => "begin",
+            Self::End => "end",
+        }
+    }
+}
+
+/// A mark that the recorder wrote among the events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// The kernel's pools were just emptied.
+    Drained,
+    /// The recorder begins to read a table.
+    Opens(When),
+    /// The recorder has read the table.
+    Closes(When),
+}
+
+impl Mark {
+    /// Returns the meaning of a mark's text; `None` if it is not ours.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let mut words = text.strip_prefix("vmlab")?.split_whitespace();
+        match (words.next()?, words.next()?, words.next()) {
+            ("pools", "drained", None) => Some(Self::Drained),
+            ("vmallocinfo", when, Some(side)) => {
+                let when = [When::Begin, When::End].into_iter().find(|known| known.name() == when)?;
+                match side {
+                    "opens" => Some(Self::Opens(when)),
+                    "closes" => Some(Self::Closes(when)),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The meaning of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Line {
@@ -51,6 +103,8 @@ pub enum Line {
     Comment,
     /// The recorder reports that it lost this many events.
     Lost(u64),
+    /// A mark of the recorder.
+    Mark(Mark),
     /// Something else: another event, or text.
     Other,
     /// One of our events, but not understood.
@@ -89,4 +143,21 @@ pub enum PercpuEvent {
         /// Start of its first unit.
         base: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_others_are_none() {
+        let of = Mark::from_text;
+        assert_eq!(of("vmlab pools drained"), Some(Mark::Drained));
+        assert_eq!(of("vmlab vmallocinfo end closes"), Some(Mark::Closes(When::End)));
+        for text in
+            ["", "vmlab", "vmlab pools", "vmlab pools drained twice", "vmlab vmallocinfo now opens", "x y z"]
+        {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
 }

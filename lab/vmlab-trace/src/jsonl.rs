@@ -6,6 +6,8 @@
 //! losses. Addresses are strings in hexadecimal, since many readers of JSON keep 53 bits of a number. Every number is
 //! read from either form. Unknown keys are ignored; a line with unknown keys only is counted as not ours.
 
+pub use super::event::When;
+
 use super::entry::{Entry, Happening, MARK};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -31,26 +33,6 @@ pub enum Item<'a> {
     Event(Entry<'a>),
     /// The counts. The last line of a complete recording.
     Summary(Box<Summary>),
-}
-
-/// The end of a recording to which a line belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum When {
-    /// After recording began.
-    Begin,
-    /// Before it ended.
-    End,
-}
-
-impl When {
-    /// The name in a recording.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Begin => "begin",
-            Self::End => "end",
-        }
-    }
 }
 
 /// The description of the recording. Unknown values are left out.

@@ -24,10 +24,11 @@ pub mod record;
 pub mod shipped;
 mod sink;
 mod source;
+pub mod standing;
 pub mod vmallocinfo;
 
 pub use entry::{Entry, Happening};
-pub use event::{Event, Line};
+pub use event::{Event, Line, Mark};
 pub use head::{task, time_ns};
 pub use items::{Census, Next, items};
 pub(crate) use line::lost_at;
@@ -36,9 +37,11 @@ pub use sink::Sink;
 pub use source::{decompress, open};
 
 use jsonl::{Header, Item, Summary, When};
+use standing::{Standing, standing};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
+use vmallocinfo::Table;
 
 /// Longest line that is parsed, in bytes.
 pub const LINE_MAX: usize = 16 * 1024;
@@ -130,6 +133,14 @@ pub struct Trace {
     task_numbers: HashMap<String, u16>,
     /// The line, from 1, of each allocation among the events, in order.
     alloc_lines: Vec<u64>,
+    /// The marks of the recorder, each with the number of events before it.
+    pub marks: Vec<(usize, Mark)>,
+    /// Release of the kernel; empty if unknown.
+    pub release: String,
+    /// The areas that stood before the first event ([`Self::stand_on`]).
+    pub standing: Vec<Standing>,
+    /// The callers of these areas, by their lines in the table.
+    pub callers: Vec<String>,
     /// Lines read.
     pub lines: u64,
     /// Comment and empty lines.
@@ -198,6 +209,10 @@ impl Trace {
             Line::Comment => self.comments += 1,
             Line::Percpu => self.percpu += 1,
             Line::Other => self.others += 1,
+            Line::Mark(mark) => {
+                self.others += 1;
+                self.marks.push((self.events.len(), mark));
+            }
             Line::Lost(events) => {
                 self.comments += 1;
                 self.lost = self.lost.saturating_add(events);
@@ -229,6 +244,9 @@ impl Trace {
             }
             Ok(Some(Item::Lost(lost))) => Line::Lost(lost.events.0),
             Ok(Some(item)) => {
+                if let Item::Header(header) = &item {
+                    self.release.clone_from(&header.kernel);
+                }
                 // The summary counts all losses, including those without a line.
                 if let Item::Summary(summary) = &item {
                     self.lost = self.lost.max(summary.lost.0);
@@ -289,8 +307,42 @@ impl Trace {
             tasks: self.tasks.clone(),
             task_numbers: self.task_numbers.clone(),
             alloc_lines: self.alloc_lines[..allocs].to_vec(),
+            marks: self.marks.iter().copied().filter(|&(before, _)| before <= events).collect(),
+            release: self.release.clone(),
+            standing: self.standing.clone(),
+            callers: self.callers.clone(),
             ..Self::default()
         }
+    }
+
+    /// Begins the trace with the areas of a table that was read before it. Removes the events before the mark that the
+    /// recorder set when it opened the table: the table has them. Returns the number of these events.
+    pub fn stand_on(&mut self, table: &Table) -> usize {
+        let position = |mark| self.marks.iter().position(|&(_, other)| other == mark);
+        let opens = position(Mark::Opens(When::Begin));
+        let first = opens.map_or(0, |at| self.marks[at].0);
+        let closes = position(Mark::Closes(When::Begin)).map_or(first, |at| self.marks[at].0.max(first));
+        let rows = table.listed().map(|listed| (listed.start, listed.size, listed.lazy));
+        self.standing = standing(rows, self.events[first..closes].iter().copied());
+        let callers = table.listed().map(|listed| table.callers()[listed.caller as usize].clone());
+        self.callers = callers.collect();
+        let is_alloc = |event: &&Event| matches!(event, Event::Alloc { .. });
+        let allocs = self.events[..first].iter().filter(is_alloc).count();
+        self.alloc_lines.drain(..allocs);
+        self.events.drain(..first);
+        self.cpus.drain(..first);
+        self.times_ns.drain(..first);
+        self.task_of.drain(..first);
+        self.marks.drain(..opens.unwrap_or(0));
+        for (before, _) in &mut self.marks {
+            *before -= first;
+        }
+        first
+    }
+
+    /// Returns the caller of an area that stood before the first event.
+    pub fn caller_of(&self, area: &Standing) -> &str {
+        self.callers.get(area.line).map_or("", String::as_str)
     }
 
     /// Returns the number of possible CPUs: the number in a recording's head, or one more than the highest CPU of an

@@ -1,6 +1,7 @@
 //! One line of a trace.
 
-use super::event::{Event, Line};
+use super::entry::mark;
+use super::event::{Event, Line, Mark};
 use super::fields::{field, hex, number, split};
 use super::jsonl::Item;
 
@@ -21,7 +22,10 @@ pub fn parse(line: &str) -> Line {
     if line.is_empty() || line.starts_with('#') {
         return overwritten(line).map_or(Line::Comment, Line::Lost);
     }
-    let Some((name, fields)) = split(line) else { return lost(line).map_or(Line::Other, Line::Lost) };
+    let Some((name, fields)) = split(line) else {
+        let mark = || mark(line).and_then(|(_, text)| Mark::from_text(text)).map_or(Line::Other, Line::Mark);
+        return lost(line).map_or_else(mark, Line::Lost);
+    };
     let event = match name {
         "alloc_vmap_area" => alloc(fields),
         "free_vmap_area_noflush" => {

@@ -56,7 +56,7 @@ pub enum Cause {
     /// The range overlaps an area that no table lists and that is freed later.
     AreaUnknown,
     /// An aligned request, and a hole shorter than size + align - 1. Linux's search takes such a hole only if it visits
-    /// it, which depends on the shape of its tree.
+    /// it, which depends on the shape of its tree. No fact that is supplied proves it.
     TreeShape,
     /// None of these.
     Unexplained,
@@ -112,7 +112,7 @@ impl Cause {
     }
 
     /// Returns true for a difference of policy, which would occur in any recording. Otherwise the recording lacks
-    /// information. [`Cause::Unexplained`] is neither.
+    /// information, or [`Cause::TreeShape`] and [`Cause::Unexplained`] are open.
     pub fn is_policy(self) -> bool {
         match self {
             Self::KernelPool
@@ -137,8 +137,9 @@ impl Cause {
         }
     }
 
-    /// Returns true if the cause is information that a recording cannot have.
+    /// Returns true if the cause is a fact that the recording lacks: the kernel's ledger with that fact gives the kernel's
+    /// address.
     pub fn is_unknowable(self) -> bool {
-        !self.is_policy() && self != Self::Unexplained
+        !self.is_policy() && !matches!(self, Self::TreeShape | Self::Unexplained)
     }
 }

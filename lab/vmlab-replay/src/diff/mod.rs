@@ -14,10 +14,17 @@
 //! With **resynchronising** one difference does not cause the next, so that all are independent. Without it, each side
 //! continues with its own addresses, and consequences of an earlier difference are counted as such.
 //!
+//! # Purges
+//! A purge empties a part of the pools, takes the lists of lazy areas, flushes, and only then prints its event, with the
+//! number of areas. Areas that were freed meanwhile stay lazy. So if fewer areas were purged than are lazy, the purge
+//! began before the free of the first area that is left. There the pools decay, and the areas return at the event. A
+//! purge of nothing decays the pools, too (Linux 6.12, `mm/vmalloc.c`, `__purge_vmap_area_lazy`).
+//!
 //! Both ledgers are the reference model of a space, [`SpaceModel`], which can be corrected. Its property tests compare
 //! it with the space itself.
 
 pub mod cause;
+pub mod follow;
 pub mod offsets;
 pub mod recording;
 mod report;
@@ -29,39 +36,18 @@ use self::cause::Cause;
 use self::recording::{Area, Recording};
 use self::why::{Lesson, Why};
 use crate::engine::{Attempt, CHUNK_BYTES, Step, Target, What, replay, window_of};
-use crate::run_space::Policy;
+use crate::policy::{Linux616, Policy};
 use anyhow::{Context as _, Result};
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use va_base::{PAGE_SIZE, Va, VaRange};
 use va_sim::space_model::{Answer, Owner, Place, SpaceModel};
-use va_space::config::{Config, Linux69, OneLock52, Order, Standard};
-use va_space::decay::Quarter;
-use va_tree::RbIndex;
-use va_tree::rb::Linux;
+use va_space::config::{Config, Linux69, OneLock52, Standard};
 use vmlab_machine::{LabMachine, PlainLock, Work, kernel_extent};
 use vmlab_trace::Event;
+use vmlab_trace::Mark;
 use vmlab_trace::jsonl::When;
-
-/// Linux since 6.16: as 6.9, but a drain does not shrink pools of one to three areas.
-#[derive(Clone, Copy, Debug)]
-pub struct Linux616;
-
-impl Config for Linux616 {
-    type Index<P: va_base::Platform + Clone + Send> = RbIndex<Linux, P>;
-    type Zone = va_space::node::RoundRobinZones;
-    type Decay = Quarter;
-    type Lookup<P: va_base::Machine> = <Linux69 as Config>::Lookup<P>;
-    const NODES_MAX: u32 = Linux69::NODES_MAX;
-    const POOL_ON_ONE_NODE: bool = Linux69::POOL_ON_ONE_NODE;
-    const POOL_PAGES_MAX: u64 = Linux69::POOL_PAGES_MAX;
-    const POOL_TRIES: u32 = Linux69::POOL_TRIES;
-    const STEAL: bool = Linux69::STEAL;
-    const ORDER: Order = Linux69::ORDER;
-    const SLICE_AREAS: u64 = Linux69::SLICE_AREAS;
-    const FAIL_FAST: bool = Linux69::FAIL_FAST;
-    const RECLAIM_FIRST: bool = Linux69::RECLAIM_FIRST;
-}
+use vmlab_trace::standing::{Standing, nodes_of_lists, standing};
 
 /// The options of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,6 +119,10 @@ struct Diff<'a, C: Config, K: Config> {
     kernel: Ledger<K>,
     /// The policy's address of an area that differs from the kernel's; `None` if its allocation failed.
     elsewhere: BTreeMap<u64, Option<u64>>,
+    /// The steps before which a purge begins, the last first.
+    begins: Vec<usize>,
+    /// True if a purge has begun.
+    begun: bool,
     /// CPUs whose last attempt failed.
     failed: BTreeSet<u16>,
     /// The budget of steps that causes may still visit, so that a hostile recording of differences ends.
@@ -170,6 +160,8 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             kernel,
             elsewhere,
             failed,
+            begins: Vec::new(),
+            begun: false,
             looks: Cell::new(LOOKS_MAX),
             report,
         })
@@ -184,41 +176,39 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
     /// Loads the table before the trace, and returns the step at which it was read.
     fn begin(&mut self) -> usize {
         let steps = &self.recording.steps;
-        let position = |what| steps.iter().position(|step| step.what == what);
-        let opens = position(What::Opens(When::Begin));
+        let position = |mark| steps.iter().position(|step| step.what == What::Mark(mark));
+        let opens = position(Mark::Opens(When::Begin));
         let first = opens.unwrap_or(0);
-        let closes = position(What::Closes(When::Begin)).unwrap_or(first).max(first);
+        let closes = position(Mark::Closes(When::Begin)).unwrap_or(first).max(first);
         // Pools are empty after a drain, until a purge fills them.
         let is_purge = |step: &&Step| matches!(step.what, What::Vm(Event::Purge { purged }) if purged > 0);
         let before = steps[..first].iter().rev().take_while(|step| !is_purge(step));
+        self.begins = begins(steps, 0, 0);
         let Some(table) = &self.recording.begin else { return 0 };
         let known = &mut self.report.known;
         known.table = true;
-        known.pools = before.clone().any(|step| step.what == What::Drained);
+        known.pools = before.clone().any(|step| step.what == What::Mark(Mark::Drained));
         known.unusable = table.bad;
-        // Areas with events while the table was read: the replay applies these events, so the table must not.
-        let mut touched: BTreeMap<u64, bool> = BTreeMap::new();
-        for step in &steps[first..closes] {
-            match step.what {
-                What::Vm(Event::Alloc { addr, failed: false, .. }) => {
-                    touched.entry(addr).or_insert(true);
-                }
-                What::Vm(Event::Free { addr }) => {
-                    touched.entry(addr).or_insert(false);
-                }
-                _ => {}
-            }
-        }
-        let nodes = nodes_of_lazy(&table.areas, self.kernel.nodes());
+        let events = steps[first..closes].iter().filter_map(|step| match step.what {
+            What::Vm(event) => Some(event),
+            What::Percpu(_) | What::Mark(_) => None,
+        });
+        let rows = table.areas.iter().map(|area| (area.start, area.size, area.lazy));
+        let areas = standing(rows, events);
+        self.stand_on(&areas, first);
+        first
+    }
+
+    /// Puts the areas that stood before the first step, of this index, into both ledgers.
+    fn stand_on(&mut self, areas: &[Standing], first: usize) {
+        let lazy = areas.iter().filter(|area| area.lazy).count();
+        self.begins = begins(&self.recording.steps, first, lazy);
+        let node_of = nodes_of_lists(areas, self.kernel.nodes());
         let window = default_window(self.recording);
-        for (&Area { start, size, lazy }, node) in table.areas.iter().zip(nodes) {
+        for area in areas {
+            let &Standing { start, size, lazy, .. } = area;
+            let node = node_of(area);
             let free = self.kernel.place(start, size) == Place::Hole;
-            let busy = match touched.get(&start) {
-                // Allocated while the table was read: not live before.
-                Some(true) => continue,
-                Some(false) => true,
-                None => !lazy,
-            };
             let owner = match node {
                 Some(node) => Owner::Node(node),
                 // Chunks, modules and the like have no owner.
@@ -226,14 +216,14 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
                 None => Owner::Unknown,
             };
             let put = free
-                && if busy {
+                && if lazy {
+                    self.kernel.put_lazy(start, size, node) && self.policy.put_lazy(start, size, node)
+                } else {
                     self.kernel.put(start, size, owner).is_some()
                         && self.policy.put(start, size, owner).is_some()
-                } else {
-                    self.kernel.put_lazy(start, size, node) && self.policy.put_lazy(start, size, node)
                 };
             let known = &mut self.report.known;
-            match (put, busy) {
+            match (put, !lazy) {
                 (false, _) => known.unusable += 1,
                 (true, true) => known.busy += 1,
                 (true, false) => {
@@ -242,7 +232,6 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
                 }
             }
         }
-        first
     }
 
     /// Corrects an error of the ledgers, so that it is counted once.
@@ -309,7 +298,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
                 What::Vm(Event::Alloc { addr, .. } | Event::Free { addr }) => {
                     moving.insert(addr);
                 }
-                What::Closes(When::End) => break,
+                What::Mark(Mark::Closes(When::End)) => break,
                 _ => {}
             }
         }
@@ -334,7 +323,38 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
     }
 }
 
+/// Returns the steps before which the purges begin that free fewer areas than are lazy, the last first: areas that were
+/// freed after a purge took its lists stay lazy. `lazy` is the number of lazy areas before the step `first`.
+fn begins(steps: &[Step], first: usize, lazy: usize) -> Vec<usize> {
+    let mut frees: VecDeque<usize> = std::iter::repeat_n(first, lazy).collect();
+    let mut begins = Vec::new();
+    for (at, step) in steps.iter().enumerate().skip(first) {
+        match step.what {
+            What::Vm(Event::Free { .. }) => frees.push_back(at),
+            What::Vm(Event::Purge { purged }) if purged > 0 => {
+                let purged = usize::try_from(purged).unwrap_or(usize::MAX);
+                if purged < frees.len() {
+                    begins.push(frees[purged]);
+                }
+                frees.drain(..purged.min(frees.len()));
+            }
+            _ => {}
+        }
+    }
+    begins.reverse();
+    begins
+}
+
 impl<C: Config, K: Config> Target for Diff<'_, C, K> {
+    fn begin_step(&mut self, at: usize) {
+        while self.begins.pop_if(|begins| *begins <= at).is_some() {
+            self.kernel.begin_purge(false);
+            self.policy.begin_purge(false);
+            self.begun = true;
+            self.report.purges_begun += 1;
+        }
+    }
+
     fn alloc(&mut self, attempt: &Attempt) {
         let &Attempt { number, line, ns, cpu, size, align, window, kernel, request, .. } = attempt;
         let answer = request.and_then(|request| self.policy.try_alloc(cpu.into(), &request));
@@ -382,10 +402,15 @@ impl<C: Config, K: Config> Target for Diff<'_, C, K> {
         let most = if full { u64::MAX } else { purged };
         self.report.purges += u64::from(purged > 0);
         self.report.purged = self.report.purged.saturating_add(purged);
-        if purged > 0 || full {
-            self.report.purged_ledger += self.kernel.purge_oldest(full, most);
-            self.policy.purge_oldest(full, most);
+        // A purge of nothing decays the pools, too.
+        if self.begun {
+            self.begun = false;
+        } else {
+            self.kernel.begin_purge(full);
+            self.policy.begin_purge(full);
         }
+        self.report.purged_ledger += self.kernel.end_purge(full, most);
+        self.policy.end_purge(full, most);
     }
 
     fn chunk(&mut self, base: u64) {
@@ -399,13 +424,13 @@ impl<C: Config, K: Config> Target for Diff<'_, C, K> {
         }
     }
 
-    fn mark(&mut self, at: usize, what: What) {
-        match what {
-            What::Drained => {
+    fn mark(&mut self, at: usize, mark: Mark) {
+        match mark {
+            Mark::Drained => {
                 self.policy.shrink();
                 self.kernel.shrink();
             }
-            What::Opens(When::End) => self.end_check(at),
+            Mark::Opens(When::End) => self.end_check(at),
             _ => {}
         }
     }
@@ -429,29 +454,6 @@ pub fn cause_after(recording: &Recording, attempt: &Attempt, answer: Answer) -> 
     diff.run();
     let Why { cause, lesson, .. } = diff.why(attempt, Some(answer));
     Ok((cause, lesson == Lesson::None))
-}
-
-/// Returns the node of each lazy area: the lists are consecutive, each in the order of addresses. `None` for busy
-/// areas, and for all if there are not as many lists as nodes.
-#[doc(hidden)]
-pub fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
-    let mut node = 0;
-    let mut last = 0;
-    let mut of: Vec<Option<u32>> = areas
-        .iter()
-        .map(|area| {
-            if !area.lazy {
-                return None;
-            }
-            node += u32::from(area.start < last);
-            last = area.start;
-            Some(node)
-        })
-        .collect();
-    if node + 1 != nodes {
-        of.fill(None);
-    }
-    of
 }
 
 /// Replays a fuzzer's recording under every policy, with and without resynchronising, and checks the ledgers.

@@ -10,6 +10,7 @@
 
 use crate::engine::{Step, What};
 use std::io::{BufReader, Read};
+use vmlab_trace::Mark;
 use vmlab_trace::jsonl::{AreaLine, Item, When};
 use vmlab_trace::percpu::PercpuEvent;
 use vmlab_trace::{EVENTS_MAX, Entry, Event, Happening, Line, parse};
@@ -142,7 +143,7 @@ impl Recording {
             None => match parse(line) {
                 Line::Lost(events) => self.lost = self.lost.saturating_add(events),
                 Line::Bad => self.bad += 1,
-                Line::Event(_) | Line::Percpu | Line::Comment | Line::Other => {}
+                Line::Event(_) | Line::Percpu | Line::Comment | Line::Mark(_) | Line::Other => {}
             },
         }
     }
@@ -203,23 +204,6 @@ fn what(happening: &Happening<'_>) -> Option<What> {
             What::Percpu(PercpuEvent::Free { base: base_addr, off })
         }
         Happening::FailPercpu { .. } => return None,
-        Happening::Mark { ref text } => mark(text)?,
+        Happening::Mark { ref text } => What::Mark(Mark::from_text(text)?),
     })
-}
-
-/// Returns the meaning of a mark.
-fn mark(text: &str) -> Option<What> {
-    let mut words = text.strip_prefix("vmlab")?.split_whitespace();
-    match (words.next()?, words.next()?, words.next()) {
-        ("pools", "drained", None) => Some(What::Drained),
-        ("vmallocinfo", when, Some(side)) => {
-            let when = [When::Begin, When::End].into_iter().find(|known| known.name() == when)?;
-            match side {
-                "opens" => Some(What::Opens(when)),
-                "closes" => Some(What::Closes(when)),
-                _ => None,
-            }
-        }
-        _ => None,
-    }
 }

@@ -110,6 +110,8 @@ pub struct Report {
     /// See `purges`.
     #[serde(rename = "purged_books")]
     pub purged_ledger: u64,
+    /// Purges that begin before their events: at the free that the count of their areas shows.
+    pub purges_begun: u64,
     /// Percpu chunks, and those whose base the top-down search finds.
     pub chunks: u64,
     /// See `chunks`.

@@ -1,12 +1,17 @@
 //! Derives one cause from two ledgers. The rules are tried in this order.
+//!
+//! # Theory
+//! A cause that is not one of policies is a fact that the recording lacks. It counts only if the kernel's ledger, given
+//! that single fact, answers with the kernel's address ([`Fact`]). Otherwise the difference is unexplained.
 
 use super::cause::Cause;
 use super::{Diff, pages};
 use crate::engine::{Attempt, What};
-use va_base::{PAGE_SIZE, Request, Va};
+use va_base::{PAGE_SIZE, Request, Va, VaRange};
 use va_sim::space_model::{Answer, Owner, Place};
 use va_space::config::Config;
-use va_tree::FreeIndex;
+use va_tree::{FreeIndex, InPlace};
+use vmlab_machine::{LabMachine, Work};
 use vmlab_trace::Event;
 
 /// Another CPU's event may belong to the same time within this many events of areas.
@@ -39,6 +44,17 @@ pub(super) enum Lesson {
     },
 }
 
+/// A single fact that a recording may lack.
+#[derive(Clone, Copy, Debug)]
+enum Fact {
+    /// This range was allocated before.
+    Taken(u64, u64),
+    /// This range was freed to the index before.
+    Freed(u64, u64),
+    /// All pools were emptied before.
+    Drained,
+}
+
 fn why<'a>(cause: Cause, words: impl Fn() -> String + 'a) -> Why<'a> {
     Why { cause, lesson: Lesson::None, words: Box::new(words) }
 }
@@ -59,16 +75,29 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         }
         // The answer that Linux would give by the kernel's ledger.
         let linux = self.kernel.peek(cpu.into(), &request);
+        let whole = |start: u64, bytes: u64| (start, bytes) == (kernel, size);
         match self.kernel.place(kernel, size) {
+            // In whose pool the area was is unknown, or it was in none.
+            Place::Busy { start, size: of } | Place::Lazy { start, size: of, .. }
+                if !whole(start, of) && !self.gives(kernel, &request, Fact::Freed(start, of)) =>
+            {
+                unexplained(start, of)
+            }
             Place::Busy { start, size } => why(Cause::FreeUnseen, move || {
                 format!("busy by the events: {start:#x}, {} pages, was not freed", pages(size))
             }),
             Place::Lazy { node, .. } => self.purge_unseen(at, node),
             Place::Pooled { start, size: bytes, node } if (start, bytes) == (kernel, size) => {
                 let own = self.kernel.owner_for(cpu.into(), &request);
-                self.took_pooled(own, kernel, (size, node), answer, linux)
+                self.took_pooled(own, &request, (kernel, size, node), answer, linux)
             }
             // Only a part of a pooled area: the pool was drained without an event.
+            Place::Pooled { start, size, .. }
+                if !self.gives(kernel, &request, Fact::Freed(start, size))
+                    && !self.gives(kernel, &request, Fact::Drained) =>
+            {
+                unexplained(start, size)
+            }
             Place::Pooled { start, size, .. } => why(Cause::PoolMissed, move || {
                 format!("part of {start:#x}, {} pages, which is in a pool by the events", pages(size))
             }),
@@ -84,8 +113,8 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
     fn took_pooled(
         &self,
         own: Owner,
-        kernel: u64,
-        (size, node): (u64, Option<u32>),
+        request: &Request,
+        (kernel, size, node): (u64, u64, Option<u32>),
         answer: Answer,
         linux: Option<Answer>,
     ) -> Why<'_> {
@@ -115,9 +144,12 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             _ if !has_pools => {
                 why(Cause::KernelPool, move || format!("kernel took it from a pool (class {class} pages)"))
             }
-            Some(node) => why(Cause::OtherNode, move || {
-                format!("kernel took it from the pool of node {node}, of another CPU")
-            }),
+            Some(node) if self.kernel.peek(node, request).is_some_and(|there| there.start == kernel) => {
+                why(Cause::OtherNode, move || {
+                    format!("kernel took it from the pool of node {node}, of another CPU")
+                })
+            }
+            Some(_) => unexplained(kernel, size),
             None => why(Cause::OwnerUnknown, || "freed and purged; in whose pool is not known".into()),
         }
     }
@@ -185,12 +217,17 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             let words = move || {
                 format!("the pool of node {node} has {:#x} by the events, {} pages", linux.start, pages(size))
             };
+            // Searched as if the pool had been emptied, by what it held alone or with all others.
+            let searched = self.kernel.index().would_fit(request) == Ok(Va::new(kernel));
+            if !searched && !self.gives(kernel, request, Fact::Drained) {
+                return unexplained(linux.start, size);
+            }
             return Why { cause: Cause::PoolMissed, lesson, words: Box::new(words) };
         }
-        if let Some(known) = self.event_order(at, attempt.cpu, linux.start, size) {
+        if let Some(known) = self.event_order(at, attempt.cpu, linux.start, size, (kernel, request)) {
             return known;
         }
-        if let Some(known) = self.area_unknown(at, linux.start, size) {
+        if let Some(known) = self.area_unknown(at, linux.start, size, (kernel, request)) {
             return known;
         }
         let length = length(request);
@@ -211,6 +248,27 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             });
         }
         why(Cause::Unexplained, move || format!("free by all that is known: [{:#x}, {:#x})", left.0, left.1))
+    }
+
+    /// Returns true if Linux finds the kernel's address by its ledger and this fact.
+    fn gives(&self, kernel: u64, request: &Request, fact: Fact) -> bool {
+        // A copy visits every hole.
+        let Some(looks) = self.looks.get().checked_sub(self.kernel.index().hole_count()) else {
+            return false;
+        };
+        self.looks.set(looks);
+        let machine = LabMachine::new(1, u32::MAX, Work::Elsewhere);
+        let Ok(mut index) = self.kernel.index().try_clone(machine) else { return false };
+        let range = |start: u64, size: u64| VaRange::from_size(Va::new(start), size);
+        let done =
+            match fact {
+                Fact::Taken(start, size) => range(start, size).is_some_and(|range| index.take(range).is_ok()),
+                Fact::Freed(start, size) => range(start, size).is_some_and(|range| index.free(range).is_ok()),
+                Fact::Drained => self.kernel.areas().pooled.iter().all(|(start, size, _)| {
+                    range(start, size).is_some_and(|range| index.free(range).is_ok())
+                }),
+            };
+        done && index.would_fit(request) == Ok(Va::new(kernel))
     }
 
     /// Without resynchronising: returns true if an earlier difference made one side's address busy on the other.
@@ -239,13 +297,23 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
     }
 
     /// Returns a cause if another CPU gets the address that Linux would return at the same time.
-    fn event_order(&self, at: usize, cpu: u16, ours: u64, size: u64) -> Option<Why<'_>> {
+    fn event_order(
+        &self,
+        at: usize,
+        cpu: u16,
+        ours: u64,
+        size: u64,
+        (kernel, request): (u64, &Request),
+    ) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
         let areas = self.recording.steps[at + 1..].iter().filter(|step| matches!(step.what, What::Vm(_)));
         for other in areas.take(SAME_MOMENT) {
             match other.what {
                 What::Vm(Event::Alloc { addr, size, failed: false, .. })
-                    if other.cpu != cpu && addr < end && addr.saturating_add(size) > ours =>
+                    if other.cpu != cpu
+                        && addr < end
+                        && addr.saturating_add(size) > ours
+                        && self.gives(kernel, request, Fact::Taken(addr, size)) =>
                 {
                     let (line, cpu) = (other.line, other.cpu);
                     let words = move || format!("CPU {cpu} was given {ours:#x}, line {line}");
@@ -261,7 +329,13 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
 
     /// Returns a cause if an area inside Linux's answer is freed before the kernel allocates there: it was live all the
     /// time.
-    fn area_unknown(&self, at: usize, ours: u64, size: u64) -> Option<Why<'_>> {
+    fn area_unknown(
+        &self,
+        at: usize,
+        ours: u64,
+        size: u64,
+        (kernel, request): (u64, &Request),
+    ) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
         for later in self.recording.steps[at + 1..].iter().take(LATER) {
             self.looks.set(self.looks.get().checked_sub(1)?);
@@ -271,7 +345,11 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                 {
                     return None;
                 }
-                What::Vm(Event::Free { addr }) if addr >= ours && addr < end => {
+                What::Vm(Event::Free { addr })
+                    if addr >= ours
+                        && addr < end
+                        && self.gives(kernel, request, Fact::Taken(addr, end - addr)) =>
+                {
                     let line = later.line;
                     let words =
                         move || format!("an area at {addr:#x} that is in no table is freed in line {line}");
@@ -305,6 +383,15 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
 fn length(request: &Request) -> u64 {
     let (size, align) = (request.size().get() * PAGE_SIZE, request.align().bytes());
     if align > PAGE_SIZE { size.saturating_add(align - 1) } else { size }
+}
+
+fn unexplained<'a>(start: u64, size: u64) -> Why<'a> {
+    why(Cause::Unexplained, move || {
+        format!(
+            "by the events {start:#x}, {} pages, is not free; if it were, Linux would take another",
+            pages(size)
+        )
+    })
 }
 
 fn left_pooled<'a>(start: u64, size: u64, node: Option<u32>) -> Why<'a> {

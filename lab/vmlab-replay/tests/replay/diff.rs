@@ -9,8 +9,9 @@ use vmlab_machine::{LabMachine, PlainLock, Work, kernel_extent};
 use vmlab_replay::default_window;
 use vmlab_replay::diff::cause::{CAUSES, Cause};
 use vmlab_replay::diff::recording::{Area, Areas, Recording};
-use vmlab_replay::diff::{Divergence, EndCheck, Linux616, Options, cause_after, nodes_of_lazy, run};
+use vmlab_replay::diff::{Divergence, EndCheck, Options, cause_after, run};
 use vmlab_replay::engine::Attempt;
+use vmlab_replay::policy::Linux616;
 use vmlab_replay::run_space::Policy;
 use vmlab_trace::shipped::TRACES;
 use vmlab_trace::{Event, Trace, decompress};
@@ -381,18 +382,6 @@ fn what_happens_while_the_table_is_read_is_left_to_the_events() {
     assert_eq!((known.busy, known.lazy, known.pools, known.table), (2, 1, true, true));
     assert_eq!((report.allocs, report.columns.equal), (2, 1));
     assert_eq!(report.end, Some(EndCheck { areas: 3, agree: 2, only_in_ledger: 1 }), "{report:?}");
-}
-
-#[test]
-fn the_lists_of_lazy_areas_show_their_nodes_if_there_are_as_many() {
-    let table = areas(&[
-        (9, 1, "busy"),
-        (1, 1, "unpurged vm_area"),
-        (5, 1, "unpurged vm_area"),
-        (3, 1, "unpurged vm_area"),
-    ]);
-    assert_eq!(nodes_of_lazy(&table.areas, 2), [None, Some(0), Some(0), Some(1)]);
-    assert_eq!(nodes_of_lazy(&table.areas, 3), [None; 4]);
 }
 
 /// Sends the same requests to the ledger and to a whole space, which must give the same answers.

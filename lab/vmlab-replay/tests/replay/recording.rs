@@ -3,6 +3,7 @@
 use vmlab_replay::diff::recording::{Area, Areas, Recording};
 use vmlab_replay::engine::{Step, What};
 use vmlab_trace::Entry;
+use vmlab_trace::Mark;
 use vmlab_trace::jsonl::{Item, When};
 
 #[test]
@@ -15,8 +16,8 @@ fn text_and_json_say_the_same() {
         CPU:1 [LOST 3 EVENTS]\n";
     let read = Recording::read(text.as_bytes());
     assert_eq!((read.steps.len(), read.allocs(), read.cpus, read.bad, read.lost), (4, 1, 2, 1, 3));
-    let first = Step { line: 1, ns: 1_000_001_000, cpu: 0, what: What::Drained };
-    assert_eq!((read.steps[0], read.steps[1].what), (first, What::Opens(When::Begin)));
+    let first = Step { line: 1, ns: 1_000_001_000, cpu: 0, what: What::Mark(Mark::Drained) };
+    assert_eq!((read.steps[0], read.steps[1].what), (first, What::Mark(Mark::Opens(When::Begin))));
     let json: String = text
         .lines()
         .filter_map(|line| Item::Event(Entry::from_text(line)?).to_json().ok())

@@ -1,19 +1,19 @@
-//! A listing of the space at one time of a trace, replayed through a space under one of the policies.
+//! A listing of the space at one time of a trace, with the kernel's addresses.
 //!
-//! A trace has the busy areas. The policy decides which freed areas are lazy, and which are in pools, so the replay
-//! supplies these. The table of areas at the end of the trace names the callers of areas that are live until then. For
-//! other areas the trace has the task that ran, which is then their caller: `task modprobe`.
+//! A trace has the busy areas and the lazy ones, besides those that stood before it. No event reports which purged areas
+//! are in pools: the policy decides, so a replay supplies these. The table at the end of the trace names the callers of
+//! areas that are live until then, and the table before it those of older areas. For other areas the trace has the task
+//! that ran, which is then their caller: `task modprobe`.
 
 use super::fold::Part;
 use super::listing::{Builder, Listing};
 use super::read::Text;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::collections::{HashMap, HashSet};
 use va_base::PAGE_SIZE;
-use va_space::config::{Config, Linux69, OneLock52, Standard};
-use vmlab_replay::Tally;
+use vmlab_replay::Columns;
+use vmlab_replay::diff::follow::follow;
 use vmlab_replay::run_space::Policy;
-use vmlab_replay::space::SpaceReplay;
 use vmlab_replay::state::State;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
@@ -29,7 +29,7 @@ pub struct Ask<'a> {
     pub text: &'a Text,
     /// Number of events to replay.
     pub events: usize,
-    /// The policy of the space.
+    /// The policy of the pools.
     pub policy: Policy,
     /// Its nodes.
     pub nodes: u32,
@@ -40,8 +40,8 @@ pub struct Ask<'a> {
 pub struct Replayed {
     /// The areas.
     pub listing: Listing,
-    /// The comparison of addresses with the kernel's.
-    pub tally: Tally,
+    /// The policy's answers beside the kernel's.
+    pub columns: Columns,
 }
 
 /// Returns the number of events until a time, in nanoseconds; `None` if the trace has no times.
@@ -51,33 +51,27 @@ pub fn events_until(trace: &Trace, ns: u64) -> Option<usize> {
     has_times.then(|| trace.times_ns.iter().rposition(|&time| time <= ns).map_or(0, |at| at + 1))
 }
 
-/// Replays the events, and lists the areas that are not free afterwards.
+/// Replays the events with the kernel's addresses, and lists the areas that are not free afterwards.
 ///
 /// # Errors
-/// If the space cannot be created, or a check of its invariants fails.
+/// If a ledger cannot be created.
 pub fn replay(ask: Ask<'_>) -> Result<Replayed> {
-    match ask.policy {
-        Policy::Linux => replay_on::<Linux69>(ask),
-        Policy::Default => replay_on::<Standard>(ask),
-        Policy::OneLock => replay_on::<OneLock52>(ask),
-    }
-}
-
-fn replay_on<C: Config>(ask: Ask<'_>) -> Result<Replayed> {
     let trace = ask.trace;
-    let mut replay = SpaceReplay::<C>::new(trace, ask.table, ask.nodes)?;
-    replay.run(&trace.first(ask.events));
-    replay.space.validate().context("the space is broken")?;
-    let names = Names::of(ask);
     let mut builder = Builder::default();
-    let theirs: HashMap<u64, u64> =
-        replay.held().filter_map(|(kernel, ours)| Some((ours?, kernel))).collect();
-    replay.visit(|start, bytes, state| {
-        let part = Part { start, end: start.saturating_add(bytes) };
-        let name = theirs.get(&start).map_or_else(String::new, |&kernel| names.of_area(kernel, bytes, trace));
-        builder.add(part, state, &name);
-    });
-    Ok(Replayed { listing: builder.finish(Some(windows(trace))), tally: replay.tally })
+    let names = Names::of(ask);
+    let mut add = |start: u64, bytes, state, name: &str| {
+        builder.add(Part { start, end: start.saturating_add(bytes) }, state, name);
+    };
+    let first = trace.first(ask.events);
+    let followed = follow(&first, ask.table, ask.policy, ask.nodes, |_, _| {})?;
+    let areas = &followed.areas;
+    areas
+        .busy
+        .iter()
+        .for_each(|(start, bytes, _)| add(start, bytes, State::Busy, &names.of_area(start, bytes, trace)));
+    areas.lazy.iter().for_each(|(start, bytes, _)| add(start, bytes, State::Lazy, ""));
+    areas.pooled.iter().for_each(|(start, bytes, _)| add(start, bytes, State::Pooled, ""));
+    Ok(Replayed { listing: builder.finish(Some(windows(trace))), columns: followed.columns })
 }
 
 /// Returns the windows that allocations of the whole trace name, rounded to whole pages.
@@ -102,6 +96,8 @@ struct Names {
     /// The event that allocated an area, by its start.
     events: HashMap<u64, usize>,
     chunks: HashSet<u64>,
+    /// By start: the callers of areas that stood before the trace.
+    standing: HashMap<u64, String>,
 }
 
 impl Names {
@@ -130,7 +126,10 @@ impl Names {
         let table = busy
             .map(|area| ((area.part.start, area.part.bytes()), listing.caller(area).to_string()))
             .collect();
-        Self { table, events, chunks }
+        let standing = &ask.trace.standing;
+        let standing =
+            standing.iter().map(|area| (area.start, ask.trace.caller_of(area).to_string())).collect();
+        Self { table, events, chunks, standing }
     }
 
     fn of_area(&self, kernel: u64, bytes: u64, trace: &Trace) -> String {
@@ -140,8 +139,10 @@ impl Names {
         if self.chunks.contains(&kernel) {
             return "(percpu chunk)".to_string();
         }
-        match self.events.get(&kernel).map(|&event| trace.task_at(event)) {
-            Some(task) if !task.is_empty() => format!("task {task}"),
+        let task = self.events.get(&kernel).map(|&event| trace.task_at(event));
+        match (task, self.standing.get(&kernel)) {
+            (Some(task), _) if !task.is_empty() => format!("task {task}"),
+            (None, Some(caller)) => caller.clone(),
             _ => "(unnamed)".to_string(),
         }
     }

@@ -128,7 +128,8 @@ impl Picture {
         let columns = events.len().clamp(1, COLUMNS);
         // The first pass finds the addresses that are used.
         let mut replay = Replay::new(make()?, window, table);
-        let (mut touched, mut before) = (Vec::new(), 0);
+        let standing = trace.standing.iter().map(|area| (area.start, area.start.saturating_add(area.size)));
+        let (mut touched, mut before) = (standing.collect::<Vec<_>>(), 0);
         replay.run_watched(trace, |at, replay| {
             let busy = &replay.areas.busy;
             if busy.len() > before || touched.is_empty() {
@@ -166,7 +167,9 @@ impl Picture {
         replay: &Replay<'_, impl FreeIndex>,
     ) {
         let SpaceAreas { busy: held, lazy, .. } = &replay.areas;
-        let sizes = |areas: &AreaMap| areas.iter().map(|(start, size, ())| (start, size)).collect::<Vec<_>>();
+        fn sizes<T>(areas: &AreaMap<T>) -> Vec<(u64, u64)> {
+            areas.iter().map(|(start, size, _)| (start, size)).collect()
+        }
         let column = self.moments.len();
         self.moments.push(Moment {
             event,

@@ -1,13 +1,13 @@
 //! `vmlab replay --diff`: the differences between the kernel and the policies, and their causes.
 
-use super::input::stem;
+use super::input::{NO_ADDRESS, release, stem};
 use super::table::{align, plain};
 use super::{OutputFile, ReplayArgs, offsets, out, print_note};
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use va_space::NODES_LIMIT;
 use vmlab_base::text::{counted, grouped};
@@ -64,7 +64,7 @@ pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
             resync: !args.no_resync,
             cpus: args.nodes.unwrap_or(recording.cpus).clamp(1, NODES_LIMIT),
             differences_max: differences.0,
-            since_616: since_616(args.kernel.as_deref().unwrap_or(&recording.kernel))?,
+            since_616: release(args.tables.kernel.as_deref().unwrap_or(&recording.kernel))?,
         };
         let reports =
             policies.iter().map(|&policy| run(&recording, policy, options)).collect::<Result<Vec<_>>>()?;
@@ -114,41 +114,21 @@ fn read(args: &ReplayArgs, file: &Path) -> Result<Recording> {
     if recording.bad > 0 {
         print_note(&format!("{shown}: {} cannot be read", counted(recording.bad, "line")));
     }
-    if let Some(path) = args.before.clone().or_else(|| beside(file, "before.vmallocinfo")) {
+    if let Some(path) = args.tables.before(file) {
         recording.begin = Some(table(&path)?);
     }
-    if let Some(path) = args.vmallocinfo.clone().or_else(|| beside(file, "vmallocinfo")) {
+    if let Some(path) = args.tables.after(file) {
         recording.end = Some(table(&path)?);
     }
     let hashed = |areas: &Areas| areas.areas.is_empty() && areas.bad > 0;
     if recording.begin.as_ref().is_some_and(hashed) {
-        bail!(
-            "the table before has no address that can be used: read it as root, with kernel.kptr_restrict=1"
-        );
+        bail!("{NO_ADDRESS}");
     }
     Ok(recording)
 }
 
-/// Returns the file `NAME.end` beside the recording, compressed or not.
-fn beside(file: &Path, end: &str) -> Option<PathBuf> {
-    let name = |packed: &str| file.with_file_name(format!("{}.{end}{packed}", stem(file)));
-    ["", ".gz", ".zst"].map(name).into_iter().find(|path| path.is_file())
-}
-
 fn table(path: &Path) -> Result<Areas> {
     Ok(Areas::read(open(path).with_context(|| path.display().to_string())?))
-}
-
-/// Returns true if a release is 6.16 or later; false for an empty string.
-fn since_616(release: &str) -> Result<bool> {
-    if release.is_empty() {
-        return Ok(false);
-    }
-    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor) >= (6, 16)),
-        _ => bail!("{release} is no release of a kernel, such as 6.18"),
-    }
 }
 
 /// Returns the share of equal answers among those that a recording can determine.
@@ -288,6 +268,12 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
         counted(report.frees_unknown, "free"),
         counted(report.malformed, "event")
     ));
+    if report.purges_begun > 0 {
+        notes.push(format!(
+            "supplied: the beginning of {}, at the free that the count of areas shows",
+            counted(report.purges_begun, "purge")
+        ));
+    }
     if report.chunks > 0 {
         notes.push(format!(
             "{} created; the top-down search finds the base of {}",
@@ -354,16 +340,6 @@ fn markdown(name: &str, recording: &Recording, reports: &[Report]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pools_changed_with_6_16() {
-        let of = |release| since_616(release).ok();
-        assert_eq!(
-            ["6.15.9", "6.16", "6.18.44-x", "7.0-rc1", ""].map(of),
-            [Some(false), Some(true), Some(true), Some(true), Some(false)]
-        );
-        assert!(since_616("new").is_err() && since_616("6").is_err());
-    }
 
     #[test]
     fn so_many_differences_or_all() {

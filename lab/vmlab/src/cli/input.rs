@@ -5,9 +5,57 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{counted, grouped};
 use vmlab_replay::Tally;
+use vmlab_replay::policy::since_616;
 use vmlab_trace::shipped::Shipped;
 use vmlab_trace::vmallocinfo::Table;
-use vmlab_trace::{Trace, decompress, open};
+use vmlab_trace::{Recording, Trace, decompress, open};
+
+/// The reason why a table before a trace is of no use.
+pub(super) const NO_ADDRESS: &str =
+    "the table before has no address that can be used: read it as root, with kernel.kptr_restrict=1";
+
+/// The tables of areas of a trace's machine, and its kernel.
+#[derive(clap::Args, Debug, Default)]
+pub(super) struct Tables {
+    /// The machine's /proc/vmallocinfo before the trace, whose areas stand when it begins (default:
+    /// NAME.before.vmallocinfo beside it, or in the recording)
+    #[arg(long, value_name = "FILE")]
+    pub(super) before: Option<PathBuf>,
+    /// The machine's /proc/vmallocinfo after the trace, with callers and the size of percpu chunks (2 MiB without it;
+    /// default: NAME.vmallocinfo beside it, or in the recording); for every trace
+    #[arg(long, value_name = "FILE")]
+    pub(super) vmallocinfo: Option<PathBuf>,
+    /// Release of the kernel, whose pools changed with 6.16 (default: as the recording says, or 6.12)
+    #[arg(long, value_name = "RELEASE")]
+    pub(super) kernel: Option<String>,
+}
+
+impl Tables {
+    /// Returns the file of the table before a trace, if there is one.
+    pub(super) fn before(&self, file: &Path) -> Option<PathBuf> {
+        self.before.clone().or_else(|| beside(file, "before.vmallocinfo"))
+    }
+
+    /// Returns the file of the table after a trace, if there is one.
+    pub(super) fn after(&self, file: &Path) -> Option<PathBuf> {
+        self.vmallocinfo.clone().or_else(|| beside(file, "vmallocinfo"))
+    }
+
+    /// Returns true if an option names a table or a kernel.
+    pub(super) fn is_some(&self) -> bool {
+        self.before.is_some() || self.vmallocinfo.is_some() || self.kernel.is_some()
+    }
+
+    /// Fails if `--kernel` is no release.
+    pub(super) fn check(&self) -> Result<()> {
+        release(self.kernel.as_deref().unwrap_or_default()).map(|_| ())
+    }
+}
+
+/// Returns true if a release is 6.16 or later.
+pub(super) fn release(release: &str) -> Result<bool> {
+    since_616(release).with_context(|| format!("{release} is no release of a kernel, such as 6.18"))
+}
 
 /// A trace and its table, under the name that the results use.
 pub(super) struct Input {
@@ -29,15 +77,15 @@ impl Input {
         })
     }
 
-    /// Reads a trace, and `vmallocinfo` or else the table beside the trace. Prints on stderr what could not be read.
-    pub(super) fn read(file: &Path, vmallocinfo: Option<&Path>) -> Result<Self> {
+    /// Reads a trace, and the tables of its two ends, as far as there are. Prints on stderr what could not be read.
+    pub(super) fn read(file: &Path, tables: &Tables) -> Result<Self> {
         let shown = file.display();
         let trace = Trace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
-        Self::of(file, trace, vmallocinfo)
+        Self::of(file, trace, tables)
     }
 
     /// The same, for a trace that is already read.
-    pub(super) fn of(file: &Path, trace: Trace, vmallocinfo: Option<&Path>) -> Result<Self> {
+    pub(super) fn of(file: &Path, mut trace: Trace, tables: &Tables) -> Result<Self> {
         let shown = file.display();
         check_replayable(&trace).with_context(|| shown.to_string())?;
         if trace.lost > 0 {
@@ -55,21 +103,43 @@ impl Input {
                 print_note(&format!("{shown}: line {number}: {text}"));
             }
         }
-        let table = match vmallocinfo.map(Path::to_path_buf).or_else(|| beside(file)) {
-            Some(path) => read_table(&path)?,
-            None => trace
-                .recording
-                .as_ref()
-                .map_or_else(Table::default, |recording| Table::read(recording.table().as_bytes())),
+        tables.check()?;
+        if let Some(kernel) = &tables.kernel {
+            trace.release.clone_from(kernel);
+        }
+        let recorded = |of: fn(&Recording) -> &str| {
+            let text = trace.recording.as_deref().map(of).filter(|text| !text.is_empty());
+            text.map(|text| Table::read(text.as_bytes()))
         };
+        let table = match tables.after(file) {
+            Some(path) => read_table(&path)?,
+            None => recorded(Recording::table).unwrap_or_default(),
+        };
+        let before = match tables.before(file) {
+            Some(path) => Some(read_table(&path)?),
+            None => recorded(|recording| &recording.begin),
+        };
+        if let Some(before) = before {
+            if before.areas == 0 && before.bad > 0 {
+                bail!("{shown}: {NO_ADDRESS}");
+            }
+            trace.stand_on(&before);
+        }
         Ok(Self { name: stem(file), about: "", trace, table })
     }
 
     /// Returns the counts of the trace's events.
     pub(super) fn census(&self) -> String {
         let trace = &self.trace;
+        let stood = match trace.standing.len() {
+            0 => String::new(),
+            count => {
+                let lazy = trace.standing.iter().filter(|area| area.lazy).count() as u64;
+                format!(" {} stood before, {} of them lazy.", counted(count as u64, "area"), grouped(lazy))
+            }
+        };
         format!(
-            "{}: {} that changed the address space, {} that did not, {}, {} that could not be read.",
+            "{}: {} that changed the address space, {} that did not, {}, {} that could not be read.{stood}",
             counted(trace.lines, "line"),
             counted(trace.events.len() as u64, "event"),
             counted(trace.percpu, "percpu event"),
@@ -161,10 +231,10 @@ pub(super) fn stem(file: &Path) -> String {
     name
 }
 
-/// Returns `NAME.vmallocinfo` beside the trace, if it exists.
-pub(super) fn beside(file: &Path) -> Option<PathBuf> {
-    let beside = file.with_file_name(format!("{}.vmallocinfo", stem(file)));
-    beside.is_file().then_some(beside)
+/// Returns the file `NAME.end` beside the trace, compressed or not.
+fn beside(file: &Path, end: &str) -> Option<PathBuf> {
+    let name = |packed: &str| file.with_file_name(format!("{}.{end}{packed}", stem(file)));
+    ["", ".gz", ".zst"].map(name).into_iter().find(|path| path.is_file())
 }
 
 #[cfg(test)]

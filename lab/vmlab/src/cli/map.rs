@@ -1,6 +1,6 @@
 //! `vmlab map`: a picture of the address space at one time.
 
-use super::input::{Input, beside};
+use super::input::{Input, Tables};
 use super::{OutputFile, choice, out, print_note, table};
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::Cell;
@@ -30,22 +30,21 @@ pub(super) struct Args {
     /// kernel's)
     #[arg(value_name = "FILE", conflicts_with_all = ["trace", "pid"])]
     file: Option<PathBuf>,
-    /// Show what a trace leaves instead, replayed through a space
+    /// Show what a trace leaves instead, with the addresses that it records
     #[arg(long, value_name = "FILE", conflicts_with = "pid")]
     trace: Option<PathBuf>,
     /// Replay the trace up to this time of its clock, seconds (default: to its end)
     #[arg(long, value_name = "TIME", requires = "trace", value_parser = seconds)]
     at: Option<u64>,
-    /// Policy of the space: it decides which freed areas are lazy, and which are pooled
+    /// Policy that decides which purged areas are in pools
     #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", default_value = "linux", requires = "trace")]
     policy: Policy,
     /// Nodes of the space (default: a node for each CPU of the trace)
     #[arg(long, value_name = "N", requires = "trace",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
     nodes: Option<u32>,
-    /// The table of areas at the end of the trace, for callers and sizes of percpu chunks (default: the one beside it)
-    #[arg(long, value_name = "FILE", requires = "trace")]
-    vmallocinfo: Option<PathBuf>,
+    #[command(flatten)]
+    tables: Tables,
     /// Show the mappings of a process instead
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
@@ -69,10 +68,11 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["json", "csv"])]
     ascii: bool,
     /// Columns of the drawing (default: those of the terminal)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..=1000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..=1000),
+        conflicts_with_all = ["json", "csv"])]
     width: Option<u16>,
     /// Callers in each table
-    #[arg(long, value_name = "N", default_value = "10")]
+    #[arg(long, value_name = "N", default_value = "10", conflicts_with_all = ["json", "csv"])]
     top: usize,
 }
 
@@ -96,6 +96,9 @@ fn window(text: &str) -> Result<Part, String> {
 
 /// Draws the selected picture.
 pub(super) fn run(args: &Args) -> Result<()> {
+    if args.trace.is_none() && args.tables.is_some() {
+        bail!("--before, --vmallocinfo and --kernel are of a trace: name it by --trace");
+    }
     // Open the files first, so that an error appears before the work.
     let svg = args.svg.as_deref().map(OutputFile::open).transpose()?;
     let html = args.html.as_deref().map(OutputFile::open).transpose()?;
@@ -194,15 +197,17 @@ fn complain(text: &Text, shown: &str) {
 }
 
 fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
-    let table = args.vmallocinfo.clone().or_else(|| beside(path));
-    let input = Input::read(path, table.as_deref())?;
-    let text = match &table {
-        Some(table) => {
-            Text::read(open(table).with_context(|| format!("cannot read {}", table.display()))?, None)
-        }
-        None => Text::default(),
-    };
+    let input = Input::read(path, &args.tables)?;
     let trace = &input.trace;
+    let text = match args.tables.after(path) {
+        Some(table) => {
+            Text::read(open(&table).with_context(|| format!("cannot read {}", table.display()))?, None)
+        }
+        None => trace
+            .recording
+            .as_ref()
+            .map_or_else(Text::default, |recording| Text::read(recording.table().as_bytes(), None)),
+    };
     let shown = path.display();
     let events = match args.at {
         None => trace.events.len(),
@@ -214,7 +219,9 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
         }
     };
     let times = trace.times_ns.iter().copied().filter(|&time| time > 0);
-    if let (0, Some(first), Some(last)) = (events, times.clone().min(), times.max()) {
+    if let (0, true, Some(first), Some(last)) =
+        (events, trace.standing.is_empty(), times.clone().min(), times.max())
+    {
         let seconds = |ns: u64| format!("{:.6}", ns as f64 / 1e9);
         bail!(
             "{shown}: nothing happened up to then: its events are from {} to {}",
@@ -229,15 +236,15 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
         done.listing.set_windows(args.window.clone());
     }
     ensure!(!done.listing.areas.is_empty(), "{shown}: no area is out then");
-    let tally = &done.tally;
-    let answers = tally.columns.same() + tally.columns.differ();
+    let columns = &done.columns;
+    let answers = columns.same() + columns.differ();
     let mut notes = vec![format!(
         "{} of {} replayed, policy {} on {}: {} of {} are the kernel's.",
         grouped(events as u64),
         counted(trace.events.len() as u64, "event"),
         args.policy.name(),
         counted(u64::from(nodes), "node"),
-        grouped(tally.columns.same()),
+        grouped(columns.same()),
         counted(answers, "answer")
     )];
     if let Some(why) = &trace.cut_short {

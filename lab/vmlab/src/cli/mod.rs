@@ -29,7 +29,7 @@ use anyhow::{Result, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use input::Input;
+use input::{Input, Tables};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmlab_base::choice::Choice;
@@ -188,18 +188,11 @@ struct ReplayArgs {
     /// After a difference, continue each side with its own addresses, instead of correcting the policy's
     #[arg(long, requires = "diff")]
     no_resync: bool,
-    /// The machine's /proc/vmallocinfo before the trace (default: NAME.before.vmallocinfo beside it, or in the
-    /// recording)
-    #[arg(long, value_name = "FILE", requires = "diff")]
-    before: Option<PathBuf>,
-    /// Release of the kernel, whose pools changed with 6.16 (default: as the recording says, or 6.12)
-    #[arg(long, value_name = "RELEASE", requires = "diff")]
-    kernel: Option<String>,
     /// Write what was found to NAME.md in this directory
     #[arg(long, value_name = "DIR", requires = "diff")]
     out: Option<PathBuf>,
     /// Replay the allocations inside percpu chunks instead: offsets, under each policy that searches as Linux does
-    #[arg(long, conflicts_with_all = ["index", "report", "space"])]
+    #[arg(long, conflicts_with_all = ["index", "report", "space", "before", "kernel"])]
     percpu: bool,
     /// Policy of the space (default: linux; with --diff all, one after the other)
     #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", requires = "whole")]
@@ -208,9 +201,8 @@ struct ReplayArgs {
     #[arg(long, value_name = "N", requires = "whole",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
     nodes: Option<u32>,
-    /// The machine's /proc/vmallocinfo, which has the size of percpu chunks (2 MiB without it); for every trace
-    #[arg(long, value_name = "FILE")]
-    vmallocinfo: Option<PathBuf>,
+    #[command(flatten)]
+    tables: Tables,
 }
 
 /// Runs the command line.
@@ -259,13 +251,16 @@ fn demo(report: &Path) -> Result<()> {
 
 fn replay(args: &ReplayArgs) -> Result<()> {
     if args.percpu {
-        return percpu::replay(&args.files, args.vmallocinfo.as_deref(), args.json);
+        return percpu::replay(&args.files, &args.tables, args.json);
     }
     if let Some(differences) = args.diff {
         return diff::replay(args, differences);
     }
+    if args.tables.kernel.is_some() && !args.space && args.report.is_none() {
+        bail!("--kernel is of pools, which an index has not: it is for --space, --diff and --report");
+    }
     let report = args.report.as_deref().map(OutputFile::open).transpose()?;
-    let read = |file: &PathBuf| Input::read(file, args.vmallocinfo.as_deref());
+    let read = |file: &PathBuf| Input::read(file, &args.tables);
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
     if args.space {
         space::replay(&inputs, args.policy.unwrap_or(Policy::Linux), args.nodes, args.json)?;

@@ -1,12 +1,12 @@
 //! `vmlab replay --percpu`: replays the allocations inside percpu chunks.
 
-use super::input::{beside, read_table, stem};
+use super::input::{Tables, read_table, stem};
 use super::out;
 use super::table::{align, plain};
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use va_percpu::config::{Linux612, Runs, Scan};
 use vmlab_base::text::counted;
 use vmlab_replay::percpu::{PercpuTally, replay as run};
@@ -24,12 +24,12 @@ struct Row {
 }
 
 /// Replays every trace under every policy, and prints a row for each.
-pub(super) fn replay(files: &[PathBuf], vmallocinfo: Option<&Path>, json: bool) -> Result<()> {
+pub(super) fn replay(files: &[PathBuf], tables: &Tables, json: bool) -> Result<()> {
     let (mut rows, mut short) = (Vec::new(), None);
     for file in files {
         let shown = file.display();
         let trace = PercpuTrace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
-        let table = match vmallocinfo.map(Path::to_path_buf).or_else(|| beside(file)) {
+        let table = match tables.after(file) {
             Some(path) => read_table(&path)?,
             None => Table::read(trace.areas.as_bytes()),
         };

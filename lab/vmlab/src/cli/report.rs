@@ -1,6 +1,6 @@
 //! `vmlab report`: one page of any number of inputs.
 
-use super::input::{self, Input};
+use super::input::{self, Input, Tables};
 use super::{OutputFile, out, run_all};
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
@@ -25,10 +25,8 @@ pub(super) struct Args {
     /// File for the report
     #[arg(short, long, value_name = "FILE", default_value = "vmlab-report.html")]
     output: PathBuf,
-    /// The machine's /proc/vmallocinfo at the end of each trace: the areas and their callers, and the size of percpu
-    /// chunks
-    #[arg(long, value_name = "FILE")]
-    vmallocinfo: Option<PathBuf>,
+    #[command(flatten)]
+    tables: Tables,
     /// The title of the page
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
@@ -54,7 +52,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         bail!("nothing to draw: name a trace, a vmallocinfo, or a CSV or JSON file that a benchmark wrote");
     }
     let file = OutputFile::open(&args.output)?;
-    let read = |path: &PathBuf| read(path, args.vmallocinfo.as_deref());
+    let read = |path: &PathBuf| read(path, &args.tables);
     let all = args.inputs.iter().map(read).collect::<Result<Vec<_>>>()?;
     let (mut traces, mut order) = (Vec::new(), Vec::new());
     for one in all {
@@ -65,6 +63,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
             }
             InputFile::Other(part) => order.push(Some(*part)),
         }
+    }
+    if traces.is_empty() && args.tables.is_some() {
+        bail!("--before, --vmallocinfo and --kernel are of a trace, and no input is one");
     }
     let mut chapters = chapters(&traces, run_all(&traces, &ALL, true)?)?.into_iter();
     let parts = order.into_iter().filter_map(|part| part.or_else(|| chapters.next())).collect();
@@ -115,7 +116,7 @@ fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<Part>> {
     Ok(chapters)
 }
 
-fn read(path: &Path, vmallocinfo: Option<&Path>) -> Result<InputFile> {
+fn read(path: &Path, tables: &Tables) -> Result<InputFile> {
     let shown = path.display();
     let unreadable = || format!("cannot read {shown}");
     let mut input = open(path).with_context(unreadable)?;
@@ -126,7 +127,7 @@ fn read(path: &Path, vmallocinfo: Option<&Path>) -> Result<InputFile> {
     let whole = Cursor::new(head).chain(input);
     let name = input::stem(path);
     Ok(match kind {
-        Kind::Trace => InputFile::Trace(Box::new(Input::of(path, Trace::read(whole), vmallocinfo)?)),
+        Kind::Trace => InputFile::Trace(Box::new(Input::of(path, Trace::read(whole), tables)?)),
         Kind::Listing => {
             let table = Table::read(whole);
             if table.areas == 0 {

@@ -87,13 +87,17 @@ fn table(outcomes: &[SpaceOutcome]) -> Result<()> {
 
 /// Returns the reasons why answers differ, the most frequent first.
 fn why(reasons: &Reasons) -> Vec<String> {
-    let Reasons { pool, other_cpu, purge_time, aligned, earlier, holes } = *reasons;
+    let Reasons { pool, other_cpu, purge_time, aligned, earlier, owner_unknown, holes } = *reasons;
     let mut why = [
         (pool, "one side took an area from a pool, the other took another or none"),
         (other_cpu, "the kernel's range is in the pool of another CPU's node"),
         (purge_time, "the range of one is still lazy on the other side: purged at another time"),
         (aligned, "aligned to more than a page, where searches differ"),
         (earlier, "the range of one is another area's on the other side, from an earlier difference"),
+        (
+            owner_unknown,
+            "an area that stood before the trace was freed there, and whose pool has it is not known",
+        ),
         (holes, "none of these: the holes differ"),
     ];
     why.sort_by_key(|&(count, _)| std::cmp::Reverse(count));

@@ -47,6 +47,47 @@ fn a_shipped_table_has_the_areas_that_its_lines_say() {
     }
 }
 
+/// Returns the kernel's table at the end of the recording, and the time when it was read.
+fn at_the_end() -> (String, f64) {
+    let mut text = String::new();
+    vmlab_trace::open(&shipped("held-out.jsonl.zst")).unwrap().read_to_string(&mut text).unwrap();
+    let (mut table, mut at) = (String::new(), 0.0);
+    for line in text.lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        if row["area"]["when"] == "end" {
+            let part = |key: &str| row["area"][key].as_str().unwrap().to_string();
+            let bytes = row["area"]["bytes"].as_u64().unwrap();
+            table += &format!("{}-{} {bytes} {}\n", part("start"), part("end"), part("text"));
+        } else if row["text"] == "vmlab vmallocinfo end opens" {
+            at = row["ns"].as_f64().unwrap() / 1e9;
+        }
+    }
+    (table, at)
+}
+
+#[test]
+fn a_recording_at_its_end_has_the_areas_of_the_kernels_own_table() {
+    let dir = TempDir::new().unwrap();
+    let (table, at) = at_the_end();
+    let listed = json(&[&file(&dir, "end", &table)]);
+    let recording = path("held-out.jsonl.zst");
+    let replayed = json(&["--trace", &recording, "--at", &format!("{at:.9}")]);
+    // Also those that no event names, since they stood before.
+    assert_eq!((number(&replayed["busy"], "areas"), number(&replayed["lazy"], "areas")), (394, 3386));
+    assert_eq!((&replayed["busy"], &replayed["lazy"]), (&listed["busy"], &listed["lazy"]));
+    let bytes = |value: &Value, caller: &str| {
+        let rows = value["callers"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == caller).map(|row| (number(row, "areas"), number(row, "bytes")))
+    };
+    for caller in ["kernel_clone", "bpf_prog_alloc_no_stats", "htab_map_alloc", "pcpu_get_vm_areas"] {
+        assert!(bytes(&listed, caller).is_some(), "{caller}");
+        assert_eq!(bytes(&replayed, caller), bytes(&listed, caller), "{caller}");
+    }
+    // The policy changes the pools, and no address.
+    let ours = json(&["--trace", &recording, "--at", &format!("{at:.9}"), "--policy", "default"]);
+    assert_eq!((&ours["busy"], &ours["lazy"]), (&listed["busy"], &listed["lazy"]));
+}
+
 #[test]
 fn pictures_are_written_and_the_same_each_time() {
     let dir = TempDir::new().unwrap();

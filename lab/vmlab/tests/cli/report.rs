@@ -57,6 +57,23 @@ fn the_report_has_every_figure_with_title_axes_and_a_sentence() {
 }
 
 #[test]
+fn the_report_of_a_recording_has_the_areas_that_stood_before_it() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("out.html");
+    vmlab().args(["report", "-o"]).arg(&out).arg(shipped("held-out.jsonl.zst")).assert().success();
+    let html = std::fs::read_to_string(&out).unwrap();
+    assert!(html.contains("3,525 areas stood before, 3,143 of them lazy."), "the census");
+    assert!(html.contains("In the end 25.1 MiB are busy and 60.9 MiB lazy."), "the picture");
+    // Held from before the recording to its end, and so in no event.
+    assert!(html.contains("acpi_os_map_iomem"), "the film");
+    for args in [&["--kernel", "6.18"][..], &["--before", "x"]] {
+        let table = shipped("boot-smp1.vmallocinfo");
+        let assert = vmlab().args(["report", "-o"]).arg(&out).args(args).arg(table).assert().failure();
+        assert!(stderr_of(&assert).contains("no input is one"), "{}", stderr_of(&assert));
+    }
+}
+
+#[test]
 fn the_help_of_every_command_has_examples() {
     let commands: [&[&str]; 8] = [
         &[],

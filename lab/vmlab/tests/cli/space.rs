@@ -61,6 +61,25 @@ fn the_table_names_the_differences_and_why() {
 }
 
 #[test]
+fn a_recording_begins_with_the_areas_that_stood_before_it() {
+    let file = shipped("held-out.jsonl.zst");
+    let assert = vmlab().args(["replay", "--space", "--json"]).arg(&file).assert().success();
+    let row: Value = serde_json::from_str(&stdout_of(&assert)).unwrap();
+    assert_eq!(answers(&row), [3553, 2106, 1289, 158, 0, 0], "{row}");
+    // One aligned request meets another hole, and ten areas are of unknown pools. All else follows from these.
+    let why = ["aligned", "owner_unknown", "earlier"].map(|reason| number(&row["why"], reason));
+    assert_eq!((why, reasons(&row)), ([1, 10, 1436], 1447), "{row}");
+    assert_eq!((number(&row, "purges"), number(&row, "inferred")), (1, 1));
+    let text = stdout_of(&vmlab().args(["replay", "--space"]).arg(&file).assert().success());
+    assert!(text.contains("10 differences: an area that stood before the trace was freed there"), "{text}");
+    // Text has the table in a file beside it, and its release in an option.
+    let args = ["replay", "--space", "--json", "--kernel", "6.18"];
+    let assert = vmlab().args(args).arg(shipped("running-kernel.ftrace.zst")).assert().success();
+    let row: Value = serde_json::from_str(&stdout_of(&assert)).unwrap();
+    assert_eq!(answers(&row), [6783, 3709, 2888, 186, 0, 0], "{row}");
+}
+
+#[test]
 fn options_of_a_space_are_checked() {
     let file = shipped("boot-smp1.ftrace.gz");
     for (args, expected) in [

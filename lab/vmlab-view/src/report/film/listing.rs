@@ -28,14 +28,18 @@ impl Names {
         number
     }
 
+    /// Returns the number of a caller, and adds it if it is new.
+    pub(super) fn caller(&mut self, name: &str) -> u32 {
+        let known = self.names.iter().position(|known| known == name);
+        known.map_or_else(|| self.add(name.to_string()), |at| at as u32)
+    }
+
     /// Returns the number of the holder of percpu chunks.
     pub(super) fn chunk(&mut self) -> u32 {
         if let Some(known) = self.chunk {
             return known;
         }
-        let caller = "pcpu_get_vm_areas";
-        let listed = self.names.iter().position(|name| name == caller).map(|at| at as u32);
-        let number = listed.unwrap_or_else(|| self.add(caller.to_string()));
+        let number = self.caller("pcpu_get_vm_areas");
         self.chunk = Some(number);
         number
     }

@@ -14,7 +14,7 @@
 //!
 //! Addresses are those of the folded line ([`Fold`]): pages from the start of the first part, without the folded
 //! ranges. Busy and lazy areas are the kernel's own, from the events. No event reports pooled areas: these are those of
-//! a space with Linux's policy that replays the same trace, where the kernel has no area.
+//! Linux's policy, which is given the kernel's addresses, where the kernel has no area.
 //!
 //! # Invariants
 //! - **FM1 replayable** the list that a page reaches by its steps is that of the moment.
@@ -39,6 +39,8 @@ use scene::Scene;
 use std::collections::BTreeMap;
 use va_base::PAGE_SIZE;
 use va_sim::areas::AreaMap;
+use vmlab_replay::diff::follow::follow;
+use vmlab_replay::run_space::Policy;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
 
@@ -145,16 +147,18 @@ impl Film {
         let count = events.min(MOMENTS);
         let mut film = Self { fold, labels, events, together_pages, ..Self::default() };
         let line = Line::of(&film.fold);
-        let mut scene = Scene::new(table);
+        let mut scene = Scene::of_trace(trace, table);
         let start_ns = trace.times_ns.first().copied().unwrap_or(0);
         let timed = trace.times_ns.iter().any(|&ns| ns > 0);
         let mut moments = Vec::with_capacity(count);
-        vmlab_replay::run_space::watch(trace, table, |at, areas| {
+        let nodes = vmlab_replay::run_space::nodes_of(trace);
+        follow(trace, table, Policy::Linux, nodes, |at, areas| {
             let holder = owners.get(&at).copied().unwrap_or_else(|| scene.names.task(trace.task_at(at)));
             scene.step(at, &trace.events[at], holder);
             // The moments follow events e(1) to e(count), evenly spaced.
             if count > 0 && (at + 1) * count / events > moments.len() {
                 let time_ns = timed.then(|| trace.times_ns[at].saturating_sub(start_ns));
+                scene.set_lazy(&areas.lazy);
                 moments.push(scene.moment(&line, together_pages, (at + 1, time_ns), &areas.pooled));
             }
         })?;

@@ -10,6 +10,9 @@ use vmlab_replay::CHUNK_BYTES;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
 
+/// The event of areas that stood before the first one.
+const BEFORE: usize = usize::MAX;
+
 /// The kernel's areas, busy and lazy.
 pub(super) struct Scene<'a> {
     /// Busy areas have their holder, and the event that allocated them.
@@ -46,10 +49,26 @@ impl<'a> Scene<'a> {
         scene
     }
 
+    /// Returns the areas that stood before the first event of a trace.
+    pub(super) fn of_trace(trace: &Trace, table: &'a Table) -> Self {
+        let mut scene = Self::new(table);
+        for area in &trace.standing {
+            if area.start.checked_add(area.size).is_none() {
+                continue;
+            }
+            let holder = scene.names.caller(trace.caller_of(area));
+            scene.insert(area.start, area.size, (holder, BEFORE));
+            if area.lazy {
+                scene.areas.free(area.start, |_| ());
+            }
+        }
+        scene
+    }
+
     /// Makes a first pass over a whole trace.
     pub(super) fn watch(trace: &Trace, table: &Table) -> Watched {
-        let mut scene = Scene::new(table);
-        let (mut touched, mut most) = (Vec::new(), 0);
+        let mut scene = Scene::of_trace(trace, table);
+        let (mut touched, mut most) = (scene.parts().collect::<Vec<_>>(), scene.len());
         for (at, event) in trace.events.iter().enumerate() {
             if let Some((start, size)) = scene.step(at, event, 0) {
                 let part = Part { start, end: start.saturating_add(size) };
@@ -63,7 +82,8 @@ impl<'a> Scene<'a> {
                 most = most.max(scene.len());
             }
         }
-        let last = scene.areas.busy.iter().map(|(start, size, &(_, born))| (born, (start, size))).collect();
+        let last = scene.areas.busy.iter().map(|(start, size, &(_, born))| (born, (start, size)));
+        let last = last.filter(|&(born, _)| born != BEFORE).collect();
         Watched { touched, most, last }
     }
 
@@ -110,6 +130,14 @@ impl<'a> Scene<'a> {
         Some((start, size))
     }
 
+    /// Sets the lazy areas: a purge leaves those that were freed after it began.
+    pub(super) fn set_lazy<T>(&mut self, lazy: &AreaMap<T>) {
+        self.areas.lazy = AreaMap::default();
+        for (start, size, _) in lazy.iter() {
+            self.areas.lazy.replace(start, size, ());
+        }
+    }
+
     /// Inserts a busy area. Older areas in its range were freed without an event.
     fn insert(&mut self, start: u64, size: u64, holder_and_event: (u32, usize)) {
         self.areas.take_overlaps(start, size);
@@ -122,14 +150,14 @@ impl<'a> Scene<'a> {
         line: &Line,
         together_pages: u64,
         (event, time_ns): (usize, Option<u64>),
-        pooled: &AreaMap,
+        pooled: &AreaMap<Option<u32>>,
     ) -> Moment {
         let mut moment = Moment { event, time_ns, ..Moment::default() };
         let SpaceAreas { busy, lazy, .. } = &self.areas;
-        let free = |&(start, size, ()): &(u64, u64, &())| {
+        let free = |&(start, size, _): &(u64, u64, &Option<u32>)| {
             busy.overlap(start, size).is_none() && lazy.overlap(start, size).is_none()
         };
-        let pooled = pooled.iter().filter(free).map(|(start, size, ())| (start, size, State::Pooled));
+        let pooled = pooled.iter().filter(free).map(|(start, size, _)| (start, size, State::Pooled));
         let mut all: Vec<(u64, u64, State)> = Vec::new();
         for (start, size, state) in self.all().chain(pooled) {
             let Some((from, pages)) = line.place(start, size) else { continue };

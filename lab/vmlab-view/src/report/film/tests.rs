@@ -122,15 +122,15 @@ fn a_moment_has_what_a_replay_on_the_faithful_index_has() {
     assert_eq!(film.moments.len(), trace.events.len());
     replay.run_watched(&trace, |at, replay| {
         let moment = &film.moments[at];
-        let place = |held: &AreaMap| -> Vec<(u64, u64)> {
-            held.iter().map(|(start, size, ())| line.place(start, size).unwrap()).collect()
-        };
+        fn place<T>(line: &Line<'_>, held: &AreaMap<T>) -> Vec<(u64, u64)> {
+            held.iter().map(|(start, size, _)| line.place(start, size).unwrap()).collect()
+        }
         let drawn = |wanted: fn(State) -> bool| -> Vec<(u64, u64)> {
             let wanted = moment.areas.iter().filter(|(_, area)| wanted(area.state));
             wanted.map(|(&from, area)| (from, area.pages)).collect()
         };
-        assert_eq!(drawn(|state| matches!(state, State::Busy(_))), place(&replay.areas.busy));
-        assert_eq!(drawn(|state| state == State::Lazy), place(&replay.areas.lazy));
+        assert_eq!(drawn(|state| matches!(state, State::Busy(_))), place(&line, &replay.areas.busy));
+        assert_eq!(drawn(|state| state == State::Lazy), place(&line, &replay.areas.lazy));
     });
 }
 
