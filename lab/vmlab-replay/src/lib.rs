@@ -7,6 +7,7 @@
 //! | [`index`] | a replay on an index of holes; [`run`] makes a row of it, and [`timing`] its times |
 //! | [`space`] | a replay on a whole space; [`run_space`] makes a row of it |
 //! | [`diff`] | a replay on the model of a policy, and the cause of each difference |
+//! | [`whatif`] | a trace under another policy, which decides by itself |
 //! | [`policy`] | the policies of spaces, by name |
 //! | [`percpu`] | a replay inside percpu chunks, whose events and objects are others |
 //!
@@ -26,6 +27,7 @@ pub mod run_space;
 pub mod space;
 pub mod state;
 pub mod timing;
+pub mod whatif;
 
 pub use engine::{CHUNK_BYTES, Columns, Differs, Tally, default_window};
 pub use index::{Call, Replay};

@@ -429,7 +429,7 @@ impl<C: Config> Target for SpaceReplay<'_, C> {
 
 /// Returns the areas that the kernel allocates while they are busy in the trace, the last first. Each has the event
 /// before which it was freed at the latest: the last purge that freed areas.
-fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
+pub(crate) fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
     let mut busy = AreaMap::default();
     for area in trace.standing.iter().filter(|area| !area.lazy) {
         busy.replace(area.start, area.size, 0);

@@ -35,11 +35,15 @@ mod percpu;
 mod record;
 #[path = "cli/report.rs"]
 mod report;
+#[path = "cli/sides.rs"]
+mod sides;
 #[path = "cli/space.rs"]
 mod space;
 #[cfg(feature = "measure")]
 #[path = "cli/suite.rs"]
 mod suite;
+#[path = "cli/whatif.rs"]
+mod whatif;
 
 use assert_cmd::Command;
 use predicates::prelude::*;

@@ -8,7 +8,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{bytes, counted, grouped};
 use vmlab_replay::run_space::{Policy, nodes_of};
-use vmlab_trace::open;
+use vmlab_trace::{Trace, open};
 use vmlab_view::map::blocks::{Look, Style, draw};
 use vmlab_view::map::fold::Part;
 use vmlab_view::map::process::Mappings;
@@ -199,15 +199,7 @@ fn complain(text: &Text, shown: &str) {
 fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
     let input = Input::read(path, &args.tables)?;
     let trace = &input.trace;
-    let text = match args.tables.after(path) {
-        Some(table) => {
-            Text::read(open(&table).with_context(|| format!("cannot read {}", table.display()))?, None)
-        }
-        None => trace
-            .recording
-            .as_ref()
-            .map_or_else(Text::default, |recording| Text::read(recording.table().as_bytes(), None)),
-    };
+    let text = end_text(&args.tables, path, trace)?;
     let shown = path.display();
     let events = match args.at {
         None => trace.events.len(),
@@ -252,6 +244,19 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
     }
     let when = args.at.map_or("at its end".to_string(), |ns| format!("at {:.6} s", ns as f64 / 1e9));
     Ok(Picture::of(&format!("{} {when}", input.name), done.listing, notes))
+}
+
+/// Returns the table at the end of a trace.
+pub(super) fn end_text(tables: &Tables, path: &Path, trace: &Trace) -> Result<Text> {
+    Ok(match tables.after(path) {
+        Some(table) => {
+            Text::read(open(&table).with_context(|| format!("cannot read {}", table.display()))?, None)
+        }
+        None => trace
+            .recording
+            .as_ref()
+            .map_or_else(Text::default, |recording| Text::read(recording.table().as_bytes(), None)),
+    })
 }
 
 fn of_process(args: &Args, pid: u32) -> Result<Picture> {

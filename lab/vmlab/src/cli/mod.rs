@@ -2,6 +2,7 @@
 
 #[cfg(feature = "measure")]
 mod bench;
+mod compare;
 mod convert;
 mod diff;
 mod input;
@@ -16,6 +17,7 @@ mod space;
 mod table;
 #[cfg(feature = "measure")]
 mod test;
+mod whatif;
 
 pub use crate::terminal::print_note;
 
@@ -70,6 +72,23 @@ enum Command {
         As root, vmlab record writes such a trace, with the tables of both ends; ftrace's and perf's text do as well.\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
     Replay(ReplayArgs),
+    /// Compare what a recording's address space would have been under other policies, and say which is better
+    #[command(
+        name = "whatif",
+        after_help = "Examples:\n  \
+        vmlab whatif recording.jsonl.gz\n  \
+        vmlab whatif trace.gz --policy linux69,onelock52,standard --cpus 64\n  \
+        vmlab whatif trace.gz --json | jq -r .verdict\n\n\
+        Each policy decides by itself: where an area goes, and when to purge. docs/book/src/laboratory.md says what is modelled."
+    )]
+    WhatIf(whatif::Args),
+    /// Compare two recordings, or two tables of areas: growth by caller, leaks by age, holes
+    #[command(after_help = "Examples:\n  \
+        vmlab compare before.jsonl.gz after.jsonl.gz\n  \
+        vmlab compare monday.vmallocinfo tuesday.vmallocinfo\n  \
+        vmlab compare before.jsonl.gz after.jsonl.gz --fail-if 'equal<100 || lazy>64M || busy.growth>1M'\n\n\
+        The exit status is 3 if a condition of --fail-if holds.")]
+    Compare(compare::Args),
     /// Draw one HTML file of traces, of vmallocinfo, of what benchmarks wrote: films, ratios, growth, contention
     #[command(after_help = "Examples:\n  \
         vmlab report trace.ftrace.gz -o report.html\n  \
@@ -214,6 +233,8 @@ pub fn main(cli: &Cli) -> Result<()> {
         None => demo(Path::new("vmlab-report.html")),
         Some(Command::Demo(args)) => demo(&args.report),
         Some(Command::Replay(args)) => replay(args),
+        Some(Command::WhatIf(args)) => whatif::run_all(args),
+        Some(Command::Compare(args)) => compare::run(args),
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Map(args)) => map::run(args),
         Some(Command::Convert(args)) => convert::run(args),
@@ -244,6 +265,9 @@ fn demo(report: &Path) -> Result<()> {
     table::print(&outcomes)?;
     for note in notes(&inputs, &outcomes) {
         out(&note)?;
+    }
+    for input in &inputs {
+        out(&whatif::line(input)?)?;
     }
     let shown = report::replayed(report, "vmalloc: five traces of a real kernel", &inputs, outcomes)?;
     out(&format!("report: {shown}"))

@@ -15,7 +15,7 @@ use vmlab_view::report::sheet::Sheet;
 use vmlab_view::report::{Chapter, Map, Part, Picture, page};
 
 /// Bytes from the beginning of a file that determine its kind.
-const HEAD_BYTES: u64 = 16 << 10;
+pub(super) const HEAD_BYTES: u64 = 16 << 10;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -34,7 +34,7 @@ pub(super) struct Args {
 
 /// The kind of a file, by its beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Trace,
     Listing,
     Csv,
@@ -149,7 +149,7 @@ fn read(path: &Path, tables: &Tables) -> Result<InputFile> {
 }
 
 /// Returns the kind of a file. A file of no other kind counts as a trace, whose reader reports the errors.
-fn kind_of(head: &[u8]) -> Kind {
+pub(super) fn kind_of(head: &[u8]) -> Kind {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let Some(first) = lines.clone().next() else { return Kind::Trace };

@@ -10,6 +10,7 @@ fn without_arguments_the_demo_runs() {
     for word in TRACES.iter().chain(&INDEXES).chain(&["67181", "12.5 PiB", "ns/op", "report: "]) {
         assert!(stdout.contains(word), "{word}\n{stdout}");
     }
+    assert_eq!(stdout.matches("smp1: no request fails under linux69; ").count(), 3, "the verdicts\n{stdout}");
     assert!(!stdout.contains('\u{1b}'), "no colours where no terminal is");
     assert_eq!(stderr_of(&assert), "", "no progress where no terminal is");
     let html = std::fs::read_to_string(dir.path().join("vmlab-report.html")).unwrap();
