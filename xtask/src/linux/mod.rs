@@ -69,6 +69,9 @@ enum Task {
         /// Pairs of each pattern
         #[arg(long, default_value_t = 20_000)]
         loops: u32,
+        /// Boots of each kernel
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
         #[arg(long)]
         out: bool,
     },
@@ -87,7 +90,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         Task::Build => build::kernel(root, kind).map(|kernel| println!("{}", kernel.image.display())),
         Task::Boot => boot(root, kind, &Run::of("boot", 1), SPEED).map(drop),
         Task::Test { suite, loops } => boot(root, kind, &Run::of(suite, *loops), SPEED).map(drop),
-        Task::Profile { loops, out } => profile::main(root, *loops, *out),
+        Task::Profile { loops, rounds, out } => profile::main(root, *loops, *rounds, *out),
         Task::Debug => boot(root, kind, &Run::of("quick", 1), SPEED).map(drop),
         Task::Bench { threads, loops, rounds, out } => {
             bench(root, &Run { threads: *threads, ..Run::of("bench", *loops) }, *rounds, *out)

@@ -53,20 +53,20 @@ const SHOWN: usize = 12;
 /// Instructions of each function of a kernel, by pattern.
 type Profile = Vec<BTreeMap<String, u64>>;
 
-/// Runs the bench of both kernels under the plugin, and prints the profiles, or writes them.
-pub(super) fn main(root: &Path, loops: u32, out: bool) -> Result<()> {
+/// Runs the bench of both kernels in turn under the plugin, and prints the profiles, or writes them.
+pub(super) fn main(root: &Path, loops: u32, rounds: usize, out: bool) -> Result<()> {
     Cmd::cargo(root).args(["build", "--quiet", "--release", "--package", "qemu-count"]).run(Show::Failure)?;
-    let mut profiles = Vec::new();
-    for ours in [false, true] {
-        profiles.push(of_kernel(root, Kind { ours, debug: false }, loops)?);
+    let [mut stock, mut ours] = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        stock.push(of_kernel(root, Kind { ours: false, debug: false }, loops)?);
+        ours.push(of_kernel(root, Kind { ours: true, debug: false }, loops)?);
     }
-    let [stock, ours] = &profiles[..] else { bail!("two kernels") };
-    let text = page(loops, stock, ours);
+    let text = page(loops, &stock, &ours);
     println!("{text}");
     if out {
         let head = format!(
             "# Instructions by function inside Linux 6.12\n\n```text\ncommand: cargo xtask linux profile --loops {loops} \
-             --out\ncommit: {}\nmachine: {}\n```\n\n",
+             --rounds {rounds} --out\ncommit: {}\nmachine: {}\n```\n\n",
             commit(root),
             machine(root)
         );
@@ -143,35 +143,51 @@ fn is_replaced(name: &str) -> bool {
         || CALLED.contains(&name)
 }
 
-fn page(loops: u32, stock: &Profile, ours: &Profile) -> String {
+fn page(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
     let loops = f64::from(loops);
-    let sum = |set: &BTreeMap<String, u64>, counts: fn(&str) -> bool| {
-        set.iter().filter(|(name, _)| counts(name)).map(|(_, count)| count).sum::<u64>() as f64 / loops
+    // Of each run, sorted.
+    let sums = |runs: &[Profile], nth: usize, counts: fn(&str) -> bool| {
+        let sum = |run: &Profile| {
+            let counted = run[nth].iter().filter(|(name, _)| counts(name));
+            counted.map(|(_, count)| count).sum::<u64>() as f64 / loops
+        };
+        let mut sums: Vec<f64> = runs.iter().map(sum).collect();
+        sums.sort_by(f64::total_cmp);
+        sums
+    };
+    let median = |sums: &[f64]| sums.get(sums.len() / 2).copied().unwrap_or_default();
+    let cell = |sums: &[f64]| match sums {
+        [least, .., most] => format!("{:.0} ({least:.0} to {most:.0})", median(sums)),
+        _ => format!("{:.0}", median(sums)),
     };
     let mut text = String::from(
-        "One boot of each kernel under a plugin of QEMU that counts (`check/qemu-count`). *Replaced* are the functions that \
-         the core\nreplaces, or the core with its glue, and the functions of the kernel that only these call here: trees, \
-         locks, the cache of\n`vmap_area`, pages for tables. Filling a set of live areas is in the counts, as is the purge.\n\n\
+        "Boots of both kernels in turn under a plugin of QEMU that counts (`check/qemu-count`): median (least to most). \
+         *Replaced* are\nthe functions that the core replaces, or the core with its glue, and the functions of the kernel \
+         that only these call here:\ntrees, locks, the cache of `vmap_area`, pages for tables. Filling a set of live areas \
+         is in the counts, as is the purge.\n\n\
          | pattern | stock, replaced, a pair | ours | ratio | stock, all, a pair | ours |\n|---|---:|---:|---:|---:|---:|\n",
     );
-    for ((pattern, stock), ours) in PATTERNS.iter().zip(stock).zip(ours) {
-        let [replaced, all] = [is_replaced as fn(&str) -> bool, |_: &str| true];
-        let (of_stock, of_ours) = (sum(stock, replaced), sum(ours, replaced));
+    for (nth, pattern) in PATTERNS.iter().enumerate() {
+        let [of_stock, of_ours] = [stock, ours].map(|runs| sums(runs, nth, is_replaced));
+        let [all_stock, all_ours] = [stock, ours].map(|runs| sums(runs, nth, |_| true));
         _ = writeln!(
             text,
-            "| {pattern} | {of_stock:.0} | {of_ours:.0} | {:.2} | {:.0} | {:.0} |",
-            of_ours / of_stock,
-            sum(stock, all),
-            sum(ours, all)
+            "| {pattern} | {} | {} | {:.2} | {} | {} |",
+            cell(&of_stock),
+            cell(&of_ours),
+            median(&of_ours) / median(&of_stock),
+            cell(&all_stock),
+            cell(&all_ours)
         );
     }
     _ = writeln!(
         text,
-        "\n## By function\n\nInstructions a pair of the functions with most; `*` marks the replaced.\n"
+        "\n## By function\n\nInstructions a pair of the functions with most, in the last boot; `*` marks the replaced.\n"
     );
     for (nth, pattern) in PATTERNS.iter().enumerate() {
         _ = writeln!(text, "- **{pattern}**");
-        for (kernel, profile) in [("stock", stock), ("ours", ours)] {
+        for (kernel, runs) in [("stock", stock), ("ours", ours)] {
+            let Some(profile) = runs.last() else { continue };
             let mut rows: Vec<(&String, &u64)> = profile[nth].iter().collect();
             rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
             let shown = rows.iter().take(SHOWN).map(|(name, count)| {
@@ -203,8 +219,8 @@ mod tests {
         let profile = profile(&counts, &symbols, &core).unwrap();
         let of = |name: &str| profile[5].get(name).copied();
         assert_eq!((of("alloc_vmap_area"), of("the core"), of("get_vm_area")), (Some(5), Some(5), Some(7)));
-        let text = page(1, &profile, &profile);
-        assert!(text.contains("| aligned | 10 | 10 | 1.00 | 17 | 17 |"), "{text}");
+        let text = page(1, std::slice::from_ref(&profile), &[profile.clone(), profile.clone()]);
+        assert!(text.contains("| aligned | 10 | 10 (10 to 10) | 1.00 | 17 | 17 (17 to 17) |"), "{text}");
         assert!(super::profile("mark\n", &symbols, &core).is_err());
         assert!(super::profile("1 1 1\n", &symbols, &core).is_err());
     }
