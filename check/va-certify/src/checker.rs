@@ -328,6 +328,33 @@ impl Checker {
         Ok(())
     }
 
+    /// Accepts an area from an allocator that gives no reasons: it is free and inside.
+    ///
+    /// # Errors
+    /// [`Lie::Outside`], [`Lie::Overlap`]; nothing has changed.
+    pub fn occupy(&mut self, range: Run) -> Result<(), Lie> {
+        let hole = self.holes.around(range.0).unwrap_or_default();
+        let rests = [(hole.0, range.0), (range.1, hole.1)];
+        self.take(range, hole, rests.map(|(start, end)| (start < end).then_some((start, end))))
+    }
+
+    /// Accepts that such an area was freed: all of it is allocated.
+    ///
+    /// # Errors
+    /// [`Lie::Outside`], [`Lie::NotAllocated`]; nothing has changed.
+    pub fn vacate(&mut self, (start, end): Run) -> Result<(), Lie> {
+        let below = start.checked_sub(1).and_then(|last| self.holes.around(last));
+        let above = self.holes.around(end);
+        let whole = (below.map_or(start, |hole| hole.0), above.map_or(end, |hole| hole.1));
+        self.free((start, end), [below, above], whole)
+    }
+
+    /// Returns the units of the longest hole.
+    #[must_use]
+    pub fn longest(&self) -> u64 {
+        self.holes.longest()
+    }
+
     /// Accepts that `range` could not be taken: it is empty, not inside, or not all free.
     ///
     /// # Errors

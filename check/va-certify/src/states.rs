@@ -56,15 +56,20 @@ impl Scope {
         }
     }
 
-    /// Returns a scope of holes that never touch, `sizes` units each and one taken unit between any two: many holes of
-    /// few units, so that trees are deep. Each is taken and freed as a whole.
+    /// Returns a scope of many holes of few units, so that trees are deep: `(taken, free)` units in turn. The free units
+    /// of each cell are taken and freed as a whole. The units below them stay taken, except in the cells `joining`: there
+    /// they are freed, too, so that holes merge.
     #[must_use]
-    pub fn cells(first: u64, sizes: &[u64]) -> Self {
+    pub fn cells(first: u64, cells: &[(u64, u64)], joining: &[usize]) -> Self {
         let (mut at, mut ranges, mut taken) = (first, Vec::new(), Vec::new());
-        for &size in sizes {
-            ranges.push((at + 1, at + 1 + size));
-            taken.push((at, at + 1 + size));
-            at += 1 + size;
+        for (number, &(below, size)) in cells.iter().enumerate() {
+            let (start, end) = (at + below, at + below + size);
+            ranges.push((start, end));
+            if joining.contains(&number) {
+                ranges.push((at, start));
+            }
+            taken.push((at, end));
+            at = end;
         }
         // The last one keeps the topmost hole away from the end of the space.
         taken.push((at, at + 1));

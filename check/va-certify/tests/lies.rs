@@ -208,6 +208,27 @@ fn a_free_of_what_is_not_allocated_is_not_accepted() {
 }
 
 #[test]
+fn an_area_without_reasons_is_not_accepted_over_another() {
+    let mut checker = checker();
+    for range in [(12, 14), (13, 14), (26, 28), (10, 20)] {
+        assert_eq!(checker.occupy(range), Err(Lie::Overlap { answer: range }));
+    }
+    assert!(matches!(checker.occupy((29, 31)), Err(Lie::Outside { .. })));
+    for (range, hole) in
+        [((12, 14), (10, 13)), ((14, 16), (15, 19)), ((13, 20), (15, 19)), ((10, 13), (10, 13))]
+    {
+        assert_eq!(checker.vacate(range), Err(Lie::NotAllocated { freed: range, hole }));
+    }
+    assert!(matches!(checker.vacate((29, 31)), Err(Lie::Outside { .. })));
+    checker.counts((3, 14, 7)).unwrap();
+    checker.occupy((16, 18)).unwrap();
+    checker.vacate((14, 15)).unwrap();
+    checker.counts((4, 13, 7)).unwrap();
+    checker.vacate((16, 18)).unwrap();
+    checker.counts((3, 15, 7)).unwrap();
+}
+
+#[test]
 fn a_wrong_merge_is_not_accepted() {
     let (below, above) = (Some((10, 13)), Some((15, 19)));
     checker().free((13, 15), [below, above], (10, 19)).unwrap();

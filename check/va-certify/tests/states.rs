@@ -54,15 +54,37 @@ fn everything(units: u64, name: &str, explore: impl Fn(&Scope) -> Tried) {
     assert_eq!(tried.holes, units.div_ceil(2));
 }
 
-/// So many cells, of sizes in turn.
-fn cells(count: usize) -> Scope {
-    Scope::cells(FIRST, &[1, 3, 2, 1].into_iter().cycle().take(count).collect::<Vec<_>>())
+/// So many cells in turn.
+fn cells(count: usize, cells: &[(u64, u64)], joining: &[usize]) -> Scope {
+    Scope::cells(FIRST, &cells.iter().copied().cycle().take(count).collect::<Vec<_>>(), joining)
+}
+
+/// Holes of several sizes and alignments.
+fn mixed(count: usize) -> Scope {
+    cells(count, &[(1, 1), (1, 3), (1, 2), (1, 1)], &[])
+}
+
+/// Holes of two units that begin at odd numbers, and few others: a request for an aligned pair passes many holes, and
+/// builds the row of its alignment.
+fn odd(count: usize) -> Scope {
+    let scope = cells(count, &[(2, 2), (2, 2), (2, 2), (2, 2), (2, 2), (1, 3)], &[]);
+    Scope { sizes: vec![2], aligns: vec![0, 1, 2], ..scope }
+}
+
+/// Holes that merge over some of the units between them.
+fn joined(count: usize, joining: &[usize]) -> Scope {
+    cells(count, &[(1, 1), (1, 1), (1, 2)], joining)
+}
+
+/// The same states, with few requests in each.
+fn few(scope: Scope) -> Scope {
+    let windows = scope.windows[..2].to_vec();
+    Scope { sizes: vec![2], aligns: vec![0, 1], windows, ..scope }
 }
 
 fn deep(scope: &Scope, name: &str, explore: impl Fn(&Scope) -> Tried) {
-    let count = scope.ranges.len();
-    let tried = report(&format!("{count} cells, {name}"), explore(scope));
-    assert_eq!((tried.sets, tried.holes), (1 << count, count as u64));
+    let tried = report(&format!("{} ranges, {name}", scope.ranges.len()), explore(scope));
+    assert_eq!(tried.sets, 1 << scope.ranges.len(), "every set of free ranges is reached");
 }
 
 #[test]
@@ -77,15 +99,10 @@ fn every_state_of_few_units() {
 }
 
 #[test]
-fn every_state_of_a_tree_of_three_levels() {
-    // Few requests in each of many states.
-    let few = |count| {
-        let scope = cells(count);
-        let windows = scope.windows[..2].to_vec();
-        Scope { sizes: vec![2], aligns: vec![0, 1], windows, ..scope }
-    };
-    deep(&few(11), "B+tree", |scope| btree::<u64>(scope, false));
-    deep(&few(11), "B+tree of 32 bits, rows", |scope| btree::<u32>(scope, true));
+fn every_state_of_trees_of_three_levels() {
+    deep(&few(mixed(11)), "B+tree", |scope| btree::<u64>(scope, false));
+    deep(&few(mixed(10)), "B+tree of 32 bits, rows", |scope| btree::<u32>(scope, true));
+    deep(&few(joined(7, &[2, 4])), "B+tree, holes that merge", |scope| btree::<u64>(scope, false));
 }
 
 #[test]
@@ -102,48 +119,35 @@ fn all_of_twelve_units_btree_with_rows() {
 
 #[test]
 #[ignore = "minutes: every state of twelve units"]
-fn all_of_twelve_units_btree_of_32_bits() {
-    everything(12, "B+tree, 32 bits", |scope| btree::<u32>(scope, false));
-}
-
-#[test]
-#[ignore = "minutes: every state of twelve units"]
-fn all_of_twelve_units_btree_of_bytes() {
-    everything(12, "B+tree, bytes", |scope| btree::<Byte>(scope, false));
-}
-
-#[test]
-#[ignore = "minutes: every state of twelve units"]
 fn all_of_twelve_units_rb() {
     everything(12, "red-black tree", rb);
 }
 
 #[test]
-#[ignore = "minutes: every state of twelve units"]
-fn all_of_twelve_units_flat() {
-    everything(12, "array", flat);
-}
-
-#[test]
-#[ignore = "minutes: every state of twelve units"]
-fn all_of_twelve_units_by_size() {
-    everything(12, "holes by size", best);
-}
-
-#[test]
-#[ignore = "minutes: trees of three levels"]
-fn all_of_fourteen_cells_btree() {
-    deep(&cells(14), "B+tree", |scope| btree::<u64>(scope, false));
+#[ignore = "minutes: every state of ten units"]
+fn all_of_ten_units_in_the_others() {
+    everything(10, "B+tree, 32 bits", |scope| btree::<u32>(scope, false));
+    everything(10, "B+tree, bytes", |scope| btree::<Byte>(scope, false));
+    everything(10, "array", flat);
+    everything(10, "holes by size", best);
 }
 
 #[test]
 #[ignore = "minutes: trees of three levels"]
-fn all_of_thirteen_cells_btree_with_rows() {
-    deep(&cells(13), "B+tree, rows", |scope| btree::<u64>(scope, true));
+fn all_of_deep_trees() {
+    deep(&mixed(12), "B+tree", |scope| btree::<u64>(scope, false));
+    deep(&few(mixed(13)), "B+tree", |scope| btree::<u64>(scope, false));
+    deep(&mixed(11), "B+tree, rows", |scope| btree::<u64>(scope, true));
+    deep(&mixed(11), "B+tree of 32 bits, rows", |scope| btree::<u32>(scope, true));
+    deep(&odd(11), "B+tree, rows on demand", |scope| btree::<u64>(scope, false));
+    deep(&mixed(11), "red-black tree", rb);
 }
 
 #[test]
 #[ignore = "minutes: trees of three levels"]
-fn all_of_thirteen_cells_rb() {
-    deep(&cells(13), "red-black tree", rb);
+fn all_of_deep_trees_whose_holes_merge() {
+    deep(&few(joined(11, &[4, 7])), "B+tree, holes that merge", |scope| btree::<u64>(scope, false));
+    deep(&joined(9, &[3, 6]), "B+tree, holes that merge", |scope| btree::<u64>(scope, false));
+    deep(&joined(9, &[3, 6]), "B+tree, rows, holes that merge", |scope| btree::<u64>(scope, true));
+    deep(&joined(9, &[3, 6]), "red-black tree, holes that merge", rb);
 }

@@ -6,6 +6,7 @@ use crate::op::{Op, Space};
 use crate::platform::{Fail, FailingPlatform, HeapPlatform};
 use crate::run::{Driver, Outcome, Walk, assert_same};
 use va_base::{AllocError, Va, VaRange};
+use va_certify::Certified;
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
@@ -28,7 +29,7 @@ fn space(selector: u8) -> Space {
     }
 }
 
-/// Decodes ops and compares every index with its reference model.
+/// Decodes ops and compares every index with its reference model. Each answer of the exact ones has a certificate.
 ///
 /// # Panics
 /// At the first difference or broken invariant.
@@ -43,16 +44,16 @@ pub fn index_ops(data: &[u8]) {
     let ops = || ops.iter().cloned();
     // Small fanout: deep trees from few holes.
     if let Ok(tree) = BTree::<u64, 8, _>::new(extent, window, heap.clone()) {
-        assert_same(&space, tree, model(), ops(), Walk::Always);
+        assert_same(&space, Certified::new(tree), model(), ops(), Walk::Always);
     }
     if let Ok(tree) = BTreeIndex::new(extent, window, heap.clone()) {
-        assert_same(&space, tree, model(), ops(), Walk::Every(16));
+        assert_same(&space, Certified::new(tree), model(), ops(), Walk::Every(16));
     }
     if let Ok(tree) = BTreeIndex32::new(extent, window, heap.clone()).and_then(BTreeIndex32::with_rows) {
-        assert_same(&space, tree, model(), ops(), Walk::Every(16));
+        assert_same(&space, Certified::new(tree), model(), ops(), Walk::Every(16));
     }
     if let Ok(tree) = RbIndex::<Exact, _>::new(extent, window, heap.clone()) {
-        assert_same(&space, tree, model(), ops(), Walk::Always);
+        assert_same(&space, Certified::new(tree), model(), ops(), Walk::Always);
     }
     if let Ok(pages) = PageIndex::new(extent, window) {
         assert_same(&space, pages, model(), ops(), Walk::Every(64));

@@ -1,6 +1,7 @@
 //! The index with holes in order of size and its reference models give the same results.
 
 use va_base::{Align, Heap, NoSlabs, Pages, Request, Va, VaRange};
+use va_certify::Certified;
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::{Op, Space};
 use va_sim::run::{Walk, assert_same};
@@ -29,9 +30,9 @@ fn bf1_it_equals_the_models() {
             let space = Space::whole(pages(size % 5, size % 5 + size));
             let ops = || Op::from_seed(&space, seed).take(3000);
             let model = PageIndex::new(space.extent, space.default_window).unwrap();
-            assert_same(&space, btree(&space), model, ops(), Walk::Always);
+            assert_same(&space, Certified::new(btree(&space)), model, ops(), Walk::Always);
             let model = ModelIndex::new(space.extent, space.default_window).unwrap();
-            assert_same(&space, rb(&space), model, ops(), Walk::Always);
+            assert_same(&space, Certified::new(rb(&space)), model, ops(), Walk::Always);
         }
         let linux = Space {
             extent: VaRange::new(Va::new(1), Va::new(u64::MAX)).unwrap(),
@@ -42,7 +43,7 @@ fn bf1_it_equals_the_models() {
             let model = ModelIndex::new(space.extent, space.default_window).unwrap();
             assert_same(
                 &space,
-                btree(&space),
+                Certified::new(btree(&space)),
                 model,
                 Op::from_seed(&space, seed).take(10_000),
                 Walk::Every(50),

@@ -1,7 +1,8 @@
-//! The B+tree and its reference models give the same results for all requests.
+//! The B+tree and its reference models give the same results for all requests, and each answer has its certificate.
 
 use proptest::prelude::*;
 use va_base::{Va, VaRange};
+use va_certify::Certified;
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::{Op, Space};
 use va_sim::platform::HeapPlatform;
@@ -21,9 +22,9 @@ fn model(space: &Space) -> ModelIndex {
     ModelIndex::new(space.extent, space.default_window).unwrap()
 }
 
-fn tree<K: Key, const F: usize>(space: &Space, rows: bool) -> BTree<K, F, HeapPlatform> {
+fn tree<K: Key, const F: usize>(space: &Space, rows: bool) -> Certified<BTree<K, F, HeapPlatform>> {
     let tree = BTree::new(space.extent, space.default_window, HeapPlatform::default()).unwrap();
-    if rows { tree.with_rows().unwrap() } else { tree }
+    Certified::new(if rows { tree.with_rows().unwrap() } else { tree })
 }
 
 fn run<K: Key, const F: usize>(space: &Space, ops: usize, walk: Walk) {

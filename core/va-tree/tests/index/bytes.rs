@@ -1,6 +1,7 @@
 //! The index of bytes: the answers of the model of pages, with a page for each number, up to the end of all numbers.
 
 use va_base::{Align, AllocError, Heap, NoSlabs, Pages, Request, RequestError, Va, VaRange};
+use va_certify::Certified;
 use va_sim::model::ModelIndex;
 use va_sim::op::Rng;
 use va_tree::{BestFitIndex, ByteIndex, Fit, FreeIndex, TrackedIndex, Unit};
@@ -136,9 +137,9 @@ fn bytes_have_the_answers_of_pages_at_both_ends_of_all_numbers() {
         [top, bottom, middle].into_iter().flat_map(|both| (0..5).map(move |seed| (both, seed)))
     {
         let fresh = || ByteIndex::new(both.numbers(), both.numbers(), Heap).unwrap();
-        both.compare(fresh(), seed);
-        both.compare(fresh().with_rows().unwrap(), seed);
-        both.compare(BestFitIndex::new(fresh(), Heap).unwrap(), seed);
+        both.compare(Certified::new(fresh()), seed);
+        both.compare(Certified::new(fresh().with_rows().unwrap()), seed);
+        both.compare(Certified::new(BestFitIndex::new(fresh(), Heap).unwrap()), seed);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The sorted array and its reference models give the same results, and a full array changes nothing.
 
 use va_base::{AllocError, Request, Va, VaRange};
+use va_certify::Certified;
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::{Op, Rng, Space};
 use va_sim::run::{Walk, assert_same};
@@ -19,7 +20,7 @@ fn it_equals_the_models() {
             let ops = || Op::from_seed(&space, seed).take(3000);
             let index = FlatIndex::<400>::new(space.extent, space.default_window).unwrap();
             let model = PageIndex::new(space.extent, space.default_window).unwrap();
-            assert_same(&space, index, model, ops(), Walk::Always);
+            assert_same(&space, Certified::new(index), model, ops(), Walk::Always);
         }
         let linux = Space {
             extent: VaRange::new(Va::new(1), Va::new(u64::MAX)).unwrap(),
@@ -29,7 +30,13 @@ fn it_equals_the_models() {
         for space in [Space::whole(pages(5, 5000)), Space::whole(VaRange::ALL), linux] {
             let index = FlatIndex::<6000>::new(space.extent, space.default_window).unwrap();
             let model = ModelIndex::new(space.extent, space.default_window).unwrap();
-            assert_same(&space, index, model, Op::from_seed(&space, seed).take(10_000), Walk::Every(50));
+            assert_same(
+                &space,
+                Certified::new(index),
+                model,
+                Op::from_seed(&space, seed).take(10_000),
+                Walk::Every(50),
+            );
         }
     }
 }

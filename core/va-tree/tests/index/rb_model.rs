@@ -2,6 +2,7 @@
 //! gives the same up to page alignment, and never a result that does not fit.
 
 use va_base::{PAGE_SIZE, Va, VaRange};
+use va_certify::Certified;
 use va_sim::model::ModelIndex;
 use va_sim::op::{Op, Space};
 use va_sim::platform::HeapPlatform;
@@ -26,13 +27,18 @@ fn tree<S: Search>(space: &Space) -> RbIndex<S, HeapPlatform> {
     RbIndex::new(space.extent, space.default_window, HeapPlatform::default()).unwrap()
 }
 
+/// The exact search, whose answers have certificates.
+fn certified(space: &Space) -> Certified<RbIndex<Exact, HeapPlatform>> {
+    Certified::new(tree(space))
+}
+
 #[test]
 fn in_tiny_spaces() {
     for size in [1, 2, 16, 40, 300] {
         for seed in 0..seeds(2) {
             let space = pages(size % 5, size % 5 + size);
             let ops = Op::from_seed(&space, seed).take(3000);
-            assert_same(&space, tree::<Exact>(&space), model(&space), ops, Walk::Always);
+            assert_same(&space, certified(&space), model(&space), ops, Walk::Always);
         }
     }
 }
@@ -48,7 +54,7 @@ fn in_large_spaces() {
     {
         for seed in 0..seeds(2) {
             let ops = Op::from_seed(&space, seed).take(15_000);
-            assert_same(&space, tree::<Exact>(&space), model(&space), ops, Walk::Every(50));
+            assert_same(&space, certified(&space), model(&space), ops, Walk::Every(50));
         }
     }
 }
@@ -59,7 +65,7 @@ fn the_two_exact_indexes_agree_where_the_model_is_too_slow() {
         let space = pages(0, 1 << 20);
         let btree = BTreeIndex::new(space.extent, space.extent, HeapPlatform::default()).unwrap();
         let ops = Op::from_seed(&space, seed).take(60_000);
-        assert_same(&space, tree::<Exact>(&space), btree, ops, Walk::Every(5_000));
+        assert_same(&space, certified(&space), Certified::new(btree), ops, Walk::Every(5_000));
     }
 }
 
