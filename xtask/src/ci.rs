@@ -132,8 +132,9 @@ const STEPS: [Step; 23] = [
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
-const LONG: [Step; 6] = [
+const LONG: [Step; 7] = [
     Step::new("foreign", "the core's tests on other processors, where qemu and compilers are", foreign::step),
+    Step::new("states", "every state of small spaces, through every index, each answer certified", states),
     Step::new("fuzz", "every fuzz target for ten seconds, on a stable compiler", run_fuzz),
     Step::new("guest", "a kernel over the core boots in QEMU, and fails with a broken flush", guest::step),
     Step::new("linux", "Linux with the core compiles, boots in QEMU and passes its own test", linux::full),
@@ -517,6 +518,12 @@ fn demo_full(root: &Path, _: &mut Tests) -> Result<()> {
         bail!("vmlab bench, in a build without it, does not name the feature measure");
     }
     Ok(())
+}
+
+/// Tries every state of small spaces.
+fn states(root: &Path, tests: &mut Tests) -> Result<()> {
+    let args = "test --quiet --locked --release -p va-certify --test states --test space -- --ignored";
+    counted(Cmd::cargo(root).args(args.split(' ')), tests)
 }
 
 /// Builds the targets and runs each.

@@ -1,5 +1,5 @@
-//! Every state of small spaces, through every index, certified. The large scopes run by
-//! `cargo test --release -p va-certify --test states -- --ignored --nocapture`.
+//! Every state of small spaces, through every index, certified. The large scopes run by `cargo xtask ci --full`, or
+//! with their numbers by `cargo test --release -p va-certify --test states -- --ignored --nocapture`.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use va_base::PAGE_SHIFT;
