@@ -18,9 +18,9 @@ pub type Placed<T> = (u64, u64, T);
 /// Areas that left a map, the highest first.
 pub type Removed<T> = Vec<Placed<T>>;
 
-/// Areas by their start, each with a value.
+/// Areas by their start, each with a value; and the sum of their bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AreaMap<T = ()>(BTreeMap<u64, (u64, T)>);
+pub struct AreaMap<T = ()>(BTreeMap<u64, (u64, T)>, u64);
 
 /// The reason why an area was not inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl std::error::Error for InsertError {}
 
 impl<T> Default for AreaMap<T> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self(BTreeMap::new(), 0)
     }
 }
 
@@ -71,9 +71,9 @@ impl<T> AreaMap<T> {
         self.0.is_empty()
     }
 
-    /// Returns the bytes of all areas.
+    /// Returns the bytes of all areas. O(1).
     pub fn bytes(&self) -> u64 {
-        self.0.values().map(|&(size, _)| size).sum()
+        self.1
     }
 
     /// Iterates over the areas, the lowest first.
@@ -97,7 +97,7 @@ impl<T> AreaMap<T> {
         if let Some((at, bytes, _)) = self.overlap(start, size) {
             return Err(InsertError::Overlap { start, size, held: (at, bytes) });
         }
-        self.0.insert(start, (size, value));
+        self.put(start, size, value);
         Ok(())
     }
 
@@ -107,13 +107,20 @@ impl<T> AreaMap<T> {
             return Vec::new();
         }
         let gone = self.take_overlaps(start, size);
-        self.0.insert(start, (size, value));
+        self.put(start, size, value);
         gone
+    }
+
+    fn put(&mut self, start: u64, size: u64, value: T) {
+        self.0.insert(start, (size, value));
+        self.1 = self.1.wrapping_add(size);
     }
 
     /// Removes the area that starts at `start`, and returns its bytes and its value; `None` if there is none.
     pub fn remove(&mut self, start: u64) -> Option<(u64, T)> {
-        self.0.remove(&start)
+        let gone = self.0.remove(&start)?;
+        self.1 = self.1.wrapping_sub(gone.0);
+        Some(gone)
     }
 
     /// Returns the highest area that overlaps `[start, start + size)`.
@@ -139,7 +146,7 @@ impl<T> AreaMap<T> {
 
     /// Removes all areas, and returns them, the lowest first.
     pub fn take(&mut self) -> impl DoubleEndedIterator<Item = Placed<T>> + use<T> {
-        std::mem::take(&mut self.0).into_iter().map(|(start, (size, value))| (start, size, value))
+        std::mem::take(self).0.into_iter().map(|(start, (size, value))| (start, size, value))
     }
 
     /// Checks AM1 with a full walk.
@@ -219,7 +226,7 @@ mod tests {
         assert_eq!(map.validate(), Ok(()));
         // On purpose: an area inside another, and an empty one.
         for broken in [[(0, (9, ())), (4, (1, ()))], [(0, (1, ())), (4, (0, ()))]] {
-            let map = AreaMap(BTreeMap::from(broken));
+            let map = AreaMap(BTreeMap::from(broken), 0);
             assert_eq!(map.validate().unwrap_err().rule, "AM1");
         }
     }

@@ -21,10 +21,12 @@ pub(super) fn seconds(time: Duration) -> String {
 /// Returns the ratio to the first target, with `<` or `>` if a stopped run makes it a bound; `-` if both were stopped.
 pub(super) fn ratio(of: &Measured, first: &Measured) -> String {
     let times = of.wall().as_secs_f64() / first.wall().as_secs_f64().max(1e-9);
+    // Three decimals of a smaller ratio would be zeros.
+    let times = if times < 0.001 { format!("{times:.1e}") } else { format!("{times:.3}") };
     match (of.is_bound(), first.is_bound()) {
-        (false, false) => format!("{times:.3}"),
-        (true, false) => format!("> {times:.3}"),
-        (false, true) => format!("< {times:.3}"),
+        (false, false) => times,
+        (true, false) => format!("> {times}"),
+        (false, true) => format!("< {times}"),
         (true, true) => "-".to_string(),
     }
 }

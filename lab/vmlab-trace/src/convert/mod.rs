@@ -6,9 +6,11 @@
 mod chrome;
 mod csv;
 mod fuzz;
+mod select;
 mod text;
 
 pub use fuzz::fuzz;
+pub use select::{Select, Selection};
 
 use crate::jsonl::{Item, When};
 use crate::{Census, Next, Sink, items};

@@ -120,7 +120,9 @@ pub(super) fn factor_text(factor: f64) -> String {
     } else if factor >= 1.0 {
         format!("{}x", format!("{factor:.1}").trim_end_matches(".0"))
     } else {
-        format!("{}x", format!("{:.2}", factor.max(0.01)).trim_end_matches('0'))
+        // Two digits that count: 0.35, 0.0001.
+        let places = (1.0 - factor.max(1e-9).log10().floor()) as usize;
+        format!("{}x", format!("{factor:.places$}").trim_end_matches('0').trim_end_matches('.'))
     }
 }
 
@@ -153,6 +155,7 @@ mod tests {
     #[test]
     fn factors_are_short_and_one_is_always_a_tick() {
         assert_eq!([0.35, 0.5, 1.0, 1.26, 39.4].map(factor_text), ["0.35x", "0.5x", "1x", "1.3x", "39x"]);
+        assert_eq!([0.01, 0.0001, 0.000123, 0.0].map(factor_text), ["0.01x", "0.0001x", "0.00012x", "0x"]);
         for (low, high) in [(0.8, 1.2), (0.01, 5.0), (1e-6, 1e6)] {
             assert!(ticks(low, high).contains(&1.0) && ticks(low, high).len() < 20);
         }

@@ -16,25 +16,13 @@ const BINS_PER_OCTAVE: f64 = 2.0;
 
 /// Writes all figures of a chapter.
 pub(super) fn write(html: &mut String, picture: &Picture, outcomes: &[Outcome]) {
-    let moments = &picture.moments;
     heat(html, picture);
     html.push_str("<div class=\"pair\">");
-    pages(html, moments);
-    holes(html, moments);
-    largest(html, moments);
+    pages(html, picture);
+    holes(html, picture);
+    largest(html, picture);
     latency(html, outcomes);
     html.push_str("</div>");
-}
-
-/// Returns the largest `value` and the first moment that has it.
-fn most(moments: &[Moment], value: fn(&Moment) -> u64) -> (u64, usize) {
-    let mut best = (0, 0);
-    for moment in moments {
-        if value(moment) > best.0 {
-            best = (value(moment), moment.event);
-        }
-    }
-    best
 }
 
 fn series(name: &str, moments: &[Moment], value: impl Fn(&Moment) -> f64) -> (String, Vec<(f64, f64)>) {
@@ -97,17 +85,16 @@ fn heat(html: &mut String, picture: &Picture) {
     );
 }
 
-fn pages(html: &mut String, moments: &[Moment]) {
+fn pages(html: &mut String, Picture { moments, peaks, .. }: &Picture) {
     let lines = vec![
         series("busy", moments, |m| m.busy_pages as f64),
         series("lazy", moments, |m| m.lazy_pages as f64),
     ];
-    let (busy, busy_at) = most(moments, |m| m.busy_pages);
-    let (lazy, lazy_at) = most(moments, |m| m.lazy_pages);
+    let ((busy, busy_at), (lazy, lazy_at)) = (peaks.busy_pages, peaks.lazy_pages);
     let lazily = match lazy {
-        0 => "nothing is lazy at any moment drawn".to_string(),
+        0 => "nothing is lazy after any event".to_string(),
         _ => format!(
-            "lazy pages reach {} at event {} and fall to none where a purge gives them back",
+            "lazy pages reach {} at event {}, and fall where a purge returns them",
             grouped(lazy),
             grouped(lazy_at as u64)
         ),
@@ -117,8 +104,8 @@ fn pages(html: &mut String, moments: &[Moment]) {
     figure(html, &over_time("Pages in use", "pages of 4 KiB", lines), &caption);
 }
 
-fn holes(html: &mut String, moments: &[Moment]) {
-    let (holes, at) = most(moments, |m| m.holes);
+fn holes(html: &mut String, Picture { moments, peaks, .. }: &Picture) {
+    let (holes, at) = peaks.holes;
     let end = moments.last().map_or(0, |m| m.holes);
     let caption = format!(
         "The free space is in at most {} pieces, at event {}, and in {} at the end: the size of the index.",
@@ -131,18 +118,17 @@ fn holes(html: &mut String, moments: &[Moment]) {
 }
 
 /// The largest hole of a 12.5 PiB window hardly changes on its own scale: the chart shows how much it has lost.
-fn largest(html: &mut String, moments: &[Moment]) {
-    let start = moments.iter().map(|m| m.largest).max().unwrap_or(0);
-    let least = moments.iter().min_by_key(|m| m.largest).copied().unwrap_or_default();
-    let lost = start - least.largest;
+fn largest(html: &mut String, Picture { moments, peaks, .. }: &Picture) {
+    let start = moments.iter().map(|m| m.largest).max().unwrap_or(0).max(peaks.first);
+    let lost = peaks.first.saturating_sub(peaks.least.0);
     let (unit, name) = if lost >= 1 << 20 { (1u64 << 20, "MiB") } else { (1 << 10, "KiB") };
     let caption = match lost {
         0 => format!("The largest hole keeps its {} all the time.", bytes(start)),
         _ => format!(
             "The largest hole has {} at first and loses at most {} of them, at event {}.",
-            bytes(start),
+            bytes(peaks.first),
             bytes(lost),
-            grouped(least.event as u64)
+            grouped(peaks.least.1 as u64)
         ),
     };
     let y = format!("{name} lost");
@@ -212,12 +198,5 @@ mod tests {
             assert!(steps.windows(2).all(|two| two[0].0 <= two[1].0));
         }
         assert!(histogram(&[]).is_empty());
-    }
-
-    #[test]
-    fn the_most_is_reported_with_its_first_moment() {
-        let moment = |event, holes| Moment { event, holes, ..Moment::default() };
-        assert_eq!(most(&[moment(1, 3), moment(2, 9), moment(3, 9)], |m| m.holes), (9, 2));
-        assert_eq!(most(&[], |m| m.holes), (0, 0));
     }
 }

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use std::collections::BTreeMap;
-use va_base::{AllocError, PAGE_SIZE, VaRange};
+use va_base::{AllocError, PAGE_SIZE, Request, VaRange};
 use va_sim::areas::{AreaMap, SpaceAreas};
 use va_sim::platform::HeapPlatform;
 use va_tree::rb::Linux;
@@ -105,6 +105,68 @@ pub struct Moment {
     pub lazy_pages: u64,
 }
 
+/// The extremes of every event, each with the first event that has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// The most busy pages.
+    pub busy_pages: (u64, usize),
+    /// The most lazy pages.
+    pub lazy_pages: (u64, usize),
+    /// The most holes.
+    pub holes: (u64, usize),
+    /// Bytes of the largest free range in the window at its smallest.
+    pub least: (u64, usize),
+    /// Its bytes before the first event.
+    pub first: u64,
+}
+
+impl Peaks {
+    /// Measures a replay after an event, from 1. `grew` is true if the event freed ranges.
+    fn note(
+        &mut self,
+        event: usize,
+        grew: bool,
+        largest: &mut u64,
+        replay: &Replay<'_, impl FreeIndex>,
+        window: VaRange,
+    ) {
+        let most = |peak: &mut (u64, usize), value: u64| {
+            if value > peak.0 {
+                *peak = (value, event);
+            }
+        };
+        most(&mut self.busy_pages, replay.areas.busy.bytes() / PAGE_SIZE);
+        most(&mut self.lazy_pages, replay.areas.lazy.bytes() / PAGE_SIZE);
+        most(&mut self.holes, replay.index.hole_count());
+        *largest = largest_from(*largest, grew, replay, window);
+        if *largest < self.least.0 {
+            self.least = (*largest, event);
+        }
+    }
+}
+
+/// Returns the bytes of the largest free range of whole pages in the window, which had `before` bytes. It grows only if
+/// ranges were freed. O(log n) if it did not change.
+fn largest_from(before: u64, grew: bool, replay: &Replay<'_, impl FreeIndex>, window: VaRange) -> u64 {
+    let fits = |bytes: u64| {
+        bytes == 0
+            || Request::new(bytes, PAGE_SIZE)
+                .is_ok_and(|request| replay.index.would_fit(&request.within(window)).is_ok())
+    };
+    let (mut low, mut high) = (0, before / PAGE_SIZE);
+    if fits(before) {
+        if !grew || !fits(before + PAGE_SIZE) {
+            return before;
+        }
+        (low, high) = (before / PAGE_SIZE + 1, window.len_bytes() / PAGE_SIZE);
+    }
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(middle * PAGE_SIZE) { low = middle } else { high = middle - 1 }
+    }
+    low * PAGE_SIZE
+}
+
 /// The state of the space.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
@@ -112,6 +174,8 @@ pub struct Picture {
     pub clusters: Vec<Cluster>,
     /// Moments, one for each column.
     pub moments: Vec<Moment>,
+    /// The extremes of all events, also of those between moments.
+    pub peaks: Peaks,
     /// Busy and lazy shares, `[row][column]`, 0 to 255.
     cells: Vec<Vec<[u8; 2]>>,
 }
@@ -130,7 +194,14 @@ impl Picture {
         let mut replay = Replay::new(make()?, window, table);
         let standing = trace.standing.iter().map(|area| (area.start, area.start.saturating_add(area.size)));
         let (mut touched, mut before) = (standing.collect::<Vec<_>>(), 0);
+        // Before the first event there are the areas that stood before.
+        let mut begin = Replay::new(make()?, window, table);
+        begin.run(&trace.first(0));
+        let first = largest_from(window.len_bytes(), false, &begin, window);
+        let (mut largest, mut peaks) = (first, Peaks { first, least: (u64::MAX, 0), ..Peaks::default() });
         replay.run_watched(trace, |at, replay| {
+            let grew = matches!(events[at], Event::Purge { .. });
+            peaks.note(at + 1, grew, &mut largest, replay, window);
             let busy = &replay.areas.busy;
             if busy.len() > before || touched.is_empty() {
                 touched.extend(latest(&events[at], busy));
@@ -143,7 +214,8 @@ impl Picture {
         });
         let clusters = clusters(touched, window, &chunks.collect::<Vec<_>>());
         let rows = clusters.last().map_or(0, |cluster| cluster.top_row + cluster.rows);
-        let mut picture = Self { clusters, moments: Vec::new(), cells: vec![vec![[0; 2]; columns]; rows] };
+        let cells = vec![vec![[0; 2]; columns]; rows];
+        let mut picture = Self { clusters, moments: Vec::new(), peaks, cells };
         let mut replay = Replay::new(make()?, window, table);
         // Many areas live for less than a column: draw every area allocated in it.
         let mut busy = BTreeMap::new();
@@ -321,6 +393,34 @@ mod tests {
         let clusters = super::clusters(large.collect(), window, &[]);
         assert!((2..=PANELS).contains(&clusters.len()));
         assert_eq!(clusters.iter().map(|cluster| cluster.runs.len()).sum::<usize>(), 39);
+    }
+
+    #[test]
+    fn peaks_are_those_of_every_event_and_not_of_the_moments() {
+        let alloc = |at: u64| {
+            let at = 0x10_0000 + at * 8192;
+            format!(
+                "alloc_vmap_area: va_start: {at} size=8192 align=1 vstart=0x100000 vend=0x200fff failed=0\n"
+            )
+        };
+        let free = |at: u64| {
+            format!("free_vmap_area_noflush: va_start={:#x} nr_lazy=2 nr_lazy_max=9\n", 0x10_0000 + at * 8192)
+        };
+        let purge = |purged: u64| format!("purge_vmap_area_lazy: start=0x0 end=0x0 num_purged={purged}\n");
+        let pair = (0..COLUMNS as u64 * 4).map(|_| alloc(0) + &free(0) + &purge(1)).collect::<String>();
+        // Between two moments: five areas, of which two are freed apart.
+        let five = (0..5).map(alloc).collect::<String>() + &free(1) + &free(3) + &purge(2);
+        let rest = [0, 2, 4].map(free).concat() + &purge(3);
+        let text = pair.clone() + &five + &rest + &pair;
+        let picture = Picture::of(&Trace::read(text.as_bytes()), &Table::default()).unwrap();
+        let events = COLUMNS * 4 * 3;
+        let Peaks { busy_pages, lazy_pages, holes, least, first } = picture.peaks;
+        assert_eq!((busy_pages, lazy_pages), ((10, events + 5), (6, events + 11)));
+        // The space below the window, two holes in it and the rest.
+        assert_eq!((holes, first), ((4, events + 8), 0x10_0000));
+        assert_eq!(least, (0x10_0000 - 10 * 4096, events + 5));
+        let drawn = picture.moments.iter().map(|moment| moment.busy_pages).max();
+        assert!(drawn < Some(10), "{drawn:?}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vmlab_base::text::counted;
-use vmlab_trace::convert::{To, convert};
+use vmlab_trace::convert::{Select, Selection, To, convert};
 use vmlab_trace::{Sink, decompress};
 
 /// The input to convert, and the output form.
@@ -25,6 +25,21 @@ pub(super) struct Args {
     /// Destination; - is standard output; .gz is compressed
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
+    /// Write the events from this time of the trace's clock on, seconds
+    #[arg(long, value_name = "TIME", value_parser = super::map::seconds)]
+    from: Option<u64>,
+    /// Write the events up to this time, seconds
+    #[arg(long, value_name = "TIME", value_parser = super::map::seconds)]
+    to_time: Option<u64>,
+    /// Write the events of this CPU
+    #[arg(long, value_name = "N")]
+    cpu: Option<u16>,
+    /// Write the events of the tasks of this name
+    #[arg(long, value_name = "NAME")]
+    task: Option<String>,
+    /// Write no names and numbers of tasks, and no command: for a recording that others may see
+    #[arg(long)]
+    blank: bool,
 }
 
 /// Converts, and reports the lines that could not be read.
@@ -47,6 +62,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let (input, bar) = opened(&args.input).with_context(|| format!("cannot read {shown}"))?;
     let form = args.to.form(Sink::create(&args.output)?)?;
+    let selection = Selection {
+        from_ns: args.from,
+        to_ns: args.to_time,
+        cpu: args.cpu,
+        task: args.task.clone(),
+        blank: args.blank,
+    };
+    let form = Box::new(Select::new(form, selection));
     let converted = convert(input, form, &stop);
     bar.finish_and_clear();
     let census = match converted {

@@ -77,7 +77,7 @@ pub(super) struct Args {
 }
 
 /// Parses seconds into nanoseconds.
-fn seconds(text: &str) -> Result<u64, String> {
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..1e10).contains(seconds));
     seconds
         .map(|seconds| (seconds * 1e9).round() as u64)

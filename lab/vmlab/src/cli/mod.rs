@@ -119,7 +119,9 @@ enum Command {
         vmlab convert vmlab.jsonl.gz --to perfetto -o trace.json.gz   for ui.perfetto.dev\n  \
         vmlab convert trace.ftrace.gz --to jsonl | jq -r .event\n  \
         vmlab convert vmlab.jsonl.gz --to csv -o events.csv\n  \
-        vmlab convert vmlab.jsonl.gz --to vmallocinfo -o end.vmallocinfo\n\n\
+        vmlab convert vmlab.jsonl.gz --to vmallocinfo -o end.vmallocinfo\n  \
+        vmlab convert vmlab.jsonl.gz --to jsonl --from 12.5 --to-time 13 --cpu 0\n  \
+        vmlab convert vmlab.jsonl.gz --to jsonl --blank -o for-others.jsonl.gz\n\n\
         docs/formats.md describes the forms.")]
     Convert(convert::Args),
     /// Run an unmodified program with libvmalloc_preload.so, and print statistics of its large memory

@@ -125,7 +125,11 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
         None => {
             let beside = std::env::current_exe().context("cannot find the program vmlab")?;
             let beside = beside.parent().unwrap_or(Path::new("/"));
-            vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)]
+            // A program of `cargo install` has no library beside it: where a library is installed for all, or for a user.
+            let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/lib"));
+            let shared = ["/usr/local/lib", "/usr/lib"].map(PathBuf::from);
+            let folders = [beside.to_path_buf(), beside.join("../lib")].into_iter().chain(home).chain(shared);
+            folders.map(|folder| folder.join(LIBRARY)).collect()
         }
     };
     let Some(found) = places.iter().find(|place| place.is_file()) else {

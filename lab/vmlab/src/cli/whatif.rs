@@ -145,7 +145,12 @@ fn print(compared: &Compared) -> Result<()> {
 /// Says in a sentence what another policy would have changed, beside the first.
 fn verdict(policies: &[Row]) -> String {
     let Some((first, others)) = policies.split_first() else { return "no policy was run.".into() };
-    let score = |row: &Row| (row.failed, row.span_bytes, row.longest_stall_ns, row.stall_ns);
+    // Spans that are alike, as far as five bits tell, do not decide.
+    let coarse = |bytes: u64| {
+        let low = bytes.checked_ilog2().unwrap_or(0).saturating_sub(4);
+        bytes >> low << low
+    };
+    let score = |row: &Row| (row.failed, coarse(row.span_bytes), row.longest_stall_ns, row.stall_ns);
     let failures = match first.failed {
         0 => format!("no request fails under {}", first.policy),
         failed => format!("{} under {}", counted(failed, "request") + " fail", first.policy),

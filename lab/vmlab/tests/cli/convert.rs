@@ -234,3 +234,57 @@ fn the_doctor_reports_every_fact_in_both_forms() {
         assert!(!found.is_empty() && !means.is_empty());
     }
 }
+
+/// Returns the lines of a conversion to JSON.
+fn lines(name: &str, more: &[&str]) -> Vec<Value> {
+    let assert = vmlab().args(["convert", "--to", "jsonl"]).args(more).arg(shipped(name)).assert().success();
+    rows(&stdout_of(&assert))
+}
+
+#[test]
+fn a_recording_is_written_without_names_and_replays_the_same() {
+    // The tasks of this trace are named.
+    let named = lines("nodes-smp4.ftrace.gz", &[]);
+    let blank = lines("nodes-smp4.ftrace.gz", &["--blank"]);
+    assert!(named.iter().any(|row| row["task"] == "busybox" && row["pid"] == 164));
+    let without = |mut row: Value| {
+        let event = row.as_object_mut().unwrap();
+        event.remove("task");
+        event.remove("pid");
+        row
+    };
+    assert_eq!(named.into_iter().map(without).collect::<Vec<_>>(), blank);
+    // The recordings that are shipped have none, and no command.
+    for name in ["held-out.jsonl.zst", "running-kernel.ftrace.zst"] {
+        let rows = lines(name, &[]);
+        let told = |row: &Value| ["task", "pid"].iter().any(|key| row.get(key).is_some());
+        assert!(rows.len() > 10_000 && !rows.iter().any(told), "{name}");
+        assert!(rows[0]["vmlab"].get("command").is_none(), "{name}: {}", rows[0]);
+    }
+}
+
+#[test]
+fn a_part_of_a_trace_is_written() {
+    let events = |more: &[&str]| -> Vec<Value> {
+        lines("nodes-smp4.ftrace.gz", more).into_iter().filter(|row| row.get("event").is_some()).collect()
+    };
+    let all = events(&[]);
+    let ns = |row: &Value| row["ns"].as_u64().unwrap();
+    type Keeps<'a> = &'a dyn Fn(&Value) -> bool;
+    let parts: [(&[&str], Keeps<'_>); 4] = [
+        (&["--cpu", "3"], &|row| row["cpu"] == 3),
+        (&["--task", "busybox"], &|row| row["task"] == "busybox"),
+        (&["--from", "3.7", "--to-time", "3.8"], &|row| (3_700_000_000..=3_800_000_000).contains(&ns(row))),
+        (&["--from", "3.7", "--cpu", "0"], &|row| ns(row) >= 3_700_000_000 && row["cpu"] == 0),
+    ];
+    for (args, keeps) in parts {
+        let part: Vec<Value> = all.iter().filter(|row| keeps(row)).cloned().collect();
+        assert!(!part.is_empty() && part.len() < all.len(), "{args:?}");
+        assert_eq!(events(args), part, "{args:?}");
+    }
+    // Tables and marks stay, so that a part can be replayed.
+    let marks = |row: &&Value| row["event"] == "tracing_mark_write";
+    let part = lines("held-out.jsonl.zst", &["--to-time", "1"]);
+    assert_eq!(part.iter().filter(marks).count(), 5);
+    assert!(part.iter().filter(|row| row.get("area").is_some()).count() > 3500);
+}

@@ -49,7 +49,7 @@ fn df2_linux_answers_as_the_running_kernel_did_and_what_differs_has_a_cause() {
     let page = std::fs::read_to_string(dir.path().join("running-kernel.md")).unwrap();
     assert!(page.contains("| linux | 2 | 6,783 | 6,724 |"), "{page}");
     assert!(page.contains("| pool of a node that is not known | not knowable | 39 |"), "{page}");
-    assert!(page.contains("allocation 33 (line 607, 48806.229929 s, CPU 1)"), "{page}");
+    assert!(page.contains("allocation 33 (line 604, 48806.229929 s, CPU 1)"), "{page}");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn differences_are_listed() {
         .arg(beginning(&dir))
         .assert()
         .success()
-        .stdout(contains("running-kernel: linux: allocation 33 (line 607, 48806.229929 s, CPU 1)"))
+        .stdout(contains("running-kernel: linux: allocation 33 (line 604, 48806.229929 s, CPU 1)"))
         .stdout(contains("differences more; --diff=all lists all"))
         .stdout(contains("pools were empty, as a mark says"));
 }

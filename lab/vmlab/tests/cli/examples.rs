@@ -121,7 +121,9 @@ fn furnish(dir: &Path) {
     write("trace.zst", &zstd(text.as_bytes()));
     write("trace", text.as_bytes());
     write("info", &table);
-    write("saved.vmallocinfo", &table);
+    for name in ["saved", "monday", "tuesday"] {
+        write(&format!("{name}.vmallocinfo"), &table);
+    }
     vmlab()
         .current_dir(dir)
         .args(["convert", "trace", "--to", "jsonl", "-o", "vmlab.jsonl.gz"])
@@ -130,7 +132,10 @@ fn furnish(dir: &Path) {
     // A recording has a table of its end, too.
     let recording = std::fs::read(dir.join("vmlab.jsonl.gz")).unwrap();
     let end = gzip(b"{\"area\":{\"when\":\"end\",\"text\":\"(null)\"}}\n");
-    write("vmlab.jsonl.gz", &[recording, end].concat());
+    let recording = [recording, end].concat();
+    for name in ["vmlab", "recording", "before", "after"] {
+        write(&format!("{name}.jsonl.gz"), &recording);
+    }
     vmlab()
         .current_dir(dir)
         .args(["convert", "trace", "--to", "jsonl", "-o", "recording"])
