@@ -257,8 +257,8 @@ fn a_recording_is_written_without_names_and_replays_the_same() {
     // The recordings that are shipped have none, and no command.
     for name in ["held-out.jsonl.zst", "running-kernel.ftrace.zst"] {
         let rows = lines(name, &[]);
-        let told = |row: &Value| ["task", "pid"].iter().any(|key| row.get(key).is_some());
-        assert!(rows.len() > 10_000 && !rows.iter().any(told), "{name}");
+        let shown = |row: &Value| ["task", "pid"].iter().any(|key| row.get(key).is_some());
+        assert!(rows.len() > 10_000 && !rows.iter().any(shown), "{name}");
         assert!(rows[0]["vmlab"].get("command").is_none(), "{name}: {}", rows[0]);
     }
 }
