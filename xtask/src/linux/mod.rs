@@ -55,28 +55,26 @@ enum Task {
         /// Threads that call at a time
         #[arg(long, default_value_t = 1)]
         threads: u32,
-        /// Pairs of each pattern
-        #[arg(long, default_value_t = 20_000)]
-        loops: u32,
-        /// Boots of each kernel
-        #[arg(long, default_value_t = 3)]
-        rounds: usize,
-        #[arg(long)]
-        out: bool,
+        #[command(flatten)]
+        pairs: Pairs,
     },
     /// Count the instructions of pairs by function on both kernels; --out writes results/linux-profile.md
-    Profile {
-        /// Pairs of each pattern
-        #[arg(long, default_value_t = 20_000)]
-        loops: u32,
-        /// Boots of each kernel
-        #[arg(long, default_value_t = 3)]
-        rounds: usize,
-        #[arg(long)]
-        out: bool,
-    },
+    Profile(Pairs),
     /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
     Debug,
+}
+
+/// A measurement of pairs.
+#[derive(clap::Args, Debug)]
+struct Pairs {
+    /// Pairs of each pattern
+    #[arg(long, default_value_t = 20_000)]
+    loops: u32,
+    /// Boots of each kernel
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    #[arg(long)]
+    out: bool,
 }
 
 /// Runs `cargo xtask linux`.
@@ -90,11 +88,9 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         Task::Build => build::kernel(root, kind).map(|kernel| println!("{}", kernel.image.display())),
         Task::Boot => boot(root, kind, &Run::of("boot", 1), SPEED).map(drop),
         Task::Test { suite, loops } => boot(root, kind, &Run::of(suite, *loops), SPEED).map(drop),
-        Task::Profile { loops, rounds, out } => profile::main(root, *loops, *rounds, *out),
+        Task::Profile(pairs) => profile::main(root, pairs),
         Task::Debug => boot(root, kind, &Run::of("quick", 1), SPEED).map(drop),
-        Task::Bench { threads, loops, rounds, out } => {
-            bench(root, &Run { threads: *threads, ..Run::of("bench", *loops) }, *rounds, *out)
-        }
+        Task::Bench { threads, pairs } => bench(root, *threads, pairs),
     }
 }
 
@@ -226,7 +222,8 @@ fn row(line: &str) -> Option<Row> {
 }
 
 /// Boots both kernels in turn, and prints the median of each pattern.
-fn bench(root: &Path, run: &Run<'_>, rounds: usize, out: bool) -> Result<()> {
+fn bench(root: &Path, threads: u32, &Pairs { loops, rounds, out }: &Pairs) -> Result<()> {
+    let run = &Run { threads, ..Run::of("bench", loops) };
     let how = if run.threads == 1 { COUNTED } else { SPEED };
     let mut runs: [Vec<Vec<Row>>; 2] = Default::default();
     for _ in 0..rounds {

@@ -11,7 +11,7 @@
 //! for tables and records.
 
 use super::build::{self, Kind};
-use super::{COUNTED, Run, boot, lists};
+use super::{COUNTED, Pairs, Run, boot, lists};
 use crate::machine::{commit, machine};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
@@ -54,7 +54,7 @@ const SHOWN: usize = 12;
 type Profile = Vec<BTreeMap<String, u64>>;
 
 /// Runs the bench of both kernels in turn under the plugin, and prints the profiles, or writes them.
-pub(super) fn main(root: &Path, loops: u32, rounds: usize, out: bool) -> Result<()> {
+pub(super) fn main(root: &Path, &Pairs { loops, rounds, out }: &Pairs) -> Result<()> {
     Cmd::cargo(root).args(["build", "--quiet", "--release", "--package", "qemu-count"]).run(Show::Failure)?;
     let [mut stock, mut ours] = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
