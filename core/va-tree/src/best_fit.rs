@@ -463,6 +463,20 @@ impl<I: FreeIndex, P: Platform> Drop for BestFitIndex<I, P> {
     }
 }
 
+/// The cover of the index below: the tree of sizes only orders what it finds.
+#[cfg(feature = "certify")]
+impl<I: crate::certify::Certify, P: Platform> crate::certify::Certify for BestFitIndex<I, P> {
+    fn cover(&self, covered: crate::certify::Covered, each: &mut dyn FnMut(crate::certify::Bound)) {
+        self.index.cover(covered, each);
+    }
+
+    /// The shape of the index below, and the holes by size: how their tree is balanced changes no answer.
+    fn shape(&self, each: &mut dyn FnMut(u64)) {
+        self.index.shape(each);
+        self.sizes.at_least(0).for_each(|hole| each(hole.start().get()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -534,19 +548,5 @@ mod tests {
         assert_eq!(looks(&index, pages(110_000, 1 << 20), &aligned).1, 200_000);
         // None is excluded.
         assert_eq!(looks(&index, pages(0, 1 << 20), &three), (1, 1));
-    }
-}
-
-/// The cover of the index below: the tree of sizes only orders what it finds.
-#[cfg(feature = "certify")]
-impl<I: crate::certify::Certify, P: Platform> crate::certify::Certify for BestFitIndex<I, P> {
-    fn cover(&self, covered: crate::certify::Covered, each: &mut dyn FnMut(crate::certify::Bound)) {
-        self.index.cover(covered, each);
-    }
-
-    /// The shape of the index below, and the holes by size: how their tree is balanced changes no answer.
-    fn shape(&self, each: &mut dyn FnMut(u64)) {
-        self.index.shape(each);
-        self.sizes.at_least(0).for_each(|hole| each(hole.start().get()));
     }
 }

@@ -341,6 +341,18 @@ impl<const N: usize> fmt::Debug for FlatIndex<N> {
     }
 }
 
+#[cfg(feature = "certify")]
+impl<const N: usize> crate::certify::Certify for FlatIndex<N> {
+    fn cover(&self, covered: crate::certify::Covered, each: &mut dyn FnMut(crate::certify::Bound)) {
+        crate::certify::cover_by_holes(self, covered, each);
+    }
+
+    fn shape(&self, each: &mut dyn FnMut(u64)) {
+        [self.ledger.live, self.ledger.holes, self.ledger.free_pages].into_iter().for_each(&mut *each);
+        self.all().iter().flat_map(|hole| [hole.start, hole.end]).for_each(each);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,17 +382,5 @@ mod tests {
         assert_eq!(broken(|index| index.ledger.holes = 5), Err("FT6"));
         assert_eq!(broken(|index| index.ledger.live = 1), Err("FT6"));
         assert_eq!(broken(|index| index.ledger.live = 9), Err("FT6"));
-    }
-}
-
-#[cfg(feature = "certify")]
-impl<const N: usize> crate::certify::Certify for FlatIndex<N> {
-    fn cover(&self, covered: crate::certify::Covered, each: &mut dyn FnMut(crate::certify::Bound)) {
-        crate::certify::cover_by_holes(self, covered, each);
-    }
-
-    fn shape(&self, each: &mut dyn FnMut(u64)) {
-        [self.ledger.live, self.ledger.holes, self.ledger.free_pages].into_iter().for_each(&mut *each);
-        self.all().iter().flat_map(|hole| [hole.start, hole.end]).for_each(each);
     }
 }
