@@ -357,7 +357,7 @@ fn what_settled_on_another_cpu_is_used_before_the_index() {
         let mut magazine = space.magazine(cpu).unwrap();
         let areas: Vec<Area> = (0..20).map(|_| magazine.alloc(&size).unwrap()).collect();
         if cpu != 70 {
-            known.extend(areas.iter().map(|area| area.start()));
+            known.extend(areas.iter().map(Area::start));
         }
         areas.into_iter().for_each(|area| magazine.free(area).unwrap());
     }
