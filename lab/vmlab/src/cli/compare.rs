@@ -1,7 +1,7 @@
 //! `vmlab compare`: two recordings, or two tables of areas, side by side.
 
 use super::input::{Input, NO_ADDRESS, Tables, stem};
-use super::report::{HEAD_BYTES, Kind, kind_of};
+use super::report::{Kind, opened};
 use super::table::{align, plain};
 use super::{map, out, print_note};
 use anyhow::{Context, Result, bail};
@@ -9,13 +9,12 @@ use comfy_table::Cell;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use vmlab_base::text::{bytes, counted, grouped};
 use vmlab_replay::run_space::{Policy, nodes_of};
 use vmlab_replay::state::State;
-use vmlab_trace::{Event, Trace, open};
+use vmlab_trace::{Event, Trace};
 use vmlab_view::map::measure::Numbers;
 use vmlab_view::map::read::Text;
 use vmlab_view::map::replayed::{Ask, replay};
@@ -99,12 +98,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// Reads a recording or a table.
 fn side(path: &Path) -> Result<Side> {
     let shown = path.display();
-    let mut input = open(path).with_context(|| format!("cannot read {shown}"))?;
-    let mut head = Vec::new();
-    // An error here occurs again when the rest is read.
-    let _ = input.by_ref().take(HEAD_BYTES).read_to_end(&mut head);
-    let kind = kind_of(&head);
-    let whole = Cursor::new(head).chain(input);
+    let (kind, whole) = opened(path)?;
     let mut side = Side { name: stem(path), ..Side::default() };
     match kind {
         Kind::Listing => {

@@ -15,7 +15,7 @@ use vmlab_view::report::sheet::Sheet;
 use vmlab_view::report::{Chapter, Map, Part, Picture, page};
 
 /// Bytes from the beginning of a file that determine its kind.
-pub(super) const HEAD_BYTES: u64 = 16 << 10;
+const HEAD_BYTES: u64 = 16 << 10;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -116,15 +116,18 @@ fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<Part>> {
     Ok(chapters)
 }
 
-fn read(path: &Path, tables: &Tables) -> Result<InputFile> {
-    let shown = path.display();
-    let unreadable = || format!("cannot read {shown}");
-    let mut input = open(path).with_context(unreadable)?;
+/// Opens a file, and returns its kind with all of its contents.
+pub(super) fn opened(path: &Path) -> Result<(Kind, impl Read + use<>)> {
+    let mut input = open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut head = Vec::new();
     // An error here occurs again when the rest is read.
     let _ = input.by_ref().take(HEAD_BYTES).read_to_end(&mut head);
-    let kind = kind_of(&head);
-    let whole = Cursor::new(head).chain(input);
+    Ok((kind_of(&head), Cursor::new(head).chain(input)))
+}
+
+fn read(path: &Path, tables: &Tables) -> Result<InputFile> {
+    let shown = path.display();
+    let (kind, whole) = opened(path)?;
     let name = input::stem(path);
     Ok(match kind {
         Kind::Trace => InputFile::Trace(Box::new(Input::of(path, Trace::read(whole), tables)?)),
