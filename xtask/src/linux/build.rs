@@ -73,6 +73,11 @@ pub(super) fn work(root: &Path) -> PathBuf {
     root.join("target/linux")
 }
 
+/// The core's object in the kernel's source.
+pub(super) fn shipped(root: &Path) -> PathBuf {
+    work(root).join(SOURCE).join("mm/va_core.o_shipped")
+}
+
 /// Builds the core as one relocatable object for the inside of a kernel.
 pub(super) fn object(root: &Path, debug: bool) -> Result<PathBuf> {
     let features = if debug { "kasan" } else { "" };
@@ -185,7 +190,7 @@ fn tree(root: &Path, kind: Kind) -> Result<PathBuf> {
         (text, lines) = cut(&text)?;
         println!("linux: {lines} lines of mm/vmalloc.c are replaced");
         makefile.push_str("obj-y += va_os.o va_core.o\n");
-        replace(&tree.join("mm/va_core.o_shipped"), &fs::read(object(root, kind.debug)?)?)?;
+        replace(&shipped(root), &fs::read(object(root, kind.debug)?)?)?;
     }
     for file in GLUE {
         replace(&tree.join("mm").join(file), &fs::read(root.join("adopt/linux/glue").join(file))?)?;

@@ -146,8 +146,18 @@ const LIMIT: &str = "1800";
 
 /// Builds and boots a kernel, shows the lines of its program, and returns them.
 fn boot(root: &Path, kind: Kind, run: &Run<'_>, how: &str) -> Result<Vec<String>> {
+    boot_built(root, kind, &build::kernel(root, kind)?, run, how)
+}
+
+/// Does the same with a kernel that is built.
+fn boot_built(
+    root: &Path,
+    kind: Kind,
+    Kernel { image, initrd, .. }: &Kernel,
+    run: &Run<'_>,
+    how: &str,
+) -> Result<Vec<String>> {
     let Run { suite, loops, threads } = run;
-    let Kernel { image, initrd, .. } = build::kernel(root, kind)?;
     let logs = build::work(root).join("logs");
     fs::create_dir_all(&logs)?;
     let log = logs.join(format!("{}-{suite}.log", kind.name()));
@@ -162,9 +172,9 @@ fn boot(root: &Path, kind: Kind, run: &Run<'_>, how: &str) -> Result<Vec<String>
         .args(how.split(' '))
         .args(["-nographic", "-no-reboot"])
         .args(["-m", if kind.debug { DEBUG_MEMORY } else { MEMORY }, "-kernel"])
-        .arg(&image)
+        .arg(image)
         .arg("-initrd")
-        .arg(&initrd)
+        .arg(initrd)
         .args(["-append", &command_line])
         .lines(Show::Nothing, |line| {
             text.push_str(line);

@@ -11,7 +11,7 @@
 //! for tables and records.
 
 use super::build::{self, Kind};
-use super::{COUNTED, Pairs, Run, boot, lists};
+use super::{COUNTED, Pairs, Run, boot_built, lists, row};
 use crate::machine::{commit, machine};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
@@ -20,8 +20,6 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// The patterns in the order of `init.sh`.
-const PATTERNS: [&str; 6] = ["one", "mixed", "live", "live-mixed", "large", "aligned"];
 /// Functions of the kernel that the replaced code and its replacement call, and nothing else in this load.
 const CALLED: [&str; 22] = [
     "rb_insert_color",
@@ -50,8 +48,10 @@ const CALLED: [&str; 22] = [
 /// Functions that a profile shows of each kernel and pattern.
 const SHOWN: usize = 12;
 
-/// Instructions of each function of a kernel, by pattern.
-type Profile = Vec<BTreeMap<String, u64>>;
+/// Instructions of each function.
+type Counts = BTreeMap<String, u64>;
+/// Patterns in their order, each with the instructions of a kernel's functions.
+type Profile = Vec<(String, Counts)>;
 
 /// Runs the bench of both kernels in turn under the plugin, and prints the profiles, or writes them.
 pub(super) fn main(root: &Path, &Pairs { loops, rounds, out }: &Pairs) -> Result<()> {
@@ -76,15 +76,17 @@ pub(super) fn main(root: &Path, &Pairs { loops, rounds, out }: &Pairs) -> Result
 }
 
 fn of_kernel(root: &Path, kind: Kind, loops: u32) -> Result<Profile> {
-    let symbols = fs::read_to_string(build::kernel(root, kind)?.symbols)?;
+    let kernel = build::kernel(root, kind)?;
+    let symbols = fs::read_to_string(&kernel.symbols)?;
     let symbols = functions(&symbols);
     let mark = symbols.iter().find(|(_, name)| **name == "va_bench_mark").context("no va_bench_mark")?.0;
     let counts = build::work(root).join(format!("{}.counts", kind.name()));
     let plugin = root.join("target/release/libqemu_count.so");
     let how = format!("{COUNTED} -plugin {},out={},mark={mark:x}", plugin.display(), counts.display());
-    boot(root, kind, &Run::of("bench", loops), &how)?;
+    let lines = boot_built(root, kind, &kernel, &Run::of("bench", loops), &how)?;
+    let patterns = lines.iter().filter_map(|line| row(line)).map(|row| row.pattern).collect();
     let core = if kind.ours { core_functions(root)? } else { BTreeSet::new() };
-    profile(&fs::read_to_string(&counts)?, &symbols, &core)
+    profile(patterns, &fs::read_to_string(&counts)?, &symbols, &core)
 }
 
 /// Returns the functions in the text of `nm`: addresses and names.
@@ -99,14 +101,19 @@ fn functions(symbols: &str) -> BTreeMap<u64, &str> {
 
 /// Returns the functions of the core's object, whose names are of Rust.
 fn core_functions(root: &Path) -> Result<BTreeSet<String>> {
-    let object = build::work(root).join("linux-source-6.12/mm/va_core.o_shipped");
-    let names = Cmd::new(root, "nm").args(["--defined-only", "--format=just-symbols"]).arg(object).read()?;
+    let args = ["--defined-only", "--format=just-symbols"];
+    let names = Cmd::new(root, "nm").args(args).arg(build::shipped(root)).read()?;
     Ok(names.lines().map(ToString::to_string).collect())
 }
 
 /// Adds up the counts of each pattern by function. All of the core is one function.
-fn profile(counts: &str, symbols: &BTreeMap<u64, &str>, core: &BTreeSet<String>) -> Result<Profile> {
-    let mut sets: Profile = Vec::new();
+fn profile(
+    patterns: Vec<String>,
+    counts: &str,
+    symbols: &BTreeMap<u64, &str>,
+    core: &BTreeSet<String>,
+) -> Result<Profile> {
+    let mut sets: Vec<Counts> = Vec::new();
     for line in counts.lines() {
         if line == "mark" {
             sets.push(BTreeMap::new());
@@ -122,11 +129,11 @@ fn profile(counts: &str, symbols: &BTreeMap<u64, &str>, core: &BTreeSet<String>)
         *sets.last_mut().context("counts before a mark")?.entry(name.to_string()).or_default() += count;
     }
     // Before the first pattern, the first pattern, between the first and the second, and so on.
-    let patterns: Profile = sets.into_iter().skip(1).step_by(2).collect();
-    if patterns.len() != PATTERNS.len() {
-        bail!("{} patterns were counted, not {}", patterns.len(), PATTERNS.len());
+    let sets: Vec<Counts> = sets.into_iter().skip(1).step_by(2).collect();
+    if sets.len() != patterns.len() || sets.is_empty() {
+        bail!("{} patterns were counted, and {} run", sets.len(), patterns.len());
     }
-    Ok(patterns)
+    Ok(patterns.into_iter().zip(sets).collect())
 }
 
 /// Returns a name without what the compiler appends to parts and copies of a function.
@@ -148,7 +155,7 @@ fn page(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
     // Of each run, sorted.
     let sums = |runs: &[Profile], nth: usize, counts: fn(&str) -> bool| {
         let sum = |run: &Profile| {
-            let counted = run[nth].iter().filter(|(name, _)| counts(name));
+            let counted = run[nth].1.iter().filter(|(name, _)| counts(name));
             counted.map(|(_, count)| count).sum::<u64>() as f64 / loops
         };
         let mut sums: Vec<f64> = runs.iter().map(sum).collect();
@@ -167,7 +174,7 @@ fn page(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
          is in the counts, as is the purge.\n\n\
          | pattern | stock, replaced, a pair | ours | ratio | stock, all, a pair | ours |\n|---|---:|---:|---:|---:|---:|\n",
     );
-    for (nth, pattern) in PATTERNS.iter().enumerate() {
+    for (nth, (pattern, _)) in stock.first().into_iter().flatten().enumerate() {
         let [of_stock, of_ours] = [stock, ours].map(|runs| sums(runs, nth, is_replaced));
         let [all_stock, all_ours] = [stock, ours].map(|runs| sums(runs, nth, |_| true));
         _ = writeln!(
@@ -184,11 +191,11 @@ fn page(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
         text,
         "\n## By function\n\nInstructions a pair of the functions with most, in the last boot; `*` marks the replaced.\n"
     );
-    for (nth, pattern) in PATTERNS.iter().enumerate() {
+    for (nth, (pattern, _)) in stock.first().into_iter().flatten().enumerate() {
         _ = writeln!(text, "- **{pattern}**");
         for (kernel, runs) in [("stock", stock), ("ours", ours)] {
             let Some(profile) = runs.last() else { continue };
-            let mut rows: Vec<(&String, &u64)> = profile[nth].iter().collect();
+            let mut rows: Vec<(&String, &u64)> = profile[nth].1.iter().collect();
             rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
             let shown = rows.iter().take(SHOWN).map(|(name, count)| {
                 let mark = if is_replaced(name) { "*" } else { "" };
@@ -212,16 +219,17 @@ mod tests {
         let symbols = functions(SYMBOLS);
         assert_eq!(symbols.len(), 3);
         let mut counts = String::from("mark\nffff0010 1 1000\n");
-        for _ in PATTERNS {
+        for _ in 0..2 {
             counts += "mark\nffff0010 1 2\nffff0014 3 1\nffff0028 5 1\nffff0039 1 7\nmark\nffff0010 1 9\n";
         }
         let core = BTreeSet::from(["_RNv_core".to_string()]);
-        let profile = profile(&counts, &symbols, &core).unwrap();
-        let of = |name: &str| profile[5].get(name).copied();
+        let patterns = || vec!["one".to_string(), "aligned".to_string()];
+        let profile = profile(patterns(), &counts, &symbols, &core).unwrap();
+        let of = |name: &str| profile[1].1.get(name).copied();
         assert_eq!((of("alloc_vmap_area"), of("the core"), of("get_vm_area")), (Some(5), Some(5), Some(7)));
         let text = page(1, std::slice::from_ref(&profile), &[profile.clone(), profile.clone()]);
         assert!(text.contains("| aligned | 10 | 10 (10 to 10) | 1.00 | 17 | 17 (17 to 17) |"), "{text}");
-        assert!(super::profile("mark\n", &symbols, &core).is_err());
-        assert!(super::profile("1 1 1\n", &symbols, &core).is_err());
+        assert!(super::profile(patterns(), "mark\n", &symbols, &core).is_err());
+        assert!(super::profile(patterns(), "1 1 1\n", &symbols, &core).is_err());
     }
 }
