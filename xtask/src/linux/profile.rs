@@ -15,7 +15,7 @@ use super::{COUNTED, Pairs, Run, boot_built, lists, row};
 use crate::machine::{commit, machine};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -45,6 +45,8 @@ const CALLED: [&str; 22] = [
     "memset",
     "queue_work_on",
 ];
+/// Begins the name of a function of the core.
+const CORE: &str = "core ";
 /// Functions that a profile shows of each kernel and pattern.
 const SHOWN: usize = 12;
 
@@ -85,7 +87,7 @@ fn of_kernel(root: &Path, kind: Kind, loops: u32) -> Result<Profile> {
     let how = format!("{COUNTED} -plugin {},out={},mark={mark:x}", plugin.display(), counts.display());
     let lines = boot_built(root, kind, &kernel, &Run::of("bench", loops), &how)?;
     let patterns = lines.iter().filter_map(|line| row(line)).map(|row| row.pattern).collect();
-    let core = if kind.ours { core_functions(root)? } else { BTreeSet::new() };
+    let core = if kind.ours { core_functions(root)? } else { BTreeMap::new() };
     profile(patterns, &fs::read_to_string(&counts)?, &symbols, &core)
 }
 
@@ -99,19 +101,39 @@ fn functions(symbols: &str) -> BTreeMap<u64, &str> {
     symbols.lines().filter_map(|line| of_line(line).map(|(at, name)| (at, &line[name..]))).collect()
 }
 
-/// Returns the functions of the core's object, whose names are of Rust.
-fn core_functions(root: &Path) -> Result<BTreeSet<String>> {
-    let args = ["--defined-only", "--format=just-symbols"];
-    let names = Cmd::new(root, "nm").args(args).arg(build::shipped(root)).read()?;
-    Ok(names.lines().map(ToString::to_string).collect())
+/// Returns the functions of the core's object: each symbol with its short name.
+fn core_functions(root: &Path) -> Result<BTreeMap<String, String>> {
+    let names = |more: &[&str]| {
+        let args = ["--defined-only", "--format=just-symbols", "--no-sort"];
+        Cmd::new(root, "nm").args(args).args(more).arg(build::shipped(root)).read()
+    };
+    let (symbols, plain) = (names(&[])?, names(&["--demangle"])?);
+    Ok(symbols.lines().map(ToString::to_string).zip(plain.lines().map(short)).collect())
 }
 
-/// Adds up the counts of each pattern by function. All of the core is one function.
+/// Returns the crate and the last word of a function's name, after [`CORE`]. The types in between are of one space.
+fn short(name: &str) -> String {
+    let named = name.rsplit("::").find(|word| !is_hash(word)).unwrap_or(name);
+    let of = name
+        .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .find(|word| word.starts_with("va_"));
+    match of.filter(|of| *of != named) {
+        Some(of) => format!("{CORE}{of}::{named}"),
+        None => format!("{CORE}{named}"),
+    }
+}
+
+/// Returns true for the last part of a symbol, which tells instances of a generic function apart.
+fn is_hash(word: &str) -> bool {
+    word.len() == 17 && word.starts_with('h') && word[1..].bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Adds up the counts of each pattern by function.
 fn profile(
     patterns: Vec<String>,
     counts: &str,
     symbols: &BTreeMap<u64, &str>,
-    core: &BTreeSet<String>,
+    core: &BTreeMap<String, String>,
 ) -> Result<Profile> {
     let mut sets: Vec<Counts> = Vec::new();
     for line in counts.lines() {
@@ -125,7 +147,7 @@ fn profile(
         let at = u64::from_str_radix(at, 16)?;
         let count = runs.parse::<u64>()? * instructions.parse::<u64>()?;
         let name = symbols.range(..=at).next_back().map_or("?", |(_, name)| *name);
-        let name = if core.contains(name) { "the core" } else { plain(name) };
+        let name = core.get(name).map_or_else(|| plain(name), String::as_str);
         *sets.last_mut().context("counts before a mark")?.entry(name.to_string()).or_default() += count;
     }
     // Before the first pattern, the first pattern, between the first and the second, and so on.
@@ -143,7 +165,7 @@ fn plain(name: &str) -> &str {
 
 /// Returns true if a function is replaced, replaces, or is called by those alone.
 fn is_replaced(name: &str) -> bool {
-    name == "the core"
+    name.starts_with(CORE)
         || name.starts_with("va_os_")
         || ["va_take", "va_put", "va_record_of"].contains(&name)
         || lists::FUNCTIONS.contains(&name)
@@ -215,6 +237,14 @@ mod tests {
                            ffff0040 d data\n";
 
     #[test]
+    fn a_function_of_the_core_has_its_crate_and_its_last_word() {
+        let of_impl =
+            "va_space::space::purge::<impl va_space::space::VmapSpace<P,C>>::slice::h0123456789abcdef";
+        assert_eq!(short(of_impl), "core va_space::slice");
+        assert_eq!(short("va_try_alloc"), "core va_try_alloc");
+    }
+
+    #[test]
     fn counts_are_added_up_by_function_of_every_second_set() {
         let symbols = functions(SYMBOLS);
         assert_eq!(symbols.len(), 3);
@@ -222,11 +252,17 @@ mod tests {
         for _ in 0..2 {
             counts += "mark\nffff0010 1 2\nffff0014 3 1\nffff0028 5 1\nffff0039 1 7\nmark\nffff0010 1 9\n";
         }
-        let core = BTreeSet::from(["_RNv_core".to_string()]);
+        let core = BTreeMap::from([(
+            "_RNv_core".to_string(),
+            short("<va_tree::b::Tree<K> as va_tree::f::Free>::alloc"),
+        )]);
         let patterns = || vec!["one".to_string(), "aligned".to_string()];
         let profile = profile(patterns(), &counts, &symbols, &core).unwrap();
         let of = |name: &str| profile[1].1.get(name).copied();
-        assert_eq!((of("alloc_vmap_area"), of("the core"), of("get_vm_area")), (Some(5), Some(5), Some(7)));
+        assert_eq!(
+            (of("alloc_vmap_area"), of("core va_tree::alloc"), of("get_vm_area")),
+            (Some(5), Some(5), Some(7))
+        );
         let text = page(1, std::slice::from_ref(&profile), &[profile.clone(), profile.clone()]);
         assert!(text.contains("| aligned | 10 | 10 (10 to 10) | 1.00 | 17 | 17 (17 to 17) |"), "{text}");
         assert!(super::profile(patterns(), "mark\n", &symbols, &core).is_err());
