@@ -186,8 +186,8 @@ fn sp1_to_sp4_hold_with_16_threads() {
 
 #[test]
 fn sp1_to_sp4_hold_with_64_threads() {
-    stress::<Standard>(64, 1000, Flushing::AtOnce);
-    stress::<Linux69>(64, 500, Flushing::AtOnce);
+    stress::<Standard>(64, 500, Flushing::AtOnce);
+    stress::<Linux69>(64, 300, Flushing::AtOnce);
 }
 
 #[test]

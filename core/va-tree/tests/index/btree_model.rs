@@ -37,9 +37,9 @@ fn run<K: Key, const F: usize>(space: &Space, ops: usize, walk: Walk) {
 #[test]
 fn in_tiny_spaces() {
     for size in [1, 2, 16, 40, 300] {
-        run::<u64, 4>(&pages(0, size), 3000, Walk::Always);
-        run::<u64, 8>(&pages(0, size), 3000, Walk::Always);
-        run::<u32, 8>(&pages(77, 77 + size), 3000, Walk::Always);
+        run::<u64, 4>(&pages(0, size), 1500, Walk::Always);
+        run::<u64, 8>(&pages(0, size), 1500, Walk::Always);
+        run::<u32, 8>(&pages(77, 77 + size), 1500, Walk::Always);
     }
 }
 
@@ -47,9 +47,9 @@ fn in_tiny_spaces() {
 fn in_a_space_of_a_few_thousand_pages() {
     // The smallest nodes: the deepest trees.
     run::<u32, 4>(&pages(5, 2000), 5_000, Walk::Every(50));
-    run::<u64, 8>(&pages(5, 5000), 20_000, Walk::Every(50));
-    run::<u64, 16>(&pages(5, 5000), 20_000, Walk::Every(50));
-    run::<u32, 32>(&pages(5, 9000), 20_000, Walk::Every(50));
+    run::<u64, 8>(&pages(5, 5000), 8000, Walk::Every(50));
+    run::<u64, 16>(&pages(5, 5000), 8000, Walk::Every(50));
+    run::<u32, 32>(&pages(5, 9000), 8000, Walk::Every(50));
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn in_a_space_with_ragged_ends() {
 #[test]
 fn the_model_equals_a_slower_one() {
     for seed in 0..seeds(2) {
-        for space in [pages(0, 50), pages(9, 400)] {
+        for space in [pages(0, 50), pages(9, 300)] {
             let slower = PageIndex::new(space.extent, space.default_window).unwrap();
-            assert_same(&space, slower, model(&space), Op::from_seed(&space, seed).take(2500), Walk::Always);
+            assert_same(&space, slower, model(&space), Op::from_seed(&space, seed).take(1000), Walk::Always);
         }
     }
 }

@@ -17,7 +17,7 @@ fn it_equals_the_models() {
     for seed in 0..seeds(2) {
         for size in [1, 2, 16, 40, 300] {
             let space = Space::whole(pages(size % 5, size % 5 + size));
-            let ops = || Op::from_seed(&space, seed).take(3000);
+            let ops = || Op::from_seed(&space, seed).take(1500);
             let index = FlatIndex::<400>::new(space.extent, space.default_window).unwrap();
             let model = PageIndex::new(space.extent, space.default_window).unwrap();
             assert_same(&space, Certified::new(index), model, ops(), Walk::Always);
@@ -34,7 +34,7 @@ fn it_equals_the_models() {
                 &space,
                 Certified::new(index),
                 model,
-                Op::from_seed(&space, seed).take(10_000),
+                Op::from_seed(&space, seed).take(4000),
                 Walk::Every(50),
             );
         }

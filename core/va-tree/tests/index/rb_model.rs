@@ -53,7 +53,7 @@ fn in_large_spaces() {
         [pages(5, 5000), Space::whole(VaRange::ALL), linux, Space::whole(bytes(0x1234, 0x9_ffff_ffff))]
     {
         for seed in 0..seeds(2) {
-            let ops = Op::from_seed(&space, seed).take(15_000);
+            let ops = Op::from_seed(&space, seed).take(6000);
             assert_same(&space, certified(&space), model(&space), ops, Walk::Every(50));
         }
     }
@@ -64,7 +64,7 @@ fn the_two_exact_indexes_agree_where_the_model_is_too_slow() {
     for seed in 0..seeds(2) {
         let space = pages(0, 1 << 20);
         let btree = BTreeIndex::new(space.extent, space.extent, HeapPlatform::default()).unwrap();
-        let ops = Op::from_seed(&space, seed).take(60_000);
+        let ops = Op::from_seed(&space, seed).take(25_000);
         assert_same(&space, certified(&space), Certified::new(btree), ops, Walk::Every(5_000));
     }
 }
