@@ -394,6 +394,8 @@ fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     let ended = if on_path("cargo-nextest") {
         let mut apart = cargo(root)
             .args(["nextest", "run", "--locked", "--no-fail-fast", "--status-level", "slow"])
+            // Not the examples: `clippy` reads them, and those that a README names are run.
+            .args(["--lib", "--bins", "--tests"])
             .args(args);
         // The core alone has no such file.
         let shares = args.contains(&"--workspace");

@@ -222,11 +222,7 @@ fn lacks(package: &Package, files: &[String], bytes: u64) -> Result<()> {
 ///
 /// `built` has the arguments of the tests' build: with the same ones, nothing is compiled again.
 pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
-    let mut programs = Vec::new();
-    for args in built {
-        programs.extend(built_programs(root, args, &["--examples"])?);
-    }
-    let mut ran = 0;
+    let mut named = Vec::new();
     for package in published(root)? {
         let page = fs::read_to_string(crate::crate_dir(root, &package.name)?.join("README.md"))?;
         let commands = commands(&page);
@@ -237,16 +233,31 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
             if of != package.name {
                 bail!("the README of {} runs an example of {of}", package.name);
             }
-            // Two crates may have examples of the same name.
-            let source = format!("/{of}/examples/{name}.rs");
-            let program = programs.iter().find(|(there, _)| there.ends_with(&source));
-            let (_, path) = program.with_context(|| format!("{of} has no example {name}"))?;
-            Cmd::new(root, path).run(Show::All)?;
-            ran += 1;
+            named.push((of.to_string(), name.to_string()));
         }
     }
-    println!("{ran} examples ran");
+    let mut programs = Vec::new();
+    for args in built {
+        // A selection of packages builds what it has: the core is selected by name, the others are what is left.
+        let is_core = !args.contains(&"--workspace");
+        let of = named.iter().filter(|(of, _)| is_core == built.iter().any(|args| names_package(args, of)));
+        let targets: Vec<&str> = of.flat_map(|(_, name)| ["--example", name.as_str()]).collect();
+        programs.extend(built_programs(root, args, &targets)?);
+    }
+    for (of, name) in &named {
+        // Two crates may have examples of the same name.
+        let source = format!("/{of}/examples/{name}.rs");
+        let program = programs.iter().find(|(there, _)| there.ends_with(&source));
+        let (_, path) = program.with_context(|| format!("{of} has no example {name}"))?;
+        Cmd::new(root, path).run(Show::All)?;
+    }
+    println!("{} examples ran", named.len());
     Ok(())
+}
+
+/// Returns true if arguments of cargo select a package by its name.
+fn names_package(args: &[&str], name: &str) -> bool {
+    args.windows(2).any(|two| two == ["-p", name])
 }
 
 /// Returns the crate and the example of each line of a page that runs one.
