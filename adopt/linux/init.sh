@@ -74,6 +74,7 @@ bench)
     for pattern in one mixed live live-mixed large aligned; do
         echo "$pattern $threads $loops" > /proc/va_bench
         dmesg -c | grep 'va_bench' | sed 's/^\(.*\] \)*/va: /'
+        state
     done
     ;;
 esac

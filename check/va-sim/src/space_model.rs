@@ -82,6 +82,8 @@ pub struct SpaceModel<C, I> {
     areas: Areas,
     /// The pools of each node by pages; the next area to allocate is first.
     pools: Vec<BTreeMap<u64, VecDeque<u64>>>,
+    /// The fewest areas that each list of each pool had since the last drain.
+    least: Vec<BTreeMap<u64, u64>>,
     /// CPUs online, by which the threshold is.
     online: u32,
     clock: u64,
@@ -107,6 +109,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
             nodes,
             areas: Areas::default(),
             pools: vec![BTreeMap::new(); count as usize],
+            least: vec![BTreeMap::new(); count as usize],
             online: cpus,
             clock: 0,
             config: PhantomData,
@@ -312,12 +315,14 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
     /// Moves a part of a node's pool to the index, or all of it.
     fn decay(&mut self, node: usize, full: bool) {
         let mut out = Vec::new();
-        for list in self.pools[node].values_mut() {
+        for (pages, list) in &mut self.pools[node] {
+            let least = self.least[node].entry(*pages).or_default();
             let len = list.len() as u64;
-            for _ in 0..if full { len } else { C::Decay::quota(len) } {
+            for _ in 0..if full { len } else { C::Decay::quota(len, (*least).min(len)) } {
                 let Some(start) = list.pop_front() else { break };
                 out.extend(self.areas.pooled.remove(start).map(|(size, _)| (start, size)));
             }
+            *least = list.len() as u64;
         }
         self.free_all(out, C::ORDER.sorts_decayed());
     }

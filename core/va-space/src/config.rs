@@ -6,14 +6,14 @@
 //! | free index | red-black tree, Linux's search | the same | B+tree, exact |
 //! | nodes | 1 | a node a CPU, up to 128; with one, no pools | a node a CPU, up to 4,096 |
 //! | pools | none | up to 256 pages | up to 256 pages and 8 large sizes, stolen before the index is searched or a request fails |
-//! | decay | - | a quarter, all of 1 to 3 | a quarter |
+//! | decay | - | a quarter, all of 1 to 3 | a quarter of the idle |
 //! | purge | whole, newest first | whole, node by node, lists by address | in slices |
 //! | a request that cannot be met | purges | purges | fails at once |
 //! | a busy area is found by | a tree | a tree in each node, searched upward | the page map |
 //!
 //! [`WithTrees`] is any of them with a tree in each node, to compare with.
 
-use crate::decay::{Decay, Quarter, QuarterOrAllOfFew};
+use crate::decay::{Decay, QuarterOfIdle, QuarterOrAllOfFew};
 use crate::lazy::lazy_max_pages;
 use crate::lookup::{Downward, Lookup, MapLookup, ScanOrder, TreeLookup, Upward};
 use crate::node::{HashedZones, RoundRobinZones, Zone};
@@ -174,7 +174,7 @@ pub struct Standard;
 impl Config for Standard {
     type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
-    type Decay = Quarter;
+    type Decay = QuarterOfIdle;
     type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = crate::NODES_LIMIT;
     const POOL_ON_ONE_NODE: bool = true;

@@ -27,9 +27,9 @@ use va_base::{Align, InvariantViolation, Va};
 pub const EXACT_PAGES_MAX: u64 = 256;
 /// Sizes above that which can be pooled at a time.
 pub const LARGE_SIZES: usize = 8;
-/// Pages that they may hold together in one pool or cache: 8 GiB of addresses. A worker that purges may run a thousand
-/// frees after it is woken, and what a pool cannot take goes to the index and back.
-pub const LARGE_PAGES_MAX: u64 = 2 << 20;
+/// Pages that they may hold together in one pool or cache: 64 GiB of addresses. A worker that purges may run ten
+/// thousand frees after it is woken, and what a pool cannot take goes to the index and back.
+pub const LARGE_PAGES_MAX: u64 = 16 << 20;
 
 /// Classes of sizes that have a list of their own; those above are of large sizes.
 pub(crate) const EXACT: usize = EXACT_PAGES_MAX as usize;

@@ -54,6 +54,8 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         for _ in 0..(C::POOL_TRIES as usize).min(list.len()) {
             let start = list.pop_front()?;
             if Va::new(start).is_aligned(request.align()) {
+                let least = self.least[node as usize].entry(request.size().get()).or_default();
+                *least = (*least).min(list.len() as u64);
                 let (_, pool) = self.areas.pooled.remove(start)?;
                 return Some(Answer { start, pool });
             }

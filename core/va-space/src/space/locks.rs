@@ -3,6 +3,7 @@
 //! # Invariants
 //! - **PO4 noted** a node is in the set of those with areas in their pools exactly when there is an area, whenever no
 //!   thread holds the lock of its pool.
+//! - **PO5 idle** of no list of a pool are more areas idle than it has.
 
 use super::VmapSpace;
 use super::overflow::Failed;
@@ -10,18 +11,19 @@ use super::purge::PurgeState;
 use crate::config::Config;
 use crate::error::SpaceError;
 use crate::flush_batch::{Batched, LazyAreas};
-use crate::map::Marker;
+use crate::list::{AreaList, Flushed, UnlinkedArea};
+use crate::map::{Marker, PageMap};
 use crate::node::Zone;
 use crate::node_table::NODES_LIMIT;
-use crate::pool::Pool;
+use crate::pool::{CLASSES, Pool};
 use core::ops::{Deref, DerefMut};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
-use va_base::{LockClass, Machine, Table, Va};
+use va_base::{Align, InvariantViolation, LockClass, Machine, Table, Va};
 
 /// The state of one node.
 pub(super) struct Node<R> {
-    pub(super) pool: Mutex<R, Pool>,
+    pub(super) pool: Mutex<R, NodePool>,
     pub(super) lazy: Mutex<R, LazyAreas>,
     /// The areas that a purge took from the node. Locked by the holder of `purge`, so no thread
     /// ever waits for it.
@@ -31,11 +33,17 @@ pub(super) struct Node<R> {
 impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
     va_base::empty_table! {
         Self {
-            pool: Mutex::new(Pool::new()),
+            pool: Mutex::new(NodePool { lists: Pool::new(), least: [0; CLASSES] }),
             lazy: Mutex::new(LazyAreas::new()),
             batched: Mutex::new(Batched::new()),
         }
     }
+}
+
+/// The pool of a node, and for each of its lists the fewest areas that it had since the last drain: so many were idle.
+pub(super) struct NodePool {
+    lists: Pool,
+    least: [u32; CLASSES],
 }
 
 /// The nodes that may have areas in their pools: an empty pool is found empty without its lock.
@@ -103,7 +111,7 @@ impl Pooled {
 
 /// Holds the lock of a pool, and publishes on release whether it has areas.
 pub(super) struct PoolGuard<'a, R: RawMutex> {
-    pool: MutexGuard<'a, R, Pool>,
+    pool: MutexGuard<'a, R, NodePool>,
     pooled: &'a Pooled,
     node: u32,
 }
@@ -112,20 +120,83 @@ impl<R: RawMutex> Deref for PoolGuard<'_, R> {
     type Target = Pool;
 
     fn deref(&self) -> &Pool {
-        &self.pool
+        &self.pool.lists
     }
 }
 
 impl<R: RawMutex> DerefMut for PoolGuard<'_, R> {
     fn deref_mut(&mut self) -> &mut Pool {
-        &mut self.pool
+        &mut self.pool.lists
+    }
+}
+
+impl<R: RawMutex> PoolGuard<'_, R> {
+    /// Takes an area as [`Pool::take`] does.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        map: &PageMap,
+        pages: u64,
+        align: Align,
+        tries: u32,
+    ) -> Option<UnlinkedArea<Flushed>> {
+        let area = self.pool.lists.take(map, pages, align, tries)?;
+        if let Some(class) = self.class(pages) {
+            self.note_least(class);
+        }
+        Some(area)
+    }
+
+    /// Takes areas as [`SizeLists::take_list`](crate::pool::SizeLists::take_list) does.
+    pub(super) fn take_list(&mut self, map: &PageMap, class: usize, count: u64) -> AreaList<Flushed> {
+        let list = self.pool.lists.take_list(map, class, count);
+        self.note_least(class);
+        list
+    }
+
+    /// Takes an area as [`SizeLists::pop`](crate::pool::SizeLists::pop) does.
+    pub(super) fn pop(&mut self, map: &PageMap, class: usize) -> Option<UnlinkedArea<Flushed>> {
+        let area = self.pool.lists.pop(map, class);
+        self.note_least(class);
+        area
+    }
+
+    /// Returns the areas of a class that no request took since the last [`begin_interval`](Self::begin_interval).
+    pub(super) fn idle(&self, class: usize) -> u64 {
+        u64::from(self.pool.least[class])
+    }
+
+    /// Checks PO5.
+    pub(super) fn check_idle(&self) -> Result<(), InvariantViolation> {
+        for class in 0..CLASSES {
+            let (idle, len) = (self.idle(class), self.len(class));
+            InvariantViolation::check(idle <= len, "PO5", Va::ZERO, len, idle)?;
+        }
+        Ok(())
+    }
+
+    /// Counts idle areas of a class from now on: all that it has.
+    pub(super) fn begin_interval(&mut self, class: usize) {
+        self.pool.least[class] = u32::MAX;
+        self.note_least(class);
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn spoil_idle(&mut self) {
+        self.pool.least[7] = 1 + self.len(7) as u32;
+    }
+
+    #[inline]
+    fn note_least(&mut self, class: usize) {
+        let len = u32::try_from(self.len(class)).unwrap_or(u32::MAX);
+        self.pool.least[class] = self.pool.least[class].min(len);
     }
 }
 
 impl<R: RawMutex> Drop for PoolGuard<'_, R> {
     fn drop(&mut self) {
         // The lock is released after this.
-        self.pooled.publish(self.node, &self.pool);
+        self.pooled.publish(self.node, &self.pool.lists);
     }
 }
 

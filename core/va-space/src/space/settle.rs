@@ -38,9 +38,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut batch = AreaList::new();
         let mut next = None;
         while let Some(at) = pool.next_class(class) {
-            let quota = |len| if full { len } else { C::Decay::quota(len) };
-            let mut take =
-                if at == class { left.take() } else { None }.unwrap_or_else(|| quota(pool.len(at)));
+            let (len, idle) = (pool.len(at), pool.idle(at));
+            let quota = || if full { len } else { C::Decay::quota(len, idle) };
+            let mut take = if at == class { left.take() } else { None }.unwrap_or_else(quota);
             budget.spend(Cost::NODE);
             while take > 0
                 && budget.is_left()
@@ -54,6 +54,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 (next, left) = (Some(at), Some(take));
                 break;
             }
+            pool.begin_interval(at);
             (class, left) = (at + 1, None);
         }
         drop(pool);

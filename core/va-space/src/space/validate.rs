@@ -110,6 +110,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         for (number, node) in self.each_node() {
             let pool = self.lock_pool(number);
             pool.validate(&self.map)?;
+            pool.check_idle()?;
             let (any, published) = (u64::from(pool.areas() > 0), u64::from(self.pooled.0.has(number)));
             if any != published {
                 return Err(InvariantViolation {
@@ -272,6 +273,11 @@ mod tests {
             space.pooled.0.spoil(0);
         };
         assert_eq!(broken(filled), "PO4");
+    }
+
+    #[test]
+    fn po5_more_idle_areas_than_there_are_are_named() {
+        assert_eq!(broken(|space| space.lock_pool(0).spoil_idle()), "PO5");
     }
 
     #[test]

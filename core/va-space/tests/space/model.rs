@@ -9,7 +9,7 @@ use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
 use va_sim::space_model::SpaceModel;
 use va_space::config::{self, Order, WithTrees};
-use va_space::decay::{Decay, Quarter};
+use va_space::decay::{Decay, QuarterOfIdle};
 use va_space::lookup::Upward;
 use va_space::node::{HashedZones, Zone};
 use va_space::{Config, Purge, State, VmapSpace};
@@ -231,8 +231,8 @@ fn a_model_with_another_decay_differs() {
     // The comparison above can fail: a wrong rule in the model shows within a few calls.
     struct Wrong;
     impl Decay for Wrong {
-        fn quota(len: u64) -> u64 {
-            Quarter::quota(len) + u64::from(len > 0)
+        fn quota(len: u64, idle: u64) -> u64 {
+            QuarterOfIdle::quota(len, idle) + u64::from(len > 0)
         }
     }
     struct Other;
