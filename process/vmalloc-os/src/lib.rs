@@ -9,6 +9,7 @@
 //! | [`os`] | the trait [`os::Os`] of system calls, and [`os::Linux`]; threads, futexes, restartable sequences |
 //! | [`lock`] | a lock that parks waiting threads, and that a fork can hold |
 //! | [`OwnerLock`] | a lock whose owner executes no locked operation |
+//! | [`Published`] | a pointer to a value that one thread makes, and that all use |
 //! | [`records`] | memory for records, which never comes from the global allocator |
 //! | [`fork`] | the handlers that take all locks before a fork |
 //! | [`vread`] | reads of memory that may be unmapped |
@@ -53,10 +54,12 @@ pub mod lock;
 mod loom;
 pub mod os;
 mod owner_lock;
+mod published;
 pub mod records;
 pub mod vread;
 
 pub use owner_lock::OwnerLock;
+pub use published::{Pointer, Published};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = va_base::PAGE_SIZE as usize;

@@ -18,9 +18,10 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16,
-    AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    AtomicU32, AtomicU64, AtomicUsize,
 };
 use va_percpu::Offset;
+use vmalloc_os::Published;
 
 /// A type with a value of all zero bytes. Values that began as zeros are not dropped.
 ///
@@ -397,14 +398,15 @@ impl Space {
 /// A `T` in each unit of the space of the process, allocated at the first use and never freed. Created by
 /// [`per_cpu!`](crate::per_cpu).
 pub struct Static<T> {
-    first: AtomicPtr<T>,
+    /// The object in unit 0; null before the first use. Protocol PR-PUBLISH.
+    first: Published<T>,
 }
 
 impl<T: Zeroable> Static<T> {
     /// Creates the value without memory.
     #[must_use]
     pub const fn new() -> Self {
-        Self { first: AtomicPtr::new(core::ptr::null_mut()) }
+        Self { first: Published::new() }
     }
 
     /// Returns a handle of the object, which the first call allocates.
@@ -414,8 +416,7 @@ impl<T: Zeroable> Static<T> {
     #[inline(always)]
     pub fn view(&'static self) -> Result<View<'static, T>, Error> {
         let space = Space::global()?;
-        // Acquire pairs with the release of the thread that allocated it.
-        match NonNull::new(self.first.load(Ordering::Acquire)) {
+        match self.first.get() {
             Some(first) => Ok(View { hot: space.hot(), first, all: false }),
             None => self.alloc_view(space),
         }
@@ -425,13 +426,10 @@ impl<T: Zeroable> Static<T> {
     fn alloc_view(&'static self, space: &'static Space) -> Result<View<'static, T>, Error> {
         let (offset, first) = space.alloc_raw(Layout::new::<T>())?;
         let mut first = first.cast::<T>();
-        let null = core::ptr::null_mut();
-        if let Err(other) =
-            self.first.compare_exchange(null, first.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
-        {
+        if let Err(other) = self.first.publish(first) {
             // SAFETY: allocated above, and not shared.
             unsafe { space.free_raw(offset) };
-            first = NonNull::new(other).unwrap_or(first);
+            first = other;
         }
         Ok(View { hot: space.hot(), first, all: false })
     }

@@ -8,9 +8,9 @@ use super::options::{Index, Options};
 use super::state::Core;
 use core::alloc::Layout;
 use core::fmt;
-use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::ptr::NonNull;
 use va_percpu::Offset;
+use vmalloc_os::Published;
 use vmalloc_os::fork::{MAKING, prepare_for_forks};
 use vmalloc_os::os::Linux;
 
@@ -28,8 +28,8 @@ unsafe impl Send for Space {}
 // SAFETY: as before.
 unsafe impl Sync for Space {}
 
-/// The global space, set under `MAKING`, which a fork holds.
-static GLOBAL: AtomicPtr<Space> = AtomicPtr::new(null_mut());
+/// The global space, set under `MAKING`, which a fork holds. Protocol PR-PUBLISH.
+static GLOBAL: Published<Space> = Published::new();
 
 impl Space {
     /// Opens a space.
@@ -61,17 +61,15 @@ impl Space {
         let place = space.core().alloc_place::<Self>().ok_or(Error::NoRecords)?;
         // SAFETY: allocated for a space; this one is in its own records and is never dropped.
         unsafe { place.write(space) };
-        GLOBAL.store(place.as_ptr(), Ordering::Release);
+        let global = GLOBAL.publish(place).map_or_else(|other| other, |()| place);
         // SAFETY: written above, and never dropped.
-        Ok(unsafe { place.as_ref() })
+        Ok(unsafe { global.as_ref() })
     }
 
     #[inline(always)]
     fn try_global() -> Option<&'static Self> {
-        // Acquire pairs with the release of the thread that created it.
-        let global = GLOBAL.load(Ordering::Acquire);
-        // SAFETY: null, or a space that is never dropped.
-        unsafe { global.as_ref() }
+        // SAFETY: a space that is never dropped.
+        GLOBAL.get().map(|global| unsafe { global.as_ref() })
     }
 
     #[inline(always)]

@@ -8,10 +8,9 @@ use super::state::{Core, List, NUMBERS, Protection};
 use crate::PAGE_BYTES;
 use core::fmt;
 use core::panic::Location;
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use va_base::Pages;
 use va_tree::FreeIndex;
+use vmalloc_os::Published;
 
 /// The source of frames, and the address range in which they are mapped.
 pub struct Mappings(pub(super) Core<Linux>);
@@ -36,8 +35,8 @@ pub struct MappingStats {
     pub frames: u64,
 }
 
-/// The global mappings of the process, null until the first use. They are never dropped.
-pub(super) static GLOBAL: AtomicPtr<Mappings> = AtomicPtr::new(null_mut());
+/// The global mappings of the process, null until the first use. They are never dropped. Protocol PR-PUBLISH.
+pub(super) static GLOBAL: Published<Mappings> = Published::new();
 
 impl Mappings {
     /// Reserves an address range of at most `range_bytes_max` bytes: 16 GiB, 4 GiB, 1 GiB or 256 MiB.
@@ -53,10 +52,7 @@ impl Mappings {
     /// # Errors
     /// As [`new`](Self::new); the next call tries again.
     pub fn global() -> Result<&'static Self, VmapError> {
-        // Acquire pairs with the release of the thread that created them.
-        let global = GLOBAL.load(Ordering::Acquire);
-        // SAFETY: null, or mappings that are never dropped.
-        unsafe { global.as_ref() }.map_or_else(Self::make_global, Ok)
+        Self::try_global().map_or_else(Self::make_global, Ok)
     }
 
     /// Creates the global mappings without a lock, which a fork could leave held. If two threads do so at a time, one
@@ -67,12 +63,11 @@ impl Mappings {
         let place = made.0.base.0.host.alloc_place::<Self>().ok_or(VmapError::NoRecords)?;
         // SAFETY: allocated for mappings; they are in their own records.
         unsafe { place.write(made) };
-        let stored = GLOBAL.compare_exchange(null_mut(), place.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
-        if let Err(other) = stored {
+        if let Err(other) = GLOBAL.publish(place) {
             // SAFETY: written above, and not shared; read before its records are released.
             drop(unsafe { place.read() });
             // SAFETY: never dropped.
-            return Ok(unsafe { &*other });
+            return Ok(unsafe { other.as_ref() });
         }
         // SAFETY: written above, and never dropped.
         Ok(unsafe { place.as_ref() })

@@ -10,7 +10,6 @@ use crate::PAGE_BYTES;
 use core::ops::Range;
 use core::panic::Location;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
-use core::sync::atomic::Ordering;
 use va_base::Va;
 use va_tree::FreeIndex;
 
@@ -28,10 +27,8 @@ impl Frames<'_> {
 impl Mappings {
     /// Returns the global mappings of the process, if they were created.
     pub fn try_global() -> Option<&'static Self> {
-        // Acquire pairs with the release of the thread that created them.
-        let global = GLOBAL.load(Ordering::Acquire);
-        // SAFETY: null, or mappings that are never dropped.
-        unsafe { global.as_ref() }
+        // SAFETY: mappings that are never dropped.
+        GLOBAL.get().map(|global| unsafe { global.as_ref() })
     }
 
     /// Frees frames.

@@ -11,10 +11,9 @@ use crate::tagged::{Caller, Tagged};
 use core::alloc::Layout;
 use core::fmt;
 use core::panic::Location;
-use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicPtr, Ordering};
-use vmalloc_os::fork;
+use core::ptr::NonNull;
 use vmalloc_os::os::{Linux, abort_with};
+use vmalloc_os::{Published, fork};
 
 /// An allocator of large memory: whole pages, cached between uses, reused without system calls.
 ///
@@ -61,8 +60,8 @@ fn stop(fault: &Fault) -> ! {
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// The allocator of the process, made on first use and never dropped.
-static GLOBAL: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
+/// The allocator of the process, made on first use and never dropped. Protocol PR-PUBLISH.
+static GLOBAL: Published<Vmalloc> = Published::new();
 
 impl Vmalloc {
     /// Makes an allocator.
@@ -112,10 +111,8 @@ impl Vmalloc {
     /// Returns the allocator of the process, if it was made before.
     #[inline(always)]
     pub fn try_global() -> Option<&'static Self> {
-        // Acquire pairs with the release of `make_global`.
-        let global = GLOBAL.load(Ordering::Acquire);
-        // SAFETY: null, or an allocator that is never dropped.
-        unsafe { global.as_ref() }
+        // SAFETY: an allocator that is never dropped.
+        GLOBAL.get().map(|global| unsafe { global.as_ref() })
     }
 
     /// Allocates an area of at least `layout.size()` bytes with arbitrary contents.
@@ -473,7 +470,7 @@ fn make_global(options: Options) -> Result<&'static Vmalloc, CreateError> {
     .ok_or(CreateError::NoRecords)?;
     // SAFETY: allocated for an allocator; this one lives in its own records and is never dropped.
     unsafe { place.write(global) };
-    GLOBAL.store(place.as_ptr(), Ordering::Release);
+    let global = GLOBAL.publish(place).map_or_else(|other| other, |()| place);
     // SAFETY: written just above, and never dropped.
-    Ok(unsafe { place.as_ref() })
+    Ok(unsafe { global.as_ref() })
 }
