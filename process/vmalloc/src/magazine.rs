@@ -39,10 +39,12 @@
 
 mod budget;
 mod cpu_set;
+mod front;
 mod out;
 
 pub(crate) use budget::Big;
 pub(crate) use cpu_set::{CPUS_MAX, CpuSet};
+pub(crate) use front::Front;
 pub(crate) use out::Out;
 
 use crate::arena::Run;
@@ -102,14 +104,14 @@ fn set_of(pages: u64) -> usize {
 pub(crate) struct Magazine {
     // Atomic, independent of each other.
     /// The small item freed last, and the big one; 0 for none.
-    fronts: [AtomicU64; 2],
-    /// The most pages of an item in each front slot; changed under the lock of the shelf.
+    fronts: [Front; 2],
+    /// The most pages of an item in each front slot; changed under the lock of the shelf. Protocol PR-LOCK.
     credits: [AtomicU64; 2],
-    /// Items taken from the front slots: approximate, since two threads may count at once.
+    /// Items taken from the front slots: approximate, since two threads may count at once. A counter.
     hits: [AtomicU64; 2],
-    /// Small items pushed to a full slot: approximate.
+    /// Small items pushed to a full slot: approximate. A counter.
     pushes: AtomicU64,
-    /// The CPU whose slot a miss looks at.
+    /// The CPU whose slot a miss looks at. Protocol PR-HINT.
     source: AtomicUsize,
     // Under its lock.
     shelf: Mutex<Shelf>,
@@ -188,7 +190,7 @@ impl Magazine {
         look: impl FnOnce(),
     ) -> Option<Run> {
         let kind = usize::from(pages >= BIG_PAGES);
-        let found = self.fronts[kind].load(Ordering::Relaxed);
+        let found = self.fronts[kind].get();
         if !fits(found, pages, align, first) {
             return self.take_shelved(pages, align, first, big);
         }
@@ -198,9 +200,9 @@ impl Magazine {
     /// Takes an item that was found in a front slot, if it is still there.
     #[inline(always)]
     fn take_front(&self, kind: usize, found: Item, first: u64, look: impl FnOnce()) -> Option<Run> {
-        // Acquire pairs with the release of `put`: the accesses of the previous owner happen before. The same item may
-        // have been removed and put again since the load, which is harmless (no ABA problem): the slot contains it now.
-        self.fronts[kind].compare_exchange(found, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        if !self.fronts[kind].take(found) {
+            return None;
+        }
         let hits = self.hits[kind].load(Ordering::Relaxed) + 1;
         self.hits[kind].store(hits, Ordering::Relaxed);
         if hits.is_multiple_of(CLOCK_TAKES) {
@@ -222,12 +224,12 @@ impl Magazine {
         look: impl FnOnce(),
     ) -> Option<Run> {
         let kind = usize::from(pages >= BIG_PAGES);
-        if self.fronts[kind].load(Ordering::Relaxed) != 0 {
+        if self.fronts[kind].get() != 0 {
             return None;
         }
         let source = self.source.load(Ordering::Relaxed);
         let other = &magazines[source % magazines.len()];
-        let found = other.fronts[kind].load(Ordering::Relaxed);
+        let found = other.fronts[kind].get();
         if !fits(found, pages, align, first) {
             self.source.store(source.wrapping_add(1), Ordering::Relaxed);
             return None;
@@ -261,11 +263,7 @@ impl Magazine {
         if pages > self.credits[kind].load(Ordering::Relaxed) {
             return Err(run);
         }
-        // Release pairs with `take`.
-        match front.compare_exchange(0, item(&run, first), Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(run),
-        }
+        if front.put(item(&run, first)) { Ok(()) } else { Err(run) }
     }
 
     /// Caches a run in its front slot, and moves the slot's previous item to its set. Evicted runs are added to `out`.
@@ -276,7 +274,7 @@ impl Magazine {
         let mut shelf = self.shelf.lock();
         let (kind, room) = if pages < BIG_PAGES { (0, Room::SmallPlace) } else { (1, Room::Big) };
         let (front, credits) = (&self.fronts[kind], &self.credits[kind]);
-        let old = front.swap(0, Ordering::AcqRel);
+        let old = front.take_any();
         let credit = credits.load(Ordering::Relaxed);
         let raised = pages <= credit || {
             // In steps, so that rising sizes do not raise the credit each time.
@@ -289,7 +287,7 @@ impl Magazine {
             made
         };
         // Another thread may have put an item there since.
-        if !raised || front.compare_exchange(0, new, Ordering::Release, Ordering::Relaxed).is_err() {
+        if !raised || !front.put(new) {
             out.push(new);
         }
         shelf.add(old, medium_max, big, out);
@@ -307,7 +305,7 @@ impl Magazine {
     #[cold]
     pub(crate) fn revoke(&self, big: &Big) -> u64 {
         let _shelf = self.shelf.lock();
-        if self.fronts[1].load(Ordering::Relaxed) != 0 {
+        if self.fronts[1].get() != 0 {
             return 0;
         }
         let credit = self.credits[1].swap(0, Ordering::Relaxed);
@@ -320,12 +318,12 @@ impl Magazine {
     pub(crate) fn drain(&self, kinds: Kinds, big: &Big, out: &mut Out) {
         let mut shelf = self.shelf.lock();
         if kinds != Kinds::Big {
-            out.push(self.fronts[0].swap(0, Ordering::Acquire));
+            out.push(self.fronts[0].take_any());
             self.credits[0].store(0, Ordering::Relaxed);
             shelf.place = 0;
         }
         if kinds != Kinds::Small {
-            out.push(self.fronts[1].swap(0, Ordering::Acquire));
+            out.push(self.fronts[1].take_any());
             big.leave(self.credits[1].swap(0, Ordering::Relaxed));
         }
         for set in 0..SETS {
@@ -373,7 +371,7 @@ impl Magazine {
     /// Counts the contents.
     pub(crate) fn held(&self) -> Held {
         let shelf = self.shelf.lock();
-        let fronts = self.fronts.each_ref().map(|front| front.load(Ordering::Relaxed));
+        let fronts = self.fronts.each_ref().map(Front::get);
         let items: u64 = shelf.lens.iter().map(|&len| u64::from(len)).sum();
         Held {
             pages: shelf.small + shelf.big + fronts.map(pages_of).iter().sum::<u64>(),
@@ -400,7 +398,7 @@ impl Magazine {
             }
         }
         let counted = (small, large) == (shelf.small, shelf.big);
-        let front = pages_of(self.fronts[1].load(Ordering::Relaxed));
+        let front = pages_of(self.fronts[1].get());
         let paid = front <= self.credits[1].load(Ordering::Relaxed)
             && shelf.place == self.credits[0].load(Ordering::Relaxed)
             && small + shelf.place <= shelf.reserved;

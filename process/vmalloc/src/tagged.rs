@@ -33,11 +33,15 @@ use core::fmt;
 use core::ops::Deref;
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut, with_exposed_provenance};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::AtomicU64;
+use va_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use vmalloc_os::os::{Call, Linux, Os, Span};
 
 /// The most texts that are distinguished; further ones are listed as `other`.
+#[cfg(not(loom))]
 const TEXTS_MAX: usize = 256;
+#[cfg(loom)]
+const TEXTS_MAX: usize = 2;
 /// Bytes of words that one step makes usable, those of 128 MiB of the arena, and the most steps.
 const STEP_BYTES: usize = 256 << 10;
 const STEPS_MAX: usize = PAGES_MOST as usize * size_of::<u64>() / STEP_BYTES;
@@ -66,13 +70,19 @@ struct Tags {
     words: Span,
     /// Page of the first word.
     first: u64,
-    /// A bit for each step of the words (TG2).
+    /// A bit for each step of the words (TG2). Protocol PR-READY.
     steps: [AtomicU64; STEPS_MAX.div_ceil(64)],
+    texts: Texts,
+}
+
+/// The list of texts, which only grows.
+pub(crate) struct Texts {
+    /// Slots that threads have taken. Protocol PR-TEXT.
     count: AtomicUsize,
     texts: [Text; TEXTS_MAX],
 }
 
-/// A text. Without an address, it is being written.
+/// A text. Without an address, it is being written. Protocol PR-TEXT.
 struct Text {
     at: AtomicPtr<u8>,
     bytes: AtomicUsize,
@@ -83,8 +93,10 @@ impl Tags {
         words: Span { at: 0, bytes: 0 },
         first: 0,
         steps: [const { AtomicU64::new(0) }; STEPS_MAX.div_ceil(64)],
-        count: AtomicUsize::new(0),
-        texts: [const { Text { at: AtomicPtr::new(null_mut()), bytes: AtomicUsize::new(0) } }; TEXTS_MAX],
+        #[cfg(not(loom))]
+        texts: Texts::EMPTY,
+        #[cfg(loom)]
+        texts: Texts::empty(),
     });
 }
 
@@ -123,7 +135,7 @@ impl Tagged {
         }
         let tag = match caller {
             Caller::Place(place) => (&raw const *place).expose_provenance() as u64,
-            Caller::Text(text) => (tags.number(text) as u64) << 1 | 1,
+            Caller::Text(text) => (tags.texts.number(text) as u64) << 1 | 1,
         };
         if let Some(word) = tags.word(page) {
             // Release pairs with `write`: a thread that reads a number also sees its text.
@@ -176,41 +188,13 @@ impl Tags {
         Some(unsafe { &*word })
     }
 
-    /// Returns the number of a text, a new one for an unknown text, or `TEXTS_MAX` if the list is full.
-    fn number(&self, text: &'static str) -> usize {
-        let count = self.count.load(Ordering::Acquire).min(TEXTS_MAX);
-        let same = |place: &Text| self.read(place).is_some_and(|other| core::ptr::eq(other, text));
-        if let Some(number) = self.texts[..count].iter().position(same) {
-            return number;
-        }
-        // Two threads that add the same text at the same time get two numbers for it, which is harmless.
-        let counted = self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
-            (count < TEXTS_MAX).then_some(count + 1)
-        });
-        let Ok(number) = counted else { return TEXTS_MAX };
-        self.texts[number].bytes.store(text.len(), Ordering::Relaxed);
-        // Release pairs with `read`: a thread that sees the address sees the length. Checks TG1: the number is returned
-        // only after this.
-        self.texts[number].at.store(text.as_ptr().cast_mut(), Ordering::Release);
-        number
-    }
-
-    fn read(&self, text: &Text) -> Option<&'static str> {
-        let at = NonNull::new(text.at.load(Ordering::Acquire))?;
-        let bytes = text.bytes.load(Ordering::Relaxed);
-        // SAFETY: address and length of a `'static` text, each written once, the address last.
-        let slice = unsafe { core::slice::from_raw_parts(at.as_ptr().cast_const(), bytes) };
-        // SAFETY: the bytes are those of a `str`.
-        Some(unsafe { core::str::from_utf8_unchecked(slice) })
-    }
-
     /// Writes a space and the caller that allocated the area of a page.
     fn write(&self, page: u64, out: &mut dyn fmt::Write) -> fmt::Result {
         let tag = self.word(page).map_or(0, |word| word.load(Ordering::Acquire));
         match (tag, tag & 1) {
             (0, _) => Ok(()),
             (_, 1) => {
-                let text = self.texts.get((tag >> 1) as usize).and_then(|text| self.read(text));
+                let text = self.texts.get((tag >> 1) as usize);
                 write!(out, " {}", text.unwrap_or("other"))
             }
             _ => {
@@ -220,6 +204,46 @@ impl Tags {
                 place.map_or(Ok(()), |place| write!(out, " {place}"))
             }
         }
+    }
+}
+
+impl Texts {
+    empty_value!(Self {
+        count: AtomicUsize::new(0),
+        #[cfg(not(loom))]
+        texts: [const { Text { at: AtomicPtr::new(null_mut()), bytes: AtomicUsize::new(0) } }; TEXTS_MAX],
+        #[cfg(loom)]
+        texts: core::array::from_fn(|_| Text { at: AtomicPtr::new(null_mut()), bytes: AtomicUsize::new(0) }),
+    });
+
+    /// Returns the number of a text, a new one for an unknown text, or `TEXTS_MAX` if the list is full.
+    pub(crate) fn number(&self, text: &'static str) -> usize {
+        let count = self.count.load(Ordering::Acquire).min(TEXTS_MAX);
+        let same = |&number: &usize| self.get(number).is_some_and(|other| core::ptr::eq(other, text));
+        if let Some(number) = (0..count).find(same) {
+            return number;
+        }
+        // Two threads that add the same text at the same time get two numbers for it, which is harmless.
+        let counted = self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+            (count < TEXTS_MAX).then_some(count + 1)
+        });
+        let Ok(number) = counted else { return TEXTS_MAX };
+        self.texts[number].bytes.store(text.len(), Ordering::Relaxed);
+        // Release pairs with `get`: a thread that sees the address sees the length. Checks TG1: the number is returned
+        // only after this.
+        self.texts[number].at.store(text.as_ptr().cast_mut(), Ordering::Release);
+        number
+    }
+
+    /// Returns the text with a number, if it is written.
+    pub(crate) fn get(&self, number: usize) -> Option<&'static str> {
+        let text = self.texts.get(number)?;
+        let at = NonNull::new(text.at.load(Ordering::Acquire))?;
+        let bytes = text.bytes.load(Ordering::Relaxed);
+        // SAFETY: address and length of a `'static` text, each written once, the address last.
+        let slice = unsafe { core::slice::from_raw_parts(at.as_ptr().cast_const(), bytes) };
+        // SAFETY: the bytes are those of a `str`.
+        Some(unsafe { core::str::from_utf8_unchecked(slice) })
     }
 }
 

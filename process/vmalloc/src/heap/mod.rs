@@ -100,7 +100,7 @@ use guards::Guards;
 use hidden::Hidden;
 use lock_api::MutexGuard;
 use relocate::Growth;
-use time::Time;
+pub(crate) use time::Time;
 use vmalloc_os::fork::Hold;
 use vmalloc_os::lock::{Fork, Futex, Mutex};
 use vmalloc_os::os::Os;
@@ -152,6 +152,7 @@ pub(crate) struct Heap<O: Os> {
     /// Each is held by a thread that moves cached runs between lists, or by a request that would fail.
     refills: [Refill; REFILLS],
     /// True while a thread waits for all of them, or holds them: no move begins. Written under `purge`.
+    /// Protocol PR-HINT.
     refills_closed: AtomicBool,
     hidden: Mutex<Hidden>,
     zones: [Zone<O>; ZONES],
@@ -161,29 +162,32 @@ pub(crate) struct Heap<O: Os> {
     big: Big,
     /// The CPUs whose magazines may have big items.
     with_big: CpuSet,
-    /// Areas whose pages are a mapping of their own, or several mappings.
+    /// Areas whose pages are a mapping of their own, or several mappings. Protocol PR-HINT.
     moved: AtomicU64,
-    /// The page of the area whose mapping the program changed last; a hint.
+    /// The page of the area whose mapping the program changed last; a hint. Protocol PR-HINT.
     changed: AtomicU64,
-    /// An `mremap` failed for want of memory or mappings, so no mapping is moved any more.
+    /// An `mremap` failed for want of memory or mappings, so no mapping is moved any more. Protocol PR-HINT.
     remaps_off: AtomicBool,
     growth: Growth,
-    /// Misses until pages are moved again after a failure.
+    /// Misses until pages are moved again after a failure. Protocol PR-HINT.
     refill_pause: AtomicU64,
-    /// Small misses until cold blocks are considered again.
+    /// Small misses until cold blocks are considered again. Protocol PR-HINT.
     small_pause: AtomicU64,
-    /// Pages that were cached when the available memory was last read; approximate.
+    /// Pages that were cached when the available memory was last read; approximate. Protocol PR-HINT.
     asked: AtomicU64,
-    /// The time of that reading by the coarse clock; `u64::MAX` before the first.
+    /// The time of that reading by the coarse clock; `u64::MAX` before the first. Protocol PR-HINT.
     asked_at: AtomicU64,
     /// Pages released since then because the available memory was less than the budget requires; approximate.
+    /// Protocol PR-HINT.
     released: AtomicU64,
-    /// Pages that may be cached given the available memory: `cached_max`, or fewer.
+    /// Pages that may be cached given the available memory: `cached_max`, or fewer. Protocol PR-HINT.
     allowed: AtomicU64,
-    /// Pages that became dirty since the last decay by demand; approximate.
+    /// Pages that became dirty since the last decay by demand; approximate. Protocol PR-HINT.
     freed: AtomicU64,
     /// Pages below the frontiers when a foreign mapping last blocked one, and pages that were cached then.
+    /// Protocol PR-HINT.
     blocked_at: AtomicU64,
+    /// See `blocked_at`. Protocol PR-HINT.
     blocked_cached: AtomicU64,
 }
 
@@ -196,7 +200,7 @@ struct Zone<O: Os> {
     // Under its lock.
     central: Mutex<Central<O>>,
     // Atomic, hint only.
-    /// Dirty pages when the lock was last released, without those known to be absent.
+    /// Dirty pages when the lock was last released, without those known to be absent. Protocol PR-HINT.
     dirty: AtomicU64,
 }
 

@@ -122,7 +122,7 @@ impl<O: Os> Heap<O> {
         zones: core::array::from_fn(|_| Zone::empty()),
         worker: Worker::off(),
         time: Time::off(),
-        big: Big::new(0, 0),
+        big: Big::nothing(),
         #[cfg(not(loom))]
         with_big: CpuSet::EMPTY,
         #[cfg(loom)]

@@ -28,8 +28,8 @@
 
 use super::{Heap, VISITS};
 use crate::arena::{HUGE, SMALL, ZONES};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
+use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vmalloc_os::fork::Hold;
 use vmalloc_os::os::Os;
 
@@ -44,23 +44,23 @@ pub(super) const SLICE_PAGES: u64 = 2048;
 const ASK_NANOS: u64 = 500_000_000;
 
 /// The passage of time in a heap.
-pub(super) struct Time {
+pub(crate) struct Time {
     // Constant after `new`.
     /// 0 if the time does not pass.
     turn_nanos: u64,
     // Atomic, each alone.
     /// The end of the turn. Of all threads that find the turn over, one changes it. 0 before the first reading of the
-    /// clock.
+    /// clock. Protocol PR-TURN.
     due: AtomicU64,
-    /// Turns that ever passed.
+    /// Turns that ever passed. Protocol PR-TURN.
     turns: AtomicU64,
-    /// Magazines not visited in this turn; approximate.
+    /// Magazines not visited in this turn; approximate. Protocol PR-HINT.
     unseen: AtomicUsize,
-    /// The next one of them, in round-robin order.
+    /// The next one of them, in round-robin order. Protocol PR-HINT.
     next: AtomicUsize,
-    /// True if dirty blocks may be old.
+    /// True if dirty blocks may be old. Protocol PR-HINT.
     behind: AtomicBool,
-    /// The time of the next reading of the available memory; written by the thread that ends a turn.
+    /// The time of the next reading of the available memory; written by the thread that ends a turn. Protocol PR-HINT.
     ask: AtomicU64,
 }
 
@@ -72,21 +72,23 @@ fn turn_nanos(decay: Duration) -> u64 {
 }
 
 impl Time {
-    /// Time that never passes.
-    pub(super) const fn off() -> Self {
-        Self {
-            turn_nanos: 0,
-            due: AtomicU64::new(0),
-            turns: AtomicU64::new(0),
-            unseen: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
-            behind: AtomicBool::new(false),
-            ask: AtomicU64::new(0),
+    va_base::const_fn! {
+        /// Time that never passes.
+        pub(super) fn off() -> Self {
+            Self {
+                turn_nanos: 0,
+                due: AtomicU64::new(0),
+                turns: AtomicU64::new(0),
+                unseen: AtomicUsize::new(0),
+                next: AtomicUsize::new(0),
+                behind: AtomicBool::new(false),
+                ask: AtomicU64::new(0),
+            }
         }
     }
 
     /// Returns a time at turn 0. Without a decay time it never passes.
-    pub(super) fn new(decay: Option<Duration>) -> Self {
+    pub(crate) fn new(decay: Option<Duration>) -> Self {
         Self { turn_nanos: decay.map_or(0, turn_nanos), ..Self::off() }
     }
 
@@ -101,7 +103,7 @@ impl Time {
     }
 
     /// Returns how many turns are over by now, and begins a new one. Returns 0 to all callers but one.
-    fn turns_over(&self, now: u64) -> u64 {
+    pub(crate) fn turns_over(&self, now: u64) -> u64 {
         let due = self.due.load(Ordering::Relaxed);
         if now < due {
             return 0;

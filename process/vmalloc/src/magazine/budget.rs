@@ -1,12 +1,14 @@
 //! The budgets of all magazines together: each bounds the pages of one kind of items.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use va_base::sync::atomic::{AtomicU64, Ordering};
 
 /// The budgets of all magazines together, for small items and big ones.
 pub(crate) struct Big {
     max: u64,
+    /// Pages reserved for big items. Protocol PR-BUDGET.
     pages: AtomicU64,
     small_max: u64,
+    /// Pages reserved for small items. Protocol PR-BUDGET.
     small: AtomicU64,
 }
 
@@ -26,8 +28,15 @@ fn enter(count: &AtomicU64, max: u64, pages: u64) -> bool {
 }
 
 impl Big {
-    pub(crate) const fn new(max: u64, small_max: u64) -> Self {
-        Self { max, pages: AtomicU64::new(0), small_max, small: AtomicU64::new(0) }
+    va_base::const_fn! {
+        /// Returns budgets without pages.
+        pub(crate) fn nothing() -> Self {
+            Self { max: 0, pages: AtomicU64::new(0), small_max: 0, small: AtomicU64::new(0) }
+        }
+    }
+
+    pub(crate) fn new(max: u64, small_max: u64) -> Self {
+        Self { max, small_max, ..Self::nothing() }
     }
 
     #[inline]
@@ -46,7 +55,7 @@ impl Big {
     }
 
     #[inline]
-    pub(super) fn enter(&self, pages: u64) -> bool {
+    pub(crate) fn enter(&self, pages: u64) -> bool {
         enter(&self.pages, self.max, pages)
     }
 

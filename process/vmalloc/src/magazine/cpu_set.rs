@@ -28,8 +28,9 @@ pub(crate) const CPUS_MAX: usize = WORDS * BITS;
 /// The set.
 pub(crate) struct CpuSet {
     // Atomic, each alone: the lock of a magazine orders a push and a drain of it.
+    /// A bit for each CPU. Protocol PR-CPUS.
     words: [AtomicU64; WORDS],
-    /// The CPU at which the next visit begins.
+    /// The CPU at which the next visit begins. Protocol PR-HINT.
     next: AtomicUsize,
 }
 
