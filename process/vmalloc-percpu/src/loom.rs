@@ -8,6 +8,7 @@ use crate::Error;
 use crate::counter::{At, Counter, Deltas, Home};
 use crate::locks::Lock;
 use crate::reference::{Counted, RefMode, Units};
+use loom::cell::UnsafeCell;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
@@ -170,7 +171,7 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Runs `work` in two threads, on units 0 and 1.
-fn two(work: impl Fn(usize) + Send + Sync + 'static) {
+fn two(work: impl Fn(usize) + 'static) {
     let work = Arc::new(work);
     let threads: Vec<_> = [0, 1]
         .into_iter()
@@ -348,22 +349,25 @@ fn loom_pk2_a_limit_holds_while_one_thread_sees_a_word_and_the_other_deltas() {
 fn loom_rf2_the_last_put_releases_once_whichever_thread_kills() {
     model(|| {
         let count = Arc::new(Ref::new(Model::new(2), RefMode::PerCpu, own()));
-        let released = Arc::new(AtomicUsize::new(0));
-        let (shared, times) = (Arc::clone(&count), Arc::clone(&released));
+        // What is released: the model detects a release that a use does not happen before.
+        let released = Arc::new((UnsafeCell::new(()), AtomicUsize::new(0)));
+        let (shared, what) = (Arc::clone(&count), Arc::clone(&released));
         two(move |unit| {
-            let last = if unit == 0 {
+            let last = if unit == 1 {
                 shared.kill(|| {}).unwrap()
             } else {
                 shared.try_get_live() && {
-                    assert_eq!(times.load(Ordering::SeqCst), 0, "RF2: released under a reference");
+                    assert_eq!(what.1.load(Ordering::Relaxed), 0, "RF2: released under a reference");
+                    what.0.with(|_| {});
                     shared.put(1)
                 }
             };
             if last {
-                times.fetch_add(1, Ordering::SeqCst);
+                what.0.with_mut(|_| {});
+                what.1.fetch_add(1, Ordering::Relaxed);
             }
         });
-        assert_eq!(released.load(Ordering::SeqCst), 1, "RF2");
+        assert_eq!(released.1.load(Ordering::Relaxed), 1, "RF2");
         assert!(count.is_zero() && count.is_dying());
     });
 }

@@ -419,3 +419,23 @@ fn two_allocs_of_one_cpu_get_different_pages() {
         assert_eq!(blocks.validate(), Ok(()));
     });
 }
+
+/// Two blocks have room for two requests at any moment, though one of them changes its block meanwhile.
+#[test]
+fn a_request_beside_one_that_changes_its_block_does_not_fail() {
+    model(2, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let (first, old) = (alloc(&blocks, machine, 4), alloc(&blocks, machine, 4));
+        // A block whose pages are all dead, and one of the other thread.
+        free(&blocks, machine, first, 4);
+        let theirs = blocks.clone();
+        let other = spawn(move || {
+            free(&theirs, machine, old, 4);
+            theirs.alloc(0, 4).map(|at| machine.map(at, 4))
+        });
+        let mine = blocks.alloc(0, 4).map(|at| machine.map(at, 4));
+        let theirs = other.join().unwrap_or(Err(BlockError::NoTable));
+        assert_eq!((mine, theirs), (Ok(()), Ok(())));
+        assert_eq!(blocks.validate(), Ok(()));
+    });
+}

@@ -335,3 +335,24 @@ fn pc6_callers_that_wait_or_cannot_share_chunks_with_the_balance() {
         settle(&space, both - 1);
     });
 }
+
+/// A call for the balance during a pass is for the next one.
+#[test]
+fn pc6_a_call_for_the_balance_during_a_pass_is_heard() {
+    model(|| {
+        let space = Arc::new(space::<Runs>());
+        let take = |pages: u64| {
+            (0..pages).filter(|_| try_alloc(&space, 4096, 4096, Context::Atomic).is_ok()).count()
+        };
+        alloc(&space, 4096, 4096);
+        space.balance();
+        assert_eq!((take(3), space.is_balance_due()), (3, true));
+        let theirs = space.clone();
+        let other = spawn(move || theirs.balance());
+        let used = 5 + 1 + 3 + take(3) as u64;
+        assert!(join(other) > 1);
+        let spare = space.stats().populated_pages - used;
+        assert!(spare >= u64::from(Runs::SPARE_PAGES_LOW) || space.is_balance_due(), "a call was lost");
+        settle(&space, used - 4);
+    });
+}

@@ -5,6 +5,7 @@
 
 mod find;
 mod leaf;
+mod shared;
 
 use crate::config::{Config, Order};
 use crate::decay::Quarter;
