@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Loom's variable that limits the preemptions of all models. Each further one multiplies the interleavings.
-const PREEMPTIONS: &str = "LOOM_MAX_PREEMPTIONS";
+pub(crate) const PREEMPTIONS: &str = "LOOM_MAX_PREEMPTIONS";
 
 /// The models that take minutes otherwise: the most preemptions that the short form has for them, and their names,
 /// which no two crates share. Those of `va-space` have one in full. Without any, threads still change where they block.

@@ -6,6 +6,7 @@
 //! the tests fail, or exceed the time limit. `cargo xtask tidy` checks that each entry still applies to its file.
 
 use crate::count::Tests;
+use crate::loom::PREEMPTIONS;
 use crate::machine::{commit, duration, machine};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
@@ -67,7 +68,7 @@ pub(crate) struct Mutation {
     test: Vec<String>,
     /// True if the tests are models of interleavings, which are built with `--cfg loom`.
     #[serde(default)]
-    loom: bool,
+    pub(crate) loom: bool,
 }
 
 /// The result of one mutation.
@@ -232,8 +233,9 @@ impl Bench {
         if !loom {
             return cmd.args(test).env("CARGO_TARGET_DIR", &self.build);
         }
-        // As `cargo xtask loom`, in a folder of its own: the flag would otherwise cause a rebuild each time.
-        let cmd = cmd.arg("--release").args(test).env("RUSTFLAGS", "--cfg loom");
+        // As in CI, but in a folder of its own: the flag would otherwise cause a rebuild each time.
+        let cmd = cmd.arg("--release").args(test).env("RUSTFLAGS", "--cfg loom").env(PREEMPTIONS, "2");
+        let cmd = cmd.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
         cmd.env("CARGO_TARGET_DIR", self.build.join("loom"))
     }
 }

@@ -46,7 +46,7 @@ unsafe impl RawMutex for Spin {
 
 /// The lock of a magazine, one word that is 0 while it is free. Its owner has preemption off already, and so takes it
 /// without a call: two such calls a pair are a tenth of it. Any other thread only tries it, and must have preemption
-/// off while it holds it, since the owner waits for it.
+/// off while it holds it, since the owner waits for it. Protocol PR-GRANT.
 #[cfg(not(feature = "kasan"))]
 pub(crate) struct Owned(AtomicU32);
 

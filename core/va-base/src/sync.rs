@@ -18,7 +18,7 @@ pub use loom::{hint::spin_loop, sync::atomic};
 #[cfg(not(loom))]
 pub use core::{hint::spin_loop, sync::atomic};
 
-/// A number that no protocol reads: a statistic. It is no step of a model, so loom does not see it.
+/// A number that no protocol reads: a statistic. It is no step of a model, so loom does not see it. A counter.
 #[cfg(any(feature = "alloc", test))]
 #[derive(Debug)]
 pub(crate) struct Count(core::sync::atomic::AtomicU64);
@@ -50,7 +50,7 @@ impl Count {
 /// A reference to a table, or none: set and read by many threads.
 ///
 /// The table lives as long as the space. So a reader that got the reference a moment before it changed still reads a
-/// table, which may be in use for another purpose by then.
+/// table, which may be in use for another purpose by then. Protocol PR-REF.
 #[cfg(not(loom))]
 pub struct AtomicRef<T: 'static>(atomic_ref::AtomicRef<'static, T>);
 
@@ -106,7 +106,7 @@ mod modelled {
     static STORED: Mutex<BTreeMap<(usize, TypeId), &'static (dyn Any + Send + Sync)>> =
         Mutex::new(BTreeMap::new());
 
-    /// A reference to a table, or none: set and read by many threads.
+    /// A reference to a table, or none: set and read by many threads. Protocol PR-REF.
     pub struct AtomicRef<T: 'static>(AtomicUsize, PhantomData<&'static T>);
 
     impl<T: Send + Sync> AtomicRef<T> {

@@ -2,7 +2,7 @@
 
 use va_base::sync::atomic::{AtomicU32, Ordering};
 
-/// The links of a block in one kind of list. Written under the lock that guards the list.
+/// The links of a block in one kind of list. Written under the lock that guards the list. Protocol PR-LOCK.
 pub(crate) struct Link {
     pub(crate) next: AtomicU32,
     pub(crate) prev: AtomicU32,

@@ -30,6 +30,7 @@ pub(crate) struct Cpu<R> {
     /// Present blocks that the lookup hashes to this CPU.
     pub(crate) present: Mutex<R, u64>,
     /// Freed pages of this CPU that are not published yet. Two threads with one CPU id may lose a few, so a hint.
+    /// Protocol PR-HINT.
     pub(crate) freed: AtomicU64,
 }
 

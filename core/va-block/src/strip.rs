@@ -24,13 +24,14 @@ pub(crate) const STRIP_PAGES: u32 = 32;
 
 /// The bits of 32 pages.
 pub(crate) struct Strip {
-    /// Heads below, tails above. Written by the owner.
+    /// Heads below, tails above. Written by the owner. Protocol PR-FREE.
     marks: AtomicU64,
-    /// Heads of freed mappings in the lower half, a generation in the upper.
+    /// Heads of freed mappings in the lower half, a generation in the upper. Protocol PR-FREE.
     gone: AtomicU64,
-    /// Pages that belong to no mapping and not to the open run. Owner only.
+    /// Pages that belong to no mapping and not to the open run. Owner only. Protocol PR-LOCK.
     free: AtomicU32,
     /// Bits of `gone` that a flush covers, begun or ended. Under the queue lock; see `Block::flush_state`.
+    /// Protocol PR-LOCK.
     flushed: AtomicU32,
 }
 

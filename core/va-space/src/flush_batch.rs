@@ -63,7 +63,7 @@ impl BatchNumber {
     }
 }
 
-/// The number of the last flush batch that is completed.
+/// The number of the last flush batch that is completed. Protocol PR-DONE.
 pub(crate) struct CompletedBatches(AtomicU64);
 
 impl CompletedBatches {
@@ -90,6 +90,7 @@ impl CompletedBatches {
 ///
 /// The owner stores each end when it grows, and resets both after the lazy areas of the node cover them. So a thread
 /// that reads an end that was reset, or stored after that, finds the round before it covered by the node's next batch.
+/// Protocol PR-HULL.
 pub(crate) struct Hull {
     /// The lowest page, its bits inverted, so that none at all is 0.
     below: AtomicU64,

@@ -149,6 +149,7 @@ struct BusyNode<R> {
     /// Created when the first area is admitted, so that an empty node is all zeros.
     tree: Mutex<R, Place<AreaTree>>,
     /// Reserved records. The count grows under the lock, after the records exist; it shrinks anywhere.
+    /// Protocol PR-PROMISE.
     promised: AtomicU64,
 }
 

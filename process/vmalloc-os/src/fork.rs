@@ -67,7 +67,7 @@ pub trait Hold {
     unsafe fn release(&self);
 }
 
-/// The symbols of libc for forks, if it has them; looked up when the handlers are registered.
+/// The symbols of libc for forks, if it has them; looked up when the handlers are registered. Protocol PR-ONCE.
 struct Libc {
     /// A byte of libc that is not 0 while the process has one thread.
     alone: AtomicPtr<c_void>,
@@ -126,18 +126,19 @@ unsafe impl Send for List {}
 
 static LIST: Mutex<List> = Mutex::new(List(None));
 
-/// The process of the allocators; 0 if it is not known.
+/// The process of the allocators; 0 if it is not known. Protocol PR-FORK.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// The lock that is held while the default allocator is made, or another value of the process that is never dropped.
 pub static MAKING: Mutex<()> = Mutex::new(());
-/// The thread that holds all locks for a fork; 0 for none.
+/// The thread that holds all locks for a fork; 0 for none. Protocol PR-FORK.
 static FORKER: AtomicUsize = AtomicUsize::new(0);
-/// Forks by signal handlers during that thread's fork, which continues with all locks.
+/// Forks by signal handlers during that thread's fork, which continues with all locks. Protocol PR-FORK.
 static NESTED: AtomicU32 = AtomicU32::new(0);
-/// The thread that called [`Hold::prepare`] for a fork in progress; 0 for none.
+/// The thread that called [`Hold::prepare`] for a fork in progress; 0 for none. Protocol PR-FORK.
 static PREPARED: AtomicUsize = AtomicUsize::new(0);
 /// 0 if the handlers are not registered, [`REGISTERED`] if they are, otherwise the process that registers them.
+/// Protocol PR-PUBLISH.
 static HANDLERS: AtomicU32 = AtomicU32::new(0);
 const REGISTERED: u32 = u32::MAX;
 

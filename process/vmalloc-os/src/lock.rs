@@ -25,9 +25,10 @@ const SPINS: u32 = 40;
 /// A parking lock. An unlocked one is all zeros.
 #[derive(Debug)]
 pub struct Futex {
+    /// [`FREE`], or the name of the holder and [`AWAITED`]. Protocol PR-FUTEX.
     word: AtomicU32,
     /// Set if the current fork did not take this lock. The forking thread writes it, under the lock of the list of
-    /// allocators.
+    /// allocators. Protocol PR-FORK.
     left: AtomicU32,
 }
 

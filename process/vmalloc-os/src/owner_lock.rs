@@ -45,9 +45,9 @@ const SPINS: u32 = 100;
 /// `lock` is for the owner, one thread at a time. Every other caller uses `try_lock`, which makes a system call. It
 /// fails if the owner does not leave its section soon, or if another thread holds or requests the lock.
 pub struct OwnerLock {
-    /// Written only by the owner.
+    /// Written only by the owner. Protocol PR-OWNER.
     active: AtomicU8,
-    /// Written by other threads, except for `LIGHT`, which the owner sets.
+    /// Written by other threads, except for `LIGHT`, which the owner sets. Protocol PR-OWNER.
     other: AtomicU8,
 }
 
@@ -183,6 +183,7 @@ fn heavy_fence() -> bool {
 fn others_can_fence() -> bool {
     const YES: u8 = 1;
     const NO: u8 = 2;
+    /// The answer, as it was found. Protocol PR-ONCE.
     static ANSWER: AtomicU8 = AtomicU8::new(0);
     match ANSWER.load(Ordering::Relaxed) {
         0 => {

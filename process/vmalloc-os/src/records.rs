@@ -35,6 +35,7 @@ struct Home<O: Os> {
     // Under its lock.
     chunks: Mutex<Chunks>,
     // Atomic, independent of each other.
+    /// The number of the next flush, which has ended at once. Protocol PR-NUMBER.
     epoch: AtomicU64,
 }
 

@@ -20,7 +20,7 @@ enum Method {
     Pipe,
 }
 
-/// Set once the direct method has failed.
+/// Set once the direct method has failed. Protocol PR-ONCE.
 static DENIED: AtomicBool = AtomicBool::new(false);
 
 /// Copies bytes from an address of this process, with zeros for those that cannot be read. Returns the number of bytes

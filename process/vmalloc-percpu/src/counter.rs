@@ -84,8 +84,10 @@ const DENIED: usize = 2;
 
 /// The algorithm of a counter.
 pub(crate) struct Counter<H: Home> {
+    /// The value, or what the deltas are added to. Protocol PR-COUNT.
     count: AtomicI64,
     /// The address of the space with the bit [`DENIED`] or none, later that of the deltas with [`PER_CPU`].
+    /// Protocol PR-COUNT.
     at: AtomicUsize,
     home: H,
 }

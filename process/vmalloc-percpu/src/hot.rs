@@ -35,7 +35,9 @@ pub(super) struct Hot {
     /// The kernel's batch of counters: 32, or twice the possible CPUs if that is more.
     pub(super) batch: i64,
     // Atomic; they only rise.
+    /// The number above all units that were ever used. Protocol PR-UNITS.
     pub(super) mark: AtomicU32,
+    /// The unit of threads without a number was ever used. Protocol PR-UNITS.
     strangers: AtomicBool,
 }
 

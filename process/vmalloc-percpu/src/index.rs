@@ -87,7 +87,7 @@ pub(super) struct Chunks<O: Os> {
     hot: &'static Hot,
     /// The address of the core.
     core: usize,
-    /// The newest chunk; each one links to the one before. Changed under `grow` of the index.
+    /// The newest chunk; each one links to the one before. Changed under `grow` of the index. Protocol PR-LOCK.
     newest: AtomicUsize,
 }
 

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// A word of 64 bits that only [`Local`] changes.
 ///
 /// An atomic operation on the word of a CPU would not be atomic to a section of another thread on that CPU. So the type
-/// has no such operations, only a read.
+/// has no such operations, only a read. Protocol PR-SECTION.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Word(AtomicU64);
@@ -28,7 +28,7 @@ pub struct Local<'s> {
     /// A copy of the field in `hot`, so that the compiler can keep it in registers across the stores of a section.
     at: Option<rseq::Area>,
     hot: &'s Hot,
-    /// The word of unit 0.
+    /// The word of unit 0. Protocol PR-SECTION.
     first: NonNull<AtomicU64>,
 }
 

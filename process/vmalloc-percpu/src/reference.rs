@@ -94,10 +94,11 @@ pub enum RefMode {
 /// The algorithm of a reference count.
 pub(crate) struct Counted<U, K> {
     units: U,
+    /// References, and a bias while there are units. Protocol PR-REFS.
     count: AtomicI64,
-    /// `OPEN`, or the bits `ATOMIC` and `DEAD`. Written under the lock.
+    /// `OPEN`, or the bits `ATOMIC` and `DEAD`. Written under the lock. Protocol PR-REFS.
     gate: AtomicU64,
-    /// True if the count stays atomic while it is live. Read and written under the lock.
+    /// True if the count stays atomic while it is live. Read and written under the lock. Protocol PR-LOCK.
     forced: AtomicBool,
     /// Counts may share a lock: no thread takes two, and no callback is called under one.
     lock: K,

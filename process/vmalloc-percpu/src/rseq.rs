@@ -28,7 +28,7 @@ use super::shape::STRIDE_SHIFT;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The number of restarted sections in this process, counted in the abort handlers, which run rarely.
+/// The number of restarted sections in this process, counted in the abort handlers, which run rarely. A counter.
 static RESTARTS: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn restarts() -> u64 {

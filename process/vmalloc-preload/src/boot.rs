@@ -18,6 +18,7 @@ const HEAD_BYTES: usize = 16;
 #[repr(C, align(4096))]
 pub(crate) struct Boot<const BYTES: usize> {
     memory: UnsafeCell<[u8; BYTES]>,
+    /// Bytes that were allocated. Protocol PR-NUMBER.
     used: AtomicUsize,
 }
 

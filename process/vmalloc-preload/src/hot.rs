@@ -22,13 +22,20 @@ pub(crate) type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_voi
 #[repr(C, align(64))]
 pub(crate) struct Hot {
     // Atomic, independent of each other: an address of the arena is allocated only after both are written.
+    /// The first address of the arena. Protocol PR-PUBLISH.
     first: AtomicUsize,
+    /// The bytes of the arena; 0 before there is one. Protocol PR-PUBLISH.
     bytes: AtomicUsize,
+    /// The least large size. Protocol PR-CONF.
     threshold: AtomicUsize,
     // Atomic, independent of each other: a function of this library or of the next, of the type with the field's name.
+    /// Allocates. Protocol PR-PUBLISH.
     malloc: AtomicPtr<c_void>,
+    /// Frees. Protocol PR-PUBLISH.
     free: AtomicPtr<c_void>,
+    /// Resizes. Protocol PR-PUBLISH.
     realloc: AtomicPtr<c_void>,
+    /// Allocates zeros. Protocol PR-PUBLISH.
     calloc: AtomicPtr<c_void>,
 }
 

@@ -12,11 +12,11 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize
 use core::time::Duration;
 use vmalloc::{Hardened, HugePages, Options, Profile, Stats, Vmalloc};
 
-/// The address of the allocator; null before it is created.
+/// The address of the allocator; null before it is created. Protocol PR-PUBLISH.
 static MADE: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
-/// Set by the one thread that creates it, also if that fails.
+/// Set by the one thread that creates it, also if that fails. Protocol PR-PUBLISH.
 static TRIED: AtomicBool = AtomicBool::new(false);
-/// The constructor has run, so functions of the C library can be called.
+/// The constructor has run, so functions of the C library can be called. Protocol PR-CONF.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 
@@ -25,18 +25,19 @@ struct Place(UnsafeCell<MaybeUninit<Vmalloc>>);
 // SAFETY: written once, by the thread that set TRIED; shared only after that, by MADE.
 unsafe impl Sync for Place {}
 
+/// The most bytes that are cached. Protocol PR-CONF.
 static CACHED_MAX: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.budget_bytes);
-/// The allocator has the hardened profile.
+/// The allocator has the hardened profile. Protocol PR-CONF.
 static HARDENED: AtomicBool = AtomicBool::new(Conf::DEFAULT.hardened);
-/// The allocator zeroes freed memory.
+/// The allocator zeroes freed memory. Protocol PR-CONF.
 static ZEROES: AtomicBool = AtomicBool::new(Conf::DEFAULT.zero_on_free);
-/// The decay time in milliseconds; 0 for none.
+/// The decay time in milliseconds; 0 for none. Protocol PR-CONF.
 static DECAY: AtomicU64 = AtomicU64::new(milliseconds(Conf::DEFAULT.decay));
-/// A background thread performs the decay.
+/// A background thread performs the decay. Protocol PR-CONF.
 static THREAD: AtomicBool = AtomicBool::new(Conf::DEFAULT.background_thread);
-/// A [`HugePages`], as a number.
+/// A [`HugePages`], as a number. Protocol PR-CONF.
 static HUGE: AtomicU8 = AtomicU8::new(Conf::DEFAULT.huge_pages as u8);
-/// Calls are counted.
+/// Calls are counted. Protocol PR-CONF.
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
 /// An event that is counted.
@@ -52,12 +53,14 @@ pub(crate) enum Event {
     PassedOn,
 }
 
-/// Calls are timed.
+/// Calls are timed. Protocol PR-CONF.
 static TIMING: AtomicBool = AtomicBool::new(false);
+/// The time of all calls. A counter.
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
+/// The number of each event. A counter.
 static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
-/// Bytes purged before this process was forked.
+/// Bytes purged before this process was forked. A counter.
 static PURGED_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a time in the unit of `DECAY`.
@@ -241,6 +244,7 @@ pub(crate) fn begin() {
 /// Registers the allocator's fork handlers before those that the caller is about to register. Its own registration
 /// calls this, too.
 pub(crate) fn register_first() {
+    /// Set by the one call that registers. Protocol PR-PUBLISH.
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
         vmalloc::prepare_for_forks();

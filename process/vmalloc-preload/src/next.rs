@@ -13,12 +13,13 @@ const UNKNOWN: u8 = 0;
 const ASKING: u8 = 1;
 const KNOWN: u8 = 2;
 
-/// The progress of the look-up.
+/// The progress of the look-up. Protocol PR-PUBLISH.
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 /// A function that is looked up by name.
 struct Slot {
     name: &'static CStr,
+    /// The function; null if it is not known. Protocol PR-PUBLISH.
     found: AtomicPtr<c_void>,
 }
 

@@ -9,6 +9,7 @@ use vmalloc_os::lock::Futex;
 use vmalloc_os::os::{Linux, Os};
 use vmalloc_os::records::Host;
 
+/// The number of the next flush, which has ended at once. Protocol PR-NUMBER.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
 /// The machine of mappings, by reference: copies refer to the same one.

@@ -64,7 +64,7 @@ pub(super) struct Table<V: MapOs> {
     // Under its lock.
     mappings: Mutex<Mappings>,
     // Atomic, hint only.
-    /// Set if a flush failed, and is to be tried again.
+    /// Set if a flush failed, and is to be tried again. Protocol PR-HINT.
     failed: AtomicBool,
 }
 

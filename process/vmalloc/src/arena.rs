@@ -151,15 +151,15 @@ pub(crate) struct Arena<O: Os> {
     small: u64,
     huge_pages: HugePages,
     // Atomic; moved under the locks of the zones.
-    /// Pages of each zone below its frontier.
+    /// Pages of each zone below its frontier. Protocol PR-READY.
     committed: [AtomicU64; ZONES],
     /// Set once the addresses above the frontiers are released. They are mapped again when a frontier moves. Written
-    /// under the locks of all zones.
+    /// under the locks of all zones. Protocol PR-LOCK.
     closed: AtomicBool,
-    /// Pages below a frontier in whose place other mappings may be.
+    /// Pages below a frontier in whose place other mappings may be. Protocol PR-LOCK.
     torn: AtomicU64,
     /// Set once clean pages may be inaccessible, so that a caller must `commit` them first. Read and written under the
-    /// zone's lock.
+    /// zone's lock. Protocol PR-LOCK.
     shut: AtomicBool,
 }
 

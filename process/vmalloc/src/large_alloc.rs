@@ -20,7 +20,7 @@ use vmalloc_os::os::abort_with;
 /// The default size from which an allocation is large.
 pub const LARGE_BYTES: usize = 64 << 10;
 
-/// Set when the default allocator could not be created, so that later allocations do not try again.
+/// Set when the default allocator could not be created, so that later allocations do not try again. Protocol PR-HINT.
 static HOPELESS: AtomicBool = AtomicBool::new(false);
 
 /// A `GlobalAlloc` that takes small allocations from `A` and large ones from [`Vmalloc::global`].

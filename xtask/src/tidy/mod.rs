@@ -14,6 +14,7 @@
 //! | `examples` | an example of a published package uses no crate that the package leaves out |
 //! | `mutations` | each entry of `xtask/mutations.toml` still applies to its file |
 //! | `prose` | pages have short sentences and lines and the words of `docs/glossary.md`; doc comments begin with a fact |
+//! | `protocols` | each atomic field names a protocol of `docs/protocols.md` or is a counter; each protocol has a model and a weakening |
 //!
 //! The rules read the files of the tree that git does not ignore, committed or not, so the result does not depend on
 //! the state of a checkout.
@@ -28,6 +29,7 @@ mod manifests;
 mod mutations;
 mod paths;
 mod prose;
+mod protocols;
 mod source;
 mod sync_facade;
 mod tree;
@@ -68,7 +70,7 @@ struct Rule {
     check: fn(&Tree, &mut Report),
 }
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 13] = [
     Rule { name: "layers", check: layers::check },
     Rule { name: "heads", check: heads::check },
     Rule { name: "cycles", check: cycles::check },
@@ -81,6 +83,7 @@ const RULES: [Rule; 12] = [
     Rule { name: "examples", check: examples::check },
     Rule { name: "mutations", check: mutations::check },
     Rule { name: "prose", check: prose::check },
+    Rule { name: "protocols", check: protocols::check },
 ];
 
 /// The violations of a rule.

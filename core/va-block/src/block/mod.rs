@@ -88,31 +88,38 @@ pub(crate) enum List {
 #[repr(align(64))]
 pub(crate) struct Block {
     // Owner.
+    /// The open run begins here. Protocol PR-LOCK.
     cursor: AtomicU32,
+    /// The open run ends here. Protocol PR-LOCK.
     limit: AtomicU32,
-    /// Upper bound of the free runs other than the open one.
+    /// Upper bound of the free runs other than the open one. Protocol PR-LOCK.
     fit: AtomicU32,
-    /// `fit` may be too high: a run of that length was opened since it was measured.
+    /// `fit` may be too high: a run of that length was opened since it was measured. Protocol PR-LOCK.
     is_rough: AtomicBool,
     // Under the queue lock.
+    /// A [`Place`]. Protocol PR-PLACE.
     place: AtomicU32,
+    /// A [`FlushState`]. Protocol PR-PLACE.
     flush_state: AtomicU32,
+    /// The CPU whose queue has the block. Protocol PR-LOCK.
     cpu: AtomicU32,
-    /// The list of the queue that an open block is in.
+    /// The list of the queue that an open block is in. Protocol PR-LOCK.
     class: AtomicU32,
     // Constant once the record is in the lookup.
+    /// Its number, written before the record is found. Protocol PR-REF.
     index: AtomicU32,
     // Under the lock of the collection.
+    /// A [`List`]. Protocol PR-LOCK.
     list: AtomicU32,
     // Under the locks of the two kinds of list.
     links: [Link; 2],
     // Atomic: written by each free.
     strips: [Strip; STRIPS],
-    /// Something was freed here since the block was last examined. Changed under the queue lock.
+    /// Something was freed here since the block was last examined. Changed under the queue lock. Protocol PR-TOUCH.
     touched: AtomicBool,
-    /// The next block of the stack of touched blocks, or of those that the collection took from it.
+    /// The next block of the stack of touched blocks, or of those that the collection took from it. Protocol PR-TOUCH.
     pub(crate) touched_next: AtomicU32,
-    /// Dead pages; counted only where a block is freed with its last mapping.
+    /// Dead pages; counted only where a block is freed with its last mapping. Protocol PR-DEAD.
     dead: AtomicU32,
 }
 

@@ -30,6 +30,7 @@ use va_base::{Context, LockClass, Machine, Table, Va};
 pub(super) struct Slot<O: 'static, L: 'static> {
     /// The block of the lane. The owner stores one, any thread may take it out.
     held: Mutex<O, Option<&'static Block>>,
+    /// The CPU that the lane was created for. Protocol PR-HINT.
     cpu: AtomicU64,
     /// The next lane. Under the lock of the collection.
     next: Mutex<L, Next<O, L>>,
@@ -99,6 +100,7 @@ pub struct Lane<'b, P: Machine + Clone, C: Config> {
     block: Option<&'static Block>,
     /// First page of the block.
     first: u64,
+    /// Freed pages that are not published yet. Protocol PR-HINT.
     freed: AtomicU64,
 }
 

@@ -118,15 +118,15 @@ pub struct Blocks<P: Machine + Clone, C: Config> {
     collection: Mutex<P::PurgeLock, CollectionOf<P>>,
     // Atomic, each alone.
     /// Stack of the touched blocks: those in which something was freed since they were last examined. A block is pushed
-    /// under the lock of its queue.
+    /// under the lock of its queue. Protocol PR-TOUCH.
     touched: CachePadded<AtomicU32>,
-    /// Blocks present, and touched blocks above: see [`Balance`].
+    /// Blocks present, and touched blocks above: see [`Balance`]. Protocol PR-ROOM.
     balance: CachePadded<AtomicU64>,
-    /// Changes when a block begins, and when one is freed to the space.
+    /// Changes when a block begins, and when one is freed to the space. Protocol PR-MOVES.
     moves: AtomicU64,
-    /// Pages freed since the last collection, as far as CPUs have published their counts.
+    /// Pages freed since the last collection, as far as CPUs have published their counts. Protocol PR-HINT.
     freed: CachePadded<AtomicU64>,
-    /// A collection was begun and is not finished: a hint.
+    /// A collection was begun and is not finished: a hint. Protocol PR-HINT.
     collecting: AtomicBool,
     config: PhantomData<fn() -> C>,
 }

@@ -423,7 +423,7 @@ fn two_allocs_of_one_cpu_get_different_pages() {
 /// Two blocks have room for two requests at any moment, though one of them changes its block meanwhile.
 #[test]
 fn a_request_beside_one_that_changes_its_block_does_not_fail() {
-    model(2, || {
+    model(1, || {
         let (blocks, machine) = blocks::<Reusing>();
         let (first, old) = (alloc(&blocks, machine, 4), alloc(&blocks, machine, 4));
         // A block whose pages are all dead, and one of the other thread.

@@ -155,9 +155,9 @@ pub struct MapSpace<P: Machine + Clone, C: Config, T> {
     records: Mutex<P::Lock, Records>,
     closing: [Mutex<P::PurgeLock, ()>; CLOSINGS],
     // Atomic, each alone.
-    /// Pages of areas that the source allocated.
+    /// Pages of areas that the source allocated. A counter.
     allocated_pages: AtomicU64,
-    /// Pages of callers in mappings.
+    /// Pages of callers in mappings. A counter.
     foreign_pages: AtomicU64,
 }
 

@@ -66,13 +66,13 @@ pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Standard> {
     /// The chunks, and their free bits.
     chunks: Mutex<P::Lock, Store<C>>,
     // Atomic, each alone: hints for the balance.
-    /// The balance has something to do.
+    /// The balance has something to do. Protocol PR-DUE.
     due: AtomicBool,
-    /// A request that cannot wait failed.
+    /// A request that cannot wait failed. Protocol PR-HINT.
     failed: AtomicBool,
-    /// Pages with objects for magazines lack tables of states.
+    /// Pages with objects for magazines lack tables of states. Protocol PR-HINT.
     lacking: AtomicBool,
-    /// The count of takings of `grow`.
+    /// The count of takings of `grow`. A counter.
     grow_locks: AtomicU64,
     // Of magazines; their locks are their own.
     pub(crate) cells: Cells<P::OwnerLock>,

@@ -1,13 +1,13 @@
 //! Interleavings beside areas: the cells of magazines, the set of filled pools, promised records.
 
-use super::{Arc, Tiny, VmapSpace, alloc, ask, free, model, space, space_of, spawn};
+use super::{Arc, Tiny, VmapSpace, alloc, ask, free, model, model_within, space, space_of, spawn};
 use crate::Purge;
 use crate::config::WithTrees;
 
 /// A magazine of another thread holds an area for ever, so it has a cell of its own.
 #[test]
 fn two_magazines_that_begin_at_once_have_a_cell_each() {
-    model(|| {
+    model_within(1, || {
         let space = Arc::new(space(2, 1));
         // The cells of both: their insertion into the list is not modelled.
         let cells = [space.magazine(0), space.magazine(0)];

@@ -11,7 +11,7 @@ use va_base::sync::atomic::{AtomicU64, Ordering};
 /// Bits in a word.
 const WORD_BITS: usize = 64;
 
-/// `W` words, at most 64.
+/// `W` words, at most 64. Protocol PR-START.
 pub(crate) struct Bits<const W: usize> {
     summary: AtomicU64,
     words: [AtomicU64; W],

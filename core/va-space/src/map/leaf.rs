@@ -44,10 +44,10 @@ const SHEET: usize = 1;
 /// The record of one page in the map, used only while an area starts there.
 #[repr(align(16))]
 pub(crate) struct Slot {
-    /// See [`Word`].
+    /// See [`Word`]. Protocol PR-WORD.
     word: AtomicU64,
     /// The first page of the next area in the list that this area is in, guarded by the holder of the list. If the area
-    /// is busy and its word has the mark, its note.
+    /// is busy and its word has the mark, its note. Protocol PR-NOTE.
     link: AtomicU64,
 }
 
@@ -97,17 +97,21 @@ impl Slot {
 /// Slots of consecutive pages, and a bit for each at which an area starts.
 #[repr(C)]
 pub(crate) struct Leaf {
+    /// A bit for each page at which an area starts. Protocol PR-START.
     starts: AtomicU64,
     /// The size of the area of 2^23 pages or more that starts here: at most one can. Written before its word.
+    /// Protocol PR-NOTE.
     huge_pages: AtomicU64,
     // Under the lock of the free index.
-    /// One more than the number of its entry, or 0.
+    /// One more than the number of its entry, or 0. Protocol PR-LOCK.
     place: AtomicU64,
-    /// The generation at which all slots began at this entry.
+    /// The generation at which all slots began at this entry. Protocol PR-LOCK.
     base: AtomicU64,
+    /// It is in the list of empty leaves. Protocol PR-LOCK.
     listed: AtomicBool,
-    /// Neighbours in the list of empty leaves.
+    /// Neighbours in the list of empty leaves. Protocol PR-LOCK.
     before: AtomicRef<Self>,
+    /// See `before`. Protocol PR-LOCK.
     after: AtomicRef<Self>,
     slots: [Slot; SLOTS],
 }
@@ -301,7 +305,7 @@ impl Empties {
 /// Leaves as the machine allocates them.
 pub(super) struct Sheet {
     pub(super) leaves: [Leaf; SHEET],
-    /// The sheet that was allocated before.
+    /// The sheet that was allocated before. Protocol PR-LOCK.
     pub(super) older: AtomicRef<Self>,
 }
 

@@ -133,11 +133,11 @@ pub(crate) struct PageMap {
     near: &'static [Top],
     near_index: u64,
     // Atomic, each alone.
-    /// The number of times that a leaf left its entry. Written under the lock of the free index.
+    /// The number of times that a leaf left its entry. Written under the lock of the free index. Protocol PR-LEAF.
     moves: AtomicU64,
-    /// Leaves that the machine allocated, the last first. Written under that lock.
+    /// Leaves that the machine allocated, the last first. Written under that lock. Protocol PR-LOCK.
     sheets: AtomicRef<Sheet>,
-    /// See [`lost`](Self::lost). Written once, by a thread that is about to stop.
+    /// See [`lost`](Self::lost). Written once, by a thread that is about to stop. Protocol PR-HINT.
     lost: AtomicU64,
 }
 

@@ -48,6 +48,7 @@ pub(crate) trait Subtree: Table {
 /// Entries for `N` consecutive leaves, and a bit for each in which an area starts.
 pub(crate) struct Leaves<const W: usize, const N: usize> {
     starts: Bits<W>,
+    /// The leaves that serve its entries. Protocol PR-LEAF.
     leaves: [AtomicRef<Leaf>; N],
 }
 

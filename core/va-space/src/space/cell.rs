@@ -93,14 +93,18 @@ impl Contents {
 /// The memory of one magazine after another. It remains until the space ends.
 pub(super) struct Cell<R: RawMutex + 'static> {
     contents: Mutex<R, Contents>,
+    /// A magazine has the cell. Protocol PR-CELL.
     taken: AtomicBool,
-    /// The CPU that the magazine was created for.
+    /// The CPU that the magazine was created for. Protocol PR-HINT.
     cpu: AtomicU32,
     // Published under the lock, read without it.
+    /// Pages of the cache. Protocol PR-FAIL.
     cached_pages: AtomicU64,
+    /// Pages of the open round. Protocol PR-FAIL.
     lazy_pages: AtomicU64,
-    /// Sealed pages: cached if their batch is completed, else lazy, and counted in the space.
+    /// Sealed pages: cached if their batch is completed, else lazy, and counted in the space. Protocol PR-FAIL.
     sealed_pages: AtomicU64,
+    /// The batch that the sealed pages wait for. Protocol PR-FAIL.
     batch_number: AtomicU64,
     /// The hull of the open round.
     pub(super) hull: Hull,
@@ -170,7 +174,7 @@ impl<R: RawMutex + 'static> Cell<R> {
 /// The cells of a space.
 pub(super) struct Cells<R: RawMutex + 'static> {
     first: OnceRef<'static, Cell<R>>,
-    /// Magazines at this moment.
+    /// Magazines at this moment. Protocol PR-HINT.
     live: CachePadded<AtomicUsize>,
 }
 

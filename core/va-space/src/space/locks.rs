@@ -58,6 +58,7 @@ pub(super) struct NodePool {
 ///
 /// Each put is followed by `VmapSpace::note_return`. A pass that missed one may end before that call, which invalidates
 /// the remembered failure. Otherwise it counts more returns than its own, and nothing is remembered (`overflow`).
+/// Protocol PR-POOLED.
 pub(super) struct Pooled([AtomicU64; POOLED_WORDS]);
 
 const POOLED_WORDS: usize = NODES_LIMIT.div_ceil(64) as usize;

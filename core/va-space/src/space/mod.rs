@@ -117,15 +117,15 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     purge: Mutex<P::PurgeLock, PurgeState>,
     free: Mutex<P::Lock, Heap<C::Index<P>>>,
     // Atomic, each alone.
-    /// Pages that ever became lazy in a node.
+    /// Pages that ever became lazy in a node. Protocol PR-FAIL.
     lazied: CachePadded<AtomicU64>,
-    /// Pages that ever ceased to be lazy. The difference is the pages that wait.
+    /// Pages that ever ceased to be lazy. The difference is the pages that wait. Protocol PR-FAIL.
     settled: CachePadded<AtomicU64>,
-    /// A purge was begun and is not finished: a hint, read without the purge lock.
+    /// A purge was begun and is not finished: a hint, read without the purge lock. Protocol PR-HINT.
     purging: AtomicBool,
-    /// The machine's answer to `drain` for the pass that is due or in progress, if it was asked.
+    /// The machine's answer to `drain` for the pass that is due or in progress, if it was asked. Protocol PR-DRAIN.
     drainer: AtomicU8,
-    /// Changes after areas returned to the index or to pools other than by a free.
+    /// Changes after areas returned to the index or to pools other than by a free. Protocol PR-FAIL.
     returned: CachePadded<AtomicU64>,
     /// The nodes that have areas in their pools.
     pooled: CachePadded<Pooled>,

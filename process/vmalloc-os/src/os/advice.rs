@@ -37,7 +37,7 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 
-/// The kinds of advice that the kernel supports.
+/// The kinds of advice that the kernel supports. Protocol PR-ONCE.
 #[derive(Debug)]
 pub(super) struct Advisor {
     // Atomic, hint only.

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A result that is computed once. Concurrent first calls compute the same value, so there is no lock that a fork could
-/// leave held.
+/// leave held. Protocol PR-ONCE.
 #[derive(Debug)]
 pub struct Once(AtomicU32);
 

@@ -20,8 +20,9 @@
 use super::futex_wait_for;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+/// Set once other calls are not allowed any more. Protocol PR-PLAIN.
 static PLAIN: AtomicBool = AtomicBool::new(false);
-/// Calls in progress that are not plain.
+/// Calls in progress that are not plain. Protocol PR-PLAIN.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
 /// The number of times that [`plain_calls_only`] waits for calls in progress, and the time of each.

@@ -19,6 +19,7 @@ pub fn rseq_area() -> Option<isize> {
     const UNKNOWN: isize = isize::MIN + 1;
     const NONE: isize = isize::MAX;
     // No lock, which a fork could leave held: concurrent callers find the same value.
+    /// The offset, as it was found. Protocol PR-ONCE.
     static FOUND: AtomicIsize = AtomicIsize::new(UNKNOWN);
     let mut found = FOUND.load(Ordering::Relaxed);
     if found == UNKNOWN {

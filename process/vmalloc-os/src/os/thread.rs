@@ -12,9 +12,9 @@ use core::mem::MaybeUninit;
 use core::ptr::{null_mut, with_exposed_provenance_mut, without_provenance};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The number of the next thread.
+/// The number of the next thread. Protocol PR-NUMBER.
 static NEXT: AtomicU32 = AtomicU32::new(0);
-/// One more than the key of the threads' numbers; 0 before it is made.
+/// One more than the key of the threads' numbers; 0 before it is made. Protocol PR-PUBLISH.
 static KEY: AtomicU64 = AtomicU64::new(0);
 
 /// The function that a thread runs.

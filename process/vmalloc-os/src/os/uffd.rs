@@ -138,8 +138,9 @@ pub(super) fn mark(fd: c_int) -> Result<u32, Errno> {
 pub(super) struct Mover {
     // Atomic.
     /// An [`Opened`]. Of all threads that open one, one stores it; it becomes `NOTHING` when it is lost.
+    /// Protocol PR-PUBLISH.
     opened: AtomicU64,
-    /// True if the system does not have it, or denies it.
+    /// True if the system does not have it, or denies it. Protocol PR-ONCE.
     off: AtomicBool,
 }
 

@@ -111,11 +111,11 @@ pub(crate) struct Hard<O: Os> {
     // Under its lock.
     state: Mutex<State<O>>,
     // Atomic, independent of each other.
-    /// All areas that were ever freed.
+    /// All areas that were ever freed. A counter.
     frees: AtomicU64,
-    /// Warm and purged pages when the memory of the system was read last.
+    /// Warm and purged pages when the memory of the system was read last. A counter.
     asked: AtomicU64,
-    /// All rooms that the system failed to close.
+    /// All rooms that the system failed to close. A counter.
     failed: AtomicU64,
 }
 

@@ -139,14 +139,14 @@ pub(crate) struct Window<O: Os> {
     pages: u64,
     wall: Wall,
     // Atomic; grows under the lock of the allocator.
-    /// Pages of the window, from the first.
+    /// Pages of the window, from the first. Protocol PR-READY.
     open: AtomicU64,
     // Atomic, independent of other fields.
-    /// A hint: set while no granules are to be closed that would split a mapping.
+    /// A hint: set while no granules are to be closed that would split a mapping. Protocol PR-HINT.
     crowded: AtomicBool,
-    /// Set once pages outside of rooms may be accessible, because the system failed to close them.
+    /// Set once pages outside of rooms may be accessible, because the system failed to close them. Protocol PR-LOCK.
     leaky: AtomicBool,
-    /// The addresses above the window are released. Changed under the lock of the allocator.
+    /// The addresses above the window are released. Changed under the lock of the allocator. Protocol PR-LOCK.
     closed: AtomicBool,
 }
 

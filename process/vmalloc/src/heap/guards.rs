@@ -38,9 +38,11 @@ pub(super) struct Guards {
     /// The greatest number of guards by protection.
     protected_max: u64,
     // Atomic, each alone.
+    /// Guards by marks. A counter.
     marked: AtomicU64,
+    /// Guards by protection. Protocol PR-BUDGET.
     protected: AtomicU64,
-    /// Runs ever carved without a guard.
+    /// Runs ever carved without a guard. A counter.
     pub(super) missing: AtomicU64,
 }
 

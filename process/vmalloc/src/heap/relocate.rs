@@ -55,8 +55,11 @@ const ROOM: u64 = 2;
 /// Counts of the areas that ever grew, by method.
 pub(super) struct Growth {
     // Atomic, each alone.
+    /// Areas that grew in place. A counter.
     pub(super) in_place: AtomicU64,
+    /// Areas whose pages moved. A counter.
     pub(super) moved: AtomicU64,
+    /// Areas that were copied. A counter.
     pub(super) copied: AtomicU64,
 }
 

@@ -59,10 +59,13 @@ const OFF: u32 = 5;
 /// The thread of a heap.
 pub(super) struct Worker {
     // Atomic. Of all threads that find `NONE`, the one that changes it owns the other fields.
+    /// The progress of the thread. Protocol PR-WORKER.
     state: AtomicU32,
+    /// The thread, once there is one. Protocol PR-WORKER.
     thread: AtomicUsize,
-    /// The address of its stack's mapping, which begins with the guard.
+    /// The address of its stack's mapping, which begins with the guard. Protocol PR-WORKER.
     stack: AtomicUsize,
+    /// Requests until it is started, after a failure. Protocol PR-WORKER.
     pause: AtomicU32,
 }
 

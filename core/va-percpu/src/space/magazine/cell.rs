@@ -175,6 +175,7 @@ impl Contents {
 }
 
 /// Counts of a cell: written by the owner under its lock, or by one that drains it; read by any thread.
+/// Each is a counter.
 pub(super) struct Counts {
     /// Objects that were allocated, each one once, and their bytes.
     pub(super) allocs: AtomicU64,
@@ -226,8 +227,9 @@ pub(super) fn add(count: &AtomicU64, more: u64) {
 pub(crate) struct Cell<R: RawMutex + 'static> {
     contents: Mutex<R, Contents>,
     pub(super) counts: Counts,
+    /// A magazine has the cell. Protocol PR-CELL.
     pub(super) taken: AtomicBool,
-    /// The CPU that the magazine was created for.
+    /// The CPU that the magazine was created for. Protocol PR-HINT.
     pub(super) cpu: AtomicU32,
     /// Set once.
     next: OnceRef<'static, Cell<R>>,

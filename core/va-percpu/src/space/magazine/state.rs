@@ -64,20 +64,20 @@ const SEEN: u8 = 0x80;
 const CLASS_SHIFT: u32 = 2;
 const _: () = assert!(CLASSES << CLASS_SHIFT < SEEN as usize);
 
-/// The states of consecutive addresses.
+/// The states of consecutive addresses. Protocol PR-MAG.
 pub(super) struct Leaf([AtomicU8; STATES]);
 
 impl Table for Leaf {
     va_base::empty_table!(Self(va_base::array_of!(AtomicU8::new(NONE); STATES)));
 }
 
-/// Leaves of consecutive addresses, of one chunk.
+/// Leaves of consecutive addresses, of one chunk. Protocol PR-SPAN.
 pub(crate) struct Span {
     key: AtomicU64,
     /// The address at which the bitmap of the chunk begins, for events.
     base: AtomicU64,
     next: AtomicRef<Self>,
-    /// The next span that is not in use.
+    /// The next span that is not in use. Protocol PR-LOCK.
     unused: AtomicRef<Self>,
     leaves: [AtomicRef<Leaf>; LEAVES],
 }
@@ -95,7 +95,7 @@ impl Table for Span {
 /// An empty table is all zeros, so keys are stored inverted.
 const NO_KEY_AS_ZERO: u64 = !NO_KEY;
 
-/// The heads of the lists.
+/// The heads of the lists. Protocol PR-SPAN.
 struct Heads([AtomicRef<Span>; HEADS]);
 
 impl Table for Heads {
@@ -141,7 +141,9 @@ pub(crate) enum Lacks {
 
 /// The states of all objects.
 pub(crate) struct States {
+    /// The heads of the lists, or none before there is a magazine. Protocol PR-SPAN.
     heads: AtomicRef<Heads>,
+    /// The spans that are not in use, under `chunks`. Protocol PR-LOCK.
     unused: AtomicRef<Span>,
     /// log2 of the bytes of a span.
     shift: u32,
