@@ -1,31 +1,24 @@
 //! Interleavings beside areas: the cells of magazines, the set of filled pools, promised records.
 
-use super::{Arc, Tiny, VmapSpace, alloc, ask, free, model, model_within, space, space_of, spawn};
+use super::{Arc, Space, Tiny, alloc, free, model, model_within, space, space_of, spawn};
 use crate::Purge;
 use crate::config::WithTrees;
 
-/// A magazine of another thread holds an area for ever, so it has a cell of its own.
 #[test]
 fn two_magazines_that_begin_at_once_have_a_cell_each() {
     model_within(1, || {
-        let space = Arc::new(space(2, 1));
+        let space = Arc::new(space(1, 1));
         // The cells of both: their insertion into the list is not modelled.
         let cells = [space.magazine(0), space.magazine(0)];
         assert!(cells.iter().all(Result::is_ok));
         drop(cells);
-        let hold = |space: &VmapSpace<_, Tiny>| {
-            let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
-            let Ok(area) = magazine.alloc(&ask(1)) else { panic!("no area") };
-            assert!(magazine.free(area).is_ok());
-            core::mem::forget(magazine);
-        };
+        // They never end.
+        let begin = |space: &Space| core::mem::forget(space.magazine(0));
         let theirs = space.clone();
-        let other = spawn(move || hold(&theirs));
-        hold(&space);
+        let other = spawn(move || begin(&theirs));
+        begin(&space);
         assert!(other.join().is_ok());
-        let drained = space.drain_magazines();
-        assert_eq!((drained.magazines, drained.busy), (2, 0));
-        assert_eq!(space.validate(), Ok(()));
+        assert_eq!(space.taken_cells(), 2);
     });
 }
 

@@ -393,6 +393,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         cell.taken.store(false, Ordering::Release);
     }
 
+    /// Returns the number of cells of magazines, for a model.
+    #[cfg(all(test, loom))]
+    pub(crate) fn taken_cells(&self) -> usize {
+        self.cells.taken().count()
+    }
+
     /// Returns the number of magazines.
     fn magazines(&self) -> usize {
         self.cells.live.0.load(Ordering::Relaxed)
