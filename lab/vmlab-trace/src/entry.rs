@@ -104,7 +104,7 @@ pub(crate) fn mark(line: &str) -> Option<(&'static str, &str)> {
 }
 
 /// Returns the text before the CPU, `[003]`, and the text from the CPU on.
-fn at_cpu(head: &str) -> (&str, Option<&str>) {
+pub(super) fn at_cpu(head: &str) -> (&str, Option<&str>) {
     let is_cpu = |at: usize| {
         let end = head[at..].find(']').map(|len| at + len)?;
         head[at + 1..end].parse::<u16>().ok()
@@ -115,7 +115,7 @@ fn at_cpu(head: &str) -> (&str, Option<&str>) {
 }
 
 /// `NAME-PID`, `NAME-PID (TGID)` or `NAME PID`.
-fn task(task_text: &str) -> (Option<&str>, Option<u32>) {
+pub(super) fn task(task_text: &str) -> (Option<&str>, Option<u32>) {
     let mut task_text = task_text.trim();
     if let Some((before, tgid)) = task_text.rsplit_once('(')
         && tgid.ends_with(')')
@@ -133,7 +133,7 @@ fn task(task_text: &str) -> (Option<&str>, Option<u32>) {
 }
 
 /// `SECONDS.FRACTION`.
-fn nanoseconds(text: &str) -> Option<u64> {
+pub(super) fn nanoseconds(text: &str) -> Option<u64> {
     let (seconds, fraction) = text.split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(seconds) || !digits(fraction) || fraction.len() > 9 {
@@ -201,22 +201,34 @@ impl<'a> Happening<'a> {
     }
 }
 
+/// Writes the text before the name of an event.
+pub(super) fn write_head(
+    f: &mut fmt::Formatter<'_>,
+    task: Option<&str>,
+    pid: Option<u32>,
+    cpu: Option<u16>,
+    ns: Option<u64>,
+) -> fmt::Result {
+    if let Some(pid) = pid {
+        write!(f, "{:>16}-{pid:<7} ", task.unwrap_or("<...>"))?;
+    }
+    if let Some(cpu) = cpu {
+        write!(f, "[{cpu:03}] ..... ")?;
+    }
+    if let Some(ns) = ns {
+        let (seconds, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
+        match rest % 1000 {
+            0 => write!(f, "{seconds:>5}.{:06}: ", rest / 1000)?,
+            _ => write!(f, "{seconds:>5}.{rest:09}: ")?,
+        }
+    }
+    Ok(())
+}
+
 /// The format that the kernel prints in `trace`.
 impl fmt::Display for Entry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(pid) = self.pid {
-            write!(f, "{:>16}-{pid:<7} ", self.task.as_deref().unwrap_or("<...>"))?;
-        }
-        if let Some(cpu) = self.cpu {
-            write!(f, "[{cpu:03}] ..... ")?;
-        }
-        if let Some(ns) = self.ns {
-            let (seconds, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
-            match rest % 1000 {
-                0 => write!(f, "{seconds:>5}.{:06}: ", rest / 1000)?,
-                _ => write!(f, "{seconds:>5}.{rest:09}: ")?,
-            }
-        }
+        write_head(f, self.task.as_deref(), self.pid, self.cpu, self.ns)?;
         write!(f, "{}: {}", self.happening.name(), self.happening)
     }
 }

@@ -1,6 +1,7 @@
 //! Reads every line of a trace or a recording, in order, in constant memory.
 
 use super::jsonl::{Header, Item, LostLine, Number, VERSION};
+use super::stack::Reader;
 use super::{Entry, LINE_MAX, lost_at, read_line};
 use anyhow::Result;
 use std::io::{BufReader, Read};
@@ -37,17 +38,32 @@ pub fn items(input: impl Read, mut each: impl FnMut(Item<'_>) -> Result<Next>) -
     let mut census = Census::default();
     let mut input = BufReader::with_capacity(1 << 16, input);
     let mut line = Vec::with_capacity(LINE_MAX);
+    let mut stacks = Reader::default();
     loop {
         match read_line(&mut input, &mut line) {
             Ok(true) => {}
-            Ok(false) => return Ok(census),
-            Err(error) => {
-                census.cut_short = Some(format!("after line {}: {error}", census.lines));
+            end => {
+                let why = end.err().map(|error| format!("after line {}: {error}", census.lines));
+                census.cut_short = why;
+                if let Some(stack) = stacks.end() {
+                    census.items += 1;
+                    each(Item::Stack(stack))?;
+                }
                 return Ok(census);
             }
         }
         census.lines += 1;
         let text = String::from_utf8_lossy(&line);
+        let taken = stacks.take(&text);
+        if let Some(stack) = taken.ended {
+            census.items += 1;
+            if each(Item::Stack(stack))? == Next::Stop {
+                return Ok(census);
+            }
+        }
+        if taken.part {
+            continue;
+        }
         if let Some(cpus) = text.strip_prefix('#').and_then(cpus) {
             let header = Header { version: Number(VERSION), cpus: Number(cpus), ..Header::default() };
             if each(Item::Header(Box::new(header)))? == Next::Stop {

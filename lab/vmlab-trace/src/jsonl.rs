@@ -31,6 +31,8 @@ pub enum Item<'a> {
     Lost(LostLine),
     /// An event.
     Event(Entry<'a>),
+    /// The call stack of an event before it.
+    Stack(StackLine<'a>),
     /// The counts. The last line of a complete recording.
     Summary(Box<Summary>),
 }
@@ -170,6 +172,22 @@ pub struct LostLine {
     pub cpu: Option<Number>,
 }
 
+/// A call stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackLine<'a> {
+    /// The CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u16>,
+    /// The thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Nanoseconds of the clock of the trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns: Option<Number>,
+    /// The functions, innermost first, each without its offset.
+    pub frames: Vec<Cow<'a, str>>,
+}
+
 impl<'a> Item<'a> {
     /// Reads a line. `None` if no key of it is known.
     ///
@@ -187,6 +205,7 @@ impl<'a> Item<'a> {
             Row { area: Some(area), .. } => Item::Area(area),
             Row { percpu_stats: Some(stats), .. } => Item::Stats(stats),
             Row { lost: Some(lost), .. } => Item::Lost(lost),
+            Row { stack: Some(stack), .. } => Item::Stack(stack),
             Row { summary: Some(summary), .. } => Item::Summary(summary),
             _ => return Ok(None),
         }))
@@ -207,6 +226,7 @@ impl<'a> Item<'a> {
             Self::Stats(stats) => under("percpu_stats", stats),
             Self::Lost(lost) => under("lost", lost),
             Self::Event(entry) => serde_json::to_string(&Row::from(entry)),
+            Self::Stack(stack) => under("stack", stack),
             Self::Summary(summary) => under("summary", summary),
         }
     }
@@ -337,6 +357,8 @@ struct Row<'a> {
     percpu_stats: Option<StatsLine<'a>>,
     #[serde(skip_serializing)]
     lost: Option<LostLine>,
+    #[serde(skip_serializing)]
+    stack: Option<StackLine<'a>>,
     #[serde(skip_serializing)]
     summary: Option<Box<Summary>>,
 }

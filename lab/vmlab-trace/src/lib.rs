@@ -24,6 +24,7 @@ pub mod record;
 pub mod shipped;
 mod sink;
 mod source;
+pub mod stack;
 pub mod standing;
 pub mod vmallocinfo;
 
@@ -88,7 +89,7 @@ impl Recording {
                     self.tables_cut = true;
                 }
             }
-            Item::Stats(_) | Item::Lost(_) | Item::Event(_) => {}
+            Item::Stats(_) | Item::Lost(_) | Item::Event(_) | Item::Stack(_) => {}
         }
     }
 
@@ -243,6 +244,7 @@ impl Trace {
                 return (line, head);
             }
             Ok(Some(Item::Lost(lost))) => Line::Lost(lost.events.0),
+            Ok(Some(Item::Stack(_))) => Line::Other,
             Ok(Some(item)) => {
                 if let Item::Header(header) = &item {
                     self.release.clone_from(&header.kernel);

@@ -16,7 +16,7 @@ pub fn parse(line: &str) -> Line {
             Some(Item::Event(entry)) => entry.line(),
             Some(Item::Lost(lost)) => Line::Lost(lost.events.0),
             Some(Item::Header(_) | Item::Area(_) | Item::Stats(_) | Item::Summary(_)) => Line::Comment,
-            None => Line::Other,
+            Some(Item::Stack(_)) | None => Line::Other,
         };
     }
     if line.is_empty() || line.starts_with('#') {

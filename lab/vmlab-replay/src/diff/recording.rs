@@ -167,7 +167,7 @@ impl Recording {
                 self.kernel.clone_from(&header.kernel);
                 self.cpus = self.cpus.max(u32::try_from(header.cpus.0).unwrap_or(u32::MAX));
             }
-            Item::Stats(_) | Item::Summary(_) => {}
+            Item::Stats(_) | Item::Stack(_) | Item::Summary(_) => {}
         }
     }
 

@@ -252,7 +252,7 @@ impl Form for Chrome {
                 self.lost = self.lost.max(summary.lost.0);
                 Ok(())
             }
-            Item::Stats(_) => Ok(()),
+            Item::Stats(_) | Item::Stack(_) => Ok(()),
         }
     }
 

@@ -61,7 +61,9 @@ impl Form for Csv {
                 row.set("lost", lost.events.0.to_string());
                 row
             }
-            Item::Header(_) | Item::Area(_) | Item::Stats(_) | Item::Summary(_) => return Ok(()),
+            Item::Header(_) | Item::Area(_) | Item::Stats(_) | Item::Stack(_) | Item::Summary(_) => {
+                return Ok(());
+            }
         };
         self.out.write_record(&row.0).with_context(|| self.out.get_ref().what())
     }

@@ -43,7 +43,7 @@ pub(super) fn converted(input: impl Read, to: To) -> Result<Vec<u8>> {
 }
 
 /// Returns the items of an input, as lines of a recording.
-pub(super) fn lines(input: impl Read) -> Result<Vec<String>> {
+pub(crate) fn lines(input: impl Read) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     items(input, |item: Item<'_>| {
         lines.push(item.to_json()?);
@@ -52,8 +52,8 @@ pub(super) fn lines(input: impl Read) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The body of the fuzz target `convert`: any bytes can be written in every form, and a written recording is read back
-/// as the same items.
+/// The body of the fuzz target `trace_convert`: any bytes can be written in every form, and a written recording is read
+/// back as the same items.
 ///
 /// # Panics
 /// If a form cannot be written into memory, or a recording is read as something else.

@@ -10,6 +10,8 @@ mod select;
 mod text;
 
 pub use fuzz::fuzz;
+#[cfg(test)]
+pub(crate) use fuzz::lines;
 pub use select::{Select, Selection};
 
 use crate::jsonl::{Item, When};

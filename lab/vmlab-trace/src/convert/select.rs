@@ -3,6 +3,7 @@
 use super::Form;
 use crate::Happening;
 use crate::jsonl::Item;
+use crate::stack::Unmatched;
 use anyhow::Result;
 
 /// The events that are written. Tables, counters, losses and the recorder's marks always are.
@@ -39,18 +40,30 @@ impl Selection {
 pub struct Select {
     form: Box<dyn Form>,
     selection: Selection,
+    /// For each event without its stack: whether it is written.
+    unmatched: Unmatched<bool>,
 }
 
 impl Select {
     /// Creates a form that passes the selection on to another.
     pub fn new(form: Box<dyn Form>, selection: Selection) -> Self {
-        Self { form, selection }
+        Self { form, selection, unmatched: Unmatched::default() }
     }
 }
 
 impl Form for Select {
     fn take(&mut self, item: &Item<'_>) -> Result<()> {
-        if !self.selection.has(item) {
+        let has = match item {
+            // A stack is written if its event is.
+            Item::Stack(stack) => self.unmatched.take(stack).unwrap_or(false),
+            item => self.selection.has(item),
+        };
+        if let Item::Event(entry) = item
+            && !matches!(entry.happening, Happening::Mark { .. })
+        {
+            self.unmatched.push(entry.cpu, entry.pid, has);
+        }
+        if !has {
             return Ok(());
         }
         if !self.selection.blank {
@@ -60,6 +73,7 @@ impl Form for Select {
         match &mut item {
             Item::Header(header) => header.command.clear(),
             Item::Event(entry) => (entry.task, entry.pid) = (None, None),
+            Item::Stack(stack) => stack.pid = None,
             Item::Area(_) | Item::Stats(_) | Item::Lost(_) | Item::Summary(_) => {}
         }
         self.form.take(&item)

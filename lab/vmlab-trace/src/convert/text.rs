@@ -58,6 +58,7 @@ impl Form for Ftrace {
     fn take(&mut self, item: &Item<'_>) -> Result<()> {
         match item {
             Item::Event(entry) => self.sink.line(&one_line(&entry.to_string())),
+            Item::Stack(stack) => self.sink.line(&stack.to_string()),
             Item::Lost(lost) => {
                 let cpu = lost.cpu.map_or(0, |cpu| cpu.0);
                 self.sink.line(&format!("CPU:{cpu} [LOST {} EVENTS]", lost.events.0))

@@ -1,7 +1,8 @@
-//! Reads the kernel's buffers during the recording: text of `trace_pipe` in, lines of a recording out.
+//! Reads the kernel's buffers during the recording: text of `trace_pipe` in, items out.
 
 use crate::jsonl::{Item, LostLine, Number};
-use crate::{Entry, LINE_MAX, Sink, lost_at};
+use crate::stack::Reader;
+use crate::{Entry, LINE_MAX, lost_at};
 use anyhow::{Context, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -11,10 +12,13 @@ use std::path::Path;
 /// Bytes of one read. The kernel returns a page at most.
 const CHUNK_BYTES: usize = 1 << 16;
 
+/// Receives the items.
+pub(crate) type Each<'a> = &'a mut dyn FnMut(&Item<'_>) -> Result<()>;
+
 /// Counts of the data that was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Events written.
+    /// Events.
     pub(crate) events: u64,
     /// Events that the text reports as lost.
     pub(crate) lost: u64,
@@ -22,12 +26,13 @@ pub(crate) struct Counts {
     pub(crate) left_out: u64,
 }
 
-/// The read end. Each line is written once it is complete.
+/// The read end. Each line is passed on once it is complete.
 pub(crate) struct Pipe<R> {
     input: R,
     /// Input that is not yet a whole line.
     rest: Vec<u8>,
     chunk: Box<[u8]>,
+    stacks: Reader,
     pub(crate) counts: Counts,
 }
 
@@ -45,39 +50,47 @@ impl Pipe<File> {
 impl<R: Read> Pipe<R> {
     pub(crate) fn new(input: R) -> Self {
         let chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
-        Self { input, rest: Vec::new(), chunk, counts: Counts::default() }
+        Self { input, rest: Vec::new(), chunk, stacks: Reader::default(), counts: Counts::default() }
     }
 
-    /// Writes the available lines; returns true if any input was available.
+    /// Passes on the available lines; returns true if any input was available.
     ///
     /// # Errors
-    /// If reading from the kernel or writing the output fails.
-    pub(crate) fn step(&mut self, sink: &mut Sink) -> Result<bool> {
+    /// If reading from the kernel fails; those of `each`.
+    pub(crate) fn step(&mut self, each: Each<'_>) -> Result<bool> {
         match self.input.read(&mut self.chunk) {
-            Ok(0) => Ok(false),
+            Ok(0) => self.dry(each),
             Ok(read) => {
                 let chunk = std::mem::take(&mut self.chunk);
-                let written = self.take(&chunk[..read], sink);
+                let written = self.take(&chunk[..read], each);
                 self.chunk = chunk;
                 written.map(|()| true)
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.dry(each),
             // There may be more input: an interrupted read does not mean that the pipe is empty.
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error).context("tracefs: cannot read trace_pipe"),
         }
     }
 
-    /// Writes whole lines, and stores the rest.
-    fn take(&mut self, mut bytes: &[u8], sink: &mut Sink) -> Result<()> {
+    /// The kernel writes a stack at once, so that one without a further line has ended.
+    fn dry(&mut self, each: Each<'_>) -> Result<bool> {
+        if let Some(stack) = self.stacks.end() {
+            each(&Item::Stack(stack))?;
+        }
+        Ok(false)
+    }
+
+    /// Passes whole lines on, and stores the rest.
+    fn take(&mut self, mut bytes: &[u8], each: Each<'_>) -> Result<()> {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             let (line, after) = (&bytes[..end], &bytes[end + 1..]);
             if self.rest.is_empty() {
-                self.line(line, sink)?;
+                self.line(line, each)?;
             } else {
                 self.append(line);
                 let line = std::mem::take(&mut self.rest);
-                self.line(&line, sink)?;
+                self.line(&line, each)?;
             }
             bytes = after;
         }
@@ -91,17 +104,24 @@ impl<R: Read> Pipe<R> {
         self.rest.extend_from_slice(&part[..part.len().min(room)]);
     }
 
-    fn line(&mut self, line: &[u8], sink: &mut Sink) -> Result<()> {
+    fn line(&mut self, line: &[u8], each: Each<'_>) -> Result<()> {
         let text = String::from_utf8_lossy(line);
+        let taken = self.stacks.take(&text);
+        if let Some(stack) = taken.ended {
+            each(&Item::Stack(stack))?;
+        }
+        if taken.part {
+            return Ok(());
+        }
         if let Some(entry) = Entry::from_text(&text) {
             self.counts.events += 1;
-            return sink.line(&Item::Event(entry).to_json()?);
+            return each(&Item::Event(entry));
         }
         match lost_at(&text) {
             Some((events, cpu)) => {
                 self.counts.lost = self.counts.lost.saturating_add(events);
                 let cpu = cpu.map(|cpu| Number(cpu.into()));
-                sink.line(&Item::Lost(LostLine { events: Number(events), cpu }).to_json()?)
+                each(&Item::Lost(LostLine { events: Number(events), cpu }))
             }
             None => {
                 self.counts.left_out += u64::from(!text.trim().is_empty() && !text.starts_with('#'));

@@ -29,6 +29,9 @@ pub(super) struct Args {
     /// Empty the kernel's pools of freed areas first, by its shrinkers (drop_caches): no table shows what is in them
     #[arg(long)]
     drain_pools: bool,
+    /// Record the call stack of each event, for vmlab flame
+    #[arg(long)]
+    stacks: bool,
     /// Replace the file of an earlier recording
     #[arg(long)]
     overwrite: bool,
@@ -65,8 +68,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
-    let Args { output, seconds, max_bytes, buffer_kib, drain_pools, overwrite: _, command } = args.clone();
-    let options = Options { output, seconds, max_bytes, buffer_kib, drain_pools, command };
+    let Args { output, seconds, max_bytes, buffer_kib, drain_pools, stacks, overwrite: _, command } =
+        args.clone();
+    let options = Options { output, seconds, max_bytes, buffer_kib, drain_pools, stacks, command };
     let Recorded { events, summary, status } = record(&options, &stop, &mut Bar(None))?;
     let shown = args.output.display();
     print_note(&format!(

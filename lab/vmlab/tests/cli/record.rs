@@ -168,6 +168,46 @@ fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
 }
 
 #[test]
+fn each_event_has_its_stack_if_asked() {
+    let Some(_lock) = can_record() else { return };
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("s.jsonl");
+    let load = "for i in 1 2 3 4 5 6 7 8; do (true); done";
+    let args = ["--stacks", "-o", path.to_str().unwrap(), "--", "sh", "-c", load];
+    let (good, stderr) = recorded(&args);
+    if stderr.contains("writes no call stacks") {
+        super::not_run("recordings with call stacks: this kernel has none");
+        return;
+    }
+    assert!(good, "{stderr}");
+    let recorded = lines(&path);
+    let events = recorded
+        .iter()
+        .filter(|line| line["event"].is_string() && line["event"] != "tracing_mark_write")
+        .count();
+    let stacks: Vec<_> = recorded.iter().filter_map(|line| line["stack"]["frames"].as_array()).collect();
+    let summary = &recorded.last().unwrap()["summary"];
+    assert!(events > 0 && summary["lost"] == 0 && summary["left_out"] == 0, "{summary}");
+    assert_eq!(stacks.len(), events);
+    let has = |name: &str| stacks.iter().any(|frames| frames.iter().any(|frame| frame == name));
+    assert!(has("do_syscall_64") || has("invoke_syscall") || has("ksys_read"), "{stacks:?}");
+    // As text, and as a recording again, it is the same.
+    let convert = |from: &Path, to: &str, end: &str| {
+        let into = dir.path().join(end);
+        let args = ["convert", from.to_str().unwrap(), "--to", to, "-o", into.to_str().unwrap()];
+        vmlab().args(args).assert().success();
+        into
+    };
+    let text = convert(&path, "ftrace", "s.ftrace");
+    let again = convert(&text, "jsonl", "again.jsonl");
+    let of = |lines: &[Value]| {
+        let stacks = lines.iter().filter(|line| line["stack"].is_object());
+        stacks.map(|line| line["stack"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&lines(&again)), of(&recorded));
+}
+
+#[test]
 fn a_signal_ends_a_recording_in_order() {
     let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
