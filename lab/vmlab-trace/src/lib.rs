@@ -19,6 +19,7 @@ mod head;
 mod items;
 pub mod jsonl;
 mod line;
+pub mod live;
 pub mod percpu;
 pub mod record;
 pub mod shipped;

@@ -190,7 +190,7 @@ pub fn caller(words: &str) -> &str {
 }
 
 /// Returns `f` of `f+0x1a/0x2b`; a module's name in brackets is dropped with the offset.
-fn symbol(name: &str) -> Option<&str> {
+pub(crate) fn symbol(name: &str) -> Option<&str> {
     let (symbol, rest) = name.split_once("+0x")?;
     let offsets = rest.split_whitespace().next()?;
     let (offset, size) = offsets.split_once("/0x")?;

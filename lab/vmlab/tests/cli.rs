@@ -42,6 +42,8 @@ mod space;
 #[cfg(feature = "measure")]
 #[path = "cli/suite.rs"]
 mod suite;
+#[path = "cli/top.rs"]
+mod top;
 #[path = "cli/whatif.rs"]
 mod whatif;
 

@@ -3,6 +3,8 @@
 use super::text::NoTable;
 use super::{Form, To, convert};
 use crate::jsonl::Item;
+use crate::live::Live;
+use crate::vmallocinfo::Table;
 use crate::{Next, Sink, decompress, items};
 use anyhow::Result;
 use std::cell::RefCell;
@@ -53,10 +55,10 @@ pub(crate) fn lines(input: impl Read) -> Result<Vec<String>> {
 }
 
 /// The body of the fuzz target `trace_convert`: any bytes can be written in every form, and a written recording is read
-/// back as the same items.
+/// back as the same items. A live state takes them, as events and as a table.
 ///
 /// # Panics
-/// If a form cannot be written into memory, or a recording is read as something else.
+/// If a form cannot be written into memory, a recording is read as something else, or LV1 or LV2 does not hold.
 pub fn fuzz(data: &[u8]) {
     // A decompression bomb of a few bytes may expand to gigabytes: limit the input.
     let input = |data| decompress(data).map(|input| input.take(1 << 18)).ok();
@@ -64,6 +66,15 @@ pub fn fuzz(data: &[u8]) {
     let mut text = Vec::new();
     // The readable prefix of a broken stream is as good an input as a whole one.
     let _ = { first }.read_to_end(&mut text);
+    let mut live = Live::new(data.len().is_multiple_of(2));
+    live.stand_on(Table::read(&text[..]));
+    live.expect(Table::read(&text[..]), "vmallocinfo begin");
+    let taken = items(&text[..], |item| {
+        live.take(&item);
+        Ok(Next::Go)
+    });
+    assert!(taken.is_ok());
+    assert_eq!(live.validate(), Ok(()));
     for &to in To::CHOICES {
         let written = match converted(&text[..], to) {
             Ok(written) => written,

@@ -17,10 +17,10 @@ pub mod snapshot;
 mod source;
 pub mod tracefs;
 
-pub use recorder::{Recorder, Tables, count_listed};
+pub use recorder::{BEGIN, Recorder, Tables, count_listed};
 pub use source::{Settings, Source};
 
-use crate::jsonl::{Summary, When};
+use crate::jsonl::Summary;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::PathBuf;
@@ -106,7 +106,7 @@ pub fn record(options: &Options, stop: &AtomicBool, watch: &mut dyn Watch) -> Re
     let mut recorder = Recorder::begin(&options.output, &source, &options.command, started, &mut note)?;
     let (ended, status) = until_the_end(options, &mut source, &mut recorder, stop, watch)?;
     watch.ends();
-    let table = Tables::read(&source, When::End)?;
+    let table = Tables::read(&source, recorder::END)?;
     source.off()?;
     while source.step(&mut |item| recorder.take(item))? {}
     let events = recorder.events();

@@ -16,6 +16,10 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// Bytes of the command's words that are stored.
 const COMMAND_BYTES: usize = 1024;
 
+/// The names of the marks around the tables of a recording.
+pub const BEGIN: &str = "vmallocinfo begin";
+pub(super) const END: &str = "vmallocinfo end";
+
 /// A recording that is being written: the items of a [`Source`] from a time on.
 pub struct Recorder {
     sink: Sink,
@@ -42,7 +46,7 @@ impl Recorder {
         started: Instant,
         note: &mut dyn FnMut(&str),
     ) -> Result<Self> {
-        let table = Tables::read(source, When::Begin)?;
+        let table = Tables::read(source, BEGIN)?;
         if table.hashed {
             note("addresses of /proc/vmallocinfo are hashes here, so that it does not identify areas");
         }
@@ -122,7 +126,7 @@ impl Recorder {
         source: &mut Source,
         each: &mut dyn FnMut(&Item<'_>) -> Result<()>,
     ) -> Result<Summary> {
-        let table = Tables::read(source, When::End)?;
+        let table = Tables::read(source, END)?;
         loop {
             let any = source.step(&mut |item| {
                 self.take(item)?;
@@ -160,12 +164,12 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Reads the tables, between marks in the source.
+    /// Reads the tables, between marks of that name in the source.
     ///
     /// # Errors
     /// If the table of areas cannot be read.
-    pub fn read(source: &Source, when: When) -> Result<Self> {
-        let mark = |what: &str| source.mark(&format!("vmlab vmallocinfo {} {what}", when.name()));
+    pub fn read(source: &Source, name: &str) -> Result<Self> {
+        let mark = |what: &str| source.mark(&format!("vmlab {name} {what}"));
         mark("opens")?;
         let areas = snapshot::vmallocinfo(&Paths::default())?;
         mark("closes")?;

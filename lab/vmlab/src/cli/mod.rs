@@ -17,6 +17,7 @@ mod space;
 mod table;
 #[cfg(feature = "measure")]
 mod test;
+mod top;
 mod whatif;
 
 pub use crate::terminal::print_note;
@@ -114,6 +115,14 @@ enum Command {
         The exit status is the command's. The form is described in docs/formats.md. A recording removes its instance of tracefs when it ends, and restores \
         kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
     Record(record::Args),
+    /// Show what the running kernel does to its address space and its per-CPU memory, live (root)
+    #[command(after_help = "Examples:\n  \
+        vmlab top\n  \
+        vmlab top --sort bytes --caller kernel_clone\n  \
+        vmlab top --once --for 10 > now.txt\n  \
+        vmlab top recording.jsonl.gz --at 51302.5\n\n\
+        Keys: q quit, s sort, / filter, space freeze, w record, or end the recording.")]
+    Top(top::Args),
     /// Write a trace in another form: JSON lines, CSV, Perfetto, ftrace text
     #[command(after_help = "Examples:\n  \
         vmlab convert vmlab.jsonl.gz --to perfetto -o trace.json.gz   for ui.perfetto.dev\n  \
@@ -243,6 +252,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Doctor(args)) => crate::doctor::run(args),
         Some(Command::Record(args)) => record::run(args),
+        Some(Command::Top(args)) => top::run(args),
         #[cfg(feature = "measure")]
         Some(Command::Bench(args)) => bench::run(args),
         #[cfg(feature = "measure")]

@@ -18,7 +18,7 @@ pub(super) fn recorder_lock() -> File {
 }
 
 /// Returns the lock if the kernel can be recorded here, and reports it otherwise.
-fn can_record() -> Option<File> {
+pub(super) fn can_record() -> Option<File> {
     let doctor: Value =
         serde_json::from_slice(&vmlab().args(["doctor", "--json"]).assert().success().get_output().stdout)
             .unwrap();
@@ -69,7 +69,7 @@ fn text(path: &Path) -> String {
     text
 }
 
-fn lines(path: &Path) -> Vec<Value> {
+pub(super) fn lines(path: &Path) -> Vec<Value> {
     text(path).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
