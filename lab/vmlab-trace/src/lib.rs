@@ -15,6 +15,7 @@ pub mod convert;
 mod entry;
 mod event;
 mod fields;
+pub mod flame;
 mod head;
 mod items;
 pub mod jsonl;

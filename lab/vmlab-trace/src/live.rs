@@ -20,6 +20,7 @@ use crate::stack::Unmatched;
 use crate::standing::standing;
 use crate::vmallocinfo::{Table, symbol};
 use std::collections::{BTreeMap, HashMap};
+use vmlab_base::choice::Choice;
 
 /// The most areas that are stored, the most objects, and the most callers.
 const AREAS_MAX: usize = 1 << 20;
@@ -44,6 +45,24 @@ pub enum Kind {
     Area,
     /// Objects of per-CPU memory.
     Percpu,
+}
+
+impl Choice for Kind {
+    const CHOICES: &'static [Self] = &[Self::Area, Self::Percpu];
+
+    fn choice(self) -> &'static str {
+        match self {
+            Self::Area => "area",
+            Self::Percpu => "percpu",
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Area => "Areas of the address space",
+            Self::Percpu => "Objects of per-CPU memory, the copies of all CPUs",
+        }
+    }
 }
 
 /// The counts of a caller.

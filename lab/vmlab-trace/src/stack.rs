@@ -108,7 +108,12 @@ const TRACING: [&str; 5] = ["trace_event_", "perf_trace_", "__traceiter_", "__do
 pub fn is_internal(frame: &str) -> bool {
     let name = frame.split(['.', ' ']).next().unwrap_or(frame);
     let name = name.strip_suffix("_noprof").unwrap_or(name);
-    INTERNAL.contains(&name) || TRACING.iter().any(|start| name.starts_with(start))
+    INTERNAL.contains(&name) || is_tracing(name)
+}
+
+/// Returns true for a function that writes events.
+pub fn is_tracing(frame: &str) -> bool {
+    TRACING.iter().any(|start| frame.starts_with(start))
 }
 
 /// Reads stacks from text, line by line.

@@ -2,11 +2,13 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | [`flame`] | call stacks and their weights as a flame graph |
 //! | [`map`] | the address space at one time as a picture |
 //! | [`report`] | one self-contained HTML file |
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod flame;
 pub mod map;
 pub mod report;
 

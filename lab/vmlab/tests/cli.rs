@@ -21,6 +21,8 @@ mod diff;
 #[cfg(feature = "measure")]
 #[path = "cli/examples.rs"]
 mod examples;
+#[path = "cli/flame.rs"]
+mod flame;
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]

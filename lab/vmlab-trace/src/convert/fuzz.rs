@@ -2,6 +2,7 @@
 
 use super::text::NoTable;
 use super::{Form, To, convert};
+use crate::flame::{By, Stacks};
 use crate::jsonl::Item;
 use crate::live::Live;
 use crate::vmallocinfo::Table;
@@ -66,15 +67,18 @@ pub fn fuzz(data: &[u8]) {
     let mut text = Vec::new();
     // The readable prefix of a broken stream is as good an input as a whole one.
     let _ = { first }.read_to_end(&mut text);
+    let mut stacks = Stacks::of(None);
     let mut live = Live::new(data.len().is_multiple_of(2));
     live.stand_on(Table::read(&text[..]));
     live.expect(Table::read(&text[..]), "vmallocinfo begin");
     let taken = items(&text[..], |item| {
         live.take(&item);
+        stacks.take(&item);
         Ok(Next::Go)
     });
     assert!(taken.is_ok());
     assert_eq!(live.validate(), Ok(()));
+    let _ = stacks.folded(By::TimeLive);
     for &to in To::CHOICES {
         let written = match converted(&text[..], to) {
             Ok(written) => written,

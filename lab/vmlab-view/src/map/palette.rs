@@ -101,6 +101,11 @@ impl Palette {
     }
 }
 
+/// Returns the colour that a name has by itself.
+pub fn colour_of(name: &str) -> &'static str {
+    COLOURS[(hash(name) % COLOURS.len() as u64) as usize]
+}
+
 /// Returns true if a caller stands for areas that are not busy.
 pub fn is_state(name: &str) -> bool {
     matches!(name, "(lazy)" | "(pooled)")

@@ -14,4 +14,4 @@ mod page;
 pub mod sheet;
 
 pub use heat::Picture;
-pub use page::{Chapter, Map, Part, page};
+pub use page::{Chapter, Flame, Map, Part, page};

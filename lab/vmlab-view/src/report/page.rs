@@ -17,6 +17,16 @@ pub enum Part {
     Map(Map),
     /// Measurements.
     Sheet(Sheet),
+    /// The call stacks of a recording.
+    Flame(Flame),
+}
+
+/// The call stacks of a recording, drawn.
+pub struct Flame {
+    /// Its name.
+    pub name: String,
+    /// The graphs, as SVG.
+    pub graphs: Vec<String>,
 }
 
 /// One trace of the report.
@@ -60,7 +70,7 @@ pub fn page(title: &str, parts: Vec<Part>) -> String {
     let chapters = || {
         parts.iter().enumerate().filter_map(|(number, part)| match part {
             Part::Trace(chapter) => Some((number, &**chapter)),
-            Part::Map(_) | Part::Sheet(_) => None,
+            Part::Map(_) | Part::Sheet(_) | Part::Flame(_) => None,
         })
     };
     // Writing to a String cannot fail.
@@ -83,7 +93,7 @@ pub fn page(title: &str, parts: Vec<Part>) -> String {
     write_summary(&mut html, &chapters().collect::<Vec<_>>());
     let mut footer = String::new();
     write_footer(&mut footer, &chapters().map(|(_, chapter)| chapter).collect::<Vec<_>>());
-    let films = parts.iter().filter(|part| !matches!(part, Part::Sheet(_))).count();
+    let films = parts.iter().filter(|part| matches!(part, Part::Trace(_) | Part::Map(_))).count();
     let film_bytes = (FILMS_BYTES / films.max(1)).max(FILM_BYTES_MIN);
     for (number, part) in parts.into_iter().enumerate() {
         match part {
@@ -98,6 +108,16 @@ pub fn page(title: &str, parts: Vec<Part>) -> String {
                 let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&sheet.name));
                 super::measures::write(&mut html, &sheet);
                 html.push_str("</section>");
+            }
+            Part::Flame(flame) => {
+                let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&flame.name));
+                for graph in flame.graphs {
+                    let _ = write!(html, "<div class=\"scroll\">{graph}</div>");
+                }
+                html.push_str(
+                    "<p class=\"dim note\">A box is a function, as wide as what was allocated through it. Callers are below, and the \
+                     allocator is above. A box names its share when pointed at.</p></section>",
+                );
             }
         }
     }

@@ -5,6 +5,7 @@ mod bench;
 mod compare;
 mod convert;
 mod diff;
+mod flame;
 mod input;
 mod man;
 mod map;
@@ -123,6 +124,13 @@ enum Command {
         vmlab top recording.jsonl.gz --at 51302.5\n\n\
         Keys: q quit, s sort, / filter, space freeze, w record, or end the recording.")]
     Top(top::Args),
+    /// Draw the allocations of a recording by call stack: bytes, counts, or how long they lived
+    #[command(after_help = "Examples:\n  \
+        vmlab record --stacks -o r.jsonl.gz -- unshare -n true\n  \
+        vmlab flame r.jsonl.gz --by bytes > bytes.svg\n  \
+        vmlab flame r.jsonl.gz --by time-live --memory area -o live.svg\n  \
+        vmlab flame r.jsonl.gz --format folded | sort -t ' ' -k 2 -n")]
+    Flame(flame::Args),
     /// Write a trace in another form: JSON lines, CSV, Perfetto, ftrace text
     #[command(after_help = "Examples:\n  \
         vmlab convert vmlab.jsonl.gz --to perfetto -o trace.json.gz   for ui.perfetto.dev\n  \
@@ -253,6 +261,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Doctor(args)) => crate::doctor::run(args),
         Some(Command::Record(args)) => record::run(args),
         Some(Command::Top(args)) => top::run(args),
+        Some(Command::Flame(args)) => flame::run(args),
         #[cfg(feature = "measure")]
         Some(Command::Bench(args)) => bench::run(args),
         #[cfg(feature = "measure")]

@@ -1,18 +1,21 @@
 //! `vmlab report`: one page of any number of inputs.
 
 use super::input::{self, Input, Tables};
-use super::{OutputFile, out, run_all};
+use super::{OutputFile, flame, out, run_all};
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
+use vmlab_base::choice::Choice;
 use vmlab_base::text::counted;
 use vmlab_replay::index_kind::ALL;
 use vmlab_replay::run::Outcome;
+use vmlab_trace::flame::By;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Trace, open};
+use vmlab_view::flame::draw;
 use vmlab_view::report::film::Film;
 use vmlab_view::report::sheet::Sheet;
-use vmlab_view::report::{Chapter, Map, Part, Picture, page};
+use vmlab_view::report::{Chapter, Flame, Map, Part, Picture, page};
 
 /// Bytes from the beginning of a file that determine its kind.
 const HEAD_BYTES: u64 = 16 << 10;
@@ -68,12 +71,34 @@ pub(super) fn run(args: &Args) -> Result<()> {
         bail!("--before, --vmallocinfo and --kernel are of a trace, and no input is one");
     }
     let mut chapters = chapters(&traces, run_all(&traces, &ALL, true)?)?.into_iter();
-    let parts = order.into_iter().filter_map(|part| part.or_else(|| chapters.next())).collect();
+    let mut parts = Vec::new();
+    for (part, path) in order.into_iter().zip(&args.inputs) {
+        let is_trace = part.is_none();
+        parts.extend(part.or_else(|| chapters.next()));
+        if is_trace {
+            parts.extend(graphs(path)?);
+        }
+    }
     let names: Vec<String> = args.inputs.iter().map(|path| input::stem(path)).collect();
     let title = args.title.clone().unwrap_or_else(|| format!("vmalloc: {}", short_list(&names)));
     let path = file.write(&page(&title, parts))?;
     out(&format!("report: {}", path.canonicalize().unwrap_or(path).display()))?;
     super::ends_early(&traces)
+}
+
+/// Returns the flame graphs of a trace, if it has call stacks. It is read again, which only a file can be.
+fn graphs(path: &Path) -> Result<Option<Part>> {
+    if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
+        return Ok(None);
+    }
+    let (stacks, _) = flame::read(path, None)?;
+    if !stacks.has_stacks() {
+        return Ok(None);
+    }
+    let graph = |&by: &By| draw(&flame::title(path, by, None), &stacks.clone().folded(by), by);
+    let graphs = By::CHOICES.iter().map(graph).collect();
+    let name = format!("{}: call stacks", input::stem(path));
+    Ok(Some(Part::Flame(Flame { name, graphs })))
 }
 
 /// Formats names as `a, b and 3 more`.

@@ -80,7 +80,9 @@ fn what_cannot_be_shown_is_one_line() {
     std::fs::write(&empty, "nothing\n").unwrap();
     for (args, why) in [
         (vec![empty.to_str().unwrap()], "no event of vmalloc"),
-        (vec!["-"], "standard input cannot be"),
+        (vec!["-"], "only a file can be"),
+        (vec!["/dev/null"], "only a file can be"),
+        (vec!["-o", "-"], "standard output has the screen"),
         (vec!["/no/such/file"], "cannot read"),
         (vec!["--interval", "0"], "rates need some time"),
     ] {

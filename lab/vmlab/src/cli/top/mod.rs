@@ -81,6 +81,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.recording {
         return text(&of_recording(args, path)?, args);
     }
+    if args.output == Path::new("-") {
+        bail!("--output names a file: standard output has the screen");
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
@@ -156,20 +159,21 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Takes what the kernel has written, for some time at most.
-    fn drain(&mut self) -> Result<()> {
+    /// Takes what the kernel has written, for some time at most; returns true if there may be more.
+    fn drain(&mut self) -> Result<bool> {
         let begun = Instant::now();
         let Self { source, live, recording, .. } = self;
-        while begun.elapsed() < WAIT
-            && source.step(&mut |item| {
+        let mut more = true;
+        while more && begun.elapsed() < WAIT {
+            more = source.step(&mut |item| {
                 live.take(item);
                 recording.as_mut().map_or(Ok(()), |(_, recorder)| recorder.take(item))
-            })?
-        {}
+            })?;
+        }
         if let Some((_, recorder)) = recording {
             recorder.flush();
         }
-        Ok(())
+        Ok(more)
     }
 
     /// Computes the next screen, if it is time.
@@ -203,9 +207,11 @@ impl<'a> Session<'a> {
     fn as_text(&mut self, stop: &AtomicBool) -> Result<()> {
         let length = self.args.length.unwrap_or(self.args.interval);
         while !self.is_over(stop, Some(length)) {
-            self.drain()?;
+            let more = self.drain()?;
             self.tick()?;
-            std::thread::sleep(WAIT.min(Duration::from_nanos(self.args.interval)));
+            if !more {
+                std::thread::sleep(WAIT.min(Duration::from_nanos(self.args.interval)));
+            }
         }
         self.drain()?;
         let (since, then) = &self.since;
@@ -225,7 +231,7 @@ impl<'a> Session<'a> {
         self.since = (Moment::of(&self.live), Instant::now());
         let (mut size, mut redraw) = (screen.size(), true);
         while !self.is_over(stop, self.args.length) {
-            self.drain()?;
+            let more = self.drain()?;
             if !reader.frozen {
                 redraw |= self.tick()?;
             }
@@ -243,7 +249,7 @@ impl<'a> Session<'a> {
                 };
                 screen.draw(&self.frame.lines(&look), &self.status(&reader))?;
             }
-            for key in screen.keys(WAIT)? {
+            for key in screen.keys(if more { Duration::ZERO } else { WAIT })? {
                 redraw = true;
                 match reader.key(key) {
                     Asked::Nothing => {}
@@ -368,8 +374,9 @@ struct First {
 /// Returns the screen of a recording at a time.
 fn of_recording(args: &Args, path: &Path) -> Result<Frame> {
     let shown = path.display();
-    if path == Path::new("-") {
-        bail!("a recording is read twice, and standard input cannot be");
+    // A pipe cannot be read twice.
+    if path == Path::new("-") || std::fs::metadata(path).is_ok_and(|file| !file.is_file()) {
+        bail!("{shown}: a recording is read twice, and only a file can be");
     }
     let again = || open(path).with_context(|| format!("cannot read {shown}"));
     let mut first = First::default();

@@ -1,0 +1,107 @@
+//! `vmlab flame`: the allocations of a recording by call stack.
+
+use super::input::stem;
+use super::{OutputFile, choice, out, print_note};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use vmlab_base::choice::Choice;
+use vmlab_base::text::printable;
+use vmlab_trace::flame::{By, Stacks};
+use vmlab_trace::live::Kind;
+use vmlab_trace::{Next, items, open};
+use vmlab_view::flame::draw;
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// A picture, which any browser shows
+    Svg,
+    /// A line for each stack: its functions, outermost first, joined by `;`, and its weight
+    Folded,
+}
+
+impl Choice for Format {
+    const CHOICES: &'static [Self] = &[Self::Svg, Self::Folded];
+
+    fn choice(self) -> &'static str {
+        match self {
+            Self::Svg => "svg",
+            Self::Folded => "folded",
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Svg => "A picture, which any browser shows",
+            Self::Folded => {
+                "A line for each stack: its functions, outermost first, joined by `;`, and its weight"
+            }
+        }
+    }
+}
+
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// A recording of vmlab record --stacks, or text of ftrace with call stacks; - is standard input
+    #[arg(value_name = "RECORDING")]
+    recording: PathBuf,
+    /// The weight of a stack
+    #[arg(long, value_parser = choice::<By>(), value_name = "WEIGHT", default_value = "bytes")]
+    by: By,
+    /// Count this memory alone (default: both)
+    #[arg(long, value_parser = choice::<Kind>(), value_name = "MEMORY")]
+    memory: Option<Kind>,
+    /// The form of the output
+    #[arg(long, value_parser = choice::<Format>(), value_name = "FORMAT", default_value = "svg")]
+    format: Format,
+    /// Destination (default: standard output)
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Writes the graph, or the stacks.
+///
+/// # Errors
+/// If the input has no call stack, or a file cannot be read or written.
+pub(super) fn run(args: &Args) -> Result<()> {
+    let shown = args.recording.display();
+    let output = args.output.as_deref().map(OutputFile::open).transpose()?;
+    let (stacks, cut_short) = read(&args.recording, args.memory)?;
+    if let Some(why) = cut_short {
+        print_note(&format!("{shown}: the input ends early, {why}"));
+    }
+    if !stacks.has_stacks() {
+        bail!("{shown}: no call stack: vmlab record --stacks records them");
+    }
+    let folded = stacks.folded(args.by);
+    let text = match args.format {
+        Format::Svg => draw(&title(&args.recording, args.by, args.memory), &folded, args.by),
+        Format::Folded => {
+            folded.iter().map(|(path, weight)| format!("{} {weight}\n", printable(path))).collect()
+        }
+    };
+    match output {
+        Some(file) => {
+            let path = file.write(&text)?;
+            out(&format!("{}: {}", args.format.choice(), path.canonicalize().unwrap_or(path).display()))
+        }
+        None => out(text.trim_end()),
+    }
+}
+
+/// Returns the allocations of an input, and why it ended early, if it did.
+pub(super) fn read(path: &Path, memory: Option<Kind>) -> Result<(Stacks, Option<String>)> {
+    let mut stacks = Stacks::of(memory);
+    let input = open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let census = items(input, |item| {
+        stacks.take(&item);
+        Ok(Next::Go)
+    })?;
+    Ok((stacks, census.cut_short))
+}
+
+/// Returns the title of a graph.
+pub(super) fn title(path: &Path, by: By, memory: Option<Kind>) -> String {
+    let of = memory.map_or(String::new(), |memory| format!(", {} alone", memory.choice()));
+    format!("{}: allocations by call stack, {}{of}", stem(path), by.choice())
+}
