@@ -26,7 +26,7 @@ fn a_recording_is_shown_at_a_time_and_agrees_with_the_kernel_and_the_map() {
     let end = shown(&[&trace]);
     // The kernel's own count, in pages, of what the state has in bytes.
     assert_eq!(fact(&end, "lazy, by kernel"), "2,075 of 24,576 pages");
-    assert_eq!(fact(&end, "lazy  "), "8.1 MiB in 415 areas");
+    assert_eq!(fact(&end, "lazy  "), "8.1 MiB, 415 areas");
     assert!(end.lines().all(|line| line.chars().count() <= 80), "{end}");
     // The map replays the same events by another way: its policy also has pools.
     let args = ["map", "--trace", &trace, "--at", "20", "--json"];
@@ -35,7 +35,7 @@ fn a_recording_is_shown_at_a_time_and_agrees_with_the_kernel_and_the_map() {
     let amount = |state: &str| {
         let of = &map[state];
         let (bytes, areas) = (of["bytes"].as_u64().unwrap(), of["areas"].as_u64().unwrap());
-        format!("{} in {}", vmlab_base::text::bytes(bytes), vmlab_base::text::counted(areas, "area"))
+        format!("{}, {}", vmlab_base::text::bytes(bytes), vmlab_base::text::counted(areas, "area"))
     };
     for state in ["busy", "lazy"] {
         assert_eq!(fact(&at, &format!("{state}  ")), amount(state), "{state}");
@@ -64,13 +64,13 @@ fn a_recording_has_its_table_and_its_stacks() {
     std::fs::write(&path, text).unwrap();
     let path = path.to_str().unwrap();
     let end = shown(&[path]);
-    assert_eq!(fact(&end, "busy"), "16 KiB in 2 areas");
+    assert_eq!(fact(&end, "busy"), "16 KiB, 2 areas");
     assert_eq!((fact(&end, "lost events").as_str(), fact(&end, "allocs/s").as_str()), ("42", "1.0"));
     assert!(
         end.contains("e\u{241b}[31mvil") && end.contains("kernel_clone") && !end.contains('\x1b'),
         "{end}"
     );
-    assert_eq!(fact(&shown(&[path, "--at", "1.2"]), "busy"), "8 KiB in 1 area");
+    assert_eq!(fact(&shown(&[path, "--at", "1.2"]), "busy"), "8 KiB, 1 area");
 }
 
 #[test]

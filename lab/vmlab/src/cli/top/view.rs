@@ -9,9 +9,9 @@ use vmlab_view::map::fold::Part;
 use vmlab_view::map::listing::Builder;
 use vmlab_view::map::measure::{Amount, Numbers};
 
-/// Columns of a fact, and of its name.
-const FACT: usize = 40;
-const FACT_NAME: usize = 17;
+/// Columns of two facts side by side, the left of which is the longer, and of their names.
+const FACTS: [usize; 2] = [42, 38];
+const FACT_NAME: usize = 16;
 /// The width from which on the table has the counts since the beginning.
 const WIDE: usize = 120;
 
@@ -129,7 +129,7 @@ impl Frame {
         }
         let numbers = Numbers::of(&builder.finish(None));
         let (totals, before) = (live.totals(), since.totals);
-        let amount = |of: Amount| format!("{} in {}", bytes(of.bytes), counted(of.areas, "area"));
+        let amount = |of: Amount| format!("{}, {}", bytes(of.bytes), counted(of.areas, "area"));
         let [largest, next] = numbers.largest_holes;
         let pages = |(pages, most): (u64, u64)| format!("{} of {} pages", grouped(pages), grouped(most));
         let facts = vec![
@@ -159,13 +159,14 @@ impl Frame {
     /// Returns the lines of a screen, each at most as wide as it is. Control characters of names are shown as pictures.
     pub(super) fn lines(&self, look: &Look) -> Vec<String> {
         let mut lines = vec![cut(&self.title, look.width)];
-        let columns = (look.width / FACT).max(1);
-        for facts in self.facts.chunks(columns) {
-            let fact = |(name, value): &(&str, String)| {
-                format!("{name:<FACT_NAME$}{value:<width$}", width = FACT - FACT_NAME)
-            };
-            lines.push(cut(facts.iter().map(fact).collect::<String>().trim_end(), look.width));
-        }
+        let fact = |(at, (name, value)): (usize, &(&str, String))| {
+            let width = FACTS[at % 2] - FACT_NAME - 1;
+            format!("{name:<FACT_NAME$}{value:<width$} ")
+        };
+        // Of an odd number of columns, a left one would stand below a right one.
+        let columns = (look.width / FACTS.iter().sum::<usize>() * 2).max(1);
+        let facts: Vec<String> = self.facts.iter().enumerate().map(fact).collect();
+        lines.extend(facts.chunks(columns).map(|facts| cut(facts.concat().trim_end(), look.width)));
         lines.push(String::new());
         let wide = look.width >= WIDE;
         let totals = if wide { 22 } else { 0 };
@@ -284,12 +285,12 @@ mod tests {
         }
         let text = frame().lines(&look(80)).join("\n");
         for shown in [
-            "busy             28 KiB in 2 areas",
-            "lazy             8 KiB in 1 area",
-            "lazy, by kernel  2 of 99 pages",
-            "allocs/s         1.5",
-            "holes            2 ",
-            "largest hole     120 KiB",
+            "busy            28 KiB, 2 areas",
+            "lazy            8 KiB, 1 area",
+            "lazy, by kernel 2 of 99 pages",
+            "allocs/s        1.5",
+            "holes           2 ",
+            "largest hole    120 KiB",
             "a\u{241b}[31mb",
         ] {
             assert!(text.contains(shown), "{shown}: {text}");
@@ -297,6 +298,19 @@ mod tests {
         assert!(frame().lines(&look(200)).iter().any(|line| line.ends_with("allocs      frees")));
         let short = Look { height: Some(14), ..look(80) };
         assert!(frame().lines(&short).len() <= 14);
+    }
+
+    #[test]
+    fn facts_stay_apart_however_large() {
+        let (name, value) = ("lazy", "1023 MiB, 1,048,576 areas".to_string());
+        let facts = vec![(name, value.clone()), ("frees/s", "1,234,567".to_string())];
+        let frame = Frame { title: String::new(), facts, rows: Vec::new() };
+        assert!(
+            frame.lines(&look(80))[1].contains(&format!("{value} frees/s")),
+            "{:?}",
+            frame.lines(&look(80))
+        );
+        assert_eq!(frame.lines(&look(60))[2], "frees/s         1,234,567");
     }
 
     #[test]
