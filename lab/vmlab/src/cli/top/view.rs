@@ -138,7 +138,7 @@ impl Frame {
             ("lazy", amount(numbers.lazy)),
             ("frees/s", speed(rate(totals.frees, before.frees))),
             ("lazy, by kernel", live.nr_lazy().map_or("not known since purge".to_string(), pages)),
-            ("purges", format!("{}, of {} areas", grouped(totals.purges), grouped(totals.purged))),
+            ("purges", format!("{} of {}", grouped(totals.purges), counted(totals.purged, "area"))),
             ("holes", grouped(numbers.holes.areas)),
             ("failed", grouped(totals.failed)),
             ("largest hole", bytes(largest)),
