@@ -2,7 +2,7 @@
 //! kernel runs.
 //!
 //! # Theory
-//! A table of areas is read between two marks among the events ([`crate::standing`]). Before the first mark, events
+//! A table of areas is read between two marks among the events ([`mod@crate::standing`]). Before the first mark, events
 //! apply to what was known; the table replaces it at the second mark. So a table can be read again after a loss.
 //!
 //! No event says which areas a purge returned: as many as the event counts, and the oldest first. An area whose
