@@ -120,7 +120,7 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         vmlab top\n  \
         vmlab top --sort bytes --caller kernel_clone\n  \
-        vmlab top --once --for 10 > now.txt\n  \
+        vmlab top --once --for 2 > now.txt\n  \
         vmlab top recording.jsonl.gz --at 51302.5\n\n\
         Keys: q quit, s sort, / filter, space freeze, w record, or end the recording.")]
     Top(top::Args),

@@ -35,6 +35,10 @@ const ELSE: &[(&str, How)] = &[
     ("vmlab demo --report report.html", Step),
     ("vmlab record -- unshare -n true", Kernel),
     ("vmlab record -o boot.jsonl.gz --seconds 3", Kernel),
+    ("vmlab record --stacks -o r.jsonl.gz -- unshare -n true", Kernel),
+    ("vmlab top", Kernel),
+    ("vmlab top --sort bytes --caller kernel_clone", Kernel),
+    ("vmlab top --once --for 2 > now.txt", Kernel),
     ("vmlab map", Kernel),
     ("vmlab report /proc/vmallocinfo -o now.html", Kernel),
     ("vmlab run -- python3 program.py", Installed),
@@ -136,11 +140,10 @@ fn furnish(dir: &Path) {
     for name in ["vmlab", "recording", "before", "after"] {
         write(&format!("{name}.jsonl.gz"), &recording);
     }
-    vmlab()
-        .current_dir(dir)
-        .args(["convert", "trace", "--to", "jsonl", "-o", "recording"])
-        .assert()
-        .success();
+    write("stacks", super::flame::TEXT.as_bytes());
+    for (from, to) in [("trace", "recording"), ("stacks", "r.jsonl.gz")] {
+        vmlab().current_dir(dir).args(["convert", from, "--to", "jsonl", "-o", to]).assert().success();
+    }
     for folder in
         ["results", "bin", ".zfunc", ".config/fish/completions", ".local/share/bash-completion/completions"]
     {

@@ -3,7 +3,7 @@
 use super::record::can_record;
 use super::*;
 
-const TEXT: &str = "sh-7 [000] ..... 1.000000: alloc_vmap_area: va_start: 4096 size=8192 align=1 vstart=0x1000 vend=0xffff000 failed=0\n\
+pub(crate) const TEXT: &str = "sh-7 [000] ..... 1.000000: alloc_vmap_area: va_start: 4096 size=8192 align=1 vstart=0x1000 vend=0xffff000 failed=0\n\
     sh-7 [000] ..... 1.000000: <stack trace>\n => alloc_vmap_area\n => inner\n => root\n\
     sh-7 [000] ..... 1.000000: percpu_alloc_percpu: call_site=f+0x1/0x2 reserved=0 is_atomic=0 size=16 align=8 base_addr=ff00 off=8 ptr=000a bytes_alloc=64 gfp_flags=X\n\
     sh-7 [000] ..... 1.000000: <stack trace>\n => pcpu_alloc_noprof\n => other\n => root\n\
