@@ -133,7 +133,7 @@ impl<R: RawMutex> DerefMut for PoolGuard<'_, R> {
 
 impl<R: RawMutex> PoolGuard<'_, R> {
     /// Takes an area as [`Pool::take`] does.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(
         &mut self,
         map: &PageMap,
@@ -163,6 +163,7 @@ impl<R: RawMutex> PoolGuard<'_, R> {
     }
 
     /// Returns the areas of a class that no request took since the last [`begin_interval`](Self::begin_interval).
+    #[inline(always)]
     pub(super) fn idle(&self, class: usize) -> u64 {
         u64::from(self.pool.least[class])
     }
@@ -178,8 +179,7 @@ impl<R: RawMutex> PoolGuard<'_, R> {
 
     /// Counts idle areas of a class from now on: all that it has.
     pub(super) fn begin_interval(&mut self, class: usize) {
-        self.pool.least[class] = u32::MAX;
-        self.note_least(class);
+        self.pool.least[class] = u32::try_from(self.len(class)).unwrap_or(u32::MAX);
     }
 
     #[cfg(all(test, not(loom)))]
@@ -187,10 +187,12 @@ impl<R: RawMutex> PoolGuard<'_, R> {
         self.pool.least[7] = 1 + self.len(7) as u32;
     }
 
-    #[inline]
+    #[inline(always)]
     fn note_least(&mut self, class: usize) {
-        let len = u32::try_from(self.len(class)).unwrap_or(u32::MAX);
-        self.pool.least[class] = self.pool.least[class].min(len);
+        let len = self.len(class);
+        if len < self.idle(class) {
+            self.pool.least[class] = len as u32;
+        }
     }
 }
 
@@ -261,12 +263,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         PoolGuard { pool: self.node(node).pool.lock(), pooled: &self.pooled.0, node }
     }
 
-    /// Returns the pool of a node, unless it is empty.
+    /// Returns the pool of a node, unless it is empty. Without pools there is none.
     #[inline]
     #[track_caller]
     pub(super) fn lock_filled_pool(&self, node: u32) -> Option<PoolGuard<'_, P::Lock>> {
         // No `then`: a closure would lose the caller's location.
-        if self.pooled.0.has(node) { Some(self.lock_pool(node)) } else { None }
+        if C::POOL_PAGES_MAX > 0 && self.pooled.0.has(node) { Some(self.lock_pool(node)) } else { None }
     }
 
     #[inline(always)]
