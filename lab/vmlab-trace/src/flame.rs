@@ -7,15 +7,14 @@
 use crate::entry::Happening;
 use crate::jsonl::Item;
 use crate::live::Kind;
-use crate::stack::{Unmatched, is_tracing};
+use crate::stack::{NO_STACK, Unmatched, is_tracing};
 use std::collections::{BTreeMap, HashMap};
 use vmlab_base::choice::Choice;
 
 /// The most stacks that are distinguished, and the most live allocations that are followed.
 const STACKS_MAX: usize = 1 << 16;
 const LIVE_MAX: usize = 1 << 20;
-/// The only frame of allocations without a stack, and of those beyond the limit.
-const NO_STACK: &str = "(stack not recorded)";
+/// The only frame of allocations beyond the limit.
 const OTHERS: &str = "(other stacks)";
 
 /// The weight of a stack.

@@ -16,7 +16,7 @@
 use crate::entry::Happening;
 use crate::event::{Event, Line};
 use crate::jsonl::Item;
-use crate::stack::Unmatched;
+use crate::stack::{NO_STACK, Unmatched};
 use crate::standing::standing;
 use crate::vmallocinfo::{Table, symbol};
 use std::collections::{BTreeMap, HashMap};
@@ -33,8 +33,6 @@ const NAME_CHARS: usize = 80;
 const CHUNK_BYTES: u64 = 2 << 20;
 /// The most events that are stored while a table is read.
 const BETWEEN_MAX: usize = 1 << 20;
-/// The caller of events whose stack is missing.
-const NO_STACK: &str = "(stack not recorded)";
 /// The name of all callers beyond the limit.
 const OTHERS: &str = "(other callers)";
 

@@ -70,13 +70,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if traces.is_empty() && args.tables.is_some() {
         bail!("--before, --vmallocinfo and --kernel are of a trace, and no input is one");
     }
-    let mut chapters = chapters(&traces, run_all(&traces, &ALL, true)?)?.into_iter();
+    let mut chapters = chapters(&traces, run_all(&traces, &ALL, true)?)?.into_iter().zip(&traces);
     let mut parts = Vec::new();
     for (part, path) in order.into_iter().zip(&args.inputs) {
-        let is_trace = part.is_none();
-        parts.extend(part.or_else(|| chapters.next()));
-        if is_trace {
-            parts.extend(graphs(path)?);
+        match part {
+            Some(part) => parts.push(part),
+            None => {
+                let Some((chapter, input)) = chapters.next() else { continue };
+                parts.push(chapter);
+                // Lines of a stack are among the others.
+                if input.trace.others > 0 {
+                    parts.extend(graphs(path)?);
+                }
+            }
         }
     }
     let names: Vec<String> = args.inputs.iter().map(|path| input::stem(path)).collect();

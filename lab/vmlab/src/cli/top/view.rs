@@ -4,7 +4,7 @@ use std::time::Duration;
 use vmlab_base::choice::Choice;
 use vmlab_base::text::{bytes, counted, grouped, printable};
 use vmlab_replay::state::State;
-use vmlab_trace::live::{Caller, Kind, Live, Totals};
+use vmlab_trace::live::{Caller, Live, Totals};
 use vmlab_view::map::fold::Part;
 use vmlab_view::map::listing::Builder;
 use vmlab_view::map::measure::{Amount, Numbers};
@@ -156,7 +156,7 @@ impl Frame {
         self.title.is_empty()
     }
 
-    /// Returns the lines of a screen, each at most as wide as it is. Control characters of names are shown as pictures.
+    /// Returns the lines of a screen, none wider than the screen. Control characters of names are shown as pictures.
     pub(super) fn lines(&self, look: &Look) -> Vec<String> {
         let mut lines = vec![cut(&self.title, look.width)];
         let fact = |(at, (name, value)): (usize, &(&str, String))| {
@@ -200,13 +200,10 @@ impl Frame {
         });
         for row in rows.iter().take(room) {
             let Row { caller, rates: [allocs, frees, rate] } = row;
-            let kind = match caller.kind {
-                Kind::Area => "area",
-                Kind::Percpu => "percpu",
-            };
             let mut line = format!(
-                "{:<name$} {kind:<6} {:>9} {:>9} {:>10} {:>8} {:>9}",
-                cut(&printable(&caller.name), name),
+                "{:<name$} {:<6} {:>9} {:>9} {:>10} {:>8} {:>9}",
+                cut(&caller.name, name),
+                caller.kind.choice(),
                 speed(*allocs),
                 speed(*frees),
                 bytes(*rate as u64),
