@@ -255,9 +255,10 @@ fn run_steps(root: &Path, steps: &[&Step], args: &Args) -> Outcome {
         let time = duration(step_started.elapsed().as_secs_f64());
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("==== {}: {verdict}, {time}", step.name);
-        let ran = tests.passed - before.passed;
+        let ran = Some(tests.passed - before.passed).filter(|&ran| ran > 0);
+        let ran = ran.map_or_else(String::new, |ran| format!("{ran} tests"));
         let cpu = format!("{:.0} s of CPU", cpu_seconds() - cpu_before);
-        table.push(format!("{:<12}{verdict:<8}{time:>14}{cpu:>16}{:>14}", step.name, tests_ran(ran)));
+        table.push(format!("{:<12}{verdict:<8}{time:>14}{cpu:>16}{ran:>14}", step.name));
         if let Err(error) = outcome {
             println!("{error:#}");
             failed.push((step.name.to_string(), format!("{error:#}")));
@@ -309,10 +310,6 @@ fn chosen(args: &Args) -> Result<Vec<&'static Step>> {
         }
     }
     Ok(all().filter(|step| args.only.iter().any(|name| name == step.name)).collect())
-}
-
-fn tests_ran(count: u64) -> String {
-    if count == 0 { String::new() } else { format!("{count} tests") }
 }
 
 fn fmt(root: &Path, _: &mut Tests) -> Result<()> {
@@ -386,6 +383,9 @@ const SEED: &str = "20250101";
 /// The file of tests that share one replay of all traces, so that they run in one process.
 const SHARING: &str = "cli";
 
+/// The targets with tests. Not the examples: `clippy` reads them, and those that a README names are run.
+const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
+
 /// Runs tests by cargo-nextest where it is installed: each in a process of its own, so that none is disturbed by the
 /// forks and the limits of another. The tests of [`SHARING`] run in one.
 fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
@@ -394,8 +394,7 @@ fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     let ended = if on_path("cargo-nextest") {
         let mut apart = cargo(root)
             .args(["nextest", "run", "--locked", "--no-fail-fast", "--status-level", "slow"])
-            // Not the examples: `clippy` reads them, and those that a README names are run.
-            .args(["--lib", "--bins", "--tests"])
+            .args(TARGETS)
             .args(args);
         // The core alone has no such file.
         let shares = args.contains(&"--workspace");
@@ -405,7 +404,7 @@ fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
         let ended = with_seeds(root, apart, tests);
         if shares { with_seeds(root, usual().args(["--test", SHARING]), tests).and(ended) } else { ended }
     } else {
-        with_seeds(root, usual().args(["--lib", "--bins", "--tests"]), tests)
+        with_seeds(root, usual().args(TARGETS), tests)
     };
     if tests.passed == before {
         bail!("no test was run");

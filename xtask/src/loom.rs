@@ -8,7 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Loom's variable that limits the preemptions of all models. Each further one multiplies the interleavings.
-pub(crate) const PREEMPTIONS: &str = "LOOM_MAX_PREEMPTIONS";
+const PREEMPTIONS: &str = "LOOM_MAX_PREEMPTIONS";
+
+/// The preemptions of the short form.
+pub(crate) const FEW: &str = "2";
 
 /// The models that take minutes otherwise: the most preemptions that the short form has for them, and their names,
 /// which no two crates share. Those of `va-space` have one in full. Without any, threads still change where they block.
@@ -72,17 +75,21 @@ fn within(root: &Path, tests: &mut Tests, short: bool) -> Result<()> {
 fn short_form(models: &dyn Fn() -> Cmd, tests: &mut Tests) -> Result<()> {
     let long = LONG.iter().flat_map(|(.., long)| long.iter());
     let skipped = long.flat_map(|model| ["--skip", model]);
-    // The time of few interleavings is that of the compiler. Loom is optimised in any case, by its own settings.
-    let models = || models().env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
-    counted(models().args(["loom", "--"]).args(skipped).env(PREEMPTIONS, "2"), tests)?;
+    counted(within_few(models().args(["loom", "--"]).args(skipped), FEW), tests)?;
     for (preemptions, long) in LONG {
         let before = tests.passed;
-        counted(models().args(["--", "--exact"]).args(long).env(PREEMPTIONS, preemptions), tests)?;
+        counted(within_few(models().args(["--", "--exact"]).args(long), preemptions), tests)?;
         if tests.passed - before != long.len() as u64 {
             bail!("a model of the list in xtask/src/loom.rs is in no crate");
         }
     }
     Ok(())
+}
+
+/// Limits the preemptions of a command that runs models. The time of few interleavings is that of the compiler, so the
+/// models are not optimised. Loom is in any case, by its own settings.
+pub(crate) fn within_few(cmd: Cmd, preemptions: &str) -> Cmd {
+    cmd.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env(PREEMPTIONS, preemptions)
 }
 
 fn cargo(root: &Path, command: &str) -> Cmd {

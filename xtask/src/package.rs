@@ -238,9 +238,8 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
     }
     let mut programs = Vec::new();
     for args in built {
-        // A selection of packages builds what it has: the core is selected by name, the others are what is left.
-        let is_core = !args.contains(&"--workspace");
-        let of = named.iter().filter(|(of, _)| is_core == built.iter().any(|args| names_package(args, of)));
+        // A selection has some of the packages, and cargo fails for an example that it lacks.
+        let of = named.iter().filter(|(of, _)| selects(args, of));
         let targets: Vec<&str> = of.flat_map(|(_, name)| ["--example", name.as_str()]).collect();
         programs.extend(built_programs(root, args, &targets)?);
     }
@@ -255,9 +254,10 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if arguments of cargo select a package by its name.
-fn names_package(args: &[&str], name: &str) -> bool {
-    args.windows(2).any(|two| two == ["-p", name])
+/// Returns true if arguments of cargo select a package: by its name, or with all that are not excluded.
+fn selects(args: &[&str], name: &str) -> bool {
+    let has = |option| args.windows(2).any(|two| two == [option, name]);
+    if args.contains(&"--workspace") { !has("--exclude") } else { has("-p") }
 }
 
 /// Returns the crate and the example of each line of a page that runs one.
@@ -269,6 +269,13 @@ fn commands(page: &str) -> Vec<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_selection_has_packages_by_name_or_all_that_are_not_excluded() {
+        let (rest, core) = (["--workspace", "--exclude", "va-tree"], ["-p", "va-tree", "--features", "a"]);
+        assert!(selects(&core, "va-tree") && !selects(&rest, "va-tree"));
+        assert!(selects(&rest, "vmalloc") && !selects(&core, "vmalloc"));
+    }
 
     fn package(name: &str) -> Package {
         Package {
