@@ -54,11 +54,12 @@ pub(crate) fn selections(core: &[String]) -> [Vec<&str>; 2] {
 /// The features that have tests of their own. Documentation is tested with them as well, so that nothing is recompiled.
 pub(crate) const TESTED: &str = "vmalloc/metrics,vmalloc-vmap/metrics,vmlab/measure";
 
-/// Returns the folder of the programs that the tests run, built for them.
+/// Returns the folder of the programs that the tests run, built for them. The program alone would be built with the
+/// features that it needs and not with those of the tests, and the laboratory a second time.
 pub(crate) fn tested_programs(root: &Path) -> Result<PathBuf> {
     let core = crate::core_crates(root)?;
     let [rest, _] = selections(&core);
-    let programs = built_programs(root, &rest, &["--bin", "vmlab"])?;
+    let programs = built_programs(root, &rest, &["--test", "cli"])?;
     let path = programs.into_iter().map(|(_, path)| PathBuf::from(path)).find(|path| path.ends_with("vmlab"));
     let folder = path.and_then(|path| Some(path.parent()?.to_path_buf()));
     folder.context("there is no program vmlab")
@@ -68,7 +69,7 @@ pub(crate) fn tested_programs(root: &Path) -> Result<PathBuf> {
 pub(crate) fn built_programs(root: &Path, args: &[&str], targets: &[&str]) -> Result<Vec<(String, String)>> {
     let mut programs = Vec::new();
     let cmd = cargo(root)
-        .args(["build", "--locked", "--profile", "test"])
+        .args(["test", "--no-run", "--locked"])
         .args(targets)
         .args(["--message-format", "json-render-diagnostics"]);
     let mut found = |line: &str| programs.extend(program(line));
@@ -105,5 +106,15 @@ mod tests {
         assert_eq!(program(&line.replace("example", "lib")), None);
         assert_eq!(program(&line.replace("\"x/b\"", "null")), None);
         assert_eq!(program("warning: {"), None);
+    }
+
+    #[test]
+    fn a_failed_test_fails_its_step_even_if_the_command_does_not() {
+        let mut tests = Tests::default();
+        let cmd = Cmd::new(Path::new("."), "echo").arg("test result: FAILED. 3 passed; 2 failed; 0 ignored");
+        assert_eq!(counted(cmd, &mut tests).unwrap_err().to_string(), "3 tests passed, 2 failed");
+        assert_eq!(tests, Tests { passed: 3, failed: 2 });
+        let cmd = Cmd::new(Path::new("."), "false");
+        assert!(counted(cmd, &mut tests).is_err());
     }
 }

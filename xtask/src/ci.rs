@@ -3,16 +3,14 @@
 //! A full run has two lanes. Steps that build into a folder of their own run beside the others, in a separate process
 //! whose output is shown as one block. Linking and long tests use one core, and the other lane uses the other.
 
-use crate::cargo::{OVER_THE_CORE, TESTED, WALKING, WORKSPACES, cargo, counted, selections};
 use crate::count::Tests;
 use crate::machine::{cpu_seconds, duration};
-use crate::sh::{Cmd, Show, on_path};
+use crate::sh::{Cmd, Show};
 use crate::{
-    book, browser, clients, counts, faces, foreign, fresh, fuzz, guest, header, install, kernel, licences,
-    linux, loom, not_run, package, peer, semver, sizes, stress, suites, targets, tidy,
+    book, browser, clients, counts, faces, foreign, fresh, guest, header, install, licences, linux, loom,
+    not_run, peer, steps, stress, suites, targets,
 };
 use anyhow::{Context, Result, anyhow, bail};
-use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
@@ -68,19 +66,19 @@ impl Step {
 
 /// All steps, those that fail fast first.
 const STEPS: [Step; 23] = [
-    Step::new("fmt", "every file is formatted", fmt).quick(),
-    Step::new("tidy", "the rules that no compiler knows", run_tidy).quick(),
-    Step::new("clippy", "no warnings, everywhere", clippy).quick(),
-    Step::new("test", "tests, the core walking its invariants all along", test)
+    Step::new("fmt", "every file is formatted", steps::fmt).quick(),
+    Step::new("tidy", "the rules that no compiler knows", steps::tidy).quick(),
+    Step::new("clippy", "no warnings, everywhere", steps::clippy).quick(),
+    Step::new("test", "tests, the core walking its invariants all along", steps::test)
         .quick()
-        .full(test_full, "the C functions over a core that walks its invariants"),
-    Step::new("doctest", "examples in documentation", doctest).quick(),
-    Step::new("examples", "the example that each crate's README names", examples),
-    Step::new("release", "what depends on the optimiser: sections, stacks and memory", release)
-        .full(release_full, "all tests of the crates of a process"),
-    Step::new("doc", "documentation without warnings", doc),
-    Step::new("no_std", "the core in a freestanding program, and kernels over it that link", no_std)
-        .full(no_std_full, "code and stack of the core"),
+        .full(steps::test_full, "the C functions over a core that walks its invariants"),
+    Step::new("doctest", "examples in documentation", steps::doctest).quick(),
+    Step::new("examples", "the example that each crate's README names", steps::examples),
+    Step::new("release", "what depends on the optimiser: sections, stacks and memory", steps::release)
+        .full(steps::release_full, "all tests of the crates of a process"),
+    Step::new("doc", "documentation without warnings", steps::doc),
+    Step::new("no_std", "the core in a freestanding program, and kernels over it that link", steps::no_std)
+        .full(steps::no_std_full, "code and stack of the core"),
     Step::new(
         "targets",
         "the crates compile for other processors, and with the compilers that they promise",
@@ -115,14 +113,14 @@ const STEPS: [Step; 23] = [
     Step::new(
         "package",
         "the published crates are complete, and the core's build from their packages",
-        run_package,
+        steps::package,
     )
-    .full(package_full, "the crates of a process, too, and the interfaces beside those of a release"),
+    .full(steps::package_full, "the crates of a process, too, and the interfaces beside those of a release"),
     // Late, when the laboratory of the tests is there.
     Step::new("install", "a C program is built and run as users do it", install::step)
         .full(install::full, "the laboratory of `dist`"),
-    Step::new("demo", "the program of the README's first command compiles", demo)
-        .full(demo_full, "it does its main job, optimised"),
+    Step::new("demo", "the program of the README's first command compiles", steps::demo)
+        .full(steps::demo_full, "it does its main job, optimised"),
     Step::new("book", "every command in the book prints the output shown there", book::step),
     Step::new(
         "browser",
@@ -134,8 +132,12 @@ const STEPS: [Step; 23] = [
 /// The steps of `--full`, after the others: they take long, or need packages.
 const LONG: [Step; 7] = [
     Step::new("foreign", "the core's tests on other processors, where qemu and compilers are", foreign::step),
-    Step::new("states", "every state of small spaces, through every index, each answer certified", states),
-    Step::new("fuzz", "every fuzz target for ten seconds, on a stable compiler", run_fuzz),
+    Step::new(
+        "states",
+        "every state of small spaces, through every index, each answer certified",
+        steps::states,
+    ),
+    Step::new("fuzz", "every fuzz target for ten seconds, on a stable compiler", steps::fuzz),
     Step::new("guest", "a kernel over the core boots in QEMU, and fails with a broken flush", guest::step),
     Step::new("linux", "Linux with the core compiles, boots in QEMU and passes its own test", linux::full),
     Step::new(
@@ -312,227 +314,6 @@ fn chosen(args: &Args) -> Result<Vec<&'static Step>> {
     Ok(all().filter(|step| args.only.iter().any(|name| name == step.name)).collect())
 }
 
-fn fmt(root: &Path, _: &mut Tests) -> Result<()> {
-    Cmd::cargo(root).args(["fmt", "--all", "--check"]).run(Show::All)?;
-    for manifest in &WORKSPACES[1..] {
-        Cmd::cargo(root).args(["fmt", "--all", "--manifest-path", manifest, "--check"]).run(Show::All)?;
-    }
-    Ok(())
-}
-
-fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
-    cargo(root)
-        // All targets, and the test that no test profile compiles.
-        .args(["clippy", "--quiet", "--locked", "--workspace", "--all-features"])
-        .args(["--lib", "--bins", "--tests", "--benches", "--examples", "--test", "footprint"])
-        .args(["--", "-D", "warnings"])
-        .run(Show::All)?;
-    cargo(root)
-        .args(["clippy", "--quiet", "--locked", "--release", "--manifest-path", WORKSPACES[2]])
-        .args(["-p", "freestanding", "-p", "vmalloc-guest", "--lib", "--test", "port"])
-        .args(["--target-dir", "adopt/guest/target", "--", "-D", "warnings"])
-        .run(Show::All)?;
-    guest::lint(root)?;
-    linux::lint(root)?;
-    fuzz::lint(root)?;
-    for manifest in &WORKSPACES[3..4] {
-        let folder = Path::new(manifest).parent().unwrap_or(root);
-        cargo(root)
-            .args([
-                "clippy",
-                "--quiet",
-                "--locked",
-                "--release",
-                "--all-features",
-                "--manifest-path",
-                manifest,
-            ])
-            .arg("--target-dir")
-            .arg(folder.join("target"))
-            .args(["--", "-D", "warnings"])
-            .run(Show::All)?;
-    }
-    cargo(root)
-        .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
-        .args(["--manifest-path", WORKSPACES[4], "--target-dir", "target/faces/own", "--", "-D", "warnings"])
-        .run(Show::All)?;
-    Ok(())
-}
-
-fn run_tidy(root: &Path, _: &mut Tests) -> Result<()> {
-    tidy::run(root)?;
-    Ok(())
-}
-
-fn examples(root: &Path, _: &mut Tests) -> Result<()> {
-    package::examples(root, &selections(&crate::core_crates(root)?))
-}
-
-fn run_package(root: &Path, _: &mut Tests) -> Result<()> {
-    package::check(root, package::CORE)
-}
-
-fn package_full(root: &Path, _: &mut Tests) -> Result<()> {
-    package::check(root, package::LIBRARIES)?;
-    semver::step(root)
-}
-
-/// The seed of property tests and stress.
-const SEED: &str = "20250101";
-
-/// The file of tests that share one replay of all traces, so that they run in one process.
-const SHARING: &str = "cli";
-
-/// The targets with tests. Not the examples: `clippy` reads them, and those that a README names are run.
-const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
-
-/// Runs tests by cargo-nextest where it is installed: each in a process of its own, so that none is disturbed by the
-/// forks and the limits of another. The tests of [`SHARING`] run in one.
-fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
-    let before = tests.passed;
-    let usual = || cargo(root).args(["test", "--locked", "--no-fail-fast"]).args(args);
-    let ended = if on_path("cargo-nextest") {
-        let mut apart = cargo(root)
-            .args(["nextest", "run", "--locked", "--no-fail-fast", "--status-level", "slow"])
-            .args(TARGETS)
-            .args(args);
-        // The core alone has no such file.
-        let shares = args.contains(&"--workspace");
-        if shares {
-            apart = apart.args(["-E".to_string(), format!("not binary({SHARING})")]);
-        }
-        let ended = with_seeds(root, apart, tests);
-        if shares { with_seeds(root, usual().args(["--test", SHARING]), tests).and(ended) } else { ended }
-    } else {
-        with_seeds(root, usual().args(TARGETS), tests)
-    };
-    if tests.passed == before {
-        bail!("no test was run");
-    }
-    ended
-}
-
-/// Runs a command that runs tests, with the same cases for the same code, so that results do not depend on the machine.
-/// `soak` uses others.
-fn with_seeds(root: &Path, cmd: Cmd, tests: &mut Tests) -> Result<()> {
-    let cmd = cmd.env("PROPTEST_RNG_SEED", SEED).env("VA_STRESS_SEED", SEED);
-    counted(not_run::with_list(root, cmd.env("CARGO_TERM_COLOR", "never")), tests)
-}
-
-/// Tests the core with its invariants walked after every change. That includes va-sim, whose tests drive the other
-/// crates. The rest, with as many areas as programs have, runs without. Walking changes no result, so no test runs
-/// twice.
-fn test(root: &Path, tests: &mut Tests) -> Result<()> {
-    let core = crate::core_crates(root)?;
-    // The second selection runs even if the first has failed.
-    let ended = selections(&core).map(|selection| run_tests(root, &selection, tests));
-    ended.into_iter().collect()
-}
-
-/// Tests also the C functions over the core with a core that walks its invariants.
-fn test_full(root: &Path, tests: &mut Tests) -> Result<()> {
-    let usual = test(root, tests);
-    run_tests(root, &["-p", OVER_THE_CORE, "--features", WALKING], tests).and(usual)
-}
-
-/// The crates of a process whose code is not what the source says where it is optimised: system calls, locks, and
-/// sections that the kernel restarts.
-const NEAR_THE_MACHINE: &str = "-p vmalloc-os -p vmalloc-percpu";
-
-/// All crates of a process that the step `release` tests.
-const OF_A_PROCESS: &str = "-p vmalloc-os -p vmalloc-percpu -p vmalloc-vmap -p vmalloc";
-
-/// Tests release builds: fast paths depend on the optimiser, and the test profile is not the one that users build. So a
-/// program that depends on these crates is built with a release profile. Programs that are optimised as one are tested by
-/// `install`, `clients` and `stress`.
-///
-/// The other crates of a process, and the programs that test them from outside, are left to `--full`. Each is optimised
-/// by itself, and the step `test` runs all of them, optimised as well.
-fn release(root: &Path, tests: &mut Tests) -> Result<()> {
-    run_release(root, tests, &format!("{NEAR_THE_MACHINE} --lib"))
-}
-
-fn release_full(root: &Path, tests: &mut Tests) -> Result<()> {
-    run_release(root, tests, &format!("{OF_A_PROCESS} --lib --tests"))
-}
-
-fn run_release(root: &Path, tests: &mut Tests, of_process: &str) -> Result<()> {
-    // The stack depth of a call of the core is a property of optimised code. A million areas are too many for code that
-    // walks its invariants after each operation.
-    let core = "-p va-tree -p va-space -p va-percpu -p va-sim --test memory --test footprint";
-    [of_process, core].into_iter().try_for_each(|selection| {
-        let cmd = Cmd::cargo(root).args(["test", "--quiet", "--locked", "--release"]);
-        counted(cmd.args(selection.split(' ')), tests)
-    })
-}
-
-fn doctest(root: &Path, tests: &mut Tests) -> Result<()> {
-    let args = ["test", "--quiet", "--locked", "--workspace", "--doc", "--features", TESTED];
-    counted(cargo(root).args(args), tests)
-}
-
-fn doc(root: &Path, _: &mut Tests) -> Result<()> {
-    cargo(root)
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .args(["doc", "--quiet", "--locked", "--workspace", "--no-deps"])
-        .run(Show::All)?;
-    Ok(())
-}
-
-fn no_std(root: &Path, tests: &mut Tests) -> Result<()> {
-    kernel::main(root, tests)?;
-    linux::step(root)
-}
-
-/// Also measures code and stack.
-fn no_std_full(root: &Path, tests: &mut Tests) -> Result<()> {
-    no_std(root, tests)?;
-    sizes::check(root)
-}
-
-/// Checks that the program compiles without what measures, which the tests compile. They run the demo as well.
-fn demo(root: &Path, _: &mut Tests) -> Result<()> {
-    cargo(root).args(["check", "--quiet", "--locked", "--package", "vmlab"]).run(Show::All)
-}
-
-/// Runs the demo as the README does.
-fn demo_full(root: &Path, _: &mut Tests) -> Result<()> {
-    let run = || Cmd::cargo(root).args(["run", "--quiet", "--locked", "--release", "--"]);
-    let report = root.join("target/ci/report.html");
-    fs::create_dir_all(root.join("target/ci"))?;
-    // The report of an earlier run must not pass for this one's.
-    if report.exists() {
-        fs::remove_file(&report)?;
-    }
-    run().args(["demo", "--report"]).arg(&report).run(Show::All)?;
-    let page = fs::read_to_string(&report)?;
-    if !page.contains("<html") || page.len() < 10_000 {
-        bail!("the report has {} bytes and is no page to look at", page.len());
-    }
-    println!("report: {} bytes", page.len());
-    // This build measures nothing, and names the build that does.
-    let mut named = false;
-    let ended = run()
-        .args(["bench", "index", "--quick"])
-        .lines(Show::Nothing, |line| named |= line.contains("--features measure"))?;
-    if ended.code == Some(0) || !named {
-        bail!("vmlab bench, in a build without it, does not name the feature measure");
-    }
-    Ok(())
-}
-
-/// Tries every state of small spaces.
-fn states(root: &Path, tests: &mut Tests) -> Result<()> {
-    let args = "test --quiet --locked --release -p va-certify --test states --test space -- --ignored";
-    counted(Cmd::cargo(root).args(args.split(' ')), tests)
-}
-
-/// Builds the targets and runs each.
-fn run_fuzz(root: &Path, _: &mut Tests) -> Result<()> {
-    fuzz::build(root)?;
-    fuzz::run_all(root, &fuzz::targets(root)?, 10)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -585,15 +366,5 @@ mod tests {
         assert_eq!(taken("", "faces", Ok(())), (7, BESIDE.len() - 1, vec![lane.clone()]));
         assert_eq!(taken("", "", Err(anyhow!("1"))), (7, BESIDE.len(), vec![lane]));
         assert!(BESIDE.iter().all(|name| STEPS.iter().any(|step| step.name == *name)));
-    }
-
-    #[test]
-    fn a_failed_test_fails_its_step_even_if_the_command_does_not() {
-        let mut tests = Tests::default();
-        let cmd = Cmd::new(Path::new("."), "echo").arg("test result: FAILED. 3 passed; 2 failed; 0 ignored");
-        assert_eq!(counted(cmd, &mut tests).unwrap_err().to_string(), "3 tests passed, 2 failed");
-        assert_eq!(tests, Tests { passed: 3, failed: 2 });
-        let cmd = Cmd::new(Path::new("."), "false");
-        assert!(counted(cmd, &mut tests).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`ci`] | every check, in two lanes, with times |
+//! | [`ci`], [`steps`] | every check, in two lanes, with times; the steps that are a command or two |
 //! | [`tidy`] | rules that the compiler does not check |
 //! | [`kernel`] | the proof that the core needs no operating system |
 //! | [`guest`] | a kernel over the core, booted in QEMU |
@@ -58,6 +58,7 @@ mod semver;
 mod sh;
 mod sizes;
 mod soak;
+mod steps;
 mod stress;
 mod suites;
 mod symbols;
