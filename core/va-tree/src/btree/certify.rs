@@ -33,7 +33,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             if !cover.reaches_above(self.base + low) {
                 return;
             }
-            // What a search reads: the row of its class if there is one, else the gap.
+            // What a search reads: the row of its class or the next below that is stored, else the gap.
             let (longest, align_log2) = match part.class {
                 Some(class) => (self.row(node, class)[slot], class as u32 + 1),
                 None => (inner.gap[slot], 0),
@@ -74,7 +74,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> Certif
         // All holes of the tree at once, as the search does.
         if !cover.is_done(top) && !cover.at_most(top, self.longest, 0) {
             let class = (covered.align_log2 > 0).then(|| Classes::of_align(covered.align_log2));
-            let class = class.filter(|&class| self.row_classes.has(class));
+            let class = class.and_then(|class| self.row_classes.up_to(class));
             let part = Part { low: self.first - self.base, high: self.top_start, class };
             self.cover_node(self.root, self.height, part, &mut cover);
         }

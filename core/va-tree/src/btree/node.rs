@@ -215,27 +215,17 @@ pub(super) fn first_promise<K: Key, const F: usize>(
     from: usize,
     wanted: K,
 ) -> Option<usize> {
-    (from..F).find(|&slot| values[slot] >= wanted)
+    if from > 0 {
+        return (from..F).find(|&slot| values[slot] >= wanted);
+    }
+    // From a constant the compiler unrolls the scan: three instructions a slot in place of six.
+    values.iter().position(|&value| value >= wanted)
 }
 
-/// Largest element.
+/// Largest element. No branch: nothing predicts which of them it is.
 #[inline(always)]
 pub(super) fn max_of<K: Key>(values: &[K]) -> K {
-    // Where vectors can do it, a plain maximum becomes one. The difference below is for page counts, which are below
-    // 2^63.
-    let may_be_huge = K::UNIT.log2() < 2;
-    if cfg!(target_feature = "avx2") || size_of::<K>() < size_of::<u64>() || may_be_huge {
-        return values
-            .iter()
-            .fold(K::ZERO, |max, &value| core::hint::select_unpredictable(value > max, value, max));
-    }
-    let mut max = 0u64;
-    for &value in values {
-        // The comparison is unpredictable, and the compiler turns a plain maximum with a load in it into a branch.
-        let below = max.wrapping_sub(value.get());
-        max = max.wrapping_sub(below & ((below.cast_signed() >> 63).cast_unsigned()));
-    }
-    K::of(max)
+    values.iter().fold(K::ZERO, |max, &value| core::hint::select_unpredictable(value > max, value, max))
 }
 
 /// Shifts `values[at..]` up by one, dropping the last, and writes `value` at `at`.

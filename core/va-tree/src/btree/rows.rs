@@ -80,6 +80,14 @@ impl Classes {
         self.0 & (1 << class) != 0
     }
 
+    /// Returns the highest class of the set up to `class`, whose row excludes most for a request of that class: what is
+    /// usable for an alignment is usable for a smaller one.
+    #[inline(always)]
+    pub(super) fn up_to(self, class: usize) -> Option<usize> {
+        let stored = self.0 & ((2 << class) - 1);
+        stored.checked_ilog2().map(|highest| highest as usize)
+    }
+
     pub(super) fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

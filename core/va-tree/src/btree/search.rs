@@ -110,10 +110,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     fn first_promise(&self, node: &Inner<K, F>, from: usize, wanted: &Wanted) -> Option<usize> {
         // The size is at most `longest`, a key.
         let size = K::of(wanted.size);
-        match wanted.class().filter(|&class| self.row_classes.has(class)) {
-            Some(class) => node::first_promise(&self.rows.get(node.row[class]).0, from, size),
-            None => node::first_promise(&node.gap, from, size),
-        }
+        let longest = match wanted.class().and_then(|class| self.row_classes.up_to(class)) {
+            Some(class) => &self.rows.get(node.row[class]).0,
+            None => &node.gap,
+        };
+        node::first_promise(longest, from, size)
     }
 
     #[inline]
@@ -135,21 +136,18 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         };
         loop {
             let leaf = self.leaves.get(leaf_id);
-            for (slot, &size) in leaf.size.iter().enumerate().skip(slot) {
-                let size = size.get();
-                // Unused slots have size zero, which is never enough.
-                if size >= wanted.size {
-                    let end = leaf.end[slot].get();
-                    let start = end - size;
-                    let at = self.first_at(start, wanted);
-                    if fits::<K>(at, wanted.size, end) {
-                        path.set(0, leaf_id, slot);
-                        return Search::Found(Found { top: false, start, end, at });
-                    }
-                    if start >= wanted.high {
-                        return Search::Nothing;
-                    }
+            // Unused slots have size zero, which is never enough.
+            while let Some(next) = node::first_promise(&leaf.size, slot, K::of(wanted.size)) {
+                let (start, end) = self.hole_at(leaf_id, next);
+                let at = self.first_at(start, wanted);
+                if fits::<K>(at, wanted.size, end) {
+                    path.set(0, leaf_id, next);
+                    return Search::Found(Found { top: false, start, end, at });
                 }
+                if start >= wanted.high {
+                    return Search::Nothing;
+                }
+                slot = next + 1;
             }
             leaf_id = match self.climb(path, wanted) {
                 Some(leaf) => leaf,
