@@ -22,6 +22,8 @@ complain() {
     dmesg | grep -E 'BUG|WARNING|Call Trace|KASAN:|possible (circular|recursive|irq)|inconsistent lock|Kernel panic|va: stopped' | sed 's/^/va: complaint /'
 }
 
+# Never mask 64: its alignments grow until no address can have them, and it reports that as a failure.
+# insmod calls the kernel twice, since the module returns an error when its tests are through. So each test has two lines.
 # mask, threads, loops: one run of lib/test_vmalloc.c, whose lines go to the console.
 vmalloc_test() {
     complain
@@ -61,13 +63,24 @@ quick)
     storm 50
     ;;
 all)
-    for mask in 1 2 4 8 16 32 64 128 256 512 1024; do vmalloc_test $mask 1 "$loops"; done
+    for mask in 1 2 4 8 16 32 128 256 512 1024; do vmalloc_test $mask 1 "$loops"; done
     for mask in 1 2 4 8 16 32 128 1024; do vmalloc_test $mask 4 "$loops"; done
     ;;
 stress)
     for _ in 1 2 3 4 5; do
         vmalloc_test 1471 4 "$loops"
         storm 200
+    done
+    ;;
+loops)
+    # Each test with a thousandth of the loops, a hundredth, a tenth and all. Before each the shrinkers return what
+    # earlier ones left in pools, on either kernel.
+    for mask in 1 2 4 8 16 32 128 256 512 1024; do
+        for some in $((loops / 1000)) $((loops / 100)) $((loops / 10)) "$loops"; do
+            sync
+            echo 2 > /proc/sys/vm/drop_caches
+            vmalloc_test $mask 1 "$some"
+        done
     done
     ;;
 bench)

@@ -13,6 +13,7 @@
 mod build;
 mod cut;
 mod lists;
+mod loops;
 mod profile;
 
 use crate::count::Tests;
@@ -60,6 +61,8 @@ enum Task {
     },
     /// Count the instructions of pairs by function on both kernels; --out writes results/linux-profile.md
     Profile(Pairs),
+    /// Count the instructions of each test of lib/test_vmalloc.c on both kernels; --out writes results/linux-loops.md
+    Loops(loops::Args),
     /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
     Debug,
 }
@@ -89,6 +92,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         Task::Boot => boot(root, kind, &Run::of("boot", 1), SPEED).map(drop),
         Task::Test { suite, loops } => boot(root, kind, &Run::of(suite, *loops), SPEED).map(drop),
         Task::Profile(pairs) => profile::main(root, pairs),
+        Task::Loops(args) => loops::main(root, args),
         Task::Debug => boot(root, kind, &Run::of("quick", 1), SPEED).map(drop),
         Task::Bench { threads, pairs } => bench(root, *threads, pairs),
     }

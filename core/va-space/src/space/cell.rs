@@ -39,6 +39,8 @@ use va_base::{InvariantViolation, LockClass, Machine, Pages, Table, Va, VaRange}
 
 /// Flushed pages that the cache of a magazine holds at most, whatever its share: 256 MiB of addresses.
 pub(super) const CACHE_PAGES_MAX: u64 = 1 << 16;
+/// Sizes that come in rows from the index, of one page and up.
+pub(super) const ROW_SIZES: usize = 128;
 /// Freed pages at which it ends a round, whatever its share.
 pub(super) const ROUND_PAGES_MAX: u64 = 1 << 15;
 /// The divisor of the default window for the share of all magazines, in cache, sealed areas and round each.
@@ -52,6 +54,9 @@ pub(super) struct Contents {
     pub(super) rounds: Rounds,
     /// Areas that the next refill of each list adds: doubled by each, halved when the list makes room for others.
     pub(super) refill_areas: [u8; CLASSES],
+    /// Binary logarithm of the pages to which the last request for an area of the index was aligned, for each size that
+    /// comes in rows. A row is for alignments that repeat.
+    pub(super) row_aligns: [u8; ROW_SIZES],
     /// The list that makes room next.
     pub(super) victim: usize,
     /// Pages at which the round may end.
@@ -71,6 +76,7 @@ impl Contents {
             cache: Pool::new(),
             rounds: Rounds::new(),
             refill_areas: [0; CLASSES],
+            row_aligns: [0; ROW_SIZES],
             victim: 0,
             round_pages_max: 0,
             step_pages: 0,
@@ -379,6 +385,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut contents = cell.lock();
         contents.rounds.begin();
         contents.refill_areas.fill(1);
+        contents.row_aligns.fill(0);
         contents.victim = 0;
         (contents.cache_pages_max, contents.round_pages_max) = (share, self.round_share(share));
         contents.begin_round();

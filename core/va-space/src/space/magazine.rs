@@ -34,7 +34,7 @@
 //! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 
 use super::VmapSpace;
-use super::cell::{CACHE_PAGES_MAX, Cell, Contents};
+use super::cell::{CACHE_PAGES_MAX, Cell, Contents, ROW_SIZES};
 use super::take::Lowest;
 use crate::area::{Area, DetachedArea, range_of};
 use crate::budget::{Budget, Cost};
@@ -49,9 +49,9 @@ use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
 /// Most areas, and most pages, that one refill adds.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
-/// Pages that a row from the index has at most.
-const ROW_PAGES_MAX: u64 = 256;
-const _: () = assert!(ROW_PAGES_MAX / 2 <= EXACT_PAGES_MAX);
+/// Pages that a row from the index has at most: two areas or more.
+const ROW_PAGES_MAX: u64 = 2 * ROW_SIZES as u64;
+const _: () = assert!(ROW_SIZES as u64 <= EXACT_PAGES_MAX);
 const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 
 /// A cache of areas that its owner passes by `&mut`; see the module. A few words: the areas are in memory from the
@@ -462,20 +462,24 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.cache_or_pool(contents, pages, list)
     }
 
-    /// Takes an area from the index, and a row of equal ones for the cache if this size was requested before.
+    /// Takes an area from the index, and a row of equal ones for the cache if this size was requested before. Not where
+    /// most of a row would lie between its areas.
     fn take_from_index(&self, request: &Request) -> Result<Area, SpaceError> {
         let pages = request.size().get();
-        if let Some(class) = Some(pages as usize - 1).filter(|_| pages <= ROW_PAGES_MAX / 2) {
+        let step = VmapSpace::<P, C>::row_step(pages, request.align());
+        if let Some(class) = Some(pages as usize - 1).filter(|_| step <= (2 * pages).min(ROW_SIZES as u64)) {
             let mut contents = self.lock();
-            let limit = (ROW_PAGES_MAX / pages).min(1 + contents.cache_pages_max / pages);
+            let align = request.align().page_log2() as u8;
+            let repeats = core::mem::replace(&mut contents.row_aligns[class], align) == align;
+            let limit = (ROW_PAGES_MAX / step).min(1 + contents.cache_pages_max / pages);
             let count = u64::from(contents.refill_areas[class]).min(limit);
             contents.refill_areas[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
             drop(contents);
             if count > 1
+                && repeats
                 && request.waits()
-                && request.align() <= Align::PAGE
                 && C::ORDER.permits_rounds()
-                && let Some((area, others)) = self.space.take_row(pages, count, self.node)
+                && let Some((area, others)) = self.space.take_row(pages, request.align(), count, self.node)
             {
                 self.cache_or_pool(&mut self.lock(), pages, others);
                 return Ok(area);

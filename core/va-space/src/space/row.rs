@@ -1,9 +1,12 @@
-//! Several adjacent areas of one size, allocated under one hold of the index. A magazine takes them when it has none of
-//! a size that is requested repeatedly.
+//! Several areas of one size side by side, allocated under one hold of the index. A magazine takes them when it has none
+//! of a size that is requested repeatedly.
 //!
 //! ```text
 //!   hole  |...................................|      one search, one cut
 //!   row   |=A=|=b=|=b=|=b=|...................|      A: busy, for the request; b: flushed, for the cache
+//!
+//!   aligned  :       :       :       :
+//!   row      |==A==|.|==b==|.|==b==|..........|      what is between them is free again
 //! ```
 //!
 //! Each returns to the index separately, so records are reserved for each as for an area of its own (SP3) before
@@ -17,36 +20,49 @@ use crate::error::SpaceError;
 use crate::list::{AreaList, Flushed, UnlinkedArea};
 use crate::lookup::Lookup;
 use crate::map::{State, Word};
-use va_base::{Machine, Request, Va};
+use va_base::{Align, Machine, Request, Va};
 use va_tree::FreeIndex;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Takes `count` areas of `pages` pages, less than 2^23, for `owner`: the first busy, the others in a list. `None`
-    /// if there is no hole for all of them, or no memory; then nothing has changed.
-    pub(super) fn take_row(&self, pages: u64, count: u64, owner: u32) -> Option<(Area, AreaList<Flushed>)> {
-        let request = Request::pages(pages.checked_mul(count)?).ok()?;
+    /// Returns the pages from one area of a row to the next: the size, rounded up to the alignment.
+    pub(super) fn row_step(pages: u64, align: Align) -> u64 {
+        pages.next_multiple_of(1 << align.page_log2())
+    }
+
+    /// Takes `count` areas of `pages` pages at `align`, all of it less than 2^23 pages, for `owner`: the first busy, the
+    /// others in a list. `None` if there is no hole for all of them, or no memory; then nothing has changed.
+    pub(super) fn take_row(
+        &self,
+        pages: u64,
+        align: Align,
+        count: u64,
+        owner: u32,
+    ) -> Option<(Area, AreaList<Flushed>)> {
+        let step = Self::row_step(pages, align);
         let others = count.checked_sub(1)?;
+        let all = others.checked_mul(step)?.checked_add(pages)?;
+        let request = Request::pages(all).ok()?.aligned(align);
+        // Each of them is freed separately, and so is what is between two.
+        let splits = if step > pages { 2 * others } else { others };
         let mut guard = self.lock_free();
-        guard.index.reserve_splits(others).ok()?;
+        guard.index.reserve_splits(splits).ok()?;
         let Ok(at) = guard.index.alloc(&request) else {
-            let _released = guard.index.release_splits(others);
+            let _released = guard.index.release_splits(splits);
             return None;
         };
         let first = at.page_floor();
-        let page_of = |n: u64| first + n * pages;
+        let page_of = |n: u64| first + n * step;
         if Self::NOTIFIES_LOOKUP || !(0..count).all(|n| self.map.attach(&mut guard.marker, page_of(n))) {
             self.release_slots(&mut guard, (0..count).map(page_of));
-            guard.transit_pages += pages * count;
+            guard.transit_pages += all;
             drop(guard);
             let ready = self.ready_slots(count, page_of, pages);
             let is_ready = ready.is_ok();
             guard = ready.unwrap_or_else(|_| self.lock_free());
-            guard.transit_pages -= pages * count;
+            guard.transit_pages -= all;
             if !is_ready {
-                if let Err(error) = guard.index.free(range_of(first, pages * count)) {
-                    self.machine.bug(format_args!("freeing what was just allocated: {error}"), None);
-                }
-                let _released = guard.index.release_splits(others);
+                self.put_back(&mut guard, range_of(first, all));
+                let _released = guard.index.release_splits(splits);
                 drop(guard);
                 self.note_return();
                 return None;
@@ -55,6 +71,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let heap = &mut *guard;
         let mut list = AreaList::new();
         for page in (1..count).rev().map(page_of) {
+            if step > pages {
+                self.put_back(heap, range_of(page - (step - pages), step - pages));
+            }
             let word = Word::new(pages, Some(owner), self.map.last_generation(page), State::Idle);
             self.map.begin(&mut heap.marker, page, pages, word);
             if let Some(slot) = self.map.slot(page) {
