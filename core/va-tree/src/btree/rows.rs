@@ -80,7 +80,7 @@ impl Classes {
         self.0 & (1 << class) != 0
     }
 
-    /// Returns the highest class of the set up to `class`, whose row excludes most for a request of that class: what is
+    /// Returns the highest class of the set up to `class`: its row excludes most for a request of that class. What is
     /// usable for an alignment is usable for a smaller one.
     #[inline(always)]
     pub(super) fn up_to(self, class: usize) -> Option<usize> {
