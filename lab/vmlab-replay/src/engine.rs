@@ -15,12 +15,11 @@
 //! attempts, and [`Columns`] counts the answers of each.
 //!
 //! # Invariants
-//! - **RP1 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both
+//! - **RP1 one-column** every counted allocation of the trace is counted as exactly one of equal, lower, higher, failed-both
 //!   and failed-differs, whatever the trace contains.
 
 use serde::Serialize;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use va_base::{Request, Va, VaRange};
 use vmlab_machine::kernel_extent;
 use vmlab_trace::Mark;
@@ -55,6 +54,8 @@ pub struct Step {
     pub cpu: u16,
     /// The event.
     pub what: What,
+    /// True if it is counted, and false if it is only replayed.
+    pub counted: bool,
 }
 
 /// An attempt of the kernel to allocate an area.
@@ -80,6 +81,8 @@ pub struct Attempt {
     pub kernel: Option<u64>,
     /// The request; `None` if no allocator accepts it.
     pub request: Option<Request>,
+    /// True if the answer is counted, and false if it is only replayed.
+    pub counted: bool,
 }
 
 /// A replay in progress, which the loop drives.
@@ -113,7 +116,7 @@ pub fn replay<T: Target>(
     mut observe: impl FnMut(usize, &T),
 ) {
     let mut number = 0;
-    for (at, Step { line, ns, cpu, what }) in steps {
+    for (at, Step { line, ns, cpu, what, counted }) in steps {
         target.begin_step(at);
         match what {
             What::Vm(Event::Alloc { addr, size, align, vstart, vend, failed }) => {
@@ -122,7 +125,9 @@ pub fn replay<T: Target>(
                 let request = window.and_then(|window| Some(Request::new(size, align).ok()?.within(window)));
                 let kernel = (!failed).then_some(addr);
                 let window = (vstart, vend);
-                target.alloc(&Attempt { number, at, line, ns, cpu, size, align, window, kernel, request });
+                let attempt =
+                    Attempt { number, at, line, ns, cpu, size, align, window, kernel, request, counted };
+                target.alloc(&attempt);
             }
             What::Vm(Event::Free { addr }) => target.free(addr),
             What::Vm(Event::Purge { purged }) => target.purge(cpu, purged),
@@ -150,12 +155,13 @@ pub fn steps(trace: &Trace) -> impl Iterator<Item = (usize, Step)> + '_ {
             }
             _ => 0,
         };
-        Step { line, ns: trace.times_ns[at], cpu: trace.cpus[at], what: What::Vm(event) }
+        let (ns, cpu, counted) = (trace.times_ns[at], trace.cpus[at], trace.is_counted(at));
+        Step { line, ns, cpu, what: What::Vm(event), counted }
     };
     let mut at = 0;
     std::iter::from_fn(move || {
         if let Some(&(_, mark)) = marks.next_if(|&&(before, _)| before <= at) {
-            return Some((at, Step { line: 0, ns: 0, cpu: 0, what: What::Mark(mark) }));
+            return Some((at, Step { line: 0, ns: 0, cpu: 0, what: What::Mark(mark), counted: true }));
         }
         let next = (at < trace.events.len()).then(|| (at, step(at)));
         at += 1;
@@ -165,19 +171,12 @@ pub fn steps(trace: &Trace) -> impl Iterator<Item = (usize, Step)> + '_ {
 
 /// Returns the window that most allocations of the trace name: the kernel's vmalloc range.
 pub fn default_window(trace: &Trace) -> VaRange {
-    window_of(trace.events.iter().copied())
+    window_or_all(trace.usual_window())
 }
 
-/// Returns the window that most allocations name.
-pub(crate) fn window_of(events: impl Iterator<Item = Event>) -> VaRange {
-    let mut counts: BTreeMap<(u64, u64), u64> = BTreeMap::new();
-    for event in events {
-        if let Event::Alloc { vstart, vend, .. } = event {
-            *counts.entry((vstart, vend)).or_default() += 1;
-        }
-    }
-    let most = counts.into_iter().max_by_key(|&(window, count)| (count, window));
-    most.and_then(|((start, end), _)| VaRange::new(Va::new(start), Va::new(end))).unwrap_or(kernel_extent())
+/// Returns a window, or the whole extent if it is none.
+pub(crate) fn window_or_all(window: Option<(u64, u64)>) -> VaRange {
+    window.and_then(|(start, end)| VaRange::new(Va::new(start), Va::new(end))).unwrap_or(kernel_extent())
 }
 
 /// The answers beside the kernel's. RP1: every allocation is in exactly one column. The fields, in this order, are part
@@ -268,9 +267,12 @@ pub struct Differs {
 }
 
 impl Tally {
-    /// Counts an answer, and returns true if it differs.
+    /// Counts an answer, unless its event is only replayed. Returns true if it differs.
     pub fn compare(&mut self, attempt: &Attempt, ours: Option<u64>) -> bool {
         let &Attempt { number, line, size, align, kernel, .. } = attempt;
+        if !attempt.counted {
+            return ours != kernel;
+        }
         self.columns.count(kernel, ours);
         if ours != kernel && self.first_differences.len() < FIRST_DIFFERENCES_MAX {
             self.first_differences.push(Differs { number, line, size, align, kernel, ours });

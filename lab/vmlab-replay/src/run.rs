@@ -19,7 +19,7 @@ pub struct Row {
     pub trace: String,
     /// Name of the index.
     pub index: String,
-    /// Events that change the address space.
+    /// Counted events that change the address space.
     pub events: u64,
     /// Allocations, failed attempts included: the sum of the next five.
     pub allocs: u64,
@@ -28,7 +28,7 @@ pub struct Row {
     pub columns: Columns,
     /// Facts that events do not report and that were inferred: percpu chunks, frees and reuses on paths without events.
     pub inferred: u64,
-    /// Nanoseconds for each call, median round.
+    /// Nanoseconds for each call of the whole replay, median round.
     pub ns_median: f64,
     /// Nanoseconds for each call, fastest round.
     pub ns_min: f64,
@@ -81,8 +81,8 @@ impl Visitor for Run<'_> {
         let row = Row {
             trace: self.name.to_string(),
             index: self.kind.name().to_string(),
-            events: self.trace.events.len() as u64,
-            allocs: self.trace.allocs(),
+            events: self.trace.counted_events(),
+            allocs: self.trace.counted_allocs(),
             columns: tally.columns,
             inferred: tally.inferred,
             ns_median: time.median,

@@ -21,7 +21,7 @@ pub struct SpaceRow {
     pub policy: &'static str,
     /// Nodes that the space had.
     pub nodes: u32,
-    /// Events that change the address space.
+    /// Counted events that change the address space.
     pub events: u64,
     /// Allocations, failed attempts included: the sum of the next five.
     pub allocs: u64,
@@ -95,20 +95,20 @@ fn run_on<C: Config>(
     let mut replay = SpaceReplay::<C>::new(trace, table, nodes)?;
     replay.run(trace);
     replay.space.validate().context("the space is broken")?;
-    let Stats { purges, flushes, pooled_areas, holes, .. } = replay.space.stats();
-    let begun = replay.begun;
+    let Stats { pooled_areas, holes, .. } = replay.space.stats();
+    let (purges, flushes) = (replay.purges, replay.flushes);
     let tally = replay.tally;
     let row = SpaceRow {
         trace: name.to_string(),
         policy: policy.name(),
         nodes: replay.space.nodes(),
-        events: trace.events.len() as u64,
-        allocs: trace.allocs(),
+        events: trace.counted_events(),
+        allocs: trace.counted_allocs(),
         columns: tally.columns,
         inferred: tally.inferred,
         why: replay.reasons,
-        purges: purges - begun.purges,
-        flushes: flushes - begun.flushes,
+        purges,
+        flushes,
         pooled: pooled_areas,
         holes,
     };

@@ -84,8 +84,10 @@ pub struct SpaceReplay<'a, C: Config> {
     pub tally: Tally,
     /// The reasons for differences.
     pub reasons: Reasons,
-    /// The statistics of the space before the first event.
-    pub begun: Stats,
+    /// Passes of the purge, and flushes, in the events that are counted.
+    pub purges: u64,
+    /// See `purges`.
+    pub flushes: u64,
     table: &'a Table,
     window: VaRange,
     /// Our areas; true for those that have another address in the kernel, or none.
@@ -122,7 +124,8 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             ours: SpaceAreas::default(),
             theirs: SpaceAreas::default(),
             unowned: AreaMap::default(),
-            begun: Stats::default(),
+            purges: 0,
+            flushes: 0,
             pools_there: false,
             failed: BTreeMap::new(),
             silent: Vec::new(),
@@ -134,7 +137,22 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         self.pools_there = trace.cpu_count() > 1;
         self.silent = silent_frees(trace, self.table);
         self.stand_on(&trace.standing);
-        replay(self, steps(trace), |_, _| {});
+        let (begun, mut uncounted) = (self.space.stats(), [0; 2]);
+        let (mut last, whole) = (begun, trace.is_whole());
+        replay(self, steps(trace), |at, replay| {
+            // The statistics take longer than most requests.
+            if !whole {
+                let now = replay.space.stats();
+                if !trace.is_counted(at) {
+                    uncounted[0] += now.purges - last.purges;
+                    uncounted[1] += now.flushes - last.flushes;
+                }
+                last = now;
+            }
+        });
+        let Stats { purges, flushes, .. } = self.space.stats();
+        self.purges = purges - begun.purges - uncounted[0];
+        self.flushes = flushes - begun.flushes - uncounted[1];
     }
 
     /// Begins with these areas.
@@ -176,7 +194,6 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         for area in areas.iter().filter(|area| area.lazy) {
             self.free_theirs(area.start);
         }
-        self.begun = self.space.stats();
     }
 
     /// Compares a failed attempt without a second one.
@@ -212,7 +229,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
 
     /// Counts an answer.
     fn compare(&mut self, attempt: &Attempt, ours: Option<u64>) {
-        if self.tally.compare(attempt, ours) {
+        if self.tally.compare(attempt, ours) && attempt.counted {
             *self.reason(attempt, ours) += 1;
         }
     }

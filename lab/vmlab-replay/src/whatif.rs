@@ -174,14 +174,18 @@ fn run_on<C: Config>(trace: &Trace, table: &Table, nodes: u32) -> Result<Row> {
 
 /// A run in progress.
 struct Run<'a, C: Config> {
+    trace: &'a Trace,
+    /// True if the step is counted, and if it is in the selected time.
+    counted: bool,
+    shown: bool,
     space: VmapSpace<LabMachine<PlainLock>, C>,
     cpus: u32,
     table: &'a Table,
     window: VaRange,
     /// Our address and the size of each of the kernel's areas, by its address; `None` if ours failed.
     areas: BTreeMap<u64, Option<(u64, u64)>>,
-    /// The request of each CPU whose last attempt failed.
-    failed: BTreeMap<u16, Request>,
+    /// The request of each CPU whose last attempt failed, and whether it is counted.
+    failed: BTreeMap<u16, (Request, bool)>,
     /// Pages that are lazy in the kernel.
     lazy: u64,
     silent: Vec<(usize, u64)>,
@@ -190,12 +194,15 @@ struct Run<'a, C: Config> {
 }
 
 impl<'a, C: Config> Run<'a, C> {
-    fn new(trace: &Trace, table: &'a Table, nodes: u32) -> Result<Self> {
+    fn new(trace: &'a Trace, table: &'a Table, nodes: u32) -> Result<Self> {
         let window = default_window(trace);
         let cpus = nodes.clamp(1, NODES_LIMIT);
         let machine = LabMachine::<PlainLock>::new(cpus, cpus, Work::Here);
         let space = VmapSpace::new(kernel_extent(), window, machine)?;
         let mut run = Self {
+            trace,
+            counted: trace.is_whole(),
+            shown: trace.begins() == 0,
             cpus,
             table,
             window,
@@ -275,22 +282,27 @@ impl<'a, C: Config> Run<'a, C> {
         let stats = self.space.stats();
         let Stats { largest_hole, holes, lazy_pages, pooled_pages, purges, flushes, purged_areas, .. } =
             stats;
+        let last = std::mem::replace(&mut self.last, stats);
         let row = &mut self.row;
         let hole = largest_hole.get() * PAGE_SIZE;
-        row.hole_bytes = row.hole_bytes.min(hole);
-        row.span_bytes = row.span_bytes.max(self.window.len_bytes().saturating_sub(hole));
-        row.holes = row.holes.max(holes);
-        row.kept_bytes = row.kept_bytes.max((lazy_pages.get() + pooled_pages.get()) * PAGE_SIZE);
-        let flushed = flushes - self.last.flushes;
-        let areas = purged_areas - self.last.purged_areas;
-        row.purges += purges - self.last.purges;
+        if self.shown {
+            row.hole_bytes = row.hole_bytes.min(hole);
+            row.span_bytes = row.span_bytes.max(self.window.len_bytes().saturating_sub(hole));
+            row.holes = row.holes.max(holes);
+            row.kept_bytes = row.kept_bytes.max((lazy_pages.get() + pooled_pages.get()) * PAGE_SIZE);
+        }
+        if !self.counted {
+            return;
+        }
+        let flushed = flushes - last.flushes;
+        let areas = purged_areas - last.purged_areas;
+        row.purges += purges - last.purges;
         row.flushes += flushed;
         row.purged += areas;
         let flush = FLUSH_NS * u64::from(self.cpus);
         row.stall_ns += flushed * flush + areas * AREA_NS;
         let longest = flushed.min(1) * flush + areas.min(C::SLICE_AREAS) * AREA_NS;
         row.longest_stall_ns = row.longest_stall_ns.max(longest);
-        self.last = stats;
     }
 
     /// Frees ours of the kernel's area, and returns its bytes.
@@ -302,17 +314,18 @@ impl<'a, C: Config> Run<'a, C> {
     }
 
     fn request(&mut self, cpu: u16, request: &Request, kernel: Option<u64>) {
-        self.row.requests += 1;
+        let counted = u64::from(self.counted);
+        self.row.requests += counted;
         let size = request.size().get() * PAGE_SIZE;
         let ours = self.space.alloc(cpu.into(), request).ok().map(|area| area.start().get());
-        self.row.failed += u64::from(ours.is_none());
+        self.row.failed += counted * u64::from(ours.is_none());
         match (kernel, ours) {
             (Some(kernel), ours) => {
                 self.free_ours(kernel);
                 self.areas.insert(kernel, ours.map(|ours| (ours, size)));
             }
             (None, Some(ours)) => {
-                self.row.saved += 1;
+                self.row.saved += counted;
                 // The trace goes on as if the request had failed.
                 let freed = self.space.free_at(Va::new(ours));
                 debug_assert!(freed.is_ok(), "{freed:?}");
@@ -322,14 +335,23 @@ impl<'a, C: Config> Run<'a, C> {
     }
 
     fn conclude_failed(&mut self, cpu: u16) {
-        if let Some(request) = self.failed.remove(&cpu) {
+        if let Some((request, counted)) = self.failed.remove(&cpu) {
+            let now = std::mem::replace(&mut self.counted, counted);
             self.request(cpu, &request, None);
+            self.counted = now;
         }
     }
 }
 
 impl<C: Config> Target for Run<'_, C> {
     fn begin_step(&mut self, at: usize) {
+        let shown = at >= self.trace.begins();
+        if shown && !self.shown {
+            // The state in which the selected time begins.
+            self.shown = true;
+            self.measure();
+        }
+        self.counted = self.trace.is_counted(at);
         while let Some((_, start)) = self.silent.pop_if(|(before, _)| *before <= at) {
             self.free_ours(start);
         }
@@ -341,12 +363,12 @@ impl<C: Config> Target for Run<'_, C> {
             self.row.passed_over += 1;
             return;
         };
-        if self.failed.get(&cpu) == Some(&request) {
+        if self.failed.get(&cpu).is_some_and(|(before, _)| *before == request) {
             self.failed.remove(&cpu);
         } else {
             self.conclude_failed(cpu);
             if attempt.kernel.is_none() {
-                self.failed.insert(cpu, request);
+                self.failed.insert(cpu, (request, attempt.counted));
                 return;
             }
         }
@@ -366,7 +388,7 @@ impl<C: Config> Target for Run<'_, C> {
         } else {
             // No purge: nothing else changed, and statistics take longer than most calls.
             let kept = (now.get() + self.last.pooled_pages.get()) * PAGE_SIZE;
-            self.row.kept_bytes = self.row.kept_bytes.max(kept);
+            self.row.kept_bytes = self.row.kept_bytes.max(if self.shown { kept } else { 0 });
         }
     }
 
@@ -388,8 +410,8 @@ impl<C: Config> Target for Run<'_, C> {
         let found = Congruent::new(&areas, 1 << size.trailing_zeros().min(63))
             .ok()
             .and_then(|request| self.space.alloc_congruent(&request.within(self.window)).ok());
-        self.row.requests += 1;
-        self.row.failed += u64::from(found.is_none());
+        self.row.requests += u64::from(self.counted);
+        self.row.failed += u64::from(self.counted && found.is_none());
         self.free_ours(base);
         self.areas.insert(base, found.map(|at| (at.get(), size)));
         self.measure();

@@ -4,6 +4,7 @@
 //! An allocation counts for the stack that follows it ([`crate::stack`]); without one it counts as "stack not
 //! recorded", so that the sum is that of all allocations. It lives until its free, or until the last event.
 
+use crate::Selection;
 use crate::entry::Happening;
 use crate::jsonl::Item;
 use crate::live::Kind;
@@ -76,6 +77,8 @@ pub struct Stacks {
     unmatched: Unmatched<Option<Made>>,
     /// The memory that counts; none if both do.
     only: Option<Kind>,
+    /// The allocations that count.
+    selection: Selection,
     any: bool,
     last_ns: u64,
 }
@@ -86,10 +89,24 @@ impl Stacks {
         Self { only, ..Self::default() }
     }
 
+    /// Counts the allocations of a selection alone. They live at most until its end.
+    pub fn within(self, selection: Selection) -> Self {
+        Self { selection, ..self }
+    }
+
     /// Takes an item of a trace.
     pub fn take(&mut self, item: &Item<'_>) {
         match item {
             Item::Event(entry) => {
+                let end = self.selection.to_ns.filter(|&to| entry.ns.is_some_and(|ns| ns > to));
+                if let Some(end) = end {
+                    self.last_ns = end;
+                    if !matches!(entry.happening, Happening::Mark { .. }) {
+                        // Its stack must not be another event's.
+                        self.unmatched.push(entry.cpu, entry.pid, None);
+                    }
+                    return;
+                }
                 let ns = entry.ns.unwrap_or(self.last_ns);
                 self.last_ns = self.last_ns.max(ns);
                 let made = match entry.happening {
@@ -111,6 +128,7 @@ impl Stacks {
                     _ => None,
                 };
                 let made = made.filter(|&(kind, ..)| self.only.is_none_or(|only| only == kind));
+                let made = made.filter(|_| self.selection.has(entry.ns, entry.cpu, entry.task.as_deref()));
                 let made = made.map(|(kind, at, bytes)| Made { key: (kind, at), bytes, ns });
                 if let Some(made) = made {
                     self.add(NO_STACK, made);
@@ -235,6 +253,26 @@ mod tests {
         assert_eq!(folded(None, By::TimeLive), want([30, 30, 40]));
         assert_eq!(folded(Some(Kind::Percpu), By::Count), want([1, 1, 1])[2..]);
         assert_eq!(folded(Some(Kind::Area), By::Count), want([1, 1, 1])[..2]);
+    }
+
+    #[test]
+    fn a_selection_counts_what_it_selects_and_what_it_allocated_lives_until_its_end() {
+        let folded = |from_ns, to_ns, task: Option<&str>| {
+            let selection =
+                Selection { from_ns, to_ns, task: task.map(str::to_string), ..Selection::default() };
+            let mut stacks = Stacks::of(Some(Kind::Area)).within(selection);
+            let taken = items(TEXT.as_bytes(), |item| {
+                stacks.take(&item);
+                Ok(Next::Go)
+            });
+            assert!(taken.is_ok());
+            stacks.folded(By::TimeLive).into_iter().collect::<Vec<_>>()
+        };
+        let area = |us| ("root;a;alloc_vmap_area".to_string(), us);
+        assert_eq!(folded(None, Some(1_000_020_000), None), [(NO_STACK.to_string(), 10), area(20)]);
+        assert_eq!(folded(Some(1_000_000_001), None, None), [(NO_STACK.to_string(), 30)]);
+        assert_eq!(folded(None, Some(1_000_000_000), Some("sh")), []);
+        assert_eq!(folded(None, None, Some("other")), []);
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod line;
 pub mod live;
 pub mod percpu;
 pub mod record;
+mod selection;
 pub mod shipped;
 mod sink;
 mod source;
@@ -36,6 +37,7 @@ pub use head::{task, time_ns};
 pub use items::{Census, Next, items};
 pub(crate) use line::lost_at;
 pub use line::{cpu, parse};
+pub use selection::{Selection, usual_window};
 pub use sink::Sink;
 pub use source::{decompress, open};
 
@@ -144,6 +146,12 @@ pub struct Trace {
     pub standing: Vec<Standing>,
     /// The callers of these areas, by their lines in the table.
     pub callers: Vec<String>,
+    /// True for each event that is counted; empty if all are ([`Self::select`]).
+    counted: Vec<bool>,
+    /// Index of the first event of the selected time.
+    begins: usize,
+    /// Of the events that were removed.
+    removed: selection::Removed,
     /// Lines read.
     pub lines: u64,
     /// Comment and empty lines.
@@ -315,6 +323,9 @@ impl Trace {
             release: self.release.clone(),
             standing: self.standing.clone(),
             callers: self.callers.clone(),
+            counted: self.counted[..events.min(self.counted.len())].to_vec(),
+            begins: self.begins.min(events),
+            removed: selection::Removed { cpu: self.last_cpu(), window: self.usual_window() },
             ..Self::default()
         }
     }
@@ -352,9 +363,14 @@ impl Trace {
     /// Returns the number of possible CPUs: the number in a recording's head, or one more than the highest CPU of an
     /// event, if that is greater. O(events).
     pub fn cpu_count(&self) -> u32 {
-        let last = self.cpus.iter().copied().max().unwrap_or(0);
+        let last = self.last_cpu();
         let recorded = self.recording.as_ref().map_or(0, |recording| recording.header.cpus.0);
         u32::try_from(recorded).unwrap_or(u32::MAX).max(u32::from(last) + 1)
+    }
+
+    /// Returns the highest CPU of an event, also of those that were removed.
+    fn last_cpu(&self) -> u16 {
+        self.cpus.iter().copied().max().unwrap_or(0).max(self.removed.cpu)
     }
 
     /// Allocations, failed attempts included.

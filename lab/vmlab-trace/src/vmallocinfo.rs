@@ -1,7 +1,7 @@
 //! `/proc/vmallocinfo`: one line for each area. [`Table`] stores the percpu chunks and the caller of each area;
 //! `vmlab_view::map` stores all that a map draws.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read};
 
 /// The most chunks that are stored: more than any machine has, as a limit for hostile tables.
@@ -123,6 +123,12 @@ impl Table {
     /// Returns the areas in the order of the lines, at most a million.
     pub fn listed(&self) -> impl Iterator<Item = &Listed> + '_ {
         self.listed.iter()
+    }
+
+    /// Removes the areas at these addresses: the table is of a later time, and shows others there. The sizes of chunks
+    /// stay.
+    pub fn forget(&mut self, addresses: &HashSet<u64>) {
+        self.listed.retain(|listed| !addresses.contains(&listed.start));
     }
 
     /// Returns the callers that have areas, each once.

@@ -37,6 +37,8 @@ mod percpu;
 mod record;
 #[path = "cli/report.rs"]
 mod report;
+#[path = "cli/selected.rs"]
+mod selected;
 #[path = "cli/sides.rs"]
 mod sides;
 #[path = "cli/space.rs"]

@@ -35,7 +35,7 @@ pub use report::{Divergence, EndCheck, Known, Report, VERSION};
 use self::cause::Cause;
 use self::recording::{Area, Recording};
 use self::why::{Lesson, Why};
-use crate::engine::{Attempt, CHUNK_BYTES, Step, Target, What, replay, window_of};
+use crate::engine::{Attempt, CHUNK_BYTES, Step, Target, What, replay};
 use crate::policy::{Linux616, Policy};
 use anyhow::{Context as _, Result};
 use std::cell::Cell;
@@ -133,14 +133,6 @@ struct Diff<'a, C: Config, K: Config> {
 /// Steps that all causes of a replay may visit together.
 const LOOKS_MAX: u64 = 1 << 30;
 
-/// The window that most allocations name.
-fn default_window(recording: &Recording) -> VaRange {
-    window_of(recording.steps.iter().filter_map(|step| match step.what {
-        What::Vm(event) => Some(event),
-        _ => None,
-    }))
-}
-
 /// Creates the ledger of an empty space of `cpus` CPUs.
 fn ledger<C: Config>(window: VaRange, cpus: u32) -> Result<Ledger<C>> {
     let machine = LabMachine::new(1, u32::MAX, Work::Elsewhere);
@@ -149,7 +141,7 @@ fn ledger<C: Config>(window: VaRange, cpus: u32) -> Result<Ledger<C>> {
 
 impl<'a, C: Config, K: Config> Diff<'a, C, K> {
     fn new(recording: &'a Recording, options: Options) -> Result<Self> {
-        let window = default_window(recording);
+        let window = recording.usual_window();
         let (policy, kernel) = (ledger::<C>(window, options.cpus)?, ledger::<K>(window, options.cpus)?);
         let report = Report { nodes: policy.nodes(), resync: options.resync, ..Report::default() };
         let (elsewhere, failed) = (BTreeMap::new(), BTreeSet::new());
@@ -204,7 +196,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         let lazy = areas.iter().filter(|area| area.lazy).count();
         self.begins = begins(&self.recording.steps, first, lazy);
         let node_of = nodes_of_lists(areas, self.kernel.nodes());
-        let window = default_window(self.recording);
+        let window = self.recording.usual_window();
         for area in areas {
             let &Standing { start, size, lazy, .. } = area;
             let node = node_of(area);
@@ -291,7 +283,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
 
     /// Compares the kernel's ledger with the table after. Areas with events while it is read are excluded.
     fn end_check(&mut self, at: usize) {
-        let Some(table) = &self.recording.end else { return };
+        let Some(table) = self.recording.end.as_ref().filter(|_| !self.recording.cut) else { return };
         let mut moving = BTreeSet::new();
         for step in &self.recording.steps[at..] {
             match step.what {
@@ -360,21 +352,26 @@ impl<C: Config, K: Config> Target for Diff<'_, C, K> {
         let answer = request.and_then(|request| self.policy.try_alloc(cpu.into(), &request));
         let ours = answer.map(|answer| answer.start);
         let report = &mut self.report;
-        report.allocs = number;
         report.malformed += u64::from(request.is_none());
-        report.columns.count(kernel, ours);
-        let is_pooled = answer.is_some_and(|answer| answer.pool.is_some());
-        report.equal_from_pool += u64::from(ours == kernel && is_pooled);
+        if attempt.counted {
+            report.allocs += 1;
+            report.columns.count(kernel, ours);
+            let is_pooled = answer.is_some_and(|answer| answer.pool.is_some());
+            report.equal_from_pool += u64::from(ours == kernel && is_pooled);
+        }
         if ours != kernel {
             // Looked up in the state before either side allocated.
             if let Some(answer) = answer {
                 self.policy.undo(answer);
             }
-            let wanted = self.report.divergences.len() < self.options.differences_max;
+            let room = self.report.divergences.len() < self.options.differences_max;
+            let wanted = attempt.counted && room;
             let Why { cause, lesson, words } = self.why(attempt, answer);
             let why = wanted.then(words);
             self.learn(lesson);
-            *self.report.causes.entry(cause).or_default() += 1;
+            if attempt.counted {
+                *self.report.causes.entry(cause).or_default() += 1;
+            }
             self.report.divergences.extend(why.map(|why| {
                 let policy = ours;
                 Divergence { number, line, ns, cpu, size, align, window, kernel, policy, cause, why }

@@ -8,12 +8,13 @@
 //! `vmallocinfo begin opens` and `closes` bound the time in which the table before was read, `vmallocinfo end ...` the
 //! one after; `pools drained` records that the shrinkers just emptied the kernel's pools.
 
-use crate::engine::{Step, What};
+use crate::engine::{Step, What, window_or_all};
 use std::io::{BufReader, Read};
+use va_base::VaRange;
 use vmlab_trace::Mark;
 use vmlab_trace::jsonl::{AreaLine, Item, When};
 use vmlab_trace::percpu::PercpuEvent;
-use vmlab_trace::{EVENTS_MAX, Entry, Event, Happening, Line, parse};
+use vmlab_trace::{EVENTS_MAX, Entry, Event, Happening, Line, Selection, parse, usual_window};
 
 /// The most areas of a table that are stored.
 const AREAS_MAX: usize = 1 << 20;
@@ -82,6 +83,10 @@ pub struct Recording {
     pub percpu_stats: String,
     /// Release of the kernel; empty if unknown.
     pub kernel: String,
+    /// True if later steps were removed: the tables of the end are of a later time.
+    pub cut: bool,
+    /// The window that most allocations name, if steps were removed.
+    pub window: Option<(u64, u64)>,
     /// Possible CPUs: the number in the head, or one more than the highest CPU of an event, if that is greater.
     pub cpus: u32,
     /// Events of ours that were not understood.
@@ -95,6 +100,12 @@ pub struct Recording {
 impl Recording {
     /// Reads a recording. Errors in the middle of the input end it early and are stored in `cut_short`.
     pub fn read(input: impl Read) -> Self {
+        Self::read_part(input, &Selection::default())
+    }
+
+    /// As [`Self::read`]. The steps of the selection are counted, all others are only replayed, and those after its end
+    /// are removed.
+    pub fn read_part(input: impl Read, selection: &Selection) -> Self {
         let mut recording = Self { cpus: 1, ..Self::default() };
         let mut input = BufReader::with_capacity(1 << 16, input);
         let mut line = Vec::new();
@@ -104,7 +115,7 @@ impl Recording {
                 Ok(false) => break,
                 Ok(true) if recording.steps.len() < EVENTS_MAX => {
                     lines += 1;
-                    recording.add(lines, &String::from_utf8_lossy(&line));
+                    recording.add(lines, &String::from_utf8_lossy(&line), selection);
                 }
                 Ok(true) => {
                     recording.cut_short = Some(format!("after line {lines}: too many events"));
@@ -116,12 +127,38 @@ impl Recording {
                 }
             }
         }
+        if let Some(to) = selection.to_ns {
+            recording.cut(to);
+        }
         recording
     }
 
-    /// Returns the number of allocations of areas, failed attempts included.
+    /// Removes the steps after the last one that is not later than a time.
+    fn cut(&mut self, to_ns: u64) {
+        let until = self.steps.iter().rposition(|step| step.ns <= to_ns).map_or(0, |at| at + 1);
+        if until < self.steps.len() {
+            self.window = usual_window(self.vm());
+            self.cut = true;
+            self.steps.truncate(until);
+        }
+    }
+
+    /// Iterates over the events that change the address space.
+    fn vm(&self) -> impl Iterator<Item = Event> + '_ {
+        self.steps.iter().filter_map(|step| match step.what {
+            What::Vm(event) => Some(event),
+            What::Percpu(_) | What::Mark(_) => None,
+        })
+    }
+
+    /// Returns the window that most allocations name.
+    pub(crate) fn usual_window(&self) -> VaRange {
+        window_or_all(self.window.or_else(|| usual_window(self.vm())))
+    }
+
+    /// Returns the number of allocations of areas that are counted, failed attempts included.
     pub fn allocs(&self) -> u64 {
-        let is_alloc = |step: &&Step| matches!(step.what, What::Vm(Event::Alloc { .. }));
+        let is_alloc = |step: &&Step| matches!(step.what, What::Vm(Event::Alloc { .. })) && step.counted;
         self.steps.iter().filter(is_alloc).count() as u64
     }
 
@@ -130,16 +167,16 @@ impl Recording {
         self.steps.iter().any(|step| matches!(step.what, What::Percpu(PercpuEvent::Alloc { .. })))
     }
 
-    fn add(&mut self, number: u64, line: &str) {
+    fn add(&mut self, number: u64, line: &str, selection: &Selection) {
         if line.trim_start().starts_with('{') {
             return match Item::from_json(line.trim()) {
-                Ok(Some(item)) => self.add_item(number, &item),
+                Ok(Some(item)) => self.add_item(number, &item, selection),
                 Ok(None) => {}
                 Err(_) => self.bad += 1,
             };
         }
         match Entry::from_text(line) {
-            Some(entry) => self.add_entry(number, &entry),
+            Some(entry) => self.add_entry(number, &entry, selection),
             None => match parse(line) {
                 Line::Lost(events) => self.lost = self.lost.saturating_add(events),
                 Line::Bad => self.bad += 1,
@@ -148,9 +185,9 @@ impl Recording {
         }
     }
 
-    fn add_item(&mut self, number: u64, item: &Item<'_>) {
+    fn add_item(&mut self, number: u64, item: &Item<'_>, selection: &Selection) {
         match item {
-            Item::Event(entry) => self.add_entry(number, entry),
+            Item::Event(entry) => self.add_entry(number, entry, selection),
             Item::Area(area) => {
                 let table = match area.when {
                     When::Begin => &mut self.begin,
@@ -171,11 +208,12 @@ impl Recording {
         }
     }
 
-    fn add_entry(&mut self, line: u64, entry: &Entry<'_>) {
+    fn add_entry(&mut self, line: u64, entry: &Entry<'_>, selection: &Selection) {
         let Some(what) = what(&entry.happening) else { return };
         let cpu = entry.cpu.unwrap_or(0);
         self.cpus = self.cpus.max(u32::from(cpu) + 1);
-        self.steps.push(Step { line, ns: entry.ns.unwrap_or(0), cpu, what });
+        let counted = selection.has(entry.ns, entry.cpu, entry.task.as_deref());
+        self.steps.push(Step { line, ns: entry.ns.unwrap_or(0), cpu, what, counted });
     }
 }
 

@@ -323,6 +323,7 @@ fn own_search() {
         window,
         kernel: Some(at(2)),
         request: Some(request),
+        counted: true,
     };
     // Linux's answer equals the kernel's; the policy takes another range that is also free.
     let cause = cause_after(&recording, &attempt, Answer { start: at(9), pool: None }).unwrap();

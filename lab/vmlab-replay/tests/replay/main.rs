@@ -9,4 +9,5 @@ mod index;
 mod offsets;
 mod percpu;
 mod recording;
+mod selection;
 mod space;

@@ -11,7 +11,7 @@ use vmlab_trace::percpu::PercpuEvent;
 const BASE: u64 = 0xffff_e8ff_ffc0_0000;
 
 fn step(line: usize, cpu: u16, what: What) -> Step {
-    Step { line: line as u64 + 1, ns: 0, cpu, what }
+    Step { line: line as u64 + 1, ns: 0, cpu, what, counted: true }
 }
 
 fn alloc(off: u64, size: u64) -> What {
@@ -197,11 +197,11 @@ fn a_place_that_the_kernel_leaves_shows_once() {
 
 fn allocated(at: u32, bits: u32) -> Touched {
     let touch = Touch::Alloc { at, end: at + bits, align: 1, atomic: false };
-    Touched { line: 0, cpu: 0, touch }
+    Touched { line: 0, cpu: 0, touch, counted: true }
 }
 
 fn freed(at: u32) -> Touched {
-    Touched { line: 0, cpu: 0, touch: Touch::Free { at } }
+    Touched { line: 0, cpu: 0, touch: Touch::Free { at }, counted: true }
 }
 
 fn drawn(touches: &[Touched]) -> String {

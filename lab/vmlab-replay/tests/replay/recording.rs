@@ -16,7 +16,7 @@ fn text_and_json_say_the_same() {
         CPU:1 [LOST 3 EVENTS]\n";
     let read = Recording::read(text.as_bytes());
     assert_eq!((read.steps.len(), read.allocs(), read.cpus, read.bad, read.lost), (4, 1, 2, 1, 3));
-    let first = Step { line: 1, ns: 1_000_001_000, cpu: 0, what: What::Mark(Mark::Drained) };
+    let first = Step { line: 1, ns: 1_000_001_000, cpu: 0, what: What::Mark(Mark::Drained), counted: true };
     assert_eq!((read.steps[0], read.steps[1].what), (first, What::Mark(Mark::Opens(When::Begin))));
     let json: String = text
         .lines()

@@ -12,7 +12,7 @@ mod text;
 pub use fuzz::fuzz;
 #[cfg(test)]
 pub(crate) use fuzz::lines;
-pub use select::{Select, Selection};
+pub use select::Select;
 
 use crate::jsonl::{Item, When};
 use crate::{Census, Next, Sink, items};

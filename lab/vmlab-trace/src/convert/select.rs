@@ -1,38 +1,17 @@
 //! A part of a trace, or a trace without names, for another form to write.
 
 use super::Form;
-use crate::Happening;
 use crate::jsonl::Item;
 use crate::stack::Unmatched;
+use crate::{Happening, Selection};
 use anyhow::Result;
 
-/// The events that are written. Tables, counters, losses and the recorder's marks always are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection {
-    /// From this time on, nanoseconds of the trace's clock.
-    pub from_ns: Option<u64>,
-    /// Up to this time.
-    pub to_ns: Option<u64>,
-    /// Of this CPU.
-    pub cpu: Option<u16>,
-    /// Of a task of this name.
-    pub task: Option<String>,
-    /// Without the names and numbers of tasks, and without the command that was recorded.
-    pub blank: bool,
-}
-
-impl Selection {
-    /// Returns true if an item is written.
-    fn has(&self, item: &Item<'_>) -> bool {
-        let Item::Event(entry) = item else { return true };
-        if matches!(entry.happening, Happening::Mark { .. }) {
-            return true;
-        }
-        let at = |ok: &dyn Fn(u64) -> bool| entry.ns.is_some_and(ok);
-        self.from_ns.is_none_or(|from| at(&|ns| ns >= from))
-            && self.to_ns.is_none_or(|to| at(&|ns| ns <= to))
-            && self.cpu.is_none_or(|cpu| entry.cpu == Some(cpu))
-            && self.task.as_deref().is_none_or(|task| entry.task.as_deref() == Some(task))
+/// Returns true if an item is written. Tables, counters, losses and the recorder's marks always are.
+fn has(selection: &Selection, item: &Item<'_>) -> bool {
+    match item {
+        Item::Event(entry) if matches!(entry.happening, Happening::Mark { .. }) => true,
+        Item::Event(entry) => selection.has(entry.ns, entry.cpu, entry.task.as_deref()),
+        _ => true,
     }
 }
 
@@ -40,14 +19,16 @@ impl Selection {
 pub struct Select {
     form: Box<dyn Form>,
     selection: Selection,
+    /// Without the names and numbers of tasks, and without the command that was recorded.
+    blank: bool,
     /// For each event without its stack: whether it is written.
     unmatched: Unmatched<bool>,
 }
 
 impl Select {
-    /// Creates a form that passes the selection on to another.
-    pub fn new(form: Box<dyn Form>, selection: Selection) -> Self {
-        Self { form, selection, unmatched: Unmatched::default() }
+    /// Creates a form that passes the selection on to another, without names of tasks if it is `blank`.
+    pub fn new(form: Box<dyn Form>, selection: Selection, blank: bool) -> Self {
+        Self { form, selection, blank, unmatched: Unmatched::default() }
     }
 }
 
@@ -56,7 +37,7 @@ impl Form for Select {
         let has = match item {
             // A stack is written if its event is.
             Item::Stack(stack) => self.unmatched.take(stack).unwrap_or(false),
-            item => self.selection.has(item),
+            item => has(&self.selection, item),
         };
         if let Item::Event(entry) = item
             && !matches!(entry.happening, Happening::Mark { .. })
@@ -66,7 +47,7 @@ impl Form for Select {
         if !has {
             return Ok(());
         }
-        if !self.selection.blank {
+        if !self.blank {
             return self.form.take(item);
         }
         let mut item = item.clone();

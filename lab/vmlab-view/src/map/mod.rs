@@ -98,6 +98,9 @@ impl Picture {
         let (mut others, mut other_areas, mut other_bytes) = (0, 0, 0);
         for row in self.numbers.callers.iter().filter(|row| !palette::is_state(&row.name)) {
             match self.palette.place(row.number) {
+                None if row.name == palette::UNCOUNTED => {
+                    legend.push((Ink::Other, row.name.clone(), amount(row.areas, row.bytes)));
+                }
                 Some(place) => {
                     legend.push((Ink::Caller(place), row.name.clone(), amount(row.areas, row.bytes)));
                 }

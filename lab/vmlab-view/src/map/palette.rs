@@ -48,7 +48,7 @@ impl Palette {
     pub fn of(numbers: &Numbers) -> Self {
         let mut palette = Self::default();
         let mut taken = [false; COLOURS.len()];
-        let people = numbers.callers.iter().filter(|row| !is_state(&row.name));
+        let people = numbers.callers.iter().filter(|row| !is_state(&row.name) && row.name != UNCOUNTED);
         let most = numbers.callers.iter().map(|row| row.number as usize + 1).max().unwrap_or(0);
         palette.places = vec![None; most];
         for row in people.take(COLOURS.len()) {
@@ -105,6 +105,9 @@ impl Palette {
 pub fn colour_of(name: &str) -> &'static str {
     COLOURS[(hash(name) % COLOURS.len() as u64) as usize]
 }
+
+/// The caller of busy areas that a selection does not count.
+pub const UNCOUNTED: &str = "(not selected)";
 
 /// Returns true if a caller stands for areas that are not busy.
 pub fn is_state(name: &str) -> bool {

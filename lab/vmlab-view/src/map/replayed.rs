@@ -7,6 +7,7 @@
 
 use super::fold::Part;
 use super::listing::{Builder, Listing};
+use super::palette::UNCOUNTED;
 use super::read::Text;
 use anyhow::Result;
 use std::collections::{HashMap, HashSet};
@@ -42,13 +43,6 @@ pub struct Replayed {
     pub listing: Listing,
     /// The policy's answers beside the kernel's.
     pub columns: Columns,
-}
-
-/// Returns the number of events until a time, in nanoseconds; `None` if the trace has no times.
-pub fn events_until(trace: &Trace, ns: u64) -> Option<usize> {
-    // Events of several CPUs may be slightly out of order: all events up to the last one that is not later count.
-    let has_times = trace.times_ns.iter().any(|&time| time > 0);
-    has_times.then(|| trace.times_ns.iter().rposition(|&time| time <= ns).map_or(0, |at| at + 1))
 }
 
 /// Replays the events with the kernel's addresses, and lists the areas that are not free afterwards.
@@ -113,6 +107,7 @@ impl Names {
                     chunks.remove(&addr);
                 }
                 Event::ChunkCreate { base } if at < ask.events => {
+                    events.insert(base, at);
                     chunks.insert(base);
                 }
                 _ => {}
@@ -133,6 +128,14 @@ impl Names {
     }
 
     fn of_area(&self, kernel: u64, bytes: u64, trace: &Trace) -> String {
+        // An area is counted if the event that allocated it is.
+        let counted = match self.events.get(&kernel) {
+            Some(&event) => trace.is_counted(event),
+            None => trace.is_whole(),
+        };
+        if !counted {
+            return UNCOUNTED.to_string();
+        }
         if let Some(name) = self.table.get(&(kernel, bytes)) {
             return name.clone();
         }
@@ -151,6 +154,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmlab_trace::Selection;
 
     const TRACE: &str = "\
         a-1 [000] ..... 1.0: alloc_vmap_area: va_start: 1048576 size=8192 align=4096 vstart=0x100000 vend=0x1ffffff failed=0\n\
@@ -160,10 +164,13 @@ mod tests {
     const INFO: &str = "0x0000000000102000-0x0000000000104000    8192 last_caller+0x1/0x2 pages=1 vmalloc\n\
         0x0000000000100000-0x0000000000102000    8192 never+0x1/0x2 pages=1 vmalloc\n";
 
-    fn at(seconds: u64) -> Vec<(u64, State, String)> {
-        let trace = Trace::read(TRACE.as_bytes());
+    fn at(seconds: u64, task: Option<&str>) -> Vec<(u64, State, String)> {
+        let mut trace = Trace::read(TRACE.as_bytes());
         let (table, text) = (Table::read(INFO.as_bytes()), Text::read(INFO.as_bytes(), None));
-        let events = events_until(&trace, seconds * 1_000_000_000).unwrap();
+        let to_ns = Some(seconds * 1_000_000_000);
+        let events = trace
+            .select(&Selection { to_ns, task: task.map(str::to_string), ..Selection::default() })
+            .unwrap();
         let ask = Ask { trace: &trace, table: &table, text: &text, events, policy: Policy::Linux, nodes: 2 };
         let listing = replay(ask).unwrap().listing;
         assert_eq!(listing.windows, [Part { start: 0x10_0000, end: 0x1ff_f000 }]);
@@ -176,14 +183,20 @@ mod tests {
     #[test]
     fn a_trace_at_a_time_has_the_live_areas_and_their_callers() {
         let last = || (0x10_2000, State::Busy, "last_caller".to_string());
-        assert_eq!(at(0), []);
+        assert_eq!(at(0, None), []);
         // The table's caller of an area that is freed later is that of another area.
-        assert_eq!(at(1), [(0x10_0000, State::Busy, "task a".to_string())]);
-        assert_eq!(at(2), [(0x10_0000, State::Busy, "task a".to_string()), last()]);
-        assert_eq!(at(3), [(0x10_0000, State::Lazy, "(lazy)".to_string()), last()]);
+        assert_eq!(at(1, None), [(0x10_0000, State::Busy, "task a".to_string())]);
+        assert_eq!(at(2, None), [(0x10_0000, State::Busy, "task a".to_string()), last()]);
+        assert_eq!(at(3, None), [(0x10_0000, State::Lazy, "(lazy)".to_string()), last()]);
         // With two nodes Linux's policy caches it in a pool.
-        assert_eq!(at(4), [(0x10_0000, State::Pooled, "(pooled)".to_string()), last()]);
-        let silent = Trace::read("free_vmap_area_noflush: va_start=0x100000\n".as_bytes());
-        assert_eq!(events_until(&silent, 5), None);
+        assert_eq!(at(4, None), [(0x10_0000, State::Pooled, "(pooled)".to_string()), last()]);
+    }
+
+    #[test]
+    fn areas_of_others_are_one_caller_and_stay_in_their_places() {
+        let other = |start| (start, State::Busy, UNCOUNTED.to_string());
+        assert_eq!(at(2, Some("b")), [other(0x10_0000), (0x10_2000, State::Busy, "last_caller".to_string())]);
+        assert_eq!(at(2, Some("a")), [(0x10_0000, State::Busy, "task a".to_string()), other(0x10_2000)]);
+        assert_eq!(at(4, Some("a")), [(0x10_0000, State::Pooled, "(pooled)".to_string()), other(0x10_2000)]);
     }
 }

@@ -25,8 +25,17 @@ pub(super) fn write(html: &mut String, picture: &Picture, outcomes: &[Outcome]) 
     html.push_str("</div>");
 }
 
-fn series(name: &str, moments: &[Moment], value: impl Fn(&Moment) -> f64) -> (String, Vec<(f64, f64)>) {
-    (name.to_string(), moments.iter().map(|moment| (moment.event as f64, value(moment))).collect())
+fn series(name: &str, picture: &Picture, value: impl Fn(&Moment) -> f64) -> (String, Vec<(f64, f64)>) {
+    let point = |moment: &Moment| ((moment.event - picture.begins) as f64, value(moment));
+    (name.to_string(), picture.moments.iter().map(point).collect())
+}
+
+/// Returns the name of the axis of events.
+fn since(picture: &Picture) -> String {
+    match picture.begins {
+        0 => "events since the trace began".to_string(),
+        before => format!("events after the first {} of the trace", grouped(before as u64)),
+    }
 }
 
 fn figure(html: &mut String, chart: &Chart, caption: &str) {
@@ -34,8 +43,7 @@ fn figure(html: &mut String, chart: &Chart, caption: &str) {
     let _ = write!(html, "<figure>{}<figcaption>{caption}</figcaption></figure>", chart.svg(false));
 }
 
-fn over_time<'a>(title: &'a str, y: &'a str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Chart<'a> {
-    let x = "events since the trace began";
+fn over_time<'a>(title: &'a str, x: &'a str, y: &'a str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Chart<'a> {
     Chart { title, x, y, x_scale: Scale::Linear, y_scale: Scale::Linear, lines, about: &[], size: SIZE }
 }
 
@@ -65,7 +73,7 @@ fn heat(html: &mut String, picture: &Picture) {
             cluster.rows as f64 * ROW_PX
         );
     }
-    let events = picture.moments.last().map_or(0, |moment| moment.event);
+    let events = picture.moments.last().map_or(0, |moment| moment.event - picture.begins);
     html.push_str("<div class=\"panel\"><div class=\"gutter\"></div><div><div class=\"ticks\">");
     for tick in round_ticks(events as f64) {
         let share = 100.0 * tick / events.max(1) as f64;
@@ -73,7 +81,7 @@ fn heat(html: &mut String, picture: &Picture) {
         let class = if share > 97.0 { " class=\"last\"" } else { "" };
         let _ = write!(html, "<span{class} style=\"left:{share:.2}%\">{}</span>", grouped(tick as u64));
     }
-    html.push_str("</div><div class=\"xname\">events since the trace began</div></div></div>");
+    let _ = write!(html, "</div><div class=\"xname\">{}</div></div></div>", since(picture));
     let end = picture.moments.last().copied().unwrap_or_default();
     let _ = write!(
         html,
@@ -85,10 +93,11 @@ fn heat(html: &mut String, picture: &Picture) {
     );
 }
 
-fn pages(html: &mut String, Picture { moments, peaks, .. }: &Picture) {
+fn pages(html: &mut String, picture: &Picture) {
+    let peaks = &picture.peaks;
     let lines = vec![
-        series("busy", moments, |m| m.busy_pages as f64),
-        series("lazy", moments, |m| m.lazy_pages as f64),
+        series("busy", picture, |m| m.busy_pages as f64),
+        series("lazy", picture, |m| m.lazy_pages as f64),
     ];
     let ((busy, busy_at), (lazy, lazy_at)) = (peaks.busy_pages, peaks.lazy_pages);
     let lazily = match lazy {
@@ -101,10 +110,11 @@ fn pages(html: &mut String, Picture { moments, peaks, .. }: &Picture) {
     };
     let caption =
         format!("Busy pages reach {} at event {}; {lazily}.", grouped(busy), grouped(busy_at as u64));
-    figure(html, &over_time("Pages in use", "pages of 4 KiB", lines), &caption);
+    figure(html, &over_time("Pages in use", &since(picture), "pages of 4 KiB", lines), &caption);
 }
 
-fn holes(html: &mut String, Picture { moments, peaks, .. }: &Picture) {
+fn holes(html: &mut String, picture: &Picture) {
+    let Picture { moments, peaks, .. } = picture;
     let (holes, at) = peaks.holes;
     let end = moments.last().map_or(0, |m| m.holes);
     let caption = format!(
@@ -113,12 +123,13 @@ fn holes(html: &mut String, Picture { moments, peaks, .. }: &Picture) {
         grouped(at as u64),
         grouped(end)
     );
-    let lines = vec![series("holes", moments, |m| m.holes as f64)];
-    figure(html, &over_time("Holes", "holes in the whole space", lines), &caption);
+    let lines = vec![series("holes", picture, |m| m.holes as f64)];
+    figure(html, &over_time("Holes", &since(picture), "holes in the whole space", lines), &caption);
 }
 
 /// The largest hole of a 12.5 PiB window hardly changes on its own scale: the chart shows how much it has lost.
-fn largest(html: &mut String, Picture { moments, peaks, .. }: &Picture) {
+fn largest(html: &mut String, picture: &Picture) {
+    let Picture { moments, peaks, .. } = picture;
     let start = moments.iter().map(|m| m.largest).max().unwrap_or(0).max(peaks.first);
     let lost = peaks.first.saturating_sub(peaks.least.0);
     let (unit, name) = if lost >= 1 << 20 { (1u64 << 20, "MiB") } else { (1 << 10, "KiB") };
@@ -132,8 +143,8 @@ fn largest(html: &mut String, Picture { moments, peaks, .. }: &Picture) {
         ),
     };
     let y = format!("{name} lost");
-    let lines = vec![series("largest hole", moments, |m| (start - m.largest) as f64 / unit as f64)];
-    figure(html, &over_time("Lost from the largest hole", &y, lines), &caption);
+    let lines = vec![series("largest hole", picture, |m| (start - m.largest) as f64 / unit as f64)];
+    figure(html, &over_time("Lost from the largest hole", &since(picture), &y, lines), &caption);
 }
 
 fn latency(html: &mut String, outcomes: &[Outcome]) {

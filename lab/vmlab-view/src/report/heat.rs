@@ -174,7 +174,9 @@ pub struct Picture {
     pub clusters: Vec<Cluster>,
     /// Moments, one for each column.
     pub moments: Vec<Moment>,
-    /// The extremes of all events, also of those between moments.
+    /// Events before the first that is shown.
+    pub begins: usize,
+    /// The extremes of all events that are shown, also of those between moments.
     pub peaks: Peaks,
     /// Busy and lazy shares, `[row][column]`, 0 to 255.
     cells: Vec<Vec<[u8; 2]>>,
@@ -189,17 +191,25 @@ impl Picture {
         let window = default_window(trace);
         let make = || RbIndex::<Linux, _>::new(kernel_extent(), window, HeapPlatform::default());
         let events = &trace.events;
-        let columns = events.len().clamp(1, COLUMNS);
+        let begins = trace.begins();
+        let shown = events.len() - begins;
+        let columns = shown.clamp(1, COLUMNS);
         // The first pass finds the addresses that are used.
         let mut replay = Replay::new(make()?, window, table);
-        let standing = trace.standing.iter().map(|area| (area.start, area.start.saturating_add(area.size)));
-        let (mut touched, mut before) = (standing.collect::<Vec<_>>(), 0);
-        // Before the first event there are the areas that stood before.
+        // Before the first event that is shown there are the areas that stood then.
         let mut begin = Replay::new(make()?, window, table);
-        begin.run(&trace.first(0));
+        begin.run(&trace.first(begins));
+        let SpaceAreas { busy, lazy, .. } = &begin.areas;
+        let held = busy.iter().map(|(start, size, _)| (start, size));
+        let held = held.chain(lazy.iter().map(|(start, size, _)| (start, size)));
+        let ends = |(start, size): (u64, u64)| (start, start.saturating_add(size));
+        let (mut touched, mut before) = (held.map(ends).collect::<Vec<_>>(), 0);
         let first = largest_from(window.len_bytes(), false, &begin, window);
         let (mut largest, mut peaks) = (first, Peaks { first, least: (u64::MAX, 0), ..Peaks::default() });
         replay.run_watched(trace, |at, replay| {
+            if at < begins {
+                return;
+            }
             let grew = matches!(events[at], Event::Purge { .. });
             peaks.note(at + 1, grew, &mut largest, replay, window);
             let busy = &replay.areas.busy;
@@ -215,13 +225,16 @@ impl Picture {
         let clusters = clusters(touched, window, &chunks.collect::<Vec<_>>());
         let rows = clusters.last().map_or(0, |cluster| cluster.top_row + cluster.rows);
         let cells = vec![vec![[0; 2]; columns]; rows];
-        let mut picture = Self { clusters, moments: Vec::new(), peaks, cells };
+        let mut picture = Self { clusters, moments: Vec::new(), begins, peaks, cells };
         let mut replay = Replay::new(make()?, window, table);
         // Many areas live for less than a column: draw every area allocated in it.
         let mut busy = BTreeMap::new();
         replay.run_watched(trace, |at, replay| {
+            if at < begins {
+                return;
+            }
             busy.extend(latest(&events[at], &replay.areas.busy).map(|(start, end)| (start, end - start)));
-            if at + 1 == events.len() * (picture.moments.len() + 1) / columns {
+            if at + 1 - begins == shown * (picture.moments.len() + 1) / columns {
                 picture.add_column(at + 1, std::mem::take(&mut busy), replay);
             }
         });

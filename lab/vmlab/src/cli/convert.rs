@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vmlab_base::text::counted;
-use vmlab_trace::convert::{Select, Selection, To, convert};
-use vmlab_trace::{Sink, decompress};
+use vmlab_trace::convert::{Select, To, convert};
+use vmlab_trace::{Selection, Sink, decompress};
 
 /// The input to convert, and the output form.
 #[derive(clap::Args, Debug)]
@@ -26,10 +26,10 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
     /// Write the events from this time of the trace's clock on, seconds
-    #[arg(long, value_name = "TIME", value_parser = super::map::seconds)]
+    #[arg(long, value_name = "TIME", value_parser = super::selected::seconds)]
     from: Option<u64>,
     /// Write the events up to this time, seconds
-    #[arg(long, value_name = "TIME", value_parser = super::map::seconds)]
+    #[arg(long, value_name = "TIME", value_parser = super::selected::seconds)]
     to_time: Option<u64>,
     /// Write the events of this CPU
     #[arg(long, value_name = "N")]
@@ -61,15 +61,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
         bail!("{shown} would be read and written at once");
     }
     let (input, bar) = opened(&args.input).with_context(|| format!("cannot read {shown}"))?;
+    let selection =
+        Selection { from_ns: args.from, to_ns: args.to_time, cpu: args.cpu, task: args.task.clone() };
+    selection.check()?;
     let form = args.to.form(Sink::create(&args.output)?)?;
-    let selection = Selection {
-        from_ns: args.from,
-        to_ns: args.to_time,
-        cpu: args.cpu,
-        task: args.task.clone(),
-        blank: args.blank,
-    };
-    let form = Box::new(Select::new(form, selection));
+    let form = Box::new(Select::new(form, selection, args.blank));
     let converted = convert(input, form, &stop);
     bar.finish_and_clear();
     let census = match converted {

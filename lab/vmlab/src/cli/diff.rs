@@ -57,7 +57,9 @@ pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
         let recording = read(args, file).with_context(|| format!("cannot read {}", file.display()))?;
         let name = stem(file);
         if recording.allocs() == 0 {
-            bail!("{}: no allocation among its events", file.display());
+            let selection = args.selected.selection()?;
+            let of = if selection.is_all() { "among its events".to_string() } else { selection.to_string() };
+            bail!("{}: no allocation {of}", file.display());
         }
         let page = args.out.as_ref().map(|dir| page_file(dir, &name)).transpose()?;
         let options = Options {
@@ -82,6 +84,12 @@ pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
         } else {
             print(&name, &recording, &reports)?;
         }
+        let selection = args.selected.selection()?;
+        if !selection.is_all() {
+            let allocs = counted(recording.allocs(), "allocation");
+            let line = format!("{name}: counted: {allocs}, {selection}; the others are replayed");
+            if args.json { print_note(&line) } else { out(&line)? }
+        }
         if let Some(page) = page {
             let path = page.write(&markdown(&name, &recording, &reports))?;
             let written = format!("written: {}", path.display());
@@ -103,7 +111,8 @@ fn page_file(dir: &Path, name: &str) -> Result<OutputFile> {
 
 /// Reads a recording, and the tables beside it unless it contains them.
 fn read(args: &ReplayArgs, file: &Path) -> Result<Recording> {
-    let mut recording = Recording::read(open(file)?);
+    let selection = args.selected.selection()?;
+    let mut recording = Recording::read_part(open(file)?, &selection);
     let shown = file.display();
     if recording.lost > 0 {
         print_note(&format!(

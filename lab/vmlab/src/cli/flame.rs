@@ -1,6 +1,7 @@
 //! `vmlab flame`: the allocations of a recording by call stack.
 
 use super::input::stem;
+use super::selected::Selected;
 use super::{OutputFile, choice, out, print_note};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use vmlab_base::choice::Choice;
 use vmlab_base::text::printable;
 use vmlab_trace::flame::{By, Stacks};
 use vmlab_trace::live::Kind;
-use vmlab_trace::{Next, items, open};
+use vmlab_trace::{Next, Selection, items, open};
 use vmlab_view::flame::draw;
 
 /// The form of the output.
@@ -57,6 +58,8 @@ pub(super) struct Args {
     /// Destination (default: standard output)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    selected: Selected,
 }
 
 /// Writes the graph, or the stacks.
@@ -66,7 +69,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<()> {
     let shown = args.recording.display();
     let output = args.output.as_deref().map(OutputFile::open).transpose()?;
-    let (stacks, cut_short) = read(&args.recording, args.memory)?;
+    let selection = args.selected.selection()?;
+    let (stacks, cut_short) = read(&args.recording, args.memory, &selection)?;
     if let Some(why) = cut_short {
         print_note(&format!("{shown}: the input ends early, {why}"));
     }
@@ -74,8 +78,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
         bail!("{shown}: no call stack: vmlab record --stacks records them");
     }
     let folded = stacks.folded(args.by);
+    if folded.is_empty() {
+        bail!("{shown}: no allocation {selection}");
+    }
     let text = match args.format {
-        Format::Svg => draw(&title(&args.recording, args.by, args.memory), &folded, args.by),
+        Format::Svg => draw(&title(&args.recording, args.by, args.memory, &selection), &folded, args.by),
         Format::Folded => {
             folded.iter().map(|(path, weight)| format!("{} {weight}\n", printable(path))).collect()
         }
@@ -90,8 +97,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 /// Returns the allocations of an input, and why it ended early, if it did.
-pub(super) fn read(path: &Path, memory: Option<Kind>) -> Result<(Stacks, Option<String>)> {
-    let mut stacks = Stacks::of(memory);
+pub(super) fn read(
+    path: &Path,
+    memory: Option<Kind>,
+    selection: &Selection,
+) -> Result<(Stacks, Option<String>)> {
+    let mut stacks = Stacks::of(memory).within(selection.clone());
     let input = open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let census = items(input, |item| {
         stacks.take(&item);
@@ -101,7 +112,8 @@ pub(super) fn read(path: &Path, memory: Option<Kind>) -> Result<(Stacks, Option<
 }
 
 /// Returns the title of a graph.
-pub(super) fn title(path: &Path, by: By, memory: Option<Kind>) -> String {
+pub(super) fn title(path: &Path, by: By, memory: Option<Kind>, selection: &Selection) -> String {
+    let part = if selection.is_all() { String::new() } else { format!(", {selection}") };
     let of = memory.map_or(String::new(), |memory| format!(", {} alone", memory.choice()));
-    format!("{}: allocations by call stack, {}{of}", stem(path), by.choice())
+    format!("{}: allocations by call stack, {}{of}{part}", stem(path), by.choice())
 }

@@ -1,6 +1,7 @@
 //! The input of a replay: a trace, the table of areas beside it, and the notes about both.
 
 use super::print_note;
+use super::selected::Selected;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{counted, grouped};
@@ -64,6 +65,8 @@ pub(super) struct Input {
     pub(super) about: &'static str,
     pub(super) trace: Trace,
     pub(super) table: Table,
+    /// The counted part, in words; none if all is counted.
+    pub(super) part: Option<String>,
 }
 
 impl Input {
@@ -74,6 +77,7 @@ impl Input {
             about: shipped.about,
             trace: Trace::read(decompress(shipped.trace)?),
             table: Table::read(shipped.vmallocinfo),
+            part: None,
         })
     }
 
@@ -125,7 +129,25 @@ impl Input {
             }
             trace.stand_on(&before);
         }
-        Ok(Self { name: stem(file), about: "", trace, table })
+        Ok(Self { name: stem(file), about: "", trace, table, part: None })
+    }
+
+    /// The same, of which the selected events are counted. The trace ends with the selected time, and its table has what
+    /// was there then, as far as it shows that.
+    pub(super) fn part_of(self, file: &Path, selected: &Selected) -> Result<Self> {
+        let Self { mut trace, mut table, .. } = self;
+        let selection = selected.selection()?;
+        let events = trace.events.len() as u64;
+        let later = trace.narrow(&selection).with_context(|| file.display().to_string())?;
+        table.forget(&later);
+        let part = (!selection.is_all()).then(|| {
+            let all = counted(events, "event");
+            format!(
+                "counted: {} of {all}, {selection}; the others are replayed",
+                grouped(trace.counted_events())
+            )
+        });
+        Ok(Self { trace, table, part, ..self })
     }
 
     /// Returns the counts of the trace's events.

@@ -1,6 +1,7 @@
 //! `vmlab map`: a picture of the address space at one time.
 
 use super::input::{Input, Tables};
+use super::selected::{Selected, seconds};
 use super::{OutputFile, choice, out, print_note, table};
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::Cell;
@@ -8,14 +9,14 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{bytes, counted, grouped};
 use vmlab_replay::run_space::{Policy, nodes_of};
-use vmlab_trace::{Trace, open};
+use vmlab_trace::{Selection, Trace, open};
 use vmlab_view::map::blocks::{Look, Style, draw};
 use vmlab_view::map::fold::Part;
 use vmlab_view::map::process::Mappings;
 use vmlab_view::map::read::Text;
-use vmlab_view::map::replayed::{Ask, events_until, replay};
+use vmlab_view::map::replayed::{Ask, replay};
 use vmlab_view::map::svg::{self, Titles};
-use vmlab_view::map::{Picture, export, html};
+use vmlab_view::map::{Picture, export, html, palette};
 
 /// The kernel's table of its areas.
 const KERNEL: &str = "/proc/vmallocinfo";
@@ -33,8 +34,8 @@ pub(super) struct Args {
     /// Show what a trace leaves instead, with the addresses that it records
     #[arg(long, value_name = "FILE", conflicts_with = "pid")]
     trace: Option<PathBuf>,
-    /// Replay the trace up to this time of its clock, seconds (default: to its end)
-    #[arg(long, value_name = "TIME", requires = "trace", value_parser = seconds)]
+    /// The time of the trace's clock to show, seconds (default: its end); the same as --to
+    #[arg(long, value_name = "TIME", requires = "trace", value_parser = seconds, conflicts_with = "to")]
     at: Option<u64>,
     /// Policy that decides which purged areas are in pools
     #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", default_value = "linux", requires = "trace")]
@@ -43,6 +44,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", requires = "trace",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
     nodes: Option<u32>,
+    #[command(flatten)]
+    selected: Selected,
     #[command(flatten)]
     tables: Tables,
     /// Show the mappings of a process instead
@@ -76,14 +79,6 @@ pub(super) struct Args {
     top: usize,
 }
 
-/// Parses seconds into nanoseconds.
-pub(super) fn seconds(text: &str) -> Result<u64, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..1e10).contains(seconds));
-    seconds
-        .map(|seconds| (seconds * 1e9).round() as u64)
-        .ok_or_else(|| "not seconds such as 12.5".to_string())
-}
-
 /// Parses two addresses.
 fn window(text: &str) -> Result<Part, String> {
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
@@ -98,6 +93,9 @@ fn window(text: &str) -> Result<Part, String> {
 pub(super) fn run(args: &Args) -> Result<()> {
     if args.trace.is_none() && args.tables.is_some() {
         bail!("--before, --vmallocinfo and --kernel are of a trace: name it by --trace");
+    }
+    if args.trace.is_none() {
+        args.selected.none_if_no_trace("which --trace names")?;
     }
     // Open the files first, so that an error appears before the work.
     let svg = args.svg.as_deref().map(OutputFile::open).transpose()?;
@@ -197,19 +195,13 @@ fn complain(text: &Text, shown: &str) {
 }
 
 fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
-    let input = Input::read(path, &args.tables)?;
-    let trace = &input.trace;
-    let text = end_text(&args.tables, path, trace)?;
+    let mut input = Input::read(path, &args.tables)?;
+    let text = end_text(&args.tables, path, &input.trace)?;
     let shown = path.display();
-    let events = match args.at {
-        None => trace.events.len(),
-        Some(ns) => {
-            let until = events_until(trace, ns);
-            until.with_context(|| {
-                format!("{shown}: names no times, so --at can name no moment; leave it out")
-            })?
-        }
-    };
+    let selected = Selected { to: args.at.or(args.selected.to), ..args.selected.clone() };
+    let selection = selected.selection()?;
+    let events = input.trace.select(&selection).with_context(|| shown.to_string())?;
+    let trace = &input.trace;
     let times = trace.times_ns.iter().copied().filter(|&time| time > 0);
     if let (0, true, Some(first), Some(last)) =
         (events, trace.standing.is_empty(), times.clone().min(), times.max())
@@ -239,10 +231,17 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
         grouped(columns.same()),
         counted(answers, "answer")
     )];
+    let part = Selection { to_ns: None, ..selection };
+    if !part.is_all() {
+        notes.push(format!(
+            "Callers are shown of areas allocated {part}; all others are {}.",
+            palette::UNCOUNTED
+        ));
+    }
     if let Some(why) = &trace.cut_short {
         notes.push(format!("The trace ends early, {why}."));
     }
-    let when = args.at.map_or("at its end".to_string(), |ns| format!("at {:.6} s", ns as f64 / 1e9));
+    let when = selected.to.map_or("at its end".to_string(), |ns| format!("at {:.6} s", ns as f64 / 1e9));
     Ok(Picture::of(&format!("{} {when}", input.name), done.listing, notes))
 }
 
@@ -343,11 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_windows_are_read_or_reported_in_a_line() {
-        assert_eq!(["0", "0.219395", "12.5"].map(seconds), [0, 219_395_000, 12_500_000_000].map(Ok));
-        for bad in ["", "-1", "x", "nan", "1e30", "inf"] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
+    fn windows_are_read_or_reported_in_a_line() {
         assert_eq!(window("0x1000-ff000"), Ok(Part { start: 0x1000, end: 0xf_f000 }));
         for bad in ["", "1000", "2000-1000", "1000-1000", "x-y", "-"] {
             assert!(window(bad).is_err(), "{bad}");

@@ -14,6 +14,7 @@ mod percpu;
 mod record;
 mod report;
 mod run;
+mod selected;
 mod space;
 mod table;
 #[cfg(feature = "measure")]
@@ -34,6 +35,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use input::{Input, Tables};
+use selected::Selected;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmlab_base::choice::Choice;
@@ -70,6 +72,7 @@ enum Command {
         vmlab replay trace --vmallocinfo info --index btree,rb-linux\n  \
         vmlab replay trace --space --policy linux --nodes 4\n  \
         vmlab replay recording --diff --policy linux\n  \
+        vmlab replay trace --from 0.5 --to 2 --task kthreadd --cpu 0\n  \
         trace-cmd report | vmlab replay - --json | jq .equal\n\n\
         As root, vmlab record writes such a trace, with the tables of both ends; ftrace's and perf's text do as well.\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
@@ -240,6 +243,8 @@ struct ReplayArgs {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
     nodes: Option<u32>,
     #[command(flatten)]
+    selected: Selected,
+    #[command(flatten)]
     tables: Tables,
 }
 
@@ -296,6 +301,7 @@ fn demo(report: &Path) -> Result<()> {
 
 fn replay(args: &ReplayArgs) -> Result<()> {
     if args.percpu {
+        args.selected.none_if_no_trace("and --percpu replays the whole life of each chunk")?;
         return percpu::replay(&args.files, &args.tables, args.json);
     }
     if let Some(differences) = args.diff {
@@ -305,10 +311,11 @@ fn replay(args: &ReplayArgs) -> Result<()> {
         bail!("--kernel is of pools, which an index has not: it is for --space, --diff and --report");
     }
     let report = args.report.as_deref().map(OutputFile::open).transpose()?;
-    let read = |file: &PathBuf| Input::read(file, &args.tables);
+    let read = |file: &PathBuf| Input::read(file, &args.tables)?.part_of(file, &args.selected);
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
     if args.space {
         space::replay(&inputs, args.policy.unwrap_or(Policy::Linux), args.nodes, args.json)?;
+        parts(&inputs, args.json)?;
         return ends_early(&inputs);
     }
     let mut kinds = Vec::new();
@@ -338,11 +345,21 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     for note in notes(&inputs, &outcomes) {
         print(&note)?;
     }
+    parts(&inputs, args.json)?;
     if let Some(report) = report {
         let shown = report::replayed(report, "vmalloc: replay", &inputs, outcomes)?;
         print(&format!("report: {shown}"))?;
     }
     ends_early(&inputs)
+}
+
+/// Says which part of each input is counted.
+fn parts(inputs: &[Input], json: bool) -> Result<()> {
+    for (name, part) in inputs.iter().filter_map(|input| Some((&input.name, input.part.as_ref()?))) {
+        let line = format!("{name}: {part}");
+        if json { print_note(&line) } else { out(&line)? }
+    }
+    Ok(())
 }
 
 /// Fails if an input ended early. Its replay was shown, but a script must notice that the input is incomplete.

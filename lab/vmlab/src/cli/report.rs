@@ -1,6 +1,7 @@
 //! `vmlab report`: one page of any number of inputs.
 
 use super::input::{self, Input, Tables};
+use super::selected::Selected;
 use super::{OutputFile, flame, out, run_all};
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
@@ -11,7 +12,7 @@ use vmlab_replay::index_kind::ALL;
 use vmlab_replay::run::Outcome;
 use vmlab_trace::flame::By;
 use vmlab_trace::vmallocinfo::Table;
-use vmlab_trace::{Trace, open};
+use vmlab_trace::{Selection, Trace, open};
 use vmlab_view::flame::draw;
 use vmlab_view::report::film::Film;
 use vmlab_view::report::sheet::Sheet;
@@ -28,6 +29,8 @@ pub(super) struct Args {
     /// File for the report
     #[arg(short, long, value_name = "FILE", default_value = "vmlab-report.html")]
     output: PathBuf,
+    #[command(flatten)]
+    selected: Selected,
     #[command(flatten)]
     tables: Tables,
     /// The title of the page
@@ -55,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         bail!("nothing to draw: name a trace, a vmallocinfo, or a CSV or JSON file that a benchmark wrote");
     }
     let file = OutputFile::open(&args.output)?;
-    let read = |path: &PathBuf| read(path, &args.tables);
+    let read = |path: &PathBuf| read(path, &args.tables, &args.selected);
     let all = args.inputs.iter().map(read).collect::<Result<Vec<_>>>()?;
     let (mut traces, mut order) = (Vec::new(), Vec::new());
     for one in all {
@@ -70,6 +73,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if traces.is_empty() && args.tables.is_some() {
         bail!("--before, --vmallocinfo and --kernel are of a trace, and no input is one");
     }
+    if traces.is_empty() {
+        args.selected.none_if_no_trace("and no input is one")?;
+    }
     let mut chapters = chapters(&traces, run_all(&traces, &ALL, true)?)?.into_iter().zip(&traces);
     let mut parts = Vec::new();
     for (part, path) in order.into_iter().zip(&args.inputs) {
@@ -80,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 parts.push(chapter);
                 // Lines of a stack are among the others.
                 if input.trace.others > 0 {
-                    parts.extend(graphs(path)?);
+                    parts.extend(graphs(path, &args.selected.selection()?)?);
                 }
             }
         }
@@ -93,15 +99,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 /// Returns the flame graphs of a trace, if it has call stacks. It is read again, which only a file can be.
-fn graphs(path: &Path) -> Result<Option<Part>> {
+fn graphs(path: &Path, selection: &Selection) -> Result<Option<Part>> {
     if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
         return Ok(None);
     }
-    let (stacks, _) = flame::read(path, None)?;
+    let (stacks, _) = flame::read(path, None, selection)?;
     if !stacks.has_stacks() {
         return Ok(None);
     }
-    let graph = |&by: &By| draw(&flame::title(path, by, None), &stacks.clone().folded(by), by);
+    let graph = |&by: &By| draw(&flame::title(path, by, None, selection), &stacks.clone().folded(by), by);
     let graphs = By::CHOICES.iter().map(graph).collect();
     let name = format!("{}: call stacks", input::stem(path));
     Ok(Some(Part::Flame(Flame { name, graphs })))
@@ -136,6 +142,7 @@ fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<Part>> {
     for input in inputs {
         let outcomes: Vec<Outcome> = outcomes.by_ref().take(kinds).collect();
         let mut notes = vec![input.census()];
+        notes.extend(input.part.iter().map(|part| format!("{part}. Times are of all calls.")));
         if let Some(first) = outcomes.first() {
             notes.extend(input::inferred(&first.tally).into_iter().map(|note| note + "."));
         }
@@ -156,12 +163,15 @@ pub(super) fn opened(path: &Path) -> Result<(Kind, impl Read + use<>)> {
     Ok((kind_of(&head), Cursor::new(head).chain(input)))
 }
 
-fn read(path: &Path, tables: &Tables) -> Result<InputFile> {
+fn read(path: &Path, tables: &Tables, selected: &Selected) -> Result<InputFile> {
     let shown = path.display();
     let (kind, whole) = opened(path)?;
     let name = input::stem(path);
     Ok(match kind {
-        Kind::Trace => InputFile::Trace(Box::new(Input::of(path, Trace::read(whole), tables)?)),
+        Kind::Trace => {
+            let input = Input::of(path, Trace::read(whole), tables)?.part_of(path, selected)?;
+            InputFile::Trace(Box::new(input))
+        }
         Kind::Listing => {
             let table = Table::read(whole);
             if table.areas == 0 {

@@ -1,6 +1,7 @@
 //! `vmlab whatif`: traces under several policies, side by side.
 
 use super::input::{Input, Tables};
+use super::selected::Selected;
 use super::table::{align, plain};
 use super::{choice, out};
 use anyhow::Result;
@@ -30,6 +31,8 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    selected: Selected,
+    #[command(flatten)]
     tables: Tables,
 }
 
@@ -41,10 +44,14 @@ struct Compared {
     pinned: Pinned,
     policies: Vec<Row>,
     verdict: String,
+    /// The counted part, in words; none if all is counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<String>,
 }
 
 pub(super) fn run_all(args: &Args) -> Result<()> {
-    let inputs = args.files.iter().map(|file| Input::read(file, &args.tables)).collect::<Result<Vec<_>>>()?;
+    let read = |file: &PathBuf| Input::read(file, &args.tables)?.part_of(file, &args.selected);
+    let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
     for input in &inputs {
         let compared = compare(input, &args.policy, args.cpus)?;
         if args.json {
@@ -72,6 +79,7 @@ fn compare(input: &Input, versions: &[Version], cpus: Option<u32>) -> Result<Com
         pinned: pinned(&input.trace),
         policies,
         verdict,
+        part: input.part.clone(),
     })
 }
 
@@ -139,6 +147,9 @@ fn print(compared: &Compared) -> Result<()> {
         "a stall is modelled: {} us for each CPU of a flush and {AREA_NS} ns for each area that a purge returns",
         FLUSH_NS / 1000
     ))?;
+    if let Some(part) = &compared.part {
+        out(part)?;
+    }
     out(&format!("verdict: {verdict}"))
 }
 

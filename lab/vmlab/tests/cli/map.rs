@@ -265,7 +265,7 @@ fn wrong_arguments_are_reported_in_a_line() {
     for (args, why) in [
         (&["/nowhere/at/all"][..], "cannot read /nowhere/at/all: No such file"),
         (&["--pid", "4294967295"], "cannot read /proc/4294967295/maps: No such"),
-        (&["--trace", &silent, "--at", "1"], "names no times, so --at can name no moment"),
+        (&["--trace", &silent, "--at", "1"], "names no times, so --from, --to and --at can name no moment"),
         (&["--trace", &boot, "--at", "0"], "nothing happened up to then: its events are from "),
         (&["--trace", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
         (&["--svg", "/nowhere/at/all.svg", &boot], "cannot write /nowhere/at/all.svg"),

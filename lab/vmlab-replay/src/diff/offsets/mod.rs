@@ -183,6 +183,7 @@ pub struct Touched {
     pub line: u64,
     pub cpu: u16,
     pub touch: Touch,
+    pub counted: bool,
 }
 
 /// The life of a chunk: from its creation, or the beginning of the trace, to its destruction, or the end.
@@ -249,8 +250,8 @@ fn lives(recording: &Recording, malformed: &mut u64) -> Vec<Life> {
                 lives.len() - 1
             }
         };
-        let Step { line, cpu, .. } = *step;
-        lives[at].touches.extend(touch.map(|touch| Touched { line, cpu, touch }));
+        let Step { line, cpu, counted, .. } = *step;
+        lives[at].touches.extend(touch.map(|touch| Touched { line, cpu, touch, counted }));
     }
     lives
 }
@@ -465,7 +466,7 @@ struct Answers {
     other: Option<u32>,
 }
 
-/// Counts an allocation, and returns the cause if it differs.
+/// Counts an allocation, unless its event is only replayed. Returns the cause if it differs.
 fn note(
     life: &Life,
     number: usize,
@@ -474,9 +475,12 @@ fn note(
     differences_max: usize,
     looks: &mut u64,
 ) -> Option<OffsetCause> {
-    let Touched { line, touch: Touch::Alloc { at, end, align, .. }, .. } = life.touches[number] else {
+    let Touched { line, counted, touch: Touch::Alloc { at, end, align, .. }, .. } = life.touches[number]
+    else {
         return None;
     };
+    let mut uncounted = Offsets::default();
+    let report = if counted { report } else { &mut uncounted };
     let &Answers { ours, other, .. } = answers;
     report.allocs += 1;
     report.new_allocs += u64::from(life.is_new);

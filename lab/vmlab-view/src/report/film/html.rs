@@ -1,6 +1,6 @@
 //! A film as a section of a page: picture, slider, legend, chosen moments, and the largest holders.
 
-use super::{COLOURED, Film, Moment, encode, strip};
+use super::{Film, Moment, encode, strip};
 use std::fmt::Write;
 use va_base::PAGE_SIZE;
 use vmlab_base::chart::escape;
@@ -74,15 +74,18 @@ fn what(moment: &Moment) -> String {
 
 fn legend(html: &mut String, film: &Film) {
     html.push_str("<div class=\"key\">");
-    for (at, holder) in film.holders.iter().take(COLOURED).enumerate() {
+    for (at, holder) in film.holders.iter().take(film.coloured()).enumerate() {
         let name = escape(&holder.name);
         let _ = write!(html, "<span><i style=\"background:var(--w{at})\"></i>{name}</span>");
     }
     let mut swatch = |class: &str, text: &str| {
         let _ = write!(html, "<span><i class=\"{class}\"></i>{text}</span>");
     };
-    if film.holders.len() > COLOURED {
-        swatch("other", "others");
+    let others = &film.holders[film.coloured()..];
+    match others {
+        [] => {}
+        [other] => swatch("other", &escape(&other.name)),
+        _ => swatch("other", "others"),
     }
     if film.moments.iter().any(|moment| moment.pages[1] > 0) {
         swatch("lazy", "lazy: freed, not reusable before a purge");

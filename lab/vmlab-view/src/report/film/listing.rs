@@ -1,6 +1,7 @@
 //! The names of the holders of areas, each once: the callers of a table in its order, then tasks in the order of
 //! events.
 
+use crate::map::palette::UNCOUNTED;
 use std::collections::HashMap;
 use vmlab_trace::vmallocinfo::Table;
 
@@ -9,12 +10,13 @@ pub(super) struct Names {
     names: Vec<String>,
     tasks: HashMap<String, u32>,
     chunk: Option<u32>,
+    uncounted: Option<u32>,
 }
 
 impl Names {
     /// Creates the names from the callers of a table, under the table's numbers.
     pub(super) fn new(table: &Table) -> Self {
-        Self { names: table.callers().to_vec(), tasks: HashMap::new(), chunk: None }
+        Self { names: table.callers().to_vec(), tasks: HashMap::new(), chunk: None, uncounted: None }
     }
 
     /// Returns the number of a task, and adds it if it is new.
@@ -34,8 +36,21 @@ impl Names {
         known.map_or_else(|| self.add(name.to_string()), |at| at as u32)
     }
 
-    /// Returns the number of the holder of percpu chunks.
-    pub(super) fn chunk(&mut self) -> u32 {
+    /// Returns the number of the holder of all areas that are not counted.
+    pub(super) fn uncounted(&mut self) -> u32 {
+        if let Some(known) = self.uncounted {
+            return known;
+        }
+        let number = self.add(UNCOUNTED.to_string());
+        self.uncounted = Some(number);
+        number
+    }
+
+    /// Returns the number of the holder of percpu chunks, whose event has this holder.
+    pub(super) fn chunk(&mut self, holder: u32) -> u32 {
+        if self.uncounted == Some(holder) {
+            return holder;
+        }
         if let Some(known) = self.chunk {
             return known;
         }

@@ -34,6 +34,7 @@ pub use encode::encode;
 pub use html::{SCRIPT, write};
 
 use crate::map::fold::{Fold, Part, Rule};
+use crate::map::palette::UNCOUNTED;
 use anyhow::Result;
 use scene::Scene;
 use std::collections::BTreeMap;
@@ -143,8 +144,9 @@ impl Film {
         let together_pages =
             if first.most > AREAS_MAX { line_pages(&fold).div_ceil(CELLS).max(1) } else { 0 };
         let owners = first.owners(table);
-        let events = trace.events.len();
-        let count = events.min(MOMENTS);
+        let (events, begins) = (trace.events.len(), trace.begins());
+        let shown = events - begins;
+        let count = shown.min(MOMENTS);
         let mut film = Self { fold, labels, events, together_pages, ..Self::default() };
         let line = Line::of(&film.fold);
         let mut scene = Scene::of_trace(trace, table);
@@ -153,10 +155,14 @@ impl Film {
         let mut moments = Vec::with_capacity(count);
         let nodes = vmlab_replay::run_space::nodes_of(trace);
         follow(trace, table, Policy::Linux, nodes, |at, areas| {
-            let holder = owners.get(&at).copied().unwrap_or_else(|| scene.names.task(trace.task_at(at)));
+            let owner = owners.get(&at).copied().filter(|_| trace.is_counted(at));
+            let holder = owner.unwrap_or_else(|| match trace.is_counted(at) {
+                true => scene.names.task(trace.task_at(at)),
+                false => scene.names.uncounted(),
+            });
             scene.step(at, &trace.events[at], holder);
-            // The moments follow events e(1) to e(count), evenly spaced.
-            if count > 0 && (at + 1) * count / events > moments.len() {
+            // The moments follow events e(1) to e(count) of those that are shown, evenly spaced.
+            if at >= begins && (at + 1 - begins) * count / shown > moments.len() {
                 let time_ns = timed.then(|| trace.times_ns[at].saturating_sub(start_ns));
                 scene.set_lazy(&areas.lazy);
                 moments.push(scene.moment(&line, together_pages, (at + 1, time_ns), &areas.pooled));
@@ -180,7 +186,7 @@ impl Film {
         film
     }
 
-    /// Counts the pages of each holder, and renumbers the holders by size, the largest first.
+    /// Counts the pages of each holder, and renumbers the holders by size, the largest first. What is not counted is last.
     fn settle(&mut self, names: Vec<String>) {
         self.pooled = self.moments.iter().any(|moment| moment.pages[2] > 0);
         let mut holders: Vec<Holder> = names
@@ -202,7 +208,8 @@ impl Film {
         }
         let mut order: Vec<usize> = (0..holders.len()).collect();
         order.sort_by(|&a, &b| {
-            (holders[b].peak_pages, &holders[a].name).cmp(&(holders[a].peak_pages, &holders[b].name))
+            let rank = |at: usize| (holders[at].name == UNCOUNTED, std::cmp::Reverse(holders[at].peak_pages));
+            rank(a).cmp(&rank(b)).then_with(|| holders[a].name.cmp(&holders[b].name))
         });
         let mut place = vec![0; order.len()];
         for (new, &old) in order.iter().enumerate() {
@@ -215,6 +222,11 @@ impl Film {
         }
         self.holders =
             order.into_iter().map(|at| holders[at].clone()).filter(|one| one.peak_pages > 0).collect();
+    }
+
+    /// Returns the number of holders with a colour of their own: the first.
+    pub(super) fn coloured(&self) -> usize {
+        self.holders.iter().take(COLOURED).filter(|holder| holder.name != UNCOUNTED).count()
     }
 
     /// Removes every second moment except the last.

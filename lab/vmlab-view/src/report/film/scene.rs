@@ -56,7 +56,10 @@ impl<'a> Scene<'a> {
             if area.start.checked_add(area.size).is_none() {
                 continue;
             }
-            let holder = scene.names.caller(trace.caller_of(area));
+            let holder = match trace.is_whole() {
+                true => scene.names.caller(trace.caller_of(area)),
+                false => scene.names.uncounted(),
+            };
             scene.insert(area.start, area.size, (holder, BEFORE));
             if area.lazy {
                 scene.areas.free(area.start, |_| ());
@@ -69,7 +72,11 @@ impl<'a> Scene<'a> {
     pub(super) fn watch(trace: &Trace, table: &Table) -> Watched {
         let mut scene = Scene::of_trace(trace, table);
         let (mut touched, mut most) = (scene.parts().collect::<Vec<_>>(), scene.len());
+        // What is gone before the selected time is not drawn.
         for (at, event) in trace.events.iter().enumerate() {
+            if at == trace.begins() {
+                (touched, most) = (scene.parts().collect(), scene.len());
+            }
             if let Some((start, size)) = scene.step(at, event, 0) {
                 let part = Part { start, end: start.saturating_add(size) };
                 // Addresses mostly grow: most areas begin in or directly after the last range.
@@ -108,7 +115,7 @@ impl<'a> Scene<'a> {
         let (start, size, holder) = match *event {
             Event::Alloc { addr, size, failed: false, .. } => (addr, size, holder),
             Event::ChunkCreate { base } => {
-                (base, self.table.chunk_bytes(base).unwrap_or(CHUNK_BYTES), self.names.chunk())
+                (base, self.table.chunk_bytes(base).unwrap_or(CHUNK_BYTES), self.names.chunk(holder))
             }
             Event::Free { addr } => {
                 self.areas.free(addr, |_| ());

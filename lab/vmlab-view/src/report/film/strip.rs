@@ -36,7 +36,7 @@ pub(super) fn chosen(film: &Film) -> Vec<usize> {
 
 /// Returns a moment as a PNG in a data URI; free ranges are transparent.
 pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
-    let row_pages = film.row_pages();
+    let (row_pages, coloured) = (film.row_pages(), film.coloured());
     let mut parts = Vec::new();
     let (mut from, mut top) = (0, 0);
     for part in film.fold.parts() {
@@ -59,7 +59,8 @@ pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
         let [r, g, b] = match area.state {
             State::Lazy => LAZY,
             State::Pooled => POOLED,
-            State::Busy(holder) => HOLDERS[(holder as usize).min(COLOURED)],
+            State::Busy(holder) if (holder as usize) < coloured => HOLDERS[holder as usize],
+            State::Busy(_) => HOLDERS[COLOURED],
         };
         let end = (from - start + area.pages).min(pages);
         fill(&mut pixels, (from - start, end), row_pages, top, [r, g, b, 0xff]);

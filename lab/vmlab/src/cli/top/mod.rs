@@ -4,7 +4,7 @@ mod screen;
 mod view;
 
 use super::input::{Tables as Beside, read_table, stem};
-use super::map::seconds;
+use super::selected::seconds;
 use super::{choice, out, print_note};
 use anyhow::{Context, Result, bail};
 use screen::Screen;
@@ -60,13 +60,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..=1000))]
     width: Option<u16>,
     /// File of a recording that begins here; a number is added if it exists
-    #[arg(short, long, value_name = "FILE", default_value = "vmlab.jsonl.gz")]
+    #[arg(short, long, value_name = "FILE", default_value = "vmlab.jsonl.gz", conflicts_with = "recording")]
     output: PathBuf,
     /// KiB of the kernel's buffer for each CPU
-    #[arg(long, value_name = "KIB", default_value = "8192", value_parser = clap::value_parser!(u32).range(4..=4 << 20))]
+    #[arg(long, value_name = "KIB", default_value = "8192", value_parser = clap::value_parser!(u32).range(4..=4 << 20),
+        conflicts_with = "recording")]
     buffer_kib: u32,
     /// Do not have the kernel write call stacks; the callers of areas are then the tasks that ran
-    #[arg(long)]
+    #[arg(long, conflicts_with = "recording")]
     no_stacks: bool,
 }
 
