@@ -127,7 +127,9 @@ pub fn short(value: f64) -> String {
     } else if scaled.abs() >= 1.0 {
         format!("{scaled:.1}")
     } else {
-        format!("{scaled:.2}")
+        // Two digits that count: 0.35, 0.0001.
+        let places = (1.0 - scaled.abs().max(1e-9).log10().floor()) as usize;
+        format!("{scaled:.places$}").trim_end_matches('0').to_string()
     };
     format!("{text}{unit}")
 }

@@ -7,7 +7,8 @@ pub fn bytes(count: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = 0;
     let mut scaled = count as f64;
-    while scaled >= 1024.0 && unit + 1 < units.len() {
+    // What rounds to 1024 is one of the next unit.
+    while scaled >= 1023.5 && unit + 1 < units.len() {
         scaled /= 1024.0;
         unit += 1;
     }
@@ -62,6 +63,7 @@ mod tests {
     fn bytes_read_well() {
         let given = [0, 4096, 5 << 19, (2 << 20) + 4096, 150 << 20, u64::MAX];
         assert_eq!(given.map(bytes), ["0 B", "4 KiB", "2.5 MiB", "2 MiB", "150 MiB", "16 EiB"]);
+        assert_eq!([1023, (1 << 20) - 1, 1023 << 10].map(bytes), ["1023 B", "1 MiB", "1023 KiB"]);
     }
 
     #[test]

@@ -164,9 +164,17 @@ impl Crowd {
     }
 }
 
-/// Returns the ink of each cell of a row, for pictures of characters. A cell is a hole only if all of it is free, so
-/// every area is visible, however small. `None` is outside the part.
-pub fn cells(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, count: usize) -> Vec<Option<Ink>> {
+/// A cell of a picture of characters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// Ink of what most of its areas are; a hole only if all of it is free, so that every area is visible.
+    pub ink: Ink,
+    /// The share of its bytes that is not free, more than 0 unless it is a hole.
+    pub used: f64,
+}
+
+/// Returns the cells of a row. `None` is outside the part.
+pub fn cells(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, count: usize) -> Vec<Option<Cell>> {
     let range = row.range(fold);
     let edge = |cell: usize| row.start + (u128::from(row.bytes) * cell as u128 / count as u128) as u64;
     let mut inks: Vec<(Ink, u64)> = Vec::new();
@@ -183,7 +191,9 @@ pub fn cells(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, count:
             }
         }
         let most = inks.iter().copied().max_by_key(|&(ink, bytes)| (bytes, std::cmp::Reverse(ink)));
-        Some(most.map_or(Ink::Hole, |(ink, _)| ink))
+        let used: u64 = inks.iter().map(|(_, bytes)| bytes).sum();
+        let share = used as f64 / here.bytes().max(1) as f64;
+        Some(Cell { ink: most.map_or(Ink::Hole, |(ink, _)| ink), used: share })
     };
     (0..count).map(cell).collect()
 }
@@ -255,7 +265,9 @@ mod tests {
                 // A cell is a hole only if no area is in it, and `None` only outside the part.
                 let range = row.range(&fold);
                 let cells = cells(row, &fold, &listing, &palette, cells_a_row);
-                let free = cells.iter().all(|cell| matches!(cell, None | Some(Ink::Hole)));
+                let free = cells.iter().flatten().all(|cell| cell.ink == Ink::Hole);
+                assert!(cells.iter().flatten().all(|cell| (cell.used > 0.0) == (cell.ink != Ink::Hole)));
+                assert!(cells.iter().flatten().all(|cell| cell.used <= 1.0));
                 assert_eq!(free, listing.within(range).is_empty());
                 assert!(range.bytes() < row.bytes || cells.iter().all(Option::is_some));
             }

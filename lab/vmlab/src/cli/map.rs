@@ -67,7 +67,7 @@ pub(super) struct Args {
     /// Print the numbers as CSV instead: section, name, measure, value
     #[arg(long)]
     csv: bool,
-    /// Draw with letters instead of half blocks
+    /// Draw with ASCII alone
     #[arg(long, conflicts_with_all = ["json", "csv"])]
     ascii: bool,
     /// Columns of the drawing (default: those of the terminal)
