@@ -29,6 +29,9 @@ pub mod state;
 pub mod timing;
 pub mod whatif;
 
+/// The version of the rows that `--json` prints.
+pub const JSON_VERSION: u32 = 1;
+
 pub use engine::{CHUNK_BYTES, Columns, Differs, Tally, default_window};
 pub use index::{Call, Replay};
 

@@ -1,5 +1,6 @@
 //! Replays one trace on one index, and returns the result as a row.
 
+use crate::JSON_VERSION;
 use crate::engine::{Columns, Tally, default_window};
 use crate::index::Replay;
 use crate::index_kind::{IndexKind, Visitor};
@@ -15,6 +16,8 @@ use vmlab_trace::vmallocinfo::Table;
 /// A row of the table. Its fields, in this order, are the object that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
+    /// The version of the object.
+    pub version: u32,
     /// Name of the trace.
     pub trace: String,
     /// Name of the index.
@@ -79,6 +82,7 @@ impl Visitor for Run<'_> {
         let latency = if self.options.latency { each_call(&make, &replay.calls)? } else { Vec::new() };
         let tally = replay.tally.clone();
         let row = Row {
+            version: JSON_VERSION,
             trace: self.name.to_string(),
             index: self.kind.name().to_string(),
             events: self.trace.counted_events(),

@@ -2,6 +2,7 @@
 
 pub use crate::policy::Policy;
 
+use crate::JSON_VERSION;
 use crate::engine::{Columns, Tally};
 use crate::policy::{Linux616, since_616};
 use crate::space::{Reasons, SpaceReplay};
@@ -15,6 +16,8 @@ use vmlab_trace::vmallocinfo::Table;
 /// A row of the table. Its fields, in this order, are the object that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct SpaceRow {
+    /// The version of the object.
+    pub version: u32,
     /// Name of the trace.
     pub trace: String,
     /// Name of the policy.
@@ -99,6 +102,7 @@ fn run_on<C: Config>(
     let (purges, flushes) = (replay.purges, replay.flushes);
     let tally = replay.tally;
     let row = SpaceRow {
+        version: JSON_VERSION,
         trace: name.to_string(),
         policy: policy.name(),
         nodes: replay.space.nodes(),

@@ -33,6 +33,8 @@ mod map;
 mod oracles;
 #[path = "cli/percpu.rs"]
 mod percpu;
+#[path = "cli/python.rs"]
+mod python;
 #[path = "cli/record.rs"]
 mod record;
 #[path = "cli/report.rs"]
@@ -65,7 +67,8 @@ const TRACES: [&str; 5] =
     ["boot-smp1", "fork-netns-smp1", "fork-netns-smp4", "tc-flower-smp1", "test_vmalloc-mask127-smp1"];
 const INDEXES: [&str; 4] = ["rb-linux", "rb-exact", "btree", "list"];
 /// Fields of `--json`, in this order.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
+    "version",
     "trace",
     "index",
     "events",
@@ -160,7 +163,7 @@ fn number(row: &Value, key: &str) -> u64 {
 fn columns(row: &Value) -> Vec<u64> {
     FIELDS
         .iter()
-        .filter(|field| !["trace", "index", "ns_median", "ns_min"].contains(field))
+        .filter(|field| !["version", "trace", "index", "ns_median", "ns_min"].contains(field))
         .map(|field| number(row, field))
         .collect()
 }

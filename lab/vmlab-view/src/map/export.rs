@@ -5,10 +5,14 @@ use super::measure::{Amount, CallerRow};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
+/// The version of the object.
+const VERSION: u32 = 1;
+
 /// Returns one JSON object of all numbers, without the areas. Addresses are strings.
 pub fn json(picture: &Picture) -> String {
     let mut value = serde_json::to_value(&picture.numbers).unwrap_or(Value::Null);
     if let Value::Object(object) = &mut value {
+        object.insert("version".to_string(), json!(VERSION));
         object.insert("title".to_string(), json!(picture.title));
         object.insert("overlapping".to_string(), json!(picture.listing.overlapping));
         object.insert("beyond".to_string(), json!(picture.listing.beyond));
@@ -77,6 +81,7 @@ mod tests {
         builder.add(Part { start: 0x5000, end: 0x6000 }, State::Lazy, "");
         let picture = Picture::of("t", builder.finish(None), vec!["note".to_string()]);
         let value: Value = serde_json::from_str(&json(&picture)).unwrap();
+        assert_eq!(value["version"], 1);
         assert_eq!(value["busy"], json!({"areas": 1, "bytes": 8192}));
         assert_eq!(value["aligned"][0], json!({"align": 4096, "bytes": 8192, "at": "0x3000", "holes": 1}));
         assert_eq!((&value["title"], &value["notes"][0]), (&json!("t"), &json!("note")));

@@ -1,5 +1,7 @@
 //! The address space over time.
 
+use super::facts::EndFacts;
+use crate::map::measure::Amount;
 use base64::Engine;
 use std::collections::BTreeMap;
 use va_base::{AllocError, PAGE_SIZE, Request, VaRange};
@@ -105,13 +107,18 @@ pub struct Moment {
     pub lazy_pages: u64,
 }
 
-/// The extremes of every event, each with the first event that has it.
+/// The extremes of the states before the first event and after each, with the number of events before the first state
+/// that has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peaks {
     /// The most busy pages.
     pub busy_pages: (u64, usize),
+    /// The most busy areas.
+    pub busy_areas: (u64, usize),
     /// The most lazy pages.
     pub lazy_pages: (u64, usize),
+    /// The most lazy areas.
+    pub lazy_areas: (u64, usize),
     /// The most holes.
     pub holes: (u64, usize),
     /// Bytes of the largest free range in the window at its smallest.
@@ -137,6 +144,8 @@ impl Peaks {
         };
         most(&mut self.busy_pages, replay.areas.busy.bytes() / PAGE_SIZE);
         most(&mut self.lazy_pages, replay.areas.lazy.bytes() / PAGE_SIZE);
+        most(&mut self.busy_areas, replay.areas.busy.len() as u64);
+        most(&mut self.lazy_areas, replay.areas.lazy.len() as u64);
         most(&mut self.holes, replay.index.hole_count());
         *largest = largest_from(*largest, grew, replay, window);
         if *largest < self.least.0 {
@@ -178,6 +187,10 @@ pub struct Picture {
     pub begins: usize,
     /// The extremes of all events that are shown, also of those between moments.
     pub peaks: Peaks,
+    /// Bytes of the window that most allocations name.
+    pub window_bytes: u64,
+    /// Busy and lazy areas at the last moment.
+    areas: [u64; 2],
     /// Busy and lazy shares, `[row][column]`, 0 to 255.
     cells: Vec<Vec<[u8; 2]>>,
 }
@@ -206,6 +219,7 @@ impl Picture {
         let (mut touched, mut before) = (held.map(ends).collect::<Vec<_>>(), 0);
         let first = largest_from(window.len_bytes(), false, &begin, window);
         let (mut largest, mut peaks) = (first, Peaks { first, least: (u64::MAX, 0), ..Peaks::default() });
+        peaks.note(begins, false, &mut largest, &begin, window);
         replay.run_watched(trace, |at, replay| {
             if at < begins {
                 return;
@@ -225,7 +239,8 @@ impl Picture {
         let clusters = clusters(touched, window, &chunks.collect::<Vec<_>>());
         let rows = clusters.last().map_or(0, |cluster| cluster.top_row + cluster.rows);
         let cells = vec![vec![[0; 2]; columns]; rows];
-        let mut picture = Self { clusters, moments: Vec::new(), begins, peaks, cells };
+        let (window_bytes, areas) = (window.len_bytes(), [0; 2]);
+        let mut picture = Self { clusters, moments: Vec::new(), begins, peaks, window_bytes, areas, cells };
         let mut replay = Replay::new(make()?, window, table);
         // Many areas live for less than a column: draw every area allocated in it.
         let mut busy = BTreeMap::new();
@@ -256,6 +271,7 @@ impl Picture {
             areas.iter().map(|(start, size, _)| (start, size)).collect()
         }
         let column = self.moments.len();
+        self.areas = [held.len() as u64, lazy.len() as u64];
         self.moments.push(Moment {
             event,
             holes: replay.index.hole_count(),
@@ -287,6 +303,18 @@ impl Picture {
         }
         for (row, sum) in sums.into_iter().enumerate() {
             self.cells[row][column][share] = (sum.min(1.0) * 255.0).round() as u8;
+        }
+    }
+
+    /// Returns the state at the last moment.
+    pub fn end(&self) -> EndFacts {
+        let last = self.moments.last().copied().unwrap_or_default();
+        let [busy, lazy] = self.areas;
+        EndFacts {
+            busy: Amount { areas: busy, bytes: last.busy_pages * PAGE_SIZE },
+            lazy: Amount { areas: lazy, bytes: last.lazy_pages * PAGE_SIZE },
+            holes: last.holes,
+            largest_hole: last.largest,
         }
     }
 
@@ -427,11 +455,16 @@ mod tests {
         let text = pair.clone() + &five + &rest + &pair;
         let picture = Picture::of(&Trace::read(text.as_bytes()), &Table::default()).unwrap();
         let events = COLUMNS * 4 * 3;
-        let Peaks { busy_pages, lazy_pages, holes, least, first } = picture.peaks;
+        let Peaks { busy_pages, lazy_pages, busy_areas, lazy_areas, holes, least, first } = picture.peaks;
+        assert_eq!((busy_areas, lazy_areas), ((5, events + 5), (3, events + 11)));
         assert_eq!((busy_pages, lazy_pages), ((10, events + 5), (6, events + 11)));
         // The space below the window, two holes in it and the rest.
         assert_eq!((holes, first), ((4, events + 8), 0x10_0000));
         assert_eq!(least, (0x10_0000 - 10 * 4096, events + 5));
+        // What stood before the first event counts.
+        let mut silent = Trace::read((free(0) + &purge(1)).as_bytes());
+        silent.stand_on(&Table::read("0x100000-0x110000 65536 f+0x1/0x2 vmalloc\n".as_bytes()));
+        assert_eq!(Picture::of(&silent, &Table::default()).unwrap().peaks.busy_pages, (16, 0));
         let drawn = picture.moments.iter().map(|moment| moment.busy_pages).max();
         assert!(drawn < Some(10), "{drawn:?}");
     }

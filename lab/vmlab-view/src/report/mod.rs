@@ -6,6 +6,7 @@
 //! measurements has ratios, growth, contention and latencies, as far as it has the data.
 
 mod dots;
+pub mod facts;
 mod figures;
 pub mod film;
 mod heat;

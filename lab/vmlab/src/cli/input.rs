@@ -67,6 +67,8 @@ pub(super) struct Input {
     pub(super) table: Table,
     /// The counted part, in words; none if all is counted.
     pub(super) part: Option<String>,
+    /// The addresses of areas that were touched after the end of the part, ascending.
+    pub(super) later: Vec<u64>,
 }
 
 impl Input {
@@ -78,6 +80,7 @@ impl Input {
             trace: Trace::read(decompress(shipped.trace)?),
             table: Table::read(shipped.vmallocinfo),
             part: None,
+            later: Vec::new(),
         })
     }
 
@@ -129,7 +132,7 @@ impl Input {
             }
             trace.stand_on(&before);
         }
-        Ok(Self { name: stem(file), about: "", trace, table, part: None })
+        Ok(Self { name: stem(file), about: "", trace, table, part: None, later: Vec::new() })
     }
 
     /// The same, of which the selected events are counted. The trace ends with the selected time, and its table has what
@@ -147,7 +150,9 @@ impl Input {
                 grouped(trace.counted_events())
             )
         });
-        Ok(Self { trace, table, part, ..self })
+        let mut later: Vec<u64> = later.into_iter().collect();
+        later.sort_unstable();
+        Ok(Self { trace, table, part, later, ..self })
     }
 
     /// Returns the counts of the trace's events.

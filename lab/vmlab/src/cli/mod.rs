@@ -99,7 +99,8 @@ enum Command {
         vmlab report trace.ftrace.gz -o report.html\n  \
         vmlab report /proc/vmallocinfo -o now.html\n  \
         vmlab report results/index-baseline.csv results/space-baseline.csv -o measured.html\n  \
-        vmlab replay trace.gz --json | vmlab report - -o replayed.html\n\n\
+        vmlab replay trace.gz --json | vmlab report - -o replayed.html\n  \
+        vmlab report trace.gz --json | jq .peaks\n\n\
         The file loads nothing: it may be mailed, opened from a disk, printed.")]
     Report(report::Args),
     /// Draw the address space: of the running kernel, a table, a trace at a time, or a process

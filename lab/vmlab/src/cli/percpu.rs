@@ -9,6 +9,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use va_percpu::config::{Linux612, Runs, Scan};
 use vmlab_base::text::counted;
+use vmlab_replay::JSON_VERSION;
 use vmlab_replay::percpu::{PercpuTally, replay as run};
 use vmlab_trace::open;
 use vmlab_trace::percpu::PercpuTrace;
@@ -17,6 +18,7 @@ use vmlab_trace::vmallocinfo::Table;
 /// One trace under one policy.
 #[derive(Serialize)]
 struct Row {
+    version: u32,
     trace: String,
     policy: &'static str,
     #[serde(flatten)]
@@ -40,7 +42,12 @@ pub(super) fn replay(files: &[PathBuf], tables: &Tables, json: bool) -> Result<(
             ("runs", run::<Runs>(&trace, &table)),
         ];
         for (policy, tally) in all {
-            rows.push(Row { trace: name.clone(), policy, tally: tally.with_context(|| shown.to_string())? });
+            rows.push(Row {
+                version: JSON_VERSION,
+                trace: name.clone(),
+                policy,
+                tally: tally.with_context(|| shown.to_string())?,
+            });
         }
         if let Some(why) = trace.cut_short {
             short.get_or_insert(format!(
@@ -78,7 +85,7 @@ fn table(rows: &[Row]) -> Result<()> {
         "frees\nunknown",
         "chunks",
     ]);
-    for Row { trace, policy, tally } in rows {
+    for Row { trace, policy, tally, .. } in rows {
         let share = 100.0 * tally.equal as f64 / tally.allocs.max(1) as f64;
         table.add_row([
             Cell::new(trace),

@@ -2,7 +2,7 @@
 
 use super::input::{self, Input, Tables};
 use super::selected::Selected;
-use super::{OutputFile, flame, out, run_all};
+use super::{OutputFile, flame, map, out, run_all};
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,15 @@ use vmlab_base::choice::Choice;
 use vmlab_base::text::counted;
 use vmlab_replay::index_kind::ALL;
 use vmlab_replay::run::Outcome;
+use vmlab_replay::run_space::{Policy, nodes_of};
 use vmlab_trace::flame::By;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Selection, Trace, open};
 use vmlab_view::flame::draw;
+use vmlab_view::map::measure::Numbers;
+use vmlab_view::map::palette::is_state;
+use vmlab_view::map::replayed::{Ask, replay as replayed_map};
+use vmlab_view::report::facts::Facts;
 use vmlab_view::report::film::Film;
 use vmlab_view::report::sheet::Sheet;
 use vmlab_view::report::{Chapter, Flame, Map, Part, Picture, page};
@@ -33,6 +38,9 @@ pub(super) struct Args {
     selected: Selected,
     #[command(flatten)]
     tables: Tables,
+    /// Print the figures of each trace as one JSON object instead
+    #[arg(long, conflicts_with_all = ["output", "title"])]
+    json: bool,
     /// The title of the page
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
@@ -56,6 +64,9 @@ enum InputFile {
 pub(super) fn run(args: &Args) -> Result<()> {
     if args.inputs.is_empty() {
         bail!("nothing to draw: name a trace, a vmallocinfo, or a CSV or JSON file that a benchmark wrote");
+    }
+    if args.json {
+        return json(args);
     }
     let file = OutputFile::open(&args.output)?;
     let read = |path: &PathBuf| read(path, &args.tables, &args.selected);
@@ -96,6 +107,33 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let path = file.write(&page(&title, parts))?;
     out(&format!("report: {}", path.canonicalize().unwrap_or(path).display()))?;
     super::ends_early(&traces)
+}
+
+/// Prints the figures of each trace.
+fn json(args: &Args) -> Result<()> {
+    let mut inputs = Vec::new();
+    for path in &args.inputs {
+        let InputFile::Trace(input) = read(path, &args.tables, &args.selected)? else {
+            bail!("{}: no trace, and --json prints the figures of traces", path.display());
+        };
+        let trace = &input.trace;
+        let picture = Picture::of(trace, &input.table)?;
+        let mut text = map::end_text(&args.tables, path, trace)?;
+        text.listing.areas.retain(|area| input.later.binary_search(&area.part.start).is_err());
+        let ask = Ask {
+            trace,
+            table: &input.table,
+            text: &text,
+            events: trace.events.len(),
+            policy: Policy::Linux,
+            nodes: nodes_of(trace),
+        };
+        let mut callers = Numbers::of(&replayed_map(ask)?.listing).callers;
+        callers.retain(|row| !is_state(&row.name));
+        out(&serde_json::to_string(&Facts::of(&input.name, trace, &picture, callers))?)?;
+        inputs.push(*input);
+    }
+    super::ends_early(&inputs)
 }
 
 /// Returns the flame graphs of a trace, if it has call stacks. It is read again, which only a file can be.

@@ -1,0 +1,115 @@
+//! The model of a recording in another language, and the package that reads what `--json` prints.
+
+use super::*;
+use std::process::{Command as Process, Output};
+
+/// Traces that the model reads in a second or two, of one CPU and of four, as text and as a recording.
+const MODELLED: [&str; 5] = [
+    "boot-smp1.ftrace.gz",
+    "fork-netns-smp1.ftrace.gz",
+    "fork-netns-smp4.ftrace.gz",
+    "nodes-smp4.ftrace.gz",
+    "held-out.jsonl.zst",
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../python")
+}
+
+/// Runs Python in the package's folder; `None` if there is none, which is reported.
+fn python(args: &[&str], paths: &[PathBuf]) -> Option<Output> {
+    let mut process = Process::new("python3");
+    // Its caches would stay in the tree.
+    process.args(args).args(paths).current_dir(folder()).env("PYTHONDONTWRITEBYTECODE", "1");
+    match process.output() {
+        Ok(output) => Some(output),
+        Err(_) => {
+            not_run("the model in another language, which needs python3");
+            None
+        }
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+#[test]
+fn a_model_in_another_language_has_the_same_figures() {
+    let args = ["model.py", "--vmlab", env!("CARGO_BIN_EXE_vmlab")];
+    let Some(output) = python(&args, &MODELLED.map(shipped)) else { return };
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    for name in MODELLED {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        let figures = line.split(' ').nth(1).and_then(|figures| figures.parse::<u64>().ok());
+        assert!(figures > Some(40) && line.ends_with(" figures, 0 differ"), "{line}");
+    }
+}
+
+#[test]
+fn the_model_names_a_figure_that_differs() {
+    let dir = TempDir::new().unwrap();
+    // A vmlab that has one lazy area too many, and no purge at all.
+    let script = format!(
+        "#!/bin/sh\n{} \"$@\" | sed 's/\"lazy\":{{\"areas\":1,/\"lazy\":{{\"areas\":2,/; s/\"purge_vmap_area_lazy\":17/\"other\":17/'\n",
+        env!("CARGO_BIN_EXE_vmlab")
+    );
+    let path = dir.path().join("vmlab");
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let args = ["model.py", "--vmlab", path.to_str().unwrap()];
+    let Some(output) = python(&args, &[shipped("boot-smp1.ftrace.gz")]) else { return };
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for line in [
+        "end/lazy/areas: model 1, vmlab 2",
+        "events/purge_vmap_area_lazy: model 17, vmlab None",
+        "events/other: model None, vmlab 17",
+        " figures, 3 differ",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
+#[test]
+fn the_package_reads_the_objects_of_every_command() {
+    let dir = TempDir::new().unwrap();
+    let trace = shipped("fork-netns-smp4.ftrace.gz").display().to_string();
+    let mut lines = String::new();
+    for args in [
+        &["report", "--json"][..],
+        &["replay", "--json", "--index", "btree"],
+        &["replay", "--json", "--space"],
+        &["whatif", "--json", "--cpu", "1"],
+        &["map", "--json", "--trace"],
+    ] {
+        lines += &stdout_of(&vmlab().args(args).arg(&trace).assert().success());
+    }
+    let objects = dir.path().join("objects.jsonl");
+    std::fs::write(&objects, &lines).unwrap();
+    let program = "import sys, vmlab\n\
+        figures, replay, space, whatif, at = records = list(vmlab.read(open(sys.argv[1])))\n\
+        assert figures.events['alloc_vmap_area'] == replay.allocs == space.allocs == 810, figures\n\
+        assert replay.equal + replay.lower + replay.higher + replay.failed_both + replay.failed_differs == 810\n\
+        assert at.busy == figures.end.busy and at.callers[0].bytes > 1 << 20 and at.windows[0].start >> 40 == 0xffa000\n\
+        assert len(whatif.policies) == 3 and 'of CPU 1' in whatif.part and whatif.verdict.endswith('.')\n\
+        rows = list(vmlab.rows(records))\n\
+        assert len(rows) == 7 and rows[0]['end.busy.bytes'] == at.busy.bytes and 'callers' not in rows[0]\n\
+        assert [row['name'] for row in vmlab.rows(figures.callers)][0] == figures.callers[0].name\n\
+        for wrong, error in (({'version': 2}, vmlab.UnknownVersion), ({}, vmlab.UnknownVersion), ({'version': 1}, vmlab.UnknownObject)):\n\
+        \x20   try: vmlab.record(wrong)\n\
+        \x20   except error: continue\n\
+        \x20   raise SystemExit(f'{wrong} was read')\n\
+        print('read')\n";
+    let Some(output) = python(&["-c", program], &[objects]) else { return };
+    assert!(output.status.success() && text(&output) == "read\n", "{}", text(&output));
+    let example = ["example.py", env!("CARGO_BIN_EXE_vmlab")];
+    let Some(output) = python(&example, &[shipped("boot-smp1.ftrace.gz")]) else { return };
+    let text = text(&output);
+    assert!(
+        output.status.success() && text.contains("boot-smp1: busy_bytes 10,444,800 at event 106"),
+        "{text}"
+    );
+    assert!(text.contains("boot-smp1: onelock52: span "), "{text}");
+}
