@@ -40,7 +40,7 @@ const INPUTS: [&str; 3] =
     ["data/fork-netns-smp4.ftrace.gz", "data/boot-smp1.vmallocinfo", "results/space-baseline.csv"];
 
 /// Faults to plant in a page: a description, the replaced text, its replacement, and a text in the expected error.
-const BREAKS: [(&str, &str, &str, &str); 5] = [
+const BREAKS: [(&str, &str, &str, &str); 7] = [
     (
         "the slider does nothing",
         "slider.addEventListener(\"input\"",
@@ -48,6 +48,8 @@ const BREAKS: [(&str, &str, &str, &str); 5] = [
         "slider",
     ),
     ("the keys do nothing", "canvas.addEventListener(\"keydown\"", "canvas.addEventListener(\"keys\"", "key"),
+    ("the film opens at its end", "go(film.opens);", "go(last);", "opens"),
+    ("a click lights nothing", "lit = lit === who ? null : who;", "lit = null;", "lights"),
     ("the console complains", "\"use strict\";", "console.error(\"broken\");", "broken"),
     (
         "something is fetched",

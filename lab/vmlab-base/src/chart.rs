@@ -325,7 +325,7 @@ impl Chart<'_> {
             }
         }
         if !self.about.is_empty() {
-            self.names(&mut svg, &looks, (&x, &y));
+            self.names(&mut svg, &looks, (&x, &y), standalone);
         }
         svg.push_str("</svg>");
         svg
@@ -352,7 +352,10 @@ impl Chart<'_> {
 
     /// Writes each line's name beside its end. Overlapping names are moved apart, and a thin line connects each with
     /// its end.
-    fn names(&self, svg: &mut String, looks: &[Look], (x, y): (&Axis, &Axis)) {
+    fn names(&self, svg: &mut String, looks: &[Look], (x, y): (&Axis, &Axis), standalone: bool) {
+        // A page may be dark.
+        let (grey, paper) =
+            if standalone { ("#4b5563", "#fff") } else { ("var(--dim,#4b5563)", "var(--card,#fff)") };
         let end = |number: usize| self.lines[number].1.last().map(|&(px, py)| (x.at(px), y.at(py)));
         let mut ends: Vec<(usize, f64, f64)> =
             (0..self.lines.len()).filter_map(|number| end(number).map(|(ex, ey)| (number, ex, ey))).collect();
@@ -367,12 +370,12 @@ impl Chart<'_> {
                 let _ = write!(
                     svg,
                     "<path d=\"M{:.1} {ey:.1}L{:.1} {at:.1}\" fill=\"none\" style=\"stroke:{colour}\" stroke-width=\".8\"/>\
-                     <text x=\"{:.1}\" y=\"{:.1}\" font-weight=\"{weight}\" style=\"fill:{};stroke:#fff;stroke-width:3px;paint-order:stroke\">{}</text>",
+                     <text x=\"{:.1}\" y=\"{:.1}\" font-weight=\"{weight}\" style=\"fill:{};stroke:{paper};stroke-width:3px;paint-order:stroke\">{}</text>",
                     ex + 3.0,
                     ex + 20.0,
                     ex + 23.0,
                     at + 4.0,
-                    if *about { colour } else { "#4b5563" },
+                    if *about { colour } else { grey },
                     escape(&self.lines[number].0)
                 );
             }

@@ -38,7 +38,32 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
     let last = number(browser, &format!("Number({film}.querySelector('input').max)"))?;
     let canvas = place(browser, &format!("{film}.querySelector('canvas')"))?;
     let slider = place(browser, &format!("{film}.querySelector('input')"))?;
+    // A film opens at the moment of the most lazy pages.
+    let lazy =
+        format!("JSON.parse({film}.querySelector('script').textContent).moments.map(moment => moment[3])");
+    let opens = number(browser, &value)?;
+    let most = number(browser, &format!("(lazy => lazy.lastIndexOf(Math.max(...lazy)))({lazy})"))?;
+    if opens != most {
+        bail!("the film opens at moment {opens}, and the most is lazy at {most}");
+    }
+    click(browser, canvas.x + canvas.width / 2.0, canvas.y + 8.0)?;
+    press(browser, "End", 35)?;
     let end = picture(browser, canvas)?;
+
+    // A caller that is clicked lights up, and all do again. The legend may be outside of the window.
+    let who = format!("{film}.querySelector('.key button')");
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        run(browser, &format!("{who}.scrollIntoView({{block: 'center'}})"))?;
+        let button = place(browser, &who)?;
+        click(browser, button.x + button.width / 2.0, button.y + button.height / 2.0)?;
+        let names = number(browser, &format!("{film}.querySelectorAll('.key .lit, .who .lit').length"))?;
+        run(browser, &format!("{film}.scrollIntoView({{block: 'center'}})"))?;
+        seen.push((names, differing(&end, &picture(browser, canvas)?)?));
+    }
+    if seen[0].0 != 2.0 || seen[0].1 < PIXELS_MIN || seen[1] != (0.0, 0) {
+        bail!("a caller that is clicked twice lights and changes, in names and pixels, {seen:?}");
+    }
 
     // The slider, by the mouse: to the left third.
     click(browser, slider.x + slider.width * 0.3, slider.y + slider.height / 2.0)?;

@@ -4,7 +4,7 @@
 //! its colour or its letter shows by what most of that is.
 
 use super::Picture;
-use super::palette::Ink;
+use super::palette::{Ink, rgb};
 use super::rows::{Cell, Row, cells};
 use std::fmt::Write;
 use va_base::PAGE_SIZE;
@@ -136,11 +136,6 @@ fn letter(style: Style, Cell { ink, used }: Cell) -> char {
         (Ink::Pooled, _) => of('%', ':'),
         (Ink::Other, _) => of('#', '+'),
     }
-}
-
-/// Parses the numbers of `#rrggbb`.
-fn rgb(colour: &str) -> [u8; 3] {
-    [1, 3, 5].map(|at| colour.get(at..at + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0))
 }
 
 fn legend(text: &mut String, picture: &Picture, look: Look) {

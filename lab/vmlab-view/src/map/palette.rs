@@ -47,17 +47,13 @@ impl Palette {
     /// Assigns colours to the largest callers.
     pub fn of(numbers: &Numbers) -> Self {
         let mut palette = Self::default();
-        let mut taken = [false; COLOURS.len()];
         let people = numbers.callers.iter().filter(|row| !is_state(&row.name) && row.name != UNCOUNTED);
         let most = numbers.callers.iter().map(|row| row.number as usize + 1).max().unwrap_or(0);
         palette.places = vec![None; most];
-        for row in people.take(COLOURS.len()) {
-            let wanted = (hash(&row.name) % COLOURS.len() as u64) as usize;
-            let mut places = (wanted..COLOURS.len()).chain(0..wanted);
-            let Some(colour) = places.find(|&place| !taken[place]) else { break };
-            taken[colour] = true;
-            palette.places[row.number as usize] = Some(palette.colours.len() as u8);
-            palette.colours.push(colour);
+        let people: Vec<_> = people.take(COLOURS.len()).collect();
+        palette.colours = assign(people.iter().map(|row| row.name.as_str()));
+        for (place, row) in people.iter().enumerate() {
+            palette.places[row.number as usize] = Some(place as u8);
         }
         palette
     }
@@ -101,9 +97,29 @@ impl Palette {
     }
 }
 
+/// Returns the index in [`COLOURS`] of each of the first names, as many as there are colours. Each has its own by its
+/// hash, or the next that no name before it has.
+pub fn assign<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<usize> {
+    let mut taken = [false; COLOURS.len()];
+    let mut colours = Vec::new();
+    for name in names {
+        let wanted = (hash(name) % COLOURS.len() as u64) as usize;
+        let mut places = (wanted..COLOURS.len()).chain(0..wanted);
+        let Some(colour) = places.find(|&place| !taken[place]) else { break };
+        taken[colour] = true;
+        colours.push(colour);
+    }
+    colours
+}
+
 /// Returns the colour that a name has by itself.
 pub fn colour_of(name: &str) -> &'static str {
     COLOURS[(hash(name) % COLOURS.len() as u64) as usize]
+}
+
+/// Parses the numbers of `#rrggbb`.
+pub fn rgb(colour: &str) -> [u8; 3] {
+    [1, 3, 5].map(|at| colour.get(at..at + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0))
 }
 
 /// The caller of busy areas that a selection does not count.

@@ -76,7 +76,7 @@ impl Dots<'_> {
                 for (contender, factor) in factors.iter().enumerate().rev() {
                     let Some(factor) = *factor else { continue };
                     write!(svg, "<g><title>{}: {}</title>", escape(&self.contenders[contender]), factor_text(factor))?;
-                    mark(&mut svg, contender, (across(factor), y))?;
+                    mark(&mut svg, contender, self.is_grey(contender), (across(factor), y))?;
                     svg.push_str("</g>");
                 }
             }
@@ -86,21 +86,42 @@ impl Dots<'_> {
         svg
     }
 
+    /// Returns true if a contender is a peer, where some contender is not.
+    fn is_grey(&self, contender: usize) -> bool {
+        let is_peer = |name: &String| rank(name) == 2;
+        is_peer(&self.contenders[contender]) && !self.contenders.iter().all(is_peer)
+    }
+
     fn legend(&self, svg: &mut String) -> std::fmt::Result {
         for (at, contender) in self.contenders.iter().enumerate() {
             let (x, y) = ((at % 6) as f64 * (WIDTH / 6.0) + 6.0, 32.0 + (at / 6) as f64 * 17.0);
-            mark(svg, at, (x, y - 4.0))?;
+            mark(svg, at, self.is_grey(at), (x, y - 4.0))?;
             write!(svg, "<text x=\"{:.1}\" y=\"{y:.1}\">{}</text>", x + 10.0, escape(&shortened(contender)))?;
         }
         Ok(())
     }
 }
 
-/// Draws the mark of a contender: its own colour and shape, for print without colours.
-fn mark(svg: &mut String, contender: usize, (x, y): (f64, f64)) -> std::fmt::Result {
+/// Returns how a contender is ranked and drawn: 0 is ours, 1 is Linux's, and 2 is a peer's, which is grey.
+pub(super) fn rank(contender: &str) -> u8 {
+    let begins = |with: &[&str]| with.iter().any(|&with| contender.starts_with(with));
+    if begins(&["ours", "btree"]) {
+        0
+    } else if begins(&["kern", "linux", "rb-linux", "onelock52"]) {
+        1
+    } else {
+        2
+    }
+}
+
+/// Draws the mark of a contender: its own colour and shape, for print without colours. Peers are grey.
+fn mark(svg: &mut String, contender: usize, grey: bool, (x, y): (f64, f64)) -> std::fmt::Result {
     let colour = COLOURS[contender % COLOURS.len()];
     // The variables of the page provide colours for light and dark.
-    let fill = format!("style=\"fill:var(--c{contender},{colour})\"");
+    let fill = match grey {
+        true => "style=\"fill:var(--dim,#566170);fill-opacity:.55\"".to_string(),
+        false => format!("style=\"fill:var(--c{contender},{colour})\""),
+    };
     match contender % 4 {
         0 => write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.6\" {fill}/>"),
         1 => write!(svg, "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"8\" height=\"8\" {fill}/>", x - 4.0, y - 4.0),

@@ -1,6 +1,6 @@
 //! Figures of a file of measurements: ratios, growth, contention and latencies, as far as it has the columns.
 
-use super::dots::{Dots, factor_text};
+use super::dots::{Dots, factor_text, rank};
 use super::sheet::{Row, Sheet};
 use std::fmt::Write;
 use vmlab_base::chart::{Chart, Scale, escape, short};
@@ -155,7 +155,8 @@ fn ratios(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
 fn plot(html: &mut String, grid: &Grid, title: &str) {
     let base = grid.base();
     let mut order: Vec<usize> = (0..grid.contenders.len()).collect();
-    order.sort_by_key(|&contender| contender != base);
+    // What is cut is a peer's.
+    order.sort_by_key(|&contender| (contender != base, rank(&grid.contenders[contender])));
     order.truncate(CONTENDERS_SHOWN);
     let mut rows = Vec::new();
     for (name, cells) in grid.names.iter().zip(&grid.cells) {
@@ -357,8 +358,8 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
         for (_, points) in &mut lines {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
         }
-        // Ours comes first, in the first colour.
-        lines.sort_by_key(|(name, _)| name != "ours");
+        // Ours comes first, in the first colour, and then Linux's.
+        lines.sort_by_key(|(name, _)| (name != "ours", rank(name)));
         let left_out = lines.len().saturating_sub(CONTENDERS_SHOWN);
         lines.truncate(CONTENDERS_SHOWN);
         let spread = |of: fn(&(f64, f64)) -> f64| {
@@ -372,14 +373,18 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
             0 => ends(&lines),
             more => format!("{} {more} more are not drawn.", ends(&lines)),
         };
+        let about: Vec<&str> =
+            lines.iter().map(|(name, _)| name.as_str()).filter(|name| rank(name) < 2).collect();
+        // Peers are grey, and then each line has its name at its end.
+        let about = if about.len() < lines.len() { about.as_slice() } else { &[] };
         let chart = Chart {
             title: &title,
             x,
             y: y(&title),
             x_scale,
             y_scale,
-            lines,
-            about: &[],
+            lines: lines.clone(),
+            about,
             size: (460.0, 260.0),
         };
         let _ = write!(
@@ -467,6 +472,28 @@ mod tests {
             assert_eq!(html.matches(&format!("<title>{title}</title>")).count(), 1, "{title}");
         }
         assert!(!drawn("workload,contender,ns_min\na,ours,1\n").contains("Growth"));
+    }
+
+    #[test]
+    fn linux_is_never_cut_and_peers_are_grey() {
+        let mut csv = "workload,contender,ns_min\n".to_string();
+        for size in [1, 10, 100] {
+            for peer in 0..CONTENDERS_SHOWN + 3 {
+                csv += &format!("rand-{size},peer{peer},{}\n", 5 * size + peer);
+            }
+            csv += &format!("rand-{size},ours,{size}\nrand-{size},kern,{size}\n");
+        }
+        let html = drawn(&csv);
+        assert!(html.contains("kern 1x in the middle") && html.contains("kern 100 at 100"), "{html}");
+        let cut = CONTENDERS_SHOWN + 5 - CONTENDERS_SHOWN;
+        assert!(
+            html.contains(&format!("The first {CONTENDERS_SHOWN} of {} are drawn", CONTENDERS_SHOWN + 5))
+        );
+        assert!(html.contains(&format!("{cut} more are not drawn")));
+        let greys = html.matches("var(--dim,#566170)").count();
+        assert_eq!(greys, (CONTENDERS_SHOWN - 2) * 4, "in the legend and in three rows");
+        // Without ours and Linux's, no contender is a peer.
+        assert!(!drawn("workload,contender,ns_min\na,x,1\na,y,2\n").contains("--dim"));
     }
 
     #[test]

@@ -90,6 +90,7 @@ pub fn page(title: &str, parts: Vec<Part>) -> String {
         );
     }
     html.push_str("</header>");
+    write_contents(&mut html, &parts);
     write_summary(&mut html, &chapters().collect::<Vec<_>>());
     let mut footer = String::new();
     write_footer(&mut footer, &chapters().map(|(_, chapter)| chapter).collect::<Vec<_>>());
@@ -112,7 +113,7 @@ pub fn page(title: &str, parts: Vec<Part>) -> String {
             Part::Flame(flame) => {
                 let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&flame.name));
                 for graph in flame.graphs {
-                    let _ = write!(html, "<div class=\"scroll\">{graph}</div>");
+                    let _ = write!(html, "<div class=\"scroll flame\">{graph}</div>");
                 }
                 html.push_str(
                     "<p class=\"dim note\">A box is a function, as wide as what was allocated through it. Callers are below, and the \
@@ -127,6 +128,24 @@ pub fn page(title: &str, parts: Vec<Part>) -> String {
     }
     html.push_str("</body></html>\n");
     html
+}
+
+/// Writes a link to each section, which stay in view. A page of one section needs none.
+fn write_contents(html: &mut String, parts: &[Part]) {
+    if parts.len() < 2 {
+        return;
+    }
+    html.push_str("<nav class=\"toc\" aria-label=\"Sections\">");
+    for (number, part) in parts.iter().enumerate() {
+        let name = match part {
+            Part::Trace(chapter) => &chapter.name,
+            Part::Map(map) => &map.name,
+            Part::Sheet(sheet) => &sheet.name,
+            Part::Flame(flame) => &flame.name,
+        };
+        let _ = write!(html, "<a href=\"#t{number}\">{}</a>", escape(name));
+    }
+    html.push_str("</nav>");
 }
 
 fn write_notes(html: &mut String, notes: &[String]) {

@@ -143,7 +143,7 @@ fn a_report_has_a_section_for_each_input_in_their_order() {
         assert!(html.contains(&format!("<title>{title}</title>")), "{title}");
     }
     assert_eq!((html.matches("data-film>").count(), html.matches("type=\"range\"").count()), (2, 1));
-    assert!(html.contains("<summary>Who holds the most</summary>") && html.contains("<th>kernel_clone</th>"));
+    assert!(html.contains("<summary>Who holds the most</summary>") && html.contains("</i>kernel_clone</th>"));
 }
 
 #[test]

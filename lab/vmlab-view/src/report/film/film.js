@@ -9,7 +9,7 @@ function start(box) {
   const whenBox = box.querySelector(".when"), probe = box.querySelector(".probe");
   const PAGE = 4096, last = film.moments.length - 1;
   const LEFT = 152, ROW = 13, GAP = 2, FOLD = 14;
-  let at = -1, areas = new Map(), sorted = [], rows = [], left = LEFT, wide = 0, colours = {}, timer = 0;
+  let lit = null, at = -1, areas = new Map(), sorted = [], rows = [], left = LEFT, wide = 0, colours = {}, timer = 0;
 
   // ---- the moments
 
@@ -62,8 +62,7 @@ function start(box) {
     colours = { ink: get("--ink"), dim: get("--dim"), card: get("--card"), line: get("--line") };
     colours.lazy = hatch(get("--lazy"), get("--paper"), 1);
     colours.pooled = hatch(get("--pooled"), get("--dim"), -1);
-    colours.who = [];
-    for (let n = 0; n < film.coloured; n++) colours.who.push(get(`--w${n}`));
+    colours.who = film.colours;
     colours.other = get("--other");
     const full = canvas.clientWidth || 900;
     left = full < 560 ? 0 : LEFT;
@@ -146,9 +145,11 @@ function start(box) {
         if (a >= b) continue;
         const x = left + (a - row.from) * scale, w = (b - a) * scale;
         pen.fillStyle = paint(code);
+        pen.globalAlpha = lit === null || code === lit + 2 ? 1 : 0.18;
         // A hair between neighbours, where there is room for it.
         pen.fillRect(x, row.y, Math.max(w - (w > 4 ? 1 : 0), 1), ROW);
       }
+      pen.globalAlpha = 1;
       pen.strokeStyle = colours.line;
       pen.lineWidth = 1;
       pen.strokeRect(left + 0.5, row.y - 0.5, row.pages * scale, ROW + 1);
@@ -212,6 +213,20 @@ function start(box) {
     event.preventDefault();
   }
 
+  // Lights up a holder in the picture, the legend and the table, or all again.
+  function light(who) {
+    lit = lit === who ? null : who;
+    for (const one of box.querySelectorAll("[data-who]")) {
+      one.classList.toggle("lit", Number(one.dataset.who) === lit);
+      one.classList.toggle("unlit", lit !== null && Number(one.dataset.who) !== lit);
+      if (one.tagName === "BUTTON") one.setAttribute("aria-pressed", Number(one.dataset.who) === lit);
+    }
+    draw();
+  }
+
+  for (const one of box.querySelectorAll("[data-who]")) {
+    one.addEventListener("click", () => light(Number(one.dataset.who)));
+  }
   canvas.addEventListener("pointermove", point);
   canvas.addEventListener("pointerdown", point);
   if (slider) {
@@ -226,7 +241,7 @@ function start(box) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", resize);
   box.classList.add("alive");
   measure();
-  go(last);
+  go(film.opens);
 
   function grouped(number) {
     return String(number).replace(/\B(?=(\d{3})+$)/g, ",");

@@ -16,7 +16,7 @@ const HOLDERS_SHOWN: usize = 12;
 pub fn write(html: &mut String, film: Film, bytes_max: usize) {
     let all = film.moments.len();
     let (json, film) = encode(film, bytes_max);
-    let Some(last) = film.moments.last() else {
+    let Some(shown) = film.moments.get(film.opens()) else {
         html.push_str("<p class=\"dim note\">No area was allocated: there is nothing to draw.</p>");
         return;
     };
@@ -29,20 +29,20 @@ pub fn write(html: &mut String, film: Film, bytes_max: usize) {
     );
     legend(html, &film);
     if moving {
-        let end = film.moments.len() - 1;
+        let (end, opens) = (film.moments.len() - 1, film.opens());
         let _ = write!(
             html,
             "<div class=\"filmbar\"><button type=\"button\" class=\"play\" aria-label=\"Play the film\">▶ Play</button>\
-             <input type=\"range\" min=\"0\" max=\"{end}\" value=\"{end}\" step=\"1\" aria-label=\"Moment of the trace\">\
+             <input type=\"range\" min=\"0\" max=\"{end}\" value=\"{opens}\" step=\"1\" aria-label=\"Moment of the trace\">\
              <output class=\"when\">{}</output></div>",
-            escape(&when(&film, last))
+            escape(&when(&film, shown))
         );
     }
     let _ = write!(
         html,
         "<canvas class=\"stage\" role=\"img\" tabindex=\"0\" aria-label=\"{0}\">{0}</canvas>\
          <p class=\"probe\" role=\"status\">Point at an area to see what it is.{1}</p>",
-        escape(&what(last)),
+        escape(&what(shown)),
         if moving { " Arrow keys move by one moment, Page keys by ten, space plays." } else { "" }
     );
     thumbnails(html, &film, moving);
@@ -74,14 +74,18 @@ fn what(moment: &Moment) -> String {
 
 fn legend(html: &mut String, film: &Film) {
     html.push_str("<div class=\"key\">");
-    for (at, holder) in film.holders.iter().take(film.coloured()).enumerate() {
+    let colours = film.colours();
+    for (at, (colour, holder)) in colours.iter().zip(&film.holders).enumerate() {
         let name = escape(&holder.name);
-        let _ = write!(html, "<span><i style=\"background:var(--w{at})\"></i>{name}</span>");
+        let _ = write!(
+            html,
+            "<button type=\"button\" data-who=\"{at}\"><i style=\"background:{colour}\"></i>{name}</button>"
+        );
     }
     let mut swatch = |class: &str, text: &str| {
         let _ = write!(html, "<span><i class=\"{class}\"></i>{text}</span>");
     };
-    let others = &film.holders[film.coloured()..];
+    let others = &film.holders[colours.len()..];
     match others {
         [] => {}
         [other] => swatch("other", &escape(&other.name)),
@@ -167,8 +171,15 @@ fn holders(html: &mut String, film: &Film) {
         html.push_str("<th>busy</th><th>areas</th>");
     }
     html.push_str("</tr></thead><tbody>");
-    for holder in film.holders.iter().take(HOLDERS_SHOWN) {
-        let _ = write!(html, "<tr><th>{}</th>", escape(&holder.name));
+    let colours = film.colours();
+    for (at, holder) in film.holders.iter().take(HOLDERS_SHOWN).enumerate() {
+        let name = escape(&holder.name);
+        let _ = match colours.get(at) {
+            Some(colour) => {
+                write!(html, "<tr data-who=\"{at}\"><th><i style=\"background:{colour}\"></i>{name}</th>")
+            }
+            None => write!(html, "<tr><th><i class=\"other\"></i>{name}</th>"),
+        };
         if moving {
             let _ = write!(html, "<td>{}</td>", size(holder.peak_pages));
         }

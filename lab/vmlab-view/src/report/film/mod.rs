@@ -34,7 +34,7 @@ pub use encode::encode;
 pub use html::{SCRIPT, write};
 
 use crate::map::fold::{Fold, Part, Rule};
-use crate::map::palette::UNCOUNTED;
+use crate::map::palette::{COLOURS, UNCOUNTED, assign};
 use anyhow::Result;
 use scene::Scene;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ const AREAS_MAX: usize = 8192;
 /// Cells of the line in which small areas are merged.
 const CELLS: u64 = 4096;
 /// The number of holders with a colour of their own; all others share one.
-pub const COLOURED: usize = 9;
+pub const COLOURED: usize = COLOURS.len();
 /// The most parts of the line: each begins a row.
 const PARTS: usize = 12;
 /// Rows of the picture, about.
@@ -224,9 +224,15 @@ impl Film {
             order.into_iter().map(|at| holders[at].clone()).filter(|one| one.peak_pages > 0).collect();
     }
 
-    /// Returns the number of holders with a colour of their own: the first.
-    pub(super) fn coloured(&self) -> usize {
-        self.holders.iter().take(COLOURED).filter(|holder| holder.name != UNCOUNTED).count()
+    /// Returns the colours of the first holders; all others share one. A name has the colour that it has in a map.
+    pub(super) fn colours(&self) -> Vec<&'static str> {
+        let holders = self.holders.iter().take(COLOURED).filter(|holder| holder.name != UNCOUNTED);
+        assign(holders.map(|holder| holder.name.as_str())).into_iter().map(|at| COLOURS[at]).collect()
+    }
+
+    /// Returns the moment with the most lazy pages, the last of them; the film opens there.
+    pub(super) fn opens(&self) -> usize {
+        (0..self.moments.len()).max_by_key(|&at| self.moments[at].pages[1]).unwrap_or(0)
     }
 
     /// Removes every second moment except the last.

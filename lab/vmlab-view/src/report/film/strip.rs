@@ -1,6 +1,7 @@
 //! Chosen moments as small pictures: for print, for a page without script, and as links to moments.
 
-use super::{COLOURED, Film, Moment, State, part_pages};
+use super::{Film, Moment, State, part_pages};
+use crate::map::palette::rgb;
 use base64::Engine;
 
 /// Pixels: the width and the height of a row, and the gap between two parts.
@@ -10,19 +11,8 @@ const BETWEEN: u64 = 3;
 /// Number of chosen moments.
 const CHOSEN: usize = 6;
 
-/// Colours of the largest holders, of all others, and of lazy and pooled areas: those of the light page.
-pub(super) const HOLDERS: [[u8; 3]; COLOURED + 1] = [
-    [0x2f, 0x6f, 0xbe],
-    [0x15, 0x80, 0x3d],
-    [0x7e, 0x22, 0xce],
-    [0x0e, 0x8f, 0xa5],
-    [0xc0, 0x26, 0x6a],
-    [0x6b, 0x8e, 0x12],
-    [0x8b, 0x5e, 0x3c],
-    [0x5b, 0x5f, 0xd6],
-    [0x1f, 0x4d, 0x45],
-    [0x8a, 0x96, 0xa6],
-];
+/// Colours of all other holders, and of lazy and pooled areas: those of the light page.
+const OTHER: [u8; 3] = [0x8a, 0x96, 0xa6];
 pub(super) const LAZY: [u8; 3] = [0xe2, 0x87, 0x2b];
 pub(super) const POOLED: [u8; 3] = [0xef, 0xcf, 0x73];
 
@@ -36,7 +26,8 @@ pub(super) fn chosen(film: &Film) -> Vec<usize> {
 
 /// Returns a moment as a PNG in a data URI; free ranges are transparent.
 pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
-    let (row_pages, coloured) = (film.row_pages(), film.coloured());
+    let (row_pages, colours) = (film.row_pages(), film.colours());
+    let colours: Vec<[u8; 3]> = colours.into_iter().map(rgb).collect();
     let mut parts = Vec::new();
     let (mut from, mut top) = (0, 0);
     for part in film.fold.parts() {
@@ -59,8 +50,7 @@ pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
         let [r, g, b] = match area.state {
             State::Lazy => LAZY,
             State::Pooled => POOLED,
-            State::Busy(holder) if (holder as usize) < coloured => HOLDERS[holder as usize],
-            State::Busy(_) => HOLDERS[COLOURED],
+            State::Busy(holder) => colours.get(holder as usize).copied().unwrap_or(OTHER),
         };
         let end = (from - start + area.pages).min(pages);
         fill(&mut pixels, (from - start, end), row_pages, top, [r, g, b, 0xff]);
