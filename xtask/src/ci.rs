@@ -8,7 +8,7 @@ use crate::machine::{cpu_seconds, duration};
 use crate::sh::{Cmd, Show};
 use crate::{
     book, browser, clients, counts, faces, foreign, fresh, guest, header, install, licences, linux, loom,
-    not_run, peer, steps, stress, suites, targets,
+    miri, not_run, peer, sanitize, steps, stress, suites, targets,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::path::Path;
@@ -130,13 +130,19 @@ const STEPS: [Step; 23] = [
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
-const LONG: [Step; 7] = [
+const LONG: [Step; 9] = [
     Step::new("foreign", "the core's tests on other processors, where qemu and compilers are", foreign::step),
     Step::new(
         "states",
         "every state of small spaces, through every index, each answer certified",
         steps::states,
     ),
+    Step::new(
+        "miri",
+        "crates with unsafe code in an interpreter that reports undefined behaviour",
+        miri::step,
+    ),
+    Step::new("sanitize", "crates of a process under sanitizers of threads and addresses", sanitize::step),
     Step::new("fuzz", "every fuzz target for ten seconds, on a stable compiler", steps::fuzz),
     Step::new("guest", "a kernel over the core boots in QEMU, and fails with a broken flush", guest::step),
     Step::new("linux", "Linux with the core compiles, boots in QEMU and passes its own test", linux::full),

@@ -16,6 +16,7 @@
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`counts`] | instructions, locked operations and cache lines of hot paths, compared with the committed counts |
 //! | [`foreign`] | the core's tests on other processors |
+//! | [`miri`], [`sanitize`] | the crates with unsafe code under Miri, and under sanitizers |
 //! | [`sizes`] | code and stack in programs without an operating system |
 //! | [`peer`] | the space beside Linux's own, in one run |
 //! | [`faces`] | the packages with the names of others, beside the originals |
@@ -49,11 +50,13 @@ mod licences;
 mod linux;
 mod loom;
 mod machine;
+mod miri;
 mod mutate;
 mod not_run;
 mod package;
 mod peer;
 mod peers;
+mod sanitize;
 mod semver;
 mod sh;
 mod sizes;
@@ -127,6 +130,10 @@ enum Task {
     Semver(semver::Args),
     /// Compile the crates for the processors and with the compilers that they promise
     Targets,
+    /// Run the tests of crates with unsafe code under Miri, threads with several seeds; --out writes results/miri.md
+    Miri(miri::Args),
+    /// Run the tests of the crates of a process under two sanitizers; --out writes results/sanitizers.md
+    Sanitize(sanitize::Args),
     /// Run the core's tests on other processors, under qemu; --out writes results/foreign.md
     Foreign(foreign::Args),
     /// Measure code and stack in programs without an operating system; --out writes results/sizes.md
@@ -177,6 +184,8 @@ fn run(task: &Task) -> Result<()> {
         Task::Package(args) => package::main(&root, args),
         Task::Semver(args) => semver::main(&root, args),
         Task::Targets => targets::full(&root, &mut count::Tests::default()),
+        Task::Miri(args) => miri::main(&root, args),
+        Task::Sanitize(args) => sanitize::main(&root, args),
         Task::Foreign(args) => foreign::main(&root, args),
         Task::Sizes(args) => sizes::main(&root, args),
         Task::Counts(args) => counts::main(&root, args),

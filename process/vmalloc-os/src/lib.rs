@@ -39,7 +39,8 @@
 //! Each module names its own.
 
 // A shared library of C is smaller without the standard library.
-#![cfg_attr(not(any(test, feature = "testing")), no_std)]
+#![cfg_attr(not(any(test, feature = "testing", miri)), no_std)]
+#![cfg_attr(miri, allow(dead_code, reason = "the simulated system needs fewer parts"))]
 #![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
 
 #[cfg(not(target_os = "linux"))]

@@ -244,12 +244,13 @@ mod tests {
     #[test]
     fn an_owner_and_threads_that_try_count_without_a_loss() {
         let count = lock_api::Mutex::<OwnerLock, u64>::new(0);
-        let (rounds, tries) = (400_000u64, 3);
+        let (rounds, tries) = if cfg!(miri) { (500u64, 2) } else { (400_000, 3) };
+        let millis = if cfg!(miri) { 3 } else { 300 };
         let taken: u64 = std::thread::scope(|scope| {
             let others: Vec<_> = (0..tries)
                 .map(|_| {
                     scope.spawn(|| {
-                        let (mut taken, end) = (0, Instant::now() + Duration::from_millis(300));
+                        let (mut taken, end) = (0, Instant::now() + Duration::from_millis(millis));
                         while Instant::now() < end {
                             if let Some(mut held) = count.try_lock() {
                                 let before = *held;

@@ -29,18 +29,25 @@
 //!
 //! No address is allocated, freed or reused by a system call of its own.
 
+#[cfg(not(miri))]
 mod advice;
+#[cfg(not(miri))]
 mod available;
+#[cfg_attr(miri, path = "sim.rs")]
 mod linux;
 mod once;
 mod plain;
+#[cfg(not(miri))]
 mod policy;
 mod rseq;
 #[cfg(any(test, feature = "testing"))]
 pub mod shim;
 mod thread;
+#[cfg(not(miri))]
 mod uffd;
 
+#[cfg(miri)]
+pub(crate) use linux::read_memory;
 pub use linux::{Linux, abort_with, done, errno, pointer, process_id};
 pub(crate) use linux::{find, register_fork_handlers};
 pub use once::Once;
