@@ -273,7 +273,8 @@ mod tests {
             others.into_iter().map(|other| other.join().unwrap()).sum()
         });
         assert_eq!(*count.lock(), rounds + taken);
-        assert!(taken > 0);
+        // In a few milliseconds of Miri another thread may not run at all.
+        assert!(taken > 0 || cfg!(miri));
     }
 
     #[test]
