@@ -93,8 +93,9 @@ fn one_thread(memory: &Vmalloc, reports: bool) {
         held.push(Area::new(memory, bytes, round as u8 + 1));
     }
     let zeroed = memory.alloc_zeroed(layout(2 * PAGE, 64)).unwrap();
+    let last = zeroed.as_ptr().wrapping_add(2 * PAGE - 1);
     // SAFETY: in the area that was allocated above.
-    assert_eq!(unsafe { zeroed.as_ptr().add(2 * PAGE - 1).read() }, 0);
+    assert_eq!(unsafe { last.read() }, 0);
     held.push(Area::at(zeroed, 2 * PAGE, 99));
     let aligned = memory.alloc(layout(PAGE, 8 * PAGE)).unwrap();
     assert_eq!(aligned.addr().get() % (8 * PAGE), 0);
