@@ -48,7 +48,7 @@ const BREAKS: [(&str, &str, &str, &str); 7] = [
         "slider",
     ),
     ("the keys do nothing", "canvas.addEventListener(\"keydown\"", "canvas.addEventListener(\"keys\"", "key"),
-    ("the film opens at its end", "go(film.opens);", "go(last);", "opens"),
+    ("the film opens at its beginning", "go(film.opens);", "go(0);", "opens"),
     ("a click lights nothing", "lit = lit === who ? null : who;", "lit = null;", "lights"),
     ("the console complains", "\"use strict\";", "console.error(\"broken\");", "broken"),
     (

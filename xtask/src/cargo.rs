@@ -59,17 +59,23 @@ pub(crate) const TESTED: &str = "vmalloc/metrics,vmalloc-vmap/metrics,vmlab/meas
 pub(crate) fn tested_programs(root: &Path) -> Result<PathBuf> {
     let core = crate::core_crates(root)?;
     let [rest, _] = selections(&core);
-    let programs = built_programs(root, &rest, &["--test", "cli"])?;
+    let programs = built_programs(root, "test --no-run", &rest, &["--test", "cli"])?;
     let path = programs.into_iter().map(|(_, path)| PathBuf::from(path)).find(|path| path.ends_with("vmlab"));
     let folder = path.and_then(|path| Some(path.parent()?.to_path_buf()));
     folder.context("there is no program vmlab")
 }
 
-/// Builds `targets` as for tests, and returns the source and the program of each.
-pub(crate) fn built_programs(root: &Path, args: &[&str], targets: &[&str]) -> Result<Vec<(String, String)>> {
+/// Builds `targets` as for tests by a command of cargo, and returns the source and the program of each.
+pub(crate) fn built_programs(
+    root: &Path,
+    command: &str,
+    args: &[&str],
+    targets: &[&str],
+) -> Result<Vec<(String, String)>> {
     let mut programs = Vec::new();
     let cmd = cargo(root)
-        .args(["test", "--no-run", "--locked"])
+        .args(command.split(' '))
+        .arg("--locked")
         .args(targets)
         .args(["--message-format", "json-render-diagnostics"]);
     let mut found = |line: &str| programs.extend(program(line));

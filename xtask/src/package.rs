@@ -241,7 +241,8 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
         // A selection has some of the packages, and cargo fails for an example that it lacks.
         let of = named.iter().filter(|(of, _)| selects(args, of));
         let targets: Vec<&str> = of.flat_map(|(_, name)| ["--example", name.as_str()]).collect();
-        programs.extend(built_programs(root, args, &targets)?);
+        // With `cargo test` they would be programs of tests.
+        programs.extend(built_programs(root, "build --profile test", args, &targets)?);
     }
     for (of, name) in &named {
         // Two crates may have examples of the same name.

@@ -77,7 +77,7 @@ fn a_counter_is_exact_before_and_after_it_has_deltas() {
     let mut counter = PerCpuCounter::new(&space, 100);
     for _ in 0..2 {
         in_threads(|thread| {
-            (0..ROUNDS).for_each(|round| counter.add_batch(thread as i64 * (1 - 2 * (round as i64 % 2)), 4))
+            (0..ROUNDS).for_each(|round| counter.add_batch(thread as i64 * (1 - 2 * (round as i64 % 2)), 4));
         });
         assert_eq!(counter.sum(), 100);
         counter.promote().unwrap();

@@ -471,7 +471,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             let mut contents = self.lock();
             let align = request.align().page_log2() as u8;
             let repeats = core::mem::replace(&mut contents.row_aligns[class], align) == align;
-            let limit = (ROW_PAGES_MAX / step).min(1 + contents.cache_pages_max / pages);
+            let mut limit = (ROW_PAGES_MAX / step).min(1 + contents.cache_pages_max / pages);
+            if step > pages {
+                // What is between two is freed while the index is held: as much as in a slice of a purge.
+                limit = limit.min(1 + Budget::of_slice::<C>().steps(Cost::RUN));
+            }
             let count = u64::from(contents.refill_areas[class]).min(limit);
             contents.refill_areas[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
             drop(contents);
