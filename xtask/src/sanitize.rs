@@ -17,9 +17,9 @@
 use crate::cargo::counted;
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};
-use crate::miri::{nightly, nightly_cargo};
+use crate::miri::{must_report, nightly, nightly_cargo};
 use crate::not_run;
-use crate::sh::{Cmd, Show};
+use crate::sh::Cmd;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write;
 use std::fs;
@@ -68,7 +68,8 @@ const PARTS: [(&str, &[&str]); 2] = [
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let commit = commit(root);
     let rows = run(root, &mut Tests::default())?;
-    if args.out {
+    // Without a nightly compiler nothing was run, and the page stays.
+    if args.out && !rows.is_empty() {
         fs::write(root.join("results/sanitizers.md"), page(root, &commit, &rows)?)?;
     }
     Ok(())
@@ -88,14 +89,8 @@ fn run(root: &Path, tests: &mut Tests) -> Result<Vec<String>> {
     let mut rows = Vec::new();
     for Sanitizer { name, mistake, report } in SANITIZERS {
         println!("building for the sanitizer `{name}`");
-        let mut reported = false;
-        let planted =
-            cargo(root, name, "-p vmalloc --test planted").args(["--", "--ignored", "--exact", mistake]);
-        let ended = planted.lines(Show::Nothing, |line| reported |= line.contains(report))?;
-        if ended.code == Some(0) || !reported {
-            bail!("the sanitizer `{name}` does not report the mistake {mistake}: {report}");
-        }
-        println!("reported, as it must be: {mistake}");
+        let planted = cargo(root, name, "-p vmalloc --test planted");
+        must_report(planted, &format!("the sanitizer `{name}`"), mistake, report)?;
         for (targets, names) in PARTS {
             let (started, before) = (Instant::now(), tests.passed);
             counted(cargo(root, name, targets).arg("--").args(names), tests)?;

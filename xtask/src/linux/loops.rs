@@ -5,12 +5,9 @@
 //! four CPUs. With few loops a test pays for what it finds: a kernel that has just booted, empty pools, tables that are
 //! made. With many it pays for the purges. What a test does besides, pages and page tables, is the same on both.
 
-use super::build::Kind;
-use super::{COUNTED, Run, boot};
-use crate::machine::{commit, machine};
+use super::{COUNTED, Run, boot, in_turn, page, write_above_sections};
 use anyhow::{Result, bail};
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 #[derive(clap::Args, Debug)]
@@ -30,27 +27,16 @@ type Case = (String, u32);
 
 /// Boots both kernels in turn, and prints the median of each test, or writes it.
 pub(super) fn main(root: &Path, &Args { most, rounds, out }: &Args) -> Result<()> {
-    let mut runs: [Vec<Vec<(Case, u64)>>; 2] = Default::default();
-    for _ in 0..rounds {
-        for (ours, runs) in [false, true].into_iter().zip(&mut runs) {
-            let lines = boot(root, Kind { ours, debug: false }, &Run::of("loops", most), COUNTED)?;
-            runs.push(lines.iter().filter_map(|line| summary(line)).collect());
-        }
-    }
+    let runs = in_turn(rounds, |kind| {
+        let lines = boot(root, kind, &Run::of("loops", most), COUNTED)?;
+        Ok(lines.iter().filter_map(|line| summary(line)).collect())
+    })?;
     let table = table(&runs)?;
     println!("{table}");
     if out {
-        let page = format!(
-            "# Linux's own tests on both kernels\n\n```text\ncommand: cargo xtask linux loops --most {most} --rounds \
-             {rounds} --out\ncommit: {}\nmachine: {}\n```\n\n{HEAD}\n\n{table}",
-            commit(root),
-            machine(root)
-        );
-        let path = root.join("results/linux-loops.md");
-        let old = fs::read_to_string(&path).unwrap_or_default();
-        // What the figures mean is written by hand.
-        let rest = old.find("\n## ").map_or("", |at| &old[at..]);
-        fs::write(path, page + rest)?;
+        let command = format!("loops --most {most} --rounds {rounds}");
+        let page = page(root, "Linux's own tests on both kernels", &command, &format!("{HEAD}\n\n{table}"));
+        write_above_sections(root, "linux-loops.md", &page)?;
     }
     Ok(())
 }

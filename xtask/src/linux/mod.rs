@@ -239,30 +239,46 @@ fn row(line: &str) -> Option<Row> {
 fn bench(root: &Path, threads: u32, &Pairs { loops, rounds, out }: &Pairs) -> Result<()> {
     let run = &Run { threads, ..Run::of("bench", loops) };
     let how = if run.threads == 1 { COUNTED } else { SPEED };
-    let mut runs: [Vec<Vec<Row>>; 2] = Default::default();
-    for _ in 0..rounds {
-        for (ours, runs) in [false, true].into_iter().zip(&mut runs) {
-            let lines = boot(root, Kind { ours, debug: false }, run, how)?;
-            runs.push(lines.iter().filter_map(|line| row(line)).collect());
-        }
-    }
+    let runs = in_turn(rounds, |kind| {
+        let lines = boot(root, kind, run, how)?;
+        Ok(lines.iter().filter_map(|line| row(line)).collect())
+    })?;
     let table = table(&runs)?;
     println!("{table}");
     if out {
-        let page = format!(
-            "# The core inside Linux 6.12\n\n```text\ncommand: cargo xtask linux bench --loops {} --rounds {rounds} \
-             --out\ncommit: {}\nmachine: {}\n```\n\n{HEAD}\n\n{table}",
-            run.loops,
-            commit(root),
-            machine(root)
-        );
-        let path = root.join("results/linux.md");
-        let old = fs::read_to_string(&path).unwrap_or_default();
-        // The sections below are of other commands.
-        let rest = old.find("\n## ").map_or("", |at| &old[at..]);
-        fs::write(path, page + rest)?;
+        let command = format!("bench --loops {} --rounds {rounds}", run.loops);
+        let page = page(root, "The core inside Linux 6.12", &command, &format!("{HEAD}\n\n{table}"));
+        write_above_sections(root, "linux.md", &page)?;
     }
     Ok(())
+}
+
+/// Runs both kernels in turn. Returns what the runs of stock return, and those of ours.
+fn in_turn<T>(rounds: usize, run: impl Fn(Kind) -> Result<T>) -> Result<[Vec<T>; 2]> {
+    let mut runs: [Vec<T>; 2] = Default::default();
+    for _ in 0..rounds {
+        for (ours, runs) in [false, true].into_iter().zip(&mut runs) {
+            runs.push(run(Kind { ours, debug: false })?);
+        }
+    }
+    Ok(runs)
+}
+
+/// Returns a page of results: its title, the command, which writes it, the commit and the machine, and a text.
+fn page(root: &Path, title: &str, command: &str, text: &str) -> String {
+    format!(
+        "# {title}\n\n```text\ncommand: cargo xtask linux {command} --out\ncommit: {}\nmachine: {}\n```\n\n{text}",
+        commit(root),
+        machine(root)
+    )
+}
+
+/// Writes a page of results. The sections below are of other commands or written by hand, and stay.
+fn write_above_sections(root: &Path, name: &str, page: &str) -> Result<()> {
+    let path = root.join("results").join(name);
+    let old = fs::read_to_string(&path).unwrap_or_default();
+    let rest = old.find("\n## ").map_or("", |at| &old[at..]);
+    Ok(fs::write(path, format!("{page}{rest}"))?)
 }
 
 /// The text above the table.

@@ -11,8 +11,7 @@
 //! for tables and records.
 
 use super::build::{self, Kind};
-use super::{COUNTED, Pairs, Run, boot_built, lists, row};
-use crate::machine::{commit, machine};
+use super::{COUNTED, Pairs, Run, boot_built, in_turn, lists, page, row};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -58,21 +57,13 @@ type Profile = Vec<(String, Counts)>;
 /// Runs the bench of both kernels in turn under the plugin, and prints the profiles, or writes them.
 pub(super) fn main(root: &Path, &Pairs { loops, rounds, out }: &Pairs) -> Result<()> {
     Cmd::cargo(root).args(["build", "--quiet", "--release", "--package", "qemu-count"]).run(Show::Failure)?;
-    let [mut stock, mut ours] = [Vec::new(), Vec::new()];
-    for _ in 0..rounds {
-        stock.push(of_kernel(root, Kind { ours: false, debug: false }, loops)?);
-        ours.push(of_kernel(root, Kind { ours: true, debug: false }, loops)?);
-    }
-    let text = page(loops, &stock, &ours);
+    let [stock, ours] = in_turn(rounds, |kind| of_kernel(root, kind, loops))?;
+    let text = text(loops, &stock, &ours);
     println!("{text}");
     if out {
-        let head = format!(
-            "# Instructions by function inside Linux 6.12\n\n```text\ncommand: cargo xtask linux profile --loops {loops} \
-             --rounds {rounds} --out\ncommit: {}\nmachine: {}\n```\n\n",
-            commit(root),
-            machine(root)
-        );
-        fs::write(root.join("results/linux-profile.md"), head + &text)?;
+        let command = format!("profile --loops {loops} --rounds {rounds}");
+        let page = page(root, "Instructions by function inside Linux 6.12", &command, &text);
+        fs::write(root.join("results/linux-profile.md"), page)?;
     }
     Ok(())
 }
@@ -172,7 +163,7 @@ fn is_replaced(name: &str) -> bool {
         || CALLED.contains(&name)
 }
 
-fn page(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
+fn text(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
     let loops = f64::from(loops);
     // Of each run, sorted.
     let sums = |runs: &[Profile], nth: usize, counts: fn(&str) -> bool| {
@@ -263,7 +254,7 @@ mod tests {
             (of("alloc_vmap_area"), of("core va_tree::alloc"), of("get_vm_area")),
             (Some(5), Some(5), Some(7))
         );
-        let text = page(1, std::slice::from_ref(&profile), &[profile.clone(), profile.clone()]);
+        let text = super::text(1, std::slice::from_ref(&profile), &[profile.clone(), profile.clone()]);
         assert!(text.contains("| aligned | 10 | 10 (10 to 10) | 1.00 | 17 | 17 (17 to 17) |"), "{text}");
         assert!(super::profile(patterns(), "mark\n", &symbols, &core).is_err());
         assert!(super::profile(patterns(), "1 1 1\n", &symbols, &core).is_err());
