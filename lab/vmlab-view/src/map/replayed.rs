@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use va_base::PAGE_SIZE;
 use vmlab_replay::Columns;
 use vmlab_replay::diff::follow::follow;
-use vmlab_replay::run_space::Policy;
+use vmlab_replay::run_space::{Policy, nodes_of};
 use vmlab_replay::state::State;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
@@ -34,6 +34,13 @@ pub struct Ask<'a> {
     pub policy: Policy,
     /// Its nodes.
     pub nodes: u32,
+}
+
+impl<'a> Ask<'a> {
+    /// Asks for the end of a trace under Linux's policy.
+    pub fn at_end(trace: &'a Trace, table: &'a Table, text: &'a Text) -> Self {
+        Self { trace, table, text, events: trace.events.len(), policy: Policy::Linux, nodes: nodes_of(trace) }
+    }
 }
 
 /// The result.

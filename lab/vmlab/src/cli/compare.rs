@@ -12,7 +12,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use vmlab_base::text::{bytes, counted, grouped};
-use vmlab_replay::run_space::{Policy, nodes_of};
 use vmlab_replay::state::State;
 use vmlab_trace::{Event, Trace};
 use vmlab_view::map::measure::Numbers;
@@ -143,14 +142,7 @@ impl Side {
     fn recording(&mut self, path: &Path, input: &Input) -> Result<()> {
         let trace = &input.trace;
         let text = map::end_text(&Tables::default(), path, trace)?;
-        let ask = Ask {
-            trace,
-            table: &input.table,
-            text: &text,
-            events: trace.events.len(),
-            policy: Policy::Linux,
-            nodes: nodes_of(trace),
-        };
+        let ask = Ask::at_end(trace, &input.table, &text);
         let done = replay(ask)?;
         self.count(&Numbers::of(&done.listing));
         let answers = done.columns.same() + done.columns.differ();

@@ -10,7 +10,6 @@ use vmlab_base::choice::Choice;
 use vmlab_base::text::counted;
 use vmlab_replay::index_kind::ALL;
 use vmlab_replay::run::Outcome;
-use vmlab_replay::run_space::{Policy, nodes_of};
 use vmlab_trace::flame::By;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Selection, Trace, open};
@@ -120,14 +119,7 @@ fn json(args: &Args) -> Result<()> {
         let picture = Picture::of(trace, &input.table)?;
         let mut text = map::end_text(&args.tables, path, trace)?;
         text.listing.areas.retain(|area| input.later.binary_search(&area.part.start).is_err());
-        let ask = Ask {
-            trace,
-            table: &input.table,
-            text: &text,
-            events: trace.events.len(),
-            policy: Policy::Linux,
-            nodes: nodes_of(trace),
-        };
+        let ask = Ask::at_end(trace, &input.table, &text);
         let mut callers = Numbers::of(&replayed_map(ask)?.listing).callers;
         callers.retain(|row| !is_state(&row.name));
         out(&serde_json::to_string(&Facts::of(&input.name, trace, &picture, callers))?)?;
