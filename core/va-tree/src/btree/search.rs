@@ -138,7 +138,8 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             let leaf = self.leaves.get(leaf_id);
             // Unused slots have size zero, which is never enough.
             while let Some(next) = node::first_promise(&leaf.size, slot, K::of(wanted.size)) {
-                let (start, end) = self.hole_at(leaf_id, next);
+                let end = leaf.end[next].get();
+                let start = end - leaf.size[next].get();
                 let at = self.first_at(start, wanted);
                 if fits::<K>(at, wanted.size, end) {
                     path.set(0, leaf_id, next);
