@@ -36,6 +36,9 @@ impl Output for Terminal {
     }
 }
 
+/// The columns of a terminal that tables fit. Texts wrap.
+pub(crate) const COLUMNS: u16 = 80;
+
 /// Returns a table whose only line is under its head.
 pub(crate) fn plain() -> Table {
     let mut table = Table::new();
@@ -43,6 +46,7 @@ pub(crate) fn plain() -> Table {
         .load_preset(presets::UTF8_HORIZONTAL_ONLY)
         .remove_style(TableComponent::HorizontalLines)
         .remove_style(TableComponent::MiddleIntersections)
-        .set_content_arrangement(ContentArrangement::Disabled);
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(COLUMNS);
     table
 }

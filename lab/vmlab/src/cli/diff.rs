@@ -152,7 +152,7 @@ const HEAD: [&str; 10] = [
     "nodes",
     "allocs",
     "equal",
-    "of these\nfrom a pool",
+    "from\na pool",
     "lower",
     "higher",
     "failed",

@@ -216,6 +216,9 @@ struct ReplayArgs {
     /// Print one JSON object per trace and index instead of a table
     #[arg(long)]
     json: bool,
+    /// Show all columns; without, a table fits 80
+    #[arg(long, conflicts_with_all = ["json", "diff"])]
+    wide: bool,
     /// Write a report to look at
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -247,6 +250,26 @@ struct ReplayArgs {
     selected: Selected,
     #[command(flatten)]
     tables: Tables,
+}
+
+/// The form of the results of a replay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// A table of 80 columns.
+    Table,
+    /// A table with all its columns.
+    Wide,
+    Json,
+}
+
+impl ReplayArgs {
+    fn form(&self) -> Form {
+        match (self.json, self.wide) {
+            (true, _) => Form::Json,
+            (false, true) => Form::Wide,
+            (false, false) => Form::Table,
+        }
+    }
 }
 
 /// Runs the command line.
@@ -289,7 +312,7 @@ fn demo(report: &Path) -> Result<()> {
     let report = OutputFile::open(report)?;
     let inputs = TRACES.iter().map(Input::shipped).collect::<Result<Vec<_>>>()?;
     let outcomes = run_all(&inputs, &ALL, true)?;
-    table::print(&outcomes)?;
+    table::print(&outcomes, false)?;
     for note in notes(&inputs, &outcomes) {
         out(&note)?;
     }
@@ -303,7 +326,7 @@ fn demo(report: &Path) -> Result<()> {
 fn replay(args: &ReplayArgs) -> Result<()> {
     if args.percpu {
         args.selected.none_if_no_trace("and --percpu replays the whole life of each chunk")?;
-        return percpu::replay(&args.files, &args.tables, args.json);
+        return percpu::replay(&args.files, &args.tables, args.form());
     }
     if let Some(differences) = args.diff {
         return diff::replay(args, differences);
@@ -315,7 +338,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     let read = |file: &PathBuf| Input::read(file, &args.tables)?.part_of(file, &args.selected);
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
     if args.space {
-        space::replay(&inputs, args.policy.unwrap_or(Policy::Linux), args.nodes, args.json)?;
+        space::replay(&inputs, args.policy.unwrap_or(Policy::Linux), args.nodes, args.form())?;
         parts(&inputs, args.json)?;
         return ends_early(&inputs);
     }
@@ -340,7 +363,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
             out(&serde_json::to_string(&outcome.row)?)?;
         }
     } else {
-        table::print(&outcomes)?;
+        table::print(&outcomes, args.wide)?;
         table::print_differences(&outcomes)?;
     }
     for note in notes(&inputs, &outcomes) {

@@ -1,8 +1,8 @@
 //! `vmlab replay --percpu`: replays the allocations inside percpu chunks.
 
 use super::input::{Tables, read_table, stem};
-use super::out;
-use super::table::{align, plain};
+use super::table::{Columns, Shown};
+use super::{Form, out};
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
@@ -26,7 +26,7 @@ struct Row {
 }
 
 /// Replays every trace under every policy, and prints a row for each.
-pub(super) fn replay(files: &[PathBuf], tables: &Tables, json: bool) -> Result<()> {
+pub(super) fn replay(files: &[PathBuf], tables: &Tables, form: Form) -> Result<()> {
     let (mut rows, mut short) = (Vec::new(), None);
     for file in files {
         let shown = file.display();
@@ -55,12 +55,12 @@ pub(super) fn replay(files: &[PathBuf], tables: &Tables, json: bool) -> Result<(
             ));
         }
     }
-    if json {
+    if form == Form::Json {
         for row in &rows {
             out(&serde_json::to_string(row)?)?;
         }
     } else {
-        table(&rows)?;
+        table(&rows, form == Form::Wide)?;
     }
     match short {
         Some(why) => bail!("{why}"),
@@ -68,26 +68,26 @@ pub(super) fn replay(files: &[PathBuf], tables: &Tables, json: bool) -> Result<(
     }
 }
 
-fn table(rows: &[Row]) -> Result<()> {
-    let mut table = plain();
-    table.set_header([
-        "trace",
-        "policy",
-        "allocs",
-        "equal",
-        "share",
-        "lower",
-        "higher",
-        "other\nchunk",
-        "failed",
-        "first\nchunk",
-        "of these\nequal",
-        "frees\nunknown",
-        "chunks",
-    ]);
+fn table(rows: &[Row], wide: bool) -> Result<()> {
+    let head = [
+        ("trace", Shown::Always),
+        ("policy", Shown::Always),
+        ("allocs", Shown::Always),
+        ("equal", Shown::Always),
+        ("share", Shown::Always),
+        ("lower", Shown::Always),
+        ("higher", Shown::Always),
+        ("other\nchunk", Shown::Always),
+        ("failed", Shown::Always),
+        ("first\nchunk", Shown::Wide),
+        ("of these\nequal", Shown::Wide),
+        ("frees\nunknown", Shown::Wide),
+        ("chunks", Shown::Wide),
+    ];
+    let mut table = Columns::new(wide, head);
     for Row { trace, policy, tally, .. } in rows {
         let share = 100.0 * tally.equal as f64 / tally.allocs.max(1) as f64;
-        table.add_row([
+        table.row([
             Cell::new(trace),
             Cell::new(policy),
             Cell::new(tally.allocs),
@@ -103,8 +103,7 @@ fn table(rows: &[Row]) -> Result<()> {
             Cell::new(tally.chunks),
         ]);
     }
-    align(&mut table, 2);
-    out(&table.to_string())?;
+    table.print()?;
     let mut last = "";
     for Row { trace, tally, .. } in rows {
         if trace != last {

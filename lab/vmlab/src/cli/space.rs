@@ -1,8 +1,8 @@
 //! `vmlab replay --space`: traces through a whole space.
 
 use super::input::{Input, inferred};
-use super::table::{align, differences, plain};
-use super::{out, print_note};
+use super::table::{Columns, Shown, differences};
+use super::{Form, out, print_note};
 use anyhow::Result;
 use comfy_table::{Cell, Color};
 use vmlab_base::text::counted;
@@ -10,18 +10,18 @@ use vmlab_replay::run_space::{Policy, SpaceOutcome, nodes_of, run};
 use vmlab_replay::space::Reasons;
 
 /// Replays every trace, and prints a row for each: addresses, and why some differ from the kernel's.
-pub(super) fn replay(inputs: &[Input], policy: Policy, nodes: Option<u32>, json: bool) -> Result<()> {
+pub(super) fn replay(inputs: &[Input], policy: Policy, nodes: Option<u32>, form: Form) -> Result<()> {
     let replay = |input: &Input| {
         let nodes = nodes.unwrap_or_else(|| nodes_of(&input.trace));
         run(&input.name, &input.trace, &input.table, policy, nodes)
     };
     let outcomes = inputs.iter().map(replay).collect::<Result<Vec<_>>>()?;
-    if json {
+    if form == Form::Json {
         for outcome in &outcomes {
             out(&serde_json::to_string(&outcome.row)?)?;
         }
     } else {
-        table(&outcomes)?;
+        table(&outcomes, form == Form::Wide)?;
         for SpaceOutcome { row, tally } in &outcomes {
             differences(&row.trace, row.policy, tally)?;
             for line in why(&row.why) {
@@ -33,37 +33,37 @@ pub(super) fn replay(inputs: &[Input], policy: Policy, nodes: Option<u32>, json:
         for note in inferred(&outcome.tally) {
             let note = format!("{}: {note}", input.name);
             // With --json, stdout has the objects only.
-            if json { print_note(&note) } else { out(&note)? }
+            if form == Form::Json { print_note(&note) } else { out(&note)? }
         }
     }
     Ok(())
 }
 
-fn table(outcomes: &[SpaceOutcome]) -> Result<()> {
-    let mut table = plain();
-    table.set_header([
-        "trace",
-        "policy",
-        "nodes",
-        "events",
-        "allocs",
-        "equal",
-        "lower",
-        "higher",
-        "failed\nboth",
-        "failed\ndiffers",
-        "inferred",
-        "purges",
-        "flushes",
-        "pooled\nat end",
-        "holes\nat end",
-    ]);
+fn table(outcomes: &[SpaceOutcome], wide: bool) -> Result<()> {
+    let head = [
+        ("trace", Shown::Always),
+        ("policy", Shown::Always),
+        ("nodes", Shown::Always),
+        ("events", Shown::Wide),
+        ("allocs", Shown::Always),
+        ("equal", Shown::Always),
+        ("lower", Shown::Always),
+        ("higher", Shown::Always),
+        ("failed\nboth", Shown::Wide),
+        ("failed\nalone", Shown::Always),
+        ("inferred", Shown::Wide),
+        ("purges", Shown::Always),
+        ("flushes", Shown::Wide),
+        ("pooled\nat end", Shown::Wide),
+        ("holes\nat end", Shown::Wide),
+    ];
+    let mut table = Columns::new(wide, head);
     for SpaceOutcome { row, .. } in outcomes {
         let all = row.columns.same() == row.allocs;
         let equal =
             if all { Cell::new(row.columns.equal).fg(Color::Green) } else { Cell::new(row.columns.equal) };
         let odd = |count: u64| if count > 0 { Cell::new(count).fg(Color::Yellow) } else { Cell::new(count) };
-        table.add_row([
+        table.row([
             Cell::new(&row.trace),
             Cell::new(row.policy),
             Cell::new(row.nodes),
@@ -81,8 +81,7 @@ fn table(outcomes: &[SpaceOutcome]) -> Result<()> {
             Cell::new(row.holes),
         ]);
     }
-    align(&mut table, 2);
-    out(&table.to_string())
+    table.print()
 }
 
 /// Returns the reasons why answers differ, the most frequent first.

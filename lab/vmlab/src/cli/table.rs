@@ -4,7 +4,7 @@ pub(super) use crate::terminal::plain;
 
 use super::out;
 use anyhow::Result;
-use comfy_table::{Cell, CellAlignment, Color, Table};
+use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Table};
 use vmlab_base::text::{bytes, counted};
 use vmlab_replay::Tally;
 use vmlab_replay::run::Outcome;
@@ -12,25 +12,70 @@ use vmlab_replay::run::Outcome;
 /// Number of differences that are shown for each index on each trace.
 const DIFFERENCES_SHOWN: usize = 4;
 
+/// When a column is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Always,
+    /// With `--wide`: the other columns fit a terminal of 80.
+    Wide,
+}
+
+/// A table some of whose columns only `--wide` shows. The first two columns are texts, the others numbers.
+pub(super) struct Columns {
+    table: Table,
+    /// Whether each column is shown.
+    shown: Vec<bool>,
+}
+
+impl Columns {
+    pub(super) fn new<const N: usize>(wide: bool, head: [(&str, Shown); N]) -> Self {
+        let shown: Vec<bool> = head.iter().map(|&(_, when)| wide || when == Shown::Always).collect();
+        let mut table = plain();
+        if wide {
+            table.set_content_arrangement(ContentArrangement::Disabled);
+        }
+        table.set_header(head.iter().zip(&shown).filter(|(_, shown)| **shown).map(|((name, _), _)| *name));
+        Self { table, shown }
+    }
+
+    /// Adds a row, with a cell for each column of the head.
+    pub(super) fn row<const N: usize>(&mut self, cells: [Cell; N]) {
+        debug_assert_eq!(cells.len(), self.shown.len());
+        let shown = cells.into_iter().zip(&self.shown).filter_map(|(cell, shown)| shown.then_some(cell));
+        self.table.add_row(shown);
+    }
+
+    pub(super) fn print(mut self) -> Result<()> {
+        align(&mut self.table, 2);
+        // The name of a trace wraps at its parts.
+        if let Some(name) = self.table.column_mut(0) {
+            name.set_delimiter('-');
+        }
+        out(&self.table.to_string())
+    }
+}
+
 /// Prints a row for each trace and index: green if every answer is the kernel's, yellow for differences.
-pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
-    let mut table = plain();
-    table.set_header([
-        "trace",
-        "index",
-        "events",
-        "allocs",
-        "equal",
-        "lower",
-        "higher",
-        "failed\nboth",
-        "failed\ndiffers",
-        "inferred",
-        "ns/op\nmedian",
-        "ns/op\nmin",
-        "holes\nat end",
-        "largest\nhole",
-    ]);
+pub(super) fn print(outcomes: &[Outcome], wide: bool) -> Result<()> {
+    let mut table = Columns::new(
+        wide,
+        [
+            ("trace", Shown::Always),
+            ("index", Shown::Always),
+            ("events", Shown::Wide),
+            ("allocs", Shown::Always),
+            ("equal", Shown::Always),
+            ("lower", Shown::Always),
+            ("higher", Shown::Always),
+            ("failed\nboth", Shown::Wide),
+            ("failed\nalone", Shown::Always),
+            ("inferred", Shown::Wide),
+            ("ns/op\nmedian", Shown::Always),
+            ("ns/op\nmin", Shown::Wide),
+            ("holes\nat end", Shown::Always),
+            ("largest\nhole", Shown::Wide),
+        ],
+    );
     let mut last = "";
     for Outcome { row, .. } in outcomes {
         let name = if row.trace == last { "" } else { &row.trace };
@@ -40,7 +85,7 @@ pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
             if all { Cell::new(count).fg(Color::Green) } else { Cell::new(count) }
         };
         let odd = |count: u64| if count > 0 { Cell::new(count).fg(Color::Yellow) } else { Cell::new(count) };
-        table.add_row([
+        table.row([
             Cell::new(name),
             Cell::new(&row.index),
             Cell::new(row.events),
@@ -57,17 +102,17 @@ pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
             Cell::new(bytes(row.largest_hole)),
         ]);
     }
-    align(&mut table, 2);
-    out(&table.to_string())
+    table.print()
 }
 
-/// Narrows the columns, and aligns those from `from` on to the right.
+/// Narrows the columns. Those from `from` on are numbers: aligned to the right, and not wrapped.
 pub(super) fn align(table: &mut Table, from: usize) {
     for column in table.column_iter_mut() {
         column.set_padding((0, 1));
     }
     for column in table.column_iter_mut().skip(from) {
         column.set_cell_alignment(CellAlignment::Right);
+        column.set_constraint(ColumnConstraint::ContentWidth);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::terminal::{out, plain};
 use anyhow::{Result, bail};
 use comfy_table::{Cell, Color, ContentArrangement};
 use serde::Serialize;
+use std::io::IsTerminal;
 use system::System;
 
 /// The output format.
@@ -85,8 +86,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn print(facts: &[Fact]) -> Result<()> {
     let mut table = plain();
-    // Sentences wrap at the width of a terminal, and are not wrapped in a pipe.
-    table.set_content_arrangement(ContentArrangement::Dynamic);
+    // For a program that searches the lines, sentences do not wrap in a pipe.
+    if !std::io::stdout().is_terminal() {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    }
     table.set_header(["", "", "found", "what follows"]);
     let mut group = "";
     for fact in facts {

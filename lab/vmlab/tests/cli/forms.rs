@@ -109,3 +109,49 @@ fn the_size_of_a_chunk_is_from_vmallocinfo_or_2_mib_with_a_note() {
     let missing = ["--vmallocinfo", "/nowhere/at/all"];
     replayed(&dir, "t.ftrace", text.as_bytes(), &missing).failure().stderr(contains("/nowhere/at/all"));
 }
+
+/// The widest line of the tables in an output, which stand between rules.
+fn widest(text: &str) -> usize {
+    let (mut widest, mut rules) = (0, 0);
+    for line in text.lines() {
+        let is_rule = line.starts_with(['─', '═']);
+        rules += usize::from(is_rule);
+        if is_rule || rules % 3 != 0 {
+            widest = widest.max(line.trim_end().chars().count());
+        }
+    }
+    assert!(rules > 0 && rules % 3 == 0, "{text}");
+    widest
+}
+
+#[test]
+fn tables_fit_80_columns_and_wide_shows_the_rest() {
+    let [long, other] = ["test_vmalloc-mask127-smp1.ftrace.gz", "nodes-smp4.ftrace.gz"].map(shipped);
+    let print =
+        |args: &[&str], files: &[&Path]| stdout_of(&vmlab().args(args).args(files).assert().success());
+    for (args, column) in [
+        (&["replay", "--index", "btree"][..], "median"),
+        (&["replay", "--space"], "purges"),
+        (&["replay", "--percpu"], "chunk"),
+        (&["replay", "--diff"], "knowable"),
+        (&["whatif"], "onelock52"),
+    ] {
+        let text = print(args, &[&other]);
+        assert!(widest(&text) <= 80 && text.contains(column), "{args:?}: {} columns\n{text}", widest(&text));
+    }
+    let text = print(&["compare"], &[&other, &long]);
+    assert!(widest(&text) <= 80, "{} columns\n{text}", widest(&text));
+    for (args, column) in [
+        (&["replay", "--index", "btree", "--wide"][..], "inferred"),
+        (&["replay", "--space", "--wide"], "flushes"),
+        (&["replay", "--percpu", "--wide"], "unknown"),
+    ] {
+        let text = print(args, &[&other]);
+        let narrow = print(&args[..args.len() - 1], &[&other]);
+        let has = |text: &str| text.lines().take(3).any(|line| line.contains(column));
+        assert!(widest(&text) > 80 && has(&text) && !has(&narrow), "{args:?}: {text}");
+    }
+    // A long name wraps at its parts.
+    let text = print(&["replay", "--index", "btree"], &[&long]);
+    assert!(widest(&text) <= 80 && text.contains("mask127-") && !text.contains("-mask127-smp1  "), "{text}");
+}
