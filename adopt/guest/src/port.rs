@@ -5,7 +5,7 @@ use crate::lock::{IrqLock, WaitLock};
 use crate::tables::{READ_WRITE, Tables};
 use crate::{cpus::Cpus, shootdown::Shootdown};
 use core::mem::MaybeUninit;
-use va_base::{Epoch, Machine, PAGE_SIZE, Platform, Record, Table, Va, VaRange};
+use va_base::{Epoch, Machine, Meta, PAGE_SIZE, Platform, Record, Table, Va, VaRange};
 use va_map::{Entries, Fill, PageRequest, PageSource, PageTable, Run};
 use va_percpu::{BackendError, vm::Mapper};
 
@@ -51,8 +51,9 @@ impl<C: Cpus> Platform for Port<C> {
         // SAFETY: written just now.
         Some(unsafe { slab.assume_init_mut() })
     }
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        self.free(slab.as_ptr(), size_of_val(slab));
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        let bytes = size_of_val(*slab);
+        self.free(slab.take().as_ptr(), bytes);
     }
 }
 
@@ -75,8 +76,8 @@ impl<C: Cpus> Machine for Port<C> {
         // SAFETY: written just now, and only shared until `free_table`.
         Some(unsafe { &*at })
     }
-    fn free_table<T: Table>(&self, table: &'static T) {
-        self.free(table, size_of::<T>());
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
+        self.free(core::ptr::from_ref(table.take()), size_of::<T>());
     }
     fn flush(&self, ranges: &[VaRange]) -> Epoch {
         Epoch(self.shootdown.flush(ranges))

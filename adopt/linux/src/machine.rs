@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(feature = "kasan")]
 use va_base::LockClass;
 use va_base::sync::{GuardNoSend, RawMutex};
-use va_base::{Drain, Epoch, InvariantViolation, Machine, Platform, Record, Table, VaRange};
+use va_base::{Drain, Epoch, InvariantViolation, Machine, Meta, Platform, Record, Table, VaRange};
 
 /// A spin lock of the kernel, which is free while the first word is 0. The second is its class for lockdep while it is
 /// held.
@@ -144,7 +144,8 @@ impl Platform for Linux {
         Some(unsafe { slab.assume_init_mut() })
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        let slab = slab.take();
         let bytes = size_of_val(slab).next_multiple_of(va_base::PAGE_SIZE as usize);
         // SAFETY: it is of `alloc_meta`, and nothing refers to it any more.
         unsafe { os::va_os_pages_free(slab.as_mut_ptr().cast(), bytes) }
@@ -184,8 +185,8 @@ impl Machine for Linux {
         Some(unsafe { &*at })
     }
 
-    fn free_table<T: Table>(&self, table: &'static T) {
-        let at = core::ptr::from_ref(table).cast_mut();
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
+        let at = core::ptr::from_ref(table.take()).cast_mut();
         // SAFETY: it is of `alloc_table`, and nothing refers to it any more.
         unsafe { os::va_os_pages_free(at.cast(), size_of::<T>()) }
     }

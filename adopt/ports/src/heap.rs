@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use va_base::{Platform, Record};
+use va_base::{Meta, Platform, Record};
 
 /// A platform that allocates records from the global allocator. Before there is a heap it has none, and an index uses
 /// the records inside itself.
@@ -17,7 +17,8 @@ impl Platform for KernelHeap {
         Some(Box::leak(slab.into_boxed_slice()))
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        let slab: *mut [T] = slab.take();
         // SAFETY: `alloc_meta` leaked it from a box of this length, and the core keeps no reference to it.
         drop(unsafe { Box::from_raw(slab) });
     }

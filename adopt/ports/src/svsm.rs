@@ -7,7 +7,7 @@ use core::fmt::Debug;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 
-use va_base::{Align, FreeError, Platform, Record, Request, VaRange};
+use va_base::{Align, FreeError, Meta, Platform, Record, Request, VaRange};
 use va_tree::{BTree, BTreeIndex32, FreeIndex};
 
 // In the kernel: `crate::address`, `crate::cpu::percpu`, `crate::error`, `crate::mm`, `crate::types`, `crate::utils`.
@@ -32,9 +32,10 @@ impl Platform for Pages {
         Some(PageBox::leak(slab))
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        let slab = NonNull::from(slab.take());
         // SAFETY: `alloc_meta` leaked it from a box of pages, and the core keeps no reference to it.
-        drop(unsafe { PageBox::from_raw(NonNull::from(slab)) });
+        drop(unsafe { PageBox::from_raw(slab) });
     }
 }
 

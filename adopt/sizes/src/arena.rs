@@ -2,7 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use va_base::{Platform, Record, Table};
+use va_base::{Meta, Platform, Record, Table};
 
 const ARENA_BYTES: usize = 1 << 20;
 
@@ -67,5 +67,5 @@ impl Platform for Arena {
         Some(unsafe { core::slice::from_raw_parts_mut(first, min) })
     }
 
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: Meta<&'static mut [T]>) {}
 }

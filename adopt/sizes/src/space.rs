@@ -6,7 +6,7 @@ use crate::input;
 use crate::lock::Spin;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Epoch, Machine, PAGE_SIZE, Platform, Record, Request, Table, Va, VaRange};
+use va_base::{Epoch, Machine, Meta, PAGE_SIZE, Platform, Record, Request, Table, Va, VaRange};
 use va_space::config::Standard;
 use va_space::{EarlySpace, Purge};
 
@@ -25,7 +25,7 @@ impl Platform for Kernel {
         Arena.alloc_meta(min)
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         Arena.free_meta(slab);
     }
 }
@@ -47,7 +47,7 @@ impl Machine for Kernel {
         Arena::table()
     }
 
-    fn free_table<T: Table>(&self, _table: &'static T) {}
+    fn free_table<T: Table>(&self, _table: Meta<&'static T>) {}
 
     fn flush(&self, _ranges: &[VaRange]) -> Epoch {
         Epoch(FLUSHES.fetch_add(1, Ordering::Relaxed))

@@ -5,7 +5,7 @@
 use crate::machine::{FORGOTTEN, One, PORT};
 use core::sync::atomic::{AtomicBool, Ordering};
 use va_base::{
-    Align, AllocError, Epoch, Machine, PAGE_SIZE, Pages, Platform, Record, Request, Table, Va, VaRange,
+    Align, AllocError, Epoch, Machine, Meta, PAGE_SIZE, Pages, Platform, Record, Request, Table, Va, VaRange,
 };
 use va_block::{Blocks, UnmapError, config::Standard};
 use va_space::{Purge, ReleaseError, SpaceError};
@@ -26,7 +26,7 @@ impl Platform for Boot {
         if HEAP.load(Ordering::Relaxed) { PORT.alloc_meta(min) } else { None }
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         PORT.free_meta(slab);
     }
 }
@@ -48,7 +48,7 @@ impl Machine for Boot {
         PORT.alloc_table()
     }
 
-    fn free_table<T: Table>(&self, table: &'static T) {
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
         PORT.free_table(table);
     }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::sync::RawMutex;
-use va_base::{Machine, PAGE_SIZE, Platform, Record, Va, VaRange};
+use va_base::{Machine, Meta, PAGE_SIZE, Platform, Record, Va, VaRange};
 use va_map::{Entries, Leaf, PageTable, PageTableError, Run};
 use vmalloc_guest::cpus::Cpus;
 use vmalloc_guest::frames::{self, Frames};
@@ -192,7 +192,7 @@ fn slabs_and_tables_go_back_whole() {
         let slab = port.alloc_meta::<Odd>(min).unwrap();
         assert!(slab.len() >= min && slab.iter().all(|odd| odd.0 == [7; 40]));
         assert!(frames.free_count() < before);
-        port.free_meta(slab);
+        port.free_meta(Meta::new(slab));
         assert_eq!(frames.free_count(), before, "{min} records");
     }
     assert!(port.alloc_meta::<Odd>(1639).is_none(), "more than 64 KiB");

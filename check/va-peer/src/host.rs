@@ -10,7 +10,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use va_base::{Drain, Epoch, InvariantViolation, LockClass, Machine, Platform, Record, Table, VaRange};
+use va_base::{Drain, Epoch, InvariantViolation, LockClass, Machine, Meta, Platform, Record, Table, VaRange};
 
 /// The thread that drains when too much is lazy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,8 +158,9 @@ impl Platform for Host {
         Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        // SAFETY: every slab passed here was created from a box by `alloc_meta`, and this is the only reference to it.
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        let slab: *mut [T] = slab.take();
+        // SAFETY: every slab passed here was created from a box by `alloc_meta`, and there is no other reference to it.
         drop(unsafe { Box::from_raw(slab) });
     }
 
@@ -193,8 +194,8 @@ impl Machine for Host {
         Some(unsafe { &*table })
     }
 
-    fn free_table<T: Table>(&self, table: &'static T) {
-        let table = with_exposed_provenance_mut::<T>((&raw const *table).addr());
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
+        let table = with_exposed_provenance_mut::<T>((&raw const **table).addr());
         // SAFETY: `alloc_table` created it from a box and exposed it; the space has no reference to a table that it
         // frees.
         drop(unsafe { Box::from_raw(table) });

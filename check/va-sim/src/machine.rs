@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use va_base::{Drain, Epoch, LockClass, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::{Drain, Epoch, LockClass, Machine, Meta, Platform, Record, Table, Va, VaRange};
 
 /// The behaviour of a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -287,7 +287,7 @@ impl Platform for SimMachine {
         self.slabs.alloc_meta(min)
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         self.slabs_out.fetch_sub(1, Ordering::Relaxed);
         self.slabs.free_meta(slab);
     }
@@ -315,7 +315,7 @@ impl Machine for SimMachine {
         Some(Box::leak(Box::new(T::empty())))
     }
 
-    fn free_table<T: Table>(&self, _table: &'static T) {
+    fn free_table<T: Table>(&self, _table: Meta<&'static T>) {
         self.tables.fetch_sub(1, Ordering::Relaxed);
     }
 

@@ -4,7 +4,7 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use va_base::{Heap, Platform, Record};
+use va_base::{Heap, Meta, Platform, Record};
 
 /// Freed slabs, by the type of their records.
 type Pool = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
@@ -37,9 +37,9 @@ impl Platform for HeapPlatform {
         Heap.alloc_meta(min)
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         let mut pool = lock(&self.pool);
-        pool.entry(TypeId::of::<T>()).or_default().push(Box::new(slab));
+        pool.entry(TypeId::of::<T>()).or_default().push(Box::new(slab.take()));
     }
 }
 
@@ -101,7 +101,7 @@ impl Platform for FailingPlatform {
         self.heap.alloc_meta(min)
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         self.heap.free_meta(slab);
     }
 }
@@ -122,7 +122,7 @@ mod tests {
         let slab = heap.alloc_meta::<Word>(8).unwrap();
         assert!(slab.iter().all(|word| word.0 == 7));
         let at = slab.as_ptr();
-        heap.free_meta(slab);
+        heap.free_meta(Meta::new(slab));
         assert_eq!(heap.clone().alloc_meta::<Word>(6).unwrap().as_ptr(), at);
         assert_ne!(heap.alloc_meta::<Word>(6).unwrap().as_ptr(), at);
     }

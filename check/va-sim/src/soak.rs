@@ -136,7 +136,7 @@ pub fn run(soak: &mut impl Soak, machine: &SimMachine, seed: u64) -> Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use va_base::{Platform, Record};
+    use va_base::{Meta, Platform, Record};
 
     #[derive(Clone, Copy)]
     struct Word;
@@ -160,7 +160,7 @@ mod tests {
             }
             self.calls += 1;
             match self.machine.alloc_meta::<Word>(1) {
-                Some(word) => self.machine.free_meta(word),
+                Some(word) => self.machine.free_meta(Meta::new(word)),
                 None => self.failures += 1,
             }
             assert!(fails || self.failures == 0 || self.machine.slabs_left() == u64::MAX, "memory is there");

@@ -19,7 +19,7 @@
 extern crate alloc;
 
 use crate::sync::{Count, RawMutex};
-use crate::{Epoch, LockClass, Machine, Platform, Record, Table, VaRange};
+use crate::{Epoch, LockClass, Machine, Meta, Platform, Record, Table, VaRange};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -48,20 +48,20 @@ impl Platform for Heap {
         Some(Vec::leak(records))
     }
 
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: Meta<&'static mut [T]>) {}
 }
 
 /// A [`Heap`] that fails the requests that a test chooses, and counts the memory that is allocated.
 ///
 /// ```
-/// use va_base::{LimitedHeap, Platform};
+/// use va_base::{LimitedHeap, Meta, Platform};
 /// # #[derive(Clone, Copy)] struct Word(u64); impl va_base::Record for Word { const EMPTY: Self = Self(0); }
 /// let heap = LimitedHeap::new();
 /// heap.limit(4096);
 /// assert!(heap.alloc_meta::<Word>(513).is_none());
 /// let slab = heap.alloc_meta::<Word>(512).unwrap();
 /// assert_eq!((heap.asked(), heap.slabs(), heap.bytes()), (2, 1, 4096));
-/// heap.free_meta(slab);
+/// heap.free_meta(Meta::new(slab));
 /// assert_eq!(heap.bytes(), 0);
 /// ```
 #[derive(Debug)]
@@ -138,8 +138,8 @@ impl Platform for LimitedHeap {
         self.admits(size_of::<T>().checked_mul(min)?).then(|| Heap.alloc_meta(min))?
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        self.returned(size_of_val(slab));
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        self.returned(size_of_val(slab.take()));
     }
 }
 
@@ -250,8 +250,8 @@ impl<L, W: Watch> Platform for HeapMachine<L, W> {
         self.watcher.admits(size_of::<T>().checked_mul(min)?).then(|| Heap.alloc_meta(min))?
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        self.watcher.returned(size_of_val(slab));
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        self.watcher.returned(size_of_val(slab.take()));
     }
 }
 
@@ -272,7 +272,7 @@ impl<L: RawMutex + Send + Sync + 'static, W: Watch> Machine for HeapMachine<L, W
         self.watcher.admits_table(size_of::<T>()).then(|| &*Box::leak(Box::new(T::empty())))
     }
 
-    fn free_table<T: Table>(&self, _table: &'static T) {
+    fn free_table<T: Table>(&self, _table: Meta<&'static T>) {
         self.watcher.returned(size_of::<T>());
     }
 
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(granted(10, 1), 8);
         assert_eq!((heap.asked(), heap.slabs(), heap.bytes()), (20, 14, 8 * (300 + 10 + 2 + 8)));
         assert!(slabs.iter().flat_map(|slab| slab.iter()).all(|word| word.0 == 7));
-        slabs.into_iter().for_each(|slab| heap.free_meta(slab));
+        slabs.into_iter().for_each(|slab| heap.free_meta(Meta::new(slab)));
         assert_eq!((heap.slabs(), heap.bytes()), (0, 0));
     }
 

@@ -13,7 +13,7 @@
 
 #[cfg(target_has_atomic = "ptr")]
 use crate::{Drain, Epoch, LockClass, Machine, Table, VaRange};
-use crate::{InvariantViolation, NoSlabs, Platform, Record};
+use crate::{InvariantViolation, Meta, NoSlabs, Platform, Record};
 use core::fmt;
 
 /// A platform or a machine, or none yet.
@@ -61,7 +61,7 @@ impl<P: Platform> Platform for Late<P> {
         self.get()?.alloc_meta(min)
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         if let Some(platform) = self.get() {
             platform.free_meta(slab);
         }
@@ -94,7 +94,7 @@ impl<P: Machine> Machine for Late<P> {
         self.get()?.alloc_table()
     }
 
-    fn free_table<T: Table>(&self, table: &'static T) {
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
         if let Some(machine) = self.get() {
             machine.free_table(table);
         }

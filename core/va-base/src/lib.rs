@@ -33,6 +33,7 @@ mod late;
 mod lock;
 #[cfg(target_has_atomic = "ptr")]
 mod machine;
+mod meta;
 mod paged;
 mod place;
 mod platform;
@@ -49,6 +50,7 @@ pub use heap::{Heap, HeapMachine, LimitedHeap, Watch};
 pub use late::Late;
 #[cfg(target_has_atomic = "ptr")]
 pub use machine::{Drain, Epoch, LockClass, Machine, Table};
+pub use meta::Meta;
 pub use paged::{NO_ID, Next, PIECE_BYTES, PagedArray, Supply, alloc_exact};
 pub use place::Place;
 pub use platform::{NoSlabs, Platform, Record, assert_pages};

@@ -30,7 +30,7 @@
 //! flush returns when all is done reports `true` at once. One that flushes in the background, or waits for a device,
 //! reports `false` until then, and the space keeps the ranges out of use (SP2).
 
-use crate::{Platform, VaRange};
+use crate::{Meta, Platform, VaRange};
 use lock_api::RawMutex;
 
 /// A moment in the machine's order of flushes. Only the machine defines its meaning.
@@ -206,8 +206,8 @@ pub trait Machine: Platform + Send + Sync {
     fn alloc_table<T: Table>(&self) -> Option<&'static T>;
 
     /// Frees a table of [`alloc_table`](Self::alloc_table). The space keeps no reference to it; its contents are
-    /// unspecified.
-    fn free_table<T: Table>(&self, table: &'static T);
+    /// unspecified. The reference is a shared one: a machine makes the pointer that it frees from the address.
+    fn free_table<T: Table>(&self, table: Meta<&'static T>);
 
     /// Begins a flush of `ranges` on every CPU and returns the moment of its end.
     ///
@@ -290,7 +290,7 @@ impl<M: Machine + ?Sized> Machine for &M {
         (**self).alloc_table()
     }
 
-    fn free_table<T: Table>(&self, table: &'static T) {
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
         (**self).free_table(table);
     }
 

@@ -12,7 +12,7 @@
 //! The index itself holds no lock. The code that wraps it in a lock decides whether `alloc_meta` may sleep.
 //! `alloc_meta` must not call back into the same index.
 
-use crate::InvariantViolation;
+use crate::{InvariantViolation, Meta};
 use core::fmt;
 
 /// A record of metadata memory: data with an empty value, and nothing to drop.
@@ -28,12 +28,12 @@ pub trait Record: Clone + Send + Sync + 'static {
 /// A machine whose page size differs from that of the core does not compile with an index or a space:
 ///
 /// ```compile_fail
-/// use va_base::{PAGE_SHIFT, Platform, Record, VaRange};
+/// use va_base::{Meta, PAGE_SHIFT, Platform, Record, VaRange};
 /// # struct Other;
 /// impl Platform for Other {
 ///     const PAGE_SHIFT: u32 = PAGE_SHIFT + 2;
 /// #   fn alloc_meta<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> { None }
-/// #   fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
+/// #   fn free_meta<T: Record>(&self, _slab: Meta<&'static mut [T]>) {}
 /// }
 /// va_base::assert_pages::<Other>();
 /// ```
@@ -57,8 +57,9 @@ pub trait Platform {
     /// [`PIECE_BYTES`]: crate::PIECE_BYTES
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]>;
 
-    /// Frees a slab of [`alloc_meta`](Self::alloc_meta), when its index is dropped.
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]);
+    /// Frees a slab of [`alloc_meta`](Self::alloc_meta), with its whole length, when the index needs it no longer. It is
+    /// the only reference to the slab. [`Meta`] shows how to free it.
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>);
 
     /// Stops the machine, or at least the calling thread, since an invariant of the core does not hold.
     ///
@@ -97,7 +98,7 @@ impl Platform for NoSlabs {
         None
     }
 
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: Meta<&'static mut [T]>) {}
 }
 
 impl<P: Platform + ?Sized> Platform for &P {
@@ -107,7 +108,7 @@ impl<P: Platform + ?Sized> Platform for &P {
         (**self).alloc_meta(min)
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         (**self).free_meta(slab);
     }
 

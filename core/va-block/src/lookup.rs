@@ -20,7 +20,7 @@
 
 use crate::block::{Block, NIL};
 use va_base::sync::OnceRef;
-use va_base::{Machine, Table};
+use va_base::{Machine, Meta, Table};
 
 #[cfg(not(loom))]
 mod shape {
@@ -74,7 +74,7 @@ pub(crate) fn ensure<T: Table>(
     let allocated = machine.alloc_table::<T>()?;
     prepare(allocated);
     if cell.set(allocated).is_err() {
-        machine.free_table(allocated);
+        machine.free_table(Meta::new(allocated));
     }
     cell.get()
 }
@@ -130,15 +130,15 @@ impl Lookup {
     pub(crate) fn release_meta(&self, machine: &impl Machine) {
         for leaf in self.leaves() {
             for block in leaf.0.iter().filter_map(OnceRef::get) {
-                machine.free_table(block);
+                machine.free_table(Meta::new(block));
             }
-            machine.free_table(leaf);
+            machine.free_table(Meta::new(leaf));
         }
         if let Some(far) = self.far.get() {
             for branch in far.0.iter().filter_map(OnceRef::get) {
-                machine.free_table(branch);
+                machine.free_table(Meta::new(branch));
             }
-            machine.free_table(far);
+            machine.free_table(Meta::new(far));
         }
     }
 }

@@ -37,7 +37,7 @@ use crate::machine::Protection;
 use crate::request::{DirectMap, Guard, Leaves};
 use core::fmt;
 use va_base::{
-    Align, InvariantViolation, Next, PAGE_SIZE, PIECE_BYTES, PagedArray, Platform, Record, Supply, Va,
+    Align, InvariantViolation, Meta, Next, PAGE_SIZE, PIECE_BYTES, PagedArray, Platform, Record, Supply, Va,
     VaRange,
 };
 
@@ -169,7 +169,7 @@ impl<P: Platform> Platform for ByPage<'_, P> {
         if size_of::<T>().checked_mul(min)? > PIECE_BYTES { None } else { self.0.alloc_meta(min) }
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         self.0.free_meta(slab);
     }
 }

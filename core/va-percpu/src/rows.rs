@@ -10,10 +10,10 @@
 //! - **PW1 rows-held**  every row that may be in use has its memory.
 
 use crate::table::Table;
-use va_base::{InvariantViolation, Platform, Record, Va, alloc_exact};
+use va_base::{InvariantViolation, Meta, Platform, Record, Va, alloc_exact};
 
 /// The records of a row, or none.
-pub(crate) struct Row<T: Record>(&'static mut [T]);
+pub(crate) struct Row<T: Record>(Meta<&'static mut [T]>);
 
 impl<T: Record> Clone for Row<T> {
     /// Returns a row without memory: memory has one owner.
@@ -23,12 +23,7 @@ impl<T: Record> Clone for Row<T> {
 }
 
 impl<T: Record> Record for Row<T> {
-    const EMPTY: Self = Self(nothing());
-}
-
-/// Returns an empty slice, in a form that a constant may use.
-const fn nothing<'a, T>() -> &'a mut [T] {
-    &mut []
+    const EMPTY: Self = Self(Meta::new(&mut []));
 }
 
 impl<T: Record> Row<T> {

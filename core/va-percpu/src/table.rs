@@ -10,7 +10,7 @@
 //! # Invariants
 //! - **PT1 table-holds**  there is a record for each row that may be in use.
 
-use va_base::{InvariantViolation, PagedArray, Platform, Record, Va, alloc_exact};
+use va_base::{InvariantViolation, Meta, PagedArray, Platform, Record, Va, alloc_exact};
 
 /// An array of pages as a record, since it is too large for a field of each table.
 struct Pages<T: Record>(PagedArray<T>);
@@ -28,15 +28,15 @@ impl<T: Record> Record for Pages<T> {
 
 /// A record for each row.
 pub(crate) struct Table<T: Record> {
-    flat: &'static mut [T],
+    flat: Meta<&'static mut [T]>,
     /// One array, if the platform had no contiguous memory long enough.
-    pages: &'static mut [Pages<T>],
+    pages: Meta<&'static mut [Pages<T>]>,
 }
 
 impl<T: Record> Table<T> {
     /// Creates a table of no rows.
     pub(crate) const fn new() -> Self {
-        Self { flat: &mut [], pages: &mut [] }
+        Self { flat: Meta::new(&mut []), pages: Meta::new(&mut []) }
     }
 
     /// Returns the number of rows.
@@ -97,7 +97,7 @@ impl<T: Record> Table<T> {
     /// Allocates a table of empty records for at least so many rows. `None` if the platform has no memory.
     pub(crate) fn alloc<P: Platform>(rows: usize, platform: &P) -> Option<Self> {
         let mut table = Self::new();
-        if let Some(flat) = alloc_exact(platform, rows) {
+        if let Some(mut flat) = alloc_exact(platform, rows) {
             flat.fill(T::EMPTY);
             table.flat = flat;
             return Some(table);
@@ -126,7 +126,7 @@ impl<T: Record> Table<T> {
 
     /// Frees the memory.
     pub(crate) fn free<P: Platform>(&mut self, platform: &P) {
-        let (flat, pages) = (core::mem::take(&mut self.flat), core::mem::take(&mut self.pages));
+        let (flat, mut pages) = (core::mem::take(&mut self.flat), core::mem::take(&mut self.pages));
         if !flat.is_empty() {
             platform.free_meta(flat);
         }

@@ -8,7 +8,7 @@
 //! None: a reference is set once. Of two callers that race to set one, one returns its table to the machine.
 
 use va_base::sync::OnceRef;
-use va_base::{Machine, Table};
+use va_base::{Machine, Meta, Table};
 
 /// Nodes in a group.
 #[cfg(not(loom))]
@@ -48,7 +48,7 @@ fn ensure<T: Table, G>(
     let set = cell.set(allocated);
     drop(held);
     if set.is_err() {
-        machine.free_table(allocated);
+        machine.free_table(Meta::new(allocated));
     }
     cell.get()
 }
@@ -111,8 +111,10 @@ impl<T: Table> NodeTable<T> {
     /// Returns all tables to the machine; the value must not be used afterwards.
     pub(crate) fn release_meta(&self, machine: &impl Machine) {
         for group in self.groups.iter().filter_map(OnceRef::get) {
-            group.0.iter().filter_map(OnceRef::get).for_each(|node| machine.free_table(node));
-            machine.free_table(group);
+            for node in group.0.iter().filter_map(OnceRef::get) {
+                machine.free_table(Meta::new(node));
+            }
+            machine.free_table(Meta::new(group));
         }
     }
 }

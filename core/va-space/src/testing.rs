@@ -5,7 +5,7 @@ use std::boxed::Box;
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Drain, Epoch, Heap, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::{Drain, Epoch, Heap, Machine, Meta, Platform, Record, Table, Va, VaRange};
 
 /// Allocates from the heap and frees nothing.
 pub(crate) struct TestMachine {
@@ -63,7 +63,7 @@ impl Platform for TestMachine {
         Heap.alloc_meta(min)
     }
 
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: Meta<&'static mut [T]>) {}
 }
 
 impl Machine for TestMachine {
@@ -83,7 +83,7 @@ impl Machine for TestMachine {
         Some(Box::leak(Box::new(T::empty())))
     }
 
-    fn free_table<T: Table>(&self, _table: &'static T) {}
+    fn free_table<T: Table>(&self, _table: Meta<&'static T>) {}
 
     fn flush(&self, ranges: &[VaRange]) -> Epoch {
         let covered = |page: &u64| ranges.iter().any(|range| range.contains(Va::from_page(*page)));

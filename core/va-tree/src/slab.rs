@@ -30,7 +30,7 @@
 //! is a bug and stops the machine.
 
 use core::ops::Range;
-use va_base::{Next, PIECE_BYTES, PagedArray, Platform, Record, Supply};
+use va_base::{Meta, Next, PIECE_BYTES, PagedArray, Platform, Record, Supply};
 
 /// The id of no record.
 pub(crate) const NIL: u32 = va_base::NO_ID;
@@ -57,7 +57,7 @@ pub(crate) trait Movable: Linked {
 pub(crate) struct Slab<T: Linked, const N: usize, const FLAT: usize = 0> {
     inline: [T; N],
     /// The flat beginning, or nothing: then the inline records are it.
-    flat: &'static mut [T],
+    flat: Meta<&'static mut [T]>,
     array: PagedArray<T>,
     capacity: usize,
     used: usize,
@@ -107,7 +107,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         const { assert!(N <= PIECE_BYTES / size_of::<T>() / 2) };
         Self {
             inline: [T::EMPTY; N],
-            flat: &mut [],
+            flat: Meta::new(&mut []),
             array: PagedArray::new(),
             capacity: N,
             used: 0,
@@ -182,13 +182,13 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     /// Moves the flat records to a slab of at least `lens.start` and fewer than `lens.end` records, or returns `false`
     /// if the platform has none. A platform may return a longer slab than the requested one.
     fn move_flat(&mut self, lens: Range<usize>, platform: &impl Platform) -> bool {
-        let Some(flat) = platform.alloc_meta::<T>(lens.start) else { return false };
+        let Some(flat) = platform.alloc_meta::<T>(lens.start).map(Meta::new) else { return false };
         if !lens.contains(&flat.len()) {
             platform.free_meta(flat);
             return false;
         }
         let old = core::mem::replace(&mut self.flat, flat);
-        let from = if old.is_empty() { &self.inline[..] } else { &*old };
+        let from = if old.is_empty() { &self.inline[..] } else { &**old };
         let same = from.len().min(self.flat.len());
         self.flat[..same].copy_from_slice(&from[..same]);
         if !old.is_empty() {
@@ -347,7 +347,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     /// Returns all records, for a walk over many: the address of the flat beginning stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_, T, N, FLAT> {
-        View { flat: self.flat, slab: self }
+        View { flat: &self.flat, slab: self }
     }
 
     /// Returns the length of the free list, O(free); `None` if it is longer than the capacity, so has a loop, or its

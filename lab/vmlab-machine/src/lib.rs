@@ -32,7 +32,9 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use va_base::{Drain, Epoch, InvariantViolation, LockClass, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::{
+    Drain, Epoch, InvariantViolation, LockClass, Machine, Meta, Platform, Record, Table, Va, VaRange,
+};
 
 /// The usual lock.
 pub type PlainLock = parking_lot::RawMutex;
@@ -114,9 +116,9 @@ impl<L> Platform for LabMachine<L> {
         Some(memory::alloc_meta(min))
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        // SAFETY: `alloc_meta` allocated the slab, and this is the only reference to it, both by the contract.
-        unsafe { memory::free_meta(slab) };
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        // SAFETY: `alloc_meta` allocated the slab, and there is no other reference to it, both by the contract.
+        unsafe { memory::free_meta(slab.take()) };
     }
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
@@ -150,10 +152,10 @@ impl<L: Watch> Machine for LabMachine<L> {
         (before + bytes <= TABLES_BYTES_MAX).then(memory::alloc_table)
     }
 
-    fn free_table<T: Table>(&self, table: &'static T) {
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
         self.0.tables_bytes.fetch_sub(size_of::<T>() as u64, Ordering::Relaxed);
         // SAFETY: `alloc_table` allocated the table, and the space has no other reference to it, both by the contract.
-        unsafe { memory::free_table(table) };
+        unsafe { memory::free_table(table.take()) };
     }
 
     #[inline]

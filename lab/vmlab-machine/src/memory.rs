@@ -14,9 +14,9 @@ pub(super) fn alloc_meta<T: Record>(min: usize) -> &'static mut [T] {
 /// Frees a slab.
 ///
 /// # Safety
-/// [`alloc_meta`] allocated it, and no other reference into it exists.
-pub(super) unsafe fn free_meta<T: Record>(slab: &'static mut [T]) {
-    // SAFETY: it was a whole box, and this is the only reference to it, both by this function's contract.
+/// [`alloc_meta`] allocated it, and no reference into it is used any more.
+pub(super) unsafe fn free_meta<T: Record>(slab: *mut [T]) {
+    // SAFETY: it was a whole box, and there is no other reference to it, both by this function's contract.
     drop(unsafe { Box::from_raw(slab) });
 }
 
@@ -31,9 +31,9 @@ pub(super) fn alloc_table<T: Table>() -> &'static T {
 /// Frees a table.
 ///
 /// # Safety
-/// [`alloc_table`] allocated it, and no other reference to it is used any more.
-pub(super) unsafe fn free_table<T: Table>(table: &'static T) {
-    let table = with_exposed_provenance_mut::<T>((&raw const *table).addr());
+/// [`alloc_table`] allocated it, and no reference to it is used any more.
+pub(super) unsafe fn free_table<T: Table>(table: *const T) {
+    let table = with_exposed_provenance_mut::<T>(table.addr());
     // SAFETY: it was a box whose provenance was exposed, and no other reference is used, both by this function's
     // contract.
     drop(unsafe { Box::from_raw(table) });

@@ -19,7 +19,7 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table, VaRange};
+use va_base::{Epoch, InvariantViolation, Machine, Meta, Platform, Record, Table, VaRange};
 
 /// Bytes of the first chunk, and the limit up to which each next one is twice as large.
 const CHUNK_FIRST: usize = 256 << 10;
@@ -310,10 +310,10 @@ impl<O: Os> Platform for Host<O> {
         Some(unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), min) })
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         let Ok(layout) = Layout::array::<T>(slab.len().max(1)) else { return };
-        // SAFETY: `alloc_meta` allocated it for that layout; the exclusive borrow that is passed here was the only one.
-        unsafe { self.home().free_piece(NonNull::from(slab).cast(), layout) };
+        // SAFETY: `alloc_meta` allocated it for that layout, and the core has no other reference to it.
+        unsafe { self.home().free_piece(NonNull::from(slab.take()).cast(), layout) };
     }
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
@@ -354,8 +354,8 @@ impl<O: Os> Machine for Host<O> {
         Some(unsafe { place.as_ref() })
     }
 
-    fn free_table<T: Table>(&self, table: &'static T) {
-        let place = with_exposed_provenance_mut::<u8>((&raw const *table).addr());
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
+        let place = with_exposed_provenance_mut::<u8>((&raw const **table).addr());
         let Some(place) = NonNull::new(place) else { return };
         // SAFETY: `alloc_table` allocated it for that layout, and the space keeps no reference to a table that it
         // frees.

@@ -7,7 +7,7 @@ use core::fmt;
 use core::ops::Range;
 use core::ptr::with_exposed_provenance_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::{Epoch, InvariantViolation, Machine, Meta, Platform, Record, Table, Va, VaRange};
 use va_percpu::config::{Config, Standard};
 use va_percpu::{Backend, BackendError, Geometry, PercpuSpace};
 use vmalloc_os::lock::Futex;
@@ -39,7 +39,7 @@ impl<O: Os> Platform for Keeper<O> {
         self.0.alloc_meta(min)
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         self.0.free_meta(slab);
     }
 
@@ -68,7 +68,7 @@ impl<O: Os> Machine for Keeper<O> {
         self.0.alloc_table()
     }
 
-    fn free_table<T: Table>(&self, table: &'static T) {
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
         self.0.free_table(table);
     }
 

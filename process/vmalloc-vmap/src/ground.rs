@@ -4,7 +4,7 @@ use super::os::MapOs;
 use super::table::Table;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table as Allocated, VaRange};
+use va_base::{Epoch, InvariantViolation, Machine, Meta, Platform, Record, Table as Allocated, VaRange};
 use vmalloc_os::lock::Futex;
 use vmalloc_os::os::{Linux, Os};
 use vmalloc_os::records::Host;
@@ -31,7 +31,7 @@ impl<V: MapOs> Platform for Ground<V> {
         self.host.alloc_meta(min)
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         self.host.free_meta(slab);
     }
 
@@ -57,7 +57,7 @@ impl<V: MapOs> Machine for Ground<V> {
         self.host.alloc_table()
     }
 
-    fn free_table<T: Allocated>(&self, table: &'static T) {
+    fn free_table<T: Allocated>(&self, table: Meta<&'static T>) {
         self.host.free_table(table);
     }
 

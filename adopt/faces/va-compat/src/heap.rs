@@ -6,7 +6,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use va_base::{Platform, Record};
+use va_base::{Meta, Platform, Record};
 
 /// A platform over the global allocator.
 #[derive(Debug)]
@@ -25,7 +25,8 @@ impl Platform for Heap {
         Some(Box::leak(records.into_boxed_slice()))
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        let slab: *mut [T] = slab.take();
         // SAFETY: an index frees whole slabs that `alloc_meta` leaked as boxes, each once, and no other code can name
         // this type.
         drop(unsafe { Box::from_raw(slab) });

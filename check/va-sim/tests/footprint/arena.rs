@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed};
 use std::any::type_name;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use va_base::{Drain, Epoch, Machine, Platform, Record, Request, Table, VaRange};
+use va_base::{Drain, Epoch, Machine, Meta, Platform, Record, Request, Table, VaRange};
 
 /// Memory of the machine.
 const ARENA_BYTES: usize = 256 << 20;
@@ -81,7 +81,7 @@ impl Platform for Arena {
         Some(unsafe { std::slice::from_raw_parts_mut(at, min) })
     }
 
-    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: Meta<&'static mut [T]>) {}
 }
 
 impl Machine for Arena {
@@ -111,7 +111,7 @@ impl Machine for Arena {
         Some(unsafe { &*at })
     }
 
-    fn free_table<T: Table>(&self, _table: &'static T) {}
+    fn free_table<T: Table>(&self, _table: Meta<&'static T>) {}
 
     fn flush(&self, _ranges: &[VaRange]) -> Epoch {
         Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))

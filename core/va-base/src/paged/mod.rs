@@ -36,7 +36,7 @@
 //! # Source
 //! Our own; the levels are those of an inode's block map.
 
-use crate::{InvariantViolation, Platform, Record, Va};
+use crate::{InvariantViolation, Meta, Platform, Record, Va};
 
 /// Bytes of the smallest piece: a page of 4 KiB.
 pub const PIECE_BYTES: usize = 4096;
@@ -54,12 +54,12 @@ const NODE_BITS: u32 = NODE.ilog2();
 pub const NO_ID: u32 = u32::MAX;
 
 /// Returns a slice of no records, in constants too.
-const fn nothing<'a, T>() -> &'a mut [T] {
-    &mut []
+const fn nothing<T>() -> Memory<T> {
+    Meta::new(&mut [])
 }
 
 /// A piece of memory that an array owns, or an empty one.
-struct Piece<T: Record>(&'static mut [T]);
+struct Piece<T: Record>(Memory<T>);
 
 impl<T: Record> Clone for Piece<T> {
     /// Returns an empty piece: memory has one owner.
@@ -72,9 +72,11 @@ impl<T: Record> Record for Piece<T> {
     const EMPTY: Self = Self(nothing());
 }
 
-type Node<T> = &'static mut [Piece<T>];
-type Middle<T> = &'static mut [Piece<Piece<T>>];
-type Far<T> = &'static mut [Piece<Piece<Piece<T>>>];
+/// Memory for records, or an empty slice.
+type Memory<T> = Meta<&'static mut [T]>;
+type Node<T> = Memory<Piece<T>>;
+type Middle<T> = Memory<Piece<Piece<T>>>;
+type Far<T> = Memory<Piece<Piece<Piece<T>>>>;
 
 /// An array of records that grows and shrinks piece by piece, at its end. See the module.
 ///
@@ -122,7 +124,7 @@ pub struct Next {
 pub struct Supply<T: Record> {
     end: Place,
     whole: bool,
-    piece: &'static mut [T],
+    piece: Memory<T>,
     near: Option<Node<T>>,
     middle: Option<Middle<T>>,
     far: Option<Far<T>>,
@@ -146,9 +148,9 @@ impl<T: Record> PagedArray<T> {
         };
         Self {
             whole: [Piece::EMPTY; BUCKETS],
-            near: &mut [],
-            middle: &mut [],
-            far: &mut [],
+            near: nothing(),
+            middle: nothing(),
+            far: nothing(),
             end: Place { bucket: 0, slot: 0 },
             piece_log2,
         }
@@ -285,7 +287,7 @@ impl<T: Record> PagedArray<T> {
             &self.far.get(at >> (2 * NODE_BITS))?.0.get((at >> NODE_BITS) % NODE)?.0
         };
         let slot = (id & SLOT_MASK) as usize & (self.piece_len() - 1);
-        Some((node.get(at % NODE)?.0, slot))
+        Some((&node.get(at % NODE)?.0, slot))
     }
 
     #[inline(always)]
@@ -397,7 +399,7 @@ impl<T: Record> PagedArray<T> {
         let (end, whole) = self.last()?;
         self.end = end;
         let bucket = end.bucket as usize;
-        let mut supply = Supply { end, whole, piece: &mut [], near: None, middle: None, far: None };
+        let mut supply = Supply { end, whole, piece: nothing(), near: None, middle: None, far: None };
         if whole {
             supply.piece = core::mem::take(&mut self.whole[bucket].0);
             return Some(supply);
@@ -413,14 +415,14 @@ impl<T: Record> PagedArray<T> {
         }
         if supply.near.is_some() && at >= NODE {
             if at < 1 << (2 * NODE_BITS) {
-                if is_unused(self.middle) {
+                if is_unused(&self.middle) {
                     supply.middle = Some(core::mem::take(&mut self.middle));
                 }
             } else if let Some(place) = self.far.get_mut(at >> (2 * NODE_BITS))
-                && is_unused(place.0)
+                && is_unused(&place.0)
             {
                 supply.middle = Some(core::mem::take(&mut place.0));
-                if is_unused(self.far) {
+                if is_unused(&self.far) {
                     supply.far = Some(core::mem::take(&mut self.far));
                 }
             }
@@ -506,7 +508,7 @@ impl Next {
     pub fn alloc<T: Record>(&self, platform: &impl Platform) -> Option<Supply<T>> {
         let piece = 1usize << self.piece_log2;
         let mut supply =
-            Supply { end: self.end, whole: false, piece: &mut [], near: None, middle: None, far: None };
+            Supply { end: self.end, whole: false, piece: nothing(), near: None, middle: None, far: None };
         if self.end.slot == 0 {
             let len = bucket_len(self.end.bucket, self.piece_log2) as usize;
             if let Some(whole) = alloc_exact(platform, len) {
@@ -542,8 +544,8 @@ impl Next {
 /// is freed.
 #[cold]
 #[inline(never)]
-pub fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'static mut [T]> {
-    let slab = platform.alloc_meta::<T>(len)?;
+pub fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<Meta<&'static mut [T]>> {
+    let slab = Meta::new(platform.alloc_meta::<T>(len)?);
     if slab.len() < len || slab.is_empty() {
         platform.free_meta(slab);
         return None;
@@ -552,8 +554,8 @@ pub fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'
 }
 
 /// Returns a node without entries: a slab may hold any values.
-fn alloc_node<T: Record>(platform: &impl Platform) -> Option<&'static mut [Piece<T>]> {
-    let node = alloc_exact(platform, NODE)?;
+fn alloc_node<T: Record>(platform: &impl Platform) -> Option<Node<T>> {
+    let mut node = alloc_exact(platform, NODE)?;
     node.fill(Piece::EMPTY);
     Some(node)
 }

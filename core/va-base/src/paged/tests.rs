@@ -71,7 +71,7 @@ fn pa1_a_lost_piece_is_named() {
     let mut array = PagedArray::<Word>::new();
     array.reserve(5000, &heap).unwrap();
     array.validate().unwrap();
-    array.near[3].0 = &mut [];
+    array.near[3].0 = nothing();
     assert_eq!(array.validate().unwrap_err().rule, "PA1");
 }
 

@@ -11,7 +11,7 @@ use super::CPUS_MAX;
 use crate::lookup::ensure;
 use crate::queue::Cpu;
 use va_base::sync::{OnceRef, RawMutex};
-use va_base::{Machine, Table};
+use va_base::{Machine, Meta, Table};
 
 /// CPUs in a group.
 const GROUP: usize = if CPUS_MAX < 256 { CPUS_MAX } else { 256 };
@@ -78,8 +78,10 @@ impl<L: RawMutex + Send + Sync + 'static> Cpus<L> {
     /// Returns all tables to the machine; the value must not be used afterwards.
     pub(super) fn release_meta(&self, machine: &impl Machine) {
         for (_, group) in self.groups() {
-            group.0.iter().filter_map(OnceRef::get).for_each(|cpu| machine.free_table(cpu));
-            machine.free_table(group);
+            for cpu in group.0.iter().filter_map(OnceRef::get) {
+                machine.free_table(Meta::new(cpu));
+            }
+            machine.free_table(Meta::new(group));
         }
     }
 }

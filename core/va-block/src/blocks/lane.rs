@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::error::{BlockError, UnmapError};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
-use va_base::{Context, LockClass, Machine, Table, Va};
+use va_base::{Context, LockClass, Machine, Meta, Table, Va};
 
 /// The state of a lane that other threads can find. In cache lines of its own.
 #[repr(align(128))]
@@ -94,7 +94,7 @@ impl<O: RawMutex, L: RawMutex> Lanes<O, L> {
 /// ```
 pub struct Lane<'b, P: Machine + Clone, C: Config> {
     blocks: &'b Blocks<P, C>,
-    slot: &'static Slot<P::OwnerLock, P::Lock>,
+    slot: Meta<&'static Slot<P::OwnerLock, P::Lock>>,
     cpu: u32,
     /// The block that this lane stored in its slot last; another thread may have taken it out.
     block: Option<&'static Block>,
@@ -121,6 +121,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         let slot = self.machine.alloc_table::<Slot<_, _>>().ok_or(BlockError::NoTable)?;
         slot.cpu.store(u64::from(cpu), Ordering::Relaxed);
         self.lock_collection().lanes.push(slot);
+        let slot = Meta::new(slot);
         Ok(Lane { blocks: self, slot, cpu, block: None, first: 0, freed: AtomicU64::new(0) })
     }
 
@@ -314,7 +315,7 @@ impl<P: Machine + Clone, C: Config> Drop for Lane<'_, P, C> {
         if C::REUSE && freed > 0 {
             self.blocks.freed.0.fetch_add(freed, Ordering::Relaxed);
         }
-        self.blocks.lock_collection().lanes.remove(self.slot);
+        self.blocks.lock_collection().lanes.remove(*self.slot);
         // A drain finds slots under the lock of the collection alone.
         self.blocks.machine.free_table(self.slot);
     }

@@ -27,7 +27,7 @@
 use super::word::{GENERATION_MASK, Word};
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use va_base::{InvariantViolation, Table, Va};
+use va_base::{InvariantViolation, Meta, Table, Va};
 
 /// Pages that a leaf serves, at most as many as a word has bits.
 #[cfg(not(loom))]
@@ -252,8 +252,8 @@ impl Leaf {
 
 /// The leaves in which no area starts, under the lock of the free index.
 pub(super) struct Empties {
-    first: Option<&'static Leaf>,
-    last: Option<&'static Leaf>,
+    first: Option<Meta<&'static Leaf>>,
+    last: Option<Meta<&'static Leaf>>,
 }
 
 impl Empties {
@@ -268,11 +268,11 @@ impl Empties {
             return;
         }
         leaf.listed.store(true, Ordering::Relaxed);
-        leaf.before.store(self.last);
+        leaf.before.store(self.last.map(Meta::take));
         leaf.after.store(None);
-        match self.last.replace(leaf) {
+        match self.last.replace(Meta::new(leaf)) {
             Some(last) => last.after.store(Some(leaf)),
-            None => self.first = Some(leaf),
+            None => self.first = Some(Meta::new(leaf)),
         }
     }
 
@@ -286,17 +286,17 @@ impl Empties {
         let (before, after) = (leaf.before.load(), leaf.after.load());
         match before {
             Some(before) => before.after.store(after),
-            None => self.first = after,
+            None => self.first = after.map(Meta::new),
         }
         match after {
             Some(after) => after.before.store(before),
-            None => self.last = before,
+            None => self.last = before.map(Meta::new),
         }
     }
 
     /// Takes the leaf that is empty longest.
     pub(super) fn pop(&mut self) -> Option<&'static Leaf> {
-        let leaf = self.first?;
+        let leaf = self.first?.take();
         self.remove(leaf);
         Some(leaf)
     }

@@ -57,7 +57,7 @@ use leaf::{Empties, Leaf, Sheet};
 use table::Subtree;
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_base::{InvariantViolation, Machine, Va};
+use va_base::{InvariantViolation, Machine, Meta, Va};
 use word::ESCAPE_PAGES;
 
 #[cfg(not(loom))]
@@ -128,9 +128,9 @@ pub(crate) struct Seen {
 pub(crate) struct PageMap {
     // Constant once there are tables.
     /// `None` before there are tables.
-    far: Option<&'static Far>,
+    far: Option<Meta<&'static Far>>,
     /// The Top of the default window, or none, and its index among all Tops.
-    near: &'static [Top],
+    near: Meta<&'static [Top]>,
     near_index: u64,
     // Atomic, each alone.
     /// The number of times that a leaf left its entry. Written under the lock of the free index. Protocol PR-LEAF.
@@ -150,7 +150,7 @@ impl PageMap {
         pub(crate) fn empty() -> Self {
             Self {
                 far: None,
-                near: &[],
+                near: Meta::new(&[]),
                 near_index: 0,
                 moves: AtomicU64::new(0),
                 sheets: AtomicRef::new(),
@@ -178,13 +178,14 @@ impl PageMap {
             .and_then(|high| high.ensure(index(Top::LOG2, High::LOG2), machine));
         match top {
             Some(near_top) => {
-                self.far = Some(far);
-                (self.near, self.near_index) = (core::slice::from_ref(near_top), near >> Top::LOG2);
+                self.far = Some(Meta::new(far));
+                (self.near, self.near_index) =
+                    (Meta::new(core::slice::from_ref(near_top)), near >> Top::LOG2);
                 true
             }
             None => {
                 far.release_meta(machine);
-                machine.free_table(far);
+                machine.free_table(Meta::new(far));
                 false
             }
         }
@@ -193,7 +194,7 @@ impl PageMap {
     /// Returns every table to the machine; the map must not be used afterwards.
     pub(crate) fn release_meta(&self, machine: &impl Machine) {
         for sheet in self.sheets() {
-            machine.free_table(sheet);
+            machine.free_table(Meta::new(sheet));
         }
         if let Some(far) = self.far {
             far.release_meta(machine);
@@ -214,7 +215,7 @@ impl PageMap {
 
     /// Returns the number of allocated tables, including allocations of leaves.
     pub(crate) fn tables(&self) -> u64 {
-        self.far.map_or(0, Far::count) + self.sheets().count() as u64
+        self.far.map_or(0, |far| far.count()) + self.sheets().count() as u64
     }
 
     /// Returns the reference to the leaf of a page, if the tables for it were allocated.

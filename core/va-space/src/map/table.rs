@@ -7,7 +7,7 @@
 use super::bits::Bits;
 use super::leaf::{Leaf, SLOTS};
 use va_base::sync::{AtomicRef, OnceRef};
-use va_base::{InvariantViolation, Machine, Table, Va};
+use va_base::{InvariantViolation, Machine, Meta, Table, Va};
 
 /// A subtree of the map. `at` is a page number relative to the subtree.
 pub(crate) trait Subtree: Table {
@@ -224,7 +224,7 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         match cell.set(child) {
             Ok(()) => Some(child),
             Err(()) => {
-                machine.free_table(child);
+                machine.free_table(Meta::new(child));
                 cell.get()
             }
         }
@@ -335,7 +335,7 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
     fn release_meta(&self, machine: &impl Machine) {
         for child in self.children.iter().filter_map(OnceRef::get) {
             child.release_meta(machine);
-            machine.free_table(child);
+            machine.free_table(Meta::new(child));
         }
     }
 

@@ -35,7 +35,7 @@ use crate::list::AreaList;
 use crate::pool::{CLASSES, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use va_base::sync::{Mutex, MutexGuard, OnceRef, RawMutex};
-use va_base::{InvariantViolation, LockClass, Machine, Pages, Table, Va, VaRange};
+use va_base::{InvariantViolation, LockClass, Machine, Meta, Pages, Table, Va, VaRange};
 
 /// Flushed pages that the cache of a magazine holds at most, whatever its share: 256 MiB of addresses.
 pub(super) const CACHE_PAGES_MAX: u64 = 1 << 16;
@@ -225,7 +225,7 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
         let mut next = self.first.get();
         while let Some(cell) = next {
             next = cell.next.get();
-            machine.free_table(cell);
+            machine.free_table(Meta::new(cell));
         }
     }
 }

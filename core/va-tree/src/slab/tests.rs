@@ -3,7 +3,7 @@
 use super::*;
 use std::cell::Cell;
 use std::vec::Vec;
-use va_base::{Heap, LimitedHeap, NoSlabs};
+use va_base::{Heap, LimitedHeap, Meta, NoSlabs};
 
 #[derive(Clone, Copy)]
 struct Cellule {
@@ -152,7 +152,7 @@ fn a_slab_shorter_than_promised_is_not_used() {
         fn alloc_meta<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
             Heap.alloc_meta(1)
         }
-        fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
             self.0.set(self.0.get() + slab.len());
         }
     }
@@ -171,7 +171,7 @@ fn a_platform_without_shorter_memory_retains_its_fragment() {
             self.0.set(self.0.get() + 1);
             Heap.alloc_meta(min * 3 * self.0.get())
         }
-        fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
+        fn free_meta<T: Record>(&self, _slab: Meta<&'static mut [T]>) {}
     }
     let mut slab = Slab::<Cellule, 1, 4096>::new();
     slab.reserve(8, &Longer(Cell::new(0))).unwrap();

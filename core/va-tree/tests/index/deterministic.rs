@@ -1,6 +1,6 @@
 //! The same operations give the same results (SP5), whatever memory the records are in.
 
-use va_base::{Platform, Record, VaRange};
+use va_base::{Meta, Platform, Record, VaRange};
 use va_sim::op::{Op, Space};
 use va_sim::platform::HeapPlatform;
 use va_sim::run::{Driver, Walk, assert_same};
@@ -17,7 +17,7 @@ impl Platform for Generous {
         self.0.alloc_meta(2 * min + 7)
     }
 
-    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
         self.0.free_meta(slab);
     }
 }

@@ -19,7 +19,7 @@ use super::class::{CLASSES, SIZES};
 use super::state::Span;
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, OnceRef, RawMutex};
-use va_base::{Machine, Table};
+use va_base::{Machine, Meta, Table};
 
 /// Most objects of one stack, and of one batch.
 pub(super) const MOST: usize = if cfg!(loom) { 4 } else { 128 };
@@ -335,7 +335,7 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
         let mut next = self.first.get();
         while let Some(cell) = next {
             next = cell.next.get();
-            machine.free_table(cell);
+            machine.free_table(Meta::new(cell));
         }
     }
 }

@@ -27,7 +27,7 @@
 use super::class::CLASSES;
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use va_base::{Machine, Table, Va};
+use va_base::{Machine, Meta, Table, Va};
 
 /// The bytes of a unit for which there is one state. Objects of a magazine begin at multiples of it.
 pub(crate) const GRAIN: u64 = 8;
@@ -289,7 +289,7 @@ impl States {
         if self.heads.load().is_some() {
             return Some(made);
         }
-        self.heads.store(Some(made.0));
+        self.heads.store(Some(made.0.take()));
         None
     }
 
@@ -359,30 +359,32 @@ impl States {
     }
 
     /// Calls `each` with every span, in use or not.
-    fn each_span(&self, each: &mut dyn FnMut(&'static Span)) {
+    fn each_span(&self, each: &mut dyn FnMut(Meta<&'static Span>)) {
         let lists = self.heads.load().into_iter().flat_map(|heads| &heads.0);
         for head in lists {
             let mut span = head.load();
             while let Some(of) = span {
                 span = of.next.load();
-                each(of);
+                each(Meta::new(of));
             }
         }
         let mut span = self.unused.load();
         while let Some(of) = span {
             span = of.unused.load();
-            each(of);
+            each(Meta::new(of));
         }
     }
 
     /// Frees all tables. No magazine is left.
     pub(crate) fn free_memory(&self, machine: &impl Machine) {
         self.each_span(&mut |span| {
-            span.leaves.iter().filter_map(AtomicRef::load).for_each(|leaf| machine.free_table(leaf));
+            for leaf in span.leaves.iter().filter_map(AtomicRef::load) {
+                machine.free_table(Meta::new(leaf));
+            }
             machine.free_table(span);
         });
         if let Some(heads) = self.heads.load() {
-            machine.free_table(heads);
+            machine.free_table(Meta::new(heads));
         }
     }
 
@@ -407,12 +409,12 @@ impl States {
 }
 
 /// The heads, before they are set.
-pub(super) struct Headed(&'static Heads);
+pub(super) struct Headed(Meta<&'static Heads>);
 
 impl Headed {
     /// Allocates them.
     pub(super) fn alloc(machine: &impl Machine) -> Option<Self> {
-        machine.alloc_table().map(Self)
+        machine.alloc_table().map(Meta::new).map(Self)
     }
 
     /// Frees them, since another thread set some.

@@ -21,7 +21,7 @@ use crate::backend::Backend;
 use crate::config::Config;
 use core::ops::Range;
 use va_base::sync::atomic::Ordering;
-use va_base::{Machine, PAGE_SIZE, Va};
+use va_base::{Machine, Meta, PAGE_SIZE, Va};
 
 /// Bytes of a page whose tables are allocated ahead: all, but under loom, which creates every atomic anew.
 const AHEAD: u64 = if cfg!(loom) { LEAF_BYTES } else { PAGE_SIZE };
@@ -88,7 +88,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let left = self.states.add_leaf(at, leaf);
         drop(store);
         if let Some(leaf) = left {
-            self.machine.free_table(leaf);
+            self.machine.free_table(Meta::new(leaf));
         }
         if self.lacking.load(Ordering::Relaxed) {
             // There is memory again.
