@@ -63,8 +63,9 @@ impl Part {
     }
 }
 
-/// The crates whose memory is the simulated system's, and their tests.
-const PARTS: [Part; 3] = [
+/// The core on a machine that frees its memory at once, and the crates whose memory is the simulated system's.
+const PARTS: [Part; 4] = [
+    Part::new("va-peer", &["--test", "freed"], false),
     Part::new("vmalloc-os", &["--lib"], true),
     Part::new("vmalloc", &["--test", "small"], true),
     Part::new("vmalloc-percpu", &["--test", "small"], true),
@@ -231,7 +232,10 @@ mod tests {
     fn an_unknown_crate_is_an_error_and_no_run_of_others() {
         let args = Args { only: vec!["vmalloc2".to_string()], seeds: 1, tree: false, out: false };
         let error = main(Path::new("/nowhere"), &args).unwrap_err().to_string();
-        assert!(error.starts_with("no tests of vmalloc2; there are those of: vmalloc-os"), "{error}");
+        assert!(
+            error.starts_with("no tests of vmalloc2; there are those of: va-peer, vmalloc-os"),
+            "{error}"
+        );
     }
 
     #[test]
