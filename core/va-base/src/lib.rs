@@ -13,6 +13,7 @@
 //! | [`AllocError`], [`FreeError`] | the reason of a failure, in numbers; nothing has changed | - |
 //! | [`Platform`] | the porting contract of an index | - |
 //! | [`Machine`] | the porting contract of a space: locks, tables, the flush | - |
+//! | [`Meta`] | a reference to memory of either, which may be freed inside a call | - |
 //!
 //! On a processor that cannot exchange a word atomically, [`Machine`] and [`sync`] are absent: an index needs neither.
 //!
