@@ -34,6 +34,26 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
+/// Formats nanoseconds with three digits: `812 ns`, `1.23 us`, `45.6 ms`, `7,890 s`.
+pub fn duration(ns: u64) -> String {
+    if ns < 1000 {
+        return format!("{ns} ns");
+    }
+    let mut scaled = ns as f64 / 1000.0;
+    let mut units = ["us", "ms", "s"].into_iter();
+    let mut unit = units.next().unwrap_or_default();
+    // What rounds to 1000 is one of the next unit.
+    while scaled >= 999.5 {
+        let Some(next) = units.next() else { return format!("{} {unit}", grouped(scaled.round() as u64)) };
+        (scaled, unit) = (scaled / 1000.0, next);
+    }
+    match scaled {
+        0.0..9.995 => format!("{scaled:.2} {unit}"),
+        9.995..99.95 => format!("{scaled:.1} {unit}"),
+        _ => format!("{scaled:.0} {unit}"),
+    }
+}
+
 /// Returns a text of unknown origin with each control character replaced by its picture, so that a terminal shows it
 /// and does not obey it: `ESC` becomes `\u{241b}`.
 pub fn printable(text: &str) -> Cow<'_, str> {
@@ -51,7 +71,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, counted, grouped, printable};
+    use super::{bytes, counted, duration, grouped, printable};
 
     #[test]
     fn control_characters_are_shown_and_nothing_else_is_changed() {
@@ -64,6 +84,17 @@ mod tests {
         let given = [0, 4096, 5 << 19, (2 << 20) + 4096, 150 << 20, u64::MAX];
         assert_eq!(given.map(bytes), ["0 B", "4 KiB", "2.5 MiB", "2 MiB", "150 MiB", "16 EiB"]);
         assert_eq!([1023, (1 << 20) - 1, 1023 << 10].map(bytes), ["1023 B", "1 MiB", "1023 KiB"]);
+    }
+
+    #[test]
+    fn durations_have_three_digits() {
+        let given = [0, 999, 1000, 1234, 9_994, 9_995, 45_649, 99_950, 999_499, 999_500, 1_234_000_000];
+        let want = [
+            "0 ns", "999 ns", "1.00 us", "1.23 us", "9.99 us", "10.0 us", "45.6 us", "100 us", "999 us",
+            "1.00 ms", "1.23 s",
+        ];
+        assert_eq!(given.map(duration), want);
+        assert_eq!([7_890_400_000_000, u64::MAX].map(duration), ["7,890 s", "18,446,744,074 s"]);
     }
 
     #[test]

@@ -3,8 +3,9 @@
 //! A replay needs fewer fields and reads more forms ([`parse`](super::parse)). On lines that both understand they
 //! agree; a test checks this.
 
+use super::call::{Call, Edge};
 use super::event::{Event, Line, Mark, PercpuEvent};
-use super::fields::{field, hex, number, split};
+use super::fields::{LOCK_BEGIN, LOCK_END, field, function, hex, in_parentheses, number, split};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -54,6 +55,14 @@ pub enum Happening<'a> {
     CreateChunk { base_addr: u64 },
     /// `percpu_destroy_chunk`.
     DestroyChunk { base_addr: u64 },
+    /// A function of the kernel begins.
+    Enter { call: Call, function: Cow<'a, str> },
+    /// It returns to its caller.
+    Leave { call: Call, function: Cow<'a, str>, caller: Option<Cow<'a, str>> },
+    /// `contention_begin`: a thread begins to wait for a lock.
+    LockBegin { lock: u64, flags: Option<Cow<'a, str>> },
+    /// `contention_end`: it has the lock, or gave up with an error.
+    LockEnd { lock: u64, ret: Option<i32> },
     /// A mark that the recorder wrote into the trace, at the time when it wrote it.
     Mark { text: Cow<'a, str> },
 }
@@ -62,6 +71,11 @@ pub enum Happening<'a> {
 pub(super) const MARK: &str = "tracing_mark_write";
 
 impl Happening<'_> {
+    /// Returns true for an event whose call stack a recorder may request.
+    pub(crate) fn has_stack(&self) -> bool {
+        !matches!(self, Self::Enter { .. } | Self::Leave { .. } | Self::LockEnd { .. } | Self::Mark { .. })
+    }
+
     /// The kernel's name of the event.
     pub fn name(&self) -> &'static str {
         match self {
@@ -73,6 +87,10 @@ impl Happening<'_> {
             Self::FailPercpu { .. } => "percpu_alloc_percpu_fail",
             Self::CreateChunk { .. } => "percpu_create_chunk",
             Self::DestroyChunk { .. } => "percpu_destroy_chunk",
+            Self::Enter { call, .. } => call.event(Edge::Enter),
+            Self::Leave { call, .. } => call.event(Edge::Leave),
+            Self::LockBegin { .. } => LOCK_BEGIN,
+            Self::LockEnd { .. } => LOCK_END,
             Self::Mark { .. } => MARK,
         }
     }
@@ -196,9 +214,38 @@ impl<'a> Happening<'a> {
             "percpu_create_chunk" => Self::CreateChunk { base_addr: pointer("base_addr")? },
             "percpu_destroy_chunk" => Self::DestroyChunk { base_addr: pointer("base_addr")? },
             MARK => Self::Mark { text: Cow::Borrowed(fields) },
-            _ => return None,
+            LOCK_BEGIN => {
+                Self::LockBegin { lock: lock(fields)?, flags: after_lock(fields, "flags").map(Cow::Borrowed) }
+            }
+            LOCK_END => Self::LockEnd {
+                lock: lock(fields)?,
+                ret: after_lock(fields, "ret").and_then(|ret| ret.parse().ok()),
+            },
+            _ => {
+                let (call, edge) = Call::of_event(name)?;
+                let place = in_parentheses(fields)?;
+                match edge {
+                    Edge::Enter => Self::Enter { call, function: function(place) },
+                    Edge::Leave => {
+                        let (caller, place) = place
+                            .split_once(" <- ")
+                            .map_or((None, place), |(caller, place)| (Some(function(caller)), place));
+                        Self::Leave { call, function: function(place), caller }
+                    }
+                }
+            }
         })
     }
+}
+
+/// Returns the lock of `00000000abcd (flags=SPIN)`.
+fn lock(fields: &str) -> Option<u64> {
+    fields.split_whitespace().next().and_then(hex)
+}
+
+/// Returns a value in the parentheses behind a lock.
+fn after_lock<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
+    in_parentheses(fields.split_once(' ')?.1)?.strip_prefix(key)?.strip_prefix('=')
 }
 
 /// Writes the text before the name of an event.
@@ -279,6 +326,17 @@ impl fmt::Display for Happening<'_> {
             Self::CreateChunk { base_addr } | Self::DestroyChunk { base_addr } => {
                 write!(f, "base_addr={base_addr:016x}")
             }
+            Self::Enter { function, .. } => write!(f, "({function})"),
+            Self::Leave { function, caller: None, .. } => write!(f, "({function})"),
+            Self::Leave { function, caller: Some(caller), .. } => write!(f, "({caller} <- {function})"),
+            Self::LockBegin { lock, flags } => {
+                write!(f, "{lock:016x}")?;
+                flags.as_ref().map_or(Ok(()), |flags| write!(f, " (flags={flags})"))
+            }
+            Self::LockEnd { lock, ret } => {
+                write!(f, "{lock:016x}")?;
+                ret.map_or(Ok(()), |ret| write!(f, " (ret={ret})"))
+            }
             Self::Mark { text } => f.write_str(text),
         }
     }
@@ -307,6 +365,10 @@ impl Entry<'_> {
             Happening::AllocPercpu { .. } | Happening::FreePercpu { .. } | Happening::FailPercpu { .. } => {
                 return Line::Percpu;
             }
+            Happening::Enter { .. }
+            | Happening::Leave { .. }
+            | Happening::LockBegin { .. }
+            | Happening::LockEnd { .. } => return Line::Other,
             Happening::Mark { ref text } => return Mark::from_text(text).map_or(Line::Other, Line::Mark),
         })
     }
@@ -339,6 +401,15 @@ mod tests {
     /// A word of a field: no blank, no comma.
     fn word() -> impl Strategy<Value = Cow<'static, str>> {
         "[a-zA-Z_+/0-9|.\u{e4}\"\\\\]{1,20}".prop_map(Cow::Owned)
+    }
+
+    fn call() -> impl Strategy<Value = Call> {
+        proptest::sample::select(Call::ALL.to_vec())
+    }
+
+    /// A function, perhaps of a module.
+    fn function_name() -> impl Strategy<Value = Cow<'static, str>> {
+        "[a-zA-Z_][a-z0-9_.]{0,20}( \\[[a-z_]{1,8}\\])?".prop_map(Cow::Owned)
     }
 
     fn happening() -> impl Strategy<Value = Happening<'static>> {
@@ -388,6 +459,12 @@ mod tests {
             }),
             n().prop_map(|base_addr| Happening::CreateChunk { base_addr }),
             n().prop_map(|base_addr| Happening::DestroyChunk { base_addr }),
+            (call(), function_name()).prop_map(|(call, function)| Happening::Enter { call, function }),
+            (call(), function_name(), proptest::option::of(function_name()))
+                .prop_map(|(call, function, caller)| Happening::Leave { call, function, caller }),
+            (n(), text()).prop_map(|(lock, flags)| Happening::LockBegin { lock, flags }),
+            (n(), proptest::option::of(any::<i32>()))
+                .prop_map(|(lock, ret)| Happening::LockEnd { lock, ret }),
             "[a-z \"\\\\=:]{0,30}"
                 .prop_map(|text| Happening::Mark { text: Cow::Owned(text.trim().to_string()) }),
         ]
@@ -427,8 +504,8 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_without_harm(line in "[ -~\u{e4}]{0,120}", name in 0..9usize) {
-            const NAMES: [&str; 9] = ["alloc_vmap_area: va_start: 1 size=1", "percpu_free_percpu:", "[0] [", "(", "-1 (", "tracing_mark_write:", "1.5:", "{\"event\":", "] ["];
+        fn any_text_is_read_without_harm(line in "[ -~\u{e4}]{0,120}", name in 0..13usize) {
+            const NAMES: [&str; 13] = ["vmlab_enter_alloc:", "vmlab_leave_purge: (a <- ", "contention_begin: 1 (flags=", "contention_end:", "alloc_vmap_area: va_start: 1 size=1", "percpu_free_percpu:", "[0] [", "(", "-1 (", "tracing_mark_write:", "1.5:", "{\"event\":", "] ["];
             for text in [line.clone(), format!("{line}{}{line}", NAMES[name]), format!("{} {line}", NAMES[name])] {
                 if let Some(entry) = Entry::from_text(&text) {
                     let again = entry.to_string();

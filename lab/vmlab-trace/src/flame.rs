@@ -28,16 +28,19 @@ pub enum By {
     Count,
     /// Time from allocations to their frees, or to the end, added up, microseconds
     TimeLive,
+    /// Time that threads waited for the allocators' locks, nanoseconds
+    LockTime,
 }
 
 impl Choice for By {
-    const CHOICES: &'static [Self] = &[Self::Bytes, Self::Count, Self::TimeLive];
+    const CHOICES: &'static [Self] = &[Self::Bytes, Self::Count, Self::TimeLive, Self::LockTime];
 
     fn choice(self) -> &'static str {
         match self {
             Self::Bytes => "bytes",
             Self::Count => "count",
             Self::TimeLive => "time-live",
+            Self::LockTime => "lock-time",
         }
     }
 
@@ -46,6 +49,7 @@ impl Choice for By {
             Self::Bytes => "Bytes that were allocated",
             Self::Count => "Allocations",
             Self::TimeLive => "Time from allocations to their frees, or to the end, added up, microseconds",
+            Self::LockTime => "Time that threads waited for the allocators' locks, nanoseconds",
         }
     }
 }
@@ -101,7 +105,7 @@ impl Stacks {
                 let end = self.selection.to_ns.filter(|&to| entry.ns.is_some_and(|ns| ns > to));
                 if let Some(end) = end {
                     self.last_ns = end;
-                    if !matches!(entry.happening, Happening::Mark { .. }) {
+                    if entry.happening.has_stack() {
                         // Its stack must not be another event's.
                         self.unmatched.push(entry.cpu, entry.pid, None);
                     }
@@ -110,7 +114,7 @@ impl Stacks {
                 let ns = entry.ns.unwrap_or(self.last_ns);
                 self.last_ns = self.last_ns.max(ns);
                 let made = match entry.happening {
-                    Happening::Mark { .. } => return,
+                    _ if !entry.happening.has_stack() => return,
                     Happening::AllocArea { va_start, size, failed: 0, .. } => {
                         Some((Kind::Area, va_start, size))
                     }
@@ -211,6 +215,8 @@ impl Stacks {
             By::Bytes => weights.bytes,
             By::Count => weights.count,
             By::TimeLive => weights.live_ns / 1000,
+            // No allocation has any: `Latencies::lock_stacks` has them.
+            By::LockTime => 0,
         };
         let of = |(path, number): (String, usize)| (path, weight(self.weights[number]));
         self.numbers.into_iter().map(of).filter(|&(_, weight)| weight > 0).collect()

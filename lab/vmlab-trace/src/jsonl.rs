@@ -8,7 +8,9 @@
 
 pub use super::event::When;
 
+use super::call::{Call, Edge};
 use super::entry::{Entry, Happening, MARK};
+use super::fields::{LOCK_BEGIN, LOCK_END};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use std::borrow::Cow;
@@ -73,9 +75,45 @@ pub struct Header {
     /// Seconds since 1970 at the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix_time: Option<Number>,
+    /// The probes of functions, if there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probes: Option<Probes>,
+    /// The locks that the kernel's table of symbols names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<LockName>,
     /// The command that ran during the recording.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+}
+
+/// The probes of a recording, and what they cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Probes {
+    /// `fprobe` or `kprobe`.
+    pub kind: String,
+    /// The functions.
+    pub functions: Vec<String>,
+    /// Nanoseconds of a step of the clock.
+    pub resolution_ns: Number,
+    /// Calls of a loop that measured a pair of probes; 0 if it was not measured.
+    pub measured_calls: Number,
+    /// Picoseconds of such a call without probes.
+    pub plain_ps: Number,
+    /// Picoseconds more of a call with probes.
+    pub pair_ps: Number,
+    /// Duration that the probes show for the function of that loop, which does nothing; nanoseconds.
+    pub floor_ns: Number,
+}
+
+/// The name of a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LockName {
+    /// The kernel's variable.
+    pub name: String,
+    /// Its address.
+    pub at: Address,
 }
 
 /// The counts of a recording.
@@ -348,6 +386,16 @@ struct Row<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     gfp_flags: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock: Option<Address>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flags: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ret: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<Cow<'a, str>>,
     #[serde(skip_serializing)]
     vmlab: Option<Box<Header>>,
@@ -411,7 +459,15 @@ impl<'a> Row<'a> {
             "percpu_create_chunk" => Happening::CreateChunk { base_addr: self.base_addr?.0 },
             "percpu_destroy_chunk" => Happening::DestroyChunk { base_addr: self.base_addr?.0 },
             MARK => Happening::Mark { text: self.text? },
-            _ => return Some(None),
+            LOCK_BEGIN => Happening::LockBegin { lock: self.lock?.0, flags: self.flags },
+            LOCK_END => Happening::LockEnd { lock: self.lock?.0, ret: self.ret },
+            _ => match Call::of_event(name) {
+                Some((call, Edge::Enter)) => Happening::Enter { call, function: self.function? },
+                Some((call, Edge::Leave)) => {
+                    Happening::Leave { call, function: self.function?, caller: self.caller }
+                }
+                None => return Some(None),
+            },
         };
         let Self { task, pid, cpu, ns, .. } = self;
         Some(Some(Entry { task, pid, cpu, ns: ns.map(|n| n.0), happening }))
@@ -486,6 +542,12 @@ impl<'a> From<&'a Entry<'a>> for Row<'a> {
             &Happening::CreateChunk { base_addr } | &Happening::DestroyChunk { base_addr } => {
                 Self { base_addr: at(base_addr), ..row }
             }
+            Happening::Enter { function, .. } => Self { function: Some(Cow::Borrowed(function)), ..row },
+            Happening::Leave { function, caller, .. } => {
+                Self { function: Some(Cow::Borrowed(function)), caller: text(caller), ..row }
+            }
+            Happening::LockBegin { lock, flags } => Self { lock: at(*lock), flags: text(flags), ..row },
+            &Happening::LockEnd { lock, ret } => Self { lock: at(lock), ret, ..row },
             Happening::Mark { text } => Self { text: Some(Cow::Borrowed(text)), ..row },
         }
     }

@@ -11,6 +11,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod call;
 pub mod convert;
 mod entry;
 mod event;
@@ -19,6 +20,7 @@ pub mod flame;
 mod head;
 mod items;
 pub mod jsonl;
+pub mod latency;
 mod line;
 pub mod live;
 pub mod percpu;

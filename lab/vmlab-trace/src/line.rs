@@ -36,7 +36,9 @@ pub fn parse(line: &str) -> Line {
         }
         "percpu_create_chunk" => base(fields).map(|base| Event::ChunkCreate { base }),
         "percpu_destroy_chunk" => base(fields).map(|base| Event::ChunkDestroy { base }),
-        _ => return Line::Percpu,
+        "percpu_alloc_percpu" | "percpu_free_percpu" | "percpu_alloc_percpu_fail" => return Line::Percpu,
+        // Durations and locks: nothing of the address space.
+        _ => return Line::Other,
     };
     event.map_or(Line::Bad, Line::Event)
 }

@@ -195,7 +195,7 @@ impl Live {
                     _ => {}
                 }
                 let waiting = self.happening(&entry.happening, entry.task.as_deref());
-                if self.stacks {
+                if self.stacks && entry.happening.has_stack() {
                     self.unmatched.push(entry.cpu, entry.pid, waiting);
                 }
             }
@@ -332,7 +332,11 @@ impl Live {
                 }
             }
             Happening::FailPercpu { .. } => self.totals.percpu_failed += 1,
-            Happening::Mark { .. } => {}
+            Happening::Mark { .. }
+            | Happening::Enter { .. }
+            | Happening::Leave { .. }
+            | Happening::LockBegin { .. }
+            | Happening::LockEnd { .. } => {}
         }
         none
     }

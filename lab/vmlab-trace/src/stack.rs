@@ -10,7 +10,7 @@
 //! (`trace_stack_print`) of Linux 6.12.
 
 use super::entry::{at_cpu, mark, nanoseconds, task, write_head};
-use super::fields::split;
+use super::fields::{function, split};
 use super::jsonl::{Number, StackLine};
 use std::borrow::Cow;
 use std::fmt;
@@ -140,7 +140,7 @@ impl Reader {
         if let Some(stack) = &mut self.open
             && let Some(frame) = line.strip_prefix("=>")
         {
-            let name = name_of(frame.trim());
+            let name = function(frame.trim()).into_owned();
             self.bytes += name.len();
             if stack.frames.len() < FRAMES_MAX && self.bytes <= NAMES_BYTES {
                 stack.frames.push(Cow::Owned(name));
@@ -171,18 +171,6 @@ fn head(line: &str) -> Option<StackLine<'static>> {
     let cpu = rest.and_then(|rest| rest[1..].split_once(']')?.0.parse().ok());
     let ns = head.split_whitespace().rev().find_map(|word| nanoseconds(word.strip_suffix(':')?));
     Some(StackLine { cpu, pid: task(task_text).1, ns: ns.map(Number), frames: Vec::new() })
-}
-
-/// Returns the function of a frame, without offset, size and address, and the module if there is one. Characters that
-/// no name has are replaced.
-fn name_of(frame: &str) -> String {
-    let mut words = frame.split_whitespace();
-    let first = words.next().unwrap_or("?");
-    let name = first.split_once("+0x").map_or(first, |(name, _)| name);
-    let module = words.next().filter(|word| word.starts_with('[') && word.ends_with(']'));
-    let text = module.map_or_else(|| name.to_string(), |module| format!("{name} {module}"));
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || "_.$[] -<>:".contains(c);
-    text.chars().take(200).map(|c| if is_of_name(c) { c } else { '?' }).collect()
 }
 
 /// The events that have no stack yet.

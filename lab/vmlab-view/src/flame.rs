@@ -9,7 +9,7 @@ use crate::map::palette::colour_of;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use vmlab_base::chart::escape;
-use vmlab_base::text::{bytes, grouped};
+use vmlab_base::text::{bytes, duration, grouped};
 use vmlab_trace::flame::By;
 
 /// Pixels of the total width, of the border and of a row.
@@ -45,6 +45,7 @@ fn shown(weight: u64, by: By) -> String {
         By::Count => vmlab_base::text::counted(weight, "allocation"),
         By::TimeLive if weight < 10_000 => format!("{} us", grouped(weight)),
         By::TimeLive => format!("{:.3} s", weight as f64 / 1e6),
+        By::LockTime => duration(weight),
     }
 }
 

@@ -27,6 +27,8 @@ mod flame;
 mod forms;
 #[path = "cli/input.rs"]
 mod input;
+#[path = "cli/latency.rs"]
+mod latency;
 #[path = "cli/map.rs"]
 mod map;
 #[path = "cli/oracles.rs"]

@@ -241,7 +241,11 @@ fn what(happening: &Happening<'_>) -> Option<What> {
         Happening::FreePercpu { base_addr, off, .. } => {
             What::Percpu(PercpuEvent::Free { base: base_addr, off })
         }
-        Happening::FailPercpu { .. } => return None,
+        Happening::FailPercpu { .. }
+        | Happening::Enter { .. }
+        | Happening::Leave { .. }
+        | Happening::LockBegin { .. }
+        | Happening::LockEnd { .. } => return None,
         Happening::Mark { ref text } => What::Mark(Mark::from_text(text)?),
     })
 }

@@ -24,6 +24,7 @@ const PAGE_BYTES: u64 = 4096;
 /// The process ids under which slices and instants are grouped.
 const AREAS: u32 = 1;
 const EVENTS: u32 = 2;
+const CALLS: u32 = 3;
 
 /// Writes slices, counters and instants.
 pub(crate) struct Chrome {
@@ -77,7 +78,9 @@ impl Chrome {
             span: None,
         };
         chrome.sink.line("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-        for (process, name) in [(AREAS, "vmalloc areas, by caller"), (EVENTS, "events")] {
+        for (process, name) in
+            [(AREAS, "vmalloc areas, by caller"), (EVENTS, "events"), (CALLS, "calls, by thread")]
+        {
             chrome
                 .write(&json!({"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}))?;
         }
@@ -148,6 +151,13 @@ impl Chrome {
             Happening::FailPercpu { size, align, .. } => {
                 self.instant(entry, ns, &json!({"size": size, "align": align}))
             }
+            // Perfetto nests the slices of a thread by their times.
+            Happening::Enter { ref function, .. } => self.edge("B", entry, ns, function),
+            Happening::Leave { ref function, .. } => self.edge("E", entry, ns, function),
+            // A mutex begins twice and ends once: no slice.
+            Happening::LockBegin { lock, .. } | Happening::LockEnd { lock, .. } => {
+                self.instant(entry, ns, &json!({"lock": format!("{lock:#x}")}))
+            }
             Happening::Mark { ref text } => self.instant(entry, ns, &json!({"text": text})),
         }
     }
@@ -204,6 +214,12 @@ impl Chrome {
     fn instant(&mut self, entry: &Entry<'_>, ns: u64, args: &Value) -> Result<()> {
         let (name, cpu) = (entry.happening.name(), entry.cpu.unwrap_or(0));
         self.write(&json!({"ph": "i", "s": "p", "name": name, "ts": micros(ns), "pid": EVENTS, "tid": cpu, "args": args}))
+    }
+
+    /// Writes an end of a call.
+    fn edge(&mut self, phase: &str, entry: &Entry<'_>, ns: u64, function: &str) -> Result<()> {
+        let thread = entry.pid.unwrap_or(0);
+        self.write(&json!({"ph": phase, "name": function, "ts": micros(ns), "pid": CALLS, "tid": thread}))
     }
 
     fn counters(&mut self, ns: u64) -> Result<()> {

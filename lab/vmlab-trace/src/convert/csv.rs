@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use csv::{QuoteStyle, Writer, WriterBuilder};
 
 /// The columns. Addresses are hexadecimal, everything else decimal or text; `ns` is the clock of the trace.
-pub(crate) const COLUMNS: [&str; 26] = [
+pub(crate) const COLUMNS: [&str; 31] = [
     "event",
     "ns",
     "cpu",
@@ -32,6 +32,11 @@ pub(crate) const COLUMNS: [&str; 26] = [
     "is_atomic",
     "call_site",
     "gfp_flags",
+    "function",
+    "caller",
+    "lock",
+    "flags",
+    "ret",
     "text",
     "lost",
 ];
@@ -122,7 +127,13 @@ fn row(entry: &Entry<'_>) -> Row {
             number("reserved", reserved);
             number("is_atomic", is_atomic);
         }
-        Happening::CreateChunk { .. } | Happening::DestroyChunk { .. } | Happening::Mark { .. } => {}
+        Happening::CreateChunk { .. }
+        | Happening::DestroyChunk { .. }
+        | Happening::Enter { .. }
+        | Happening::Leave { .. }
+        | Happening::LockBegin { .. }
+        | Happening::LockEnd { .. }
+        | Happening::Mark { .. } => {}
     }
     let mut address = |column, value: u64| row.set(column, format!("{value:#x}"));
     match happening {
@@ -147,13 +158,26 @@ fn row(entry: &Entry<'_>) -> Row {
         &Happening::CreateChunk { base_addr } | &Happening::DestroyChunk { base_addr } => {
             address("base_addr", base_addr);
         }
-        Happening::FailPercpu { .. } | Happening::Mark { .. } => {}
+        &Happening::LockBegin { lock, .. } | &Happening::LockEnd { lock, .. } => address("lock", lock),
+        Happening::FailPercpu { .. }
+        | Happening::Enter { .. }
+        | Happening::Leave { .. }
+        | Happening::Mark { .. } => {}
     }
     match happening {
         Happening::AllocPercpu { call_site, gfp_flags, .. } => {
             row.set("call_site", call_site.as_deref().unwrap_or_default().to_string());
             row.set("gfp_flags", gfp_flags.as_deref().unwrap_or_default().to_string());
         }
+        Happening::Enter { function, .. } => row.set("function", function.to_string()),
+        Happening::Leave { function, caller, .. } => {
+            row.set("function", function.to_string());
+            row.set("caller", caller.as_deref().unwrap_or_default().to_string());
+        }
+        Happening::LockBegin { flags, .. } => {
+            row.set("flags", flags.as_deref().unwrap_or_default().to_string());
+        }
+        Happening::LockEnd { ret: Some(ret), .. } => row.set("ret", ret.to_string()),
         Happening::Mark { text } => row.set("text", text.to_string()),
         _ => {}
     }

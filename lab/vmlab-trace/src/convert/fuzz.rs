@@ -4,6 +4,7 @@ use super::text::NoTable;
 use super::{Form, To, convert};
 use crate::flame::{By, Stacks};
 use crate::jsonl::Item;
+use crate::latency::{Latencies, Of};
 use crate::live::Live;
 use crate::vmallocinfo::Table;
 use crate::{Next, Sink, decompress, items};
@@ -56,7 +57,8 @@ pub(crate) fn lines(input: impl Read) -> Result<Vec<String>> {
 }
 
 /// The body of the fuzz target `trace_convert`: any bytes can be written in every form, and a written recording is read
-/// back as the same items. A live state takes them, as events and as a table.
+/// back as the same items. A live state takes them, as events and as a table, and
+/// each call is in one group of durations.
 ///
 /// # Panics
 /// If a form cannot be written into memory, a recording is read as something else, or LV1 or LV2 does not hold.
@@ -68,17 +70,23 @@ pub fn fuzz(data: &[u8]) {
     // The readable prefix of a broken stream is as good an input as a whole one.
     let _ = { first }.read_to_end(&mut text);
     let mut stacks = Stacks::of(None);
+    let mut latencies = Latencies::default();
     let mut live = Live::new(data.len().is_multiple_of(2));
     live.stand_on(Table::read(&text[..]));
     live.expect(Table::read(&text[..]), "vmallocinfo begin");
     let taken = items(&text[..], |item| {
         live.take(&item);
         stacks.take(&item);
+        latencies.take(&item);
         Ok(Next::Go)
     });
     assert!(taken.is_ok());
     assert_eq!(live.validate(), Ok(()));
     let _ = stacks.folded(By::TimeLive);
+    latencies.finish();
+    let counted =
+        |of| latencies.call_rows(of).into_iter().map(|mut row| row.durations.figures().count).sum::<u64>();
+    assert_eq!([Of::Caller, Of::Task].map(counted), [latencies.calls(); 2]);
     for &to in To::CHOICES {
         let written = match converted(&text[..], to) {
             Ok(written) => written,

@@ -11,16 +11,20 @@
 //! events are included, since they occurred. No table has the areas in the pools of nodes; so these can be emptied
 //! before the first.
 
+mod overhead;
 mod pipe;
+mod probes;
 mod recorder;
 pub mod snapshot;
 mod source;
+mod ticks;
 pub mod tracefs;
 
+use recorder::listed_cpus;
 pub use recorder::{BEGIN, Recorder, Tables, count_listed};
 pub use source::{Settings, Source};
 
-use crate::jsonl::Summary;
+use crate::jsonl::{Probes, Summary};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::PathBuf;
@@ -48,6 +52,10 @@ pub struct Options {
     pub drain_pools: bool,
     /// Record the call stack of each event.
     pub stacks: bool,
+    /// Record the durations of the kernel's functions.
+    pub latency: bool,
+    /// Record waits for the allocators' locks.
+    pub locks: bool,
     /// Record while this runs; without it, until the recording is stopped.
     pub command: Vec<String>,
 }
@@ -82,6 +90,12 @@ pub trait Watch {
 pub struct Recorded {
     /// Events that were written.
     pub events: u64,
+    /// Calls that returned, of the functions with probes.
+    pub calls: u64,
+    /// CPUs in use.
+    pub cpus: u64,
+    /// The probes, if there were any.
+    pub probes: Option<Probes>,
     /// The last line of the recording.
     pub summary: Summary,
     /// The exit status of the command, if there was one.
@@ -93,7 +107,12 @@ pub struct Recorded {
 /// # Errors
 /// If recording is not possible here; the file has everything recorded before.
 pub fn record(options: &Options, stop: &AtomicBool, watch: &mut dyn Watch) -> Result<Recorded> {
-    let mut source = Source::open(Settings { buffer_kib: options.buffer_kib, stacks: options.stacks })?;
+    let mut source = Source::open(Settings {
+        buffer_kib: options.buffer_kib,
+        stacks: options.stacks,
+        latency: options.latency,
+        locks: options.locks,
+    })?;
     if options.stacks && !source.stacks() {
         bail!("this kernel writes no call stacks: they take CONFIG_STACKTRACE");
     }
@@ -109,9 +128,9 @@ pub fn record(options: &Options, stop: &AtomicBool, watch: &mut dyn Watch) -> Re
     let table = Tables::read(&source, recorder::END)?;
     source.off()?;
     while source.step(&mut |item| recorder.take(item))? {}
-    let events = recorder.events();
+    let (events, calls, probes) = (recorder.events(), recorder.calls(), source.probes());
     let summary = recorder.finish(&source, &table, ended)?;
-    Ok(Recorded { events, summary, status })
+    Ok(Recorded { events, calls, cpus: listed_cpus("online"), probes, summary, status })
 }
 
 /// Writes events until the recording ends; returns the reason, and the exit status of the command.

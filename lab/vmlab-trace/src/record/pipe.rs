@@ -1,5 +1,6 @@
 //! Reads the kernel's buffers during the recording: text of `trace_pipe` in, items out.
 
+use super::ticks::Ticks;
 use crate::jsonl::{Item, LostLine, Number};
 use crate::stack::Reader;
 use crate::{Entry, LINE_MAX, lost_at};
@@ -33,24 +34,26 @@ pub(crate) struct Pipe<R> {
     rest: Vec<u8>,
     chunk: Box<[u8]>,
     stacks: Reader,
+    /// The clock of the kernel's lines, if it counts.
+    ticks: Option<Ticks>,
     pub(crate) counts: Counts,
 }
 
 impl Pipe<File> {
-    /// Opens the pipe; reads do not block.
+    /// Opens the file; reads do not block.
     ///
     /// # Errors
     /// If it cannot be opened.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    pub(super) fn file(path: &Path) -> Result<File> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        Ok(Self::new(file.context("tracefs: cannot read trace_pipe")?))
+        file.context("tracefs: cannot read trace_pipe")
     }
 }
 
 impl<R: Read> Pipe<R> {
-    pub(crate) fn new(input: R) -> Self {
+    pub(super) fn new(input: R, ticks: Option<Ticks>) -> Self {
         let chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
-        Self { input, rest: Vec::new(), chunk, stacks: Reader::default(), counts: Counts::default() }
+        Self { input, rest: Vec::new(), chunk, stacks: Reader::default(), ticks, counts: Counts::default() }
     }
 
     /// Passes on the available lines; returns true if any input was available.
@@ -105,7 +108,8 @@ impl<R: Read> Pipe<R> {
     }
 
     fn line(&mut self, line: &[u8], each: Each<'_>) -> Result<()> {
-        let text = String::from_utf8_lossy(line);
+        let timed = self.ticks.as_ref().map_or(line.into(), |ticks| ticks.timed(line));
+        let text = String::from_utf8_lossy(&timed);
         let taken = self.stacks.take(&text);
         if let Some(stack) = taken.ended {
             each(&Item::Stack(stack))?;

@@ -24,6 +24,7 @@ pub(super) const END: &str = "vmallocinfo end";
 pub struct Recorder {
     sink: Sink,
     counts: Counts,
+    calls: u64,
     /// The source's counts at the beginning.
     lost_before: u64,
     left_out_before: u64,
@@ -53,6 +54,7 @@ impl Recorder {
         if let Some(why) = &table.no_stats {
             note(why);
         }
+        source.notes().iter().for_each(|why| note(why));
         // Only after every step that may fail: this replaces an existing file.
         let mut sink = Sink::create(output)?;
         sink.line(&Item::Header(Box::new(header(source, command, !table.hashed))).to_json()?)?;
@@ -61,6 +63,7 @@ impl Recorder {
         Ok(Self {
             sink,
             counts: Counts::default(),
+            calls: 0,
             lost_before: counts.lost,
             left_out_before: counts.left_out,
             started,
@@ -77,8 +80,12 @@ impl Recorder {
         match item {
             Item::Event(entry) => {
                 self.counts.events += 1;
-                if let Happening::Mark { text } = &entry.happening {
-                    self.closed |= Mark::from_text(text) == Some(Mark::Closes(When::End));
+                match &entry.happening {
+                    Happening::Leave { .. } => self.calls += 1,
+                    Happening::Mark { text } => {
+                        self.closed |= Mark::from_text(text) == Some(Mark::Closes(When::End));
+                    }
+                    _ => {}
                 }
             }
             Item::Lost(lost) => self.counts.lost = self.counts.lost.saturating_add(lost.events.0),
@@ -99,6 +106,11 @@ impl Recorder {
     /// Returns the events that are written.
     pub fn events(&self) -> u64 {
         self.counts.events
+    }
+
+    /// Returns the calls that returned.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls
     }
 
     /// Returns the bytes that are written.
@@ -218,12 +230,14 @@ fn header(source: &Source, command: &[String], raw_table: bool) -> Header {
             .duration_since(SystemTime::UNIX_EPOCH)
             .ok()
             .map(|since| Number(since.as_secs())),
+        probes: source.probes(),
+        locks: if source.raw() { source.locks() } else { Vec::new() },
         command: command.iter().take_while(fits).cloned().collect(),
     }
 }
 
 /// Returns the number of CPUs of a kind; 0 if it cannot be read.
-fn listed_cpus(which: &str) -> u64 {
+pub(super) fn listed_cpus(which: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{which}")).unwrap_or_default();
     count_listed(&text)
 }

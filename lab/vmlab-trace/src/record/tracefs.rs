@@ -94,7 +94,7 @@ fn why_unmounted(kind: &str, errno: Errno) -> anyhow::Error {
 pub(crate) struct Instance {
     path: PathBuf,
     // After `path`: the files of the instance close first.
-    _fs: Found,
+    mounted: Found,
 }
 
 impl Instance {
@@ -114,11 +114,16 @@ impl Instance {
             }
             Err(error) => return Err(error).context(format!("cannot make {}", path.display())),
         }
-        let instance = Self { path, _fs: found };
+        let instance = Self { path, mounted: found };
         if !instance.path.join("events/vmalloc").is_dir() {
             bail!("this kernel has no vmalloc events: they came with Linux 6.2, and take CONFIG_TRACING");
         }
         Ok(instance)
+    }
+
+    /// Returns the root of the file system.
+    pub(super) fn root(&self) -> &Path {
+        &self.mounted.path
     }
 
     /// Returns the path of a file of the instance.
@@ -180,7 +185,7 @@ fn lost_in(stats: &str) -> u64 {
 }
 
 /// Returns `PID-START` of this process.
-fn own_name() -> Result<String> {
+pub(super) fn own_name() -> Result<String> {
     let pid = std::process::id();
     let start = started(pid).context("cannot read /proc/self/stat")?;
     Ok(format!("{pid}-{start}"))
@@ -200,6 +205,11 @@ fn is_left(name: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
         Some((pid.parse::<u32>().ok()?, start.parse::<u64>().ok()?))
     };
     parts().is_some_and(|(pid, start)| started(pid) != Some(start))
+}
+
+/// Checks TF1 and TF3: returns true if the recorder in a name, `PID-START`, has exited.
+pub(super) fn is_of_a_gone_recorder(name: &str) -> bool {
+    is_left(&format!("{PREFIX}{name}"), started)
 }
 
 /// Returns the instances of recorders that have exited.

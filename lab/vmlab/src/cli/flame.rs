@@ -2,12 +2,14 @@
 
 use super::input::stem;
 use super::selected::Selected;
-use super::{OutputFile, choice, out, print_note};
+use super::{OutputFile, choice, latency, out, print_note};
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vmlab_base::choice::Choice;
 use vmlab_base::text::printable;
 use vmlab_trace::flame::{By, Stacks};
+use vmlab_trace::latency::Latencies;
 use vmlab_trace::live::Kind;
 use vmlab_trace::{Next, Selection, items, open};
 use vmlab_view::flame::draw;
@@ -43,7 +45,7 @@ impl Choice for Format {
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// A recording of vmlab record --stacks, or text of ftrace with call stacks; - is standard input
+    /// A recording of vmlab record --stacks or --locks, or text of ftrace with call stacks; - is standard input
     #[arg(value_name = "RECORDING")]
     recording: PathBuf,
     /// The weight of a stack
@@ -70,16 +72,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let shown = args.recording.display();
     let output = args.output.as_deref().map(OutputFile::open).transpose()?;
     let selection = args.selected.selection()?;
-    let (stacks, cut_short) = read(&args.recording, args.memory, &selection)?;
+    let (folded, cut_short) = match args.by {
+        By::LockTime if args.memory.is_some() => {
+            bail!("--memory is of allocations, and --by lock-time counts waits for locks")
+        }
+        By::LockTime => of_locks(&args.recording, &selection)?,
+        by => of_allocations(&args.recording, by, args.memory, &selection)?,
+    };
     if let Some(why) = cut_short {
         print_note(&format!("{shown}: the input ends early, {why}"));
-    }
-    if !stacks.has_stacks() {
-        bail!("{shown}: no call stack: vmlab record --stacks records them");
-    }
-    let folded = stacks.folded(args.by);
-    if folded.is_empty() {
-        bail!("{shown}: no allocation {selection}");
     }
     let text = match args.format {
         Format::Svg => draw(&title(&args.recording, args.by, args.memory, &selection), &folded, args.by),
@@ -94,6 +95,40 @@ pub(super) fn run(args: &Args) -> Result<()> {
         }
         None => out(text.trim_end()),
     }
+}
+
+/// Weights of stacks, and why the input ended early, if it did.
+type Folded = (BTreeMap<String, u64>, Option<String>);
+
+fn of_allocations(path: &Path, by: By, memory: Option<Kind>, selection: &Selection) -> Result<Folded> {
+    let shown = path.display();
+    let (stacks, cut_short) = read(path, memory, selection)?;
+    if !stacks.has_stacks() {
+        bail!("{shown}: no call stack: vmlab record --stacks records them");
+    }
+    let folded = stacks.folded(by);
+    if folded.is_empty() {
+        bail!("{shown}: no allocation {selection}");
+    }
+    Ok((folded, cut_short))
+}
+
+fn of_locks(path: &Path, selection: &Selection) -> Result<Folded> {
+    let shown = path.display();
+    let (latencies, cut_short) = latency::read(path, selection)?;
+    if !latencies.has_locks() {
+        bail!("{shown}: no wait for a lock: vmlab record --locks records them");
+    }
+    let folded = lock_times(&latencies);
+    if folded.is_empty() {
+        bail!("{shown}: no wait for a lock of the allocators {selection}");
+    }
+    Ok((folded, cut_short))
+}
+
+/// Returns the nanoseconds of each stack that waited.
+pub(super) fn lock_times(latencies: &Latencies) -> BTreeMap<String, u64> {
+    latencies.lock_stacks().into_iter().map(|(path, (ns, _))| (path, ns)).collect()
 }
 
 /// Returns the allocations of an input, and why it ended early, if it did.
@@ -115,5 +150,6 @@ pub(super) fn read(
 pub(super) fn title(path: &Path, by: By, memory: Option<Kind>, selection: &Selection) -> String {
     let part = if selection.is_all() { String::new() } else { format!(", {selection}") };
     let of = memory.map_or(String::new(), |memory| format!(", {} alone", memory.choice()));
-    format!("{}: allocations by call stack, {}{of}{part}", stem(path), by.choice())
+    let what = if by == By::LockTime { "waits for locks" } else { "allocations" };
+    format!("{}: {what} by call stack, {}{of}{part}", stem(path), by.choice())
 }

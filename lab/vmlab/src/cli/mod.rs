@@ -7,6 +7,7 @@ mod convert;
 mod diff;
 mod flame;
 mod input;
+mod latency;
 mod man;
 mod map;
 mod offsets;
@@ -116,8 +117,9 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         vmlab record -- unshare -n true\n  \
         vmlab record -o boot.jsonl.gz --seconds 3\n  \
+        vmlab record --latency --locks -o slow.jsonl.gz -- unshare -n true\n  \
         vmlab replay vmlab.jsonl.gz --space\n\n\
-        The exit status is the command's. The form is described in docs/formats.md. A recording removes its instance of tracefs when it ends, and restores \
+        The exit status is the command's. The form is described in docs/formats.md. A recording removes its instance and its probes of tracefs when it ends, and restores \
         kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
     Record(record::Args),
     /// Show what the running kernel does to its address space and its per-CPU memory, live (root)
@@ -128,13 +130,22 @@ enum Command {
         vmlab top recording.jsonl.gz --at 51302.5\n\n\
         Keys: q quit, s sort, / filter, space freeze, w record, or end the recording.")]
     Top(top::Args),
-    /// Draw the allocations of a recording by call stack: bytes, counts, or how long they lived
+    /// Draw a recording by call stack: bytes, counts, how long allocations lived, or waits for locks
     #[command(after_help = "Examples:\n  \
         vmlab record --stacks -o r.jsonl.gz -- unshare -n true\n  \
         vmlab flame r.jsonl.gz --by bytes > bytes.svg\n  \
         vmlab flame r.jsonl.gz --by time-live --memory area -o live.svg\n  \
+        vmlab flame slow.jsonl.gz --by lock-time -o locks.svg\n  \
         vmlab flame r.jsonl.gz --format folded | sort -t ' ' -k 2 -n")]
     Flame(flame::Args),
+    /// Show how long the kernel's allocators take, and who waits for which of their locks
+    #[command(after_help = "Examples:\n  \
+        vmlab record --latency --locks -o slow.jsonl.gz -- unshare -n true\n  \
+        vmlab latency slow.jsonl.gz\n  \
+        vmlab latency slow.jsonl.gz --by caller --top 10\n  \
+        vmlab latency slow.jsonl.gz --json | jq '.calls[] | select(.p99_ns > 50000)'\n\n\
+        The kernel must have CONFIG_FPROBE_EVENTS or CONFIG_KPROBE_EVENTS.")]
+    Latency(latency::Args),
     /// Write a trace in another form: JSON lines, CSV, Perfetto, ftrace text
     #[command(after_help = "Examples:\n  \
         vmlab convert vmlab.jsonl.gz --to perfetto -o trace.json.gz   for ui.perfetto.dev\n  \
@@ -291,6 +302,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Record(args)) => record::run(args),
         Some(Command::Top(args)) => top::run(args),
         Some(Command::Flame(args)) => flame::run(args),
+        Some(Command::Latency(args)) => latency::run(args),
         #[cfg(feature = "measure")]
         Some(Command::Bench(args)) => bench::run(args),
         #[cfg(feature = "measure")]

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use vmlab_base::text::{counted, grouped};
+use vmlab_base::text::{counted, duration, grouped};
+use vmlab_trace::jsonl::Probes;
 use vmlab_trace::record::{Options, Progress, Recorded, Watch, record};
 
 /// The options of a recording.
@@ -32,6 +33,12 @@ pub(super) struct Args {
     /// Record the call stack of each event, for vmlab flame
     #[arg(long)]
     stacks: bool,
+    /// Record how long the kernel's allocators take, for vmlab latency: probes at both ends of their functions
+    #[arg(long)]
+    latency: bool,
+    /// Record waits for the allocators' locks, with their call stacks, for vmlab latency and vmlab flame
+    #[arg(long)]
+    locks: bool,
     /// Replace the file of an earlier recording
     #[arg(long)]
     overwrite: bool,
@@ -68,10 +75,21 @@ pub(super) fn run(args: &Args) -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
-    let Args { output, seconds, max_bytes, buffer_kib, drain_pools, stacks, overwrite: _, command } =
-        args.clone();
-    let options = Options { output, seconds, max_bytes, buffer_kib, drain_pools, stacks, command };
-    let Recorded { events, summary, status } = record(&options, &stop, &mut Bar(None))?;
+    let Args {
+        output,
+        seconds,
+        max_bytes,
+        buffer_kib,
+        drain_pools,
+        stacks,
+        latency,
+        locks,
+        overwrite: _,
+        command,
+    } = args.clone();
+    let options =
+        Options { output, seconds, max_bytes, buffer_kib, drain_pools, stacks, latency, locks, command };
+    let Recorded { events, calls, cpus, probes, summary, status } = record(&options, &stop, &mut Bar(None))?;
     let shown = args.output.display();
     print_note(&format!(
         "{} in {:.1} s, ended by {}: {shown}",
@@ -79,6 +97,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         Duration::from_nanos(summary.took_ns.0).as_secs_f64(),
         summary.ended,
     ));
+    if let Some(probes) = &probes {
+        print_note(&overhead(probes, calls, cpus, summary.took_ns.0));
+    }
     match summary.lost.0 {
         0 => {}
         lost => print_note(&format!(
@@ -94,6 +115,28 @@ pub(super) fn run(args: &Args) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Says what the probes of a recording cost.
+fn overhead(probes: &Probes, calls: u64, cpus: u64, took_ns: u64) -> String {
+    let all = counted(calls, "call");
+    if probes.measured_calls.0 == 0 {
+        return format!("{all} with two probes each ({}); what they cost was not measured", probes.kind);
+    }
+    let (plain, pair) = (probes.plain_ps.0 / 1000, probes.pair_ps.0 / 1000);
+    let cost = calls.saturating_mul(pair);
+    format!(
+        "{all} with two probes each ({}), which cost {} a call: getppid took {}, and {} with probes (medians, {} calls). \
+         That is {} in all, {:.2} % of {}",
+        probes.kind,
+        duration(pair),
+        duration(plain),
+        duration(plain.saturating_add(pair)),
+        grouped(probes.measured_calls.0),
+        duration(cost),
+        100.0 * cost as f64 / took_ns.saturating_mul(cpus.max(1)).max(1) as f64,
+        counted(cpus, "CPU")
+    )
 }
 
 /// A line on stderr with the state of a recording, if stderr is a terminal. It begins with the first event.
@@ -129,6 +172,28 @@ impl Watch for Bar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cost_of_probes_is_that_of_all_calls() {
+        use vmlab_trace::jsonl::Number;
+        let mut probes = Probes {
+            kind: "fprobe".to_string(),
+            measured_calls: Number(70_000),
+            plain_ps: Number(100_000),
+            pair_ps: Number(400_500),
+            ..Probes::default()
+        };
+        let text = overhead(&probes, 1_000_000, 4, 1_000_000_000);
+        assert_eq!(
+            text,
+            "1,000,000 calls with two probes each (fprobe), which cost 400 ns a call: getppid took 100 ns, and 500 ns \
+             with probes (medians, 70,000 calls). That is 400 ms in all, 10.00 % of 4 CPUs"
+        );
+        probes.measured_calls = Number(0);
+        assert!(overhead(&probes, 1, 4, 1).contains("was not measured"));
+        probes.measured_calls = Number(1);
+        assert!(overhead(&probes, u64::MAX, u64::MAX, 0).contains("% of"));
+    }
 
     #[test]
     fn bytes_may_have_a_unit() {

@@ -2,7 +2,7 @@
 
 use super::input::{self, Input, Tables};
 use super::selected::Selected;
-use super::{OutputFile, flame, map, out, run_all};
+use super::{OutputFile, flame, latency, map, out, run_all};
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -137,8 +137,16 @@ fn graphs(path: &Path, selection: &Selection) -> Result<Option<Part>> {
     if !stacks.has_stacks() {
         return Ok(None);
     }
-    let graph = |&by: &By| draw(&flame::title(path, by, None, selection), &stacks.clone().folded(by), by);
-    let graphs = By::CHOICES.iter().map(graph).collect();
+    let (latencies, _) = latency::read(path, selection)?;
+    let folded = |by| match by {
+        By::LockTime => flame::lock_times(&latencies),
+        _ => stacks.clone().folded(by),
+    };
+    let graph = |&by: &By| {
+        let folded = folded(by);
+        (!folded.is_empty()).then(|| draw(&flame::title(path, by, None, selection), &folded, by))
+    };
+    let graphs = By::CHOICES.iter().filter_map(graph).collect();
     let name = format!("{}: call stacks", input::stem(path));
     Ok(Some(Part::Flame(Flame { name, graphs })))
 }

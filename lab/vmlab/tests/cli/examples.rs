@@ -36,6 +36,7 @@ const ELSE: &[(&str, How)] = &[
     ("vmlab record -- unshare -n true", Kernel),
     ("vmlab record -o boot.jsonl.gz --seconds 3", Kernel),
     ("vmlab record --stacks -o r.jsonl.gz -- unshare -n true", Kernel),
+    ("vmlab record --latency --locks -o slow.jsonl.gz -- unshare -n true", Kernel),
     ("vmlab top", Kernel),
     ("vmlab top --sort bytes --caller kernel_clone", Kernel),
     ("vmlab top --once --for 2 > now.txt", Kernel),
@@ -141,7 +142,8 @@ fn furnish(dir: &Path) {
         write(&format!("{name}.jsonl.gz"), &recording);
     }
     write("stacks", super::flame::TEXT.as_bytes());
-    for (from, to) in [("trace", "recording"), ("stacks", "r.jsonl.gz")] {
+    write("slow", super::latency::text(20).as_bytes());
+    for (from, to) in [("trace", "recording"), ("stacks", "r.jsonl.gz"), ("slow", "slow.jsonl.gz")] {
         vmlab().current_dir(dir).args(["convert", from, "--to", "jsonl", "-o", to]).assert().success();
     }
     for folder in

@@ -132,7 +132,12 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn begin(args: &'a Args) -> Result<Self> {
-        let source = Source::open(Settings { buffer_kib: args.buffer_kib, stacks: !args.no_stacks })?;
+        let source = Source::open(Settings {
+            buffer_kib: args.buffer_kib,
+            stacks: !args.no_stacks,
+            latency: false,
+            locks: false,
+        })?;
         let mut notes = Vec::new();
         if !args.no_stacks && !source.stacks() {
             notes.push("this kernel writes no call stacks: callers of areas are tasks".to_string());
