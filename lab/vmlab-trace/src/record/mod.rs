@@ -13,7 +13,7 @@
 
 mod overhead;
 mod pipe;
-mod probes;
+pub mod probes;
 mod recorder;
 pub mod snapshot;
 mod source;

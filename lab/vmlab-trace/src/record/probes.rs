@@ -67,6 +67,20 @@ fn offered(readme: &str) -> Option<Kind> {
         .find_map(|(kind, has)| has.then_some(kind))
 }
 
+/// Returns the kind of probes that a kernel offers, by the root of tracefs.
+pub fn kind_offered(tracefs: &Path) -> Option<&'static str> {
+    let readme = fs::read_to_string(tracefs.join("README")).unwrap_or_default();
+    offered(&readme).filter(|_| tracefs.join(FILE).exists()).map(Kind::name)
+}
+
+/// Returns the groups of probes of recorders that have exited, each once.
+pub fn groups_left(tracefs: &Path) -> Vec<String> {
+    let list = fs::read_to_string(tracefs.join(FILE)).unwrap_or_default();
+    let mut groups: Vec<String> = left(&list).into_iter().map(|(group, _)| group.to_string()).collect();
+    groups.dedup();
+    groups
+}
+
 /// Returns the group of a recorder: `vmlab_PID_START`.
 fn group_of(name: &str) -> String {
     format!("{PREFIX}{}", name.replace('-', "_"))

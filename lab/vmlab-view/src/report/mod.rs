@@ -10,6 +10,7 @@ pub mod facts;
 mod figures;
 pub mod film;
 mod heat;
+pub mod latency;
 mod measures;
 mod page;
 pub mod sheet;

@@ -19,6 +19,8 @@ pub enum Part {
     Sheet(Sheet),
     /// The call stacks of a recording.
     Flame(Flame),
+    /// The durations of a recording.
+    Durations(super::latency::Durations),
 }
 
 /// The call stacks of a recording, drawn.
@@ -70,7 +72,7 @@ pub fn page(title: &str, parts: Vec<Part>) -> String {
     let chapters = || {
         parts.iter().enumerate().filter_map(|(number, part)| match part {
             Part::Trace(chapter) => Some((number, &**chapter)),
-            Part::Map(_) | Part::Sheet(_) | Part::Flame(_) => None,
+            Part::Map(_) | Part::Sheet(_) | Part::Flame(_) | Part::Durations(_) => None,
         })
     };
     // Writing to a String cannot fail.
@@ -110,6 +112,11 @@ pub fn page(title: &str, parts: Vec<Part>) -> String {
                 super::measures::write(&mut html, &sheet);
                 html.push_str("</section>");
             }
+            Part::Durations(durations) => {
+                let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&durations.name));
+                super::latency::write(&mut html, &durations);
+                html.push_str("</section>");
+            }
             Part::Flame(flame) => {
                 let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&flame.name));
                 for graph in flame.graphs {
@@ -142,6 +149,7 @@ fn write_contents(html: &mut String, parts: &[Part]) {
             Part::Map(map) => &map.name,
             Part::Sheet(sheet) => &sheet.name,
             Part::Flame(flame) => &flame.name,
+            Part::Durations(durations) => &durations.name,
         };
         let _ = write!(html, "<a href=\"#t{number}\">{}</a>", escape(name));
     }

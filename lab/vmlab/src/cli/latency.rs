@@ -14,12 +14,15 @@ use vmlab_trace::call::Call;
 use vmlab_trace::jsonl::Probes;
 use vmlab_trace::latency::{CallRow, Elsewhere, Figures, Latencies, LockRow, Of, Unpaired};
 use vmlab_trace::{Next, Selection, items, open};
+use vmlab_view::report::latency::{Durations, Row};
 
 /// The version of the objects that `--json` prints.
 const VERSION: u32 = 1;
 /// Characters of a name in a table that fits 80 columns.
 const NAME_CHARS: usize = 24;
 const SITE_CHARS: usize = 20;
+/// The name of a lock that has none.
+const UNNAMED: &str = "(unnamed)";
 /// Characters of a line of text.
 const LINE_CHARS: usize = 80;
 
@@ -68,6 +71,29 @@ pub(super) fn read(path: &Path, selection: &Selection) -> Result<(Latencies, Opt
     })?;
     latencies.finish();
     Ok((latencies, census.cut_short))
+}
+
+/// Returns the section of a report.
+pub(super) fn section(name: &str, latencies: &Latencies) -> Durations {
+    let call = |mut row: CallRow| Row {
+        figures: row.durations.figures(),
+        histogram: row.durations.histogram(),
+        name: row.function,
+    };
+    let lock = |mut row: LockRow| Row {
+        figures: row.durations.figures(),
+        histogram: Vec::new(),
+        name: format!("{}, {}", row.lock.as_deref().unwrap_or(UNNAMED), row.site),
+    };
+    let mut notes = vec![head(name, latencies)];
+    notes.extend(latencies.has_calls().then(|| cost(latencies)));
+    notes.extend(latencies.has_locks().then(|| others(latencies.elsewhere())));
+    Durations {
+        name: format!("{name}: durations"),
+        calls: latencies.call_rows(Of::Function).into_iter().map(call).collect(),
+        locks: latencies.lock_rows().into_iter().map(lock).collect(),
+        notes,
+    }
 }
 
 /// Fails if there is nothing to show.
@@ -356,7 +382,7 @@ fn locks(rows: Vec<LockRow>) -> Result<()> {
     table.set_header(["lock", "who waits", "waits", "median", "p99", "max", "total"]);
     for mut row in rows {
         let figures = row.durations.figures();
-        let lock = row.lock.as_deref().unwrap_or("(unnamed)");
+        let lock = row.lock.as_deref().unwrap_or(UNNAMED);
         let mut cells = vec![
             Cell::new(cut(lock, SITE_CHARS)),
             Cell::new(cut(&row.site, SITE_CHARS)),

@@ -94,9 +94,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
             None => {
                 let Some((chapter, input)) = chapters.next() else { continue };
                 parts.push(chapter);
-                // Lines of a stack are among the others.
+                // Stacks, durations and waits are among the others.
                 if input.trace.others > 0 {
-                    parts.extend(graphs(path, &args.selected.selection()?)?);
+                    parts.extend(more(path, &args.selected.selection()?)?);
                 }
             }
         }
@@ -128,16 +128,20 @@ fn json(args: &Args) -> Result<()> {
     super::ends_early(&inputs)
 }
 
-/// Returns the flame graphs of a trace, if it has call stacks. It is read again, which only a file can be.
-fn graphs(path: &Path, selection: &Selection) -> Result<Option<Part>> {
+/// Returns the durations and the flame graphs of a trace, if it has any. It is read again, which only a file can be.
+fn more(path: &Path, selection: &Selection) -> Result<Vec<Part>> {
+    let mut parts = Vec::new();
     if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
-        return Ok(None);
+        return Ok(parts);
+    }
+    let (latencies, _) = latency::read(path, selection)?;
+    if latencies.has_calls() || latencies.has_locks() {
+        parts.push(Part::Durations(latency::section(&input::stem(path), &latencies)));
     }
     let (stacks, _) = flame::read(path, None, selection)?;
     if !stacks.has_stacks() {
-        return Ok(None);
+        return Ok(parts);
     }
-    let (latencies, _) = latency::read(path, selection)?;
     let folded = |by| match by {
         By::LockTime => flame::lock_times(&latencies),
         _ => stacks.clone().folded(by),
@@ -148,7 +152,8 @@ fn graphs(path: &Path, selection: &Selection) -> Result<Option<Part>> {
     };
     let graphs = By::CHOICES.iter().filter_map(graph).collect();
     let name = format!("{}: call stacks", input::stem(path));
-    Ok(Some(Part::Flame(Flame { name, graphs })))
+    parts.push(Part::Flame(Flame { name, graphs }));
+    Ok(parts)
 }
 
 /// Formats names as `a, b and 3 more`.

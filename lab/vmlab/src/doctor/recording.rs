@@ -4,8 +4,8 @@ use super::{Fact, Verdict};
 use Verdict::{Good, Less, Missing};
 use anyhow::Result;
 use std::fs;
-use vmlab_trace::record::snapshot;
 use vmlab_trace::record::tracefs::{self, Found};
+use vmlab_trace::record::{probes, snapshot};
 
 pub(super) const GROUP: &str = "recording";
 
@@ -22,7 +22,9 @@ pub(super) struct Probe {
     table: Result<bool>,
     restrict: Option<String>,
     root: bool,
-    /// Instances left by recorders that have exited.
+    /// The kind of probes of functions that the kernel offers.
+    probes: Option<&'static str>,
+    /// Instances and probes left by recorders that have exited.
     left: Vec<String>,
 }
 
@@ -32,8 +34,14 @@ impl Probe {
         let has =
             |group: &str| found.as_ref().is_ok_and(|found| found.path.join("events").join(group).is_dir());
         let (vmalloc, percpu) = (has("vmalloc"), has("percpu"));
-        let left =
-            found.as_ref().map_or_else(|_| Vec::new(), |found| tracefs::left(&found.path.join("instances")));
+        let left = found.as_ref().map_or_else(
+            |_| Vec::new(),
+            |found| {
+                let instances = tracefs::left(&found.path.join("instances"));
+                instances.into_iter().chain(probes::groups_left(&found.path)).collect()
+            },
+        );
+        let probes = found.as_ref().ok().and_then(|found| probes::kind_offered(&found.path));
         let tracefs = found.and_then(|found| {
             // Listing needs the same permission as creating an instance.
             fs::read_dir(found.path.join("instances"))
@@ -52,6 +60,7 @@ impl Probe {
                 .ok()
                 .map(|text| text.trim().to_string()),
             root: rustix::process::geteuid().is_root(),
+            probes,
             left,
         }
     }
@@ -104,6 +113,15 @@ pub(super) fn facts(probe: &Probe) -> Vec<Fact> {
             Ok(()) => fact("percpu_stats", Good, "readable".to_string(), "chunks are known at both ends"),
             Err(why) => fact("percpu_stats", Less, format!("{why:#}"), "a recording goes without"),
         },
+        match probe.probes {
+            Some(kind) => fact("probes", Good, kind.to_string(), "record --latency measures the allocators"),
+            None => fact(
+                "probes",
+                Less,
+                "none of functions".to_string(),
+                "no durations: they take CONFIG_FPROBE_EVENTS or CONFIG_KPROBE_EVENTS",
+            ),
+        },
         match &probe.left[..] {
             [] => {
                 fact("left behind", Good, "nothing".to_string(), "every recorder that ended has cleaned up")
@@ -132,6 +150,7 @@ mod tests {
             table: Ok(false),
             restrict: Some("0".to_string()),
             root: true,
+            probes: Some("fprobe"),
             left: Vec::new(),
         }
     }
@@ -142,11 +161,12 @@ mod tests {
 
     #[test]
     fn each_line_is_judged_by_what_was_found() {
-        assert_eq!(verdicts(&good()), [Good; 6]);
+        assert_eq!(verdicts(&good()), [Good; 7]);
         let hashed = Probe { table: Ok(true), ..good() };
-        assert_eq!(verdicts(&hashed), [Good; 6]);
-        let cases: [(Probe, usize, Verdict, &str); 9] = [
-            (Probe { left: vec!["vmlab-1-2".to_string()], ..good() }, 5, Less, "next recording"),
+        assert_eq!(verdicts(&hashed), [Good; 7]);
+        let cases: [(Probe, usize, Verdict, &str); 10] = [
+            (Probe { probes: None, ..good() }, 5, Less, "CONFIG_KPROBE_EVENTS"),
+            (Probe { left: vec!["vmlab-1-2".to_string()], ..good() }, 6, Less, "next recording"),
             (Probe { root: false, ..good() }, 0, Missing, "sudo"),
             (Probe { tracefs: Err(anyhow!("not mounted")), ..good() }, 1, Missing, "cannot be recorded"),
             (Probe { percpu: false, ..good() }, 2, Less, "not recorded"),
@@ -164,6 +184,6 @@ mod tests {
 
     #[test]
     fn this_machine_has_every_line() {
-        assert_eq!(facts(&Probe::new()).len(), 6);
+        assert_eq!(facts(&Probe::new()).len(), 7);
     }
 }

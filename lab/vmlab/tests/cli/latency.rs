@@ -164,6 +164,23 @@ fn waits_are_drawn_by_stack() {
     assert!(stderr_of(&flame(&none, &[]).failure()).contains("vmlab record --locks"));
 }
 
+#[test]
+fn a_report_has_durations_and_waits_if_the_recording_has() {
+    let dir = TempDir::new().unwrap();
+    let report = dir.path().join("report.html");
+    for (text, sections) in [(format!("{SMALL}{}", text(20)), 1), (SMALL.to_string(), 0)] {
+        let path = written(&dir, &text);
+        vmlab().arg("report").arg(&path).arg("-o").arg(&report).assert().success();
+        let html = std::fs::read_to_string(&report).unwrap();
+        assert_eq!(html.matches("t: durations</h2>").count(), sections);
+        assert_eq!(html.matches("<td>alloc_vmap_area</td><td>20</td>").count(), sections);
+        assert_eq!(
+            html.matches("<td>(unnamed), alloc_vmap_area</td><td>4</td><td>20 ns</td>").count(),
+            sections
+        );
+    }
+}
+
 /// Returns the probes of recorders that are in tracefs.
 fn probes() -> String {
     let found = vmlab_trace::record::tracefs::Found::find("tracefs").unwrap();
