@@ -83,6 +83,49 @@ loops)
         done
     done
     ;;
+trace)
+    # The kernel's durations and waits under a load, and what it costs to record them: each way $threads times in turn.
+    mount -t tracefs none /sys/kernel/tracing
+    mount -t debugfs none /sys/kernel/debug
+    echo 1 > /proc/sys/net/core/bpf_jit_enable
+    left() { cat /sys/kernel/tracing/dynamic_events; ls /sys/kernel/tracing/instances; }
+    # what, and the arguments of the recorder, if it runs
+    timed() {
+        what=$1
+        shift
+        if [ "$#" -gt 0 ]; then
+            vmlab record --overwrite --buffer-kib 16384 "$@" -- load.sh "$loops" 2> /tmp/said
+        else
+            load.sh "$loops"
+        fi
+        echo "va: took $what $(cat /tmp/took)"
+        [ "$#" -gt 0 ] && sed "s/^vmlab: /va: said $what: /" /tmp/said
+    }
+    timed warm-up
+    for _ in $(seq "$threads"); do
+        timed none
+        timed record -o /tmp/plain.jsonl.gz
+        timed latency -o /tmp/latency.jsonl.gz --latency
+        timed locks -o /tmp/locks.jsonl.gz --latency --locks
+    done
+    # By kprobe: as if the kernel had no fprobe. And a recorder that ends by ^C, and one that is killed.
+    sed 's/f\[:\[/x/' /sys/kernel/tracing/README > /tmp/README
+    mount --bind /tmp/README /sys/kernel/tracing/README
+    timed kprobe -o /tmp/kprobe.jsonl.gz --latency
+    umount /sys/kernel/tracing/README
+    for signal in INT KILL; do
+        vmlab record --latency --overwrite -o /tmp/ended.jsonl 2> /tmp/said &
+        sleep 4
+        echo "va: $signal: $(left | wc -l) probes and instances while it records"
+        kill "-$signal" $!
+        wait $!
+        echo "va: $signal: $(left | wc -l) left, said $(tail -1 /tmp/said)"
+    done
+    vmlab record --overwrite -o /tmp/ended.jsonl -- true 2> /dev/null
+    echo "va: left $(left | wc -l)"
+    stty raw < /dev/ttyS1
+    tar -c -C /tmp latency.jsonl.gz locks.jsonl.gz kprobe.jsonl.gz > /dev/ttyS1
+    ;;
 bench)
     for pattern in one mixed live live-mixed large aligned; do
         echo "$pattern $threads $loops" > /proc/va_bench

@@ -178,7 +178,7 @@ static struct vmap_node *find_vmap_area_exceed_addr_lock(unsigned long addr, str
 
 /* Purges */
 
-static bool __purge_vmap_area_lazy(unsigned long start, unsigned long end, bool full_pool_decay)
+static noinline bool __purge_vmap_area_lazy(unsigned long start, unsigned long end, bool full_pool_decay)
 {
 	/* The dirty parts of blocks are flushed with it, and so there is nothing left for the caller to flush. */
 	u64 purged = va_purge_aliases(start, max(start, end));

@@ -21,16 +21,36 @@ const KERNEL_FLAGS: &str = "-Zplt=yes -Zdirect-access-external-data=yes";
 /// The files of ours that go to `mm`, besides the object.
 const GLUE: [&str; 5] = ["va_linux.h", "va_glue.h", "va_tail.h", "va_os.c", "va_bench.c"];
 
-/// A kernel: with the core, or as it comes, for production or for finding mistakes.
+/// The options of a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Config {
+    /// Those of production.
+    Plain,
+    /// With KASAN and lockdep.
+    Debug,
+    /// With probes of functions, namespaces, networks and BPF.
+    Trace,
+}
+
+/// A kernel: with the core, or as it comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Kind {
     pub(super) ours: bool,
-    pub(super) debug: bool,
+    pub(super) config: Config,
 }
 
 impl Kind {
     pub(super) fn name(self) -> String {
-        format!("{}{}", if self.ours { "ours" } else { "stock" }, if self.debug { "-debug" } else { "" })
+        format!("{}{}", if self.ours { "ours" } else { "stock" }, self.suffix())
+    }
+
+    /// The end of the names of what is built with these options.
+    fn suffix(self) -> &'static str {
+        match self.config {
+            Config::Plain => "",
+            Config::Debug => "-debug",
+            Config::Trace => "-trace",
+        }
     }
 }
 
@@ -159,7 +179,7 @@ fn relocatable(root: &Path, archive: &Path) -> Result<PathBuf> {
 pub(super) fn kernel(root: &Path, kind: Kind) -> Result<Kernel> {
     fs::create_dir_all(work(root))?;
     let source = tree(root, kind)?;
-    let build = work(root).join(if kind.debug { "build-debug" } else { "build" });
+    let build = work(root).join(format!("build{}", kind.suffix()));
     configure(root, &source, &build, kind)?;
     make(&source, &build, &[])?;
     let image = work(root).join(format!("{}.bzImage", kind.name()));
@@ -190,7 +210,7 @@ fn tree(root: &Path, kind: Kind) -> Result<PathBuf> {
         (text, lines) = cut(&text)?;
         println!("linux: {lines} lines of mm/vmalloc.c are replaced");
         makefile.push_str("obj-y += va_os.o va_core.o\n");
-        replace(&shipped(root), &fs::read(object(root, kind.debug)?)?)?;
+        replace(&shipped(root), &fs::read(object(root, kind.config == Config::Debug)?)?)?;
     }
     for file in GLUE {
         replace(&tree.join("mm").join(file), &fs::read(root.join("adopt/linux/glue").join(file))?)?;
@@ -218,8 +238,10 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 
 fn configure(root: &Path, source: &Path, build: &Path, kind: Kind) -> Result<()> {
     let mut parts = vec!["kernel.config"];
-    if kind.debug {
-        parts.push("debug.config");
+    match kind.config {
+        Config::Plain => {}
+        Config::Debug => parts.push("debug.config"),
+        Config::Trace => parts.push("trace.config"),
     }
     let parts: Vec<_> = parts.into_iter().map(|part| root.join("adopt/linux").join(part)).collect();
     let mut wanted = String::new();
@@ -260,8 +282,34 @@ fn initrd(root: &Path, build: &Path, kind: Kind) -> Result<PathBuf> {
     fs::copy(build.join("lib/test_vmalloc.ko"), files.join("lib/test_vmalloc.ko"))?;
     fs::copy(root.join("adopt/linux/init.sh"), files.join("init"))?;
     fs::set_permissions(files.join("init"), fs::Permissions::from_mode(0o755))?;
+    if kind.config == Config::Trace {
+        trace_programs(root, &files.join("bin"))?;
+    }
     let archive = work(root).join(format!("{}.initrd.gz", kind.name()));
     let script = format!("find . | cpio -o -H newc --quiet | gzip -1 > {}", archive.display());
     Cmd::new(&files, "sh").args(["-c", &script]).run(Show::Failure)?;
     Ok(archive)
+}
+
+/// Returns the laboratory as a program that needs no library.
+pub(super) fn vmlab(root: &Path) -> PathBuf {
+    root.join("target").join(MUSL).join("release/vmlab")
+}
+
+/// The target of a program that needs no library.
+const MUSL: &str = "x86_64-unknown-linux-musl";
+
+/// Builds the programs that record: `vmlab`, and a load.
+fn trace_programs(root: &Path, bin: &Path) -> Result<()> {
+    Cmd::cargo(root)
+        .args(["build", "--quiet", "--locked", "--release", "--package", "vmlab", "--target", MUSL])
+        .run(Show::All)
+        .with_context(|| format!("`rustup target add {MUSL}` adds what vmlab needs"))?;
+    Cmd::new(root, "strip").arg("-o").arg(bin.join("vmlab")).arg(vmlab(root)).run(Show::Failure)?;
+    Cmd::new(root, "cc")
+        .args(["-static", "-O2", "-Wall", "adopt/linux/filters.c", "-o"])
+        .arg(bin.join("filters"))
+        .run(Show::Failure)?;
+    fs::copy(root.join("adopt/linux/load.sh"), bin.join("load.sh"))?;
+    Ok(fs::set_permissions(bin.join("load.sh"), fs::Permissions::from_mode(0o755))?)
 }

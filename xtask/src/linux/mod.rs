@@ -15,13 +15,14 @@ mod cut;
 mod lists;
 mod loops;
 mod profile;
+mod trace;
 
 use crate::count::Tests;
 use crate::machine::{commit, machine};
 use crate::not_run;
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
-use build::{Kernel, Kind};
+use build::{Config, Kernel, Kind};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -63,6 +64,8 @@ enum Task {
     Profile(Pairs),
     /// Count the instructions of each test of lib/test_vmalloc.c on both kernels; --out writes results/linux-loops.md
     Loops(loops::Args),
+    /// Record durations and waits for locks in kernels with probes, under a load; --out writes results/latency.md
+    Trace(trace::Args),
     /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
     Debug,
 }
@@ -86,13 +89,19 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if !missing.is_empty() {
         bail!("to build a kernel, install {}", missing.join(" "));
     }
-    let kind = Kind { ours: !args.stock, debug: matches!(args.task, Task::Debug) };
+    let config = match args.task {
+        Task::Debug => Config::Debug,
+        Task::Trace(_) => Config::Trace,
+        _ => Config::Plain,
+    };
+    let kind = Kind { ours: !args.stock, config };
     match &args.task {
         Task::Build => build::kernel(root, kind).map(|kernel| println!("{}", kernel.image.display())),
         Task::Boot => boot(root, kind, &Run::of("boot", 1), SPEED).map(drop),
         Task::Test { suite, loops } => boot(root, kind, &Run::of(suite, *loops), SPEED).map(drop),
         Task::Profile(pairs) => profile::main(root, pairs),
         Task::Loops(args) => loops::main(root, args),
+        Task::Trace(args) => trace::main(root, args),
         Task::Debug => boot(root, kind, &Run::of("quick", 1), SPEED).map(drop),
         Task::Bench { threads, pairs } => bench(root, *threads, pairs),
     }
@@ -120,7 +129,7 @@ pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
         not_run::add(root, &format!("a Linux kernel with the core: install {}", missing.join(" ")));
         return Ok(());
     }
-    boot(root, Kind { ours: true, debug: false }, &Run::of("quick", 10), SPEED).map(drop)
+    boot(root, Kind { ours: true, config: Config::Plain }, &Run::of("quick", 10), SPEED).map(drop)
 }
 
 /// The work of a kernel's first program.
@@ -128,11 +137,13 @@ struct Run<'a> {
     suite: &'a str,
     loops: u32,
     threads: u32,
+    /// A file of this machine that gets what the program writes to its second serial port.
+    port: Option<&'a Path>,
 }
 
 impl<'a> Run<'a> {
     fn of(suite: &'a str, loops: u32) -> Self {
-        Self { suite, loops, threads: 1 }
+        Self { suite, loops, threads: 1, port: None }
     }
 }
 
@@ -161,7 +172,7 @@ fn boot_built(
     run: &Run<'_>,
     how: &str,
 ) -> Result<Vec<String>> {
-    let Run { suite, loops, threads } = run;
+    let Run { suite, loops, threads, port } = run;
     let logs = build::work(root).join("logs");
     fs::create_dir_all(&logs)?;
     let log = logs.join(format!("{}-{suite}.log", kind.name()));
@@ -174,8 +185,9 @@ fn boot_built(
     let ended = Cmd::new(root, "timeout")
         .args([LIMIT, "qemu-system-x86_64"])
         .args(how.split(' '))
-        .args(["-nographic", "-no-reboot"])
-        .args(["-m", if kind.debug { DEBUG_MEMORY } else { MEMORY }, "-kernel"])
+        .args(["-nographic", "-no-reboot", "-serial", "mon:stdio"])
+        .args(port.iter().flat_map(|port| ["-serial".to_string(), format!("file:{}", port.display())]))
+        .args(["-m", if kind.config == Config::Debug { DEBUG_MEMORY } else { MEMORY }, "-kernel"])
         .arg(image)
         .arg("-initrd")
         .arg(initrd)
@@ -209,7 +221,7 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
         }
     }
     let summaries = lines.iter().filter(|line| line.starts_with("Summary")).count();
-    if summaries == 0 && !matches!(suite, "boot" | "bench") {
+    if summaries == 0 && !matches!(suite, "boot" | "bench" | "trace") {
         bail!("no test of lib/test_vmalloc.c said anything");
     }
     Ok(())
@@ -258,7 +270,7 @@ fn in_turn<T>(rounds: usize, run: impl Fn(Kind) -> Result<T>) -> Result<[Vec<T>;
     let mut runs: [Vec<T>; 2] = Default::default();
     for _ in 0..rounds {
         for (ours, runs) in [false, true].into_iter().zip(&mut runs) {
-            runs.push(run(Kind { ours, debug: false })?);
+            runs.push(run(Kind { ours, config: Config::Plain })?);
         }
     }
     Ok(runs)

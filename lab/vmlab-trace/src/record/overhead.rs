@@ -10,7 +10,7 @@ use super::probes::{Probes, find, symbols};
 use super::ticks::Ticks;
 use super::tracefs::Instance;
 use crate::entry::nanoseconds;
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use rustix::process::getppid;
 use std::fs::File;
 use std::io::Read;
@@ -23,9 +23,17 @@ const ROUNDS: usize = 7;
 const READ: u32 = 500;
 /// The most bytes that are read for them.
 const READ_BYTES: usize = 1 << 20;
-/// The names of the function on several machines.
-const FUNCTIONS: [&str; 5] =
-    ["__x64_sys_getppid", "__arm64_sys_getppid", "__riscv_sys_getppid", "__s390x_sys_getppid", "sys_getppid"];
+/// The names of the function on several machines. Some are of one place, and the function tracer knows one of these.
+const FUNCTIONS: [&str; 8] = [
+    "__x64_sys_getppid",
+    "__arm64_sys_getppid",
+    "__riscv_sys_getppid",
+    "__s390x_sys_getppid",
+    "__do_sys_getppid",
+    "__se_sys_getppid",
+    "__ia32_sys_getppid",
+    "sys_getppid",
+];
 const ENTER: &str = "vmlab_cost_enter";
 const LEAVE: &str = "vmlab_cost_leave";
 
@@ -52,9 +60,7 @@ pub(super) fn measure(
     pipe: &mut File,
     ticks: Option<&Ticks>,
 ) -> Result<Cost> {
-    let symbols = symbols()?;
-    let function = find(&symbols, &FUNCTIONS).context("this kernel shows no function of getppid")?;
-    probes.add(ENTER, LEAVE, function)?;
+    add(probes)?;
     let enable = format!("events/{}/enable", probes.group());
     let mut rounds = Vec::new();
     instance.set("tracing_on", "1")?;
@@ -82,6 +88,20 @@ pub(super) fn measure(
         pair_ps: per_call(median(|round| round.1)),
         floor_ns,
     })
+}
+
+/// Adds the probes to the function, by the first of its names that the kernel takes.
+fn add(probes: &mut Probes) -> Result<()> {
+    let symbols = symbols()?;
+    let mut last = None;
+    for function in FUNCTIONS.iter().filter_map(|name| find(&symbols, &[name])) {
+        match probes.add(ENTER, LEAVE, function) {
+            Ok(()) => return Ok(()),
+            Err(why) => last = Some(why),
+        }
+        probes.remove()?;
+    }
+    Err(last.unwrap_or_else(|| anyhow!("this kernel shows no function of getppid")))
 }
 
 /// Returns the nanoseconds of so many calls.

@@ -19,8 +19,8 @@ use vmlab_view::report::latency::{Durations, Row};
 /// The version of the objects that `--json` prints.
 const VERSION: u32 = 1;
 /// Characters of a name in a table that fits 80 columns.
-const NAME_CHARS: usize = 24;
-const SITE_CHARS: usize = 20;
+const NAME_CHARS: usize = 18;
+const SITE_CHARS: usize = 28;
 /// The name of a lock that has none.
 const UNNAMED: &str = "(unnamed)";
 /// Characters of a line of text.
@@ -379,13 +379,12 @@ fn cost(latencies: &Latencies) -> String {
 
 fn locks(rows: Vec<LockRow>) -> Result<()> {
     let mut table = plain();
-    table.set_header(["lock", "who waits", "waits", "median", "p99", "max", "total"]);
+    table.set_header(["lock\n  who waits", "waits", "median", "p99", "max", "total"]);
     for mut row in rows {
         let figures = row.durations.figures();
         let lock = row.lock.as_deref().unwrap_or(UNNAMED);
         let mut cells = vec![
-            Cell::new(cut(lock, SITE_CHARS)),
-            Cell::new(cut(&row.site, SITE_CHARS)),
+            Cell::new(format!("{}\n  {}", cut(lock, SITE_CHARS), cut(&row.site, SITE_CHARS))),
             Cell::new(grouped(figures.count)),
         ];
         let of: [fn(&Figures) -> u64; 4] =
@@ -393,7 +392,7 @@ fn locks(rows: Vec<LockRow>) -> Result<()> {
         cells.extend(times(&figures, &of));
         table.add_row(cells);
     }
-    align(&mut table, 2);
+    align(&mut table, 1);
     out(&table.to_string())
 }
 

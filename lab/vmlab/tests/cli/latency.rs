@@ -118,19 +118,30 @@ fn the_figures_are_those_of_the_calls() {
 #[test]
 fn tables_fit_80_columns() {
     let dir = TempDir::new().unwrap();
-    let long =
-        text(50).replace("caller_1", &"x".repeat(150)).replace("          sh-7", "  a\u{1b}[31m name-7");
+    let header = "{\"vmlab\":{\"locks\":[{\"name\":\"free_vmap_area_lock\",\"at\":\"0xbb\"}]}}\n";
+    let mut long = header.to_string() + &text(50);
+    for n in 0..20_000 {
+        let mut line = |ns: u32, event| {
+            let _ = writeln!(long, "{:>16}-9       [000] ..... 2.{n:05}{ns:04}: {event}", "x");
+        };
+        line(0, "vmlab_enter_percpu_alloc: (pcpu_alloc_noprof)");
+        line(8765, "vmlab_leave_percpu_alloc: (__percpu_counter_init_many <- pcpu_alloc_noprof)");
+    }
+    let long = long.replace("caller_1", &"x".repeat(150)).replace("          sh-7", "  a\u{1b}[31m name-7");
     let path = written(&dir, &long);
     for args in [&[][..], &["--by", "caller"], &["--by", "task", "--top", "2"]] {
         let shown = latency(&path, args);
         for line in shown.lines() {
             assert!(line.chars().count() <= 80 && !line.contains('\u{1b}'), "{args:?}: {line}");
         }
-        for text in ["alloc", "median", "alloc_vmap_area", "1 not ended", "(unnamed)", "of others: 8"] {
+        let wanted =
+            ["alloc", "median", "alloc_vmap_area", "1 not ended", "free_vmap_area_lock", "of others: 8"];
+        for text in wanted {
             assert!(shown.contains(text), "{args:?}: {text} in {shown}");
         }
     }
-    assert!(latency(&path, &["--by", "task", "--top", "2"]).contains("and 2 more"));
+    assert!(latency(&path, &["--by", "task", "--top", "2"]).contains("and 3 more"));
+    assert!(latency(&path, &["--by", "caller"]).contains("20,000"));
 }
 
 #[test]
