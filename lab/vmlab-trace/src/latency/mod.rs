@@ -2,7 +2,7 @@
 //!
 //! # Memory
 //! Eight bytes for each call and each wait, up to [`EVENTS_MAX`] of both together, so that percentiles are exact. The
-//! names are at most [`NAMES_MAX`], each of a bounded length.
+//! names are at most 65,536, of at most 4,096 bytes each.
 
 mod calls;
 mod stats;
@@ -22,7 +22,9 @@ use vmlab_base::choice::Choice;
 use waits::Waits;
 
 /// The most names that are distinguished, stacks among them; all others are [`OTHER`].
-const NAMES_MAX: usize = 1 << 17;
+const NAMES_MAX: usize = 1 << 16;
+/// The most bytes of a name, or of the names of a stack.
+const NAME_BYTES: usize = 4096;
 const OTHER: &str = "(others)";
 
 /// A thread, or the CPU of an idle one, or of a trace without threads.
@@ -53,6 +55,7 @@ impl Default for Names {
 
 impl Names {
     fn number(&mut self, name: &str) -> u32 {
+        let name = &name[..name.floor_char_boundary(NAME_BYTES)];
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }
@@ -168,7 +171,14 @@ impl Latencies {
             return;
         }
         let (cpu, pid, ns) = (entry.cpu, entry.pid, entry.ns);
-        if let Some(ns) = ns {
+        let within = |ns: &u64| {
+            self.selection.from_ns.is_none_or(|from| *ns >= from)
+                && self.selection.to_ns.is_none_or(|to| *ns <= to)
+        };
+        // The marks of a part are those of the whole.
+        if let Some(ns) = ns.filter(within)
+            && !matches!(entry.happening, Happening::Mark { .. })
+        {
             let (first, last) = self.span.unwrap_or((ns, ns));
             self.span = Some((first.min(ns), last.max(ns)));
         }
@@ -244,7 +254,7 @@ impl Latencies {
         &self.header
     }
 
-    /// Returns the time from the first event to the last, nanoseconds.
+    /// Returns the time from the first event of the selected time to the last, nanoseconds.
     pub fn span_ns(&self) -> u64 {
         self.span.map_or(0, |(first, last)| last - first)
     }

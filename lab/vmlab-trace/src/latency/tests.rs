@@ -166,6 +166,8 @@ fn interrupts_nest_idle_threads_are_apart_and_losses_pair_nothing() {
     );
     let cpu_0 =
         Selection { cpu: Some(0), task: Some("sh".to_string()), to_ns: Some(2000), ..Selection::default() };
+    let within = Selection { from_ns: Some(1900), to_ns: Some(2100), ..Selection::default() };
+    assert_eq!(read(&text, within).span_ns(), 130);
     assert_eq!(part(cpu_0), [row("alloc_vmap_area", "", 1, 900, 900), row("free_percpu", "", 1, 50, 50)]);
 }
 
@@ -240,6 +242,9 @@ fn names_are_bounded() {
         names.number(&n.to_string());
     }
     assert!(names.all.len() <= NAMES_MAX + 1);
-    let other = names.number("one more");
+    let other = names.number(&"\u{e9}".repeat(NAME_BYTES));
+    let mut long = Names::default();
+    let number = long.number(&"\u{20ac}".repeat(NAME_BYTES));
+    assert_eq!(long.name(number).len(), NAME_BYTES - 1, "cut before the character that does not fit");
     assert_eq!((names.name(other), names.name(0), names.name(u32::MAX)), (OTHER, "", ""));
 }

@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 16;
 const THREADS_MAX: usize = 1 << 16;
 const LOCKS_MAX: usize = 1024;
 /// The most stacks that are distinguished.
-const STACKS_MAX: usize = 1 << 16;
+const STACKS_MAX: usize = 1 << 14;
 const OTHERS: &str = "(other stacks)";
 
 /// The variables of the allocators that are locks.

@@ -2,6 +2,7 @@
 
 use super::record::can_record;
 use super::*;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// A recording: `loops` calls of three functions on two CPUs, and waits for two locks.
@@ -113,6 +114,55 @@ fn the_figures_are_those_of_the_calls() {
     let again = dir.path().join("t.jsonl.gz");
     vmlab().arg("convert").arg(&path).args(["--to", "jsonl", "-o"]).arg(&again).assert().success();
     assert_eq!(json(&again, &[]), object);
+}
+
+/// Of each call the durations, by a search from its return back to the last beginning of its thread that is not taken.
+fn searched(path: &Path) -> BTreeMap<String, Vec<u64>> {
+    let lines = super::record::lines(path);
+    let calls: Vec<&Value> = lines
+        .iter()
+        .filter(|line| line["event"].as_str().is_some_and(|event| event.starts_with("vmlab_")))
+        .collect();
+    let mut taken = vec![false; calls.len()];
+    let mut all: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for (at, leave) in calls.iter().enumerate() {
+        let Some(call) = leave["event"].as_str().unwrap().strip_prefix("vmlab_leave_") else { continue };
+        let thread =
+            |line: &Value| if line["pid"] == 0 { (0, number(line, "cpu")) } else { (number(line, "pid"), 0) };
+        let enter = (0..at).rev().find(|&before| {
+            !taken[before]
+                && calls[before]["event"] == format!("vmlab_enter_{call}")
+                && thread(calls[before]) == thread(leave)
+        });
+        let enter = enter.unwrap();
+        taken[enter] = true;
+        all.entry(call.replace('_', " ")).or_default().push(number(leave, "ns") - number(calls[enter], "ns"));
+    }
+    all
+}
+
+#[test]
+fn a_recording_of_a_real_kernel_has_the_figures_of_a_search() {
+    let path = shipped("latency-smp4.jsonl.gz");
+    let object = json(&path, &[]);
+    let searched = searched(&path);
+    let calls = object["calls"].as_array().unwrap();
+    assert_eq!(calls.len(), searched.len());
+    for row in calls {
+        let mut all = searched[row["call"].as_str().unwrap()].clone();
+        all.sort_unstable();
+        let want = (all.len() as u64, all.iter().sum::<u64>(), slow(&all, 990), slow(&all, 500));
+        assert_eq!(
+            ["count", "total_ns", "p99_ns", "median_ns"].map(|key| number(row, key)),
+            <[u64; 4]>::from(want)
+        );
+    }
+    let functions = ["alloc_vmap_area", "free_vmap_area_noflush", "remove_vm_area", "__purge_vmap_area_lazy"];
+    assert_eq!([0, 1, 2, 3].map(|nth| calls[nth]["function"].as_str().unwrap()), functions);
+    // It waits for a mutex that the kernel names, three times.
+    let lock = &object["locks"][0];
+    assert_eq!((&lock["lock"], number(lock, "count")), (&Value::from("pcpu_alloc_mutex"), 3));
+    assert_eq!(number(&object["probes"], "measured_calls"), 70_000);
 }
 
 #[test]
