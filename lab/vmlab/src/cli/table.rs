@@ -23,7 +23,7 @@ pub(super) enum Shown {
 /// A table some of whose columns only `--wide` shows. The first two columns are texts, the others numbers.
 pub(super) struct Columns {
     table: Table,
-    /// Whether each column is shown.
+    /// True for each column that is shown.
     shown: Vec<bool>,
 }
 
