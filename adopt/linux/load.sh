@@ -4,7 +4,8 @@
 # Each round has programs that begin and end, whose stacks are areas; namespaces of networks and of mounts, whose counters
 # are per-CPU memory; filters of packets; a module, whose four threads allocate at a time.
 # Writes the time that it took, in hundredths of a second, to /tmp/took.
-now() { cut -d ' ' -f 1 /proc/uptime | tr -d .; }
+# Without leading zeros, which would make it octal.
+now() { cut -d ' ' -f 1 /proc/uptime | sed 's/\.//; s/^0*//'; }
 rounds=$1
 begin=$(now)
 part() {

@@ -1,11 +1,12 @@
 //! Durations and waits for locks of both kernels under one load, as `vmlab record` has them.
 //!
 //! # Theory
-//! Times of an emulator are not those of a machine. A CPU of QEMU takes some ten times as long, each instruction as
-//! long as another, and a lock is held for longer. So shapes and ratios count, and the paths that are seen. Both
-//! kernels boot from one configuration, and differ in `mm/vmalloc.c` alone.
+//! Times of an emulator are not those of a machine, and depend on the machine's other work. So QEMU counts instructions
+//! (`-icount shift=0`): a nanosecond of the guest is an instruction of its four CPUs, which take turns. Durations of
+//! the two kernels can then be compared. They include what an interrupt or another CPU does in between. Both kernels
+//! boot from one configuration, and differ in `mm/vmalloc.c` alone.
 
-use super::{Config, Kernel, Kind, Run, SPEED, boot_built, build, page};
+use super::{COUNTED, Config, Kernel, Kind, Run, boot_built, build, page};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -63,7 +64,7 @@ fn recorded(root: &Path, kind: Kind, args: &Args) -> Result<Recorded> {
     fs::create_dir_all(&folder)?;
     let port = folder.join("files.tar");
     let run = Run { threads: args.rounds, port: Some(&port), ..Run::of("trace", args.load) };
-    let lines = boot_built(root, kind, &kernel, &run, SPEED)?;
+    let lines = boot_built(root, kind, &kernel, &run, COUNTED)?;
     check(&lines)?;
     Cmd::new(&folder, "tar").args(["--extract", "--file", "files.tar"]).run(Show::Failure)?;
     let [latency, locks] = ["latency", "locks"].map(|name| {
@@ -97,9 +98,10 @@ fn durations(root: &Path, vmlab: &Path, file: &PathBuf) -> Result<Value> {
 
 /// The text above the tables.
 const HEAD: &str = "Linux 6.12 as it comes, and with the core in place of its own areas (`adopt/linux`), each with four CPUs in QEMU. The\n\
-load (`adopt/linux/load.sh`) has forks, namespaces of networks and mounts, BPF filters, and a module with four threads that\n\
-allocate. Times are of an emulator, whose four CPUs share two of this machine: ratios and shapes count, not microseconds. The recordings are by fprobe; another by\n\
-kprobe, one that ^C ended and one that was killed left no probe in either kernel.";
+load (`adopt/linux/load.sh`) has forks, namespaces of networks and mounts, BPF filters, and a module with four threads\n\
+that allocate. QEMU counts instructions (`-icount shift=0`): a nanosecond is an instruction of four CPUs that take turns,\n\
+whatever this machine does besides. A call includes what other CPUs and interrupts do before it returns. These recordings\n\
+are by fprobe. Another by kprobe, one that ^C ended and one that was killed left no probe in either kernel.";
 
 fn text(runs: &[Recorded; 2]) -> Result<String> {
     let [stock, ours] = runs;
