@@ -20,7 +20,7 @@ use std::fmt;
 const FRAMES_MAX: usize = 128;
 const NAMES_BYTES: usize = 4096;
 /// The name in place of a function for what has no stack.
-pub(crate) const NO_STACK: &str = "(stack not recorded)";
+pub const NO_STACK: &str = "(stack not recorded)";
 /// The most events of a CPU that wait for their stacks: of a thread, of a soft interrupt, of an interrupt and of an
 /// NMI.
 const NESTED_MAX: usize = 4;

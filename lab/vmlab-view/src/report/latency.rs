@@ -59,7 +59,7 @@ fn histogram(html: &mut String, rows: &[Row]) {
     let (width, bottom) = (left(last) + BAR + 10.0, rows.len() as f64 * STRIP);
     let _ = write!(
         html,
-        "<figure><div class=\"scroll\"><svg viewBox=\"0 0 {width:.0} {:.0}\" width=\"{width:.0}\" font-size=\"11\" \
+        "<figure><div class=\"scroll wide\"><svg viewBox=\"0 0 {width:.0} {:.0}\" width=\"{width:.0}\" font-size=\"11\" \
          fill=\"currentColor\" role=\"img\" aria-label=\"durations by function\">",
         bottom + AXIS
     );
@@ -100,8 +100,8 @@ fn histogram(html: &mut String, rows: &[Row]) {
         );
     }
     html.push_str(
-        "</svg></div><figcaption>Calls by duration: each bar is twice as long as the one before it, and as high as its \
-         share of the function's calls. A bar names its calls when pointed at.</figcaption></figure>",
+        "</svg></div><figcaption>Calls by duration: each bar is of durations twice as long as those of the bar before it, and \
+         as high as its share of the function's calls. A bar names its calls when pointed at.</figcaption></figure>",
     );
 }
 

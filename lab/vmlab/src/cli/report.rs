@@ -11,6 +11,7 @@ use vmlab_base::text::counted;
 use vmlab_replay::index_kind::ALL;
 use vmlab_replay::run::Outcome;
 use vmlab_trace::flame::By;
+use vmlab_trace::stack::NO_STACK;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Selection, Trace, open};
 use vmlab_view::flame::draw;
@@ -148,7 +149,9 @@ fn more(path: &Path, selection: &Selection) -> Result<Vec<Part>> {
     };
     let graph = |&by: &By| {
         let folded = folded(by);
-        (!folded.is_empty()).then(|| draw(&flame::title(path, by, None, selection), &folded, by))
+        // A recording may have stacks of waits alone.
+        let known = folded.keys().any(|path| path != NO_STACK);
+        known.then(|| draw(&flame::title(path, by, None, selection), &folded, by))
     };
     let graphs = By::CHOICES.iter().filter_map(graph).collect();
     let name = format!("{}: call stacks", input::stem(path));

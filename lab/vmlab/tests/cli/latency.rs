@@ -166,6 +166,17 @@ fn a_recording_of_a_real_kernel_has_the_figures_of_a_search() {
 }
 
 #[test]
+fn a_report_draws_only_what_has_stacks() {
+    let dir = TempDir::new().unwrap();
+    let report = dir.path().join("report.html");
+    vmlab().arg("report").arg(shipped("latency-smp4.jsonl.gz")).arg("-o").arg(&report).assert().success();
+    let html = std::fs::read_to_string(&report).unwrap();
+    let graphs = [", lock-time", ", bytes", ", count", ", time-live"]
+        .map(|by| html.contains(&format!("by call stack{by}")));
+    assert_eq!(graphs, [true, false, false, false]);
+}
+
+#[test]
 fn tables_fit_80_columns() {
     let dir = TempDir::new().unwrap();
     let header = "{\"vmlab\":{\"locks\":[{\"name\":\"free_vmap_area_lock\",\"at\":\"0xbb\"}]}}\n";
