@@ -108,6 +108,8 @@ trace)
         timed latency -o /tmp/latency.jsonl.gz --latency
         timed locks -o /tmp/locks.jsonl.gz --latency --locks
     done
+    # All at once, whose figures nobody compares.
+    timed stacks -o /tmp/stacks.jsonl.gz --latency --locks --stacks
     # By kprobe: as if the kernel had no fprobe. And a recorder that ends by ^C, and one that is killed.
     sed 's/f\[:\[/x/' /sys/kernel/tracing/README > /tmp/README
     mount --bind /tmp/README /sys/kernel/tracing/README
@@ -124,7 +126,7 @@ trace)
     vmlab record --overwrite -o /tmp/ended.jsonl -- true 2> /dev/null
     echo "va: left $(left | wc -l)"
     stty raw < /dev/ttyS1
-    tar -c -C /tmp latency.jsonl.gz locks.jsonl.gz kprobe.jsonl.gz > /dev/ttyS1
+    tar -c -C /tmp latency.jsonl.gz locks.jsonl.gz stacks.jsonl.gz kprobe.jsonl.gz > /dev/ttyS1
     ;;
 bench)
     for pattern in one mixed live live-mixed large aligned; do

@@ -23,7 +23,7 @@ pub(super) struct Args {
     /// Times that each way to record is measured, in turn
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Write results/latency.md
+    /// Write results/latency.md, and results/load.md with its flame graph
     #[arg(long)]
     out: bool,
 }
@@ -42,6 +42,8 @@ struct Recorded {
     /// `vmlab latency --json` of the recording with probes, and of the one with locks, too.
     latency: Value,
     locks: Value,
+    /// The recording that also has call stacks.
+    stacks: PathBuf,
 }
 
 pub(super) fn main(root: &Path, args: &Args) -> Result<()> {
@@ -53,8 +55,40 @@ pub(super) fn main(root: &Path, args: &Args) -> Result<()> {
         let command = format!("trace --load {} --rounds {}", args.load, args.rounds);
         let page = page(root, "Durations and locks of two kernels", &command, &text);
         fs::write(root.join("results/latency.md"), page)?;
+        let vmlab = build::vmlab(root);
+        let text = load(root, &vmlab, &runs)?;
+        let page = self::page(root, "A recording of a kernel under a load", &command, &text);
+        fs::write(root.join("results/load.md"), page)?;
+        let [stock, _] = &runs;
+        let flame = Cmd::new(root, &vmlab).arg("flame").arg(&stock.stacks).args(["--by", "bytes"]).read()?;
+        fs::write(root.join(FLAME), flame)?;
     }
     Ok(())
+}
+
+/// The flame graph of `results/load.md`.
+const FLAME: &str = "results/load-flame.svg";
+
+/// The commands whose output the page of the load shows.
+const SHOWN: [&[&str]; 3] = [&["whatif"], &["latency"], &["latency", "--by", "caller", "--top", "12"]];
+
+/// Returns the page of the load: each kernel's recording by the commands of `vmlab`.
+fn load(root: &Path, vmlab: &Path, runs: &[Recorded; 2]) -> Result<String> {
+    let mut text = String::from(
+        "The load of `results/latency.md`, once, recorded by `vmlab record --latency --locks --stacks`. A nanosecond is\n\
+         an instruction of four CPUs that take turns.\n\n![bytes by call stack](load-flame.svg)\n\n\
+         The picture is `vmlab flame stock.jsonl.gz --by bytes`: what was allocated, by call stack.\n",
+    );
+    for (run, title) in runs.iter().zip(["Linux as it comes", "With the core"]) {
+        let name = run.stacks.file_name().unwrap_or_default().to_string_lossy();
+        write!(text, "\n## {title}\n\n```text\n")?;
+        for args in SHOWN {
+            let printed = Cmd::new(root, vmlab).args(args).arg(&run.stacks).read()?;
+            writeln!(text, "$ vmlab {} {name}\n{}", args.join(" "), printed.trim_end())?;
+        }
+        text += "```\n";
+    }
+    Ok(text)
 }
 
 /// Boots a kernel, and returns what it said and recorded.
@@ -67,16 +101,17 @@ fn recorded(root: &Path, kind: Kind, args: &Args) -> Result<Recorded> {
     let lines = boot_built(root, kind, &kernel, &run, COUNTED)?;
     check(&lines)?;
     Cmd::new(&folder, "tar").args(["--extract", "--file", "files.tar"]).run(Show::Failure)?;
-    let [latency, locks] = ["latency", "locks"].map(|name| {
-        let file = folder.join(format!("{name}.jsonl.gz"));
-        durations(root, &build::vmlab(root), &file)
-    });
-    Ok(Recorded { lines, latency: latency?, locks: locks? })
+    let file = |name: &str| folder.join(format!("{name}.jsonl.gz"));
+    let [latency, locks] = ["latency", "locks"].map(|name| durations(root, &build::vmlab(root), &file(name)));
+    // The tables name a recording by its file.
+    let stacks = file(if kind.ours { "ours" } else { "stock" });
+    fs::rename(file("stacks"), &stacks)?;
+    Ok(Recorded { lines, latency: latency?, locks: locks?, stacks })
 }
 
-/// Fails unless recorders left nothing, and both kinds of probes had calls.
+/// Fails unless recorders left nothing, one that ^C ended by itself, and both kinds of probes had calls.
 fn check(lines: &[String]) -> Result<()> {
-    for wanted in ["left 0", "said latency: ", "said kprobe: "] {
+    for wanted in ["INT: 0 left", "left 0", "said latency: ", "said kprobe: "] {
         if !lines.iter().any(|line| line.starts_with(wanted)) {
             bail!("the kernel's program did not say: {wanted}");
         }
@@ -101,7 +136,8 @@ const HEAD: &str = "Linux 6.12 as it comes, and with the core in place of its ow
 load (`adopt/linux/load.sh`) has forks, namespaces of networks and mounts, BPF filters, and a module with four threads\n\
 that allocate. QEMU counts instructions (`-icount shift=0`): a nanosecond is an instruction of four CPUs that take turns,\n\
 whatever this machine does besides. A call includes what other CPUs and interrupts do before it returns. These recordings\n\
-are by fprobe. Another by kprobe, one that ^C ended and one that was killed left no probe in either kernel.";
+are by fprobe. A recorder by kprobe and one that ^C ended left no probe in either kernel, and the next recorder removed\n\
+those of one that was killed.";
 
 fn text(runs: &[Recorded; 2]) -> Result<String> {
     let [stock, ours] = runs;
@@ -231,14 +267,20 @@ mod tests {
 
     #[test]
     fn a_run_is_good_if_both_kinds_of_probes_recorded_and_nothing_is_left() {
-        let good = lines(&["said latency: 9 calls (fprobe)", "said kprobe: 9 calls (kprobe)", "left 0"]);
+        let good = lines(&[
+            "said latency: 9 calls (fprobe)",
+            "said kprobe: 9 calls (kprobe)",
+            "INT: 0 left, said x",
+            "left 0",
+        ]);
         assert!(check(&good).is_ok());
-        for bad in 0..3 {
+        for bad in 0..good.len() {
             let mut some = good.clone();
             some.remove(bad);
             assert!(check(&some).is_err(), "{bad}");
         }
-        let swapped = lines(&["said latency: 9 calls (kprobe)", "said kprobe: 9 calls (kprobe)", "left 0"]);
+        let mut swapped = good.clone();
+        swapped[0] = "said latency: 9 calls (kprobe)".to_string();
         assert!(check(&swapped).is_err());
     }
 
@@ -252,10 +294,20 @@ mod tests {
             "took latency 300",
             "took locks 360",
         ];
-        let run = || Recorded { lines: lines(&said), latency: Value::Null, locks: Value::Null };
+        let run = || Recorded {
+            lines: lines(&said),
+            latency: Value::Null,
+            locks: Value::Null,
+            stacks: PathBuf::new(),
+        };
         let table = costs(&[run(), run()]).unwrap();
         assert!(table.contains("| `vmlab record` | 2.40 | 2.00 | 2.40 | 2.00 |"), "{table}");
-        let less = Recorded { lines: lines(&said[..3]), latency: Value::Null, locks: Value::Null };
+        let less = Recorded {
+            lines: lines(&said[..3]),
+            latency: Value::Null,
+            locks: Value::Null,
+            stacks: PathBuf::new(),
+        };
         assert!(costs(&[run(), less]).is_err());
     }
 
