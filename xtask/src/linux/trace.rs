@@ -75,8 +75,10 @@ const SHOWN: [&[&str]; 3] = [&["whatif"], &["latency"], &["latency", "--by", "ca
 /// Returns the page of the load: each kernel's recording by the commands of `vmlab`.
 fn load(root: &Path, vmlab: &Path, runs: &[Recorded; 2]) -> Result<String> {
     let mut text = String::from(
-        "The load of `results/latency.md`, once, recorded by `vmlab record --latency --locks --stacks`. A nanosecond is\n\
-         an instruction of four CPUs that take turns.\n\n![bytes by call stack](load-flame.svg)\n\n\
+        "The load of `results/latency.md`, once, recorded by `vmlab record --latency --locks --stacks`. A nanosecond is an\n\
+         instruction of four CPUs that take turns. To write a call stack takes several microseconds, which are in the durations:\n\
+         `results/latency.md` has them without.\n\n\
+         ![bytes by call stack](load-flame.svg)\n\n\
          The picture is `vmlab flame stock.jsonl.gz --by bytes`: what was allocated, by call stack.\n",
     );
     for (run, title) in runs.iter().zip(["Linux as it comes", "With the core"]) {

@@ -242,7 +242,9 @@ fn print(name: &str, latencies: &Latencies, by: Of, top: usize) -> Result<()> {
     if latencies.has_locks() {
         let rows = latencies.lock_rows();
         let left = rows.len().saturating_sub(top);
-        locks(rows.into_iter().take(top).collect())?;
+        if !rows.is_empty() {
+            locks(rows.into_iter().take(top).collect())?;
+        }
         rest(left)?;
         out(&folded(&others(latencies.elsewhere())))?;
     }
