@@ -132,11 +132,7 @@ pub(super) fn lock_times(latencies: &Latencies) -> BTreeMap<String, u64> {
 }
 
 /// Returns the allocations of an input, and why it ended early, if it did.
-pub(super) fn read(
-    path: &Path,
-    memory: Option<Kind>,
-    selection: &Selection,
-) -> Result<(Stacks, Option<String>)> {
+fn read(path: &Path, memory: Option<Kind>, selection: &Selection) -> Result<(Stacks, Option<String>)> {
     let mut stacks = Stacks::of(memory).within(selection.clone());
     let input = open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let census = items(input, |item| {

@@ -10,10 +10,11 @@ use vmlab_base::choice::Choice;
 use vmlab_base::text::counted;
 use vmlab_replay::index_kind::ALL;
 use vmlab_replay::run::Outcome;
-use vmlab_trace::flame::By;
+use vmlab_trace::flame::{By, Stacks};
+use vmlab_trace::latency::Latencies;
 use vmlab_trace::stack::NO_STACK;
 use vmlab_trace::vmallocinfo::Table;
-use vmlab_trace::{Selection, Trace, open};
+use vmlab_trace::{Next, Selection, Trace, items, open};
 use vmlab_view::flame::draw;
 use vmlab_view::map::measure::Numbers;
 use vmlab_view::map::palette::is_state;
@@ -135,11 +136,18 @@ fn more(path: &Path, selection: &Selection) -> Result<Vec<Part>> {
     if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
         return Ok(parts);
     }
-    let (latencies, _) = latency::read(path, selection)?;
+    let mut latencies = Latencies::within(selection.clone());
+    let mut stacks = Stacks::of(None).within(selection.clone());
+    let input = open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    items(input, |item| {
+        latencies.take(&item);
+        stacks.take(&item);
+        Ok(Next::Go)
+    })?;
+    latencies.finish();
     if latencies.has_calls() || latencies.has_locks() {
         parts.push(Part::Durations(latency::section(&input::stem(path), &latencies)));
     }
-    let (stacks, _) = flame::read(path, None, selection)?;
     if !stacks.has_stacks() {
         return Ok(parts);
     }
