@@ -1,10 +1,10 @@
 //! `vmlab replay --space`: traces through a whole space.
 
 use super::input::{Input, inferred};
-use super::table::{Columns, Shown, differences};
+use super::table::{Columns, Shown, answers, differences};
 use super::{Form, out, print_note};
 use anyhow::Result;
-use comfy_table::{Cell, Color};
+use comfy_table::Cell;
 use vmlab_base::text::counted;
 use vmlab_replay::run_space::{Policy, SpaceOutcome, nodes_of, run};
 use vmlab_replay::space::Reasons;
@@ -59,10 +59,7 @@ fn table(outcomes: &[SpaceOutcome], wide: bool) -> Result<()> {
     ];
     let mut table = Columns::new(wide, head);
     for SpaceOutcome { row, .. } in outcomes {
-        let all = row.columns.same() == row.allocs;
-        let equal =
-            if all { Cell::new(row.columns.equal).fg(Color::Green) } else { Cell::new(row.columns.equal) };
-        let odd = |count: u64| if count > 0 { Cell::new(count).fg(Color::Yellow) } else { Cell::new(count) };
+        let [equal, lower, higher, failed_both, failed_alone] = answers(row.allocs, &row.columns);
         table.row([
             Cell::new(&row.trace),
             Cell::new(row.policy),
@@ -70,10 +67,10 @@ fn table(outcomes: &[SpaceOutcome], wide: bool) -> Result<()> {
             Cell::new(row.events),
             Cell::new(row.allocs),
             equal,
-            odd(row.columns.lower),
-            odd(row.columns.higher),
-            Cell::new(row.columns.failed_both),
-            odd(row.columns.failed_differs),
+            lower,
+            higher,
+            failed_both,
+            failed_alone,
             Cell::new(row.inferred),
             Cell::new(row.purges),
             Cell::new(row.flushes),

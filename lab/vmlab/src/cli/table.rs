@@ -6,8 +6,8 @@ use super::out;
 use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Table};
 use vmlab_base::text::{bytes, counted};
-use vmlab_replay::Tally;
 use vmlab_replay::run::Outcome;
+use vmlab_replay::{Columns as Answers, Tally};
 
 /// Number of differences that are shown for each index on each trace.
 const DIFFERENCES_SHOWN: usize = 4;
@@ -80,21 +80,17 @@ pub(super) fn print(outcomes: &[Outcome], wide: bool) -> Result<()> {
     for Outcome { row, .. } in outcomes {
         let name = if row.trace == last { "" } else { &row.trace };
         last = &row.trace;
-        let good = |count: u64| {
-            let all = row.columns.same() == row.allocs;
-            if all { Cell::new(count).fg(Color::Green) } else { Cell::new(count) }
-        };
-        let odd = |count: u64| if count > 0 { Cell::new(count).fg(Color::Yellow) } else { Cell::new(count) };
+        let [equal, lower, higher, failed_both, failed_alone] = answers(row.allocs, &row.columns);
         table.row([
             Cell::new(name),
             Cell::new(&row.index),
             Cell::new(row.events),
             Cell::new(row.allocs),
-            good(row.columns.equal),
-            odd(row.columns.lower),
-            odd(row.columns.higher),
-            Cell::new(row.columns.failed_both),
-            odd(row.columns.failed_differs),
+            equal,
+            lower,
+            higher,
+            failed_both,
+            failed_alone,
             Cell::new(row.inferred),
             Cell::new(format!("{:.1}", row.ns_median)),
             Cell::new(format!("{:.1}", row.ns_min)),
@@ -103,6 +99,20 @@ pub(super) fn print(outcomes: &[Outcome], wide: bool) -> Result<()> {
         ]);
     }
     table.print()
+}
+
+/// Returns the cells of the answers: equal, lower, higher, failed on both sides, failed on one alone. The equal ones are
+/// green if all are, and differences yellow.
+pub(super) fn answers(allocs: u64, columns: &Answers) -> [Cell; 5] {
+    let odd = |count: u64| if count > 0 { Cell::new(count).fg(Color::Yellow) } else { Cell::new(count) };
+    let equal = Cell::new(columns.equal);
+    [
+        if columns.same() == allocs { equal.fg(Color::Green) } else { equal },
+        odd(columns.lower),
+        odd(columns.higher),
+        Cell::new(columns.failed_both),
+        odd(columns.failed_differs),
+    ]
 }
 
 /// Narrows the columns. Those from `from` on are numbers: aligned to the right, and not wrapped.
