@@ -106,6 +106,14 @@ pub struct Probes {
     pub floor_ns: Number,
 }
 
+impl Probes {
+    /// Returns the nanoseconds of so many calls' probes, and their share of all CPUs' time, percent.
+    pub fn cost(&self, calls: u64, took_ns: u64, cpus: u64) -> (u64, f64) {
+        let all = calls.saturating_mul(self.pair_ps.0 / 1000);
+        (all, 100.0 * all as f64 / took_ns.saturating_mul(cpus.max(1)).max(1) as f64)
+    }
+}
+
 /// The name of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

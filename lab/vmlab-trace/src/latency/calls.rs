@@ -106,13 +106,16 @@ impl Calls {
 
     /// Forgets what is open: events were lost.
     pub(super) fn forget(&mut self) {
-        let counted = |open: &Vec<Open>| open.iter().filter(|one| one.counted).count() as u64;
-        self.unpaired.calls += self.open.drain().map(|(_, open)| counted(&open)).sum::<u64>();
+        self.unpaired.calls += self.close_all();
     }
 
     /// Ends the trace.
     pub(super) fn finish(&mut self) {
-        let counted = |open: &Vec<Open>| open.iter().filter(|one| one.counted).count() as u64;
-        self.unpaired.open += self.open.drain().map(|(_, open)| counted(&open)).sum::<u64>();
+        self.unpaired.open += self.close_all();
+    }
+
+    /// Removes what is open, and returns the number of calls in the selection.
+    fn close_all(&mut self) -> u64 {
+        self.open.drain().flat_map(|(_, open)| open).filter(|one| one.counted).count() as u64
     }
 }

@@ -9,7 +9,7 @@ mod stats;
 mod waits;
 
 pub use calls::Unpaired;
-pub use stats::{Durations, Figures};
+pub use stats::{Durations, Figures, lowest};
 pub use waits::{Elsewhere, LOCKS};
 
 use crate::call::Call;
@@ -183,24 +183,18 @@ impl Latencies {
             self.span = Some((first.min(ns), last.max(ns)));
         }
         let thread = Thread::of(cpu, pid);
-        let counted = || self.selection.has(ns, cpu, entry.task.as_deref());
+        let task = entry.task.as_deref();
+        let counted = self.selection.has(ns, cpu, task);
         match &entry.happening {
-            Happening::Enter { call, function } => {
-                let counted = counted();
-                let end = End { thread, call: *call, function, ns, task: entry.task.as_deref() };
-                self.calls.enter(end, counted, &mut self.names);
+            &Happening::Enter { call, ref function } => {
+                self.calls.enter(End { thread, call, function, ns, task }, counted, &mut self.names);
             }
-            Happening::Leave { call, function, caller } => {
-                let counted = counted();
-                let end = End { thread, call: *call, function, ns, task: entry.task.as_deref() };
+            &Happening::Leave { call, ref function, ref caller } => {
+                let end = End { thread, call, function, ns, task };
                 self.calls.leave(end, caller.as_deref(), counted, &mut self.names);
             }
-            &Happening::LockBegin { lock, .. } => {
-                let counted = counted();
-                self.waits.begin((cpu, pid), lock, ns, counted);
-            }
+            &Happening::LockBegin { lock, .. } => self.waits.begin((cpu, pid), lock, ns, counted),
             &Happening::LockEnd { lock, .. } => {
-                let counted = counted();
                 self.waits.end(thread, lock, ns, counted, &mut self.names);
             }
             Happening::Mark { .. } => {}

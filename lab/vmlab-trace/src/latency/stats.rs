@@ -77,6 +77,11 @@ impl Durations {
     }
 }
 
+/// Returns the least duration of a range of [`Durations::histogram`], nanoseconds.
+pub fn lowest(range: u32) -> u64 {
+    if range == 0 { 0 } else { 1u64.checked_shl(range).unwrap_or(u64::MAX) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@
 //! long the function seems to take. A part of the probes lies between the two times, so every recorded duration is too
 //! long by about as much. To read and write the recording takes the recorder's CPU, and is part of neither.
 
-use super::probes::{Probes, find, symbols};
+use super::probes::{Probes, find};
 use super::ticks::Ticks;
 use super::tracefs::Instance;
 use crate::entry::nanoseconds;
@@ -57,10 +57,11 @@ pub(super) struct Cost {
 pub(super) fn measure(
     instance: &Instance,
     probes: &mut Probes,
+    symbols: &str,
     pipe: &mut File,
     ticks: Option<&Ticks>,
 ) -> Result<Cost> {
-    add(probes)?;
+    add(probes, symbols)?;
     let enable = format!("events/{}/enable", probes.group());
     let mut rounds = Vec::new();
     instance.set("tracing_on", "1")?;
@@ -91,10 +92,9 @@ pub(super) fn measure(
 }
 
 /// Adds the probes to the function, by the first of its names that the kernel takes.
-fn add(probes: &mut Probes) -> Result<()> {
-    let symbols = symbols()?;
+fn add(probes: &mut Probes, symbols: &str) -> Result<()> {
     let mut last = None;
-    for function in FUNCTIONS.iter().filter_map(|name| find(&symbols, &[name])) {
+    for function in FUNCTIONS.iter().filter_map(|name| find(symbols, &[name])) {
         match probes.add(ENTER, LEAVE, function) {
             Ok(()) => return Ok(()),
             Err(why) => last = Some(why),

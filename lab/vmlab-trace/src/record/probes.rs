@@ -69,8 +69,12 @@ fn offered(readme: &str) -> Option<Kind> {
 
 /// Returns the kind of probes that a kernel offers, by the root of tracefs.
 pub fn kind_offered(tracefs: &Path) -> Option<&'static str> {
+    kind(tracefs).map(Kind::name)
+}
+
+fn kind(tracefs: &Path) -> Option<Kind> {
     let readme = fs::read_to_string(tracefs.join("README")).unwrap_or_default();
-    offered(&readme).filter(|_| tracefs.join(FILE).exists()).map(Kind::name)
+    offered(&readme).filter(|_| tracefs.join(FILE).exists())
 }
 
 /// Returns the groups of probes of recorders that have exited, each once.
@@ -129,15 +133,13 @@ impl Probes {
     /// # Errors
     /// If it offers none: the message has a remedy.
     pub(super) fn offered(tracefs: &Path, name: &str) -> Result<Self> {
-        let file = tracefs.join(FILE);
-        let readme = fs::read_to_string(tracefs.join("README")).unwrap_or_default();
-        let kind = offered(&readme).filter(|_| file.exists());
-        let Some(kind) = kind else {
+        let Some(kind) = kind(tracefs) else {
             bail!(
                 "this kernel has no probes of functions, so there are no durations: they take \
                  CONFIG_FPROBE_EVENTS=y, or CONFIG_KPROBE_EVENTS=y (cargo xtask linux trace boots one)"
             );
         };
+        let file = tracefs.join(FILE);
         Ok(Self { file, group: group_of(name), kind, events: Vec::new(), functions: Vec::new() })
     }
 
@@ -145,11 +147,10 @@ impl Probes {
     ///
     /// # Errors
     /// If the kernel has none of them, or rejects a probe.
-    pub(super) fn add_all(&mut self) -> Result<Vec<Call>> {
-        let symbols = symbols()?;
+    pub(super) fn add_all(&mut self, symbols: &str) -> Result<Vec<Call>> {
         let mut lacks = Vec::new();
         for call in Call::ALL {
-            match find(&symbols, call.functions()) {
+            match find(symbols, call.functions()) {
                 Some(function) => self.add(call.event(Edge::Enter), call.event(Edge::Leave), function)?,
                 None => lacks.push(call),
             }

@@ -43,6 +43,7 @@ pub struct Source {
     // After `instance`: the kernel does not remove a probe that an instance has switched on.
     probes: Option<Probes>,
     settings: Settings,
+    locks: Vec<LockName>,
     raw: bool,
     stacks: bool,
     resolution_ns: u64,
@@ -79,13 +80,20 @@ impl Source {
         let ticks = if counts { Some(clock(&instance, &mut file)?) } else { None };
         let mut notes = Vec::new();
         let mut cost = Cost::default();
+        // The kernel takes long to write them.
+        let symbols = if settings.latency || settings.locks { probes::symbols() } else { Ok(String::new()) };
+        let locks = match &symbols {
+            Ok(symbols) if settings.locks => named_locks(symbols),
+            _ => Vec::new(),
+        };
         if let Some(probes) = &mut probes {
-            match measure(&instance, probes, &mut file, ticks.as_ref()) {
+            let symbols = symbols?;
+            match measure(&instance, probes, &symbols, &mut file, ticks.as_ref()) {
                 Ok(measured) => cost = measured,
                 Err(why) => notes.push(format!("the cost of probes is not measured: {why:#}")),
             }
             probes.remove()?;
-            let lacks = probes.add_all()?;
+            let lacks = probes.add_all(&symbols)?;
             if !lacks.is_empty() {
                 notes.push(format!("this kernel has no function {}", probes::names(&lacks)));
             }
@@ -102,7 +110,7 @@ impl Source {
         let started = Instant::now();
         instance.set("tracing_on", "1")?;
         let resolution_ns = ticks.map_or(TEXT_STEP_NS, |ticks| ticks.resolution_ns());
-        Ok(Self { pipe, instance, probes, settings, raw, stacks, resolution_ns, cost, notes, started })
+        Ok(Self { pipe, instance, probes, settings, locks, raw, stacks, resolution_ns, cost, notes, started })
     }
 
     /// Passes the items on that the kernel has written; returns true if there was any input.
@@ -173,8 +181,7 @@ impl Source {
 
     /// Returns the locks whose names the kernel shows, if their waits are recorded.
     pub(super) fn locks(&self) -> Vec<LockName> {
-        let symbols = if self.settings.locks { probes::symbols().unwrap_or_default() } else { String::new() };
-        named_locks(&symbols)
+        self.locks.clone()
     }
 
     /// Returns the time at which the events were switched on.

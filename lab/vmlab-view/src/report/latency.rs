@@ -4,7 +4,7 @@ use crate::map::palette::colour_of;
 use std::fmt::Write;
 use vmlab_base::chart::escape;
 use vmlab_base::text::{duration, grouped};
-use vmlab_trace::latency::Figures;
+use vmlab_trace::latency::{Figures, lowest};
 
 /// Pixels of a bar, of a function's strip, and of the names on the left.
 const BAR: f64 = 36.0;
@@ -85,8 +85,8 @@ fn histogram(html: &mut String, rows: &[Row]) {
                 colour_of(&row.name),
                 escape(&row.name),
                 grouped(count),
-                duration(lower(bucket)),
-                duration(lower(bucket.saturating_add(1))),
+                duration(lowest(bucket)),
+                duration(lowest(bucket.saturating_add(1))),
             );
         }
     }
@@ -96,17 +96,13 @@ fn histogram(html: &mut String, rows: &[Row]) {
             "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             left(bucket),
             bottom + AXIS - 6.0,
-            duration(lower(bucket))
+            duration(lowest(bucket))
         );
     }
     html.push_str(
         "</svg></div><figcaption>Calls by duration: each bar is of durations twice as long as those of the bar before it, and \
          as high as its share of the function's calls. A bar names its calls when pointed at.</figcaption></figure>",
     );
-}
-
-fn lower(bucket: u32) -> u64 {
-    if bucket == 0 { 0 } else { 1u64.checked_shl(bucket).unwrap_or(u64::MAX) }
 }
 
 fn table(html: &mut String, what: &str, count: &str, rows: &[Row]) {

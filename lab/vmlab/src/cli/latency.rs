@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use vmlab_base::text::{counted, duration, grouped, printable};
 use vmlab_trace::call::Call;
 use vmlab_trace::jsonl::Probes;
-use vmlab_trace::latency::{CallRow, Elsewhere, Figures, Latencies, LockRow, Of, Unpaired};
+use vmlab_trace::latency::{CallRow, Elsewhere, Figures, Latencies, LockRow, Of, Unpaired, lowest};
 use vmlab_trace::{Next, Selection, items, open};
 use vmlab_view::report::latency::{Durations, Row};
 
@@ -85,12 +85,13 @@ pub(super) fn section(name: &str, latencies: &Latencies) -> Durations {
         histogram: Vec::new(),
         name: format!("{}, {}", row.lock.as_deref().unwrap_or(UNNAMED), row.site),
     };
-    let mut notes = vec![head(name, latencies)];
+    let rows = latencies.call_rows(Of::Function);
+    let mut notes = vec![head(name, latencies, rows.len())];
     notes.extend(latencies.has_calls().then(|| cost(latencies)));
     notes.extend(latencies.has_locks().then(|| others(latencies.elsewhere())));
     Durations {
         name: format!("{name}: durations"),
-        calls: latencies.call_rows(Of::Function).into_iter().map(call).collect(),
+        calls: rows.into_iter().map(call).collect(),
         locks: latencies.lock_rows().into_iter().map(lock).collect(),
         notes,
     }
@@ -189,7 +190,7 @@ impl Printed {
             caller: row.who.clone().filter(|_| by == Of::Caller),
             task: row.who.filter(|_| by == Of::Task),
             figures: row.durations.figures().into(),
-            histogram: row.durations.histogram().into_iter().map(|(k, count)| (lower(k), count)).collect(),
+            histogram: row.durations.histogram().into_iter().map(|(k, count)| (lowest(k), count)).collect(),
         };
         let lock = |mut row: LockRow| PrintedLock {
             lock: row.lock,
@@ -222,21 +223,17 @@ impl Printed {
     }
 }
 
-/// Returns the lower end of a range of the histogram.
-fn lower(exponent: u32) -> u64 {
-    if exponent == 0 { 0 } else { 1 << exponent }
-}
-
 /// Prints the tables, and what their figures are of.
 fn print(name: &str, latencies: &Latencies, by: Of, top: usize) -> Result<()> {
-    out(&folded(&head(name, latencies)))?;
+    let by_function = latencies.call_rows(Of::Function);
+    out(&folded(&head(name, latencies, by_function.len())))?;
     if latencies.has_calls() {
-        let rows = latencies.call_rows(by);
+        let rows = if by == Of::Function { by_function.clone() } else { latencies.call_rows(by) };
         let left = rows.len().saturating_sub(top);
         calls(rows.into_iter().take(top).collect(), by)?;
         rest(left)?;
-        histogram(latencies.call_rows(Of::Function))?;
-        out(&folded(&functions(latencies)))?;
+        histogram(&by_function)?;
+        out(&folded(&functions(&by_function)))?;
         out(&folded(&cost(latencies)))?;
     }
     if latencies.has_locks() {
@@ -255,7 +252,7 @@ fn rest(left: usize) -> Result<()> {
     if left > 0 { out(&format!("and {} more", grouped(left as u64))) } else { Ok(()) }
 }
 
-fn head(name: &str, latencies: &Latencies) -> String {
+fn head(name: &str, latencies: &Latencies, functions: usize) -> String {
     let Unpaired { returns, calls, open, untimed } = latencies.unpaired();
     let header = latencies.header();
     let kernel = if header.kernel.is_empty() { String::new() } else { format!(" Linux {},", header.kernel) };
@@ -267,7 +264,7 @@ fn head(name: &str, latencies: &Latencies) -> String {
         printable(&kernel),
         duration(latencies.span_ns()),
         counted(latencies.calls(), "call"),
-        counted(latencies.call_rows(Of::Function).len() as u64, "function"),
+        counted(functions as u64, "function"),
         grouped(returns),
         grouped(calls),
         grouped(open),
@@ -328,9 +325,9 @@ fn calls(rows: Vec<CallRow>, by: Of) -> Result<()> {
 }
 
 /// Prints how many calls of each kind took from so long up to twice that.
-fn histogram(rows: Vec<CallRow>) -> Result<()> {
+fn histogram(rows: &[CallRow]) -> Result<()> {
     let mut kinds: BTreeMap<Call, BTreeMap<u32, u64>> = BTreeMap::new();
-    for row in &rows {
+    for row in rows {
         let of = kinds.entry(row.call).or_default();
         row.durations.histogram().into_iter().for_each(|(k, count)| *of.entry(k).or_default() += count);
     }
@@ -341,15 +338,14 @@ fn histogram(rows: Vec<CallRow>) -> Result<()> {
     table.set_header(std::iter::once("from".to_string()).chain(kinds.keys().map(name)));
     for k in first..=last {
         let count = |of: &BTreeMap<u32, u64>| of.get(&k).map_or(String::new(), |&count| grouped(count));
-        table.add_row(std::iter::once(duration(lower(k))).chain(kinds.values().map(count)));
+        table.add_row(std::iter::once(duration(lowest(k))).chain(kinds.values().map(count)));
     }
     align(&mut table, 0);
     out(&table.to_string())
 }
 
 /// Says which function each kind is.
-fn functions(latencies: &Latencies) -> String {
-    let rows = latencies.call_rows(Of::Function);
+fn functions(rows: &[CallRow]) -> String {
     let names: Vec<_> =
         rows.iter().map(|row| format!("{} is {}", row.call.name(), printable(&row.function))).collect();
     names.join(", ")
@@ -364,17 +360,15 @@ fn cost(latencies: &Latencies) -> String {
     if probes.measured_calls.0 == 0 {
         return format!("What the probes cost was not measured. {step}");
     }
-    let pair_ns = probes.pair_ps.0 / 1000;
-    let all = latencies.calls().saturating_mul(pair_ns);
-    let cpu_time = latencies.span_ns().saturating_mul(latencies.header().cpus.0.max(1));
+    let (all, share) = probes.cost(latencies.calls(), latencies.span_ns(), latencies.header().cpus.0);
     format!(
         "A call costs {} more with its two probes ({}, measured by {} of getppid): {} in all, {:.2} % of the CPUs' time. \
          The probes show {} for a function that does nothing: each duration is too long by about that. {step}",
-        duration(pair_ns),
+        duration(probes.pair_ps.0 / 1000),
         printable(&probes.kind),
         grouped(probes.measured_calls.0) + " calls",
         duration(all),
-        100.0 * all as f64 / cpu_time.max(1) as f64,
+        share,
         duration(probes.floor_ns.0),
     )
 }

@@ -124,7 +124,7 @@ fn overhead(probes: &Probes, calls: u64, cpus: u64, took_ns: u64) -> String {
         return format!("{all} with two probes each ({}); what they cost was not measured", probes.kind);
     }
     let (plain, pair) = (probes.plain_ps.0 / 1000, probes.pair_ps.0 / 1000);
-    let cost = calls.saturating_mul(pair);
+    let (cost, share) = probes.cost(calls, took_ns, cpus);
     format!(
         "{all} with two probes each ({}), which cost {} a call: getppid took {}, and {} with probes (medians, {} calls). \
          That is {} in all, {:.2} % of {}",
@@ -134,7 +134,7 @@ fn overhead(probes: &Probes, calls: u64, cpus: u64, took_ns: u64) -> String {
         duration(plain.saturating_add(pair)),
         grouped(probes.measured_calls.0),
         duration(cost),
-        100.0 * cost as f64 / took_ns.saturating_mul(cpus.max(1)).max(1) as f64,
+        share,
         counted(cpus, "CPU")
     )
 }
