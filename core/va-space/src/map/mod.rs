@@ -135,6 +135,8 @@ pub(crate) struct PageMap {
     // Atomic, each alone.
     /// The number of times that a leaf left its entry. Written under the lock of the free index. Protocol PR-LEAF.
     moves: AtomicU64,
+    /// Tables that the machine allocated, and groups of leaves. A counter.
+    tables: AtomicU64,
     /// Leaves that the machine allocated, the last first. Written under that lock. Protocol PR-LOCK.
     sheets: AtomicRef<Sheet>,
     /// See [`lost`](Self::lost). Written once, by a thread that is about to stop. Protocol PR-HINT.
@@ -153,6 +155,7 @@ impl PageMap {
                 near: Meta::new(&[]),
                 near_index: 0,
                 moves: AtomicU64::new(0),
+                tables: AtomicU64::new(0),
                 sheets: AtomicRef::new(),
                 lost: AtomicU64::new(NONE_LOST),
             }
@@ -172,13 +175,14 @@ impl PageMap {
         let Some(far) = machine.alloc_table::<Far>() else { return false };
         let near = near.min(COVERED_PAGES - 1);
         let index = |low: u32, high: u32| (near >> low & ((1 << (high - low)) - 1)) as usize;
+        let made = AtomicU64::new(1);
         let top = far
-            .ensure(index(Wide::LOG2, Far::LOG2), machine)
-            .and_then(|wide| wide.ensure(index(High::LOG2, Wide::LOG2), machine))
-            .and_then(|high| high.ensure(index(Top::LOG2, High::LOG2), machine));
+            .ensure(index(Wide::LOG2, Far::LOG2), &made, machine)
+            .and_then(|wide| wide.ensure(index(High::LOG2, Wide::LOG2), &made, machine))
+            .and_then(|high| high.ensure(index(Top::LOG2, High::LOG2), &made, machine));
         match top {
             Some(near_top) => {
-                self.far = Some(Meta::new(far));
+                (self.far, self.tables) = (Some(Meta::new(far)), made);
                 (self.near, self.near_index) =
                     (Meta::new(core::slice::from_ref(near_top)), near >> Top::LOG2);
                 true
@@ -215,6 +219,12 @@ impl PageMap {
 
     /// Returns the number of allocated tables, including allocations of leaves.
     pub(crate) fn tables(&self) -> u64 {
+        self.tables.load(Ordering::Relaxed)
+    }
+
+    /// Returns that number by a walk over them.
+    #[cfg(test)]
+    pub(crate) fn count_tables(&self) -> u64 {
         self.far.map_or(0, |far| far.count()) + self.sheets().count() as u64
     }
 
@@ -274,7 +284,7 @@ impl PageMap {
     /// Ensures that there is an entry for the leaf of `page`; `false` if the machine allocates no table.
     #[inline]
     pub(crate) fn reserve(&self, page: u64, machine: &impl Machine) -> bool {
-        self.place(page).is_some() || self.far.is_some_and(|far| far.reserve(page, machine))
+        self.place(page).is_some() || self.far.is_some_and(|far| far.reserve(page, &self.tables, machine))
     }
 
     /// Returns the word of a page that the caller owns.

@@ -58,6 +58,7 @@ impl PageMap {
     pub(crate) fn add(&self, marker: &mut Marker, Allocated(sheet): Allocated) {
         sheet.older.store(self.sheets.load());
         self.sheets.store(Some(sheet));
+        self.tables.fetch_add(1, Ordering::Relaxed);
         sheet.leaves.iter().for_each(|leaf| marker.empties.push(leaf));
     }
 

@@ -6,6 +6,7 @@
 
 use super::bits::Bits;
 use super::leaf::{Leaf, SLOTS};
+use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{AtomicRef, OnceRef};
 use va_base::{InvariantViolation, Machine, Meta, Table, Va};
 
@@ -17,8 +18,9 @@ pub(crate) trait Subtree: Table {
     /// Returns the reference to the leaf of a page, if the tables above were allocated.
     fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>>;
 
-    /// Ensures that there is an entry for the leaf of a page; `false` if the machine allocates no table.
-    fn reserve(&self, at: u64, machine: &impl Machine) -> bool;
+    /// Ensures that there is an entry for the leaf of a page, and adds the tables that it allocates to `made`; `false` if
+    /// the machine allocates none.
+    fn reserve(&self, at: u64, made: &AtomicU64, machine: &impl Machine) -> bool;
 
     /// Sets the start bit of a page whose leaf is in place, under the lock of the free index.
     fn mark(&self, at: u64);
@@ -42,6 +44,7 @@ pub(crate) trait Subtree: Table {
     fn release_meta(&self, machine: &impl Machine);
 
     /// Returns the number of tables below and this one, except leaves.
+    #[cfg(test)]
     fn count(&self) -> u64;
 }
 
@@ -104,7 +107,7 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
         self.leaves.get(Self::split(at).0)
     }
 
-    fn reserve(&self, _at: u64, _machine: &impl Machine) -> bool {
+    fn reserve(&self, _at: u64, _made: &AtomicU64, _machine: &impl Machine) -> bool {
         const { assert!(N.is_power_of_two() && N <= W * 64) };
         true
     }
@@ -171,6 +174,7 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
 
     fn release_meta(&self, _machine: &impl Machine) {}
 
+    #[cfg(test)]
     fn count(&self) -> u64 {
         1
     }
@@ -214,15 +218,24 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         }
     }
 
-    /// Returns the child, allocating it if there is none; `None` if the machine allocates no table.
-    pub(crate) fn ensure(&self, index: usize, machine: &impl Machine) -> Option<&'static T> {
+    /// Returns the child, allocating it if there is none, which is counted in `made`; `None` if the machine allocates no
+    /// table.
+    pub(crate) fn ensure(
+        &self,
+        index: usize,
+        made: &AtomicU64,
+        machine: &impl Machine,
+    ) -> Option<&'static T> {
         let cell = self.children.get(index)?;
         if let Some(child) = cell.get() {
             return Some(child);
         }
         let child = machine.alloc_table::<T>()?;
         match cell.set(child) {
-            Ok(()) => Some(child),
+            Ok(()) => {
+                made.fetch_add(1, Ordering::Relaxed);
+                Some(child)
+            }
             Err(()) => {
                 machine.free_table(Meta::new(child));
                 cell.get()
@@ -244,10 +257,10 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         self.child(index)?.place(at)
     }
 
-    fn reserve(&self, at: u64, machine: &impl Machine) -> bool {
+    fn reserve(&self, at: u64, made: &AtomicU64, machine: &impl Machine) -> bool {
         const { assert!(N.is_power_of_two() && N <= W * 64) };
         let (index, at) = Self::split(at);
-        self.ensure(index, machine).is_some_and(|child| child.reserve(at, machine))
+        self.ensure(index, made, machine).is_some_and(|child| child.reserve(at, made, machine))
     }
 
     fn mark(&self, at: u64) {
@@ -339,6 +352,7 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         }
     }
 
+    #[cfg(test)]
     fn count(&self) -> u64 {
         1 + self.children.iter().filter_map(OnceRef::get).map(Subtree::count).sum::<u64>()
     }

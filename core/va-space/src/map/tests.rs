@@ -20,6 +20,19 @@ fn map(pages: &[u64]) -> (PageMap, Marker) {
 const FAR_APART: [u64; 5] = [3, 1500, 1 << 22, 1 << 40, COVERED_PAGES - 3];
 
 #[test]
+fn tables_are_counted_as_they_come() {
+    let machine = TestMachine::default();
+    let (map, mut marker) = PageMap::new(1 << 22, &machine).unwrap();
+    assert_eq!((map.tables(), map.count_tables()), (4, 4));
+    for page in FAR_APART {
+        // Twice: what is there is not counted again.
+        (0..2).for_each(|_| map.ensure(&mut marker, page, &machine));
+        assert_eq!(map.tables(), map.count_tables());
+    }
+    assert!(map.tables() > 12);
+}
+
+#[test]
 fn pm2_a_bit_without_an_area_below_is_named() {
     let (map, mut marker) = map(&FAR_APART);
     // A table loses its start, and the tables above keep their bits.
