@@ -17,23 +17,51 @@
 //! documentation.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
-#![cfg_attr(not(feature = "all"), expect(dead_code, reason = "the counted programs call a part"))]
+#![cfg_attr(
+    not(feature = "all"),
+    expect(dead_code, unreachable_pub, unused_imports, reason = "the counted programs call a part")
+)]
 
+pub mod counts;
+mod library;
+
+// What the counted programs do not reach is not compiled: the other modules are private in their library.
 #[cfg(feature = "all")]
 pub mod compare;
-pub mod counts;
+#[cfg(feature = "all")]
 pub mod harness;
+#[cfg(feature = "all")]
 pub mod index;
+#[cfg(feature = "all")]
 pub mod indexes;
-mod library;
+#[cfg(feature = "all")]
 pub mod memory;
+#[cfg(feature = "all")]
 pub mod percpu;
+#[cfg(feature = "all")]
 pub mod space;
+#[cfg(feature = "all")]
 #[doc(hidden)]
 pub mod stream;
 #[cfg(feature = "all")]
 pub mod suite;
 
+#[cfg(not(feature = "all"))]
+mod harness;
+#[cfg(not(feature = "all"))]
+mod index;
+#[cfg(not(feature = "all"))]
+mod indexes;
+#[cfg(not(feature = "all"))]
+mod memory;
+#[cfg(not(feature = "all"))]
+mod percpu;
+#[cfg(not(feature = "all"))]
+mod space;
+#[cfg(not(feature = "all"))]
+mod stream;
+
+#[cfg(feature = "all")]
 pub use stream::ROUNDS_MAX;
 
 /// The example of the README compiles and runs.
