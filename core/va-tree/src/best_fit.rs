@@ -216,11 +216,11 @@ impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
         Ok(at)
     }
 
-    /// Stops, with the feature `validate`, at the first operation after which an invariant does not hold.
+    /// Stops, with the feature `validate`, at the first walk of the invariants that finds one broken.
     #[inline(always)]
     fn check(&self) {
         #[cfg(feature = "validate")]
-        if let Err(broken) = self.validate_sizes() {
+        if let Err(broken) = self.ledger().walked(|| self.validate_sizes()) {
             self.platform.bug(format_args!("after an operation on the holes by size"), Some(broken));
         }
     }

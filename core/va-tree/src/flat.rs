@@ -177,11 +177,11 @@ impl<const N: usize> FlatIndex<N> {
         inside.then(|| range.whole_pages())
     }
 
-    /// Stops, with the feature `validate`, at the first operation after which an invariant does not hold.
+    /// Stops, with the feature `validate`, at the first walk of the invariants that finds one broken.
     #[inline(always)]
     fn check(&self) {
         #[cfg(feature = "validate")]
-        if let Err(broken) = self.validate() {
+        if let Err(broken) = self.ledger.walked(|| self.validate()) {
             self.bug(format_args!("after an operation on the array of holes: {broken}"));
         }
     }

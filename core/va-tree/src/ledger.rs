@@ -8,6 +8,10 @@ use crate::free_index::Fit;
 use va_base::InvariantViolation;
 use va_base::Va;
 
+/// The most holes that are walked after each change.
+#[cfg(feature = "validate")]
+const WALKED_EACH_TIME: u64 = 64;
+
 /// The counts of one index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ledger {
@@ -53,6 +57,18 @@ impl Ledger {
     pub(crate) fn may_return(&self, merged: u64) -> bool {
         // After it there are holes + 1 - merged, and at most (live - 1) + 1 there may be.
         self.live > 0 && self.holes < self.live + merged
+    }
+
+    /// Walks the invariants after the change that led to these counts (feature `validate`), or returns `Ok` where it is
+    /// left out. A walk reads every hole, so of many holes the counts, well mixed, choose one change in as many as there
+    /// are 16 holes.
+    #[cfg(feature = "validate")]
+    pub(crate) fn walked(
+        &self,
+        walk: impl FnOnce() -> Result<(), InvariantViolation>,
+    ) -> Result<(), InvariantViolation> {
+        let mixed = (self.free_pages ^ self.live << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        if self.holes <= WALKED_EACH_TIME || mixed.is_multiple_of(self.holes / 16) { walk() } else { Ok(()) }
     }
 
     /// Returns the most fragments that can be released while `holes <= live + 1` holds.

@@ -47,7 +47,7 @@ pub use supply::{InPlace, PieceWanted, Supplied};
 pub use tracked::{TrackedError, TrackedIndex};
 pub use unit::Unit;
 
-/// True if each operation of an index walks all of its invariants (feature `validate`): tests of many areas take fewer
+/// True if operations of an index walk all of its invariants (feature `validate`): tests of many areas take fewer
 /// then.
 pub const WALKS_INVARIANTS: bool = cfg!(feature = "validate");
 

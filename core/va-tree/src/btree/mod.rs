@@ -361,11 +361,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
-    /// Stops, with the feature `validate`, at the first operation after which an invariant does not hold.
+    /// Stops, with the feature `validate`, at the first walk of the invariants that finds one broken.
     #[inline(always)]
     fn check(&self) {
         #[cfg(feature = "validate")]
-        if let Err(broken) = self.validate() {
+        if let Err(broken) = self.ledger.walked(|| self.validate()) {
             self.platform.bug(format_args!("after an operation on the B+tree"), Some(broken));
         }
     }

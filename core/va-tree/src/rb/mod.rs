@@ -308,11 +308,11 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
         VaRange::new(Va::new(hole.start), Va::new(hole.end))
     }
 
-    /// Stops, with the feature `validate`, at the first operation after which an invariant does not hold.
+    /// Stops, with the feature `validate`, at the first walk of the invariants that finds one broken.
     #[inline(always)]
     fn check(&self) {
         #[cfg(feature = "validate")]
-        if let Err(broken) = self.validate() {
+        if let Err(broken) = self.ledger.walked(|| self.validate()) {
             self.platform.bug(format_args!("after an operation on the red-black tree"), Some(broken));
         }
     }
