@@ -17,6 +17,12 @@ pub(crate) fn cargo(root: &Path) -> Cmd {
     compiled_once.into_iter().fold(Cmd::cargo(root), |cmd, (name, value)| cmd.env(name, value))
 }
 
+/// Returns a command whose tests do all of their operations, and are optimised for them. Others do a fifth: see
+/// `va_sim::effort`.
+pub(crate) fn full(cmd: Cmd) -> Cmd {
+    cmd.env("VMALLOC_TESTS", "full").env("CARGO_PROFILE_TEST_OPT_LEVEL", "2")
+}
+
 /// The manifests of all workspaces of the tree.
 pub(crate) const WORKSPACES: [&str; 6] = [
     "Cargo.toml",
@@ -41,7 +47,7 @@ pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
 /// By its name it would belong to the core. It depends on `vmalloc-os`, which would be compiled once more for it.
 pub(crate) const OVER_THE_CORE: &str = "va-peer";
 
-/// The feature of a core that walks its invariants after each change.
+/// The feature of a core that walks its invariants after its changes.
 pub(crate) const WALKING: &str = "va-tree/validate";
 
 /// Returns the two selections in which the workspace is tested, as arguments of cargo.

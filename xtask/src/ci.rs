@@ -65,17 +65,22 @@ impl Step {
 }
 
 /// All steps, those that fail fast first.
-const STEPS: [Step; 23] = [
+const STEPS: [Step; 20] = [
     Step::new("fmt", "every file is formatted", steps::fmt).quick(),
     Step::new("tidy", "the rules that no compiler knows", steps::tidy).quick(),
     Step::new("clippy", "no warnings, everywhere", steps::clippy).quick(),
-    Step::new("test", "tests, the core walking its invariants all along", steps::test)
-        .quick()
-        .full(steps::test_full, "the C functions over a core that walks its invariants"),
+    Step::new("test", "tests, the core walking its invariants all along", steps::test).quick().full(
+        steps::test_full,
+        "all of their operations, and the C functions over a core that walks its invariants",
+    ),
     Step::new("doctest", "examples in documentation", steps::doctest).quick(),
     Step::new("examples", "the example that each crate's README names", steps::examples),
-    Step::new("release", "what depends on the optimiser: sections, stacks and memory", steps::release)
-        .full(steps::release_full, "all tests of the crates of a process"),
+    Step::new(
+        "release",
+        "system calls, and sections that the kernel restarts, where they are optimised",
+        steps::release,
+    )
+    .full(steps::release_full, "all tests of the crates of a process, and stacks and memory of the core"),
     Step::new("doc", "documentation without warnings", steps::doc),
     Step::new("no_std", "the core in a freestanding program, and kernels over it that link", steps::no_std)
         .full(steps::no_std_full, "code and stack of the core"),
@@ -87,7 +92,6 @@ const STEPS: [Step; 23] = [
     .full(targets::full, "seven more targets"),
     Step::new("loom", "interleavings, where there are any", loom::run)
         .full(loom::full, "each model with all its preemptions, up to four"),
-    Step::new("peer", "addresses equal to Linux's own library's, where it can be built", peer::step),
     Step::new("header", "the C header is that of the C functions", header::step)
         .full(header::check, "the header, made again by cbindgen"),
     Step::new(
@@ -96,16 +100,6 @@ const STEPS: [Step; 23] = [
         counts::step,
     )
     .full(counts::full, "every row"),
-    Step::new(
-        "clients",
-        "real programs answer the same under the preload, those that are there",
-        clients::step,
-    ),
-    Step::new(
-        "stress",
-        "random programs under the preload, each configuration for two seconds",
-        stress::step,
-    ),
     Step::new("faces", "packages with the names of others answer as the originals do", faces::step)
         .full(faces::full, "the originals' own tests, and packages that depend on them"),
     Step::new("deny", "licences, banned crates, sources", licences::step)
@@ -130,7 +124,18 @@ const STEPS: [Step; 23] = [
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
-const LONG: [Step; 9] = [
+const LONG: [Step; 12] = [
+    Step::new(
+        "clients",
+        "real programs answer the same under the preload, those that are there",
+        clients::step,
+    ),
+    Step::new(
+        "stress",
+        "random programs under the preload, each configuration for two seconds",
+        stress::step,
+    ),
+    Step::new("peer", "addresses equal to Linux's own library's, where it can be built", peer::step),
     Step::new("foreign", "the core's tests on other processors, where qemu and compilers are", foreign::step),
     Step::new(
         "states",
@@ -160,10 +165,8 @@ const LONG: [Step; 9] = [
 
 /// The second lane of a run of everything. Cargo locks a folder for each profile, and the first lane builds with that of
 /// tests. None of these steps does so for long. The steps that optimise a program as one are here: they use one core.
-const BESIDE: [&str; 13] = [
-    "release", "no_std", "targets", "loom", "peer", "header", "counts", "clients", "stress", "faces", "deny",
-    "package", "install",
-];
+const BESIDE: [&str; 10] =
+    ["release", "no_std", "targets", "loom", "header", "counts", "faces", "deny", "package", "install"];
 
 /// The results of steps.
 #[derive(Default)]

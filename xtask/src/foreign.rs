@@ -5,7 +5,7 @@
 //! `gcc-s390x-linux-gnu`, `libc6-dev-arm64-cross` and `libc6-dev-s390x-cross`. qemu runs threads of one program in
 //! parallel, but on this host's memory order. So interleavings stay the task of loom.
 
-use crate::cargo::{cargo, counted};
+use crate::cargo::{cargo, counted, full};
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};
 use crate::package;
@@ -70,7 +70,7 @@ impl Processor {
     /// Runs the tests of `crates`.
     fn test(&self, root: &Path, crates: &[String], tests: &mut Tests) -> Result<()> {
         let runner = format!("{} -L /usr/{}-linux-gnu", self.emulator(), self.name);
-        let cmd = cargo(root)
+        let cmd = full(cargo(root))
             .env(&self.variable("LINKER"), self.linker())
             .env(&self.variable("RUNNER"), runner)
             .args(["test", "--quiet", "--locked", "--no-fail-fast", "--lib", "--tests"])

@@ -5,6 +5,7 @@
 //! *caught* under three conditions. The unbroken code passes the very same tests, the broken code still compiles, and
 //! the tests fail, or exceed the time limit. `cargo xtask tidy` checks that each entry still applies to its file.
 
+use crate::cargo::full;
 use crate::count::Tests;
 use crate::loom::{FEW, within_few};
 use crate::machine::{commit, duration, machine};
@@ -229,7 +230,7 @@ impl Bench {
     }
 
     fn cargo_test(&self, cmd: Cmd, test: &[String], loom: bool) -> Cmd {
-        let cmd = cmd.args(["test", "--locked"]);
+        let cmd = full(cmd.args(["test", "--locked"]));
         if !loom {
             return cmd.args(test).env("CARGO_TARGET_DIR", &self.build);
         }

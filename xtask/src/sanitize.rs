@@ -14,7 +14,7 @@
 //!
 //! Mistakes that are planted in `process/vmalloc/tests/planted.rs` show that each sanitizer reports them.
 
-use crate::cargo::counted;
+use crate::cargo::{counted, full};
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};
 use crate::miri::{must_report, nightly, nightly_cargo};
@@ -107,7 +107,7 @@ fn run(root: &Path, tests: &mut Tests) -> Result<Vec<String>> {
 
 /// Returns cargo for tests under a sanitizer, a report of which ends them with an error.
 fn cargo(root: &Path, sanitizer: &str, targets: &str) -> Cmd {
-    nightly_cargo(root)
+    full(nightly_cargo(root))
         .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
         .env("TSAN_OPTIONS", "halt_on_error=1")
         .env("ASAN_OPTIONS", "detect_leaks=0")

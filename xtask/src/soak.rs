@@ -1,7 +1,7 @@
 //! Long runs: random operations on every structure while memory fails for a time, then fuzz targets and property tests.
 //! A page in `results/` has the outcome.
 
-use crate::cargo::counted;
+use crate::cargo::{counted, full};
 use crate::count::Tests;
 use crate::fuzz;
 use crate::machine::{commit, duration, machine};
@@ -146,7 +146,7 @@ fn structures(root: &Path, args: &Args) -> Result<bool> {
     let worker = || -> Result<()> {
         while let Some(&(package, program, test)) = STRUCTURES.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (started, mut soaked) = (Instant::now(), None);
-            let cmd = Cmd::cargo(root)
+            let cmd = full(Cmd::cargo(root))
                 .env("VMALLOC_SOAK_SEEDS", seeds.to_string())
                 .args(release_tests([(package, program)].into_iter()))
                 .args(["--", "--exact", "--nocapture", test]);
@@ -212,7 +212,7 @@ fn fuzz_and_test(root: &Path, args: &Args) -> Result<bool> {
     {
         let round_started = Instant::now();
         (rounds, seeds) = (rounds + 1, seeds * 2);
-        let cmd = Cmd::cargo(root)
+        let cmd = full(Cmd::cargo(root))
             .env("PROPTEST_CASES", CASES.to_string())
             .env("VMALLOC_SOAK_SEEDS", seeds.to_string())
             .args(["test", "--quiet", "--locked", "--no-fail-fast", "--lib", "--tests"])

@@ -1,6 +1,6 @@
 //! The steps of CI that are a command or two of cargo. Longer ones have a module each.
 
-use crate::cargo::{OVER_THE_CORE, WALKING, WORKSPACES, cargo, counted, selections};
+use crate::cargo::{OVER_THE_CORE, WALKING, WORKSPACES, cargo, counted, full, selections};
 use crate::count::Tests;
 use crate::sh::{Cmd, Show, on_path};
 use crate::{guest, kernel, linux, not_run, semver, sizes};
@@ -85,13 +85,16 @@ const SHARING: &str = "cli";
 /// The targets with tests. Not the examples: `clippy` reads them, and those that a README names are run.
 const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
+/// Says how much the tests of a command do.
+type Effort = fn(Cmd) -> Cmd;
+
 /// Runs tests by cargo-nextest where it is installed: each in a process of its own, so that none is disturbed by the
 /// forks and the limits of another. The tests of [`SHARING`] run in one.
-fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
+fn run_tests(root: &Path, args: &[&str], effort: Effort, tests: &mut Tests) -> Result<()> {
     let before = tests.passed;
-    let usual = || cargo(root).args(["test", "--locked", "--no-fail-fast"]).args(args);
+    let usual = || effort(cargo(root)).args(["test", "--locked", "--no-fail-fast"]).args(args);
     let ended = if on_path("cargo-nextest") {
-        let mut apart = cargo(root)
+        let mut apart = effort(cargo(root))
             .args(["nextest", "run", "--locked", "--no-fail-fast", "--status-level", "slow"])
             .args(TARGETS)
             .args(args);
@@ -118,20 +121,24 @@ fn with_seeds(root: &Path, cmd: Cmd, tests: &mut Tests) -> Result<()> {
     counted(not_run::with_list(root, cmd.env("CARGO_TERM_COLOR", "never")), tests)
 }
 
-/// Tests the core with its invariants walked after every change. That includes va-sim, whose tests drive the other
+/// Tests the core with its invariants walked after its changes. That includes va-sim, whose tests drive the other
 /// crates. The rest, with as many areas as programs have, runs without. Walking changes no result, so no test runs
 /// twice.
 pub(crate) fn test(root: &Path, tests: &mut Tests) -> Result<()> {
-    let core = crate::core_crates(root)?;
-    // The second selection runs even if the first has failed.
-    let ended = selections(&core).map(|selection| run_tests(root, &selection, tests));
-    ended.into_iter().collect()
+    run_selections(root, |cmd| cmd, tests)
 }
 
-/// Tests also the C functions over the core with a core that walks its invariants.
+/// Runs the tests with all of their operations, and the C functions over a core that walks its invariants, too.
 pub(crate) fn test_full(root: &Path, tests: &mut Tests) -> Result<()> {
-    let usual = test(root, tests);
-    run_tests(root, &["-p", OVER_THE_CORE, "--features", WALKING], tests).and(usual)
+    let usual = run_selections(root, full, tests);
+    run_tests(root, &["-p", OVER_THE_CORE, "--features", WALKING], full, tests).and(usual)
+}
+
+fn run_selections(root: &Path, effort: Effort, tests: &mut Tests) -> Result<()> {
+    let core = crate::core_crates(root)?;
+    // The second selection runs even if the first has failed.
+    let ended = selections(&core).map(|selection| run_tests(root, &selection, effort, tests));
+    ended.into_iter().collect()
 }
 
 /// The crates of a process whose code is not what the source says where it is optimised: system calls, locks, and
@@ -146,23 +153,21 @@ const OF_A_PROCESS: &str = "-p vmalloc-os -p vmalloc-percpu -p vmalloc-vmap -p v
 /// `install`, `clients` and `stress`.
 ///
 /// The other crates of a process, and the programs that test them from outside, are left to `--full`. Each is optimised
-/// by itself, and the step `test` runs all of them, optimised as well.
+/// by itself, and the step `test` runs all of them, optimised as well, with assertions.
 pub(crate) fn release(root: &Path, tests: &mut Tests) -> Result<()> {
     run_release(root, tests, &format!("{NEAR_THE_MACHINE} --lib"))
 }
 
+/// The stack depth of a call of the core is a property of optimised code, too. A million areas are too many for code that
+/// walks its invariants.
 pub(crate) fn release_full(root: &Path, tests: &mut Tests) -> Result<()> {
-    run_release(root, tests, &format!("{OF_A_PROCESS} --lib --tests"))
+    run_release(root, tests, &format!("{OF_A_PROCESS} --lib --tests"))?;
+    run_release(root, tests, "-p va-tree -p va-space -p va-percpu -p va-sim --test memory --test footprint")
 }
 
-fn run_release(root: &Path, tests: &mut Tests, of_process: &str) -> Result<()> {
-    // The stack depth of a call of the core is a property of optimised code. A million areas are too many for code that
-    // walks its invariants after each operation.
-    let core = "-p va-tree -p va-space -p va-percpu -p va-sim --test memory --test footprint";
-    [of_process, core].into_iter().try_for_each(|selection| {
-        let cmd = Cmd::cargo(root).args(["test", "--quiet", "--locked", "--release"]);
-        counted(cmd.args(selection.split(' ')), tests)
-    })
+fn run_release(root: &Path, tests: &mut Tests, selection: &str) -> Result<()> {
+    let cmd = Cmd::cargo(root).args(["test", "--quiet", "--locked", "--release"]);
+    counted(cmd.args(selection.split(' ')), tests)
 }
 
 /// Tests documentation in the selections of the tests, whose libraries are there.

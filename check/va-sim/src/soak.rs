@@ -11,10 +11,11 @@
 //! A page at a time is enough for everything. A failure then, or while there is enough, was remembered too long. At the
 //! end there is enough again: the run frees everything, and the machine has all its memory.
 //!
-//! A seed is [`OPS`] operations: two hundred seeds are ten million. A test runs a few, and
-//! `VMALLOC_SOAK_SEEDS` names another number (`cargo xtask soak`). An operation is a call to the structure: a step
+//! A seed is [`OPS`] operations: two hundred seeds are ten million. A test runs a few, each in part (see [`effort`](crate::effort)),
+//! and `VMALLOC_SOAK_SEEDS` names another number (`cargo xtask soak`). An operation is a call to the structure: a step
 //! that only changed the machine, or found nothing to free, is not counted.
 
+use crate::effort::some;
 use crate::machine::SimMachine;
 use crate::op::Rng;
 use std::fmt;
@@ -101,7 +102,7 @@ pub fn run(soak: &mut impl Soak, machine: &SimMachine, seed: u64) -> Tally {
     let mut rng = Rng::new(seed);
     let mut tally = Tally::default();
     let mut fails = false;
-    while tally.operations < OPS {
+    while tally.operations < some(OPS) {
         if rng.below(CHANGE_EVERY) == 0 {
             let (change, failed) = (rng.below(4), fails);
             fails = change == 0 || (change == 1 && !fails);
@@ -186,7 +187,7 @@ mod tests {
         let mut one = One { machine: &machine, calls: 0, failures: 0, is_failing: false };
         let tally = run(&mut one, &machine, 3);
         assert_eq!((tally.operations, tally.failures), (one.calls, one.failures));
-        assert_eq!((tally.operations, tally.walks), (OPS, OPS / WALK_EVERY + 1));
+        assert_eq!((tally.operations, tally.walks), (some(OPS), some(OPS) / WALK_EVERY + 1));
         assert!(tally.shortages > 10 && tally.failures > tally.shortages, "{tally}");
         assert_eq!((machine.slabs_left(), one.is_failing), (u64::MAX, false));
     }

@@ -5,6 +5,7 @@
 use va_base::{HeapMachine, LimitedHeap, Va};
 use va_percpu::config::{Linux612, Runs, Standard};
 use va_percpu::{AllocError, Config, Geometry, Offset, PercpuSpace, Request, Sizes};
+use va_sim::effort::some;
 use va_sim::percpu::SimChunks;
 
 /// The smallest unit, so that no record of a chunk is longer than a page.
@@ -78,7 +79,7 @@ fn shortage<C: Config>() {
         (offsets.len() - before, error)
     };
     assert_eq!(more(200).0, 200);
-    for _ in 0..3 {
+    for _ in 0..some(5) {
         // No memory, then pages alone, then any.
         heap.limit(0);
         assert!(matches!(more(1), (0, Some(AllocError::NoMeta { .. }))));

@@ -110,8 +110,8 @@ fn a_program_that_confines_itself_is_not_killed() {
 #[test]
 fn a_filter_for_all_threads_waits_for_the_calls_of_the_others() {
     let all = ["", "threshold:4K,decay:1ms", "budget:0", THREAD, "hardened:true"];
-    everywhere("tsync.c", &["20", "threads"], &all);
-    everywhere("tsync.c", &["20", "first"], &[THREAD]);
+    everywhere("tsync.c", &["6", "threads"], &all);
+    everywhere("tsync.c", &["6", "first"], &[THREAD]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use va_base::PAGE_SIZE;
 use va_block::config::{Hashed, OneMap, Spread};
 use va_sim::block_run::{self, Call, Conditions, PAGES_MAX};
+use va_sim::effort::some;
 use va_space::Purge;
 
 fn size() -> impl Strategy<Value = u64> {
@@ -33,7 +34,7 @@ fn calls() -> impl Strategy<Value = (u64, Vec<Call>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 160, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: some(160), failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     /// Under our policies, Linux's, and Linux's with one map.
     #[test]

@@ -2,6 +2,7 @@
 use proptest::prelude::*;
 use va_base::{Align, InvariantViolation, Va, VaRange};
 use va_map::{AreaRequest, Fill, FreeError, Guard, Kind, Leaves, MapSpace, Piece};
+use va_sim::effort::some;
 use va_sim::machine::{Flushing, SimMachine};
 use va_sim::map_model::MapModel;
 use va_sim::op::Rng;
@@ -272,7 +273,7 @@ fn run<C: va_block::Config, L: Ladder>(ops: &[Op]) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: some(300), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn mp1_mp3_mp6_the_map_equals_its_model(ops in prop::collection::vec(op(), 1..60)) {

@@ -6,6 +6,7 @@
 use va_base::Va;
 use va_percpu::config::{Linux612, Standard};
 use va_percpu::{Config, Geometry, Offset, PercpuSpace, Request, Sizes};
+use va_sim::effort::some;
 use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
 use va_sim::percpu::{Numbers, netmix};
@@ -71,7 +72,7 @@ impl Workload for Phases {
         let mut rng = Rng::new(3);
         for nth in 1..=16 {
             let words = if self.up { nth } else { 17 - nth };
-            let objects: Vec<_> = (0..20_000).map(|_| alloc(space, 4 * words, 4)).collect();
+            let objects: Vec<_> = (0..some(20_000)).map(|_| alloc(space, 4 * words, 4)).collect();
             for (nth, object) in objects.into_iter().enumerate() {
                 let stays =
                     if self.random { rng.below(self.of as u64) == 0 } else { nth % self.of == 7 % self.of };

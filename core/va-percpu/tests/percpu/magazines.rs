@@ -8,6 +8,7 @@ use va_percpu::{
     AllocError, Context, FreeError, Geometry, MAGAZINE_BYTES_MAX, MAGAZINE_BYTES_MIN, Magazine, Offset,
     PercpuSpace, Request, Sizes,
 };
+use va_sim::effort::some;
 use va_sim::machine::{SimMachine, lockings};
 use va_sim::op::Rng;
 use va_sim::percpu::magazines::{MagazineOp, run};
@@ -43,7 +44,7 @@ fn op() -> impl Strategy<Value = MagazineOp> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: some(60), ..ProptestConfig::default() })]
 
     /// MC1 to MC4 hold after every operation, beside all others.
     #[test]

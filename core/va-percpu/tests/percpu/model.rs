@@ -2,6 +2,7 @@
 use proptest::prelude::*;
 use va_percpu::Config;
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
+use va_sim::effort::some;
 use va_sim::percpu::{Harness, Op};
 
 fn size() -> impl Strategy<Value = u32> {
@@ -59,7 +60,7 @@ fn holds<C: Config>(ops: &[Op]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: some(40), ..ProptestConfig::default() })]
 
     /// PH1 to PH4 and PC1 to PC6 hold after every operation.
     #[test]

@@ -4,6 +4,7 @@
 use crate::{Standard, lazy};
 use proptest::prelude::*;
 use va_base::{Align, Request, VaRange};
+use va_sim::effort::some;
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_space::config::{WithBestFit, WithTrees};
@@ -125,7 +126,7 @@ fn met<C: Config>(pages: u64, cpus: u32, magazines: usize, calls: &[Call]) -> Re
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: some(96), failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn a_request_succeeds_whenever_all_that_is_not_busy_holds_a_fit(

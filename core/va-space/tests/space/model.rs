@@ -4,6 +4,7 @@
 use crate::{Linux69, OneLock52, Standard, Whole, lazy};
 use proptest::prelude::*;
 use va_base::{Align, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
+use va_sim::effort::some;
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
@@ -146,7 +147,7 @@ fn calls() -> impl Strategy<Value = (u64, Vec<Call>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: some(96), failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn the_default_space_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {

@@ -3,6 +3,7 @@
 use crate::{FIRST, Linux69, OneLock52, Standard};
 use std::collections::{BTreeMap, BTreeSet};
 use va_base::{Context, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_sim::effort::some;
 use va_sim::machine::SimMachine;
 use va_space::config::WithTrees;
 use va_space::{Config, DetachedArea, Purge, ReleaseError, State, VmapSpace};
@@ -55,7 +56,7 @@ fn notes<C: Config>(seed: u64) {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) % below
     };
-    for _ in 0..1500 {
+    for _ in 0..some(1500) {
         let nth = roll(1 << 20) as usize % model.busy.len().max(1);
         let at = model.busy.iter().nth(nth).map(|(&page, &(count, note))| (page, count, note));
         match (roll(16), at) {

@@ -4,6 +4,7 @@
 use crate::{Standard, Whole, at, lazy, pages};
 use proptest::prelude::*;
 use va_base::{Pages, Request, Va};
+use va_sim::effort::some;
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::space_model::SpaceModel;
@@ -111,7 +112,7 @@ fn compare<C: Config>(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: some(128), failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn a_space_whose_areas_change_shape_equals_its_model(

@@ -10,6 +10,7 @@
 use crate::{FIRST, Linux69, OneLock52, Standard};
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Align, Request, Va, VaRange};
+use va_sim::effort::some;
 use va_sim::machine::{Flushing, SimMachine};
 use va_space::config::WithTrees;
 use va_space::{Area, Config, Purge, VmapSpace};
@@ -40,7 +41,7 @@ fn live<C: Config>(space: &Shared<'_, C>, machine: &SimMachine, cpu: u32, seed: 
     let mut failed = 0;
     // Three of four have a magazine.
     let mut magazine = (cpu % 4 != 3).then(|| space.magazine(cpu).unwrap());
-    for call in 0..calls {
+    for call in 0..some(calls) {
         let what = random.below(100);
         // The machine runs out of memory, for all threads and not for long.
         match random.below(200) {

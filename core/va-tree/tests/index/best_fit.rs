@@ -2,6 +2,7 @@
 
 use va_base::{Align, Heap, NoSlabs, Pages, Request, Va, VaRange};
 use va_certify::Certified;
+use va_sim::effort::some;
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::{Op, Space};
 use va_sim::run::{Walk, assert_same};
@@ -28,7 +29,7 @@ fn bf1_it_equals_the_models() {
     for seed in 0..seeds(2) {
         for size in [1, 2, 16, 40, 300] {
             let space = Space::whole(pages(size % 5, size % 5 + size));
-            let ops = || Op::from_seed(&space, seed).take(1000);
+            let ops = || Op::from_seed(&space, seed).take(some(1000));
             let model = PageIndex::new(space.extent, space.default_window).unwrap();
             assert_same(&space, Certified::new(btree(&space)), model, ops(), Walk::Always);
             let model = ModelIndex::new(space.extent, space.default_window).unwrap();
@@ -45,7 +46,7 @@ fn bf1_it_equals_the_models() {
                 &space,
                 Certified::new(btree(&space)),
                 model,
-                Op::from_seed(&space, seed).take(4000),
+                Op::from_seed(&space, seed).take(some(4000)),
                 Walk::Every(50),
             );
         }

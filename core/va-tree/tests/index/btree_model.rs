@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use va_base::{Va, VaRange};
 use va_certify::Certified;
+use va_sim::effort::some;
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::{Op, Space};
 use va_sim::platform::HeapPlatform;
@@ -29,7 +30,7 @@ fn tree<K: Key, const F: usize>(space: &Space, rows: bool) -> Certified<BTree<K,
 
 fn run<K: Key, const F: usize>(space: &Space, ops: usize, walk: Walk) {
     for seed in 0..seeds(2) {
-        let ops = || Op::from_seed(space, seed).take(ops);
+        let ops = || Op::from_seed(space, seed).take(some(ops));
         assert_same(space, tree::<K, F>(space, seed % 2 == 1), model(space), ops(), walk);
     }
 }

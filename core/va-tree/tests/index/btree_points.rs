@@ -2,6 +2,7 @@
 //! make a deep tree. Every step is compared with the linear model, and every invariant is walked.
 
 use va_base::{Align, AllocError, Request, VaRange};
+use va_sim::effort::stride;
 use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
 use va_tree::FreeIndex;
@@ -71,7 +72,7 @@ const HOLES: u64 = 150;
 #[test]
 fn point_1_a_cut_of_a_leafs_first_hole_makes_a_smaller_end() {
     // Of every hole, so of the first of every leaf: its right edge, or its middle.
-    for n in 0..HOLES {
+    for n in (0..HOLES).step_by(stride()) {
         let mut pair = Pair::new(HOLES);
         pair.take(n * STEP + 6, n * STEP + 10);
         // The range freed next to it is searched for on the right side of the separator.
@@ -86,7 +87,7 @@ fn point_1_a_cut_of_a_leafs_first_hole_makes_a_smaller_end() {
 fn point_2_an_end_grows_past_its_separator() {
     // Of every hole, so of the last of every leaf, and of subtrees of every height; up to the next hole and then into
     // it.
-    for n in 0..HOLES - 1 {
+    for n in (0..HOLES - 1).step_by(stride()) {
         let mut pair = Pair::new(HOLES);
         pair.back(n * STEP + 10, n * STEP + 19);
         pair.back(n * STEP + 19, n * STEP + 20);
@@ -97,7 +98,7 @@ fn point_2_an_end_grows_past_its_separator() {
 fn point_2_a_start_falls_below_a_separator_that_was_raised() {
     // An end grows up to the next hole and shrinks again, which leaves its separator high; then the next hole grows
     // down.
-    for n in 0..HOLES - 1 {
+    for n in (0..HOLES - 1).step_by(stride()) {
         let mut pair = Pair::new(HOLES);
         pair.back(n * STEP + 10, n * STEP + 19);
         pair.take(n * STEP + 10, n * STEP + 19);
@@ -134,7 +135,7 @@ fn point_3_the_last_child_goes() {
 #[test]
 fn point_4_a_hole_that_comes_and_goes_does_not_thrash() {
     // A split leaves halves and a join leaves at most 3/4: either is far from the next.
-    for n in 0..HOLES {
+    for n in (0..HOLES).step_by(stride()) {
         let mut pair = Pair::new(HOLES);
         let (from, to) = (n * STEP + 12, n * STEP + 13);
         pair.back(from, to);
@@ -175,7 +176,7 @@ fn point_5_nothing_is_remembered_from_the_operation_before() {
 #[test]
 fn point_6_a_neighbour_may_be_in_the_next_leaf() {
     // The gap between any two holes is freed at once: both merge, wherever a leaf ends.
-    for n in 0..HOLES - 1 {
+    for n in (0..HOLES - 1).step_by(stride()) {
         let mut pair = Pair::new(HOLES);
         pair.back(n * STEP + 10, n * STEP + 20);
         assert_eq!(pair.tree.hole_count(), HOLES);

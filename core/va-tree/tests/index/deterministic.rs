@@ -1,6 +1,7 @@
 //! The same operations give the same results (SP5), whatever memory the records are in.
 
 use va_base::{Meta, Platform, Record, VaRange};
+use va_sim::effort::some;
 use va_sim::op::{Op, Space};
 use va_sim::platform::HeapPlatform;
 use va_sim::run::{Driver, Walk, assert_same};
@@ -30,7 +31,7 @@ fn space() -> Space {
 fn twice<A: FreeIndex, B: FreeIndex>(one: impl Fn(HeapPlatform) -> A, other: impl Fn(Generous) -> B) {
     let (heap, generous) = (HeapPlatform::default(), Generous::default());
     for seed in [11, 11, 12] {
-        let ops = Op::from_seed(&space(), seed).take(6000).collect::<Vec<_>>();
+        let ops = Op::from_seed(&space(), seed).take(some(6000)).collect::<Vec<_>>();
         assert_same(&space(), one(heap.clone()), other(generous.clone()), ops, Walk::Every(100));
     }
 }

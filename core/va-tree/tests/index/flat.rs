@@ -2,6 +2,7 @@
 
 use va_base::{AllocError, Request, Va, VaRange};
 use va_certify::Certified;
+use va_sim::effort::some;
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::{Op, Rng, Space};
 use va_sim::run::{Walk, assert_same};
@@ -17,7 +18,7 @@ fn it_equals_the_models() {
     for seed in 0..seeds(2) {
         for size in [1, 2, 16, 40, 300] {
             let space = Space::whole(pages(size % 5, size % 5 + size));
-            let ops = || Op::from_seed(&space, seed).take(1500);
+            let ops = || Op::from_seed(&space, seed).take(some(1500));
             let index = FlatIndex::<400>::new(space.extent, space.default_window).unwrap();
             let model = PageIndex::new(space.extent, space.default_window).unwrap();
             assert_same(&space, Certified::new(index), model, ops(), Walk::Always);
@@ -34,7 +35,7 @@ fn it_equals_the_models() {
                 &space,
                 Certified::new(index),
                 model,
-                Op::from_seed(&space, seed).take(4000),
+                Op::from_seed(&space, seed).take(some(4000)),
                 Walk::Every(50),
             );
         }

@@ -3,6 +3,7 @@
 
 use va_base::{PAGE_SIZE, Va, VaRange};
 use va_certify::Certified;
+use va_sim::effort::some;
 use va_sim::model::ModelIndex;
 use va_sim::op::{Op, Space};
 use va_sim::platform::HeapPlatform;
@@ -37,7 +38,7 @@ fn in_tiny_spaces() {
     for size in [1, 2, 16, 40, 300] {
         for seed in 0..seeds(2) {
             let space = pages(size % 5, size % 5 + size);
-            let ops = Op::from_seed(&space, seed).take(3000);
+            let ops = Op::from_seed(&space, seed).take(some(3000));
             assert_same(&space, certified(&space), model(&space), ops, Walk::Always);
         }
     }
@@ -53,7 +54,7 @@ fn in_large_spaces() {
         [pages(5, 5000), Space::whole(VaRange::ALL), linux, Space::whole(bytes(0x1234, 0x9_ffff_ffff))]
     {
         for seed in 0..seeds(2) {
-            let ops = Op::from_seed(&space, seed).take(6000);
+            let ops = Op::from_seed(&space, seed).take(some(6000));
             assert_same(&space, certified(&space), model(&space), ops, Walk::Every(50));
         }
     }
@@ -64,7 +65,7 @@ fn the_two_exact_indexes_agree_where_the_model_is_too_slow() {
     for seed in 0..seeds(2) {
         let space = pages(0, 1 << 20);
         let btree = BTreeIndex::new(space.extent, space.extent, HeapPlatform::default()).unwrap();
-        let ops = Op::from_seed(&space, seed).take(25_000);
+        let ops = Op::from_seed(&space, seed).take(some(25_000));
         assert_same(&space, certified(&space), Certified::new(btree), ops, Walk::Every(5_000));
     }
 }

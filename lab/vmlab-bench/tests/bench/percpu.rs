@@ -1,5 +1,6 @@
 //! Per-CPU memory, and per-CPU data of a process.
 
+use va_sim::effort::some;
 use vmlab_bench::percpu::clock::Moment;
 use vmlab_bench::percpu::process::{self, COUNTERS};
 use vmlab_bench::percpu::seed::{self, Asked, Ran, seconds};
@@ -18,7 +19,7 @@ fn every_contender_is_measured_by_one_thread_and_by_two() {
 /// Locks are counted, not timed: the count of a magazine's steady load is a promise.
 #[test]
 fn threads_with_magazines_share_few_locks() {
-    let measured = threads::measure(100_000, 1, None).unwrap();
+    let measured = threads::measure(some(100_000), 1, None).unwrap();
     assert_eq!(measured.len(), 4 * 4 * 3);
     for of in measured {
         let (locks, zeroed) = (of.locks.unwrap(), of.zeroed.unwrap());
