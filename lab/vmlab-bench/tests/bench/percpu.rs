@@ -19,7 +19,8 @@ fn every_contender_is_measured_by_one_thread_and_by_two() {
 /// Locks are counted, not timed: the count of a magazine's steady load is a promise.
 #[test]
 fn threads_with_magazines_share_few_locks() {
-    let measured = threads::measure(some(100_000), 1, None).unwrap();
+    let pairs = some(100_000);
+    let measured = threads::measure(pairs, 1, None).unwrap();
     assert_eq!(measured.len(), 4 * 4 * 3);
     for of in measured {
         let (locks, zeroed) = (of.locks.unwrap(), of.zeroed.unwrap());
@@ -27,7 +28,8 @@ fn threads_with_magazines_share_few_locks() {
             "{}, {} threads, {}: {locks:.4} locks, {zeroed:.1} bytes zeroed",
             of.load, of.threads, of.contender
         );
-        let most = if of.contender == "cached" { 0.02 } else { 2.5 };
+        // Magazines take locks until they are full, however many pairs follow.
+        let most = if of.contender == "cached" { 2000.0 / pairs as f64 } else { 2.5 };
         assert!(locks <= most && (of.contender == "cached" || locks >= 1.99), "{of:?}");
         assert!(zeroed >= 8.0, "{of:?}");
     }
