@@ -128,6 +128,34 @@ trace)
     stty raw < /dev/ttyS1
     tar -c -C /tmp latency.jsonl.gz locks.jsonl.gz stacks.jsonl.gz kprobe.jsonl.gz > /dev/ttyS1
     ;;
+dump)
+    # A state with areas of every kind: pools that purges filled, blocks, lazy areas, and namespaces that live. Then the
+    # kernel's own tables. The shell itself reads and writes them, since a program would have a stack, and the port stays
+    # open, since its buffer is an area.
+    mount -t debugfs none /sys/kernel/debug
+    exec 3> /dev/ttyS1
+    stty raw < /dev/ttyS1
+    show() { echo "== $1"; while read -r line; do echo "$line"; done < "$2"; } >&3
+    show allocinfo.before /proc/allocinfo
+    load.sh "$loops"
+    vmalloc_test 1049 4 10
+    vmalloc_test 128 1 1
+    storm 50
+    for _ in 1 2 3 4 5 6 7 8; do unshare -n sleep 9999 & done
+    sleep 3
+    if [ -x /bin/python3 ]; then
+        python3 -m vmlab.kernel --vmlinux /vmlinux > /tmp/live 2>&1
+        show live /tmp/live
+    fi
+    show allocinfo /proc/allocinfo
+    show percpu_stats /sys/kernel/debug/percpu_stats
+    complain
+    # A wait without a program: the stacks of those before are freed meanwhile.
+    read -r -t 5 line < /dev/ttyS0
+    show vmallocinfo /proc/vmallocinfo
+    echo "va: dump now"
+    read -r line < /dev/ttyS0
+    ;;
 bench)
     for pattern in one mixed live live-mixed large aligned; do
         echo "$pattern $threads $loops" > /proc/va_bench

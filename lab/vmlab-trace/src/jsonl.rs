@@ -84,6 +84,24 @@ pub struct Header {
     /// The command that ran during the recording.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// The program that read the memory of a kernel at one time; then the recording has no events.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub dump: String,
+    /// The windows of areas, of a dump.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<WindowLine>,
+}
+
+/// A window of areas.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WindowLine {
+    /// `vmalloc` or `modules`.
+    pub name: String,
+    /// First address.
+    pub start: Address,
+    /// The address behind its last.
+    pub end: Address,
 }
 
 /// The probes of a recording, and what they cost.

@@ -11,6 +11,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod allocinfo;
 pub mod call;
 pub mod convert;
 mod entry;

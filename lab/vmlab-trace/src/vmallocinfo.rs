@@ -1,6 +1,8 @@
 //! `/proc/vmallocinfo`: one line for each area. [`Table`] stores the percpu chunks and the caller of each area;
-//! `vmlab_view::map` stores all that a map draws.
+//! `vmlab_view::map` stores all that a map draws. Each reads a dump, too ([`Lines`]).
 
+use super::jsonl::{Header, Item};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read};
 
@@ -38,6 +40,35 @@ pub struct Row<'a> {
     pub words: &'a str,
 }
 
+/// The text of a pooled area in a dump, in the place of a caller. The kernel's own table has none.
+pub const POOLED: &str = "pooled vm_area";
+
+/// The lines of a table, or of a dump: a recording without events, which `lab/python/vmlab/kernel.py` writes.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    /// The head of a dump.
+    pub dump: Option<Box<Header>>,
+}
+
+impl Lines {
+    /// Returns the line of the table that a line of the input stands for: itself, or of a dump the area in it. `None` if
+    /// a line of a dump has no area.
+    pub fn row<'a>(&mut self, text: &'a str) -> Option<Cow<'a, str>> {
+        if !text.starts_with('{') {
+            return Some(Cow::Borrowed(text));
+        }
+        match Item::from_json(text) {
+            Ok(Some(Item::Header(header))) if !header.dump.is_empty() => {
+                self.dump = Some(header);
+                None
+            }
+            Ok(Some(Item::Area(area))) if self.dump.is_some() => Some(Cow::Owned(area.to_string())),
+            Ok(_) if self.dump.is_some() => None,
+            _ => Some(Cow::Borrowed(text)),
+        }
+    }
+}
+
 /// The reason why a line describes no area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unreadable {
@@ -54,8 +85,10 @@ pub struct Table {
     chunks: BTreeMap<u64, u64>,
     /// Bytes of the first chunk in the table.
     first: Option<u64>,
-    /// Every area, in the order of the lines.
+    /// Every area, in the order of the lines, but for those in pools.
     listed: Vec<Listed>,
+    /// First address and bytes of the areas in pools, which a dump has.
+    pooled: Vec<(u64, u64)>,
     /// The callers, each once, and the index of each.
     callers: Vec<String>,
     caller_numbers: HashMap<String, u32>,
@@ -70,13 +103,11 @@ impl Table {
     pub fn read(input: impl Read) -> Self {
         let mut table = Self::default();
         let mut input = BufReader::new(input);
-        let mut line = Vec::new();
+        let (mut line, mut lines) = (Vec::new(), Lines::default());
         while let Ok(true) = super::read_line(&mut input, &mut line) {
             let text = String::from_utf8_lossy(&line);
-            if text.trim().is_empty() {
-                continue;
-            }
-            match parse(text.trim()) {
+            let Some(row) = lines.row(text.trim()).filter(|row| !row.is_empty()) else { continue };
+            match parse(&row) {
                 Ok(row) => table.add(&row),
                 Err(_) => table.bad += 1,
             }
@@ -89,6 +120,12 @@ impl Table {
     fn add(&mut self, row: &Row<'_>) {
         self.areas += 1;
         let size = row.end - row.start;
+        if row.words == POOLED {
+            if self.pooled.len() < LISTED_MAX {
+                self.pooled.push((row.start, size));
+            }
+            return;
+        }
         if self.listed.len() < LISTED_MAX {
             let lazy = row.words.starts_with("unpurged vm_area");
             let name = if lazy { "(lazy)" } else { caller(row.words) };
@@ -120,7 +157,12 @@ impl Table {
         number
     }
 
-    /// Returns the areas in the order of the lines, at most a million.
+    /// Returns first address and bytes of the areas in pools, at most a million.
+    pub fn pooled(&self) -> &[(u64, u64)] {
+        &self.pooled
+    }
+
+    /// Returns the busy and the lazy areas in the order of the lines, at most a million.
     pub fn listed(&self) -> impl Iterator<Item = &Listed> + '_ {
         self.listed.iter()
     }
@@ -250,6 +292,32 @@ mod tests {
             (CALLERS_MAX + 1, "others")
         );
         assert_eq!(table.listed().last().unwrap().caller as usize, CALLERS_MAX);
+    }
+
+    /// A dump: what a reader of tables takes, and lines that it skips.
+    const DUMP: &str = "{\"vmlab\":{\"version\":1,\"dump\":\"drgn 1\",\"windows\":[{\"name\":\"vmalloc\",\"start\":\"0x1000\",\"end\":\"0x90000\"}]}}\n\
+        {\"state\":{\"nodes\":2}}\n\
+        {\"area\":{\"when\":\"begin\",\"start\":\"0x1000\",\"end\":\"0x3000\",\"bytes\":8192,\"text\":\"f+0x1/0x2 pages=1 vmalloc\",\"node\":1}}\n\
+        {\"area\":{\"when\":\"begin\",\"start\":\"0x3000\",\"end\":\"0x5000\",\"bytes\":8192,\"text\":\"unpurged vm_area\"}}\n\
+        {\"area\":{\"when\":\"begin\",\"start\":\"0x7000\",\"end\":\"0x8000\",\"bytes\":4096,\"text\":\"pooled vm_area\"}}\n\
+        {\"hole\":{\"start\":\"0x8000\",\"end\":\"0x90000\"}}\n\
+        {\"area\":{\"when\":\"begin\",\"start\":\"0x9000\",\"end\":\"0xa000\",\"bytes\":1,\"text\":\"sizes disagree\"}}\n\
+        {broken\n";
+
+    #[test]
+    fn a_dump_is_a_table_that_has_pools() {
+        let table = Table::read(DUMP.as_bytes());
+        let listed: Vec<_> = table.listed().map(|one| (one.start, one.size, one.lazy)).collect();
+        assert_eq!(listed, [(0x1000, 0x2000, false), (0x3000, 0x2000, true)]);
+        assert_eq!((table.pooled(), table.areas, table.bad), (&[(0x7000, 0x1000)][..], 3, 2));
+        assert_eq!(table.callers(), ["f", "(lazy)"]);
+        let mut lines = Lines::default();
+        assert!(DUMP.lines().filter_map(|line| lines.row(line)).count() == 5);
+        assert_eq!(lines.dump.unwrap().windows[0].end.0, 0x9_0000);
+        // A recording of events has tables of two times: it is no table.
+        let recording = DUMP.replace("\"dump\":\"drgn 1\",", "");
+        let table = Table::read(recording.as_bytes());
+        assert_eq!((table.areas, table.bad), (0, 8));
     }
 
     #[test]

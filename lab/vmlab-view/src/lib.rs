@@ -18,7 +18,7 @@ pub mod report;
 struct Readme;
 
 /// The body of the fuzz target `vmallocinfo_text`. Any bytes are read, measured and drawn, and the sums agree. The
-/// readers of mappings, and of measurements in both forms, terminate.
+/// readers of mappings, of places that allocate, and of measurements in both forms, terminate.
 pub fn fuzz(data: &[u8]) {
     let text = map::read::Text::read(data, None);
     let listing = &text.listing;
@@ -28,6 +28,9 @@ pub fn fuzz(data: &[u8]) {
     map::fuzz_draw(listing);
     let mappings = map::process::Mappings::read(data, None);
     assert!(mappings.listing.areas.len() as u64 <= mappings.lines, "an area without a line");
+    let sites = vmlab_trace::allocinfo::Sites::read(data);
+    let lines = data.split(|&byte| byte == b'\n').count();
+    assert!(sites.sites.len() as u64 + sites.beyond + sites.bad <= lines as u64, "a place without a line");
     // Input without a measurement is an error; SH1 is checked where rows are read.
     for sheet in [report::sheet::Sheet::of_csv("fuzz", data), report::sheet::Sheet::of_json("fuzz", data)]
         .into_iter()

@@ -45,6 +45,8 @@ mod report;
 mod selected;
 #[path = "cli/sides.rs"]
 mod sides;
+#[path = "cli/sites.rs"]
+mod sites;
 #[path = "cli/space.rs"]
 mod space;
 #[cfg(feature = "measure")]

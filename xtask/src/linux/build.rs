@@ -30,6 +30,8 @@ pub(super) enum Config {
     Debug,
     /// With probes of functions, namespaces, networks and BPF.
     Trace,
+    /// With types for a debugger, and the bytes of each call site.
+    Dump,
 }
 
 /// A kernel: with the core, or as it comes.
@@ -50,6 +52,7 @@ impl Kind {
             Config::Plain => "",
             Config::Debug => "-debug",
             Config::Trace => "-trace",
+            Config::Dump => "-dump",
         }
     }
 }
@@ -179,7 +182,7 @@ fn relocatable(root: &Path, archive: &Path) -> Result<PathBuf> {
 pub(super) fn kernel(root: &Path, kind: Kind) -> Result<Kernel> {
     fs::create_dir_all(work(root))?;
     let source = tree(root, kind)?;
-    let build = work(root).join(format!("build{}", kind.suffix()));
+    let build = folder(root, kind);
     configure(root, &source, &build, kind)?;
     make(&source, &build, &[])?;
     let image = work(root).join(format!("{}.bzImage", kind.name()));
@@ -188,6 +191,11 @@ pub(super) fn kernel(root: &Path, kind: Kind) -> Result<Kernel> {
     fs::copy(build.join("System.map"), &symbols)?;
     let initrd = initrd(root, &build, kind)?;
     Ok(Kernel { image, initrd, symbols })
+}
+
+/// The folder of a kernel's objects.
+pub(super) fn folder(root: &Path, kind: Kind) -> PathBuf {
+    work(root).join(format!("build{}", kind.suffix()))
 }
 
 /// Unpacks the kernel's source, and puts the core in or takes it out.
@@ -242,6 +250,7 @@ fn configure(root: &Path, source: &Path, build: &Path, kind: Kind) -> Result<()>
         Config::Plain => {}
         Config::Debug => parts.push("debug.config"),
         Config::Trace => parts.push("trace.config"),
+        Config::Dump => parts.push("dump.config"),
     }
     let parts: Vec<_> = parts.into_iter().map(|part| root.join("adopt/linux").join(part)).collect();
     let mut wanted = String::new();
@@ -282,13 +291,20 @@ fn initrd(root: &Path, build: &Path, kind: Kind) -> Result<PathBuf> {
     fs::copy(build.join("lib/test_vmalloc.ko"), files.join("lib/test_vmalloc.ko"))?;
     fs::copy(root.join("adopt/linux/init.sh"), files.join("init"))?;
     fs::set_permissions(files.join("init"), fs::Permissions::from_mode(0o755))?;
-    if kind.config == Config::Trace {
-        trace_programs(root, &files.join("bin"))?;
+    if matches!(kind.config, Config::Trace | Config::Dump) {
+        load_programs(root, &files.join("bin"))?;
     }
-    let archive = work(root).join(format!("{}.initrd.gz", kind.name()));
+    if kind.config == Config::Trace {
+        recorder(root, &files.join("bin"))?;
+    }
+    pack(&files, &work(root).join(format!("{}.initrd.gz", kind.name())))
+}
+
+/// Packs the initial files of a kernel.
+pub(super) fn pack(files: &Path, archive: &Path) -> Result<PathBuf> {
     let script = format!("find . | cpio -o -H newc --quiet | gzip -1 > {}", archive.display());
-    Cmd::new(&files, "sh").args(["-c", &script]).run(Show::Failure)?;
-    Ok(archive)
+    Cmd::new(files, "sh").args(["-c", &script]).run(Show::Failure)?;
+    Ok(archive.to_path_buf())
 }
 
 /// Returns the laboratory as a program that needs no library.
@@ -299,13 +315,17 @@ pub(super) fn vmlab(root: &Path) -> PathBuf {
 /// The target of a program that needs no library.
 const MUSL: &str = "x86_64-unknown-linux-musl";
 
-/// Builds the programs that record: `vmlab`, and a load.
-fn trace_programs(root: &Path, bin: &Path) -> Result<()> {
+/// Builds the program that records.
+fn recorder(root: &Path, bin: &Path) -> Result<()> {
     Cmd::cargo(root)
         .args(["build", "--quiet", "--locked", "--release", "--package", "vmlab", "--target", MUSL])
         .run(Show::All)
         .with_context(|| format!("`rustup target add {MUSL}` adds what vmlab needs"))?;
-    Cmd::new(root, "strip").arg("-o").arg(bin.join("vmlab")).arg(vmlab(root)).run(Show::Failure)?;
+    Cmd::new(root, "strip").arg("-o").arg(bin.join("vmlab")).arg(vmlab(root)).run(Show::Failure)
+}
+
+/// Builds the programs of a load.
+fn load_programs(root: &Path, bin: &Path) -> Result<()> {
     Cmd::new(root, "cc")
         .args(["-static", "-O2", "-Wall", "adopt/linux/filters.c", "-o"])
         .arg(bin.join("filters"))

@@ -12,7 +12,9 @@
 
 mod build;
 mod cut;
+mod dump;
 mod lists;
+mod live;
 mod loops;
 mod profile;
 mod trace;
@@ -66,6 +68,9 @@ enum Task {
     Loops(loops::Args),
     /// Record durations and waits for locks in kernels with probes, under a load; --out writes results/latency.md
     Trace(trace::Args),
+    /// Dump a kernel's memory, and show its areas, pools, blocks and per-CPU chunks by drgn; --out writes
+    /// results/dump.md
+    Dump(dump::Args),
     /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
     Debug,
 }
@@ -92,6 +97,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let config = match args.task {
         Task::Debug => Config::Debug,
         Task::Trace(_) => Config::Trace,
+        Task::Dump(_) => Config::Dump,
         _ => Config::Plain,
     };
     let kind = Kind { ours: !args.stock, config };
@@ -102,6 +108,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         Task::Profile(pairs) => profile::main(root, pairs),
         Task::Loops(args) => loops::main(root, args),
         Task::Trace(args) => trace::main(root, args),
+        Task::Dump(args) => dump::main(root, args),
         Task::Debug => boot(root, kind, &Run::of("quick", 1), SPEED).map(drop),
         Task::Bench { threads, pairs } => bench(root, *threads, pairs),
     }

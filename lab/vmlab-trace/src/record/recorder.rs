@@ -233,6 +233,7 @@ fn header(source: &Source, command: &[String], raw_table: bool) -> Header {
         probes: source.probes(),
         locks: if source.raw() { source.locks() } else { Vec::new() },
         command: command.iter().take_while(fits).cloned().collect(),
+        ..Header::default()
     }
 }
 

@@ -1,5 +1,5 @@
 //! A listing from text in the format of `/proc/vmallocinfo`: a kernel's own, or the output of `Vmalloc::vmallocinfo`
-//! and the C function `vmallocinfo`.
+//! and the C function `vmallocinfo`. A dump is read, too: its windows are those that the kernel has.
 //!
 //! Text may be hostile: a line is cut at 16 KiB, areas and callers have a limit (`super::listing`), and unreadable
 //! lines are counted.
@@ -8,7 +8,8 @@ use super::fold::Part;
 use super::listing::{Builder, Listing};
 use std::io::{BufReader, Read};
 use vmlab_replay::state::State;
-use vmlab_trace::vmallocinfo::{Row, Unreadable, caller, parse};
+use vmlab_trace::jsonl::Header;
+use vmlab_trace::vmallocinfo::{Lines, POOLED, Row, Unreadable, caller, parse};
 
 /// Number of unreadable lines that are stored.
 const BAD_LINES_MAX: usize = 4;
@@ -28,17 +29,20 @@ pub struct Text {
     pub bad_lines: Vec<(u64, String)>,
     /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
+    /// The head of a dump.
+    pub dump: Option<Box<Header>>,
 }
 
 impl Text {
-    /// Reads all of it. Areas are expected in `windows`, or else in [`super::listing::inferred_windows`].
+    /// Reads all of it. Areas are expected in `windows`, or else in those of a dump, or else in
+    /// [`super::listing::inferred_windows`].
     ///
     /// Costs O(n log n) for n lines, and 24 bytes of memory for each area.
     pub fn read(input: impl Read, windows: Option<Vec<Part>>) -> Self {
         let mut text = Self::default();
         let mut builder = Builder::default();
         let mut input = BufReader::with_capacity(1 << 16, input);
-        let (mut line, mut number) = (Vec::new(), 0);
+        let (mut line, mut number, mut lines) = (Vec::new(), 0, Lines::default());
         loop {
             match vmlab_trace::read_line(&mut input, &mut line) {
                 Ok(false) => break,
@@ -50,10 +54,8 @@ impl Text {
             }
             let decoded = String::from_utf8_lossy(&line);
             let trimmed = decoded.trim();
-            if trimmed.is_empty() {
-                continue;
-            }
-            match parse(trimmed) {
+            let Some(row) = lines.row(trimmed).filter(|row| !row.is_empty()) else { continue };
+            match parse(&row) {
                 Ok(row) => {
                     text.lines += 1;
                     add(&mut builder, &row);
@@ -67,8 +69,17 @@ impl Text {
                 }
             }
         }
-        text.listing = builder.finish(windows);
+        text.dump = lines.dump;
+        text.listing = builder.finish(windows.or_else(|| text.dump_windows()));
         text
+    }
+
+    /// Returns the windows of a dump, if it has any.
+    pub fn dump_windows(&self) -> Option<Vec<Part>> {
+        let windows = &self.dump.as_ref()?.windows;
+        let windows = windows.iter().filter(|one| one.start.0 < one.end.0);
+        let windows: Vec<_> = windows.map(|one| Part { start: one.start.0, end: one.end.0 }).collect();
+        (!windows.is_empty()).then_some(windows)
     }
 }
 
@@ -76,6 +87,7 @@ fn add(builder: &mut Builder, row: &Row<'_>) {
     let part = Part { start: row.start, end: row.end };
     let state = match row.words {
         "unpurged vm_area" | "quarantined vm_area" => State::Lazy,
+        POOLED => State::Pooled,
         _ => State::Busy,
     };
     builder.add(part, state, caller(row.words));
@@ -99,6 +111,26 @@ mod tests {
         let areas: Vec<_> = text.listing.areas.iter().map(|area| (area.part.start, area.state)).collect();
         assert_eq!(areas, [(0x1000, State::Busy), (0x3000, State::Lazy), (0x9000, State::Busy)]);
         assert_eq!(text.listing.overlapping, 1);
+    }
+
+    #[test]
+    fn a_dump_has_its_own_windows_and_pooled_areas() {
+        let area = |start: u64, text: &str| {
+            format!(
+                "{{\"area\":{{\"when\":\"begin\",\"start\":\"{start:#x}\",\"end\":{},\"bytes\":4096,\"text\":\"{text}\"}}}}\n",
+                start + 4096
+            )
+        };
+        let head = "{\"vmlab\":{\"version\":1,\"kernel\":\"6.12\",\"dump\":\"drgn\",\"windows\":[{\"start\":\"0x1000\",\"end\":\"0x9000\"},{\"start\":\"0x9000\",\"end\":\"0x1\"}]}}\n";
+        let lines = [head.to_string(), area(0x2000, "f vmalloc"), area(0x4000, "pooled vm_area")].concat();
+        let text = Text::read(lines.as_bytes(), None);
+        let areas: Vec<_> = text.listing.areas.iter().map(|area| (area.part.start, area.state)).collect();
+        assert_eq!(areas, [(0x2000, State::Busy), (0x4000, State::Pooled)]);
+        assert_eq!(text.listing.windows, [Part { start: 0x1000, end: 0x9000 }]);
+        assert_eq!((text.lines, text.bad), (2, 0));
+        // Windows that the caller names come first.
+        let named = Text::read(lines.as_bytes(), Some(vec![Part { start: 0, end: 0x5000 }]));
+        assert_eq!(named.listing.windows, [Part { start: 0, end: 0x5000 }]);
     }
 
     #[test]

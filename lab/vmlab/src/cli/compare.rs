@@ -3,7 +3,7 @@
 use super::input::{Input, NO_ADDRESS, Tables, stem};
 use super::report::{Kind, opened};
 use super::table::{align, plain};
-use super::{map, out, print_note};
+use super::{map, out, print_note, sites};
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use vmlab_base::text::{bytes, counted, grouped};
+use vmlab_base::text::{bytes, counted, grouped, printable};
 use vmlab_replay::state::State;
+use vmlab_trace::allocinfo::Sites;
 use vmlab_trace::{Event, Trace};
 use vmlab_view::map::measure::Numbers;
 use vmlab_view::map::read::Text;
@@ -25,14 +26,15 @@ const CONDITION_HOLDS: i32 = 3;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Before: a recording, a trace, or text in the format of /proc/vmallocinfo
+    /// Before: a recording, a trace, a dump of vmlab.kernel, or text of /proc/vmallocinfo or
+    /// /proc/allocinfo
     #[arg(value_name = "A")]
     before: PathBuf,
     /// After
     #[arg(value_name = "B")]
     after: PathBuf,
     /// End with status 3 if a condition holds: MEASURE OP NUMBER, joined by ||. A measure is equal (percent), busy,
-    /// lazy, pooled, largest, leaked (bytes) or holes, of B; with .growth it is B less A
+    /// lazy, pooled, largest, leaked, live (bytes) or holes, of B; with .growth it is B less A
     #[arg(long, value_name = "CONDITIONS")]
     fail_if: Option<Conditions>,
     /// Callers in each table
@@ -114,8 +116,17 @@ fn side(path: &Path) -> Result<Side> {
             }
             side.recording(path, &input)?;
         }
+        Kind::Sites => {
+            let found = sites::checked(path, Sites::read(whole))?;
+            side.measures.insert("live", sites::total(&found.sites) as f64);
+            for site in &found.sites {
+                let caller = side.callers.entry(printable(&site.name()).into_owned()).or_default();
+                let bytes = u64::try_from(site.bytes).unwrap_or(0);
+                *caller = (caller.0.saturating_add(bytes), caller.1.saturating_add(site.calls));
+            }
+        }
         Kind::Csv | Kind::Json => {
-            bail!("{shown}: neither a recording nor in the format of /proc/vmallocinfo")
+            bail!("{shown}: neither a recording nor in the format of /proc/vmallocinfo or /proc/allocinfo")
         }
     }
     Ok(side)
@@ -192,7 +203,8 @@ fn print(before: &Side, after: &Side, top: usize) -> Result<()> {
     out(&format!("A: {}\nB: {}", before.name, after.name))?;
     let mut table = plain();
     table.set_header(["", "A", "B", "growth"]);
-    for name in MEASURES {
+    let has = |name: &&str| [before, after].iter().any(|side| side.measures.contains_key(name));
+    for name in MEASURES.into_iter().filter(has) {
         let of = |side: &Side| side.measures.get(name).copied();
         let cell = |value: Option<f64>| Cell::new(value.map_or("-".to_string(), |value| shown(name, value)));
         let (a, b) = (of(before), of(after));
@@ -207,7 +219,8 @@ fn print(before: &Side, after: &Side, top: usize) -> Result<()> {
     let mut rows: Vec<_> = rows.into_iter().filter(|(_, (a, b))| a != b).collect();
     rows.sort_by_key(|(_, (a, b))| std::cmp::Reverse(b.0.abs_diff(a.0)));
     let mut table = plain();
-    table.set_header(["caller", "bytes", "growth", "areas", "growth"]);
+    let counts = if after.measures.contains_key("live") { "calls" } else { "areas" };
+    table.set_header(["caller", "bytes", "growth", counts, "growth"]);
     let areas = |value: f64| grouped(value as u64);
     for (name, (a, b)) in rows.iter().take(top) {
         table.add_row([
@@ -247,7 +260,7 @@ fn print(before: &Side, after: &Side, top: usize) -> Result<()> {
 }
 
 /// The names of measures, in the order of the table.
-const MEASURES: [&str; 7] = ["equal", "busy", "lazy", "pooled", "holes", "largest", "leaked"];
+const MEASURES: [&str; 8] = ["equal", "busy", "lazy", "pooled", "holes", "largest", "leaked", "live"];
 
 /// The conditions of `--fail-if`.
 #[derive(Clone, Debug)]

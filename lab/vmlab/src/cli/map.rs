@@ -27,8 +27,8 @@ const ROWS: usize = 20;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Text in the format of /proc/vmallocinfo, plain, gzip or zstd; - is standard input (default: the running
-    /// kernel's)
+    /// Text in the format of /proc/vmallocinfo, or a dump that vmlab.kernel wrote; plain, gzip or zstd; - is standard
+    /// input (default: the running kernel's)
     #[arg(value_name = "FILE", conflicts_with_all = ["trace", "pid"])]
     file: Option<PathBuf>,
     /// Show what a trace leaves instead, with the addresses that it records
@@ -157,7 +157,7 @@ fn of_text(args: &Args, path: &Path) -> Result<Picture> {
     }
     ensure!(text.lines > 0, "{shown}: no area in {}: not in the format of {KERNEL}", counted(lines, "line"));
     let mut notes = Vec::new();
-    if args.window.is_empty() {
+    if args.window.is_empty() && text.dump_windows().is_none() {
         notes.push(
             "Windows are not in the table: holes are counted from the first area to the last, the topmost 2 GiB (modules) apart; \
              --window shows more."
@@ -171,7 +171,11 @@ fn of_text(args: &Args, path: &Path) -> Result<Picture> {
             counted(lines, "line")
         ));
     }
-    let title = if path == Path::new(KERNEL) { kernel_title() } else { shown };
+    let title = match &text.dump {
+        Some(dump) => format!("Linux {}: {shown}, read by {}", dump.kernel, dump.dump),
+        None if path == Path::new(KERNEL) => kernel_title(),
+        None => shown,
+    };
     Ok(Picture::of(&title, text.listing, notes))
 }
 

@@ -16,6 +16,7 @@ mod record;
 mod report;
 mod run;
 mod selected;
+mod sites;
 mod space;
 mod table;
 #[cfg(feature = "measure")]
@@ -88,10 +89,11 @@ enum Command {
         Each policy decides by itself: where an area goes, and when to purge. docs/book/src/laboratory.md says what is modelled."
     )]
     WhatIf(whatif::Args),
-    /// Compare two recordings, or two tables of areas: growth by caller, leaks by age, holes
+    /// Compare two recordings, tables of areas, dumps or texts of /proc/allocinfo: growth by caller, leaks by age, holes
     #[command(after_help = "Examples:\n  \
         vmlab compare before.jsonl.gz after.jsonl.gz\n  \
         vmlab compare monday.vmallocinfo tuesday.vmallocinfo\n  \
+        vmlab compare monday.allocinfo tuesday.allocinfo --top 20\n  \
         vmlab compare before.jsonl.gz after.jsonl.gz --fail-if 'equal<100 || lazy>64M || busy.growth>1M'\n\n\
         The exit status is 3 if a condition of --fail-if holds.")]
     Compare(compare::Args),
@@ -109,10 +111,19 @@ enum Command {
         vmlab map                                    the running kernel, as root with kernel.kptr_restrict=1\n  \
         vmlab map saved.vmallocinfo --html map.html  a page to look at\n  \
         vmlab map --trace trace.gz --at 12.5         the areas at that time, lazy and pooled ones too\n  \
+        vmlab map dump.jsonl.gz                      what lab/python/vmlab/kernel.py read by drgn, with all pools\n  \
         vmlab map --pid 4242                         the mappings of a process\n\n\
         The areas of a process that uses vmalloc: have it write the text of Vmalloc::vmallocinfo, or of the C\n\
         function vmallocinfo, to a file, and name that file.")]
     Map(map::Args),
+    /// List the places of the kernel's source that allocate, by /proc/allocinfo: live bytes and calls
+    #[command(after_help = "Examples:\n  \
+        vmlab sites                                  the running kernel's, as root\n  \
+        vmlab sites monday.allocinfo --all --top 30\n  \
+        vmlab sites monday.allocinfo --dump dump.jsonl.gz --json\n\n\
+        The kernel must be 6.10 or later, with CONFIG_MEM_ALLOC_PROFILING and vm.mem_profiling=1. It counts each page of vmalloc as a call, and\n\
+        nothing in the first chunk of per-CPU memory.")]
+    Sites(sites::Args),
     /// Record what the running kernel does to its address space and its per-CPU memory (root)
     #[command(after_help = "Examples:\n  \
         vmlab record -- unshare -n true\n  \
@@ -296,6 +307,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Compare(args)) => compare::run(args),
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Map(args)) => map::run(args),
+        Some(Command::Sites(args)) => sites::run(args),
         Some(Command::Convert(args)) => convert::run(args),
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Doctor(args)) => crate::doctor::run(args),

@@ -10,10 +10,11 @@ use vmlab_base::choice::Choice;
 use vmlab_base::text::counted;
 use vmlab_replay::index_kind::ALL;
 use vmlab_replay::run::Outcome;
+use vmlab_trace::allocinfo::Sites;
 use vmlab_trace::flame::{By, Stacks};
 use vmlab_trace::latency::Latencies;
 use vmlab_trace::stack::NO_STACK;
-use vmlab_trace::vmallocinfo::Table;
+use vmlab_trace::vmallocinfo::{Lines, Table};
 use vmlab_trace::{Next, Selection, Trace, items, open};
 use vmlab_view::flame::draw;
 use vmlab_view::map::measure::Numbers;
@@ -29,7 +30,8 @@ const HEAD_BYTES: u64 = 16 << 10;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Traces, /proc/vmallocinfo, CSV or JSON lines of measurements; plain, gzip or zstd; - is standard input
+    /// Traces, /proc/vmallocinfo, dumps of vmlab.kernel, CSV or JSON lines of measurements; plain, gzip or zstd; - is
+    /// standard input
     #[arg(value_name = "INPUT")]
     inputs: Vec<PathBuf>,
     /// File for the report
@@ -52,6 +54,8 @@ pub(super) struct Args {
 pub(super) enum Kind {
     Trace,
     Listing,
+    /// /proc/allocinfo.
+    Sites,
     Csv,
     Json,
 }
@@ -237,6 +241,7 @@ fn read(path: &Path, tables: &Tables, selected: &Selected) -> Result<InputFile> 
             }
             InputFile::Other(Box::new(Part::Map(Map { name, film: Film::of_table(&table), notes })))
         }
+        Kind::Sites => bail!("{shown}: of /proc/allocinfo: see vmlab sites, and vmlab compare"),
         Kind::Csv => InputFile::Other(Box::new(Part::Sheet(
             Sheet::of_csv(&name, whole).with_context(|| shown.to_string())?,
         ))),
@@ -258,7 +263,12 @@ pub(super) fn kind_of(head: &[u8]) -> Kind {
         let range = line.split_whitespace().next().unwrap_or("");
         range.split_once('-').is_some_and(|(start, end)| start.starts_with("0x") && end.starts_with("0x"))
     };
-    if listed(first) {
+    let mut lines_of_dump = Lines::default();
+    lines_of_dump.row(first);
+    if Sites::begins(first) {
+        return Kind::Sites;
+    }
+    if listed(first) || lines_of_dump.dump.is_some() {
         return Kind::Listing;
     }
     match lines.find(|line| !line.starts_with('#')) {
@@ -281,7 +291,10 @@ mod tests {
             ("# command: x\nworkload,contender,ns_min\n", Kind::Csv),
             ("a,b,c\n1,2,3\n", Kind::Trace),
             ("{\"trace\":\"a\",\"index\":\"btree\",\"ns_min\":1.5}\n", Kind::Json),
+            ("allocinfo - version: 1.0\n", Kind::Sites),
             ("{\"vmlab\":1}\n", Kind::Trace),
+            ("{\"vmlab\":{\"version\":1}}\n", Kind::Trace),
+            ("{\"vmlab\":{\"version\":1,\"dump\":\"drgn 1\"}}\n", Kind::Listing),
             ("\u{0}\u{1}garbage", Kind::Trace),
         ] {
             assert_eq!(kind_of(head.as_bytes()), kind, "{head}");

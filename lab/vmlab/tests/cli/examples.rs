@@ -41,6 +41,7 @@ const ELSE: &[(&str, How)] = &[
     ("vmlab top --sort bytes --caller kernel_clone", Kernel),
     ("vmlab top --once --for 2 > now.txt", Kernel),
     ("vmlab map", Kernel),
+    ("vmlab sites", Kernel),
     ("vmlab report /proc/vmallocinfo -o now.html", Kernel),
     ("vmlab run -- python3 program.py", Installed),
     ("vmlab run --conf threshold:64K,decay:1s -- sort big.txt", Installed),
@@ -141,6 +142,10 @@ fn furnish(dir: &Path) {
     for name in ["vmlab", "recording", "before", "after"] {
         write(&format!("{name}.jsonl.gz"), &recording);
     }
+    for name in ["monday", "tuesday"] {
+        write(&format!("{name}.allocinfo"), super::sites::TEXT.as_bytes());
+    }
+    write("dump.jsonl.gz", &gzip(super::sites::DUMP.as_bytes()));
     write("stacks", super::flame::TEXT.as_bytes());
     write("slow", super::latency::text(20).as_bytes());
     for (from, to) in [("trace", "recording"), ("stacks", "r.jsonl.gz"), ("slow", "slow.jsonl.gz")] {

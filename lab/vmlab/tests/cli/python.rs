@@ -122,3 +122,51 @@ fn the_package_reads_the_objects_of_every_command() {
     );
     assert!(text.contains("boot-smp1: onelock52: span "), "{text}");
 }
+
+#[test]
+fn what_the_package_computes_of_a_dump_is_right() {
+    let Some(output) = python(&["-m", "unittest", "-v", "test_dump"], &[]) else { return };
+    let text = text(&output);
+    assert!(output.status.success() && text.contains("Ran 11 tests"), "{text}");
+    if text.contains("skipped") {
+        not_run("what vmlab.kernel says of a file that is no dump, since drgn is not installed");
+    }
+}
+
+/// Writes the dump of the package's tests.
+fn dump(dir: &Path) -> Option<PathBuf> {
+    let path = dir.join("dump.jsonl");
+    let program = "import sys, test_dump\n\
+        open(sys.argv[1], 'w').writelines(line + '\\n' for line in test_dump.dump.lines(test_dump.small()))\n";
+    let output = python(&["-c", program], std::slice::from_ref(&path))?;
+    assert!(output.status.success(), "{}", text(&output));
+    Some(path)
+}
+
+#[test]
+fn a_dump_is_drawn_with_its_pools_and_windows_and_compared() {
+    let dir = TempDir::new().unwrap();
+    let Some(path) = dump(dir.path()) else { return };
+    let map = stdout_of(&vmlab().args(["map", "--json"]).arg(&path).assert().success());
+    let map: serde_json::Value = serde_json::from_str(&map).unwrap();
+    assert_eq!(map["busy"], serde_json::json!({"areas": 3, "bytes": 0x10000}));
+    assert_eq!(map["lazy"], serde_json::json!({"areas": 2, "bytes": 0x3000}));
+    assert_eq!(map["pooled"], serde_json::json!({"areas": 2, "bytes": 0x3000}));
+    // The window is the kernel's, and not from the first area to the last.
+    assert_eq!(map["windows"][0]["end"], "0xffffc90000100000");
+    assert_eq!(map["holes"], serde_json::json!({"areas": 3, "bytes": 0x100_000 - 0x16000}));
+    assert!(map["title"].as_str().unwrap().starts_with("Linux 6.12.117: "), "{map}");
+    assert_eq!(map["notes"], serde_json::json!([]));
+    let text = stdout_of(&vmlab().arg("compare").arg(&path).arg(&path).assert().success());
+    assert!(text.contains("pooled") && text.contains("every caller has as much"), "{text}");
+    let page = dir.path().join("page.html");
+    vmlab().arg("report").arg(&path).arg("-o").arg(&page).assert().success();
+    assert!(std::fs::read_to_string(page).unwrap().contains("7 areas listed"), "7 areas, pools among them");
+    vmlab().arg("replay").arg(&path).assert().failure().stderr(contains("no vmalloc event"));
+    // Before a trace it is a table.
+    let trace = shipped("boot-smp1.ftrace.gz");
+    let json =
+        stdout_of(&vmlab().args(["report", "--json", "--before"]).args([&path, &trace]).assert().success());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["standing"], 5);
+}

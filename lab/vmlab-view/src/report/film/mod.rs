@@ -179,7 +179,11 @@ impl Film {
         let fold = Fold::of(scene.parts(), Rule { parts_max: PARTS, ..Rule::default() });
         let together_pages =
             if scene.len() > AREAS_MAX { line_pages(&fold).div_ceil(CELLS).max(1) } else { 0 };
-        let moment = scene.moment(&Line::of(&fold), together_pages, (0, None), &AreaMap::default());
+        let mut pooled = AreaMap::default();
+        for &(start, size) in table.pooled() {
+            pooled.replace(start, size, None);
+        }
+        let moment = scene.moment(&Line::of(&fold), together_pages, (0, None), &pooled);
         let labels = vec![""; fold.parts().len()];
         let mut film = Self { fold, labels, moments: vec![moment], together_pages, ..Self::default() };
         film.settle(scene.names.into_vec());
