@@ -15,7 +15,7 @@ const PLACES: &str = "import drgn, os, sys, sysconfig\n\
     print(os.path.dirname(os.path.dirname(os.path.realpath(drgn.__file__))))";
 /// The folder of drgn and of `lab/python` in the guest.
 const PACKAGES: &str = "/lib/python";
-/// What a reader of a kernel does not need of Python.
+/// The parts of Python that a reader of a kernel does not need.
 const LEFT_OUT: [&str; 9] = [
     "site-packages",
     "dist-packages",

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a kernel with CONFIG_MEM_ALLOC_PROFILING prints, in part.
+/// The file of a kernel with CONFIG_MEM_ALLOC_PROFILING, in part.
 pub(crate) const TEXT: &str = "allocinfo - version: 1.0\n\
     #     <size>  <calls> <tag info>\n\
     \x20    81920        5 kernel/fork.c:314 func:alloc_thread_stack_node \n\
