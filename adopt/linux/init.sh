@@ -135,7 +135,7 @@ dump)
     mount -t debugfs none /sys/kernel/debug
     exec 3> /dev/ttyS1
     stty raw < /dev/ttyS1
-    show() { echo "== $1"; while read -r line; do echo "$line"; done < "$2"; } >&3
+    show() { echo "== $1"; while IFS= read -r line; do echo "$line"; done < "$2"; } >&3
     show allocinfo.before /proc/allocinfo
     load.sh "$loops"
     vmalloc_test 1049 4 10

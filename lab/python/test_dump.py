@@ -197,7 +197,10 @@ class Lines(unittest.TestCase):
         ]:
             self.assertIn(part, text)
         long = Site("percpu", "d/" * 60 + "a.c", 1, "f", "", 1, 1)
-        many = broken(sites=[long] * 40, state=replace(small().state, nodes=128), areas=small().areas * 3)
+        chunk = Chunk(BASE, "isolated", 19, 128, 128, 0, 524288, 131072, 131072, 128, 99999, 131072)
+        many = broken(
+            chunks=[chunk], sites=[long] * 40, state=replace(small().state, nodes=128), areas=small().areas * 3
+        )
         self.assertLessEqual(max(map(len, dump.tables(many).splitlines())), 80)
 
     def test_sizes_are_rounded_and_in_their_unit(self) -> None:

@@ -390,13 +390,12 @@ def tables(dump: Dump) -> str:
             for one in dump.blocks
         ]
         parts.append(table(rows))
-    rows = [["chunk", "slot", "pages", "populated", "free", "objects", "longest", "hint", "kind"]]
+    rows = [["chunk", "slot", "populated", "free", "objects", "longest", "hint", "kind"]]
     rows += [
         [
             f"{one.base:016x}",
             one.slot if one.slot >= 0 else "-",
-            one.pages,
-            one.populated,
+            f"{one.populated}/{one.pages}",
             one.free_bytes,
             one.objects,
             one.longest * BIT_BYTES,
