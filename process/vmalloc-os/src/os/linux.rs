@@ -15,7 +15,7 @@ use super::plain::{is_plain, unless_plain};
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 use super::rseq::rseq_area;
 use super::uffd::{Mover, close, raise};
-use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, policy, thread};
+use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, moves, policy, thread};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::with_exposed_provenance_mut;
 
@@ -88,17 +88,7 @@ impl Os for Linux {
 
     unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Stopped> {
         // SAFETY: this function's contract.
-        let stopped = match unsafe { self.mover.move_pages(from, to) } {
-            Err(stopped) if stopped.errno.0 == libc::EEXIST => stopped,
-            done => return done,
-        };
-        // A page is at the destination though none was written there: a huge one from a neighbour, or zeros in locked
-        // memory.
-        let rest = |at: usize| Span { at: at + stopped.bytes, bytes: from.bytes - stopped.bytes };
-        discard_one(rest(to)).map_err(|errno| Stopped { errno, ..stopped })?;
-        // SAFETY: this function's contract.
-        let moved = unsafe { self.mover.move_pages(rest(from.at), to + stopped.bytes) };
-        moved.map_err(|more| Stopped { bytes: stopped.bytes + more.bytes, ..more })
+        unsafe { moves::move_pages(&self.mover, from, to) }
     }
 
     fn can_move(&self) -> bool {

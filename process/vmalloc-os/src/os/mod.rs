@@ -35,6 +35,8 @@ mod advice;
 mod available;
 #[cfg_attr(miri, path = "sim.rs")]
 mod linux;
+#[cfg(not(miri))]
+mod moves;
 mod once;
 mod plain;
 #[cfg(not(miri))]
