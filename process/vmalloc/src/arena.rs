@@ -33,7 +33,8 @@ use crate::error::CreateError;
 use crate::options::HugePages;
 use crate::word::{PAGES_MAX, Word};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use released::{PAGES, WORDS};
 use va_base::VaRange;
 use vmalloc_os::os::{Call, Errno, Huge, Os, Span};
 use vmalloc_os::records::Host;
@@ -156,6 +157,8 @@ pub(crate) struct Arena<O: Os> {
     /// Set once the addresses above the frontiers are released. They are mapped again when a frontier moves. Written
     /// under the locks of all zones. Protocol PR-LOCK.
     closed: AtomicBool,
+    /// The parts above the frontiers that the system did not unmap then. Protocol PR-LOCK.
+    kept: AtomicU8,
     /// Pages below a frontier in whose place other mappings may be. Protocol PR-LOCK.
     torn: AtomicU64,
     /// Set once clean pages may be inaccessible, so that a caller must `commit` them first. Read and written under the
@@ -177,6 +180,7 @@ impl<O: Os> Arena<O> {
             huge_pages: HugePages::Never,
             committed: [const { AtomicU64::new(0) }; ZONES],
             closed: AtomicBool::new(false),
+            kept: AtomicU8::new(0),
             torn: AtomicU64::new(0),
             shut: AtomicBool::new(false),
         }
@@ -209,6 +213,7 @@ impl<O: Os> Arena<O> {
                         huge_pages,
                         committed: [const { AtomicU64::new(0) }; ZONES],
                         closed: AtomicBool::new(false),
+                        kept: AtomicU8::new(0),
                         torn: AtomicU64::new(0),
                         shut: AtomicBool::new(false),
                     };
@@ -390,12 +395,12 @@ impl<O: Os> Arena<O> {
         // Whole pages of words; those up to `have` were committed, rounded up.
         let words = self.words_between(zone, have, want);
         if words.bytes > 0 {
-            self.allow_access(words)?;
+            self.allow_access(zone, WORDS, words)?;
         }
         let pages = Span { at: address(first + have), bytes: address(want - have) };
-        if let Err(errno) = self.allow_access(pages) {
-            if self.closed.load(Ordering::Relaxed) {
-                self.unmap_part(words);
+        if let Err(errno) = self.allow_access(zone, PAGES, pages) {
+            if self.closed.load(Ordering::Relaxed) && !self.is_kept(zone, WORDS) {
+                _ = self.unmap_part(words);
             }
             return Err(errno);
         }
@@ -404,17 +409,17 @@ impl<O: Os> Arena<O> {
         Ok(())
     }
 
-    /// Makes a part of the reservation above a frontier readable and writable.
-    fn allow_access(&self, span: Span) -> Result<(), Errno> {
+    /// Makes the lower end of a part of a zone above its frontier readable and writable.
+    fn allow_access(&self, zone: usize, part: usize, span: Span) -> Result<(), Errno> {
         let os = self.host.os();
-        if !self.closed.load(Ordering::Relaxed) {
+        if !self.closed.load(Ordering::Relaxed) || self.is_kept(zone, part) {
             // SAFETY: part of the reservation.
             return unsafe { os.commit(span) };
         }
         // SAFETY: it was part of the reservation; foreign mappings that were made there since stay.
         unsafe { os.map_at(span) }?;
-        if span.at >= address(self.first) {
-            self.advise(self.zone_of((span.at / PAGE_BYTES) as u64), span);
+        if part == PAGES {
+            self.advise(zone, span);
         }
         Ok(())
     }

@@ -70,9 +70,9 @@ impl Os for Linux {
         mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)
     }
 
-    unsafe fn unmap(&self, span: Span) {
-        // SAFETY: the caller's mapping, to which no reference exists. The call cannot fail for whole mappings.
-        let _gone = unsafe { libc::munmap(pointer(span.at), span.bytes) };
+    unsafe fn unmap(&self, span: Span) -> bool {
+        // SAFETY: the caller's mapping, to which no reference exists.
+        unsafe { libc::munmap(pointer(span.at), span.bytes) == 0 }
     }
 
     unsafe fn commit(&self, span: Span) -> Result<(), Errno> {

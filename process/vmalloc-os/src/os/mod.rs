@@ -110,6 +110,8 @@ pub enum Call {
     Spawn,
     /// Advising on huge pages.
     Advise,
+    /// Unmapping.
+    Unmap,
 }
 
 /// The advice on huge pages for a span.
@@ -166,11 +168,12 @@ pub trait Os: Send + Sync + 'static {
     /// Maps zeroed, writable memory, and returns its address.
     fn map(&self, bytes: usize) -> Result<usize, Errno>;
 
-    /// Unmaps a mapping.
+    /// Unmaps a mapping, or part of one. Returns `false` if the system does not: a hole in a mapping makes two of it, of
+    /// which there may be only so many. Then all of it is as before.
     ///
     /// # Safety
     /// `reserve` or `map` returned it, and no reference to it exists any more.
-    unsafe fn unmap(&self, span: Span);
+    unsafe fn unmap(&self, span: Span) -> bool;
 
     /// Makes part of a reservation readable and writable.
     ///

@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-const CALLS: usize = Call::Advise as usize + 1;
+const CALLS: usize = Call::Unmap as usize + 1;
 
 /// A system whose clones share their state.
 #[derive(Clone)]
@@ -213,10 +213,13 @@ impl Os for Shim {
         self.noted(bytes, self.0.linux.map(bytes))
     }
 
-    unsafe fn unmap(&self, span: Span) {
+    unsafe fn unmap(&self, span: Span) -> bool {
+        if self.granted(Call::Unmap).is_err() {
+            return false;
+        }
         self.0.mapped.fetch_sub(span.bytes, Ordering::Relaxed);
         // SAFETY: as this function's contract.
-        unsafe { self.0.linux.unmap(span) };
+        unsafe { self.0.linux.unmap(span) }
     }
 
     unsafe fn commit(&self, span: Span) -> Result<(), Errno> {

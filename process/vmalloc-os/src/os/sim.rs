@@ -214,7 +214,7 @@ impl Os for Linux {
         map(bytes, Page::Open)
     }
 
-    unsafe fn unmap(&self, span: Span) {
+    unsafe fn unmap(&self, span: Span) -> bool {
         let gone = within(span, |mapping, first, pages| {
             let all = mapping.pages;
             if pages < all {
@@ -227,6 +227,7 @@ impl Os for Linux {
             // SAFETY: allocated by `map`, with as many pages, and no page is mapped any more.
             unsafe { dealloc(root, layout(pages)) };
         }
+        true
     }
 
     unsafe fn commit(&self, span: Span) -> Result<(), Errno> {

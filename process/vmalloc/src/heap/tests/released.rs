@@ -127,6 +127,27 @@ fn ar1_under_a_limit_nothing_is_mapped_above_the_frontier_and_it_moves_where_not
 }
 
 #[test]
+fn ar1_addresses_that_the_system_does_not_unmap_are_allocated_again() {
+    for granted in 0..8 {
+        let shim = Shim::default();
+        let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
+        let areas = [5000, 3 * MIB, 5000, 3 * MIB].map(|bytes| model.alloc(bytes, 1, Fill::Zero).unwrap());
+        model.free(areas[0]);
+        model.free(areas[1]);
+        // As at the limit of mappings: a hole would make two of one.
+        shim.fail(Call::Unmap, granted);
+        model.heap.release_addresses();
+        shim.allow();
+        let more = [9000, 40 * MIB].map(|bytes| model.alloc(bytes, 1, Fill::Zero).unwrap());
+        for at in areas[2..].iter().chain(&more) {
+            model.free(*at);
+        }
+        // What lies below a frontier may stay mapped, without pages; it is never used again.
+        assert_eq!((model.heap.validate(), model.heap.stats().live_bytes), (Ok(()), 0));
+    }
+}
+
+#[test]
 fn a_frontier_that_others_block_empties_the_caches_once() {
     let shim = Shim::default();
     shim.on_cpu(0);
