@@ -7,8 +7,8 @@ use crate::count::Tests;
 use crate::machine::{cpu_seconds, duration};
 use crate::sh::{Cmd, Show};
 use crate::{
-    book, browser, clients, counts, faces, foreign, fresh, guest, header, install, licences, linux, loom,
-    miri, not_run, peer, sanitize, steps, stress, suites, targets,
+    book, browser, clients, counts, faces, faults, foreign, fresh, guest, header, install, licences, linux,
+    loom, miri, not_run, peer, sanitize, steps, stress, suites, targets,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::path::Path;
@@ -124,7 +124,7 @@ const STEPS: [Step; 20] = [
 ];
 
 /// The steps of `--full`, after the others: they take long, or need packages.
-const LONG: [Step; 12] = [
+const LONG: [Step; 13] = [
     Step::new(
         "clients",
         "real programs answer the same under the preload, those that are there",
@@ -148,6 +148,7 @@ const LONG: [Step; 12] = [
         miri::step,
     ),
     Step::new("sanitize", "crates of a process under sanitizers of threads and addresses", sanitize::step),
+    Step::new("faults", "every system call of the crates of a process fails, in every way", faults::step),
     Step::new("fuzz", "every fuzz target for ten seconds, on a stable compiler", steps::fuzz),
     Step::new("guest", "a kernel over the core boots in QEMU, and fails with a broken flush", guest::step),
     Step::new("linux", "Linux with the core compiles, boots in QEMU and passes its own test", linux::full),

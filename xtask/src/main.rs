@@ -13,6 +13,7 @@
 //! | [`fuzz`] | builds and runs the fuzz targets on a stable compiler |
 //! | [`soak`] | long runs of these and of the property tests, with a page in `results/` |
 //! | [`stress`] | random programs of malloc, threads and forks under the preload |
+//! | [`faults`] | every system call of the crates of a process fails, and other faults of the system |
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`counts`] | instructions, locked operations and cache lines of hot paths, compared with the committed counts |
 //! | [`foreign`] | the core's tests on other processors |
@@ -38,6 +39,7 @@ mod clients;
 mod count;
 mod counts;
 mod faces;
+mod faults;
 mod files;
 mod foreign;
 mod fresh;
@@ -112,6 +114,8 @@ enum Task {
     Soak(soak::Args),
     /// Run random programs of malloc, threads and forks under the preload; --out writes results/stress.md
     Stress(stress::Args),
+    /// Let every system call of the crates of a process fail in every way; --out writes results/faults.md
+    Faults(faults::Args),
     /// Break the code as xtask/mutations.toml says, expect the tests to notice, and write results/mutation.md
     Mutate(mutate::Args),
     /// Let cargo-mutants break the code at random, if it is installed
@@ -186,6 +190,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Targets => targets::full(&root, &mut count::Tests::default()),
         Task::Miri(args) => miri::main(&root, args),
         Task::Sanitize(args) => sanitize::main(&root, args),
+        Task::Faults(args) => faults::main(&root, args),
         Task::Foreign(args) => foreign::main(&root, args),
         Task::Sizes(args) => sizes::main(&root, args),
         Task::Counts(args) => counts::main(&root, args),

@@ -1,0 +1,53 @@
+//! Tests of faults: each system call of each entry point fails, in every way that its manual names.
+//!
+//! # Theory
+//! A program of `work` and `c` runs once for each of its system calls and each error of that call. The call is not
+//! made, and returns the error. The program must end with success. Each of its calls either does its work, or returns a
+//! documented error and changes nothing. Once nothing fails any more, no memory is lost.
+//!
+//! The programs are tests of this program, which it starts again under `tracer`. In CI a sample of the faults is tried.
+//! `cargo xtask faults` tries all of them (`VMALLOC_FAULTS=whole`), and writes its counts to a page of results.
+#![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod c;
+mod calls;
+mod clocks;
+mod errnos;
+mod handlers;
+mod safe;
+mod steps;
+mod tracer;
+mod work;
+
+use std::process::Command;
+
+/// The environment variable with the name of the program that this process is to run.
+const PROGRAM: &str = "VMALLOC_FAULTS_PROGRAM";
+
+/// Returns true if all faults are to be tried.
+fn is_whole() -> bool {
+    std::env::var("VMALLOC_FAULTS").is_ok_and(|what| what == "whole")
+}
+
+/// Returns the command that runs a program of `work`.
+fn program(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["traced_program", "--exact", "--nocapture", "--test-threads=1"]).env(PROGRAM, name);
+    command
+}
+
+/// Reads a number of a program's output.
+fn number(text: &str, key: &str) -> Option<u64> {
+    // libtest writes the name of the test on the first line.
+    let line = text.lines().find_map(|line| Some(line.split_once(key)?.1))?;
+    line.trim().parse().ok()
+}
+
+/// The program that is traced; by itself it does nothing.
+#[test]
+fn traced_program() {
+    if let Ok(name) = std::env::var(PROGRAM) {
+        work::run(&name);
+    }
+}
