@@ -84,6 +84,9 @@ pub struct SimMachine {
     slab_bytes_max: AtomicUsize,
     slabs_out: AtomicU64,
     tables_left: AtomicU64,
+    /// Requests that are denied before all are granted again; `u64::MAX` if that never ends.
+    denials_left: AtomicU64,
+    denials: AtomicU64,
     tables: AtomicU64,
     flushes: AtomicU64,
     drains: AtomicU64,
@@ -126,6 +129,8 @@ impl SimMachine {
             slab_bytes_max: AtomicUsize::new(usize::MAX),
             slabs_out: AtomicU64::new(0),
             tables_left: AtomicU64::new(u64::MAX),
+            denials_left: AtomicU64::new(u64::MAX),
+            denials: AtomicU64::new(0),
             tables: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             drains: AtomicU64::new(0),
@@ -145,8 +150,20 @@ impl SimMachine {
 
     /// Grants `slabs` slabs and `tables` tables more, and fails the rest; `u64::MAX` fails none.
     pub fn fail_after(&self, slabs: u64, tables: u64) {
+        self.fail_some(slabs, tables, u64::MAX);
+    }
+
+    /// Grants `slabs` slabs and `tables` tables more, fails the next `count` requests beyond those, and grants all
+    /// later ones.
+    pub fn fail_some(&self, slabs: u64, tables: u64, count: u64) {
+        self.denials_left.store(count, Ordering::Relaxed);
         self.slabs_left.store(slabs, Ordering::Relaxed);
         self.tables_left.store(tables, Ordering::Relaxed);
+    }
+
+    /// Returns the requests for slabs and tables that failed so far.
+    pub fn denials(&self) -> u64 {
+        self.denials.load(Ordering::Relaxed)
     }
 
     /// Returns the slabs that are granted before the rest fail; `u64::MAX` if none fails.
@@ -254,9 +271,14 @@ impl SimMachine {
         self.beliefs.lock().pages.range(first..end).count() as u64
     }
 
-    fn granted(left: &AtomicU64) -> bool {
-        let take = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
-        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    fn granted(&self, left: &AtomicU64) -> bool {
+        let less = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
+        let take = |left: &AtomicU64| left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        if take(left) || !take(&self.denials_left) {
+            return true;
+        }
+        self.denials.fetch_add(1, Ordering::Relaxed);
+        false
     }
 }
 
@@ -280,7 +302,7 @@ impl Beliefs {
 impl Platform for SimMachine {
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let is_long = size_of::<T>().saturating_mul(min) > self.slab_bytes_max.load(Ordering::Relaxed);
-        if is_long || !Self::granted(&self.slabs_left) {
+        if is_long || !self.granted(&self.slabs_left) {
             return None;
         }
         self.slabs_out.fetch_add(1, Ordering::Relaxed);
@@ -308,7 +330,7 @@ impl Machine for SimMachine {
 
     /// Tables are leaked: without `unsafe`, a shared reference cannot become owned again.
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
-        if !Self::granted(&self.tables_left) {
+        if !self.granted(&self.tables_left) {
             return None;
         }
         self.tables.fetch_add(1, Ordering::Relaxed);

@@ -8,6 +8,7 @@ use va_space::config;
 use va_space::{Config, VmapSpace};
 
 mod context;
+mod every_nth;
 mod failure;
 mod faults;
 mod fit;
