@@ -15,6 +15,7 @@ mod calls;
 mod clocks;
 mod errnos;
 mod handlers;
+mod limits;
 mod safe;
 mod steps;
 mod tracer;

@@ -262,7 +262,7 @@ fn private(name: &str) {
     let options = options(name).unwrap();
     if options.profile != Profile::Ordinary {
         // What `release_addresses` leaves is a share of the limit.
-        limit_addresses(4 << 30);
+        limit(libc::RLIMIT_AS, 4 << 30);
     }
     if let Some(memory) = attempt("new", || Vmalloc::new(options)) {
         let mut held = Vec::with_capacity(32);
@@ -284,11 +284,11 @@ fn private(name: &str) {
     settle(&memory, Vec::new());
 }
 
-/// Limits the addresses of this process, for a time.
-pub(super) fn limit_addresses(bytes: u64) {
+/// Limits what this process may have, for a time.
+pub(super) fn limit(what: libc::__rlimit_resource_t, bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: reads two numbers.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+    assert_eq!(unsafe { libc::setrlimit(what, &raw const limit) }, 0);
 }
 
 fn buffers(memory: &Vmalloc) {
@@ -490,6 +490,10 @@ const OTHERS: [(&str, fn()); 6] = [
 
 /// Runs a program.
 pub(super) fn run(name: &str) {
+    if let Some((limit, options)) = crate::limits::named(name) {
+        crate::limits::limited(limit, options);
+        return say_errors();
+    }
     let (_, program) = PROGRAMS.iter().chain(&OTHERS).find(|(known, _)| *known == name).unwrap();
     program();
     say_errors();
