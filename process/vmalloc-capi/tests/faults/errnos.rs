@@ -3,7 +3,8 @@
 //! An error that reports a program's mistake, such as `EFAULT`, is among them: a filter, a sandbox or another kernel
 //! may answer it to a right call. `ENOSYS` and `EPERM`, which profiles answer, are added where a manual lacks them.
 //! # Source
-//! The pages of `man 2` of Linux man-pages 6.03, by the names of the calls.
+//! The pages of `man 2` of Linux man-pages 6.03, by the names of the calls. Errors are omitted that a page gives to other
+//! calls, or to operations that nothing here asks for.
 
 use libc::{
     E2BIG, EACCES, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EFBIG, EINTR, EINVAL, EIO, EISDIR,
@@ -22,8 +23,12 @@ pub(super) const ROWS: &[Row] = &[
         &[ENOMEM, EAGAIN, EPERM, EACCES, EEXIST, EINVAL, ENFILE, ENODEV, EBADF, EOVERFLOW, ETXTBSY, ENOSYS],
     ),
     (libc::SYS_munmap, "munmap", &[ENOMEM, EINVAL]),
-    (libc::SYS_mprotect, "mprotect", &[ENOMEM, EACCES, EINVAL, EPERM, ENOSYS]),
-    (libc::SYS_madvise, "madvise", &[EINVAL, ENOMEM, EAGAIN, EACCES, EBADF, EBUSY, EIO, EPERM, ENOSYS]),
+    (libc::SYS_mprotect, "mprotect", &[ENOMEM, EACCES, EINVAL, EFAULT, EPERM, ENOSYS]),
+    (
+        libc::SYS_madvise,
+        "madvise",
+        &[EINVAL, ENOMEM, EAGAIN, EACCES, EBADF, EBUSY, EFAULT, EIO, EPERM, ENOSYS],
+    ),
     (libc::SYS_process_madvise, "process_madvise", &[EPERM, ENOSYS, EBADF, EFAULT, EINVAL, ENOMEM, ESRCH]),
     (libc::SYS_pidfd_open, "pidfd_open", &[EMFILE, ENOSYS, EINVAL, ENFILE, ENODEV, ENOMEM, ESRCH, EPERM]),
     (libc::SYS_mremap, "mremap", &[ENOMEM, EINVAL, EAGAIN, EFAULT, EPERM, ENOSYS]),
@@ -34,15 +39,15 @@ pub(super) const ROWS: &[Row] = &[
     (
         libc::SYS_ioctl,
         "ioctl",
-        &[EBUSY, EAGAIN, EEXIST, EINVAL, ENOENT, ENOMEM, ESRCH, EFAULT, EPERM, EBADF, ENOTTY, ENOSYS],
+        &[EBUSY, EAGAIN, EEXIST, EINVAL, ENOENT, ENOMEM, ENOSPC, ESRCH, EFAULT, EPERM, EBADF, ENOTTY, ENOSYS],
     ),
     (libc::SYS_membarrier, "membarrier", &[EPERM, ENOSYS, EINVAL]),
-    (libc::SYS_futex, "futex", &[EAGAIN, EINTR, ETIMEDOUT, ENOSYS]),
+    (libc::SYS_futex, "futex", &[EAGAIN, EINTR, ETIMEDOUT, EFAULT, EINVAL, EACCES, ENOSYS]),
     (libc::SYS_getrandom, "getrandom", &[ENOSYS, EAGAIN, EINTR, EFAULT, EINVAL, EPERM]),
     (libc::SYS_prlimit64, "getrlimit", &[EPERM, EFAULT, EINVAL, ESRCH, ENOSYS]),
-    (libc::SYS_sched_getaffinity, "sched_getaffinity", &[EINVAL, EFAULT, ESRCH, ENOSYS]),
+    (libc::SYS_sched_getaffinity, "sched_getaffinity", &[EINVAL, EFAULT, EPERM, ESRCH, ENOSYS]),
     (libc::SYS_getcpu, "getcpu", &[EFAULT, ENOSYS]),
-    (libc::SYS_clock_gettime, "clock_gettime", &[EINVAL, EFAULT, EACCES, ENODEV, EOPNOTSUPP, ENOSYS]),
+    (libc::SYS_clock_gettime, "clock_gettime", &[EINVAL, EFAULT, EACCES, ENODEV, EOPNOTSUPP, EPERM, ENOSYS]),
     (libc::SYS_get_mempolicy, "get_mempolicy", &[EINVAL, EFAULT, EPERM, ENOSYS]),
     (libc::SYS_mbind, "mbind", &[EINVAL, EFAULT, EIO, ENOMEM, EPERM, ENOSYS]),
     (
@@ -108,7 +113,7 @@ pub(super) const ROWS: &[Row] = &[
     (libc::SYS_clone3, "clone", &[EAGAIN, ENOMEM, ENOSYS, EPERM, EBUSY, EINVAL, EEXIST, ENOSPC, E2BIG]),
     (libc::SYS_clone, "clone", &[EAGAIN, ENOMEM, ENOSYS, EPERM, EINVAL, ENOSPC, ECHILD]),
     (libc::SYS_rseq, "rseq", &[ENOSYS, EINVAL, EPERM, EFAULT, EBUSY]),
-    (libc::SYS_set_robust_list, "set_robust_list", &[EINVAL, ENOSYS]),
+    (libc::SYS_set_robust_list, "set_robust_list", &[EINVAL, EFAULT, EPERM, ESRCH, ENOSYS]),
     (libc::SYS_rt_sigprocmask, "rt_sigprocmask", &[EFAULT, EINVAL]),
     (libc::SYS_gettid, "gettid", &[]),
     (libc::SYS_getpid, "getpid", &[]),

@@ -5,10 +5,10 @@
 //! covers it, or the memory is locked. `UFFDIO_MOVE` fails with `EEXIST` at such a page. Then all pages there are
 //! dropped, and it is repeated.
 //!
-//! The page that it meets may also be one that it has just moved. Linux 6.18 moves small pages in batches. If it had to
-//! repeat a step (`EAGAIN`, inside), it takes the next batch for failed as well, although that was moved, and tries it
-//! again. It finds its own pages and returns `EEXIST`, without the batch in its count. The batch ends with a page table
-//! at the latest. So the pages up to the end of the table are looked at:
+//! The page that it meets may also be one that it has just moved. Linux 6.18 was seen to return `EEXIST` without some
+//! pages in its count that were at the destination. It moves small pages in batches, so the cause seems to be a step that
+//! it repeats inside (`EAGAIN`), and then takes the next batch for failed as well. A batch ends with a page table at the
+//! latest. So the pages up to the end of the table are looked at:
 //!
 //! ```text
 //!   source    destination     what the page is           what is done
@@ -18,7 +18,7 @@
 //! ```
 //! If no page was moved, all pages at the destination are dropped, as before, and the rest moves again.
 //! # Source
-//! Linux 6.18, `mm/userfaultfd.c`, `move_pages`: `err` of a repeated step is not cleared by one that succeeds.
+//! Traces of system calls on Linux 6.18 (decision 0087); the contract is that of Linux 6.8, `mm/userfaultfd.c`.
 
 use super::advice::discard_one;
 use super::uffd::Mover;
