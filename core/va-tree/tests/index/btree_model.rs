@@ -102,7 +102,7 @@ fn the_model_equals_a_slower_one() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: some(256), max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_the_ops(codes in prop::collection::vec(any::<[u16; 6]>(), 1..300), size in 1u64..200) {

@@ -1,6 +1,7 @@
 //! A platform that fails slabs: a free never needs one (SP3), and a failure changes nothing (SP4).
 
 use va_base::{Align, AllocError, Request, Va, VaRange};
+use va_sim::effort::some;
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::Rng;
 use va_sim::platform::{Fail, FailingPlatform};
@@ -168,16 +169,16 @@ fn script<I: FreeIndex>(index: &mut I, step: u64) -> Result<Option<Va>, AllocErr
 /// Fails the nth slab, for every n until the script needs no more. The error changes nothing; after
 /// it the same operation succeeds, and everything is as if nothing had failed.
 fn sp4<I: FreeIndex>(name: &str, fresh: impl Fn(FailingPlatform) -> I) {
-    const STEPS: u64 = 1500;
+    let steps = some(1500);
     let mut calm = fresh(FailingPlatform::new(Fail::Never));
-    let answers: Vec<_> = (0..STEPS).map(|step| script(&mut calm, step)).collect();
+    let answers: Vec<_> = (0..steps).map(|step| script(&mut calm, step)).collect();
     assert!(answers.iter().all(Result::is_ok), "{name}: the script fails without failures of the platform");
     let mut failures = 0;
     for granted in 0.. {
         let platform = FailingPlatform::new(Fail::After(granted));
         let mut index = fresh(platform.clone());
         let mut failed = false;
-        for step in 0..STEPS {
+        for step in 0..steps {
             let before = seen(&index);
             let mut answer = script(&mut index, step);
             if let Err(AllocError::NoMeta { records }) = answer {
