@@ -5,7 +5,7 @@
 //! table is `/proc/vmallocinfo`, read and written by the shell alone: another program would have a stack, which is an
 //! area. So the dump must have exactly the areas of that table. QEMU stops the machine while it writes the dump.
 
-use super::{Config, Kernel, Kind, LIMIT, SPEED, build, live, page};
+use super::{Config, Kernel, Kind, MEMORY, SPEED, build, live, page, qemu};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -28,8 +28,7 @@ pub(super) struct Args {
     live: bool,
 }
 
-/// Memory of the machine, and bytes of the dump. With Python and the kernel's symbols in its initial files it is more.
-const MEMORY: &str = "1G";
+/// Memory of a machine with Python and the kernel's symbols in its initial files.
 const LIVE_MEMORY: &str = "3G";
 /// The version of drgn that is installed if there is none.
 const DRGN: &str = "drgn==0.3.0";
@@ -85,23 +84,13 @@ fn booted(
     core: Option<&Path>,
 ) -> Result<String> {
     let (port, socket) = (folder.join("tables"), folder.join("qmp"));
-    let command_line = format!(
-        "console=ttyS0 panic=-1 nokaslr no_hash_pointers quiet tsc=reliable no_timer_check va.suite=dump va.loops={load}"
-    );
+    let options = format!("no_timer_check va.suite=dump va.loops={load}");
     let (mut dump, mut log) = (None, String::new());
-    let ended = Cmd::new(root, "timeout")
-        .args([LIMIT, "qemu-system-x86_64"])
-        .args(SPEED.split(' '))
-        .args(["-nographic", "-no-reboot", "-serial", "mon:stdio", "-serial"])
-        .arg(format!("file:{}", port.display()))
+    let ended = qemu(root, kernel, SPEED, memory, Some(&port), &options)
         .arg("-qmp")
         .arg(format!("unix:{},server=on,wait=off", socket.display()))
         // The kernel tells QEMU its note VMCOREINFO, which goes to the dump, and tells drgn what kernel it is.
-        .args(["-device", "vmcoreinfo", "-m", memory, "-kernel"])
-        .arg(&kernel.image)
-        .arg("-initrd")
-        .arg(&kernel.initrd)
-        .args(["-append", &command_line])
+        .args(["-device", "vmcoreinfo"])
         .lines(Show::Nothing, |line| {
             log.push_str(line);
             log.push('\n');

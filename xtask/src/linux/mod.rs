@@ -172,45 +172,50 @@ fn boot(root: &Path, kind: Kind, run: &Run<'_>, how: &str) -> Result<Vec<String>
 }
 
 /// Does the same with a kernel that is built.
-fn boot_built(
-    root: &Path,
-    kind: Kind,
-    Kernel { image, initrd, .. }: &Kernel,
-    run: &Run<'_>,
-    how: &str,
-) -> Result<Vec<String>> {
+fn boot_built(root: &Path, kind: Kind, kernel: &Kernel, run: &Run<'_>, how: &str) -> Result<Vec<String>> {
     let Run { suite, loops, threads, port } = run;
     let logs = build::work(root).join("logs");
     fs::create_dir_all(&logs)?;
     let log = logs.join(format!("{}-{suite}.log", kind.name()));
-    let command_line = format!(
-        "console=ttyS0 panic=-1 nokaslr no_hash_pointers quiet tsc=reliable va.suite={suite} va.loops={loops} \
-         va.threads={threads}"
-    );
+    let memory = if kind.config == Config::Debug { DEBUG_MEMORY } else { MEMORY };
+    let options = format!("va.suite={suite} va.loops={loops} va.threads={threads}");
     let mut text = String::new();
     let mut lines = Vec::new();
-    let ended = Cmd::new(root, "timeout")
-        .args([LIMIT, "qemu-system-x86_64"])
-        .args(how.split(' '))
-        .args(["-nographic", "-no-reboot", "-serial", "mon:stdio"])
-        .args(port.iter().flat_map(|port| ["-serial".to_string(), format!("file:{}", port.display())]))
-        .args(["-m", if kind.config == Config::Debug { DEBUG_MEMORY } else { MEMORY }, "-kernel"])
-        .arg(image)
-        .arg("-initrd")
-        .arg(initrd)
-        .args(["-append", &command_line])
-        .lines(Show::Nothing, |line| {
-            text.push_str(line);
-            text.push('\n');
-            if let Some(line) = line.strip_prefix("va: ") {
-                println!("{}: {line}", kind.name());
-                lines.push(line.to_string());
-            }
-        })?;
+    let ended = qemu(root, kernel, how, memory, *port, &options).lines(Show::Nothing, |line| {
+        text.push_str(line);
+        text.push('\n');
+        if let Some(line) = line.strip_prefix("va: ") {
+            println!("{}: {line}", kind.name());
+            lines.push(line.to_string());
+        }
+    })?;
     fs::write(&log, &text)?;
     ended.success()?;
     verdict(&lines, suite).with_context(|| format!("the kernel's console is in {}", log.display()))?;
     Ok(lines)
+}
+
+/// Returns QEMU with a kernel whose console is the output. A second port goes to the file `port`, and `options` to the
+/// kernel's command line.
+fn qemu(
+    root: &Path,
+    Kernel { image, initrd, .. }: &Kernel,
+    how: &str,
+    memory: &str,
+    port: Option<&Path>,
+    options: &str,
+) -> Cmd {
+    let line = format!("console=ttyS0 panic=-1 nokaslr no_hash_pointers quiet tsc=reliable {options}");
+    Cmd::new(root, "timeout")
+        .args([LIMIT, "qemu-system-x86_64"])
+        .args(how.split(' '))
+        .args(["-nographic", "-no-reboot", "-serial", "mon:stdio"])
+        .args(port.iter().flat_map(|port| ["-serial".to_string(), format!("file:{}", port.display())]))
+        .args(["-m", memory, "-kernel"])
+        .arg(image)
+        .arg("-initrd")
+        .arg(initrd)
+        .args(["-append", &line])
 }
 
 /// Fails unless a run came to its end, passed its tests and complained of nothing.
