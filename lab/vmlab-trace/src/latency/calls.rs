@@ -5,18 +5,18 @@
 //! has open, and what was opened after it has lost its return. The idle threads of all CPUs have the number 0: there
 //! the CPU stands for the thread. After a loss nothing is open: a return would find a call before the gap.
 
+use super::open::Open;
 use super::stats::Durations;
 use super::{Names, Thread};
 use crate::call::Call;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-/// The most calls that are open in a thread, and the most threads that have any.
+/// The most calls that are open in a thread.
 const DEPTH_MAX: usize = 64;
-const THREADS_MAX: usize = 1 << 16;
 
 /// A call that has not returned.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct Begun {
     call: Call,
     function: u32,
     ns: u64,
@@ -49,7 +49,7 @@ pub struct Unpaired {
 /// The calls of a trace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
-    open: HashMap<Thread, Vec<Open>>,
+    open: Open<Begun, DEPTH_MAX>,
     pub(super) groups: BTreeMap<Group, Durations>,
     pub(super) unpaired: Unpaired,
     pub(super) count: u64,
@@ -69,28 +69,21 @@ impl Calls {
     /// Begins a call.
     pub(super) fn enter(&mut self, end: End<'_>, counted: bool, names: &mut Names) {
         let Some(ns) = end.ns else { return self.unpaired.untimed += 1 };
-        if self.open.len() >= THREADS_MAX && !self.open.contains_key(&end.thread) {
+        if self.open.is_full_for(end.thread) {
             self.forget();
         }
         let (function, task) = (names.number(end.function), names.number(end.task.unwrap_or_default()));
-        let open = self.open.entry(end.thread).or_default();
-        if open.len() == DEPTH_MAX {
-            self.unpaired.calls += 1;
-            open.remove(0);
-        }
-        open.push(Open { call: end.call, function, ns, task, counted });
+        let begun = Begun { call: end.call, function, ns, task, counted };
+        self.unpaired.calls += u64::from(self.open.push(end.thread, begun));
     }
 
     /// Ends a call.
     pub(super) fn leave(&mut self, end: End<'_>, caller: Option<&str>, counted: bool, names: &mut Names) {
-        let begun = self.open.get_mut(&end.thread).and_then(|open| {
+        let begun = self.open.take(end.thread, |open| {
             let at = open.iter().rposition(|one| one.call == end.call)?;
             self.unpaired.calls += open.drain(at + 1..).filter(|one| one.counted).count() as u64;
             open.pop()
         });
-        if self.open.get(&end.thread).is_some_and(Vec::is_empty) {
-            self.open.remove(&end.thread);
-        }
         let Some(begun) = begun else { return self.unpaired.returns += u64::from(counted) };
         if !begun.counted {
             return;
@@ -116,6 +109,6 @@ impl Calls {
 
     /// Removes what is open, and returns the number of calls in the selection.
     fn close_all(&mut self) -> u64 {
-        self.open.drain().flat_map(|(_, open)| open).filter(|one| one.counted).count() as u64
+        self.open.drain().filter(|one| one.counted).count() as u64
     }
 }

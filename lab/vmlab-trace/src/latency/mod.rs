@@ -5,6 +5,7 @@
 //! names are at most 65,536, of at most 4,096 bytes each.
 
 mod calls;
+mod open;
 mod stats;
 mod waits;
 

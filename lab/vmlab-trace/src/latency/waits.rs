@@ -10,15 +10,15 @@
 //!
 //! Source: `include/trace/events/lock.h`, `kernel/locking/mutex.c` of Linux 6.12.
 
+use super::open::Open;
 use super::stats::Durations;
 use super::{Names, Thread};
 use crate::jsonl::{Header, StackLine};
 use crate::stack::{NO_STACK, Unmatched, is_tracing};
 use std::collections::{BTreeMap, HashMap};
 
-/// The most waits of a thread, the most threads that wait, the most names of locks.
+/// The most waits of a thread, the most names of locks.
 const DEPTH_MAX: usize = 16;
-const THREADS_MAX: usize = 1 << 16;
 const LOCKS_MAX: usize = 1024;
 /// The most stacks that are distinguished.
 const STACKS_MAX: usize = 1 << 14;
@@ -139,7 +139,7 @@ fn site<'a>(stack: &'a StackLine<'_>) -> Option<&'a str> {
 
 /// A wait that has not ended.
 #[derive(Clone, Debug)]
-struct Open {
+struct Wait {
     lock: u64,
     ns: u64,
     /// True if the wait is one of the selection.
@@ -169,7 +169,7 @@ pub struct Elsewhere {
 /// The waits of a trace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waits {
-    open: HashMap<Thread, Vec<Open>>,
+    open: Open<Wait, DEPTH_MAX>,
     unmatched: Unmatched<Option<Thread>>,
     named: HashMap<u64, u32>,
     pub(super) groups: BTreeMap<Group, Durations>,
@@ -206,27 +206,22 @@ impl Waits {
         self.any = true;
         let thread = Thread::of(at.0, at.1);
         let Some(ns) = ns else { return self.elsewhere.unpaired += 1 };
-        if self.open.len() >= THREADS_MAX && !self.open.contains_key(&thread) {
+        if self.open.is_full_for(thread) {
             self.forget();
         }
-        let open = self.open.entry(thread).or_default();
         // A mutex begins again when it stops spinning.
-        if open.iter().any(|wait| wait.lock == lock) {
+        if self.open.of(thread).iter().any(|wait| wait.lock == lock) {
             return self.unmatched.push(at.0, at.1, None);
         }
-        if open.len() == DEPTH_MAX {
-            self.elsewhere.unpaired += 1;
-            open.remove(0);
-        }
-        open.push(Open { lock, ns, counted, place: None });
+        let wait = Wait { lock, ns, counted, place: None };
+        self.elsewhere.unpaired += u64::from(self.open.push(thread, wait));
         self.unmatched.push(at.0, at.1, Some(thread));
     }
 
     /// Takes a stack, perhaps of a wait.
     pub(super) fn stack(&mut self, stack: &StackLine<'_>, names: &mut Names) {
         let Some(Some(thread)) = self.unmatched.take(stack) else { return };
-        let wait =
-            self.open.get_mut(&thread).and_then(|open| open.iter_mut().rfind(|wait| wait.place.is_none()));
+        let wait = self.open.of(thread).iter_mut().rfind(|wait| wait.place.is_none());
         let Some(wait) = wait else { return };
         let site = match site(stack) {
             Some(site) => site,
@@ -250,14 +245,10 @@ impl Waits {
         names: &mut Names,
     ) {
         self.any = true;
-        let open = self.open.get_mut(&thread);
-        let wait = open.and_then(|open| {
+        let wait = self.open.take(thread, |open| {
             let at = open.iter().rposition(|wait| wait.lock == lock)?;
             Some(open.remove(at))
         });
-        if self.open.get(&thread).is_some_and(Vec::is_empty) {
-            self.open.remove(&thread);
-        }
         let Some(wait) = wait else { return self.elsewhere.unpaired += u64::from(counted) };
         if !wait.counted {
             return;
@@ -283,8 +274,7 @@ impl Waits {
 
     /// Forgets the waits that have not ended: events were lost.
     pub(super) fn forget(&mut self) {
-        self.elsewhere.unpaired +=
-            self.open.drain().flat_map(|(_, open)| open).filter(|wait| wait.counted).count() as u64;
+        self.elsewhere.unpaired += self.open.drain().filter(|wait| wait.counted).count() as u64;
         self.unmatched.clear();
     }
 }
