@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Type, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 if TYPE_CHECKING:
     import pandas
 
 __version__ = "0.1.0"
-#: The version of the objects that this package reads.
+#: The version of the objects that this package reads, all but those of a Diff.
 VERSION = 1
 
 
@@ -192,7 +192,155 @@ class Map:
     notes: List[str] = field(default_factory=list)
 
 
-Record = Union[Figures, Replay, SpaceReplay, WhatIf, Map]
+@dataclass(frozen=True)
+class PercpuReplay:
+    """`vmlab replay --percpu --json`: the per-CPU objects of a trace under a policy."""
+
+    trace: str
+    policy: str
+    allocs: int
+    equal: int
+    lower: int
+    higher: int
+    elsewhere: int
+    failed: int
+    first: int
+    first_equal: int
+    not_placed: int
+    frees_unknown: int
+    assumed_bytes: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """An alloc of a recording that a policy answers with another address than the kernel."""
+
+    number: int
+    line: int
+    ns: Optional[int]
+    cpu: Optional[int]
+    size: int
+    align: int
+    window: List[int]
+    kernel: Optional[int]
+    policy: Optional[int]
+    cause: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Diff:
+    """`vmlab replay --diff --json`: a recording under a policy, the causes of what differs, and the first of that."""
+
+    recording: str
+    policy: str
+    nodes: int
+    allocs: int
+    equal: int
+    lower: int
+    higher: int
+    failed_both: int
+    failed_differs: int
+    purges: int
+    differ: int
+    unknowable: int
+    causes: Dict[str, int]
+    divergences: List[Divergence]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The durations of a call, in nanoseconds. A part of the histogram is its lower end and a count."""
+
+    call: str
+    function: str
+    count: int
+    median_ns: int
+    p90_ns: int
+    p99_ns: int
+    p999_ns: int
+    max_ns: int
+    total_ns: int
+    histogram: List[List[int]]
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The waits for a lock at one place, in nanoseconds."""
+
+    lock: str
+    site: str
+    count: int
+    median_ns: int
+    p90_ns: int
+    p99_ns: int
+    p999_ns: int
+    max_ns: int
+    total_ns: int
+
+
+@dataclass(frozen=True)
+class Latency:
+    """`vmlab latency --json`: the durations and waits of a recording."""
+
+    recording: str
+    span_ns: int
+    lost: int
+    calls: List[Call]
+    locks: List[Lock]
+    kernel: Optional[str] = None
+    cpus: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Areas that a caller had not freed at the end; the oldest is that many nanoseconds old."""
+
+    areas: int
+    bytes: int
+    oldest_ns: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison. A caller has its bytes and areas."""
+
+    name: str
+    measures: Dict[str, float]
+    callers: Dict[str, List[int]]
+    leaks: Dict[str, Leak]
+
+
+@dataclass(frozen=True)
+class Compare:
+    """`vmlab compare --json`: two recordings or tables."""
+
+    before: Side
+    after: Side
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place of the kernel's source that allocates; `memory` is vmalloc, percpu, own, or None if it is not known."""
+
+    site: str
+    calls: int
+    bytes: int
+    memory: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Sites:
+    """`vmlab sites --json`: the listed places, and the number and bytes of all."""
+
+    name: str
+    places: int
+    bytes: int
+    sites: List[Place]
+
+
+Record = Union[Figures, Replay, SpaceReplay, PercpuReplay, Diff, WhatIf, Map, Latency, Compare, Sites]
 T = TypeVar("T")
 
 # The fields that are other records, and the keys that tell the objects apart.
@@ -210,10 +358,35 @@ _INNER: Dict[str, Type[Any]] = {
     "Map.holes": Amount,
     "Map.windows": Window,
     "Map.callers": Caller,
+    "Diff.divergences": Divergence,
+    "Latency.calls": Call,
+    "Latency.locks": Lock,
+    "Compare.before": Side,
+    "Compare.after": Side,
+    "Side.leaks": Leak,
+    "Sites.sites": Place,
 }
-_KINDS = (("peaks", Figures), ("policies", WhatIf), ("index", Replay), ("why", SpaceReplay), ("windows", Map))
-_MAPPINGS = ("Figures.peaks",)
-_ADDRESSES = ("Window.start", "Window.end")
+_KINDS: Tuple[Tuple[str, Type[Any]], ...] = (
+    ("peaks", Figures),
+    ("policies", WhatIf),
+    ("index", Replay),
+    ("why", SpaceReplay),
+    ("first_equal", PercpuReplay),
+    ("divergences", Diff),
+    ("windows", Map),
+    ("locks", Latency),
+    ("after", Compare),
+    ("sites", Sites),
+)
+_VERSIONS = {Diff: 2}
+_MAPPINGS = ("Figures.peaks", "Side.leaks")
+_ADDRESSES = ("Window.start", "Window.end", "Divergence.kernel", "Divergence.policy", "Divergence.window")
+# The records with a row for each of a list: the field that names the record, and the list.
+_LISTS: Dict[Type[Any], Tuple[str, str]] = {
+    WhatIf: ("recording", "policies"),
+    Latency: ("recording", "calls"),
+    Sites: ("name", "sites"),
+}
 
 
 def _record(kind: Type[T], value: Mapping[str, Any]) -> T:
@@ -224,7 +397,7 @@ def _record(kind: Type[T], value: Mapping[str, Any]) -> T:
         name, inner = f"{kind.__name__}.{one.name}", value[one.name]
         of = _INNER.get(name)
         if name in _ADDRESSES:
-            inner = int(inner, 0)
+            inner = _address(inner)
         elif of and name in _MAPPINGS:
             inner = {key: _record(of, each) for key, each in inner.items()}
         elif of and isinstance(inner, list):
@@ -235,16 +408,23 @@ def _record(kind: Type[T], value: Mapping[str, Any]) -> T:
     return kind(**given)
 
 
+def _address(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_address(one) for one in value]
+    return None if value is None else int(value, 0)
+
+
 def record(value: Mapping[str, Any]) -> Record:
     """Returns the record of an object.
 
     Raises UnknownVersion or UnknownObject for another, and TypeError if a key is missing.
     """
-    if value.get("version") != VERSION:
-        raise UnknownVersion(f"version {value.get('version')!r}, and this package reads {VERSION}")
-    for key, kind in _KINDS:
-        if key in value:
-            return _record(kind, value)  # type: ignore[return-value]
+    kind = next((kind for key, kind in _KINDS if key in value), None)
+    version = _VERSIONS.get(kind, VERSION) if kind else VERSION
+    if value.get("version") != version:
+        raise UnknownVersion(f"version {value.get('version')!r}, and this package reads {version}")
+    if kind:
+        return _record(kind, value)  # type: ignore[no-any-return]
     raise UnknownObject(f"an object with the keys {', '.join(sorted(value))}")
 
 
@@ -263,15 +443,23 @@ def run(command: str, *arguments: str, vmlab: str = "vmlab") -> List[Record]:
 
 
 def rows(records: Iterable[Record]) -> Iterator[Dict[str, Any]]:
-    """Flattens records into rows of a table: one for each, or one for each policy of a WhatIf.
+    """Flattens records into rows of a table.
 
-    A field inside another has a key such as `end.busy.bytes`. Lists of callers, tasks and windows are left out: they are
-    tables of their own (`rows(figures.callers)`).
+    There is one row for each, or one for each policy of a WhatIf, call of a Latency, place of Sites and caller of a
+    Compare. A field inside another has a key such as `end.busy.bytes`. Lists of callers, tasks, windows, locks and
+    divergences are left out: they are tables of their own (`rows(figures.callers)`).
     """
     for one in records:
-        if isinstance(one, WhatIf):
-            for policy in one.policies:
-                yield {"recording": one.recording, **dict(_flat(policy, ""))}
+        if type(one) in _LISTS:
+            name, parts = _LISTS[type(one)]
+            for part in getattr(one, parts):
+                yield {name: getattr(one, name), **dict(_flat(part, ""))}
+        elif isinstance(one, Compare):
+            before, after = one.before.callers, one.after.callers
+            for caller in sorted(before.keys() | after.keys()):
+                (old, olds), (new, news) = before.get(caller, (0, 0)), after.get(caller, (0, 0))
+                sizes = {"before.bytes": old, "after.bytes": new, "before.areas": olds, "after.areas": news}
+                yield {"caller": caller, **sizes}
         else:
             yield dict(_flat(one, ""))
 

@@ -88,6 +88,18 @@ fn the_package_reads_the_objects_of_every_command() {
     }
     let objects = dir.path().join("objects.jsonl");
     std::fs::write(&objects, &lines).unwrap();
+    let (allocinfo, recording) = (dir.path().join("a.allocinfo"), shipped("latency-smp4.jsonl.gz"));
+    std::fs::write(&allocinfo, sites::TEXT).unwrap();
+    let diff = ["replay", "--json", "--diff", "--policy", "one-lock", &trace];
+    let percpu = ["replay", "--json", "--percpu", &trace];
+    let boot = shipped("boot-smp1.ftrace.gz").display().to_string();
+    let mut lines: String = [&diff[..], &percpu, &["compare", "--json", &boot, &trace]]
+        .map(|args| stdout_of(&vmlab().args(args).assert().success()))
+        .concat();
+    lines += &stdout_of(&vmlab().args(["latency", "--json"]).arg(recording).assert().success());
+    lines += &stdout_of(&vmlab().args(["sites", "--json", "--all"]).arg(&allocinfo).assert().success());
+    let others = dir.path().join("others.jsonl");
+    std::fs::write(&others, &lines).unwrap();
     let program = "import sys, vmlab\n\
         figures, replay, space, whatif, at = records = list(vmlab.read(open(sys.argv[1])))\n\
         assert figures.events['alloc_vmap_area'] == replay.allocs == space.allocs == 810, figures\n\
@@ -101,13 +113,24 @@ fn the_package_reads_the_objects_of_every_command() {
         \x20   try: vmlab.record(wrong)\n\
         \x20   except error: continue\n\
         \x20   raise SystemExit(f'{wrong} was read')\n\
+        diff, percpu, scan, runs, sides, latency, sites = records = list(vmlab.read(open(sys.argv[2])))\n\
+        assert sum(diff.causes.values()) == diff.differ == 46 and diff.divergences[0].policy == 0xffa000000023c000, diff\n\
+        assert [percpu.policy, scan.policy, runs.policy] == ['linux', 'scan', 'runs'] and percpu.allocs > percpu.equal > percpu.first, percpu\n\
+        assert sides.after.callers['kernel_clone'][0] == sides.after.leaks['kernel_clone'].bytes > 1 << 20, sides\n\
+        assert sum(count for _, count in latency.calls[0].histogram) == latency.calls[0].count == 1745, latency\n\
+        assert latency.locks[0].lock == 'pcpu_alloc_mutex' and sites.places == 4 and sites.sites[0].bytes == 900000, sites\n\
+        rows = list(vmlab.rows(records))\n\
+        callers = len({*sides.before.callers, *sides.after.callers})\n\
+        assert len(rows) == 4 + callers + len(latency.calls) + len(sites.sites), rows\n\
+        assert rows[-1]['name'] == sites.name and {'caller', 'after.bytes'} < rows[4].keys(), rows[-1]\n\
+        records = list(vmlab.read(open(sys.argv[1])))\n\
         try: import pandas\n\
         except ImportError: raise SystemExit(print('no pandas'))\n\
         table = vmlab.frame(records)\n\
         assert table.shape[0] == 7 and table['end.busy.bytes'][0] == at.busy.bytes, table\n\
         assert table['allocs'].dropna().tolist() == [810, 810] and table['policy'].count() == 4, table\n\
         print('read')\n";
-    let Some(output) = python(&["-c", program], &[objects]) else { return };
+    let Some(output) = python(&["-c", program], &[objects, others]) else { return };
     let read = text(&output);
     assert!(output.status.success() && ["read\n", "no pandas\n"].contains(&&*read), "{read}");
     if read == "no pandas\n" {
