@@ -5,6 +5,7 @@
 use std::alloc::Layout;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use va_sim::effort::some;
 use vmalloc::{AllocError, CreateError, Options, Vmalloc};
 
 /// Runs `child` in a child process, which has two minutes. Returns its exit status, 0 for success.
@@ -70,7 +71,7 @@ fn a_child_allocates_and_frees_whatever_the_threads_of_its_parent_did() {
                 }
             });
         }
-        let surprise = (0..60).map(|seed| {
+        let surprise = (0..some(60)).map(|seed| {
             in_child(|| {
                 // Earlier data is there; the child's writes are its own.
                 let seen = kept[99_999] == 7;
