@@ -1,9 +1,8 @@
 //! Small, short-lived mappings, cut from blocks of address space that belong to a CPU (`vm_map_ram`).
 //!
-//! The blocks come from a space, one whole block at a time. The pages of a mapping are cut from a block without a call
 //! The space allocates whole blocks. The pages of a mapping are cut from a block without a call of the space and
-//! without a record, and are freed by address and count. [`Blocks`] serves all CPUs. A [`Lane`] serves
-//! them before it frees the addresses.
+//! without a record, and are freed by address and count. [`Blocks`] serves all CPUs, and a [`Lane`] one of them, or a
+//! thread. The caller maps pages at the addresses, and unmaps them before it frees the addresses.
 //!
 //! | module | what it is |
 //! |---|---|

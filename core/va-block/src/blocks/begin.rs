@@ -75,7 +75,22 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// The errors of [`new`](Self::new), after which the blocks are empty again and another call may succeed.
     /// [`SpaceError::AlreadyReady`](va_space::SpaceError::AlreadyReady) if there is a space.
     pub fn init(&mut self, extent: VaRange, machine: P, busy: &[VaRange]) -> Result<(), BlockError> {
-        self.space.init_with_busy(extent, extent, machine.clone(), busy)?;
+        self.init_within(extent, extent, machine, busy)
+    }
+
+    /// Initializes blocks as [`init`](Self::init) does, with a default window inside of the extent, from which all
+    /// blocks come.
+    ///
+    /// # Errors
+    /// The errors of [`init`](Self::init).
+    pub fn init_within(
+        &mut self,
+        extent: VaRange,
+        default_window: VaRange,
+        machine: P,
+        busy: &[VaRange],
+    ) -> Result<(), BlockError> {
+        self.space.init_with_busy(extent, default_window, machine.clone(), busy)?;
         let cpus = machine.cpus_possible();
         let made = self.begin_cpus(machine, cpus);
         if made.is_err() {

@@ -169,13 +169,23 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// `Collect`, then those of a purge of the space.
     /// Cost: O(blocks in which a mapping was freed since the last collection), and the purge.
     pub fn unmap_aliases(&self) -> Collected {
+        self.unmap_aliases_and(VaRange::default())
+    }
+
+    /// Ensures the same, and that no CPU translates an address of the caller's `dirty` range, in bytes. One flush covers
+    /// all. An empty range adds nothing.
+    ///
+    /// # Locks
+    /// Those of [`unmap_aliases`](Self::unmap_aliases).
+    pub fn unmap_aliases_and(&self, dirty: VaRange) -> Collected {
+        let purge = |hull: VaRange| self.space().purge_aliases(&[hull, dirty]).waiting;
         let mut purged = None;
         let mut collected = self.collect_whole(|hull| {
-            let waiting = self.space().purge_aliases(&[hull]).waiting;
+            let waiting = purge(hull);
             purged = Some(waiting);
             !waiting
         });
-        collected.waiting |= purged.unwrap_or_else(|| self.space().purge_aliases(&[]).waiting);
+        collected.waiting |= purged.unwrap_or_else(|| purge(VaRange::default()));
         collected
     }
 

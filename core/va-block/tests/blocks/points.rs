@@ -159,6 +159,28 @@ fn one_flush_covers_what_died_in_all_blocks_and_none_is_asked_for_if_nothing_did
 }
 
 #[test]
+fn one_flush_covers_a_range_of_the_callers_too() {
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine, 100_000);
+    let (block, area) =
+        (blocks.alloc(0, 3).unwrap(), blocks.space().alloc(0, &Request::new(4096, 4096).unwrap()));
+    let (block, area) = (range(block, 3), area.unwrap().range());
+    let unmapped = |range: VaRange| {
+        machine.map(range).unwrap();
+        machine.unmap(range);
+    };
+    // Alone, and together with pages of a block.
+    unmapped(area);
+    assert!(!blocks.unmap_aliases_and(area).waiting);
+    assert_eq!((machine.flushes(), machine.unclean(pages(0, 100_000))), (1, 0));
+    unmapped(area);
+    unmapped(block);
+    blocks.free(0, block.start(), 3).unwrap();
+    assert!(!blocks.unmap_aliases_and(area).waiting);
+    assert_eq!((machine.flushes(), machine.unclean(pages(0, 100_000))), (2, 0));
+}
+
+#[test]
 fn sp2_dead_pages_wait_for_a_flush_that_ends_late() {
     let machine = SimMachine::new(1);
     machine.set_flushing(Flushing::OnRequest);
