@@ -46,6 +46,21 @@ storm() {
     echo "va: storm of $1 programs"
 }
 
+# Reads a block of vm_map_ram, which /proc/vmallocinfo lists, through /proc/kcore: a file with a section for each range
+# of addresses. A section's header has its type, its place in the file, its address and its bytes.
+block() {
+    set -- $(grep vm_map_ram /proc/vmallocinfo | head -1 | tr '-' ' ')
+    start=${1:-0} size=${3:-0} read=0
+    for nth in 0 1 2 3 4 5 6 7 8 9; do
+        set -- $(dd if=/proc/kcore bs=1 skip=$((64 + 56 * nth)) count=56 2> /dev/null | od -A n -v -t x8)
+        past=$((start - 0x$3))
+        if [ "$past" -ge 0 ] && [ "$past" -lt $((0x$5)) ]; then
+            read=$(dd if=/proc/kcore bs=4096 skip=$(((0x$2 + past) / 4096)) count=$((size / 4096)) 2> /dev/null | wc -c)
+        fi
+    done
+    echo "va: block of $size bytes, $read read"
+}
+
 state() {
     [ -r /proc/va_linux ] && echo "va: state $(tr '\n' ' ' < /proc/va_linux)"
     echo "va: memory $(grep -E '^(VmallocUsed|Slab|PageTables|Percpu):' /proc/meminfo | tr -s ' \n' ' ')"
@@ -60,6 +75,7 @@ boot) head -5 /proc/vmallocinfo | sed 's/^/va: /' ;;
 quick)
     vmalloc_test 1471 1 10
     vmalloc_test 1471 4 10
+    block
     storm 50
     ;;
 all)
@@ -157,7 +173,7 @@ dump)
     read -r line < /dev/ttyS0
     ;;
 bench)
-    for pattern in one mixed live live-mixed large aligned; do
+    for pattern in one mixed live live-mixed large aligned ram; do
         echo "$pattern $threads $loops" > /proc/va_bench
         dmesg -c | grep 'va_bench' | sed 's/^\(.*\] \)*/va: /'
         state

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Areas without pages, on either kernel: `echo "PATTERN THREADS LOOPS" > /proc/va_bench`. A pair is get_vm_area and
- * free_vm_area. Under `-icount shift=0` a nanosecond of the guest is an instruction.
+ * free_vm_area, or, of a page, vm_map_ram and vm_unmap_ram. Under `-icount shift=0` a nanosecond of the guest is an
+ * instruction.
  */
 #include <linux/completion.h>
+#include <linux/gfp.h>
 #include <linux/init.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
@@ -22,7 +24,7 @@ struct pattern {
 	unsigned long flags;
 };
 
-/* Sizes are without the guard page. */
+/* Sizes are without the guard page. Without flags it is vm_map_ram. */
 static const struct pattern patterns[] = {
 	{ "one", 1, 1, VM_MAP },
 	{ "mixed", 64, 1, VM_MAP },
@@ -30,12 +32,14 @@ static const struct pattern patterns[] = {
 	{ "live-mixed", 64, 4096, VM_MAP },
 	{ "large", 256, 1, VM_MAP },
 	{ "aligned", 512, 1, VM_IOREMAP },
+	{ "ram", 1, 1, 0 },
 };
 
 /* One thread, its areas and what it measured in nanoseconds. */
 struct run {
 	const struct pattern *pattern;
-	struct vm_struct **live;
+	struct page *page;
+	void **live;
 	unsigned int loops, failed;
 	u32 state;
 	u64 all, worst_alloc, worst_free;
@@ -55,6 +59,21 @@ static unsigned long pages_for(const struct pattern *pattern, u32 *state)
 	return pattern->pages_most > 64 ? pattern->pages_most : 1 + draw(state, pattern->pages_most);
 }
 
+static void *take(struct run *run, unsigned long pages)
+{
+	if (!run->pattern->flags)
+		return vm_map_ram(&run->page, 1, NUMA_NO_NODE);
+	return get_vm_area(pages << PAGE_SHIFT, run->pattern->flags);
+}
+
+static void give(struct run *run, void *taken)
+{
+	if (run->pattern->flags)
+		free_vm_area(taken);
+	else
+		vm_unmap_ram(taken, 1);
+}
+
 /* Begins and ends a pattern, for a plugin of QEMU that counts by address. */
 noinline void va_bench_mark(void);
 noinline void va_bench_mark(void)
@@ -69,14 +88,14 @@ static void pairs(struct run *run)
 
 	/* The first of a live set only fill it. */
 	for (i = 0; i < pattern->live + run->loops; i++) {
-		struct vm_struct **slot = &run->live[i < pattern->live ? i : draw(&run->state, pattern->live)];
-		unsigned long bytes = pages_for(pattern, &run->state) << PAGE_SHIFT;
+		void **slot = &run->live[i < pattern->live ? i : draw(&run->state, pattern->live)];
+		unsigned long pages = pages_for(pattern, &run->state);
 		u64 began = ktime_get_ns(), freed, ended;
 
 		if (*slot)
-			free_vm_area(*slot);
+			give(run, *slot);
 		freed = ktime_get_ns();
-		*slot = get_vm_area(bytes, pattern->flags);
+		*slot = take(run, pages);
 		ended = ktime_get_ns();
 		run->failed += !*slot;
 		if (i >= pattern->live) {
@@ -89,7 +108,7 @@ static void pairs(struct run *run)
 	}
 	for (i = 0; i < pattern->live; i++)
 		if (run->live[i])
-			free_vm_area(run->live[i]);
+			give(run, run->live[i]);
 }
 
 static int thread(void *data)
@@ -119,7 +138,8 @@ static int va_bench_run(const struct pattern *pattern, unsigned int threads, uns
 		run->begin = &begin;
 		init_completion(&run->done);
 		run->live = kvcalloc(pattern->live, sizeof(*run->live), GFP_KERNEL);
-		if (!run->live) {
+		run->page = alloc_page(GFP_KERNEL);
+		if (!run->live || !run->page) {
 			failed = -ENOMEM;
 		} else if (threads > 1) {
 			task = kthread_run(thread, run, "va_bench/%u", i);
@@ -136,6 +156,8 @@ static int va_bench_run(const struct pattern *pattern, unsigned int threads, uns
 	va_bench_mark();
 	for (i = 0; runs && i < threads; i++) {
 		kvfree(runs[i].live);
+		if (runs[i].page)
+			__free_page(runs[i].page);
 		sum.all += runs[i].all;
 		sum.failed += runs[i].failed;
 		sum.worst_alloc = max(sum.worst_alloc, runs[i].worst_alloc);

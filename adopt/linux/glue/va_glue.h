@@ -20,13 +20,12 @@ struct va_record {
 	struct vmap_area va;
 };
 
-static DEFINE_MUTEX(vmap_purge_lock);
 static DECLARE_RWSEM(va_readers_sem);
 static atomic_t va_readers = ATOMIC_INIT(0);
 
-static void purge_fragmented_blocks_allcpus(void);
-struct vmap_block;
-static void free_vmap_block(struct vmap_block *vb);
+static void *vb_alloc(unsigned long size, gfp_t gfp_mask);
+static void vb_free(unsigned long addr, unsigned long size);
+static size_t aligned_vread_iter(struct iov_iter *iter, const char *addr, size_t count);
 static void free_vmap_area(struct vmap_area *va);
 
 /* Counts a reader, which holds the semaphore. */
@@ -159,32 +158,34 @@ static void free_vmap_area(struct vmap_area *va)
 }
 
 /*
- * For vread_iter: the lowest area that ends above an address. It stays until va_readers_leave, and the result says no
- * more than that there is one.
+ * For vread_iter: the lowest area that ends above an address, or a block, which has no record. It stays until
+ * va_readers_leave, and the result says no more than that there is one.
  */
 static struct vmap_node {
 	char unused;
 } va_reading;
 
-static struct vmap_node *find_vmap_area_exceed_addr_lock(unsigned long addr, struct vmap_area **va)
+static struct vmap_node *find_vmap_area_exceed_addr_lock(unsigned long addr, struct vmap_area **va,
+							 struct vmap_area *block);
+
+/* Pages that are not mapped read as zeros. */
+static size_t vmap_ram_vread_iter(struct iov_iter *iter, const char *addr, size_t count, unsigned long flags)
 {
-	va_readers_enter();
-	*va = va_record_of(va_find_above(addr));
-	if (*va)
-		return &va_reading;
-	va_readers_leave();
-	return NULL;
+	return aligned_vread_iter(iter, addr, count);
 }
 
 /* Purges */
 
-static noinline bool __purge_vmap_area_lazy(unsigned long start, unsigned long end, bool full_pool_decay)
+/* What was freed, of blocks too, and the range are covered by one flush. */
+static void _vm_unmap_aliases(unsigned long start, unsigned long end, int flush)
 {
-	/* The dirty parts of blocks are flushed with it, and so there is nothing left for the caller to flush. */
-	u64 purged = va_purge_aliases(start, max(start, end));
+	u64 purged;
 
+	if (unlikely(!vmap_initialized))
+		return;
+	might_sleep();
+	purged = va_unmap_aliases(start, max(start, end));
 	trace_purge_vmap_area_lazy(start, end, purged);
-	return true;
 }
 
 static void drain_vmap_area_work(struct work_struct *work)
@@ -213,12 +214,8 @@ void va_os_settled(u64 start, u64 end)
 
 u64 va_os_reclaim(void)
 {
-	u64 before = va_lazy_pages();
 	unsigned long freed = 0;
 
-	mutex_lock(&vmap_purge_lock);
-	purge_fragmented_blocks_allcpus();
-	mutex_unlock(&vmap_purge_lock);
 	blocking_notifier_call_chain(&vmap_notify_list, 0, &freed);
-	return freed + (va_lazy_pages() > before ? va_lazy_pages() - before : 0);
+	return freed;
 }

@@ -20,6 +20,9 @@ enum va_failure {
 	VA_FAILURES = 4,
 };
 
+/* What va_find_above returns for an area that is a block of small mappings, which has no record. */
+#define VA_A_BLOCK 1
+
 struct va_counts {
 	u64 areas, holes, pooled_areas, cached_areas, lazy_pages, purges, purged_areas;
 };
@@ -30,12 +33,15 @@ int va_cpu_init(u32 cpu);
 /* On `cpu`, with preemption off. */
 u64 va_try_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);
 int va_release(u32 cpu, u64 at);
+u64 va_try_alloc_small(u32 cpu, u64 pages);
+int va_free_small(u32 cpu, u64 at, u64 pages);
 
 /* May sleep. */
 u64 va_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);
+u64 va_alloc_small(u32 cpu, u64 pages);
 u64 va_congruent(const struct va_range *offsets_and_sizes, size_t count, u64 align);
 u64 va_drain(void);
-u64 va_purge_aliases(u64 start, u64 end);
+u64 va_unmap_aliases(u64 start, u64 end);
 u64 va_purge_all(void);
 u64 va_shrink(void);
 void va_drain_cpu(u32 cpu);
@@ -47,7 +53,7 @@ void va_each_lazy(void (*each)(u8 *with, u64 start, u64 end), u8 *with);
  */
 int va_note(u64 at, u64 record);
 u64 va_find(u64 at);
-u64 va_find_above(u64 at);
+u64 va_find_above(u64 at, struct va_range *area);
 u64 va_detach(u64 at);
 u64 va_lazy_pages(void);
 u64 va_lazy_max(void);
@@ -61,9 +67,9 @@ void va_os_unlock(u32 lock[2]);
 void va_os_locking(u32 class);
 void va_os_preempt_off(void);
 void va_os_preempt_on(void);
-void va_os_purge_lock(void);
-bool va_os_purge_trylock(void);
-void va_os_purge_unlock(void);
+void va_os_mutex_lock(const void *key);
+bool va_os_mutex_trylock(const void *key);
+void va_os_mutex_unlock(const void *key);
 void *va_os_pages(size_t bytes, bool zeroed);
 void va_os_pages_free(void *at, size_t bytes);
 void va_os_flush(u64 start, u64 end);

@@ -101,21 +101,44 @@ void va_os_preempt_on(void)
 	preempt_enable();
 }
 
-static DEFINE_MUTEX(va_purge_mutex);
+/*
+ * The mutex of an address. The core has two such locks, which stay where they are: the first use of one takes a mutex for
+ * it.
+ */
+static struct va_mutex {
+	const void *key;
+	struct mutex mutex;
+} va_mutexes[] = {
+	{ .mutex = __MUTEX_INITIALIZER(va_mutexes[0].mutex) },
+	{ .mutex = __MUTEX_INITIALIZER(va_mutexes[1].mutex) },
+};
 
-void va_os_purge_lock(void)
+static struct mutex *va_mutex_of(const void *key)
 {
-	mutex_lock(&va_purge_mutex);
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(va_mutexes); i++) {
+		const void *known = READ_ONCE(va_mutexes[i].key) ?: cmpxchg(&va_mutexes[i].key, NULL, key) ?: key;
+
+		if (known == key)
+			return &va_mutexes[i].mutex;
+	}
+	BUG();
 }
 
-bool va_os_purge_trylock(void)
+void va_os_mutex_lock(const void *key)
 {
-	return mutex_trylock(&va_purge_mutex);
+	mutex_lock(va_mutex_of(key));
 }
 
-void va_os_purge_unlock(void)
+bool va_os_mutex_trylock(const void *key)
 {
-	mutex_unlock(&va_purge_mutex);
+	return mutex_trylock(va_mutex_of(key));
+}
+
+void va_os_mutex_unlock(const void *key)
+{
+	mutex_unlock(va_mutex_of(key));
 }
 
 /* Memory of the core's tables and records. */

@@ -4,13 +4,59 @@
  * files, per-CPU areas and the start.
  */
 
-static void free_vmap_block(struct vmap_block *vb)
-{
-	unsigned long at = vb->va->va_start;
+/* Small mappings: vm_map_ram. The pages are mapped by its caller, and unmapped here. */
 
-	BUG_ON(xa_erase(addr_to_vb_xa(at), addr_to_vb_idx(at)) != vb);
-	free_vmap_area(vb->va);
-	kfree_rcu(vb, rcu_head);
+static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
+{
+	u64 at = va_try_alloc_small(get_cpu(), size >> PAGE_SHIFT);
+
+	put_cpu();
+	if (unlikely(at < VA_FAILURES))
+		at = va_alloc_small(raw_smp_processor_id(), size >> PAGE_SHIFT);
+	if (unlikely(at < VA_FAILURES))
+		return ERR_PTR(at == VA_NO_MEMORY ? -ENOMEM : -EBUSY);
+	/* The shadow of pages that had one before stays until the block is freed. */
+	if (unlikely(kasan_populate_vmalloc(at, size, gfp_mask))) {
+		vb_free(at, size);
+		return ERR_PTR(-ENOMEM);
+	}
+	return (void *)(unsigned long)at;
+}
+
+static void vb_free(unsigned long addr, unsigned long size)
+{
+	int failed;
+
+	flush_cache_vunmap(addr, addr + size);
+	vunmap_range_noflush(addr, addr + size);
+	if (debug_pagealloc_enabled_static())
+		flush_tlb_kernel_range(addr, addr + size);
+	failed = va_free_small(get_cpu(), addr, size >> PAGE_SHIFT);
+	put_cpu();
+	WARN_ONCE(failed, "va: no mapping of %lu bytes at %#lx\n", size, addr);
+}
+
+/* Readers */
+
+static struct vmap_node *find_vmap_area_exceed_addr_lock(unsigned long addr, struct vmap_area **va,
+							 struct vmap_area *block)
+{
+	struct va_range area;
+	u64 found;
+
+	va_readers_enter();
+	found = va_find_above(addr, &area);
+	if (found == VA_A_BLOCK) {
+		*block = (struct vmap_area){ .va_start = area.start, .va_end = area.end,
+					     .flags = VMAP_RAM | VMAP_BLOCK };
+		*va = block;
+		return &va_reading;
+	}
+	*va = va_record_of(found);
+	if (*va)
+		return &va_reading;
+	va_readers_leave();
+	return NULL;
 }
 
 #ifdef CONFIG_SMP
@@ -83,6 +129,12 @@ bool vmalloc_dump_obj(void *object)
 #endif
 
 #ifdef CONFIG_PROC_FS
+static void va_show_range(struct seq_file *m, u64 start, u64 end, const char *what)
+{
+	seq_printf(m, "0x%pK-0x%pK %7ld %s\n", (void *)(unsigned long)start, (void *)(unsigned long)end,
+		   (unsigned long)(end - start), what);
+}
+
 static void va_show_record(struct seq_file *m, const struct vmap_area *va, unsigned int *counters)
 {
 	static const struct {
@@ -97,8 +149,7 @@ static void va_show_record(struct seq_file *m, const struct vmap_area *va, unsig
 
 	if (!vm) {
 		if (va->flags & VMAP_RAM)
-			seq_printf(m, "0x%pK-0x%pK %7ld vm_map_ram\n", (void *)va->va_start, (void *)va->va_end,
-				   va_size((struct vmap_area *)va));
+			va_show_range(m, va->va_start, va->va_end, "vm_map_ram");
 		return;
 	}
 	if (vm->flags & VM_UNINITIALIZED)
@@ -124,22 +175,23 @@ static void va_show_record(struct seq_file *m, const struct vmap_area *va, unsig
 
 static void va_show_lazy(u8 *m, u64 start, u64 end)
 {
-	seq_printf((struct seq_file *)m, "0x%pK-0x%pK %7ld unpurged vm_area\n", (void *)(unsigned long)start,
-		   (void *)(unsigned long)end, (unsigned long)(end - start));
+	va_show_range((struct seq_file *)m, start, end, "unpurged vm_area");
 }
 
 static int vmalloc_info_show(struct seq_file *m, void *unused)
 {
 	unsigned int *counters = NULL;
-	struct vmap_area *va;
-	unsigned long at = 0;
+	struct va_range area = { };
+	u64 found;
 
 	if (IS_ENABLED(CONFIG_NUMA))
 		counters = kmalloc_array(nr_node_ids, sizeof(*counters), GFP_KERNEL);
 	va_readers_enter();
-	while ((va = va_record_of(va_find_above(at)))) {
-		va_show_record(m, va, counters);
-		at = va->va_end;
+	while ((found = va_find_above(area.end, &area))) {
+		if (found == VA_A_BLOCK)
+			va_show_range(m, area.start, area.end, "vm_map_ram");
+		else
+			va_show_record(m, va_record_of(found), counters);
 		/* A free of an area waits for this reader, so it may go on now and then. */
 		va_readers_leave();
 		cond_resched();
@@ -203,12 +255,8 @@ void __init vmalloc_init(void)
 
 	vmap_area_cachep = KMEM_CACHE(vmap_area, SLAB_PANIC);
 	for_each_possible_cpu(cpu) {
-		struct vmap_block_queue *queue = &per_cpu(vmap_block_queue, cpu);
 		struct vfree_deferred *deferred = &per_cpu(vfree_deferred, cpu);
 
-		spin_lock_init(&queue->lock);
-		INIT_LIST_HEAD(&queue->free);
-		xa_init(&queue->vmap_blocks);
 		init_llist_head(&deferred->list);
 		INIT_WORK(&deferred->wq, delayed_vfree_work);
 	}

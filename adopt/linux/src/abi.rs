@@ -3,32 +3,44 @@
 use crate::machine::Linux;
 use core::cell::UnsafeCell;
 use va_base::sync::OnceRef;
-use va_base::{AllocError, Context, Request, Va, VaRange};
-use va_space::{DetachedArea, Magazine, Purge, SpaceError, VmapSpace, config};
+use va_base::{AllocError, Context, PAGE_SIZE, Request, Va, VaRange};
+use va_block::{BlockError, Blocks, Lane, config};
+use va_space::{DetachedArea, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
-type Space = VmapSpace<Linux, config::Standard>;
+type Space = VmapSpace<Linux, va_space::config::Standard>;
 
-/// The memory of the space. It is initialised without a lock: the locks of the space are taken meanwhile, and to
-/// lockdep they are of the same class.
-struct Storage(UnsafeCell<Space>);
+/// The memory of the space and its blocks. It is initialised without a lock: the locks of the space are taken
+/// meanwhile, and to lockdep they are of the same class.
+struct Storage(UnsafeCell<Blocks<Linux, config::Standard>>);
 
-// SAFETY: one thread accesses it, in `va_init`, until it is shared by `SPACE`.
+// SAFETY: one thread accesses it, in `va_init`, until it is shared by `BLOCKS`.
 unsafe impl Sync for Storage {}
 
-static STORAGE: Storage = Storage(UnsafeCell::new(Space::empty()));
-static SPACE: OnceRef<'static, Space> = OnceRef::new();
+static STORAGE: Storage = Storage(UnsafeCell::new(Blocks::empty()));
+static BLOCKS: OnceRef<'static, Blocks<Linux, config::Standard>> = OnceRef::new();
 
-/// Most CPUs that have a magazine. Those above use the pools of the nodes.
+#[inline(always)]
+fn space() -> Option<&'static Space> {
+    Some(BLOCKS.get()?.space())
+}
+
+/// Most CPUs that have a magazine and a lane. Those above use the pools of the nodes.
 const CPUS_MAX: usize = 512;
 
-/// The magazine of a CPU, for the thread that runs there with preemption off.
-struct OfCpu(UnsafeCell<Option<Magazine<'static, Linux, config::Standard>>>);
+/// The areas that a CPU has at hand, and the block that it cuts small mappings from.
+struct Caches {
+    magazine: Magazine<'static, Linux, va_space::config::Standard>,
+    lane: Lane<'static, Linux, config::Standard>,
+}
+
+/// The caches of a CPU, for the thread that runs there with preemption off.
+struct OfCpu(UnsafeCell<Option<Caches>>);
 
 // SAFETY: one thread at a time has a CPU with preemption off, and every function that uses it demands that.
 unsafe impl Sync for OfCpu {}
 
-static MAGAZINES: [OfCpu; CPUS_MAX] = [const { OfCpu(UnsafeCell::new(None)) }; CPUS_MAX];
+static CACHES: [OfCpu; CPUS_MAX] = [const { OfCpu(UnsafeCell::new(None)) }; CPUS_MAX];
 
 /// A range of addresses.
 #[repr(C)]
@@ -61,13 +73,16 @@ const NO_MEMORY: u64 = 1;
 const BAD_REQUEST: u64 = 2;
 const TRY_AGAIN: u64 = 3;
 
-/// Returns the magazine of a CPU.
+/// The result of `va_find_above` for a block of small mappings, which has no record.
+const A_BLOCK: u64 = 1;
+
+/// Returns the caches of a CPU.
 ///
 /// # Safety
 /// The caller runs on `cpu` with preemption off, and has no other such reference.
 #[inline(always)]
-unsafe fn magazine(cpu: u32) -> Option<&'static mut Magazine<'static, Linux, config::Standard>> {
-    let of_cpu = MAGAZINES.get(cpu as usize)?;
+unsafe fn caches(cpu: u32) -> Option<&'static mut Caches> {
+    let of_cpu = CACHES.get(cpu as usize)?;
     // SAFETY: by this function's contract there is no other reference.
     unsafe { &mut *of_cpu.0.get() }.as_mut()
 }
@@ -105,26 +120,26 @@ pub unsafe extern "C" fn va_init(start: u64, end: u64, busy: *const Range, count
         let Some(range_of) = VaRange::new(Va::new(from.start), Va::new(from.end)) else { return -1 };
         *range = range_of;
     }
-    if SPACE.get().is_some() {
+    if BLOCKS.get().is_some() {
         return -1;
     }
     // SAFETY: it is not shared yet, and one CPU calls this function, once.
-    let made = unsafe { &mut *STORAGE.0.get() }.init_with_busy(extent, window, Linux, ranges);
+    let made = unsafe { &mut *STORAGE.0.get() }.init_within(extent, window, Linux, ranges);
     // SAFETY: that reference is gone, and there is no other mutable one from here on.
-    let space = unsafe { &*STORAGE.0.get() };
-    if made.is_ok() && SPACE.set(space).is_ok() { 0 } else { -1 }
+    let blocks = unsafe { &*STORAGE.0.get() };
+    if made.is_ok() && BLOCKS.set(blocks).is_ok() { 0 } else { -1 }
 }
 
-/// Creates the magazine of a CPU. Returns 0, or -1 if there is no memory for it.
+/// Creates the magazine and the lane of a CPU. Returns 0, or -1 if there is no memory for them.
 ///
 /// # Safety
 /// Called once for each CPU, before anything runs there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_cpu_init(cpu: u32) -> i32 {
-    let (Some(space), Some(of_cpu)) = (SPACE.get(), MAGAZINES.get(cpu as usize)) else { return -1 };
-    let Ok(made) = space.magazine(cpu) else { return -1 };
+    let (Some(blocks), Some(of_cpu)) = (BLOCKS.get(), CACHES.get(cpu as usize)) else { return -1 };
+    let (Ok(magazine), Ok(lane)) = (blocks.space().magazine(cpu), blocks.lane(cpu)) else { return -1 };
     // SAFETY: nothing runs on that CPU yet, so there is no other reference.
-    unsafe { *of_cpu.0.get() = Some(made) };
+    unsafe { *of_cpu.0.get() = Some(Caches { magazine, lane }) };
     0
 }
 
@@ -144,9 +159,9 @@ pub unsafe extern "C" fn va_try_alloc(
 ) -> u64 {
     let Some(request) = request(size, align, start, end) else { return BAD_REQUEST };
     // SAFETY: by this function's contract.
-    let Some(magazine) = (unsafe { magazine(cpu) }) else { return TRY_AGAIN };
+    let Some(caches) = (unsafe { caches(cpu) }) else { return TRY_AGAIN };
     // SAFETY: by this function's contract.
-    match magazine.try_alloc_noted(&request, |range| unsafe { recorded(record, range) }) {
+    match caches.magazine.try_alloc_noted(&request, |range| unsafe { recorded(record, range) }) {
         Ok(area) => area.start().get(),
         Err(_) => TRY_AGAIN,
     }
@@ -165,7 +180,7 @@ pub unsafe extern "C" fn va_alloc(
     end: u64,
     record: *mut Record,
 ) -> u64 {
-    let Some(space) = SPACE.get() else { return BAD_REQUEST };
+    let Some(space) = space() else { return BAD_REQUEST };
     let Some(request) = request(size, align, start, end) else { return BAD_REQUEST };
     match space.alloc(cpu, &request) {
         Ok(area) => {
@@ -181,24 +196,34 @@ pub unsafe extern "C" fn va_alloc(
 /// Stores the address of a record with the area that starts at `at`. Returns 0, or -1 if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_note(at: u64, record: u64) -> i32 {
-    let noted = SPACE.get().map(|space| space.note(Va::new(at), record));
+    let noted = space().map(|space| space.note(Va::new(at), record));
     if matches!(noted, Some(Ok(()))) { 0 } else { -1 }
 }
 
 /// Returns the record of the area that `at` is in, or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_find(at: u64) -> u64 {
-    SPACE.get().and_then(|space| space.find_enclosing(Va::new(at))?.note).unwrap_or(0)
+    space().and_then(|space| space.find_enclosing(Va::new(at))?.note).unwrap_or(0)
 }
 
-/// Returns the record of the lowest area that ends above `at` and has one, or 0.
+/// Returns the record of the lowest area that ends above `at` and has one, or is a block: 1. Else 0. Writes the addresses
+/// of the area into `range`.
+///
+/// # Safety
+/// `range` is valid for a write.
 #[unsafe(no_mangle)]
-pub extern "C" fn va_find_above(at: u64) -> u64 {
-    let Some(space) = SPACE.get() else { return 0 };
+pub unsafe extern "C" fn va_find_above(at: u64, range: *mut Range) -> u64 {
+    let Some(blocks) = BLOCKS.get() else { return 0 };
+    let bytes = blocks.block_pages().get() * PAGE_SIZE;
     let mut at = Va::new(at);
-    while let Some(view) = space.find_above(at) {
-        if let Some(record) = view.note {
-            return record;
+    while let Some(view) = blocks.space().find_above(at) {
+        let (start, end) = (view.range.start().get(), view.range.end().get());
+        // Nothing else is as large and as aligned, but an area whose alloc is about to note it.
+        let is_block = start.is_multiple_of(bytes) && end - start == bytes;
+        if let Some(found) = view.note.or(is_block.then_some(A_BLOCK)) {
+            // SAFETY: by this function's contract.
+            unsafe { range.write(Range { start, end }) };
+            return found;
         }
         at = view.range.end();
     }
@@ -208,7 +233,7 @@ pub extern "C" fn va_find_above(at: u64) -> u64 {
 /// Detaches the area that `at` is in: no other caller finds it any more. Returns its record, or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_detach(at: u64) -> u64 {
-    let Some(space) = SPACE.get() else { return 0 };
+    let Some(space) = space() else { return 0 };
     // Nearly every caller has the start of the area.
     let detached = match space.detach(Va::new(at)) {
         Ok(area) => Some(area),
@@ -230,8 +255,8 @@ fn detach_enclosing(space: &Space, at: Va) -> Option<DetachedArea> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_release(cpu: u32, at: u64) -> i32 {
     // SAFETY: by this function's contract.
-    let released = match unsafe { magazine(cpu) } {
-        Some(magazine) => magazine.release_at(Va::new(at)).is_ok(),
+    let released = match unsafe { caches(cpu) } {
+        Some(caches) => caches.magazine.release_at(Va::new(at)).is_ok(),
         None => release_to_node(Va::new(at)),
     };
     if released { 0 } else { -1 }
@@ -240,7 +265,7 @@ pub unsafe extern "C" fn va_release(cpu: u32, at: u64) -> i32 {
 /// Frees a detached area on a CPU that has no magazine.
 #[cold]
 fn release_to_node(at: Va) -> bool {
-    SPACE.get().is_some_and(|space| space.release_at(Context::Atomic, at).is_ok())
+    space().is_some_and(|space| space.release_at(Context::Atomic, at).is_ok())
 }
 
 /// Allocates areas at fixed distances from one base, as high as possible. `pairs` are offset and size, and are sorted.
@@ -250,7 +275,7 @@ fn release_to_node(at: Va) -> bool {
 /// `pairs` is valid for `count` reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_congruent(pairs: *const Range, count: usize, align: u64) -> u64 {
-    let Some(space) = SPACE.get() else { return BAD_REQUEST };
+    let Some(space) = space() else { return BAD_REQUEST };
     let mut areas = [(0, 0); 64];
     let Some(areas) = areas.get_mut(..count) else { return BAD_REQUEST };
     for (nth, area) in areas.iter_mut().enumerate() {
@@ -265,45 +290,104 @@ pub unsafe extern "C" fn va_congruent(pairs: *const Range, count: usize, align: 
     space.alloc_congruent(&areas).map_or_else(failure, Va::get)
 }
 
+/// Allocates pages for a small mapping, from the block that the CPU has at hand. Returns their address, or one of
+/// `enum va_failure`. Never sleeps.
+///
+/// # Safety
+/// The caller runs on `cpu` with preemption off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_try_alloc_small(cpu: u32, pages: u64) -> u64 {
+    // SAFETY: by this function's contract.
+    let Some(caches) = (unsafe { caches(cpu) }) else { return TRY_AGAIN };
+    caches.lane.alloc_in(Context::Atomic, pages).map_or(TRY_AGAIN, Va::get)
+}
+
+/// Allocates pages for a small mapping, and purges, reclaims and waits where that is needed. Returns what
+/// `va_try_alloc_small` does.
+#[unsafe(no_mangle)]
+pub extern "C" fn va_alloc_small(cpu: u32, pages: u64) -> u64 {
+    let Some(blocks) = BLOCKS.get() else { return BAD_REQUEST };
+    match blocks.alloc(cpu, pages) {
+        Ok(at) => at.get(),
+        Err(BlockError::Space(error)) => failure(error),
+        Err(BlockError::NoTable) => NO_MEMORY,
+        Err(_) => BAD_REQUEST,
+    }
+}
+
+/// Frees the pages of a small mapping, which are unmapped. Returns 0, or -1 if no such mapping is there. Never sleeps.
+///
+/// # Safety
+/// The caller runs on `cpu` with preemption off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_free_small(cpu: u32, at: u64, pages: u64) -> i32 {
+    // SAFETY: by this function's contract.
+    let freed = match unsafe { caches(cpu) } {
+        Some(caches) => caches.lane.free_in(Context::Atomic, Va::new(at), pages).is_ok(),
+        None => free_to_blocks(cpu, at, pages),
+    };
+    if freed { 0 } else { -1 }
+}
+
+/// Frees the pages of a small mapping on a CPU that has no lane.
+#[cold]
+fn free_to_blocks(cpu: u32, at: u64, pages: u64) -> bool {
+    BLOCKS.get().is_some_and(|blocks| blocks.free_in(Context::Atomic, cpu, Va::new(at), pages).is_ok())
+}
+
+/// Frees blocks without mappings to the space, since a request is about to fail. Returns their pages.
+pub(crate) fn reclaim_blocks() -> u64 {
+    BLOCKS.get().map_or(0, |blocks| blocks.shrink().blocks * blocks.block_pages().get())
+}
+
 /// Purges until no more is lazy than may be. For the worker that `va_os_wake` wakes. Returns areas that were purged.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_drain() -> u64 {
-    SPACE.get().map_or(0, |space| space.drain().areas)
+    let Some(blocks) = BLOCKS.get() else { return 0 };
+    blocks.tick();
+    blocks.space().drain().areas
 }
 
-/// Purges so that no CPU translates an address of a freed area, or one in `[start, end)`, any more.
+/// Purges so that no CPU translates an address of a freed area or small mapping, or one in `[start, end)`, any more.
+/// Returns areas that were purged.
 #[unsafe(no_mangle)]
-pub extern "C" fn va_purge_aliases(start: u64, end: u64) -> u64 {
-    let dirty = VaRange::new(Va::new(start), Va::new(end)).filter(|range| !range.is_empty());
-    SPACE.get().map_or(0, |space| space.purge_aliases(dirty.as_slice()).areas)
+pub extern "C" fn va_unmap_aliases(start: u64, end: u64) -> u64 {
+    let Some(blocks) = BLOCKS.get() else { return 0 };
+    let purged = || blocks.space().stats().purged_areas;
+    let before = purged();
+    blocks.unmap_aliases_and(VaRange::new(Va::new(start), Va::new(end)).unwrap_or_default());
+    purged() - before
 }
 
-/// Moves all pooled areas into the index, and frees memory of the index. Returns the number of areas.
+/// Moves all blocks without mappings and all pooled areas into the index, and frees memory of the index. Returns the
+/// number of areas.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_shrink() -> u64 {
-    let Some(space) = SPACE.get() else { return 0 };
-    space.drain_magazines();
-    space.shrink()
+    let Some(blocks) = BLOCKS.get() else { return 0 };
+    blocks.shrink();
+    blocks.space().drain_magazines();
+    blocks.space().shrink()
 }
 
-/// Moves what the magazine of a CPU has to its node: that CPU goes offline.
+/// Moves what the caches of a CPU have to its node: that CPU goes offline.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_drain_cpu(cpu: u32) {
-    if let Some(space) = SPACE.get() {
-        space.drain_cpu(cpu);
+    if let Some(blocks) = BLOCKS.get() {
+        blocks.drain_lanes(Some(cpu));
+        blocks.space().drain_cpu(cpu);
     }
 }
 
 /// Returns pages that were freed and not yet flushed, those in magazines left out.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_lazy_pages() -> u64 {
-    SPACE.get().map_or(0, |space| space.lazy_pages().get())
+    space().map_or(0, |space| space.lazy_pages().get())
 }
 
 /// Returns the pages that may be lazy before a purge is due.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_lazy_max() -> u64 {
-    SPACE.get().map_or(0, |space| space.lazy_max().get())
+    space().map_or(0, |space| space.lazy_max().get())
 }
 
 /// Calls `each` with every area that was freed and is not flushed. It must not sleep.
@@ -312,7 +396,7 @@ pub extern "C" fn va_lazy_max() -> u64 {
 /// `each` may be called with `with` and two addresses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_each_lazy(each: unsafe extern "C" fn(*mut u8, u64, u64), with: *mut u8) {
-    let Some(space) = SPACE.get() else { return };
+    let Some(space) = space() else { return };
     // SAFETY: by this function's contract.
     space.for_each_lazy(|range| unsafe { each(with, range.start().get(), range.end().get()) });
 }
@@ -335,7 +419,7 @@ pub struct Counts {
 /// `out` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_counts(out: *mut Counts) {
-    let Some(space) = SPACE.get() else { return };
+    let Some(space) = space() else { return };
     let stats = space.stats();
     let counts = Counts {
         areas: stats.areas,
@@ -350,16 +434,17 @@ pub unsafe extern "C" fn va_counts(out: *mut Counts) {
     unsafe { out.write(counts) }
 }
 
-/// Walks every invariant of the space. Returns 0 if all hold; exact while no other call runs.
+/// Walks every invariant of the space and its blocks. Returns 0 if all hold; exact while no other call runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_validate() -> i32 {
-    SPACE.get().map_or(-1, |space| if space.validate().is_ok() { 0 } else { -1 })
+    let holds = |blocks: &Blocks<_, _>| blocks.space().validate().and_then(|_| blocks.validate());
+    BLOCKS.get().map_or(-1, |blocks| if holds(blocks).is_ok() { 0 } else { -1 })
 }
 
 /// Moves everything into the index, for a test that looks at the whole.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_purge_all() -> u64 {
-    let Some(space) = SPACE.get() else { return 0 };
+    let Some(space) = space() else { return 0 };
     space.drain_magazines();
     space.purge(Purge::Full).areas
 }

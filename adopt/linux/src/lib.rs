@@ -6,12 +6,13 @@
 //!      v
 //!   abi              C functions: alloc, find, detach, release, purge
 //!      v
+//!   va-block         the pages of vm_map_ram
 //!   va-space         the areas        --> machine --> va_os.c   the kernel's locks, pages and flushes
 //! ```
 //!
 //! # Contexts
-//! A CPU's magazine is used by the thread that runs on that CPU with preemption off. So `va_try_alloc` and `va_release`
-//! are called so; all other functions may sleep, but those that only read.
+//! A CPU's magazine and lane are used by the thread that runs on that CPU with preemption off. So the functions with
+//! `try` in their names and those that free are called so; all other functions may sleep, but those that only read.
 #![no_std]
 
 mod abi;

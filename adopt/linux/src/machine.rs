@@ -1,6 +1,6 @@
 //! The kernel as the machine of a space.
 
-use crate::os;
+use crate::{abi, os};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 #[cfg(not(feature = "kasan"))]
@@ -98,25 +98,32 @@ unsafe impl RawMutex for Owned {
     }
 }
 
-/// The purge lock. There is one space, and so one such lock: a mutex of `va_os.c`, which has no constant of zeros.
-pub(crate) struct Sleeping(());
+/// A lock that its holder may sleep with. The kernel's mutex has no constant of zeros, so `va_os.c` has one for the
+/// address of each such lock: those of the purge and of the collection of blocks.
+pub(crate) struct Sleeping(u8);
 
-// SAFETY: the kernel's mutex excludes all other holders, acquires and releases. All values are that one mutex.
+impl Sleeping {
+    fn key(&self) -> *const u8 {
+        &raw const self.0
+    }
+}
+
+// SAFETY: the kernel's mutex excludes all other holders, acquires and releases. Two values have two addresses.
 unsafe impl RawMutex for Sleeping {
-    const INIT: Self = Self(());
+    const INIT: Self = Self(0);
     type GuardMarker = GuardNoSend;
 
     fn lock(&self) {
-        os::va_os_purge_lock();
+        os::va_os_mutex_lock(self.key());
     }
 
     fn try_lock(&self) -> bool {
-        os::va_os_purge_trylock()
+        os::va_os_mutex_trylock(self.key())
     }
 
     unsafe fn unlock(&self) {
         // SAFETY: the caller holds it.
-        unsafe { os::va_os_purge_unlock() }
+        unsafe { os::va_os_mutex_unlock(self.key()) }
     }
 }
 
@@ -208,10 +215,10 @@ impl Machine for Linux {
         true
     }
 
-    /// Tells lockdep the class of the lock that is taken next. The purge lock has one of its own.
+    /// Tells lockdep the class of the lock that is taken next. The mutexes have one of their own each.
     #[cfg(feature = "kasan")]
     fn locking(&self, class: LockClass) {
-        if class != LockClass::Purge {
+        if !matches!(class, LockClass::Purge | LockClass::Collect) {
             os::va_os_locking(class as u32);
         }
     }
@@ -235,7 +242,7 @@ impl Machine for Linux {
     }
 
     fn reclaim(&self) -> u64 {
-        os::va_os_reclaim()
+        abi::reclaim_blocks() + os::va_os_reclaim()
     }
 
     fn can_reclaim(&self) -> bool {

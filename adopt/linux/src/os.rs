@@ -16,12 +16,12 @@ unsafe extern "C" {
     /// Undoes one call of that.
     #[cfg(not(feature = "kasan"))]
     pub(crate) safe fn va_os_preempt_on();
-    /// Takes the one lock that its holder may sleep with.
-    pub(crate) safe fn va_os_purge_lock();
+    /// Takes the mutex of an address, which its holder may sleep with.
+    pub(crate) safe fn va_os_mutex_lock(key: *const u8);
     /// Takes it if it is free.
-    pub(crate) safe fn va_os_purge_trylock() -> bool;
+    pub(crate) safe fn va_os_mutex_trylock(key: *const u8) -> bool;
     /// Releases it.
-    pub(crate) fn va_os_purge_unlock();
+    pub(crate) fn va_os_mutex_unlock(key: *const u8);
     /// Returns memory of whole pages, or null. Never sleeps.
     pub(crate) safe fn va_os_pages(bytes: usize, zeroed: bool) -> *mut u8;
     /// Frees memory of `va_os_pages`.

@@ -59,7 +59,20 @@ pub(super) const FUNCTIONS: &[&str] = &[
     "reclaim_and_purge_vmap_areas",
     "drain_vmap_area_work",
     "free_vmap_area_noflush",
+    // Blocks of small mappings.
+    "addr_to_vb_xa",
+    "addr_to_vb_idx",
+    "vmap_block_vaddr",
+    "new_vmap_block",
     "free_vmap_block",
+    "purge_fragmented_block",
+    "free_purged_blocks",
+    "purge_fragmented_blocks",
+    "purge_fragmented_blocks_allcpus",
+    "vb_alloc",
+    "vb_free",
+    "_vm_unmap_aliases",
+    "vmap_ram_vread_iter",
     // Per-CPU areas.
     "node_to_va",
     "pvm_find_va_enclose_addr",
@@ -92,6 +105,8 @@ pub(super) const VARIABLES: &[&str] = &[
     "vmap_lazy_nr",
     "vmap_purge_lock",
     "purge_nodes",
+    "vmap_block_queue",
+    "vmap_block",
 ];
 
 /// The item after which the first half of the glue is included. The second half comes last.
@@ -102,4 +117,7 @@ pub(super) const EDITS: &[(&str, &str, &str)] = &[
     // A record lies behind its vm_struct.
     ("__get_vm_area_node", "sizeof(*area)", "sizeof(struct va_record)"),
     ("vread_iter", "spin_unlock(&vn->busy.lock)", "va_readers_leave()"),
+    // A block has no record.
+    ("vread_iter", "struct vmap_area *va;", "struct vmap_area *va, block;"),
+    ("vread_iter", ", &va)", ", &va, &block)"),
 ];

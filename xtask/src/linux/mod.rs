@@ -228,6 +228,7 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
         if line.starts_with("complaint ")
             || failed.is_some_and(|count| count != "0")
             || line.contains("valid 0")
+            || block(line).is_some_and(|(bytes, read)| bytes == 0 || read != bytes)
         {
             bail!("the kernel reports: {line}");
         }
@@ -237,6 +238,12 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
         bail!("no test of lib/test_vmalloc.c said anything");
     }
     Ok(())
+}
+
+/// Reads `block of 4194304 bytes, 4194304 read`.
+fn block(line: &str) -> Option<(u64, u64)> {
+    let (bytes, read) = line.strip_prefix("block of ")?.split_once(" bytes, ")?;
+    Some((bytes.parse().ok()?, read.strip_suffix(" read")?.parse().ok()?))
 }
 
 /// A row of the bench: its pattern, instructions (or nanoseconds) a pair, the most of one call.
@@ -385,5 +392,8 @@ mod tests {
         assert!(verdict(&lines(&[&summary.replace("failed: 0", "failed: 1"), "end"]), "quick").is_err());
         assert!(verdict(&lines(&[summary, "complaint BUG: x", "end"]), "quick").is_err());
         assert!(verdict(&lines(&[summary, "state areas 1 valid 0", "end"]), "quick").is_err());
+        assert!(verdict(&lines(&[summary, "block of 4096 bytes, 4096 read", "end"]), "quick").is_ok());
+        assert!(verdict(&lines(&[summary, "block of 4096 bytes, 0 read", "end"]), "quick").is_err());
+        assert!(verdict(&lines(&[summary, "block of 0 bytes, 0 read", "end"]), "quick").is_err());
     }
 }

@@ -20,7 +20,7 @@ use std::fs;
 use std::path::Path;
 
 /// Functions of the kernel that the replaced code and its replacement call, and nothing else in this load.
-const CALLED: [&str; 22] = [
+const CALLED: [&str; 29] = [
     "rb_insert_color",
     "rb_erase",
     "__rb_insert_augmented",
@@ -43,6 +43,14 @@ const CALLED: [&str; 22] = [
     "list_sort",
     "memset",
     "queue_work_on",
+    // The blocks of stock are inlined into the first two, and looked up by the others.
+    "vm_map_ram",
+    "vm_unmap_ram",
+    "xa_load",
+    "xas_load",
+    "xas_start",
+    "__bitmap_set",
+    "__bitmap_clear",
 ];
 /// Begins the name of a function of the core.
 const CORE: &str = "core ";
