@@ -9,7 +9,7 @@ use comfy_table::Cell;
 use serde::Serialize;
 use std::path::PathBuf;
 use vmlab_base::choice::Choice;
-use vmlab_base::text::{bytes, counted, grouped};
+use vmlab_base::text::{bytes, counted, duration, grouped};
 use vmlab_replay::run_space::nodes_of;
 use vmlab_replay::whatif::{AREA_NS, FLUSH_NS, Pinned, Row, Version, pinned, run};
 
@@ -89,15 +89,6 @@ pub(super) fn line(input: &Input) -> Result<String> {
     Ok(format!("{recording}: {verdict}"))
 }
 
-/// Formats modelled nanoseconds.
-fn time(ns: u64) -> String {
-    match ns {
-        0..10_000 => format!("{:.1} us", ns as f64 / 1e3),
-        10_000..10_000_000 => format!("{} us", grouped(ns / 1000)),
-        _ => format!("{} ms", grouped(ns / 1_000_000)),
-    }
-}
-
 /// A measure of a policy: its name, and the cell of a row.
 type Measure = (&'static str, fn(&Row) -> String);
 
@@ -112,8 +103,8 @@ const MEASURES: [Measure; 12] = [
     ("purges", |row| grouped(row.purges)),
     ("flushes of all CPUs", |row| grouped(row.flushes)),
     ("areas a flush", |row| per_flush(row)),
-    ("modelled stall, all together", |row| time(row.stall_ns)),
-    ("modelled stall, the longest", |row| time(row.longest_stall_ns)),
+    ("modelled stall, all together", |row| duration(row.stall_ns)),
+    ("modelled stall, the longest", |row| duration(row.longest_stall_ns)),
 ];
 
 fn per_flush(row: &Row) -> String {
@@ -194,7 +185,7 @@ fn verdict(policies: &[Row]) -> String {
         bytes(first.span_bytes),
         first.policy,
         ratio(best.kept_bytes, first.kept_bytes),
-        time(best.longest_stall_ns),
+        duration(best.longest_stall_ns),
         ratio(best.longest_stall_ns, first.longest_stall_ns)
     )
 }
