@@ -8,7 +8,7 @@
 //! A holder of one of these locks may take those of the index, and takes no other of these. A fork and `validate` take
 //! all of them, in one order.
 
-use super::index::{Chunks, InProcess, Index, Keeper};
+use super::index::{Chunks, InProcess, Index, IndexMachine};
 use core::ptr::NonNull;
 use va_percpu::{AllocError, FreeError, Magazine, Offset, Request};
 use vmalloc_os::lock::Mutex;
@@ -18,7 +18,7 @@ use vmalloc_os::records::Host;
 /// Most caches of a space.
 const MOST: u32 = 64;
 
-type Own<O> = Magazine<'static, Keeper<O>, Chunks<O>, InProcess>;
+type Own<O> = Magazine<'static, IndexMachine<O>, Chunks<O>, InProcess>;
 
 /// A cache; on lines of its own, since threads of other CPUs use its neighbours.
 #[repr(align(128))]

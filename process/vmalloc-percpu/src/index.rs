@@ -23,18 +23,18 @@ impl Config for InProcess {
     const CACHE_BYTES: u32 = <Standard as Config>::CACHE_BYTES;
 }
 
-pub(super) type Index<O> = PercpuSpace<Keeper<O>, Chunks<O>, InProcess>;
+pub(super) type Index<O> = PercpuSpace<IndexMachine<O>, Chunks<O>, InProcess>;
 
 /// The platform of the index, which allocates its records.
-pub(super) struct Keeper<O: Os>(Host<O>);
+pub(super) struct IndexMachine<O: Os>(Host<O>);
 
-impl<O: Os> Keeper<O> {
+impl<O: Os> IndexMachine<O> {
     pub(super) fn new(host: Host<O>) -> Self {
         Self(host)
     }
 }
 
-impl<O: Os> Platform for Keeper<O> {
+impl<O: Os> Platform for IndexMachine<O> {
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         self.0.alloc_meta(min)
     }
@@ -48,7 +48,7 @@ impl<O: Os> Platform for Keeper<O> {
     }
 }
 
-impl<O: Os> Machine for Keeper<O> {
+impl<O: Os> Machine for IndexMachine<O> {
     type Lock = Futex;
     type PurgeLock = Futex;
     #[cfg(not(loom))]

@@ -21,7 +21,7 @@
 use super::Error;
 use super::caches::Caches;
 use super::hot::Hot;
-use super::index::{Chunks, Index, Keeper, core_place, span_of};
+use super::index::{Chunks, Index, IndexMachine, core_place, span_of};
 use super::locks::Locks;
 use super::shape::{STRIDE, UNITS_MAX};
 use core::alloc::Layout;
@@ -95,7 +95,7 @@ impl<O: Os> Core<O> {
         let index =
             Geometry::new(sizes, Va::new(base as u64)).map_err(|_| Error::BadUnits { units: hot.ids });
         let index = index.and_then(|geometry| {
-            PercpuSpace::new(geometry, Keeper::new(host), chunks).map_err(|_| Error::NoRecords)
+            PercpuSpace::new(geometry, IndexMachine::new(host), chunks).map_err(|_| Error::NoRecords)
         });
         let index = match index {
             Ok(index) => index,

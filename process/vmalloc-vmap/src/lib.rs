@@ -70,7 +70,7 @@
 
 mod error;
 mod frames;
-mod ground;
+mod machine;
 mod mapping;
 mod mappings;
 #[cfg(feature = "metrics")]

@@ -1,7 +1,7 @@
 //! The state of mappings: the map, the numbers of frames, and the table below both.
 
 use super::error::VmapError;
-use super::ground::Ground;
+use super::machine::MapMachine;
 use super::os::{MapOs, VmapCall};
 use super::table::{Table, WRITE};
 use crate::PAGE_BYTES;
@@ -61,20 +61,20 @@ impl<F: Fn(usize) -> u64> PageList for List<F> {
 
 /// The free numbers of frames, and the size of the file.
 pub(super) struct Numbers<V: MapOs> {
-    pub(super) free: BTreeIndex<Ground<V>>,
+    pub(super) free: BTreeIndex<MapMachine<V>>,
     pub(super) file_pages: u64,
 }
 
 /// The state of mappings, over any system. Fields are dropped in this order.
 pub(super) struct Core<V: MapOs> {
-    pub(super) map: MapSpace<Ground<V>, Policies, &'static Table<V>>,
+    pub(super) map: MapSpace<MapMachine<V>, Policies, &'static Table<V>>,
     pub(super) numbers: Mutex<Numbers<V>>,
     process: u32,
     pub(super) base: Base<V>,
 }
 
 /// The system and the table, which the other fields use.
-pub(super) struct Base<V: MapOs>(pub(super) Ground<V>);
+pub(super) struct Base<V: MapOs>(pub(super) MapMachine<V>);
 
 impl<V: MapOs> Base<V> {
     fn new(os: V, most: usize) -> Result<Self, VmapError> {
@@ -89,7 +89,7 @@ impl<V: MapOs> Base<V> {
                 unsafe { place.write(table) };
                 // SAFETY: written above; it is valid until the home is closed.
                 let table = unsafe { place.as_ref() };
-                Ok(Self(Ground { host, table }))
+                Ok(Self(MapMachine { host, table }))
             }
             (place, table) => {
                 if let Ok(table) = &table {
@@ -119,12 +119,12 @@ impl<V: MapOs> Drop for Base<V> {
 impl<V: MapOs> Core<V> {
     pub(super) fn new(os: V, most: usize) -> Result<Self, VmapError> {
         let base = Base::new(os, most)?;
-        let ground = base.0;
-        let window = ground.table.extent();
-        let space = VmapSpace::new(window, window, ground).map_err(|_| VmapError::NoRecords)?;
-        let map = MapSpace::new(space, ground, ground.table).map_err(|_| VmapError::NoRecords)?;
+        let machine = base.0;
+        let window = machine.table.extent();
+        let space = VmapSpace::new(window, window, machine).map_err(|_| VmapError::NoRecords)?;
+        let map = MapSpace::new(space, machine, machine.table).map_err(|_| VmapError::NoRecords)?;
         let numbers = VaRange::from_pages(1, 1 + NUMBERS).unwrap_or_default();
-        let free = BTreeIndex::new(numbers, numbers, ground).map_err(|_| VmapError::NoRecords)?;
+        let free = BTreeIndex::new(numbers, numbers, machine).map_err(|_| VmapError::NoRecords)?;
         let numbers = Mutex::new(Numbers { free, file_pages: 0 });
         Ok(Self { map, numbers, process: process_id(), base })
     }
@@ -276,7 +276,7 @@ impl<V: MapOs> Core<V> {
     }
 }
 
-fn free_numbers<V: MapOs>(free: &mut BTreeIndex<Ground<V>>, first: u64, end: u64) {
+fn free_numbers<V: MapOs>(free: &mut BTreeIndex<MapMachine<V>>, first: u64, end: u64) {
     let range = VaRange::from_pages(first, end).unwrap_or_default();
     if let Err(error) = free.free(range) {
         abort_with(format_args!("frames {first} to {end} were not out: {error}"));

@@ -1,6 +1,6 @@
 //! Tests of mappings against the system's own list, and with a failure of each system call.
 
-use super::ground::Ground;
+use super::machine::MapMachine;
 use super::os::{MapOs, VmapCall};
 use super::shim::Shim;
 use super::state::{Core, LADDER, List, NUMBERS};
@@ -198,14 +198,14 @@ fn the_budget_of_mappings_is_a_typed_error_after_stale_ones_are_released() {
     let mut core = core(&shim);
     // As if the process might have 400 mappings.
     let table = Table::new(shim.clone(), &LADDER, RANGE, 100).unwrap();
-    let ground = core.base.0;
-    let place = ground.host.alloc_place::<Table<Shim>>().unwrap();
+    let machine = core.base.0;
+    let place = machine.host.alloc_place::<Table<Shim>>().unwrap();
     // SAFETY: allocated for a table.
     unsafe { place.write(table) };
     // SAFETY: written above; the host outlives this test's use.
     let table = unsafe { place.as_ref() };
-    let space = VmapSpace::new(table.extent(), table.extent(), Ground { table, ..ground }).unwrap();
-    core.map = MapSpace::new(space, Ground { table, ..ground }, table).unwrap();
+    let space = VmapSpace::new(table.extent(), table.extent(), MapMachine { table, ..machine }).unwrap();
+    core.map = MapSpace::new(space, MapMachine { table, ..machine }, table).unwrap();
     core.table().os.size(table.file, 64 * PAGE_BYTES as u64).unwrap();
     let mut views = Vec::new();
     let error = loop {

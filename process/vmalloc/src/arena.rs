@@ -31,7 +31,7 @@ mod released;
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
 use crate::options::HugePages;
-use crate::word::{PAGES_MAX, Word};
+use crate::page_word::{PAGES_MAX, Word};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use released::{PAGES, WORDS};

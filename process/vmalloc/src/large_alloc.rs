@@ -21,7 +21,7 @@ use vmalloc_os::os::abort_with;
 pub const LARGE_BYTES: usize = 64 << 10;
 
 /// Set when the default allocator could not be created, so that later allocations do not try again. Protocol PR-HINT.
-static HOPELESS: AtomicBool = AtomicBool::new(false);
+static CREATE_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// A `GlobalAlloc` that takes small allocations from `A` and large ones from [`Vmalloc::global`].
 ///
@@ -68,11 +68,11 @@ fn large() -> Option<&'static Vmalloc> {
 
 #[cold]
 fn make() -> Option<&'static Vmalloc> {
-    if HOPELESS.load(Ordering::Relaxed) {
+    if CREATE_FAILED.load(Ordering::Relaxed) {
         return None;
     }
     let made = Vmalloc::global().ok();
-    HOPELESS.store(made.is_none(), Ordering::Relaxed);
+    CREATE_FAILED.store(made.is_none(), Ordering::Relaxed);
     made
 }
 

@@ -116,11 +116,11 @@ mod magazine;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod options;
-mod places;
+mod page_word;
 mod probe;
+mod space_config;
 mod tagged;
 mod vmalloc;
-mod word;
 
 pub use buffer::Buffer;
 pub use error::{AllocError, CreateError, FreeError, ResizeError};

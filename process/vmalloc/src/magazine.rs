@@ -32,7 +32,7 @@
 //! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items, and its front slot
 //!   one more such item. The items in all sets and the credits of all slots are at most the budget of their kind. (An
 //!   item put into a slot at the moment at which the slot loses its credit stays until the next put.)
-//! - **MZ2 counted** the page counts of a [`Shelf`] are those of its items.
+//! - **MZ2 counted** the page counts of a [`Sets`] are those of its items.
 //!
 //! # Source
 //! Bonwick and Adams, "Magazines and Vmem", 2001; Linux has the pools of `vmap_node` (`mm/vmalloc.c`, 6.9).
@@ -105,7 +105,7 @@ pub(crate) struct Magazine {
     // Atomic, independent of each other.
     /// The small item freed last, and the big one; 0 for none.
     fronts: [Front; 2],
-    /// The most pages of an item in each front slot; changed under the lock of the shelf. Protocol PR-LOCK.
+    /// The most pages of an item in each front slot; changed under the lock of the sets. Protocol PR-LOCK.
     credits: [AtomicU64; 2],
     /// Items taken from the front slots: approximate, since two threads may count at once. A counter.
     hits: [AtomicU64; 2],
@@ -114,10 +114,10 @@ pub(crate) struct Magazine {
     /// The CPU whose slot a miss looks at. Protocol PR-HINT.
     source: AtomicUsize,
     // Under its lock.
-    shelf: Mutex<Shelf>,
+    sets: Mutex<Sets>,
 }
 
-struct Shelf {
+struct Sets {
     /// A bit for each set with an item.
     filled: u64,
     lens: [u8; SETS],
@@ -240,17 +240,17 @@ impl Magazine {
     #[inline(never)]
     fn take_shelved(&self, pages: u64, align: u64, first: u64, big: &Big) -> Option<Run> {
         let set = set_of(pages);
-        let mut shelf = self.shelf.lock();
-        let len = usize::from(shelf.lens[set]);
-        let items = &mut shelf.items[set];
+        let mut sets = self.sets.lock();
+        let len = usize::from(sets.lens[set]);
+        let items = &mut sets.items[set];
         let at = items[..len].iter().rposition(|&item| fits(item, pages, align, first))?;
         let found = items[at];
         items.copy_within(at + 1..len, at);
-        shelf.lower(set);
-        shelf.hits[usize::from(pages >= BIG_PAGES)] += 1;
-        shelf.forget(pages, big);
-        drop(shelf);
-        // SAFETY: the shelf owned it, and it was removed above (AR2).
+        sets.lower(set);
+        sets.hits[usize::from(pages >= BIG_PAGES)] += 1;
+        sets.forget(pages, big);
+        drop(sets);
+        // SAFETY: the sets owned it, and it was removed above (AR2).
         Some(unsafe { Run::claim(first + (found >> 32), pages) })
     }
 
@@ -271,7 +271,7 @@ impl Magazine {
     #[inline(never)]
     pub(crate) fn push(&self, run: Run, medium_max: u64, big: &Big, out: &mut Out) {
         let (new, pages) = (item(&run, out.first), run.pages());
-        let mut shelf = self.shelf.lock();
+        let mut sets = self.sets.lock();
         let (kind, room) = if pages < BIG_PAGES { (0, Room::SmallPlace) } else { (1, Room::Big) };
         let (front, credits) = (&self.fronts[kind], &self.credits[kind]);
         let old = front.take_any();
@@ -280,7 +280,7 @@ impl Magazine {
             // In steps, so that rising sizes do not raise the credit each time.
             let small = credit.max(pages).next_multiple_of(SMALL_STEP / 4);
             let more = if kind == 0 { small } else { pages } - credit;
-            let made = shelf.make_room(more, room, big, out);
+            let made = sets.make_room(more, room, big, out);
             if made {
                 credits.store(credit + more, Ordering::Relaxed);
             }
@@ -290,7 +290,7 @@ impl Magazine {
         if !raised || !front.put(new) {
             out.push(new);
         }
-        shelf.add(old, medium_max, big, out);
+        sets.add(old, medium_max, big, out);
     }
 
     /// Returns true if a push of a run to a full slot is to read the clock: each time for a big run, else every
@@ -304,7 +304,7 @@ impl Magazine {
     /// Revokes the credit of the front slot for big items, if it is empty. Returns the credit's pages.
     #[cold]
     pub(crate) fn revoke(&self, big: &Big) -> u64 {
-        let _shelf = self.shelf.lock();
+        let _sets = self.sets.lock();
         if self.fronts[1].get() != 0 {
             return 0;
         }
@@ -316,11 +316,11 @@ impl Magazine {
     /// Moves the items of some kinds to `out`, as many as it has room for.
     #[cold]
     pub(crate) fn drain(&self, kinds: Kinds, big: &Big, out: &mut Out) {
-        let mut shelf = self.shelf.lock();
+        let mut sets = self.sets.lock();
         if kinds != Kinds::Big {
             out.push(self.fronts[0].take_any());
             self.credits[0].store(0, Ordering::Relaxed);
-            shelf.place = 0;
+            sets.place = 0;
         }
         if kinds != Kinds::Small {
             out.push(self.fronts[1].take_any());
@@ -328,36 +328,36 @@ impl Magazine {
         }
         for set in 0..SETS {
             let mut way = 0;
-            while !out.is_full() && way < usize::from(shelf.lens[set]) {
-                if kinds.have(shelf.items[set][way]) {
-                    out.push(shelf.pop(set, way, big));
+            while !out.is_full() && way < usize::from(sets.lens[set]) {
+                if kinds.have(sets.items[set][way]) {
+                    out.push(sets.pop(set, way, big));
                 } else {
                     way += 1;
                 }
             }
         }
-        shelf.refund(big);
+        sets.refund(big);
     }
 
-    fn hits_of(&self, shelf: &Shelf) -> [u64; 2] {
-        [0, 1].map(|kind| shelf.hits[kind] + self.hits[kind].load(Ordering::Relaxed))
+    fn hits_of(&self, sets: &Sets) -> [u64; 2] {
+        [0, 1].map(|kind| sets.hits[kind] + self.hits[kind].load(Ordering::Relaxed))
     }
 
     /// Returns the kinds of items without a hit for `turns` turns, as far as calls of this function observed; `now` is
     /// the turn of the caller.
     #[cold]
     pub(crate) fn unused(&self, turns: u64, now: u64) -> [Option<Kinds>; 2] {
-        let mut shelf = self.shelf.lock();
-        let hits = self.hits_of(&shelf);
-        let passed = now.saturating_sub(core::mem::replace(&mut shelf.looked, now));
+        let mut sets = self.sets.lock();
+        let hits = self.hits_of(&sets);
+        let passed = now.saturating_sub(core::mem::replace(&mut sets.looked, now));
         [(0, Kinds::Small), (1, Kinds::Big)].map(|(kind, kinds)| {
-            if core::mem::replace(&mut shelf.seen[kind], hits[kind]) != hits[kind] {
-                shelf.quiet[kind] = 0;
+            if core::mem::replace(&mut sets.seen[kind], hits[kind]) != hits[kind] {
+                sets.quiet[kind] = 0;
             } else {
-                shelf.quiet[kind] = shelf.quiet[kind].saturating_add(passed);
+                sets.quiet[kind] = sets.quiet[kind].saturating_add(passed);
             }
-            (shelf.quiet[kind] >= turns).then(|| {
-                shelf.quiet[kind] = 0;
+            (sets.quiet[kind] >= turns).then(|| {
+                sets.quiet[kind] = 0;
                 kinds
             })
         })
@@ -365,53 +365,53 @@ impl Magazine {
 
     /// Returns true if no thread holds the lock.
     pub(crate) fn is_free(&self) -> bool {
-        self.shelf.try_lock().is_some()
+        self.sets.try_lock().is_some()
     }
 
     /// Counts the contents.
     pub(crate) fn held(&self) -> Held {
-        let shelf = self.shelf.lock();
+        let sets = self.sets.lock();
         let fronts = self.fronts.each_ref().map(Front::get);
-        let items: u64 = shelf.lens.iter().map(|&len| u64::from(len)).sum();
+        let items: u64 = sets.lens.iter().map(|&len| u64::from(len)).sum();
         Held {
-            pages: shelf.small + shelf.big + fronts.map(pages_of).iter().sum::<u64>(),
+            pages: sets.small + sets.big + fronts.map(pages_of).iter().sum::<u64>(),
             items: items + fronts.iter().filter(|&&item| item != 0).count() as u64,
-            hits: self.hits_of(&shelf).iter().sum(),
+            hits: self.hits_of(&sets).iter().sum(),
         }
     }
 
     /// Returns the pages in big items of its sets, and credit for one.
     #[cfg(test)]
     pub(crate) fn big_pages(&self) -> u64 {
-        self.shelf.lock().big + self.credits[1].load(Ordering::Relaxed)
+        self.sets.lock().big + self.credits[1].load(Ordering::Relaxed)
     }
 
     /// Checks MZ1 and MZ2. If one is violated, the error has the pages of the items, small and big.
     #[cfg(test)]
     pub(crate) fn check(&self) -> Result<(), (u64, u64)> {
-        let shelf = self.shelf.lock();
+        let sets = self.sets.lock();
         let (mut small, mut large) = (0, 0);
-        for (set, (items, &len)) in shelf.items.iter().zip(&shelf.lens).enumerate() {
-            assert_eq!(shelf.filled >> set & 1, u64::from(len > 0), "set {set}");
+        for (set, (items, &len)) in sets.items.iter().zip(&sets.lens).enumerate() {
+            assert_eq!(sets.filled >> set & 1, u64::from(len > 0), "set {set}");
             for &item in &items[..usize::from(len)] {
                 *if pages_of(item) >= BIG_PAGES { &mut large } else { &mut small } += pages_of(item);
             }
         }
-        let counted = (small, large) == (shelf.small, shelf.big);
+        let counted = (small, large) == (sets.small, sets.big);
         let front = pages_of(self.fronts[1].get());
         let paid = front <= self.credits[1].load(Ordering::Relaxed)
-            && shelf.place == self.credits[0].load(Ordering::Relaxed)
-            && small + shelf.place <= shelf.reserved;
+            && sets.place == self.credits[0].load(Ordering::Relaxed)
+            && small + sets.place <= sets.reserved;
         if counted && paid && small <= SMALL_PAGES_MAX { Ok(()) } else { Err((small, large)) }
     }
 
     /// Returns the lock, for a fork.
     pub(crate) fn lock(&self) -> &impl Fork {
-        &self.shelf
+        &self.sets
     }
 }
 
-impl Shelf {
+impl Sets {
     /// Adds an item other than 0 to its set, after making room, or else to `out`.
     fn add(&mut self, new: Item, medium_max: u64, big: &Big, out: &mut Out) {
         if new == 0 {

@@ -293,7 +293,7 @@ impl Vmalloc {
         let Part::Hardened(hard) = self.part() else { return None };
         self.contains(address).then(|| {
             let address = address.addr();
-            Fault::Touched { address, known: hard.known(address) }
+            Fault::Touched { address, known: hard.diagnosis(address) }
         })
     }
 

@@ -1,7 +1,7 @@
 //! Addresses of an arena that are unmapped, all at its end or some before (`heap/released.rs`).
 
 use super::{Arena, Run, ZONES, address, span_of};
-use crate::word::Word;
+use crate::page_word::Word;
 use core::sync::atomic::Ordering;
 use va_base::VaRange;
 use vmalloc_os::os::{Os, Span};

@@ -49,10 +49,10 @@
 //! our own.
 
 mod changed;
+mod diagnosis;
 mod fork;
 mod granules;
 mod info;
-mod known;
 mod owned;
 mod places;
 mod quarantine;
@@ -71,7 +71,7 @@ mod tests_resize;
 mod warm;
 mod window;
 
-pub(crate) use known::{Fault, Known};
+pub(crate) use diagnosis::{Diagnosis, Fault};
 pub(crate) use owned::{Owned, Plan};
 
 use crate::PAGE_BYTES;
@@ -327,7 +327,7 @@ impl<O: Os> Hard<O> {
     /// # Safety
     /// As [`free`](Self::free).
     unsafe fn claim(&self, at: usize) -> Result<(Room, Tag), Fault> {
-        let bad = || Fault::BadFree { address: at, known: self.known(at) };
+        let bad = || Fault::BadFree { address: at, known: self.diagnosis(at) };
         let (page, offset) = self.window.locate(at).ok_or_else(bad)?;
         let tag = self.claim_tag(page, offset).ok_or_else(bad)?;
         // SAFETY: the area was live, and only the claim that changed its tag succeeds (HD1).
@@ -374,7 +374,7 @@ impl<O: Os> Hard<O> {
         }
         let keeps = !tag.is_changed() && self.may_keep(&room);
         let mut next = if keeps { self.next_room(pages) } else { None };
-        let moved = next.as_mut().map_or(0, |next| self.window.hand_over(&mut room, next));
+        let moved = next.as_mut().map_or(0, |next| self.window.move_zeroed(&mut room, next));
         let closed = self.window.close(&mut room);
         if let Some(mut unused) = next.take_if(|_| moved == 0) {
             self.close_and_free(&mut unused);
@@ -506,8 +506,8 @@ impl<O: Os> Hard<O> {
     }
 
     /// Returns the state of an address, for a diagnosis. O(1), under the lock.
-    pub(crate) fn known(&self, at: usize) -> Known {
-        let Some((page, _)) = self.window.locate(at) else { return Known::Outside };
+    pub(crate) fn diagnosis(&self, at: usize) -> Diagnosis {
+        let Some((page, _)) = self.window.locate(at) else { return Diagnosis::Outside };
         let frees = self.frees.load(Ordering::Relaxed);
         let state = self.state.lock();
         let around = state.places.around(page);
@@ -518,18 +518,18 @@ impl<O: Os> Hard<O> {
             let (pages_at, bytes) = (address(first), address(tag.pages()));
             match tag.state() {
                 TagState::Live if Some(first) == area => {
-                    return Known::Live { start: pages_at + tag.offset(), bytes: tag.requested_bytes() };
+                    return Diagnosis::Live { start: pages_at + tag.offset(), bytes: tag.requested_bytes() };
                 }
                 TagState::Quarantined if Some(first) == area => {
-                    return Known::Quarantined { pages_at, bytes, frees: tag.age(frees) };
+                    return Diagnosis::Quarantined { pages_at, bytes, frees: tag.age(frees) };
                 }
                 TagState::Released if first == page => {
-                    return Known::Released { bytes, frees: tag.age(frees) };
+                    return Diagnosis::Released { bytes, frees: tag.age(frees) };
                 }
                 TagState::Live | TagState::Quarantined | TagState::Released | TagState::Never => {}
             }
         }
-        Known::Never
+        Diagnosis::Never
     }
 }
 

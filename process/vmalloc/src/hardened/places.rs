@@ -22,7 +22,7 @@
 use super::secret::Draw;
 use super::window::{Room, address};
 use crate::PAGE_BYTES;
-use crate::places::Process;
+use crate::space_config::Process;
 use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 use vmalloc_os::os::{Call, Errno, Os, abort_with};

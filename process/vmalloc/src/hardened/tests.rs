@@ -170,12 +170,12 @@ fn what_is_known_of_a_bad_address_is_reported() {
         other => panic!("{other:?}"),
     };
     let (one, two) = (alloc(&hard, 10_000), alloc(&hard, 5000));
-    let live = Known::Live { start: one, bytes: 10_000 };
+    let live = Diagnosis::Live { start: one, bytes: 10_000 };
     assert_eq!(known(one + 5000), live);
     assert_eq!(known(one - 1), live, "in its first page, before its start");
     assert_eq!(known(one + 10_000), live, "in the wall behind it");
     assert_eq!(known(one - 4096), live, "in the wall before it");
-    assert_eq!(known(0x1000), Known::Outside);
+    assert_eq!(known(0x1000), Diagnosis::Outside);
     assert_eq!(
         (hard.live(one + 16), hard.live(7)),
         (Err(FreeError::NoArea { address: one + 16 }), Err(FreeError::NotOurs { address: 7 }))
@@ -183,14 +183,15 @@ fn what_is_known_of_a_bad_address_is_reported() {
     free(&hard, one).unwrap();
     assert_eq!(hard.live(one & !4095), Err(FreeError::AlreadyFree { address: one & !4095, bytes: 12288 }));
     let pages_at = one & !4095;
-    assert_eq!(known(one), Known::Quarantined { pages_at, bytes: 12288, frees: 0 });
+    assert_eq!(known(one), Diagnosis::Quarantined { pages_at, bytes: 12288, frees: 0 });
     free(&hard, two).unwrap();
-    assert_eq!(known(one + 8000), Known::Quarantined { pages_at, bytes: 12288, frees: 1 });
+    assert_eq!(known(one + 8000), Diagnosis::Quarantined { pages_at, bytes: 12288, frees: 1 });
     free(&hard, alloc(&hard, 1)).unwrap();
-    assert_eq!(known(one), Known::Released { bytes: 12288, frees: 2 });
-    assert_eq!(known(two), Known::Quarantined { pages_at: two & !4095, bytes: 8192, frees: 1 });
-    let nowhere =
-        (0..).map(|n| address(hard.window.first() + 77 + n)).find(|&at| hard.known(at) == Known::Never);
+    assert_eq!(known(one), Diagnosis::Released { bytes: 12288, frees: 2 });
+    assert_eq!(known(two), Diagnosis::Quarantined { pages_at: two & !4095, bytes: 8192, frees: 1 });
+    let nowhere = (0..)
+        .map(|n| address(hard.window.first() + 77 + n))
+        .find(|&at| hard.diagnosis(at) == Diagnosis::Never);
     assert!(nowhere.is_some());
     // None of these calls has changed anything.
     assert_eq!(hard.validate(), Ok(()));
@@ -293,7 +294,7 @@ fn hq1_the_quarantine_is_bounded_and_frees_addresses() {
         // An area larger than the quarantine's limit is released at once.
         let at = alloc(&hard, 17 * MIB);
         free(&hard, at).unwrap();
-        assert!(!is_readable(at) && matches!(hard.known(at), Known::Released { .. }));
+        assert!(!is_readable(at) && matches!(hard.diagnosis(at), Diagnosis::Released { .. }));
         end(hard, &shim);
     }
 }

@@ -80,7 +80,7 @@ fn no_thread_unmaps_the_tag_of_an_address_that_is_no_area_while_another_reads_it
     let calls: [fn(&Owned<Shim>, usize); 5] = [
         |hard, at| assert!(free(hard, at).is_err()),
         |hard, at| assert!(hard.live(at).is_err()),
-        |hard, at| assert_ne!(hard.known(at), Known::Never),
+        |hard, at| assert_ne!(hard.diagnosis(at), Diagnosis::Never),
         |hard, _| hard.write_info(&mut String::new()).unwrap(),
         |hard, at| hard.renew_at_free(at, 1),
     ];

@@ -514,21 +514,21 @@ impl<O: Os> Window<O> {
 
     /// Moves the pages of a room that is to be closed to a newly opened one of the same size. They are zeroed first, so
     /// that no owner reads another's data. Returns the number of resident pages there.
-    pub(crate) fn hand_over(&self, from: &mut Room, to: &mut Room) -> u64 {
+    pub(crate) fn move_zeroed(&self, from: &mut Room, to: &mut Room) -> u64 {
         debug_assert_eq!(from.pages, to.pages, "rooms of one size");
         let mut moved = 0;
         let mut done = 0;
         while done < from.pages {
             let part = (from.pages - done).min(ASKED as u64);
-            let Some(count) = self.hand_over_part(from, to, done, part) else { break };
+            let Some(count) = self.move_part(from, to, done, part) else { break };
             moved += count;
             done += part;
         }
         moved
     }
 
-    /// Moves some of the pages, as [`hand_over`](Self::hand_over) does. Returns `None` if a system call fails.
-    fn hand_over_part(&self, from: &mut Room, to: &mut Room, done: u64, part: u64) -> Option<u64> {
+    /// Moves some of the pages, as [`move_zeroed`](Self::move_zeroed) does. Returns `None` if a system call fails.
+    fn move_part(&self, from: &mut Room, to: &mut Room, done: u64, part: u64) -> Option<u64> {
         let os = self.host.os();
         let mut seen = [0; ASKED];
         let span = Span { at: address(from.page + done), bytes: address(part) };

@@ -10,8 +10,8 @@ use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
 use crate::error::{AllocError, CreateError};
 use crate::magazine::{BIG_PAGES, Kinds, Out};
-use crate::places::Process;
-use crate::word::Word;
+use crate::page_word::Word;
+use crate::space_config::Process;
 use core::alloc::Layout;
 use core::sync::atomic::Ordering;
 #[cfg(test)]

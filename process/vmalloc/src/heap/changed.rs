@@ -23,7 +23,7 @@
 use super::Heap;
 use crate::PAGE_BYTES;
 use crate::arena::{Run, ZONES, address};
-use crate::word::Word;
+use crate::page_word::Word;
 use core::sync::atomic::Ordering;
 use vmalloc_os::os::Os;
 

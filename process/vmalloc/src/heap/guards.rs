@@ -24,7 +24,7 @@ use super::{Fill, Heap};
 use crate::PAGE_BYTES;
 use crate::arena::{Run, address, into_pointer};
 use crate::error::{AllocError, ResizeError};
-use crate::word::{Guard, Word, area_pages};
+use crate::page_word::{Guard, Word, area_pages};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};

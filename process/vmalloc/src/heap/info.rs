@@ -4,7 +4,7 @@ use super::Heap;
 use super::carve::Central;
 use crate::PAGE_BYTES;
 use crate::arena::{ZONES, address};
-use crate::word::Word;
+use crate::page_word::Word;
 use core::fmt;
 use core::sync::atomic::Ordering;
 use va_base::{InvariantViolation, Va};
@@ -65,7 +65,7 @@ pub(super) enum What {
     /// In use by a caller.
     Live,
     /// Freed: in a magazine, in a purge, or retired.
-    Kept,
+    Cached,
     /// A dirty run.
     Dirty,
 }
@@ -89,7 +89,7 @@ impl Entry {
         }
         match self.what {
             What::Live => writeln!(out, " pages={} vmalloc", self.end - self.page),
-            What::Kept | What::Dirty => writeln!(out, " unpurged vm_area"),
+            What::Cached | What::Dirty => writeln!(out, " unpurged vm_area"),
         }
     }
 }
@@ -203,9 +203,10 @@ impl<O: Os> Heap<O> {
             let word = self.arena.get(page);
             let (end, what) = match dirty {
                 Some(hole) => (hole.end().page_floor(), What::Dirty),
-                None => {
-                    (self.end_of(page, word, frontier), if word.is_live() { What::Live } else { What::Kept })
-                }
+                None => (
+                    self.end_of(page, word, frontier),
+                    if word.is_live() { What::Live } else { What::Cached },
+                ),
             };
             // Checks VM1: an entry that is not dirty begins with a word that records its size.
             InvariantViolation::check(end > page && end <= frontier, "VM1", at, frontier - page, end - page)?;

@@ -90,7 +90,7 @@ use crate::PAGE_BYTES;
 use crate::arena::{Arena, BATCH, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, FreeError};
 use crate::magazine::{BIG_PAGES, Big, CpuSet, Magazine, Out};
-use crate::word::Word;
+use crate::page_word::Word;
 use carve::Central;
 use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};

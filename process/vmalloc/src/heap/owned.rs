@@ -10,7 +10,7 @@ use crate::empty::{empty_value, write_empty};
 use crate::error::CreateError;
 use crate::magazine::{BIG_PAGES, Big, CPUS_MAX, CpuSet};
 use crate::options::{HugePages, Options};
-use crate::word::{ROUNDED_MIN, Word};
+use crate::page_word::{ROUNDED_MIN, Word};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};

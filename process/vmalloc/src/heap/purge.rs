@@ -26,7 +26,7 @@ use super::carve::Central;
 use super::{BATCH, Heap, REFILLS};
 use crate::arena::{HUGE, Run, SMALL, ZONES};
 use crate::magazine::{DRAINS, Kinds, Out};
-use crate::word::Word;
+use crate::page_word::Word;
 use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::MutexGuard;
 use va_base::VaRange;

@@ -34,7 +34,7 @@
 use super::carve::{Central, Fresh};
 use super::{BATCH, Heap, Held, REFILLS};
 use crate::arena::Run;
-use crate::word::Word;
+use crate::page_word::Word;
 use core::sync::atomic::{AtomicU64, Ordering};
 use lock_api::MutexGuard;
 use vmalloc_os::lock::Futex;

@@ -35,7 +35,7 @@ use super::{Fill, Heap};
 use crate::PAGE_BYTES;
 use crate::arena::{HUGE, HUGE_PAGES, Run, SMALL, address, into_pointer};
 use crate::error::ResizeError;
-use crate::word::Word;
+use crate::page_word::Word;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};

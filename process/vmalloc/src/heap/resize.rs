@@ -16,7 +16,7 @@ use super::{Fill, Heap};
 use crate::PAGE_BYTES;
 use crate::arena::{Run, address, into_pointer};
 use crate::error::{AllocError, ResizeError};
-use crate::word::Word;
+use crate::page_word::Word;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;

@@ -105,7 +105,7 @@ fn mz2_a_count_that_is_wrong_is_seen() {
     let (magazine, big) = (magazine(), Big::new(BIG_PAGES, u64::MAX / 2));
     (0..2).for_each(|page| magazine.push(run(3 * page, 3), SMALL_PAGES_MAX, &big, &mut Out::new(FIRST)));
     assert_eq!(magazine.check(), Ok(()));
-    magazine.shelf.lock().small = 4;
+    magazine.sets.lock().small = 4;
     assert_eq!(magazine.check(), Err((3, 0)));
 }
 

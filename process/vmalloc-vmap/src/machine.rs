@@ -1,4 +1,4 @@
-//! The machine of mappings: records come from a home of their own, and the table flushes.
+//! The machine of mappings: records come from a `Host` of their own, and the table flushes.
 
 use super::os::MapOs;
 use super::table::Table;
@@ -13,20 +13,20 @@ use vmalloc_os::records::Host;
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
 /// The machine of mappings, by reference: copies refer to the same one.
-pub(super) struct Ground<V: MapOs> {
+pub(super) struct MapMachine<V: MapOs> {
     pub(super) host: Host<Linux>,
     pub(super) table: &'static Table<V>,
 }
 
-impl<V: MapOs> Clone for Ground<V> {
+impl<V: MapOs> Clone for MapMachine<V> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<V: MapOs> Copy for Ground<V> {}
+impl<V: MapOs> Copy for MapMachine<V> {}
 
-impl<V: MapOs> Platform for Ground<V> {
+impl<V: MapOs> Platform for MapMachine<V> {
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         self.host.alloc_meta(min)
     }
@@ -40,7 +40,7 @@ impl<V: MapOs> Platform for Ground<V> {
     }
 }
 
-impl<V: MapOs> Machine for Ground<V> {
+impl<V: MapOs> Machine for MapMachine<V> {
     type Lock = Futex;
     type PurgeLock = Futex;
     type OwnerLock = Self::Lock;

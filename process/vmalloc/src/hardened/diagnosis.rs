@@ -4,7 +4,7 @@ use core::fmt;
 
 /// The state of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Known {
+pub(crate) enum Diagnosis {
     /// The address is outside the arena.
     Outside,
     /// The address is inside a live area, not at its start.
@@ -42,14 +42,14 @@ pub(crate) enum Fault {
         /// The address.
         address: usize,
         /// Its state.
-        known: Known,
+        known: Diagnosis,
     },
     /// An inaccessible address was accessed.
     Touched {
         /// The address.
         address: usize,
         /// Its state.
-        known: Known,
+        known: Diagnosis,
     },
     /// Bytes beside an area were written to.
     Spoiled {
@@ -82,15 +82,15 @@ impl fmt::Display for Fault {
             }
             Self::Touched { address, known } => {
                 write!(f, "bad access: {address:#x} ")?;
-                if known == Known::Never {
+                if known == Diagnosis::Never {
                     return f.write_str("is in no area: beside one, behind its end or before its start");
                 }
                 (address, known)
             }
         };
         match known {
-            Known::Outside => f.write_str("is outside the arena"),
-            Known::Live { start, bytes } => {
+            Diagnosis::Outside => f.write_str("is outside the arena"),
+            Diagnosis::Live { start, bytes } => {
                 let (far, side) = if address < start {
                     (start - address, "before")
                 } else if address - start < bytes {
@@ -100,15 +100,15 @@ impl fmt::Display for Fault {
                 };
                 write!(f, "is {far} bytes {side} the live area of {bytes} bytes at {start:#x}")
             }
-            Known::Quarantined { pages_at, bytes, frees } => write!(
+            Diagnosis::Quarantined { pages_at, bytes, frees } => write!(
                 f,
                 "was freed before: it is in the {bytes} bytes at {pages_at:#x}, in quarantine, {frees} frees ago"
             ),
-            Known::Released { bytes, frees } => write!(
+            Diagnosis::Released { bytes, frees } => write!(
                 f,
                 "was freed before: an area of {bytes} bytes began there, {frees} frees ago, and has left the quarantine"
             ),
-            Known::Never => f.write_str("was never the start of an area"),
+            Diagnosis::Never => f.write_str("was never the start of an area"),
         }
     }
 }
@@ -119,28 +119,32 @@ mod tests {
 
     #[test]
     fn a_message_has_the_mistake_and_what_is_known() {
-        let live = Known::Live { start: 0x1000, bytes: 100 };
+        let live = Diagnosis::Live { start: 0x1000, bytes: 100 };
         let cases = [
             (0x1010, live, "0x1010 is 16 bytes inside the live area of 100 bytes at 0x1000"),
             (0x0ff0, live, "0xff0 is 16 bytes before the live area"),
             (0x1066, live, "0x1066 is 2 bytes behind the end of the live area"),
             (
                 0x1010,
-                Known::Quarantined { pages_at: 0x1000, bytes: 4096, frees: 3 },
+                Diagnosis::Quarantined { pages_at: 0x1000, bytes: 4096, frees: 3 },
                 "was freed before: it is in the 4096 bytes at 0x1000, in quarantine, 3 frees ago",
             ),
-            (0x1000, Known::Released { bytes: 4096, frees: 9 }, "9 frees ago, and has left the quarantine"),
-            (0x1000, Known::Never, "never the start of an area"),
-            (0x1000, Known::Outside, "outside the arena"),
+            (
+                0x1000,
+                Diagnosis::Released { bytes: 4096, frees: 9 },
+                "9 frees ago, and has left the quarantine",
+            ),
+            (0x1000, Diagnosis::Never, "never the start of an area"),
+            (0x1000, Diagnosis::Outside, "outside the arena"),
         ];
         for (address, known, want) in cases {
             let text = Fault::BadFree { address, known }.to_string();
             assert!(text.starts_with("bad free: ") && text.contains(want), "{text}");
         }
         for (known, want) in [
-            (Known::Never, "bad access: 0x1010 is in no area: beside one"),
+            (Diagnosis::Never, "bad access: 0x1010 is in no area: beside one"),
             (
-                Known::Quarantined { pages_at: 0x1000, bytes: 4096, frees: 1 },
+                Diagnosis::Quarantined { pages_at: 0x1000, bytes: 4096, frees: 1 },
                 "bad access: 0x1010 was freed before",
             ),
         ] {
