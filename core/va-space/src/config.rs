@@ -11,7 +11,8 @@
 //! | a request that cannot be met | purges | purges | fails at once |
 //! | a busy area is found by | a tree | a tree in each node, searched upward | the page map |
 //!
-//! [`WithTrees`] is any of them with a tree in each node, to compare with.
+//! [`WithTrees`] is any of them with a tree in each node, to compare with. [`WithLazyMax`] is any of them with a purge
+//! threshold of the caller's.
 
 use crate::decay::{Decay, QuarterOfIdle, QuarterOrAllOfFew};
 use crate::lazy::lazy_max_pages;
@@ -186,7 +187,7 @@ impl Config for Standard {
     const FAIL_FAST: bool = true;
 }
 
-/// The numbers of the policies `$of`.
+/// The numbers of the policies `$of`, but for the purge threshold.
 macro_rules! numbers_of {
     ($of:ident) => {
         const NODES_MAX: u32 = $of::NODES_MAX;
@@ -198,10 +199,6 @@ macro_rules! numbers_of {
         const SLICE_AREAS: u64 = $of::SLICE_AREAS;
         const FAIL_FAST: bool = $of::FAIL_FAST;
         const RECLAIM_FIRST: bool = $of::RECLAIM_FIRST;
-
-        fn lazy_max(cpus: u32) -> Pages {
-            $of::lazy_max(cpus)
-        }
     };
 }
 
@@ -215,6 +212,10 @@ impl<C: Config, W: ScanOrder> Config for WithTrees<C, W> {
     type Decay = C::Decay;
     type Lookup<P: Machine> = TreeLookup<P, C::Zone, W>;
     numbers_of!(C);
+
+    fn lazy_max(cpus: u32) -> Pages {
+        C::lazy_max(cpus)
+    }
 }
 
 /// The policies `C`, with holes in order of size as well: [`alloc_best`](crate::VmapSpace::alloc_best) is O(log n).
@@ -228,4 +229,43 @@ impl<C: Config> Config for WithBestFit<C> {
     type Decay = C::Decay;
     type Lookup<P: Machine> = C::Lookup<P>;
     numbers_of!(C);
+
+    fn lazy_max(cpus: u32) -> Pages {
+        C::lazy_max(cpus)
+    }
+}
+
+/// The policies `C`, except for the purge threshold: a purge is due once more than `PAGES` pages are lazy.
+///
+/// Blocks use it as their `Space`, and have a threshold of their own for dead pages (`va_block::Config::dead_max`).
+///
+/// ```
+/// use va_base::{HeapMachine, Request, VaRange};
+/// use va_space::VmapSpace;
+/// use va_space::config::{Standard, WithLazyMax};
+///
+/// let window = VaRange::from_pages(0x100, 0x10_0000).unwrap();
+/// let machine = HeapMachine::<parking_lot::RawMutex>::new(4);
+/// let space = VmapSpace::<_, WithLazyMax<Standard, 64>>::new(window, window, &machine)?;
+/// let request = Request::pages(16)?;
+/// let areas = [(); 5].map(|()| space.alloc(0, &request).unwrap());
+/// for (freed, area) in (1..).zip(areas) {
+///     space.free(area)?;
+///     assert_eq!(machine.flushes(), u64::from(16 * freed > 64));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct WithLazyMax<C, const PAGES: u64>(PhantomData<fn() -> C>);
+
+impl<C: Config, const PAGES: u64> Config for WithLazyMax<C, PAGES> {
+    type Index<P: Platform + Clone + Send> = C::Index<P>;
+    type Zone = C::Zone;
+    type Decay = C::Decay;
+    type Lookup<P: Machine> = C::Lookup<P>;
+    numbers_of!(C);
+
+    fn lazy_max(_cpus: u32) -> Pages {
+        Pages::new(PAGES)
+    }
 }
