@@ -12,6 +12,11 @@ pub trait Output {
 
     /// Writes a line that is no part of the result: progress, or a warning. An error of that write is ignored.
     fn note(&mut self, line: &str);
+
+    /// Returns the command that is run, as pages of results state it. The default is a call of the library.
+    fn command(&self) -> String {
+        "a call of the library".into()
+    }
 }
 
 /// Stores the lines of both kinds, in order.

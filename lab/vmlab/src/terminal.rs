@@ -34,6 +34,12 @@ impl Output for Terminal {
     fn note(&mut self, line: &str) {
         print_note(line);
     }
+
+    /// Returns the arguments as they were given, but files without their folders.
+    fn command(&self) -> String {
+        let args = std::env::args().skip(1);
+        args.fold("vmlab".to_string(), |line, arg| line + " " + arg.rsplit('/').next().unwrap_or(""))
+    }
 }
 
 /// The columns of a terminal that tables fit. Texts wrap.

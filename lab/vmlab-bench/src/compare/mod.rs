@@ -86,7 +86,7 @@ pub fn run(wanted: &Wanted<'_>, out: &mut dyn Output) -> Result<()> {
     let Wanted { names, params, rounds, limit_s, seed, setup, entries, dir } = wanted;
     let rounds = *rounds;
     check_names("target", names, &entries.iter().map(|entry| entry.name).collect::<Vec<_>>())?;
-    let header = files::about(&Header::read(), rounds, *limit_s);
+    let header = files::about(&Header::read(&out.command()), rounds, *limit_s);
     if let Some(dir) = dir {
         prepare(dir, &format!("{}.csv", files::STEM))?;
     }

@@ -42,14 +42,15 @@ fn commit(dir: &Path) -> Option<String> {
 pub struct Header(String);
 
 impl Header {
-    /// Reads the description of this build. It is read before a run, so that it names the commit of the build.
-    pub fn read() -> Self {
-        Self::of(Path::new(env!("CARGO_MANIFEST_DIR")))
+    /// Reads the description of this build, and adds the command. It is read before a run, so that it names the commit
+    /// of the build.
+    pub fn read(command: &str) -> Self {
+        Self::of(Path::new(env!("CARGO_MANIFEST_DIR")), command)
     }
 
     /// Reads the same of a build whose source is in `dir`.
     #[doc(hidden)]
-    pub fn of(dir: &Path) -> Self {
+    pub fn of(dir: &Path, command: &str) -> Self {
         let commit = commit(dir).unwrap_or("unknown".into());
         let rustc = output(Command::new("rustc").arg("--version")).unwrap_or("unknown".into());
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -65,11 +66,8 @@ impl Header {
             listed => listed,
         };
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let args: Vec<String> =
-            std::env::args().skip(1).map(|arg| arg.rsplit('/').next().unwrap_or("").to_string()).collect();
         Self(format!(
-            "command: vmlab {}\ncommit: {commit}\nmachine: {model}{family}, {}, Linux {}\nbuild: {rustc}, {}, {}\n",
-            args.join(" "),
+            "command: {command}\ncommit: {commit}\nmachine: {model}{family}, {}, Linux {}\nbuild: {rustc}, {}, {}\n",
             counted(cpus as u64, "CPU"),
             kernel.trim(),
             build(),

@@ -34,7 +34,7 @@ impl<'a> Run<'a> {
         name: &str,
         out: &'a mut dyn Output,
     ) -> Result<Self> {
-        let header = Header::read();
+        let header = Header::read(&out.command());
         if let Some(dir) = dir {
             prepare(dir, name)?;
         }

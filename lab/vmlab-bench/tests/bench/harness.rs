@@ -15,7 +15,7 @@ fn the_commit_shows_changes_other_than_results() {
         String::from_utf8(output.stdout).unwrap().trim().to_string()
     };
     let commit = |dir: &Path| {
-        let header = Header::of(dir).with("");
+        let header = Header::of(dir, "x").with("");
         header.lines().find_map(|line| line.strip_prefix("commit: ")).map(str::to_string)
     };
     let (code, results) = (dir.path().join("core"), dir.path().join("results"));
@@ -37,8 +37,8 @@ fn the_commit_shows_changes_other_than_results() {
 #[test]
 fn the_header_counts_the_cpus_of_the_machine() {
     let cpus = std::thread::available_parallelism().unwrap().get();
-    let header = Header::read().with("rounds: 3");
-    assert!(header.ends_with("\nrounds: 3\n"), "{header}");
+    let header = Header::read("vmlab bench").with("rounds: 3");
+    assert!(header.starts_with("command: vmlab bench\n") && header.ends_with("\nrounds: 3\n"), "{header}");
     let line = header.lines().find(|line| line.starts_with("machine: ")).unwrap();
     let count = line.split(", ").find_map(|part| part.strip_suffix(" CPUs").or(part.strip_suffix(" CPU")));
     assert!(count.unwrap().parse::<usize>().unwrap() >= cpus, "{line}");

@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use vmlab_base::output::Output;
 use vmlab_bench::compare::{self, Wanted};
 use vmlab_bench::harness::{Header, Report, check_names, prepare};
 use vmlab_bench::suite::case::Suite;
@@ -120,7 +121,7 @@ fn run_until(
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
     let params = Params::parse(args.suite, cpus, &args.arguments)?;
     let chosen = choose(args, entries)?;
-    let header = args.out.as_ref().map(|_| Header::read());
+    let header = args.out.as_ref().map(|_| Header::read(&Terminal.command()));
     if let Some(dir) = &args.out {
         prepare(dir, &format!("{SUITE}.md"))?;
     }
@@ -174,7 +175,8 @@ fn run_cold(args: &Args, entries: &[Entry]) -> Result<()> {
     if let Some(dir) = &args.out {
         prepare(dir, &format!("{COLD}.md"))?;
     }
-    let header = Header::read().with(&format!("rounds: {}, targets in turn, not pinned", cold::ROUNDS));
+    let header = Header::read(&Terminal.command())
+        .with(&format!("rounds: {}, targets in turn, not pinned", cold::ROUNDS));
     let table = cold::measure(entries, &setup(args, cpus), &params, args.seed)?;
     match &args.out {
         Some(dir) => Report::new(COLD, "Cold starts", header, vec![table]).write(dir, &mut Terminal),
