@@ -224,47 +224,58 @@ fn write_chapter(html: &mut String, number: usize, chapter: Chapter, film_bytes:
     html.push_str("</section>");
 }
 
+/// The heads of the table of a chapter.
+const HEADS: [&str; 12] = [
+    "index",
+    "allocations",
+    "equal",
+    "lower",
+    "higher",
+    "failed<br>both",
+    "failed<br>differs",
+    "inferred",
+    "ns/op<br>median",
+    "ns/op<br>minimum",
+    "holes<br>at end",
+    "largest<br>hole",
+];
+
+/// Returns the cells below [`HEADS`]: the class of each, and its text.
+fn cells(row: &Row) -> [(&'static str, String); HEADS.len()] {
+    let plain = |count: u64| ("", grouped(count));
+    let odd = |count: u64| (if count > 0 { "off" } else { "" }, grouped(count));
+    [
+        ("", escape(&row.index)),
+        plain(row.allocs),
+        (class(row), grouped(row.columns.equal)),
+        odd(row.columns.lower),
+        odd(row.columns.higher),
+        plain(row.columns.failed_both),
+        odd(row.columns.failed_differs),
+        plain(row.inferred),
+        ("", format!("{:.1}", row.ns_median)),
+        ("", format!("{:.1}", row.ns_min)),
+        plain(row.holes),
+        ("", bytes(row.largest_hole)),
+    ]
+}
+
 fn write_table(html: &mut String, outcomes: &[Outcome]) {
     html.push_str("<div class=\"scroll\"><table><thead><tr>");
-    for head in [
-        "index",
-        "allocations",
-        "equal",
-        "lower",
-        "higher",
-        "failed<br>both",
-        "failed<br>differs",
-        "inferred",
-        "ns/op<br>median",
-        "ns/op<br>minimum",
-        "holes<br>at end",
-        "largest<br>hole",
-    ] {
+    for head in HEADS {
         let _ = write!(html, "<th>{head}</th>");
     }
     html.push_str("</tr></thead><tbody>");
     for Outcome { row, .. } in outcomes {
-        let _ = write!(html, "<tr><th>{}</th>", escape(&row.index));
-        let odd = |count: u64| if count > 0 { "off" } else { "" };
-        for (class, count) in [
-            ("", row.allocs),
-            (class(row), row.columns.equal),
-            (odd(row.columns.lower), row.columns.lower),
-            (odd(row.columns.higher), row.columns.higher),
-            ("", row.columns.failed_both),
-            (odd(row.columns.failed_differs), row.columns.failed_differs),
-            ("", row.inferred),
-        ] {
-            let _ = write!(html, "<td class=\"{class}\">{}</td>", grouped(count));
+        html.push_str("<tr>");
+        for (at, (class, text)) in cells(row).into_iter().enumerate() {
+            // The name of a row is a head, too.
+            let _ = match at {
+                0 => write!(html, "<th>{text}</th>"),
+                _ => write!(html, "<td class=\"{class}\">{text}</td>"),
+            };
         }
-        let _ = write!(
-            html,
-            "<td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td></tr>",
-            row.ns_median,
-            row.ns_min,
-            grouped(row.holes),
-            bytes(row.largest_hole)
-        );
+        html.push_str("</tr>");
     }
     let _ = write!(html, "</tbody></table></div><p class=\"dim note\">{}</p>", escape(&verdict(outcomes)));
 }

@@ -20,16 +20,16 @@ pub(super) enum Shown {
     Wide,
 }
 
-/// A table some of whose columns only `--wide` shows. The first two columns are texts, the others numbers.
-pub(super) struct Columns {
+/// A table of `N` columns, some of which only `--wide` shows. The first two are texts, the others numbers.
+pub(super) struct Columns<const N: usize> {
     table: Table,
     /// True for each column that is shown.
-    shown: Vec<bool>,
+    shown: [bool; N],
 }
 
-impl Columns {
-    pub(super) fn new<const N: usize>(wide: bool, head: [(&str, Shown); N]) -> Self {
-        let shown: Vec<bool> = head.iter().map(|&(_, when)| wide || when == Shown::Always).collect();
+impl<const N: usize> Columns<N> {
+    pub(super) fn new(wide: bool, head: [(&str, Shown); N]) -> Self {
+        let shown = head.map(|(_, when)| wide || when == Shown::Always);
         let mut table = plain();
         if wide {
             table.set_content_arrangement(ContentArrangement::Disabled);
@@ -39,8 +39,7 @@ impl Columns {
     }
 
     /// Adds a row, with a cell for each column of the head.
-    pub(super) fn row<const N: usize>(&mut self, cells: [Cell; N]) {
-        debug_assert_eq!(cells.len(), self.shown.len());
+    pub(super) fn row(&mut self, cells: [Cell; N]) {
         let shown = cells.into_iter().zip(&self.shown).filter_map(|(cell, shown)| shown.then_some(cell));
         self.table.add_row(shown);
     }

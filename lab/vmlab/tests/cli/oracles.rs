@@ -58,7 +58,7 @@ fn json_objects_have_the_promised_fields_in_order_and_stdout_holds_nothing_else(
             .split(',')
             .map(|pair| pair.split_once(':').unwrap().0.trim_matches('"'))
             .collect();
-        assert_eq!(keys, FIELDS);
+        assert_eq!(keys, FIELDS, "`FIELDS` of this test has the keys of `--json`");
     }
     assert_eq!(lines.len(), TRACES.len() * INDEXES.len());
 }
