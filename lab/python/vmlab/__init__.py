@@ -158,12 +158,22 @@ class Policy:
 
 
 @dataclass(frozen=True)
+class Pinned:
+    """The areas that stand from before the recording to its end, and the bytes up to the end of the highest."""
+
+    areas: int
+    bytes: int
+    span_bytes: int
+
+
+@dataclass(frozen=True)
 class WhatIf:
     """`vmlab whatif --json`: a recording under several policies; `part` says what is counted, if not all is."""
 
     recording: str
     policies: List[Policy]
     verdict: str
+    pinned: Pinned
     part: Optional[str] = None
 
 
@@ -178,6 +188,16 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Aligned:
+    """The most bytes from an aligned address on, and the holes that fit a request of that size and alignment."""
+
+    align: int
+    bytes: int
+    at: Optional[int]
+    holes: int
+
+
+@dataclass(frozen=True)
 class Map:
     """`vmlab map --json`: the space at one time."""
 
@@ -187,6 +207,10 @@ class Map:
     pooled: Amount
     holes: Amount
     largest_holes: List[int]
+    holes_by_size: List[int]
+    aligned: List[Aligned]
+    overlapping: int
+    beyond: int
     windows: List[Window]
     callers: List[Caller]
     notes: List[str] = field(default_factory=list)
@@ -352,10 +376,12 @@ _INNER: Dict[str, Type[Any]] = {
     "Figures.callers": Caller,
     "Figures.tasks": Task,
     "WhatIf.policies": Policy,
+    "WhatIf.pinned": Pinned,
     "Map.busy": Amount,
     "Map.lazy": Amount,
     "Map.pooled": Amount,
     "Map.holes": Amount,
+    "Map.aligned": Aligned,
     "Map.windows": Window,
     "Map.callers": Caller,
     "Diff.divergences": Divergence,
@@ -380,7 +406,14 @@ _KINDS: Tuple[Tuple[str, Type[Any]], ...] = (
 )
 _VERSIONS = {Diff: 2}
 _MAPPINGS = ("Figures.peaks", "Side.leaks")
-_ADDRESSES = ("Window.start", "Window.end", "Divergence.kernel", "Divergence.policy", "Divergence.window")
+_ADDRESSES = (
+    "Aligned.at",
+    "Window.start",
+    "Window.end",
+    "Divergence.kernel",
+    "Divergence.policy",
+    "Divergence.window",
+)
 # The records with a row for each of a list: the field that names the record, and the list.
 _LISTS: Dict[Type[Any], Tuple[str, str]] = {
     WhatIf: ("recording", "policies"),
