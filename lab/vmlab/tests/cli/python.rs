@@ -100,12 +100,16 @@ fn the_package_reads_the_objects_of_every_command() {
     lines += &stdout_of(&vmlab().args(["sites", "--json", "--all"]).arg(&allocinfo).assert().success());
     let others = dir.path().join("others.jsonl");
     std::fs::write(&others, &lines).unwrap();
-    let program = "import sys, vmlab\n\
+    let program = "import dataclasses, json, sys, vmlab\n\
         figures, replay, space, whatif, at = records = list(vmlab.read(open(sys.argv[1])))\n\
         assert figures.events['alloc_vmap_area'] == replay.allocs == space.allocs == 810, figures\n\
         assert replay.equal + replay.lower + replay.higher + replay.failed_both + replay.failed_differs == 810\n\
         assert at.busy == figures.end.busy and at.callers[0].bytes > 1 << 20 and at.windows[0].start >> 40 == 0xffa000\n\
         assert len(whatif.policies) == 3 and 'of CPU 1' in whatif.part and whatif.verdict.endswith('.')\n\
+        for line in open(sys.argv[1]):\n\
+        \x20   kind = type(vmlab.record(json.loads(line)))\n\
+        \x20   lacks = set(json.loads(line)) - {'version'} - {one.name for one in dataclasses.fields(kind)}\n\
+        \x20   assert not lacks, f'lab/python/vmlab/__init__.py: {kind.__name__} lacks {lacks}'\n\
         rows = list(vmlab.rows(records))\n\
         assert len(rows) == 7 and rows[0]['end.busy.bytes'] == at.busy.bytes and 'callers' not in rows[0]\n\
         assert [row['name'] for row in vmlab.rows(figures.callers)][0] == figures.callers[0].name\n\
@@ -144,6 +148,28 @@ fn the_package_reads_the_objects_of_every_command() {
         "{text}"
     );
     assert!(text.contains("boot-smp1: onelock52: span "), "{text}");
+}
+
+#[test]
+fn the_code_of_its_readme_works() {
+    let page = std::fs::read_to_string(folder().join("README.md")).unwrap();
+    let (_, rest) = page.split_once("```python\n").unwrap();
+    let (code, _) = rest.split_once("```").unwrap();
+    let dir = TempDir::new().unwrap();
+    let bin = Path::new(env!("CARGO_BIN_EXE_vmlab")).parent().unwrap().display().to_string();
+    let rows =
+        stdout_of(&vmlab().args(["replay", "--json"]).arg(shipped("boot-smp1.ftrace.gz")).assert().success());
+    std::fs::write(dir.path().join("rows.jsonl"), rows).unwrap();
+    std::os::unix::fs::symlink(shipped(""), dir.path().join("data")).unwrap();
+    // The names are those of the page, so it runs in a folder that has the files.
+    let program = format!(
+        "import os, sys\nsys.path.insert(0, os.getcwd())\nos.environ['PATH'] = '{bin}:' + os.environ['PATH']\n\
+         os.chdir(sys.argv[1])\n{code}\nassert len(rows) == {}, rows\n",
+        INDEXES.len()
+    );
+    let Some(output) = python(&["-c", &program], &[dir.path().into()]) else { return };
+    let text = text(&output);
+    assert!(output.status.success() && text.starts_with("boot-smp1 10444800 "), "{text}");
 }
 
 #[test]

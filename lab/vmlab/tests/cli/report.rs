@@ -1,4 +1,4 @@
-//! The demo and its report, reports of other inputs, help and completions.
+//! The demo and its report, the commands of the README, reports of other inputs, help and completions.
 
 use super::*;
 
@@ -86,8 +86,25 @@ fn the_help_of_every_command_has_examples() {
         &["bench", "index"],
         &["completions"],
     ];
-    for command in commands {
-        vmlab().args(command).arg("--help").assert().success().stdout(contains("Example"));
+    // `cargo test -p vmlab` has no `bench`: that is a command of the feature `measure`.
+    let here = |command: &&&[&str]| cfg!(feature = "measure") || command.first() != Some(&"bench");
+    for command in commands.iter().filter(here) {
+        vmlab().args(*command).arg("--help").assert().success().stdout(contains("Example"));
+    }
+}
+
+#[test]
+fn the_replays_of_the_readme_work() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("vmlab replay ")).collect();
+    assert!(lines.len() > 1, "{lines:?}");
+    for line in lines {
+        // A remark is behind a sign.
+        let (command, _) = line.split_once('#').unwrap_or((line, ""));
+        let mut command = command.split_whitespace();
+        command.next();
+        vmlab().current_dir(&root).args(command).assert().success().stdout(contains("equal"));
     }
 }
 
