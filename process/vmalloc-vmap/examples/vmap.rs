@@ -23,7 +23,7 @@ type Failed = Box<dyn std::error::Error>;
 
 /// The method that maps pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Who {
+enum Contender {
     Plain,
     Vmap,
     VmMapRam,
@@ -89,9 +89,15 @@ struct Standard<'m> {
 }
 
 impl Standard<'_> {
-    fn pair(&self, who: Who, list: &[usize], chosen: &[Frame<'_>], touch: bool) -> Result<(), Failed> {
-        let view = match who {
-            Who::VmMapRam => self.mappings.vm_map_ram(chosen, Protection::ReadWrite)?,
+    fn pair(
+        &self,
+        contender: Contender,
+        list: &[usize],
+        chosen: &[Frame<'_>],
+        touch: bool,
+    ) -> Result<(), Failed> {
+        let view = match contender {
+            Contender::VmMapRam => self.mappings.vm_map_ram(chosen, Protection::ReadWrite)?,
             _ => self.frames.vmap(list, Protection::ReadWrite)?,
         };
         if touch {
@@ -127,16 +133,18 @@ fn main() -> Result<(), Failed> {
                 let pairs = (if scattered { RUNS / count } else { RUNS }).max(PAIRS_MIN);
                 let mut times: [Vec<f64>; 3] = Default::default();
                 for _ in 0..ROUNDS {
-                    for (who, times) in [Who::Plain, Who::Vmap, Who::VmMapRam].into_iter().zip(&mut times) {
+                    for (contender, times) in
+                        [Contender::Plain, Contender::Vmap, Contender::VmMapRam].into_iter().zip(&mut times)
+                    {
                         let begun = Instant::now();
                         for _ in 0..pairs {
-                            match who {
-                                Who::Plain => plain.pair(&list, touch)?,
-                                _ => ours.pair(who, &list, &chosen, touch)?,
+                            match contender {
+                                Contender::Plain => plain.pair(&list, touch)?,
+                                _ => ours.pair(contender, &list, &chosen, touch)?,
                             }
                         }
                         // The flush is part of the measured time.
-                        if who != Who::Plain {
+                        if contender != Contender::Plain {
                             mappings.flush();
                         }
                         times.push(begun.elapsed().as_nanos() as f64 / pairs as f64);

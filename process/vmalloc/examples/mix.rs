@@ -29,26 +29,26 @@ const MIXES: [Mix; 5] = [
 ];
 
 #[derive(Clone, Copy)]
-enum Who<'a> {
+enum Contender<'a> {
     Standard(&'a Vmalloc),
     System,
 }
 
-impl Who<'_> {
+impl Contender<'_> {
     fn alloc(self, bytes: usize) -> Option<NonNull<u8>> {
         let layout = Layout::from_size_align(bytes, 1).ok()?;
         match self {
-            Who::Standard(memory) => memory.alloc(layout).ok(),
+            Contender::Standard(memory) => memory.alloc(layout).ok(),
             // SAFETY: a layout with a size.
-            Who::System => NonNull::new(unsafe { System.alloc(layout) }),
+            Contender::System => NonNull::new(unsafe { System.alloc(layout) }),
         }
     }
 
     fn free(self, area: NonNull<u8>, bytes: usize) {
         match self {
             // SAFETY: allocated here, and no reference to it remains.
-            Who::Standard(memory) => assert!(unsafe { memory.free(area) }.is_ok()),
-            Who::System => {
+            Contender::Standard(memory) => assert!(unsafe { memory.free(area) }.is_ok()),
+            Contender::System => {
                 let Ok(layout) = Layout::from_size_align(bytes, 1) else { return };
                 // SAFETY: as before.
                 unsafe { System.dealloc(area.as_ptr(), layout) };
@@ -74,7 +74,7 @@ fn resident_bytes(file: &mut std::fs::File) -> u64 {
 }
 
 /// Returns nanoseconds for an operation, and the average and largest resident bytes.
-fn run(who: Who<'_>, mix: &Mix, seed: u64) -> (f64, u64, u64) {
+fn run(contender: Contender<'_>, mix: &Mix, seed: u64) -> (f64, u64, u64) {
     let Ok(mut file) = std::fs::File::open("/proc/self/statm") else { return (0.0, 0, 0) };
     let mut slots: Vec<Option<(NonNull<u8>, usize)>> = vec![None; mix.slots];
     let (mut state, mut started, mut spent, mut sum, mut peak, mut samples) = (seed, 0, 0, 0, 0, 0);
@@ -90,9 +90,9 @@ fn run(who: Who<'_>, mix: &Mix, seed: u64) -> (f64, u64, u64) {
             started = thread_nanos();
         }
         if let Some((area, bytes)) = slots[slot].take() {
-            who.free(area, bytes);
+            contender.free(area, bytes);
         }
-        let Some(area) = who.alloc(bytes) else { panic!("no memory") };
+        let Some(area) = contender.alloc(bytes) else { panic!("no memory") };
         for at in (0..if untouched { 1 } else { bytes }).step_by(4096) {
             // SAFETY: inside the area.
             let place = unsafe { area.add(at) };
@@ -107,7 +107,7 @@ fn run(who: Who<'_>, mix: &Mix, seed: u64) -> (f64, u64, u64) {
             (sum, peak, samples) = (sum + resident, peak.max(resident), samples + 1);
         }
     }
-    slots.into_iter().flatten().for_each(|(area, bytes)| who.free(area, bytes));
+    slots.into_iter().flatten().for_each(|(area, bytes)| contender.free(area, bytes));
     (spent as f64 / f64::from(mix.calls - mix.calls / 5), sum / samples, peak)
 }
 
@@ -123,10 +123,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => HugePages::Auto,
         };
         let memory = Vmalloc::new(Options::default().cache_bytes_max(kept * MIB).huge_pages(huge_pages))?;
-        let who = if ours { Who::Standard(&memory) } else { Who::System };
+        let contender = if ours { Contender::Standard(&memory) } else { Contender::System };
         let results: Vec<_> = std::thread::scope(|scope| {
             let runs: Vec<_> = (0..mix.threads)
-                .map(|thread| scope.spawn(move || run(who, mix, 7 + thread as u64)))
+                .map(|thread| scope.spawn(move || run(contender, mix, 7 + thread as u64)))
                 .collect();
             runs.into_iter().filter_map(|run| run.join().ok()).collect()
         });

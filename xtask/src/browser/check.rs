@@ -59,12 +59,12 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
     let end = picture(browser, canvas)?;
 
     // A caller that is clicked lights up, and all do again. The legend may be outside of the window.
-    let who = format!("{film}.querySelector('.key button')");
+    let button = format!("{film}.querySelector('.key button')");
     let mut seen = Vec::new();
     for _ in 0..2 {
-        run(browser, &format!("{who}.scrollIntoView({{block: 'center'}})"))?;
-        let button = place(browser, &who)?;
-        click(browser, button.x + button.width / 2.0, button.y + button.height / 2.0)?;
+        run(browser, &format!("{button}.scrollIntoView({{block: 'center'}})"))?;
+        let at = place(browser, &button)?;
+        click(browser, at.x + at.width / 2.0, at.y + at.height / 2.0)?;
         let names = number(browser, &format!("{film}.querySelectorAll('.key .lit, .who .lit').length"))?;
         run(browser, &format!("{film}.scrollIntoView({{block: 'center'}})"))?;
         seen.push((names, differing(&end, &picture(browser, canvas)?)?));

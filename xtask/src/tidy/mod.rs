@@ -13,8 +13,9 @@
 //! | `manifests` | every package has the workspace's licence, edition and lints |
 //! | `examples` | an example of a published package uses no crate that the package leaves out |
 //! | `mutations` | each entry of `xtask/mutations.toml` still applies to its file |
-//! | `prose` | pages have short sentences and lines and the words of `docs/glossary.md`; doc comments begin with a fact |
+//! | `prose` | pages have short sentences and lines; doc comments have short sentences and begin with a fact |
 //! | `protocols` | each atomic field names a protocol of `docs/protocols.md` or is a counter; each protocol has a model and a weakening |
+//! | `words` | words that were replaced are used neither in pages nor in code; the finding names the word to use |
 //!
 //! The rules read the files of the tree that git does not ignore, committed or not, so the result does not depend on
 //! the state of a checkout.
@@ -34,6 +35,7 @@ mod source;
 mod sync_facade;
 mod tree;
 mod unsafe_list;
+mod words;
 
 use anyhow::{Result, bail};
 use std::fmt;
@@ -70,7 +72,7 @@ struct Rule {
     check: fn(&Tree, &mut Report),
 }
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     Rule { name: "layers", check: layers::check },
     Rule { name: "heads", check: heads::check },
     Rule { name: "cycles", check: cycles::check },
@@ -84,6 +86,7 @@ const RULES: [Rule; 13] = [
     Rule { name: "mutations", check: mutations::check },
     Rule { name: "prose", check: prose::check },
     Rule { name: "protocols", check: protocols::check },
+    Rule { name: "words", check: words::check },
 ];
 
 /// The violations of a rule.

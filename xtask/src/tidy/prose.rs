@@ -1,7 +1,6 @@
-//! Plain English: short sentences and lines, the words of `docs/glossary.md`, doc comments that begin with a fact.
+//! Plain English: short sentences and lines, and doc comments that begin with a fact.
 //!
-//! Pages are checked sentence by sentence. A doc comment has no long sentence, and begins with no question word. The
-//! replaced words are also searched in all of the code: in comments, messages and identifiers.
+//! Pages are checked sentence by sentence. A doc comment has no long sentence, and begins with no question word.
 
 use super::Report;
 use super::paths::doc_blocks;
@@ -16,71 +15,6 @@ const COLUMNS_MAX: usize = 120;
 /// Words with which no doc comment begins: it states what the item is or does.
 const OPENINGS: [&str; 8] = ["What", "Who", "Where", "How", "Why", "Whether", "Whose", "Whoever"];
 
-/// Phrases without a clear agent or meaning, and words that `docs/glossary.md` has replaced. Each is in lower case, and
-/// is searched as whole words outside code.
-const PHRASES: [&str; 55] = [
-    "anybody",
-    "come again",
-    "comes again",
-    "forgive",
-    "gave back",
-    "gave out",
-    "give back",
-    "give out",
-    "given back",
-    "given out",
-    "gives back",
-    "gives out",
-    "giving back",
-    "giving out",
-    "goes home",
-    "hand back",
-    "hand out",
-    "handed back",
-    "handed out",
-    "handing out",
-    "hands out",
-    "is told",
-    "lend",
-    "lending",
-    "lends",
-    "lent",
-    "makers' tests",
-    "nobody",
-    "nobody's",
-    "on board",
-    "processor time",
-    "programs as they are",
-    "refusal",
-    "refusals",
-    "refuse",
-    "refused",
-    "refuses",
-    "refusing",
-    "resident on average",
-    "somebody",
-    "somebody's",
-    "take back",
-    "taken back",
-    "takes back",
-    "taking back",
-    "tells whether",
-    "the house",
-    "the seed",
-    "told",
-    "took back",
-    "twin",
-    "twins",
-    "what is there",
-    "whoever",
-    "whose make",
-];
-
-/// Phrases that are ordinary ones in code.
-const ORDINARY_IN_CODE: [&str; 2] = ["the seed", "what is there"];
-/// The file with the lists.
-const LISTS: &str = "xtask/src/tidy/prose.rs";
-
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
     for file in tree.files() {
         let Some(text) = file.text() else { continue };
@@ -89,16 +23,11 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         } else if file.path().ends_with(".rs") {
             doc_faults(text).iter().for_each(|(line, fault)| report.add(file.path(), *line, fault.text()));
         }
-        if file.path().ends_with(".rs") && file.path() != LISTS {
-            replaced_words(text)
-                .iter()
-                .for_each(|(line, phrase)| report.add(file.path(), *line, replaced(phrase)));
-        }
     }
 }
 
 /// Returns true for pages that people read. Measurements in `results` are written by commands.
-fn is_page(path: &str) -> bool {
+pub(super) fn is_page(path: &str) -> bool {
     let root = !path.contains('/') || path.starts_with("docs/") || path == "data/README.md";
     let readme = crate::in_crate(path).is_some_and(|(_, rest)| rest == "README.md");
     path.ends_with(".md") && (root || readme)
@@ -120,37 +49,7 @@ fn page(path: &str, text: &str, report: &mut Report) {
                 report.add(path, line, Fault::Long(count).text() + &format!(": {}", beginning(sentence)));
             }
         }
-        let small = block.to_lowercase();
-        for phrase in PHRASES.iter().filter(|phrase| has(&small, phrase)) {
-            report.add(path, line, replaced(phrase));
-        }
     }
-}
-
-fn replaced(phrase: &str) -> String {
-    format!("\"{phrase}\": docs/glossary.md has the word to use")
-}
-
-/// Returns the replaced phrases in the words of code, each with its line. `give_back` and `GiveBack` are two words.
-fn replaced_words(text: &str) -> Vec<(usize, &'static str)> {
-    let mut found = Vec::new();
-    let mut words = String::new();
-    for (at, line) in text.lines().enumerate() {
-        words.clear();
-        let mut last = ' ';
-        for c in line.chars() {
-            if !c.is_alphanumeric() && c != '\'' || last.is_lowercase() && c.is_uppercase() {
-                words.push(' ');
-            }
-            if c.is_alphanumeric() || c == '\'' {
-                words.extend(c.to_lowercase());
-            }
-            last = c;
-        }
-        let phrases = PHRASES.into_iter().filter(|phrase| !ORDINARY_IN_CODE.contains(phrase));
-        found.extend(phrases.filter(|phrase| has(&words, phrase)).map(|phrase| (at + 1, phrase)));
-    }
-    found
 }
 
 enum Fault {
@@ -189,7 +88,7 @@ fn doc_faults(text: &str) -> Vec<(usize, Fault)> {
 
 /// Returns paragraphs, headings, list items and table cells, each with its first line. Code blocks are left out, and a
 /// code span is one word.
-fn blocks(text: &str) -> Vec<(usize, String)> {
+pub(super) fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut code = false;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
@@ -241,14 +140,6 @@ fn beginning(sentence: &str) -> String {
     sentence.split_whitespace().take(6).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns true if `text` contains `phrase` as whole words.
-fn has(text: &str, phrase: &str) -> bool {
-    let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '\'');
-    text.match_indices(phrase).any(|(at, _)| {
-        !inside(text[..at].chars().next_back()) && !inside(text[at + phrase.len()..].chars().next())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,27 +176,6 @@ mod tests {
         assert_eq!(found("README.md", &format!("a\n{line}\n")), ["README.md:2: 121 columns: 120 at most"]);
         assert!(found("README.md", &format!("{}\n\n```sh\n{line}\n```\n", &line[1..])).is_empty());
         assert!(found("README.md", &format!("| {line} |\n|---|\n| a |\n")).is_empty());
-    }
-
-    #[test]
-    fn a_listed_phrase_is_found_as_whole_words_outside_code() {
-        for phrase in PHRASES {
-            assert!(!found("docs/a.md", &format!("So {phrase} it.\n")).is_empty(), "{phrase}");
-        }
-        assert_eq!(found("docs/a.md", "a\n\nTwins\nagree.\n").len(), 1);
-        assert!(found("docs/a.md", "`lent`, silent, twin-engined.\n\n```text\nnobody\n```\n").is_empty());
-        assert!(PHRASES.is_sorted(), "the list is in order");
-    }
-
-    #[test]
-    fn a_listed_phrase_is_found_in_comments_messages_and_identifiers() {
-        let path = "core/x/src/a.rs";
-        let code =
-            "// Nobody\nfn give_back() {}\nstruct Twin;\nenum A { GivenBack }\nbail!(\"it was refused\");\n";
-        let lines: Vec<_> = found(path, code);
-        assert_eq!(lines.len(), 5, "{lines:?}");
-        assert!(lines[1].starts_with(&format!("{path}:2: \"give back\"")), "{lines:?}");
-        assert!(found(path, "fn twinned(silent: u8) {} // The seed of a calendar, on hand.\n").is_empty());
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub struct CallRow {
     /// The function.
     pub function: String,
     /// Its caller or task, if the groups have them; empty if it is not known.
-    pub who: Option<String>,
+    pub origin: Option<String>,
     /// The durations.
     pub durations: Durations,
 }
@@ -263,21 +263,23 @@ impl Latencies {
     pub fn call_rows(&self, of: Of) -> Vec<CallRow> {
         let mut rows: BTreeMap<(Call, u32, Option<u32>), Durations> = BTreeMap::new();
         for (&Group { call, function, caller, task }, durations) in &self.calls.groups {
-            let who = match of {
+            let origin = match of {
                 Of::Function => None,
                 Of::Caller => Some(caller),
                 Of::Task => Some(task),
             };
-            rows.entry((call, function, who)).or_default().append(durations);
+            rows.entry((call, function, origin)).or_default().append(durations);
         }
-        let named = |((call, function, who), durations): ((Call, u32, Option<u32>), Durations)| CallRow {
+        let named = |((call, function, origin), durations): ((Call, u32, Option<u32>), Durations)| CallRow {
             call,
             function: self.names.name(function).to_string(),
-            who: who.map(|who| self.names.name(who).to_string()),
+            origin: origin.map(|origin| self.names.name(origin).to_string()),
             durations,
         };
         let mut rows: Vec<CallRow> = rows.into_iter().map(named).collect();
-        rows.sort_by_cached_key(|row| (row.call, std::cmp::Reverse(row.durations.total()), row.who.clone()));
+        rows.sort_by_cached_key(|row| {
+            (row.call, std::cmp::Reverse(row.durations.total()), row.origin.clone())
+        });
         rows
     }
 

@@ -24,7 +24,7 @@ fn all(text: &str) -> Latencies {
 fn rows(latencies: &Latencies, of: Of) -> Vec<(String, String, u64, u64, u64)> {
     let row = |mut row: CallRow| {
         let Figures { count, max, total, .. } = row.durations.figures();
-        (row.function, row.who.unwrap_or_default(), count, max, total)
+        (row.function, row.origin.unwrap_or_default(), count, max, total)
     };
     latencies.call_rows(of).into_iter().map(row).collect()
 }
@@ -139,8 +139,8 @@ fn interrupts_nest_idle_threads_are_apart_and_losses_pair_nothing() {
     let latencies = all(&text);
     assert_eq!(latencies.unpaired(), Unpaired { returns: 1, calls: 2, open: 1, untimed: 1 });
     assert_eq!((latencies.lost(), latencies.calls(), latencies.span_ns()), (2, 5, 8960));
-    let row = |function: &str, who: &str, count, max, total| {
-        (function.to_string(), who.to_string(), count, max, total)
+    let row = |function: &str, origin: &str, count, max, total| {
+        (function.to_string(), origin.to_string(), count, max, total)
     };
     assert_eq!(
         rows(&latencies, Of::Function),

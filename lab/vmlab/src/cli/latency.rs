@@ -187,8 +187,8 @@ impl Printed {
         let call = |mut row: CallRow| PrintedCalls {
             call: row.call.name(),
             function: row.function,
-            caller: row.who.clone().filter(|_| by == Of::Caller),
-            task: row.who.filter(|_| by == Of::Task),
+            caller: row.origin.clone().filter(|_| by == Of::Caller),
+            task: row.origin.filter(|_| by == Of::Task),
             figures: row.durations.figures().into(),
             histogram: row.durations.histogram().into_iter().map(|(k, count)| (lowest(k), count)).collect(),
         };
@@ -292,12 +292,12 @@ fn times(figures: &Figures, of: &[fn(&Figures) -> u64]) -> Vec<Cell> {
 fn calls(rows: Vec<CallRow>, by: Of) -> Result<()> {
     let mut table = plain();
     let mut head = vec!["call"];
-    let who = match by {
+    let origin = match by {
         Of::Function => None,
         Of::Caller => Some("caller"),
         Of::Task => Some("task"),
     };
-    head.extend(who);
+    head.extend(origin);
     // Six times beside a name of a caller are wider than 80 columns.
     let wide: &[Column] = &[
         ("median", |figures| figures.median),
@@ -308,19 +308,19 @@ fn calls(rows: Vec<CallRow>, by: Of) -> Result<()> {
         ("total", |figures| figures.total),
     ];
     let narrow = [wide[0], wide[2], wide[4], wide[5]];
-    let columns = if who.is_some() { &narrow[..] } else { wide };
+    let columns = if origin.is_some() { &narrow[..] } else { wide };
     head.push("calls");
     head.extend(columns.iter().map(|(name, _)| *name));
     table.set_header(head);
     for mut row in rows {
         let figures = row.durations.figures();
         let mut cells = vec![Cell::new(row.call.name())];
-        cells.extend(row.who.map(|who| Cell::new(cut(&who, NAME_CHARS))));
+        cells.extend(row.origin.map(|origin| Cell::new(cut(&origin, NAME_CHARS))));
         cells.push(Cell::new(grouped(figures.count)));
         cells.extend(times(&figures, &columns.iter().map(|(_, of)| *of).collect::<Vec<_>>()));
         table.add_row(cells);
     }
-    align(&mut table, if who.is_some() { 2 } else { 1 });
+    align(&mut table, if origin.is_some() { 2 } else { 1 });
     out(&table.to_string())
 }
 

@@ -139,13 +139,13 @@ impl Advisor {
         for (to, span) in list.iter_mut().zip(spans) {
             *to = libc::iovec { iov_base: pointer(span.at), iov_len: span.bytes };
         }
-        let who = if how == BY_NAME { PIDFD_SELF } else { open_self()? };
+        let process = if how == BY_NAME { PIDFD_SELF } else { open_self()? };
         let count = spans.len().min(BATCH);
         // SAFETY: `list` has `count` spans, which `discard`'s caller owns exclusively.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,
-                c_long::from(who),
+                c_long::from(process),
                 list.as_ptr(),
                 count,
                 c_long::from(libc::MADV_DONTNEED),
@@ -154,7 +154,7 @@ impl Advisor {
         };
         let done = usize::try_from(done).map_err(|_| errno());
         if how != BY_NAME {
-            super::uffd::close(who);
+            super::uffd::close(process);
         }
         done
     }
