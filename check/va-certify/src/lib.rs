@@ -29,7 +29,7 @@
 //! # Source
 //! Our own. The idea is that of certifying algorithms: McConnell, Mehlhorn, Näher, Schweitzer, 2011.
 #![forbid(unsafe_code)]
-#![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
+#![warn(missing_debug_implementations, clippy::must_use_candidate, clippy::return_self_not_must_use)]
 
 mod checker;
 mod holes;

@@ -62,26 +62,31 @@ impl<T> Default for AreaMap<T> {
 
 impl<T> AreaMap<T> {
     /// Returns the number of areas.
+    #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Returns true if there is no area.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the bytes of all areas. O(1).
+    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.1
     }
 
     /// Iterates over the areas, the lowest first.
+    #[must_use]
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Placed<&T>> {
         self.0.iter().map(|(&start, (size, value))| (start, *size, value))
     }
 
     /// Returns the bytes and the value of the area that starts at `start`.
+    #[must_use]
     pub fn get(&self, start: u64) -> Option<(u64, &T)> {
         self.0.get(&start).map(|(size, value)| (*size, value))
     }
@@ -124,6 +129,7 @@ impl<T> AreaMap<T> {
     }
 
     /// Returns the highest area that overlaps `[start, start + size)`.
+    #[must_use]
     pub fn overlap(&self, start: u64, size: u64) -> Option<Placed<&T>> {
         let (&at, (bytes, value)) = self.0.range(..start.saturating_add(size)).next_back()?;
         (at.saturating_add(*bytes) > start).then_some((at, *bytes, value))
@@ -139,6 +145,7 @@ impl<T> AreaMap<T> {
     }
 
     /// Returns the area that contains `at`, or is next above it.
+    #[must_use]
     pub fn at_or_above(&self, at: u64) -> Option<Placed<&T>> {
         let above = || self.0.range(at..).next().map(|(&start, (size, value))| (start, *size, value));
         self.overlap(at, 1).or_else(above)

@@ -23,7 +23,7 @@
 //! Functions that run every policy are `#[inline]`: programs that call them compile them, and this library's other
 //! users do not.
 #![forbid(unsafe_code)]
-#![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
+#![warn(missing_debug_implementations, clippy::must_use_candidate, clippy::return_self_not_must_use)]
 
 pub mod areas;
 pub mod block_model;

@@ -21,6 +21,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(loom), warn(missing_debug_implementations))]
+#![warn(clippy::must_use_candidate)]
 #![warn(clippy::return_self_not_must_use)]
 
 #[cfg(any(test, loom))]

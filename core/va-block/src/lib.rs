@@ -15,7 +15,7 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
-#![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
+#![warn(missing_debug_implementations, clippy::must_use_candidate, clippy::return_self_not_must_use)]
 
 #[cfg(test)]
 extern crate std;

@@ -20,7 +20,7 @@
 //! Start at [`FreeIndex`]; the head of each module has the theory of its structure.
 #![no_std]
 #![forbid(unsafe_code)]
-#![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
+#![warn(missing_debug_implementations, clippy::must_use_candidate, clippy::return_self_not_must_use)]
 
 #[cfg(test)]
 extern crate std;

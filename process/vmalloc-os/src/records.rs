@@ -129,16 +129,19 @@ impl<O: Os> Host<O> {
 
     /// Returns the system.
     #[inline(always)]
+    #[must_use]
     pub fn os(&self) -> &'static O {
         &self.home().os
     }
 
     /// Returns the number of bytes mapped for records.
+    #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.home().chunks.lock().mapped
     }
 
     /// Allocates memory for `count` values that are all zero bytes.
+    #[must_use]
     pub fn alloc_zeroed<T: Zeroed>(&self, count: usize) -> Option<&'static [T]> {
         let layout = Layout::array::<T>(count).ok()?;
         // Cut from fresh memory, whose pages are zeros and become resident at the first access.
@@ -150,11 +153,13 @@ impl<O: Os> Host<O> {
     }
 
     /// Allocates memory for a value, until the home is closed. The value is never dropped.
+    #[must_use]
     pub fn alloc_place<T>(&self) -> Option<NonNull<T>> {
         Some(self.home().piece(Layout::new::<T>())?.cast())
     }
 
     /// Returns true if the calling thread holds the lock of the chunks.
+    #[must_use]
     pub fn is_mine(&self) -> bool {
         self.home().chunks.is_mine()
     }

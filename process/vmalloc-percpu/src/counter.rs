@@ -380,6 +380,7 @@ const _: () = assert!(size_of::<PerCpuCounter<'_>>() == 16, "two words");
 
 impl<'s> PerCpuCounter<'s> {
     /// Creates a counter with an initial `count`, in one word. It allocates nothing.
+    #[must_use]
     pub fn new(space: &'s Space, count: i64) -> Self {
         let core = core::ptr::from_ref(space.core()).expose_provenance();
         Self(Counter::new(InSpace(PhantomData), At(core), count))

@@ -41,6 +41,7 @@ pub struct Linux {
 
 impl Linux {
     /// Detects the features of the system.
+    #[must_use]
     pub fn new() -> Self {
         // SAFETY: reads a number.
         let ask = || unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
@@ -342,6 +343,7 @@ pub(super) unsafe fn madvise(span: Span, advice: c_int) -> Result<(), Errno> {
 }
 
 /// Returns an address as a pointer for the system.
+#[must_use]
 pub fn pointer(at: usize) -> *mut c_void {
     with_exposed_provenance_mut(at)
 }
@@ -352,6 +354,7 @@ pub fn done(code: c_int) -> Result<(), Errno> {
 }
 
 /// Returns the error of the call that failed last in this thread.
+#[must_use]
 pub fn errno() -> Errno {
     // SAFETY: the thread's own variable, always there.
     let place = unsafe { libc::__errno_location() };
@@ -360,6 +363,7 @@ pub fn errno() -> Errno {
 }
 
 /// Returns the number of this process.
+#[must_use]
 pub fn process_id() -> u32 {
     // SAFETY: reads a number.
     (unsafe { libc::getpid() }) as u32

@@ -13,6 +13,7 @@ impl Once {
 
     /// Creates the value without a result.
     #[expect(clippy::new_without_default, reason = "it is made for statics alone")]
+    #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU32::new(Self::UNKNOWN))
     }

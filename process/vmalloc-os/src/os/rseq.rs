@@ -48,6 +48,7 @@ fn look_rseq_area_up() -> Option<isize> {
 }
 
 /// Returns true if sections are available: libc registered an area.
+#[must_use]
 pub fn has_sections() -> bool {
     #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
     {
@@ -60,6 +61,7 @@ pub fn has_sections() -> bool {
 }
 
 /// Returns true if libc registered an area, and the kernel stores concurrency ids in it.
+#[must_use]
 pub fn has_concurrency_ids() -> bool {
     /// The least size of an area with `mm_cid`.
     const WITH_MM_CID: core::ffi::c_ulong = 28;

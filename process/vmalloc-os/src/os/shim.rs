@@ -121,6 +121,7 @@ impl Shim {
     }
 
     /// Returns the number of calls of a kind so far, including failed ones.
+    #[must_use]
     pub fn calls(&self, call: Call) -> u64 {
         self.0.calls[call as usize].load(Ordering::Relaxed)
     }
@@ -171,6 +172,7 @@ impl Shim {
     }
 
     /// Returns the bytes that are mapped and reserved.
+    #[must_use]
     pub fn mapped(&self) -> usize {
         self.0.mapped.load(Ordering::Relaxed)
     }
@@ -413,6 +415,7 @@ pub fn bind(at: usize, bytes: usize) -> bool {
 }
 
 /// Returns true if the page at an address has a memory policy of its own.
+#[must_use]
 pub fn is_bound(at: usize) -> bool {
     #[cfg(miri)]
     let policy: Option<()> = Some(at).and(None);
@@ -426,6 +429,7 @@ pub fn is_bound(at: usize) -> bool {
 /// The system writes its list page by page. A mapping that another thread makes meanwhile may merge with one that was
 /// listed already. Then the list continues with that mapping again, longer. Addresses that were listed count once.
 #[expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#[must_use]
 pub fn mappings_in(start: usize, end: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let (mut count, mut listed) = (0, start);
