@@ -28,7 +28,7 @@ fn a_hot_pair_takes_a_shared_lock_less_than_once_in_twenty() {
             magazine.free(area).unwrap();
         };
         // Until the pools are in a steady state.
-        let pairs = 3 * 16_384 / size + 1000;
+        let pairs = 3 * space.lazy_max().get() / size + 1000;
         (0..pairs).for_each(|_| pair());
         let before = shared_lockings();
         (0..pairs).for_each(|_| pair());
@@ -65,7 +65,7 @@ fn mg1_mg2_its_contents_are_bounded_and_published() {
             assert!(stats.cached_pages.get() <= 2 << 16, "MG1: {stats:?}");
             // A round, and the areas freed while it is sealed in steps.
             let open = stats.lazy_pages.get() - space.lazy_pages().get();
-            assert!(open <= 16_384 + 12 * 300, "MG1: {stats:?}");
+            assert!(open <= space.lazy_max().get() + 12 * 300, "MG1: {stats:?}");
         }
         for area in out.drain(..) {
             magazine.free(area).unwrap();
