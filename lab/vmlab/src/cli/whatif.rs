@@ -209,7 +209,7 @@ mod tests {
         assert!(text.starts_with("no request fails under a; b needs 2.0 times less address space"), "{text}");
         assert!(
             text.contains("(2 MiB, 4 MiB under a), as much of it kept apart")
-                && text.contains("9.0 us (as much)")
+                && text.contains("9.00 us (as much)")
         );
         let text = verdict(&[row("a", 3, 4, 1), row("b", 1, 4, 0)]);
         assert!(
