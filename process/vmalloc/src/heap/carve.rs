@@ -235,7 +235,7 @@ impl<O: Os> Central<O> {
         let align =
             request.align().max(Align::from_log2(address(self.block_pages).ilog2()).unwrap_or(Align::PAGE));
         let blocks = Request::pages(pages).map_err(|_| AllocError::NoRecords)?.aligned(align);
-        let area = self.space.alloc(0, &blocks).map_err(|error| alloc_error(error, request))?;
+        let area = self.space.alloc(0, &blocks).map_err(|error| self.alloc_error(error, request))?;
         let (page, end) = area.range().whole_pages();
         if !self.cold.reserve((end - self.first) / self.block_pages) {
             self.free_clean(area.range());
@@ -251,6 +251,20 @@ impl<O: Os> Central<O> {
         let rest = VaRange::from_pages(page + request.size().get(), end).unwrap_or_default();
         self.spare -= u64::from(!rest.is_empty());
         Ok(Fresh { page, clean: area.range(), rest })
+    }
+
+    fn alloc_error(&self, error: SpaceError, request: &Request) -> AllocError {
+        let largest = match error {
+            SpaceError::NoSpace { largest, .. } => largest,
+            // The small zone of a small arena is shorter than many requests that the other zone has no room for.
+            SpaceError::Impossible { .. } => self.space.stats().largest_hole,
+            _ => return AllocError::NoRecords,
+        };
+        AllocError::NoSpace {
+            requested_bytes: address(request.size().get()),
+            align_bytes: request.align().bytes() as usize,
+            largest_bytes: address(largest.get()),
+        }
     }
 
     /// Moves a fresh run down over the dirty run that ends at its start, because dirty pages are resident. Returns the
@@ -581,15 +595,4 @@ fn probe_many(os: &impl Os, bytes: usize) -> Result<(), AllocError> {
 
 fn address_pages(bytes: u64) -> usize {
     (bytes / PAGE_BYTES as u64) as usize
-}
-
-fn alloc_error(error: SpaceError, request: &Request) -> AllocError {
-    match error {
-        SpaceError::NoSpace { largest, .. } => AllocError::NoSpace {
-            requested_bytes: address(request.size().get()),
-            align_bytes: request.align().bytes() as usize,
-            largest_bytes: address(largest.get()),
-        },
-        _ => AllocError::NoRecords,
-    }
 }

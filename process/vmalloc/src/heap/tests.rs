@@ -363,6 +363,20 @@ fn a_full_arena_is_an_error_and_serves_again_after_a_free() {
 }
 
 #[test]
+fn a_request_above_the_small_zone_lacks_space_and_not_records() {
+    let mut model = Model::new(heap(&Shim::default(), 32 * MIB, 0));
+    assert!((model.heap.arena.extent(SMALL).len_bytes() as usize) < 3 * MIB);
+    let full = (0..32).find_map(|_| model.alloc(3 * MIB, 1, Fill::Any).err());
+    assert!(
+        matches!(full, Some(AllocError::NoSpace { requested_bytes, largest_bytes, .. })
+        if requested_bytes == 3 * MIB && largest_bytes < 3 * MIB),
+        "{full:?}"
+    );
+    model.areas.keys().copied().collect::<Vec<_>>().into_iter().for_each(|at| model.free(at));
+    model.end();
+}
+
+#[test]
 fn a_free_of_what_is_no_area_is_an_error_and_changes_nothing() {
     let shim = Shim::default();
     let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
