@@ -90,8 +90,10 @@ fn page(
          Each program of `process/vmalloc-capi/tests/faults/work.rs` and `c.rs` calls the entry points of one crate or\n\
          profile. It runs once for each of its system calls and each error that the manual names for that call: the call\n\
          is not made, and returns the error. The two most likely errors are also returned four times, and until the\n\
-         program asks for an end of the faults. After that, all contents are checked, all memory is freed and allocated\n\
-         anew, and no call may fail. No program crashed, hung, lost memory or had wrong contents.\n\n\
+         program asks for an end of the faults. Where a program reads a file as it read two before, each call has its\n\
+         likeliest error and one more in turn. The program of threads has one fault in sixteen. After the faults, all\n\
+         contents are checked, all memory is freed and allocated anew, and no call may fail. No program crashed, hung,\n\
+         lost memory or had wrong contents.\n\n\
          - command: `cargo xtask faults{only} --out`\n- commit: {}\n- machine: {}\n- time: {time}\n\
          - programs run with a fault of a system call: {}; in {} of them no caller saw it, in {} a caller got a\n  \
          documented error, and {} ended as documented\n\n",

@@ -1,6 +1,4 @@
-//! The programs that are interrupted at instructions, and their handlers.
-//!
-//! A handler makes its mark at its end, until which it runs at full speed.
+//! The programs that are interrupted at instructions, and their handlers, which run at full speed.
 
 use crate::tracer::{Mark, mark};
 use crate::work::{Area, attempt, check_zeros, inside, layout, settle, small_options};
@@ -59,7 +57,6 @@ extern "C" fn ask(_signal: libc::c_int) {
         expect(!count.is_zero(), 6);
         count.put();
     }
-    mark(Mark::Handled);
 }
 
 /// Forks. The child goes on with the interrupted call, to the end of the program, and the parent waits for that.
@@ -75,7 +72,6 @@ extern "C" fn fork(_signal: libc::c_int) {
         let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
         expect(waited == child && status == 0, 7);
     }
-    mark(Mark::Handled);
 }
 
 /// Runs a program. A child that its handler forked ends here, since it has no other thread.

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! If the watch asks for steps, the thread executes one instruction at a time between the marks, and the watch may send
-//! a signal before any of them. The handler runs at full speed until its own mark.
+//! a signal before any of them. The handler runs at full speed until it returns.
 //!
 //! A restartable sequence never ends under single steps, since each stop restarts it. So stepped programs run without.
 //! # Source
@@ -38,8 +38,6 @@ pub(super) enum Mark {
     Leave,
     /// Nothing fails any more.
     Calm,
-    /// A handler of a signal ends.
-    Handled,
 }
 
 /// Makes a mark. Preserves errno.
@@ -113,7 +111,7 @@ struct Thread {
     is_stepped: bool,
     /// Between the two stops of a system call.
     is_in_call: bool,
-    /// In a handler of a signal, until its mark.
+    /// In a handler of a signal, until it returns.
     is_handling: bool,
     pending: Option<Verdict>,
     mark: Option<Mark>,
@@ -128,7 +126,7 @@ const RAX: usize = 10 * REGISTERS;
 const MOVED: u64 = 32;
 const UFFDIO_MOVE: u64 = 0xc028_aa05;
 
-/// More calls than any program of these tests makes: it does not end.
+/// More calls than any process of these tests makes: it does not end.
 const CALLS_MAX: u64 = 50_000;
 /// Seconds of CPU time of a program, and of any time. Only one that does not end takes as long.
 const CPU_SECONDS: u64 = 300;
@@ -139,7 +137,8 @@ struct Tracer<'w, W> {
     threads: HashMap<pid_t, Thread>,
     /// Processes in which nothing fails any more.
     calm: HashSet<pid_t>,
-    calls: u64,
+    /// The calls of each process.
+    calls: HashMap<pid_t, u64>,
 }
 
 /// Makes a request of `ptrace` for a stopped thread.
@@ -211,7 +210,7 @@ pub(super) fn trace<W: Watch>(mut command: Command, watch: &mut W) -> std::io::R
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let streams = (child.stdout.take(), child.stderr.take());
     let root = child.id() as pid_t;
-    let mut tracer = Tracer { watch, threads: HashMap::new(), calm: HashSet::new(), calls: 0 };
+    let mut tracer = Tracer { watch, threads: HashMap::new(), calm: HashSet::new(), calls: HashMap::new() };
     let status = tracer.run(root)?;
     // Both fit into the buffers of the pipes.
     let mut text = String::new();
@@ -273,7 +272,12 @@ impl<W: Watch> Tracer<'_, W> {
         }
         let known = *self.state(thread);
         let is_stepping = known.is_stepped && !known.is_handling && !known.is_in_call;
-        let go = if is_stepping { libc::PTRACE_SINGLESTEP } else { libc::PTRACE_SYSCALL };
+        let go = match is_stepping {
+            // Nothing is to be seen of it any more, and a program that is not stopped is faster.
+            _ if self.calm.contains(&known.process) && !known.is_in_call => libc::PTRACE_DETACH,
+            true => libc::PTRACE_SINGLESTEP,
+            false => libc::PTRACE_SYSCALL,
+        };
         ask(go, thread, 0, deliver as usize).map(drop)
     }
 
@@ -309,6 +313,11 @@ impl<W: Watch> Tracer<'_, W> {
             self.state(thread).mark = Some(mark);
             return Ok(());
         }
+        if call.number == libc::SYS_rt_sigreturn {
+            // Not before: the instructions at its end would be steps, and further signals would wait for them. With
+            // fewer instructions between two signals than that, the program would make no progress.
+            self.state(thread).is_handling = false;
+        }
         // These do not return.
         let ends = [libc::SYS_exit, libc::SYS_exit_group, libc::SYS_rt_sigreturn, libc::SYS_execve];
         if !(known.is_inside || known.is_ours)
@@ -318,8 +327,9 @@ impl<W: Watch> Tracer<'_, W> {
         {
             return Ok(());
         }
-        self.calls += 1;
-        if self.calls > CALLS_MAX {
+        let calls = self.calls.entry(known.process).or_default();
+        *calls += 1;
+        if *calls > CALLS_MAX {
             return Err(Error::other("the program makes calls without an end"));
         }
         let verdict = self.watch.call(&call);
@@ -341,7 +351,6 @@ impl<W: Watch> Tracer<'_, W> {
         match known.mark {
             Some(Mark::Enter) => (state.is_inside, state.is_stepped) = (true, steps && !state.is_free),
             Some(Mark::Leave) => (state.is_inside, state.is_stepped) = (false, false),
-            Some(Mark::Handled) => state.is_handling = false,
             Some(Mark::Calm) => _ = self.calm.insert(known.process),
             None => {}
         }
@@ -382,7 +391,7 @@ fn mark_of(number: c_long, arguments: [u64; 4]) -> Option<Mark> {
     if number != libc::SYS_prctl || arguments[0] != MARK {
         return None;
     }
-    let marks = [Mark::Enter, Mark::Leave, Mark::Calm, Mark::Handled];
+    let marks = [Mark::Enter, Mark::Leave, Mark::Calm];
     marks.into_iter().find(|&mark| mark as u64 == arguments[1])
 }
 
