@@ -15,6 +15,7 @@
 //! | [`run`] | runs ops on two indexes and names the first difference |
 //! | [`percpu`] | a reference model of per-CPU memory, and a backend that records calls and injects faults |
 //! | [`effort`] | the effort of a test: a part of its operations, or all |
+//! | [`every_nth`] | every n-th request for memory of a call fails, for three times |
 //! | [`soak`] | long random runs while memory fails for a time |
 //! | [`strip`] | address spaces as strings: `"AA.B...CC"` |
 //! | [`small`] | policies of a space under which a few dozen pages reach every limit |
@@ -29,6 +30,7 @@ pub mod areas;
 pub mod block_model;
 pub mod block_run;
 pub mod effort;
+pub mod every_nth;
 pub mod fuzz;
 pub mod machine;
 pub mod map_model;

@@ -115,6 +115,9 @@ pub fn lockings() -> [u64; LockClass::COUNT] {
 }
 
 impl SimMachine {
+    /// The kinds of requests that it fails on request, for [`every_nth`](crate::every_nth).
+    pub const KINDS: [&'static str; 2] = ["slab", "table"];
+
     /// Creates a machine of `cpus` CPUs, all online, that flushes at once and fails nothing.
     #[must_use]
     pub fn new(cpus: u32) -> Self {
@@ -159,6 +162,12 @@ impl SimMachine {
         self.denials_left.store(count, Ordering::Relaxed);
         self.slabs_left.store(slabs, Ordering::Relaxed);
         self.tables_left.store(tables, Ordering::Relaxed);
+    }
+
+    /// Fails requests of one of the [`KINDS`](Self::KINDS) as [`fail_some`](Self::fail_some) does.
+    pub fn fail_kind(&self, kind: usize, granted: u64, count: u64) {
+        let (slabs, tables) = if kind == 0 { (granted, u64::MAX) } else { (u64::MAX, granted) };
+        self.fail_some(slabs, tables, count);
     }
 
     /// Returns the requests for slabs and tables that failed so far.

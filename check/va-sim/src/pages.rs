@@ -44,6 +44,11 @@ pub enum Ask {
     HugeLeaf,
 }
 
+impl Ask {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Pages, Self::HugePage, Self::TablePage, Self::HugeLeaf];
+}
+
 /// The sizes of a machine's entries.
 pub trait Ladder {
     /// The value of [`PageTable::LEAF_SIZES`].
@@ -90,6 +95,9 @@ struct State {
     allocated: BTreeSet<u64>,
     contents: BTreeMap<u64, Vec<u8>>,
     left: [u64; 4],
+    /// Requests that fail before all are granted again, and those that failed.
+    denials_left: [u64; 4],
+    denials: u64,
     written: u64,
     calls: u64,
     /// Pages whose permissions in the direct map are not those of a free page.
@@ -130,6 +138,8 @@ impl<'m, L: Ladder> SimPages<'m, L> {
             allocated: BTreeSet::new(),
             contents: BTreeMap::new(),
             left: [u64::MAX; 4],
+            denials_left: [u64::MAX; 4],
+            denials: 0,
             written: 0,
             calls: 0,
             direct: BTreeMap::new(),
@@ -168,7 +178,18 @@ impl<'m, L: Ladder> SimPages<'m, L> {
 
     /// Grants `granted` more of a kind, and fails the rest; `u64::MAX` fails none.
     pub fn fail_after(&self, what: Ask, granted: u64) {
-        self.state.lock().left[what as usize] = granted;
+        self.fail_some(what, granted, u64::MAX);
+    }
+
+    /// Grants `granted` more of a kind, fails the next `count` requests, and grants all later ones.
+    pub fn fail_some(&self, what: Ask, granted: u64, count: u64) {
+        let mut state = self.state.lock();
+        (state.left[what as usize], state.denials_left[what as usize]) = (granted, count);
+    }
+
+    /// Returns the requests that failed so far.
+    pub fn denials(&self) -> u64 {
+        self.state.lock().denials
     }
 
     /// Frees the pages of the page table that map nothing.
@@ -237,13 +258,19 @@ fn garbage() -> Vec<u8> {
 
 impl State {
     fn granted(&mut self, what: Ask) -> bool {
-        let left = &mut self.left[what as usize];
-        match *left {
-            0 => return false,
-            u64::MAX => {}
-            _ => *left -= 1,
+        let less = |left: &mut u64| match *left {
+            0 => false,
+            u64::MAX => true,
+            _ => {
+                *left -= 1;
+                true
+            }
+        };
+        if less(&mut self.left[what as usize]) || !less(&mut self.denials_left[what as usize]) {
+            return true;
         }
-        true
+        self.denials += 1;
+        false
     }
 
     /// Adds an entry, if there is a page table for it.
@@ -345,9 +372,9 @@ impl<L: Ladder> PageSource for SimPages<'_, L> {
         state.nodes.push(request.numa_id);
         for (got, frame) in frames.iter_mut().enumerate() {
             // Failed page by page, so that a batch can be short.
-            let next = state.free.first().copied().filter(|_| state.left[Ask::Pages as usize] > 0);
-            let Some(next) = next else { return got };
-            state.granted(Ask::Pages);
+            let Some(next) = state.free.first().copied().filter(|_| state.granted(Ask::Pages)) else {
+                return got;
+            };
             state.alloc(next, zeroed);
             *frame = next;
         }

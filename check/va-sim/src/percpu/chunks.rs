@@ -18,6 +18,9 @@ const TOP: u64 = 0x7000_0000_0000;
 pub struct SimChunks {
     chunks: Mutex<BTreeMap<u64, Chunk>>,
     left: AtomicU64,
+    /// Requests that fail before all are granted again, and those that failed.
+    denials_left: AtomicU64,
+    denials: AtomicU64,
     asked: AtomicU64,
     woken: AtomicU64,
     /// The words of 4 bytes that are not zero, by address in the first unit, if contents are modelled.
@@ -36,6 +39,8 @@ impl Default for SimChunks {
         Self {
             chunks: Mutex::default(),
             left: AtomicU64::new(u64::MAX),
+            denials_left: AtomicU64::new(u64::MAX),
+            denials: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             woken: AtomicU64::new(0),
             written: None,
@@ -59,7 +64,18 @@ impl SimChunks {
 
     /// Grants `count` chunks and populations more, and fails the rest; `u64::MAX` fails none.
     pub fn fail_after(&self, count: u64) {
-        self.left.store(count, Ordering::Relaxed);
+        self.fail_some(count, u64::MAX);
+    }
+
+    /// Grants `granted` chunks and populations more, fails the next `count`, and grants all later ones.
+    pub fn fail_some(&self, granted: u64, count: u64) {
+        self.denials_left.store(count, Ordering::Relaxed);
+        self.left.store(granted, Ordering::Relaxed);
+    }
+
+    /// Returns the requests that failed so far.
+    pub fn denials(&self) -> u64 {
+        self.denials.load(Ordering::Relaxed)
     }
 
     /// Returns the chunks and populations requested so far, including failed ones.
@@ -96,9 +112,11 @@ impl SimChunks {
 
     fn grant(&self) -> Result<(), BackendError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let left = self.left.load(Ordering::Relaxed);
-        if left != u64::MAX {
-            self.left.store(left.checked_sub(1).ok_or(BackendError)?, Ordering::Relaxed);
+        let less = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
+        let take = |left: &AtomicU64| left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        if !take(&self.left) && take(&self.denials_left) {
+            self.denials.fetch_add(1, Ordering::Relaxed);
+            return Err(BackendError);
         }
         Ok(())
     }
