@@ -6,6 +6,7 @@ mod btree_model;
 mod btree_points;
 mod bytes;
 mod deterministic;
+mod every_nth;
 mod failure;
 mod flat;
 mod rb_model;
