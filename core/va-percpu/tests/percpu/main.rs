@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod backends;
+mod every_nth;
 mod failure;
 mod fragmentation;
 mod magazines;
