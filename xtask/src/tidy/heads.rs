@@ -1,4 +1,5 @@
 //! The core forbids `unsafe`, and needs neither `std` nor `alloc` outside tests, unless a crate asks for the heap.
+//! Of the laboratory, `vmlab` alone prints and reads arguments.
 
 use super::Report;
 use super::source::{Kind, Source, Token};
@@ -12,7 +13,15 @@ const GLUE: &str = "va-peer";
 /// The module over the global allocator, and the attribute without which it would always be compiled.
 const HEAP: (&str, &str) = ("core/va-base/src/heap.rs", "cfg(any(feature=\"alloc\",test))");
 
+/// The head of the libraries of the laboratory.
+const SILENT: &str = "deny(clippy::print_stdout,clippy::print_stderr)";
+
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
+    core(tree, report);
+    laboratory(tree, report);
+}
+
+fn core(tree: &Tree, report: &mut Report) {
     for file in tree.files() {
         let Some(name) = core_crate(file.path()) else { continue };
         let Some(source) = file.source() else { continue };
@@ -38,6 +47,31 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
             }
         }
     }
+}
+
+fn laboratory(tree: &Tree, report: &mut Report) {
+    for file in tree.files() {
+        let Some(rest) = file.path().strip_prefix("lab/") else { continue };
+        let Some((name, rest)) = rest.split_once('/') else { continue };
+        if name == "vmlab" || !rest.starts_with("src/") {
+            continue;
+        }
+        let Some(source) = file.source() else { continue };
+        if rest == "src/lib.rs" && !source.inner_attributes().iter().any(|found| found == SILENT) {
+            report.add(file.path(), 1, format!("lacks #![{SILENT}]"));
+        }
+        for line in arguments(source) {
+            report.add(file.path(), line, "reads arguments: the command line passes what it needs");
+        }
+    }
+}
+
+/// Returns the lines with `env::args` or `env::args_os` outside tests.
+fn arguments(source: &Source) -> Vec<usize> {
+    let word = |token: &Token, words: &[&str]| matches!(&token.kind, Kind::Ident(found) if words.contains(&found.as_str()));
+    let is_read =
+        |four: &&[Token]| word(&four[0], &["env"]) && word(&four[3], &["args", "args_os"]) && !four[3].test;
+    source.tokens().windows(4).filter(is_read).map(|four| four[0].line).collect()
 }
 
 /// Returns `va-tree` of `core/va-tree/src/...`.
@@ -80,6 +114,22 @@ mod tests {
             [
                 "core/va-x/src/lib.rs:1: lacks #![forbid(unsafe_code)]",
                 "core/va-x/src/lib.rs:1: lacks #![no_std]"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_laboratory_prints_and_reads_arguments_in_the_command_alone() {
+        let head = format!("#![{SILENT}]\n");
+        let read = "fn a() { std::env::args(); }\n#[cfg(test)]\nmod tests { fn b() { env::args_os(); } }\n";
+        assert!(
+            planted(check, &[("lab/vmlab/src/lib.rs", read), ("lab/vmlab-x/src/lib.rs", &head)]).is_empty()
+        );
+        assert_eq!(
+            planted(check, &[("lab/vmlab-x/src/lib.rs", "mod a;\n"), ("lab/vmlab-x/src/a.rs", read)]),
+            [
+                "lab/vmlab-x/src/a.rs:1: reads arguments: the command line passes what it needs".to_string(),
+                format!("lab/vmlab-x/src/lib.rs:1: lacks #![{SILENT}]")
             ]
         );
     }

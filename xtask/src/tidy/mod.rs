@@ -3,7 +3,7 @@
 //! | rule | condition |
 //! |---|---|
 //! | `layers` | a crate depends only on lower layers of the table in `ARCHITECTURE.md`; dependencies of tests are free |
-//! | `heads` | `va-*` crates say `#![no_std]` and `#![forbid(unsafe_code)]`, and have no `alloc` outside tests and the heap |
+//! | `heads` | `va-*` crates say `#![no_std]` and `#![forbid(unsafe_code)]`, and have no `alloc` outside tests and the heap; of the laboratory `vmlab` alone prints and reads arguments |
 //! | `cycles` | the top-level modules of a crate import each other in one direction, but for a list that shrinks |
 //! | `unsafe-list` | `unsafe` stands only in files that `ARCHITECTURE.md` lists, and each of those needs it |
 //! | `invariants` | every id has one statement, a check and a test; every id that is named is stated |
