@@ -4,21 +4,21 @@ use crate::machine::Linux;
 use core::cell::UnsafeCell;
 use va_base::sync::OnceRef;
 use va_base::{AllocError, Context, PAGE_SIZE, Request, Va, VaRange};
-use va_block::{BlockError, Blocks, Lane, config};
+use va_block::{BlockError, Blocks, Lane};
 use va_space::{DetachedArea, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
-type Space = VmapSpace<Linux, va_space::config::Standard>;
+type Space = VmapSpace<Linux>;
 
 /// The memory of the space and its blocks. It is initialised without a lock: the locks of the space are taken
 /// meanwhile, and to lockdep they are of the same class.
-struct Storage(UnsafeCell<Blocks<Linux, config::Standard>>);
+struct Storage(UnsafeCell<Blocks<Linux>>);
 
 // SAFETY: one thread accesses it, in `va_init`, until it is shared by `BLOCKS`.
 unsafe impl Sync for Storage {}
 
 static STORAGE: Storage = Storage(UnsafeCell::new(Blocks::empty()));
-static BLOCKS: OnceRef<'static, Blocks<Linux, config::Standard>> = OnceRef::new();
+static BLOCKS: OnceRef<'static, Blocks<Linux>> = OnceRef::new();
 
 #[inline(always)]
 fn space() -> Option<&'static Space> {
@@ -30,8 +30,8 @@ const CPUS_MAX: usize = 512;
 
 /// The areas that a CPU has at hand, and the block that it cuts small mappings from.
 struct Caches {
-    magazine: Magazine<'static, Linux, va_space::config::Standard>,
-    lane: Lane<'static, Linux, config::Standard>,
+    magazine: Magazine<'static, Linux>,
+    lane: Lane<'static, Linux>,
 }
 
 /// The caches of a CPU, for the thread that runs there with preemption off.

@@ -7,7 +7,6 @@ use crate::lock::Spin;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Meta, PAGE_SIZE, Platform, Record, Request, Table, Va, VaRange};
-use va_space::config::Standard;
 use va_space::{EarlySpace, Purge};
 
 /// A machine with four CPUs, whose flush ends at once.
@@ -15,7 +14,7 @@ use va_space::{EarlySpace, Purge};
 pub(crate) struct Kernel;
 
 static FLUSHES: AtomicU64 = AtomicU64::new(0);
-static SPACE: EarlySpace<Kernel, Standard> = EarlySpace::new();
+static SPACE: EarlySpace<Kernel> = EarlySpace::new();
 
 /// Makes a space, allocates, frees and purges.
 pub const ROWS: &[Row] = &[("init", init), ("alloc", alloc), ("free", free), ("purge", purge)];

@@ -2,7 +2,6 @@
 
 use va_base::NoSlabs;
 use va_space::VmapSpace;
-use va_space::config::Standard;
 use va_tree::rb::Exact;
 use va_tree::{BTree, BTreeIndex, BTreeIndex32, FlatIndex, RbIndex, TrackedIndex};
 
@@ -15,7 +14,7 @@ pub(crate) fn all() -> [(&'static str, usize); 10] {
         ("`FlatIndex<24>`", size_of::<FlatIndex<24>>()),
         ("`RbIndex`", size_of::<RbIndex<Exact, NoSlabs>>()),
         ("`TrackedIndex<BTreeIndex<_>, _>`", size_of::<TrackedIndex<BTreeIndex<NoSlabs>, NoSlabs>>()),
-        ("`VmapSpace`, `Standard`", size_of::<VmapSpace<crate::space::Kernel, Standard>>()),
+        ("`VmapSpace`, `Standard`", size_of::<VmapSpace<crate::space::Kernel>>()),
         ("Hermit: `VirtualPages`", size_of::<ports::hermit::VirtualPages>()),
         ("Asterinas: `RangeAllocator`", size_of::<ports::asterinas::RangeAllocator>()),
         ("COCONUT-SVSM: `VirtualRange`", size_of::<ports::svsm::VirtualRange>()),

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use va_base::{
     Align, AllocError, Epoch, Machine, Meta, PAGE_SIZE, Pages, Platform, Record, Request, Table, Va, VaRange,
 };
-use va_block::{Blocks, UnmapError, config::Standard};
+use va_block::{Blocks, UnmapError};
 use va_space::{Purge, ReleaseError, SpaceError};
 use vmalloc_guest::port::Port;
 
@@ -66,7 +66,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
     let window = VaRange::from_size(start, 1 << 30).ok_or(1)?;
     // What the boot loader mapped is there before the space is.
     let image = VaRange::from_size(start, 3 * PAGE_SIZE).ok_or(1)?;
-    let mut blocks = const { Blocks::<Boot, Standard>::empty() };
+    let mut blocks = const { Blocks::<Boot>::empty() };
     blocks.init(window, Boot, &[image]).map_err(|_| 3)?;
     if blocks.space().find(start).map(|seen| seen.range) != Some(image) {
         return Err(2);
@@ -96,7 +96,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
     Ok(())
 }
 
-type Booted = Blocks<Boot, Standard>;
+type Booted = Blocks<Boot>;
 
 /// An area of the space: allocated, found, freed once.
 fn areas(blocks: &Booted) -> Result<(), Failed> {

@@ -5,7 +5,6 @@
 use crate::boot::Boot;
 use crate::machine::{self, FRAMES, One};
 use va_base::{PAGE_SIZE, Va, VaRange};
-use va_block::config::Standard;
 use va_map::{AreaRequest, Fill, MapSpace, PageTable, Piece};
 use vmalloc_guest::tables::{READ_ONLY, READ_WRITE, Tables};
 
@@ -17,7 +16,7 @@ const PAGES: u64 = 2048;
 /// Maps in the window from `start` on.
 pub(crate) fn run(start: Va) -> Result<(), Failed> {
     let window = VaRange::from_size(start, PAGES * PAGE_SIZE).ok_or(1)?;
-    let mut map = const { MapSpace::<Boot, Standard, Tables<One>>::empty() };
+    let mut map = const { MapSpace::<Boot, Tables<One>>::empty() };
     let tables = machine::tables().ok_or(2)?;
     map.init(window, Boot, tables, &[]).map_err(|_| 2)?;
     let request = AreaRequest { range_bytes: 20 * PAGE_SIZE, ..AreaRequest::new(5 * PAGE_SIZE) };

@@ -8,7 +8,6 @@ use va_map::PageTable;
 use va_percpu::geometry::{DYNAMIC_BYTES_MIN, UNIT_BYTES_MIN};
 use va_percpu::vm::{Groups, VmChunks};
 use va_percpu::{Backend, EarlyPercpu, Geometry, Request, Sizes};
-use va_space::config::Standard;
 use va_space::{EarlySpace, Purge};
 use vmalloc_guest::port::{Port, Units};
 
@@ -20,10 +19,10 @@ const OBJECTS: usize = 20;
 const UNIT_BYTES: u64 = UNIT_BYTES_MIN as u64;
 const GROUPS: Groups<'static> = Groups { areas: &[(0, UNIT_BYTES)], units: &[0] };
 
-static CHUNKS: EarlySpace<Port<One>, Standard> = EarlySpace::new();
-type Chunks = VmChunks<'static, Port<One>, Standard, Units<One>>;
+static CHUNKS: EarlySpace<Port<One>> = EarlySpace::new();
+type Chunks = VmChunks<'static, Port<One>, Units<One>>;
 
-static PERCPU: EarlyPercpu<Port<One>, Chunks, va_percpu::config::Standard> = EarlyPercpu::new();
+static PERCPU: EarlyPercpu<Port<One>, Chunks> = EarlyPercpu::new();
 
 /// Allocates objects in chunks from `start` on, which are zero, and frees them.
 pub(crate) fn run(start: Va) -> Result<(), Failed> {

@@ -40,11 +40,11 @@ pub unsafe trait Kernel: Sync {
     const CPUS: usize;
 
     /// Returns the areas with pages.
-    fn map(&self) -> &MapSpace<Self::Machine, va_block::config::Standard, Self::Table>;
+    fn map(&self) -> &MapSpace<Self::Machine, Self::Table>;
     /// Returns per-CPU memory.
-    fn percpu(&self) -> &PercpuSpace<Self::Machine, Self::Chunks, va_percpu::config::Standard>;
+    fn percpu(&self) -> &PercpuSpace<Self::Machine, Self::Chunks>;
     /// Returns the space of the addresses of chunks.
-    fn space(&self) -> &VmapSpace<Self::Machine, va_space::config::Standard>;
+    fn space(&self) -> &VmapSpace<Self::Machine>;
     /// Returns the address of a CPU's unit in the first chunk.
     fn unit(&self, cpu: usize) -> Va;
     /// Returns the address of a frame in the mapping of all memory.

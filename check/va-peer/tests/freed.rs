@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use va_base::{Request, Va, VaRange};
-use va_block::{Blocks, config};
+use va_block::Blocks;
 use va_peer::host::{Host, Work};
 use va_percpu::{Backend, BackendError, Geometry, PercpuSpace, Sizes};
 use va_space::{Purge, VmapSpace};
@@ -51,7 +51,7 @@ fn an_index_frees_its_slabs() {
 
 #[test]
 fn a_space_frees_its_tables_and_its_slabs() {
-    let space = VmapSpace::<_, va_space::config::Standard>::new(window(), window(), host()).unwrap();
+    let space = VmapSpace::<_>::new(window(), window(), host()).unwrap();
     let pages = |pages| Request::pages(pages).unwrap();
     let mut magazine = space.magazine(0).unwrap();
     let kept = magazine.alloc(&pages(3)).unwrap();
@@ -66,7 +66,7 @@ fn a_space_frees_its_tables_and_its_slabs() {
 #[test]
 fn blocks_free_their_tables_and_a_lane_its_slot() {
     let space = VmapSpace::new(window(), window(), host()).unwrap();
-    let blocks = Blocks::<_, config::Standard>::new(space, host()).unwrap();
+    let blocks = Blocks::<_>::new(space, host()).unwrap();
     let mut lane = blocks.lane(0).unwrap();
     let small = lane.alloc(5).unwrap();
     lane.free(small, 5).unwrap();
@@ -102,7 +102,7 @@ fn percpu_memory_frees_its_rows_and_its_tables() {
     let sizes =
         Sizes { unit: 32_768, fixed: 0, reserved: 0, dynamic: 20_480, atom: 4096, alloc: 131_072, units: 4 };
     let geometry = Geometry::new(sizes, Va::new(0x4000_0000)).unwrap();
-    let space = PercpuSpace::<_, _, va_percpu::config::Standard>::new(geometry, host(), Numbers).unwrap();
+    let space = PercpuSpace::<_, _>::new(geometry, host(), Numbers).unwrap();
     let large = va_percpu::Request::new(16_384, 8);
     let both = [(); 2].map(|()| space.alloc(&large).unwrap());
     let mut magazine = space.magazine(0).unwrap();

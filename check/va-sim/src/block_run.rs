@@ -15,7 +15,7 @@ use crate::space_model::SpaceModel;
 use va_base::{Align, PAGE_SIZE, Pages, Platform, Va, VaRange};
 use va_block::config::{Hashed, Linux64, OneMap, Standard};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
-use va_space::config::{self as spaces, Order};
+use va_space::config as spaces;
 use va_space::{Purge, VmapSpace};
 use va_tree::FreeIndex;
 
@@ -26,18 +26,12 @@ macro_rules! tiny_space {
         #[derive(Clone, Copy, Debug)]
         pub struct $name;
         impl va_space::Config for $name {
+            type Base = $of;
             type Index<P: Platform + Clone + Send> = <$of as va_space::Config>::Index<P>;
             type Zone = <$of as va_space::Config>::Zone;
             type Decay = <$of as va_space::Config>::Decay;
             type Lookup<P: va_base::Machine> = <$of as va_space::Config>::Lookup<P>;
-            const NODES_MAX: u32 = <$of as va_space::Config>::NODES_MAX;
-            const POOL_ON_ONE_NODE: bool = <$of as va_space::Config>::POOL_ON_ONE_NODE;
-            const POOL_PAGES_MAX: u64 = <$of as va_space::Config>::POOL_PAGES_MAX;
-            const POOL_TRIES: u32 = <$of as va_space::Config>::POOL_TRIES;
-            const STEAL: bool = <$of as va_space::Config>::STEAL;
-            const ORDER: Order = <$of as va_space::Config>::ORDER;
             const SLICE_AREAS: u64 = u64::MAX;
-            const FAIL_FAST: bool = <$of as va_space::Config>::FAIL_FAST;
             fn lazy_max(_cpus: u32) -> Pages {
                 Pages::new(300)
             }
@@ -56,11 +50,9 @@ macro_rules! tiny {
         #[derive(Clone, Copy, Debug)]
         pub struct $name;
         impl Config for $name {
+            type Base = $of;
             type Space = $space;
             type Spread = $spread;
-            const REUSE: bool = <$of as Config>::REUSE;
-            const ROUND_UP: bool = <$of as Config>::ROUND_UP;
-            const FIRST_FIT: bool = <$of as Config>::FIRST_FIT;
             const SLICE_BLOCKS: u32 = $slice;
             const REPORT_PAGES: u64 = 5;
             fn block_pages(_cpus: u32) -> u64 {

@@ -128,7 +128,7 @@ impl MapModel {
     /// The first difference.
     pub fn compare<P, C, L: Ladder>(
         &self,
-        map: &MapSpace<P, C, &SimPages<'_, L>>,
+        map: &MapSpace<P, &SimPages<'_, L>, C>,
         pages: &SimPages<'_, L>,
     ) -> Result<(), String>
     where

@@ -15,8 +15,8 @@ type Machine = HeapMachine<parking_lot::RawMutex>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (window, machine) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Machine::new(CPUS));
-    let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
-    let blocks = Blocks::<_, va_block::config::Standard>::new(space, &machine)?;
+    let space = VmapSpace::<_>::new(window, window, &machine)?;
+    let blocks = Blocks::<_>::new(space, &machine)?;
     let mut most = 0;
     for number in 0..PAIRS {
         let (cpu, pages) = ((number % u64::from(CPUS)) as u32, 1 + number * 5 % 16);

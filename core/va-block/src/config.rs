@@ -65,25 +65,32 @@ impl Spread for OneMap {
 }
 
 /// A bundle of policies, constant for a set of blocks, without cost at run time.
+///
+/// A policy states what it changes, and has every other number from its [`Base`](Config::Base).
 pub trait Config: 'static {
+    /// The policy whose numbers this one has where it states none. One that is its own base states them all.
+    type Base: Config;
     /// The policies of the space below.
     type Space: va_space::Config;
     /// The locks of the lookup.
     type Spread: Spread;
 
     /// True if dead pages are used again once flushed. If not, a block is released to the space with its last mapping.
-    const REUSE: bool;
+    const REUSE: bool = Self::Base::REUSE;
     /// True if a request uses the next power of two of pages; otherwise it uses the requested pages.
-    const ROUND_UP: bool;
+    const ROUND_UP: bool = Self::Base::ROUND_UP;
     /// True if each request searches from the oldest block that has room.
-    const FIRST_FIT: bool;
+    const FIRST_FIT: bool = Self::Base::FIRST_FIT;
     /// Blocks that one slice of a collection handles, at least 1.
-    const SLICE_BLOCKS: u32;
+    const SLICE_BLOCKS: u32 = Self::Base::SLICE_BLOCKS;
     /// Pages that one CPU frees before it adds them to the count of all CPUs.
-    const REPORT_PAGES: u64;
+    const REPORT_PAGES: u64 = Self::Base::REPORT_PAGES;
 
     /// Returns the pages of a block: a power of two from 64 to 1024, with `cpus` CPUs possible.
-    fn block_pages(cpus: u32) -> u64;
+    #[must_use]
+    fn block_pages(cpus: u32) -> u64 {
+        Self::Base::block_pages(cpus)
+    }
 
     /// Returns the pages that a request for `pages` uses up in a block.
     #[inline(always)]
@@ -92,10 +99,10 @@ pub trait Config: 'static {
         if Self::ROUND_UP { pages.next_power_of_two() } else { pages }
     }
 
-    /// Dead pages that begin a collection, with `cpus` CPUs online.
+    /// Returns the dead pages that begin a collection, with `cpus` CPUs online.
     #[must_use]
     fn dead_max(cpus: u32) -> Pages {
-        lazy_max_pages(cpus)
+        Self::Base::dead_max(cpus)
     }
 
     /// Returns true if an unforced purge releases a block without live pages, of whose `pages` `free` were never used.
@@ -116,6 +123,7 @@ pub struct Linux64;
 macro_rules! linux {
     ($name:ident, $space:ty, $spread:ty) => {
         impl Config for $name {
+            type Base = Self;
             type Space = $space;
             type Spread = $spread;
             const REUSE: bool = false;
@@ -127,6 +135,10 @@ macro_rules! linux {
             /// As in a kernel built for 256 CPUs.
             fn block_pages(_cpus: u32) -> u64 {
                 bbmap_bits(256)
+            }
+
+            fn dead_max(cpus: u32) -> Pages {
+                lazy_max_pages(cpus)
             }
         }
     };
@@ -140,6 +152,7 @@ linux!(Linux64, Linux69, Hashed);
 pub struct Standard;
 
 impl Config for Standard {
+    type Base = Self;
     type Space = va_space::config::Standard;
     type Spread = Hashed;
     const REUSE: bool = true;
@@ -150,6 +163,10 @@ impl Config for Standard {
 
     fn block_pages(cpus: u32) -> u64 {
         bbmap_bits(cpus)
+    }
+
+    fn dead_max(cpus: u32) -> Pages {
+        lazy_max_pages(cpus)
     }
 }
 

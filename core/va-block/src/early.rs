@@ -9,7 +9,7 @@
 //! released.
 
 use crate::blocks::Blocks;
-use crate::config::Config;
+use crate::config::{Config, Standard};
 use crate::error::BlockError;
 use va_base::sync::{Mutex, MutexGuard, OnceRef};
 use va_base::{Machine, Place, VaRange};
@@ -23,7 +23,7 @@ use va_space::SpaceError;
 ///
 /// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own
 /// static MACHINE: Machine = Machine::new(2);
-/// static BLOCKS: EarlyBlocks<&Machine, config::Standard> = EarlyBlocks::new();
+/// static BLOCKS: EarlyBlocks<&Machine> = EarlyBlocks::new();
 ///
 /// assert!(BLOCKS.get().is_err());
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
@@ -33,7 +33,7 @@ use va_space::SpaceError;
 /// assert!(BLOCKS.get()?.alloc(0, 3)?.page_floor() > 0x1004);
 /// # Ok::<(), va_block::BlockError>(())
 /// ```
-pub struct EarlyBlocks<P: Machine + Clone + 'static, C: Config> {
+pub struct EarlyBlocks<P: Machine + Clone + 'static, C: Config = Standard> {
     blocks: OnceRef<'static, Blocks<P, C>>,
     place: Mutex<P::Lock, Place<Blocks<P, C>>>,
 }

@@ -86,8 +86,8 @@ impl PageSource for Pages {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (window, machine) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Machine::new(CPUS));
     let pages = Pages { mapped: Mutex::default(), free: Mutex::new((0..FRAMES).collect()) };
-    let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
-    let map = MapSpace::<_, va_block::config::Standard, _>::new(space, &machine, &pages)?;
+    let space = VmapSpace::<_>::new(window, window, &machine)?;
+    let map = MapSpace::<_, _>::new(space, &machine, &pages)?;
 
     // Three bytes more than four pages, room to grow to sixteen, and a guard page.
     let request = AreaRequest { range_bytes: 16 * PAGE_SIZE, ..AreaRequest::new(4 * PAGE_SIZE + 3) };

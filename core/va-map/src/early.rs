@@ -14,6 +14,7 @@ use crate::machine::PageTable;
 use crate::space::MapSpace;
 use va_base::sync::{Mutex, MutexGuard, OnceRef};
 use va_base::{Machine, Place, VaRange};
+use va_block::config::Standard;
 use va_block::{BlockError, Config};
 use va_space::SpaceError;
 
@@ -63,7 +64,7 @@ use va_space::SpaceError;
 /// # }
 /// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own
 /// static MACHINE: Machine = Machine::new(2);
-/// static MAP: EarlyMap<&Machine, va_block::config::Standard, Pages> = EarlyMap::new();
+/// static MAP: EarlyMap<&Machine, Pages> = EarlyMap::new();
 ///
 /// assert!(MAP.get().is_err());
 /// let pages = Pages { mapped: Mutex::default(), free: Mutex::new((0..100).collect()) };
@@ -73,18 +74,18 @@ use va_space::SpaceError;
 /// assert_eq!(MAP.get()?.vmalloc(0, &AreaRequest::new(1)).unwrap().page_floor(), 0x1004);
 /// # Ok::<(), va_block::BlockError>(())
 /// ```
-pub struct EarlyMap<P: Machine + Clone + 'static, C: Config + 'static, T: 'static> {
-    map: OnceRef<'static, MapSpace<P, C, T>>,
-    place: Mutex<P::Lock, Place<MapSpace<P, C, T>>>,
+pub struct EarlyMap<P: Machine + Clone + 'static, T: 'static, C: Config + 'static = Standard> {
+    map: OnceRef<'static, MapSpace<P, T, C>>,
+    place: Mutex<P::Lock, Place<MapSpace<P, T, C>>>,
 }
 
-impl<P: Machine + Clone, C: Config, T> core::fmt::Debug for EarlyMap<P, C, T> {
+impl<P: Machine + Clone, T, C: Config> core::fmt::Debug for EarlyMap<P, T, C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("EarlyMap").finish_non_exhaustive()
     }
 }
 
-impl<P: Machine + Clone + 'static, C: Config + 'static, T: PageTable + 'static> EarlyMap<P, C, T> {
+impl<P: Machine + Clone + 'static, T: PageTable + 'static, C: Config + 'static> EarlyMap<P, T, C> {
     va_base::const_fn! {
         /// Creates storage without a map.
         pub fn new() -> Self {
@@ -106,7 +107,7 @@ impl<P: Machine + Clone + 'static, C: Config + 'static, T: PageTable + 'static> 
         machine: P,
         table: T,
         busy: &[VaRange],
-    ) -> Result<&'static MapSpace<P, C, T>, BlockError> {
+    ) -> Result<&'static MapSpace<P, T, C>, BlockError> {
         let there = SpaceError::AlreadyReady;
         let mut place = self.place.try_lock().ok_or(there)?;
         if self.map.get().is_some() {
@@ -129,13 +130,13 @@ impl<P: Machine + Clone + 'static, C: Config + 'static, T: PageTable + 'static> 
     /// # Errors
     /// [`SpaceError::NotReady`] before [`init`](Self::init). Cost: one load.
     #[inline]
-    pub fn get(&self) -> Result<&'static MapSpace<P, C, T>, BlockError> {
+    pub fn get(&self) -> Result<&'static MapSpace<P, T, C>, BlockError> {
         Ok(self.map.get().ok_or(SpaceError::NotReady)?)
     }
 }
 
-impl<P: Machine + Clone + 'static, C: Config + 'static, T: PageTable + 'static> Default
-    for EarlyMap<P, C, T>
+impl<P: Machine + Clone + 'static, T: PageTable + 'static, C: Config + 'static> Default
+    for EarlyMap<P, T, C>
 {
     fn default() -> Self {
         Self::new()

@@ -64,8 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let line = Line::default();
     let geometry = Geometry::new(sizes, Va::new(BASE))?;
-    let space =
-        PercpuSpace::<_, _, va_percpu::config::Standard>::new(geometry, Machine::new(CPUS), KmChunks(&line))?;
+    let space = PercpuSpace::<_, _>::new(geometry, Machine::new(CPUS), KmChunks(&line))?;
     let words = Words((0..CHUNKS * CHUNK_BYTES / 8).map(|_| AtomicU64::new(0)).collect());
 
     let counters: Vec<Offset> =

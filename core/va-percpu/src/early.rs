@@ -32,7 +32,7 @@ use va_base::{Machine, Place};
 ///
 /// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own
 /// static MACHINE: Machine = Machine::new(4);
-/// static SPACE: EarlyPercpu<&Machine, KmChunks<NoMore>, config::Standard> = EarlyPercpu::new();
+/// static SPACE: EarlyPercpu<&Machine, KmChunks<NoMore>> = EarlyPercpu::new();
 ///
 /// assert!(SPACE.get().is_err());
 /// let sizes = Sizes { unit: 65_536, fixed: 0, reserved: 0, dynamic: 20_480, atom: 4096, alloc: 262_144, units: 4 };

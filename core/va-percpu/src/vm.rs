@@ -12,7 +12,7 @@ use crate::geometry::Geometry;
 use core::ops::Range;
 use va_base::{Machine, PAGE_SIZE, RequestError, Va, VaRange};
 use va_space::VmapSpace;
-use va_space::config::Config;
+use va_space::config::{Config, Standard};
 use va_tree::Congruent;
 
 /// Maps pages of memory at addresses.
@@ -45,14 +45,14 @@ pub struct Groups<'a> {
 }
 
 /// The backend.
-pub struct VmChunks<'a, P: Machine + Clone, C: Config, M> {
+pub struct VmChunks<'a, P: Machine + Clone, M, C: Config = Standard> {
     space: &'a VmapSpace<P, C>,
     areas: Congruent<'a>,
     units: &'a [u64],
     mapper: M,
 }
 
-impl<'a, P: Machine + Clone, C: Config, M: Mapper> VmChunks<'a, P, C, M> {
+impl<'a, P: Machine + Clone, M: Mapper, C: Config> VmChunks<'a, P, M, C> {
     /// Creates a backend that allocates chunks from `space`, at multiples of `atom`.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl<'a, P: Machine + Clone, C: Config, M: Mapper> VmChunks<'a, P, C, M> {
     }
 }
 
-impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M> {
+impl<P: Machine + Clone, M: Mapper, C: Config> Backend for VmChunks<'_, P, M, C> {
     const BY_PAGE: bool = true;
 
     fn create(&self, _geometry: &Geometry) -> Result<Va, BackendError> {
@@ -135,7 +135,7 @@ impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M>
     }
 }
 
-impl<P: Machine + Clone, C: Config, M> core::fmt::Debug for VmChunks<'_, P, C, M> {
+impl<P: Machine + Clone, M, C: Config> core::fmt::Debug for VmChunks<'_, P, M, C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("VmChunks").field("areas", &self.areas).finish_non_exhaustive()
     }

@@ -11,7 +11,7 @@ const PAIRS: u64 = 20_000;
 /// Records and tables from the heap, locks of a library, and a flush that ends at once, where a kernel interrupts CPUs.
 type Machine = HeapMachine<parking_lot::RawMutex>;
 
-type Space<'p> = VmapSpace<&'p Machine, va_space::config::Standard>;
+type Space<'p> = VmapSpace<&'p Machine>;
 
 /// Runs one CPU's work: allocates areas of one to eight pages and holds a few of them at a time.
 fn work(space: &Space<'_>, cpu: u32) -> Result<(), String> {

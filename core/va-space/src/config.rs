@@ -74,7 +74,40 @@ impl Order {
 }
 
 /// A bundle of policies. Constant for a space; costs nothing at run time.
+///
+/// A policy states what it changes, and has every other number from its [`Base`](Config::Base). This one has no pools,
+/// purges when more than 64 pages are lazy, and is [`Standard`] otherwise:
+///
+/// ```
+/// use va_base::{HeapMachine, Machine, Pages, Platform, Request, VaRange};
+/// use va_space::config::{Config, Standard};
+/// use va_space::{VmapSpace, decay, lookup, node};
+///
+/// struct Eager;
+/// impl Config for Eager {
+///     type Base = Standard;
+///     type Index<P: Platform + Clone + Send> = va_tree::BTreeIndex<P>;
+///     type Zone = node::HashedZones;
+///     type Decay = decay::QuarterOfIdle;
+///     type Lookup<P: Machine> = lookup::MapLookup;
+///     const POOL_PAGES_MAX: u64 = 0;
+///     fn lazy_max(_cpus: u32) -> Pages {
+///         Pages::new(64)
+///     }
+/// }
+///
+/// let window = VaRange::from_pages(0x100, 0x10_0000).unwrap();
+/// let machine = HeapMachine::<parking_lot::RawMutex>::new(1);
+/// let space = VmapSpace::<_, Eager>::new(window, window, &machine)?;
+/// space.free(space.alloc(0, &Request::pages(64)?)?)?;
+/// assert_eq!(machine.flushes(), 0);
+/// space.free(space.alloc(0, &Request::pages(1)?)?)?;
+/// assert_eq!(machine.flushes(), 1, "65 pages were lazy");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Config: 'static {
+    /// The policy whose numbers this one has where it states none. One that is its own base states them all.
+    type Base: Config;
     /// The index of holes.
     type Index<P: Platform + Clone + Send>: Supplied + InPlace<P> + Send;
     /// Chooses the node in which a freed area without an owner waits.
@@ -85,32 +118,32 @@ pub trait Config: 'static {
     type Lookup<P: Machine>: Lookup<P>;
 
     /// Most nodes, at least 1 and at most [`NODES_LIMIT`](crate::NODES_LIMIT).
-    const NODES_MAX: u32;
+    const NODES_MAX: u32 = Self::Base::NODES_MAX;
     /// True if a space with one node has a pool.
-    const POOL_ON_ONE_NODE: bool;
+    const POOL_ON_ONE_NODE: bool = Self::Base::POOL_ON_ONE_NODE;
     /// Largest size that is pooled, in pages; 0 for no pools. At most [`EXACT_PAGES_MAX`](crate::pool::EXACT_PAGES_MAX)
     /// sizes have lists of their own; larger sizes share a few.
-    const POOL_PAGES_MAX: u64;
+    const POOL_PAGES_MAX: u64 = Self::Base::POOL_PAGES_MAX;
     /// Pooled areas that an aligned request checks.
-    const POOL_TRIES: u32;
+    const POOL_TRIES: u32 = Self::Base::POOL_TRIES;
     /// True if a request takes from other nodes' pools before it purges everything, and through a magazine from one of
     /// them before the index.
-    const STEAL: bool;
+    const STEAL: bool = Self::Base::STEAL;
     /// Order in which areas are freed to the index.
-    const ORDER: Order;
+    const ORDER: Order = Self::Base::ORDER;
     /// Areas that one slice of a purge frees in the index, at most; other work is measured by that.
-    const SLICE_AREAS: u64;
+    const SLICE_AREAS: u64 = Self::Base::SLICE_AREAS;
     /// True if impossible requests, and repeats of one that failed, fail without a purge.
-    const FAIL_FAST: bool;
+    const FAIL_FAST: bool = Self::Base::FAIL_FAST;
     /// True if a failing request asks the machine's clients to free unneeded areas before everything is purged; false
     /// if only after a purge that did not help.
-    const RECLAIM_FIRST: bool = false;
+    const RECLAIM_FIRST: bool = Self::Base::RECLAIM_FIRST;
 
     /// Returns the pages that may be lazy before a purge is due, with `cpus` CPUs online.
     #[inline]
     #[must_use]
     fn lazy_max(cpus: u32) -> Pages {
-        lazy_max_pages(cpus)
+        Self::Base::lazy_max(cpus)
     }
 
     /// Creates the index of the whole pages of `extent`, for use without a space.
@@ -133,6 +166,7 @@ pub trait Config: 'static {
 pub struct OneLock52;
 
 impl Config for OneLock52 {
+    type Base = Self;
     type Index<P: Platform + Clone + Send> = RbIndex<Linux, P>;
     type Zone = RoundRobinZones;
     type Decay = QuarterOrAllOfFew;
@@ -146,6 +180,10 @@ impl Config for OneLock52 {
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = false;
     const RECLAIM_FIRST: bool = true;
+
+    fn lazy_max(cpus: u32) -> Pages {
+        lazy_max_pages(cpus)
+    }
 }
 
 /// Linux 6.9 to 6.12: nodes and pools.
@@ -153,6 +191,7 @@ impl Config for OneLock52 {
 pub struct Linux69;
 
 impl Config for Linux69 {
+    type Base = Self;
     type Index<P: Platform + Clone + Send> = RbIndex<Linux, P>;
     type Zone = RoundRobinZones;
     type Decay = QuarterOrAllOfFew;
@@ -166,6 +205,10 @@ impl Config for Linux69 {
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = false;
     const RECLAIM_FIRST: bool = true;
+
+    fn lazy_max(cpus: u32) -> Pages {
+        lazy_max_pages(cpus)
+    }
 }
 
 /// The policies of this project: an exact index, pools of all sizes, purges in slices. See the table of the module.
@@ -173,6 +216,7 @@ impl Config for Linux69 {
 pub struct Standard;
 
 impl Config for Standard {
+    type Base = Self;
     type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = QuarterOfIdle;
@@ -185,21 +229,11 @@ impl Config for Standard {
     const ORDER: Order = Order::SliceByAddress;
     const SLICE_AREAS: u64 = 7;
     const FAIL_FAST: bool = true;
-}
+    const RECLAIM_FIRST: bool = false;
 
-/// The numbers of the policies `$of`, but for the purge threshold.
-macro_rules! numbers_of {
-    ($of:ident) => {
-        const NODES_MAX: u32 = $of::NODES_MAX;
-        const POOL_ON_ONE_NODE: bool = $of::POOL_ON_ONE_NODE;
-        const POOL_PAGES_MAX: u64 = $of::POOL_PAGES_MAX;
-        const POOL_TRIES: u32 = $of::POOL_TRIES;
-        const STEAL: bool = $of::STEAL;
-        const ORDER: Order = $of::ORDER;
-        const SLICE_AREAS: u64 = $of::SLICE_AREAS;
-        const FAIL_FAST: bool = $of::FAIL_FAST;
-        const RECLAIM_FIRST: bool = $of::RECLAIM_FIRST;
-    };
+    fn lazy_max(cpus: u32) -> Pages {
+        lazy_max_pages(cpus)
+    }
 }
 
 /// The policies `C`, except that busy areas are found by a tree in each node; nodes are searched in the order of `W`.
@@ -207,15 +241,11 @@ macro_rules! numbers_of {
 pub struct WithTrees<C, W = Downward>(PhantomData<fn() -> (C, W)>);
 
 impl<C: Config, W: ScanOrder> Config for WithTrees<C, W> {
+    type Base = C;
     type Index<P: Platform + Clone + Send> = C::Index<P>;
     type Zone = C::Zone;
     type Decay = C::Decay;
     type Lookup<P: Machine> = TreeLookup<P, C::Zone, W>;
-    numbers_of!(C);
-
-    fn lazy_max(cpus: u32) -> Pages {
-        C::lazy_max(cpus)
-    }
 }
 
 /// The policies `C`, with holes in order of size as well: [`alloc_best`](crate::VmapSpace::alloc_best) is O(log n).
@@ -224,15 +254,11 @@ impl<C: Config, W: ScanOrder> Config for WithTrees<C, W> {
 pub struct WithBestFit<C>(PhantomData<fn() -> C>);
 
 impl<C: Config> Config for WithBestFit<C> {
+    type Base = C;
     type Index<P: Platform + Clone + Send> = BestFitIndex<C::Index<P>, P>;
     type Zone = C::Zone;
     type Decay = C::Decay;
     type Lookup<P: Machine> = C::Lookup<P>;
-    numbers_of!(C);
-
-    fn lazy_max(cpus: u32) -> Pages {
-        C::lazy_max(cpus)
-    }
 }
 
 /// The policies `C`, except for the purge threshold: a purge is due once more than `PAGES` pages are lazy.
@@ -259,11 +285,11 @@ impl<C: Config> Config for WithBestFit<C> {
 pub struct WithLazyMax<C, const PAGES: u64>(PhantomData<fn() -> C>);
 
 impl<C: Config, const PAGES: u64> Config for WithLazyMax<C, PAGES> {
+    type Base = C;
     type Index<P: Platform + Clone + Send> = C::Index<P>;
     type Zone = C::Zone;
     type Decay = C::Decay;
     type Lookup<P: Machine> = C::Lookup<P>;
-    numbers_of!(C);
 
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(PAGES)

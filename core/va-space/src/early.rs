@@ -10,7 +10,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vmap_initialized`, `vm_area_add_early`, `vmalloc_init`).
 
-use crate::config::Config;
+use crate::config::{Config, Standard};
 use crate::error::SpaceError;
 use crate::space::VmapSpace;
 use va_base::sync::{Mutex, MutexGuard, OnceRef};
@@ -24,7 +24,7 @@ use va_base::{Machine, Place, VaRange};
 ///
 /// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own
 /// static MACHINE: Machine = Machine::new(2);
-/// static SPACE: EarlySpace<&Machine, config::Standard> = EarlySpace::new();
+/// static SPACE: EarlySpace<&Machine> = EarlySpace::new();
 ///
 /// assert_eq!(SPACE.get().err(), Some(SpaceError::NotReady));
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
@@ -33,7 +33,7 @@ use va_base::{Machine, Place, VaRange};
 /// assert_eq!(SPACE.get()?.alloc(0, &Request::pages(1).unwrap())?.start().page_floor(), 0x1004);
 /// # Ok::<(), SpaceError>(())
 /// ```
-pub struct EarlySpace<P: Machine + Clone + 'static, C: Config> {
+pub struct EarlySpace<P: Machine + Clone + 'static, C: Config = Standard> {
     space: OnceRef<'static, VmapSpace<P, C>>,
     place: Mutex<P::Lock, Place<VmapSpace<P, C>>>,
 }

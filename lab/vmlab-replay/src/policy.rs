@@ -1,6 +1,6 @@
 //! The policies that a replay can have, and the releases of Linux that they stand for.
 
-use va_space::config::{Config, Linux69, Order};
+use va_space::config::{Config, Linux69};
 use va_space::decay::Quarter;
 use va_tree::RbIndex;
 use va_tree::rb::Linux;
@@ -54,19 +54,11 @@ impl Choice for Policy {
 pub struct Linux616;
 
 impl Config for Linux616 {
+    type Base = Linux69;
     type Index<P: va_base::Platform + Clone + Send> = RbIndex<Linux, P>;
     type Zone = va_space::node::RoundRobinZones;
     type Decay = Quarter;
     type Lookup<P: va_base::Machine> = <Linux69 as Config>::Lookup<P>;
-    const NODES_MAX: u32 = Linux69::NODES_MAX;
-    const POOL_ON_ONE_NODE: bool = Linux69::POOL_ON_ONE_NODE;
-    const POOL_PAGES_MAX: u64 = Linux69::POOL_PAGES_MAX;
-    const POOL_TRIES: u32 = Linux69::POOL_TRIES;
-    const STEAL: bool = Linux69::STEAL;
-    const ORDER: Order = Linux69::ORDER;
-    const SLICE_AREAS: u64 = Linux69::SLICE_AREAS;
-    const FAIL_FAST: bool = Linux69::FAIL_FAST;
-    const RECLAIM_FIRST: bool = Linux69::RECLAIM_FIRST;
 }
 
 /// Returns true if a release is 6.16 or later, and false for an empty text; `None` if it is no release.

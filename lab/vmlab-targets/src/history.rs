@@ -21,7 +21,7 @@ use anyhow::Result;
 use va_base::{Machine, Platform};
 use va_block::config::{Hashed, Linux64, OneMap63};
 use va_percpu::config::Linux612;
-use va_space::config::{OneLock52, Order};
+use va_space::config::OneLock52;
 use vmlab_machine::list::ListIndex;
 use vmlab_machine::{PlainLock, Watch, WatchedSpin};
 
@@ -29,36 +29,20 @@ use vmlab_machine::{PlainLock, Watch, WatchedSpin};
 struct List51;
 
 impl va_space::Config for List51 {
+    type Base = OneLock52;
     type Index<P: Platform + Clone + Send> = ListIndex;
     type Zone = <OneLock52 as va_space::Config>::Zone;
     type Decay = <OneLock52 as va_space::Config>::Decay;
     type Lookup<P: Machine> = <OneLock52 as va_space::Config>::Lookup<P>;
-    const NODES_MAX: u32 = OneLock52::NODES_MAX;
-    const POOL_ON_ONE_NODE: bool = OneLock52::POOL_ON_ONE_NODE;
-    const POOL_PAGES_MAX: u64 = OneLock52::POOL_PAGES_MAX;
-    const POOL_TRIES: u32 = OneLock52::POOL_TRIES;
-    const STEAL: bool = OneLock52::STEAL;
-    const ORDER: Order = OneLock52::ORDER;
-    const SLICE_AREAS: u64 = OneLock52::SLICE_AREAS;
-    const FAIL_FAST: bool = OneLock52::FAIL_FAST;
-    const RECLAIM_FIRST: bool = OneLock52::RECLAIM_FIRST;
 }
 
 /// Blocks of Linux up to 6.3, on a space of policies `S`, with a lookup of policies `W`.
 struct Blocks<S, W>(std::marker::PhantomData<fn() -> (S, W)>);
 
 impl<S: va_space::Config, W: va_block::config::Spread> va_block::Config for Blocks<S, W> {
+    type Base = OneMap63;
     type Space = S;
     type Spread = W;
-    const REUSE: bool = <OneMap63 as va_block::Config>::REUSE;
-    const ROUND_UP: bool = <OneMap63 as va_block::Config>::ROUND_UP;
-    const FIRST_FIT: bool = <OneMap63 as va_block::Config>::FIRST_FIT;
-    const SLICE_BLOCKS: u32 = <OneMap63 as va_block::Config>::SLICE_BLOCKS;
-    const REPORT_PAGES: u64 = <OneMap63 as va_block::Config>::REPORT_PAGES;
-
-    fn block_pages(cpus: u32) -> u64 {
-        <OneMap63 as va_block::Config>::block_pages(cpus)
-    }
 }
 
 /// A range of Linux versions, or ours.

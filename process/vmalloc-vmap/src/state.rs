@@ -9,7 +9,6 @@ use core::fmt;
 use core::panic::Location;
 use core::ptr::with_exposed_provenance;
 use va_base::{AllocError, Request, Va, VaRange};
-use va_block::config::Standard as Policies;
 use va_map::{Kind, MapError, MapSpace, PageList, PageTableError, Piece};
 use va_space::VmapSpace;
 use va_tree::{BTreeIndex, FreeIndex};
@@ -67,7 +66,7 @@ pub(super) struct Numbers<V: MapOs> {
 
 /// The state of mappings, over any system. Fields are dropped in this order.
 pub(super) struct Core<V: MapOs> {
-    pub(super) map: MapSpace<MapMachine<V>, Policies, &'static Table<V>>,
+    pub(super) map: MapSpace<MapMachine<V>, &'static Table<V>>,
     pub(super) numbers: Mutex<Numbers<V>>,
     process: u32,
     pub(super) base: Base<V>,

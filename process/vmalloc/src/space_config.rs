@@ -2,7 +2,7 @@
 
 use va_base::{Machine, Pages, Platform};
 use va_space::Config;
-use va_space::config::Order;
+use va_space::config::Standard;
 use va_space::decay::Quarter;
 use va_space::lookup::MapLookup;
 use va_space::node::HashedZones;
@@ -13,6 +13,7 @@ use va_tree::BTreeIndex;
 pub(crate) struct Process;
 
 impl Config for Process {
+    type Base = Standard;
     type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
@@ -22,9 +23,7 @@ impl Config for Process {
     const POOL_PAGES_MAX: u64 = 0;
     const POOL_TRIES: u32 = 0;
     const STEAL: bool = false;
-    const ORDER: Order = Order::SliceByAddress;
     const SLICE_AREAS: u64 = u64::MAX;
-    const FAIL_FAST: bool = true;
 
     /// No limit in practice: the caller that frees purges after its last free.
     fn lazy_max(_cpus: u32) -> Pages {

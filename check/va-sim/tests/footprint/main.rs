@@ -70,8 +70,8 @@ fn every_entry_point_fits_in_a_page_of_stack() {
 const KERNEL_STACK: usize = 16 << 10;
 
 static SPACE: EarlySpace<&'static Arena, Standard> = EarlySpace::new();
-static BLOCKS: EarlyBlocks<&'static Arena, va_block::config::Standard> = EarlyBlocks::new();
-static MAP: EarlyMap<&'static Arena, va_block::config::Standard, Nothing> = EarlyMap::new();
+static BLOCKS: EarlyBlocks<&'static Arena> = EarlyBlocks::new();
+static MAP: EarlyMap<&'static Arena, Nothing> = EarlyMap::new();
 static PERCPU: EarlyPercpu<&'static Arena, SimChunks, SmallFirst> = EarlyPercpu::new();
 
 #[test]

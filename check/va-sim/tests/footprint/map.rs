@@ -47,12 +47,12 @@ impl PageSource for Nothing {
     fn clear(&self, _frame: u64, _from: u64, _to: u64) {}
 }
 
-type Map<C> = MapSpace<&'static Arena, C, Nothing>;
+type Map<C> = MapSpace<&'static Arena, Nothing, C>;
 
 pub(crate) fn rows<C: Config>(table: &mut Depths) {
     let arena = Arena::leaked();
     let all = pages(16, 1 << 28);
-    let place: &'static EarlyMap<&'static Arena, C, Nothing> = Box::leak(Box::new(EarlyMap::new()));
+    let place: &'static EarlyMap<&'static Arena, Nothing, C> = Box::leak(Box::new(EarlyMap::new()));
     table.row("EarlyMap::init", || assert!(place.init(all, arena, Nothing, &[]).is_ok()));
     let mut empty = Map::<C>::empty();
     table.row("MapSpace::init", || fine(empty.init(all, arena, Nothing, &[])));

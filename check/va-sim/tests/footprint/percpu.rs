@@ -56,7 +56,7 @@ pub(crate) fn rows<C: Config>(table: &mut Depths) {
 
 /// The calls that may call a backend, where chunks are areas of a space.
 pub(crate) fn rows_of_areas<C: Config>(table: &mut Depths) {
-    type Space = VmapSpace<&'static Arena, va_space::config::Standard>;
+    type Space = VmapSpace<&'static Arena>;
     let (arena, geometry) = (Arena::leaked(), geometry());
     let all = pages(16, 1 << 30);
     let space: &'static Space = Box::leak(Box::new(fine(Space::new(all, all, arena))));

@@ -70,7 +70,7 @@ fn a_place_for_a_space_is_all_zeros() {
 
 #[test]
 fn a_place_for_blocks_is_all_zeros() {
-    static PLACE: EarlyBlocks<&Arena, va_block::config::Standard> = EarlyBlocks::new();
+    static PLACE: EarlyBlocks<&Arena> = EarlyBlocks::new();
     assert!(is_zeros(&PLACE));
     assert!(PLACE.get().is_err());
 }
@@ -84,7 +84,7 @@ fn a_place_for_percpu_memory_is_all_zeros() {
 
 #[test]
 fn a_place_for_a_map_is_all_zeros() {
-    static PLACE: EarlyMap<&Arena, va_block::config::Standard, Nothing> = EarlyMap::new();
+    static PLACE: EarlyMap<&Arena, Nothing> = EarlyMap::new();
     assert!(is_zeros(&PLACE));
     assert!(PLACE.get().is_err());
 }

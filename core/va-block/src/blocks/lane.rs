@@ -19,7 +19,7 @@
 
 use super::{Ask, Blocks};
 use crate::block::{Block, FlushState, Place};
-use crate::config::Config;
+use crate::config::{Config, Standard};
 use crate::error::{BlockError, UnmapError};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
@@ -86,13 +86,13 @@ impl<O: RawMutex, L: RawMutex> Lanes<O, L> {
 /// # let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// # let machine = HeapMachine::<parking_lot::RawMutex>::new(4);
 /// # let space = VmapSpace::new(window, window, &machine)?;
-/// let blocks = Blocks::<_, config::Standard>::new(space, &machine)?;
+/// let blocks = Blocks::<_>::new(space, &machine)?;
 /// let mut lane = blocks.lane(2)?;
 /// let at = lane.alloc(5)?;
 /// lane.free(at, 5).unwrap();
 /// # Ok::<(), va_block::BlockError>(())
 /// ```
-pub struct Lane<'b, P: Machine + Clone, C: Config> {
+pub struct Lane<'b, P: Machine + Clone, C: Config = Standard> {
     blocks: &'b Blocks<P, C>,
     slot: Meta<&'static Slot<P::OwnerLock, P::Lock>>,
     cpu: u32,

@@ -57,7 +57,7 @@ pub use lane::Lane;
 pub use validate::Stats;
 
 use crate::block::{Block, Place, WrongFree};
-use crate::config::{Config, Spread};
+use crate::config::{Config, Spread, Standard};
 use crate::error::{BlockError, UnmapError};
 use crate::lookup::{COVERED, Lookup};
 use crate::queue::{Cpu, Queue};
@@ -94,14 +94,14 @@ type Found = (&'static Block, u32);
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// let machine = HeapMachine::<parking_lot::RawMutex>::new(4); // feature `alloc`, for tests
 /// let space = VmapSpace::new(window, window, &machine)?;
-/// let blocks = Blocks::<_, config::Standard>::new(space, &machine)?;
+/// let blocks = Blocks::<_>::new(space, &machine)?;
 /// let at = blocks.alloc(0, 3)?;
 /// assert!(matches!(blocks.free(1, at, 4), Err(UnmapError::WrongCount { .. })));
 /// assert_eq!(blocks.free(1, at, 3), Ok(()));
 /// assert!(matches!(blocks.free(0, at, 3), Err(UnmapError::Twice { .. })));
 /// # Ok::<(), va_block::BlockError>(())
 /// ```
-pub struct Blocks<P: Machine + Clone, C: Config> {
+pub struct Blocks<P: Machine + Clone, C: Config = Standard> {
     // Constant after `init`.
     space: VmapSpace<P, C::Space>,
     machine: Late<P>,

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
 use va_base::{HeapMachine, Pages, Platform, Va, VaRange, Watch};
-use va_space::config::Order;
 use va_space::decay::Quarter;
 use va_space::node::HashedZones;
 use va_space::{Purge, VmapSpace};
@@ -52,6 +51,7 @@ impl Watch for Watcher {
 struct TinySpace;
 
 impl va_space::Config for TinySpace {
+    type Base = va_space::config::Standard;
     type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
@@ -60,10 +60,7 @@ impl va_space::Config for TinySpace {
     const POOL_ON_ONE_NODE: bool = false;
     const POOL_PAGES_MAX: u64 = 0;
     const POOL_TRIES: u32 = 1;
-    const STEAL: bool = false;
-    const ORDER: Order = Order::SliceByAddress;
     const SLICE_AREAS: u64 = 8;
-    const FAIL_FAST: bool = true;
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(1000)
     }
@@ -74,11 +71,10 @@ macro_rules! tiny {
     ($name:ident, $reuse:expr) => {
         struct $name;
         impl Config for $name {
+            type Base = crate::config::Standard;
             type Space = TinySpace;
             type Spread = Hashed;
             const REUSE: bool = $reuse;
-            const ROUND_UP: bool = false;
-            const FIRST_FIT: bool = false;
             const SLICE_BLOCKS: u32 = 8;
             const REPORT_PAGES: u64 = 100;
             fn block_pages(_cpus: u32) -> u64 {

@@ -19,11 +19,9 @@ const PAGES: u64 = 60_000;
 struct Small;
 
 impl Config for Small {
+    type Base = Standard;
     type Space = <Standard as Config>::Space;
     type Spread = Hashed;
-    const REUSE: bool = true;
-    const ROUND_UP: bool = false;
-    const FIRST_FIT: bool = false;
     const SLICE_BLOCKS: u32 = 2;
     const REPORT_PAGES: u64 = 8;
     fn block_pages(_cpus: u32) -> u64 {

@@ -71,6 +71,7 @@ impl PageSource for Watcher {
 struct TinySpace;
 
 impl va_space::Config for TinySpace {
+    type Base = va_space::config::Standard;
     type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
@@ -91,6 +92,7 @@ impl va_space::Config for TinySpace {
 struct Tiny;
 
 impl va_block::Config for Tiny {
+    type Base = va_block::config::Standard;
     type Space = TinySpace;
     type Spread = Hashed;
     const REUSE: bool = true;
@@ -104,7 +106,7 @@ impl va_block::Config for Tiny {
 }
 
 type Machine = HeapMachine<parking_lot::RawMutex>;
-type Map = MapSpace<&'static Machine, Tiny, &'static Watcher>;
+type Map = MapSpace<&'static Machine, &'static Watcher, Tiny>;
 
 fn map() -> (Arc<Map>, &'static Watcher) {
     let machine: &'static Machine = Box::leak(Box::new(Machine::new(1)));

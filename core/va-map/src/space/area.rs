@@ -10,7 +10,7 @@ use va_base::{Align, Machine, PAGE_SIZE, Request, RequestError, Va};
 use va_block::Config;
 use va_space::Area;
 
-impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T> {
+impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C> {
     /// Allocates an area with pages in all of it; `cpu` is the CPU of the caller, or an id of its choice.
     ///
     /// # Errors

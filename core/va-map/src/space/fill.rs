@@ -102,7 +102,7 @@ impl<F: FnMut(Run)> Joined<F> {
     }
 }
 
-impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T> {
+impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C> {
     /// Allocates the largest run of pages that the source has for an area of `pages` pages and that one entry can map.
     pub(super) fn supply(&self, how: How, pages: u64) -> Supply {
         if how.leaves == Leaves::LargeWherePossible {
@@ -245,7 +245,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     }
 }
 
-impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
     /// Maps a run at address page `page`, by entries up to rung `top` of the ladder and as large as possible. A size
     /// that the page table does not map is not tried again.
     ///

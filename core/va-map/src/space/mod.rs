@@ -71,6 +71,7 @@ use crate::record::{Entry, Kind, Memory, NotTaken, Records};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
 use va_base::{Align, InvariantViolation, Late, LockClass, Machine, Pages, Request, Va, VaRange};
+use va_block::config::Standard;
 use va_block::{BlockError, Blocks, Collected, Config};
 use va_space::{Area, Purge, Purged, VmapSpace};
 
@@ -137,7 +138,7 @@ pub const RAM_PAGES_MAX: u64 = va_block::config::ALLOC_PAGES_MAX;
 /// let machine = HeapMachine::<parking_lot::RawMutex>::new(4); // feature `alloc`, for tests
 /// let pages = Pages { mapped: Mutex::default(), free: Mutex::new((0..100).collect()) };
 /// let space = VmapSpace::new(window, window, &machine)?;
-/// let map = MapSpace::<_, va_block::config::Standard, _>::new(space, &machine, &pages)?;
+/// let map = MapSpace::<_, _>::new(space, &machine, &pages)?;
 /// let at = map.vmalloc(0, &AreaRequest::new(10_000))?;
 /// let info = map.info(at).unwrap();
 /// assert_eq!((info.requested_bytes, info.usable_bytes), (10_000, 12_288));
@@ -146,7 +147,7 @@ pub const RAM_PAGES_MAX: u64 = va_block::config::ALLOC_PAGES_MAX;
 /// assert!(map.vfree(at).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct MapSpace<P: Machine + Clone, C: Config, T> {
+pub struct MapSpace<P: Machine + Clone, T, C: Config = Standard> {
     // Constant after `init`.
     blocks: Blocks<P, C>,
     machine: Late<P>,
@@ -161,13 +162,13 @@ pub struct MapSpace<P: Machine + Clone, C: Config, T> {
     foreign_pages: AtomicU64,
 }
 
-impl<P: Machine + Clone, C: Config, T> core::fmt::Debug for MapSpace<P, C, T> {
+impl<P: Machine + Clone, T, C: Config> core::fmt::Debug for MapSpace<P, T, C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("MapSpace").field("blocks", &self.blocks).finish_non_exhaustive()
     }
 }
 
-impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
     /// Creates a map over areas of `space` and the page table `table`. The machine allocates a table for each possible
     /// CPU.
     ///
@@ -414,7 +415,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     }
 }
 
-impl<P: Machine + Clone, C: Config, T> Drop for MapSpace<P, C, T> {
+impl<P: Machine + Clone, T, C: Config> Drop for MapSpace<P, T, C> {
     /// Frees the memory of the records. Areas, including those whose free is deferred, remain mapped: no caller has the
     /// map any more.
     fn drop(&mut self) {

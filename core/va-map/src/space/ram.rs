@@ -9,7 +9,7 @@ use crate::request::PageList;
 use va_base::{LockClass, Machine, Pages, Va, VaRange};
 use va_block::{Config, UnmapError};
 
-impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
     /// Maps pages of the caller's as [`vmap`](Self::vmap) does, without a guard page. Up to
     /// [`RAM_PAGES_MAX`] pages are mapped in a block of the CPU, without the space and without a
     /// record; more as an area.

@@ -52,7 +52,7 @@ impl AreaInfo {
     }
 }
 
-impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
     /// Returns the state of the area that starts at `at`, or that `at` is inside.
     ///
     /// # Locks

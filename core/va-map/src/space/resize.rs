@@ -28,7 +28,7 @@ impl Entry {
     }
 }
 
-impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T> {
+impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C> {
     /// Resizes an area of [`vmalloc`](Self::vmalloc), and returns its address then. Its pages are the same, wherever it
     /// is; nothing is copied. With [`Fill::Zeros`] all bytes beyond those requested before are zeros.
     ///

@@ -24,7 +24,7 @@ pub struct Stats {
     pub lazy_pages: Pages,
 }
 
-impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
     /// Returns the counts. Takes every lock of the space, one after the other.
     pub fn stats(&self) -> Stats {
         let (allocated_pages, foreign_pages) = self.counted();

@@ -9,7 +9,7 @@ use crate::request::{DirectMap, Guard, Leaves, PageList};
 use va_base::{Align, Machine, PAGE_SIZE, Request, Va};
 use va_block::Config;
 
-impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
     /// Maps pages of the caller contiguously, a page as often as it is in the list, with a guard page after the last.
     /// The caller continues to own them. Pages of consecutive numbers are mapped by entries as large as their numbers
     /// allow, and the mapping is aligned for that if there is room.

@@ -8,7 +8,7 @@ use va_sim::machine::SimMachine;
 use va_sim::pages::{Ask, FOREIGN, SimPages};
 use va_space::{SpaceError, VmapSpace};
 
-type Map<'a, 'm> = MapSpace<&'m SimMachine, va_block::config::Standard, &'a SimPages<'m>>;
+type Map<'a, 'm> = MapSpace<&'m SimMachine, &'a SimPages<'m>>;
 
 const PAGE: u64 = va_base::PAGE_SIZE;
 

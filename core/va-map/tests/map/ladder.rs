@@ -7,7 +7,7 @@ use va_sim::map_model::MapModel;
 use va_sim::pages::{Arm, Ask, FOREIGN, Ladder, One, SimPages};
 use va_space::VmapSpace;
 
-type MapOf<'a, 'm, L> = MapSpace<&'a SimMachine, va_block::config::Standard, &'a SimPages<'m, L>>;
+type MapOf<'a, 'm, L> = MapSpace<&'a SimMachine, &'a SimPages<'m, L>>;
 
 const PAGE: u64 = va_base::PAGE_SIZE;
 

@@ -63,7 +63,7 @@ fn fill(zeroed: bool) -> Fill {
     if zeroed { Fill::Zeros } else { Fill::Any }
 }
 
-type Map<'a, 'm, C, L> = MapSpace<&'a SimMachine, C, &'a SimPages<'m, L>>;
+type Map<'a, 'm, C, L> = MapSpace<&'a SimMachine, &'a SimPages<'m, L>, C>;
 
 struct Harness<'a, 'm, C: va_block::Config, L: Ladder> {
     machine: &'a SimMachine,
@@ -261,7 +261,7 @@ fn run<C: va_block::Config, L: Ladder>(ops: &[Op]) -> Result<(), String> {
     let pages = SimPages::<L>::with_ladder(&machine, 4000);
     let window = VaRange::from_pages(0x10, 0x4010).unwrap();
     let space = VmapSpace::new(window, window, &machine).unwrap();
-    let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
+    let map = MapSpace::<_, _, C>::new(space, &machine, &pages).unwrap();
     let (model, deferred) = (MapModel::default(), Vec::new());
     let mut harness =
         Harness { machine: &machine, pages: &pages, map, model, deferred, may_fail: false, failures: 0 };
@@ -376,7 +376,7 @@ fn long_run<C: va_block::Config, L: Ladder>(seed: u64) -> Tally {
     let pages = SimPages::<L>::with_ladder(&machine, 2000);
     let window = VaRange::from_pages(0x10, 0x2010).unwrap();
     let space = VmapSpace::new(window, window, &machine).unwrap();
-    let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
+    let map = MapSpace::<_, _, C>::new(space, &machine, &pages).unwrap();
     let (model, deferred) = (MapModel::default(), Vec::new());
     let mut harness =
         Harness { machine: &machine, pages: &pages, map, model, deferred, may_fail: false, failures: 0 };

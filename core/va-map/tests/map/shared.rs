@@ -11,8 +11,8 @@ fn is_shared<T: Send + Sync>() {}
 
 /// Compiles only if it holds for every machine, every policy and every page table that is shared itself.
 fn shared<M: Machine + Clone + 'static, C: Config, T: PageTable + Send + Sync + 'static>() {
-    is_shared::<MapSpace<M, C, T>>();
-    is_shared::<EarlyMap<M, C, T>>();
+    is_shared::<MapSpace<M, T, C>>();
+    is_shared::<EarlyMap<M, T, C>>();
 }
 
 #[test]

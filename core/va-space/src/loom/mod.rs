@@ -7,7 +7,7 @@ mod find;
 mod leaf;
 mod shared;
 
-use crate::config::{Config, Order};
+use crate::config::{Config, Standard};
 use crate::decay::Quarter;
 use crate::lookup::MapLookup;
 use crate::node::HashedZones;
@@ -24,18 +24,15 @@ use va_tree::BTreeIndex;
 struct Tiny;
 
 impl Config for Tiny {
+    type Base = Standard;
     type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 2;
-    const POOL_ON_ONE_NODE: bool = true;
     const POOL_PAGES_MAX: u64 = 256;
     const POOL_TRIES: u32 = 1;
-    const STEAL: bool = true;
-    const ORDER: Order = Order::SliceByAddress;
     const SLICE_AREAS: u64 = 1;
-    const FAIL_FAST: bool = true;
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(1000)
     }
@@ -45,18 +42,11 @@ impl Config for Tiny {
 struct Tight;
 
 impl Config for Tight {
+    type Base = Tiny;
     type Index<P: Platform + Clone + Send> = BTreeIndex<P>;
     type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
-    const NODES_MAX: u32 = 2;
-    const POOL_ON_ONE_NODE: bool = true;
-    const POOL_PAGES_MAX: u64 = 256;
-    const POOL_TRIES: u32 = 1;
-    const STEAL: bool = true;
-    const ORDER: Order = Order::SliceByAddress;
-    const SLICE_AREAS: u64 = 1;
-    const FAIL_FAST: bool = true;
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(1)
     }

@@ -2,7 +2,7 @@
 
 use super::VmapSpace;
 use crate::area::{AreaView, range_of};
-use crate::config::Config;
+use crate::config::{Config, Standard};
 use crate::lookup::Lookup;
 use crate::map::{PageMap, Seen};
 use va_base::{Machine, Va, VaRange};
@@ -124,7 +124,7 @@ impl<P: Machine + Clone, C: Config> core::fmt::Debug for VmapSpace<P, C> {
 /// before. An area that is out of the index during the whole iteration is returned exactly once. An area that begins or
 /// ends meanwhile may be returned or not, so two areas may overlap only if the first ended in between. No lock is held
 /// between two steps or in one.
-pub struct Areas<'a, P: Machine + Clone, C: Config> {
+pub struct Areas<'a, P: Machine + Clone, C: Config = Standard> {
     space: &'a VmapSpace<P, C>,
     page: u64,
 }
@@ -148,7 +148,6 @@ impl<P: Machine + Clone, C: Config> Iterator for Areas<'_, P, C> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::config::Standard;
     use crate::testing::{TestMachine, looks_of};
     use std::vec::Vec;
     use va_base::Request;

@@ -38,7 +38,7 @@ use super::cell::{CACHE_PAGES_MAX, Cell, Contents, ROW_SIZES};
 use super::take::Lowest;
 use crate::area::{Area, DetachedArea, range_of};
 use crate::budget::{Budget, Cost};
-use crate::config::Config;
+use crate::config::{Config, Standard};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flush_batch::Amount;
 use crate::list::{AreaList, Flushed, Unflushed, UnlinkedArea};
@@ -62,7 +62,7 @@ const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 /// # use va_space::VmapSpace;
 /// # let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// # let machine = HeapMachine::<parking_lot::RawMutex>::new(4);
-/// let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
+/// let space = VmapSpace::<_>::new(window, window, &machine)?;
 /// let mut magazine = space.magazine(0)?;
 /// let area = magazine.alloc(&Request::pages(3).unwrap())?;
 /// magazine.free(area).unwrap();
@@ -70,7 +70,7 @@ const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 /// assert_eq!(space.drain_cpu(0).magazines, 1);
 /// # Ok::<(), va_space::SpaceError>(())
 /// ```
-pub struct Magazine<'s, P: Machine + Clone, C: Config> {
+pub struct Magazine<'s, P: Machine + Clone, C: Config = Standard> {
     pub(super) space: &'s VmapSpace<P, C>,
     pub(super) cell: &'static Cell<P::OwnerLock>,
     pub(super) node: u32,

@@ -61,7 +61,7 @@ pub use reshape::ReshapeError;
 pub use validate::Stats;
 
 use crate::area::{Area, range_of};
-use crate::config::{Config, Order};
+use crate::config::{Config, Order, Standard};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flush_batch::CompletedBatches;
 use crate::list::{Flushed, Unflushed, UnlinkedArea};
@@ -95,7 +95,7 @@ struct CachePadded<T>(T);
 ///
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// let machine = HeapMachine::<parking_lot::RawMutex>::new(4); // feature `alloc`, for tests
-/// let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
+/// let space = VmapSpace::<_>::new(window, window, &machine)?;
 /// let area = space.alloc(0, &Request::pages(3).unwrap())?;
 /// let start = area.start();
 /// assert_eq!(space.find_enclosing(start).map(|seen| seen.range), Some(area.range()));
@@ -103,7 +103,7 @@ struct CachePadded<T>(T);
 /// assert!(space.free_at(start).is_err(), "it was freed already");
 /// # Ok::<(), va_space::SpaceError>(())
 /// ```
-pub struct VmapSpace<P: Machine + Clone, C: Config> {
+pub struct VmapSpace<P: Machine + Clone, C: Config = Standard> {
     // Constant after `init`.
     machine: Late<P>,
     extent: VaRange,
@@ -167,7 +167,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         ///
         /// type Machine = HeapMachine<parking_lot::RawMutex>;
         /// let machine = Machine::new(2);
-        /// let mut space = const { VmapSpace::<&Machine, config::Standard>::empty() };
+        /// let mut space = const { VmapSpace::<&Machine>::empty() };
         /// assert!(space.alloc(0, &Request::pages(1).unwrap()).is_err());
         /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
         /// space.init(window, window, &machine)?;

@@ -2,7 +2,7 @@
 
 use super::VmapSpace;
 use crate::area::Area;
-use crate::config::Config;
+use crate::config::{Config, Standard};
 use crate::error::SpaceError;
 use va_base::{Machine, Request, VaRange};
 
@@ -28,7 +28,7 @@ use va_base::{Machine, Request, VaRange};
 /// ```
 #[derive(Debug)]
 #[must_use = "an area is freed when its handle is dropped"]
-pub struct OwnedArea<'s, P: Machine + Clone, C: Config> {
+pub struct OwnedArea<'s, P: Machine + Clone, C: Config = Standard> {
     space: &'s VmapSpace<P, C>,
     area: Area,
     /// False once [`into_area`](Self::into_area) returned the area.

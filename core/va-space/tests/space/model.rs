@@ -9,7 +9,7 @@ use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
 use va_sim::space_model::SpaceModel;
-use va_space::config::{self, Order, WithTrees};
+use va_space::config::{self, WithTrees};
 use va_space::decay::{Decay, QuarterOfIdle};
 use va_space::lookup::Upward;
 use va_space::node::{HashedZones, Zone};
@@ -238,18 +238,14 @@ fn a_model_with_another_decay_differs() {
     }
     struct Other;
     impl Config for Other {
+        type Base = config::Standard;
         type Index<P: Platform + Clone + Send> = <config::Standard as Config>::Index<P>;
         type Zone = HashedZones;
         type Decay = Wrong;
         type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
         const NODES_MAX: u32 = 128;
-        const POOL_ON_ONE_NODE: bool = true;
         const POOL_PAGES_MAX: u64 = 256;
-        const POOL_TRIES: u32 = 4;
-        const STEAL: bool = true;
-        const ORDER: Order = Order::SliceByAddress;
         const SLICE_AREAS: u64 = u64::MAX;
-        const FAIL_FAST: bool = true;
     }
     assert_eq!(HashedZones::node_of(&va_space::node::NodeMap::new(1, Pages::new(16)).unwrap(), Va::ZERO), 0);
     let machine = SimMachine::new(1);

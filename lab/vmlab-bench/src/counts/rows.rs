@@ -251,7 +251,7 @@ fn on_blocks(lane: bool) -> Result<()> {
     let machine = LabMachine::<PlainLock>::new(2, 2, vmlab_machine::Work::Here);
     let window = space::window();
     let space = VmapSpace::<_, Standard>::new(vmlab_machine::kernel_extent(), window, machine.clone())?;
-    let blocks = Blocks::<_, va_block::config::Standard>::new(space, machine).context("no blocks")?;
+    let blocks = Blocks::<_>::new(space, machine).context("no blocks")?;
     let mut failed = 0;
     if lane {
         let mut lane = blocks.lane(0).context("no lane")?;

@@ -4,10 +4,9 @@ use crate::cpus::{self, CPUS, CpuData, Pc, SHOOTDOWN};
 use crate::{hw, traps};
 use port_check::{Kernel, Work};
 use va_base::{PAGE_SIZE, Va, VaRange};
-use va_block::config::Standard;
 use va_map::{EarlyMap, MapSpace};
 use va_percpu::vm::{Groups, VmChunks};
-use va_percpu::{Backend, EarlyPercpu, Geometry, PercpuSpace, Sizes, config, geometry::DYNAMIC_BYTES_MIN};
+use va_percpu::{Backend, EarlyPercpu, Geometry, PercpuSpace, Sizes, geometry::DYNAMIC_BYTES_MIN};
 use va_space::{EarlySpace, VmapSpace};
 use vmalloc_guest::frames::{self, Frames};
 use vmalloc_guest::{port::Port, port::Units, tables::Tables};
@@ -21,16 +20,16 @@ const CHUNK: u64 = UNIT * CPUS as u64;
 /// The units of a chunk side by side: one group.
 const GROUPS: Groups<'static> = Groups { areas: &[(0, CHUNK)], units: &[0, UNIT, 2 * UNIT, 3 * UNIT] };
 
-type Map = MapSpace<Port<Pc>, Standard, Tables<Pc>>;
-type Percpu = PercpuSpace<Port<Pc>, Chunks, config::Standard>;
-type Space = VmapSpace<Port<Pc>, va_space::config::Standard>;
-type Chunks = VmChunks<'static, Port<Pc>, va_space::config::Standard, Units<Pc>>;
+type Map = MapSpace<Port<Pc>, Tables<Pc>>;
+type Percpu = PercpuSpace<Port<Pc>, Chunks>;
+type Space = VmapSpace<Port<Pc>>;
+type Chunks = VmChunks<'static, Port<Pc>, Units<Pc>>;
 
 /// All memory above the image.
 pub(crate) static FRAMES: Frames<Pc> = Frames::new();
-static MAP: EarlyMap<Port<Pc>, Standard, Tables<Pc>> = EarlyMap::new();
-static SPACE: EarlySpace<Port<Pc>, va_space::config::Standard> = EarlySpace::new();
-static PERCPU: EarlyPercpu<Port<Pc>, Chunks, config::Standard> = EarlyPercpu::new();
+static MAP: EarlyMap<Port<Pc>, Tables<Pc>> = EarlyMap::new();
+static SPACE: EarlySpace<Port<Pc>> = EarlySpace::new();
+static PERCPU: EarlyPercpu<Port<Pc>, Chunks> = EarlyPercpu::new();
 
 /// Both windows.
 pub(crate) struct Memory {

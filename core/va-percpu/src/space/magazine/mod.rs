@@ -100,7 +100,7 @@ pub struct Drained {
 /// # let machine = HeapMachine::<parking_lot::RawMutex>::new(4);
 /// # let sizes = Sizes { unit: 65_536, fixed: 0, reserved: 0, dynamic: 20_480, atom: 4096, alloc: 262_144, units: 4 };
 /// # let geometry = Geometry::new(sizes, Va::new(1 << 36)).unwrap();
-/// let space = PercpuSpace::<_, _, config::Standard>::new(geometry, &machine, KmChunks(NoMore))?;
+/// let space = PercpuSpace::<_, _>::new(geometry, &machine, KmChunks(NoMore))?;
 /// let mut magazine = space.magazine(0)?;
 /// let counter = magazine.alloc(&Request::new(8, 8)).unwrap();
 /// magazine.free(counter).unwrap();
