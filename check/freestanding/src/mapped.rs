@@ -19,7 +19,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
     let mut map = const { MapSpace::<Boot, Tables<One>>::empty() };
     let tables = machine::tables().ok_or(2)?;
     map.init(window, Boot, tables, &[]).map_err(|_| 2)?;
-    let request = AreaRequest { range_bytes: 20 * PAGE_SIZE, ..AreaRequest::new(5 * PAGE_SIZE) };
+    let request = AreaRequest::new(5 * PAGE_SIZE).range_bytes(20 * PAGE_SIZE);
     let at = map.vmalloc(0, &request).map_err(|_| 3)?;
     if map.vrealloc(0, at, 9 * PAGE_SIZE, Fill::Any) != Ok(at) {
         return Err(4);

@@ -48,7 +48,7 @@ pub fn load<K: Kernel>(kernel: &K) {
 /// The page after an area faults, and so does a freed area after a purge: on every CPU, at the right address.
 fn guards(kernel: &impl Kernel) {
     let map = kernel.map();
-    let request = AreaRequest { fill: Fill::Zeros, ..AreaRequest::new(PAGE_SIZE) };
+    let request = AreaRequest::new(PAGE_SIZE).fill(Fill::Zeros);
     let at = map.vmalloc(0, &request).expect("an area");
     let guard = Va::new(at.get() + PAGE_SIZE);
     kernel.each(&|_| assert_eq!((kernel.read(at), kernel.read(guard)), (Ok(0), Err(guard))));
@@ -64,7 +64,8 @@ fn large(kernel: &impl Kernel) {
     let map = kernel.map();
     let extent = map.extent();
     let window = VaRange::new(Va::new(extent.start().get() + extent.len_bytes() / 2), extent.end());
-    let request = AreaRequest { leaves: Leaves::LargeWherePossible, window, ..AreaRequest::new(2 << 20) };
+    let window = window.expect("half of the extent");
+    let request = AreaRequest::new(2 << 20).leaves(Leaves::LargeWherePossible).window(window);
     let at = map.vmalloc(0, &request).expect("a large area");
     assert_eq!(table(kernel).leaf(at).map(|leaf| leaf.pages_log2), Some(9));
     word(at, 511, 0).store(at.get(), Relaxed);

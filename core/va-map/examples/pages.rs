@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let map = MapSpace::<_, _>::new(space, &machine, &pages)?;
 
     // Three bytes more than four pages, room to grow to sixteen, and a guard page.
-    let request = AreaRequest { range_bytes: 16 * PAGE_SIZE, ..AreaRequest::new(4 * PAGE_SIZE + 3) };
+    let request = AreaRequest::new(4 * PAGE_SIZE + 3).range_bytes(16 * PAGE_SIZE);
     let at = map.vmalloc(0, &request)?;
     println!("{:?}", map.info(at).ok_or("no area there")?);
     let grown = map.vrealloc(0, at, 12 * PAGE_SIZE, Fill::Zeros)?;

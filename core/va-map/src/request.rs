@@ -44,7 +44,14 @@ pub enum DirectMap {
 }
 
 /// A request for an area with pages of its own.
+///
+/// ```
+/// use va_map::{AreaRequest, Fill, Guard};
+/// let request = AreaRequest::new(10_000).range_bytes(1 << 20).fill(Fill::Zeros);
+/// assert_eq!((request.bytes, request.range_bytes, request.guard), (10_000, 1 << 20, Guard::Page));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct AreaRequest {
     /// Bytes that will be used.
     pub bytes: u64,
@@ -87,6 +94,83 @@ impl AreaRequest {
             numa_id: None,
             caller: 0,
         }
+    }
+
+    /// Sets the bytes that will be used.
+    #[must_use]
+    pub const fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Sets the bytes of address range to grow into without a move.
+    #[must_use]
+    pub const fn range_bytes(mut self, range_bytes: u64) -> Self {
+        self.range_bytes = range_bytes;
+        self
+    }
+
+    /// Sets the alignment of the first byte.
+    #[must_use]
+    pub const fn align(mut self, align: Align) -> Self {
+        self.align = align;
+        self
+    }
+
+    /// Sets the window of the area.
+    #[must_use]
+    pub const fn window(mut self, window: VaRange) -> Self {
+        self.window = Some(window);
+        self
+    }
+
+    /// Sets the guard page.
+    #[must_use]
+    pub const fn guard(mut self, guard: Guard) -> Self {
+        self.guard = guard;
+        self
+    }
+
+    /// Sets the sizes of the entries that map it.
+    #[must_use]
+    pub const fn leaves(mut self, leaves: Leaves) -> Self {
+        self.leaves = leaves;
+        self
+    }
+
+    /// Sets the contents of its pages.
+    #[must_use]
+    pub const fn fill(mut self, fill: Fill) -> Self {
+        self.fill = fill;
+        self
+    }
+
+    /// Sets the permitted accesses to its pages.
+    #[must_use]
+    pub const fn protection(mut self, protection: Protection) -> Self {
+        self.protection = protection;
+        self
+    }
+
+    /// Sets the permissions of its pages when it is freed.
+    #[must_use]
+    pub const fn direct_map(mut self, direct_map: DirectMap) -> Self {
+        self.direct_map = direct_map;
+        self
+    }
+
+    /// Sets the preferred NUMA node of its pages and its record.
+    #[must_use]
+    pub const fn numa_id(mut self, numa_id: u32) -> Self {
+        self.numa_id = Some(numa_id);
+        self
+    }
+
+    /// Sets the caller, in the machine's own terms.
+    #[must_use]
+    pub const fn caller(mut self, caller: u64) -> Self {
+        self.caller = caller;
+        self
     }
 }
 

@@ -66,8 +66,8 @@ pub(crate) fn rows<C: Config>(table: &mut Depths) {
     let mut made = made.map(Box::new);
     table.row("MapSpace::drop", || drop(made.take()));
     let map: &'static Map<C> = fine(place.get());
-    let large = AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(700 << 12) };
-    let reset = AreaRequest { direct_map: DirectMap::ResetOnFree, ..large };
+    let large = AreaRequest::new(700 << 12).leaves(Leaves::LargeWherePossible);
+    let reset = large.direct_map(DirectMap::ResetOnFree);
     let mut at = [Va::ZERO; 3];
     table.row("MapSpace::vmalloc", || at[0] = fine(map.vmalloc(0, &large)));
     table.row("MapSpace::vrealloc, grows", || at[0] = fine(map.vrealloc(0, at[0], 900 << 12, Fill::Zeros)));

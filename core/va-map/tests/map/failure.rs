@@ -138,7 +138,7 @@ fn sp4_a_map_that_is_not_created_leaves_no_memory() {
 #[test]
 fn sp4_a_failed_vmalloc_changes_nothing_at_every_n() {
     let align = Align::from_log2(15).unwrap();
-    let large = AreaRequest { align, leaves: Leaves::LargeWherePossible, ..AreaRequest::new(37 * PAGE - 5) };
+    let large = AreaRequest::new(37 * PAGE - 5).align(align).leaves(Leaves::LargeWherePossible);
     // 37 pages: four entries of eight, two of two, and one; three pages of page tables at most.
     let [pages, tables, records] = errors("vmalloc, large", &nothing, &|run| run.map.vmalloc(0, &large));
     assert!(pages >= 3 && tables >= 6 && records >= 3, "{pages} {tables} {records}");
@@ -165,12 +165,11 @@ fn sp4_a_failed_vmap_changes_nothing_at_every_n() {
 
 #[test]
 fn sp4_a_failed_vrealloc_changes_nothing_at_every_n() {
-    let roomy = |map: &Map<'_, '_>| {
-        map.vmalloc(0, &AreaRequest { range_bytes: 80 * PAGE, ..AreaRequest::new(9 * PAGE) }).unwrap()
-    };
+    let roomy =
+        |map: &Map<'_, '_>| map.vmalloc(0, &AreaRequest::new(9 * PAGE).range_bytes(80 * PAGE)).unwrap();
     let alone = |map: &Map<'_, '_>| map.vmalloc(0, &AreaRequest::new(9 * PAGE)).unwrap();
     let stuck = |map: &Map<'_, '_>| {
-        let large = AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(9 * PAGE) };
+        let large = AreaRequest::new(9 * PAGE).leaves(Leaves::LargeWherePossible);
         let at = map.vmalloc(0, &large).unwrap();
         map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap();
         at

@@ -105,11 +105,8 @@ fn mp4_an_area_of_several_sizes_is_right_when_it_is_cut_grows_moves_and_fails() 
     let pages = SimPages::<Arm>::with_ladder(&machine, 4096);
     let map = new_map(&machine, &pages, 0x4010);
     let mut model = MapModel::default();
-    let large = AreaRequest {
-        leaves: Leaves::LargeWherePossible,
-        fill: Fill::Zeros,
-        ..AreaRequest::new((512 + 2 * 16 + 3) * PAGE)
-    };
+    let large =
+        AreaRequest::new((512 + 2 * 16 + 3) * PAGE).leaves(Leaves::LargeWherePossible).fill(Fill::Zeros);
     let at = map.vmalloc(0, &large).unwrap();
     model.vmalloc(at, &large).unwrap();
     let sizes = |at: Va| -> Vec<u32> {
@@ -161,7 +158,7 @@ fn mp4_an_area_of_several_sizes_is_right_when_it_is_cut_grows_moves_and_fails() 
 
 #[test]
 fn mp4_an_area_is_aligned_to_what_the_source_has_and_no_further() {
-    let request = AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(1024 * PAGE) };
+    let request = AreaRequest::new(1024 * PAGE).leaves(Leaves::LargeWherePossible);
     // 4096 pages have runs of 512; 1030, some of them allocated, have runs of 16 alone.
     for (frames, out, align) in [(4096, 0, 21), (1030, 1, 16)] {
         let machine = SimMachine::new(1);
@@ -176,7 +173,7 @@ fn mp4_an_area_is_aligned_to_what_the_source_has_and_no_further() {
             map.vrealloc(0, most, PAGE, Fill::Any).unwrap();
         }
         let bytes = if out > 0 { 900 * PAGE } else { 1024 * PAGE };
-        let at = map.vmalloc(0, &AreaRequest { bytes, ..request }).unwrap();
+        let at = map.vmalloc(0, &request.bytes(bytes)).unwrap();
         assert!(at.is_aligned(Align::from_log2(align).unwrap()), "{at}");
         check(&map, &pages);
         map.vfree(at).unwrap();

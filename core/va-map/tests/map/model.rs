@@ -104,14 +104,12 @@ impl<C: va_block::Config, L: Ladder> Harness<'_, '_, C, L> {
     fn call(&mut self, op: &Op) -> Result<(), String> {
         match op {
             Op::Vmalloc { bytes, more, align_log2, huge, zeroed } => {
-                let request = AreaRequest {
-                    range_bytes: bytes + more,
-                    align: Align::from_log2(*align_log2).unwrap(),
-                    leaves: if *huge { Leaves::LargeWherePossible } else { Leaves::Small },
-                    fill: fill(*zeroed),
-                    guard: Guard::Page,
-                    ..AreaRequest::new(*bytes)
-                };
+                let request = AreaRequest::new(*bytes)
+                    .range_bytes(bytes + more)
+                    .align(Align::from_log2(*align_log2).unwrap())
+                    .leaves(if *huge { Leaves::LargeWherePossible } else { Leaves::Small })
+                    .fill(fill(*zeroed))
+                    .guard(Guard::Page);
                 match self.map.vmalloc(1, &request) {
                     Ok(at) => self.model.vmalloc(at, &request),
                     Err(_) if *bytes == 0 => Ok(()),

@@ -28,7 +28,7 @@ fn mp2_the_three_sizes_are_distinct() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
     let map = new_map(&machine, &pages, 0x1010);
-    let request = AreaRequest { range_bytes: 10 * PAGE, caller: 42, ..AreaRequest::new(2 * PAGE + 1) };
+    let request = AreaRequest::new(2 * PAGE + 1).range_bytes(10 * PAGE).caller(42);
     let at = map.vmalloc(0, &request).unwrap();
     let info = map.info(at).unwrap();
     assert_eq!((info.requested_bytes, info.usable_bytes), (2 * PAGE + 1, 3 * PAGE));
@@ -53,7 +53,7 @@ fn mp1_no_guard_where_none_is_wanted() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
     let map = new_map(&machine, &pages, 0x1010);
-    let bare = AreaRequest { guard: Guard::None, ..AreaRequest::new(3 * PAGE) };
+    let bare = AreaRequest::new(3 * PAGE).guard(Guard::None);
     let (low, high) = (map.vmalloc(0, &bare).unwrap(), map.vmalloc(0, &bare).unwrap());
     assert_eq!(high.get() - low.get(), 3 * PAGE);
     check(&map, &pages);
@@ -62,7 +62,7 @@ fn mp1_no_guard_where_none_is_wanted() {
 #[test]
 fn mp4_large_entries_where_possible_and_small_ones_where_not() {
     let machine = SimMachine::new(1);
-    let huge = AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(20 * PAGE) };
+    let huge = AreaRequest::new(20 * PAGE).leaves(Leaves::LargeWherePossible);
     // The failing resource, then the number of entries and of the large ones among them. Entries have 8 pages, 2, and
     // one.
     type Failing = Option<(Ask, u64)>;
@@ -102,7 +102,7 @@ fn mp4_large_entries_where_possible_and_small_ones_where_not() {
     let window = VaRange::from_pages(0x11, 0x11 + 13).unwrap();
     let space = VmapSpace::new(window, window, &machine).unwrap();
     let map: Map<'_, '_> = MapSpace::new(space, &machine, &pages).unwrap();
-    let tight = AreaRequest { bytes: 12 * PAGE, ..huge };
+    let tight = huge.bytes(12 * PAGE);
     assert_eq!(map.vmalloc(0, &tight), Ok(Va::from_page(0x11)));
     assert_eq!(map.info(Va::from_page(0x11)).unwrap().usable_bytes, 12 * PAGE);
     check(&map, &pages);
@@ -155,7 +155,7 @@ fn an_area_that_cannot_grow_moves_with_its_pages_and_copies_nothing() {
     check(&map, &pages);
     // With a window it stays in the window.
     let window = VaRange::from_pages(0x800, 0x80c).unwrap();
-    let fenced = AreaRequest { window: Some(window), ..AreaRequest::new(11 * PAGE) };
+    let fenced = AreaRequest::new(11 * PAGE).window(window);
     let fenced = map.vmalloc(0, &fenced).unwrap();
     let beyond = map.vrealloc(0, fenced, 12 * PAGE, Fill::Any);
     assert!(matches!(beyond, Err(MapError::Space(_))), "{beyond:?}");
@@ -295,11 +295,8 @@ fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
     let map = new_map(&machine, &pages, 0x1010);
-    let text = AreaRequest {
-        direct_map: DirectMap::ResetOnFree,
-        leaves: Leaves::LargeWherePossible,
-        ..AreaRequest::new(13 * PAGE)
-    };
+    let text =
+        AreaRequest::new(13 * PAGE).direct_map(DirectMap::ResetOnFree).leaves(Leaves::LargeWherePossible);
     for flushing in [Flushing::AtOnce, Flushing::OnRequest] {
         machine.set_flushing(flushing);
         let at = map.vmalloc(0, &text).unwrap();
@@ -316,7 +313,7 @@ fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
     machine.set_flushing(Flushing::AtOnce);
     map.purge();
     // Requested after the area was created, and by a move: all its earlier addresses are covered.
-    let at = map.vmalloc(0, &AreaRequest { direct_map: DirectMap::Unchanged, ..text }).unwrap();
+    let at = map.vmalloc(0, &text.direct_map(DirectMap::Unchanged)).unwrap();
     map.reset_on_free(at).unwrap();
     frames_of(&map, at, 13).into_iter().for_each(|frame| pages.protect(frame));
     let wall = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0).unwrap();
@@ -345,8 +342,8 @@ fn pages_are_wanted_from_the_node_of_the_request() {
     let pages = SimPages::new(&machine, 200);
     let map = new_map(&machine, &pages, 0x1010);
     for numa_id in [None, Some(0), Some(3)] {
-        let request =
-            AreaRequest { numa_id, leaves: Leaves::LargeWherePossible, ..AreaRequest::new(11 * PAGE) };
+        let mut request = AreaRequest::new(11 * PAGE).leaves(Leaves::LargeWherePossible);
+        request.numa_id = numa_id;
         let at = map.vmalloc(0, &request).unwrap();
         let at = map.vrealloc(0, at, 70 * PAGE, Fill::Any).unwrap();
         let wanted = pages.nodes_wanted();
