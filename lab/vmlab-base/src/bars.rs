@@ -5,6 +5,7 @@ use super::chart::{Axis, COLOURS, Scale, escape, short};
 use std::fmt::Write;
 
 /// The bars over one name of the horizontal axis.
+#[derive(Debug)]
 pub struct Group {
     /// Name of the group.
     pub name: String,
@@ -13,6 +14,7 @@ pub struct Group {
 }
 
 /// A chart.
+#[derive(Debug)]
 pub struct Bars<'a> {
     /// Title of the chart.
     pub title: &'a str,

@@ -12,6 +12,7 @@ pub enum Scale {
 }
 
 /// A chart.
+#[derive(Debug)]
 pub struct Chart<'a> {
     /// Title of the chart.
     pub title: &'a str,

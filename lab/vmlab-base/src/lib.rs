@@ -12,6 +12,7 @@
 //! [`Output`](output::Output).
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![warn(missing_debug_implementations)]
 
 pub mod bars;
 pub mod chart;

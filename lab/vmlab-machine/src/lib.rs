@@ -8,6 +8,7 @@
 //! A machine allocates tables up to a limit, which a hostile trace reaches before the process runs out of memory.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![warn(missing_debug_implementations)]
 
 pub mod list;
 mod lock;

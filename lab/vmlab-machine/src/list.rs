@@ -32,7 +32,7 @@ struct Area {
 }
 
 /// Busy areas in a list, with a cached start of the walk.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ListIndex {
     extent: VaRange,
     default_window: VaRange,

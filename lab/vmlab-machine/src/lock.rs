@@ -85,6 +85,7 @@ fn now_ns() -> u64 {
 }
 
 /// A counting wrapper of a lock of type `I`.
+#[derive(Debug)]
 pub struct Watched<I> {
     inner: I,
     // Written by the holder alone.

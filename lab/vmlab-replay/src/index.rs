@@ -51,6 +51,12 @@ pub struct Replay<'a, I> {
     frees: u64,
 }
 
+impl<I> std::fmt::Debug for Replay<'_, I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replay").field("tally", &self.tally).finish_non_exhaustive()
+    }
+}
+
 impl<'a, I: FreeIndex> Replay<'a, I> {
     /// Begins with an index of an empty space.
     pub fn new(index: I, window: VaRange, table: &'a Table) -> Self {

@@ -15,6 +15,7 @@
 //! once more.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![warn(missing_debug_implementations)]
 
 pub mod diff;
 pub mod engine;

@@ -42,6 +42,7 @@ pub struct Row {
 }
 
 /// The data of a row.
+#[derive(Debug)]
 pub struct Outcome {
     /// The row.
     pub row: Row,

@@ -46,6 +46,7 @@ pub struct SpaceRow {
 }
 
 /// The data of a row.
+#[derive(Debug)]
 pub struct SpaceOutcome {
     /// The row.
     pub row: SpaceRow,

@@ -106,6 +106,12 @@ pub struct SpaceReplay<'a, C: Config> {
     silent: Vec<(usize, u64)>,
 }
 
+impl<C: Config> std::fmt::Debug for SpaceReplay<'_, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SpaceReplay").field("tally", &self.tally).finish_non_exhaustive()
+    }
+}
+
 impl<'a, C: Config> SpaceReplay<'a, C> {
     /// Begins with an empty space, on a machine whose threshold is never reached.
     ///

@@ -11,6 +11,7 @@
 //! for which all of it would be compiled once more.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![warn(missing_debug_implementations)]
 
 pub mod case;
 mod history;

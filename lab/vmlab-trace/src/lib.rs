@@ -10,6 +10,7 @@
 //! [`EVENTS_MAX`] events. Lines without one of our events cost time only.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![warn(missing_debug_implementations)]
 
 pub mod allocinfo;
 pub mod call;

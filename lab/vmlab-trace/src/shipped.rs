@@ -1,6 +1,7 @@
 //! The traces that are built into the program (see `data/README.md`).
 
 /// One trace of a real kernel.
+#[derive(Debug)]
 pub struct Shipped {
     /// Its name.
     pub name: &'static str,

@@ -15,6 +15,12 @@ pub struct Sink {
     out: Out,
 }
 
+impl std::fmt::Debug for Sink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sink").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 type Counted = CountingWriter<Box<dyn Write>>;
 
 enum Out {

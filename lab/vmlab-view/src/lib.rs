@@ -7,6 +7,7 @@
 //! | [`report`] | one self-contained HTML file |
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![warn(missing_debug_implementations)]
 
 pub mod flame;
 pub mod map;

@@ -25,6 +25,12 @@ pub struct Select {
     unmatched: Unmatched<bool>,
 }
 
+impl std::fmt::Debug for Select {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Select").field("blank", &self.blank).finish_non_exhaustive()
+    }
+}
+
 impl Select {
     /// Creates a form that passes the selection on to another, without names of tasks if it is `blank`.
     pub fn new(form: Box<dyn Form>, selection: Selection, blank: bool) -> Self {

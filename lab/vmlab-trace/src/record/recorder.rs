@@ -35,6 +35,12 @@ pub struct Recorder {
     closed: bool,
 }
 
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("calls", &self.calls).finish_non_exhaustive()
+    }
+}
+
 impl Recorder {
     /// Reads the table of the beginning, and writes it and the header. Passes warnings to `note`.
     ///
@@ -168,6 +174,7 @@ impl Recorder {
 }
 
 /// The tables at one time, read between marks.
+#[derive(Debug)]
 pub struct Tables {
     areas: String,
     hashed: bool,

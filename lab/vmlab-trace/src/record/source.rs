@@ -52,6 +52,12 @@ pub struct Source {
     started: Instant,
 }
 
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source").field("raw", &self.raw).field("stacks", &self.stacks).finish_non_exhaustive()
+    }
+}
+
 impl Source {
     /// Switches the events on.
     ///

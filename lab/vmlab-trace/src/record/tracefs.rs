@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 const PREFIX: &str = "vmlab-";
 
 /// A file system of the kernel: an existing mount, or our own.
+#[derive(Debug)]
 pub struct Found {
     /// Its root.
     pub path: PathBuf,

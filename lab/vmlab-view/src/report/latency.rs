@@ -16,6 +16,7 @@ const AXIS: f64 = 22.0;
 const ROWS_SHOWN: usize = 20;
 
 /// The durations of a function.
+#[derive(Debug)]
 pub struct Row {
     /// Its name.
     pub name: String,
@@ -26,6 +27,7 @@ pub struct Row {
 }
 
 /// The durations and waits of a recording.
+#[derive(Debug)]
 pub struct Durations {
     /// Its name.
     pub name: String,

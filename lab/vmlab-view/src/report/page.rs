@@ -10,6 +10,7 @@ use vmlab_base::text::{bytes, grouped};
 use vmlab_replay::run::{Outcome, Row};
 
 /// One section of the report.
+#[derive(Debug)]
 pub enum Part {
     /// A trace, replayed.
     Trace(Box<Chapter>),
@@ -24,6 +25,7 @@ pub enum Part {
 }
 
 /// The call stacks of a recording, drawn.
+#[derive(Debug)]
 pub struct Flame {
     /// Its name.
     pub name: String,
@@ -32,6 +34,7 @@ pub struct Flame {
 }
 
 /// One trace of the report.
+#[derive(Debug)]
 pub struct Chapter {
     /// Its name.
     pub name: String,
@@ -48,6 +51,7 @@ pub struct Chapter {
 }
 
 /// The areas of a vmallocinfo.
+#[derive(Debug)]
 pub struct Map {
     /// Its name.
     pub name: String,
