@@ -10,7 +10,7 @@ use crate::peer::{self, Count, Peer, Policy, Settings, Space};
 use self_cell::self_cell;
 use std::cell::RefCell;
 use std::sync::Arc;
-use va_base::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Request, Va, VaRange};
 use va_block::config::{Linux64, Standard};
 use va_block::{Config, Lane};

@@ -7,9 +7,9 @@
 use parking_lot::RawMutex;
 use std::fmt;
 use std::ptr::with_exposed_provenance_mut;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
-use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::{Drain, Epoch, InvariantViolation, LockClass, Machine, Meta, Platform, Record, Table, VaRange};
 
 /// The thread that drains when too much is lazy.
@@ -176,7 +176,11 @@ impl Platform for Host {
 impl Machine for Host {
     type Lock = RawMutex;
     type PurgeLock = RawMutex;
+    #[cfg(not(loom))]
     type OwnerLock = vmalloc_os::OwnerLock;
+    // A lock of loom's atomics has no constant.
+    #[cfg(loom)]
+    type OwnerLock = RawMutex;
 
     fn cpus_possible(&self) -> u32 {
         self.0.nodes

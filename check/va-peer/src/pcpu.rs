@@ -9,10 +9,10 @@ use crate::host::{Host, Work};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use va_base::Va;
-use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{
     AllocError, Backend, BackendError, Config, Context, Found, Geometry, Offset, PercpuSpace, Place, Request,

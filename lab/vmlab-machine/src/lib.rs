@@ -30,9 +30,9 @@ struct Readme;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
-use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::{
     Drain, Epoch, InvariantViolation, LockClass, Machine, Meta, Platform, Record, Table, Va, VaRange,
 };
@@ -136,7 +136,11 @@ impl<L> Platform for LabMachine<L> {
 impl<L: Watch> Machine for LabMachine<L> {
     type Lock = L;
     type PurgeLock = L;
+    #[cfg(not(loom))]
     type OwnerLock = vmalloc_os::OwnerLock;
+    // A lock of loom's atomics has no constant.
+    #[cfg(loom)]
+    type OwnerLock = L;
 
     fn cpus_possible(&self) -> u32 {
         self.0.nodes

@@ -20,10 +20,10 @@ use rustix::thread::sched_getcpu;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 use va_base::LockClass;
 use va_base::sync::RawMutex;
-use va_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A lock that accepts its class.
 pub trait Watch: RawMutex + Send + Sync + 'static {

@@ -2,9 +2,10 @@
 //!
 //! For figures beside a library with such locks: a lock that parks costs a second exchange.
 
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
-use va_base::sync::atomic::{AtomicBool, Ordering};
-use va_base::sync::{GuardNoSend, RawMutex, spin_loop};
+use va_base::sync::{GuardNoSend, RawMutex};
 
 /// Attempts before the thread yields.
 const SPINS: u32 = 256;
