@@ -54,6 +54,7 @@ pub mod lock;
 #[cfg(all(test, loom))]
 mod loom;
 pub mod os;
+#[cfg_attr(all(loom, not(test)), expect(dead_code, reason = "without a constant it is no lock of a machine"))]
 mod owner_lock;
 mod published;
 pub mod records;

@@ -40,7 +40,7 @@ impl<T> Published<T> {
 
 impl<T, P: Pointer<T>> Published<T, P> {
     /// Creates the value in a place without a pointer.
-    #[cfg(loom)]
+    #[cfg(all(test, loom))]
     pub(crate) fn at(place: P) -> Self {
         Self(place, PhantomData)
     }

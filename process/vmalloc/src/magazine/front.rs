@@ -7,7 +7,7 @@ use va_base::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Front(AtomicU64);
 
 impl Front {
-    #[cfg(loom)]
+    #[cfg(all(test, loom))]
     pub(crate) fn empty() -> Self {
         Self(AtomicU64::new(0))
     }
