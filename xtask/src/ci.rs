@@ -91,7 +91,7 @@ const STEPS: [Step; 20] = [
     )
     .full(targets::full, "seven more targets"),
     Step::new("loom", "interleavings, where there are any", loom::run)
-        .full(loom::full, "each model with all its preemptions, up to four"),
+        .full(loom::full, "each model with all its preemptions, up to four, and each library against loom"),
     Step::new("header", "the C header is that of the C functions", header::step)
         .full(header::check, "the header, made again by cbindgen"),
     Step::new(
