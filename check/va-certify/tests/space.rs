@@ -1,17 +1,16 @@
-//! A space of few pages on two CPUs: every sequence of so many allocs, frees and purges, and
-//! every order of frees. Each area is free and inside,
-//! and a request fails only if no hole has room for it. The long form runs by
+//! A space of few pages on two CPUs: every sequence of so many allocs, frees and purges, and every order of frees. Each
+//! area is free and inside, and a request fails only if no hole has room for it. The long form runs by
+//! `cargo xtask ci --full --only states`, or with its numbers by
 //! `cargo test --release -p va-certify --test space -- --ignored --nocapture`.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use va_base::{Request, VaRange};
 use va_certify::{Checker, Run};
-use va_sim::machine::SimMachine;
 use va_space::config::{Linux69, Standard};
 use va_space::{Area, Config, Purge, VmapSpace};
+use vmlab_machine::{LabMachine, PlainLock, Work};
 
 const FIRST: u64 = 0xf_ffc9_0000_0001;
-const PAGES: u64 = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Call {
@@ -23,37 +22,36 @@ enum Call {
     Purge,
 }
 
-const CALLS: [Call; 9] = [
-    Call::Alloc { cpu: 0, pages: 1 },
-    Call::Alloc { cpu: 1, pages: 1 },
-    Call::Alloc { cpu: 0, pages: 2 },
-    Call::Alloc { cpu: 1, pages: 3 },
-    Call::Free(0),
-    Call::Free(1),
-    Call::Free(2),
-    Call::Free(3),
-    Call::Purge,
-];
+/// A space of so many pages, and the sizes of its areas.
+#[derive(Clone, Copy)]
+struct Scope {
+    pages: u64,
+    sizes: &'static [u64],
+}
+
+const SIX: Scope = Scope { pages: 6, sizes: &[1, 2, 3] };
+const TWELVE: Scope = Scope { pages: 12, sizes: &[1, 2, 3, 7] };
 
 fn pages(area: &Area) -> Run {
     area.range().whole_pages()
 }
 
 /// Makes the calls on a new space. Returns false if the last one has no area to free.
-fn run<C: Config>(calls: &[Call]) -> bool {
-    let machine = SimMachine::new(2);
-    let window = VaRange::from_pages(FIRST, FIRST + PAGES).unwrap();
-    let space = VmapSpace::<_, C>::new(window, window, &machine).unwrap();
-    let (mut checker, mut areas) = (Checker::new(FIRST, FIRST + PAGES), Vec::new());
+fn run<C: Config>(size: u64, calls: &[Call]) -> bool {
+    // It frees all memory, which millions of spaces need.
+    let machine = LabMachine::<PlainLock>::new(2, 2, Work::Here);
+    let window = VaRange::from_pages(FIRST, FIRST + size).unwrap();
+    let space = VmapSpace::<_, C>::new(window, window, machine).unwrap();
+    let (mut checker, mut areas) = (Checker::new(FIRST, FIRST + size), Vec::new());
     for call in calls {
         match *call {
-            Call::Alloc { cpu, pages: size } => match space.alloc(cpu, &Request::pages(size).unwrap()) {
+            Call::Alloc { cpu, pages: len } => match space.alloc(cpu, &Request::pages(len).unwrap()) {
                 Ok(area) => {
-                    assert_eq!(pages(&area).1 - pages(&area).0, size, "{calls:?}");
+                    assert_eq!(pages(&area).1 - pages(&area).0, len, "{calls:?}");
                     checker.occupy(pages(&area)).unwrap_or_else(|lie| panic!("{lie}: {calls:?}"));
                     areas.push(area);
                 }
-                Err(error) => assert!(checker.longest() < size, "{error}: {calls:?}"),
+                Err(error) => assert!(checker.longest() < len, "{error}: {calls:?}"),
             },
             Call::Free(at) if at < areas.len() => {
                 let area: Area = areas.remove(at);
@@ -66,25 +64,27 @@ fn run<C: Config>(calls: &[Call]) -> bool {
     }
     // Whatever the order, all of it is there again.
     areas.into_iter().for_each(|area| space.free(area).unwrap());
-    let all = space.alloc(1, &Request::pages(PAGES).unwrap());
-    assert_eq!(all.as_ref().map(pages), Ok((FIRST, FIRST + PAGES)), "{calls:?}");
+    let all = space.alloc(1, &Request::pages(size).unwrap());
+    assert_eq!(all.as_ref().map(pages), Ok((FIRST, FIRST + size)), "{calls:?}");
     space.validate().unwrap_or_else(|broken| panic!("{broken}: {calls:?}"));
     true
 }
 
 /// Runs every sequence of at most `more` calls after these; returns how many.
-fn all<C: Config>(calls: &mut Vec<Call>, more: usize) -> u64 {
+fn all<C: Config>(scope: Scope, calls: &mut Vec<Call>, more: usize) -> u64 {
+    let allocs = scope.sizes.iter().flat_map(|&pages| [0, 1].map(|cpu| Call::Alloc { cpu, pages }));
+    let frees = (0..calls.len()).map(Call::Free);
     let mut count = 0;
-    for call in CALLS {
+    for call in allocs.chain(frees).chain([Call::Purge]) {
         // Two purges in a row do what one does.
         if call == Call::Purge && matches!(calls.last(), None | Some(Call::Purge)) {
             continue;
         }
         calls.push(call);
-        if run::<C>(calls) {
+        if run::<C>(scope.pages, calls) {
             count += 1;
             if more > 1 {
-                count += all::<C>(calls, more - 1);
+                count += all::<C>(scope, calls, more - 1);
             }
         }
         calls.pop();
@@ -92,29 +92,52 @@ fn all<C: Config>(calls: &mut Vec<Call>, more: usize) -> u64 {
     count
 }
 
-#[test]
-fn every_sequence_of_few_calls_on_two_cpus() {
-    let counts = [all::<Standard>(&mut Vec::new(), 4), all::<Linux69>(&mut Vec::new(), 4)];
-    println!("space: sequences of up to 4 calls: {counts:?}");
-    assert!(counts[0] == counts[1] && counts[0] > 1000, "{counts:?}");
+fn sequences(scope: Scope, most: usize) {
+    let ours = all::<Standard>(scope, &mut Vec::new(), most);
+    let linux = all::<Linux69>(scope, &mut Vec::new(), most);
+    println!(
+        "space: {} pages, up to {most} calls: {ours} sequences, {linux} with Linux's policy",
+        scope.pages
+    );
+    assert!(ours == linux && ours > 1000);
 }
 
-/// Four areas that fill the space, allocated by each choice of CPUs, freed in each order, with each choice of purges
-/// between the frees; returns how many.
-fn every_order<C: Config>() -> u64 {
+#[test]
+fn every_sequence_of_few_calls_on_two_cpus() {
+    sequences(SIX, 4);
+}
+
+#[test]
+#[ignore = "minutes: every sequence of six calls"]
+fn all_sequences_of_six_calls() {
+    sequences(SIX, 6);
+}
+
+#[test]
+#[ignore = "minutes: every sequence of six calls"]
+fn all_sequences_of_six_calls_in_twelve_pages() {
+    sequences(TWELVE, 6);
+}
+
+/// Areas of these sizes that fill the space, allocated by each choice of CPUs, freed in each order, with each choice of
+/// purges between the frees; returns how many.
+fn every_order<C: Config>(sizes: &[u64]) -> u64 {
+    let (size, areas) = (sizes.iter().sum(), sizes.len());
+    let orders: usize = (1..=areas).product();
     let mut count = 0;
-    for cpus in 0..16 {
-        let allocs = [1, 2, 1, 2].into_iter().enumerate();
-        let allocs = allocs.map(|(n, pages)| Call::Alloc { cpu: cpus >> n & 1, pages });
-        for order in 0..24 {
-            for purges in 0..8 {
-                let mut calls: Vec<Call> = allocs.clone().collect();
+    for cpus in 0..1u32 << areas {
+        let allocs = sizes.iter().enumerate();
+        let allocs = allocs.map(|(n, &pages)| Call::Alloc { cpu: cpus >> n & 1, pages });
+        for order in 0..orders {
+            for purges in 0..1u32 << (areas - 1) {
+                let (mut calls, mut order): (Vec<Call>, _) = (allocs.clone().collect(), order);
                 // The number of an order, digit by digit: which of those left.
-                for (n, at) in [order / 6, order / 2 % 3, order % 2, 0].into_iter().enumerate() {
-                    calls.push(Call::Free(at));
+                for n in 0..areas {
+                    calls.push(Call::Free(order % (areas - n)));
+                    order /= areas - n;
                     calls.extend((purges >> n & 1 == 1).then_some(Call::Purge));
                 }
-                assert!(run::<C>(&calls));
+                assert!(run::<C>(size, &calls));
                 count += 1;
             }
         }
@@ -123,9 +146,10 @@ fn every_order<C: Config>() -> u64 {
 }
 
 #[test]
-#[ignore = "seconds, and memory: what a machine of a test frees stays allocated"]
-fn every_sequence_of_five_calls_on_two_cpus() {
-    let counts = [all::<Standard>(&mut Vec::new(), 5), all::<Linux69>(&mut Vec::new(), 5)];
-    let orders = [every_order::<Standard>(), every_order::<Linux69>()];
-    println!("space: sequences of up to 5 calls: {counts:?}, orders of frees: {orders:?}");
+#[ignore = "minutes: every order of six frees, with every choice of purges"]
+fn all_orders_of_frees() {
+    for sizes in [&[1, 2, 1, 2][..], &[1, 2, 3, 2, 4], &[1, 2, 3, 1, 2, 3]] {
+        let counts = [every_order::<Standard>(sizes), every_order::<Linux69>(sizes)];
+        println!("space: areas of {sizes:?} pages, orders of frees: {counts:?}");
+    }
 }
