@@ -13,6 +13,7 @@
 //!                               all is freed without memory, and the machine has all back <------+
 //! ```
 
+use crate::machine::SimMachine;
 use std::fmt::Debug;
 
 /// A structure that calls change, on a machine that fails on demand. It is dropped where it ends.
@@ -30,14 +31,23 @@ pub trait Subject {
     /// Returns true if an error reports that memory is missing.
     fn is_of_memory(error: &Self::Error) -> bool;
 
+    /// Returns the machine. A structure whose requests go elsewhere, too, has the other functions of its own.
+    fn machine(&self) -> &SimMachine;
+
     /// Grants `granted` more requests of a kind, fails the next `count`, and grants all later ones.
-    fn fail(&self, kind: usize, granted: u64, count: u64);
+    fn fail(&self, kind: usize, granted: u64, count: u64) {
+        self.machine().fail_kind(kind, granted, count);
+    }
 
     /// Fails all requests of all kinds.
-    fn fail_all(&self);
+    fn fail_all(&self) {
+        self.machine().fail_after(0, 0);
+    }
 
     /// Returns the requests that failed so far.
-    fn denials(&self) -> u64;
+    fn denials(&self) -> u64 {
+        self.machine().denials()
+    }
 
     /// Frees all that is allocated, without a request that succeeds. Panics if a free fails or if something is lost.
     fn end(self);

@@ -73,6 +73,10 @@ impl Subject for Run<'_, '_> {
         }
     }
 
+    fn machine(&self) -> &SimMachine {
+        self.machine
+    }
+
     fn fail(&self, kind: usize, granted: u64, count: u64) {
         match Ask::ALL.get(kind) {
             Some(&what) => self.pages.fail_some(what, granted, count),

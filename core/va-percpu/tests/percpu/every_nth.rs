@@ -57,6 +57,10 @@ impl<C: Config> Subject for Run<'_, C> {
         )
     }
 
+    fn machine(&self) -> &SimMachine {
+        self.machine
+    }
+
     fn fail(&self, kind: usize, granted: u64, count: u64) {
         match kind {
             2 => self.harness.space.backend().fail_some(granted, count),

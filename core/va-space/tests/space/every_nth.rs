@@ -61,16 +61,8 @@ impl<C: Config> Subject for Run<'_, C> {
         matches!(error, SpaceError::NoTable | SpaceError::Index(AllocError::NoMeta { .. }))
     }
 
-    fn fail(&self, kind: usize, granted: u64, count: u64) {
-        self.machine.fail_kind(kind, granted, count);
-    }
-
-    fn fail_all(&self) {
-        self.machine.fail_after(0, 0);
-    }
-
-    fn denials(&self) -> u64 {
-        self.machine.denials()
+    fn machine(&self) -> &SimMachine {
+        self.machine
     }
 
     fn end(self) {

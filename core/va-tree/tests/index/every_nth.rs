@@ -84,16 +84,8 @@ impl<I: FreeIndex> Subject for Run<I> {
         matches!(error, AllocError::NoMeta { records: 1.. })
     }
 
-    fn fail(&self, kind: usize, granted: u64, count: u64) {
-        self.machine.fail_kind(kind, granted, count);
-    }
-
-    fn fail_all(&self) {
-        self.machine.fail_after(0, 0);
-    }
-
-    fn denials(&self) -> u64 {
-        self.machine.denials()
+    fn machine(&self) -> &SimMachine {
+        self.machine
     }
 
     fn end(mut self) {
@@ -231,16 +223,8 @@ impl<I: FreeIndex> Subject for Tracked<I> {
         matches!(error, TrackedError::Index(AllocError::NoMeta { .. }))
     }
 
-    fn fail(&self, kind: usize, granted: u64, count: u64) {
-        self.machine.fail_kind(kind, granted, count);
-    }
-
-    fn fail_all(&self) {
-        self.machine.fail_after(0, 0);
-    }
-
-    fn denials(&self) -> u64 {
-        self.machine.denials()
+    fn machine(&self) -> &SimMachine {
+        self.machine
     }
 
     fn end(mut self) {
