@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{HeapMachine, PAGE_SIZE, Pages, Platform, Va, VaRange};
 use va_block::config::Hashed;
 use va_space::VmapSpace;
-use va_space::config::Order;
 use va_space::decay::Quarter;
 use va_space::node::HashedZones;
 use va_tree::BTreeIndex;
@@ -81,9 +80,7 @@ impl va_space::Config for TinySpace {
     const POOL_PAGES_MAX: u64 = 0;
     const POOL_TRIES: u32 = 1;
     const STEAL: bool = false;
-    const ORDER: Order = Order::SliceByAddress;
     const SLICE_AREAS: u64 = 8;
-    const FAIL_FAST: bool = true;
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(1000)
     }
@@ -95,9 +92,6 @@ impl va_block::Config for Tiny {
     type Base = va_block::config::Standard;
     type Space = TinySpace;
     type Spread = Hashed;
-    const REUSE: bool = true;
-    const ROUND_UP: bool = false;
-    const FIRST_FIT: bool = false;
     const SLICE_BLOCKS: u32 = 8;
     const REPORT_PAGES: u64 = 100;
     fn block_pages(_cpus: u32) -> u64 {
