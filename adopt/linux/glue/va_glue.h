@@ -179,13 +179,19 @@ static size_t vmap_ram_vread_iter(struct iov_iter *iter, const char *addr, size_
 /* What was freed, of blocks too, and the range are covered by one flush. */
 static void _vm_unmap_aliases(unsigned long start, unsigned long end, int flush)
 {
-	u64 purged;
+	struct va_counts before = { }, after = { };
+	bool traced = trace_purge_vmap_area_lazy_enabled();
 
 	if (unlikely(!vmap_initialized))
 		return;
 	might_sleep();
-	purged = va_unmap_aliases(start, max(start, end));
-	trace_purge_vmap_area_lazy(start, end, purged);
+	if (traced)
+		va_counts(&before);
+	va_unmap_aliases(start, max(start, end));
+	if (traced) {
+		va_counts(&after);
+		trace_purge_vmap_area_lazy(start, end, after.purged_areas - before.purged_areas);
+	}
 }
 
 static void drain_vmap_area_work(struct work_struct *work)

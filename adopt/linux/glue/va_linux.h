@@ -41,7 +41,7 @@ u64 va_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);
 u64 va_alloc_small(u32 cpu, u64 pages);
 u64 va_congruent(const struct va_range *offsets_and_sizes, size_t count, u64 align);
 u64 va_drain(void);
-u64 va_unmap_aliases(u64 start, u64 end);
+void va_unmap_aliases(u64 start, u64 end);
 u64 va_purge_all(void);
 u64 va_shrink(void);
 void va_drain_cpu(u32 cpu);

@@ -351,14 +351,11 @@ pub extern "C" fn va_drain() -> u64 {
 }
 
 /// Purges so that no CPU translates an address of a freed area or small mapping, or one in `[start, end)`, any more.
-/// Returns areas that were purged.
 #[unsafe(no_mangle)]
-pub extern "C" fn va_unmap_aliases(start: u64, end: u64) -> u64 {
-    let Some(blocks) = BLOCKS.get() else { return 0 };
-    let purged = || blocks.space().stats().purged_areas;
-    let before = purged();
-    blocks.unmap_aliases_and(VaRange::new(Va::new(start), Va::new(end)).unwrap_or_default());
-    purged() - before
+pub extern "C" fn va_unmap_aliases(start: u64, end: u64) {
+    if let Some(blocks) = BLOCKS.get() {
+        blocks.unmap_aliases_and(VaRange::new(Va::new(start), Va::new(end)).unwrap_or_default());
+    }
 }
 
 /// Moves all blocks without mappings and all pooled areas into the index, and frees memory of the index. Returns the

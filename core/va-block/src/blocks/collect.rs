@@ -178,15 +178,11 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// # Locks
     /// Those of [`unmap_aliases`](Self::unmap_aliases).
     pub fn unmap_aliases_and(&self, dirty: VaRange) -> Collected {
-        let purge = |hull: VaRange| self.space().purge_aliases(&[hull, dirty]).waiting;
+        let purge = |hull: VaRange| self.space().purge_aliases(&[hull, dirty]);
         let mut purged = None;
-        let mut collected = self.collect_whole(|hull| {
-            let waiting = purge(hull);
-            purged = Some(waiting);
-            !waiting
-        });
-        collected.waiting |= purged.unwrap_or_else(|| purge(VaRange::default()));
-        collected
+        let collected = self.collect_whole(|hull| !purged.insert(purge(hull)).waiting);
+        let purged = purged.unwrap_or_else(|| purge(VaRange::default()));
+        Collected { waiting: collected.waiting || purged.waiting, ..collected }
     }
 
     /// Releases every block without live mappings to the space (`purge_fragmented_blocks_allcpus`), including those of
