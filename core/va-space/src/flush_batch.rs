@@ -229,13 +229,15 @@ impl Batched {
 
 /// The areas that were freed into a magazine: the open round, and earlier rounds, which wait for
 /// their flush batch or are flushed.
+// What each call reads is first.
+#[repr(C)]
 pub(crate) struct Rounds {
-    lists: [SizeLists<Unflushed>; 2],
     /// The index of the lists that are filled; the others are sealed.
     open: usize,
     low: u64,
     high: u64,
     batch_number: BatchNumber,
+    lists: [SizeLists<Unflushed>; 2],
 }
 
 impl Rounds {

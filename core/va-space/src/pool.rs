@@ -44,14 +44,16 @@ fn exact_class(pages: u64) -> Option<usize> {
 }
 
 /// Areas of one phase, by size.
+// What each call writes is first.
+#[repr(C)]
 pub(crate) struct SizeLists<S> {
-    lists: [AreaList<S>; CLASSES],
-    /// Size of the areas in each list of large areas; of any size while the list is empty.
-    large: [u64; LARGE_SIZES],
-    large_pages: u64,
-    occupied: [u64; CLASSES.div_ceil(64)],
     areas: u64,
     pages: u64,
+    large_pages: u64,
+    occupied: [u64; CLASSES.div_ceil(64)],
+    /// Size of the areas in each list of large areas; of any size while the list is empty.
+    large: [u64; LARGE_SIZES],
+    lists: [AreaList<S>; CLASSES],
 }
 
 /// Flushed areas, ready to be allocated.
@@ -99,11 +101,26 @@ impl<S> SizeLists<S> {
         if self.large_pages + more > LARGE_PAGES_MAX {
             return None;
         }
-        self.class(pages).or_else(|| {
-            let vacant = self.lists[EXACT..].iter().position(AreaList::is_empty)?;
-            self.large[vacant] = pages;
-            Some(EXACT + vacant)
-        })
+        self.class(pages).or_else(|| self.new_class(pages))
+    }
+
+    /// Returns the list for areas of `pages`, and whether it is of that size only since now.
+    pub(crate) fn class_or_new(&mut self, pages: u64) -> Option<(usize, bool)> {
+        match self.class(pages) {
+            Some(class) => Some((class, false)),
+            None => Some((self.new_class(pages)?, true)),
+        }
+    }
+
+    /// Makes an empty list one for areas of `pages`.
+    #[cold]
+    fn new_class(&mut self, pages: u64) -> Option<usize> {
+        // One that never was of a size, if there is one: sizes that alternate keep their lists.
+        let vacant = (0..LARGE_SIZES)
+            .filter(|&large| self.lists[EXACT + large].is_empty())
+            .min_by_key(|&large| self.large[large] > 0)?;
+        self.large[vacant] = pages;
+        Some(EXACT + vacant)
     }
 
     /// Returns the size of the areas in a class that holds some.

@@ -1,6 +1,6 @@
 //! The moves of leaves between entries of the page map, under the lock of the free index.
 
-use super::leaf::{Leaf, Sheet};
+use super::leaf::{Leaf, SLOTS, Sheet};
 use super::{Marker, PageMap};
 use va_base::Machine;
 use va_base::sync::AtomicRef;
@@ -22,6 +22,15 @@ impl PageMap {
             marker.empties.remove(leaf);
         }
         true
+    }
+
+    /// Returns of ascending pages the first in each leaf, which speaks for the others there.
+    pub(crate) fn one_a_leaf(pages: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
+        let mut last = None;
+        pages.filter(move |page| {
+            let leaf = Some(page / SLOTS as u64);
+            core::mem::replace(&mut last, leaf) != leaf
+        })
     }
 
     /// Moves the leaf that is empty longest to a new entry.

@@ -26,7 +26,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(self.lookup.admit(range_of(page, pages), &self.machine)?)
     }
 
-    /// Takes `free` with slots for areas that start at `pages`, which have entries. An area begins at each of them
+    /// Takes `free` with slots for areas that start at `pages`, ascending, which have entries. An area begins at each of them
     /// before the lock is released, or [`release_slots`](Self::release_slots) is called.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ) -> Result<HeapGuard<'_, P, C>, SpaceError> {
         loop {
             let mut heap = self.lock_free();
-            if pages().all(|page| self.map.attach(&mut heap.marker, page)) {
+            if PageMap::one_a_leaf(pages()).all(|page| self.map.attach(&mut heap.marker, page)) {
                 return Ok(heap);
             }
             self.release_slots(&mut heap, pages());
@@ -50,7 +50,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Allows the leaves of `pages` in which no area begins to move.
     pub(super) fn release_slots(&self, heap: &mut Heap<C::Index<P>>, pages: impl Iterator<Item = u64>) {
-        pages.for_each(|page| self.map.release(&mut heap.marker, page));
+        PageMap::one_a_leaf(pages).for_each(|page| self.map.release(&mut heap.marker, page));
     }
 
     /// Undoes [`ready`](Self::ready).

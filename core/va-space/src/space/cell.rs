@@ -39,8 +39,6 @@ use va_base::{InvariantViolation, LockClass, Machine, Meta, Pages, Table, Va, Va
 
 /// Flushed pages that the cache of a magazine holds at most, whatever its share: 256 MiB of addresses.
 pub(super) const CACHE_PAGES_MAX: u64 = 1 << 16;
-/// Sizes that come in rows from the index, of one page and up.
-pub(super) const ROW_SIZES: usize = 128;
 /// Freed pages at which it ends a round, whatever its share.
 pub(super) const ROUND_PAGES_MAX: u64 = 1 << 15;
 /// The divisor of the default window for the share of all magazines, in cache, sealed areas and round each.
@@ -49,24 +47,25 @@ const SHARES: u64 = 8;
 const LOOKED_AT_MAX: usize = 16;
 
 /// The areas of one magazine.
+#[repr(C)]
 pub(super) struct Contents {
-    pub(super) cache: Pool,
-    pub(super) rounds: Rounds,
-    /// Areas that the next refill of each list adds: doubled by each, halved when the list makes room for others.
-    pub(super) refill_areas: [u8; CLASSES],
-    /// Binary logarithm of the pages to which the last request for an area of the index was aligned, for each size that
-    /// comes in rows. A row is for alignments that repeat.
-    pub(super) row_aligns: [u8; ROW_SIZES],
-    /// The list that makes room next.
-    pub(super) victim: usize,
     /// Pages at which the round may end.
     pub(super) round_pages_max: u64,
     /// Pages of the round at which a free runs a step (`round`): those at which it ends, or 0 for the next free.
     pub(super) step_pages: u64,
-    /// The round is being sealed.
-    pub(super) ending: bool,
     /// Pages that the cache may hold, and the sealed areas.
     pub(super) cache_pages_max: u64,
+    /// The list that makes room next.
+    pub(super) victim: usize,
+    /// The round is being sealed.
+    pub(super) ending: bool,
+    pub(super) cache: Pool,
+    pub(super) rounds: Rounds,
+    /// Areas that the next refill of each list adds: doubled by each, halved when the list makes room for others.
+    pub(super) refill_areas: [u8; CLASSES],
+    /// Binary logarithm of the pages to which the last request for an area of the index was aligned, for each list. A
+    /// row is for alignments that repeat.
+    pub(super) row_aligns: [u8; CLASSES],
 }
 
 impl Contents {
@@ -76,13 +75,22 @@ impl Contents {
             cache: Pool::new(),
             rounds: Rounds::new(),
             refill_areas: [0; CLASSES],
-            row_aligns: [0; ROW_SIZES],
+            row_aligns: [0; CLASSES],
             victim: 0,
             round_pages_max: 0,
             step_pages: 0,
             ending: false,
             cache_pages_max: 0,
         }
+    }
+
+    /// Returns the list of the cache for areas of `pages`, whose numbers begin anew if it was of another size.
+    pub(super) fn class(&mut self, pages: u64) -> Option<usize> {
+        let (class, is_new) = self.cache.class_or_new(pages)?;
+        if is_new {
+            (self.refill_areas[class], self.row_aligns[class]) = (1, 0);
+        }
+        Some(class)
     }
 
     /// Continues a round of which nothing is sealed. The next free ends it if it exceeds a share that became smaller.
@@ -97,8 +105,9 @@ impl Contents {
 }
 
 /// The memory of one magazine after another. It remains until the space ends.
+// In this order what each call writes is in few cache lines.
+#[repr(C, align(64))]
 pub(super) struct Cell<R: RawMutex + 'static> {
-    contents: Mutex<R, Contents>,
     /// A magazine has the cell. Protocol PR-CELL.
     taken: AtomicBool,
     /// The CPU that the magazine was created for. Protocol PR-HINT.
@@ -116,6 +125,7 @@ pub(super) struct Cell<R: RawMutex + 'static> {
     pub(super) hull: Hull,
     /// Set once.
     next: OnceRef<'static, Cell<R>>,
+    contents: Mutex<R, Contents>,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Table for Cell<R> {

@@ -34,7 +34,7 @@
 //! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 
 use super::VmapSpace;
-use super::cell::{CACHE_PAGES_MAX, Cell, Contents, ROW_SIZES};
+use super::cell::{CACHE_PAGES_MAX, Cell, Contents};
 use super::take::Lowest;
 use crate::area::{Area, DetachedArea, range_of};
 use crate::budget::{Budget, Cost};
@@ -49,9 +49,10 @@ use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
 /// Most areas, and most pages, that one refill adds.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
-/// Pages that a row from the index has at most: two areas or more.
-const ROW_PAGES_MAX: u64 = 2 * ROW_SIZES as u64;
-const _: () = assert!(ROW_SIZES as u64 <= EXACT_PAGES_MAX);
+/// Pages that a row from the index has at most, or else so many areas, of this many pages.
+const ROW_PAGES_MAX: u64 = 256;
+const ROW_AREAS: u64 = 8;
+const ROW_OF_LARGE_PAGES_MAX: u64 = 1 << 13;
 const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 
 /// A cache of areas that its owner passes by `&mut`; see the module. A few words: the areas are in memory from the
@@ -449,15 +450,16 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     fn refill(&self, contents: &mut Contents, pages: u64) -> bool {
         let map = &self.space.map;
         let Some(mut pool) = self.space.lock_filled_pool(self.node) else { return false };
-        let Some(class) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return false };
+        let Some(pooled) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return false };
+        let Some(class) = contents.class(pages) else { return false };
         let max = contents.cache_pages_max;
         let limit = (REFILL_PAGES_MAX.min(max) / pages).clamp(1, REFILL_AREAS_MAX);
-        let mut want = u64::from(contents.refill_areas[class]).min(limit).min(pool.len(class));
+        let mut want = u64::from(contents.refill_areas[class]).min(limit).min(pool.len(pooled));
         contents.refill_areas[class] = (2 * want).min(limit) as u8;
-        if want == limit && pool.len(class) * pages <= max / 4 {
-            want = pool.len(class);
+        if want == limit && pool.len(pooled) * pages <= max / 4 {
+            want = pool.len(pooled);
         }
-        let list = pool.take_list(map, class, want);
+        let list = pool.take_list(map, pooled, want);
         drop(pool);
         self.cache_or_pool(contents, pages, list)
     }
@@ -465,31 +467,39 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Takes an area from the index, and a row of equal ones for the cache if this size was requested before. Not where
     /// most of a row would lie between its areas.
     fn take_from_index(&self, request: &Request) -> Result<Area, SpaceError> {
-        let pages = request.size().get();
-        let step = VmapSpace::<P, C>::row_step(pages, request.align());
-        if let Some(class) = Some(pages as usize - 1).filter(|_| step <= (2 * pages).min(ROW_SIZES as u64)) {
-            let mut contents = self.lock();
-            let align = request.align().page_log2() as u8;
-            let repeats = core::mem::replace(&mut contents.row_aligns[class], align) == align;
-            let mut limit = (ROW_PAGES_MAX / step).min(1 + contents.cache_pages_max / pages);
-            if step > pages {
-                // What is between two is freed while the index is held: as much as in a slice of a purge.
-                limit = limit.min(1 + Budget::of_slice::<C>().steps(Cost::RUN));
-            }
-            let count = u64::from(contents.refill_areas[class]).min(limit);
-            contents.refill_areas[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
-            drop(contents);
-            if count > 1
-                && repeats
-                && request.waits()
-                && C::ORDER.permits_rounds()
-                && let Some((area, others)) = self.space.take_row(pages, request.align(), count, self.node)
-            {
-                self.cache_or_pool(&mut self.lock(), pages, others);
-                return Ok(area);
-            }
+        let (pages, align) = (request.size().get(), request.align());
+        let step = VmapSpace::<P, C>::row_step(pages, align);
+        let count = if step <= (2 * pages).min(ROW_OF_LARGE_PAGES_MAX / 2) {
+            self.row_areas(request, step)
+        } else {
+            1
+        };
+        if count > 1
+            && C::ORDER.permits_rounds()
+            && let Some((area, others)) = self.space.take_row(pages, align, count, self.node)
+        {
+            self.cache_or_pool(&mut self.lock(), pages, others);
+            return Ok(area);
         }
         self.space.take_from_index::<Lowest>(request, Some(self.node))
+    }
+
+    /// Returns the areas that a request takes from the index, `step` pages from one to the next, and notes it.
+    fn row_areas(&self, request: &Request, step: u64) -> u64 {
+        let mut contents = self.lock();
+        let pages = request.size().get();
+        let Some(class) = contents.class(pages) else { return 1 };
+        let align = request.align().page_log2() as u8;
+        let repeats = core::mem::replace(&mut contents.row_aligns[class], align) == align;
+        let mut limit = (ROW_PAGES_MAX / step).max(ROW_AREAS.min(ROW_OF_LARGE_PAGES_MAX / step));
+        limit = limit.min(1 + contents.cache_pages_max / pages);
+        if step > pages {
+            // What is between two is freed while the index is held: as much as in a slice of a purge.
+            limit = limit.min(1 + Budget::of_slice::<C>().steps(Cost::RUN));
+        }
+        let count = u64::from(contents.refill_areas[class]).min(limit);
+        contents.refill_areas[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
+        if repeats && request.waits() { count } else { 1 }
     }
 
     /// Moves other sizes to the pool until the cache has room for `more` pages, or the budget ends; returns whether it

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::error::SpaceError;
 use crate::list::{AreaList, Flushed, UnlinkedArea};
 use crate::lookup::Lookup;
-use crate::map::{State, Word};
+use crate::map::{PageMap, State, Word};
 use va_base::{Align, Machine, Request, Va};
 use va_tree::FreeIndex;
 
@@ -52,7 +52,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         };
         let first = at.page_floor();
         let page_of = |n: u64| first + n * step;
-        if Self::NOTIFIES_LOOKUP || !(0..count).all(|n| self.map.attach(&mut guard.marker, page_of(n))) {
+        if Self::NOTIFIES_LOOKUP
+            || !PageMap::one_a_leaf((0..count).map(page_of))
+                .all(|page| self.map.attach(&mut guard.marker, page))
+        {
             self.release_slots(&mut guard, (0..count).map(page_of));
             guard.transit_pages += all;
             drop(guard);
@@ -105,10 +108,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Allocates entries and records for each area of a row, or none; the lookup has the first, and a record for each
     /// other.
     fn ready_row(&self, count: u64, page_of: impl Fn(u64) -> u64, pages: u64) -> Result<(), SpaceError> {
+        if !PageMap::one_a_leaf((0..count).map(&page_of)).all(|page| self.map.reserve(page, &self.machine)) {
+            return Err(SpaceError::NoTable);
+        }
         for n in 0..count {
-            if let Err(error) = self.ready(page_of(n), pages) {
+            if let Err(error) = self.lookup.admit(range_of(page_of(n), pages), &self.machine) {
                 self.unready_row(n, &page_of);
-                return Err(error);
+                return Err(error.into());
             }
             if n > 0 {
                 self.lookup.remove(Va::from_page(page_of(n)), &self.machine);

@@ -6,7 +6,7 @@ use va_base::{Align, Context, LockClass, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::{Area, Drained, Magazine, Purge, SpaceError, State, VmapSpace};
 
-fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
+pub(crate) fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
     let extent = VaRange::from_pages(FIRST, FIRST + size).unwrap();
     VmapSpace::new(extent, extent, machine).unwrap()
 }
@@ -351,11 +351,12 @@ fn what_settled_on_another_cpu_is_used_before_the_index() {
     // Node 70 is in another word of the set of nodes with pooled areas, so its areas are left alone.
     let machine = SimMachine::new(72);
     let space = space(&machine, 1 << 22);
-    let size = ask(300);
+    // Too large for rows.
+    let size = ask(4100);
     let mut known = Vec::new();
     for cpu in [3, 9, 70] {
         let mut magazine = space.magazine(cpu).unwrap();
-        let areas: Vec<Area> = (0..20).map(|_| magazine.alloc(&size).unwrap()).collect();
+        let areas: Vec<Area> = (0..6).map(|_| magazine.alloc(&size).unwrap()).collect();
         if cpu != 70 {
             known.extend(areas.iter().map(Area::start));
         }
@@ -363,7 +364,7 @@ fn what_settled_on_another_cpu_is_used_before_the_index() {
     }
     space.drain_magazines();
     space.purge(Purge::Drain);
-    assert_eq!((space.stats().pooled_areas, space.lazy_pages()), (60, Pages::new(0)));
+    assert_eq!((space.stats().pooled_areas, space.lazy_pages()), (18, Pages::new(0)));
     let holes = space.stats().holes;
     // The threads of these CPUs run on another now.
     let mut magazine = space.magazine(1).unwrap();
@@ -377,92 +378,8 @@ fn what_settled_on_another_cpu_is_used_before_the_index() {
         }
         assert!(misses <= 2, "{known:?}");
     }
-    assert_eq!((space.stats().pooled_areas, space.stats().holes), (20, holes));
+    assert_eq!((space.stats().pooled_areas, space.stats().holes), (6, holes));
     assert_eq!(space.validate(), Ok(()));
-}
-
-#[test]
-fn a_run_from_the_index_is_contiguous_and_reserved() {
-    let machine = SimMachine::new(1);
-    let space = space(&machine, 4096);
-    let mut magazine = space.magazine(0).unwrap();
-    let areas: Vec<_> = (0..16).map(|_| magazine.alloc(&ask(3)).unwrap()).collect();
-    let starts: Vec<u64> = areas.iter().map(|area| area.start().page_floor() - FIRST).collect();
-    assert_eq!(starts, (0..16).map(|n| 3 * n).collect::<Vec<_>>());
-    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
-    // Every other one is freed, for which no slab is allocated any more.
-    machine.fail_after(0, 0);
-    for (n, area) in areas.into_iter().enumerate() {
-        if n % 2 == 0 {
-            magazine.free(area).unwrap();
-        }
-    }
-    magazine.drain();
-    space.purge(Purge::Full);
-    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 9));
-}
-
-/// Returns a request for `pages` at multiples of `align` pages.
-fn ask_aligned(pages: u64, align: u64) -> Request {
-    Request::new(pages << 12, align << 12).unwrap()
-}
-
-#[test]
-fn a_row_that_lacks_a_table_leaves_nothing_taken() {
-    for request in [ask(16), ask_aligned(15, 16)] {
-        let machine = SimMachine::new(1);
-        let space = space(&machine, 1 << 22);
-        let mut magazine = space.magazine(0).unwrap();
-        let taken: Vec<_> = (0..63).map(|_| magazine.alloc(&request).unwrap()).collect();
-        machine.fail_after(u64::MAX, 0);
-        // The next 4 MiB have no slots: the row fails, then the single area.
-        let before = space.stats();
-        let more: Vec<_> = (0..20).map_while(|_| magazine.alloc(&request).ok()).collect();
-        assert!(more.len() < 20, "{before:?}");
-        assert_eq!(space.validate(), Ok(()));
-        machine.fail_after(u64::MAX, u64::MAX);
-        assert!(magazine.alloc(&request).is_ok());
-        for area in taken.into_iter().chain(more) {
-            magazine.free(area).unwrap();
-        }
-        drop(magazine);
-        assert_eq!(space.validate(), Ok(()));
-    }
-}
-
-#[test]
-fn an_aligned_row_leaves_what_is_between_its_areas_free() {
-    let machine = SimMachine::new(1);
-    let space = space(&machine, 1 << 12);
-    let mut magazine = space.magazine(0).unwrap();
-    // Stacks: one from the index, then rows of 2, 4 and 8.
-    let stack = ask_aligned(5, 4);
-    let mut held: Vec<_> = (0..8).map(|_| magazine.alloc(&stack).unwrap()).collect();
-    let stats = space.stats();
-    assert_eq!((stats.cached_areas, stats.holes), (7, 15));
-    // Not 16: the index is not held longer than for a slice, and nine times it frees what is between two.
-    held.extend((0..8).map(|_| magazine.alloc(&stack).unwrap()));
-    assert_eq!((space.stats().cached_areas, space.stats().holes), (9, 25));
-    let mut starts: Vec<_> = held.iter().map(|area| area.start().page_floor()).collect();
-    starts.sort_unstable();
-    assert!(starts.windows(2).all(|two| two[1] - two[0] == 8) && starts[0] % 4 == 0, "{starts:?}");
-    // What is between two is found, for whom it is enough.
-    let between = space.alloc(0, &ask(3)).unwrap();
-    assert_eq!(between.start().page_floor(), starts[0] + 5);
-    // An alignment that most of a row would be lost to, or another each time, is no row.
-    let cached = space.stats().cached_areas;
-    let mut odd: Vec<_> = (0..4).map(|_| magazine.alloc(&ask_aligned(3, 8)).unwrap()).collect();
-    odd.extend(
-        (0..4).map(|nth| magazine.alloc(&ask_aligned(30, if nth % 2 == 0 { 32 } else { 2 })).unwrap()),
-    );
-    assert_eq!(space.stats().cached_areas, cached);
-    assert_eq!(space.validate(), Ok(()));
-    for area in held.into_iter().chain(odd).chain([between]) {
-        magazine.free(area).unwrap();
-    }
-    drop(magazine);
-    space.purge(Purge::Full);
-    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
 }
 
 #[test]
@@ -514,15 +431,16 @@ fn completed_areas_refill_a_magazine_without_a_lock() {
     machine.drain_elsewhere(true);
     let space = space(&machine, 1 << 22);
     let mut magazine = space.magazine(0).unwrap();
-    let areas: Vec<_> = (0..41).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
+    // In whole rows, of 1, 2, 4 and five times 8, so that nothing of the last is in the cache.
+    let areas: Vec<_> = (0..47).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
     for area in areas {
         magazine.free(area).unwrap();
     }
-    assert_eq!((space.stats().cached_areas, space.lazy_pages()), (0, Pages::new(8200)));
+    assert_eq!((space.stats().cached_areas, space.lazy_pages()), (0, Pages::new(9400)));
     assert_eq!((space.drain().waiting, space.stats().flushes), (false, 1));
-    assert_eq!((space.stats().cached_areas, space.lazy_pages()), (41, Pages::new(0)));
+    assert_eq!((space.stats().cached_areas, space.lazy_pages()), (47, Pages::new(0)));
     let before = shared_lockings();
-    let again: Vec<_> = (0..41).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
+    let again: Vec<_> = (0..47).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
     assert_eq!(shared_lockings(), before);
     // Nothing is due: a worker that is woken too late has no effect.
     assert_eq!((space.drain().waiting, space.stats().flushes), (false, 1));
@@ -542,8 +460,9 @@ fn an_alloc_that_may_sleep_catches_up_with_a_worker_that_does_not_run() {
         assert_eq!(space.lazy_pages(), Pages::new(8200), "no free helps");
     };
     free_8200_pages();
-    // A caller that may not sleep, or that requests only available areas, does not change it.
-    let held = [magazine.alloc(&ask(200).context(Context::Atomic)), magazine.try_alloc(&ask(200))];
+    // A caller that may not sleep, or that requests only available areas, does not change it. Their sizes differ, since
+    // a second request for one takes a row for the cache.
+    let held = [magazine.alloc(&ask(201).context(Context::Atomic)), magazine.try_alloc(&ask(202))];
     assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(8200)));
     let completed = magazine.alloc(&ask(200)).unwrap();
     assert_eq!((machine.flushes(), space.lazy_pages()), (1, Pages::new(0)));

@@ -18,6 +18,7 @@ mod model;
 mod notes;
 mod points;
 mod reshape;
+mod rows;
 mod script;
 mod shared;
 mod stress;

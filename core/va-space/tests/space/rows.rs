@@ -1,0 +1,116 @@
+//! Rows: areas of one size that a magazine takes from the index at once.
+
+use crate::magazine::space;
+use crate::{FIRST, ask};
+use va_base::Request;
+use va_sim::machine::SimMachine;
+use va_space::Purge;
+
+#[test]
+fn a_run_from_the_index_is_contiguous_and_reserved() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 4096);
+    let mut magazine = space.magazine(0).unwrap();
+    let areas: Vec<_> = (0..16).map(|_| magazine.alloc(&ask(3)).unwrap()).collect();
+    let starts: Vec<u64> = areas.iter().map(|area| area.start().page_floor() - FIRST).collect();
+    assert_eq!(starts, (0..16).map(|n| 3 * n).collect::<Vec<_>>());
+    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
+    // Every other one is freed, for which no slab is allocated any more.
+    machine.fail_after(0, 0);
+    for (n, area) in areas.into_iter().enumerate() {
+        if n % 2 == 0 {
+            magazine.free(area).unwrap();
+        }
+    }
+    magazine.drain();
+    space.purge(Purge::Full);
+    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 9));
+}
+
+/// Returns a request for `pages` at multiples of `align` pages.
+fn ask_aligned(pages: u64, align: u64) -> Request {
+    Request::new(pages << 12, align << 12).unwrap()
+}
+
+#[test]
+fn large_areas_come_in_rows_where_a_size_repeats() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 1 << 22);
+    let mut magazine = space.magazine(0).unwrap();
+    // Two sizes in turn, each with a list of its own: one, then rows of 2, 4 and 8.
+    let (mut areas, mut cached) = (Vec::new(), Vec::new());
+    for _ in 0..15 {
+        areas.extend([ask(300), ask_aligned(513, 512)].map(|request| magazine.alloc(&request).unwrap()));
+        cached.push(space.stats().cached_areas / 2);
+    }
+    assert_eq!(cached, [0, 1, 0, 3, 2, 1, 0, 7, 6, 5, 4, 3, 2, 1, 0]);
+    let starts: Vec<u64> = areas.iter().map(|area| area.start().page_floor()).collect();
+    assert!((8..15).all(|n| starts[2 * n] == starts[2 * n - 2] + 300), "{starts:?}");
+    assert!((8..15).all(|n| starts[2 * n + 1] == starts[2 * n - 1] + 1024), "{starts:?}");
+    // Sizes that come once each take no more than was requested, neither do those of more than a row.
+    areas.extend((600..620).map(|pages| magazine.alloc(&ask(pages)).unwrap()));
+    areas.extend((0..3).map(|_| magazine.alloc(&ask(4097)).unwrap()));
+    assert_eq!(space.stats().cached_areas, 0);
+    for area in areas {
+        magazine.free(area).unwrap();
+    }
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn a_row_that_lacks_a_table_leaves_nothing_taken() {
+    for request in [ask(16), ask_aligned(15, 16)] {
+        let machine = SimMachine::new(1);
+        let space = space(&machine, 1 << 22);
+        let mut magazine = space.magazine(0).unwrap();
+        let taken: Vec<_> = (0..63).map(|_| magazine.alloc(&request).unwrap()).collect();
+        machine.fail_after(u64::MAX, 0);
+        // The next 4 MiB have no slots: the row fails, then the single area.
+        let before = space.stats();
+        let more: Vec<_> = (0..20).map_while(|_| magazine.alloc(&request).ok()).collect();
+        assert!(more.len() < 20, "{before:?}");
+        assert_eq!(space.validate(), Ok(()));
+        machine.fail_after(u64::MAX, u64::MAX);
+        assert!(magazine.alloc(&request).is_ok());
+        for area in taken.into_iter().chain(more) {
+            magazine.free(area).unwrap();
+        }
+        drop(magazine);
+        assert_eq!(space.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn an_aligned_row_leaves_what_is_between_its_areas_free() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 1 << 12);
+    let mut magazine = space.magazine(0).unwrap();
+    // Stacks: one from the index, then rows of 2, 4 and 8.
+    let stack = ask_aligned(5, 4);
+    let mut held: Vec<_> = (0..8).map(|_| magazine.alloc(&stack).unwrap()).collect();
+    let stats = space.stats();
+    assert_eq!((stats.cached_areas, stats.holes), (7, 15));
+    // Not 16: the index is not held longer than for a slice, and nine times it frees what is between two.
+    held.extend((0..8).map(|_| magazine.alloc(&stack).unwrap()));
+    assert_eq!((space.stats().cached_areas, space.stats().holes), (9, 25));
+    let mut starts: Vec<_> = held.iter().map(|area| area.start().page_floor()).collect();
+    starts.sort_unstable();
+    assert!(starts.windows(2).all(|two| two[1] - two[0] == 8) && starts[0] % 4 == 0, "{starts:?}");
+    // What is between two is found, for whom it is enough.
+    let between = space.alloc(0, &ask(3)).unwrap();
+    assert_eq!(between.start().page_floor(), starts[0] + 5);
+    // An alignment that most of a row would be lost to, or another each time, is no row.
+    let cached = space.stats().cached_areas;
+    let mut odd: Vec<_> = (0..4).map(|_| magazine.alloc(&ask_aligned(3, 8)).unwrap()).collect();
+    odd.extend(
+        (0..4).map(|nth| magazine.alloc(&ask_aligned(30, if nth % 2 == 0 { 32 } else { 2 })).unwrap()),
+    );
+    assert_eq!(space.stats().cached_areas, cached);
+    assert_eq!(space.validate(), Ok(()));
+    for area in held.into_iter().chain(odd).chain([between]) {
+        magazine.free(area).unwrap();
+    }
+    drop(magazine);
+    space.purge(Purge::Full);
+    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
+}
