@@ -203,7 +203,7 @@ static DECLARE_WORK(va_drain_work, drain_vmap_area_work);
 
 void va_os_wake(void)
 {
-	schedule_work(&va_drain_work);
+	queue_work(system_unbound_wq, &va_drain_work);
 }
 
 void va_os_flush(u64 start, u64 end)

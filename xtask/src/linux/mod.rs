@@ -53,8 +53,8 @@ enum Task {
         #[arg(long, default_value_t = 100)]
         loops: u32,
     },
-    /// Count the instructions of pairs on both kernels, or with more than one thread take the time; --out writes
-    /// results/linux.md
+    /// Count the instructions of pairs on both kernels, and with more than one thread take the time, too; --out writes
+    /// results/linux.md, or linux-threads.md
     Bench {
         /// Threads that call at a time
         #[arg(long, default_value_t = 1)]
@@ -266,20 +266,29 @@ fn row(line: &str) -> Option<Row> {
     (number(parts.next()?)? == 0).then(|| Row { pattern: pattern.to_string(), pair, alloc, free })
 }
 
-/// Boots both kernels in turn, and prints the median of each pattern.
+/// Boots both kernels in turn, and prints the median of each pattern, in one way and another.
 fn bench(root: &Path, threads: u32, &Pairs { loops, rounds, out }: &Pairs) -> Result<()> {
     let run = &Run { threads, ..Run::of("bench", loops) };
-    let how = if run.threads == 1 { COUNTED } else { SPEED };
-    let runs = in_turn(rounds, |kind| {
-        let lines = boot(root, kind, run, how)?;
-        Ok(lines.iter().filter_map(|line| row(line)).collect())
-    })?;
-    let table = table(&runs)?;
-    println!("{table}");
+    let measured = |how: &str, worst| -> Result<String> {
+        let runs = in_turn(rounds, |kind| {
+            let lines = boot(root, kind, run, how)?;
+            Ok(lines.iter().filter_map(|line| row(line)).collect())
+        })?;
+        table(&runs, worst)
+    };
+    let counted = measured(COUNTED, false)?;
+    let (name, title, arguments, text) = if threads == 1 {
+        let one = measured(&format!("{COUNTED} -smp 1"), true)?;
+        let text = format!("{HEAD}\n\n{counted}\n{ONE_CPU}\n\n{one}");
+        ("linux.md", "The core inside Linux 6.12", String::new(), text)
+    } else {
+        let text = format!("{AT_ONCE}\n\n{}\n{TAKING_TURNS}\n\n{counted}", measured(SPEED, false)?);
+        ("linux-threads.md", "Threads at a time inside Linux 6.12", format!("--threads {threads} "), text)
+    };
+    println!("{text}");
     if out {
-        let command = format!("bench --loops {} --rounds {rounds}", run.loops);
-        let page = page(root, "The core inside Linux 6.12", &command, &format!("{HEAD}\n\n{table}"));
-        write_above_sections(root, "linux.md", &page)?;
+        let command = format!("bench {arguments}--loops {loops} --rounds {rounds}");
+        write_above_sections(root, name, &page(root, title, &command, &text))?;
     }
     Ok(())
 }
@@ -312,23 +321,33 @@ fn write_above_sections(root: &Path, name: &str, page: &str) -> Result<()> {
     Ok(fs::write(path, format!("{page}{rest}"))?)
 }
 
-/// The text above the table.
+/// The text above the table of one thread.
 const HEAD: &str = "Instructions of `get_vm_area` and `free_vm_area`, counted by QEMU (`-icount shift=0`): median \
 (least to most) of the\nruns, which boot both kernels in turn. One thread calls. All four CPUs share the count, so the \
-worker that purges is\nin it, and a page of zeros is 512 instructions. The last four columns have the most of one call \
-in any run: interrupts\nand a purge beside it are included.";
+worker that purges is\nin it, and a page of zeros is 512 instructions.";
 
-/// Returns the table of all runs of both kernels.
-fn table(runs: &[Vec<Vec<Row>>; 2]) -> Result<String> {
+/// The text above the table of one CPU.
+const ONE_CPU: &str = "**With one CPU** in the same way. The last four columns have the most of one call in any \
+run. A call in which another thread ran\nis left out there, and the kernel's timer is included.";
+
+/// The texts above the tables of more threads.
+const AT_ONCE: &str = "Nanoseconds of `get_vm_area` and `free_vm_area`: median (least to most) of the runs, which boot \
+both kernels in turn.\nFour CPUs of QEMU share this machine's, so the time in which a CPU waits for one is in these \
+figures.";
+const TAKING_TURNS: &str = "**With CPUs that take turns:** instructions of all CPUs while a thread makes a pair, counted by \
+QEMU (`-icount shift=0`), whatever the load of this\nmachine.";
+
+/// Returns the table of all runs of both kernels, with the most of one call if `worst`.
+fn table(runs: &[Vec<Vec<Row>>; 2], worst: bool) -> Result<String> {
     let [stock, ours] = runs;
     let Some(first) = stock.first().filter(|rows| !rows.is_empty()) else { bail!("no run said anything") };
     if stock.iter().chain(ours).any(|rows| rows.len() != first.len()) {
         bail!("a run lacks a pattern");
     }
-    let mut table = String::from(
-        "| pattern | stock, a pair | ours, a pair | ratio | stock, one alloc | ours | stock, one free | ours |\n\
-         |---|---:|---:|---:|---:|---:|---:|---:|\n",
-    );
+    let mut table = String::from("| pattern | stock, a pair | ours, a pair | ratio |");
+    table.push_str(if worst { " stock, one alloc | ours | stock, one free | ours |\n" } else { "\n" });
+    table.push_str("|---|---:|---:|---:|");
+    table.push_str(if worst { "---:|---:|---:|---:|\n" } else { "\n" });
     for (nth, Row { pattern, .. }) in first.iter().enumerate() {
         let sorted = |runs: &[Vec<Row>]| {
             let mut pairs: Vec<_> = runs.iter().map(|rows| rows[nth].pair).collect();
@@ -341,16 +360,13 @@ fn table(runs: &[Vec<Vec<Row>>; 2]) -> Result<String> {
         let (of_stock, of_ours) = (sorted(stock), sorted(ours));
         let ratio = of_ours.0 as f64 / of_stock.0 as f64;
         let shown = |(median, least, most)| format!("{median} ({least} to {most})");
-        writeln!(
-            table,
-            "| {pattern} | {} | {} | {ratio:.2} | {} | {} | {} | {} |",
-            shown(of_stock),
-            shown(of_ours),
-            most(stock, |row| row.alloc),
-            most(ours, |row| row.alloc),
-            most(stock, |row| row.free),
-            most(ours, |row| row.free)
-        )?;
+        write!(table, "| {pattern} | {} | {} | {ratio:.2} |", shown(of_stock), shown(of_ours))?;
+        if worst {
+            let [allocs, frees] = [|row: &Row| row.alloc, |row: &Row| row.free];
+            let most = [most(stock, allocs), most(ours, allocs), most(stock, frees), most(ours, frees)];
+            most.iter().try_for_each(|most| write!(table, " {most} |"))?;
+        }
+        table.push('\n');
     }
     Ok(table)
 }
@@ -372,13 +388,15 @@ mod tests {
     #[test]
     fn a_table_has_the_median_of_the_runs_and_a_missing_pattern_is_an_error() {
         let run = |pair| vec![Row { pattern: "one".into(), pair, alloc: pair * 10, free: pair * 2 }];
-        let text = table(&[vec![run(90), run(100), run(400)], vec![run(70), run(50), run(60)]]).unwrap();
-        assert!(
-            text.contains("| one | 100 (90 to 400) | 60 (50 to 70) | 0.60 | 4000 | 700 | 800 | 140 |"),
-            "{text}"
+        let runs = [vec![run(90), run(100), run(400)], vec![run(70), run(50), run(60)]];
+        let line = "| one | 100 (90 to 400) | 60 (50 to 70) | 0.60 |";
+        assert_eq!(table(&runs, false).unwrap().lines().last(), Some(line));
+        assert_eq!(
+            table(&runs, true).unwrap().lines().last(),
+            Some(&*format!("{line} 4000 | 700 | 800 | 140 |"))
         );
-        assert!(table(&[vec![run(90)], vec![vec![]]]).is_err());
-        assert!(table(&[vec![], vec![]]).is_err());
+        assert!(table(&[vec![run(90)], vec![vec![]]], false).is_err());
+        assert!(table(&[vec![], vec![]], false).is_err());
     }
 
     #[test]
