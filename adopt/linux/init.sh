@@ -61,12 +61,33 @@ block() {
     echo "va: block of $size bytes, $read read"
 }
 
+# An access of the core that KASAN reports: overflow or freed.
+planted() {
+    [ -e /proc/va_plant ] || return
+    for what in overflow freed; do
+        dmesg -c > /dev/null
+        echo $what > /proc/va_plant
+        echo "va: planted $what: $(dmesg | grep -m 1 'BUG: KASAN' | sed 's/.*BUG: //')"
+        dmesg -c > /dev/null
+    done
+}
+
+# Counts takings of locks that waited, from `contention 1` to `contention 0`, which prints their number.
+contention() {
+    cd /sys/kernel/tracing || return
+    [ "$1" = 1 ] && echo > trace
+    echo "$1" > events/lock/contention_begin/enable
+    [ "$1" = 0 ] && cat per_cpu/cpu*/stats | awk '/^(entries|overrun)/ { all += $2 } END { print all }'
+    cd /
+}
+
 state() {
     [ -r /proc/va_linux ] && echo "va: state $(tr '\n' ' ' < /proc/va_linux)"
     echo "va: memory $(grep -E '^(VmallocUsed|Slab|PageTables|Percpu):' /proc/meminfo | tr -s ' \n' ' ')"
     echo "va: interrupts $(grep -E '^ *TLB:' /proc/interrupts | tr -s ' ')"
 }
 
+[ "$suite" = contended ] && mount -t tracefs none /sys/kernel/tracing
 echo
 echo "va: begin $suite on $(nproc) CPUs, $(uname -r)"
 echo "va: areas $(wc -l < /proc/vmallocinfo)"
@@ -75,8 +96,63 @@ boot) head -5 /proc/vmallocinfo | sed 's/^/va: /' ;;
 quick)
     vmalloc_test 1471 1 10
     vmalloc_test 1471 4 10
+    [ "$(nproc)" -gt 4 ] && vmalloc_test 1471 "$(nproc)" 1
     block
     storm 50
+    planted
+    ;;
+hotplug)
+    # CPUs go and come, while threads on all of them allocate.
+    (
+        turns=0
+        while [ ! -e /tmp/through ]; do
+            for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
+                echo 0 > "$cpu" && echo 1 > "$cpu" && turns=$((turns + 1))
+            done
+        done
+        echo "va: hotplug of $turns CPUs"
+    ) &
+    for _ in 1 2 3 4 5; do
+        vmalloc_test 1471 4 "$loops"
+        storm 50
+    done
+    touch /tmp/through
+    wait
+    ;;
+faults)
+    # For some seconds each twentieth request for memory fails, while the kernel's threads allocate. Programs only
+    # wait then, since the shell is one. Afterwards everything passes.
+    mount -t debugfs none /sys/kernel/debug
+    fail() {
+        for kind in failslab fail_page_alloc; do
+            echo "$1" > /sys/kernel/debug/$kind/probability
+        done
+    }
+    for kind in failslab fail_page_alloc; do
+        cd /sys/kernel/debug/$kind
+        echo -1 > times
+        echo 0 > verbose
+        echo N > ignore-gfp-wait
+    done
+    echo 0 > min-order
+    cd /
+    mkfifo /tmp/wait
+    (
+        exec 4<> /tmp/wait
+        read -r -t 2 word <&4
+        fail 5
+        read -r -t 20 word <&4
+        fail 0
+    ) &
+    insmod /lib/test_vmalloc.ko run_test_mask=1471 nr_threads=4 test_loop_count=$((loops * 10)) \
+        sequential_test_order=1 2> /dev/null
+    wait
+    dmesg | grep Summary | sed 's/^\(.*\] \)*/va: with faults: /; s/failed:/not passed:/'
+    # A request that fails says so, with a stack.
+    dmesg | grep -E 'BUG|WARNING|KASAN:|possible (circular|recursive|irq)|inconsistent lock|va: stopped' |
+        sed 's/^/va: complaint /'
+    dmesg -c > /dev/null
+    vmalloc_test 1471 4 10
     ;;
 all)
     for mask in 1 2 4 8 16 32 128 256 512 1024; do vmalloc_test $mask 1 "$loops"; done
@@ -172,12 +248,14 @@ dump)
     echo "va: dump now"
     read -r line < /dev/ttyS0
     ;;
-bench)
+bench | contended)
     for pattern in ram one mixed live live-mixed large aligned; do
         # What the pattern before left to a worker is no part of this one. Its pools are.
         sleep 2
+        [ "$suite" = contended ] && contention 1
         echo "$pattern $threads $loops" > /proc/va_bench
         dmesg -c | grep 'va_bench' | sed 's/^\(.*\] \)*/va: /'
+        [ "$suite" = contended ] && contention 0 | sed "s/^/va: contended $pattern: /"
         state
     done
     ;;

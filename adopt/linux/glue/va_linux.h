@@ -59,6 +59,8 @@ u64 va_lazy_pages(void);
 u64 va_lazy_max(void);
 void va_counts(struct va_counts *out);
 int va_validate(void);
+/* With the KASAN feature of the core alone. */
+void va_plant(u8 *at);
 
 /* What the core calls. See adopt/linux/src/os.rs. */
 void va_os_lock(u32 lock[2]);

@@ -13,7 +13,9 @@
 #include <linux/preempt.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
+#include <linux/slab.h>
 #include <linux/spinlock.h>
+#include <linux/uaccess.h>
 #include "va_linux.h"
 
 /*
@@ -194,9 +196,34 @@ static int va_show(struct seq_file *m, void *unused)
 	return 0;
 }
 
+#ifdef CONFIG_KASAN
+/* Lets the core write behind an object, or into a freed one, to show that KASAN checks its accesses. */
+static ssize_t va_plant_write(struct file *file, const char __user *from, size_t bytes, loff_t *at)
+{
+	u8 *object = kmalloc(64, GFP_KERNEL);
+	char what;
+
+	if (!object || !bytes || get_user(what, from)) {
+		kfree(object);
+		return -EFAULT;
+	}
+	if (what == 'o')
+		va_plant(object + 64);
+	kfree(object);
+	if (what == 'f')
+		va_plant(object);
+	return bytes;
+}
+
+static const struct proc_ops va_plant_ops = { .proc_write = va_plant_write };
+#endif
+
 static int __init va_proc_init(void)
 {
 	proc_create_single("va_linux", 0400, NULL, va_show);
+#ifdef CONFIG_KASAN
+	proc_create("va_plant", 0200, NULL, &va_plant_ops);
+#endif
 	return 0;
 }
 late_initcall(va_proc_init);

@@ -18,6 +18,10 @@ const FLAGS: &str =
     "-Crelocation-model=static -Ccode-model=kernel -Cjump-tables=no -Cforce-frame-pointers=yes";
 /// More flags, for a kernel that is linked. The compiler calls these unstable, and so `core` is compiled with them.
 const KERNEL_FLAGS: &str = "-Zplt=yes -Zdirect-access-external-data=yes";
+/// And for a kernel with KASAN: each access of the core calls its check.
+const KASAN_FLAGS: &str = "-Zsanitizer=kernel-address -Cllvm-args=-asan-mapping-offset=0xdffffc0000000000 \
+                           -Cllvm-args=-asan-instrumentation-with-call-threshold=0 -Cllvm-args=-asan-globals=0 \
+                           -Cllvm-args=-asan-stack=0";
 /// The files of ours that go to `mm`, besides the object.
 const GLUE: [&str; 5] = ["va_linux.h", "va_glue.h", "va_tail.h", "va_os.c", "va_bench.c"];
 
@@ -103,10 +107,10 @@ pub(super) fn shipped(root: &Path) -> PathBuf {
 
 /// Builds the core as one relocatable object for the inside of a kernel.
 pub(super) fn object(root: &Path, debug: bool) -> Result<PathBuf> {
-    let features = if debug { "kasan" } else { "" };
+    let (features, more) = if debug { ("kasan,validate", KASAN_FLAGS) } else { ("validate", "") };
     let archive = archive(
         root,
-        &format!("{FLAGS} {KERNEL_FLAGS}"),
+        &format!("{FLAGS} {KERNEL_FLAGS} {more}"),
         features,
         &["-Zbuild-std=core,compiler_builtins"],
     )
@@ -120,7 +124,7 @@ pub(super) fn object(root: &Path, debug: bool) -> Result<PathBuf> {
 /// Builds the core with the compiler of the workspace, and links it to an object that needs nothing but the kernel's
 /// functions. For CI: a kernel is not built, and nothing beyond the target is needed.
 pub(super) fn links(root: &Path) -> Result<()> {
-    let object = relocatable(root, &archive(root, FLAGS, "kasan", &[])?)?;
+    let object = relocatable(root, &archive(root, FLAGS, "kasan,validate", &[])?)?;
     let names =
         Cmd::new(root, "nm").args(["--undefined-only", "--format=just-symbols"]).arg(&object).read()?;
     let header = fs::read_to_string(root.join("adopt/linux/glue/va_linux.h"))?;

@@ -5,7 +5,7 @@
 //! table is `/proc/vmallocinfo`, read and written by the shell alone: another program would have a stack, which is an
 //! area. So the dump must have exactly the areas of that table. QEMU stops the machine while it writes the dump.
 
-use super::{Config, Kernel, Kind, MEMORY, SPEED, build, live, page, qemu};
+use super::{Config, Kernel, Kind, MEMORY, build, live, page, qemu, speed};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -86,7 +86,7 @@ fn booted(
     let (port, socket) = (folder.join("tables"), folder.join("qmp"));
     let options = format!("no_timer_check va.suite=dump va.loops={load}");
     let (mut dump, mut log) = (None, String::new());
-    let ended = qemu(root, kernel, SPEED, memory, Some(&port), &options)
+    let ended = qemu(root, kernel, &speed(4, false), memory, Some(&port), &options)
         .arg("-qmp")
         .arg(format!("unix:{},server=on,wait=off", socket.display()))
         // The kernel tells QEMU its note VMCOREINFO, which goes to the dump, and tells drgn what kernel it is.

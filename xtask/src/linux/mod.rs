@@ -46,12 +46,15 @@ enum Task {
     Boot,
     /// Run lib/test_vmalloc.c in it
     Test {
-        /// quick, all or stress
+        /// quick, all, stress or hotplug
         #[arg(long, default_value = "quick")]
         suite: String,
         /// Loops of a test
         #[arg(long, default_value_t = 100)]
         loops: u32,
+        /// CPUs of the machine, at most 64
+        #[arg(long, default_value_t = 4)]
+        cpus: u32,
     },
     /// Count the instructions of pairs on both kernels, and with more than one thread take the time, too; --out writes
     /// results/linux.md, or linux-threads.md
@@ -72,7 +75,20 @@ enum Task {
     /// results/dump.md
     Dump(dump::Args),
     /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
-    Debug,
+    Debug {
+        /// quick, all, stress, hotplug or faults
+        #[arg(long, default_value = "quick")]
+        suite: String,
+        /// Loops of a test
+        #[arg(long, default_value_t = 1)]
+        loops: u32,
+        /// CPUs of the machine, at most 64
+        #[arg(long, default_value_t = 4)]
+        cpus: u32,
+        /// Five levels of page tables in place of four
+        #[arg(long)]
+        five_levels: bool,
+    },
 }
 
 /// A measurement of pairs.
@@ -95,7 +111,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         bail!("to build a kernel, install {}", missing.join(" "));
     }
     let config = match args.task {
-        Task::Debug => Config::Debug,
+        Task::Debug { .. } => Config::Debug,
         Task::Trace(_) => Config::Trace,
         Task::Dump(_) => Config::Dump,
         _ => Config::Plain,
@@ -103,13 +119,17 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let kind = Kind { ours: !args.stock, config };
     match &args.task {
         Task::Build => build::kernel(root, kind).map(|kernel| println!("{}", kernel.image.display())),
-        Task::Boot => boot(root, kind, &Run::of("boot", 1), SPEED).map(drop),
-        Task::Test { suite, loops } => boot(root, kind, &Run::of(suite, *loops), SPEED).map(drop),
+        Task::Boot => boot(root, kind, &Run::of("boot", 1), &speed(4, false)).map(drop),
+        Task::Test { suite, loops, cpus } => {
+            boot(root, kind, &Run::of(suite, *loops), &speed(*cpus, false)).map(drop)
+        }
         Task::Profile(pairs) => profile::main(root, pairs),
         Task::Loops(args) => loops::main(root, args),
         Task::Trace(args) => trace::main(root, args),
         Task::Dump(args) => dump::main(root, args),
-        Task::Debug => boot(root, kind, &Run::of("quick", 1), SPEED).map(drop),
+        Task::Debug { suite, loops, cpus, five_levels } => {
+            boot(root, kind, &Run::of(suite, *loops), &speed(*cpus, *five_levels)).map(drop)
+        }
         Task::Bench { threads, pairs } => bench(root, *threads, pairs),
     }
 }
@@ -136,7 +156,7 @@ pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
         not_run::add(root, &format!("a Linux kernel with the core: install {}", missing.join(" ")));
         return Ok(());
     }
-    boot(root, Kind { ours: true, config: Config::Plain }, &Run::of("quick", 10), SPEED).map(drop)
+    boot(root, Kind { ours: true, config: Config::Plain }, &Run::of("quick", 10), &speed(4, false)).map(drop)
 }
 
 /// The work of a kernel's first program.
@@ -155,7 +175,11 @@ impl<'a> Run<'a> {
 }
 
 /// All CPUs at once, for tests.
-const SPEED: &str = "-accel tcg,thread=multi -smp 4 -cpu max,la57=off";
+fn speed(cpus: u32, five_levels: bool) -> String {
+    let la57 = if five_levels { "on" } else { "off" };
+    format!("-accel tcg,thread=multi -smp {cpus} -cpu max,la57={la57}")
+}
+
 /// One after the other, each nanosecond an instruction. QEMU counts each repetition of a string instruction, so the
 /// kernel fills pages by words and not by bytes, as it does on a CPU without fast string instructions.
 const COUNTED: &str =
@@ -205,7 +229,9 @@ fn qemu(
     port: Option<&Path>,
     options: &str,
 ) -> Cmd {
-    let line = format!("console=ttyS0 panic=-1 nokaslr no_hash_pointers quiet tsc=reliable {options}");
+    let line = format!(
+        "console=ttyS0 panic=-1 nokaslr kasan_multi_shot no_hash_pointers quiet tsc=reliable {options}"
+    );
     Cmd::new(root, "timeout")
         .args([LIMIT, "qemu-system-x86_64"])
         .args(how.split(' '))
@@ -228,13 +254,15 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
         if line.starts_with("complaint ")
             || failed.is_some_and(|count| count != "0")
             || line.contains("valid 0")
+            || line.starts_with("hotplug of 0 ")
+            || line.starts_with("planted ") && !line.contains("KASAN")
             || block(line).is_some_and(|(bytes, read)| bytes == 0 || read != bytes)
         {
             bail!("the kernel reports: {line}");
         }
     }
     let summaries = lines.iter().filter(|line| line.starts_with("Summary")).count();
-    if summaries == 0 && !matches!(suite, "boot" | "bench" | "trace") {
+    if summaries == 0 && !matches!(suite, "boot" | "bench" | "contended" | "trace") {
         bail!("no test of lib/test_vmalloc.c said anything");
     }
     Ok(())
@@ -282,7 +310,9 @@ fn bench(root: &Path, threads: u32, &Pairs { loops, rounds, out }: &Pairs) -> Re
         let text = format!("{HEAD}\n\n{counted}\n{ONE_CPU}\n\n{one}");
         ("linux.md", "The core inside Linux 6.12", String::new(), text)
     } else {
-        let text = format!("{AT_ONCE}\n\n{}\n{TAKING_TURNS}\n\n{counted}", measured(SPEED, false)?);
+        let timed = measured(&speed(4, false), false)?;
+        let waits = contended(root, threads, loops, rounds)?;
+        let text = format!("{AT_ONCE}\n\n{timed}\n{TAKING_TURNS}\n\n{counted}\n{CONTENDED}\n\n{waits}");
         ("linux-threads.md", "Threads at a time inside Linux 6.12", format!("--threads {threads} "), text)
     };
     println!("{text}");
@@ -291,6 +321,22 @@ fn bench(root: &Path, threads: u32, &Pairs { loops, rounds, out }: &Pairs) -> Re
         write_above_sections(root, name, &page(root, title, &command, &text))?;
     }
     Ok(())
+}
+
+/// Boots both kernels in turn, and returns a table of the takings of locks that waited.
+fn contended(root: &Path, threads: u32, loops: u32, rounds: usize) -> Result<String> {
+    let run = &Run { threads, ..Run::of("contended", loops) };
+    let runs = in_turn(rounds, |kind| {
+        let lines = boot(root, kind, run, &speed(4, false))?;
+        Ok(lines.iter().filter_map(|line| waits(line)).collect())
+    })?;
+    table(&runs, false)
+}
+
+/// Reads `contended one: 1234` as a row.
+fn waits(line: &str) -> Option<Row> {
+    let (pattern, count) = line.strip_prefix("contended ")?.split_once(": ")?;
+    Some(Row { pattern: pattern.to_string(), pair: count.parse().ok()?, alloc: 0, free: 0 })
 }
 
 /// Runs both kernels in turn. Returns what the runs of stock return, and those of ours.
@@ -327,15 +373,17 @@ const HEAD: &str = "Instructions of `get_vm_area` and `free_vm_area`, counted by
 worker that purges is\nin it, and a page of zeros is 512 instructions.";
 
 /// The text above the table of one CPU.
-const ONE_CPU: &str = "**With one CPU** in the same way. The last four columns have the most of one call in any \
-run. A call in which another thread ran\nis left out there, and the kernel's timer is included.";
+const ONE_CPU: &str = "**With one CPU** in the same way. The last four columns have the most of one call in any run. \
+A call in which another\nthread ran is left out there, and the kernel's timer is included.";
 
 /// The texts above the tables of more threads.
 const AT_ONCE: &str = "Nanoseconds of `get_vm_area` and `free_vm_area`: median (least to most) of the runs, which boot \
 both kernels in turn.\nFour CPUs of QEMU share this machine's, so the time in which a CPU waits for one is in these \
 figures.";
-const TAKING_TURNS: &str = "**With CPUs that take turns:** instructions of all CPUs while a thread makes a pair, counted by \
-QEMU (`-icount shift=0`), whatever the load of this\nmachine.";
+const TAKING_TURNS: &str = "**With CPUs that take turns:** instructions of all CPUs while a thread makes a pair, \
+counted by QEMU (`-icount shift=0`),\nwhatever the load of this machine.";
+const CONTENDED: &str = "**Locks:** takings that waited for another CPU, of any lock of the kernel, in all pairs of a \
+pattern: events of\n`lock:contention_begin`.";
 
 /// Returns the table of all runs of both kernels, with the most of one call if `worst`.
 fn table(runs: &[Vec<Vec<Row>>; 2], worst: bool) -> Result<String> {
@@ -358,9 +406,12 @@ fn table(runs: &[Vec<Vec<Row>>; 2], worst: bool) -> Result<String> {
             runs.iter().map(|rows| of(&rows[nth])).max().unwrap_or(0)
         };
         let (of_stock, of_ours) = (sorted(stock), sorted(ours));
-        let ratio = of_ours.0 as f64 / of_stock.0 as f64;
+        let ratio = match of_stock.0 {
+            0 => "-".to_string(),
+            median => format!("{:.2}", of_ours.0 as f64 / median as f64),
+        };
         let shown = |(median, least, most)| format!("{median} ({least} to {most})");
-        write!(table, "| {pattern} | {} | {} | {ratio:.2} |", shown(of_stock), shown(of_ours))?;
+        write!(table, "| {pattern} | {} | {} | {ratio} |", shown(of_stock), shown(of_ours))?;
         if worst {
             let [allocs, frees] = [|row: &Row| row.alloc, |row: &Row| row.free];
             let most = [most(stock, allocs), most(ours, allocs), most(stock, frees), most(ours, frees)];
@@ -383,6 +434,9 @@ mod tests {
         assert_eq!(row(line), Some(expected));
         assert_eq!(row(&line.replace("0 failed", "1 failed")), None);
         assert_eq!(row("something else"), None);
+        let waited = Row { pattern: "one".into(), pair: 12, alloc: 0, free: 0 };
+        assert_eq!(waits("contended one: 12"), Some(waited));
+        assert_eq!(waits("contended one: "), None);
     }
 
     #[test]
@@ -395,6 +449,8 @@ mod tests {
             table(&runs, true).unwrap().lines().last(),
             Some(&*format!("{line} 4000 | 700 | 800 | 140 |"))
         );
+        let none = table(&[vec![run(0)], vec![run(60)]], false).unwrap();
+        assert_eq!(none.lines().last(), Some("| one | 0 (0 to 0) | 60 (60 to 60) | - |"));
         assert!(table(&[vec![run(90)], vec![vec![]]], false).is_err());
         assert!(table(&[vec![], vec![]], false).is_err());
     }
@@ -413,5 +469,8 @@ mod tests {
         assert!(verdict(&lines(&[summary, "block of 4096 bytes, 4096 read", "end"]), "quick").is_ok());
         assert!(verdict(&lines(&[summary, "block of 4096 bytes, 0 read", "end"]), "quick").is_err());
         assert!(verdict(&lines(&[summary, "block of 0 bytes, 0 read", "end"]), "quick").is_err());
+        assert!(verdict(&lines(&[summary, "planted freed: KASAN: x in va_plant", "end"]), "quick").is_ok());
+        assert!(verdict(&lines(&[summary, "planted freed: ", "end"]), "quick").is_err());
+        assert!(verdict(&lines(&[summary, "hotplug of 0 CPUs", "end"]), "hotplug").is_err());
     }
 }

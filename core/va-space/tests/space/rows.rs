@@ -51,6 +51,9 @@ fn large_areas_come_in_rows_where_a_size_repeats() {
     areas.extend((600..620).map(|pages| magazine.alloc(&ask(pages)).unwrap()));
     areas.extend((0..3).map(|_| magazine.alloc(&ask(4097)).unwrap()));
     assert_eq!(space.stats().cached_areas, 0);
+    // All lists have had a size by now, and two that alternate still have one each.
+    areas.extend([700, 701, 700, 701].map(|pages| magazine.alloc(&ask(pages)).unwrap()));
+    assert_eq!(space.stats().cached_areas, 2);
     for area in areas {
         magazine.free(area).unwrap();
     }
