@@ -39,8 +39,12 @@ vmalloc_test() {
 storm() {
     count=0
     while [ "$count" -lt "$1" ]; do
-        for _ in 1 2 3 4 5 6 7 8 9 10; do /bin/true & done
-        wait
+        programs=
+        for _ in 1 2 3 4 5 6 7 8 9 10; do
+            /bin/true &
+            programs="$programs $!"
+        done
+        wait $programs
         count=$((count + 10))
     done
     echo "va: storm of $1 programs"
