@@ -255,6 +255,7 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
             || failed.is_some_and(|count| count != "0")
             || line.contains("valid 0")
             || line.starts_with("hotplug of 0 ")
+            || line.starts_with("faults of ") && line.ends_with(": 0")
             || line.starts_with("planted ") && !line.contains("KASAN")
             || block(line).is_some_and(|(bytes, read)| bytes == 0 || read != bytes)
         {
