@@ -14,6 +14,7 @@ pub(crate) const WORD_BITS: u32 = u64::BITS;
 
 /// 64 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
 pub struct Word(pub(crate) u64);
 
 impl Record for Word {

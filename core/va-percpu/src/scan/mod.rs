@@ -81,12 +81,16 @@ impl Rules for AsInLinux {
 }
 
 /// The hints about the free runs of a page, or of a chunk. Bits.
+///
+/// The layout is that of Linux's `struct pcpu_block_md`, so that a kernel reads them where `adopt/linux` has them
+/// stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct Hints {
-    pub(crate) contig: u32,
-    pub(crate) contig_start: u32,
     pub(crate) scan: u32,
     pub(crate) scan_start: u32,
+    pub(crate) contig: u32,
+    pub(crate) contig_start: u32,
     pub(crate) left_free: u32,
     pub(crate) right_free: u32,
     pub(crate) first_free: u32,
@@ -102,10 +106,10 @@ impl Hints {
     /// Returns hints of a page or chunk in which all is free.
     pub(crate) const fn whole(bits: u32) -> Self {
         Self {
-            contig: bits,
-            contig_start: 0,
             scan: 0,
             scan_start: 0,
+            contig: bits,
+            contig_start: 0,
             left_free: bits,
             right_free: bits,
             first_free: 0,
@@ -124,6 +128,24 @@ impl Hints {
 /// The engine.
 #[derive(Debug)]
 pub struct ScanHints<R = Corrected>(PhantomData<R>);
+
+/// A take in two steps, for a caller that does something of its own between them.
+impl<R: Rules> ScanHints<R> {
+    /// Returns the bit from which [`take_from`](Self::take_from) is to search, or `None` if nothing fits by the hints;
+    /// with `populated`, only where every page is populated.
+    #[inline]
+    #[must_use]
+    pub fn find(view: &View<'_, Self>, want: Want, populated: bool) -> Option<u32> {
+        view.find(want, populated)
+    }
+
+    /// Finds room from a bit of [`find`](Self::find) on, at most a page further, and sets its bits.
+    #[inline]
+    pub fn take_from(view: &mut View<'_, Self>, want: Want, from: u32) -> Fit {
+        let Some(at) = view.settle(want, from) else { return Fit::Missed };
+        Fit::At { at, pages: Self::take_at(view, at, want.bits) }
+    }
+}
 
 impl<R: Rules> HintEngine for ScanHints<R> {
     type Block = Hints;
@@ -151,9 +173,7 @@ impl<R: Rules> HintEngine for ScanHints<R> {
 
     #[inline]
     fn take(view: &mut View<'_, Self>, want: Want, populated: bool) -> Fit {
-        let Some(from) = view.find(want, populated) else { return Fit::Nowhere };
-        let Some(at) = view.settle(want, from) else { return Fit::Missed };
-        Fit::At { at, pages: Self::take_at(view, at, want.bits) }
+        Self::find(view, want, populated).map_or(Fit::Nowhere, |from| Self::take_from(view, want, from))
     }
 
     fn take_at(view: &mut View<'_, Self>, at: u32, bits: u32) -> u32 {
