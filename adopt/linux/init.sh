@@ -87,6 +87,7 @@ contention() {
 
 state() {
     [ -r /proc/va_linux ] && echo "va: state $(tr '\n' ' ' < /proc/va_linux)"
+    [ -r /proc/va_percpu ] && echo "va: percpu $(tr '\n' ' ' < /proc/va_percpu)"
     echo "va: memory $(grep -E '^(VmallocUsed|Slab|PageTables|Percpu):' /proc/meminfo | tr -s ' \n' ' ')"
     echo "va: interrupts $(grep -E '^ *TLB:' /proc/interrupts | tr -s ' ')"
 }
@@ -255,7 +256,7 @@ dump)
     read -r line < /dev/ttyS0
     ;;
 bench | contended)
-    for pattern in ram one mixed live live-mixed large aligned; do
+    for pattern in ram one mixed live live-mixed large aligned percpu percpu-live; do
         # What the pattern before left to a worker is no part of this one. Its pools are.
         sleep 2
         [ "$suite" = contended ] && contention 1

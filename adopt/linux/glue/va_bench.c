@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Areas without pages, on either kernel: `echo "PATTERN THREADS LOOPS" > /proc/va_bench`. A pair is get_vm_area and
- * free_vm_area, or, of a page, vm_map_ram and vm_unmap_ram. Under `-icount shift=0` a nanosecond of the guest is an
- * instruction.
+ * free_vm_area, or, of a page, vm_map_ram and vm_unmap_ram, or alloc_percpu and free_percpu. Under `-icount shift=0` a
+ * nanosecond of the guest is an instruction.
  */
 #include <linux/completion.h>
 #include <linux/gfp.h>
 #include <linux/init.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
+#include <linux/percpu.h>
 #include <linux/proc_fs.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
@@ -22,6 +23,8 @@ struct pattern {
 	const char *name;
 	unsigned int pages_most, live;
 	unsigned long flags;
+	/* Per-CPU memory, in words of 8 bytes in place of pages. */
+	bool percpu;
 };
 
 /* Sizes are without the guard page. Without flags it is vm_map_ram. */
@@ -33,6 +36,8 @@ static const struct pattern patterns[] = {
 	{ "large", 256, 1, VM_MAP },
 	{ "aligned", 512, 1, VM_IOREMAP },
 	{ "ram", 1, 1, 0 },
+	{ "percpu", 1, 1, .percpu = true },
+	{ "percpu-live", 32, 4096, .percpu = true },
 };
 
 /* One thread, its areas and what it measured in nanoseconds. */
@@ -55,12 +60,14 @@ static u32 draw(u32 *state, u32 below)
 
 static unsigned long pages_for(const struct pattern *pattern, u32 *state)
 {
-	/* The last two are of one size. */
+	/* Those above 64 are of one size. */
 	return pattern->pages_most > 64 ? pattern->pages_most : 1 + draw(state, pattern->pages_most);
 }
 
 static void *take(struct run *run, unsigned long pages)
 {
+	if (run->pattern->percpu)
+		return (void __force *)__alloc_percpu(pages * sizeof(u64), sizeof(u64));
 	if (!run->pattern->flags)
 		return vm_map_ram(&run->page, 1, NUMA_NO_NODE);
 	return get_vm_area(pages << PAGE_SHIFT, run->pattern->flags);
@@ -68,7 +75,9 @@ static void *take(struct run *run, unsigned long pages)
 
 static void give(struct run *run, void *taken)
 {
-	if (run->pattern->flags)
+	if (run->pattern->percpu)
+		free_percpu((void __percpu __force *)taken);
+	else if (run->pattern->flags)
 		free_vm_area(taken);
 	else
 		vm_unmap_ram(taken, 1);

@@ -8,6 +8,13 @@
 //!      v
 //!   va-block         the pages of vm_map_ram
 //!   va-space         the areas        --> machine --> va_os.c   the kernel's locks, pages and flushes
+//!
+//!   mm/percpu.c      alloc_percpu, free_percpu: chunks, their lists and pages
+//!      | va_percpu_areas.h   the functions of percpu.c that are replaced
+//!      v
+//!   percpu           C functions: find, take, free
+//!      v
+//!   va-percpu        the bits of a chunk and the hints about them
 //! ```
 //!
 //! # Contexts
@@ -18,6 +25,7 @@
 mod abi;
 mod machine;
 mod os;
+mod percpu;
 
 /// Stops the machine, with the place of the panic.
 #[panic_handler]

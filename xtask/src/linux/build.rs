@@ -23,7 +23,16 @@ const KASAN_FLAGS: &str = "-Zsanitizer=kernel-address -Cllvm-args=-asan-mapping-
                            -Cllvm-args=-asan-instrumentation-with-call-threshold=0 -Cllvm-args=-asan-globals=0 \
                            -Cllvm-args=-asan-stack=0";
 /// The files of ours that go to `mm`, besides the object.
-const GLUE: [&str; 5] = ["va_linux.h", "va_glue.h", "va_tail.h", "va_os.c", "va_bench.c"];
+const GLUE: [&str; 8] = [
+    "va_linux.h",
+    "va_glue.h",
+    "va_tail.h",
+    "va_percpu.h",
+    "va_percpu_areas.h",
+    "va_percpu_both.h",
+    "va_os.c",
+    "va_bench.c",
+];
 
 /// The options of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,14 +47,31 @@ pub(super) enum Config {
     Dump,
 }
 
+/// The code that decides per-CPU offsets in a kernel with the core.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Percpu {
+    /// Linux's own
+    Linux,
+    /// The core
+    Core,
+    /// Linux's own, and the core on a copy: every result and hint is compared
+    Both,
+}
+
 /// A kernel: with the core, or as it comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Kind {
     pub(super) ours: bool,
     pub(super) config: Config,
+    pub(super) percpu: Percpu,
 }
 
 impl Kind {
+    /// A kernel with the core in all its parts, or with none.
+    pub(super) fn new(ours: bool, config: Config) -> Self {
+        Self { ours, config, percpu: Percpu::Core }
+    }
+
     pub(super) fn name(self) -> String {
         format!("{}{}", if self.ours { "ours" } else { "stock" }, self.suffix())
     }
@@ -215,12 +241,15 @@ fn tree(root: &Path, kind: Kind) -> Result<PathBuf> {
         }
         Ok(fs::read_to_string(saved)?)
     };
-    let (mut text, mut makefile) = (stock("vmalloc.c")?, stock("Makefile")?);
+    let (mut text, mut percpu, mut makefile) = (stock("vmalloc.c")?, stock("percpu.c")?, stock("Makefile")?);
     makefile.push_str("\nobj-y += va_bench.o\n");
     if kind.ours {
         let lines;
         (text, lines) = cut(&text)?;
         println!("linux: {lines} lines of mm/vmalloc.c are replaced");
+        let lines;
+        (percpu, lines) = cut_percpu(&percpu, kind.percpu)?;
+        println!("linux: {lines} lines of mm/percpu.c are replaced");
         makefile.push_str("obj-y += va_os.o va_core.o\n");
         replace(&shipped(root), &fs::read(object(root, kind.config == Config::Debug)?)?)?;
     }
@@ -228,6 +257,7 @@ fn tree(root: &Path, kind: Kind) -> Result<PathBuf> {
         replace(&tree.join("mm").join(file), &fs::read(root.join("adopt/linux/glue").join(file))?)?;
     }
     replace(&tree.join("mm/vmalloc.c"), text.as_bytes())?;
+    replace(&tree.join("mm/percpu.c"), percpu.as_bytes())?;
     replace(&tree.join("mm/Makefile"), makefile.as_bytes())?;
     Ok(tree)
 }
@@ -238,6 +268,16 @@ fn cut(text: &str) -> Result<(String, usize)> {
     let (mut text, lines) = Source::read(text)?.without(&names, lists::INCLUDES, lists::EDITS)?;
     text.push_str("\n#include \"va_tail.h\"\n");
     Ok((text, lines))
+}
+
+/// Does the same with `mm/percpu.c`.
+fn cut_percpu(text: &str, percpu: Percpu) -> Result<(String, usize)> {
+    let source = Source::read(text)?;
+    match percpu {
+        Percpu::Linux => source.without(&[], &[], &[]),
+        Percpu::Core => source.without(lists::PERCPU, lists::PERCPU_INCLUDES, &[]),
+        Percpu::Both => source.without(&[], lists::BOTH_INCLUDES, lists::BOTH_EDITS),
+    }
 }
 
 /// Writes a file unless it is equal: `make` goes by times.
@@ -336,4 +376,51 @@ fn load_programs(root: &Path, bin: &Path) -> Result<()> {
         .run(Show::Failure)?;
     fs::copy(root.join("adopt/linux/load.sh"), bin.join("load.sh"))?;
     Ok(fs::set_permissions(bin.join("load.sh"), fs::Permissions::from_mode(0o755))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text with every function that goes, the one after which the glue is included, and two callers.
+    fn percpu() -> String {
+        let functions =
+            lists::PERCPU.iter().map(|name| format!("static int {name}(int x)\n{{\n\treturn x;\n}}\n"));
+        let callers = "static void pcpu_alloc_first_chunk(void)\n{\n\tpcpu_init_md_blocks(1);\n\
+                       \tpcpu_block_update_hint_alloc(2);\n}\n\
+                       void caller(void)\n{\n\tpcpu_alloc_area(pcpu_find_block_fit(3));\n\tpcpu_free_area(4);\n}\n";
+        format!(
+            "#include <x.h>\nstatic inline void pcpu_update_empty_pages(int x)\n{{\n}}\n{}{callers}",
+            functions.collect::<String>()
+        )
+    }
+
+    #[test]
+    fn the_core_takes_the_place_of_every_function_of_percpu_c_and_their_callers_stay() {
+        let text = percpu();
+        assert_eq!(cut_percpu(&text, Percpu::Linux).unwrap(), (text.clone(), 0));
+        let (cut, lines) = cut_percpu(&text, Percpu::Core).unwrap();
+        assert_eq!(lines, 4 * lists::PERCPU.len());
+        assert!(lists::PERCPU.iter().all(|name| !cut.contains(&format!("{name}(int x)"))), "{cut}");
+        let (include, caller) =
+            (cut.find("#include \"va_percpu_areas.h\""), cut.find("pcpu_alloc_first_chunk"));
+        assert!(cut.find("pcpu_update_empty_pages") < include && include < caller, "{cut}");
+        assert!(cut.contains("pcpu_alloc_area(pcpu_find_block_fit(3))"), "{cut}");
+        let moved = text.replace("pcpu_find_zero_area", "pcpu_find_area");
+        let error = cut_percpu(&moved, Percpu::Core).unwrap_err().to_string();
+        assert!(error.contains("nothing defines pcpu_find_zero_area"), "{error}");
+    }
+
+    #[test]
+    fn to_compare_linux_s_functions_get_other_names_and_what_calls_them_is_compared() {
+        let (both, lines) = cut_percpu(&percpu(), Percpu::Both).unwrap();
+        assert_eq!(lines, 0);
+        for name in ["find_block_fit", "alloc_area", "free_area", "init_md_blocks"] {
+            assert!(both.contains(&format!("linux_{name}(int x)")), "{name} in {both}");
+        }
+        assert!(both.contains("pcpu_alloc_area(pcpu_find_block_fit(3));\n\tpcpu_free_area(4)"), "{both}");
+        assert!(both.contains("pcpu_init_md_blocks(1);\n\tva_percpu_hide(2)"), "{both}");
+        let include = both.find("#include \"va_percpu_both.h\"");
+        assert!(both.find("linux_free_area") < include && include < both.find("va_percpu_hide"), "{both}");
+    }
 }

@@ -331,6 +331,9 @@ module_init(late);
         assert!(text.contains("return x(b)") && text.contains("int new;"), "{text}");
         // Of the items with a name, the last: here `module_init`.
         assert!(text.find("int new;") > text.find("module_init"), "{text}");
+        // An item gets another name, and its callers stay.
+        let (text, _) = source.without(&[], &[], &[("late", "late(", "old_late(")]).unwrap();
+        assert!(text.contains("int old_late(int a") && text.contains("EXPORT_SYMBOL(late)"), "{text}");
         assert!(Source::read("int f( {").is_err() && Source::read("}").is_err());
     }
 }

@@ -40,7 +40,7 @@ const TABLES: [&str; 4] = ["allocinfo.before", "allocinfo", "percpu_stats", "vma
 const LIVE: &str = "live";
 
 pub(super) fn main(root: &Path, args: &Args) -> Result<()> {
-    let kind = Kind { ours: false, config: Config::Dump };
+    let kind = Kind::new(false, Config::Dump);
     let kernel = build::kernel(root, kind)?;
     let python = python(root)?;
     let folder = build::work(root).join(format!("{}.files", kind.name()));

@@ -1,4 +1,4 @@
-//! The names in `mm/vmalloc.c` of Linux 6.12 that the core replaces.
+//! The names in `mm/vmalloc.c` and `mm/percpu.c` of Linux 6.12 that the core replaces.
 
 /// Functions that the glue defines again, and those that only they called.
 pub(super) const FUNCTIONS: &[&str] = &[
@@ -120,4 +120,50 @@ pub(super) const EDITS: &[(&str, &str, &str)] = &[
     // A block has no record.
     ("vread_iter", "struct vmap_area *va;", "struct vmap_area *va, block;"),
     ("vread_iter", ", &va)", ", &va, &block)"),
+];
+
+/// Functions of `mm/percpu.c` that the glue defines again, and those that only they called.
+pub(super) const PERCPU: &[&str] = &[
+    // From a bit to a block.
+    "pcpu_index_alloc_map",
+    "pcpu_off_to_block_index",
+    "pcpu_off_to_block_off",
+    "pcpu_block_off_to_off",
+    // Hints, and the runs that are put together of them.
+    "pcpu_check_block_hint",
+    "pcpu_next_hint",
+    "pcpu_next_md_free_region",
+    "pcpu_next_fit_region",
+    "pcpu_region_overlap",
+    "pcpu_block_update",
+    "pcpu_block_update_scan",
+    "pcpu_chunk_refresh_hint",
+    "pcpu_block_refresh_hint",
+    "pcpu_block_update_hint_alloc",
+    "pcpu_block_update_hint_free",
+    // Searches, allocs and frees.
+    "pcpu_is_populated",
+    "pcpu_find_block_fit",
+    "pcpu_find_zero_area",
+    "pcpu_alloc_area",
+    "pcpu_free_area",
+    // The hints of a new chunk.
+    "pcpu_init_md_block",
+    "pcpu_init_md_blocks",
+];
+
+/// The item of `mm/percpu.c` after which the glue is included.
+pub(super) const PERCPU_INCLUDES: &[(&str, &str)] =
+    &[("pcpu_update_empty_pages", "#include \"va_percpu_areas.h\"")];
+
+/// The same where Linux's functions stay, and are compared.
+pub(super) const BOTH_INCLUDES: &[(&str, &str)] = &[("pcpu_init_md_blocks", "#include \"va_percpu_both.h\"")];
+
+/// Functions that get other names there, and a call of one that does not.
+pub(super) const BOTH_EDITS: &[(&str, &str, &str)] = &[
+    ("pcpu_find_block_fit", "pcpu_find_block_fit(", "linux_find_block_fit("),
+    ("pcpu_alloc_area", "pcpu_alloc_area(", "linux_alloc_area("),
+    ("pcpu_free_area", "pcpu_free_area(", "linux_free_area("),
+    ("pcpu_init_md_blocks", "pcpu_init_md_blocks(", "linux_init_md_blocks("),
+    ("pcpu_alloc_first_chunk", "pcpu_block_update_hint_alloc(", "va_percpu_hide("),
 ];

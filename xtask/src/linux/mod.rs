@@ -1,8 +1,8 @@
 //! The core inside Linux 6.12: `adopt/linux` in a kernel of Debian's source, booted in QEMU.
 //!
 //! # Theory
-//! The script takes the functions that decide addresses out of `mm/vmalloc.c` by name (`lists`), and includes the glue
-//! of `adopt/linux/glue` in their place. No text of the kernel is in this repository: it is read from Debian's package
+//! The script takes the functions that decide addresses out of `mm/vmalloc.c`, and those that decide offsets out of
+//! `mm/percpu.c`, by name (`lists`). It includes the glue of `adopt/linux/glue` in their place. No text of the kernel is in this repository: it is read from Debian's package
 //! `linux-source-6.12` when a kernel is built. Where the kernel's text moved, the script stops with the name that it
 //! did not find.
 //!
@@ -24,7 +24,7 @@ use crate::machine::{commit, machine};
 use crate::not_run;
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
-use build::{Config, Kernel, Kind};
+use build::{Config, Kernel, Kind, Percpu};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// The kernel as it comes, without the core
     #[arg(long, global = true)]
     stock: bool,
+    /// The code that decides per-CPU offsets in the kernel with the core
+    #[arg(long, global = true, value_enum, default_value = "core")]
+    percpu: Percpu,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -116,7 +119,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         Task::Dump(_) => Config::Dump,
         _ => Config::Plain,
     };
-    let kind = Kind { ours: !args.stock, config };
+    let kind = Kind { percpu: args.percpu, ..Kind::new(!args.stock, config) };
     match &args.task {
         Task::Build => build::kernel(root, kind).map(|kernel| println!("{}", kernel.image.display())),
         Task::Boot => boot(root, kind, &Run::of("boot", 1), &speed(4, false)).map(drop),
@@ -156,7 +159,7 @@ pub(crate) fn full(root: &Path, _: &mut Tests) -> Result<()> {
         not_run::add(root, &format!("a Linux kernel with the core: install {}", missing.join(" ")));
         return Ok(());
     }
-    boot(root, Kind { ours: true, config: Config::Plain }, &Run::of("quick", 10), &speed(4, false)).map(drop)
+    boot(root, Kind::new(true, Config::Plain), &Run::of("quick", 10), &speed(4, false)).map(drop)
 }
 
 /// The work of a kernel's first program.
@@ -345,7 +348,7 @@ fn in_turn<T>(rounds: usize, run: impl Fn(Kind) -> Result<T>) -> Result<[Vec<T>;
     let mut runs: [Vec<T>; 2] = Default::default();
     for _ in 0..rounds {
         for (ours, runs) in [false, true].into_iter().zip(&mut runs) {
-            runs.push(run(Kind { ours, config: Config::Plain })?);
+            runs.push(run(Kind::new(ours, Config::Plain))?);
         }
     }
     Ok(runs)

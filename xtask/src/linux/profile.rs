@@ -168,6 +168,7 @@ fn is_replaced(name: &str) -> bool {
         || name.starts_with("va_os_")
         || ["va_take", "va_put", "va_record_of"].contains(&name)
         || lists::FUNCTIONS.contains(&name)
+        || lists::PERCPU.contains(&name)
         || CALLED.contains(&name)
 }
 

@@ -47,7 +47,7 @@ struct Recorded {
 }
 
 pub(super) fn main(root: &Path, args: &Args) -> Result<()> {
-    let run = |ours| recorded(root, Kind { ours, config: Config::Trace }, args);
+    let run = |ours| recorded(root, Kind::new(ours, Config::Trace), args);
     let runs = [run(false)?, run(true)?];
     let text = text(&runs)?;
     println!("{text}");
