@@ -49,6 +49,13 @@ const fn below_mask(end: u32) -> u64 {
     u64::MAX >> (end.wrapping_neg() % WORD_BITS)
 }
 
+/// Returns the words of a page.
+#[inline]
+pub(crate) fn page(map: &[Word], page: u32) -> &[Word] {
+    const WORDS: usize = (PAGE_BITS / WORD_BITS) as usize;
+    &map[page as usize * WORDS..][..WORDS]
+}
+
 /// Returns a bit.
 #[inline]
 pub(crate) fn is_set(map: &[Word], at: u32) -> bool {
@@ -90,6 +97,36 @@ pub(crate) fn next_clear(map: &[Word], from: u32, end: u32) -> u32 {
 #[inline]
 pub(crate) fn next_clear_or_marked(map: &[Word], marks: &[Word], from: u32, end: u32) -> u32 {
     next(map, from, end, |at, word| !word | marks[at].0)
+}
+
+/// Calls `run` with the beginning and the end of each run of zeros from `from` on, in order.
+#[inline(always)]
+pub(crate) fn each_clear_run(map: &[Word], from: u32, mut run: impl FnMut(u32, u32)) {
+    let (mut open, mut base, mut mask) = (None, from - from % WORD_BITS, from_mask(from));
+    for word in map.iter().skip((from / WORD_BITS) as usize) {
+        let mut clear = !word.0 & mask;
+        mask = u64::MAX;
+        if let Some(start) = open.filter(|_| clear != u64::MAX) {
+            let end = clear.trailing_ones();
+            run(start, base + end);
+            clear &= from_mask(end);
+            open = None;
+        }
+        while clear != 0 && open.is_none() {
+            let start = clear.trailing_zeros();
+            let end = start + (clear >> start).trailing_ones();
+            if end >= WORD_BITS {
+                open = Some(base + start);
+            } else {
+                run(base + start, base + end);
+                clear &= from_mask(end);
+            }
+        }
+        base += WORD_BITS;
+    }
+    if let Some(start) = open {
+        run(start, base);
+    }
 }
 
 /// Returns the position after the last 1 in `[from, end)`, or `from`.
@@ -181,6 +218,33 @@ mod tests {
                     let last = (from..end).rev().find(|&at| bits[at]).map_or(from as u32, |at| at as u32 + 1);
                     assert_eq!(after_last_set(&map, from as u32, end as u32), last);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn each_run_of_zeros_is_maximal_and_every_zero_is_in_one() {
+        let mut state = 7u64;
+        for round in 0..400 {
+            let bits: Vec<bool> = (0..256)
+                .map(|at| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    // Long runs in some rounds, and in some a word of zeros in the middle.
+                    (state >> 60) < round % 16 && !(round % 3 == 0 && (64..128).contains(&at))
+                })
+                .collect();
+            let map = map(&bits);
+            for from in (0..=256usize).step_by(3) {
+                let mut seen = vec![true; 256];
+                let mut last = from;
+                each_clear_run(&map, from as u32, |start, end| {
+                    let (start, end) = (start as usize, end as usize);
+                    assert!(start < end && (start == from || bits[start - 1]), "{start}..{end} from {from}");
+                    assert!(start >= last && (end == 256 || bits[end]), "{start}..{end} from {from}");
+                    seen[start..end].fill(false);
+                    last = end;
+                });
+                assert_eq!(seen[from..], bits[from..], "from {from}");
             }
         }
     }

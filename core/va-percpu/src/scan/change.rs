@@ -1,7 +1,7 @@
 //! Updates of the hints after bits are taken and freed.
 
 use super::{Hints, Rules, ScanHints};
-use crate::bitmap::{self, PAGE_BITS};
+use crate::bitmap::{self, PAGE_BITS, Word};
 use crate::engine::View;
 
 /// Returns true if `[a, a + len)` and `[from, end)` meet.
@@ -55,6 +55,15 @@ impl Hints {
         }
     }
 
+    /// Does the same in a walk upward, which begins at `first_free` or behind the longest run. A shorter run is no news
+    /// then, since `scan` is one before the longest.
+    #[inline(always)]
+    fn learn_next<R: Rules>(&mut self, start: u32, end: u32) {
+        if end - start >= self.contig || end == self.bits {
+            self.learn::<R>(start, end);
+        }
+    }
+
     fn set_scan<R: Rules>(&mut self, start: u32, run: u32) {
         if R::TRACK_SCAN {
             (self.scan_start, self.scan) = (start, run);
@@ -86,6 +95,47 @@ impl Hints {
     }
 }
 
+/// Searches for the longest run of a page whose longest was broken.
+fn refresh_page<R: Rules>(map: &[Word], page: u32, block: &mut Hints) {
+    let from = block.promote();
+    block.right_free = 0;
+    bitmap::each_clear_run(bitmap::page(map, page), from, |start, end| block.learn_next::<R>(start, end));
+}
+
+/// Searches for the longest run of a chunk from a bit on, by the hints of its pages: longest runs, and runs that span
+/// pages.
+fn refresh_chunk<R: Rules>(blocks: &[Hints], head: &mut Hints, from: u32) {
+    let first = from / PAGE_BITS;
+    let (mut base, mut seen) = (first * PAGE_BITS, from % PAGE_BITS);
+    // Free bits right before the page.
+    let mut run = 0;
+    for block in blocks.get(first as usize..).unwrap_or_default() {
+        let end = base + PAGE_BITS;
+        if run > 0 {
+            let start = base - run;
+            run += block.left_free;
+            if block.left_free == PAGE_BITS {
+                base = end;
+                continue;
+            }
+            head.learn_next::<R>(start, start + run);
+            // The bit behind the run is used.
+            seen = block.left_free + 1;
+        }
+        let longest = block.contig_start + block.contig;
+        // A run at the end of the page may continue in the next.
+        if block.contig > 0 && block.contig_start >= seen && longest < PAGE_BITS {
+            head.learn_next::<R>(base + block.contig_start, base + longest);
+            seen = longest + 1;
+        }
+        run = if seen < PAGE_BITS { block.right_free } else { 0 };
+        (base, seen) = (end, 0);
+    }
+    if run > 0 {
+        head.learn::<R>(base - run, base);
+    }
+}
+
 impl<R: Rules> View<'_, ScanHints<R>> {
     /// Returns the first free bit of a page from `from` on, both counted from its beginning.
     fn clear_in(&self, page: u32, from: u32) -> u32 {
@@ -93,64 +143,14 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         bitmap::next_clear(self.map, base + from, base + PAGE_BITS) - base
     }
 
-    /// Searches for the longest run of a page whose longest was broken.
-    fn refresh_page(&mut self, page: u32) {
-        let base = page * PAGE_BITS;
-        let end = base + PAGE_BITS;
-        let block = &mut self.blocks[page as usize];
-        let mut start = bitmap::next_clear(self.map, base + block.promote(), end);
-        block.right_free = 0;
-        while start < end {
-            let stop = bitmap::next_set(self.map, start, end);
-            block.learn::<R>(start - base, stop - base);
-            start = bitmap::next_clear(self.map, stop, end);
-        }
-    }
-
-    /// Searches for the longest run of the chunk, by the hints of its pages.
-    fn refresh_chunk(&mut self, from: u32) {
-        let mut at = from;
-        while let Some((start, run)) = self.next_run(at) {
-            self.head.learn::<R>(start, start + run);
-            at = start + run + 1;
-        }
-    }
-
-    /// Returns the next run at or after `at` by the hints of the pages: a longest run, or one that spans pages.
-    fn next_run(&self, at: u32) -> Option<(u32, u32)> {
-        let first = (at / PAGE_BITS) as usize;
-        let mut seen = at % PAGE_BITS;
-        let (mut start, mut run) = (0, 0);
-        for (page, block) in self.blocks.iter().enumerate().skip(first) {
-            if run > 0 {
-                run += block.left_free;
-                if block.left_free == PAGE_BITS {
-                    continue;
-                }
-                return Some((start, run));
-            }
-            let base = page as u32 * PAGE_BITS;
-            // A run at the end of the page may continue in the next.
-            if block.contig > 0 && block.contig_start >= seen && block.contig_start + block.contig < PAGE_BITS
-            {
-                return Some((base + block.contig_start, block.contig));
-            }
-            seen = 0;
-            run = block.right_free;
-            start = base + PAGE_BITS - run;
-        }
-        (start < self.bits()).then_some((start, run)).filter(|_| run > 0)
-    }
-
     /// Sets `[at, at + bits)` and returns how many pages were wholly free before.
+    #[inline(always)]
     pub(super) fn take_bits(&mut self, at: u32, bits: u32) -> u32 {
         let end = at + bits;
         bitmap::set(self.map, at, end);
-        if at == self.head.first_free {
-            self.head.first_free = bitmap::next_clear(self.map, end, self.bits());
-        }
         let (first, last) = (at / PAGE_BITS, (end - 1) / PAGE_BITS);
         let (from, to) = (at % PAGE_BITS, (end - 1) % PAGE_BITS + 1);
+        self.move_first_free(at, last, to);
         let mut pages = self.take_in_first(first, from, bits, first == last, to);
         if first != last {
             pages += self.take_in_last(last, to) + (last - first - 1);
@@ -160,25 +160,47 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         }
         if self.head.breaks(at, end) {
             let from = self.head.promote();
-            self.refresh_chunk(from);
+            refresh_chunk::<R>(self.blocks, self.head, from);
         }
         pages
     }
 
-    /// Updates the page where a taken range begins, at bit `from`; the range has `bits`, in this page up to `to`.
-    fn take_in_first(&mut self, page: u32, from: u32, bits: u32, only: bool, to: u32) -> u32 {
-        let first_free = self.blocks[page as usize].first_free;
-        if from == first_free {
-            let next = if only { self.clear_in(page, to) } else { PAGE_BITS };
-            self.blocks[page as usize].first_free = next;
+    /// Updates `first_free` of the chunk, and of the pages where a taken range begins and ends, which is before bit `to`
+    /// of the page `last`.
+    #[inline(always)]
+    fn move_first_free(&mut self, at: u32, last: u32, to: u32) {
+        let (first, from) = (at / PAGE_BITS, at % PAGE_BITS);
+        let of_chunk = at == self.head.first_free;
+        let of_page = from == self.blocks[first as usize].first_free;
+        if !(of_chunk || of_page || first != last) {
+            return;
         }
+        let next = self.clear_in(last, to);
+        if of_page {
+            self.blocks[first as usize].first_free = PAGE_BITS;
+        }
+        if of_page || first != last {
+            self.blocks[last as usize].first_free = next;
+        }
+        if of_chunk {
+            let end = (last + 1) * PAGE_BITS;
+            self.head.first_free = match next {
+                PAGE_BITS => bitmap::next_clear(self.map, end, self.bits()),
+                next => end - PAGE_BITS + next,
+            };
+        }
+    }
+
+    /// Updates the page where a taken range begins, at bit `from`; the range has `bits`, in this page up to `to`.
+    #[inline(always)]
+    fn take_in_first(&mut self, page: u32, from: u32, bits: u32, only: bool, to: u32) -> u32 {
         let block = &mut self.blocks[page as usize];
         let whole = block.contig == PAGE_BITS;
         if block.breaks(from, from + bits) {
             if from == 0 || R::EXACT_EDGES {
                 block.left_free = block.left_free.min(from);
             }
-            self.refresh_page(page);
+            refresh_page::<R>(self.map, page, block);
         } else {
             block.left_free = block.left_free.min(from);
             block.right_free = if only { block.right_free.min(PAGE_BITS - to) } else { 0 };
@@ -187,11 +209,10 @@ impl<R: Rules> View<'_, ScanHints<R>> {
     }
 
     /// Updates the page, not the first, where a taken range ends before bit `to`.
+    #[inline(always)]
     fn take_in_last(&mut self, page: u32, to: u32) -> u32 {
-        let next = self.clear_in(page, to);
         let block = &mut self.blocks[page as usize];
         let whole = block.contig == PAGE_BITS;
-        block.first_free = next;
         if to == PAGE_BITS {
             block.use_up();
             return whole.into();
@@ -201,7 +222,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         }
         block.left_free = 0;
         if to > block.contig_start {
-            self.refresh_page(page);
+            refresh_page::<R>(self.map, page, block);
         } else {
             block.right_free = block.right_free.min(PAGE_BITS - to);
         }
@@ -245,7 +266,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         if first != last || end - start >= PAGE_BITS {
             self.head.contig = 0;
             let from = self.head.first_free;
-            self.refresh_chunk(from);
+            refresh_chunk::<R>(self.blocks, self.head, from);
         } else {
             let base = first * PAGE_BITS;
             let end = if R::EXACT_CHUNK_HINT { base + end } else { end };

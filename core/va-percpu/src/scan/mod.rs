@@ -21,9 +21,9 @@
 //! # Invariants
 //! - **PH1 contig-free**  `contig` bits from `contig_start` on are free.
 //! - **PH2 scan-free**    `scan` bits from `scan_start` on are free.
-//! - **PH3 edges-free**   the first `left_free` and the last `right_free` bits are free; of a page, `left_free` is 0
-//!   only if its first bit is used. Under [`AsInLinux`] `left_free` may overstate, and so may the two runs of the chunk
-//!   (`Rules::EXACT_EDGES`). A search then finds less than the hint, and goes on.
+//! - **PH3 edges-free**   the first `left_free` and the last `right_free` bits are free. Of a page, `left_free` is 0 only
+//!   if its first bit is used, and `right_free` is at most `contig`. Under [`AsInLinux`] `left_free` may overstate, and
+//!   so may the two runs of the chunk (`Rules::EXACT_EDGES`). A search then finds less than the hint, and goes on.
 //! - **PH4 first-low**    nothing below `first_free` is free.
 //!
 //! Starts mean nothing where the size is 0. Linux compares them even so, and so does this code, since it decides where

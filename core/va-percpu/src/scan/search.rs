@@ -35,7 +35,10 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         let mut from = self.head.look_from::<R>(want.bits);
         loop {
             let (at, run) = self.next_fit(from, want)?;
-            match self.unpopulated(at, run).filter(|_| populated) {
+            if !populated {
+                return Some(at);
+            }
+            match self.unpopulated(at, run) {
                 None => return Some(at),
                 Some(next) => from = next,
             }
@@ -44,33 +47,37 @@ impl<R: Rules> View<'_, ScanHints<R>> {
 
     /// Returns the next bit at or after `from` where `want` fits by the hints of the pages, and how far the fit may
     /// extend.
+    ///
+    /// An alloc walks most pages of a chunk, a hundred of them. So a page in which nothing fits has a short path.
     fn next_fit(&self, from: u32, want: Want) -> Option<(u32, u32)> {
-        let first = (from / PAGE_BITS) as usize;
         let mut seen = from % PAGE_BITS;
-        let (mut at, mut run) = (0, 0);
-        for (page, block) in self.blocks.iter().enumerate().skip(first) {
-            if run > 0 {
-                run += block.left_free;
-                if run >= want.bits {
-                    return Some((at, run));
-                }
-                if block.left_free == PAGE_BITS {
-                    continue;
-                }
+        // Free bits right before the page, from an aligned one on: pages begin at every alignment.
+        let mut run = 0;
+        let (least, mask) = (want.bits.min(PAGE_BITS), !(want.align - 1));
+        for (page, block) in self.blocks.iter().enumerate().skip((from / PAGE_BITS) as usize) {
+            let reach = run + block.left_free;
+            if reach < least && block.contig < least {
+                // Its end is no longer than its longest run (PH3).
+                (run, seen) = (block.right_free & mask, 0);
+                continue;
             }
             let base = page as u32 * PAGE_BITS;
-            if block.contig > 0 && block.contig_start >= seen && block.holds(want) {
+            if run > 0 && reach >= want.bits {
+                return Some((base - run, reach));
+            }
+            if run > 0 && block.left_free == PAGE_BITS {
+                run = reach;
+                continue;
+            }
+            if block.contig >= want.bits && block.contig_start >= seen && block.holds(want) {
                 let start = block.look_from::<R>(want.bits);
                 // Up to the end of an object at the beginning of the longest run.
                 let reach = waste(block.contig_start, want.align) + want.bits + block.contig_start - start;
                 return Some((base + start, reach));
             }
-            seen = 0;
-            let start = PAGE_BITS - block.right_free;
-            let start = start + waste(start, want.align);
-            (at, run) = (base + start, PAGE_BITS - start);
+            (run, seen) = (block.right_free & mask, 0);
             if run >= want.bits {
-                return Some((at, run));
+                return Some((base + PAGE_BITS - run, run));
             }
         }
         None

@@ -187,6 +187,15 @@ fn ph3_edges_that_are_used_are_seen() {
     chunk.check();
     chunk.blocks[0].right_free = 15;
     assert_eq!(chunk.broken(), "PH3");
+
+    // The edge is free, but longer than the longest run that is known.
+    let mut chunk = Chunk::<Corrected>::new();
+    chunk.take(20, 10);
+    chunk.blocks[0].right_free = 30;
+    (chunk.blocks[0].contig, chunk.blocks[0].contig_start) = (20, 0);
+    assert_eq!(chunk.broken(), "PH3");
+    chunk.blocks[0].right_free = 20;
+    chunk.check();
 }
 
 /// Two runs of equal length, the first at the beginning of a page; a take from its middle breaks it.

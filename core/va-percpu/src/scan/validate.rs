@@ -39,5 +39,7 @@ fn edges<R: Rules>(view: &View<'_, ScanHints<R>>, base: u32, block: &Hints) -> R
     let sound = (block.left_free <= left || !R::EXACT_EDGES) && (block.left_free > 0 || left == 0);
     Wrong::unless(sound, "PH3", base, left, block.left_free)?;
     let right = base + PAGE_BITS - bitmap::after_last_set(view.map, base, base + PAGE_BITS);
+    // A search skips pages whose longest run is too short, their edges at the end included.
+    let right = right.min(block.contig);
     Wrong::unless(block.right_free <= right, "PH3", base + PAGE_BITS, right, block.right_free)
 }
