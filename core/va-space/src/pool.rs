@@ -115,11 +115,10 @@ impl<S> SizeLists<S> {
     /// Makes an empty list one for areas of `pages`.
     #[cold]
     fn new_class(&mut self, pages: u64) -> Option<usize> {
-        // One that never was of a size, if there is one, else by the size: sizes that alternate keep their lists.
+        // By the size, so that sizes that alternate keep their lists.
         let vacant = (0..LARGE_SIZES)
             .map(|nth| (pages as usize + nth) % LARGE_SIZES)
-            .filter(|&large| self.lists[EXACT + large].is_empty())
-            .min_by_key(|&large| self.large[large] > 0)?;
+            .find(|&large| self.lists[EXACT + large].is_empty())?;
         self.large[vacant] = pages;
         Some(EXACT + vacant)
     }
