@@ -118,7 +118,7 @@ const STEPS: [Step; 20] = [
     Step::new("book", "every command in the book prints the output shown there", book::step),
     Step::new(
         "browser",
-        "a report in a real browser: no network, no complaint, the slider moves the picture",
+        "a report in a real browser: no network, no complaint, and tabs, films and zoom work",
         browser::step,
     ),
 ];

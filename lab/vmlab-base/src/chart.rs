@@ -26,8 +26,8 @@ pub struct Chart<'a> {
     pub y_scale: Scale,
     /// Name and points of each line.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
-    /// Names of the highlighted lines. If there are any, the others are thin and grey, and the name of each line is at
-    /// its end instead of in a legend.
+    /// Names of the highlighted lines. If there are any, the others are thin and grey. Each of several lines has its
+    /// name at its end.
     pub about: &'a [&'a str],
     /// Width and height in pixels.
     pub size: (f64, f64),
@@ -176,8 +176,9 @@ const GREY_DASHES: [&str; 5] = [
 ];
 const GREYS: [&str; 2] = ["#7b8694", "#a58f7b"];
 
-/// Height of a name beside its line.
+/// Height of a name beside its line, and the most pixels of names beside a chart.
 const NAME_PX: f64 = 12.5;
+const NAMES_PX: f64 = 132.0;
 
 /// Moves heights apart, so that names of [`NAME_PX`] do not overlap. The moves are the smallest that keep the order and
 /// stay above `bottom`.
@@ -220,13 +221,10 @@ impl Chart<'_> {
     /// Returns the chart as an SVG element. `standalone` adds what a separate file needs.
     pub fn svg(&self, standalone: bool) -> String {
         let (width, height) = self.size;
-        let legend = self.about.is_empty() && self.lines.len() > 1;
-        // Five names a row, or fewer if they are long.
+        let named = self.lines.len() > 1;
         let longest = self.lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
-        let per_row = ((width - 80.0) / (32.0 + 6.2 * longest)).clamp(1.0, 5.0) as usize;
-        let legend_rows = if legend { self.lines.len().div_ceil(per_row) as f64 } else { 0.0 };
-        let right = if self.about.is_empty() { 14.0 } else { 132.0 };
-        let (left, top, bottom) = (66.0, 30.0 + 16.0 * legend_rows, 44.0);
+        let right = if named { (30.0 + 6.6 * longest).min(NAMES_PX) } else { 14.0 };
+        let (left, top, bottom) = (66.0, 30.0, 44.0);
         let points = || self.lines.iter().flat_map(|(_, points)| points);
         let x = Axis::new(self.x_scale, points().map(|p| p.0), left, width - right);
         let y = Axis::new(self.y_scale, points().map(|p| p.1), height - bottom, top);
@@ -288,7 +286,7 @@ impl Chart<'_> {
         let mut order: Vec<usize> = (0..self.lines.len()).collect();
         order.sort_by_key(|&number| looks[number].about);
         for number in order {
-            let (name, points) = &self.lines[number];
+            let points = &self.lines[number].1;
             let Look { colour, width: thick, dash, about } = &looks[number];
             let mut path = String::new();
             for &(px, py) in points {
@@ -309,23 +307,8 @@ impl Chart<'_> {
                     );
                 }
             }
-            if legend {
-                let column =
-                    (width - left - right) / (self.lines.len().clamp(per_row.min(4), per_row) as f64);
-                let (lx, ly) =
-                    (left + (number % per_row) as f64 * column, 32.0 + (number / per_row) as f64 * 16.0);
-                let _ = write!(
-                    svg,
-                    "<line x1=\"{lx:.1}\" x2=\"{:.1}\" y1=\"{ly}\" y2=\"{ly}\" style=\"stroke:{colour}\" stroke-width=\"2.4\"{dash}/>\
-                     <text x=\"{:.1}\" y=\"{}\">{}</text>",
-                    lx + 20.0,
-                    lx + 25.0,
-                    ly + 4.0,
-                    escape(name)
-                );
-            }
         }
-        if !self.about.is_empty() {
+        if named {
             self.names(&mut svg, &looks, (&x, &y), standalone);
         }
         svg.push_str("</svg>");
@@ -361,7 +344,8 @@ impl Chart<'_> {
         let mut ends: Vec<(usize, f64, f64)> =
             (0..self.lines.len()).filter_map(|number| end(number).map(|(ex, ey)| (number, ex, ey))).collect();
         ends.sort_by(|a, b| a.1.total_cmp(&b.1));
-        for group in ends.chunk_by(|a, b| a.1 == b.1) {
+        // Names of lines that end near each other would overlap.
+        for group in ends.chunk_by(|a, b| b.1 - a.1 < NAMES_PX / 2.0) {
             let mut heights: Vec<f64> = group.iter().map(|&(_, _, ey)| ey).collect();
             spread(&mut heights, y.from);
             for (&(number, ex, ey), at) in group.iter().zip(heights) {
@@ -389,7 +373,7 @@ mod tests {
     use super::*;
 
     fn chart(scale: Scale, points: Vec<(f64, f64)>) -> String {
-        // Without a legend, a line without points has no end to name.
+        // A line without points has no end to name.
         let about: &[&str] = if scale == Scale::Log && !points.is_empty() { &["b"] } else { &[] };
         let lines = vec![("a<b".to_string(), points), ("b".to_string(), vec![])];
         let size = (600.0, 240.0);
@@ -441,9 +425,11 @@ mod tests {
             for points in
                 [vec![], vec![(0.0, 0.0)], vec![(1.0, 5.0), (10.0, 5.0)], vec![(0.0, 1e18), (1e6, 0.5)]]
             {
+                let named = !points.is_empty();
                 let svg = chart(scale, points);
                 assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-                assert!(svg.contains("a&lt;b") && svg.contains("t &amp; u") && svg.ends_with("</svg>"));
+                assert!(svg.contains("t &amp; u") && svg.ends_with("</svg>"));
+                assert_eq!(svg.contains("a&lt;b"), named, "a name is at the end of its line: {svg}");
             }
         }
     }

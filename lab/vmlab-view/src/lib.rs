@@ -12,6 +12,7 @@
 pub mod flame;
 pub mod map;
 pub mod report;
+mod zoom;
 
 /// The example of the README compiles and runs.
 #[cfg(doctest)]

@@ -1,5 +1,8 @@
 //! The checks of a page in a browser.
 
+mod tabs;
+mod zoom;
+
 use super::pipe::Browser;
 use anyhow::{Context, Result, bail};
 use base64::Engine;
@@ -10,6 +13,11 @@ use std::time::{Duration, Instant};
 /// The least number of pixels that change where a picture moves. A tenth of a row of the film has some hundred.
 const PIXELS_MIN: usize = 60;
 
+/// The height of the window, in CSS pixels.
+const SCREEN: f64 = 1000.0;
+/// The widths of pictures: a desktop's and a telephone's.
+const WIDTHS: [u32; 2] = [1400, 420];
+
 /// A rectangle of the page, in CSS pixels of the window.
 #[derive(Clone, Copy)]
 struct Place {
@@ -19,13 +27,17 @@ struct Place {
     height: f64,
 }
 
-/// Opens a page and tries all of its controls. Returns a description of the results.
+/// Opens a page and tries all of its controls. Returns a description of the results. `folds` is true if a film of it
+/// has rows to fold.
 ///
 /// # Errors
 /// The first check that fails.
-pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
+pub(super) fn page(browser: &mut Browser, file: &Path, folds: bool) -> Result<String> {
     open(browser, file)?;
     quiet(browser)?;
+    if folds {
+        zoom::folds(browser)?;
+    }
     if number(browser, "document.querySelectorAll('.film').length")? < 1.0 {
         bail!("there is no film on the page");
     }
@@ -33,6 +45,7 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
         bail!("a film is not alive: its script did not run");
     }
     let film = "document.querySelector('.film:has(input)')";
+    let by_tabs = tabs::check(browser, film)?;
     run(browser, &format!("{film}.scrollIntoView({{block: 'center'}})"))?;
     let value = format!("Number({film}.querySelector('input').value)");
     let last = number(browser, &format!("Number({film}.querySelector('input').max)"))?;
@@ -100,6 +113,8 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
         bail!("the last moment does not look as it did before, so that steps do not add up");
     }
 
+    let zoomed = zoom::check(browser, film, canvas)?;
+
     // The page shows the details under the pointer.
     let probe = format!("{film}.querySelector('.probe').textContent");
     let mut shown = Vec::new();
@@ -111,6 +126,8 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
     if !shown.iter().all(|text| text.starts_with("0x")) || shown[0] == shown[2] {
         bail!("the pointer shows {shown:?}");
     }
+
+    area(browser, film, canvas)?;
 
     // The button plays, and stops.
     let button = place(browser, &format!("{film}.querySelector('.play')"))?;
@@ -151,28 +168,64 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
     media(browser, "screen", "light")?;
     quiet(browser)?;
     Ok(format!(
-        "{} moments; the slider changes {moved} pixels, twelve keys {by_keys}; no request, no complaint",
+        "{by_tabs}; {} moments; the slider changes {moved} pixels, twelve keys {by_keys}; {zoomed}; no request, no complaint",
         last + 1.0
     ))
 }
 
-/// Writes pictures of a page.
+/// Checks that an area that is clicked lights up its caller, and that a second click lights up all.
+fn area(browser: &mut Browser, film: &str, canvas: Place) -> Result<()> {
+    let caller = format!(
+        "(found => found && [...{film}.querySelectorAll('.key button')].some(one => one.textContent === found[1]))(/busy, (.*)/.exec({film}.querySelector('.probe').textContent))"
+    );
+    for row in 0..20 {
+        let at = (canvas.x + canvas.width * 0.3, canvas.y + canvas.height * (f64::from(row) + 0.5) / 20.0);
+        mouse(browser, "mouseMoved", at)?;
+        if run(browser, &caller)? != json!(true) {
+            continue;
+        }
+        let lit = format!("{film}.querySelectorAll('.key .lit').length");
+        click(browser, at.0, at.1)?;
+        let once = number(browser, &lit)?;
+        click(browser, at.0, at.1)?;
+        let twice = number(browser, &lit)?;
+        if (once, twice) != (1.0, 0.0) {
+            bail!("an area that is clicked twice lights up {once} and then {twice} callers");
+        }
+        return Ok(());
+    }
+    bail!("no area of a caller with a colour is at the pointer")
+}
+
+/// Writes pictures of a page: each of its tabs, at [`WIDTHS`], light and dark, and the page as a PDF. Returns the
+/// height of each tab in screens, by width.
 ///
 /// # Errors
 /// If it cannot be opened or they cannot be written.
-pub(super) fn shots(browser: &mut Browser, file: &Path, dir: &Path) -> Result<()> {
+pub(super) fn shots(browser: &mut Browser, file: &Path, dir: &Path) -> Result<Vec<String>> {
     open(browser, file)?;
-    let height = number(browser, "document.documentElement.scrollHeight")?;
-    let whole = Place { x: 0.0, y: 0.0, width: 1120.0, height: height.min(6000.0) };
-    for scheme in ["light", "dark"] {
-        media(browser, "screen", scheme)?;
-        let png = picture_from_top(browser, whole)?;
-        std::fs::write(dir.join(format!("{scheme}.png")), png)?;
+    let mut heights = Vec::new();
+    for width in WIDTHS {
+        size(browser, width)?;
+        let tabs = number(browser, "document.querySelectorAll('[role=tab]').length")? as usize;
+        for tab in 0..tabs.max(1) {
+            if tabs > 0 {
+                run(browser, &format!("document.querySelectorAll('[role=tab]')[{tab}].click()"))?;
+            }
+            let height = number(browser, "document.documentElement.scrollHeight")?;
+            heights.push(format!("{width} pixels, tab {tab}: {:.1} screens", height / SCREEN));
+            let whole = Place { x: 0.0, y: 0.0, width: f64::from(width), height: height.min(6000.0) };
+            for scheme in ["light", "dark"] {
+                media(browser, "screen", scheme)?;
+                let png = picture_from_top(browser, whole)?;
+                std::fs::write(dir.join(format!("{width}-{scheme}-{tab}.png")), png)?;
+            }
+        }
     }
     media(browser, "", "light")?;
     let pdf = browser.ask("Page.printToPDF", json!({"preferCSSPageSize": true, "printBackground": false}))?;
     std::fs::write(dir.join("page.pdf"), bytes(&pdf)?)?;
-    Ok(())
+    Ok(heights)
 }
 
 fn open(browser: &mut Browser, file: &Path) -> Result<()> {
@@ -180,8 +233,7 @@ fn open(browser: &mut Browser, file: &Path) -> Result<()> {
     for domain in ["Page", "Runtime", "Log", "Network"] {
         browser.ask(&format!("{domain}.enable"), json!({}))?;
     }
-    let size = json!({"width": 1120, "height": 1000, "deviceScaleFactor": 1, "mobile": false});
-    browser.ask("Emulation.setDeviceMetricsOverride", size)?;
+    size(browser, 1120)?;
     media(browser, "screen", "light")?;
     browser.ask("Page.navigate", json!({"url": format!("file://{}", file.display())}))?;
     browser.wait_for("Page.loadEventFired")?;
@@ -189,6 +241,19 @@ fn open(browser: &mut Browser, file: &Path) -> Result<()> {
     let frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))";
     run(browser, frames)?;
     Ok(())
+}
+
+/// Sets the width of the window.
+fn size(browser: &mut Browser, width: u32) -> Result<()> {
+    let size = json!({"width": width, "height": SCREEN, "deviceScaleFactor": 1, "mobile": false});
+    browser.ask("Emulation.setDeviceMetricsOverride", size)?;
+    settle(browser)
+}
+
+/// Waits for two frames.
+fn settle(browser: &mut Browser) -> Result<()> {
+    let frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))";
+    run(browser, frames).map(drop)
 }
 
 /// Checks that the page made no network request and reported no error.
@@ -247,14 +312,31 @@ fn place(browser: &mut Browser, element: &str) -> Result<Place> {
 fn media(browser: &mut Browser, medium: &str, scheme: &str) -> Result<()> {
     let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
     browser.ask("Emulation.setEmulatedMedia", json!({"media": medium, "features": features}))?;
-    let frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))";
-    run(browser, frames)?;
-    Ok(())
+    settle(browser)
 }
 
 fn mouse(browser: &mut Browser, kind: &str, (x, y): (f64, f64)) -> Result<()> {
     let button = if kind == "mouseMoved" { "none" } else { "left" };
     let params = json!({"type": kind, "x": x, "y": y, "button": button, "clickCount": 1});
+    browser.ask("Input.dispatchMouseEvent", params)?;
+    Ok(())
+}
+
+/// Presses the button at a place, moves to another and releases it.
+fn drag(browser: &mut Browser, from: (f64, f64), to: (f64, f64)) -> Result<()> {
+    mouse(browser, "mouseMoved", from)?;
+    mouse(browser, "mousePressed", from)?;
+    for share in [0.3, 0.6, 1.0] {
+        let (x, y) = (from.0 + (to.0 - from.0) * share, from.1 + (to.1 - from.1) * share);
+        let params = json!({"type": "mouseMoved", "x": x, "y": y, "button": "left", "buttons": 1});
+        browser.ask("Input.dispatchMouseEvent", params)?;
+    }
+    mouse(browser, "mouseReleased", to)
+}
+
+/// Turns the wheel by a step upwards, with Ctrl.
+fn wheel(browser: &mut Browser, (x, y): (f64, f64)) -> Result<()> {
+    let params = json!({"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -100, "modifiers": 2});
     browser.ask("Input.dispatchMouseEvent", params)?;
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! The picture as a page of its own: the SVG, in which each area has its caller as tooltip, and the numbers as tables.
-//! No script, no network.
+//! Its one script zooms. No network.
 
 use super::Picture;
 use super::measure::CallerRow;
 use super::palette::is_state;
 use super::svg::{Titles, draw};
+use crate::zoom;
 use std::fmt::Write;
 use vmlab_base::chart::escape;
 use vmlab_base::text::{bytes, grouped};
@@ -28,8 +29,8 @@ pub fn page(picture: &Picture) -> String {
         html,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><title>{0}</title><style>{STYLE}{MORE}</style></head><body>\
-         <header><h1>{0}</h1><p>{1}.</p></header><figure class=\"map\">{2}<figcaption>Addresses run to the right, then down; each row begins at \
-         a multiple of its size, whose first address stands before it. Rest on an area to see whose it is. Paler strips are areas smaller than a \
+         <header><h1>{0}</h1><p>{1}.</p></header><figure class=\"map\"><div data-zoom>{2}</div><figcaption>Addresses run to the right, then down; each row begins at \
+         a multiple of its size, whose first address stands before it. Rest on an area to see whose it is; + and -, and the wheel with Ctrl, zoom. Paler strips are areas smaller than a \
          pixel, together with what is free between them.</figcaption></figure>",
         escape(&picture.title),
         escape(&picture.summary()),
@@ -57,7 +58,12 @@ pub fn page(picture: &Picture) -> String {
          be more than all holes together; <b>(lazy)</b> and <b>(pooled)</b> are what a purge would bring together.</p>",
     );
     windows(&mut html, picture);
-    let _ = writeln!(html, "<footer>Written by vmlab {}.</footer></body></html>", env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(
+        html,
+        "<footer>Written by vmlab {}.</footer><script>\"use strict\";\n{}</script></body></html>",
+        env!("CARGO_PKG_VERSION"),
+        zoom::SCRIPT
+    );
     html
 }
 
@@ -153,7 +159,8 @@ mod tests {
         builder.add(Part { start: 0x9000, end: 0xa000 }, State::Busy, "f&g");
         let picture = Picture::of("a < b", builder.finish(None), vec!["1 < 2".to_string()]);
         let html = page(&picture);
-        assert!(!html.contains("<script") && html.contains("&lt;script&gt;") && html.contains("f&amp;g"));
+        assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (1, 1), "{html}");
+        assert!(html.contains("&lt;script&gt;") && html.contains("f&amp;g"));
         assert!(html.contains("a &lt; b") && html.contains("1 &lt; 2"));
         // The only address on a page is the namespace of SVG.
         let outside = html.replace("http://www.w3.org/2000/svg", "");

@@ -5,6 +5,7 @@
 
 use super::listing::Area;
 use super::measure::Numbers;
+use std::collections::BTreeMap;
 use vmlab_replay::state::State;
 
 /// Colours of callers, legible on white and on black.
@@ -100,16 +101,39 @@ impl Palette {
 /// Returns the index in [`COLOURS`] of each of the first names, as many as there are colours. Each has its own by its
 /// hash, or the next that no name before it has.
 pub fn assign<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<usize> {
-    let mut taken = [false; COLOURS.len()];
-    let mut colours = Vec::new();
-    for name in names {
-        let wanted = (hash(name) % COLOURS.len() as u64) as usize;
-        let mut places = (wanted..COLOURS.len()).chain(0..wanted);
-        let Some(colour) = places.find(|&place| !taken[place]) else { break };
-        taken[colour] = true;
-        colours.push(colour);
+    Shared::default().assign(names)
+}
+
+/// The colours of names in the pictures of one page.
+#[derive(Clone, Debug, Default)]
+pub struct Shared(BTreeMap<String, usize>);
+
+impl Shared {
+    /// Does as [`assign`], but a name that an earlier picture has keeps the colour that it has there. A new name prefers
+    /// one that no picture has. With more names than colours two of one colour may meet: the second gets another here.
+    pub fn assign<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> Vec<usize> {
+        let names: Vec<&str> = names.into_iter().take(COLOURS.len()).collect();
+        let mut taken = [false; COLOURS.len()];
+        let keep = |name: &&str| {
+            let &colour = self.0.get(*name)?;
+            (!std::mem::replace(&mut taken[colour], true)).then_some(colour)
+        };
+        let kept: Vec<Option<usize>> = names.iter().map(keep).collect();
+        let mut used = [false; COLOURS.len()];
+        self.0.values().for_each(|&colour| used[colour] = true);
+        let colours = names.iter().zip(kept).map(|(name, kept)| {
+            let colour = kept.unwrap_or_else(|| {
+                let wanted = (hash(name) % COLOURS.len() as u64) as usize;
+                let places = || (wanted..COLOURS.len()).chain(0..wanted);
+                let unused = places().find(|&place| !used[place] && !taken[place]);
+                unused.or_else(|| places().find(|&place| !taken[place])).unwrap_or(wanted)
+            });
+            (taken[colour], used[colour]) = (true, true);
+            self.0.entry((*name).to_string()).or_insert(colour);
+            colour
+        });
+        colours.collect()
     }
-    colours
 }
 
 /// Returns the colour that a name has by itself.
@@ -153,6 +177,25 @@ mod tests {
         let palette = Palette::of(&Numbers::of(&listing));
         let colours = listing.areas.iter().map(|area| palette.colour(palette.ink(area))).collect();
         (palette, colours)
+    }
+
+    #[test]
+    fn a_name_has_one_colour_in_all_pictures_of_a_page() {
+        // Three names that want the same colour.
+        let names: Vec<String> = (0..1000).map(|n| format!("f{n}")).collect();
+        let same: Vec<&str> =
+            names.iter().map(String::as_str).filter(|name| colour_of(name) == COLOURS[3]).take(3).collect();
+        let mut shared = Shared::default();
+        assert_eq!(shared.assign([same[0], same[1]]), [3, 4]);
+        assert_eq!(shared.assign([same[2], same[1]]), [5, 4], "a new name takes what is left");
+        assert_eq!(shared.assign([same[1], same[0]]), [4, 3]);
+        // Of more names than colours some share one. Where two of these meet, the first keeps it.
+        let others = names.iter().map(String::as_str).filter(|name| !same.contains(name));
+        let all: Vec<&str> = others.take(COLOURS.len()).collect();
+        shared.assign(all.iter().copied());
+        let other = all.iter().copied().find(|name| shared.assign([*name]) == [3]).unwrap();
+        assert_eq!(shared.assign([other, same[0]])[0], 3);
+        assert_ne!(shared.assign([other, same[0]])[1], 3);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The figures of a chapter, each with a sentence that explains it.
 
+use super::dots::rank;
 use super::heat::{Moment, Picture};
 use std::fmt::Write;
 use va_base::PAGE_SIZE;
@@ -11,8 +12,6 @@ use vmlab_replay::run::Outcome;
 const SIZE: (f64, f64) = (460.0, 240.0);
 /// CSS pixels of a row of the heat map.
 const ROW_PX: f64 = 1.6;
-/// Bins of the histogram to a factor of two.
-const BINS_PER_OCTAVE: f64 = 2.0;
 
 /// Writes all figures of a chapter.
 pub(super) fn write(html: &mut String, picture: &Picture, outcomes: &[Outcome]) {
@@ -85,9 +84,9 @@ fn heat(html: &mut String, picture: &Picture) {
     let end = picture.moments.last().copied().unwrap_or_default();
     let _ = write!(
         html,
-        "<figcaption>Addresses upwards, each panel on its own scale; stretches that no event touches are left out. A column \
-         shows what is busy at its end or was allocated in it, and what is lazy at its end. In the end {} are busy and {} lazy.</figcaption>\
-         </figure>",
+        "<figcaption>In the end {} are busy and {} lazy.</figcaption></figure><details><summary>How to read the heat map</summary>\
+         <p class=\"dim note\">Addresses upwards, each panel on its own scale; stretches that no event touches are left out. A column \
+         shows what is busy at its end or was allocated in it, and what is lazy at its end.</p></details>",
         bytes(end.busy_pages * PAGE_SIZE),
         bytes(end.lazy_pages * PAGE_SIZE),
     );
@@ -158,42 +157,37 @@ fn latency(html: &mut String, outcomes: &[Outcome]) {
             let [half, most, worst] = [half, most, worst].map(|&ns| grouped(u64::from(ns)));
             phrases.push(format!("{} {half} / {most} / {worst}", outcome.row.index));
         }
-        lines.push((outcome.row.index.clone(), histogram(&ns)));
+        lines.push((outcome.row.index.clone(), slowest(&ns)));
     }
+    // Ours comes first, in the first colour, and then Linux's.
+    lines.sort_by_key(|(name, _)| rank(name));
+    let names: Vec<String> = lines.iter().map(|(name, _)| name.clone()).collect();
+    let about: Vec<&str> = names.iter().map(String::as_str).filter(|name| rank(name) < 2).collect();
     let chart = Chart {
         title: "Time of a call",
-        x: "ns a call (the clock's own cost subtracted)",
-        y: "% of the calls in a bin",
+        x: "the slowest call of so many",
+        y: "ns a call",
         x_scale: Scale::Log,
-        y_scale: Scale::Linear,
+        y_scale: Scale::Log,
         lines,
-        about: &[],
+        about: &about,
         size: SIZE,
     };
     let caption = format!(
-        "Each call timed on its own, once: half of the calls, 99 % of them and all take at most (ns): {}.",
+        "Each call timed on its own, once, the clock's own cost subtracted: half of the calls, 99 % of them and all take at \
+         most (ns): {}.",
         phrases.join("; ")
     );
     figure(html, &chart, &caption);
 }
 
-/// Returns the share of calls in each bin, as the steps of a line. `ns` is sorted.
-fn histogram(ns: &[u32]) -> Vec<(f64, f64)> {
-    let bin = |ns: u32| (f64::from(ns.max(1)).log2() * BINS_PER_OCTAVE).floor() as usize;
-    let (Some(&first), Some(&last)) = (ns.first(), ns.last()) else { return Vec::new() };
-    let (first, last) = (bin(first), bin(last));
-    let mut bins = vec![0u64; last - first + 1];
-    for &ns in ns {
-        bins[bin(ns) - first] += 1;
-    }
-    let edge = |bin: usize| ((first + bin) as f64 / BINS_PER_OCTAVE).exp2();
-    let mut steps = vec![(edge(0), 0.0)];
-    for (at, &count) in bins.iter().enumerate() {
-        let share = count as f64 * 100.0 / ns.len() as f64;
-        steps.extend([(edge(at), share), (edge(at + 1), share)]);
-    }
-    steps.push((edge(bins.len()), 0.0));
-    steps
+/// Returns the time that one call in 2, in 4, and so on reaches, and of the slowest of all. `ns` is sorted.
+fn slowest(ns: &[u32]) -> Vec<(f64, f64)> {
+    let all = ns.len();
+    let of = |calls: usize| (calls as f64, f64::from(ns[all - all / calls]));
+    let mut points: Vec<_> = (1..).map(|n| 1 << n).take_while(|&calls| calls < all).map(of).collect();
+    points.extend(ns.last().map(|&most| (all as f64, f64::from(most))));
+    points
 }
 
 #[cfg(test)]
@@ -201,13 +195,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_histogram_holds_every_call_once() {
-        for ns in [vec![0], vec![1, 1, 2, 40, 41, 900], vec![u32::MAX], (0..5000).collect()] {
-            let steps = histogram(&ns);
-            let held: f64 = steps[1..steps.len() - 1].chunks(2).map(|step| step[0].1).sum();
-            assert!((held - 100.0).abs() < 1e-6, "{held}");
-            assert!(steps.windows(2).all(|two| two[0].0 <= two[1].0));
+    fn a_curve_has_the_slowest_of_so_many_calls() {
+        let ns: Vec<u32> = (1..=16).collect();
+        assert_eq!(slowest(&ns), [(2.0, 9.0), (4.0, 13.0), (8.0, 15.0), (16.0, 16.0)]);
+        assert_eq!(
+            (slowest(&[7]), slowest(&[7, 9]), slowest(&[])),
+            (vec![(1.0, 7.0)], vec![(2.0, 9.0)], vec![])
+        );
+        for ns in [vec![1, 1, 2, 40, 41, 900], vec![u32::MAX; 3], (0..5000).collect()] {
+            let points = slowest(&ns);
+            assert!(points.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1), "{points:?}");
         }
-        assert!(histogram(&[]).is_empty());
     }
 }

@@ -29,8 +29,6 @@ pub struct Row {
 /// The durations and waits of a recording.
 #[derive(Debug)]
 pub struct Durations {
-    /// Its name.
-    pub name: String,
     /// The functions.
     pub calls: Vec<Row>,
     /// The locks and who waits; their histograms are not drawn.
@@ -50,7 +48,11 @@ pub(super) fn write(html: &mut String, durations: &Durations) {
     }
     let notes: Vec<String> = durations.notes.iter().map(|note| escape(note)).collect();
     // Writing to a String cannot fail, here and below.
-    let _ = write!(html, "<p class=\"dim note\">{}</p>", notes.join("<br>"));
+    let _ = write!(
+        html,
+        "<details><summary>What the figures are of</summary><p class=\"dim note\">{}</p></details>",
+        notes.join("<br>")
+    );
 }
 
 /// Draws a strip for each function: its bars are as high as the share of its calls that took so long.
@@ -140,7 +142,6 @@ mod tests {
     #[test]
     fn a_section_has_a_bar_for_each_range_and_a_row_for_each_function() {
         let durations = Durations {
-            name: "x".to_string(),
             calls: vec![row("a<b", &[(0, 1), (63, 6)]), row("c", &[])],
             locks: (0..25).map(|n| row(&format!("lock {n}"), &[])).collect(),
             notes: vec!["so & so".to_string()],
@@ -156,7 +157,7 @@ mod tests {
         );
         let mut none = String::new();
         let calls = vec![row("c", &[])];
-        write(&mut none, &Durations { name: String::new(), calls, locks: Vec::new(), notes: Vec::new() });
+        write(&mut none, &Durations { calls, locks: Vec::new(), notes: Vec::new() });
         assert!(!none.contains("<svg") && none.contains("<td>c</td>"), "{none}");
     }
 }

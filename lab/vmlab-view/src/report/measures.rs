@@ -13,8 +13,9 @@ const CONTENDERS_SHOWN: usize = 12;
 /// The most rows and columns of a table that are read.
 const NAMES_MAX: usize = 2000;
 const CONTENDERS_MAX: usize = 64;
-/// The most growth curves of a file.
+/// The most curves of a kind, and those that are open: the others are one click away.
 const CURVES_SHOWN: usize = 24;
+const CURVES_OPEN: usize = 2;
 
 /// The columns with the time of one operation, in order of preference.
 const TIME: [&str; 10] = [
@@ -354,7 +355,12 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
     }
     let all = charts.len();
     html.push_str("<div class=\"pair\">");
-    for (title, mut lines) in charts.into_iter().take(CURVES_SHOWN) {
+    for (nth, (title, mut lines)) in charts.into_iter().take(CURVES_SHOWN).enumerate() {
+        if nth == CURVES_OPEN {
+            let more = counted((all.min(CURVES_SHOWN) - nth) as u64, "curve");
+            // Writing to a String cannot fail.
+            let _ = write!(html, "</div><details><summary>{more} more</summary><div class=\"pair\">");
+        }
         for (_, points) in &mut lines {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
         }
@@ -394,7 +400,7 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
             escape(&caption)
         );
     }
-    html.push_str("</div>");
+    html.push_str(if all > CURVES_OPEN { "</div></details>" } else { "</div>" });
     if all > CURVES_SHOWN {
         let _ = write!(html, "<p class=\"dim note\">The first {CURVES_SHOWN} of {all} curves are drawn.</p>");
     }

@@ -3,11 +3,15 @@
 use super::figures;
 use super::film::{self, Film};
 use super::heat::Picture;
+use super::latency::Durations;
 use super::sheet::Sheet;
+use crate::map::palette::Shared;
+use crate::zoom;
 use std::fmt::Write;
 use vmlab_base::chart::escape;
-use vmlab_base::text::{bytes, grouped};
+use vmlab_base::text::{bytes, duration, grouped};
 use vmlab_replay::run::{Outcome, Row};
+use vmlab_replay::whatif;
 
 /// One section of the report.
 #[derive(Debug)]
@@ -18,19 +22,6 @@ pub enum Part {
     Map(Map),
     /// Measurements.
     Sheet(Sheet),
-    /// The call stacks of a recording.
-    Flame(Flame),
-    /// The durations of a recording.
-    Durations(super::latency::Durations),
-}
-
-/// The call stacks of a recording, drawn.
-#[derive(Debug)]
-pub struct Flame {
-    /// Its name.
-    pub name: String,
-    /// The graphs, as SVG.
-    pub graphs: Vec<String>,
 }
 
 /// One trace of the report.
@@ -48,6 +39,23 @@ pub struct Chapter {
     pub outcomes: Vec<Outcome>,
     /// Notes about inferred and unreadable data.
     pub notes: Vec<String>,
+    /// The same requests under other policies, if they were replayed.
+    pub gain: Option<Gain>,
+    /// The durations of the recording, if it has any.
+    pub durations: Option<Durations>,
+    /// Its call stacks, drawn: titles, and graphs as SVG.
+    pub stacks: Vec<(String, String)>,
+}
+
+/// A trace under several policies.
+#[derive(Debug)]
+pub struct Gain {
+    /// The name of the trace.
+    pub name: String,
+    /// A row for each policy.
+    pub policies: Vec<whatif::Row>,
+    /// The difference between them, in a sentence.
+    pub verdict: String,
 }
 
 /// The areas of a vmallocinfo.
@@ -70,15 +78,45 @@ const FILMS_BYTES: usize = 4 << 20;
 /// The least bytes of each film.
 const FILM_BYTES_MIN: usize = 64 << 10;
 
+/// The scripts of a page, besides that of zoom. They load nothing, keep nothing, and know only what is on the page.
+const FILMS: &str = include_str!("script/film.js");
+const TABS: &str = include_str!("script/tabs.js");
+
+impl Part {
+    fn name(&self) -> &str {
+        match self {
+            Self::Trace(chapter) => &chapter.name,
+            Self::Map(map) => &map.name,
+            Self::Sheet(sheet) => &sheet.name,
+        }
+    }
+
+    fn chapter(&self) -> Option<&Chapter> {
+        match self {
+            Self::Trace(chapter) => Some(chapter),
+            Self::Map(_) | Self::Sheet(_) => None,
+        }
+    }
+
+    fn film(&mut self) -> Option<&mut Film> {
+        match self {
+            Self::Trace(chapter) => Some(&mut chapter.film),
+            Self::Map(map) => Some(&mut map.film),
+            Self::Sheet(_) => None,
+        }
+    }
+}
+
 /// Renders the page.
-pub fn page(title: &str, parts: Vec<Part>) -> String {
+pub fn page(title: &str, mut parts: Vec<Part>) -> String {
+    let mut shared = Shared::default();
+    let mut films = 0;
+    for film in parts.iter_mut().filter_map(Part::film) {
+        film.share(&mut shared);
+        films += 1;
+    }
+    let film_bytes = (FILMS_BYTES / films.max(1)).max(FILM_BYTES_MIN);
     let mut html = String::new();
-    let chapters = || {
-        parts.iter().enumerate().filter_map(|(number, part)| match part {
-            Part::Trace(chapter) => Some((number, &**chapter)),
-            Part::Map(_) | Part::Sheet(_) | Part::Flame(_) | Part::Durations(_) => None,
-        })
-    };
     // Writing to a String cannot fail.
     let _ = write!(
         html,
@@ -88,76 +126,76 @@ pub fn page(title: &str, parts: Vec<Part>) -> String {
          <header><h1>{0}</h1>",
         escape(title)
     );
-    if chapters().next().is_some() {
+    if parts.iter().any(|part| part.chapter().is_some()) {
         html.push_str(
-            "<p>What a Linux kernel did to its virtual address space, replayed event by event on each \
-             index. The figures show the kernel's own addresses; the tables say how each index answered the same requests, \
-             and how fast.</p>",
+            "<p>What a Linux kernel did to its virtual address space, replayed event by event. The figures show the kernel's own \
+             addresses; the tables say what other policies and indexes do with the same requests.</p>",
         );
     }
     html.push_str("</header>");
-    write_contents(&mut html, &parts);
-    write_summary(&mut html, &chapters().collect::<Vec<_>>());
+    let chapters: Vec<(usize, &Chapter)> =
+        parts.iter().enumerate().filter_map(|(number, part)| Some((number, part.chapter()?))).collect();
+    let summary = (chapters.len() > 1).then(|| summary(&chapters));
+    write_tabs(&mut html, summary.is_some(), &parts);
     let mut footer = String::new();
-    write_footer(&mut footer, &chapters().map(|(_, chapter)| chapter).collect::<Vec<_>>());
-    let films = parts.iter().filter(|part| matches!(part, Part::Trace(_) | Part::Map(_))).count();
-    let film_bytes = (FILMS_BYTES / films.max(1)).max(FILM_BYTES_MIN);
+    write_footer(&mut footer, &chapters.into_iter().map(|(_, chapter)| chapter).collect::<Vec<_>>());
+    if let Some(summary) = summary {
+        write_section(&mut html, "all", ALL, &summary);
+    }
     for (number, part) in parts.into_iter().enumerate() {
+        let (name, mut body) = (part.name().to_string(), String::new());
         match part {
-            Part::Trace(chapter) => write_chapter(&mut html, number, *chapter, film_bytes),
+            Part::Trace(chapter) => write_chapter(&mut body, *chapter, film_bytes),
             Part::Map(map) => {
-                let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&map.name));
-                write_notes(&mut html, &map.notes);
-                film::write(&mut html, map.film, film_bytes);
-                html.push_str("</section>");
+                write_notes(&mut body, &map.notes);
+                film::write(&mut body, map.film, film_bytes);
             }
-            Part::Sheet(sheet) => {
-                let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&sheet.name));
-                super::measures::write(&mut html, &sheet);
-                html.push_str("</section>");
-            }
-            Part::Durations(durations) => {
-                let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&durations.name));
-                super::latency::write(&mut html, &durations);
-                html.push_str("</section>");
-            }
-            Part::Flame(flame) => {
-                let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&flame.name));
-                for graph in flame.graphs {
-                    let _ = write!(html, "<div class=\"scroll flame\">{graph}</div>");
-                }
-                html.push_str(
-                    "<p class=\"dim note\">A box is a function, as wide as what was allocated through it. Callers are below, and the \
-                     allocator is above. A box names its share when pointed at.</p></section>",
-                );
-            }
+            Part::Sheet(sheet) => super::measures::write(&mut body, &sheet),
         }
+        write_section(&mut html, &format!("t{number}"), &name, &body);
     }
     html.push_str(&footer);
-    if films > 0 {
-        let _ = write!(html, "<script>{}</script>", film::SCRIPT);
-    }
-    html.push_str("</body></html>\n");
+    let _ = write!(html, "<script>\"use strict\";\n{}{FILMS}{TABS}</script></body></html>\n", zoom::SCRIPT);
     html
 }
 
-/// Writes a link to each section, which stay in view. A page of one section needs none.
-fn write_contents(html: &mut String, parts: &[Part]) {
+/// The name of the tab of all traces.
+const ALL: &str = "All results";
+
+/// Writes a tab for each section; they stay in view. A page of one section needs none.
+fn write_tabs(html: &mut String, summary: bool, parts: &[Part]) {
+    let tab = |html: &mut String, id: &str, name: &str| {
+        let name = escape(name);
+        let _ = write!(html, "<a role=\"tab\" aria-controls=\"{id}\" href=\"#{id}\">{name}</a>");
+    };
     if parts.len() < 2 {
         return;
     }
-    html.push_str("<nav class=\"toc\" aria-label=\"Sections\">");
+    html.push_str("<nav class=\"tabs\" role=\"tablist\" aria-label=\"Sections\">");
+    if summary {
+        tab(html, "all", ALL);
+    }
     for (number, part) in parts.iter().enumerate() {
-        let name = match part {
-            Part::Trace(chapter) => &chapter.name,
-            Part::Map(map) => &map.name,
-            Part::Sheet(sheet) => &sheet.name,
-            Part::Flame(flame) => &flame.name,
-            Part::Durations(durations) => &durations.name,
-        };
-        let _ = write!(html, "<a href=\"#t{number}\">{}</a>", escape(name));
+        tab(html, &format!("t{number}"), part.name());
     }
     html.push_str("</nav>");
+}
+
+/// Writes a section, and a link to each of its subsections: these stay in view, too.
+fn write_section(html: &mut String, id: &str, name: &str, body: &str) {
+    let mut pieces = body.split("<h3>");
+    let mut text = pieces.next().unwrap_or("").to_string();
+    let mut links = String::new();
+    for (number, piece) in pieces.enumerate() {
+        let title = piece.split("</h3>").next().unwrap_or("");
+        let _ = write!(links, "<a href=\"#{id}-{number}\">{title}</a>");
+        let _ = write!(text, "<h3 id=\"{id}-{number}\">{piece}");
+    }
+    let _ = write!(html, "<section id=\"{id}\"><h2>{}</h2>", escape(name));
+    if !links.is_empty() {
+        let _ = write!(html, "<nav class=\"toc\" aria-label=\"Contents\">{links}</nav>");
+    }
+    let _ = write!(html, "{text}</section>");
 }
 
 fn write_notes(html: &mut String, notes: &[String]) {
@@ -174,13 +212,34 @@ fn class(row: &Row) -> &'static str {
     if alike(row) == row.allocs { "ok" } else { "off" }
 }
 
-/// Writes all traces and indexes in one table.
-fn write_summary(html: &mut String, chapters: &[(usize, &Chapter)]) {
+/// Returns the section of all traces: what other policies need, and what the indexes answer.
+fn summary(chapters: &[(usize, &Chapter)]) -> String {
+    let mut html = String::new();
+    let gains: Vec<(usize, &Gain)> =
+        chapters.iter().filter_map(|(number, chapter)| Some((*number, chapter.gain.as_ref()?))).collect();
+    if !gains.is_empty() {
+        html.push_str("<h3>What one gains</h3><ul>");
+        for (number, gain) in &gains {
+            let _ = write!(
+                html,
+                "<li><a href=\"#t{number}\">{}</a>: {}</li>",
+                escape(&gain.name),
+                escape(&gain.verdict)
+            );
+        }
+        html.push_str("</ul>");
+    }
+    write_answers(&mut html, chapters);
+    html
+}
+
+/// Writes the answers and times of all traces and indexes in one table.
+fn write_answers(html: &mut String, chapters: &[(usize, &Chapter)]) {
     let Some((_, first)) = chapters.first() else { return };
     let kinds = first.outcomes.len();
     let _ = write!(
         html,
-        "<h3>All results</h3><div class=\"scroll\"><table><thead><tr><th rowspan=\"2\">trace</th><th rowspan=\"2\">allocations</th>\
+        "<h3>What the indexes answer</h3><div class=\"scroll\"><table><thead><tr><th rowspan=\"2\">trace</th><th rowspan=\"2\">allocations</th>\
          <th class=\"group rule\" colspan=\"{kinds}\">answers that are the kernel's</th>\
          <th class=\"group rule\" colspan=\"{kinds}\">ns per operation, median</th></tr><tr>"
     );
@@ -216,16 +275,65 @@ fn write_summary(html: &mut String, chapters: &[(usize, &Chapter)]) {
     );
 }
 
-fn write_chapter(html: &mut String, number: usize, chapter: Chapter, film_bytes: usize) {
-    let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&chapter.name));
+fn write_chapter(html: &mut String, chapter: Chapter, film_bytes: usize) {
     if !chapter.about.is_empty() {
         let _ = write!(html, "<p>{}</p>", escape(&chapter.about));
     }
     write_notes(html, &chapter.notes);
-    write_table(html, &chapter.outcomes);
     film::write(html, chapter.film, film_bytes);
     figures::write(html, &chapter.picture, &chapter.outcomes);
-    html.push_str("</section>");
+    html.push_str("<h3>Policies and indexes</h3>");
+    if let Some(gain) = &chapter.gain {
+        write_gain(html, gain);
+    }
+    write_table(html, &chapter.outcomes);
+    if let Some(durations) = &chapter.durations {
+        html.push_str("<h3>Durations</h3>");
+        super::latency::write(html, durations);
+    }
+    if !chapter.stacks.is_empty() {
+        write_stacks(html, &chapter.stacks);
+    }
+}
+
+/// Writes the graphs of call stacks, of which the first is open.
+fn write_stacks(html: &mut String, graphs: &[(String, String)]) {
+    html.push_str("<h3>Call stacks</h3>");
+    for (nth, (title, graph)) in graphs.iter().enumerate() {
+        let open = if nth == 0 { " open" } else { "" };
+        let _ = write!(
+            html,
+            "<details{open}><summary>{}</summary><div class=\"scroll flame\" data-zoom>{graph}</div></details>",
+            escape(title)
+        );
+    }
+    html.push_str(
+        "<p class=\"dim note\">A box is a function, as wide as what was allocated through it. Callers are below, and the \
+         allocator is above. A box names its share when pointed at.</p>",
+    );
+}
+
+/// Writes the policies of a trace as a table, a row for each.
+fn write_gain(html: &mut String, gain: &Gain) {
+    html.push_str(
+        "<div class=\"scroll\"><table><thead><tr><th>policy</th><th>failed</th><th>span at<br>its peak</th>\
+         <th>kept apart<br>at its peak</th><th>most<br>holes</th><th>purges</th><th>flushes</th><th>longest<br>stall, modelled</th></tr></thead><tbody>",
+    );
+    for row in &gain.policies {
+        let _ = write!(
+            html,
+            "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escape(row.policy),
+            grouped(row.failed),
+            bytes(row.span_bytes),
+            bytes(row.kept_bytes),
+            grouped(row.holes),
+            grouped(row.purges),
+            grouped(row.flushes),
+            duration(row.longest_stall_ns)
+        );
+    }
+    let _ = write!(html, "</tbody></table></div><p class=\"note\">{}</p>", escape(&gain.verdict));
 }
 
 /// The heads of the table of a chapter.
@@ -265,7 +373,11 @@ fn cells(row: &Row) -> [(&'static str, String); HEADS.len()] {
 }
 
 fn write_table(html: &mut String, outcomes: &[Outcome]) {
-    html.push_str("<div class=\"scroll\"><table><thead><tr>");
+    let _ = write!(
+        html,
+        "<p class=\"note\">{}</p><details><summary>The indexes in numbers</summary><div class=\"scroll\"><table><thead><tr>",
+        escape(&verdict(outcomes))
+    );
     for head in HEADS {
         let _ = write!(html, "<th>{head}</th>");
     }
@@ -281,7 +393,7 @@ fn write_table(html: &mut String, outcomes: &[Outcome]) {
         }
         html.push_str("</tr>");
     }
-    let _ = write!(html, "</tbody></table></div><p class=\"dim note\">{}</p>", escape(&verdict(outcomes)));
+    html.push_str("</tbody></table></div></details>");
 }
 
 /// Summarises the table in a sentence or two.
@@ -330,9 +442,10 @@ fn write_footer(html: &mut String, chapters: &[&Chapter]) {
         let (least, most) = rounds.fold((u32::MAX, 0), |(least, most), n| (least.min(n), most.max(n)));
         let _ = write!(
             html,
-            " An operation is a call on the index: allocate, allocate at an address, or free. Its time \
-             is the median or the minimum of {} rounds over the whole trace on the machine that wrote this page, the cost of \
-             the loop subtracted; the traces' own clock plays no part. Curves are sampled at up to {} moments.",
+            "<details><summary>How times are taken</summary>An operation is a call on the index: allocate, allocate at an \
+             address, or free. Its time is the median or the minimum of {} rounds over the whole trace on the machine that wrote \
+             this page, the cost of the loop subtracted; the traces' own clock plays no part. Curves are sampled at up to {} \
+             moments.</details>",
             if least >= most { most.to_string() } else { format!("{least} to {most}") },
             super::heat::COLUMNS
         );

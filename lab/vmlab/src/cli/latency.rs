@@ -90,7 +90,6 @@ pub(super) fn section(name: &str, latencies: &Latencies) -> Durations {
     notes.extend(latencies.has_calls().then(|| cost(latencies)));
     notes.extend(latencies.has_locks().then(|| others(latencies.elsewhere())));
     Durations {
-        name: format!("{name}: durations"),
         calls: rows.into_iter().map(call).collect(),
         locks: latencies.lock_rows().into_iter().map(lock).collect(),
         notes,

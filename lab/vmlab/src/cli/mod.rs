@@ -340,8 +340,9 @@ fn demo(report: &Path) -> Result<()> {
     for note in notes(&inputs, &outcomes) {
         out(&note)?;
     }
-    for input in &inputs {
-        out(&whatif::line(input)?)?;
+    let chapters = report::chapters(&inputs, outcomes)?;
+    for gain in chapters.iter().filter_map(|chapter| chapter.gain.as_ref()) {
+        out(&format!("{}: {}", gain.name, gain.verdict))?;
     }
     let shown = report::replayed(report, "vmalloc: five traces of a real kernel", &inputs, outcomes)?;
     out(&format!("report: {shown}"))
@@ -395,7 +396,8 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     }
     parts(&inputs, args.json)?;
     if let Some(report) = report {
-        let shown = report::replayed(report, "vmalloc: replay", &inputs, outcomes)?;
+        let chapters = report::chapters(&inputs, outcomes)?;
+        let shown = report::replayed(report, "vmalloc: replay", chapters)?;
         print(&format!("report: {shown}"))?;
     }
     ends_early(&inputs)

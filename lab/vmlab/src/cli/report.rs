@@ -2,7 +2,7 @@
 
 use super::input::{self, Input, Tables};
 use super::selected::Selected;
-use super::{OutputFile, flame, latency, map, out, run_all};
+use super::{OutputFile, flame, latency, map, out, run_all, whatif};
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use vmlab_view::map::replayed::{Ask, replay as replayed_map};
 use vmlab_view::report::facts::Facts;
 use vmlab_view::report::film::Film;
 use vmlab_view::report::sheet::Sheet;
-use vmlab_view::report::{Chapter, Flame, Map, Part, Picture, page};
+use vmlab_view::report::{Chapter, Map, Part, Picture, page};
 
 /// Bytes from the beginning of a file that determine its kind.
 const HEAD_BYTES: u64 = 16 << 10;
@@ -98,12 +98,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
         match part {
             Some(part) => parts.push(part),
             None => {
-                let Some((chapter, input)) = chapters.next() else { continue };
-                parts.push(chapter);
+                let Some((mut chapter, input)) = chapters.next() else { continue };
                 // Stacks, durations and waits are among the others.
                 if input.trace.others > 0 {
-                    parts.extend(more(path, &args.selected.selection()?)?);
+                    more(&mut chapter, path, &args.selected.selection()?)?;
                 }
+                parts.push(Part::Trace(Box::new(chapter)));
             }
         }
     }
@@ -134,11 +134,10 @@ fn json(args: &Args) -> Result<()> {
     super::ends_early(&inputs)
 }
 
-/// Returns the durations and the flame graphs of a trace, if it has any. It is read again, which only a file can be.
-fn more(path: &Path, selection: &Selection) -> Result<Vec<Part>> {
-    let mut parts = Vec::new();
+/// Adds the durations and the flame graphs of a trace, if it has any. It is read again, which only a file can be.
+fn more(chapter: &mut Chapter, path: &Path, selection: &Selection) -> Result<()> {
     if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
-        return Ok(parts);
+        return Ok(());
     }
     let mut latencies = Latencies::within(selection.clone());
     let mut stacks = Stacks::of(None).within(selection.clone());
@@ -150,10 +149,10 @@ fn more(path: &Path, selection: &Selection) -> Result<Vec<Part>> {
     })?;
     latencies.finish();
     if latencies.has_calls() || latencies.has_locks() {
-        parts.push(Part::Durations(latency::section(&input::stem(path), &latencies)));
+        chapter.durations = Some(latency::section(&input::stem(path), &latencies));
     }
     if !stacks.has_stacks() {
-        return Ok(parts);
+        return Ok(());
     }
     let folded = |by| match by {
         By::LockTime => flame::lock_times(&latencies),
@@ -163,12 +162,11 @@ fn more(path: &Path, selection: &Selection) -> Result<Vec<Part>> {
         let folded = folded(by);
         // A recording may have stacks of waits alone.
         let known = folded.keys().any(|path| path != NO_STACK);
-        known.then(|| draw(&flame::title(path, by, None, selection), &folded, by))
+        let title = flame::title(path, by, None, selection);
+        known.then(|| (title.clone(), draw(&title, &folded, by)))
     };
-    let graphs = By::CHOICES.iter().filter_map(graph).collect();
-    let name = format!("{}: call stacks", input::stem(path));
-    parts.push(Part::Flame(Flame { name, graphs }));
-    Ok(parts)
+    chapter.stacks = By::CHOICES.iter().filter_map(graph).collect();
+    Ok(())
 }
 
 /// Formats names as `a, b and 3 more`.
@@ -181,19 +179,15 @@ fn short_list(names: &[String]) -> String {
     }
 }
 
-/// Writes the report of a replay, and prints its path.
-pub(super) fn replayed(
-    file: OutputFile,
-    title: &str,
-    inputs: &[Input],
-    outcomes: Vec<Outcome>,
-) -> Result<String> {
-    let path = file.write(&page(title, chapters(inputs, outcomes)?))?;
+/// Writes the report of a replay, and returns its path.
+pub(super) fn replayed(file: OutputFile, title: &str, chapters: Vec<Chapter>) -> Result<String> {
+    let parts = chapters.into_iter().map(|chapter| Part::Trace(Box::new(chapter))).collect();
+    let path = file.write(&page(title, parts))?;
     Ok(path.canonicalize().unwrap_or(path).display().to_string())
 }
 
 /// Returns a section for each trace; the outcomes are those of the first trace, then of the second.
-fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<Part>> {
+pub(super) fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<Chapter>> {
     let kinds = outcomes.len() / inputs.len().max(1);
     let mut outcomes = outcomes.into_iter();
     let mut chapters = Vec::with_capacity(inputs.len());
@@ -206,8 +200,10 @@ fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<Part>> {
         }
         let picture = Picture::of(&input.trace, &input.table)?;
         let film = Film::of_trace(&input.trace, &input.table)?;
+        let gain = Some(whatif::gain(input)?);
         let (name, about) = (input.name.clone(), input.about.to_string());
-        chapters.push(Part::Trace(Box::new(Chapter { name, about, picture, film, outcomes, notes })));
+        let (durations, stacks) = (None, Vec::new());
+        chapters.push(Chapter { name, about, picture, film, outcomes, notes, gain, durations, stacks });
     }
     Ok(chapters)
 }

@@ -12,6 +12,7 @@ use vmlab_base::choice::Choice;
 use vmlab_base::text::{bytes, counted, duration, grouped};
 use vmlab_replay::run_space::nodes_of;
 use vmlab_replay::whatif::{AREA_NS, FLUSH_NS, Pinned, Row, Version, pinned, run};
+use vmlab_view::report::Gain;
 
 /// The version of the objects that `--json` prints.
 const VERSION: u32 = 1;
@@ -83,10 +84,10 @@ fn compare(input: &Input, versions: &[Version], cpus: Option<u32>) -> Result<Com
     })
 }
 
-/// Returns a line for the demo: the name of the trace, and the verdict.
-pub(super) fn line(input: &Input) -> Result<String> {
-    let Compared { recording, verdict, .. } = compare(input, &[], None)?;
-    Ok(format!("{recording}: {verdict}"))
+/// Returns a recording under the usual policies, for a report.
+pub(super) fn gain(input: &Input) -> Result<Gain> {
+    let Compared { recording, policies, verdict, .. } = compare(input, &[], None)?;
+    Ok(Gain { name: recording, policies, verdict })
 }
 
 /// A measure of a policy: its name, and the cell of a row.

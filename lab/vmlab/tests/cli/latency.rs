@@ -244,7 +244,7 @@ fn a_report_has_durations_and_waits_if_the_recording_has() {
         let path = written(&dir, &text);
         vmlab().arg("report").arg(&path).arg("-o").arg(&report).assert().success();
         let html = std::fs::read_to_string(&report).unwrap();
-        assert_eq!(html.matches("t: durations</h2>").count(), sections);
+        assert_eq!(html.matches(">Durations</h3>").count(), sections);
         assert_eq!(html.matches("<td>alloc_vmap_area</td><td>20</td>").count(), sections);
         assert_eq!(
             html.matches("<td>(unnamed), alloc_vmap_area</td><td>4</td><td>20 ns</td>").count(),

@@ -33,7 +33,7 @@ fn text(film: &Film) -> String {
     let names: Vec<&str> = film.holders.iter().map(|holder| holder.name.as_str()).collect();
     let head = json!({
         "parts": parts, "row": film.row_pages(), "names": names, "moments": times, "key": KEY,
-        "events": film.events, "together": film.together_pages, "colours": film.colours(), "opens": film.opens(),
+        "events": film.events, "together": film.together_pages, "colours": &film.colours, "opens": film.opens(),
     });
     let mut text = head.to_string();
     text.pop();

@@ -6,9 +6,6 @@ use va_base::PAGE_SIZE;
 use vmlab_base::chart::escape;
 use vmlab_base::text::{bytes, counted, grouped};
 
-/// The script that plays the films of a page.
-pub const SCRIPT: &str = include_str!("film.js");
-
 /// Rows of the table of holders.
 const HOLDERS_SHOWN: usize = 12;
 
@@ -41,7 +38,8 @@ pub fn write(html: &mut String, film: Film, bytes_max: usize) {
     let _ = write!(
         html,
         "<canvas class=\"stage\" role=\"img\" tabindex=\"0\" aria-label=\"{0}\">{0}</canvas>\
-         <p class=\"probe\" role=\"status\">Point at an area to see what it is.{1}</p>",
+         <p class=\"probe\" role=\"status\">Point at an area to see what it is; a click lights up its caller.{1} + and -, and the wheel with \
+         Ctrl, zoom; a drag moves; 0 shows everything.</p>",
         escape(&what(shown)),
         if moving { " Arrow keys move by one moment, Page keys by ten, space plays." } else { "" }
     );
@@ -74,7 +72,7 @@ fn what(moment: &Moment) -> String {
 
 fn legend(html: &mut String, film: &Film) {
     html.push_str("<div class=\"key\">");
-    let colours = film.colours();
+    let colours = &film.colours;
     for (at, (colour, holder)) in colours.iter().zip(&film.holders).enumerate() {
         let name = escape(&holder.name);
         let _ = write!(
@@ -124,7 +122,7 @@ fn caption(html: &mut String, film: &Film, all: usize) {
     let row = size(film.row_pages());
     let mut text = format!(
         "Addresses upwards from left to right and from row to row, {row} a row, the same scale everywhere; a part begins a \
-         row, and what lies between two parts is folded away."
+         row, and what lies between two parts is folded away. So are rows that are free at every moment, two or more."
     );
     let moments = film.moments.len();
     if moments > 1 {
@@ -156,7 +154,10 @@ fn caption(html: &mut String, film: &Film, all: usize) {
             size(film.together_pages)
         );
     }
-    let _ = write!(html, "<p class=\"dim note\">{text}</p>");
+    let _ = write!(
+        html,
+        "<details><summary>How to read the picture</summary><p class=\"dim note\">{text}</p></details>"
+    );
 }
 
 fn holders(html: &mut String, film: &Film) {
@@ -171,7 +172,7 @@ fn holders(html: &mut String, film: &Film) {
         html.push_str("<th>busy</th><th>areas</th>");
     }
     html.push_str("</tr></thead><tbody>");
-    let colours = film.colours();
+    let colours = &film.colours;
     for (at, holder) in film.holders.iter().take(HOLDERS_SHOWN).enumerate() {
         let name = escape(&holder.name);
         let _ = match colours.get(at) {

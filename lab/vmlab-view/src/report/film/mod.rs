@@ -31,10 +31,10 @@ mod scene;
 mod strip;
 
 pub use encode::encode;
-pub use html::{SCRIPT, write};
+pub use html::write;
 
 use crate::map::fold::{Fold, Part, Rule};
-use crate::map::palette::{COLOURS, UNCOUNTED, assign};
+use crate::map::palette::{COLOURS, Shared, UNCOUNTED};
 use anyhow::Result;
 use scene::Scene;
 use std::collections::BTreeMap;
@@ -53,8 +53,6 @@ const MOMENTS: usize = 240;
 const AREAS_MAX: usize = 8192;
 /// Cells of the line in which small areas are merged.
 const CELLS: u64 = 4096;
-/// The number of holders with a colour of their own; all others share one.
-pub const COLOURED: usize = COLOURS.len();
 /// The most parts of the line: each begins a row.
 const PARTS: usize = 12;
 /// Rows of the picture, about.
@@ -128,6 +126,10 @@ pub struct Film {
     pub together_pages: u64,
     /// True if an area was pooled at any moment.
     pub pooled: bool,
+    /// The colours of the first holders; all others share one.
+    pub colours: Vec<&'static str>,
+    /// The ranges of the line in which an area is at any moment, ascending and apart.
+    used: Vec<(u64, u64)>,
 }
 
 impl Film {
@@ -226,12 +228,24 @@ impl Film {
         }
         self.holders =
             order.into_iter().map(|at| holders[at].clone()).filter(|one| one.peak_pages > 0).collect();
+        self.share(&mut Shared::default());
+        let areas = self.moments.iter().flat_map(|moment| &moment.areas);
+        let mut all: Vec<(u64, u64)> = areas.map(|(&from, area)| (from, from + area.pages)).collect();
+        all.sort_unstable();
+        for (from, end) in all {
+            match self.used.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(end),
+                _ => self.used.push((from, end)),
+            }
+        }
     }
 
-    /// Returns the colours of the first holders; all others share one. A name has the colour that it has in a map.
-    pub(super) fn colours(&self) -> Vec<&'static str> {
-        let holders = self.holders.iter().take(COLOURED).filter(|holder| holder.name != UNCOUNTED);
-        assign(holders.map(|holder| holder.name.as_str())).into_iter().map(|at| COLOURS[at]).collect()
+    /// Assigns the colours of the holders, as other pictures of the page have them. Alone, a name has the colour that it
+    /// has in a map.
+    pub fn share(&mut self, shared: &mut Shared) {
+        let holders = self.holders.iter().filter(|holder| holder.name != UNCOUNTED);
+        let colours = shared.assign(holders.map(|holder| holder.name.as_str()));
+        self.colours = colours.into_iter().map(|at| COLOURS[at]).collect();
     }
 
     /// Returns the moment with the most lazy pages, the last of them; the film opens there.
@@ -256,16 +270,52 @@ impl Film {
 
     /// Returns the pages of a row of the picture, so that there are about `ROWS` rows. Each part begins a row.
     pub fn row_pages(&self) -> u64 {
-        let rows =
-            |row: u64| self.fold.parts().iter().map(|part| part_pages(*part).div_ceil(row)).sum::<u64>();
-        let most = ROWS.max(self.fold.parts().len() as u64);
+        let most = ROWS.max(self.fold.parts().len() as u64) as usize;
         let (mut low, mut high) = (1, self.line_pages().max(1));
         while low < high {
             let middle = low + (high - low) / 2;
-            if rows(middle) <= most { high = middle } else { low = middle + 1 }
+            if self.rows(middle, most).len() <= most { high = middle } else { low = middle + 1 }
         }
         low
     }
+
+    /// Returns the rows of `row_pages` each, or the first `most` and one more. Two or more that are free at every moment
+    /// are folded into one.
+    fn rows(&self, row_pages: u64, most: usize) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut used = self.used.iter().peekable();
+        let mut begin = 0;
+        for (part, end) in
+            self.fold.parts().iter().map(|part| part_pages(*part)).enumerate().map(|(part, pages)| {
+                begin += pages;
+                (part, begin)
+            })
+        {
+            let mut from = rows.last().map_or(0, |row: &Row| row.end);
+            while from < end && rows.len() <= most {
+                while used.next_if(|used| used.1 <= from).is_some() {}
+                let next = used.peek().map_or(end, |used| used.0.clamp(from, end));
+                let empty =
+                    if next < end { (next - from) / row_pages } else { (end - from).div_ceil(row_pages) };
+                let count = if empty > 1 { empty } else { 1 };
+                let row = Row { part, from, end: end.min(from + count * row_pages), folded: count > 1 };
+                from = row.end;
+                rows.push(row);
+            }
+        }
+        rows
+    }
+}
+
+/// A row of the picture, or several that are free at every moment.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// The number of its part.
+    part: usize,
+    /// Pages from the start of the line.
+    from: u64,
+    end: u64,
+    folded: bool,
 }
 
 /// Returns the pages of a part. Partial pages at its ends count as whole.

@@ -1,10 +1,10 @@
 //! Chosen moments as small pictures: for print, for a page without script, and as links to moments.
 
-use super::{Film, Moment, State, part_pages};
+use super::{Film, Moment, Row, State};
 use crate::map::palette::rgb;
 use base64::Engine;
 
-/// Pixels: the width and the height of a row, and the gap between two parts.
+/// Pixels: the width and the height of a row, and the gap between two parts or for folded rows.
 const WIDTH: u64 = 300;
 const ROW: u64 = 4;
 const BETWEEN: u64 = 3;
@@ -26,34 +26,38 @@ pub(super) fn chosen(film: &Film) -> Vec<usize> {
 
 /// Returns a moment as a PNG in a data URI; free ranges are transparent.
 pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
-    let (row_pages, colours) = (film.row_pages(), film.colours());
-    let colours: Vec<[u8; 3]> = colours.into_iter().map(rgb).collect();
-    let mut parts = Vec::new();
-    let (mut from, mut top) = (0, 0);
-    for part in film.fold.parts() {
-        let pages = part_pages(*part);
-        parts.push((from, pages, top));
-        from += pages;
-        top += pages.div_ceil(row_pages) * ROW + BETWEEN;
+    let row_pages = film.row_pages();
+    let colours: Vec<[u8; 3]> = film.colours.iter().map(|colour| rgb(colour)).collect();
+    let mut rows = Vec::new();
+    let mut top = 0;
+    for row in film.rows(row_pages, usize::MAX) {
+        if rows.last().is_some_and(|(before, _): &(Row, u64)| before.part != row.part) {
+            top += BETWEEN;
+        }
+        rows.push((row, top));
+        top += if row.folded { BETWEEN } else { ROW };
     }
-    let height = top.saturating_sub(BETWEEN);
+    let height = top;
     if height == 0 || height > 4096 {
         return None;
     }
     let mut pixels = vec![0u8; (WIDTH * height * 4) as usize];
     // Free ranges have a light tint, which shows where a row ends.
-    for &(_, pages, top) in &parts {
-        fill(&mut pixels, (0, pages), row_pages, top, [0x80, 0x90, 0xa0, 0x26]);
+    for &(row, top) in rows.iter().filter(|(row, _)| !row.folded) {
+        fill(&mut pixels, (0, row.end - row.from), row_pages, top, [0x80, 0x90, 0xa0, 0x26]);
     }
     for (&from, area) in &moment.areas {
-        let Some(&(start, pages, top)) = parts.iter().rev().find(|part| part.0 <= from) else { continue };
         let [r, g, b] = match area.state {
             State::Lazy => LAZY,
             State::Pooled => POOLED,
             State::Busy(holder) => colours.get(holder as usize).copied().unwrap_or(OTHER),
         };
-        let end = (from - start + area.pages).min(pages);
-        fill(&mut pixels, (from - start, end), row_pages, top, [r, g, b, 0xff]);
+        let end = from + area.pages;
+        let first = rows.partition_point(|(row, _)| row.end <= from);
+        for (row, top) in rows[first..].iter().take_while(|(row, _)| row.from < end && !row.folded) {
+            let cut = (from.max(row.from) - row.from, end.min(row.end) - row.from);
+            fill(&mut pixels, cut, row_pages, *top, [r, g, b, 0xff]);
+        }
     }
     let mut data = Vec::new();
     let mut encoder = png::Encoder::new(&mut data, WIDTH as u32, height as u32);
@@ -66,20 +70,16 @@ pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
     Some(format!("data:image/png;base64,{text}"))
 }
 
-/// Fills pages `[from, end)` of a part, at least one pixel.
+/// Fills pages `[from, end)` of a row, at least one pixel.
 fn fill(pixels: &mut [u8], (from, end): (u64, u64), row_pages: u64, top: u64, colour: [u8; 4]) {
     let scale = WIDTH as f64 / row_pages as f64;
-    for row in from / row_pages..end.div_ceil(row_pages) {
-        let (left, right) = (from.max(row * row_pages), end.min((row + 1) * row_pages));
-        let x = ((left - row * row_pages) as f64 * scale) as u64;
-        let wide = ((right - left) as f64 * scale).round() as u64;
-        let x = x.min(WIDTH - 1);
-        for y in top + row * ROW..top + row * ROW + ROW - 1 {
-            for x in x..(x + wide.max(1)).min(WIDTH) {
-                let at = ((y * WIDTH + x) * 4) as usize;
-                if let Some(pixel) = pixels.get_mut(at..at + 4) {
-                    pixel.copy_from_slice(&colour);
-                }
+    let x = ((from as f64 * scale) as u64).min(WIDTH - 1);
+    let wide = ((end - from) as f64 * scale).round() as u64;
+    for y in top..top + ROW - 1 {
+        for x in x..(x + wide.max(1)).min(WIDTH) {
+            let at = ((y * WIDTH + x) * 4) as usize;
+            if let Some(pixel) = pixels.get_mut(at..at + 4) {
+                pixel.copy_from_slice(&colour);
             }
         }
     }

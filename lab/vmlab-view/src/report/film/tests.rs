@@ -188,6 +188,45 @@ fn numbers_at_the_ends_of_the_space_and_empty_traces_do_no_harm() {
 }
 
 #[test]
+fn rows_that_are_free_at_every_moment_are_folded_and_no_area_is() {
+    for seed in 0..6 {
+        // Areas apart, of which some are freed: what is free in the end alone is not folded.
+        let mut rng = Rng::new(seed);
+        let mut text = String::new();
+        for n in 0..60 {
+            let at = n * 0x8_0000 + rng.below(100) * 4096;
+            text += &alloc(0, at, (rng.below(9) + 1) * 4096);
+            if rng.below(2) == 0 {
+                let at = at + 0x10_0000;
+                text += &format!(
+                    "t-1 [000] ..... 2.0: free_vmap_area_noflush: va_start={at:#x} nr_lazy=2 nr_lazy_max=9\n"
+                );
+            }
+        }
+        text += "t-1 [001] ..... 2.0: purge_vmap_area_lazy: start=0x0 end=0x0 num_purged=60\n";
+        let film = Film::of_trace(&Trace::read(text.as_bytes()), &Table::default()).unwrap();
+        let row_pages = film.row_pages();
+        let mut folded = 0;
+        for row_pages in [1, 3, row_pages, row_pages * 2, film.line_pages()] {
+            let rows = film.rows(row_pages, usize::MAX);
+            // They cover the line, in order.
+            assert_eq!((rows[0].from, rows.last().unwrap().end), (0, film.line_pages()));
+            assert!(rows.windows(2).all(|two| two[0].end == two[1].from));
+            assert!(rows.iter().all(|row| row.folded || row.end - row.from <= row_pages));
+            for row in rows.iter().filter(|row| row.folded) {
+                folded += 1;
+                assert!(row.end - row.from > row_pages, "two rows at least");
+                for moment in &film.moments {
+                    let inside = moment.areas.range(..row.end).next_back();
+                    assert!(inside.is_none_or(|(from, area)| from + area.pages <= row.from), "{row:?}");
+                }
+            }
+        }
+        assert!(film.rows(row_pages, usize::MAX).len() <= ROWS as usize && folded > 100, "{folded}");
+    }
+}
+
+#[test]
 fn hostile_names_stay_text() {
     let name = "</script><script>alert(1)</script>\"'&<!--\u{2028}";
     let info = format!("0x100000-0x102000 8192 {name} vmalloc\n");

@@ -1,6 +1,11 @@
-// Moves the films of a page. It loads nothing, keeps nothing, and knows only what stands on the page.
-"use strict";
-for (const box of document.querySelectorAll("[data-film]")) start(box);
+// Moves the films of a page.
+
+const films = [...document.querySelectorAll("[data-film]")].map(start);
+
+// Lights up a holder in every film that has it, or all again.
+function light(name) {
+  for (const film of films) film.light(name);
+}
 
 function start(box) {
   const film = JSON.parse(box.querySelector("script").textContent);
@@ -9,7 +14,11 @@ function start(box) {
   const whenBox = box.querySelector(".when"), probe = box.querySelector(".probe");
   const PAGE = 4096, last = film.moments.length - 1;
   const LEFT = 152, ROW = 13, GAP = 2, FOLD = 14;
+  // Pages of the narrowest row, and the parts of the line with the pages before each.
+  const NARROW = 16, parts = partsOf(), used = everUsed(), lineEnd = parts.at(-1).from + parts.at(-1).pages;
   let lit = null, at = -1, areas = new Map(), sorted = [], rows = [], left = LEFT, wide = 0, colours = {}, timer = 0;
+  // The first page that is shown, and the height of the picture that shows all.
+  let zoom = 1, top = 0, height = 0;
 
   // ---- the moments
 
@@ -67,31 +76,133 @@ function start(box) {
     const full = canvas.clientWidth || 900;
     left = full < 560 ? 0 : LEFT;
     wide = full - left - 1;
-    rows = [];
-    let page = 0, y = 2;
-    film.parts.forEach(([hex, pages, label], part) => {
-      const base = BigInt("0x" + hex);
-      let note = label;
-      if (part > 0) {
-        const [before, many] = [BigInt("0x" + film.parts[part - 1][0]), film.parts[part - 1][1]];
-        note = `⋯ ${bytes(Number(base - before) - many * PAGE)} folded away${label && ` ⋯ ${label}`}`;
-      }
-      if (note) {
-        rows.push({ note, y });
-        y += FOLD + GAP;
-      }
-      for (let from = 0; from < pages; from += film.row) {
-        const address = base + BigInt(from) * BigInt(PAGE);
-        rows.push({ from: page + from, pages: Math.min(film.row, pages - from), y, address, label });
-        y += ROW + GAP;
-      }
-      page += pages;
-    });
+    lay();
     const sharp = window.devicePixelRatio || 1;
-    canvas.style.height = `${y + 2}px`;
+    canvas.style.height = `${height}px`;
     canvas.width = Math.round(full * sharp);
-    canvas.height = Math.round((y + 2) * sharp);
+    canvas.height = Math.round(height * sharp);
     pen.setTransform(sharp, 0, 0, sharp, 0, 0);
+  }
+
+  function partsOf() {
+    let from = 0;
+    return film.parts.map(([hex, pages, label], nth) => {
+      const base = BigInt("0x" + hex), before = film.parts[nth - 1];
+      const gap = before && Number(base - BigInt("0x" + before[0])) - before[1] * PAGE;
+      const note = before ? `⋯ ${bytes(gap)} folded away${label && ` ⋯ ${label}`}` : label;
+      from += pages;
+      return { base, pages, label, note, from: from - pages };
+    });
+  }
+
+  // The ranges in which an area is at any moment, ascending.
+  function everUsed() {
+    const all = [];
+    for (const [, come] of film.steps) {
+      let end = 0;
+      for (let i = 0; i < come.length; i += 3) {
+        const begin = end + come[i];
+        all.push([begin, (end = begin + come[i + 1])]);
+      }
+    }
+    all.sort((a, b) => a[0] - b[0]);
+    const merged = [];
+    for (const [begin, end] of all) {
+      const before = merged.at(-1);
+      if (before && begin <= before[1]) before[1] = Math.max(before[1], end);
+      else merged.push([begin, end]);
+    }
+    return merged;
+  }
+
+  // The number of used ranges that begin at or before a page.
+  function usedUpTo(page) {
+    let low = 0, high = used.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (used[middle][0] <= page) low = middle + 1; else high = middle;
+    }
+    return low;
+  }
+
+  const rowPages = () => Math.max(1, Math.ceil(film.row / zoom));
+
+  // Lays out the rows from `top`: all of them, or as many as there is room for. Two or more rows that are free at every
+  // moment are folded.
+  function lay() {
+    rows = [];
+    let y = 2, folded = 0;
+    const add = (what, high) => {
+      rows.push({ ...what, y });
+      y += high + GAP;
+    };
+    const full = () => zoom > 1 && y + ROW > height;
+    for (const { base, from: begin, pages, label, note } of parts) {
+      const end = begin + pages;
+      let from = Math.max(begin, top);
+      if (from >= end || full()) continue;
+      if (note && from === begin) add({ note }, FOLD);
+      while (from < end && !full()) {
+        const nth = usedUpTo(from), inside = nth > 0 && used[nth - 1][1] > from;
+        const next = inside ? from : nth < used.length ? used[nth][0] : lineEnd;
+        const empty = next < end ? Math.floor((next - from) / rowPages()) : Math.ceil((end - from) / rowPages());
+        if (empty > 1) {
+          const free = Math.min(empty * rowPages(), end - from);
+          add({ note: `⋯ ${grouped(empty)} rows, ${bytes(free * PAGE)}: free at every moment` }, FOLD);
+          folded += empty;
+          from += empty * rowPages();
+        } else {
+          const address = base + BigInt(from - begin) * BigInt(PAGE);
+          add({ from, pages: Math.min(rowPages(), end - from), address, label }, ROW);
+          from += rowPages();
+        }
+      }
+    }
+    if (zoom === 1) height = y + 2;
+    canvas.classList.toggle("zoomed", zoom > 1);
+    zoomText.textContent = `${zoom > 1 ? `${zoom.toFixed(1)}x, ` : ""}${bytes(rowPages() * PAGE)} a row` +
+      (folded ? `, ${grouped(folded)} free rows folded` : "");
+  }
+
+  // ---- zoom
+
+  function rowAt(y) {
+    return rows.findLast((row) => !row.note && row.y <= y) ?? rows.find((row) => !row.note);
+  }
+
+  // Zooms by a factor, so that what is under the point stays there as nearly as rows allow.
+  function by(factor, point) {
+    const place = canvas.getBoundingClientRect();
+    const x = point ? point.clientX - place.left - left : wide / 2, y = point ? point.clientY - place.top : height / 2;
+    const row = rowAt(y), share = Math.max(0, Math.min(1, x / wide));
+    const page = row.from + share * rowPages();
+    zoom = Math.max(1, Math.min(Math.max(1, film.row / NARROW), zoom * factor));
+    let from = page - share * rowPages();
+    for (let above = Math.floor(y / (ROW + GAP)); above > 0 && from > 0; above--) {
+      const nth = usedUpTo(Math.ceil(from) - 1), end = nth > 0 ? Math.min(used[nth - 1][1], from) : 0;
+      from -= Math.max(1, Math.floor((from - end) / rowPages())) * rowPages();
+    }
+    scroll(from);
+  }
+
+  function move(right, down) {
+    if (zoom === 1) return;
+    carried += (right / wide) * rowPages() + (down / (ROW + GAP)) * rowPages();
+    const pages = Math.trunc(carried);
+    carried -= pages;
+    scroll(top - pages);
+  }
+  let carried = 0;
+
+  function scroll(to) {
+    top = zoom === 1 ? 0 : Math.max(0, Math.min(lineEnd - rowPages(), Math.round(to)));
+    lay();
+    draw();
+  }
+
+  function reset() {
+    zoom = 1;
+    scroll(0);
   }
 
   function hatch(colour, stripe, slope) {
@@ -122,7 +233,7 @@ function start(box) {
     pen.clearRect(0, 0, canvas.width, canvas.height);
     pen.font = "10.5px ui-monospace, Consolas, monospace";
     pen.textBaseline = "middle";
-    const scale = wide / film.row;
+    const scale = wide / rowPages();
     let next = 0;
     for (const row of rows) {
       const middle = row.y + ROW / 2;
@@ -163,22 +274,29 @@ function start(box) {
 
   // ---- what is asked of it
 
-  // The area under the pointer, or the hole.
-  function point(event) {
+  // The page under the pointer, its row, and its area if it has one.
+  function under(event) {
     const place = canvas.getBoundingClientRect();
     const x = event.clientX - place.left - left, y = event.clientY - place.top;
     const row = rows.find((row) => !row.note && y >= row.y && y < row.y + ROW + GAP);
-    if (!row || x < 0) return;
-    const page = row.from + Math.floor((x / wide) * film.row);
-    if (page >= row.from + row.pages) return;
+    if (!row || x < 0) return null;
+    const page = row.from + Math.floor((x / wide) * rowPages());
+    if (page >= row.from + row.pages) return null;
     let low = 0, high = sorted.length;
     while (low < high) {
       const middle = (low + high) >> 1;
       if (sorted[middle][0] <= page) low = middle + 1; else high = middle;
     }
-    const address = (page) => "0x" + (row.address + BigInt(page - row.from) * BigInt(PAGE)).toString(16);
     const found = sorted[low - 1];
-    if (!found || found[0] + found[1][0] <= page) {
+    return { page, row, found: found && found[0] + found[1][0] > page ? found : null };
+  }
+
+  function point(event) {
+    const here = under(event);
+    if (!here) return;
+    const { page, row, found } = here;
+    const address = (page) => "0x" + (row.address + BigInt(page - row.from) * BigInt(PAGE)).toString(16);
+    if (!found) {
       probe.textContent = `${address(page)}${row.label ? ", " + row.label : ""}: free`;
       return;
     }
@@ -186,6 +304,13 @@ function start(box) {
     const what = code === 0 ? "lazy" : code === 1 ? "pooled" : `busy, ${film.names[code - 2]}`;
     const together = film.together > 1 && pages <= film.together ? " (may be several areas, drawn together)" : "";
     probe.textContent = `${address(begin)} to ${address(begin + pages)}, ${bytes(pages * PAGE)}: ${what}${together}`;
+  }
+
+  // The area that is clicked lights up all of its holder.
+  function click(event) {
+    const code = under(event)?.found?.[1][1];
+    if (code > 1) light(film.names[code - 2]);
+    else if (lit !== null) light(film.names[lit]);
   }
 
   function stop() {
@@ -214,8 +339,9 @@ function start(box) {
   }
 
   // Lights up a holder in the picture, the legend and the table, or all again.
-  function light(who) {
-    lit = lit === who ? null : who;
+  function lightUp(name) {
+    const who = film.names.indexOf(name);
+    lit = lit === who || who < 0 ? null : who;
     for (const one of box.querySelectorAll("[data-who]")) {
       one.classList.toggle("lit", Number(one.dataset.who) === lit);
       one.classList.toggle("unlit", lit !== null && Number(one.dataset.who) !== lit);
@@ -224,11 +350,12 @@ function start(box) {
     draw();
   }
 
+  const zoomText = zoomable(canvas, { by, move, reset });
   for (const one of box.querySelectorAll("[data-who]")) {
-    one.addEventListener("click", () => light(Number(one.dataset.who)));
+    one.addEventListener("click", () => light(film.names[Number(one.dataset.who)]));
   }
+  canvas.addEventListener("click", click);
   canvas.addEventListener("pointermove", point);
-  canvas.addEventListener("pointerdown", point);
   if (slider) {
     slider.addEventListener("input", () => go(Number(slider.value)));
     button.addEventListener("click", play);
@@ -242,6 +369,7 @@ function start(box) {
   box.classList.add("alive");
   measure();
   go(film.opens);
+  return { light: lightUp };
 
   function grouped(number) {
     return String(number).replace(/\B(?=(\d{3})+$)/g, ",");
