@@ -97,7 +97,7 @@ def text_of(path: pathlib.Path, vmlab: str) -> TextIO:
     if magic == b"\x28\xb5\x2f\xfd":
         if path.name.endswith("vmallocinfo.zst"):
             raise SystemExit(f"{path}: unpack it first")
-        output = subprocess.run([vmlab, "convert", str(path), "--to", "jsonl"], check=True, capture_output=True, text=True)
+        output = subprocess.run([vmlab, "convert", str(path), "--as", "jsonl"], check=True, capture_output=True, text=True)
         return iter(output.stdout.splitlines(True))  # type: ignore[return-value]
     return path.open(errors="replace")
 

@@ -3,7 +3,7 @@
 use super::Form;
 use crate::jsonl::Item;
 use crate::{Entry, Happening, Sink};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use csv::{QuoteStyle, Writer, WriterBuilder};
 
 /// The columns. Addresses are hexadecimal, everything else decimal or text; `ns` is the clock of the trace.
@@ -70,7 +70,7 @@ impl Form for Csv {
                 return Ok(());
             }
         };
-        self.out.write_record(&row.0).with_context(|| self.out.get_ref().what())
+        self.out.write_record(&row.0).map_err(plain).with_context(|| self.out.get_ref().what())
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
@@ -78,6 +78,14 @@ impl Form for Csv {
             Ok(sink) => sink.finish(),
             Err(error) => Err(error.into_error()).context("cannot write the last rows"),
         }
+    }
+}
+
+/// Returns the error of the output as itself: a closed pipe is known by it.
+fn plain(error: csv::Error) -> anyhow::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error.into(),
+        other => anyhow!("{other:?}"),
     }
 }
 

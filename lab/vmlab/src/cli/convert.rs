@@ -20,8 +20,8 @@ pub(super) struct Args {
     #[arg(value_name = "FILE")]
     input: PathBuf,
     /// The form
-    #[arg(long, value_parser = choice::<To>(), value_name = "FORM")]
-    to: To,
+    #[arg(long = "as", value_parser = choice::<To>(), value_name = "FORM")]
+    form: To,
     /// Destination; - is standard output; .gz is compressed
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
@@ -30,7 +30,7 @@ pub(super) struct Args {
     from: Option<u64>,
     /// Write the events up to this time, seconds
     #[arg(long, value_name = "TIME", value_parser = super::selected::seconds)]
-    to_time: Option<u64>,
+    to: Option<u64>,
     /// Write the events of this CPU
     #[arg(long, value_name = "N")]
     cpu: Option<u16>,
@@ -61,10 +61,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         bail!("{shown} would be read and written at once");
     }
     let (input, bar) = opened(&args.input).with_context(|| format!("cannot read {shown}"))?;
-    let selection =
-        Selection { from_ns: args.from, to_ns: args.to_time, cpu: args.cpu, task: args.task.clone() };
+    let selection = Selection { from_ns: args.from, to_ns: args.to, cpu: args.cpu, task: args.task.clone() };
     selection.check()?;
-    let form = args.to.form(Sink::create(&args.output)?)?;
+    let form = args.form.form(Sink::create(&args.output)?)?;
     let form = Box::new(Select::new(form, selection, args.blank));
     let converted = convert(input, form, &stop);
     bar.finish_and_clear();

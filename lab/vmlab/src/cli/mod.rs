@@ -159,12 +159,12 @@ enum Command {
     Latency(latency::Args),
     /// Write a trace in another form: JSON lines, CSV, Perfetto, ftrace text
     #[command(after_help = "Examples:\n  \
-        vmlab convert vmlab.jsonl.gz --to perfetto -o trace.json.gz   for ui.perfetto.dev\n  \
-        vmlab convert trace.ftrace.gz --to jsonl | jq -r .event\n  \
-        vmlab convert vmlab.jsonl.gz --to csv -o events.csv\n  \
-        vmlab convert vmlab.jsonl.gz --to vmallocinfo -o end.vmallocinfo\n  \
-        vmlab convert vmlab.jsonl.gz --to jsonl --from 12.5 --to-time 13 --cpu 0\n  \
-        vmlab convert vmlab.jsonl.gz --to jsonl --blank -o for-others.jsonl.gz\n\n\
+        vmlab convert vmlab.jsonl.gz --as perfetto -o trace.json.gz   for ui.perfetto.dev\n  \
+        vmlab convert trace.ftrace.gz --as jsonl | jq -r .event\n  \
+        vmlab convert vmlab.jsonl.gz --as csv -o events.csv\n  \
+        vmlab convert vmlab.jsonl.gz --as vmallocinfo -o end.vmallocinfo\n  \
+        vmlab convert vmlab.jsonl.gz --as jsonl --from 12.5 --to 13 --cpu 0\n  \
+        vmlab convert vmlab.jsonl.gz --as jsonl --blank -o for-others.jsonl.gz\n\n\
         docs/formats.md describes the forms.")]
     Convert(convert::Args),
     /// Run an unmodified program with libvmalloc_preload.so, and print statistics of its large memory

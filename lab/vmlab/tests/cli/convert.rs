@@ -7,7 +7,7 @@ use vmlab_trace::{Trace, decompress};
 
 fn converted(name: &str, to: &str) -> Vec<u8> {
     let output = vmlab()
-        .args(["convert", shipped(&format!("{name}.ftrace.gz")).to_str().unwrap(), "--to", to])
+        .args(["convert", shipped(&format!("{name}.ftrace.gz")).to_str().unwrap(), "--as", to])
         .assert();
     output.success().get_output().stdout.clone()
 }
@@ -31,7 +31,7 @@ fn every_shipped_trace_is_the_same_after_each_form_that_is_read() {
         assert!(text.events.len() as u64 + text.percpu > 500, "{name}");
         failed += sample.lines().filter(|line| line.contains("failed=1")).count();
         for to in ["jsonl", "ftrace"] {
-            let output = vmlab().args(["convert", "-", "--to", to]).write_stdin(sample.as_str()).assert();
+            let output = vmlab().args(["convert", "-", "--as", to]).write_stdin(sample.as_str()).assert();
             let again = Trace::read(&output.success().get_output().stdout[..]);
             assert_eq!((again.bad, again.percpu), (0, text.percpu), "{name} {to}");
             assert!(again.events == text.events && again.cpus == text.cpus, "{name} {to}");
@@ -91,7 +91,7 @@ fn areas_are_slices_and_bytes_are_counters_for_perfetto() {
         b-2 [000] ..... 1.000004: free_vmap_area_noflush: va_start=0x30000 nr_lazy=3 nr_lazy_max=100\n\
         b-2 [000] ..... 1.000005: purge_vmap_area_lazy: start=0x0 end=0x0 num_purged=2\n\
         {\"area\":{\"when\":\"end\",\"start\":\"0x20000\",\"end\":\"0x21000\",\"bytes\":4096,\"text\":\"bpf_prog_alloc+0x1/0x2 vmalloc\"}}\n";
-    let output = vmlab().args(["convert", "-", "--to", "perfetto"]).write_stdin(text).assert().success();
+    let output = vmlab().args(["convert", "-", "--as", "perfetto"]).write_stdin(text).assert().success();
     let json: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     let events = json["traceEvents"].as_array().unwrap();
     let mut slices: Vec<(String, f64, f64, u64)> = events
@@ -128,17 +128,20 @@ fn tables_of_a_recording_come_out_as_the_kernel_prints_them() {
         ("vmallocinfo-begin", "0xffffc90000000000-0xffffc90000005000   20480 f+0x1/0x2 vmap\n"),
         ("vmallocinfo", "(null)\n"),
     ] {
-        vmlab().args(["convert", "-", "--to", to]).write_stdin(text).assert().success().stdout(want);
+        vmlab().args(["convert", "-", "--as", to]).write_stdin(text).assert().success().stdout(want);
     }
 }
 
 #[test]
 fn a_reader_that_has_read_enough_is_no_error() {
     let path = shipped("boot-smp1.ftrace.gz");
-    let output = unread(Path::new("."), &["convert", path.to_str().unwrap(), "--to", "jsonl"]);
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let long = shipped("fork-netns-smp4.ftrace.gz");
+    for form in ["jsonl", "csv", "ftrace", "perfetto"] {
+        let output = unread(Path::new("."), &["convert", long.to_str().unwrap(), "--as", form]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{form}: {output:?}");
+    }
     // A full disk is an error.
-    vmlab().args(["convert", path.to_str().unwrap(), "--to", "jsonl", "-o", "/dev/full"]).assert().failure();
+    vmlab().args(["convert", path.to_str().unwrap(), "--as", "jsonl", "-o", "/dev/full"]).assert().failure();
 }
 
 #[test]
@@ -148,12 +151,12 @@ fn mistakes_are_one_line_each() {
     std::fs::write(&path, "free_vmap_area_noflush: va_start=0x1000\n").unwrap();
     let path = path.to_str().unwrap();
     for (args, expected) in [
-        (vec!["convert", path, "--to", "csv", "-o", path], "read and written at once"),
-        (vec!["convert", path, "--to", "csv", "-o", "/tmp/a.zst"], "zstd is read, but not written"),
-        (vec!["convert", "/no/such/file", "--to", "csv"], "cannot read"),
-        (vec!["convert", "/dev/null", "--to", "csv"], "no event of vmalloc"),
-        (vec!["convert", path, "--to", "vmallocinfo"], "no /proc/vmallocinfo of its end"),
-        (vec!["convert", path, "--to", "vmallocinfo-begin"], "no /proc/vmallocinfo of its beginning"),
+        (vec!["convert", path, "--as", "csv", "-o", path], "read and written at once"),
+        (vec!["convert", path, "--as", "csv", "-o", "/tmp/a.zst"], "zstd is read, but not written"),
+        (vec!["convert", "/no/such/file", "--as", "csv"], "cannot read"),
+        (vec!["convert", "/dev/null", "--as", "csv"], "no event of vmalloc"),
+        (vec!["convert", path, "--as", "vmallocinfo"], "no /proc/vmallocinfo of its end"),
+        (vec!["convert", path, "--as", "vmallocinfo-begin"], "no /proc/vmallocinfo of its beginning"),
     ] {
         let output = vmlab().args(&args).assert().failure();
         let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
@@ -161,7 +164,7 @@ fn mistakes_are_one_line_each() {
     }
     let half = "free_vmap_area_noflush: va_start=0x1000\n{\"event\":\"free_vmap_area_noflush\",\"va_st";
     vmlab()
-        .args(["convert", "-", "--to", "jsonl"])
+        .args(["convert", "-", "--as", "jsonl"])
         .write_stdin(half)
         .assert()
         .success()
@@ -180,7 +183,7 @@ fn a_trace_without_end_streams_in_constant_memory_and_a_signal_leaves_a_whole_fi
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("out.json");
     let mut child = Process::new(env!("CARGO_BIN_EXE_vmlab"))
-        .args(["convert", "-", "--to", "perfetto", "-o", path.to_str().unwrap()])
+        .args(["convert", "-", "--as", "perfetto", "-o", path.to_str().unwrap()])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -237,7 +240,7 @@ fn the_doctor_reports_every_fact_in_both_forms() {
 
 /// Returns the lines of a conversion to JSON.
 fn lines(name: &str, more: &[&str]) -> Vec<Value> {
-    let assert = vmlab().args(["convert", "--to", "jsonl"]).args(more).arg(shipped(name)).assert().success();
+    let assert = vmlab().args(["convert", "--as", "jsonl"]).args(more).arg(shipped(name)).assert().success();
     rows(&stdout_of(&assert))
 }
 
@@ -274,7 +277,7 @@ fn a_part_of_a_trace_is_written() {
     let parts: [(&[&str], Keeps<'_>); 4] = [
         (&["--cpu", "3"], &|row| row["cpu"] == 3),
         (&["--task", "busybox"], &|row| row["task"] == "busybox"),
-        (&["--from", "3.7", "--to-time", "3.8"], &|row| (3_700_000_000..=3_800_000_000).contains(&ns(row))),
+        (&["--from", "3.7", "--to", "3.8"], &|row| (3_700_000_000..=3_800_000_000).contains(&ns(row))),
         (&["--from", "3.7", "--cpu", "0"], &|row| ns(row) >= 3_700_000_000 && row["cpu"] == 0),
     ];
     for (args, keeps) in parts {
@@ -284,7 +287,7 @@ fn a_part_of_a_trace_is_written() {
     }
     // Tables and marks stay, so that a part can be replayed.
     let marks = |row: &&Value| row["event"] == "tracing_mark_write";
-    let part = lines("held-out.jsonl.zst", &["--to-time", "1"]);
+    let part = lines("held-out.jsonl.zst", &["--to", "1"]);
     assert_eq!(part.iter().filter(marks).count(), 5);
     assert!(part.iter().filter(|row| row.get("area").is_some()).count() > 3500);
 }

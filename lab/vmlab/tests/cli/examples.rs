@@ -132,7 +132,7 @@ fn furnish(dir: &Path) {
     }
     vmlab()
         .current_dir(dir)
-        .args(["convert", "trace", "--to", "jsonl", "-o", "vmlab.jsonl.gz"])
+        .args(["convert", "trace", "--as", "jsonl", "-o", "vmlab.jsonl.gz"])
         .assert()
         .success();
     // A recording has a table of its end, too.
@@ -149,7 +149,7 @@ fn furnish(dir: &Path) {
     write("stacks", super::flame::TEXT.as_bytes());
     write("slow", super::latency::text(20).as_bytes());
     for (from, to) in [("trace", "recording"), ("stacks", "r.jsonl.gz"), ("slow", "slow.jsonl.gz")] {
-        vmlab().current_dir(dir).args(["convert", from, "--to", "jsonl", "-o", to]).assert().success();
+        vmlab().current_dir(dir).args(["convert", from, "--as", "jsonl", "-o", to]).assert().success();
     }
     for folder in
         ["results", "bin", ".zfunc", ".config/fish/completions", ".local/share/bash-completion/completions"]

@@ -112,7 +112,7 @@ fn the_figures_are_those_of_the_calls() {
     assert_eq!(number(&part["calls"][0], "count"), count);
     // As a recording it is the same.
     let again = dir.path().join("t.jsonl.gz");
-    vmlab().arg("convert").arg(&path).args(["--to", "jsonl", "-o"]).arg(&again).assert().success();
+    vmlab().arg("convert").arg(&path).args(["--as", "jsonl", "-o"]).arg(&again).assert().success();
     assert_eq!(json(&again, &[]), object);
 }
 

@@ -149,7 +149,7 @@ fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
     // Replays it as text of the same kernel.
     let text = dir.path().join("r.ftrace");
     vmlab()
-        .args(["convert", path.to_str().unwrap(), "--to", "ftrace", "-o", text.to_str().unwrap()])
+        .args(["convert", path.to_str().unwrap(), "--as", "ftrace", "-o", text.to_str().unwrap()])
         .assert()
         .success();
     let [from_json, from_text] =
@@ -196,7 +196,7 @@ fn events_have_their_stacks_if_asked() {
     // As text, and as a recording again, it is the same.
     let convert = |from: &Path, to: &str, end: &str| {
         let into = dir.path().join(end);
-        let args = ["convert", from.to_str().unwrap(), "--to", to, "-o", into.to_str().unwrap()];
+        let args = ["convert", from.to_str().unwrap(), "--as", to, "-o", into.to_str().unwrap()];
         vmlab().args(args).assert().success();
         into
     };

@@ -144,7 +144,7 @@ fn an_option_that_would_do_nothing_is_an_error() {
         (&["replay", &trace, "--diff", "--task", "absent"], "no allocation of task absent"),
         (&["report", &trace, "--from", "1e6", "-o", "out.html"], "no event from 1000000 s: there are "),
         (&["whatif", &trace, "--from", "3", "--to", "2"], "--from 3 is after --to 2"),
-        (&["convert", &trace, "--to", "csv", "--from", "3", "--to-time", "2"], "--from 3 is after --to 2"),
+        (&["convert", &trace, "--as", "csv", "--from", "3", "--to", "2"], "--from 3 is after --to 2"),
         (&["flame", &stacks, "--cpu", "77"], "no allocation of CPU 77"),
     ] {
         let assert = vmlab().current_dir(&dir).args(args).assert().failure().code(1);
