@@ -1,7 +1,7 @@
 //! `vmlab replay --diff`: the differences between the kernel and the policies, and their causes.
 
 use super::input::{NO_ADDRESS, release, stem};
-use super::table::{align, plain};
+use super::table::{Columns, Shown, align, plain};
 use super::{OutputFile, ReplayArgs, offsets, out, print_note};
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
@@ -82,7 +82,7 @@ pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
                 out(&serde_json::to_string(&row)?)?;
             }
         } else {
-            print(&name, &recording, &reports)?;
+            print(&name, &recording, &reports, args.wide)?;
         }
         let selection = args.selected.selection()?;
         if !selection.is_all() {
@@ -147,17 +147,17 @@ fn share(report: &Report) -> String {
     format!("{:.2} %", 100.0 * same as f64 / knowable.max(1) as f64)
 }
 
-const HEAD: [&str; 10] = [
-    "policy",
-    "nodes",
-    "allocs",
-    "equal",
-    "from\na pool",
-    "lower",
-    "higher",
-    "failed",
-    "not\nknowable",
-    "equal of\nthe rest",
+const HEAD: [(&str, Shown); 10] = [
+    ("policy", Shown::Always),
+    ("nodes", Shown::Wide),
+    ("allocs", Shown::Always),
+    ("equal", Shown::Always),
+    ("from\na pool", Shown::Always),
+    ("lower", Shown::Always),
+    ("higher", Shown::Always),
+    ("failed", Shown::Always),
+    ("not\nknowable", Shown::Always),
+    ("equal of\nthe rest", Shown::Always),
 ];
 
 fn cells(report: &Report) -> [String; 10] {
@@ -193,14 +193,12 @@ fn kind(cause: Cause) -> &'static str {
     }
 }
 
-fn print(name: &str, recording: &Recording, reports: &[Report]) -> Result<()> {
-    let mut table = plain();
-    table.set_header(HEAD);
+fn print(name: &str, recording: &Recording, reports: &[Report], wide: bool) -> Result<()> {
+    let mut table = Columns::new(wide, 1, HEAD);
     for report in reports {
-        table.add_row(cells(report).map(Cell::new));
+        table.row(cells(report).map(Cell::new));
     }
-    align(&mut table, 1);
-    out(&table.to_string())?;
+    table.print()?;
     let mut table = plain();
     let names = reports.iter().map(|report| report.policy);
     table.set_header(["cause", "of"].into_iter().chain(names));
@@ -322,7 +320,7 @@ fn markdown(name: &str, recording: &Recording, reports: &[Report]) -> String {
     let line =
         |columns: usize, left: usize| format!("|{}{}\n", "---|".repeat(left), "---:|".repeat(columns - left));
     page += "\n## Addresses\n\n";
-    page += &row(&HEAD.map(|head| head.replace('\n', " ")));
+    page += &row(&HEAD.map(|(head, _)| head.replace('\n', " ")));
     page += &line(HEAD.len(), 1);
     for report in reports {
         page += &row(&cells(report));

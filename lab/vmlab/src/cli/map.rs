@@ -37,9 +37,9 @@ pub(super) struct Args {
     /// The time of the trace's clock to show, seconds (default: its end); the same as --to
     #[arg(long, value_name = "TIME", requires = "trace", value_parser = seconds, conflicts_with = "to")]
     at: Option<u64>,
-    /// Policy that decides which purged areas are in pools
-    #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", default_value = "linux", requires = "trace")]
-    policy: Policy,
+    /// Policy that decides which purged areas are in pools (default: linux)
+    #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", requires = "trace")]
+    policy: Option<Policy>,
     /// Nodes of the space (default: a node for each CPU of the trace)
     #[arg(long, value_name = "N", requires = "trace",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
@@ -91,6 +91,10 @@ fn window(text: &str) -> Result<Part, String> {
 
 /// Draws the selected picture.
 pub(super) fn run(args: &Args) -> Result<()> {
+    // The parser does not see this where there is a FILE, which no trace can be beside.
+    if args.trace.is_none() && (args.at.is_some() || args.policy.is_some() || args.nodes.is_some()) {
+        bail!("--at, --policy and --nodes are of a trace: name it by --trace");
+    }
     if args.trace.is_none() && args.tables.is_some() {
         bail!("--before, --vmallocinfo and --kernel are of a trace: name it by --trace");
     }
@@ -218,7 +222,14 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
         );
     }
     let nodes = args.nodes.unwrap_or_else(|| nodes_of(trace));
-    let ask = Ask { trace, table: &input.table, text: &text, events, policy: args.policy, nodes };
+    let ask = Ask {
+        trace,
+        table: &input.table,
+        text: &text,
+        events,
+        policy: args.policy.unwrap_or(Policy::Linux),
+        nodes,
+    };
     let mut done = replay(ask)?;
     if !args.window.is_empty() {
         done.listing.set_windows(args.window.clone());
@@ -230,7 +241,7 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
         "{} of {} replayed, policy {} on {}: {} of {} are the kernel's.",
         grouped(events as u64),
         counted(trace.events.len() as u64, "event"),
-        args.policy.name(),
+        args.policy.unwrap_or(Policy::Linux).name(),
         counted(u64::from(nodes), "node"),
         grouped(columns.same()),
         counted(answers, "answer")

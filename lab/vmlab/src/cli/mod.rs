@@ -239,7 +239,7 @@ struct ReplayArgs {
     #[arg(long)]
     json: bool,
     /// Show all columns; without, a table fits 80
-    #[arg(long, conflicts_with_all = ["json", "diff"])]
+    #[arg(long, conflicts_with = "json")]
     wide: bool,
     /// Write a report to look at
     #[arg(long, value_name = "FILE")]
@@ -344,7 +344,7 @@ fn demo(report: &Path) -> Result<()> {
     for gain in chapters.iter().filter_map(|chapter| chapter.gain.as_ref()) {
         out(&format!("{}: {}", gain.name, gain.verdict))?;
     }
-    let shown = report::replayed(report, "vmalloc: five traces of a real kernel", &inputs, outcomes)?;
+    let shown = report::replayed(report, "vmalloc: five traces of a real kernel", chapters)?;
     out(&format!("report: {shown}"))
 }
 

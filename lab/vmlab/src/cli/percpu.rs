@@ -84,7 +84,7 @@ fn table(rows: &[Row], wide: bool) -> Result<()> {
         ("frees\nunknown", Shown::Wide),
         ("chunks", Shown::Wide),
     ];
-    let mut table = Columns::new(wide, head);
+    let mut table = Columns::new(wide, 2, head);
     for Row { trace, policy, tally, .. } in rows {
         let share = 100.0 * tally.equal as f64 / tally.allocs.max(1) as f64;
         table.row([

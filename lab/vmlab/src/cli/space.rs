@@ -57,7 +57,7 @@ fn table(outcomes: &[SpaceOutcome], wide: bool) -> Result<()> {
         ("pooled\nat end", Shown::Wide),
         ("holes\nat end", Shown::Wide),
     ];
-    let mut table = Columns::new(wide, head);
+    let mut table = Columns::new(wide, 2, head);
     for SpaceOutcome { row, .. } in outcomes {
         let [equal, lower, higher, failed_both, failed_alone] = answers(row.allocs, &row.columns);
         table.row([

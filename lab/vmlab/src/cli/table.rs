@@ -20,22 +20,23 @@ pub(super) enum Shown {
     Wide,
 }
 
-/// A table of `N` columns, some of which only `--wide` shows. The first two are texts, the others numbers.
+/// A table of `N` columns, some of which only `--wide` shows. The first `texts` are texts, the others numbers.
 pub(super) struct Columns<const N: usize> {
     table: Table,
+    texts: usize,
     /// True for each column that is shown.
     shown: [bool; N],
 }
 
 impl<const N: usize> Columns<N> {
-    pub(super) fn new(wide: bool, head: [(&str, Shown); N]) -> Self {
+    pub(super) fn new(wide: bool, texts: usize, head: [(&str, Shown); N]) -> Self {
         let shown = head.map(|(_, when)| wide || when == Shown::Always);
         let mut table = plain();
         if wide {
             table.set_content_arrangement(ContentArrangement::Disabled);
         }
         table.set_header(head.iter().zip(&shown).filter(|(_, shown)| **shown).map(|((name, _), _)| *name));
-        Self { table, shown }
+        Self { table, texts, shown }
     }
 
     /// Adds a row, with a cell for each column of the head.
@@ -45,7 +46,7 @@ impl<const N: usize> Columns<N> {
     }
 
     pub(super) fn print(mut self) -> Result<()> {
-        align(&mut self.table, 2);
+        align(&mut self.table, self.texts);
         // The name of a trace wraps at its parts.
         if let Some(name) = self.table.column_mut(0) {
             name.set_delimiter('-');
@@ -58,6 +59,7 @@ impl<const N: usize> Columns<N> {
 pub(super) fn print(outcomes: &[Outcome], wide: bool) -> Result<()> {
     let mut table = Columns::new(
         wide,
+        2,
         [
             ("trace", Shown::Always),
             ("index", Shown::Always),

@@ -287,3 +287,15 @@ fn wrong_arguments_are_reported_in_a_line() {
         map(args).failure().code(2);
     }
 }
+
+#[test]
+fn options_of_a_trace_are_not_ignored_beside_a_table() {
+    let table = shipped("boot-smp1.vmallocinfo");
+    for args in [["--at", "1"], ["--policy", "linux"], ["--nodes", "2"]] {
+        let assert = vmlab().arg("map").arg(&table).args(args).assert().failure().code(1);
+        assert_eq!(
+            stderr_of(&assert),
+            "vmlab: --at, --policy and --nodes are of a trace: name it by --trace\n"
+        );
+    }
+}

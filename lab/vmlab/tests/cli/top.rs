@@ -210,3 +210,24 @@ fn keys_work_on_a_terminal_and_it_is_restored() {
         terminal.ends();
     }
 }
+
+#[test]
+fn a_table_and_a_dump_are_shown_and_a_time_that_none_has_is_an_error() {
+    let dir = TempDir::new().unwrap();
+    let dump = dir.path().join("dump.jsonl");
+    let text = r#"{"vmlab":{"version":1,"dump":"drgn 1","kernel":"6.12"}}
+{"area":{"when":"end","start":"0x20000","end":"0x22000","bytes":8192,"text":"f+0x1/0x2 vmalloc"}}
+"#;
+    std::fs::write(&dump, text).unwrap();
+    for (path, busy) in
+        [(dump.clone(), "8 KiB, 1 area"), (shipped("boot-smp1.vmallocinfo"), "9.4 MiB, 74 areas")]
+    {
+        let screen = stdout_of(&vmlab().args(["top", "--once"]).arg(path).assert().success());
+        assert!(screen.contains("a table without events") && screen.contains(busy), "{screen}");
+    }
+    let held = shipped("held-out.jsonl.zst");
+    for (path, wanted) in [(dump, "leave --at out"), (held, "--at 3 is before its first event, at 51939.")] {
+        let assert = vmlab().args(["top", "--once", "--at", "3"]).arg(path).assert().failure().code(1);
+        assert!(stderr_of(&assert).contains(wanted), "{}", stderr_of(&assert));
+    }
+}

@@ -374,6 +374,8 @@ struct First {
     marks: bool,
     stacks: bool,
     events: u64,
+    /// The times of the first event and of the last.
+    first: Option<u64>,
     last: u64,
 }
 
@@ -393,6 +395,7 @@ fn of_recording(args: &Args, path: &Path) -> Result<Frame> {
             Item::Stack(_) => first.stacks = true,
             Item::Event(entry) => {
                 first.events += 1;
+                first.first = first.first.or(entry.ns);
                 first.last = first.last.max(entry.ns.unwrap_or(0));
                 first.marks |= matches!(&entry.happening, Happening::Mark { text } if *text == opens);
             }
@@ -401,10 +404,14 @@ fn of_recording(args: &Args, path: &Path) -> Result<Frame> {
         Ok(Next::Go)
     })?;
     if first.events == 0 {
-        bail!("{shown}: no event of vmalloc or of per-CPU memory");
+        return of_table(args, path);
     }
     if args.at.is_some() && first.last == 0 {
         bail!("{shown}: names no times, so --at can name no moment; leave it out");
+    }
+    if let (Some(at), Some(begins)) = (args.at, first.first.filter(|&begins| args.at < Some(begins))) {
+        let [at, begins] = [at, begins].map(|ns| ns as f64 / 1e9);
+        bail!("{shown}: --at {at} is before its first event, at {begins:.6} s");
     }
     let beside = Beside::default();
     let table = match beside.before(path) {
@@ -443,6 +450,22 @@ fn of_recording(args: &Args, path: &Path) -> Result<Frame> {
     let before = before.unwrap_or_else(|| Moment::of(&live));
     let title = format!("vmlab top: {} at {:.6} s", stem(path), at as f64 / 1e9);
     Ok(Frame::of(title, &live, &before, Duration::from_nanos(args.interval)))
+}
+
+/// Returns the screen of a table, or of a dump, which is a recording without events.
+fn of_table(args: &Args, path: &Path) -> Result<Frame> {
+    let shown = path.display();
+    let table = Table::read(open(path).with_context(|| format!("cannot read {shown}"))?);
+    if table.areas == 0 {
+        bail!("{shown}: no event of vmalloc or of per-CPU memory, and no area");
+    }
+    if args.at.is_some() {
+        bail!("{shown}: has areas at one time, and no events: leave --at out");
+    }
+    let mut live = Live::new(false);
+    live.stand_on(table);
+    let title = format!("vmlab top: {}, a table without events", stem(path));
+    Ok(Frame::of(title, &live, &Moment::of(&live), Duration::from_nanos(args.interval)))
 }
 
 #[cfg(test)]
