@@ -227,6 +227,50 @@ trace)
     stty raw < /dev/ttyS1
     tar -c -C /tmp latency.jsonl.gz locks.jsonl.gz stacks.jsonl.gz kprobe.jsonl.gz > /dev/ttyS1
     ;;
+events)
+    # The events of areas since the boot, if the kernel's command line asked for them. Linux before 6.2 has no such events:
+    # there probes of the same functions write the same lines, from now on. A purge returns all that was freed before it.
+    mount -t tracefs none /sys/kernel/tracing
+    cd /sys/kernel/tracing
+    if [ ! -d events/vmalloc ]; then
+        printf '%s\n' 'p:va/alloc alloc_vmap_area size=%di align=%si vstart=%dx vend=%cx' \
+            'r:va/allocated alloc_vmap_area va_start=+0($retval):x64' \
+            'p:va/free free_vmap_area_noflush va_start=+0(%di):x64' 'r:va/purged __purge_vmap_area_lazy' > kprobe_events
+        echo 1 > events/va/enable
+        # Marks as a recorder writes them: events between them are from while the table is read.
+        echo "vmlab vmallocinfo begin opens" > trace_marker
+        cat /proc/vmallocinfo > /tmp/vmallocinfo.before
+        echo "vmlab vmallocinfo begin closes" > trace_marker
+    fi
+    echo 1 > /proc/sys/net/core/bpf_jit_enable
+    load.sh "$loops"
+    echo 0 > tracing_on
+    cat /proc/vmallocinfo > /tmp/vmallocinfo
+    awk '$1 == "#" { print; next }
+        { head = $1 " " $2 " " $3 " " $4 }
+        / alloc: / {
+            for (at = 6; at <= NF; at++) { split($at, pair, "="); asked[$1, pair[1]] = pair[2] }
+            next
+        }
+        / allocated: / {
+            sub(/^.*va_start=/, "", $0)
+            split(head, word, " ")
+            print head, "alloc_vmap_area: va_start:", $0, "size=" asked[word[1], "size"], "align=" asked[word[1], "align"], \
+                "vstart=" asked[word[1], "vstart"], "vend=" asked[word[1], "vend"], "failed=0"
+            next
+        }
+        / free: / {
+            sub(/^.*va_start=/, "", $0)
+            freed++
+            print head, "free_vmap_area_noflush: va_start=" $0, "nr_lazy=0 nr_lazy_max=0"
+            next
+        }
+        / purged: / { print head, "purge_vmap_area_lazy: start=0x0 end=0x0 num_purged=" freed + 0; freed = 0; next }
+        { print }' trace | gzip > /tmp/trace.gz
+    stty raw < /dev/ttyS1
+    cd /tmp
+    tar -c trace.gz vmallocinfo* > /dev/ttyS1
+    ;;
 dump)
     # A state with areas of every kind: pools that purges filled, blocks, lazy areas, and namespaces that live. Then the
     # kernel's own tables. The shell itself reads and writes them, since a program would have a stack, and the port stays

@@ -328,13 +328,8 @@ fn make(source: &Path, build: &Path, goals: &[&str]) -> Result<()> {
 /// Packs the first program, busybox and the test module.
 fn initrd(root: &Path, build: &Path, kind: Kind) -> Result<PathBuf> {
     let files = work(root).join(format!("{}.root", kind.name()));
-    for dir in ["bin", "lib", "proc", "sys", "dev", "tmp"] {
-        fs::create_dir_all(files.join(dir))?;
-    }
-    fs::copy("/bin/busybox", files.join("bin/busybox"))?;
+    base(root, &files)?;
     fs::copy(build.join("lib/test_vmalloc.ko"), files.join("lib/test_vmalloc.ko"))?;
-    fs::copy(root.join("adopt/linux/init.sh"), files.join("init"))?;
-    fs::set_permissions(files.join("init"), fs::Permissions::from_mode(0o755))?;
     if matches!(kind.config, Config::Trace | Config::Dump) {
         load_programs(root, &files.join("bin"))?;
     }
@@ -366,6 +361,24 @@ fn recorder(root: &Path, bin: &Path) -> Result<()> {
         .run(Show::All)
         .with_context(|| format!("`rustup target add {MUSL}` adds what vmlab needs"))?;
     Cmd::new(root, "strip").arg("-o").arg(bin.join("vmlab")).arg(vmlab(root)).run(Show::Failure)
+}
+
+/// Packs the first program, the load and busybox, for a kernel that was not built here.
+pub(super) fn plain_initrd(root: &Path) -> Result<PathBuf> {
+    let files = work(root).join("plain.root");
+    base(root, &files)?;
+    load_programs(root, &files.join("bin"))?;
+    pack(&files, &work(root).join("plain.initrd.gz"))
+}
+
+/// Makes the folders of initial files, with the first program and busybox.
+fn base(root: &Path, files: &Path) -> Result<()> {
+    for dir in ["bin", "lib", "proc", "sys", "dev", "tmp"] {
+        fs::create_dir_all(files.join(dir))?;
+    }
+    fs::copy("/bin/busybox", files.join("bin/busybox"))?;
+    fs::copy(root.join("adopt/linux/init.sh"), files.join("init"))?;
+    Ok(fs::set_permissions(files.join("init"), fs::Permissions::from_mode(0o755))?)
 }
 
 /// Builds the programs of a load.

@@ -171,7 +171,7 @@ fn python(root: &Path) -> Result<PathBuf> {
 }
 
 /// Builds the laboratory, without optimisation: nothing here takes long.
-fn vmlab(root: &Path) -> Result<PathBuf> {
+pub(super) fn vmlab(root: &Path) -> Result<PathBuf> {
     Cmd::cargo(root).args(["build", "--quiet", "--locked", "--package", "vmlab"]).run(Show::All)?;
     Ok(root.join("target/debug/vmlab"))
 }

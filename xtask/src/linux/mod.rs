@@ -13,6 +13,7 @@
 mod build;
 mod cut;
 mod dump;
+mod events;
 mod lists;
 mod live;
 mod loops;
@@ -77,6 +78,9 @@ enum Task {
     /// Dump a kernel's memory, and show its areas, pools, blocks and per-CPU chunks by drgn; --out writes
     /// results/dump.md
     Dump(dump::Args),
+    /// Record the events of kernels that others built, and replay each under the policy of each version; --out writes
+    /// data/debian-* and results/policies.md
+    Events(events::Args),
     /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
     Debug {
         /// quick, all, stress, hotplug or faults
@@ -130,6 +134,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         Task::Loops(args) => loops::main(root, args),
         Task::Trace(args) => trace::main(root, args),
         Task::Dump(args) => dump::main(root, args),
+        Task::Events(args) => events::main(root, args),
         Task::Debug { suite, loops, cpus, five_levels } => {
             boot(root, kind, &Run::of(suite, *loops), &speed(*cpus, *five_levels)).map(drop)
         }
@@ -266,7 +271,7 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
         }
     }
     let summaries = lines.iter().filter(|line| line.starts_with("Summary")).count();
-    if summaries == 0 && !matches!(suite, "boot" | "bench" | "contended" | "trace") {
+    if summaries == 0 && !matches!(suite, "boot" | "bench" | "contended" | "trace" | "events") {
         bail!("no test of lib/test_vmalloc.c said anything");
     }
     Ok(())

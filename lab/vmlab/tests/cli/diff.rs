@@ -160,3 +160,20 @@ fn a_recording_is_replayed_with_its_own_tables_and_release() {
         assert_eq!(of, [allocs, equal, holes], "{row}");
     }
 }
+
+#[test]
+fn the_policy_of_each_version_has_the_addresses_of_its_kernel_and_no_other_has() {
+    for (trace, policy, kernel, wanted) in [
+        ("debian-6.1", "one-lock", "6.1", 1693..=1703),
+        ("debian-6.18", "linux", "6.18", 1842..=1846),
+        ("debian-7.3", "linux", "7.3", 1812..=1835),
+        // The decay of another version keeps other areas in pools.
+        ("debian-6.18", "linux", "6.12", 0..=300),
+        ("debian-7.3", "linux", "6.12", 0..=300),
+    ] {
+        let trace = shipped(&format!("{trace}.ftrace.gz"));
+        let equal =
+            json(&["--diff=0", "--kernel", kernel, "--policy", policy], &trace)[0]["equal"].as_u64().unwrap();
+        assert!(wanted.contains(&equal), "{policy} on {}: {equal}", trace.display());
+    }
+}
