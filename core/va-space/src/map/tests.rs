@@ -103,6 +103,31 @@ fn what_covers_a_page_is_found_however_far_its_neighbours_are() {
 }
 
 #[test]
+fn what_covers_a_page_is_found_where_it_starts_in_another_table() {
+    let machine = TestMachine::default();
+    // From the second leaf to the third, and from the second table of leaves to the third; near, and far.
+    for (start, pages) in [(70, 70), ((1 << 17) + 3, 2 << 17), ((5 << 28) + (1 << 17) + 3, 2 << 17)] {
+        let (map, mut marker) = PageMap::new(0, &machine).unwrap();
+        map.ensure(&mut marker, start, &machine);
+        map.begin(&mut marker, start, pages, Word::new(pages, None, 1, State::Busy));
+        let last = start + pages - 1;
+        for page in [start, start + 69, last] {
+            assert_eq!(map.covering(page).map(|seen| seen.page), Some(start), "{page}");
+        }
+        assert_eq!(map.covering(last + 1).map(|seen| seen.page), None);
+        map.check().unwrap();
+    }
+}
+
+#[test]
+fn the_table_behind_the_near_one_is_another() {
+    let far = (1 << shape::Top::LOG2) + 3;
+    let (map, _marker) = map(&[3, far]);
+    assert_eq!(map.next(4).map(|seen| seen.page), Some(far));
+    assert_eq!(map.covering(far + 1).map(|seen| seen.page), Some(far));
+}
+
+#[test]
 fn the_next_busy_area_is_found_wherever_it_is_among_idle_and_detached_ones() {
     for (step, first) in [(1, 0), (1, 70), (2, 3), (5, 1)] {
         let starts: Vec<u64> = (0..200).map(|n| first + n * step).collect();

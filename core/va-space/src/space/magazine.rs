@@ -391,7 +391,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if request.align() > Align::PAGE || !rounds.poll_completed(&self.space.completed_batches) {
             return None;
         }
-        let class = rounds.sealed().class(pages).filter(|&class| rounds.sealed().len(class) > 0)?;
+        let class = rounds.sealed().class(pages)?;
         let area =
             rounds.take(&self.space.map, &self.space.machine, class, 1).pop_front(&self.space.map, pages);
         self.cell.publish_sealed(contents);

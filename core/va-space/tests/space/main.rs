@@ -21,6 +21,7 @@ mod reshape;
 mod rows;
 mod script;
 mod shared;
+mod shares;
 mod stress;
 mod supply;
 

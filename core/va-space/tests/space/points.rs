@@ -6,6 +6,7 @@ use va_base::{
     Align, AllocError, Context, HeapMachine, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange, Watch,
 };
 use va_sim::machine::{Flushing, SimMachine, Violation, lockings};
+use va_sim::small::lazy;
 use va_space::config::WithBestFit;
 use va_space::{Config, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use va_tree::Congruent;
@@ -253,6 +254,66 @@ fn machines_clients_are_asked_before_a_request_fails() {
     assert_eq!(space.alloc(0, &ask(10)).map(|area| area.start()), Ok(at(0)));
     assert!(held.lock().unwrap().is_empty());
     assert!(space.alloc(0, &ask(1)).is_err(), "no cache has anything left");
+}
+
+/// The same for areas at places, and at distances: each is tried again after what a client freed.
+#[test]
+fn machines_clients_are_asked_before_congruent_areas_fail() {
+    let machine: &SimMachine = Box::leak(Box::new(SimMachine::new(1)));
+    let space: &VmapSpace<_, Standard> = Box::leak(Box::new(space::<Standard>(machine, 10)));
+    let held = space.alloc(0, &ask(10)).unwrap().start();
+    machine.on_reclaim(Some(Box::new(move || {
+        space.free_at(held).map_or(0, |range| range.len_bytes() / PAGE_SIZE)
+    })));
+    let parts = [(0, PAGE_SIZE), (4 * PAGE_SIZE, 2 * PAGE_SIZE)];
+    // The highest base at which both fit.
+    assert_eq!(space.alloc_congruent(&Congruent::new(&parts, PAGE_SIZE).unwrap()), Ok(at(4)));
+}
+
+#[test]
+fn a_tick_purges_only_when_more_pages_are_lazy_than_may_be() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 20);
+    let max = space.lazy_max().get();
+    let area = space.alloc(0, &ask(max)).unwrap();
+    let one = space.alloc(0, &ask(1)).unwrap();
+    space.free(area).unwrap();
+    space.tick();
+    assert_eq!((space.lazy_pages().get(), space.stats().purges), (max, 0));
+    space.free(one).unwrap();
+    while space.lazy_pages().get() > 0 {
+        space.tick();
+    }
+    assert_eq!(space.stats().purges, 1);
+}
+
+#[test]
+fn what_was_flushed_and_waits_to_settle_is_not_reported_as_lazy() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 20);
+    let reported = || {
+        let mut pages = 0;
+        space.for_each_lazy(|range| pages += range.len_bytes() / PAGE_SIZE);
+        pages
+    };
+    // A slice settles some of the lists, each area of which the machine hears.
+    machine.hear_settled();
+    let areas: Vec<_> = (0..1000).map(|n| space.alloc(0, &ask(1 + n % 200)).unwrap()).collect();
+    let pages = areas.iter().map(|area| area.size().get()).sum::<u64>();
+    machine.set_online(lazy(pages as u32 - 1));
+    let mut areas = areas.into_iter();
+    areas.by_ref().take(999).for_each(|area| space.free(area).unwrap());
+    assert_eq!(reported(), space.lazy_pages().get());
+    areas.for_each(|area| space.free(area).unwrap());
+    let mut settling = 0;
+    while space.lazy_pages().get() > 0 {
+        if machine.flushes() == 1 {
+            assert_eq!(reported(), 0);
+            settling += 1;
+        }
+        space.tick();
+    }
+    assert!(settling > 0);
 }
 
 #[test]

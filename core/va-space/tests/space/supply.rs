@@ -13,18 +13,24 @@ type Instead = Option<Box<dyn FnOnce() + Send>>;
 /// Has no memory for the requests of a call in its first hold of `free`.
 struct Strict {
     holds: AtomicU64,
+    /// Requests for memory.
+    asked: AtomicU64,
     instead: Mutex<Instead>,
 }
 
 impl Strict {
     /// Creates a machine with memory for every call, until `holds` is 0.
     fn machine() -> HeapMachine<parking_lot::RawMutex, Self> {
-        HeapMachine::watched(1, Self { holds: AtomicU64::new(2), instead: Mutex::new(None) })
+        HeapMachine::watched(
+            1,
+            Self { holds: AtomicU64::new(2), asked: AtomicU64::new(0), instead: Mutex::new(None) },
+        )
     }
 }
 
 impl Watch for Strict {
     fn admits(&self, _bytes: usize) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.holds.load(Ordering::Relaxed) != 1
     }
 
@@ -67,10 +73,12 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
     let mut failed = false;
     for _ in 0..3000 {
         machine.watcher.holds.store(0, Ordering::Relaxed);
+        let before = machine.watcher.asked.load(Ordering::Relaxed);
         match space.alloc(0, &large.context(Context::Atomic)) {
             Ok(area) => areas.push(area),
             Err(_) => failed = true,
         }
+        assert!(machine.watcher.asked.load(Ordering::Relaxed) <= before + 1);
     }
     assert!(failed);
     machine.watcher.holds.store(2, Ordering::Relaxed);

@@ -1,0 +1,66 @@
+//! Shares of magazines, which are smaller when there are more of them.
+
+use crate::{Standard, ask, lazy, space};
+use va_base::Pages;
+use va_sim::machine::SimMachine;
+use va_space::{Drained, Magazine};
+
+#[test]
+fn mg1_a_magazine_that_is_added_makes_the_shares_of_idle_ones_smaller() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 14);
+    let mut first = space.magazine(0).unwrap();
+    let areas: Vec<_> = (0..1000).map(|_| first.alloc(&ask(1)).unwrap()).collect();
+    areas.into_iter().for_each(|area| first.free(area).unwrap());
+    assert_eq!(space.stats().lazy_pages, Pages::new(1000));
+    // A share is 2048 pages with one magazine, and 256 with eight, each of which may hold three.
+    let _others: Vec<_> = (1..8).map(|cpu| space.magazine(cpu).unwrap()).collect();
+    assert_eq!((space.drain_magazines(), space.validate()), (Drained::default(), Ok(())));
+}
+
+#[test]
+fn mg1_a_magazine_that_is_added_leaves_a_small_one_what_it_holds() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 14);
+    let mut first = space.magazine(0).unwrap();
+    let areas: Vec<_> = (0..100).map(|_| first.alloc(&ask(1)).unwrap()).collect();
+    areas.into_iter().for_each(|area| first.free(area).unwrap());
+    let before = space.stats();
+    let _second = space.magazine(1).unwrap();
+    assert_eq!(space.stats(), before);
+    assert_eq!(space.lazy_pages(), Pages::new(0), "they are in its round");
+}
+
+#[test]
+fn mg1_a_cache_above_a_share_that_became_smaller_is_moved_to_the_pool() {
+    // Of areas up to 256 pages the pool has lists; a list of larger ones leaves in parts.
+    for size in [1, 2, 100, 300] {
+        let machine = SimMachine::new(1);
+        machine.set_online(lazy(512));
+        let space = space::<Standard>(&machine, 1 << 15);
+        let mut first = space.magazine(0).unwrap();
+        let round = |magazine: &mut Magazine<'_, _, _>, pages: u64| {
+            let areas: Vec<_> = (0..pages / size).map(|_| magazine.alloc(&ask(size)).unwrap()).collect();
+            areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+        };
+        // Half of its share alone: more than a share of three, and less than three of those.
+        (0..4).for_each(|_| round(&mut first, 1 << 11));
+        let held = space.stats().cached_pages.get();
+        let others: Vec<_> = (1..3).map(|cpu| space.magazine(cpu).unwrap()).collect();
+        assert_eq!(space.stats().cached_pages.get(), held, "{size}");
+        let share = (1 << 15) / 8 / 3;
+        assert!(held > share, "{size}: {held}");
+        for _ in 0..16 {
+            let area = first.alloc(&ask(17)).unwrap();
+            for _ in 0..64 {
+                let small = first.alloc(&ask(3)).unwrap();
+                first.free(small).unwrap();
+            }
+            first.free(area).unwrap();
+        }
+        let after = space.stats();
+        assert!(after.cached_pages.get() <= share, "{size}: {after:?}");
+        drop((first, others));
+        assert_eq!(space.validate(), Ok(()));
+    }
+}
