@@ -14,7 +14,8 @@
 //! | [`soak`] | long runs of these and of the property tests, with a page in `results/` |
 //! | [`stress`] | random programs of malloc, threads and forks under the preload |
 //! | [`faults`] | every system call of the crates of a process fails, and other faults of the system |
-//! | [`mutate`] | breaks the code on purpose and expects a test to notice |
+//! | [`mutate`] | weakens each protocol between threads and expects its model to fail |
+//! | [`mutants`] | tries the faults that cargo-mutants makes |
 //! | [`counts`] | instructions, locked operations and cache lines of hot paths, compared with the committed counts |
 //! | [`foreign`] | the core's tests on other processors |
 //! | [`miri`], [`sanitize`] | the crates with unsafe code under Miri, and under sanitizers |
@@ -53,6 +54,7 @@ mod linux;
 mod loom;
 mod machine;
 mod miri;
+mod mutants;
 mod mutate;
 mod not_run;
 mod package;
@@ -116,10 +118,10 @@ enum Task {
     Stress(stress::Args),
     /// Let every system call of the crates of a process fail in every way; --out writes results/faults.md
     Faults(faults::Args),
-    /// Break the code as xtask/mutations.toml says, expect the tests to notice, and write results/mutation.md
+    /// Weaken protocols as xtask/mutations.toml says, expect the models to notice, and write results/weakenings.md
     Mutate(mutate::Args),
-    /// Let cargo-mutants break the code at random, if it is installed
-    Mutants(mutate::MutantsArgs),
+    /// Try the faults that cargo-mutants makes, and write results/mutants.tsv and results/mutation.md
+    Mutants(mutants::Args),
     /// Make the C header, include/vmalloc.h
     Header(header::Args),
     /// Check the pages of the book, and run every command in it
@@ -180,7 +182,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Soak(args) => soak::main(&root, args),
         Task::Stress(args) => stress::main(&root, args),
         Task::Mutate(args) => mutate::main(&root, args),
-        Task::Mutants(args) => mutate::mutants(&root, args),
+        Task::Mutants(args) => mutants::main(&root, args),
         Task::Header(args) => header::main(&root, args),
         Task::Book(args) => book::main(&root, args),
         Task::Browser(args) => browser::main(&root, args),

@@ -1,6 +1,6 @@
-//! Breaks the code on purpose and expects a test to notice.
+//! Weakens the protocols between threads and expects a model or a test to notice.
 //!
-//! A test that never failed proves little. Each entry of `xtask/mutations.toml` names a line, its replacement, and the
+//! A model that never failed proves little. Each entry of `xtask/mutations.toml` names a line, its replacement, and the
 //! tests that must fail then. The tree is copied to `target/mutate`, so the working tree is not touched. A mutation is
 //! *caught* under three conditions. The unbroken code passes the very same tests, the broken code still compiles, and
 //! the tests fail, or exceed the time limit. `cargo xtask tidy` checks that each entry still applies to its file.
@@ -21,7 +21,7 @@ use std::time::Instant;
 pub(crate) struct Args {
     /// Only mutations whose name contains one of these
     filter: Vec<String>,
-    /// Write the outcomes to results/mutation.md; outcomes there of mutations that were not tried stay
+    /// Write the outcomes to results/weakenings.md; outcomes there of mutations that were not tried stay
     #[arg(long)]
     update: bool,
     /// Print the mutations and do nothing
@@ -30,13 +30,6 @@ pub(crate) struct Args {
     /// Time limit of tests in seconds, after which they count as never ending; building them is not limited
     #[arg(long, default_value_t = 240)]
     seconds: u64,
-}
-
-#[derive(clap::Args, Debug)]
-pub(crate) struct MutantsArgs {
-    /// Arguments for cargo-mutants
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    args: Vec<String>,
 }
 
 /// The list of mutations.
@@ -132,11 +125,11 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     }
     println!("{} of {} mutations caught", list.mutation.len() as u32 - escaped, list.mutation.len());
     if args.filter.is_empty() || args.update {
-        let file = root.join("results/mutation.md");
+        let file = root.join("results/weakenings.md");
         let before = if args.update { fs::read_to_string(&file).unwrap_or_default() } else { String::new() };
         let table = table(&all, &rows, &before);
         let page = format!(
-            "# Code broken on purpose\n\n- command: `cargo xtask mutate`; each row has the commit at which it was tried\n\
+            "# Weakenings of protocols\n\n- command: `cargo xtask mutate`; each row has the commit at which it was tried\n\
              - commit: {commit}\n- machine: {}\n- time: {}, for {} of {}\n\n{table}",
             machine(root),
             duration(started.elapsed().as_secs_f64()),
@@ -145,20 +138,12 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         );
         fs::create_dir_all(root.join("results"))?;
         fs::write(file, page)?;
-        println!("written to results/mutation.md");
+        println!("written to results/weakenings.md");
     }
     if escaped > 0 {
         bail!("{escaped} mutations were not caught");
     }
     Ok(())
-}
-
-/// Runs `cargo xtask mutants`.
-pub(crate) fn mutants(root: &Path, args: &MutantsArgs) -> Result<()> {
-    if !crate::sh::on_path("cargo-mutants") {
-        bail!("cargo-mutants is not installed: cargo install --locked cargo-mutants");
-    }
-    Cmd::cargo(root).args(["mutants", "--workspace", "--exclude", "xtask/**"]).args(&args.args).run(Show::All)
 }
 
 /// A copy of the tree to break, with a target folder of its own.
@@ -291,7 +276,7 @@ fn one_line(text: &str) -> String {
 
 /// Copies the files of `from` that git does not ignore to `to`. Equal files are left alone, so that cargo rebuilds
 /// little; other files of `to` are removed.
-fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     let mut present = BTreeSet::new();
     for (path, file) in crate::files::walk(from)? {
         let target = to.join(&path);

@@ -12,7 +12,7 @@
 //! | `hygiene` | no paths of one machine, no notes to oneself, no file too long, no test switched off without a reason |
 //! | `manifests` | every package has the workspace's licence, edition and lints |
 //! | `examples` | an example of a published package uses no crate that the package leaves out |
-//! | `mutations` | each entry of `xtask/mutations.toml` still applies to its file |
+//! | `mutations` | each weakening of `xtask/mutations.toml` still applies to its file |
 //! | `prose` | pages have short sentences and lines; doc comments have short sentences and begin with a fact |
 //! | `protocols` | each atomic field names a protocol of `docs/protocols.md` or is a counter; each protocol has a model and a weakening |
 //! | `words` | words that were replaced are used neither in pages nor in code; the finding names the word to use |

@@ -1,0 +1,190 @@
+//! Runs a subject's tests for one fault after another, the fast ones first.
+//!
+//! First the tests are timed without a fault. Those of each program that take little run in one process, which ends with
+//! the first failure. The others follow, each in a process of its own, in order of their time. Limits are of CPU time,
+//! so that other programs on the machine do not change an outcome; a wait without CPU time ends after minutes.
+
+use anyhow::{Context, Result, bail};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use wait4::Wait4;
+
+/// The end of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    Caught,
+    NeverEnds,
+    Survivor,
+    DoesNotCompile,
+}
+
+impl Outcome {
+    pub(super) const ALL: [Self; 4] = [Self::Caught, Self::NeverEnds, Self::Survivor, Self::DoesNotCompile];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Caught => "caught",
+            Self::NeverEnds => "never ends",
+            Self::Survivor => "survivor",
+            Self::DoesNotCompile => "does not compile",
+        }
+    }
+}
+
+/// A test that takes longer than this is in no process with others.
+const FAST_SECONDS: f64 = 0.15;
+
+/// The limit of a process: this many seconds, and a multiple of its time without a fault.
+const LIMIT: (f64, f64) = (3.0, 3.0);
+
+/// The limit of a process that waits, in the same way.
+const WAIT: (f64, f64) = (90.0, 40.0);
+
+/// The most address space of a process in KiB. Some faults have a test ask for memory without end.
+const KIB: u64 = 8 << 20;
+
+/// Programs of tests, and what to run of them.
+pub(super) struct Trial {
+    folder: PathBuf,
+    programs: Vec<PathBuf>,
+    /// The fast ones of each program, then the others.
+    runs: Vec<Run>,
+}
+
+/// Tests of one program.
+#[derive(Clone, Debug)]
+struct Run {
+    program: usize,
+    args: Vec<String>,
+    seconds: f64,
+}
+
+impl Trial {
+    /// Times the tests of `programs` without a fault. They run in `folder`, which is their package's.
+    pub(super) fn new(folder: &Path, programs: &[PathBuf]) -> Result<Self> {
+        let mut trial = Self { folder: folder.into(), programs: programs.into(), runs: Vec::new() };
+        let mut slow = Vec::new();
+        for (program, path) in programs.iter().enumerate() {
+            let list = Command::new(path).arg("--list").current_dir(folder).output()?;
+            let list = String::from_utf8_lossy(&list.stdout).into_owned();
+            let (mut seconds, mut args) = (0.0, vec!["--exact".to_string()]);
+            let names: Vec<_> = list.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+            let before = slow.len();
+            for name in &names {
+                let mut run =
+                    Run { program, args: vec![(*name).to_string(), "--exact".to_string()], seconds: 60.0 };
+                let (ended, took) = trial.run(&run, 0)?;
+                if ended != Ended::Passed {
+                    bail!("{name} fails without a fault");
+                }
+                if took < FAST_SECONDS {
+                    seconds += took;
+                } else {
+                    args.extend(["--skip".to_string(), (*name).to_string()]);
+                    run.seconds = took;
+                    slow.push(run);
+                }
+            }
+            if names.len() > slow.len() - before {
+                trial.runs.push(Run { program, args, seconds });
+            }
+        }
+        slow.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        trial.runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        trial.runs.extend(slow);
+        Ok(trial)
+    }
+
+    /// Returns the same tests of other programs, which were built of the same sources but for a fault.
+    pub(super) fn with(&self, programs: &[PathBuf]) -> Result<Self> {
+        if programs.len() != self.programs.len() {
+            bail!("there are other tests");
+        }
+        Ok(Self { folder: self.folder.clone(), programs: programs.into(), runs: self.runs.clone() })
+    }
+
+    /// Runs the tests with a fault until one fails.
+    pub(super) fn outcome(&self, mutant: u32) -> Result<Outcome> {
+        for run in &self.runs {
+            match self.run(run, mutant)?.0 {
+                Ended::Passed => {}
+                Ended::Failed => return Ok(Outcome::Caught),
+                Ended::Never => return Ok(Outcome::NeverEnds),
+            }
+        }
+        Ok(Outcome::Survivor)
+    }
+
+    /// Runs tests. Returns how they ended, and their CPU time.
+    fn run(&self, run: &Run, mutant: u32) -> Result<(Ended, f64)> {
+        let limit = |(least, times): (f64, f64)| (least + times * run.seconds) as u64;
+        // A child of `timeout` alone gets its signals, and the limit of CPU time kills without a word.
+        let script = format!("ulimit -c 0 -t {} -v {KIB}; exec \"$0\" \"$@\"", limit(LIMIT));
+        let child = Command::new("timeout")
+            .args(["--kill-after=5", &limit(WAIT).to_string(), "bash", "-c", &script])
+            .arg(&self.programs[run.program])
+            .args(["-Zunstable-options", "--fail-fast"])
+            .args(&run.args)
+            .env("MUTANT", mutant.to_string())
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUST_BACKTRACE", "0")
+            // All copies of a body have their variables in its frame.
+            .env("RUST_MIN_STACK", (64 << 20).to_string())
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let used = child.context("cannot run timeout and bash")?.wait4().context("cannot wait for it")?;
+        let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
+        Ok((Ended::of(used.status), cpu))
+    }
+}
+
+/// The end of tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ended {
+    Passed,
+    Failed,
+    Never,
+}
+
+impl Ended {
+    /// `timeout` exits with 124 when it ends its child, and by the signal that killed its child.
+    fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(0), _) => Self::Passed,
+            (Some(124), _) | (_, Some(SIGKILL | SIGXCPU)) => Self::Never,
+            _ => Self::Failed,
+        }
+    }
+}
+
+const SIGKILL: i32 = 9;
+const SIGXCPU: i32 = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(script: &str, seconds: f64) -> Ended {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("program");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).unwrap();
+        let trial = Trial { folder: dir.path().into(), programs: vec![program], runs: Vec::new() };
+        trial.run(&Run { program: 0, args: Vec::new(), seconds }, 7).unwrap().0
+    }
+
+    #[test]
+    fn a_loop_without_end_is_not_a_failure() {
+        assert_eq!(ended("test $MUTANT = 7", 0.0), Ended::Passed);
+        assert_eq!(ended("exit 101", 0.0), Ended::Failed);
+        assert_eq!(ended("kill -ABRT $$", 0.0), Ended::Failed);
+        // One second of CPU time.
+        assert_eq!(ended("while :; do :; done", -0.6), Ended::Never);
+    }
+}
