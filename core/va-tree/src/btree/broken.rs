@@ -1,6 +1,7 @@
 //! Each invariant, broken on purpose: the walk must name it. A check that cannot fail proves nothing.
 
 use super::BTree;
+use super::node::{Inner, Leaf};
 use crate::FreeIndex;
 use std::vec::Vec;
 use va_base::{Heap, NoSlabs, VaRange};
@@ -79,6 +80,18 @@ fn ft4_a_hole_outside_is_named() {
     // [100, 110) becomes [99, 110).
     tree.leaves.get_mut(tree.root).size[0] = 11;
     assert_eq!(tree.validate().unwrap_err().rule, "FT4");
+    // One that is longer than all that is below it, and one that ends above all.
+    for longer in [true, false] {
+        assert_eq!(
+            broken(|tree| {
+                let top = tree.top_end();
+                let leaf = tree.leaves.get_mut(nodes(tree).0[0]);
+                let slot = if longer { &mut leaf.size[0] } else { &mut leaf.end[0] };
+                *slot = top;
+            }),
+            "FT4"
+        );
+    }
 }
 
 #[test]
@@ -122,6 +135,14 @@ fn bt2_a_node_with_too_few_entries_is_named() {
         }),
         "BT2"
     );
+}
+
+#[test]
+fn the_memory_in_use_is_that_of_the_nodes() {
+    let tree = tree(200);
+    let (leaves, inners) = nodes(&tree);
+    let bytes = leaves.len() * size_of::<Leaf<u64, 8>>() + inners.len() * size_of::<Inner<u64, 8>>();
+    assert_eq!(tree.memory().used_bytes, bytes);
 }
 
 #[test]

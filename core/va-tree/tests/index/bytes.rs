@@ -218,6 +218,7 @@ fn congruent_areas_of_bytes_have_their_sizes() {
     let mut index = ByteIndex::new(all, all, Heap).unwrap();
     let areas = [(0, 8192), (1 << 16, 4096)];
     let request = va_tree::Congruent::new(&areas, 4096).unwrap();
+    assert_eq!(request.window(), None, "the default window");
     let base = index.alloc_congruent(&request).unwrap().get();
     assert_eq!(base, (1 << 20) - (1 << 16) - 4096);
     assert!(index.taken().eq([numbers(base, base + 8192), numbers((1 << 20) - 4096, 1 << 20)]));

@@ -1,6 +1,6 @@
 //! The index that knows its areas, against a table of pages.
 
-use va_base::{Align, AllocError, LimitedHeap, Pages, Request, Va, VaRange};
+use va_base::{Align, AllocError, Heap, LimitedHeap, Pages, Request, Va, VaRange};
 use va_sim::effort::some;
 use va_sim::model::PageIndex;
 use va_sim::op::Rng;
@@ -310,4 +310,18 @@ fn sp4_a_copy_and_a_restored_index_have_the_same_areas() {
     assert_eq!(wrong.restore(&again), Err(AllocError::Occupied { range: saved[0] }));
     assert_eq!(wrong, fresh(heaps[0]));
     wrong.validate().unwrap();
+}
+
+#[test]
+fn two_indexes_with_equal_holes_and_other_areas_differ() {
+    let tracked = |areas: [VaRange; 2]| {
+        let space = pages(FIRST, FIRST + PAGES);
+        let mut index = TrackedIndex::new(BTreeIndex::new(space, space, Heap).unwrap(), Heap);
+        areas.into_iter().for_each(|area| index.take(area).unwrap());
+        index
+    };
+    let [low, high] = [pages(FIRST, FIRST + 1), pages(FIRST + 1, FIRST + 3)];
+    let [longer, shorter] = [pages(FIRST, FIRST + 2), pages(FIRST + 2, FIRST + 3)];
+    assert_eq!(tracked([low, high]), tracked([high, low]));
+    assert_ne!(tracked([low, high]), tracked([longer, shorter]));
 }
