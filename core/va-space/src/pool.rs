@@ -356,6 +356,14 @@ mod tests {
     }
 
     #[test]
+    fn without_tries_no_area_comes_out() {
+        let (map, mut pool) = pool();
+        assert!(pool.take(&map, 9, Align::PAGE, 0).is_none());
+        assert!(pool.take(&map, 9, Align::PAGE, 1).is_some());
+        pool.validate(&map).unwrap();
+    }
+
+    #[test]
     fn po2_a_wrong_bit_is_named() {
         assert_eq!(broken(|_, pool| pool.occupied[0] ^= 1 << 3), "PO2");
         assert_eq!(broken(|_, pool| pool.occupied[2] |= 1), "PO2");

@@ -216,6 +216,7 @@ mod tests {
                         assert!(!busy.noting().is_of(pages, generation) && busy.noting().is_busy());
                         assert!(!busy.is_of(pages + 1, generation) && !busy.is_of(pages, generation ^ 1));
                         assert_eq!((busy.with_note().is_noted(), busy.noting().is_noted()), (true, false));
+                        assert!(!busy.with_note().noting().is_noted());
                         assert_eq!(busy.resized(pages, 77), busy);
                     }
                 }

@@ -71,10 +71,12 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
     }
     // A request that may not block uses the present memory, and none is allocated for it.
     let mut failed = false;
-    for _ in 0..3000 {
+    for n in 0..3000 {
         machine.watcher.holds.store(0, Ordering::Relaxed);
         let before = machine.watcher.asked.load(Ordering::Relaxed);
-        match space.alloc(0, &large.context(Context::Atomic)) {
+        let atomic = large.context(Context::Atomic);
+        let got = if n % 2 == 0 { space.alloc(0, &atomic) } else { magazine.alloc(&atomic) };
+        match got {
             Ok(area) => areas.push(area),
             Err(_) => failed = true,
         }
