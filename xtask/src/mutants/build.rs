@@ -55,7 +55,7 @@ fn woven(
         }
         let (programs, errors) = tests(bench, subject)?;
         if let Some(programs) = programs {
-            return Ok(Built { programs, failed });
+            return Ok(Built { programs: copied(&bench.build.join("batch"), &programs)?, failed });
         }
         let before = failed.len();
         failed.extend(errors.iter().filter_map(|error| {
@@ -66,6 +66,17 @@ fn woven(
             bail!("the copies do not compile: {}", errors.first().map_or("no error", |error| &error.text));
         }
     }
+}
+
+/// Copies programs to a folder: a later build of other faults has the same paths.
+fn copied(folder: &Path, programs: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(folder)?;
+    let copy = |program: &PathBuf| {
+        let to = folder.join(program.file_name().context("a program without a name")?);
+        fs::copy(program, &to).with_context(|| format!("cannot copy {}", program.display()))?;
+        Ok(to)
+    };
+    programs.iter().map(copy).collect()
 }
 
 /// Builds the tests with one fault. Returns `None` if it does not compile. The file is restored.
@@ -137,6 +148,16 @@ fn write_changed(path: &Path, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests_of_places {
     use super::*;
+
+    #[test]
+    fn the_programs_of_a_batch_survive_another_build() {
+        let dir = tempfile::tempdir().unwrap();
+        let built = dir.path().join("program");
+        fs::write(&built, "first").unwrap();
+        let kept = copied(&dir.path().join("batch"), std::slice::from_ref(&built)).unwrap();
+        fs::write(&built, "second").unwrap();
+        assert_eq!(fs::read_to_string(&kept[0]).unwrap(), "first");
+    }
 
     #[test]
     fn an_error_in_a_macro_is_where_that_is_called() {
