@@ -102,30 +102,31 @@ pub(crate) fn next_clear_or_marked(map: &[Word], marks: &[Word], from: u32, end:
 /// Calls `run` with the beginning and the end of each run of zeros from `from` on, in order.
 #[inline(always)]
 pub(crate) fn each_clear_run(map: &[Word], from: u32, mut run: impl FnMut(u32, u32)) {
-    let (mut open, mut base, mut mask) = (None, from - from % WORD_BITS, from_mask(from));
-    for word in map.iter().skip((from / WORD_BITS) as usize) {
-        let mut clear = !word.0 & mask;
-        mask = u64::MAX;
-        if let Some(start) = open.filter(|_| clear != u64::MAX) {
-            let end = clear.trailing_ones();
-            run(start, base + end);
-            clear &= from_mask(end);
-            open = None;
+    let mut base = from - from % WORD_BITS;
+    let mut words = map.iter().skip((base / WORD_BITS) as usize).map(|word| !word.0);
+    let Some(first) = words.next() else { return };
+    let mut clear = first & from_mask(from);
+    loop {
+        while clear == 0 {
+            let Some(next) = words.next() else { return };
+            (clear, base) = (next, base + WORD_BITS);
         }
-        while clear != 0 && open.is_none() {
-            let start = clear.trailing_zeros();
-            let end = start + (clear >> start).trailing_ones();
-            if end >= WORD_BITS {
-                open = Some(base + start);
-            } else {
-                run(base + start, base + end);
-                clear &= from_mask(end);
+        let start = base + clear.trailing_zeros();
+        let mut end = start % WORD_BITS + (clear >> (start % WORD_BITS)).trailing_ones();
+        if end >= WORD_BITS {
+            // It goes on in the next words, and may end before the first bit of one.
+            loop {
+                base += WORD_BITS;
+                let Some(next) = words.next() else { return run(start, base) };
+                clear = next;
+                if clear != u64::MAX {
+                    break;
+                }
             }
+            end = clear.trailing_ones();
         }
-        base += WORD_BITS;
-    }
-    if let Some(start) = open {
-        run(start, base);
+        run(start, base + end);
+        clear &= from_mask(end);
     }
 }
 
