@@ -135,11 +135,14 @@ fn page(rows: &Rows, reasons: &Reasons, tool: &str, machine: &str) -> (String, V
         let count = |outcome| records.iter().filter(|record| record.outcome == outcome).count();
         let [caught, never, survivors, failed] = Outcome::ALL.map(count);
         let (noticed, real) = (caught + never, caught + never + survivors);
-        let share = 100.0 * noticed as f64 / real.max(1) as f64;
+        // Rounded down: 95 is a goal, and 94.98 is less.
+        let share = 1000 * noticed / real.max(1);
         let _ = writeln!(
             page,
-            "| `{subject}` | {faults} | {} | {failed} | {caught} | {never} | {survivors} | {share:.1} % |",
-            records.len()
+            "| `{subject}` | {faults} | {} | {failed} | {caught} | {never} | {survivors} | {}.{} % |",
+            records.len(),
+            share / 10,
+            share % 10
         );
     }
     page += "\n## Survivors\n\n| fault | why no caller can see it |\n|---|---|\n";
