@@ -392,7 +392,7 @@ figures.";
 const TAKING_TURNS: &str = "**With CPUs that take turns:** instructions of all CPUs while a thread makes a pair, \
 counted by QEMU (`-icount shift=0`),\nwhatever the load of this machine.";
 const CONTENDED: &str = "**Locks:** takings that waited for another CPU, of any lock of the kernel, in all pairs of a \
-pattern: events of\n`lock:contention_begin`.";
+pattern: events of\n`lock:contention_begin`. A spin lock that one CPU alone waits for has no event.";
 
 /// Returns the table of all runs of both kernels, with the most of one call if `worst`.
 fn table(runs: &[Vec<Vec<Row>>; 2], worst: bool) -> Result<String> {
