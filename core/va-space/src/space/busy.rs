@@ -26,8 +26,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(self.lookup.admit(range_of(page, pages), &self.machine)?)
     }
 
-    /// Takes `free` with slots for areas that start at `pages`, ascending, which have entries. An area begins at each of them
-    /// before the lock is released, or [`release_slots`](Self::release_slots) is called.
+    /// Takes `free` with slots for areas that start at `pages`, ascending, which have entries. An area begins at each of
+    /// them before the lock is released, or [`release_slots`](Self::release_slots) is called.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`] if the machine allocates no leaf.
@@ -37,7 +37,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ) -> Result<HeapGuard<'_, P, C>, SpaceError> {
         loop {
             let mut heap = self.lock_free();
-            if PageMap::one_a_leaf(pages()).all(|page| self.map.attach(&mut heap.marker, page)) {
+            if self.attach_slots(&mut heap, pages()) {
                 return Ok(heap);
             }
             self.release_slots(&mut heap, pages());
@@ -48,7 +48,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Allows the leaves of `pages` in which no area begins to move.
+    /// Ensures that leaves serve `pages`, which ascend; `false` if one has no entry or no leaf is empty.
+    pub(super) fn attach_slots(
+        &self,
+        heap: &mut Heap<C::Index<P>>,
+        pages: impl Iterator<Item = u64>,
+    ) -> bool {
+        PageMap::one_a_leaf(pages).all(|page| self.map.attach(&mut heap.marker, page))
+    }
+
+    /// Allows the leaves of `pages`, which ascend, to move if no area begins there.
     pub(super) fn release_slots(&self, heap: &mut Heap<C::Index<P>>, pages: impl Iterator<Item = u64>) {
         PageMap::one_a_leaf(pages).for_each(|page| self.map.release(&mut heap.marker, page));
     }

@@ -469,13 +469,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     fn take_from_index(&self, request: &Request) -> Result<Area, SpaceError> {
         let (pages, align) = (request.size().get(), request.align());
         let step = VmapSpace::<P, C>::row_step(pages, align);
-        let count = if step <= (2 * pages).min(ROW_OF_LARGE_PAGES_MAX / 2) {
-            self.row_areas(request, step)
-        } else {
-            1
-        };
+        let count = self.row_areas(request, step);
         if count > 1
-            && C::ORDER.permits_rounds()
             && let Some((area, others)) = self.space.take_row(pages, align, count, self.node)
         {
             self.cache_or_pool(&mut self.lock(), pages, others);
@@ -486,8 +481,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     /// Returns the areas that a request takes from the index, `step` pages from one to the next, and notes it.
     fn row_areas(&self, request: &Request, step: u64) -> u64 {
-        let mut contents = self.lock();
         let pages = request.size().get();
+        if step > (2 * pages).min(ROW_OF_LARGE_PAGES_MAX / 2) || !C::ORDER.permits_rounds() {
+            return 1;
+        }
+        let mut contents = self.lock();
         let Some(class) = contents.class(pages) else { return 1 };
         let align = request.align().page_log2() as u8;
         let repeats = core::mem::replace(&mut contents.row_aligns[class], align) == align;

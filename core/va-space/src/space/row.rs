@@ -52,10 +52,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         };
         let first = at.page_floor();
         let page_of = |n: u64| first + n * step;
-        if Self::NOTIFIES_LOOKUP
-            || !PageMap::one_a_leaf((0..count).map(page_of))
-                .all(|page| self.map.attach(&mut guard.marker, page))
-        {
+        if Self::NOTIFIES_LOOKUP || !self.attach_slots(&mut guard, (0..count).map(page_of)) {
             self.release_slots(&mut guard, (0..count).map(page_of));
             guard.transit_pages += all;
             drop(guard);
