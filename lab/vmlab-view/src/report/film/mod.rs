@@ -284,13 +284,9 @@ impl Film {
     fn rows(&self, row_pages: u64, most: usize) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut used = self.used.iter().peekable();
-        let mut begin = 0;
-        for (part, end) in
-            self.fold.parts().iter().map(|part| part_pages(*part)).enumerate().map(|(part, pages)| {
-                begin += pages;
-                (part, begin)
-            })
-        {
+        let mut end = 0;
+        for (part, pages) in self.fold.parts().iter().map(|part| part_pages(*part)).enumerate() {
+            end += pages;
             let mut from = rows.last().map_or(0, |row: &Row| row.end);
             while from < end && rows.len() <= most {
                 while used.next_if(|used| used.1 <= from).is_some() {}
