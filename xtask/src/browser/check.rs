@@ -27,6 +27,12 @@ struct Place {
     height: f64,
 }
 
+impl Place {
+    fn middle(self) -> (f64, f64) {
+        (self.x + self.width / 2.0, self.y + self.height / 2.0)
+    }
+}
+
 /// Opens a page and tries all of its controls. Returns a description of the results. `folds` is true if a film of it
 /// has rows to fold.
 ///
@@ -76,8 +82,7 @@ pub(super) fn page(browser: &mut Browser, file: &Path, folds: bool) -> Result<St
     let mut seen = Vec::new();
     for _ in 0..2 {
         run(browser, &format!("{button}.scrollIntoView({{block: 'center'}})"))?;
-        let at = place(browser, &button)?;
-        click(browser, at.x + at.width / 2.0, at.y + at.height / 2.0)?;
+        click_on(browser, &button)?;
         let names = number(browser, &format!("{film}.querySelectorAll('.key .lit, .who .lit').length"))?;
         run(browser, &format!("{film}.scrollIntoView({{block: 'center'}})"))?;
         seen.push((names, differing(&end, &picture(browser, canvas)?)?));
@@ -130,16 +135,15 @@ pub(super) fn page(browser: &mut Browser, file: &Path, folds: bool) -> Result<St
     area(browser, film, canvas)?;
 
     // The button plays, and stops.
-    let button = place(browser, &format!("{film}.querySelector('.play')"))?;
-    let middle = (button.x + button.width / 2.0, button.y + button.height / 2.0);
-    click(browser, middle.0, middle.1)?;
+    let button = format!("{film}.querySelector('.play')");
+    click_on(browser, &button)?;
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut playing = 0.0;
     while playing < 3.0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
         playing = number(browser, &value)?;
     }
-    click(browser, middle.0, middle.1)?;
+    click_on(browser, &button)?;
     let stopped = number(browser, &value)?;
     std::thread::sleep(Duration::from_millis(300));
     if !(3.0..last).contains(&playing) || number(browser, &value)? != stopped {
@@ -346,6 +350,12 @@ fn click(browser: &mut Browser, x: f64, y: f64) -> Result<()> {
         mouse(browser, kind, (x, y))?;
     }
     Ok(())
+}
+
+/// Clicks on the middle of an element.
+fn click_on(browser: &mut Browser, element: &str) -> Result<()> {
+    let (x, y) = place(browser, element)?.middle();
+    click(browser, x, y)
 }
 
 fn press(browser: &mut Browser, key: &str, code: u32) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The tabs of a page: one section at a time, and the bar stays in view.
 
-use super::{SCREEN, WIDTHS, click, number, place, press, run, settle, size, text};
+use super::{SCREEN, WIDTHS, click_on, number, press, run, settle, size, text};
 use crate::browser::pipe::Browser;
 use anyhow::{Result, bail};
 
@@ -62,8 +62,7 @@ pub(super) fn check(browser: &mut Browser, film: &str) -> Result<String> {
 /// Clicks on a tab, and checks that its section alone is shown.
 fn choose(browser: &mut Browser, tab: &str) -> Result<()> {
     run(browser, &format!("{tab}.scrollIntoView({{inline: 'center', block: 'nearest'}})"))?;
-    let at = place(browser, tab)?;
-    click(browser, at.x + at.width / 2.0, at.y + at.height / 2.0)?;
+    click_on(browser, tab)?;
     settle(browser)?;
     let wanted = text(browser, &format!("{tab}.getAttribute('aria-controls')"))?;
     let shown = "[...document.querySelectorAll('section')].filter(one => one.clientHeight > 0).map(one => one.id).join()";

@@ -1,6 +1,6 @@
 //! The zoom of a film, and of a drawing.
 
-use super::{PIXELS_MIN, Place, click, differing, drag, number, picture, place, press, run, text, wheel};
+use super::{PIXELS_MIN, Place, click_on, differing, drag, number, picture, press, run, text, wheel};
 use crate::browser::pipe::Browser;
 use anyhow::{Result, bail};
 use serde_json::json;
@@ -10,7 +10,7 @@ const FREE_ROWS: f64 = 10.0;
 
 /// Checks the zoom of a film, whose picture is at `canvas` and has the focus. Returns a description of the results.
 pub(super) fn check(browser: &mut Browser, film: &str, canvas: Place) -> Result<String> {
-    let middle = (canvas.x + canvas.width / 2.0, canvas.y + canvas.height / 2.0);
+    let middle = canvas.middle();
     let label = format!("{film}.querySelector('.zoombar output').textContent");
     let before = picture(browser, canvas)?;
     let whole = text(browser, &label)?;
@@ -19,10 +19,7 @@ pub(super) fn check(browser: &mut Browser, film: &str, canvas: Place) -> Result<
         match way {
             "the key +" => press(browser, "+", 187)?,
             "the wheel" => wheel(browser, middle)?,
-            "the button" => {
-                let button = place(browser, &format!("{film}.querySelector('.zoombar button')"))?;
-                click(browser, button.x + button.width / 2.0, button.y + button.height / 2.0)?;
-            }
+            "the button" => click_on(browser, &format!("{film}.querySelector('.zoombar button')"))?,
             _ => run(
                 browser,
                 &format!(
