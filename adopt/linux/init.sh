@@ -17,9 +17,10 @@ for word in $(cat /proc/cmdline); do
     esac
 done
 
-# What the kernel complained of since its log was cleared.
+# What the kernel complained of since its log was cleared; and more, by an argument.
 complain() {
-    dmesg | grep -E 'BUG|WARNING|Call Trace|KASAN:|possible (circular|recursive|irq)|inconsistent lock|Kernel panic|va: stopped' | sed 's/^/va: complaint /'
+    reports='BUG|WARNING|KASAN:|possible (circular|recursive|irq)|inconsistent lock|va: stopped'
+    dmesg | grep -E "$reports|${1-Call Trace|Kernel panic}" | sed 's/^/va: complaint /'
 }
 
 # Never mask 64: its alignments grow until no address can have them, and it reports that as a failure.
@@ -155,9 +156,8 @@ faults)
     for kind in failslab fail_page_alloc; do
         echo "va: faults of $kind: $((1000000 - $(cat /sys/kernel/debug/$kind/times)))"
     done
-    # A request that fails says so, with a stack.
-    dmesg | grep -E 'BUG|WARNING|KASAN:|possible (circular|recursive|irq)|inconsistent lock|va: stopped' |
-        sed 's/^/va: complaint /'
+    # Not of stacks: a request that fails says so with one.
+    complain 'Kernel panic'
     dmesg -c > /dev/null
     vmalloc_test 61 4 10
     ;;
@@ -228,8 +228,9 @@ trace)
     tar -c -C /tmp latency.jsonl.gz locks.jsonl.gz stacks.jsonl.gz kprobe.jsonl.gz > /dev/ttyS1
     ;;
 events)
-    # The events of areas since the boot, if the kernel's command line asked for them. Linux before 6.2 has no such events:
-    # there probes of the same functions write the same lines, from now on. A purge returns all that was freed before it.
+    # The events of areas since the boot, if the kernel's command line asked for them. Linux before 6.2 has no such
+    # events: there probes of the same functions write the same lines, from now on. A purge returns all that was freed
+    # before it.
     mount -t tracefs none /sys/kernel/tracing
     cd /sys/kernel/tracing
     if [ ! -d events/vmalloc ]; then

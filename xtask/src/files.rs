@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use ignore::WalkBuilder;
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Returns every file under `root` that git does not ignore, by its path from there, with `/`.
@@ -24,4 +25,12 @@ pub(crate) fn walk(root: &Path) -> Result<BTreeMap<String, PathBuf>> {
         }
     }
     Ok(files)
+}
+
+/// Writes a file unless it has these bytes: cargo and make go by times.
+pub(crate) fn write_changed(path: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }

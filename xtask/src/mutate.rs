@@ -7,6 +7,7 @@
 
 use crate::cargo::full;
 use crate::count::Tests;
+use crate::files::write_changed;
 use crate::loom::{FEW, within_few};
 use crate::machine::{commit, duration, machine};
 use crate::sh::{Cmd, Show};
@@ -280,13 +281,10 @@ pub(crate) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     let mut present = BTreeSet::new();
     for (path, file) in crate::files::walk(from)? {
         let target = to.join(&path);
-        let bytes = fs::read(&file)?;
-        if fs::read(&target).ok().as_ref() != Some(&bytes) {
-            if let Some(dir) = target.parent() {
-                fs::create_dir_all(dir)?;
-            }
-            fs::write(&target, bytes)?;
+        if let Some(dir) = target.parent() {
+            fs::create_dir_all(dir)?;
         }
+        write_changed(&target, &fs::read(&file)?)?;
         present.insert(path);
     }
     for (path, file) in crate::files::walk(to)? {

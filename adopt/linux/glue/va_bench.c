@@ -110,11 +110,11 @@ static void pairs(struct run *run)
 		run->failed += !*slot;
 		if (i >= pattern->live) {
 			run->all += ended - began;
-		}
-		/* A call in which another thread ran, as the worker that purges, took none of that itself. */
-		if (i >= pattern->live && switches == current->nvcsw + current->nivcsw) {
-			run->worst_free = max(run->worst_free, freed - began);
-			run->worst_alloc = max(run->worst_alloc, ended - freed);
+			/* A call in which another thread ran, as the worker that purges, took none of that itself. */
+			if (switches == current->nvcsw + current->nivcsw) {
+				run->worst_free = max(run->worst_free, freed - began);
+				run->worst_alloc = max(run->worst_alloc, ended - freed);
+			}
 		}
 		if (i % 256 == 0)
 			cond_resched();

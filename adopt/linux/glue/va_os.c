@@ -182,7 +182,7 @@ void va_os_bug(const u8 *file, size_t len, u32 line)
 static int va_show(struct seq_file *m, void *unused)
 {
 	struct va_counts counts = { };
-	int tries;
+	int tries, invalid;
 
 	va_counts(&counts);
 	seq_printf(m, "areas %llu\nholes %llu\npooled %llu\ncached %llu\nlazy_pages %llu\npurges %llu\npurged %llu\n",
@@ -190,9 +190,10 @@ static int va_show(struct seq_file *m, void *unused)
 		   counts.purges, counts.purged_areas);
 	seq_printf(m, "meta_kb %ld\n", atomic_long_read(&va_meta_bytes) >> 10);
 	/* Exact while no other call runs: a purge may be under way. */
-	for (tries = 0; va_validate() && tries < 20; tries++)
+	for (tries = 0; (invalid = va_validate()) < 0 && tries < 20; tries++)
 		msleep(50);
-	seq_printf(m, "valid %d\n", tries < 20);
+	if (invalid <= 0)
+		seq_printf(m, "valid %d\n", !invalid);
 	return 0;
 }
 

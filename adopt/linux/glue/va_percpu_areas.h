@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The functions of mm/percpu.c that decide which bytes of a chunk an object gets, over the core. Included there in place
- * of those that the script takes out. The kernel marks where objects begin and end, and counts free bytes and pages.
+ * The functions of mm/percpu.c that decide which bytes of a chunk an object gets, over the core. Included there in
+ * place of those that the script takes out. The kernel marks where objects begin and end, and counts free bytes and
+ * pages.
  */
 #include "va_percpu.h"
 

@@ -440,12 +440,12 @@ pub unsafe extern "C" fn va_counts(out: *mut Counts) {
     unsafe { out.write(counts) }
 }
 
-/// Walks every invariant of the space and its blocks, with the feature. Returns 0 if all hold; exact while no other call
-/// runs.
+/// Walks every invariant of the space and its blocks. Returns 0 if all hold, and 1 without the feature `validate`, which
+/// has the walk; exact while no other call runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_validate() -> i32 {
     if cfg!(not(feature = "validate")) {
-        return 0;
+        return 1;
     }
     let holds = |blocks: &Blocks<_, _>| blocks.space().validate().and_then(|_| blocks.validate());
     BLOCKS.get().map_or(-1, |blocks| if holds(blocks).is_ok() { 0 } else { -1 })

@@ -2,6 +2,7 @@
 
 use super::cut::Source;
 use super::lists;
+use crate::files::write_changed;
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -244,21 +245,21 @@ fn tree(root: &Path, kind: Kind) -> Result<PathBuf> {
     let (mut text, mut percpu, mut makefile) = (stock("vmalloc.c")?, stock("percpu.c")?, stock("Makefile")?);
     makefile.push_str("\nobj-y += va_bench.o\n");
     if kind.ours {
-        let lines;
-        (text, lines) = cut(&text)?;
-        println!("linux: {lines} lines of mm/vmalloc.c are replaced");
-        let lines;
-        (percpu, lines) = cut_percpu(&percpu, kind.percpu)?;
-        println!("linux: {lines} lines of mm/percpu.c are replaced");
+        let said = |name: &str, (text, lines): (String, usize)| {
+            println!("linux: {lines} lines of mm/{name} are replaced");
+            text
+        };
+        text = said("vmalloc.c", cut(&text)?);
+        percpu = said("percpu.c", cut_percpu(&percpu, kind.percpu)?);
         makefile.push_str("obj-y += va_os.o va_core.o\n");
-        replace(&shipped(root), &fs::read(object(root, kind.config == Config::Debug)?)?)?;
+        write_changed(&shipped(root), &fs::read(object(root, kind.config == Config::Debug)?)?)?;
     }
     for file in GLUE {
-        replace(&tree.join("mm").join(file), &fs::read(root.join("adopt/linux/glue").join(file))?)?;
+        write_changed(&tree.join("mm").join(file), &fs::read(root.join("adopt/linux/glue").join(file))?)?;
     }
-    replace(&tree.join("mm/vmalloc.c"), text.as_bytes())?;
-    replace(&tree.join("mm/percpu.c"), percpu.as_bytes())?;
-    replace(&tree.join("mm/Makefile"), makefile.as_bytes())?;
+    write_changed(&tree.join("mm/vmalloc.c"), text.as_bytes())?;
+    write_changed(&tree.join("mm/percpu.c"), percpu.as_bytes())?;
+    write_changed(&tree.join("mm/Makefile"), makefile.as_bytes())?;
     Ok(tree)
 }
 
@@ -278,14 +279,6 @@ fn cut_percpu(text: &str, percpu: Percpu) -> Result<(String, usize)> {
         Percpu::Core => source.without(lists::PERCPU, lists::PERCPU_INCLUDES, &[]),
         Percpu::Both => source.without(&[], lists::BOTH_INCLUDES, lists::BOTH_EDITS),
     }
-}
-
-/// Writes a file unless it is equal: `make` goes by times.
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    if fs::read(path).is_ok_and(|old| old == bytes) {
-        return Ok(());
-    }
-    Ok(fs::write(path, bytes)?)
 }
 
 fn configure(root: &Path, source: &Path, build: &Path, kind: Kind) -> Result<()> {

@@ -86,7 +86,7 @@ fn booted(
     let (port, socket) = (folder.join("tables"), folder.join("qmp"));
     let options = format!("no_timer_check va.suite=dump va.loops={load}");
     let (mut dump, mut log) = (None, String::new());
-    let ended = qemu(root, kernel, &speed(4, false), memory, Some(&port), &options)
+    let ended = qemu(root, kernel, &format!("{} -m {memory}", speed(4, false)), Some(&port), &options)
         .arg("-qmp")
         .arg(format!("unix:{},server=on,wait=off", socket.display()))
         // The kernel tells QEMU its note VMCOREINFO, which goes to the dump, and tells drgn what kernel it is.

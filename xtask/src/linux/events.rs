@@ -7,7 +7,7 @@
 //! areas that stand before. The policy of a version is right if it returns every address of such a trace, and the trace
 //! tells versions apart if another policy does not.
 
-use super::{Kernel, MEMORY, Run, build, page, qemu, speed, verdict};
+use super::{Kernel, MEMORY, Run, build, console, page, speed};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -100,22 +100,11 @@ fn traced(root: &Path, image: &Path, cpus: u32, initrd: &Path, load: u32) -> Res
     fs::create_dir_all(&folder)?;
     let port = folder.join("files.tar");
     let kernel = Kernel { image: image.to_path_buf(), initrd: initrd.to_path_buf(), symbols: PathBuf::new() };
-    let Run { suite, loops, .. } = Run::of("events", load);
-    let options = format!(
-        "no_timer_check trace_event=vmalloc:*,percpu:* trace_buf_size=32M va.suite={suite} va.loops={loops}"
-    );
-    let mut lines = Vec::new();
-    let ended = qemu(root, &kernel, &speed(cpus, false), MEMORY, Some(&port), &options).lines(
-        Show::Nothing,
-        |line| {
-            if let Some(line) = line.strip_prefix("va: ") {
-                println!("{line}");
-                lines.push(line.to_string());
-            }
-        },
-    )?;
-    ended.success()?;
-    verdict(&lines, suite).with_context(|| image.display().to_string())?;
+    let run = Run { port: Some(&port), ..Run::of("events", load) };
+    let how = format!("{} -m {MEMORY}", speed(cpus, false));
+    let name = image.file_name().context("an image has a name")?.to_string_lossy();
+    let events = "no_timer_check trace_event=vmalloc:*,percpu:* trace_buf_size=32M";
+    let lines = console(root, &name, &kernel, &run, &how, events)?;
     let release = lines.iter().find_map(|line| release(line)).context("the kernel says no release")?;
     let name = format!("debian-{}", short(&release).context("a release has two numbers")?);
     let before = folder.join("vmallocinfo.before");

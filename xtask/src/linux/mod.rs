@@ -2,9 +2,9 @@
 //!
 //! # Theory
 //! The script takes the functions that decide addresses out of `mm/vmalloc.c`, and those that decide offsets out of
-//! `mm/percpu.c`, by name (`lists`). It includes the glue of `adopt/linux/glue` in their place. No text of the kernel is in this repository: it is read from Debian's package
-//! `linux-source-6.12` when a kernel is built. Where the kernel's text moved, the script stops with the name that it
-//! did not find.
+//! `mm/percpu.c`, by name (`lists`). It includes the glue of `adopt/linux/glue` in their place. No text of the kernel
+//! is in this repository: it is read from Debian's package `linux-source-6.12` when a kernel is built. Where the
+//! kernel's text moved, the script stops with the name that it did not find.
 //!
 //! A run boots one of two kernels that differ in this alone, with four CPUs. The program `init.sh` runs Linux's own
 //! `lib/test_vmalloc.c`, or pairs of `get_vm_area` and `free_vm_area`. For the latter QEMU counts instructions
@@ -205,19 +205,30 @@ fn boot(root: &Path, kind: Kind, run: &Run<'_>, how: &str) -> Result<Vec<String>
 
 /// Does the same with a kernel that is built.
 fn boot_built(root: &Path, kind: Kind, kernel: &Kernel, run: &Run<'_>, how: &str) -> Result<Vec<String>> {
-    let Run { suite, loops, threads, port } = run;
+    let memory = if kind.config == Config::Debug { DEBUG_MEMORY } else { MEMORY };
+    console(root, &kind.name(), kernel, run, &[how, "-m", memory].join(" "), "")
+}
+
+/// Boots a kernel with `more` on its command line, shows the lines of its program after a name, and returns them.
+fn console(
+    root: &Path,
+    name: &str,
+    kernel: &Kernel,
+    Run { suite, loops, threads, port }: &Run<'_>,
+    how: &str,
+    more: &str,
+) -> Result<Vec<String>> {
     let logs = build::work(root).join("logs");
     fs::create_dir_all(&logs)?;
-    let log = logs.join(format!("{}-{suite}.log", kind.name()));
-    let memory = if kind.config == Config::Debug { DEBUG_MEMORY } else { MEMORY };
-    let options = format!("va.suite={suite} va.loops={loops} va.threads={threads}");
+    let log = logs.join(format!("{name}-{suite}.log"));
+    let options = format!("{more} va.suite={suite} va.loops={loops} va.threads={threads}");
     let mut text = String::new();
     let mut lines = Vec::new();
-    let ended = qemu(root, kernel, how, memory, *port, &options).lines(Show::Nothing, |line| {
+    let ended = qemu(root, kernel, how, *port, &options).lines(Show::Nothing, |line| {
         text.push_str(line);
         text.push('\n');
         if let Some(line) = line.strip_prefix("va: ") {
-            println!("{}: {line}", kind.name());
+            println!("{name}: {line}");
             lines.push(line.to_string());
         }
     })?;
@@ -233,7 +244,6 @@ fn qemu(
     root: &Path,
     Kernel { image, initrd, .. }: &Kernel,
     how: &str,
-    memory: &str,
     port: Option<&Path>,
     options: &str,
 ) -> Cmd {
@@ -245,7 +255,7 @@ fn qemu(
         .args(how.split(' '))
         .args(["-nographic", "-no-reboot", "-serial", "mon:stdio"])
         .args(port.iter().flat_map(|port| ["-serial".to_string(), format!("file:{}", port.display())]))
-        .args(["-m", memory, "-kernel"])
+        .arg("-kernel")
         .arg(image)
         .arg("-initrd")
         .arg(initrd)
@@ -305,22 +315,22 @@ fn row(line: &str) -> Option<Row> {
 
 /// Boots both kernels in turn, and prints the median of each pattern, in one way and another.
 fn bench(root: &Path, threads: u32, &Pairs { loops, rounds, out }: &Pairs) -> Result<()> {
-    let run = &Run { threads, ..Run::of("bench", loops) };
-    let measured = |how: &str, worst| -> Result<String> {
+    let measured = |suite, how: &str, read: fn(&str) -> Option<Row>, worst| -> Result<String> {
+        let run = &Run { threads, ..Run::of(suite, loops) };
         let runs = in_turn(rounds, |kind| {
             let lines = boot(root, kind, run, how)?;
-            Ok(lines.iter().filter_map(|line| row(line)).collect())
+            Ok(lines.iter().filter_map(|line| read(line)).collect())
         })?;
         table(&runs, worst)
     };
-    let counted = measured(COUNTED, false)?;
+    let counted = measured("bench", COUNTED, row, false)?;
     let (name, title, arguments, text) = if threads == 1 {
-        let one = measured(&format!("{COUNTED} -smp 1"), true)?;
+        let one = measured("bench", &format!("{COUNTED} -smp 1"), row, true)?;
         let text = format!("{HEAD}\n\n{counted}\n{ONE_CPU}\n\n{one}");
         ("linux.md", "The core inside Linux 6.12", String::new(), text)
     } else {
-        let timed = measured(&speed(4, false), false)?;
-        let waits = contended(root, threads, loops, rounds)?;
+        let timed = measured("bench", &speed(4, false), row, false)?;
+        let waits = measured("contended", &speed(4, false), waits, false)?;
         let text = format!("{AT_ONCE}\n\n{timed}\n{TAKING_TURNS}\n\n{counted}\n{CONTENDED}\n\n{waits}");
         ("linux-threads.md", "Threads at a time inside Linux 6.12", format!("--threads {threads} "), text)
     };
@@ -330,16 +340,6 @@ fn bench(root: &Path, threads: u32, &Pairs { loops, rounds, out }: &Pairs) -> Re
         write_above_sections(root, name, &page(root, title, &command, &text))?;
     }
     Ok(())
-}
-
-/// Boots both kernels in turn, and returns a table of the takings of locks that waited.
-fn contended(root: &Path, threads: u32, loops: u32, rounds: usize) -> Result<String> {
-    let run = &Run { threads, ..Run::of("contended", loops) };
-    let runs = in_turn(rounds, |kind| {
-        let lines = boot(root, kind, run, &speed(4, false))?;
-        Ok(lines.iter().filter_map(|line| waits(line)).collect())
-    })?;
-    table(&runs, false)
 }
 
 /// Reads `contended one: 1234` as a row.

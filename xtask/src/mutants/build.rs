@@ -5,6 +5,7 @@
 use super::list::Mutant;
 use super::weave::{FEATURES, SELECTOR, broken, weave};
 use super::{Bench, Subject, cargo};
+use crate::files::write_changed;
 use crate::sh::Show;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -50,7 +51,7 @@ fn woven(
         for (&file, text) in originals.iter().filter(|(file, _)| **file != BASE) {
             let here = |mutant: &&&Mutant| mutant.file == file && !failed.contains(&mutant.number);
             let woven = weave(text, &mutants.iter().filter(here).copied().collect::<Vec<_>>())?;
-            write_changed(&bench.tree.join(file), &woven.text)?;
+            write_changed(&bench.tree.join(file), woven.text.as_bytes())?;
             lines.insert(file, woven.lines);
         }
         let (programs, errors) = tests(bench, subject)?;
@@ -135,14 +136,6 @@ fn places(message: &Value) -> Vec<Error> {
         Some(Error { file, line: span["line_start"].as_u64()? as usize, text: text.to_string() })
     };
     primary.filter_map(place).collect()
-}
-
-/// Writes a file unless it has that text, so that cargo rebuilds little.
-fn write_changed(path: &Path, text: &str) -> Result<()> {
-    if fs::read_to_string(path).ok().as_deref() != Some(text) {
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
