@@ -69,11 +69,11 @@ fn leaves_of_the_page_map_serve_other_places_when_nothing_starts_in_them() {
         }
         if place == 1 {
             peak = machine.tables();
-            // Three leaves a page, a table for each 2^17 pages, and the tables of an empty space.
-            assert!(peak <= areas / 3 + areas * size / (1 << 17) + 20, "{peak}");
+            // Twelve leaves a page, a table for each 2^15 pages, and the tables of an empty space.
+            assert!(peak <= areas / 12 + areas * size / (1 << 15) + 20, "{peak}");
         }
-        // Entries for leaves are tables that remain: one for each 2^17 pages.
-        assert!(machine.tables() <= peak + (place - 1) * (areas * size / (1 << 17) + 1), "place {place}");
+        // Entries for leaves are tables that remain: one for each 2^15 pages, and one above for each 2^26.
+        assert!(machine.tables() <= peak + (place - 1) * (areas * size / (1 << 15) + 2), "place {place}");
         space.validate().unwrap();
         for n in 0..areas {
             let at = Va::from_page(start_of(place, n));
@@ -94,10 +94,10 @@ fn a_handle_outlives_the_leaf_of_its_page_and_frees_nothing() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 31);
     let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
-    // Three leaves are allocated at a time, and the one that is empty longest moves: with a fourth entry, to another
+    // Twelve leaves are allocated at a time, and the one that is empty longest moves: with one entry more, to another
     // one each time.
-    let places = [12, 20, 26, 30].map(|log2| pages(1 << log2, 2));
-    let mut handles = [const { None }; 4];
+    let places: [_; 13] = core::array::from_fn(|n| pages(1 << (12 + n), 2));
+    let mut handles = [const { None }; 13];
     for round in 0..20 {
         // The only area, at each entry in turn.
         for (range, handle) in places.into_iter().zip(&mut handles) {

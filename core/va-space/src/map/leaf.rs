@@ -31,15 +31,15 @@ use va_base::{InvariantViolation, Meta, Table, Va};
 
 /// Pages that a leaf serves, at most as many as a word has bits.
 #[cfg(not(loom))]
-pub(crate) const SLOTS: usize = 64;
+pub(crate) const SLOTS: usize = 16;
 #[cfg(loom)]
 pub(crate) const SLOTS: usize = 8;
 
 /// Leaves that are allocated together: as many as fit in a page of 4 KiB.
 #[cfg(not(loom))]
-const SHEET: usize = 3;
+pub(super) const SHEET: usize = 12;
 #[cfg(loom)]
-const SHEET: usize = 1;
+pub(super) const SHEET: usize = 1;
 
 /// The record of one page in the map, used only while an area starts there.
 #[repr(align(16))]
@@ -137,6 +137,18 @@ fn place_of(page: u64) -> u64 {
 }
 
 impl Leaf {
+    /// Returns the start bit of a page.
+    #[inline(always)]
+    pub(super) fn bit(page: u64) -> u64 {
+        1 << (page % SLOTS as u64)
+    }
+
+    /// Returns whether one leaf serves both pages.
+    #[inline(always)]
+    pub(super) fn serves_both(one: u64, other: u64) -> bool {
+        one / SLOTS as u64 == other / SLOTS as u64
+    }
+
     /// Returns the slot of a page that the leaf serves.
     #[inline(always)]
     pub(crate) fn slot(&self, page: u64) -> &Slot {
@@ -160,10 +172,10 @@ impl Leaf {
         self.starts.load(Ordering::Relaxed) == 0
     }
 
-    /// Sets a start bit. The caller holds the lock, so a load and a store are enough; `Release` publishes the word.
+    /// Sets start bits. The caller holds the lock, so a load and a store are enough; `Release` publishes the words.
     #[inline(always)]
-    pub(crate) fn mark(&self, at: u64) {
-        self.starts.store(self.starts.load(Ordering::Relaxed) | 1 << at, Ordering::Release);
+    pub(crate) fn mark(&self, bits: u64) {
+        self.starts.store(self.starts.load(Ordering::Relaxed) | bits, Ordering::Release);
     }
 
     /// Clears a start bit under the lock and returns whether none is left.

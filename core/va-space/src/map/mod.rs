@@ -8,8 +8,8 @@
 //! area is.
 //!
 //! ```text
-//!   Far (2^8) > Wide (2^8) > High (2^8) > Top (2^11) > Mid (2^11) > Leaf (2^6 slots, 256 KiB of address space)
-//!                                    near ^ the Top of the default window is known: three loads to a slot
+//!   Far (2^10) > Wide (2^8) > High (2^8) > Top (2^11) > Mid (2^11) > Leaf (2^4 slots, 64 KiB of address space)
+//!                                     near ^ the Top of the default window is known: three loads to a slot
 //!
 //!   page    10  11  12  13  14  15  16          word of 10: busy, 4 pages, owner, generation
 //!   area     |===============|   |===|          find 13: nearest start bit at or below is 10, 13 < 10 + 4, found
@@ -41,6 +41,7 @@
 //! Our own; the counterpart is Linux `mm/vmalloc.c` (6.12: `find_vmap_area`, `find_vmap_area_exceed_addr_lock`).
 
 mod bits;
+mod change;
 mod leaf;
 mod places;
 mod table;
@@ -58,17 +59,16 @@ use table::Subtree;
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{InvariantViolation, Machine, Meta, Va};
-use word::ESCAPE_PAGES;
 
 #[cfg(not(loom))]
 mod shape {
-    use super::table::{Branch, Leaves};
+    use super::table::{Branch, Leaves, Subtree};
     pub(super) type Mid = Leaves<32, 2048>;
     pub(super) type Top = Branch<Mid, 32, 2048>;
     pub(super) type High = Branch<Top, 4, 256>;
     pub(super) type Wide = Branch<High, 4, 256>;
-    /// The rest of the page numbers: 2^8 with pages of 4 KiB.
-    const FAR: usize = 1 << (u64::BITS - va_base::PAGE_SHIFT - 44);
+    /// The rest of the page numbers: 2^10 with pages of 4 KiB.
+    const FAR: usize = 1 << (u64::BITS - va_base::PAGE_SHIFT - Wide::LOG2);
     pub(super) type Far = Branch<Wide, { FAR.div_ceil(64) }, FAR>;
 }
 
@@ -351,54 +351,10 @@ impl PageMap {
         }
     }
 
-    /// Sets word and start bit of an area that just left the index. Its leaf is in place ([`attach`](Self::attach)).
-    pub(crate) fn begin(&self, _marker: &mut Marker, page: u64, pages: u64, word: Word) {
-        let Some(leaf) = self.leaf(page) else { return };
-        if pages >= ESCAPE_PAGES {
-            leaf.set_huge_pages(pages);
-        }
-        leaf.slot(page).put(word);
-        // The tables above the near one have their bit already if the near one has any.
-        match self.near_page(page) {
-            Some((near, at)) if near.has_any() => near.mark(at),
-            _ => {
-                if let Some(far) = self.far {
-                    far.mark(page);
-                }
-            }
-        }
-    }
-
-    /// Sets another size and word of an area that the caller owns, under the lock of the free index.
-    pub(crate) fn resize(&self, _marker: &mut Marker, page: u64, pages: u64, word: Word) {
-        let Some(leaf) = self.leaf(page) else { return };
-        if pages >= ESCAPE_PAGES {
-            leaf.set_huge_pages(pages);
-        }
-        leaf.slot(page).put(word);
-    }
-
     /// Returns the near table and the offset of a page in it, if it is there.
     #[inline(always)]
     fn near_page(&self, page: u64) -> Option<(&'static Top, u64)> {
         self.near(page).map(|near| (near, page & ((1 << Top::LOG2) - 1)))
-    }
-
-    /// Clears the start bit and the word of an area that returns to the index. The generation remains in the link, for
-    /// the next area that begins here.
-    pub(crate) fn end(&self, marker: &mut Marker, page: u64) {
-        if self.near_page(page).is_none_or(|(near, at)| near.unmark(at))
-            && let Some(far) = self.far
-        {
-            far.unmark(page);
-        }
-        let Some(leaf) = self.leaf(page) else { return };
-        let slot = leaf.slot(page);
-        slot.set_link(u64::from(slot.word().generation()));
-        slot.put(Word::NONE);
-        if leaf.is_empty() {
-            marker.empties.push(leaf);
-        }
     }
 
     /// The generation at which the last area here ended; meaningful while no area starts at `page` and its leaf is in

@@ -22,8 +22,8 @@ pub(crate) trait Subtree: Table {
     /// the machine allocates none.
     fn reserve(&self, at: u64, made: &AtomicU64, machine: &impl Machine) -> bool;
 
-    /// Sets the start bit of a page whose leaf is in place, under the lock of the free index.
-    fn mark(&self, at: u64);
+    /// Sets start bits in the leaf of a page, which is in place, under the lock of the free index.
+    fn mark(&self, at: u64, bits: u64);
 
     /// Clears the start bit under that lock; returns whether none is left.
     fn unmark(&self, at: u64) -> bool;
@@ -112,11 +112,11 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
         true
     }
 
-    fn mark(&self, at: u64) {
-        let (index, at) = Self::split(at);
+    fn mark(&self, at: u64, bits: u64) {
+        let (index, _) = Self::split(at);
         if let Some(leaf) = self.leaf(index) {
             // Bottom up: a thread that sees the bit here finds one below.
-            leaf.mark(at);
+            leaf.mark(bits);
             self.starts.set(index);
         }
     }
@@ -263,11 +263,11 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         self.ensure(index, made, machine).is_some_and(|child| child.reserve(at, made, machine))
     }
 
-    fn mark(&self, at: u64) {
+    fn mark(&self, at: u64, bits: u64) {
         let (index, at) = Self::split(at);
         if let Some(child) = self.child(index) {
             // Bottom up: a thread that sees the bit here finds one below.
-            child.mark(at);
+            child.mark(at, bits);
             self.starts.set(index);
         }
     }

@@ -1,5 +1,6 @@
 //! Tests of the page map by itself.
 
+use super::leaf::{SHEET, SLOTS};
 use super::*;
 use crate::testing::TestMachine;
 use std::vec::Vec;
@@ -42,7 +43,7 @@ fn pm2_a_bit_without_an_area_below_is_named() {
     let leaf = map.leaf(1 << 22).unwrap();
     marker.empties.push(leaf);
     assert_eq!(map.check().unwrap_err().rule, "PM2");
-    mid.mark(0);
+    mid.mark(0, 1);
     marker.empties.remove(leaf);
     map.check().unwrap();
 }
@@ -68,12 +69,14 @@ fn pm4_a_leaf_that_names_another_place_is_named_and_one_that_is_not_listed() {
 fn a_leaf_that_is_to_serve_is_not_taken_for_another_place() {
     let (map, mut marker) = map(&[3]);
     map.end(&mut marker, 3);
-    // Itself, and two leaves that were allocated with it and have no entry: three entries, and none for a fourth.
-    let attached = |marker: &mut Marker| [3, 64, 128, 192, 3].map(|page| map.attach(marker, page));
-    assert_eq!(attached(&mut marker), [true, true, true, false, true]);
-    map.release(&mut marker, 64);
-    assert!(map.attach(&mut marker, 192) && !map.attach(&mut marker, 64));
-    [3, 128, 192].into_iter().for_each(|page| map.release(&mut marker, page));
+    // Itself, and those that were allocated with it and have no entry: an entry for each, and none for one more.
+    let pages: Vec<u64> = (0..=SHEET as u64).map(|leaf| 3 + leaf * SLOTS as u64).collect();
+    let [others @ .., more] = &*pages else { panic!("no leaf") };
+    assert!(others.iter().all(|&page| map.attach(&mut marker, page)));
+    assert!(!map.attach(&mut marker, *more) && map.attach(&mut marker, 3));
+    map.release(&mut marker, 3);
+    assert!(map.attach(&mut marker, *more) && !map.attach(&mut marker, 3));
+    pages[1..].iter().for_each(|&page| map.release(&mut marker, page));
     map.check().unwrap();
 }
 
@@ -106,12 +109,13 @@ fn what_covers_a_page_is_found_however_far_its_neighbours_are() {
 fn what_covers_a_page_is_found_where_it_starts_in_another_table() {
     let machine = TestMachine::default();
     // From the second leaf to the third, and from the second table of leaves to the third; near, and far.
-    for (start, pages) in [(70, 70), ((1 << 17) + 3, 2 << 17), ((5 << 28) + (1 << 17) + 3, 2 << 17)] {
+    let (leaf, table, near) = (SLOTS as u64, 1 << shape::Mid::LOG2, 1 << shape::Top::LOG2);
+    for (start, pages) in [(leaf + 6, leaf), (table + 3, 2 * table), (5 * near + table + 3, 2 * table)] {
         let (map, mut marker) = PageMap::new(0, &machine).unwrap();
         map.ensure(&mut marker, start, &machine);
         map.begin(&mut marker, start, pages, Word::new(pages, None, 1, State::Busy));
         let last = start + pages - 1;
-        for page in [start, start + 69, last] {
+        for page in [start, start + leaf - 1, last] {
             assert_eq!(map.covering(page).map(|seen| seen.page), Some(start), "{page}");
         }
         assert_eq!(map.covering(last + 1).map(|seen| seen.page), None);

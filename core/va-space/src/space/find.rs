@@ -156,7 +156,7 @@ mod tests {
     fn find_above_passes_idle_areas_a_leaf_at_a_time() {
         const IDLE: u64 = 60_000;
         /// Pages that a leaf serves.
-        const LEAF: u64 = 64;
+        const LEAF: u64 = 16;
         // Frees leave the areas lazy.
         let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
         let all = VaRange::from_pages(LEAF, 1 << 20).unwrap();

@@ -69,17 +69,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
         }
         let heap = &mut *guard;
-        let mut list = AreaList::new();
-        for page in (1..count).rev().map(page_of) {
-            if step > pages {
-                self.put_back(heap, range_of(page - (step - pages), step - pages));
-            }
-            let word = Word::new(pages, Some(owner), self.map.last_generation(page), State::Idle);
-            self.map.begin(&mut heap.marker, page, pages, word);
-            if let Some(slot) = self.map.slot(page) {
-                list.push_front(UnlinkedArea::won(page, pages, word, slot));
-            }
+        if step > pages {
+            let between = (1..count).map(|n| range_of(page_of(n) - (step - pages), step - pages));
+            between.for_each(|range| self.put_back(heap, range));
         }
+        let mut list = AreaList::new();
+        // The last first, so that the list is in the order of addresses.
+        self.map.begin_row(
+            &mut heap.marker,
+            (1..count).rev().map(page_of),
+            |generation| Word::new(pages, Some(owner), generation, State::Idle),
+            |page, word, slot| list.push_front(UnlinkedArea::won(page, pages, word, slot)),
+        );
         let word = Word::new(pages, Some(owner), self.map.last_generation(first) + 1, State::Busy);
         self.map.begin(&mut heap.marker, first, pages, word);
         Some((Area { page: first, pages, generation: word.generation() }, list))
