@@ -310,6 +310,9 @@ bench | contended)
         [ "$suite" = contended ] && contention 0 | sed "s/^/va: contended $pattern: /"
         state
     done
+    # The shrinkers return what they can, on either kernel. The last state is that after it.
+    echo 2 > /proc/sys/vm/drop_caches
+    sleep 1
     ;;
 esac
 state

@@ -124,13 +124,23 @@ static struct vmap_area *alloc_vmap_area(unsigned long size, unsigned long align
 
 struct vmap_area *find_vmap_area(unsigned long addr)
 {
-	return likely(vmap_initialized) ? va_record_of(va_find(addr)) : NULL;
+	u64 found = 0;
+
+	if (likely(vmap_initialized)) {
+		rcu_read_lock();
+		found = va_find(addr);
+		rcu_read_unlock();
+	}
+	return va_record_of(found);
 }
 
 static struct vmap_area *find_unlink_vmap_area(unsigned long addr)
 {
-	struct vmap_area *va = va_record_of(va_detach(addr));
+	struct vmap_area *va;
 
+	rcu_read_lock();
+	va = va_record_of(va_detach(addr));
+	rcu_read_unlock();
 	/* va_detach was an atomic exchange, so this load comes after it. */
 	if (unlikely(atomic_read(&va_readers))) {
 		down_write(&va_readers_sem);

@@ -47,14 +47,16 @@ u64 va_shrink(void);
 void va_drain_cpu(u32 cpu);
 void va_each_lazy(void (*each)(u8 *with, u64 start, u64 end), u8 *with);
 
+/* In a section of RCU: a lookup reads memory that a shrinker may return meanwhile. */
+u64 va_find(u64 at);
+u64 va_find_above(u64 at, struct va_range *area);
+u64 va_detach(u64 at);
+
 /*
  * Anywhere. A record is an address that its area was noted with. Its first two words are the start and the end of the
  * area: an alloc writes them before the area is found.
  */
 int va_note(u64 at, u64 record);
-u64 va_find(u64 at);
-u64 va_find_above(u64 at, struct va_range *area);
-u64 va_detach(u64 at);
 u64 va_lazy_pages(void);
 u64 va_lazy_max(void);
 void va_counts(struct va_counts *out);
@@ -74,6 +76,7 @@ bool va_os_mutex_trylock(const void *key);
 void va_os_mutex_unlock(const void *key);
 void *va_os_pages(size_t bytes, bool zeroed);
 void va_os_pages_free(void *at, size_t bytes);
+void va_os_page_retire(void *at, size_t bytes);
 void va_os_flush(u64 start, u64 end);
 void va_os_settled(u64 start, u64 end);
 void va_os_wake(void);

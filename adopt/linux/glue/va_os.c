@@ -12,6 +12,7 @@
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/proc_fs.h>
+#include <linux/rcupdate.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -160,6 +161,19 @@ void va_os_pages_free(void *at, size_t bytes)
 {
 	atomic_long_sub(bytes, &va_meta_bytes);
 	free_pages_exact(at, bytes);
+}
+
+static void va_os_retired(struct rcu_head *head)
+{
+	__free_page(container_of(head, struct page, rcu_head));
+}
+
+/* Frees memory of at most a page once no section of RCU is left that has begun by now. */
+void va_os_page_retire(void *at, size_t bytes)
+{
+	BUG_ON(bytes > PAGE_SIZE);
+	atomic_long_sub(bytes, &va_meta_bytes);
+	call_rcu(&virt_to_page(at)->rcu_head, va_os_retired);
 }
 
 u32 va_os_cpus_possible(void)

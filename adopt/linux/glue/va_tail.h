@@ -38,6 +38,16 @@ static void vb_free(unsigned long addr, unsigned long size)
 
 /* Readers */
 
+static u64 va_above(u64 addr, struct va_range *area)
+{
+	u64 found;
+
+	rcu_read_lock();
+	found = va_find_above(addr, area);
+	rcu_read_unlock();
+	return found;
+}
+
 static struct vmap_node *find_vmap_area_exceed_addr_lock(unsigned long addr, struct vmap_area **va,
 							 struct vmap_area *block)
 {
@@ -45,7 +55,7 @@ static struct vmap_node *find_vmap_area_exceed_addr_lock(unsigned long addr, str
 	u64 found;
 
 	va_readers_enter();
-	found = va_find_above(addr, &area);
+	found = va_above(addr, &area);
 	if (found == VA_A_BLOCK) {
 		*block = (struct vmap_area){ .va_start = area.start, .va_end = area.end,
 					     .flags = VMAP_RAM | VMAP_BLOCK };
@@ -187,7 +197,7 @@ static int vmalloc_info_show(struct seq_file *m, void *unused)
 	if (IS_ENABLED(CONFIG_NUMA))
 		counters = kmalloc_array(nr_node_ids, sizeof(*counters), GFP_KERNEL);
 	va_readers_enter();
-	while ((found = va_find_above(area.end, &area))) {
+	while ((found = va_above(area.end, &area))) {
 		if (found == VA_A_BLOCK)
 			va_show_range(m, area.start, area.end, "vm_map_ram");
 		else

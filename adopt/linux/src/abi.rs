@@ -202,14 +202,14 @@ pub extern "C" fn va_note(at: u64, record: u64) -> i32 {
     if matches!(noted, Some(Ok(()))) { 0 } else { -1 }
 }
 
-/// Returns the record of the area that `at` is in, or 0.
+/// Returns the record of the area that `at` is in, or 0. The caller is in a section of RCU.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_find(at: u64) -> u64 {
     space().and_then(|space| space.find_enclosing(Va::new(at))?.note).unwrap_or(0)
 }
 
 /// Returns the record of the lowest area that ends above `at` and has one, or is a block: 1. Else 0. Writes the
-/// addresses of the area into `range`.
+/// addresses of the area into `range`. The caller is in a section of RCU.
 ///
 /// # Safety
 /// `range` is valid for a write.
@@ -232,7 +232,8 @@ pub unsafe extern "C" fn va_find_above(at: u64, range: *mut Range) -> u64 {
     0
 }
 
-/// Detaches the area that `at` is in: no other caller finds it any more. Returns its record, or 0.
+/// Detaches the area that `at` is in: no other caller finds it any more. Returns its record, or 0. The caller is in a
+/// section of RCU.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_detach(at: u64) -> u64 {
     let Some(space) = space() else { return 0 };
@@ -349,11 +350,15 @@ pub(crate) fn reclaim_blocks() -> u64 {
     BLOCKS.get().map_or(0, |blocks| blocks.shrink().blocks * blocks.block_pages().get())
 }
 
+/// Pages of leaves of the page map that each drain looks at, and returns to the kernel if no area starts in them.
+const RETIRED_A_DRAIN: usize = 16;
+
 /// Purges until no more is lazy than may be. For the worker that `va_os_wake` wakes. Returns areas that were purged.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_drain() -> u64 {
     let Some(blocks) = BLOCKS.get() else { return 0 };
     blocks.tick();
+    blocks.space().shrink_map(RETIRED_A_DRAIN);
     blocks.space().drain().areas
 }
 
@@ -365,8 +370,8 @@ pub extern "C" fn va_unmap_aliases(start: u64, end: u64) {
     }
 }
 
-/// Moves all blocks without mappings and all pooled areas into the index, and frees memory of the index. Returns the
-/// number of areas.
+/// Moves all blocks without mappings and all pooled areas into the index, and frees memory of the index and of the page
+/// map. Returns the number of areas.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_shrink() -> u64 {
     let Some(blocks) = BLOCKS.get() else { return 0 };

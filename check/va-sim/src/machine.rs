@@ -350,6 +350,12 @@ impl Machine for SimMachine {
         self.tables.fetch_sub(1, Ordering::Relaxed);
     }
 
+    const RETIRES: bool = true;
+
+    fn retire_table<T: Table>(&self, table: Meta<&'static T>) {
+        self.free_table(table);
+    }
+
     fn flush(&self, ranges: &[VaRange]) -> Epoch {
         let epoch = self.flushes.fetch_add(1, Ordering::Relaxed) + 1;
         let mut beliefs = self.beliefs.lock();

@@ -100,6 +100,14 @@ impl<P: Machine> Machine for Late<P> {
         }
     }
 
+    const RETIRES: bool = P::RETIRES;
+
+    fn retire_table<T: Table>(&self, table: Meta<&'static T>) {
+        if let Some(machine) = self.get() {
+            machine.retire_table(table);
+        }
+    }
+
     fn flush(&self, ranges: &[VaRange]) -> Epoch {
         self.get().map_or(Epoch::default(), |machine| machine.flush(ranges))
     }

@@ -209,6 +209,18 @@ pub trait Machine: Platform + Send + Sync {
     /// unspecified. The reference is a shared one: a machine makes the pointer that it frees from the address.
     fn free_table<T: Table>(&self, table: Meta<&'static T>);
 
+    /// True if [`retire_table`](Self::retire_table) frees. Then a space returns leaves of its page map when it shrinks.
+    const RETIRES: bool = false;
+
+    /// Frees a table as [`free_table`](Self::free_table) does, but only once each call to the space has ended that has
+    /// begun by now. Such calls take no lock, and may read the table; no later call finds it.
+    ///
+    /// A kernel frees it by RCU. Then each call that looks an area up by an address is in a section of a reader, or has
+    /// preemption off. It must not sleep: a lock of the space is held. Called only if [`RETIRES`](Self::RETIRES) is true.
+    fn retire_table<T: Table>(&self, table: Meta<&'static T>) {
+        let _leaked = table;
+    }
+
     /// Begins a flush of `ranges` on every CPU and returns the moment of its end.
     ///
     /// Pages that were unmapped before this call must be unreachable through `ranges` once the epoch is completed.
@@ -292,6 +304,12 @@ impl<M: Machine + ?Sized> Machine for &M {
 
     fn free_table<T: Table>(&self, table: Meta<&'static T>) {
         (**self).free_table(table);
+    }
+
+    const RETIRES: bool = M::RETIRES;
+
+    fn retire_table<T: Table>(&self, table: Meta<&'static T>) {
+        (**self).retire_table(table);
     }
 
     fn flush(&self, ranges: &[VaRange]) -> Epoch {

@@ -85,6 +85,12 @@ impl Machine for TestMachine {
 
     fn free_table<T: Table>(&self, _table: Meta<&'static T>) {}
 
+    const RETIRES: bool = true;
+
+    fn retire_table<T: Table>(&self, table: Meta<&'static T>) {
+        self.free_table(table);
+    }
+
     fn flush(&self, ranges: &[VaRange]) -> Epoch {
         let covered = |page: &u64| ranges.iter().any(|range| range.contains(Va::from_page(*page)));
         if !self.late {

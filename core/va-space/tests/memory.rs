@@ -110,7 +110,52 @@ fn a_handle_outlives_the_leaf_of_its_page_and_frees_nothing() {
             }
             space.free_at(range.start()).unwrap();
             space.purge(Purge::Full);
+            // At times they return to the machine, and others come.
+            if round % 3 == 2 {
+                assert!((0..2).map(|_| space.shrink_map(9)).sum::<usize>() > 0, "round {round}");
+            }
         }
     }
     space.validate().unwrap();
+}
+
+#[test]
+fn leaves_of_the_page_map_return_to_a_machine_that_waits_for_readers() {
+    let machine = SimMachine::new(1);
+    let all = pages(16, 1 << 31);
+    let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
+    let (areas, size) = (some_of(30_000), 512);
+    let alloc = |n| space.alloc_at(pages(16 + n * size, size)).unwrap();
+    let mut old: Vec<_> = (0..areas).map(alloc).collect();
+    let above = space.stats().tables - areas.div_ceil(12);
+    let used = machine.tables();
+    assert_eq!(space.shrink_map(usize::MAX), 0, "all are in use");
+    // Every fiftieth remains, and so do the twelve leaves of its page.
+    let stays = |n: &u64| n % 50 == 0;
+    (0..areas).filter(|n| !stays(n)).for_each(|n| _ = space.free_at(Va::from_page(16 + n * size)).unwrap());
+    space.purge(Purge::Full);
+    let mut freed = 0;
+    // A few a call, until a pass has ended.
+    (0..2 * areas).for_each(|_| freed += space.shrink_map(3));
+    let left = used - machine.tables();
+    assert!(freed as u64 >= left * 3800 && left > areas / 12 / 2, "{freed} bytes of {left} pages");
+    space.validate().unwrap();
+    for n in 0..areas {
+        let at = Va::from_page(16 + n * size);
+        assert_eq!(space.find(at).is_some(), stays(&n));
+    }
+    // Others begin at the same addresses: a handle of before is of none of them.
+    for n in (0..areas).filter(|n| !stays(n)) {
+        let _by_its_start = alloc(n);
+    }
+    for (n, handle) in (0..areas).zip(old.drain(..)) {
+        assert_eq!(space.free(handle).is_ok(), stays(&n));
+    }
+    (0..areas).filter(|n| !stays(n)).for_each(|n| _ = space.free_at(Va::from_page(16 + n * size)).unwrap());
+    space.purge(Purge::Full);
+    space.shrink();
+    assert_eq!(space.stats().tables, above, "no leaf is left");
+    space.validate().unwrap();
+    drop(space);
+    assert_eq!(machine.tables(), 0);
 }

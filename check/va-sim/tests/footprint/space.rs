@@ -171,6 +171,7 @@ fn purge_rows<C: Config>(table: &mut Depths, arena: &'static Arena, space: &'sta
     arena.drain_elsewhere(false);
     space.purge(Purge::Drain);
     table.row("VmapSpace::shrink_index", || _ = space.shrink_index(10_000));
+    table.row("VmapSpace::shrink_map", || _ = space.shrink_map(10_000));
     free_some(space, 40);
     space.purge(Purge::Drain);
     table.row("VmapSpace::shrink", || assert!(C::POOL_PAGES_MAX == 0 || space.shrink() > 0));

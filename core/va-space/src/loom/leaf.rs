@@ -3,7 +3,7 @@
 
 use super::{model, spawn};
 use crate::State;
-use crate::map::{Marker, PageMap, Word};
+use crate::map::{Marker, PageMap, Step, Word};
 use crate::testing::TestMachine;
 use std::sync::Arc;
 
@@ -112,6 +112,28 @@ fn a_free_by_address_gets_nothing_of_where_its_leaf_was() {
         let back = begin(&map, &mut marker, 11);
         let freed = freer.join().ok().flatten();
         assert!(freed.is_none_or(|freed| freed == back), "{freed:?} is not {back:?}");
+        assert_eq!(map.check(), Ok(()));
+    });
+}
+
+#[test]
+fn a_leaf_that_returns_to_the_machine_shows_no_reader_an_area() {
+    model(|| {
+        let (map, mut marker, old) = map();
+        let machine = TestMachine::default();
+        let theirs = map.clone();
+        let reader = spawn(move || theirs.at(11));
+        // The machine keeps it as long as the reader runs.
+        assert!(
+            matches!(map.retire(&mut marker), Step::Unused(_))
+                && matches!(map.retire(&mut marker), Step::End)
+        );
+        assert!(!map.attach(&mut marker, 11), "a leaf is left");
+        map.add(&mut marker, PageMap::alloc(&machine).unwrap_or_else(|| panic!("no memory")));
+        let word = begin(&map, &mut marker, 11);
+        assert!(word.generation() > old.generation(), "{word:?} after {old:?}");
+        let seen = reader.join().ok().flatten();
+        assert!(seen.is_none_or(|seen| (seen.page, seen.pages, seen.word) == (11, 2, word)), "{seen:?}");
         assert_eq!(map.check(), Ok(()));
     });
 }

@@ -18,8 +18,9 @@
 //! slot is of. A leaf begins at a new entry with a generation that neither it nor any other moved leaf ever had
 //! ([`Marker`](super::Marker)). A free by an address has no generation to compare with, and reads the entry once more.
 //!
-//! A leaf never returns to the machine while the space exists. A reader that got a reference a moment ago may still
-//! read it, and cannot be detected, since it takes no lock and stores nothing.
+//! A reader that got a reference a moment ago may still read it, and cannot be detected, since it takes no lock and
+//! stores nothing. So leaves return to the machine only if it can wait for all readers of the moment, as a kernel does
+//! by RCU ([`Machine::RETIRES`](va_base::Machine::RETIRES)). With others they remain as long as the space.
 //!
 //! # Invariants
 //! - **PM4 leaf** a leaf that has an entry names it, and is in the list exactly when no area starts in it.
@@ -315,9 +316,9 @@ impl Empties {
 }
 
 /// Leaves as the machine allocates them.
-pub(super) struct Sheet {
+pub(crate) struct Sheet {
     pub(super) leaves: [Leaf; SHEET],
-    /// The sheet that was allocated before. Protocol PR-LOCK.
+    /// The next sheet in the list. Protocol PR-LOCK.
     pub(super) older: AtomicRef<Self>,
 }
 

@@ -53,8 +53,9 @@ mod word;
 pub use word::State;
 pub(crate) use word::{OWNERS_MAX, Word};
 
-pub(crate) use leaf::Slot;
-use leaf::{Empties, Leaf, Sheet};
+use leaf::{Empties, Leaf};
+pub(crate) use leaf::{Sheet, Slot};
+pub(crate) use places::Step;
 use table::Subtree;
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::{AtomicU64, Ordering};
@@ -137,8 +138,11 @@ pub(crate) struct PageMap {
     moves: AtomicU64,
     /// Tables that the machine allocated, and groups of leaves. A counter.
     tables: AtomicU64,
-    /// Leaves that the machine allocated, the last first. Written under that lock. Protocol PR-LOCK.
+    /// Leaves that the machine allocated, those that the present pass of [`retire`](Self::retire) has not examined.
+    /// Written under that lock. Protocol PR-LOCK.
     sheets: AtomicRef<Sheet>,
+    /// Those that it has. Protocol PR-LOCK.
+    passed: AtomicRef<Sheet>,
     /// See [`lost`](Self::lost). Written once, by a thread that is about to stop. Protocol PR-HINT.
     lost: AtomicU64,
 }
@@ -157,6 +161,7 @@ impl PageMap {
                 moves: AtomicU64::new(0),
                 tables: AtomicU64::new(0),
                 sheets: AtomicRef::new(),
+                passed: AtomicRef::new(),
                 lost: AtomicU64::new(NONE_LOST),
             }
         }
@@ -206,14 +211,16 @@ impl PageMap {
         }
     }
 
-    /// Returns the groups of leaves that the machine allocated, the last first. The link of a group
-    /// is read before the group is returned.
+    /// Returns the groups of leaves that the machine allocated. The link of a group is read before the group is
+    /// returned.
     fn sheets(&self) -> impl Iterator<Item = &'static Sheet> {
-        let mut next = self.sheets.load();
-        core::iter::from_fn(move || {
-            let sheet = next?;
-            next = sheet.older.load();
-            Some(sheet)
+        [&self.sheets, &self.passed].into_iter().flat_map(|first| {
+            let mut next = first.load();
+            core::iter::from_fn(move || {
+                let sheet = next?;
+                next = sheet.older.load();
+                Some(sheet)
+            })
         })
     }
 

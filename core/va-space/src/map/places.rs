@@ -2,13 +2,24 @@
 
 use super::leaf::{Leaf, SLOTS, Sheet};
 use super::{Marker, PageMap};
-use va_base::Machine;
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::Ordering;
+use va_base::{Machine, Meta};
 
 /// Leaves that the machine allocated and that are not in a map yet.
 #[must_use]
 pub(crate) struct Allocated(&'static Sheet);
+
+/// The result of one step of [`PageMap::retire`].
+#[must_use]
+pub(crate) enum Step {
+    /// A sheet that is out of the map; a reader may still hold it.
+    Unused(Meta<&'static Sheet>),
+    /// An area starts in a leaf of the sheet.
+    InUse,
+    /// There was no sheet left in this pass.
+    End,
+}
 
 impl PageMap {
     /// Ensures that a leaf serves `page`; `false` if there is no entry for it or no leaf is empty. The leaf is removed
@@ -37,18 +48,44 @@ impl PageMap {
     #[cold]
     fn move_to(&self, marker: &mut Marker, page: u64, place: &AtomicRef<Leaf>) -> bool {
         let Some(leaf) = marker.empties.pop() else { return false };
-        if let Some(left) = leaf.first_page() {
-            if let Some(left) = self.place(left) {
-                left.store(None);
-            }
-            // Release: a thread that sees the count finds the leaf gone. Before any write to the leaf.
-            let moves = self.moves.load(Ordering::Relaxed);
-            self.moves.store(moves.wrapping_add(1), Ordering::Release);
-            marker.generation = marker.generation.max(leaf.leave());
-        }
+        self.take_out(marker, leaf);
         leaf.serve(page, marker.generation);
         place.store(Some(leaf));
         true
+    }
+
+    /// Takes a leaf in which no area starts out of its entry, if it has one.
+    fn take_out(&self, marker: &mut Marker, leaf: &'static Leaf) {
+        let Some(left) = leaf.first_page() else { return };
+        if let Some(left) = self.place(left) {
+            left.store(None);
+        }
+        // Release: a thread that sees the count finds the leaf gone. Before any write to the leaf.
+        let moves = self.moves.load(Ordering::Relaxed);
+        self.moves.store(moves.wrapping_add(1), Ordering::Release);
+        marker.generation = marker.generation.max(leaf.leave());
+    }
+
+    /// Takes a sheet out of the map in whose leaves no area starts, for [`Machine::retire_table`]. A step looks at one
+    /// sheet; in a pass, which a step without one ends, each has its turn.
+    pub(crate) fn retire(&self, marker: &mut Marker) -> Step {
+        let Some(sheet) = self.sheets.load() else {
+            self.sheets.store(self.passed.load());
+            self.passed.store(None);
+            return Step::End;
+        };
+        self.sheets.store(sheet.older.load());
+        if !sheet.leaves.iter().all(Leaf::is_empty) {
+            sheet.older.store(self.passed.load());
+            self.passed.store(Some(sheet));
+            return Step::InUse;
+        }
+        for leaf in &sheet.leaves {
+            marker.empties.remove(leaf);
+            self.take_out(marker, leaf);
+        }
+        self.tables.fetch_sub(1, Ordering::Relaxed);
+        Step::Unused(Meta::new(sheet))
     }
 
     /// Puts the leaf that serves `page` into the list of empty ones, if no area starts in it.

@@ -1,4 +1,4 @@
-//! The memory of the free index, allocated outside the `free` lock and freed again.
+//! The memory of the free index, allocated outside the `free` lock and freed again, and the leaves of the page map.
 //!
 //! # Theory
 //! The index requests memory from the machine in the middle of an operation, under `free`. A caller that allocates
@@ -12,14 +12,17 @@ use super::take::Placement;
 use crate::area::Area;
 use crate::config::Config;
 use crate::error::SpaceError;
+use crate::map::{Sheet, Step};
 use va_base::{AllocError, Machine, Request};
 use va_tree::{FreeIndex, Supplied};
 
 /// No record of an index has fewer bytes.
 const RECORD_BYTES_MIN: usize = 32;
 
-/// Steps of shrinking under one hold of `free`: each is some hundred instructions.
+/// Steps of shrinking under one hold of `free`, of the index and of the page map: each is some hundred instructions, or
+/// a thousand.
 const STEPS: usize = 32;
+const MAP_STEPS: usize = 8;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Allocates the index memory that `areas` more areas need, so that taking them requests none under a lock, unless
@@ -82,12 +85,39 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
+    /// Frees leaves of the page map in which no area starts, a page of them a step, in at most `steps` steps of O(1);
+    /// returns the bytes. A pass looks at each page of leaves, and a call continues where the last one stopped.
+    ///
+    /// Lookups read leaves without a lock, so only a machine that waits for them gets any back
+    /// ([`Machine::RETIRES`]); with others this does nothing. Leaves in which no area starts are reused elsewhere, so
+    /// there are as many as were needed at a time. Tables above the leaves remain: 16 KiB for each 2^15 pages of
+    /// addresses that were ever in use.
+    ///
+    /// # Locks
+    /// `free`, for 8 steps at a time. The machine's `retire_table` is called under it.
+    pub fn shrink_map(&self, steps: usize) -> usize {
+        let mut freed = 0;
+        if !P::RETIRES {
+            return freed;
+        }
+        for begun in (0..steps).step_by(MAP_STEPS) {
+            let mut heap = self.lock_free();
+            for _ in 0..MAP_STEPS.min(steps - begun) {
+                match self.map.retire(&mut heap.marker) {
+                    Step::Unused(sheet) => {
+                        freed += size_of::<Sheet>();
+                        self.machine.retire_table(sheet);
+                    }
+                    Step::InUse => {}
+                    Step::End => return freed,
+                }
+            }
+        }
+        freed
+    }
+
     /// Frees index memory that is not needed, in at most `steps` steps of O(log n); returns the bytes. For a shrinker,
     /// which repeats it: one call may prepare what a later one frees.
-    ///
-    /// The leaves of the page map are not included: lookups read them without a lock, so the end of the last read of
-    /// one is unknown. Leaves in which no area starts are reused elsewhere, so there are as many as were needed at a
-    /// time.
     ///
     /// # Locks
     /// `free`, for 32 steps at a time. The machine's `free_meta` is called under it.

@@ -315,12 +315,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Releases all pooled areas to the index, for a machine that is short of memory or of space, and then frees
-    /// unneeded index memory. Returns the number of areas. Lazy areas remain lazy.
+    /// Releases all pooled areas to the index, for a machine that is short of memory or of space. Then it frees memory
+    /// of the index and of the page map that is not needed. Returns the number of areas. Lazy areas remain lazy.
     ///
     /// # Locks
     /// `purge`, released after each slice; under the same exclusion as a purge. Then `free`, as in
-    /// [`shrink_index`](Self::shrink_index).
+    /// [`shrink_index`](Self::shrink_index) and [`shrink_map`](Self::shrink_map).
     pub fn shrink(&self) -> u64 {
         let mut shrunk = 0;
         for (node, _) in self.each_node() {
@@ -334,6 +334,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
         }
         self.shrink_index_wholly();
+        // A whole pass, after the rest of one that was begun.
+        (0..2).for_each(|_| _ = self.shrink_map(usize::MAX));
         shrunk
     }
 

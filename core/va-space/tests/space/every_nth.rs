@@ -135,6 +135,7 @@ fn all<C: Config>() -> u64 {
         space.tick();
         space.shrink();
         space.shrink_index(8);
+        space.shrink_map(8);
         space.drain_magazines();
         Ok(freed)
     });

@@ -226,7 +226,10 @@ impl<C: Config> Soak for Run<'_, '_, C> {
                 let _purged = self.space.purge(how[rng.below(3) as usize]);
             }
             14 => _ = self.space.shrink(),
-            15 => _ = self.space.shrink_index(rng.below(100) as usize),
+            15 => {
+                self.space.shrink_index(rng.below(100) as usize);
+                self.space.shrink_map(rng.below(9) as usize);
+            }
             16 => {
                 if let Err(error) = self.space.supply(rng.below(200)) {
                     self.failed(error, true, fails);
