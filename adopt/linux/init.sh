@@ -171,6 +171,21 @@ stress)
         storm 200
     done
     ;;
+load)
+    # The load of load.sh again and again, for so many minutes.
+    echo 1 > /proc/sys/net/core/bpf_jit_enable
+    uptime() { cut -d . -f 1 /proc/uptime; }
+    end=$(($(uptime) + 60 * loops)) rounds=0
+    complain
+    dmesg -c > /dev/null
+    while [ "$(uptime)" -lt "$end" ]; do
+        load.sh 1
+        rounds=$((rounds + 1))
+        complain
+        dmesg -c > /dev/null
+    done
+    echo "va: load of $rounds rounds"
+    ;;
 loops)
     # Each test with a thousandth of the loops, a hundredth, a tenth and all. Before each the shrinkers return what
     # earlier ones left in pools, on either kernel.

@@ -50,10 +50,10 @@ enum Task {
     Boot,
     /// Run lib/test_vmalloc.c in it
     Test {
-        /// quick, all, stress or hotplug
+        /// quick, all, stress, hotplug or load
         #[arg(long, default_value = "quick")]
         suite: String,
-        /// Loops of a test
+        /// Loops of a test, or minutes of load, at most 25: forks, namespaces, mounts, BPF and a module
         #[arg(long, default_value_t = 100)]
         loops: u32,
         /// CPUs of the machine, at most 64
@@ -120,6 +120,8 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let config = match args.task {
         Task::Debug { .. } => Config::Debug,
         Task::Trace(_) => Config::Trace,
+        // Its kernel has namespaces, mounts and BPF.
+        Task::Test { ref suite, .. } if suite == "load" => Config::Trace,
         Task::Dump(_) => Config::Dump,
         _ => Config::Plain,
     };
@@ -273,6 +275,7 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
             || failed.is_some_and(|count| count != "0")
             || line.contains("valid 0")
             || line.starts_with("hotplug of 0 ")
+            || line.starts_with("load of 0 ")
             || line.starts_with("faults of ") && line.ends_with(": 0")
             || line.starts_with("planted ") && !line.contains("KASAN")
             || block(line).is_some_and(|(bytes, read)| bytes == 0 || read != bytes)

@@ -35,16 +35,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         &self,
         pages: impl Fn() -> I,
     ) -> Result<HeapGuard<'_, P, C>, SpaceError> {
+        let mut allocated = None;
         loop {
             let mut heap = self.lock_free();
+            if let Some(leaves) = allocated.take() {
+                self.map.add(&mut heap.marker, leaves);
+            }
             if self.attach_slots(&mut heap, pages()) {
                 return Ok(heap);
             }
             self.release_slots(&mut heap, pages());
             drop(heap);
-            let allocated = PageMap::alloc(&self.machine).ok_or(SpaceError::NoTable)?;
-            // Other threads may use them first, so they are requested again.
-            self.map.add(&mut self.lock_free().marker, allocated);
+            allocated = Some(PageMap::alloc(&self.machine).ok_or(SpaceError::NoTable)?);
         }
     }
 
