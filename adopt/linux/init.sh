@@ -175,16 +175,19 @@ load)
     # The load of load.sh again and again, for so many minutes.
     echo 1 > /proc/sys/net/core/bpf_jit_enable
     uptime() { cut -d . -f 1 /proc/uptime; }
-    end=$(($(uptime) + 60 * loops)) rounds=0
+    end=$(($(uptime) + 60 * loops)) rounds=0 passed=0 failed=0
     complain
     dmesg -c > /dev/null
     while [ "$(uptime)" -lt "$end" ]; do
         load.sh 1
         rounds=$((rounds + 1))
         complain
-        dmesg -c > /dev/null
+        dmesg -c > /tmp/said
+        passed=$((passed + $(grep -c 'Summary.*failed: 0' /tmp/said)))
+        failed=$((failed + $(grep 'Summary' /tmp/said | grep -vc 'failed: 0')))
     done
     echo "va: load of $rounds rounds"
+    [ "$passed" -gt 0 ] && echo "va: Summary of the module, passed: $passed failed: $failed"
     ;;
 loops)
     # Each test with a thousandth of the loops, a hundredth, a tenth and all. Before each the shrinkers return what
