@@ -108,7 +108,17 @@ quick)
     planted
     ;;
 hotplug)
-    # CPUs go and come, while threads on all of them allocate. Without the two tests that take longest.
+    # CPUs go and come, readers look at every area and the shrinkers run, while threads on all of them allocate. Without
+    # the two tests that take longest.
+    (
+        looks=0
+        while [ ! -e /tmp/through ]; do
+            cat /proc/vmallocinfo > /dev/null
+            echo 2 > /proc/sys/vm/drop_caches
+            looks=$((looks + 1))
+        done
+        echo "va: looked and shrunk $looks times"
+    ) &
     (
         turns=0
         while [ ! -e /tmp/through ]; do
