@@ -76,7 +76,7 @@ bool va_os_mutex_trylock(const void *key);
 void va_os_mutex_unlock(const void *key);
 void *va_os_pages(size_t bytes, bool zeroed);
 void va_os_pages_free(void *at, size_t bytes);
-void va_os_page_retire(void *at, size_t bytes);
+void va_os_pages_retire(void *at, size_t bytes);
 void va_os_flush(u64 start, u64 end);
 void va_os_settled(u64 start, u64 end);
 void va_os_wake(void);

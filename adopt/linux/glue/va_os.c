@@ -165,15 +165,20 @@ void va_os_pages_free(void *at, size_t bytes)
 
 static void va_os_retired(struct rcu_head *head)
 {
-	__free_page(container_of(head, struct page, rcu_head));
+	struct page *page = container_of(head, struct page, rcu_head);
+	size_t bytes = page_private(page);
+
+	set_page_private(page, 0);
+	va_os_pages_free(page_address(page), bytes);
 }
 
-/* Frees memory of at most a page once no section of RCU is left that has begun by now. */
-void va_os_page_retire(void *at, size_t bytes)
+/* Frees memory once no section of RCU is left that has begun by now. */
+void va_os_pages_retire(void *at, size_t bytes)
 {
-	BUG_ON(bytes > PAGE_SIZE);
-	atomic_long_sub(bytes, &va_meta_bytes);
-	call_rcu(&virt_to_page(at)->rcu_head, va_os_retired);
+	struct page *page = virt_to_page(at);
+
+	set_page_private(page, bytes);
+	call_rcu(&page->rcu_head, va_os_retired);
 }
 
 u32 va_os_cpus_possible(void)

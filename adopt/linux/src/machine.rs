@@ -204,10 +204,9 @@ impl Machine for Linux {
     const RETIRES: bool = true;
 
     fn retire_table<T: Table>(&self, table: Meta<&'static T>) {
-        const { assert!(size_of::<T>() <= va_base::PAGE_SIZE as usize) };
         let at = core::ptr::from_ref(table.take()).cast_mut();
         // SAFETY: it is of `alloc_table`, and no reader is left after the sections of RCU that have begun.
-        unsafe { os::va_os_page_retire(at.cast(), size_of::<T>()) }
+        unsafe { os::va_os_pages_retire(at.cast(), size_of::<T>()) }
     }
 
     /// One flush of the hull, as Linux does: a flush of more than some pages is one of everything, and each costs an

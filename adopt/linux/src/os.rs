@@ -26,8 +26,8 @@ unsafe extern "C" {
     pub(crate) safe fn va_os_pages(bytes: usize, zeroed: bool) -> *mut u8;
     /// Frees memory of `va_os_pages`.
     pub(crate) fn va_os_pages_free(at: *mut u8, bytes: usize);
-    /// Frees memory of `va_os_pages`, at most a page, once no section of RCU is left that has begun by now.
-    pub(crate) fn va_os_page_retire(at: *mut u8, bytes: usize);
+    /// Frees memory of `va_os_pages` once no section of RCU is left that has begun by now.
+    pub(crate) fn va_os_pages_retire(at: *mut u8, bytes: usize);
     /// Flushes the translations of a range on every CPU, and returns when that is done.
     pub(crate) safe fn va_os_flush(start: u64, end: u64);
     /// Notes that an area was flushed and will be allocated again.

@@ -79,6 +79,16 @@ impl<T: Send + Sync> AtomicRef<T> {
     pub fn store(&self, to: Option<&'static T>) {
         self.0.store(to, atomic::Ordering::Release);
     }
+
+    /// Stores a reference if there is none, with release order.
+    ///
+    /// # Errors
+    /// There is one already.
+    #[inline]
+    pub fn set(&self, to: &'static T) -> Result<(), ()> {
+        let (done, failed) = (atomic::Ordering::Release, atomic::Ordering::Relaxed);
+        self.0.compare_exchange(None, Some(to), done, failed).map(drop).map_err(drop)
+    }
 }
 
 #[cfg(not(loom))]
@@ -121,14 +131,23 @@ mod modelled {
             STORED.lock().unwrap_or_else(PoisonError::into_inner).get(&key)?.downcast_ref()
         }
 
+        /// Returns the number that stands for a reference from now on.
+        fn number(to: &'static T) -> usize {
+            let address = core::ptr::from_ref(to).addr();
+            let mut stored = STORED.lock().unwrap_or_else(PoisonError::into_inner);
+            stored.insert((address, TypeId::of::<T>()), to);
+            address
+        }
+
         /// Stores a reference or none, with release order.
         pub fn store(&self, to: Option<&'static T>) {
-            let address = to.map_or(0, |to| core::ptr::from_ref(to).addr());
-            if let Some(to) = to {
-                let mut stored = STORED.lock().unwrap_or_else(PoisonError::into_inner);
-                stored.insert((address, TypeId::of::<T>()), to);
-            }
-            self.0.store(address, Ordering::Release);
+            self.0.store(to.map_or(0, Self::number), Ordering::Release);
+        }
+
+        /// Stores a reference if there is none, with release order.
+        pub fn set(&self, to: &'static T) -> Result<(), ()> {
+            let done = self.0.compare_exchange(0, Self::number(to), Ordering::Release, Ordering::Relaxed);
+            done.map(drop).map_err(drop)
         }
     }
 
@@ -153,8 +172,10 @@ mod tests {
             cell.store(Some(table));
             assert_eq!(cell.load(), Some(table));
         }
+        assert_eq!(cell.set(&TABLES[0]), Err(()));
         cell.store(None);
         assert_eq!(cell.load(), None);
+        assert_eq!((cell.set(&TABLES[0]), cell.load()), (Ok(()), Some(&TABLES[0])));
     }
 
     #[test]

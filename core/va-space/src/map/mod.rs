@@ -64,7 +64,7 @@ use va_base::{InvariantViolation, Machine, Meta, Va};
 #[cfg(not(loom))]
 mod shape {
     use super::table::{Branch, Leaves, Subtree};
-    pub(super) type Mid = Leaves<32, 2048>;
+    pub(crate) type Mid = Leaves<32, 2048>;
     pub(super) type Top = Branch<Mid, 32, 2048>;
     pub(super) type High = Branch<Top, 4, 256>;
     pub(super) type Wide = Branch<High, 4, 256>;
@@ -77,13 +77,14 @@ mod shape {
 #[cfg(loom)]
 mod shape {
     use super::table::{Branch, Leaves};
-    pub(super) type Mid = Leaves<1, 2>;
+    pub(crate) type Mid = Leaves<1, 2>;
     pub(super) type Top = Branch<Mid, 1, 2>;
     pub(super) type High = Branch<Top, 1, 2>;
     pub(super) type Wide = Branch<High, 1, 2>;
     pub(super) type Far = Branch<Wide, 1, 2>;
 }
 
+pub(crate) use shape::Mid;
 use shape::{Far, High, Top, Wide};
 
 /// Pages that the map covers, from 0.
@@ -99,12 +100,14 @@ pub(crate) struct Marker {
     empties: Empties,
     /// The highest generation, not wrapped, that a leaf had when it left its entry.
     generation: u64,
+    /// The table of the near Top that [`PageMap::retire`] looks at next.
+    near: usize,
 }
 
 impl Marker {
     /// Returns the marker of a new space.
     pub(crate) const fn new() -> Self {
-        Self { shape: 0, empties: Empties::new(), generation: 0 }
+        Self { shape: 0, empties: Empties::new(), generation: 0, near: 0 }
     }
 
     /// Returns the next shape for an area that becomes huge, or huge of another size.
@@ -126,16 +129,20 @@ pub(crate) struct Seen {
 }
 
 /// The map of one space.
+// What each lookup reads is in one line of cache.
+#[repr(C, align(64))]
 pub(crate) struct PageMap {
     // Constant once there are tables.
-    /// `None` before there are tables.
-    far: Option<Meta<&'static Far>>,
     /// The Top of the default window, or none, and its index among all Tops.
     near: Meta<&'static [Top]>,
     near_index: u64,
+    /// `None` before there are tables.
+    far: Option<Meta<&'static Far>>,
     // Atomic, each alone.
     /// The number of times that a leaf left its entry. Written under the lock of the free index. Protocol PR-LEAF.
     moves: AtomicU64,
+    /// See [`lost`](Self::lost). Written once, by a thread that is about to stop. Protocol PR-HINT.
+    lost: AtomicU64,
     /// Tables that the machine allocated, and groups of leaves. A counter.
     tables: AtomicU64,
     /// Leaves that the machine allocated, those that the present pass of [`retire`](Self::retire) has not examined.
@@ -143,8 +150,6 @@ pub(crate) struct PageMap {
     sheets: AtomicRef<Sheet>,
     /// Those that it has. Protocol PR-LOCK.
     passed: AtomicRef<Sheet>,
-    /// See [`lost`](Self::lost). Written once, by a thread that is about to stop. Protocol PR-HINT.
-    lost: AtomicU64,
 }
 
 /// No page was lost. No page number is as large, and neither is the end of a list.

@@ -1,7 +1,7 @@
 //! The moves of leaves between entries of the page map, under the lock of the free index.
 
 use super::leaf::{Leaf, SLOTS, Sheet};
-use super::{Marker, PageMap};
+use super::{Marker, Mid, PageMap};
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Meta};
@@ -10,14 +10,19 @@ use va_base::{Machine, Meta};
 #[must_use]
 pub(crate) struct Allocated(&'static Sheet);
 
+/// Empty leaves that one step takes out of a table.
+const TAKEN_A_STEP: usize = 64;
+
 /// The result of one step of [`PageMap::retire`].
 #[must_use]
 pub(crate) enum Step {
-    /// A sheet that is out of the map; a reader may still hold it.
-    Unused(Meta<&'static Sheet>),
-    /// An area starts in a leaf of the sheet.
+    /// Leaves that are out of the map; a reader may still hold them.
+    Leaves(Meta<&'static Sheet>),
+    /// A table, likewise.
+    Table(Meta<&'static Mid>),
+    /// Leaves or a table that remain.
     InUse,
-    /// There was no sheet left in this pass.
+    /// Nothing was left in this pass.
     End,
 }
 
@@ -66,14 +71,10 @@ impl PageMap {
         marker.generation = marker.generation.max(leaf.leave());
     }
 
-    /// Takes a sheet out of the map in whose leaves no area starts, for [`Machine::retire_table`]. A step looks at one
-    /// sheet; in a pass, which a step without one ends, each has its turn.
+    /// Takes a sheet out of the map in whose leaves no area starts, or a table near below which none does, for
+    /// [`Machine::retire_table`]. A step looks at one, and in a pass each has its turn, the sheets first.
     pub(crate) fn retire(&self, marker: &mut Marker) -> Step {
-        let Some(sheet) = self.sheets.load() else {
-            self.sheets.store(self.passed.load());
-            self.passed.store(None);
-            return Step::End;
-        };
+        let Some(sheet) = self.sheets.load() else { return self.retire_near(marker) };
         self.sheets.store(sheet.older.load());
         if !sheet.leaves.iter().all(Leaf::is_empty) {
             sheet.older.store(self.passed.load());
@@ -85,7 +86,31 @@ impl PageMap {
             self.take_out(marker, leaf);
         }
         self.tables.fetch_sub(1, Ordering::Relaxed);
-        Step::Unused(Meta::new(sheet))
+        Step::Leaves(Meta::new(sheet))
+    }
+
+    fn retire_near(&self, marker: &mut Marker) -> Step {
+        let next = self.near.first().and_then(|near| Some((near, near.next_child(marker.near)?)));
+        let Some((near, (index, table))) = next else {
+            marker.near = 0;
+            self.sheets.store(self.passed.load());
+            self.passed.store(None);
+            return Step::End;
+        };
+        marker.near = index + 1;
+        if table.has_any() {
+            return Step::InUse;
+        }
+        for (taken, leaf) in table.leaves().enumerate() {
+            // The rest in the next pass.
+            if taken == TAKEN_A_STEP {
+                return Step::InUse;
+            }
+            self.take_out(marker, leaf);
+        }
+        near.remove(index);
+        self.tables.fetch_sub(1, Ordering::Relaxed);
+        Step::Table(Meta::new(table))
     }
 
     /// Puts the leaf that serves `page` into the list of empty ones, if no area starts in it.

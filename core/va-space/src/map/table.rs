@@ -1,13 +1,13 @@
 //! The tables of the page map above its leaves ([`leaf`](super::leaf)).
 //!
-//! The machine allocates a table the first time an area starts in it; the table remains until the space is dropped. It
-//! is set once ([`OnceRef`]); of two threads that race to set it, one frees its table. The lowest tables refer to
+//! The machine allocates a table the first time an area starts in it; of two threads that race to set it, one frees its
+//! table. It remains until the space is dropped, except that the lowest tables return as leaves do. They refer to
 //! leaves, which move between their entries.
 
 use super::bits::Bits;
 use super::leaf::{Leaf, SLOTS};
+use va_base::sync::AtomicRef;
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_base::sync::{AtomicRef, OnceRef};
 use va_base::{InvariantViolation, Machine, Meta, Table, Va};
 
 /// A subtree of the map. `at` is a page number relative to the subtree.
@@ -65,6 +65,16 @@ impl<const W: usize, const N: usize> Leaves<W, N> {
     #[inline(always)]
     fn leaf(&self, index: usize) -> Option<&'static Leaf> {
         self.leaves.get(index)?.load()
+    }
+
+    /// Returns whether an area starts anywhere in it; the caller holds the lock.
+    pub(crate) fn has_any(&self) -> bool {
+        self.starts.any()
+    }
+
+    /// Returns the leaves that serve its entries.
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = &'static Leaf> {
+        self.leaves.iter().filter_map(AtomicRef::load)
     }
 
     /// Returns the highest start in a leaf below `index`, and its leaf.
@@ -183,7 +193,8 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
 /// `N` subtrees, each allocated when first needed, and a bit for each in which an area starts.
 pub(crate) struct Branch<T: 'static, const W: usize, const N: usize> {
     starts: Bits<W>,
-    children: [OnceRef<'static, T>; N],
+    /// Set without a lock, and removed under that of the free index. Protocol PR-REF.
+    children: [AtomicRef<T>; N],
 }
 
 impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
@@ -197,7 +208,7 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
 
     #[inline(always)]
     pub(crate) fn child(&self, index: usize) -> Option<&'static T> {
-        self.children.get(index)?.get()
+        self.children.get(index)?.load()
     }
 
     /// Returns whether an area starts anywhere in it; the caller holds the lock.
@@ -227,7 +238,7 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         machine: &impl Machine,
     ) -> Option<&'static T> {
         let cell = self.children.get(index)?;
-        if let Some(child) = cell.get() {
+        if let Some(child) = cell.load() {
             return Some(child);
         }
         let child = machine.alloc_table::<T>()?;
@@ -238,14 +249,26 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
             }
             Err(()) => {
                 machine.free_table(Meta::new(child));
-                cell.get()
+                cell.load()
             }
+        }
+    }
+
+    /// Returns the first child at or above `index`, and its index.
+    pub(crate) fn next_child(&self, index: usize) -> Option<(usize, &'static T)> {
+        (index..N).find_map(|index| Some((index, self.child(index)?)))
+    }
+
+    /// Removes a child in which no area starts, under the lock of the free index.
+    pub(crate) fn remove(&self, index: usize) {
+        if let Some(cell) = self.children.get(index) {
+            cell.store(None);
         }
     }
 }
 
 impl<T: Subtree, const W: usize, const N: usize> Table for Branch<T, W, N> {
-    va_base::empty_table!(Self { starts: Bits::new(), children: [const { OnceRef::new() }; N] });
+    va_base::empty_table!(Self { starts: Bits::new(), children: va_base::array_of![AtomicRef::new(); N] });
 }
 
 impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
@@ -325,7 +348,7 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         }
         let mut marked = self.starts.next(0);
         for (index, child) in self.children.iter().enumerate() {
-            let below = match child.get() {
+            let below = match child.load() {
                 Some(child) => child.check(first | (index as u64) << T::LOG2)?,
                 None => false,
             };
@@ -346,7 +369,7 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
     }
 
     fn release_meta(&self, machine: &impl Machine) {
-        for child in self.children.iter().filter_map(OnceRef::get) {
+        for child in self.children.iter().filter_map(AtomicRef::load) {
             child.release_meta(machine);
             machine.free_table(Meta::new(child));
         }
@@ -354,6 +377,6 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
 
     #[cfg(all(test, not(loom)))]
     fn count(&self) -> u64 {
-        1 + self.children.iter().filter_map(OnceRef::get).map(Subtree::count).sum::<u64>()
+        1 + self.children.iter().filter_map(AtomicRef::load).map(Subtree::count).sum::<u64>()
     }
 }

@@ -46,6 +46,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             self.release_slots(&mut heap, pages());
             drop(heap);
+            // A table without areas may have returned to the machine since there was an entry.
+            if !PageMap::one_a_leaf(pages()).all(|page| self.map.reserve(page, &self.machine)) {
+                return Err(SpaceError::NoTable);
+            }
             allocated = Some(PageMap::alloc(&self.machine).ok_or(SpaceError::NoTable)?);
         }
     }

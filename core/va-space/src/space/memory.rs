@@ -12,7 +12,7 @@ use super::take::Placement;
 use crate::area::Area;
 use crate::config::Config;
 use crate::error::SpaceError;
-use crate::map::{Sheet, Step};
+use crate::map::{Mid, Sheet, Step};
 use va_base::{AllocError, Machine, Request};
 use va_tree::{FreeIndex, Supplied};
 
@@ -85,28 +85,32 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Frees leaves of the page map in which no area starts, a page of them a step, in at most `steps` steps of O(1);
-    /// returns the bytes. A pass looks at each page of leaves, and a call continues where the last one stopped.
+    /// Frees leaves and tables of the page map in which no area starts, a page of leaves or a table a step, in at most
+    /// `steps` steps; returns the bytes. A pass looks at each, and a call continues where the last one stopped.
     ///
-    /// Lookups read leaves without a lock, so only a machine that waits for them gets any back
+    /// Lookups read the map without a lock, so only a machine that waits for them gets any of it back
     /// ([`Machine::RETIRES`]); with others this does nothing. Leaves in which no area starts are reused elsewhere, so
-    /// there are as many as were needed at a time. Tables above the leaves remain: 16 KiB for each 2^15 pages of
-    /// addresses that were ever in use.
+    /// there are as many as were needed at a time. Tables far above the default window's start remain: 256 GiB and
+    /// more with pages of 4 KiB, 16 KiB for each 128 MiB that were ever in use.
     ///
     /// # Locks
-    /// `free`, for 8 steps at a time. The machine's `retire_table` is called under it.
+    /// `free`, for 8 steps at a time, or for one with a table: each is some thousand instructions. The machine's
+    /// `retire_table` is called under it.
     pub fn shrink_map(&self, steps: usize) -> usize {
-        let mut freed = 0;
-        if !P::RETIRES {
-            return freed;
-        }
-        for begun in (0..steps).step_by(MAP_STEPS) {
+        let (mut freed, mut left) = (0, if P::RETIRES { steps } else { 0 });
+        while left > 0 {
             let mut heap = self.lock_free();
-            for _ in 0..MAP_STEPS.min(steps - begun) {
+            for _ in 0..MAP_STEPS.min(left) {
+                left -= 1;
                 match self.map.retire(&mut heap.marker) {
-                    Step::Unused(sheet) => {
+                    Step::Leaves(leaves) => {
                         freed += size_of::<Sheet>();
-                        self.machine.retire_table(sheet);
+                        self.machine.retire_table(leaves);
+                    }
+                    Step::Table(table) => {
+                        freed += size_of::<Mid>();
+                        self.machine.retire_table(table);
+                        break;
                     }
                     Step::InUse => {}
                     Step::End => return freed,
