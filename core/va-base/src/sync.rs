@@ -83,11 +83,11 @@ impl<T: Send + Sync> AtomicRef<T> {
     /// Stores a reference if there is none, with release order.
     ///
     /// # Errors
-    /// There is one already.
+    /// `to`, if there is one already.
     #[inline]
-    pub fn set(&self, to: &'static T) -> Result<(), ()> {
+    pub fn set(&self, to: &'static T) -> Result<(), &'static T> {
         let (done, failed) = (atomic::Ordering::Release, atomic::Ordering::Relaxed);
-        self.0.compare_exchange(None, Some(to), done, failed).map(drop).map_err(drop)
+        self.0.compare_exchange(None, Some(to), done, failed).map(drop).map_err(|_| to)
     }
 }
 
@@ -145,9 +145,9 @@ mod modelled {
         }
 
         /// Stores a reference if there is none, with release order.
-        pub fn set(&self, to: &'static T) -> Result<(), ()> {
+        pub fn set(&self, to: &'static T) -> Result<(), &'static T> {
             let done = self.0.compare_exchange(0, Self::number(to), Ordering::Release, Ordering::Relaxed);
-            done.map(drop).map_err(drop)
+            done.map(drop).map_err(|_| to)
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
             cell.store(Some(table));
             assert_eq!(cell.load(), Some(table));
         }
-        assert_eq!(cell.set(&TABLES[0]), Err(()));
+        assert_eq!(cell.set(&TABLES[0]), Err(&TABLES[0]));
         cell.store(None);
         assert_eq!(cell.load(), None);
         assert_eq!((cell.set(&TABLES[0]), cell.load()), (Ok(()), Some(&TABLES[0])));

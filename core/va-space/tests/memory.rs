@@ -131,7 +131,7 @@ fn leaves_of_the_page_map_return_to_a_machine_that_waits_for_readers() {
     let used = machine.tables();
     assert_eq!(space.shrink_map(usize::MAX), 0, "all are in use");
     // Every fiftieth remains, and so do the twelve leaves of its page.
-    let stays = |n: &u64| n % 50 == 0;
+    let stays = |n: &u64| n.is_multiple_of(50);
     (0..areas).filter(|n| !stays(n)).for_each(|n| _ = space.free_at(Va::from_page(16 + n * size)).unwrap());
     space.purge(Purge::Full);
     let mut freed = 0;

@@ -247,7 +247,7 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
                 made.fetch_add(1, Ordering::Relaxed);
                 Some(child)
             }
-            Err(()) => {
+            Err(child) => {
                 machine.free_table(Meta::new(child));
                 cell.load()
             }
