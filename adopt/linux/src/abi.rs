@@ -351,7 +351,7 @@ pub(crate) fn reclaim_blocks() -> u64 {
 }
 
 /// Pages of leaves of the page map that each drain looks at, and returns to the kernel if no area starts in them.
-const RETIRED_A_DRAIN: usize = 16;
+const RETIRED_A_DRAIN: usize = 4;
 
 /// Purges until no more is lazy than may be. For the worker that `va_os_wake` wakes. Returns areas that were purged.
 #[unsafe(no_mangle)]
