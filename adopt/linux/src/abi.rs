@@ -350,15 +350,12 @@ pub(crate) fn reclaim_blocks() -> u64 {
     BLOCKS.get().map_or(0, |blocks| blocks.shrink().blocks * blocks.block_pages().get())
 }
 
-/// Pages of leaves of the page map that each drain looks at, and returns to the kernel if no area starts in them.
-const RETIRED_A_DRAIN: usize = 4;
 
 /// Purges until no more is lazy than may be. For the worker that `va_os_wake` wakes. Returns areas that were purged.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_drain() -> u64 {
     let Some(blocks) = BLOCKS.get() else { return 0 };
     blocks.tick();
-    blocks.space().shrink_map(RETIRED_A_DRAIN);
     blocks.space().drain().areas
 }
 
