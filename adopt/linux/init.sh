@@ -199,6 +199,40 @@ load)
     echo "va: load of $rounds rounds"
     [ "$passed" -gt 0 ] && echo "va: Summary of the module, passed: $passed failed: $failed"
     ;;
+calls)
+    # All that reaches the core, whose calls are text from the first one of the boot to here. With no loops little of it.
+    patterns="ram one mixed live live-mixed large aligned percpu-live" few=$threads
+    if [ "$loops" -gt 0 ]; then
+        vmalloc_test 1471 "$threads" 10
+        block
+    else
+        patterns="ram one mixed large aligned percpu-live" loops=100 few=1
+    fi
+    storm 50
+    # Alignments that grow until no address has them: the path that waits and reclaims.
+    insmod /lib/test_vmalloc.ko run_test_mask=64 nr_threads="$threads" test_loop_count=1 2> /dev/null
+    dmesg -c > /dev/null
+    for pattern in $patterns; do
+        echo "$pattern $threads $loops" > /proc/va_bench
+        dmesg -c | grep 'va_bench' | sed 's/^\(.*\] \)*/va: /'
+    done
+    for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
+        [ -e "$cpu" ] && echo 0 > "$cpu" && storm 10 && echo 1 > "$cpu" && echo "va: hotplug of $cpu"
+    done
+    cat /proc/vmallocinfo > /tmp/vmallocinfo
+    complain
+    # Memory that fails, while the shell alone runs: a program would need a stack.
+    echo 2 > /proc/sys/vm/drop_caches
+    echo "fail 3" > /proc/va_calls
+    echo "live-mixed $few $loops" > /proc/va_bench
+    echo "fail 0" > /proc/va_calls
+    dmesg -c | grep 'va_bench' | sed 's/^\(.*\] \)*/va: with faults: /'
+    storm 50
+    echo end > /proc/va_calls
+    gzip -9 < /proc/va_calls > /tmp/calls.gz
+    stty raw < /dev/ttyS1
+    cat /tmp/calls.gz > /dev/ttyS1
+    ;;
 loops)
     # Each test with a thousandth of the loops, a hundredth, a tenth and all. Before each the shrinkers return what
     # earlier ones left in pools, on either kernel.

@@ -13,7 +13,7 @@
  */
 #include <linux/cpuhotplug.h>
 #include <linux/rwsem.h>
-#include "va_linux.h"
+#include "va_record.h"
 
 struct va_record {
 	struct vm_struct vm;
@@ -58,9 +58,12 @@ static_assert(offsetof(struct vmap_area, va_start) == 0 && offsetof(struct vmap_
 static u64 va_take(unsigned long size, unsigned long align, unsigned long start, unsigned long end,
 		   struct vmap_area *va)
 {
-	u64 at = va_try_alloc(get_cpu(), size, align, start, end, va);
+	u64 at;
 
+	va_record_lock();
+	at = va_try_alloc(get_cpu(), size, align, start, end, va);
 	put_cpu();
+	va_record_unlock();
 	if (unlikely(at < VA_FAILURES))
 		at = va_alloc(raw_smp_processor_id(), size, align, start, end, va);
 	return at;
@@ -69,9 +72,12 @@ static u64 va_take(unsigned long size, unsigned long align, unsigned long start,
 /* Frees an area that is detached or was never noted. Its addresses are used again after a flush. */
 static void va_put(unsigned long at)
 {
-	int failed = va_release(get_cpu(), at);
+	int failed;
 
+	va_record_lock();
+	failed = va_release(get_cpu(), at);
 	put_cpu();
+	va_record_unlock();
 	WARN_ONCE(failed, "va: nothing is detached at %#lx\n", at);
 }
 
@@ -138,9 +144,11 @@ static struct vmap_area *find_unlink_vmap_area(unsigned long addr)
 {
 	struct vmap_area *va;
 
+	va_record_lock();
 	rcu_read_lock();
 	va = va_record_of(va_detach(addr));
 	rcu_read_unlock();
+	va_record_unlock();
 	/* va_detach was an atomic exchange, so this load comes after it. */
 	if (unlikely(atomic_read(&va_readers))) {
 		down_write(&va_readers_sem);
@@ -213,11 +221,13 @@ static DECLARE_WORK(va_drain_work, drain_vmap_area_work);
 
 void va_os_wake(void)
 {
+	va_record_request("+wake");
 	queue_work(system_unbound_wq, &va_drain_work);
 }
 
 void va_os_flush(u64 start, u64 end)
 {
+	va_record_request("+flush %llx %llx", start, end);
 	flush_tlb_kernel_range(start, end);
 }
 
@@ -232,6 +242,8 @@ u64 va_os_reclaim(void)
 {
 	unsigned long freed = 0;
 
+	va_record_request("+reclaim");
 	blocking_notifier_call_chain(&vmap_notify_list, 0, &freed);
+	va_record_request("+reclaimed %lx", freed);
 	return freed;
 }

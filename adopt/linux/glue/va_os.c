@@ -17,7 +17,7 @@
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/uaccess.h>
-#include "va_linux.h"
+#include "va_record.h"
 
 /*
  * The first word is the architecture's spin lock, as zeroed memory holds it free. lockdep knows each by its class, of
@@ -150,17 +150,26 @@ static atomic_long_t va_meta_bytes;
 /* Under a spin lock as a rule, and a CPU's preemption off. A caller that can wait tries again after its own reclaim. */
 void *va_os_pages(size_t bytes, bool zeroed)
 {
-	void *at = alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN | (zeroed ? __GFP_ZERO : 0));
+	void *at = NULL;
 
+	if (!va_record_fails())
+		at = alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN | (zeroed ? __GFP_ZERO : 0));
+	va_record_request("+%s %zx %x", zeroed ? "table" : "pages", bytes, !!at);
 	if (at)
 		atomic_long_add(bytes, &va_meta_bytes);
 	return at;
 }
 
-void va_os_pages_free(void *at, size_t bytes)
+static void va_pages_free(void *at, size_t bytes)
 {
 	atomic_long_sub(bytes, &va_meta_bytes);
 	free_pages_exact(at, bytes);
+}
+
+void va_os_pages_free(void *at, size_t bytes)
+{
+	va_record_request("+free %zx", bytes);
+	va_pages_free(at, bytes);
 }
 
 static void va_os_retired(struct rcu_head *head)
@@ -169,7 +178,7 @@ static void va_os_retired(struct rcu_head *head)
 	size_t bytes = page_private(page);
 
 	set_page_private(page, 0);
-	va_os_pages_free(page_address(page), bytes);
+	va_pages_free(page_address(page), bytes);
 }
 
 /* Frees memory once no section of RCU is left that has begun by now. */
@@ -177,6 +186,7 @@ void va_os_pages_retire(void *at, size_t bytes)
 {
 	struct page *page = virt_to_page(at);
 
+	va_record_request("+free %zx", bytes);
 	set_page_private(page, bytes);
 	call_rcu(&page->rcu_head, va_os_retired);
 }
@@ -188,7 +198,7 @@ u32 va_os_cpus_possible(void)
 
 u32 va_os_cpus_online(void)
 {
-	return num_online_cpus();
+	return va_record_online();
 }
 
 void va_os_bug(const u8 *file, size_t len, u32 line)

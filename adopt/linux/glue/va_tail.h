@@ -8,9 +8,12 @@
 
 static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
 {
-	u64 at = va_try_alloc_small(get_cpu(), size >> PAGE_SHIFT);
+	u64 at;
 
+	va_record_lock();
+	at = va_try_alloc_small(get_cpu(), size >> PAGE_SHIFT);
 	put_cpu();
+	va_record_unlock();
 	if (unlikely(at < VA_FAILURES))
 		at = va_alloc_small(raw_smp_processor_id(), size >> PAGE_SHIFT);
 	if (unlikely(at < VA_FAILURES))
@@ -31,8 +34,10 @@ static void vb_free(unsigned long addr, unsigned long size)
 	vunmap_range_noflush(addr, addr + size);
 	if (debug_pagealloc_enabled_static())
 		flush_tlb_kernel_range(addr, addr + size);
+	va_record_lock();
 	failed = va_free_small(get_cpu(), addr, size >> PAGE_SHIFT);
 	put_cpu();
+	va_record_unlock();
 	WARN_ONCE(failed, "va: no mapping of %lu bytes at %#lx\n", size, addr);
 }
 

@@ -24,16 +24,21 @@ const KASAN_FLAGS: &str = "-Zsanitizer=kernel-address -Cllvm-args=-asan-mapping-
                            -Cllvm-args=-asan-instrumentation-with-call-threshold=0 -Cllvm-args=-asan-globals=0 \
                            -Cllvm-args=-asan-stack=0";
 /// The files of ours that go to `mm`, besides the object.
-const GLUE: [&str; 8] = [
+const GLUE: [&str; 10] = [
     "va_linux.h",
+    "va_record.h",
     "va_glue.h",
     "va_tail.h",
     "va_percpu.h",
     "va_percpu_areas.h",
     "va_percpu_both.h",
     "va_os.c",
+    "va_record.c",
     "va_bench.c",
 ];
+/// Added to `mm/Makefile` of a kernel that records the calls of the core.
+const RECORD: &str = "obj-y += va_record.o\nCFLAGS_vmalloc.o += -DVA_RECORD\nCFLAGS_va_os.o += -DVA_RECORD\n\
+                      CFLAGS_va_record.o += -DVA_RECORD\n";
 
 /// The options of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +51,8 @@ pub(super) enum Config {
     Trace,
     /// With types for a debugger, and the bytes of each call site.
     Dump,
+    /// Those of production, and every call of the core is recorded.
+    Record,
 }
 
 /// The code that decides per-CPU offsets in a kernel with the core.
@@ -84,6 +91,7 @@ impl Kind {
             Config::Debug => "-debug",
             Config::Trace => "-trace",
             Config::Dump => "-dump",
+            Config::Record => "-record",
         }
     }
 }
@@ -224,9 +232,10 @@ pub(super) fn kernel(root: &Path, kind: Kind) -> Result<Kernel> {
     Ok(Kernel { image, initrd, symbols })
 }
 
-/// The folder of a kernel's objects.
+/// The folder of a kernel's objects. A kernel that records differs in three files alone.
 pub(super) fn folder(root: &Path, kind: Kind) -> PathBuf {
-    work(root).join(format!("build{}", kind.suffix()))
+    let suffix = if kind.config == Config::Record { "" } else { kind.suffix() };
+    work(root).join(format!("build{suffix}"))
 }
 
 /// Unpacks the kernel's source, and puts the core in or takes it out.
@@ -252,6 +261,9 @@ fn tree(root: &Path, kind: Kind) -> Result<PathBuf> {
         text = said("vmalloc.c", cut(&text)?);
         percpu = said("percpu.c", cut_percpu(&percpu, kind.percpu)?);
         makefile.push_str("obj-y += va_os.o va_core.o\n");
+        if kind.config == Config::Record {
+            makefile.push_str(RECORD);
+        }
         write_changed(&shipped(root), &fs::read(object(root, kind.config == Config::Debug)?)?)?;
     }
     for file in GLUE {
@@ -284,7 +296,7 @@ fn cut_percpu(text: &str, percpu: Percpu) -> Result<(String, usize)> {
 fn configure(root: &Path, source: &Path, build: &Path, kind: Kind) -> Result<()> {
     let mut parts = vec!["kernel.config"];
     match kind.config {
-        Config::Plain => {}
+        Config::Plain | Config::Record => {}
         Config::Debug => parts.push("debug.config"),
         Config::Trace => parts.push("trace.config"),
         Config::Dump => parts.push("dump.config"),

@@ -18,6 +18,7 @@ mod lists;
 mod live;
 mod loops;
 mod profile;
+mod replay;
 mod trace;
 
 use crate::count::Tests;
@@ -81,6 +82,9 @@ enum Task {
     /// Record the events of kernels that others built, and replay each under the policy of each version; --out writes
     /// data/debian-* and results/policies.md
     Events(events::Args),
+    /// Record every call of the core in a kernel that boots, with one CPU and with four, and replay them by vmlab; --out
+    /// writes results/linux-replay.md
+    Replay(replay::Args),
     /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
     Debug {
         /// quick, all, stress, hotplug or faults
@@ -137,6 +141,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         Task::Trace(args) => trace::main(root, args),
         Task::Dump(args) => dump::main(root, args),
         Task::Events(args) => events::main(root, args),
+        Task::Replay(args) => replay::main(root, args),
         Task::Debug { suite, loops, cpus, five_levels } => {
             boot(root, kind, &Run::of(suite, *loops), &speed(*cpus, *five_levels)).map(drop)
         }
@@ -284,7 +289,7 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
         }
     }
     let summaries = lines.iter().filter(|line| line.starts_with("Summary")).count();
-    if summaries == 0 && !matches!(suite, "boot" | "bench" | "contended" | "trace" | "events") {
+    if summaries == 0 && !matches!(suite, "boot" | "bench" | "contended" | "trace" | "events" | "calls") {
         bail!("no test of lib/test_vmalloc.c said anything");
     }
     Ok(())
