@@ -137,6 +137,33 @@ class SpaceReplay:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """A place where the core did something else than in the kernel."""
+
+    line: int
+    call: str
+    kernel: str
+    here: str
+
+
+@dataclass(frozen=True)
+class CallsReplay:
+    """`vmlab replay --calls --json`: the calls of a core inside a kernel, on the same core."""
+
+    recording: str
+    cpus: int
+    calls: int
+    by_call: Dict[str, int]
+    by_cpu: List[int]
+    addresses: int
+    equal: int
+    requests: int
+    differences: int
+    first: List[Difference]
+    complete: bool
+
+
+@dataclass(frozen=True)
 class Policy:
     """A policy of `vmlab whatif --json`. Stalls are modelled."""
 
@@ -364,7 +391,7 @@ class Sites:
     sites: List[Place]
 
 
-Record = Union[Figures, Replay, SpaceReplay, PercpuReplay, Diff, WhatIf, Map, Latency, Compare, Sites]
+Record = Union[Figures, Replay, SpaceReplay, PercpuReplay, CallsReplay, Diff, WhatIf, Map, Latency, Compare, Sites]
 T = TypeVar("T")
 
 # The fields that are other records, and the keys that tell the objects apart.
@@ -375,6 +402,7 @@ _INNER: Dict[str, Type[Any]] = {
     "Figures.end": End,
     "Figures.callers": Caller,
     "Figures.tasks": Task,
+    "CallsReplay.first": Difference,
     "WhatIf.policies": Policy,
     "WhatIf.pinned": Pinned,
     "Map.busy": Amount,
@@ -398,6 +426,7 @@ _KINDS: Tuple[Tuple[str, Type[Any]], ...] = (
     ("index", Replay),
     ("why", SpaceReplay),
     ("first_equal", PercpuReplay),
+    ("by_call", CallsReplay),
     ("divergences", Diff),
     ("windows", Map),
     ("locks", Latency),

@@ -7,6 +7,7 @@
 //! | [`index`] | a replay on an index of holes; [`run`] makes a row of it, and [`timing`] its times |
 //! | [`space`] | a replay on a whole space; [`run_space`] makes a row of it |
 //! | [`diff`] | a replay on the model of a policy, and the cause of each difference |
+//! | [`calls`] | the calls of a core inside a kernel, on the same core here |
 //! | [`whatif`] | a trace under another policy, which decides by itself |
 //! | [`policy`] | the policies of spaces, by name |
 //! | [`percpu`] | a replay inside percpu chunks, whose events and objects are others |
@@ -17,6 +18,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![warn(missing_debug_implementations)]
 
+pub mod calls;
 pub mod diff;
 pub mod engine;
 pub mod index;
@@ -52,6 +54,9 @@ pub fn fuzz(data: &[u8]) {
     fuzz_trace(&trace, &table);
     let Ok(input) = decompress(data) else { return };
     diff::fuzz(&diff::recording::Recording::read(input.take(1 << 20)));
+    let Ok(input) = decompress(data) else { return };
+    let lines = vmlab_trace::calls::read(input.take(1 << 20));
+    let _row = lines.and_then(|lines| calls::replay("fuzz", lines));
 }
 
 /// Replays a fuzzer's trace on every production index and space, and checks that the counts add up (RP1).

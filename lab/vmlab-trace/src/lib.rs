@@ -14,6 +14,7 @@
 
 pub mod allocinfo;
 pub mod call;
+pub mod calls;
 pub mod convert;
 mod entry;
 mod event;

@@ -11,6 +11,8 @@ mod bench_memory;
 #[cfg(feature = "measure")]
 #[path = "cli/bench_space.rs"]
 mod bench_space;
+#[path = "cli/calls.rs"]
+mod calls;
 #[cfg(feature = "measure")]
 #[path = "cli/compare.rs"]
 mod compare;

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "measure")]
 mod bench;
+mod calls;
 mod compare;
 mod convert;
 mod diff;
@@ -261,6 +262,10 @@ struct ReplayArgs {
     /// Replay the allocations inside percpu chunks instead: offsets, under each policy that searches as Linux does
     #[arg(long, conflicts_with_all = ["index", "report", "space", "before", "kernel"])]
     percpu: bool,
+    /// Replay the calls of a core inside a kernel on the same core: all of the files are such recordings (`cargo xtask
+    /// linux replay`). Any difference is a failure
+    #[arg(long, conflicts_with_all = ["index", "report", "space", "diff", "percpu", "before", "vmallocinfo", "kernel"])]
+    calls: bool,
     /// Policy of the space (default: linux; with --diff all, one after the other)
     #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", requires = "whole")]
     policy: Option<Policy>,
@@ -352,6 +357,10 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     if args.percpu {
         args.selected.none_if_no_trace("and --percpu replays the whole life of each chunk")?;
         return percpu::replay(&args.files, &args.tables, args.form());
+    }
+    if args.calls {
+        args.selected.none_if_no_trace("and --calls replays all that the space did")?;
+        return calls::replay(&args.files, args.form());
     }
     if let Some(differences) = args.diff {
         return diff::replay(args, differences);

@@ -92,8 +92,10 @@ fn the_package_reads_the_objects_of_every_command() {
     std::fs::write(&allocinfo, sites::TEXT).unwrap();
     let diff = ["replay", "--json", "--diff", "--policy", "one-lock", &trace];
     let percpu = ["replay", "--json", "--percpu", &trace];
+    let calls = shipped("linux-calls-smp1.gz").display().to_string();
+    let calls = ["replay", "--json", "--calls", &calls];
     let boot = shipped("boot-smp1.ftrace.gz").display().to_string();
-    let mut lines: String = [&diff[..], &percpu, &["compare", "--json", &boot, &trace]]
+    let mut lines: String = [&diff[..], &percpu, &calls, &["compare", "--json", &boot, &trace]]
         .map(|args| stdout_of(&vmlab().args(args).assert().success()))
         .concat();
     lines += &stdout_of(&vmlab().args(["latency", "--json"]).arg(recording).assert().success());
@@ -117,16 +119,17 @@ fn the_package_reads_the_objects_of_every_command() {
         \x20   try: vmlab.record(wrong)\n\
         \x20   except error: continue\n\
         \x20   raise SystemExit(f'{wrong} was read')\n\
-        diff, percpu, scan, runs, sides, latency, sites = records = list(vmlab.read(open(sys.argv[2])))\n\
+        diff, percpu, scan, runs, calls, sides, latency, sites = records = list(vmlab.read(open(sys.argv[2])))\n\
         assert sum(diff.causes.values()) == diff.differ == 46 and diff.divergences[0].policy == 0xffa000000023c000, diff\n\
         assert [percpu.policy, scan.policy, runs.policy] == ['linux', 'scan', 'runs'] and percpu.allocs > percpu.equal > percpu.first, percpu\n\
+        assert calls.equal == calls.addresses > 1000 and calls.by_call['init'] == 1 and calls.first == [], calls\n\
         assert sides.after.callers['kernel_clone'][0] == sides.after.leaks['kernel_clone'].bytes > 1 << 20, sides\n\
         assert sum(count for _, count in latency.calls[0].histogram) == latency.calls[0].count == 1745, latency\n\
         assert latency.locks[0].lock == 'pcpu_alloc_mutex' and sites.places == 4 and sites.sites[0].bytes == 900000, sites\n\
         rows = list(vmlab.rows(records))\n\
         callers = len({*sides.before.callers, *sides.after.callers})\n\
-        assert len(rows) == 4 + callers + len(latency.calls) + len(sites.sites), rows\n\
-        assert rows[-1]['name'] == sites.name and {'caller', 'after.bytes'} < rows[4].keys(), rows[-1]\n\
+        assert len(rows) == 5 + callers + len(latency.calls) + len(sites.sites), rows\n\
+        assert rows[-1]['name'] == sites.name and {'caller', 'after.bytes'} < rows[5].keys(), rows[-1]\n\
         records = list(vmlab.read(open(sys.argv[1])))\n\
         try: import pandas\n\
         except ImportError: raise SystemExit(print('no pandas'))\n\
