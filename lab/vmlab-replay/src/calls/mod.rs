@@ -38,9 +38,6 @@ const CPUS_MAX: u64 = 512;
 /// The most parts of a congruent call, and busy ranges of a space.
 const PARTS_MAX: usize = 64;
 
-// As in `adopt/linux/src/abi.rs`, where the reasons are.
-const RETIRED_A_DRAIN: usize = 16;
-
 /// Results of an alloc that are no address, as of `adopt/linux/src/abi.rs`.
 const NO_SPACE: u64 = 0;
 const NO_MEMORY: u64 = 1;
@@ -292,7 +289,6 @@ impl<'a> Replay<'a> {
             }),
             Call::Drain {} => {
                 blocks.tick();
-                space.shrink_map(RETIRED_A_DRAIN);
                 space.drain().areas
             }
             Call::UnmapAliases { start, end } => {
