@@ -145,6 +145,30 @@ impl Lookup {
 
 fn split(index: u32) -> (usize, usize, usize) {
     let (leaf, branch) = (LEAF as u32 - 1, BRANCH as u32 - 1);
-    let high = index.checked_shr(LEAF_LOG2 + BRANCH_LOG2).unwrap_or(0);
+    let high = index >> (LEAF_LOG2 + BRANCH_LOG2);
     (high as usize, (index >> LEAF_LOG2 & branch) as usize, (index & leaf) as usize)
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+    use va_sim::machine::SimMachine;
+
+    #[test]
+    fn blocks_far_apart_have_records_of_their_own() {
+        let (machine, lookup) = (SimMachine::new(1), Lookup::new());
+        // One in each half of the tree's levels, and the last.
+        let indexes = [3, 1 << 10 | 3, 1 << 20 | 3, 1 << 21 | 3, 1 << 31 | 3, COVERED as u32 - 1];
+        for index in indexes {
+            assert!(lookup.find(index).is_none(), "{index}");
+            lookup.ensure(index, &machine).unwrap();
+        }
+        let found: Vec<_> = indexes.iter().map(|&index| lookup.find(index).unwrap().index()).collect();
+        assert_eq!(found, indexes);
+        assert_eq!(lookup.each().map(Block::index).collect::<Vec<_>>(), indexes, "in address order");
+        lookup.release_meta(&machine);
+        assert_eq!(machine.tables(), 0);
+    }
 }

@@ -356,14 +356,12 @@ impl Block {
         }
     }
 
+    /// Makes the open run a free one, for a request that is longer than it and not than the bound of the others.
     fn close_run(&self) {
         let (start, end) = (self.cursor.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed));
         self.set_free_between(start, end, true);
         self.cursor.store(0, Ordering::Relaxed);
         self.limit.store(0, Ordering::Relaxed);
-        if end - start > self.fit.load(Ordering::Relaxed) {
-            self.fit.store(end - start, Ordering::Relaxed);
-        }
     }
 
     fn set_free_between(&self, start: u32, end: u32, free: bool) {

@@ -75,9 +75,7 @@ impl Block {
             }
             strip.set_flushed(0);
         }
-        if pages > 0 {
-            self.loosen_fit();
-        }
+        self.loosen_fit();
         pages
     }
 
@@ -183,10 +181,14 @@ mod tests {
         let (block, at) = filled(&[30, 10, 30]);
         let sizes = [30, 10, 30];
         let mut hull = Hull::EMPTY;
+        assert!(!block.has_unflushed());
         block.free(at[1], sizes[1]).unwrap();
+        assert!(block.has_unflushed());
         block.note_flushed(&mut hull);
+        assert!(!block.has_unflushed());
         // Dead, but after the flush began.
         block.free(at[2], sizes[2]).unwrap();
+        assert!(block.has_unflushed());
         assert_eq!((hull, block.recycle::<Standard>()), (Hull { low: 30, high: 40 }, 10));
         assert_eq!(block.free(at[2], 30), Err(WrongFree::Twice(30)));
         // "AAA...BBB" + 11 is allocated above, + 10 between.

@@ -12,8 +12,8 @@ use va_space::VmapSpace;
 type Held<'m, C> = Blocks<&'m SimMachine, C>;
 
 /// Creates, on two CPUs, a block with mappings of 3 and of 40 pages, the second of which was freed. What `change` then
-/// does to it must break `rule`.
-fn broken<C: Config>(rule: &str, change: impl FnOnce(&Held<'_, C>, &'static Block)) {
+/// does to it must break `rule`. Returns the report, with the page of the block in place of the address.
+fn broken<C: Config>(rule: &str, change: impl FnOnce(&Held<'_, C>, &'static Block)) -> (u64, u64, u64) {
     let machine = SimMachine::new(2);
     let window = VaRange::from_pages(0x10_0000, 0x20_0000).unwrap();
     let space = VmapSpace::new(window, window, &machine).unwrap();
@@ -26,6 +26,8 @@ fn broken<C: Config>(rule: &str, change: impl FnOnce(&Held<'_, C>, &'static Bloc
     change(&blocks, block);
     let found = blocks.validate().unwrap_err();
     assert_eq!(found.rule, rule, "{found}");
+    let page = found.at.page_floor().wrapping_sub(blocks.va(block, 0).page_floor());
+    (page, found.expected, found.actual)
 }
 
 #[test]
@@ -43,14 +45,25 @@ fn vb2_a_head_without_its_tail_and_a_tail_without_a_head_are_found() {
     broken::<Standard>("VB2", |_, block| block.strips()[1].unmark(0, 1 << 10));
     broken::<Standard>("VB2", |_, block| block.strips()[5].mark(0, 1));
     // Two heads, one tail.
-    broken::<Standard>("VB2", |_, block| block.strips()[0].mark(1 << 1, 0));
+    let report = broken::<Standard>("VB2", |_, block| block.strips()[0].mark(1 << 1, 0));
+    assert_eq!(report, (1, 2, 1), "at page 1, which page 2 ends");
     // Without its tail, a mapping extends into the next.
     broken::<Linux64>("VB2", |_, block| block.strips()[0].unmark(0, 1 << 2));
+    // Three of the last three pages use up four: one beyond the block.
+    let report = broken::<Linux64>("VB2", |blocks, block| {
+        while block.free_pages() > 4 {
+            blocks.alloc(0, 1 << block.free_pages().ilog2().min(6)).unwrap();
+        }
+        (0..4).for_each(|_| _ = blocks.alloc(0, 1).unwrap());
+        block.strips()[31].unmark(3 << 30, 3 << 29);
+    });
+    assert_eq!(report, (1021, 1024, 1025));
 }
 
 #[test]
 fn vb3_what_a_flush_covers_was_freed_and_has_a_head() {
     broken::<Standard>("VB3", |_, block| block.strips()[0].set_flushed(1));
+    assert_eq!(broken::<Standard>("VB3", |_, block| block.strips()[1].set_flushed(1 << 2)).0, 34);
     broken::<Standard>("VB3", |_, block| {
         let strip = &block.strips()[0];
         assert!(strip.mark_freed(strip.gone(), 1), "no mapping starts there");

@@ -137,6 +137,14 @@ impl<O: RawMutex, L: RawMutex> Collection<O, L> {
         matches!(self.stage, Stage::Idle)
     }
 
+    /// Returns the hull of the noted pages if their flush is about to begin, and the number of the collection.
+    fn noted(&self) -> Option<(u64, u64, u64)> {
+        match self.stage {
+            Stage::Noted { low, high } => Some((low, high, self.done)),
+            _ => None,
+        }
+    }
+
     /// Returns the lists of blocks, and the mark of the blocks in each.
     pub(super) fn lists(&self) -> [(Ring<COLLECTED>, List); 2] {
         [(self.pending, List::Pending), (self.in_flight, List::InFlight)]
@@ -263,10 +271,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             let until = if own { Until::Noted } else { Until::Waiting };
             waiting = self.slice(&mut collection, until);
             blocks += collection.released - before;
-            let noted = match collection.stage {
-                Stage::Noted { low, high } if own => Some((low, high, collection.done)),
-                _ => None,
-            };
+            let noted = collection.noted();
             drop(collection);
             // If another thread flushes meanwhile, or ends the collection, the result is the same.
             let flushed = noted.filter(|&(low, high, _)| {
@@ -274,11 +279,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 flush(hull_of(low, high))
             });
             collection = self.lock_collection();
-            let now = match collection.stage {
-                Stage::Noted { low, high } => Some((low, high, collection.done)),
-                _ => None,
-            };
-            if flushed.is_some() && flushed == now {
+            if flushed.is_some() && flushed == collection.noted() {
                 collection.flushes += 1;
                 collection.stage = Stage::Settle;
             }
@@ -409,8 +410,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             self.balance.0.fetch_sub(Balance::TOUCHED, Ordering::Relaxed);
         }
         // A block in flight is listed again when its flush is completed. An absent one was released by the free of its
-        // last page, and the space may not have received it yet.
-        if block.list() == List::None && (block.has_unflushed() || (place == Place::Absent && !C::REUSE)) {
+        // last page, and the space may not have received it yet. Where dead pages are reused, none is absent here.
+        if block.list() == List::None && (block.has_unflushed() || place == Place::Absent) {
             block.set_list(List::Pending);
             collection.pending.push(&self.lookup, block);
         }

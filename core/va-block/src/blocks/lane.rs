@@ -174,8 +174,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             queue.push::<C>(&self.lookup, block);
         }
         drop(queue);
-        // Its last page may have died while the lane had it.
-        if !C::REUSE && block.dead_counted() == self.pages {
+        // Its last page may have died while the lane had it. Where dead pages are reused, none is counted.
+        if block.dead_counted() == self.pages {
             self.release_dead(Context::Sleeping, block);
         }
     }
@@ -185,7 +185,8 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
     /// Allocates `pages` pages, as [`Blocks::alloc`] does.
     ///
     /// # Errors
-    /// The errors of [`Blocks::alloc`]; before a failure, the lane's block was returned to its list.
+    /// The errors of [`Blocks::alloc`]. Before one that a block could have met fails, the lane's block was returned to
+    /// its list.
     /// # Locks
     /// `Owner` from the lane's block; else those of [`Blocks::alloc`].
     #[inline]
@@ -200,7 +201,7 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
     #[inline]
     pub fn alloc_in(&mut self, context: Context, pages: u64) -> Result<Va, BlockError> {
         if pages.wrapping_sub(1) >= self.blocks.alloc_max {
-            return self.alloc_large(pages, context);
+            return self.blocks.alloc_large(self.cpu, pages, context);
         }
         let consumed = C::consumed(pages as u32);
         if let Some(block) = *self.lock()
@@ -286,17 +287,6 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
         self.block = Some(block);
         *self.lock() = Some(block);
         Ok(self.blocks.va(block, page))
-    }
-
-    #[cold]
-    fn alloc_large(&mut self, pages: u64, context: Context) -> Result<Va, BlockError> {
-        match self.blocks.alloc_large(self.cpu, pages, context) {
-            Err(BlockError::Space(_)) if self.holds() => {
-                self.park();
-                self.blocks.alloc_large(self.cpu, pages, context)
-            }
-            done => done,
-        }
     }
 }
 

@@ -1,9 +1,10 @@
-//! Tests that count the steps of slow paths.
+//! Tests that count the steps of slow paths, and of a call between two steps of another.
 
-use super::Blocks;
-use crate::config::{Config, Standard};
+use super::{Balance, Blocks};
+use crate::config::{Config, Linux64, Standard};
 use crate::testing::looks_of;
-use va_base::{LockClass, VaRange};
+use va_base::sync::atomic::Ordering;
+use va_base::{Context, LockClass, VaRange};
 use va_sim::machine::{SimMachine, lockings};
 use va_space::VmapSpace;
 
@@ -52,4 +53,25 @@ fn shrink_holds_its_lock_for_a_slice_at_a_time() {
     // One for the lanes, and one for each slice; each block takes the queue once.
     assert_eq!(after[queue] - before[queue], BLOCKS);
     assert_eq!(after[collect] - before[collect], 1 + 41);
+}
+
+#[test]
+fn sp2_a_block_that_the_space_has_not_received_yet_is_flushed() {
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Linux64>(&machine);
+    let at = blocks.alloc(0, 64).unwrap();
+    let (block, _) = blocks.block_at(at).unwrap();
+    let range = blocks.range(block, 0, 64);
+    machine.map(range).unwrap();
+    machine.unmap(range);
+    blocks.free(0, at, 64).unwrap();
+    // A free of the last page of a block ends it, and then releases its area.
+    let (mut queue, place) = blocks.lock_home(block);
+    assert!(blocks.end(&mut queue, block, place));
+    drop(queue);
+    blocks.balance.0.fetch_sub(Balance::PRESENT, Ordering::Relaxed);
+    blocks.unmap_aliases();
+    assert_eq!(machine.unclean(range), 0, "no CPU translates what was freed before the call");
+    blocks.release(Context::Sleeping, block);
+    assert_eq!((blocks.present(), blocks.validate()), (0, Ok(())));
 }

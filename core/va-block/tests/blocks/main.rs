@@ -3,7 +3,9 @@
 
 mod every_nth;
 mod faults;
+mod lanes;
 mod model;
 mod points;
+mod purges;
 mod shared;
 mod stress;

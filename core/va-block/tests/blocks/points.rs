@@ -14,7 +14,7 @@ fn pages(first: u64, end: u64) -> VaRange {
     VaRange::from_pages(FIRST + first, FIRST + end).unwrap()
 }
 
-fn blocks<C: Config>(machine: &SimMachine, size: u64) -> Blocks<&SimMachine, C> {
+pub(crate) fn blocks<C: Config>(machine: &SimMachine, size: u64) -> Blocks<&SimMachine, C> {
     Blocks::new(VmapSpace::new(pages(0, size), pages(0, size), machine).unwrap(), machine).unwrap()
 }
 
@@ -47,7 +47,7 @@ fn lasting_pages_pin_little_address_space() {
 }
 
 /// Returns the number of times that `calls` takes locks, by class.
-fn counted(calls: impl FnOnce()) -> [u64; LockClass::COUNT] {
+pub(crate) fn counted(calls: impl FnOnce()) -> [u64; LockClass::COUNT] {
     let before = lockings();
     calls();
     let after = lockings();
