@@ -6,9 +6,9 @@
 //!
 //! The records are adjacent in an array of pages ([`PagedArray`]), without a gap: a removal moves the last one into the
 //! slot that became free. They are found by linear hashing (Litwin, 1980). There are as many buckets as records or up
-//! to twice as many. One bucket is split or merged by an add or a removal, so that no call moves more than the records
-//! of a bucket. So both arrays grow and shrink at their end, a page at a time, and an unneeded page is freed to the
-//! platform.
+//! to twice as many and one. An add splits one bucket, a removal merges two at most, so that no call moves more than
+//! the records of two buckets. So both arrays grow and shrink at their end, a page at a time, and an unneeded page is
+//! freed to the platform.
 //!
 //! ```text
 //!   buckets   0  1  2  3 | 4  5            6 of 8: those below 2 are split, so three bits of the hash distinguish
@@ -22,7 +22,8 @@
 //!
 //! # Invariants
 //! - **RD1 reached** a record is in the chain of its bucket, and in no other.
-//! - **RD2 room** there is memory for every record and every reservation, and for as many buckets.
+//! - **RD2 room** there is memory for every record and every reservation, and for as many buckets; half of the buckets
+//!   are no more than the records.
 //! - **RD3 deferred** the list of deferred frees holds exactly the records that are marked so.
 //!
 //! # Cost
@@ -480,7 +481,8 @@ impl Records {
             }
         }
         self.live -= 1;
-        if self.buckets / 2 > self.live {
+        // Twice at most.
+        while self.buckets / 2 > self.live {
             self.merge();
         }
     }
@@ -538,7 +540,8 @@ impl Records {
         let room = self.slots.len().min(self.heads.len());
         InvariantViolation::check(need <= room, "RD2", Va::ZERO, room as u64, need as u64)?;
         let buckets = self.buckets as usize;
-        let enough = self.live <= self.buckets && buckets <= self.heads.len();
+        let enough =
+            self.live <= self.buckets && self.buckets / 2 <= self.live && buckets <= self.heads.len();
         InvariantViolation::check(enough, "RD2", Va::ZERO, self.live.into(), buckets as u64)?;
         let (mut listed, mut page) = (0, self.deferred);
         while let Some(at) = page.filter(|_| listed <= marked) {

@@ -63,6 +63,7 @@ fn rd2_a_reservation_has_room_and_a_failure_changes_nothing() {
     assert_eq!((records.get(3), records.reserved()), (None, 0));
     heap.fail_after(u64::MAX);
     reserve(&mut records, &heap).unwrap();
+    assert_eq!(records.reserved(), 1);
     heap.fail_after(0);
     let room = records.slots.piece_len();
     (1..room).for_each(|_| reserve(&mut records, &heap).unwrap());
@@ -111,6 +112,36 @@ fn rd2_memory_goes_back_as_areas_go_and_all_of_it_when_asked() {
     assert_eq!(heap.slabs(), 0);
     add(&mut records, &heap, 3);
     records.validate().unwrap();
+    records.end(&heap);
+}
+
+#[test]
+fn rd2_a_full_page_of_buckets_has_no_bucket_outside() {
+    let (heap, mut records) = (heap(), Records::new());
+    for page in 0.. {
+        add(&mut records, &heap, page);
+        if records.live() == records.heads.piece_len() {
+            break;
+        }
+    }
+    assert_eq!((records.heads.len(), records.validate()), (records.live(), Ok(())));
+    assert!((0..records.live() as u64).all(|page| records.get(page) == Some(entry(page))));
+    records.end(&heap);
+}
+
+#[test]
+fn rd2_buckets_go_back_as_fast_as_areas() {
+    let (heap, mut records) = (heap(), Records::new());
+    (0..5000).for_each(|page| add(&mut records, &heap, page));
+    for page in 0..5000 {
+        records.take(page, Kind::Vmalloc, false).unwrap();
+        records.excess(true).free(&heap);
+        if page % 100 == 0 {
+            records.validate().unwrap();
+        }
+    }
+    // A page of each array, so that the next area needs no memory.
+    assert_eq!((heap.slabs(), records.validate()), (2, Ok(())));
     records.end(&heap);
 }
 

@@ -182,8 +182,14 @@ fn sp4_a_failed_vrealloc_changes_nothing_at_every_n() {
         let at = map.vmalloc(0, &AreaRequest::new(70 * PAGE)).unwrap();
         map.vrealloc(0, at, 9 * PAGE, Fill::Any).unwrap()
     };
-    let setups: [(&str, Prepare<'_>); 4] =
-        [("roomy", &roomy), ("alone", &alone), ("stuck", &stuck), ("shrunk", &shrunk)];
+    // Its pages need several pages of the page table when it moves.
+    let long = |map: &Map<'_, '_>| {
+        let at = map.vmalloc(0, &AreaRequest::new(40 * PAGE)).unwrap();
+        map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap();
+        at
+    };
+    let setups: [(&str, Prepare<'_>); 5] =
+        [("roomy", &roomy), ("alone", &alone), ("stuck", &stuck), ("shrunk", &shrunk), ("long", &long)];
     for (name, prepare) in setups {
         let failed = errors(&format!("vrealloc, {name}"), prepare, &|run| {
             run.map.vrealloc(0, run.own, 60 * PAGE, Fill::Zeros)

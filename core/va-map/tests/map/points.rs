@@ -8,11 +8,11 @@ use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_sim::pages::{Ask, FOREIGN, SimPages};
 use va_space::VmapSpace;
 
-type Map<'a, 'm> = MapSpace<&'a SimMachine, &'a SimPages<'m>>;
+pub(crate) type Map<'a, 'm> = MapSpace<&'a SimMachine, &'a SimPages<'m>>;
 
 const PAGE: u64 = va_base::PAGE_SIZE;
 
-fn new_map<'a, 'm>(machine: &'a SimMachine, pages: &'a SimPages<'m>, end: u64) -> Map<'a, 'm> {
+pub(crate) fn new_map<'a, 'm>(machine: &'a SimMachine, pages: &'a SimPages<'m>, end: u64) -> Map<'a, 'm> {
     let window = VaRange::from_pages(0x10, end).unwrap();
     let space = VmapSpace::new(window, window, machine).unwrap();
     MapSpace::new(space, machine, pages).unwrap()
