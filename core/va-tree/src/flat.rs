@@ -383,4 +383,22 @@ mod tests {
         assert_eq!(broken(|index| index.ledger.live = 1), Err("FT6"));
         assert_eq!(broken(|index| index.ledger.live = 9), Err("FT6"));
     }
+
+    #[cfg(feature = "certify")]
+    #[test]
+    fn states_that_differ_have_shapes_that_differ() {
+        use crate::certify::Certify;
+        let shape = |index: &FlatIndex<4>| {
+            let mut numbers = std::vec::Vec::new();
+            index.shape(&mut |number| numbers.push(number));
+            numbers
+        };
+        let mut index = FlatIndex::<4>::new(pages(10, 100), pages(10, 100)).unwrap();
+        let empty = shape(&index);
+        assert_eq!(empty, [0, 1, 90, 10, 100]);
+        index.take(pages(20, 30)).unwrap();
+        assert_eq!(shape(&index), [1, 2, 80, 10, 20, 30, 100]);
+        index.free(pages(20, 30)).unwrap();
+        assert_eq!(shape(&index), empty);
+    }
 }

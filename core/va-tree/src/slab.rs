@@ -255,11 +255,11 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
 
     /// Records that were ever used.
     fn begun(&self) -> usize {
-        if FLAT > 0 && self.fresh < ARRAY {
+        // In the flat beginning, or in the first bucket, where an id is a number.
+        if self.fresh < ARRAY {
             return self.fresh as usize;
         }
-        let before = if FLAT > 0 { self.before_array() } else { 0 };
-        before + self.array.number(self.fresh - Self::OFFSET) as usize
+        self.before_array() + self.array.number(self.fresh - Self::OFFSET) as usize
     }
 
     /// Adds record `id` to the unused ones.

@@ -11,7 +11,7 @@ use va_sim::platform::HeapPlatform;
 use va_sim::soak::{self, Soak};
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
-use va_tree::{BTreeIndex, BTreeIndex32, BestFitIndex, Congruent, FreeIndex, RbIndex, Supplied};
+use va_tree::{BTreeIndex, BTreeIndex32, BestFitIndex, Congruent, FreeIndex, InPlace, RbIndex, Supplied};
 
 const PAGE: usize = 4096;
 
@@ -389,4 +389,62 @@ fn rows_without_memory_are_not_requested() {
     assert_eq!(index.wanted(1), None);
     assert!(index.add_all_rows().is_err());
     assert_eq!(index.wanted(1), None);
+}
+
+#[test]
+fn a_shrink_drops_rows_unless_they_were_requested_for_good() {
+    let heap = heap(PAGE);
+    for always in [false, true] {
+        let mut index = BTreeIndex::new(all(), all(), &heap).unwrap();
+        if always {
+            index.add_all_rows().unwrap();
+        }
+        (0..2000).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
+        let aligned = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE as u64).unwrap());
+        index.alloc(&aligned).unwrap();
+        assert!(index.has_rows());
+        assert!(index.shrink(0) == 0 && index.has_rows(), "no step");
+        index.shrink(1000);
+        assert_eq!(index.has_rows(), always);
+        index.validate().unwrap();
+    }
+}
+
+#[test]
+fn rows_give_way_to_a_take_that_lacks_memory_unless_they_were_requested_for_good() {
+    for always in [false, true] {
+        let mut dropped = 0;
+        for granted in 0..20 {
+            let heap = heap(PAGE);
+            let mut index = BTree::<u64, 8, _>::new(all(), all(), &heap).unwrap();
+            if always {
+                index.add_all_rows().unwrap();
+            }
+            (0..400).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
+            let aligned = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE as u64).unwrap());
+            index.alloc(&aligned).unwrap();
+            assert!(index.has_rows());
+            heap.fail_after(granted);
+            let failed = (1000..1400).any(|n| index.take(pages(16 + 2 * n, 1)).is_err());
+            dropped += u64::from(!index.has_rows());
+            assert!(failed || granted > 0, "{granted}");
+            index.validate().unwrap();
+        }
+        assert_eq!(dropped > 0, !always, "{dropped}");
+    }
+}
+
+#[test]
+fn a_copy_has_reserved_what_it_states() {
+    let (many, few) = (heap(PAGE), heap(PAGE));
+    let mut index = RbIndex::<Exact, _>::new(all(), all(), &many).unwrap();
+    (0..1000).for_each(|n| assert!(index.take(pages(16 + n, 1)).is_ok()));
+    (0..1000).for_each(|n| index.free(pages(16 + n, 1)).unwrap());
+    // The index has records for a thousand holes, and the copy for those that it needs.
+    let mut copy = index.try_clone(&few).unwrap();
+    assert!(few.bytes() * 4 < many.bytes());
+    // It reserves others as it needs them.
+    (0..1000).for_each(|n| assert!(copy.take(pages(16 + n, 1)).is_ok()));
+    (0..500).for_each(|n| copy.free(pages(16 + 2 * n, 1)).unwrap());
+    copy.validate().unwrap();
 }

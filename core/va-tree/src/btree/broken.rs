@@ -138,6 +138,18 @@ fn bt2_a_node_with_too_few_entries_is_named() {
 }
 
 #[test]
+fn ft6_a_tree_has_as_many_holes_as_its_height_allows_in_every_shape() {
+    type Low = BTree<u64, 4, Heap>;
+    // Two children of the root, and two of each node below: 8,191 leaves are not enough for a thirteenth level.
+    let most = super::cost::holes(2 * (1 << 12) - 1, 4);
+    let space = VaRange::from_pages(0, 1 << 20).unwrap();
+    let mut tree = Low::new(space, space, Heap).unwrap();
+    assert!(tree.reserve_holes(most + 1).is_err());
+    tree.reserve_holes(most).unwrap();
+    assert_eq!(tree.ledger.reserved_holes, most);
+}
+
+#[test]
 fn the_memory_in_use_is_that_of_the_nodes() {
     let tree = tree(200);
     let (leaves, inners) = nodes(&tree);

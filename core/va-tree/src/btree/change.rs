@@ -112,9 +112,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     pub(super) fn insert_hole(&mut self, path: &mut Path, slot: usize, start: u64, end: u64) {
         let (key, size) = (K::of(end), K::of(end - start));
         self.last_end = self.last_end.max(end);
-        if slot == 0 {
-            self.lower_left_separator(path, K::of(start));
-        }
+        // The path leads to `start` or above, so no separator on its left is above `start`.
         let leaf = self.leaves.get_mut(path.node(0));
         let last = slot == F || leaf.size[slot] == K::ZERO;
         if leaf.is_full() {

@@ -196,3 +196,26 @@ fn a_slab_that_cannot_be_replaced_is_asked_for_once() {
     }
     assert_eq!((freed, heap.asked()), (0, 2));
 }
+
+#[test]
+fn sl1_a_lost_record_and_records_without_memory_are_found() {
+    let heap = heap(4096);
+    let broken = |spoil: fn(&mut Slab<Cellule, 2>)| {
+        let mut slab = Slab::<Cellule, 2>::new();
+        slab.reserve(100, &heap).unwrap();
+        (0..50).for_each(|_| _ = take(&mut slab));
+        slab.put(7);
+        assert!(slab.is_conserved());
+        spoil(&mut slab);
+        let conserved = slab.is_conserved();
+        slab.forget_all();
+        slab.return_all(&heap);
+        !conserved
+    };
+    assert!(!broken(|_| ()));
+    assert!(broken(|slab| slab.used -= 1), "a record in use is not counted");
+    assert!(broken(|slab| slab.freed = NIL), "a free one is not in the list");
+    assert!(broken(|slab| slab.capacity = 49), "less than was ever used");
+    assert!(broken(|slab| slab.capacity = slab.held() + 1), "there is no memory for so many");
+    assert_eq!(heap.bytes(), 0);
+}
