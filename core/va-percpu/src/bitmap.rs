@@ -183,7 +183,8 @@ pub(crate) fn clear(map: &mut [Word], from: u32, end: u32) {
     each(map, from, end, |word, mask| *word &= !mask);
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use std::vec;

@@ -154,7 +154,8 @@ fn group_cpus(local: impl Fn(u32, u32) -> bool, groups: &mut [u32]) -> u32 {
     count
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use std::vec;

@@ -134,7 +134,8 @@ impl<T: Record> Rows<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::bitmap::Word;

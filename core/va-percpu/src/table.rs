@@ -144,7 +144,8 @@ impl<T: Record> Table<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::bitmap::Word;

@@ -32,7 +32,8 @@ use crate::plan::{Plan, PlanError, Wish, plan};
 use core::fmt;
 use va_base::{PAGE_SIZE, Va, VaRange};
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 
 /// The units of a group of CPUs, which are in one area of each chunk.

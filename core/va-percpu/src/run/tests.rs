@@ -160,3 +160,58 @@ fn pr3_from_any_page_on_the_lowest_is_found_across_pages_that_are_free() {
         }
     }
 }
+
+#[test]
+fn pr3_the_first_page_below_a_wrong_node_is_named() {
+    let mut chunk = Chunk::new(8);
+    // The root is node 1, pages 2 and 3 have node 5, and 6 and 7 have node 7.
+    for (node, page) in [(7, 6), (5, 2), (2, 2), (4, 0)] {
+        chunk.blocks[node] = Fits::NONE;
+        let wrong = RunIndex::validate(&chunk.view()).unwrap_err();
+        assert_eq!((wrong.rule, wrong.at), ("PR3", page * PAGE_BITS), "node {node}");
+    }
+}
+
+#[test]
+fn changes_of_a_window_wait_until_they_are_needed() {
+    let mut chunk = Chunk::new(130);
+    let mut take = |page: u32, bits| {
+        RunIndex::take_at(&mut chunk.view(), page * PAGE_BITS, bits);
+        (chunk.head.news, chunk.head.window)
+    };
+    assert_eq!(take(3, 4), (1 << 3, 0));
+    assert_eq!(take(5, 2 * PAGE_BITS), (1 << 3 | 3 << 5, 0));
+    assert_eq!(take(70, 4), (1 << 6, 1));
+    // Over the edge of a window: at once.
+    assert_eq!(take(127, 2 * PAGE_BITS).0, 0);
+    assert_eq!(RunIndex::validate(&chunk.view()), Ok(()));
+}
+
+#[test]
+fn a_search_nearby_reads_four_pages() {
+    let mut chunk = Chunk::new(8);
+    RunIndex::take_at(&mut chunk.view(), 0, 3 * PAGE_BITS - 6);
+    RunIndex::take_at(&mut chunk.view(), 3 * PAGE_BITS + 4, 3 * PAGE_BITS - 4);
+    let mut near = |page, bits| match RunIndex::take_near(&mut chunk.view(), page, Want { bits, align: 1 }) {
+        Fit::At { at, .. } => {
+            RunIndex::free(&mut chunk.view(), at, bits);
+            Some(at)
+        }
+        Fit::Nowhere | Fit::Missed => None,
+    };
+    // Six bits and four over the edge of pages 2 and 3; page 6 is free.
+    let edge = 3 * PAGE_BITS;
+    assert_eq!([near(0, 6), near(0, 10), near(0, 11)], [Some(edge - 6), Some(edge - 6), None]);
+    assert_eq!([near(2, 11), near(3, 11), near(3, 4)], [None, Some(6 * PAGE_BITS), Some(edge)]);
+}
+
+#[test]
+fn a_free_that_joins_the_pages_before_says_so() {
+    let mut chunk = Chunk::new(8);
+    RunIndex::take_at(&mut chunk.view(), 0, 8 * PAGE_BITS);
+    let mut free = |at, bits| RunIndex::free(&mut chunk.view(), at, bits).from_page;
+    // Inside page 5, up to its beginning, and then over pages 6 and 7, which begins in page 6.
+    assert_eq!(free(5 * PAGE_BITS + 8, 8), 5);
+    assert_eq!(free(5 * PAGE_BITS, 8), 5 - OBJECT_PAGES.min(5));
+    assert_eq!(free(6 * PAGE_BITS + 8, 2 * PAGE_BITS - 8), 6);
+}

@@ -171,9 +171,6 @@ pub(super) fn put(nodes: &mut [Fits], leaves: u32, page: u32, (fits, rest): (Fit
 /// Propagates changes of pages from `first` to `last` to the root.
 #[inline]
 pub(super) fn lift(nodes: &mut [Fits], leaves: u32, first: u32, last: u32) {
-    if first == last {
-        return lift_one(nodes, leaves + first, 0);
-    }
     let (mut first, mut last) = (leaves + first, leaves + last);
     let mut level = 0;
     while first > 1 {

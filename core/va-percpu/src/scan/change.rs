@@ -221,10 +221,9 @@ impl<R: Rules> View<'_, ScanHints<R>> {
             block.scan = 0;
         }
         block.left_free = 0;
+        // If the longest run is behind the taken bits, so is the free end of the page, which is no longer (PH3).
         if to > block.contig_start {
             refresh_page::<R>(self.map, page, block);
-        } else {
-            block.right_free = block.right_free.min(PAGE_BITS - to);
         }
         whole.into()
     }

@@ -20,7 +20,7 @@ impl Hints {
 
     /// Returns where the search begins, given that the request fits the longest run.
     #[inline]
-    fn look_from<R: Rules>(&self, bits: u32) -> u32 {
+    pub(super) fn look_from<R: Rules>(&self, bits: u32) -> u32 {
         let skip = R::FORWARD && self.scan > 0 && self.contig_start > self.scan_start && bits > self.scan;
         if skip { self.scan_start + self.scan } else { self.first_free }
     }

@@ -227,3 +227,130 @@ fn ph4_something_free_below_the_first_free_is_seen() {
     chunk.head.first_free = 12;
     assert_eq!(chunk.broken(), "PH4");
 }
+
+/// A page's longest run and the one recorded before it, each with its start, then a free run and the page's runs
+/// after it.
+type Learned = ((u32, u32), (u32, u32), (u32, u32), (u32, u32), (u32, u32));
+
+/// Linux's rules for a run that came free, case by case (`pcpu_block_update`, 6.12).
+#[test]
+fn a_free_run_changes_the_longest_and_the_one_before_it() {
+    const CASES: &[Learned] = &[
+        // Longer than the longest, before it, or the longest itself, which grew: nothing is known before it.
+        ((10, 100), (4, 20), (60, 12), (12, 60), (0, 20)),
+        ((10, 100), (4, 20), (100, 12), (12, 100), (0, 20)),
+        // Longer, and behind it: the old longest is before it, unless `scan` is as long.
+        ((10, 100), (4, 20), (200, 12), (12, 200), (10, 100)),
+        ((10, 100), (10, 50), (200, 12), (12, 200), (10, 50)),
+        ((10, 100), (10, 200), (200, 12), (12, 200), (10, 200)),
+        ((10, 100), (10, 300), (200, 12), (12, 200), (0, 300)),
+        // As long, and better aligned: it becomes the longest. `scan` must be before it, or as long.
+        ((10, 100), (4, 20), (64, 10), (10, 64), (4, 20)),
+        ((10, 100), (4, 64), (64, 10), (10, 64), (4, 64)),
+        ((10, 100), (4, 80), (64, 10), (10, 64), (0, 80)),
+        ((10, 100), (10, 80), (64, 10), (10, 64), (10, 80)),
+        ((10, 100), (4, 20), (0, 10), (10, 0), (0, 20)),
+        // As long, and not better aligned, or the longest begins the page: it is `scan`, where that tells more.
+        ((10, 96), (4, 20), (204, 10), (10, 96), (10, 204)),
+        ((10, 96), (4, 300), (204, 10), (10, 96), (10, 204)),
+        ((10, 96), (10, 200), (204, 10), (10, 96), (10, 204)),
+        ((10, 96), (10, 300), (204, 10), (10, 96), (10, 300)),
+        ((10, 100), (4, 20), (204, 10), (10, 100), (10, 204)),
+        ((10, 0), (4, 20), (64, 10), (10, 0), (10, 64)),
+        // Shorter, before the longest: the longer one, of two as long the later one.
+        ((10, 100), (4, 20), (60, 6), (10, 100), (6, 60)),
+        ((10, 100), (4, 20), (60, 4), (10, 100), (4, 60)),
+        ((10, 100), (4, 20), (10, 4), (10, 100), (4, 20)),
+        ((10, 100), (4, 20), (60, 3), (10, 100), (4, 20)),
+        // Shorter, and behind it, or at its start: no news.
+        ((10, 100), (4, 20), (200, 6), (10, 100), (4, 20)),
+        ((10, 100), (4, 20), (100, 6), (10, 100), (4, 20)),
+    ];
+    for &(contig, scan, (start, run), new_contig, new_scan) in CASES {
+        let mut hints = Hints { first_free: 70, left_free: 3, right_free: 5, ..Hints::whole(PAGE_BITS) };
+        ((hints.contig, hints.contig_start), (hints.scan, hints.scan_start)) = (contig, scan);
+        hints.learn::<Corrected>(start, start + run);
+        let seen = ((hints.contig, hints.contig_start), (hints.scan, hints.scan_start));
+        assert_eq!(seen, (new_contig, new_scan), "{contig:?}, {scan:?}: {run} from {start} on");
+        let left = if start == 0 { run } else { 3 };
+        assert_eq!((hints.first_free, hints.left_free, hints.right_free), (start.min(70), left, 5));
+    }
+    let mut hints = Hints { first_free: 70, left_free: 3, right_free: 5, ..Hints::whole(PAGE_BITS) };
+    hints.learn::<Corrected>(1000, PAGE_BITS);
+    assert_eq!((hints.first_free, hints.left_free, hints.right_free), (70, 3, 24));
+    // Linux computes an end before the start: the first free bit is all that is learned.
+    let before = hints;
+    hints.learn::<Corrected>(50, 40);
+    assert_eq!(hints, Hints { first_free: 50, ..before });
+}
+
+#[test]
+fn a_search_records_the_longest_run_that_it_skipped() {
+    let mut chunk = Chunk::<Corrected>::new();
+    chunk.take(0, 100);
+    chunk.take(106, 94);
+    chunk.take(210, PAGE_BITS - 210 - 6);
+    chunk.take(PAGE_BITS + 4, 20);
+    // Runs of 6, 10, and of 6 and 4 over the edge of a page.
+    let find = |chunk: &mut Chunk<Corrected>, bits, from| {
+        (chunk.blocks[0].scan, chunk.blocks[0].right_free) = (0, 0);
+        let at = chunk.view().settle(Want { bits, align: 1 }, from).unwrap();
+        (at, runs(&chunk.blocks[0]).2, chunk.blocks[0].right_free)
+    };
+    assert_eq!(find(&mut chunk, 8, 0), (200, Some((6, 100)), 0));
+    assert_eq!(find(&mut chunk, 6, 100), (100, None, 0), "nothing was skipped");
+    let edge = PAGE_BITS - 6;
+    assert_eq!(
+        find(&mut chunk, 12, edge),
+        (PAGE_BITS + 24, None, 0),
+        "over the edge: in the hints of no page"
+    );
+    chunk.take(PAGE_BITS, 4);
+    assert_eq!(find(&mut chunk, 12, edge), (PAGE_BITS + 24, None, 6), "up to the edge");
+}
+
+#[test]
+fn a_search_begins_behind_the_run_before_the_longest_if_that_is_too_short() {
+    let from = |(scan, scan_start), bits| {
+        let mut hints = Hints { first_free: 7, contig: 50, contig_start: 100, ..Hints::whole(PAGE_BITS) };
+        (hints.scan, hints.scan_start) = (scan, scan_start);
+        hints.look_from::<Corrected>(bits)
+    };
+    assert_eq!([from((20, 30), 21), from((20, 30), 20), from((20, 30), 19)], [50, 7, 7]);
+    // None is known, or it is behind the longest.
+    assert_eq!([from((0, 30), 21), from((20, 200), 21), from((20, 100), 21)], [7, 7, 7]);
+}
+
+#[test]
+fn the_longest_run_of_a_chunk_is_replaced_by_the_one_before_it_alone() {
+    let mut chunk = Chunk::<Corrected>::new();
+    for at in (0..PAGES * PAGE_BITS).step_by(4) {
+        chunk.take(at, 4);
+    }
+    for (at, bits) in [(2 * PAGE_BITS + 8, 32), (100, 20)] {
+        (at..at + bits).step_by(4).for_each(|at| _ = chunk.free(at, 4));
+    }
+    let longest = (32, 2 * PAGE_BITS + 8, Some((20, 100)));
+    assert_eq!(runs(&chunk.head), longest);
+    chunk.take(2 * PAGE_BITS + 8, 32);
+    assert_eq!(runs(&chunk.head), (20, 100, None));
+}
+
+#[test]
+fn ph3_the_end_of_a_page_that_is_read_again_is_known_though_other_runs_are_longer() {
+    let mut chunk = Chunk::<Corrected>::new();
+    chunk.take(0, PAGE_BITS);
+    for (at, bits) in [(100, 30), (200, 20), (PAGE_BITS - 10, 10)] {
+        chunk.free(at, bits);
+    }
+    chunk.take(100, 30);
+    assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((20, 200, None), 10));
+}
+
+#[test]
+fn a_longest_run_holds_what_fits_behind_its_first_aligned_bit() {
+    let hints = Hints { contig: 10, contig_start: 6, ..Hints::whole(PAGE_BITS) };
+    let holds = |bits, align| hints.holds(Want { bits, align });
+    assert_eq!([holds(10, 1), holds(11, 1), holds(10, 2)], [true, false, true]);
+    assert_eq!([holds(8, 8), holds(9, 8), holds(1, 16)], [true, false, false]);
+}

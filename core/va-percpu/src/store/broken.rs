@@ -4,6 +4,7 @@ use super::*;
 use crate::chunk::NO_SLOT;
 use crate::config::Scan;
 use crate::engine::Want;
+use crate::error::FreeError;
 use crate::fits::Fits;
 use crate::geometry::Sizes;
 use crate::offset::Offset;
@@ -141,6 +142,42 @@ fn pc8_free_bits_and_whole_pages_counted_wrong_are_seen() {
 }
 
 #[test]
+fn the_bytes_of_a_store_are_a_unit_of_each_chunk() {
+    assert_eq!(store().bytes(), 2 * (32 << 10));
+}
+
+#[test]
+fn a_row_that_became_free_needs_no_longer_table() {
+    let (heap, mut store) = (LimitedHeap::new(), store());
+    while store.begun < store.room {
+        if !store.need().is_none() {
+            store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
+        }
+        let row = store.add(Va::new(1 << 32));
+        store.relocate_new(row);
+    }
+    assert!(!store.need().is_none());
+    store.retire(store.begun - 1);
+    store.remove(store.begun - 1);
+    assert!(store.need().is_none());
+    store.validate().unwrap();
+}
+
+#[test]
+fn a_chunk_is_depopulated_for_its_unused_pages() {
+    let mut store = store();
+    let mut reclaims = |isolated, empty, spare| {
+        (store.chunk_mut(2).isolated, store.chunk_mut(2).empty) = (isolated, empty);
+        store.totals.spare_pages = spare;
+        store.should_reclaim(2)
+    };
+    // Of one that is isolated, any page; of eight, two, if more than four are left in others.
+    assert_eq!([reclaims(true, 0, 0), reclaims(true, 1, 0)], [false, true]);
+    assert_eq!([reclaims(false, 2, 6), reclaims(false, 2, 7)], [false, true]);
+    assert_eq!([reclaims(false, 1, 7), reclaims(false, 3, 7)], [false, false]);
+}
+
+#[test]
 fn pl1_a_chunk_that_is_not_found_is_seen() {
     let mut store = store();
     let (base, grains) = (store.chunk(2).base >> store.grain_shift, store.grains());
@@ -159,6 +196,16 @@ fn pc3_an_object_at_the_very_end_of_a_part_ends_there() {
     let rest = Want { bits: chunk.free_bits - 2, align: 1 };
     let taken = store.take(rest, true).unwrap();
     assert_eq!((taken.row, store.chunk(FIRST).free_bits), (FIRST, 2));
+    // Its last bit is inside of it, and what is hidden after it is inside of nothing.
+    let end = chunk.pages * PAGE_BITS - chunk.hidden_after;
+    let mut inside = |bit: u32| {
+        let offset = Offset::between(store_base(), chunk.base + u64::from(bit * BIT_BYTES));
+        match store.free(offset) {
+            Err(FreeError::NoObject { inside, .. }) => inside.is_some(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!([inside(end - 1), inside(end)], [true, false]);
     store.free_at(FIRST, taken.at);
     store.validate().unwrap();
     assert_eq!(store.chunk(FIRST).free_bits, chunk.free_bits);
@@ -234,6 +281,31 @@ fn pn1_a_mark_above_what_fits_is_seen() {
     assert_eq!(store.validate().unwrap_err().rule, "PN1");
 }
 
+/// A chunk in the list of free ones may be destroyed.
+#[test]
+fn pc2_a_chunk_in_use_is_in_no_list_of_free_ones_even_before_its_head_is_right() {
+    let heap = LimitedHeap::new();
+    let mut store = Store::<Runs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
+    store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
+    store.begin();
+    if !store.need().is_none() {
+        store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
+    }
+    let row = store.add(Va::new(1 << 31));
+    store.relocate_new(row);
+    store.note_populated(row, 0..8);
+    assert_eq!(store.chunk(row).slot, store.slots.free);
+    let taken = store.take(Want { bits: 6000, align: 1 }, false).unwrap();
+    assert_eq!(taken.row, row);
+    store.free_at(row, 0);
+    store.settle();
+    assert_eq!(store.chunk(row).slot, store.slots.free);
+    // The head is that of a free chunk until the take is in it.
+    store.view(row).0.map[100] = Word(1);
+    store.chunk_mut(row).free_bits -= 1;
+    assert_eq!(store.slot_of(row), store.slots.sidelined - 1);
+}
+
 #[test]
 fn the_lowest_chunk_that_holds_something_comes_first() {
     let mut store = exact();
@@ -278,6 +350,11 @@ fn slab_rule(change: impl FnOnce(&mut Store<Slabs>)) -> &'static str {
     let mut store = slabs();
     change(&mut store);
     store.validate().unwrap_err().rule
+}
+
+#[test]
+fn pt1_slabs_without_entries_for_all_chunks_are_seen() {
+    assert_eq!(slab_rule(|store| store.classes = super::class::ClassCache::EMPTY), "PT1");
 }
 
 #[test]

@@ -133,3 +133,28 @@ impl Forest {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use va_base::LimitedHeap;
+
+    #[test]
+    fn the_lowest_row_that_holds_a_request_is_found_from_any_row_on() {
+        let (heap, mut forest) = (LimitedHeap::new(), Forest::new());
+        assert_eq!(forest.wanted(8), Some(16));
+        forest.move_to(Table::alloc(16, &heap).unwrap()).free(&heap);
+        // In bits; a multiplier that spreads them.
+        for round in 1..40u32 {
+            let fits: [u32; 8] = core::array::from_fn(|row| (row as u32 + 3) * round * 37 % 101);
+            (0..8).for_each(|row| forest.put(row, Fits::of_run(0, fits[row as usize])));
+            for (from, bits) in (0..10).flat_map(|from| (1..102).map(move |bits| (from, bits))) {
+                let wanted = (from..8).find(|&row| fits[row as usize] >= bits);
+                assert_eq!(forest.lowest(from, bits, 0), wanted, "{fits:?}: {bits} from {from} on");
+            }
+        }
+        forest.free(&heap);
+        assert_eq!(heap.slabs(), 0);
+    }
+}

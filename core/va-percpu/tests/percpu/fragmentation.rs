@@ -157,3 +157,13 @@ fn aligned_mixes_need_no_more_chunks_than_linux() {
         |rng: &mut Rng, phase| if phase % 2 == 0 { (1 + rng.below(40), 8) } else { (64 + rng.below(64), 64) };
     compare("small, then lines", &Lifetimes { live: 10_000, steps: 60_000, ask: lines }, &UNITS);
 }
+
+#[test]
+fn slabs_dissolve_in_units_of_any_number_of_granules() {
+    let phases = Phases { of: 4, random: true, up: true };
+    let pages = |unit: u32| chunks::<Standard>(&phases, unit)[2];
+    let even = pages(64 << 10);
+    for unit in [36 << 10, 44 << 10, 60 << 10] {
+        assert!(pages(unit) <= even + even / 5, "{} pages and {even}", pages(unit));
+    }
+}

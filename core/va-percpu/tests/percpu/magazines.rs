@@ -410,3 +410,38 @@ fn callers_that_cannot_wait_do_without_tables_until_there_is_memory() {
     space.validate().unwrap();
     [far, near, other].into_iter().for_each(|object| magazine.free(object).unwrap());
 }
+
+#[test]
+fn a_refill_calls_for_the_balance_below_two_spare_pages() {
+    let machine = SimMachine::new(1);
+    let space = space_of(&machine, SIZES);
+    let mut magazine = space.magazine(0).unwrap();
+    let (mut refills, mut seen) = (0, [0; 8]);
+    for _ in 0..8 * 4096 / 16 {
+        _ = alloc(&mut magazine, 16);
+        let stats = space.stats();
+        if stats.cache_refills > refills {
+            refills = stats.cache_refills;
+            seen[stats.spare_pages.clamp(0, 7) as usize] += 1;
+            assert_eq!(space.is_balance_due(), stats.spare_pages < 2, "{} spare pages", stats.spare_pages);
+            space.balance();
+        }
+    }
+    assert!(seen[1] > 0 && seen[2] > 0, "{seen:?}");
+    space.validate().unwrap();
+}
+
+#[test]
+fn sizes_of_objects_are_counted_in_bytes_wherever_they_come_from() {
+    let machine = SimMachine::new(1);
+    let space = space_of(&machine, SIZES);
+    let mut magazine = space.magazine(0).unwrap();
+    let sizes = |space: &Space<'_>| (space.stats().size_min, space.stats().size_max);
+    // 96 bytes are in no slab; 32 are.
+    alloc(&mut magazine, 96);
+    assert_eq!(sizes(&space), (96, 96));
+    alloc(&mut magazine, 32);
+    assert_eq!(sizes(&space), (32, 96));
+    alloc(&mut magazine, 128);
+    assert_eq!(sizes(&space), (32, 128));
+}

@@ -1,5 +1,6 @@
 //! Magazines with wrong records: each check is shown to fail.
 
+use super::state::Lacks;
 use super::*;
 use crate::BackendError;
 use crate::config::Standard;
@@ -73,6 +74,16 @@ fn mc1_an_object_in_two_places_or_in_none_is_seen() {
 }
 
 #[test]
+fn mc1_an_object_that_is_twice_in_place_of_another_is_seen() {
+    with_magazine(|magazine| {
+        let mut contents = magazine.lock();
+        contents.stacks[CLASS].dirty[0] = contents.stacks[CLASS].dirty[1];
+        drop(contents);
+        assert_eq!(rule(magazine), "MC1");
+    });
+}
+
+#[test]
 fn mc1_a_cached_object_that_the_store_has_freed_is_seen() {
     with_magazine(|magazine| {
         let at = magazine.lock().stacks[CLASS].dirty[0];
@@ -105,5 +116,20 @@ fn mc4_a_wrong_count_is_seen() {
         add(&magazine.cell.counts.frees, 1);
         // The objects of the space, as the store counts them, are the same.
         assert_eq!(rule(magazine), "MC4");
+    });
+}
+
+#[test]
+fn the_states_of_a_chunk_that_is_destroyed_are_those_of_no_other() {
+    with_magazine(|magazine| {
+        let (base, states) = (1 << 30, &magazine.space.states);
+        let at = magazine.lock().stacks[CLASS].dirty[0];
+        let beyond = states.span_end(at);
+        assert_eq!((states.lacks(at), states.is_cached(at)), (Lacks::Nothing, true));
+        // Another chunk's, and then its own.
+        states.retire(beyond, 32 << 10);
+        assert_eq!(states.lacks(at), Lacks::Nothing);
+        states.retire(base, 32 << 10);
+        assert_eq!((states.lacks(at), states.is_cached(at)), (Lacks::Span, false));
     });
 }

@@ -193,7 +193,8 @@ pub(super) struct Counts {
 }
 
 /// Faults that tests inject, to check that `validate` finds them.
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 impl Contents {
     /// The top dirty object of a class is clean.
     pub(super) fn break_clean(&mut self, class: usize) {

@@ -54,7 +54,8 @@ pub(super) fn want(class: usize) -> Want {
 
 const _: () = assert!(SIZES[CLASSES - 1] / BIT_BYTES <= PAGE_BITS);
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

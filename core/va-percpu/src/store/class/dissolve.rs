@@ -138,7 +138,8 @@ impl<C: Config> Store<C> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 impl<C: Config> Store<C> {
     /// Returns the chunk and the first granule of a slab of a class that has no free slot.
     pub(crate) fn full_slab(&self, class: u8) -> (u32, u32) {
@@ -163,5 +164,20 @@ impl Slab {
     fn is_sparse(&self, least: u32, want: Want) -> bool {
         let (slots, runs) = (self.free.count_ones(), (self.free & !(self.free << 1)).count_ones());
         self.free != ALL_FREE && slots >= least && slots * u32::from(self.class) >= runs * want.bits
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_are_created_after_objects_that_found_no_hole_one_then_three_then_seven() {
+        let mut counts = std::vec![(0, 0)];
+        for _ in 0..8 {
+            counts.push(longer(counts[counts.len() - 1].1));
+        }
+        assert_eq!(counts[1..], [1, 3, 7, 15, 31, 63, 63, 63].map(|slabs| (slabs, slabs)));
     }
 }

@@ -290,7 +290,8 @@ impl ClassCache {
 }
 
 /// Faults that tests inject, to check that `validate` finds them.
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 impl ClassCache {
     /// The last granule of a slab names another class.
     pub(crate) fn break_class(&mut self, row: u32) {
@@ -319,7 +320,8 @@ impl ClassCache {
 /// A granule is whole words of a slab of any class, and a slab is within a page or is one.
 const _: () = assert!(CLASS_WORDS_MAX * GRANULE_BYTES <= va_base::PAGE_SIZE as u32);
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
@@ -334,6 +336,16 @@ mod tests {
         assert_eq!(of(17, 1), None);
         assert_eq!(of(1, 32), None);
         assert_eq!(Class::of(Want { bits: 1, align: 1 }, 0), None);
+    }
+
+    #[test]
+    fn a_slab_whose_number_would_be_too_high_is_none() {
+        let mut cache = ClassCache::EMPTY;
+        // 16 granules: four bits of a number.
+        cache.init(16 * GRANULE_BYTES);
+        for row in [NIL >> 4, NIL - 1, 1 << 28, 1 << 31] {
+            assert_eq!(cache.begin(Class(1), row, 0), None, "row {row:#x}");
+        }
     }
 
     #[test]
