@@ -32,7 +32,8 @@ mod loom;
 mod queue;
 mod ring;
 mod strip;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod testing;
 
 pub use blocks::{Blocks, CPUS_MAX, Collected, Lane, Stats};

@@ -87,7 +87,8 @@ impl Lookup {
     /// Returns the record of block `index`, if one was created.
     #[inline(always)]
     pub(crate) fn find(&self, index: u32) -> Option<&'static Block> {
-        #[cfg(all(test, not(loom)))]
+        #[cfg(test)]
+        #[cfg(not(loom))]
         crate::testing::look();
         if (index as usize) < LEAF {
             return self.near.get()?.0.get(index as usize)?.get();

@@ -286,7 +286,8 @@ fn merge(map: &PageMap, mut a: u64, mut b: u64) -> u64 {
     head
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::map::State;

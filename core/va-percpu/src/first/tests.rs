@@ -1,7 +1,5 @@
 //! The first chunk of ten machines, beside a slow model and beside constants that were computed by hand.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use super::*;
 use crate::geometry::{DYNAMIC_BYTES, DYNAMIC_BYTES_MIN, RESERVED_BYTES, UNIT_BYTES_MIN};
 use std::collections::{BTreeMap, BTreeSet};

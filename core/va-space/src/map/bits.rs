@@ -54,7 +54,8 @@ impl<const W: usize> Bits<W> {
     }
 
     /// Returns whether a bit is set.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub(crate) fn get(&self, at: usize) -> bool {
         self.words[at / WORD_BITS].load(Ordering::Acquire) >> (at % WORD_BITS) & 1 == 1
     }
@@ -116,7 +117,8 @@ impl<const W: usize> Bits<W> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

@@ -190,7 +190,8 @@ impl Leaf {
     /// Returns the start bits at or above `at`; pairs with the stores of `mark` and `unmark`.
     #[inline(always)]
     fn starts_from(&self, at: u64) -> u64 {
-        #[cfg(all(test, not(loom)))]
+        #[cfg(test)]
+        #[cfg(not(loom))]
         crate::testing::look();
         self.starts.load(Ordering::Acquire) & (!0 << at)
     }

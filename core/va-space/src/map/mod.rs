@@ -235,7 +235,8 @@ impl PageMap {
     }
 
     /// Returns that number by a walk over them.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub(crate) fn count_tables(&self) -> u64 {
         self.far.map_or(0, |far| far.count()) + self.sheets().count() as u64
     }
@@ -243,7 +244,8 @@ impl PageMap {
     /// Returns the reference to the leaf of a page, if the tables for it were allocated.
     #[inline(always)]
     fn place(&self, page: u64) -> Option<&'static AtomicRef<Leaf>> {
-        #[cfg(all(test, not(loom)))]
+        #[cfg(test)]
+        #[cfg(not(loom))]
         crate::testing::look();
         match self.near(page) {
             Some(near) => near.place(page & ((1 << Top::LOG2) - 1)),

@@ -44,7 +44,8 @@ pub(crate) trait Subtree: Table {
     fn release_meta(&self, machine: &impl Machine);
 
     /// Returns the number of tables below and this one, except leaves.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
+    #[cfg(not(loom))]
     fn count(&self) -> u64;
 }
 
@@ -184,7 +185,8 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
 
     fn release_meta(&self, _machine: &impl Machine) {}
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
+    #[cfg(not(loom))]
     fn count(&self) -> u64 {
         1
     }
@@ -375,7 +377,8 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         }
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
+    #[cfg(not(loom))]
     fn count(&self) -> u64 {
         1 + self.children.iter().filter_map(AtomicRef::load).map(Subtree::count).sum::<u64>()
     }

@@ -145,7 +145,8 @@ impl<P: Machine + Clone, C: Config> Iterator for Areas<'_, P, C> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::testing::{TestMachine, looks_of};

@@ -71,7 +71,8 @@ impl Pooled {
     }
 
     /// Makes a bit wrong for a test.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub(super) fn spoil(&self, node: u32) {
         self.word(node).fetch_xor(1 << (node % 64), Ordering::Relaxed);
     }
@@ -182,7 +183,8 @@ impl<R: RawMutex> PoolGuard<'_, R> {
         self.pool.least[class] = u32::try_from(self.len(class)).unwrap_or(u32::MAX);
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub(super) fn spoil_idle(&mut self) {
         self.pool.least[7] = 1 + self.len(7) as u32;
     }
