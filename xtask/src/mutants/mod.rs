@@ -147,8 +147,10 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         let chosen = |subject: &&Subject| {
             args.subjects.is_empty() || args.subjects.iter().any(|name| name == subject.name)
         };
+        // Once, since the rows of a subject change the tree.
+        let commit = commit(root);
         for subject in SUBJECTS.iter().filter(chosen) {
-            subject.run(root, &bench, args)?;
+            subject.run(root, &bench, args, &commit)?;
         }
     }
     page::write(root)
@@ -156,7 +158,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
 
 impl Subject {
     /// Tries what was not tried yet, in batches, and stores the outcomes after each.
-    fn run(&self, root: &Path, bench: &Bench, args: &Args) -> Result<()> {
+    fn run(&self, root: &Path, bench: &Bench, args: &Args, commit: &str) -> Result<()> {
         copy_tree(root, &bench.tree)?;
         let all = list::read(&bench.tree, self)?;
         let mut records = page::read(root, self.name)?;
@@ -172,11 +174,10 @@ impl Subject {
         };
         let tried: Vec<_> = all.iter().take(sample).filter(wanted).cloned().collect();
         println!("{}: {} faults, {sample} wanted, {} to try", self.name, all.len(), tried.len());
-        let commit = commit(root);
         for batch in tried.chunks(BATCH) {
             for (mutant, outcome) in self.try_batch(bench, batch)? {
                 records.retain(|record| record.mutant != mutant);
-                records.push(Record { mutant, outcome, commit: commit.clone() });
+                records.push(Record { mutant, outcome, commit: commit.to_string() });
             }
             let place = |record: &Record| all.iter().position(|mutant| mutant.id == record.mutant);
             records.sort_by_key(place);
