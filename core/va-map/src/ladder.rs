@@ -168,6 +168,28 @@ mod tests {
     }
 
     #[test]
+    fn pages_too_few_for_a_large_entry_are_not_read() {
+        /// Consecutive pages from 1 on, of which a run may be read where it begins below a bound.
+        struct Bounded(u64, u64);
+        impl PageList for Bounded {
+            fn count(&self) -> u64 {
+                self.0
+            }
+
+            fn page(&self, place: u64) -> u64 {
+                1 + place
+            }
+
+            fn run(&self, place: u64) -> Run {
+                assert!(place < self.1, "read at {place}");
+                Run { first: self.page(place), pages: 2 }
+            }
+        }
+        assert_eq!(best_of_list(SIZES, &Bounded(3, 0)), 0);
+        assert_eq!(best_of_list(SIZES, &Bounded(9, 6)), 0);
+    }
+
+    #[test]
     fn a_ladder_begins_with_single_pages_and_ascends() {
         for (sizes, right) in [
             (&[0][..], true),
@@ -177,6 +199,9 @@ mod tests {
             (&[0, 0], false),
             (&[0, 9, 4], false),
             (&[0, 63], false),
+            (&[0, 51], false),
+            (&[0, 50], true),
+            (&[0, 1, 2, 3, 4, 5, 6, 7], true),
             (&[0, 1, 2, 3, 4, 5, 6, 7, 8], false),
         ] {
             assert_eq!(is_ladder(sizes), right, "{sizes:?}");

@@ -174,6 +174,8 @@ impl Subject {
         };
         let tried: Vec<_> = all.iter().take(sample).filter(wanted).cloned().collect();
         println!("{}: {} faults, {sample} wanted, {} to try", self.name, all.len(), tried.len());
+        // Without those that are faults of this tree no more.
+        page::store(root, self.name, all.len(), &records)?;
         for batch in tried.chunks(BATCH) {
             for (mutant, outcome) in self.try_batch(bench, batch)? {
                 records.retain(|record| record.mutant != mutant);

@@ -118,6 +118,9 @@ fn rd2_memory_goes_back_as_areas_go_and_all_of_it_when_asked() {
 #[test]
 fn rd2_a_full_page_of_buckets_has_no_bucket_outside() {
     let (heap, mut records) = (heap(), Records::new());
+    // A bucket remains of a record that went, so the next needs none.
+    add(&mut records, &heap, 0);
+    records.take(0, Kind::Vmalloc, false).unwrap();
     for page in 0.. {
         add(&mut records, &heap, page);
         if records.live() == records.heads.piece_len() {
@@ -221,4 +224,32 @@ fn no_call_takes_more_than_a_few_steps_at_a_million_and_a_half_areas() {
     }
     records.end(&heap);
     assert_eq!((records.live(), heap.slabs()), (0, 0));
+}
+
+#[test]
+fn rd1_a_chain_with_a_loop_or_a_record_that_is_gone_is_found() {
+    let heap = heap();
+    let broken = |spoil: fn(&mut Records)| {
+        let mut records = Records::new();
+        (0..20).for_each(|page| add(&mut records, &heap, page));
+        records.validate().unwrap();
+        spoil(&mut records);
+        let found = records.validate().unwrap_err();
+        records.end(&heap);
+        (found.rule, found.expected, found.actual)
+    };
+    fn filled(records: &Records) -> u32 {
+        (0..).find(|&bucket| records.head(bucket) != NO_NUMBER).unwrap()
+    }
+    let looped =
+        broken(|records| records.set_next(records.head(filled(records)), records.head(filled(records))));
+    assert_eq!(looped.0, "RD1");
+    // The last record is not counted, and still in its chain.
+    assert_eq!(broken(|records| records.live -= 1).0, "RD1");
+    // One that is in no chain.
+    let lost =
+        broken(|records| records.set_head(filled(records), records.next(records.head(filled(records)))));
+    assert_eq!(lost, ("RD1", 20, 19));
+    // More buckets than twice the records, with no record in a wrong one.
+    assert_eq!(broken(|records| (0..22).for_each(|_| records.split())).0, "RD2");
 }

@@ -54,6 +54,9 @@
 //! `vm_map_ram`, `vread_iter`); differences: `docs/kernel-map.md`.
 
 mod area;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod broken;
 mod fill;
 mod ram;
 mod read;

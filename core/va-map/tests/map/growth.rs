@@ -1,10 +1,10 @@
 //! Growth of an area: what it takes, and where it goes.
 
 use crate::points::new_map;
-use va_base::{LockClass, Va};
-use va_map::{AreaRequest, Fill, Guard, Leaves, MapError};
+use va_base::{LockClass, RequestError, Va, VaRange};
+use va_map::{AreaRequest, Fill, Guard, Leaves, MapError, Piece, Protection};
 use va_sim::machine::{SimMachine, lockings};
-use va_sim::pages::{Ask, SimPages};
+use va_sim::pages::{Ask, FOREIGN, SimPages};
 
 const PAGE: u64 = va_base::PAGE_SIZE;
 
@@ -56,4 +56,38 @@ fn mp4_an_area_that_moves_is_aligned_to_entries_that_its_pages_can_have_and_no_f
     let to = map.vrealloc(0, at, 14 * PAGE, Fill::Any).unwrap();
     assert_eq!((to.page_floor(), pages.faults()), (0x14, Vec::new()));
     map.validate().unwrap();
+}
+
+#[test]
+fn an_area_cannot_have_as_many_pages_as_there_are_addresses() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = new_map(&machine, &pages, 0x1010);
+    let at = map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap();
+    for need in [(1 << 52) - 1, 1 << 52] {
+        let error = RequestError::TooManyPages { pages: need };
+        let bytes = (need - 1) * PAGE + 1;
+        assert_eq!(map.vrealloc(0, at, bytes, Fill::Any), Err(error.into()));
+    }
+    let large = map.vrealloc(0, at, ((1 << 52) - 2) * PAGE, Fill::Any);
+    assert!(matches!(large, Err(MapError::Space(_))), "{large:?}");
+    assert_eq!(map.info(at).unwrap().usable_bytes, PAGE);
+}
+
+#[test]
+fn a_read_reports_no_empty_fragment() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = new_map(&machine, &pages, 0x1010);
+    let at = map.vmalloc(0, &AreaRequest::new(3 * PAGE).guard(Guard::None)).unwrap();
+    let small = map.vm_map_ram(0, [FOREIGN, FOREIGN + 1].as_slice(), Protection(0)).unwrap();
+    for (start, bytes) in [(at, 3 * PAGE), (small, 2 * PAGE), (small, 3 * PAGE), (at, 0x1000 * PAGE)] {
+        let mut seen = 0;
+        map.read(VaRange::from_size(start, bytes).unwrap(), |piece| {
+            let (Piece::Hole { bytes } | Piece::Page { bytes, .. }) = piece;
+            assert!(bytes > 0, "{piece:?}");
+            seen += bytes;
+        });
+        assert_eq!(seen, bytes);
+    }
 }
