@@ -2,12 +2,16 @@
 //!
 //! First the tests are timed without a fault. Those of each program that take little run in one process, which ends with
 //! the first failure. The others follow, each in a process of its own, in order of their time. Limits are of CPU time,
-//! so that other programs on the machine do not change an outcome; a wait without CPU time ends after minutes.
+//! so that other programs on the machine do not change an outcome. A process also ends if all of its threads sleep for
+//! half a minute. A thread that gets no CPU time on a busy machine does not sleep.
 
 use anyhow::{Context, Result, bail};
-use std::os::unix::process::ExitStatusExt;
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 use wait4::Wait4;
 
 /// The end of a fault.
@@ -38,8 +42,8 @@ const FAST_SECONDS: f64 = 0.15;
 /// The limit of a process: this many seconds, and a multiple of its time without a fault.
 const LIMIT: (f64, f64) = (3.0, 3.0);
 
-/// The limit of a process that waits, in the same way.
-const WAIT: (f64, f64) = (90.0, 40.0);
+/// The seconds for which all threads may sleep.
+const STILL: u32 = 30;
 
 /// The most address space of a process in KiB. Some faults have a test ask for memory without end.
 const KIB: u64 = 8 << 20;
@@ -118,11 +122,11 @@ impl Trial {
 
     /// Runs tests. Returns how they ended, and their CPU time.
     fn run(&self, run: &Run, mutant: u32) -> Result<(Ended, f64)> {
-        let limit = |(least, times): (f64, f64)| (least + times * run.seconds) as u64;
-        // A child of `timeout` alone gets its signals, and the limit of CPU time kills without a word.
-        let script = format!("ulimit -c 0 -t {} -v {KIB}; exec \"$0\" \"$@\"", limit(LIMIT));
-        let child = Command::new("timeout")
-            .args(["--kill-after=5", &limit(WAIT).to_string(), "bash", "-c", &script])
+        let limit = (LIMIT.0 + LIMIT.1 * run.seconds) as u64;
+        // The limit of CPU time kills without a word.
+        let script = format!("ulimit -c 0 -t {limit} -v {KIB}; exec \"$0\" \"$@\"");
+        let child = Command::new("bash")
+            .args(["-c", &script])
             .arg(&self.programs[run.program])
             .args(["-Zunstable-options", "--fail-fast"])
             .args(&run.args)
@@ -136,11 +140,51 @@ impl Trial {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            .process_group(0)
             .spawn();
-        let used = child.context("cannot run timeout and bash")?.wait4().context("cannot wait for it")?;
+        let mut child = child.context("cannot run bash")?;
+        let (group, (end, ended)) = (child.id(), channel::<()>());
+        let used = std::thread::scope(|scope| {
+            scope.spawn(move || watch(group, &ended, STILL));
+            let used = child.wait4();
+            drop(end);
+            used
+        });
+        let used = used.context("cannot wait for a test")?;
         let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
         Ok((Ended::of(used.status), cpu))
     }
+}
+
+/// Kills the processes of a group if all of their threads sleep for so many seconds. Returns when the other end of
+/// `ended` is dropped.
+fn watch(group: u32, ended: &Receiver<()>, most: u32) {
+    let mut still = 0;
+    while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+        still = if sleeps(group) { still + 1 } else { 0 };
+        if still == most {
+            let group = format!("-{group}");
+            _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// Returns true if every thread of every process of a group sleeps.
+fn sleeps(group: u32) -> bool {
+    // After the name, which is in parentheses: state, parent, group.
+    let of = |path: &Path| {
+        let stat = fs::read_to_string(path.join("stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        Some((fields.next()?.to_string(), fields.nth(1)?.parse::<u32>().ok()?))
+    };
+    let entries = |path: &Path| {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let processes =
+        entries(Path::new("/proc")).into_iter().filter(|path| of(path).is_some_and(|of| of.1 == group));
+    let mut threads = processes.flat_map(|path| entries(&path.join("task")));
+    threads.all(|path| of(&path).is_none_or(|of| of.0 == "S" || of.0 == "Z"))
 }
 
 /// The end of tests.
@@ -152,11 +196,10 @@ enum Ended {
 }
 
 impl Ended {
-    /// `timeout` exits with 124 when it ends its child, and by the signal that killed its child.
     fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(0), _) => Self::Passed,
-            (Some(124), _) | (_, Some(SIGKILL | SIGXCPU)) => Self::Never,
+            (_, Some(SIGKILL | SIGXCPU)) => Self::Never,
             _ => Self::Failed,
         }
     }
@@ -186,5 +229,22 @@ mod tests {
         assert_eq!(ended("kill -ABRT $$", 0.0), Ended::Failed);
         // One second of CPU time.
         assert_eq!(ended("while :; do :; done", -0.6), Ended::Never);
+    }
+
+    #[test]
+    fn a_process_that_only_sleeps_is_killed_and_one_that_could_run_is_not() {
+        let killed = |script: &str| {
+            let mut child = Command::new("sh").args(["-c", script]).process_group(0).spawn().unwrap();
+            let (group, (end, ended)) = (child.id(), channel());
+            std::thread::scope(|scope| {
+                scope.spawn(move || watch(group, &ended, 1));
+                let status = child.wait().unwrap();
+                drop(end);
+                status.signal() == Some(SIGKILL)
+            })
+        };
+        assert!(killed("sleep 1000 & wait"));
+        // A child of it runs.
+        assert!(!killed("(i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done); true"));
     }
 }
