@@ -7,6 +7,7 @@ use va_sim::small::{Small, lazy};
 use va_space::config;
 use va_space::{Config, VmapSpace};
 
+mod atomic;
 mod context;
 mod every_nth;
 mod failure;
