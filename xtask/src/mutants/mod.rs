@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// The size of a sample; without it, the size that the page states
     #[arg(long)]
     sample: Option<usize>,
-    /// Try the survivors again, and what was not tried
+    /// Try the survivors that have no reason again, and what was not tried
     #[arg(long)]
     survivors: bool,
     /// Try again what was caught before
@@ -161,14 +161,14 @@ impl Subject {
     fn run(&self, root: &Path, bench: &Bench, args: &Args, commit: &str) -> Result<()> {
         copy_tree(root, &bench.tree)?;
         let all = list::read(&bench.tree, self)?;
-        let mut records = page::read(root, self.name)?;
+        let (mut records, reasons) = (page::read(root, self.name)?, page::reasons(root)?);
         records.retain(|record| all.iter().any(|mutant| mutant.id == record.mutant));
         let sample = args.sample.or(self.sample).unwrap_or(all.len());
         let wanted = |mutant: &&Mutant| {
             let known = records.iter().find(|record| record.mutant == mutant.id);
             match known.map(|record| record.outcome) {
                 None => true,
-                Some(Outcome::Survivor) => args.survivors || args.again,
+                Some(Outcome::Survivor) if args.survivors => args.again || !reasons.has(&mutant.id),
                 Some(_) => args.again,
             }
         };

@@ -26,9 +26,16 @@ pub(super) struct Record {
 /// The reasons for survivors.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-struct Reasons {
+pub(super) struct Reasons {
     #[serde(default)]
     survivor: Vec<Reason>,
+}
+
+impl Reasons {
+    /// Returns true if a fault has a reason.
+    pub(super) fn has(&self, mutant: &str) -> bool {
+        self.survivor.iter().any(|reason| reason.mutants.iter().any(|of| of == mutant))
+    }
 }
 
 /// The reason for some survivors: no caller can see them.
@@ -45,6 +52,11 @@ type Rows = BTreeMap<String, (usize, Vec<Record>)>;
 /// Returns what was tried of a subject.
 pub(super) fn read(root: &Path, subject: &str) -> Result<Vec<Record>> {
     Ok(rows(root)?.remove(subject).map(|(_, records)| records).unwrap_or_default())
+}
+
+/// Returns the reasons for survivors.
+pub(super) fn reasons(root: &Path) -> Result<Reasons> {
+    toml::from_str(&fs::read_to_string(root.join(REASONS)).context(REASONS)?).context(REASONS)
 }
 
 /// Replaces the rows of a subject.
@@ -95,9 +107,7 @@ fn text(rows: &Rows) -> String {
 
 /// Writes the page, and fails if a survivor has no reason, or a reason no survivor.
 pub(super) fn write(root: &Path) -> Result<()> {
-    let rows = rows(root)?;
-    let reasons: Reasons =
-        toml::from_str(&fs::read_to_string(root.join(REASONS)).context(REASONS)?).context(REASONS)?;
+    let (rows, reasons) = (rows(root)?, reasons(root)?);
     let version = if on_path("cargo-mutants") {
         Cmd::cargo(root).args(["mutants", "--version"]).read()?.trim().to_string()
     } else {
