@@ -4,7 +4,7 @@ pub use crate::policy::Policy;
 
 use crate::JSON_VERSION;
 use crate::engine::{Columns, Tally};
-use crate::policy::{Linux616, since_616};
+use crate::policy::Linux616;
 use crate::space::{Reasons, SpaceReplay};
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -79,12 +79,10 @@ pub fn nodes_of(trace: &Trace) -> u32 {
 /// If the space cannot be created, or a check of its invariants fails.
 pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32) -> Result<SpaceOutcome> {
     match policy {
-        Policy::Linux if since_616(&trace.release) == Some(true) => {
-            run_on::<Linux616>(name, trace, table, policy, nodes)
-        }
-        Policy::Linux => run_on::<Linux69>(name, trace, table, policy, nodes),
-        Policy::Default => run_on::<Standard>(name, trace, table, policy, nodes),
-        Policy::OneLock => run_on::<OneLock52>(name, trace, table, policy, nodes),
+        Policy::Linux69 => run_on::<Linux69>(name, trace, table, policy, nodes),
+        Policy::Linux616 => run_on::<Linux616>(name, trace, table, policy, nodes),
+        Policy::OneLock52 => run_on::<OneLock52>(name, trace, table, policy, nodes),
+        Policy::Standard => run_on::<Standard>(name, trace, table, policy, nodes),
     }
     .with_context(|| format!("{name} on {nodes} nodes, policy {}", policy.name()))
 }

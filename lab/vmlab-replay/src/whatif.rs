@@ -15,7 +15,7 @@
 //! policy that purges in slices releases its lock between them, so that its longest stall has the areas of one slice.
 
 use crate::engine::{Attempt, CHUNK_BYTES, Target, default_window, replay, steps};
-use crate::policy::{Linux616, since_616};
+use crate::policy::{Linux616, Policy};
 use crate::space::silent_frees;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -25,7 +25,6 @@ use va_sim::areas::AreaMap;
 use va_space::config::{Config, Linux69, OneLock52, Standard};
 use va_space::{NODES_LIMIT, Purge, Stats, VmapSpace};
 use va_tree::Congruent;
-use vmlab_base::choice::Choice;
 use vmlab_machine::{LabMachine, PlainLock, Work, kernel_extent};
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Event, Trace};
@@ -34,49 +33,6 @@ use vmlab_trace::{Event, Trace};
 pub const FLUSH_NS: u64 = 2_000;
 /// Modelled nanoseconds of an area that a purge returns.
 pub const AREA_NS: u64 = 150;
-
-/// A policy, by the versions that have it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Version {
-    /// Linux 6.9 to 6.15: nodes and pools
-    Linux69,
-    /// Linux since 6.16: small pools do not decay
-    Linux616,
-    /// Linux 5.2 to 6.8: one lock, no pools
-    OneLock52,
-    /// This project's: exact lowest fit, pools of all sizes
-    Standard,
-}
-
-impl Choice for Version {
-    const CHOICES: &'static [Self] = &[Self::Linux69, Self::Linux616, Self::OneLock52, Self::Standard];
-
-    fn choice(self) -> &'static str {
-        match self {
-            Self::Linux69 => "linux69",
-            Self::Linux616 => "linux616",
-            Self::OneLock52 => "onelock52",
-            Self::Standard => "standard",
-        }
-    }
-
-    fn about(self) -> &'static str {
-        match self {
-            Self::Linux69 => "Linux 6.9 to 6.15: nodes and pools",
-            Self::Linux616 => "Linux since 6.16: small pools do not decay",
-            Self::OneLock52 => "Linux 5.2 to 6.8: one lock, no pools",
-            Self::Standard => "This project's: exact lowest fit, pools of all sizes",
-        }
-    }
-}
-
-impl Version {
-    /// Returns the policies to compare if none is named: the trace's own first.
-    pub fn usual(trace: &Trace) -> [Self; 3] {
-        let own = if since_616(&trace.release) == Some(true) { Self::Linux616 } else { Self::Linux69 };
-        [own, Self::OneLock52, Self::Standard]
-    }
-}
 
 /// A trace under one policy. Its fields, in this order, are the object that `--json` prints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -154,15 +110,15 @@ pub fn pinned(trace: &Trace) -> Pinned {
 ///
 /// # Errors
 /// If the space cannot be created, or a check of its invariants fails at the end.
-pub fn run(trace: &Trace, table: &Table, version: Version, nodes: u32) -> Result<Row> {
-    let row = match version {
-        Version::Linux69 => run_on::<Linux69>(trace, table, nodes),
-        Version::Linux616 => run_on::<Linux616>(trace, table, nodes),
-        Version::OneLock52 => run_on::<OneLock52>(trace, table, nodes),
-        Version::Standard => run_on::<Standard>(trace, table, nodes),
+pub fn run(trace: &Trace, table: &Table, policy: Policy, nodes: u32) -> Result<Row> {
+    let row = match policy {
+        Policy::Linux69 => run_on::<Linux69>(trace, table, nodes),
+        Policy::Linux616 => run_on::<Linux616>(trace, table, nodes),
+        Policy::OneLock52 => run_on::<OneLock52>(trace, table, nodes),
+        Policy::Standard => run_on::<Standard>(trace, table, nodes),
     };
-    let row = row.with_context(|| format!("policy {}", version.choice()))?;
-    Ok(Row { policy: version.choice(), ..row })
+    let row = row.with_context(|| format!("policy {}", policy.name()))?;
+    Ok(Row { policy: policy.name(), ..row })
 }
 
 fn run_on<C: Config>(trace: &Trace, table: &Table, nodes: u32) -> Result<Row> {

@@ -39,28 +39,28 @@ struct Traced {
     before: Option<PathBuf>,
 }
 
-/// Policies of `vmlab replay`, and the releases whose rule of decay each is tried with.
-const POLICIES: [(&str, &str, &str); 4] = [
-    ("one-lock", "6.1", "Linux 5.2 to 6.8"),
-    ("linux", "6.12", "Linux 6.9 to 6.15"),
-    ("linux", "6.18", "Linux since 6.16"),
-    ("default", "6.18", "ours"),
+/// Policies of `vmlab replay`, and the releases whose they are.
+const POLICIES: [(&str, &str); 4] = [
+    ("onelock52", "Linux 5.2 to 6.8"),
+    ("linux69", "Linux 6.9 to 6.15"),
+    ("linux616", "Linux since 6.16"),
+    ("standard", "ours"),
 ];
 
 pub(super) fn main(root: &Path, args: &Args) -> Result<()> {
     let initrd = build::plain_initrd(root)?;
     let vmlab = super::dump::vmlab(root)?;
     let mut text = format!("{HEAD}\n\n| kernel | CPUs | allocations |");
-    for (_, _, name) in POLICIES {
-        write!(text, " {name} |")?;
+    for (policy, releases) in POLICIES {
+        write!(text, " {policy}: {releases} |")?;
     }
     text.push_str("\n|---|---:|---:|---:|---:|---:|---:|\n");
     for image in &args.images {
         let (image, cpus) = image_and_cpus(image);
         let traced = traced(root, image, cpus, &initrd, args.load)?;
         let (mut allocs, mut cells) = (0, String::new());
-        for (policy, release, _) in POLICIES {
-            let [all, equal, unknowable] = compared(root, &vmlab, &traced, policy, release)?;
+        for (policy, _) in POLICIES {
+            let [all, equal, unknowable] = compared(root, &vmlab, &traced, policy)?;
             allocs = all;
             write!(cells, " {equal} ({unknowable}) |")?;
         }
@@ -136,9 +136,9 @@ fn short(release: &str) -> Option<String> {
 
 /// Returns the allocations of a trace, how many of them have the same address under a policy, and how many of the
 /// others no trace decides.
-fn compared(root: &Path, vmlab: &Path, traced: &Traced, policy: &str, release: &str) -> Result<[u64; 3]> {
+fn compared(root: &Path, vmlab: &Path, traced: &Traced, policy: &str) -> Result<[u64; 3]> {
     let mut cmd = Cmd::new(root, vmlab);
-    cmd = cmd.args(["replay", "--diff=0", "--json", "--policy", policy, "--kernel", release]);
+    cmd = cmd.args(["replay", "--diff=0", "--json", "--policy", policy, "--kernel", &traced.release]);
     if let Some(before) = &traced.before {
         cmd = cmd.arg("--before").arg(before);
     }

@@ -3,7 +3,7 @@
 use super::recording::{Area, Areas as Listed, Recording};
 use super::{Diff, Options};
 use crate::engine::{Columns, replay, steps};
-use crate::policy::{Linux616, Policy, since_616};
+use crate::policy::{Linux616, Policy};
 use anyhow::Result;
 use va_sim::areas::SpaceAreas;
 use va_sim::space_model::{Lazy, Owner};
@@ -46,13 +46,12 @@ pub fn follow(
         end: Some(Listed { areas: table.listed().map(area).collect(), bad: 0 }),
         ..Recording::default()
     };
-    let since_616 = since_616(&trace.release).unwrap_or(false);
-    let options = Options { resync: true, cpus: nodes, differences_max: 0, since_616 };
-    match (policy, since_616) {
-        (Policy::Linux, false) => follow_on::<Linux69, Linux69>(trace, &recording, options, watch),
-        (Policy::Linux, true) => follow_on::<Linux616, Linux616>(trace, &recording, options, watch),
-        (Policy::Default, _) => follow_on::<Standard, Linux69>(trace, &recording, options, watch),
-        (Policy::OneLock, _) => follow_on::<OneLock52, Linux69>(trace, &recording, options, watch),
+    let options = Options { resync: true, cpus: nodes, differences_max: 0, kernel: Policy::of(trace) };
+    match policy {
+        Policy::Linux69 => follow_on::<Linux69, Linux69>(trace, &recording, options, watch),
+        Policy::Linux616 => follow_on::<Linux616, Linux616>(trace, &recording, options, watch),
+        Policy::OneLock52 => follow_on::<OneLock52, OneLock52>(trace, &recording, options, watch),
+        Policy::Standard => follow_on::<Standard, Linux69>(trace, &recording, options, watch),
     }
 }
 

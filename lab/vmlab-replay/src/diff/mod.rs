@@ -58,8 +58,8 @@ pub struct Options {
     pub cpus: u32,
     /// The most differences to list.
     pub differences_max: usize,
-    /// True if the kernel is 6.16 or newer.
-    pub since_616: bool,
+    /// The policy of the kernel.
+    pub kernel: Policy,
 }
 
 /// Replays a recording under a policy.
@@ -68,26 +68,34 @@ pub struct Options {
 /// If a ledger cannot be created, or breaks its invariants at the end.
 pub fn run(recording: &Recording, policy: Policy, options: Options) -> Result<Report> {
     let name = policy.name();
-    let report = match (policy, options.since_616) {
-        (Policy::Linux, false) => run_on::<Linux69, Linux69>(recording, name, options),
-        (Policy::Linux, true) => run_on::<Linux616, Linux616>(recording, name, options),
-        (Policy::Default, false) => run_on::<Standard, Linux69>(recording, name, options),
-        (Policy::Default, true) => run_on::<Standard, Linux616>(recording, name, options),
-        (Policy::OneLock, false) => run_on::<OneLock52, Linux69>(recording, name, options),
-        (Policy::OneLock, true) => run_on::<OneLock52, Linux616>(recording, name, options),
+    let report = match options.kernel {
+        Policy::OneLock52 => run_beside::<OneLock52>(recording, policy, options),
+        Policy::Linux616 => run_beside::<Linux616>(recording, policy, options),
+        // No release has our policy.
+        Policy::Linux69 | Policy::Standard => run_beside::<Linux69>(recording, policy, options),
     };
     let mut report = report.with_context(|| format!("policy {name}"))?;
-    // The policy of 5.2 has no percpu policy of its own.
+    // Of Linux's policies, which have one percpu policy, the kernel's own compares offsets.
     let linux = match policy {
-        Policy::Linux => Some(true),
-        Policy::Default => Some(false),
-        Policy::OneLock => None,
+        Policy::Standard => Some(false),
+        Policy::Linux69 | Policy::Linux616 | Policy::OneLock52 => (policy == options.kernel).then_some(true),
     };
     let offsets = linux
         .filter(|_| recording.has_percpu())
         .map(|linux| offsets::run(recording, linux, options.differences_max));
     report.offsets = offsets.transpose().with_context(|| format!("percpu offsets under {name}"))?;
     Ok(report)
+}
+
+/// Replays a recording of a kernel of policy `K`.
+fn run_beside<K: Config>(recording: &Recording, policy: Policy, options: Options) -> Result<Report> {
+    let name = policy.name();
+    match policy {
+        Policy::Linux69 => run_on::<Linux69, K>(recording, name, options),
+        Policy::Linux616 => run_on::<Linux616, K>(recording, name, options),
+        Policy::OneLock52 => run_on::<OneLock52, K>(recording, name, options),
+        Policy::Standard => run_on::<Standard, K>(recording, name, options),
+    }
 }
 
 fn run_on<C: Config, K: Config>(
@@ -446,7 +454,7 @@ impl<C: Config, K: Config> Target for Diff<'_, C, K> {
 /// If a ledger cannot be created.
 #[doc(hidden)]
 pub fn cause_after(recording: &Recording, attempt: &Attempt, answer: Answer) -> Result<(Cause, bool)> {
-    let options = Options { resync: true, cpus: 2, differences_max: 0, since_616: true };
+    let options = Options { resync: true, cpus: 2, differences_max: 0, kernel: Policy::Linux616 };
     let mut diff = Diff::<OneLock52, Linux616>::new(recording, options)?;
     diff.run();
     let Why { cause, lesson, .. } = diff.why(attempt, Some(answer));
@@ -459,7 +467,7 @@ pub fn cause_after(recording: &Recording, attempt: &Attempt, answer: Answer) -> 
 /// If a check fails, or the columns do not add up.
 pub fn fuzz(recording: &Recording) {
     for (policy, resync) in Policy::ALL.into_iter().flat_map(|policy| [(policy, true), (policy, false)]) {
-        let options = Options { resync, cpus: 3, differences_max: 4, since_616: true };
+        let options = Options { resync, cpus: 3, differences_max: 4, kernel: Policy::Linux616 };
         // A ledger of the whole extent can always be created, so every error is a broken rule.
         if let Err(error) = run(recording, policy, options) {
             panic!("{error:#}");

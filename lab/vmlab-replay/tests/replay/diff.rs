@@ -48,7 +48,7 @@ fn mark(text: &str) -> String {
 }
 
 fn options(cpus: u32) -> Options {
-    Options { resync: true, cpus, differences_max: 100, since_616: true }
+    Options { resync: true, cpus, differences_max: 100, kernel: Policy::Linux616 }
 }
 
 fn recorded(lines: &[String]) -> Recording {
@@ -86,9 +86,9 @@ fn with(mut lines: Vec<String>, more: &[String]) -> Vec<String> {
 #[test]
 fn kernel_pool() {
     let lines = with(two_pooled(), &[alloc(1, 3, 2, 1)]);
-    assert_eq!(causes(Policy::OneLock, &lines), [Cause::KernelPool]);
-    assert_eq!(causes(Policy::Linux, &lines), []);
-    let report = run(&recorded(&lines), Policy::OneLock, options(2)).unwrap();
+    assert_eq!(causes(Policy::OneLock52, &lines), [Cause::KernelPool]);
+    assert_eq!(causes(Policy::Linux616, &lines), []);
+    let report = run(&recorded(&lines), Policy::OneLock52, options(2)).unwrap();
     let Divergence { why, kernel, policy, cpu, size, .. } = &report.divergences[0];
     assert_eq!((*kernel, *policy, *cpu, *size), (Some(at(3)), Some(at(0)), 1, 2 * P));
     assert_eq!(why, "kernel took it from its node's pool (node 1, class 2 pages)");
@@ -97,8 +97,8 @@ fn kernel_pool() {
 #[test]
 fn left_pooled() {
     let lines = with(two_pooled(), &[alloc(0, 7, 1, 1)]);
-    assert_eq!(causes(Policy::OneLock, &lines), [Cause::LeftPooled]);
-    let report = run(&recorded(&lines), Policy::OneLock, options(2)).unwrap();
+    assert_eq!(causes(Policy::OneLock52, &lines), [Cause::LeftPooled]);
+    let report = run(&recorded(&lines), Policy::OneLock52, options(2)).unwrap();
     let why = &report.divergences[0].why;
     assert_eq!(why, "kernel left [0x100000, 0x103000): in the pool of node 0 (class 3 pages)");
 }
@@ -109,9 +109,9 @@ fn earlier_without_resynchronising() {
     // The policy has the kernel's two pages at a lower address, so its range differs from the kernel's three.
     let lines = with(two_pooled(), &[alloc(1, 3, 2, 1), alloc(0, 0, 3, 1)]);
     let recording = recorded(&lines);
-    assert_eq!(causes_of(&recording, Policy::OneLock, apart), [Cause::KernelPool, Cause::Earlier]);
+    assert_eq!(causes_of(&recording, Policy::OneLock52, apart), [Cause::KernelPool, Cause::Earlier]);
     // When corrected, the policy's second answer equals the kernel's.
-    assert_eq!(causes_of(&recording, Policy::OneLock, options(2)), [Cause::KernelPool]);
+    assert_eq!(causes_of(&recording, Policy::OneLock52, options(2)), [Cause::KernelPool]);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn left_lazy() {
     // Each side has two lazy pages of its own; the policy's next pages are the kernel's lazy ones.
     let apart = Options { resync: false, ..options(2) };
     let lines = with(two_pooled(), &[alloc(1, 3, 2, 1), free(3), alloc(0, 7, 2, 1)]);
-    let report = run(&recorded(&lines), Policy::OneLock, apart).unwrap();
+    let report = run(&recorded(&lines), Policy::OneLock52, apart).unwrap();
     let last = report.divergences.last().unwrap();
     assert_eq!((last.cause, last.policy), (Cause::LeftLazy, Some(at(2))));
     assert!(last.why.ends_with("still lazy in node 1 (freed in line 8), purge not seen"), "{}", last.why);
@@ -130,8 +130,8 @@ fn own_pool() {
     // One CPU: Linux then has no pools, and ours has.
     let lines = [alloc(0, 0, 3, 1), alloc(0, 3, 2, 1), alloc(0, 5, 2, 1), free(0), free(3), purge(2)];
     let lines = with(lines.to_vec(), &[alloc(0, 0, 2, 1)]);
-    assert_eq!(causes_of(&recorded(&lines), Policy::Default, options(1)), [Cause::OwnPool]);
-    assert_eq!(causes_of(&recorded(&lines), Policy::Linux, options(1)), []);
+    assert_eq!(causes_of(&recorded(&lines), Policy::Standard, options(1)), [Cause::OwnPool]);
+    assert_eq!(causes_of(&recorded(&lines), Policy::Linux616, options(1)), []);
 }
 
 /// Returns events with two areas of CPU 1, of two pages each; the higher one is freed first.
@@ -142,8 +142,8 @@ fn two_of_a_size() -> Vec<String> {
 #[test]
 fn own_order() {
     let lines = with(two_of_a_size(), &[alloc(1, 2, 2, 1)]);
-    assert_eq!(causes(Policy::Default, &lines), [Cause::OwnOrder]);
-    assert_eq!(causes(Policy::Linux, &lines), []);
+    assert_eq!(causes(Policy::Standard, &lines), [Cause::OwnOrder]);
+    assert_eq!(causes(Policy::Linux616, &lines), []);
 }
 
 #[test]
@@ -151,13 +151,13 @@ fn pool_order_shows_once() {
     // The kernel takes the lower area first. The higher, which is expected first, is found later without a new cause.
     let lines =
         with(two_of_a_size(), &[alloc(1, 0, 2, 1), alloc(1, 2, 2, 1), free(0), purge(1), alloc(1, 0, 2, 1)]);
-    assert_eq!(causes(Policy::Linux, &lines), [Cause::PoolOrder, Cause::OwnerUnknown]);
+    assert_eq!(causes(Policy::Linux616, &lines), [Cause::PoolOrder, Cause::OwnerUnknown]);
 }
 
 #[test]
 fn other_node() {
     let lines = with(two_pooled(), &[alloc(0, 3, 2, 1)]);
-    assert_eq!(causes(Policy::Linux, &lines), [Cause::OtherNode]);
+    assert_eq!(causes(Policy::Linux616, &lines), [Cause::OtherNode]);
 }
 
 #[test]
@@ -165,33 +165,33 @@ fn owner_unknown() {
     let lines = [alloc(1, 2, 2, 1), free(0), purge(1), alloc(0, 4, 1, 1), alloc(1, 0, 2, 1)];
     let mut recording = recorded(&lines);
     recording.begin = Some(areas(&[(0, 2, "f+0x0/0x1 vmalloc")]));
-    assert_eq!(causes_of(&recording, Policy::Linux, options(2)), [Cause::OwnerUnknown]);
+    assert_eq!(causes_of(&recording, Policy::Linux616, options(2)), [Cause::OwnerUnknown]);
 }
 
 #[test]
 fn pool_missed_shows_once() {
     let lines = with(two_pooled(), &[alloc(1, 7, 2, 1), alloc(1, 9, 2, 1)]);
-    assert_eq!(causes(Policy::Linux, &lines), [Cause::PoolMissed]);
+    assert_eq!(causes(Policy::Linux616, &lines), [Cause::PoolMissed]);
 }
 
 #[test]
 fn a_drain_that_a_mark_shows_is_no_difference() {
     let lines = with(two_pooled(), &[mark("pools drained"), alloc(1, 0, 2, 1)]);
-    assert_eq!(causes(Policy::Linux, &lines), []);
+    assert_eq!(causes(Policy::Linux616, &lines), []);
 }
 
 #[test]
 fn purge_unseen() {
     let lines = [alloc(1, 0, 2, 1), alloc(1, 2, 2, 1), free(0), alloc(1, 0, 2, 1), purge(1)];
-    assert_eq!(causes(Policy::Linux, &lines), [Cause::PurgeUnseen]);
-    let report = run(&recorded(&lines), Policy::Linux, options(2)).unwrap();
+    assert_eq!(causes(Policy::Linux616, &lines), [Cause::PurgeUnseen]);
+    let report = run(&recorded(&lines), Policy::Linux616, options(2)).unwrap();
     assert!(report.divergences[0].why.ends_with("the next purge is in line 5"));
 }
 
 #[test]
 fn free_unseen() {
     let lines = [alloc(1, 0, 2, 1), alloc(1, 2, 2, 1), alloc(1, 0, 2, 1)];
-    assert_eq!(causes(Policy::Linux, &lines), [Cause::FreeUnseen]);
+    assert_eq!(causes(Policy::Linux616, &lines), [Cause::FreeUnseen]);
 }
 
 #[test]
@@ -203,22 +203,22 @@ fn event_order() {
 #[test]
 fn area_unknown_shows_once() {
     let lines = [alloc(0, 2, 2, 1), alloc(0, 4, 2, 1), free(0), purge(1)];
-    assert_eq!(causes(Policy::Linux, &lines), [Cause::AreaUnknown]);
+    assert_eq!(causes(Policy::Linux616, &lines), [Cause::AreaUnknown]);
 }
 
 #[test]
 fn failed() {
     let nothing = attempt(0, 0x10ff_ffff, 2, 1, 1);
-    assert_eq!(causes(Policy::Linux, &[nothing]), [Cause::Failed]);
+    assert_eq!(causes(Policy::Linux616, &[nothing]), [Cause::Failed]);
     let never = attempt(0, 0x10ff_ffff, 1 << 20, 1, 1);
-    let report = run(&recorded(&[never]), Policy::Default, options(2)).unwrap();
+    let report = run(&recorded(&[never]), Policy::Standard, options(2)).unwrap();
     assert_eq!((report.columns.failed_both, report.columns.differ()), (1, 0));
 }
 
 #[test]
 fn unexplained() {
     let lines = [alloc(0, 4, 2, 1), alloc(0, 0, 2, 1)];
-    assert_eq!(causes(Policy::Linux, &lines), [Cause::Unexplained]);
+    assert_eq!(causes(Policy::Linux616, &lines), [Cause::Unexplained]);
 }
 
 type Ledger<C> = SpaceModel<C, <C as Config>::Index<LabMachine<PlainLock>>>;
@@ -294,16 +294,16 @@ fn align_rule_and_tree_shape() {
         (start > at(4) && start < at(4 + count * 8)).then_some((kernel, start, at(4 + count * 8)))
     };
     let (mut kernel, start, far) = (3..64).find_map(passes_the_lowest).unwrap();
-    let report = run(&kernel.recording(), Policy::Default, Options { resync: true, ..options(1) }).unwrap();
+    let report = run(&kernel.recording(), Policy::Standard, Options { resync: true, ..options(1) }).unwrap();
     let last = report.divergences.last().unwrap();
     assert_eq!((last.cause, last.policy), (Cause::AlignRule, Some(at(4))), "{last:?}");
     assert!(last.why.contains("5 pages: Linux looks for size + align - 1, 8 pages"), "{}", last.why);
-    assert_eq!(run(&kernel.recording(), Policy::Linux, options(1)).unwrap().columns.differ(), 0);
+    assert_eq!(run(&kernel.recording(), Policy::Linux616, options(1)).unwrap().columns.differ(), 0);
     // A kernel whose tree has another shape.
     assert!(start < far);
     kernel.lines.pop();
     kernel.lines.push(attempt(0, far, 4, 4 * P, 0));
-    assert_eq!(causes_of(&kernel.recording(), Policy::Linux, options(1)), [Cause::TreeShape]);
+    assert_eq!(causes_of(&kernel.recording(), Policy::Linux616, options(1)), [Cause::TreeShape]);
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn what_happens_while_the_table_is_read_is_left_to_the_events() {
         (8, 1, "unpurged vm_area"),
     ]));
     recording.end = Some(areas(&[(4, 2, "g"), (6, 2, "f"), (7, 9, "of another size")]));
-    let report = run(&recording, Policy::Linux, options(1)).unwrap();
+    let report = run(&recording, Policy::Linux616, options(1)).unwrap();
     // 0 was busy when the table was opened, 2 was not live, and 8 is lazy until the purge, which frees 2 areas.
     let known = report.known;
     assert_eq!((known.busy, known.lazy, known.pools, known.table), (2, 1, true, true));

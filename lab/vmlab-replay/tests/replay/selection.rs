@@ -5,7 +5,6 @@ use vmlab_replay::diff::{self, Options};
 use vmlab_replay::index_kind::IndexKind;
 use vmlab_replay::run_space::{Policy, nodes_of};
 use vmlab_replay::timing::Budget;
-use vmlab_replay::whatif::Version;
 use vmlab_replay::{Columns, run, run_space, whatif};
 use vmlab_trace::shipped::TRACES;
 use vmlab_trace::vmallocinfo::Table;
@@ -73,7 +72,7 @@ fn the_parts_of_a_replay_add_up_on_an_index_and_on_a_space() {
     check(|trace, table| run::run(NAME, trace, table, IndexKind::Btree, options).unwrap().row.columns);
     // With pools, addresses differ; the causes are counted as the answers are.
     check(|trace, table| {
-        let row = run_space::run(NAME, trace, table, Policy::Default, nodes_of(trace)).unwrap().row;
+        let row = run_space::run(NAME, trace, table, Policy::Standard, nodes_of(trace)).unwrap().row;
         assert_eq!(row.why.sum(), row.columns.differ(), "RP2");
         row.columns
     });
@@ -82,7 +81,7 @@ fn the_parts_of_a_replay_add_up_on_an_index_and_on_a_space() {
 #[test]
 fn purges_and_flushes_of_a_space_are_those_of_the_counted_events() {
     let row = |trace: &Trace, table: &Table| {
-        let row = run_space::run(NAME, trace, table, Policy::Linux, nodes_of(trace)).unwrap().row;
+        let row = run_space::run(NAME, trace, table, Policy::Linux69, nodes_of(trace)).unwrap().row;
         [row.purges, row.flushes]
     };
     let (trace, table) = whole();
@@ -100,8 +99,8 @@ fn the_parts_of_a_diff_add_up_with_their_causes() {
     let shipped = TRACES.iter().find(|shipped| shipped.name == NAME).unwrap();
     let report = |selection: &Selection| {
         let recording = Recording::read_part(decompress(shipped.trace).unwrap(), selection);
-        let options = Options { resync: true, cpus: 4, differences_max: 1 << 20, since_616: false };
-        let report = diff::run(&recording, Policy::Default, options).unwrap();
+        let options = Options { resync: true, cpus: 4, differences_max: 1 << 20, kernel: Policy::Linux69 };
+        let report = diff::run(&recording, Policy::Standard, options).unwrap();
         assert_eq!(report.allocs, recording.allocs());
         report
     };
@@ -130,7 +129,7 @@ fn the_parts_of_a_diff_add_up_with_their_causes() {
 #[test]
 fn the_peaks_of_a_policy_are_those_of_the_selected_time() {
     let row = |(trace, table): &(Trace, Table)| {
-        whatif::run(trace, table, Version::Linux69, nodes_of(trace)).unwrap()
+        whatif::run(trace, table, Policy::Linux69, nodes_of(trace)).unwrap()
     };
     let want = row(&whole());
     for parts in divisions() {

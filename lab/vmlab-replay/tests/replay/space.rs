@@ -39,10 +39,10 @@ fn what_a_purge_left_in_the_pool_of_a_cpu_comes_back_to_that_cpu_only() {
         alloc(1, 0x10_0000, 0x2000, 1, 0),
     ]
     .concat();
-    let row = replayed(&text, Policy::Linux, 2);
+    let row = replayed(&text, Policy::Linux69, 2);
     assert_eq!((row.columns.equal, row.allocs, row.why), (5, 5, Reasons::default()));
     // Without pools the area is the lowest hole for the first request of any CPU, so the second request differs.
-    let row = replayed(&text, Policy::OneLock, 2);
+    let row = replayed(&text, Policy::OneLock52, 2);
     assert_eq!((row.columns.equal, row.columns.lower, row.columns.higher), (3, 1, 1));
     assert_eq!(row.why, Reasons { pool: 1, earlier: 1, ..Reasons::default() });
 }
@@ -52,21 +52,21 @@ fn rp2_each_difference_has_its_reason() {
     let first = [alloc(0, 0x10_0000, 0x2000, 1, 0), alloc(1, 0x10_2000, 0x2000, 1, 0)].concat();
     // Not purged by the events, but the kernel has already allocated it.
     let lazy = [first.as_str(), &free(0, 0x10_0000), &alloc(0, 0x10_0000, 0x1000, 1, 0)].concat();
-    let row = replayed(&lazy, Policy::Linux, 2);
+    let row = replayed(&lazy, Policy::Linux69, 2);
     assert_eq!((row.columns.higher, row.why.purge_time), (1, 1));
     // From the pool of another CPU.
     let pooled = [first.as_str(), &free(0, 0x10_0000), &purge(0, 1), &alloc(1, 0x10_0000, 0x2000, 1, 0)];
-    let row = replayed(&pooled.concat(), Policy::Linux, 2);
+    let row = replayed(&pooled.concat(), Policy::Linux69, 2);
     assert_eq!((row.columns.higher, row.why.other_cpu), (1, 1));
     let above = alloc(0, 0x10_8000, 0x2000, 0x8000, 0);
     let row = replayed(
         &[first.as_str(), &alloc(0, 0x11_0000, 0x2000, 0x8000, 0), &above].concat(),
-        Policy::Default,
+        Policy::Standard,
         2,
     );
     assert_eq!((row.columns.equal, row.columns.lower, row.columns.higher), (2, 1, 1));
     assert_eq!((row.why.aligned, row.why.earlier), (1, 1));
-    let row = replayed(&[first.as_str(), &alloc(0, 0x10_9000, 0x2000, 1, 0)].concat(), Policy::Linux, 2);
+    let row = replayed(&[first.as_str(), &alloc(0, 0x10_9000, 0x2000, 1, 0)].concat(), Policy::Linux69, 2);
     assert_eq!((row.columns.lower, row.why), (1, Reasons { holes: 1, ..Reasons::default() }));
 }
 
@@ -83,7 +83,7 @@ fn two_attempts_with_a_purge_between_are_one_request() {
         ]
         .concat()
     };
-    for policy in [Policy::Linux, Policy::OneLock] {
+    for policy in [Policy::Linux69, Policy::OneLock52] {
         let row = replayed(&twice(0), policy, 2);
         assert_eq!((row.columns.equal, row.columns.failed_both, row.purges), (2, 1, 1), "{policy:?}");
         // The kernel failed where there is room: one answer differs, the other does not.
@@ -96,7 +96,7 @@ fn two_attempts_with_a_purge_between_are_one_request() {
         alloc(0, 0x20_0fff, 2 * all, 1, 1),
         alloc(1, 0x20_0fff, 2 * all, 1, 1),
     ];
-    for policy in [Policy::Linux, Policy::Default] {
+    for policy in [Policy::Linux69, Policy::Standard] {
         assert_eq!(replayed(&never.concat(), policy, 2).columns.failed_both, 3, "{policy:?}");
     }
 }
@@ -111,7 +111,7 @@ fn an_area_that_went_without_an_event_went_at_the_purge_before_it_was_seen_again
         alloc(0, 0x10_0000, 0x4000, 1, 0),
     ]
     .concat();
-    let row = replayed(&text, Policy::OneLock, 1);
+    let row = replayed(&text, Policy::OneLock52, 1);
     assert_eq!((row.columns.equal, row.inferred), (3, 1));
 }
 
@@ -126,7 +126,7 @@ fn numbers_that_no_allocator_accepts_change_nothing() {
         alloc(0, 0x10_2000, 0x2000, 1, 0),
     ]
     .concat();
-    for policy in [Policy::Linux, Policy::Default, Policy::OneLock] {
+    for policy in [Policy::Linux69, Policy::Standard, Policy::OneLock52] {
         let outcome = run("t", &Trace::read(text.as_bytes()), &Table::default(), policy, 2).unwrap();
         assert_eq!(outcome.tally.malformed, 3, "{policy:?}");
         fuzz(&Trace::read(text.as_bytes()), &Table::default());

@@ -37,9 +37,10 @@ pub struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// Asks for the end of a trace under Linux's policy.
+    /// Asks for the end of a trace under the policy of its kernel.
     pub fn at_end(trace: &'a Trace, table: &'a Table, text: &'a Text) -> Self {
-        Self { trace, table, text, events: trace.events.len(), policy: Policy::Linux, nodes: nodes_of(trace) }
+        let (policy, nodes) = (Policy::of(trace), nodes_of(trace));
+        Self { trace, table, text, events: trace.events.len(), policy, nodes }
     }
 }
 
@@ -178,7 +179,7 @@ mod tests {
         let events = trace
             .select(&Selection { to_ns, task: task.map(str::to_string), ..Selection::default() })
             .unwrap();
-        let ask = Ask { trace: &trace, table: &table, text: &text, events, policy: Policy::Linux, nodes: 2 };
+        let ask = Ask { trace: &trace, table: &table, text: &text, events, policy: Policy::Linux69, nodes: 2 };
         let listing = replay(ask).unwrap().listing;
         assert_eq!(listing.windows, [Part { start: 0x10_0000, end: 0x1ff_f000 }]);
         let row = |area: &super::super::listing::Area| {

@@ -1,6 +1,6 @@
 //! `vmlab replay --diff`: the differences between the kernel and the policies, and their causes.
 
-use super::input::{NO_ADDRESS, release, stem};
+use super::input::{NO_ADDRESS, policy_of, stem};
 use super::table::{Columns, Shown, align, plain};
 use super::{OutputFile, ReplayArgs, offsets, out, print_note};
 use anyhow::{Context, Result, bail};
@@ -14,7 +14,6 @@ use vmlab_base::text::{counted, grouped};
 use vmlab_replay::diff::cause::{CAUSES, Cause};
 use vmlab_replay::diff::recording::{Areas, Recording};
 use vmlab_replay::diff::{Divergence, Options, Report, VERSION, run};
-use vmlab_replay::run_space::Policy;
 use vmlab_trace::open;
 
 /// The most differences to list.
@@ -51,7 +50,6 @@ struct Row<'a> {
 
 /// Replays every recording under every selected policy.
 pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
-    let policies = args.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
     let mut short = None;
     for file in &args.files {
         let recording = read(args, file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -66,8 +64,9 @@ pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
             resync: !args.no_resync,
             cpus: args.nodes.unwrap_or(recording.cpus).clamp(1, NODES_LIMIT),
             differences_max: differences.0,
-            since_616: release(args.tables.kernel.as_deref().unwrap_or(&recording.kernel))?,
+            kernel: policy_of(args.tables.kernel.as_deref().unwrap_or(&recording.kernel))?,
         };
+        let policies = args.policy.map_or(options.kernel.usual().to_vec(), |policy| vec![policy]);
         let reports =
             policies.iter().map(|&policy| run(&recording, policy, options)).collect::<Result<Vec<_>>>()?;
         if args.json {

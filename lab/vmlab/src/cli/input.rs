@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{counted, grouped};
 use vmlab_replay::Tally;
-use vmlab_replay::policy::since_616;
+use vmlab_replay::policy::Policy;
 use vmlab_trace::shipped::Shipped;
 use vmlab_trace::vmallocinfo::Table;
 use vmlab_trace::{Recording, Trace, decompress, open};
@@ -49,13 +49,13 @@ impl Tables {
 
     /// Fails if `--kernel` is no release.
     pub(super) fn check(&self) -> Result<()> {
-        release(self.kernel.as_deref().unwrap_or_default()).map(|_| ())
+        policy_of(self.kernel.as_deref().unwrap_or_default()).map(|_| ())
     }
 }
 
-/// Returns true if a release is 6.16 or later.
-pub(super) fn release(release: &str) -> Result<bool> {
-    since_616(release).with_context(|| format!("{release} is no release of a kernel, such as 6.18"))
+/// Returns the policy of a release.
+pub(super) fn policy_of(release: &str) -> Result<Policy> {
+    Policy::of_release(release).with_context(|| format!("{release} is no release of a kernel, such as 6.18"))
 }
 
 /// A trace and its table, under the name that the results use.

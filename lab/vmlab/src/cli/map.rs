@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// The time of the trace's clock to show, seconds (default: its end); the same as --to
     #[arg(long, value_name = "TIME", requires = "trace", value_parser = seconds, conflicts_with = "to")]
     at: Option<u64>,
-    /// Policy that decides which purged areas are in pools (default: linux)
+    /// Policy that decides which purged areas are in pools (default: that of the trace's kernel)
     #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", requires = "trace")]
     policy: Option<Policy>,
     /// Nodes of the space (default: a node for each CPU of the trace)
@@ -223,11 +223,12 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
     }
     let nodes = args.nodes.unwrap_or_else(|| nodes_of(trace));
     let ask = Ask {
+    let policy = args.policy.unwrap_or_else(|| Policy::of(trace));
         trace,
         table: &input.table,
         text: &text,
         events,
-        policy: args.policy.unwrap_or(Policy::Linux),
+        policy,
         nodes,
     };
     let mut done = replay(ask)?;
@@ -241,7 +242,7 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
         "{} of {} replayed, policy {} on {}: {} of {} are the kernel's.",
         grouped(events as u64),
         counted(trace.events.len() as u64, "event"),
-        args.policy.unwrap_or(Policy::Linux).name(),
+        policy.name(),
         counted(u64::from(nodes), "node"),
         grouped(columns.same()),
         counted(answers, "answer")

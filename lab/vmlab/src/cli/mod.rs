@@ -73,8 +73,8 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         vmlab replay trace.ftrace.gz --report out.html\n  \
         vmlab replay trace --vmallocinfo info --index btree,rb-linux\n  \
-        vmlab replay trace --space --policy linux --nodes 4\n  \
-        vmlab replay recording --diff --policy linux\n  \
+        vmlab replay trace --space --nodes 4\n  \
+        vmlab replay recording --diff --policy linux69\n  \
         vmlab replay trace --from 0.5 --to 2 --task kthreadd --cpu 0\n  \
         trace-cmd report | vmlab replay - --json | jq .equal\n\n\
         As root, vmlab record writes such a trace, with the tables of both ends; ftrace's and perf's text do as well.\n\n\
@@ -266,7 +266,7 @@ struct ReplayArgs {
     /// linux replay`). Any difference is a failure
     #[arg(long, conflicts_with_all = ["index", "report", "space", "diff", "percpu", "before", "vmallocinfo", "kernel"])]
     calls: bool,
-    /// Policy of the space (default: linux; with --diff all, one after the other)
+    /// Policy of the space (default: that of the trace's kernel; --diff also compares two others)
     #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", requires = "whole")]
     policy: Option<Policy>,
     /// Nodes of the space (default: a node for each CPU of the trace)
@@ -372,7 +372,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     let read = |file: &PathBuf| Input::read(file, &args.tables)?.part_of(file, &args.selected);
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
     if args.space {
-        space::replay(&inputs, args.policy.unwrap_or(Policy::Linux), args.nodes, args.form())?;
+        space::replay(&inputs, args.policy, args.nodes, args.form())?;
         parts(&inputs, args.json)?;
         return ends_early(&inputs);
     }

@@ -37,7 +37,7 @@ pub(super) fn replay(files: &[PathBuf], tables: &Tables, form: Form) -> Result<(
         };
         let name = stem(file);
         let all = [
-            ("linux", run::<Linux612>(&trace, &table)),
+            ("linux612", run::<Linux612>(&trace, &table)),
             ("scan", run::<Scan>(&trace, &table)),
             ("runs", run::<Runs>(&trace, &table)),
         ];

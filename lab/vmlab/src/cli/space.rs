@@ -10,9 +10,10 @@ use vmlab_replay::run_space::{Policy, SpaceOutcome, nodes_of, run};
 use vmlab_replay::space::Reasons;
 
 /// Replays every trace, and prints a row for each: addresses, and why some differ from the kernel's.
-pub(super) fn replay(inputs: &[Input], policy: Policy, nodes: Option<u32>, form: Form) -> Result<()> {
+pub(super) fn replay(inputs: &[Input], policy: Option<Policy>, nodes: Option<u32>, form: Form) -> Result<()> {
     let replay = |input: &Input| {
         let nodes = nodes.unwrap_or_else(|| nodes_of(&input.trace));
+        let policy = policy.unwrap_or_else(|| Policy::of(&input.trace));
         run(&input.name, &input.trace, &input.table, policy, nodes)
     };
     let outcomes = inputs.iter().map(replay).collect::<Result<Vec<_>>>()?;

@@ -8,10 +8,9 @@ use anyhow::Result;
 use comfy_table::Cell;
 use serde::Serialize;
 use std::path::PathBuf;
-use vmlab_base::choice::Choice;
 use vmlab_base::text::{bytes, counted, duration, grouped};
-use vmlab_replay::run_space::nodes_of;
-use vmlab_replay::whatif::{AREA_NS, FLUSH_NS, Pinned, Row, Version, pinned, run};
+use vmlab_replay::run_space::{Policy, nodes_of};
+use vmlab_replay::whatif::{AREA_NS, FLUSH_NS, Pinned, Row, pinned, run};
 use vmlab_view::report::Gain;
 
 /// The version of the objects that `--json` prints.
@@ -23,8 +22,8 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "RECORDING")]
     files: Vec<PathBuf>,
     /// Policies to compare, the first with the others (default: Linux of the recording's version, onelock52, standard)
-    #[arg(long, value_parser = choice::<Version>(), value_delimiter = ',', value_name = "NAME")]
-    policy: Vec<Version>,
+    #[arg(long, value_parser = choice::<Policy>(), value_delimiter = ',', value_name = "NAME")]
+    policy: Vec<Policy>,
     /// CPUs of the machine, and nodes of the policies that have them (default: the CPUs of the trace)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
     cpus: Option<u32>,
@@ -64,13 +63,13 @@ pub(super) fn run_all(args: &Args) -> Result<()> {
     super::ends_early(&inputs)
 }
 
-fn compare(input: &Input, versions: &[Version], cpus: Option<u32>) -> Result<Compared> {
-    let usual = Version::usual(&input.trace);
+fn compare(input: &Input, named: &[Policy], cpus: Option<u32>) -> Result<Compared> {
+    let usual = Policy::of(&input.trace).usual();
     let mut policies: Vec<Row> = Vec::new();
-    for &version in if versions.is_empty() { &usual[..] } else { versions } {
-        if policies.iter().all(|row| row.policy != version.choice()) {
+    for &policy in if named.is_empty() { &usual[..] } else { named } {
+        if policies.iter().all(|row| row.policy != policy.name()) {
             let cpus = cpus.unwrap_or_else(|| nodes_of(&input.trace));
-            policies.push(run(&input.trace, &input.table, version, cpus)?);
+            policies.push(run(&input.trace, &input.table, policy, cpus)?);
         }
     }
     let verdict = verdict(&policies);

@@ -30,7 +30,7 @@ fn df2_linux_answers_as_the_running_kernel_did_and_what_differs_has_a_cause() {
     let rows = json(&["--diff=2", "--kernel", "6.18", "--out", out], &shipped("running-kernel.ftrace.zst"));
     let of = |field: &str| -> Vec<u64> { rows.iter().map(|row| number(row, field)).collect() };
     let policies: Vec<&str> = rows.iter().filter_map(|row| row["policy"].as_str()).collect();
-    assert_eq!(policies, ["linux", "one-lock", "default"]);
+    assert_eq!(policies, ["linux616", "onelock52", "standard"]);
     assert_eq!(of("allocs"), [6783; 3]);
     assert_eq!(of("equal"), [6724, 788, 2579]);
     assert_eq!(of("unknowable"), [44, 0, 44]);
@@ -47,7 +47,7 @@ fn df2_linux_answers_as_the_running_kernel_did_and_what_differs_has_a_cause() {
     assert_eq!((number(linux, "tree-shape"), number(linux, "owner-unknown")), (14, 39));
     assert_eq!(number(&rows[1]["causes"], "kernel-pool"), 4601);
     let page = std::fs::read_to_string(dir.path().join("running-kernel.md")).unwrap();
-    assert!(page.contains("| linux | 2 | 6,783 | 6,724 |"), "{page}");
+    assert!(page.contains("| linux616 | 2 | 6,783 | 6,724 |"), "{page}");
     assert!(page.contains("| pool of a node that is not known | not knowable | 39 |"), "{page}");
     assert!(page.contains("allocation 33 (line 604, 48806.229929 s, CPU 1)"), "{page}");
 }
@@ -55,7 +55,7 @@ fn df2_linux_answers_as_the_running_kernel_did_and_what_differs_has_a_cause() {
 #[test]
 fn four_cpus_under_purges_agree_once_each_purge_begins_where_its_count_says() {
     let row =
-        |name: &str| json(&["--diff=0", "--policy", "linux", "--kernel", "6.12"], &shipped(name)).remove(0);
+        |name: &str| json(&["--diff=0", "--policy", "linux69", "--kernel", "6.12"], &shipped(name)).remove(0);
     let nodes = row("nodes-smp4.ftrace.gz");
     assert_eq!((number(&nodes, "allocs"), number(&nodes, "equal")), (4965, 4950), "{nodes}");
     let causes = ["event-order", "pool-missed", "unexplained"].map(|cause| number(&nodes["causes"], cause));
@@ -71,7 +71,7 @@ fn four_cpus_under_purges_agree_once_each_purge_begins_where_its_count_says() {
 fn without_resynchronising_what_follows_from_a_difference_is_distinguished() {
     let dir = TempDir::new().unwrap();
     let rows =
-        json(&["--diff=0", "--kernel", "6.18", "--policy", "one-lock", "--no-resync"], &beginning(&dir));
+        json(&["--diff=0", "--kernel", "6.18", "--policy", "onelock52", "--no-resync"], &beginning(&dir));
     assert!(rows.len() == 1 && number(&rows[0], "allocs") > 100, "{}", rows[0]);
     assert!(number(&rows[0]["causes"], "earlier") > 0, "{}", rows[0]);
 }
@@ -80,11 +80,11 @@ fn without_resynchronising_what_follows_from_a_difference_is_distinguished() {
 fn differences_are_listed() {
     let dir = TempDir::new().unwrap();
     vmlab()
-        .args(["replay", "--diff=2", "--policy", "linux", "--kernel", "6.18"])
+        .args(["replay", "--diff=2", "--policy", "linux616", "--kernel", "6.18"])
         .arg(beginning(&dir))
         .assert()
         .success()
-        .stdout(contains("running-kernel: linux: allocation 33 (line 604, 48806.229929 s, CPU 1)"))
+        .stdout(contains("running-kernel: linux616: allocation 33 (line 604, 48806.229929 s, CPU 1)"))
         .stdout(contains("differences more; --diff=all lists all"))
         .stdout(contains("pools were empty, as a mark says"));
 }
@@ -92,7 +92,7 @@ fn differences_are_listed() {
 #[test]
 fn addresses_are_text_and_what_to_do_about_unknown_facts_is_said() {
     let dir = TempDir::new().unwrap();
-    let row = &json(&["--diff=1", "--kernel", "6.18", "--policy", "linux"], &beginning(&dir))[0];
+    let row = &json(&["--diff=1", "--kernel", "6.18", "--policy", "linux616"], &beginning(&dir))[0];
     assert_eq!(row["version"], 2);
     let hex = |value: &Value| {
         value.as_str().is_some_and(|text| u64::from_str_radix(&text[2..], 16).is_ok() && &text[..2] == "0x")
@@ -104,7 +104,7 @@ fn addresses_are_text_and_what_to_do_about_unknown_facts_is_said() {
     let text = text_of("boot-smp1");
     std::fs::write(&file, &text).unwrap();
     let notes = |file: &Path| {
-        stdout_of(&vmlab().args(["replay", "--diff=0", "--policy", "linux"]).arg(file).assert().success())
+        stdout_of(&vmlab().args(["replay", "--diff=0", "--policy", "linux69"]).arg(file).assert().success())
     };
     assert!(notes(&file).contains("vmlab record writes one, and --before names one"));
     let table = "0xffa0100000000000-0xffa0100000002000 8192 f+0x1/0x2 vmalloc\n";
@@ -135,7 +135,7 @@ fn a_recording_is_replayed_with_its_own_tables_and_release() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().to_str().unwrap();
     let file = shipped("held-out.jsonl.zst");
-    let args = ["replay", "--diff=0", "--policy", "linux", "--json", "--out", out];
+    let args = ["replay", "--diff=0", "--policy", "linux616", "--json", "--out", out];
     let assert = vmlab().args(args).arg(&file).assert().success();
     let row: Value = serde_json::from_str(stdout_of(&assert).trim()).unwrap();
     // A held-out recording: no cause was written for it.
@@ -164,12 +164,12 @@ fn a_recording_is_replayed_with_its_own_tables_and_release() {
 #[test]
 fn the_policy_of_each_version_has_the_addresses_of_its_kernel_and_no_other_has() {
     for (trace, policy, kernel, wanted) in [
-        ("debian-6.1", "one-lock", "6.1", 1693..=1703),
-        ("debian-6.18", "linux", "6.18", 1842..=1846),
-        ("debian-7.3", "linux", "7.3", 1812..=1835),
+        ("debian-6.1", "onelock52", "6.1", 1693..=1703),
+        ("debian-6.18", "linux616", "6.18", 1842..=1846),
+        ("debian-7.3", "linux616", "7.3", 1812..=1835),
         // The decay of another version keeps other areas in pools.
-        ("debian-6.18", "linux", "6.12", 0..=300),
-        ("debian-7.3", "linux", "6.12", 0..=300),
+        ("debian-6.18", "linux69", "6.18", 0..=300),
+        ("debian-7.3", "linux69", "7.3", 0..=300),
     ] {
         let trace = shipped(&format!("{trace}.ftrace.gz"));
         let equal =

@@ -84,7 +84,7 @@ fn a_recording_at_its_end_has_the_areas_of_the_kernels_own_table() {
         assert_eq!(bytes(&replayed, caller), bytes(&listed, caller), "{caller}");
     }
     // The policy changes the pools, and no address.
-    let ours = json(&["--trace", &recording, "--at", &format!("{at:.9}"), "--policy", "default"]);
+    let ours = json(&["--trace", &recording, "--at", &format!("{at:.9}"), "--policy", "standard"]);
     assert_eq!((&ours["busy"], &ours["lazy"]), (&listed["busy"], &listed["lazy"]));
 }
 
@@ -145,7 +145,7 @@ fn a_trace_at_its_end_has_the_areas_of_its_table_and_in_the_middle_others() {
     let end = json(&["--trace", &trace]);
     assert_eq!(
         end["notes"][0],
-        "1,690 of 1,690 events replayed, policy linux on 4 nodes: 810 of 810 answers are the kernel's."
+        "1,690 of 1,690 events replayed, policy linux69 on 4 nodes: 810 of 810 answers are the kernel's."
     );
     // The kernel's table was read at the end of the trace: same areas, same callers.
     for (key, count) in [("busy", "areas"), ("busy", "bytes")] {
@@ -164,7 +164,7 @@ fn a_trace_at_its_end_has_the_areas_of_its_table_and_in_the_middle_others() {
         let value = json(&["--trace", &trace, "--at", "12", "--policy", policy]);
         number(&value["pooled"], "areas")
     };
-    assert_eq!(["linux", "one-lock"].map(pooled), [16, 0]);
+    assert_eq!(["linux69", "onelock52"].map(pooled), [16, 0]);
     assert_eq!(end["windows"].as_array().unwrap().len(), 2);
 }
 
@@ -291,7 +291,7 @@ fn wrong_arguments_are_reported_in_a_line() {
 #[test]
 fn options_of_a_trace_are_not_ignored_beside_a_table() {
     let table = shipped("boot-smp1.vmallocinfo");
-    for args in [["--at", "1"], ["--policy", "linux"], ["--nodes", "2"]] {
+    for args in [["--at", "1"], ["--policy", "linux69"], ["--nodes", "2"]] {
         let assert = vmlab().arg("map").arg(&table).args(args).assert().failure().code(1);
         assert_eq!(
             stderr_of(&assert),

@@ -15,7 +15,7 @@ fn rp3_linux_puts_every_object_of_one_cpu_where_the_kernel_did() {
     for (trace, allocs) in [("boot-smp1", 449), ("fork-netns-smp1", 2809), ("tc-flower-smp1", 30_938)] {
         let rows = inside(trace);
         let policies: Vec<&str> = rows.iter().filter_map(|row| row["policy"].as_str()).collect();
-        assert_eq!(policies, ["linux", "scan", "runs"]);
+        assert_eq!(policies, ["linux612", "scan", "runs"]);
         assert_eq!((number(&rows[0], "allocs"), number(&rows[0], "equal")), (allocs, allocs), "{trace}");
         assert_eq!((number(&rows[0], "frees_unknown"), number(&rows[0], "assumed_bytes")), (0, 2416));
         for row in &rows {

@@ -90,7 +90,7 @@ fn the_package_reads_the_objects_of_every_command() {
     std::fs::write(&objects, &lines).unwrap();
     let (allocinfo, recording) = (dir.path().join("a.allocinfo"), shipped("latency-smp4.jsonl.gz"));
     std::fs::write(&allocinfo, sites::TEXT).unwrap();
-    let diff = ["replay", "--json", "--diff", "--policy", "one-lock", &trace];
+    let diff = ["replay", "--json", "--diff", "--policy", "onelock52", &trace];
     let percpu = ["replay", "--json", "--percpu", &trace];
     let calls = shipped("linux-calls-smp1.gz").display().to_string();
     let calls = ["replay", "--json", "--calls", &calls];
@@ -121,7 +121,7 @@ fn the_package_reads_the_objects_of_every_command() {
         \x20   raise SystemExit(f'{wrong} was read')\n\
         diff, percpu, scan, runs, calls, sides, latency, sites = records = list(vmlab.read(open(sys.argv[2])))\n\
         assert sum(diff.causes.values()) == diff.differ == 46 and diff.divergences[0].policy == 0xffa000000023c000, diff\n\
-        assert [percpu.policy, scan.policy, runs.policy] == ['linux', 'scan', 'runs'] and percpu.allocs > percpu.equal > percpu.first, percpu\n\
+        assert [percpu.policy, scan.policy, runs.policy] == ['linux612', 'scan', 'runs'] and percpu.allocs > percpu.equal > percpu.first, percpu\n\
         assert calls.equal == calls.addresses > 1000 and calls.by_call['init'] == 1 and calls.first == [], calls\n\
         assert sides.after.callers['kernel_clone'][0] == sides.after.leaks['kernel_clone'].bytes > 1 << 20, sides\n\
         assert sum(count for _, count in latency.calls[0].histogram) == latency.calls[0].count == 1745, latency\n\

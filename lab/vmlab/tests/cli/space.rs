@@ -28,7 +28,7 @@ fn linux_returns_every_address_of_four_cpus_through_four_nodes_and_of_one_throug
         ("tc-flower-smp1", 292, 0),
         ("test_vmalloc-mask127-smp1", 67_187, 6),
     ] {
-        let row = on_space(trace, &["--policy", "linux"]);
+        let row = on_space(trace, &["--policy", "linux69"]);
         assert_eq!(answers(&row), [allocs, allocs - failed, 0, 0, failed, 0], "{trace}");
         assert_eq!(number(&row, "nodes"), 1);
     }
@@ -36,7 +36,7 @@ fn linux_returns_every_address_of_four_cpus_through_four_nodes_and_of_one_throug
 
 #[test]
 fn rp2_what_cannot_agree_without_pools_or_with_others_is_counted_by_reason() {
-    for more in [&["--nodes", "1"][..], &["--policy", "one-lock"], &["--policy", "default"]] {
+    for more in [&["--nodes", "1"][..], &["--policy", "onelock52"], &["--policy", "standard"]] {
         let row = on_space("fork-netns-smp4", more);
         let [allocs, equal, lower, higher, both, differs] = answers(&row);
         assert_eq!(equal + lower + higher + both + differs, allocs, "{row}");
@@ -48,11 +48,11 @@ fn rp2_what_cannot_agree_without_pools_or_with_others_is_counted_by_reason() {
 #[test]
 fn the_table_names_the_differences_and_why() {
     let file = shipped("fork-netns-smp4.ftrace.gz");
-    let assert = vmlab().args(["replay", "--space", "--policy", "one-lock"]).arg(file).assert().success();
+    let assert = vmlab().args(["replay", "--space", "--policy", "onelock52"]).arg(file).assert().success();
     let stdout = stdout_of(&assert);
     for text in [
         "408 answers differ from the kernel's, the first:",
-        "allocation 148, line 652: size 20480 align 16384: kernel 0xffa00000003d8000, one-lock ",
+        "allocation 148, line 652: size 20480 align 16384: kernel 0xffa00000003d8000, onelock52 ",
         "fork-netns-smp4: 1 percpu chunk inferred",
         ": the range of one is another area's on the other side, from an earlier difference",
     ] {

@@ -199,7 +199,7 @@ struct Life {
 /// # Errors
 /// If a model cannot be created, or the columns do not add up.
 pub fn run(recording: &Recording, linux: bool, differences_max: usize) -> Result<Offsets> {
-    let mut report = Offsets { policy: if linux { "linux" } else { "runs" }, ..Offsets::default() };
+    let mut report = Offsets { policy: if linux { "linux612" } else { "runs" }, ..Offsets::default() };
     let mut looks = LOOKS_MAX;
     for life in lives(recording, &mut report.malformed) {
         report.chunks += 1;

@@ -156,7 +156,7 @@ impl Film {
         let timed = trace.times_ns.iter().any(|&ns| ns > 0);
         let mut moments = Vec::with_capacity(count);
         let nodes = vmlab_replay::run_space::nodes_of(trace);
-        follow(trace, table, Policy::Linux, nodes, |at, areas| {
+        follow(trace, table, Policy::of(trace), nodes, |at, areas| {
             let owner = owners.get(&at).copied().filter(|_| trace.is_counted(at));
             let holder = owner.unwrap_or_else(|| match trace.is_counted(at) {
                 true => scene.names.task(trace.task_at(at)),
