@@ -11,6 +11,7 @@ import random
 import sys
 import tempfile
 import unittest
+from unittest import mock
 from dataclasses import replace
 
 from vmlab import UnknownVersion, dump, kernel
@@ -226,6 +227,29 @@ class Errors(unittest.TestCase):
             del sys.modules["drgn"]
             if known:
                 sys.modules["drgn"] = known
+
+    def test_a_kernel_with_other_structures_is_reported_in_a_line(self) -> None:
+        drgn = mock.MagicMock()
+        drgn.PlatformFlags.IS_64_BIT, drgn.PlatformFlags.IS_LITTLE_ENDIAN = 1, 2
+        drgn.helpers.linux.cpumask.for_each_possible_cpu.return_value = [0]
+        names = ("drgn", "drgn.helpers", "drgn.helpers.linux")
+        modules = dict(zip(names, (drgn, drgn.helpers, drgn.helpers.linux)))
+        for missing, text in (("vmap_nodes", "has no `vmap_nodes`"), ("pcpu_first_chunk", "has other structures")):
+
+            def variable(name: str, missing: str = missing) -> mock.MagicMock:
+                if name == missing:
+                    raise KeyError(f"could not find '{name}'")
+                found = mock.MagicMock()
+                found.value_.return_value = 1
+                return found
+
+            prog = mock.MagicMock()
+            prog.platform.flags = 3
+            prog.__getitem__.side_effect = variable
+            with mock.patch.dict(sys.modules, modules), self.assertRaises(kernel.Unreadable) as raised:
+                kernel.read(prog)
+            self.assertIn(text, str(raised.exception))
+            self.assertNotIn("\n", str(raised.exception))
 
     def test_a_file_that_is_no_dump_is_reported_in_a_line(self) -> None:
         try:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 #: The version of the objects that this package reads, all but those of a Diff.
 VERSION = 1
+#: The metadata of a field that has an address, or a list of them.
+ADDRESS = {"address": True}
 
 
 class UnknownVersion(ValueError):
@@ -208,8 +210,8 @@ class WhatIf:
 class Window:
     """A window of areas, and its holes."""
 
-    start: int
-    end: int
+    start: int = field(metadata=ADDRESS)
+    end: int = field(metadata=ADDRESS)
     holes: int
     hole_bytes: int
 
@@ -220,7 +222,7 @@ class Aligned:
 
     align: int
     bytes: int
-    at: Optional[int]
+    at: Optional[int] = field(metadata=ADDRESS)
     holes: int
 
 
@@ -273,9 +275,9 @@ class Divergence:
     cpu: Optional[int]
     size: int
     align: int
-    window: List[int]
-    kernel: Optional[int]
-    policy: Optional[int]
+    window: List[int] = field(metadata=ADDRESS)
+    kernel: Optional[int] = field(metadata=ADDRESS)
+    policy: Optional[int] = field(metadata=ADDRESS)
     cause: str
     why: str
 
@@ -301,11 +303,9 @@ class Diff:
 
 
 @dataclass(frozen=True)
-class Call:
-    """The durations of a call, in nanoseconds. A part of the histogram is its lower end and a count."""
+class Durations:
+    """Durations, in nanoseconds."""
 
-    call: str
-    function: str
     count: int
     median_ns: int
     p90_ns: int
@@ -313,35 +313,57 @@ class Call:
     p999_ns: int
     max_ns: int
     total_ns: int
-    histogram: List[List[int]]
 
 
 @dataclass(frozen=True)
-class Lock:
-    """The waits for a lock at one place, in nanoseconds."""
+class Call(Durations):
+    """The durations of a call; of one caller or task with `--by`. A part of the histogram is its lower end and a count."""
 
-    lock: str
+    call: str
+    function: str
+    histogram: List[List[int]]
+    caller: Optional[str] = None
+    task: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Lock(Durations):
+    """The waits for a lock at one place; a lock that the kernel does not name has none here."""
+
     site: str
-    count: int
-    median_ns: int
-    p90_ns: int
-    p99_ns: int
-    p999_ns: int
-    max_ns: int
-    total_ns: int
+    lock: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The probes of a recording: a measured call takes `plain_ps` picoseconds, and `pair_ps` more with its two probes."""
+
+    kind: str
+    functions: List[str]
+    resolution_ns: int
+    measured_calls: int
+    plain_ps: int
+    pair_ps: int
+    floor_ns: int
 
 
 @dataclass(frozen=True)
 class Latency:
-    """`vmlab latency --json`: the durations and waits of a recording."""
+    """`vmlab latency --json`: the durations and waits of a recording.
+
+    `unpaired` counts what has no duration, and `elsewhere` waits that are of no lock of the allocators.
+    """
 
     recording: str
     span_ns: int
     lost: int
+    unpaired: Dict[str, int]
     calls: List[Call]
     locks: List[Lock]
+    elsewhere: Dict[str, int]
     kernel: Optional[str] = None
     cpus: Optional[int] = None
+    probes: Optional[Probes] = None
 
 
 @dataclass(frozen=True)
@@ -365,10 +387,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Compare:
-    """`vmlab compare --json`: two recordings or tables."""
+    """`vmlab compare --json`: two recordings or tables, and the conditions of `--fail-if` that hold."""
 
     before: Side
     after: Side
+    holds: List[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -383,12 +406,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Sites:
-    """`vmlab sites --json`: the listed places, and the number and bytes of all."""
+    """`vmlab sites --json`: the listed places, and the number and bytes of all; `bad` lines cannot be read."""
 
     name: str
     places: int
     bytes: int
     sites: List[Place]
+    bad: int = 0
 
 
 Record = Union[Figures, Replay, SpaceReplay, PercpuReplay, CallsReplay, Diff, WhatIf, Map, Latency, Compare, Sites]
@@ -415,6 +439,7 @@ _INNER: Dict[str, Type[Any]] = {
     "Diff.divergences": Divergence,
     "Latency.calls": Call,
     "Latency.locks": Lock,
+    "Latency.probes": Probes,
     "Compare.before": Side,
     "Compare.after": Side,
     "Side.leaks": Leak,
@@ -435,14 +460,6 @@ _KINDS: Tuple[Tuple[str, Type[Any]], ...] = (
 )
 _VERSIONS = {Diff: 2}
 _MAPPINGS = ("Figures.peaks", "Side.leaks")
-_ADDRESSES = (
-    "Aligned.at",
-    "Window.start",
-    "Window.end",
-    "Divergence.kernel",
-    "Divergence.policy",
-    "Divergence.window",
-)
 # The records with a row for each of a list: the field that names the record, and the list.
 _LISTS: Dict[Type[Any], Tuple[str, str]] = {
     WhatIf: ("recording", "policies"),
@@ -452,19 +469,20 @@ _LISTS: Dict[Type[Any], Tuple[str, str]] = {
 
 
 def _record(kind: Type[T], value: Mapping[str, Any]) -> T:
+    """Returns the record of an object: inner records, and integers of addresses. Unknown keys are ignored."""
     given: Dict[str, Any] = {}
     for one in fields(kind):  # type: ignore[arg-type]
         if one.name not in value:
             continue
         name, inner = f"{kind.__name__}.{one.name}", value[one.name]
         of = _INNER.get(name)
-        if name in _ADDRESSES:
+        if one.metadata.get("address"):
             inner = _address(inner)
         elif of and name in _MAPPINGS:
             inner = {key: _record(of, each) for key, each in inner.items()}
         elif of and isinstance(inner, list):
             inner = [_record(of, each) for each in inner]
-        elif of:
+        elif of and inner is not None:
             inner = _record(of, inner)
         given[one.name] = inner
     return kind(**given)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
 
-from . import VERSION, UnknownVersion
+from . import ADDRESS, VERSION, UnknownVersion, _record
 
 #: The states of an area. A purging one was taken from a lazy list, and its flush has not ended.
 STATES = ("busy", "lazy", "purging", "pooled")
@@ -34,15 +34,16 @@ SPAN = (1, (1 << 64) - 1)
 class Area:
     """A range that is not free.
 
-    `text` is the rest of its line of /proc/vmallocinfo, `node` the node whose list it is in.
+    `text` is the rest of its line of /proc/vmallocinfo, `node` the node whose list it is in. `flags` are written as an
+    address is.
     """
 
-    start: int
-    end: int
+    start: int = field(metadata=ADDRESS)
+    end: int = field(metadata=ADDRESS)
     state: str
     node: int
     text: str
-    flags: int = 0
+    flags: int = field(default=0, metadata=ADDRESS)
     pages: int = 0
 
     @property
@@ -54,8 +55,8 @@ class Area:
 class Hole:
     """A range of the tree of free areas."""
 
-    start: int
-    end: int
+    start: int = field(metadata=ADDRESS)
+    end: int = field(metadata=ADDRESS)
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Window:
     """The addresses that areas of a kind may have: `vmalloc` or `modules`."""
 
     name: str
-    start: int
-    end: int
+    start: int = field(metadata=ADDRESS)
+    end: int = field(metadata=ADDRESS)
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class Block:
     `free` and `dirty` pages are the kernel's counts, `live` pages those of its bits.
     """
 
-    start: int
-    end: int
+    start: int = field(metadata=ADDRESS)
+    end: int = field(metadata=ADDRESS)
     cpu: int
     queued: bool
     free: int
@@ -99,7 +100,7 @@ class Chunk:
     The last four are counted from its maps, the others are the kernel's. `hint` and `longest` are bits.
     """
 
-    base: int
+    base: int = field(metadata=ADDRESS)
     kind: str
     slot: int
     pages: int
@@ -443,8 +444,6 @@ def _nodes(dump: Dump) -> str:
 # --- Lines ------------------------------------------------------------------------------------------------------------
 
 _LINES: Dict[str, Type[Any]] = {"hole": Hole, "pool": Pool, "block": Block, "chunk": Chunk, "site": Site}
-_ADDRESSES = ("start", "end", "base", "flags")
-T = TypeVar("T")
 
 
 def lines(dump: Dump) -> Iterator[str]:
@@ -464,7 +463,8 @@ def lines(dump: Dump) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Dict[str, Any]:
-    return {key: f"{one:#x}" if key in _ADDRESSES else one for key, one in asdict(value).items()}
+    addresses = [one.name for one in fields(value) if one.metadata.get("address")]
+    return {key: f"{one:#x}" if key in addresses else one for key, one in asdict(value).items()}
 
 
 def _line(key: str, value: Mapping[str, Any]) -> str:
@@ -484,20 +484,14 @@ def read(text: Iterable[str]) -> Dump:
             if key == "vmlab":
                 if value.get("version") != VERSION or "dump" not in value:
                     raise UnknownVersion(f"version {value.get('version')!r} of a recording, or not of a dump")
-                head = _known(Head, value)
-                found["window"] = [_known(Window, window) for window in value.get("windows", [])]
+                head = _record(Head, value)
+                found["window"] = [_record(Window, window) for window in value.get("windows", [])]
             elif key == "state":
-                state = _known(State, value)
+                state = _record(State, value)
             elif key == "area":
-                found["area"].append(_known(Area, value))
+                found["area"].append(_record(Area, value))
             elif key in _LINES:
-                found[key].append(_known(_LINES[key], value))
+                found[key].append(_record(_LINES[key], value))
     if head is None or state is None:
         raise UnknownVersion("no recording of a dump: its head or its state is missing")
     return Dump(head, state, *(found[name] for name in ("window", "area", *_LINES)))
-
-
-def _known(kind: Type[T], value: Mapping[str, Any]) -> T:
-    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
-    known = {key: one for key, one in value.items() if key in names}
-    return kind(**{key: int(one, 0) if key in _ADDRESSES else one for key, one in known.items()})

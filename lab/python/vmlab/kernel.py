@@ -42,7 +42,11 @@ def read(prog: Any) -> plain.Dump:
 
     Raises Unreadable for another version of the kernel, and drgn.FaultError if a list changed while it was read.
     """
-    return _Reader(prog).dump()
+    try:
+        return _Reader(prog).dump()
+    except (LookupError, AttributeError) as error:
+        # A variable or a member of a structure that is not there. FaultError is neither.
+        raise Unreadable(f"Linux {_release(prog)} has other structures than 6.12: {_first_line(error)}") from error
 
 
 def program(core: Optional[str], symbols: Sequence[str]) -> Any:

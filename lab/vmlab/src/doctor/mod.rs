@@ -14,6 +14,9 @@ use serde::Serialize;
 use std::io::IsTerminal;
 use system::System;
 
+/// The version of the object that `--json` prints.
+const VERSION: u32 = 1;
+
 /// The output format.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -73,11 +76,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.json {
         #[derive(Serialize)]
         struct Report<'a> {
+            version: u32,
             library_works: bool,
             can_record: bool,
             facts: &'a [Fact],
         }
-        out(&serde_json::to_string(&Report { library_works: works, can_record: records, facts: &facts })?)?;
+        out(&serde_json::to_string(&Report {
+            version: VERSION,
+            library_works: works,
+            can_record: records,
+            facts: &facts,
+        })?)?;
     } else {
         print(&facts)?;
     }

@@ -228,7 +228,7 @@ fn a_trace_without_end_streams_in_constant_memory_and_a_signal_leaves_a_whole_fi
 fn the_doctor_reports_every_fact_in_both_forms() {
     let output = vmlab().args(["doctor", "--json"]).assert().success();
     let json: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
-    assert_eq!(json["library_works"], true);
+    assert_eq!((&json["version"], &json["library_works"]), (&Value::from(1), &Value::from(true)));
     let table = vmlab().arg("doctor").assert().success();
     let table = String::from_utf8(table.get_output().stdout.clone()).unwrap();
     for fact in json["facts"].as_array().unwrap() {

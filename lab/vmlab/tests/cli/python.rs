@@ -98,8 +98,12 @@ fn the_package_reads_the_objects_of_every_command() {
     let mut lines: String = [&diff[..], &percpu, &calls, &["compare", "--json", &boot, &trace]]
         .map(|args| stdout_of(&vmlab().args(args).assert().success()))
         .concat();
-    lines += &stdout_of(&vmlab().args(["latency", "--json"]).arg(recording).assert().success());
+    lines += &stdout_of(&vmlab().args(["latency", "--json"]).arg(&recording).assert().success());
     lines += &stdout_of(&vmlab().args(["sites", "--json", "--all"]).arg(&allocinfo).assert().success());
+    for by in ["caller", "task"] {
+        let by = ["latency", "--json", "--by", by];
+        lines += &stdout_of(&vmlab().args(by).arg(&recording).assert().success());
+    }
     let others = dir.path().join("others.jsonl");
     std::fs::write(&others, &lines).unwrap();
     let program = "import dataclasses, json, sys, vmlab\n\
@@ -108,10 +112,10 @@ fn the_package_reads_the_objects_of_every_command() {
         assert replay.equal + replay.lower + replay.higher + replay.failed_both + replay.failed_differs == 810\n\
         assert at.busy == figures.end.busy and at.callers[0].bytes > 1 << 20 and at.windows[0].start >> 40 == 0xffa000\n\
         assert len(whatif.policies) == 3 and 'of CPU 1' in whatif.part and whatif.verdict.endswith('.')\n\
-        for line in open(sys.argv[1]):\n\
+        for line in (line for path in sys.argv[1:] for line in open(path)):\n\
         \x20   kind = type(vmlab.record(json.loads(line)))\n\
         \x20   lacks = set(json.loads(line)) - {'version'} - {one.name for one in dataclasses.fields(kind)}\n\
-        \x20   assert not lacks, f'lab/python/vmlab/__init__.py: {kind.__name__} lacks {lacks}'\n\
+        \x20   assert kind is vmlab.Diff or not lacks, f'lab/python/vmlab/__init__.py: {kind.__name__} lacks {lacks}'\n\
         rows = list(vmlab.rows(records))\n\
         assert len(rows) == 7 and rows[0]['end.busy.bytes'] == at.busy.bytes and 'callers' not in rows[0]\n\
         assert [row['name'] for row in vmlab.rows(figures.callers)][0] == figures.callers[0].name\n\
@@ -119,7 +123,10 @@ fn the_package_reads_the_objects_of_every_command() {
         \x20   try: vmlab.record(wrong)\n\
         \x20   except error: continue\n\
         \x20   raise SystemExit(f'{wrong} was read')\n\
-        diff, percpu, scan, runs, calls, sides, latency, sites = records = list(vmlab.read(open(sys.argv[2])))\n\
+        *records, by_caller, by_task = vmlab.read(open(sys.argv[2]))\n\
+        diff, percpu, scan, runs, calls, sides, latency, sites = records\n\
+        assert latency.probes.kind == 'fprobe' and latency.calls[0].caller is None and latency.elsewhere['other_locks'] == 23, latency\n\
+        assert by_caller.calls[0].caller == '__get_vm_area_node' and by_task.calls[0].task, by_caller.calls[0]\n\
         assert sum(diff.causes.values()) == diff.differ == 46 and diff.divergences[0].policy == 0xffa000000023c000, diff\n\
         assert [percpu.policy, scan.policy, runs.policy] == ['linux612', 'scan', 'runs'] and percpu.allocs > percpu.equal > percpu.first, percpu\n\
         assert calls.equal == calls.addresses > 1000 and calls.by_call['init'] == 1 and calls.first == [], calls\n\
@@ -179,7 +186,7 @@ fn the_code_of_its_readme_works() {
 fn what_the_package_computes_of_a_dump_is_right() {
     let Some(output) = python(&["-m", "unittest", "-v", "test_dump"], &[]) else { return };
     let text = text(&output);
-    assert!(output.status.success() && text.contains("Ran 11 tests"), "{text}");
+    assert!(output.status.success() && text.contains("Ran 12 tests"), "{text}");
     if text.contains("skipped") {
         not_run("what vmlab.kernel says of a file that is no dump, since drgn is not installed");
     }
