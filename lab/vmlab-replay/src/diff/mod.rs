@@ -131,6 +131,8 @@ struct Diff<'a, C: Config, K: Config> {
     begins: Vec<usize>,
     /// True if a purge has begun.
     begun: bool,
+    /// Areas that were allocated before their events, which come later.
+    early: BTreeSet<u64>,
     /// CPUs whose last attempt failed.
     failed: BTreeSet<u16>,
     /// The budget of steps that causes may still visit, so that a hostile recording of differences ends.
@@ -159,6 +161,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             policy,
             kernel,
             elsewhere,
+            early: BTreeSet::new(),
             failed,
             begins: Vec::new(),
             begun: false,
@@ -244,12 +247,27 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
                     self.policy.forget(node, size, until);
                 }
             }
-            Lesson::Taken { start, size } => {
+            Lesson::Taken { start, size } | Lesson::Early { start, size } => {
+                if matches!(lesson, Lesson::Early { .. }) {
+                    self.early.insert(start);
+                }
                 self.kernel.put(start, size, Owner::Unknown);
                 if self.options.resync {
                     self.policy.put(start, size, Owner::Unknown);
                 }
             }
+        }
+    }
+
+    /// Frees an area that was allocated before its event, at its event: both sides are now asked for it.
+    fn forget_early(&mut self, start: u64) {
+        if !self.early.remove(&start) {
+            return;
+        }
+        let answer = Answer { start, pool: None };
+        self.kernel.undo(answer);
+        if self.options.resync {
+            self.policy.undo(answer);
         }
     }
 
@@ -357,6 +375,9 @@ impl<C: Config, K: Config> Target for Diff<'_, C, K> {
 
     fn alloc(&mut self, attempt: &Attempt) {
         let &Attempt { number, line, ns, cpu, size, align, window, kernel, request, .. } = attempt;
+        if let Some(kernel) = kernel {
+            self.forget_early(kernel);
+        }
         let answer = request.and_then(|request| self.policy.try_alloc(cpu.into(), &request));
         let ours = answer.map(|answer| answer.start);
         let report = &mut self.report;
@@ -394,6 +415,7 @@ impl<C: Config, K: Config> Target for Diff<'_, C, K> {
     }
 
     fn free(&mut self, start: u64) {
+        self.early.remove(&start);
         let known = self.kernel.free(start);
         self.report.frees_unknown += u64::from(!known);
         let ours = self.elsewhere.remove(&start).unwrap_or(known.then_some(start));

@@ -7,6 +7,7 @@
 use super::cause::Cause;
 use super::{Diff, pages};
 use crate::engine::{Attempt, What};
+use std::collections::BTreeSet;
 use va_base::{PAGE_SIZE, Request, Va, VaRange};
 use va_sim::space_model::{Answer, Owner, Place};
 use va_space::config::Config;
@@ -39,6 +40,11 @@ pub(super) enum Lesson {
     },
     /// A range that is in use.
     Taken {
+        start: u64,
+        size: u64,
+    },
+    /// An area that was allocated before its event.
+    Early {
         start: u64,
         size: u64,
     },
@@ -296,7 +302,8 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         })
     }
 
-    /// Returns a cause if another CPU gets the address that Linux would return at the same time.
+    /// Returns a cause if another CPU gets the address that Linux would return. Its event is of the same time, or may
+    /// have waited since then: its CPU has none in between.
     fn event_order(
         &self,
         at: usize,
@@ -306,23 +313,33 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         (kernel, request): (u64, &Request),
     ) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
+        let mut seen = BTreeSet::new();
         let areas = self.recording.steps[at + 1..].iter().filter(|step| matches!(step.what, What::Vm(_)));
-        for other in areas.take(SAME_MOMENT) {
+        for (nth, other) in areas.take(LATER).enumerate() {
+            self.looks.set(self.looks.get().checked_sub(1)?);
             match other.what {
                 What::Vm(Event::Alloc { addr, size, failed: false, .. })
-                    if other.cpu != cpu
-                        && addr < end
+                    if addr < end
                         && addr.saturating_add(size) > ours
+                        && other.cpu != cpu
+                        && (nth < SAME_MOMENT || !seen.contains(&other.cpu))
                         && self.gives(kernel, request, Fact::Taken(addr, size)) =>
                 {
                     let (line, cpu) = (other.line, other.cpu);
                     let words = move || format!("CPU {cpu} was given {ours:#x}, line {line}");
-                    return Some(why(Cause::EventOrder, words));
+                    let lesson = Lesson::Early { start: addr, size };
+                    return Some(Why { cause: Cause::EventOrder, lesson, words: Box::new(words) });
                 }
-                // It was freed, or was in use before: the order does not explain it.
-                What::Vm(Event::Free { addr }) if addr == ours => return None,
+                // The area that is there later, or was freed, is another: the order does not explain it.
+                What::Vm(Event::Alloc { addr, size, failed: false, .. })
+                    if nth >= SAME_MOMENT && addr < end && addr.saturating_add(size) > ours =>
+                {
+                    return None;
+                }
+                What::Vm(Event::Free { addr }) if addr >= ours && addr < end => return None,
                 _ => {}
             }
+            seen.insert(other.cpu);
         }
         None
     }

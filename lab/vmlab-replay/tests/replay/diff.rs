@@ -197,7 +197,18 @@ fn free_unseen() {
 #[test]
 fn event_order() {
     let lines = [alloc(0, 2, 2, 1), alloc(1, 0, 2, 1), alloc(0, 4, 2, 1)];
-    assert_eq!(causes(Policy::Linux, &lines), [Cause::EventOrder]);
+    assert_eq!(causes(Policy::Linux616, &lines), [Cause::EventOrder]);
+}
+
+#[test]
+fn an_event_that_waited_is_one_difference_and_its_cpu_has_no_other_in_between() {
+    // CPU 1 has the first area, and says so at the end.
+    let later = (1..20).map(|nth| alloc(0, 2 * nth, 2, 1));
+    let waited: Vec<String> = later.chain([alloc(1, 0, 2, 1), alloc(1, 40, 2, 1), free(0)]).collect();
+    assert_eq!(causes(Policy::Linux616, &waited), [Cause::EventOrder]);
+    let mut busy = waited;
+    busy.insert(10, free(100).replace("[000]", "[001]"));
+    assert_eq!(causes(Policy::Linux616, &busy)[0], Cause::Unexplained);
 }
 
 #[test]
