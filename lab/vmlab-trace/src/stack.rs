@@ -36,10 +36,15 @@ impl fmt::Display for StackLine<'_> {
 
 impl StackLine<'_> {
     /// Returns the function that called the allocator: the innermost that is neither of vmalloc, of per-CPU memory nor
-    /// of tracing.
+    /// of tracing. Its name is that of a table of areas, which names no module.
     pub fn caller(&self) -> Option<&str> {
-        self.frames.iter().map(|frame| &**frame).find(|frame| !is_internal(frame))
+        self.frames.iter().map(|frame| &**frame).find(|frame| !is_internal(frame)).map(without_module)
     }
+}
+
+/// Returns `f` of `f [module]`.
+pub fn without_module(function: &str) -> &str {
+    function.split_once(" [").map_or(function, |(name, _)| name)
 }
 
 /// Functions that call the allocator for someone else, without `_noprof` and the compiler's suffixes.
@@ -237,7 +242,7 @@ mod tests {
             stack.frames,
             ["trace_event_raw_event_alloc_vmap_area", "alloc_vmap_area", "nft_init [nf_tables]", "bad??name"]
         );
-        assert_eq!(stack.caller(), Some("nft_init [nf_tables]"));
+        assert_eq!(stack.caller(), Some("nft_init"));
         let mut again = Reader::default();
         for line in stack.to_string().lines() {
             assert!(again.take(line).part);

@@ -9,6 +9,7 @@ use super::open::Open;
 use super::stats::Durations;
 use super::{Names, Thread};
 use crate::call::Call;
+use crate::stack::without_module;
 use std::collections::BTreeMap;
 
 /// The most calls that are open in a thread.
@@ -91,7 +92,7 @@ impl Calls {
         let Some(took) = end.ns.and_then(|ns| ns.checked_sub(begun.ns)) else {
             return self.unpaired.untimed += 1;
         };
-        let caller = names.number(caller.unwrap_or_default());
+        let caller = names.number(without_module(caller.unwrap_or_default()));
         let group = Group { call: begun.call, function: begun.function, caller, task: begun.task };
         self.groups.entry(group).or_default().push(took);
         self.count += 1;
