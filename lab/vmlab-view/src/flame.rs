@@ -6,14 +6,15 @@
 //! half a pixel are not drawn; the tooltip of a box has its weight and its share.
 
 use crate::map::palette::colour_of;
+use crate::shape::Shape;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use vmlab_base::chart::escape;
 use vmlab_base::text::{bytes, duration, grouped};
 use vmlab_trace::flame::By;
+use vmlab_trace::stack::without_module;
 
-/// Pixels of the total width, of the border and of a row.
-const WIDTH: f64 = 1120.0;
+/// Pixels of the border and of a row.
 const BORDER: f64 = 10.0;
 const ROW: f64 = 17.0;
 /// Pixels above the boxes.
@@ -49,8 +50,16 @@ fn shown(weight: u64, by: By) -> String {
     }
 }
 
+/// Returns the width of a graph.
+fn width_of(shape: Shape) -> f64 {
+    match shape {
+        Shape::Broad => 1120.0,
+        Shape::Slim => 394.0,
+    }
+}
+
 /// Draws the graph of stacks, which are frames joined by `;`, outermost first.
-pub fn draw(title: &str, stacks: &BTreeMap<String, u64>, by: By) -> String {
+pub fn draw(title: &str, stacks: &BTreeMap<String, u64>, by: By, shape: Shape) -> String {
     let mut all = Node::default();
     for (path, &weight) in stacks {
         let mut node = &mut all;
@@ -62,21 +71,33 @@ pub fn draw(title: &str, stacks: &BTreeMap<String, u64>, by: By) -> String {
     }
     let rows = all.rows() + 1;
     let height = HEAD + rows as f64 * ROW + BORDER;
+    let width = width_of(shape);
+    let about = format!(
+        "{} in {}; callers below, the allocator above",
+        shown(all.weight, by),
+        vmlab_base::text::counted(stacks.len() as u64, "stack")
+    );
+    // The lines of the head are as large as fits.
+    let size = |text: &str, most: f64| {
+        ((width - 2.0 * BORDER) / (text.chars().count() as f64 * 0.62)).clamp(6.0, most)
+    };
     let mut svg = String::new();
     // Writing to a String cannot fail, here and below.
     let _ = write!(
         svg,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" font-family=\"ui-monospace,monospace\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height:.0}\" font-family=\"ui-monospace,monospace\" \
          font-size=\"11\"><style>.f-p{{fill:#fff}}.f-t{{fill:#1b2430}}.f-d{{fill:#566170}}.f-n{{fill:#fff}}.f-b{{stroke:#fff;stroke-width:.6}}\
          @media(prefers-color-scheme:dark){{.f-p{{fill:#12171e}}.f-t{{fill:#e4e9ef}}.f-d{{fill:#a3aebb}}.f-b{{stroke:#12171e}}}}</style>\
          <rect class=\"f-p\" width=\"100%\" height=\"100%\"/>\
-         <text class=\"f-t\" x=\"{BORDER}\" y=\"18\" font-size=\"15\" font-weight=\"600\">{}</text>\
-         <text class=\"f-d\" x=\"{BORDER}\" y=\"35\">{} in {}; callers below, the allocator above</text>",
+         <text class=\"f-t\" x=\"{BORDER}\" y=\"18\" font-size=\"{:.1}\" font-weight=\"600\">{}</text>\
+         <text class=\"f-d\" x=\"{BORDER}\" y=\"35\" font-size=\"{:.1}\">{}</text>",
+        size(title, 15.0),
         escape(title),
-        escape(&shown(all.weight, by)),
-        vmlab_base::text::counted(stacks.len() as u64, "stack"),
+        size(&about, 11.0),
+        escape(&about),
     );
-    let graph = Graph { all: all.weight.max(1), by, bottom: height - BORDER - ROW };
+    let graph =
+        Graph { all: all.weight.max(1), by, width: width - 2.0 * BORDER, bottom: height - BORDER - ROW };
     graph.write(&mut svg, "all", &all, 0, BORDER);
     svg.push_str("</svg>\n");
     svg
@@ -85,6 +106,8 @@ pub fn draw(title: &str, stacks: &BTreeMap<String, u64>, by: By) -> String {
 struct Graph {
     all: u64,
     by: By,
+    /// Of the lowest row, which is as wide as the weight of all.
+    width: f64,
     /// Of the lowest row, its upper edge.
     bottom: f64,
 }
@@ -92,13 +115,13 @@ struct Graph {
 impl Graph {
     /// Writes a box and those above it.
     fn write(&self, svg: &mut String, name: &str, node: &Node<'_>, row: usize, left: f64) {
-        let width = node.weight as f64 / self.all as f64 * (WIDTH - 2.0 * BORDER);
+        let width = node.weight as f64 / self.all as f64 * self.width;
         if width < NARROW {
             return;
         }
         let top = self.bottom - row as f64 * ROW;
         let share = 100.0 * node.weight as f64 / self.all as f64;
-        let colour = if row == 0 { "#5d6875" } else { colour_of(name) };
+        let colour = if row == 0 { "#5d6875" } else { colour_of(without_module(name)) };
         let _ = write!(
             svg,
             "<g><title>{}: {}, {share:.2} %</title><rect class=\"f-b\" x=\"{left:.2}\" y=\"{top:.1}\" width=\"{width:.2}\" height=\"{ROW}\" \
@@ -124,7 +147,7 @@ impl Graph {
         let mut at = left;
         for (name, above) in &node.above {
             self.write(svg, name, above, row + 1, at);
-            at += above.weight as f64 / self.all as f64 * (WIDTH - 2.0 * BORDER);
+            at += above.weight as f64 / self.all as f64 * self.width;
         }
     }
 }
@@ -154,11 +177,16 @@ mod tests {
 
     #[test]
     fn a_box_is_as_wide_as_the_stacks_through_it_and_above_its_caller() {
-        let svg = draw("t", &stacks(&[("a;b", 300), ("a;c", 100), ("a", 100), ("d", 500)]), By::Bytes);
+        let svg = draw(
+            "t",
+            &stacks(&[("a;b", 300), ("a;c", 100), ("a", 100), ("d", 500)]),
+            By::Bytes,
+            Shape::Broad,
+        );
         let boxes = boxes(&svg);
         let names: Vec<&str> = boxes.iter().map(|(name, ..)| name.as_str()).collect();
         assert_eq!(names, ["all", "a", "b", "c", "d"]);
-        let whole = WIDTH - 2.0 * BORDER;
+        let whole = width_of(Shape::Broad) - 2.0 * BORDER;
         for ((_, left, top, width), (want_left, row, share)) in boxes.iter().zip([
             (0.0, 0.0, 1.0),
             (0.0, 1.0, 0.5),
@@ -176,11 +204,16 @@ mod tests {
     #[test]
     fn names_are_escaped_and_what_is_narrow_or_deep_is_not_drawn() {
         let deep = vec!["f"; 5000].join(";");
-        let svg = draw("<t>", &stacks(&[("<script>", 1 << 40), ("narrow", 1), (&deep, 1 << 40)]), By::Count);
+        let svg = draw(
+            "<t>",
+            &stacks(&[("<script>", 1 << 40), ("narrow", 1), (&deep, 1 << 40)]),
+            By::Count,
+            Shape::Slim,
+        );
         assert!(!svg.contains("<script>") && !svg.contains("narrow") && svg.contains("&lt;script&gt;"));
         assert_eq!(boxes(&svg).len(), 2 + ROWS_MAX);
-        assert!(boxes(&draw("", &stacks(&[]), By::TimeLive)).is_empty());
-        let huge = draw("t", &stacks(&[("a", u64::MAX), ("b", u64::MAX)]), By::Bytes);
+        assert!(boxes(&draw("", &stacks(&[]), By::TimeLive, Shape::Slim)).is_empty());
+        let huge = draw("t", &stacks(&[("a", u64::MAX), ("b", u64::MAX)]), By::Bytes, Shape::Slim);
         assert!(boxes(&huge).iter().all(|(_, left, top, width)| (left + top + width).is_finite()));
     }
 }

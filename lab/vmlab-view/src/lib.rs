@@ -5,6 +5,7 @@
 //! | [`flame`] | call stacks and their weights as a flame graph |
 //! | [`map`] | the address space at one time as a picture |
 //! | [`report`] | one self-contained HTML file |
+//! | [`shape`] | the two shapes of a picture: for a page, and for a telephone |
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![warn(missing_debug_implementations)]
@@ -12,6 +13,7 @@
 pub mod flame;
 pub mod map;
 pub mod report;
+pub mod shape;
 mod zoom;
 
 /// The example of the README compiles and runs.

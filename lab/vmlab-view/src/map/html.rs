@@ -5,19 +5,22 @@ use super::Picture;
 use super::measure::CallerRow;
 use super::palette::is_state;
 use super::svg::{Titles, draw};
+use crate::shape::both;
 use crate::zoom;
 use std::fmt::Write;
 use vmlab_base::chart::escape;
 use vmlab_base::text::{bytes, grouped};
 
 const STYLE: &str = include_str!("../report/style.css");
-/// Additions to the report's style.
-const MORE: &str = "body{max-width:1200px}figure.map{overflow-x:auto;margin:1rem 0}figure.map svg{min-width:760px}\
+/// Additions to the report's style. The shape that is not shown is there, hidden and without height. The hatches of both
+/// are those of the first, and a browser draws none if that one is not displayed.
+const MORE: &str = "body{max-width:1200px}figure.map{margin:1rem 0}\
     figure.map path:hover{stroke:currentColor;stroke-width:1.2}td.bar{min-width:7rem}\
     td.bar i{display:block;height:.7em;background:var(--busy);print-color-adjust:exact;-webkit-print-color-adjust:exact}\
     td.name{text-align:left}tr>td:first-child{font-weight:600}\
-    .two{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:0 2rem}@media (max-width:800px){.two{grid-template-columns:minmax(0,1fr)}}\
-    @media print{@page{size:A4 landscape;margin:12mm}figure.map{overflow:visible}figure.map svg{min-width:0;max-height:140mm}h2{break-before:auto}}";
+    .map .slim{display:block;height:0;overflow:hidden;visibility:hidden}\
+    @media screen and (max-width:700px){td.bar{min-width:2rem}.map .slim{height:auto;visibility:visible}.map .broad{display:block;height:0;overflow:hidden;visibility:hidden}}\
+    @media print{@page{size:A4 landscape;margin:12mm}figure.map svg{max-height:140mm}h2{break-before:auto}}";
 /// The most callers in a table.
 const CALLERS: usize = 20;
 
@@ -29,12 +32,12 @@ pub fn page(picture: &Picture) -> String {
         html,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><title>{0}</title><style>{STYLE}{MORE}</style></head><body>\
-         <header><h1>{0}</h1><p>{1}.</p></header><figure class=\"map\"><div data-zoom>{2}</div><figcaption>Addresses run to the right, then down; each row begins at \
+         <header><h1>{0}</h1><p>{1}.</p></header><figure class=\"map\">{2}<figcaption>Addresses run to the right, then down; each row begins at \
          a multiple of its size, whose first address stands before it. Rest on an area to see whose it is; + and -, and the wheel with Ctrl, zoom. Paler strips are areas smaller than a \
          pixel, together with what is free between them.</figcaption></figure>",
         escape(&picture.title),
         escape(&picture.summary()),
-        draw(picture, Titles::With)
+        both(|shape| format!("<div data-zoom>{}</div>", draw(picture, Titles::With, shape)))
     );
     if !picture.notes.is_empty() {
         html.push_str("<p class=\"dim note\">");

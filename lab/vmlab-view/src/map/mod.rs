@@ -150,6 +150,6 @@ pub fn fuzz_draw(listing: &Listing) -> usize {
         assert!(text.len() < 1 << 20, "{} bytes of text", text.len());
     }
     assert!(!export::csv(&picture).is_empty() && !export::json(&picture).is_empty());
-    assert!(svg::draw(&picture, svg::Titles::Without).len() < 12 << 20);
+    assert!(svg::draw(&picture, svg::Titles::Without, crate::shape::Shape::Broad).len() < 12 << 20);
     html::page(&picture).len()
 }

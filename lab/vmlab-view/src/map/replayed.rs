@@ -179,7 +179,8 @@ mod tests {
         let events = trace
             .select(&Selection { to_ns, task: task.map(str::to_string), ..Selection::default() })
             .unwrap();
-        let ask = Ask { trace: &trace, table: &table, text: &text, events, policy: Policy::Linux69, nodes: 2 };
+        let ask =
+            Ask { trace: &trace, table: &table, text: &text, events, policy: Policy::Linux69, nodes: 2 };
         let listing = replay(ask).unwrap().listing;
         assert_eq!(listing.windows, [Part { start: 0x10_0000, end: 0x1ff_f000 }]);
         let row = |area: &super::super::listing::Area| {

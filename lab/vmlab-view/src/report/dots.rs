@@ -1,5 +1,6 @@
 //! Ratios as dots: a row for each quantity, a dot for each contender, on a logarithmic axis of factors.
 
+use crate::shape::Shape;
 use std::fmt::Write;
 use vmlab_base::chart::{COLOURS, escape};
 
@@ -14,38 +15,47 @@ pub(super) struct Dots<'a> {
     pub(super) rows: Vec<(String, Vec<Option<f64>>)>,
 }
 
-const WIDTH: f64 = 960.0;
-const LABEL: f64 = 190.0;
 const ROW: f64 = 18.0;
+/// The width of a character of a name, about, in sizes of its letters.
+const CHARACTER: f64 = 0.56;
+/// The least pixels between two marks of the axis.
+const TICK: f64 = 44.0;
 /// A factor beyond these is drawn at the edge.
 const FACTOR_MAX: f64 = 1e6;
 
 impl Dots<'_> {
-    pub(super) fn svg(&self) -> String {
+    /// Draws the plot.
+    pub(super) fn svg(&self, shape: Shape) -> String {
+        let width = shape.width();
+        // The names of rows with the size of their letters, and the columns of the legend.
+        let (label, letters, columns) = match shape {
+            Shape::Broad => (190.0, 11.5, 6),
+            Shape::Slim => (146.0, 10.5, 3),
+        };
         let factors = || self.rows.iter().flat_map(|(_, factors)| factors.iter().flatten());
         let fold = |start: f64, pick: fn(f64, f64) -> f64| factors().copied().fold(start, pick);
         let low = fold(1.0, f64::min).clamp(1.0 / FACTOR_MAX, 1.0) / 1.2;
         let high = fold(1.0, f64::max).clamp(1.0, FACTOR_MAX) * 1.2;
         let across = |factor: f64| {
             let share = (factor.clamp(low, high) / low).ln() / (high / low).ln();
-            LABEL + share * (WIDTH - LABEL - 16.0)
+            label + share * (width - label - 16.0)
         };
-        let legend_rows = self.contenders.len().div_ceil(6) as f64;
+        let legend_rows = self.contenders.len().div_ceil(columns) as f64;
         let top = 30.0 + legend_rows * 17.0;
         let bottom = top + self.rows.len() as f64 * ROW;
         let mut svg = String::new();
         // Writing to a String cannot fail.
         let _ = write!(
             svg,
-            "<svg viewBox=\"0 0 {WIDTH} {0:.0}\" width=\"{WIDTH}\" height=\"{0:.0}\" role=\"img\" \
-             font-family=\"system-ui,sans-serif\" font-size=\"11.5\" fill=\"currentColor\"><title>{1}</title>\
+            "<svg viewBox=\"0 0 {width} {0:.0}\" width=\"{width}\" height=\"{0:.0}\" role=\"img\" \
+             font-family=\"system-ui,sans-serif\" font-size=\"{letters}\" fill=\"currentColor\"><title>{1}</title>\
              <text x=\"0\" y=\"15\" font-size=\"13\" font-weight=\"600\">{1}</text>",
             bottom + 40.0,
             escape(self.title)
         )
-        .and_then(|()| self.legend(&mut svg))
+        .and_then(|()| self.legend(&mut svg, (width, letters), columns))
         .and_then(|()| {
-            for factor in ticks(low, high) {
+            for factor in ticks(low, high, (width - label - 16.0) / TICK) {
                 let (x, faint) = (across(factor), if factor == 1.0 { ".75" } else { ".18" });
                 write!(
                     svg,
@@ -58,7 +68,7 @@ impl Dots<'_> {
             write!(
                 svg,
                 "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                (LABEL + WIDTH) / 2.0,
+                (label + width) / 2.0,
                 bottom + 33.0,
                 escape(self.axis)
             )?;
@@ -66,11 +76,11 @@ impl Dots<'_> {
                 let y = top + (number as f64 + 0.5) * ROW;
                 write!(
                     svg,
-                    "<line x1=\"{LABEL}\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"currentColor\" stroke-opacity=\".1\"/>\
+                    "<line x1=\"{label}\" x2=\"{width}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"currentColor\" stroke-opacity=\".1\"/>\
                      <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                    LABEL - 8.0,
+                    label - 8.0,
                     y + 4.0,
-                    escape(&shortened(name))
+                    escape(&shortened(name, (label - 8.0) / letters))
                 )?;
                 // The first contender is drawn last, on top.
                 for (contender, factor) in factors.iter().enumerate().rev() {
@@ -92,11 +102,13 @@ impl Dots<'_> {
         is_peer(&self.contenders[contender]) && !self.contenders.iter().all(is_peer)
     }
 
-    fn legend(&self, svg: &mut String) -> std::fmt::Result {
+    fn legend(&self, svg: &mut String, (width, letters): (f64, f64), columns: usize) -> std::fmt::Result {
+        let column = width / columns as f64;
         for (at, contender) in self.contenders.iter().enumerate() {
-            let (x, y) = ((at % 6) as f64 * (WIDTH / 6.0) + 6.0, 32.0 + (at / 6) as f64 * 17.0);
+            let (x, y) = ((at % columns) as f64 * column + 6.0, 32.0 + (at / columns) as f64 * 17.0);
             mark(svg, at, self.is_grey(at), (x, y - 4.0))?;
-            write!(svg, "<text x=\"{:.1}\" y=\"{y:.1}\">{}</text>", x + 10.0, escape(&shortened(contender)))?;
+            let name = escape(&shortened(contender, (column - 18.0) / letters));
+            write!(svg, "<text x=\"{:.1}\" y=\"{y:.1}\">{name}</text>", x + 10.0)?;
         }
         Ok(())
     }
@@ -130,8 +142,15 @@ fn mark(svg: &mut String, contender: usize, grey: bool, (x, y): (f64, f64)) -> s
     }
 }
 
-fn shortened(name: &str) -> String {
-    if name.chars().count() > 26 { name.chars().take(25).chain(['…']).collect() } else { name.to_string() }
+/// Returns the beginning and the end of a name, as much as fits in so many sizes of its letters.
+fn shortened(name: &str, room: f64) -> String {
+    let (all, most) = (name.chars().count(), (room / CHARACTER) as usize);
+    if all <= most {
+        return name.to_string();
+    }
+    let end = most / 2;
+    let begin = name.chars().take(most.saturating_sub(end + 1));
+    begin.chain(['…']).chain(name.chars().skip(all - end)).collect()
 }
 
 /// `1x`, `0.35x`, `39x`.
@@ -147,11 +166,19 @@ pub(super) fn factor_text(factor: f64) -> String {
     }
 }
 
-/// Returns round factors between `low` and `high`, with 1 among them.
-fn ticks(low: f64, high: f64) -> Vec<f64> {
-    let decades = (high / low).log10();
-    let steps: &[f64] = if decades < 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
-    let all = (-7..8).flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
+/// Returns at most about `most` round factors between `low` and `high`, with 1 among them.
+fn ticks(low: f64, high: f64, most: f64) -> Vec<f64> {
+    let room = most / (high / low).log10();
+    // Marks of a decade, and the decades from one mark to the next.
+    let (steps, every): (&[f64], i32) = match room {
+        room if room >= 4.0 => (&[1.0, 2.0, 5.0], 1),
+        room if room >= 2.0 => (&[1.0, 3.0], 1),
+        room if room >= 1.0 => (&[1.0], 1),
+        room if room >= 0.5 => (&[1.0], 2),
+        _ => (&[1.0], 4),
+    };
+    let powers = (-8..=8).filter(|power| power % every == 0);
+    let all = powers.flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
     all.filter(|&tick| tick >= low && tick <= high).collect()
 }
 
@@ -167,10 +194,15 @@ mod tests {
             ("r2".to_string(), vec![Some(1.0), None]),
             ("r3".to_string(), vec![Some(1e-12), Some(1e12)]),
         ];
-        let svg = Dots { title: "t", axis: "x", contenders: &contenders, rows }.svg();
-        assert_eq!(svg.matches("<g>").count(), 5);
-        assert!(svg.contains("a&lt;b: 39x") && svg.contains("r&amp;1"), "{svg}");
-        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        let dots = Dots { title: "t", axis: "x", contenders: &contenders, rows };
+        for shape in [Shape::Broad, Shape::Slim] {
+            let svg = dots.svg(shape);
+            assert_eq!(svg.matches("<g>").count(), 5);
+            assert!(svg.contains("a&lt;b: 39x") && svg.contains("r&amp;1"), "{svg}");
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+        assert_eq!(shortened("slowest-free-128-random", 10.0), "slowest-…8-random");
+        assert_eq!(shortened("slowest-free", 10.0), "slowest-free");
     }
 
     #[test]
@@ -178,7 +210,10 @@ mod tests {
         assert_eq!([0.35, 0.5, 1.0, 1.26, 39.4].map(factor_text), ["0.35x", "0.5x", "1x", "1.3x", "39x"]);
         assert_eq!([0.01, 0.0001, 0.000123, 0.0].map(factor_text), ["0.01x", "0.0001x", "0.00012x", "0x"]);
         for (low, high) in [(0.8, 1.2), (0.01, 5.0), (1e-6, 1e6)] {
-            assert!(ticks(low, high).contains(&1.0) && ticks(low, high).len() < 20);
+            for most in [5.0, 17.0] {
+                let ticks = ticks(low, high, most);
+                assert!(ticks.contains(&1.0) && ticks.len() as f64 <= most, "{low} {high}: {ticks:?}");
+            }
         }
     }
 }

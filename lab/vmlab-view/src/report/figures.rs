@@ -2,6 +2,7 @@
 
 use super::dots::rank;
 use super::heat::{Moment, Picture};
+use super::section::Section;
 use std::fmt::Write;
 use va_base::PAGE_SIZE;
 use vmlab_base::chart::{Chart, Scale, round_ticks};
@@ -14,7 +15,9 @@ const SIZE: (f64, f64) = (460.0, 240.0);
 const ROW_PX: f64 = 1.6;
 
 /// Writes all figures of a chapter.
-pub(super) fn write(html: &mut String, picture: &Picture, outcomes: &[Outcome]) {
+pub(super) fn write(section: &mut Section, picture: &Picture, outcomes: &[Outcome]) {
+    section.heading("The address space over time");
+    let html = &mut section.html;
     heat(html, picture);
     html.push_str("<div class=\"pair\">");
     pages(html, picture);
@@ -48,7 +51,7 @@ fn over_time<'a>(title: &'a str, x: &'a str, y: &'a str, lines: Vec<(String, Vec
 
 fn heat(html: &mut String, picture: &Picture) {
     html.push_str(
-        "<h3>The address space over time</h3><figure><div class=\"key\">\
+        "<figure><div class=\"key\">\
          <span><i style=\"background:var(--busy)\"></i>busy</span>\
          <span><i style=\"background:var(--lazy)\"></i>lazy: freed, not reusable before a purge</span>\
          <span><i style=\"background:var(--card)\"></i>free</span></div>",

@@ -1,17 +1,16 @@
 //! Durations of the kernel's functions, and waits for its locks, in a report.
 
 use crate::map::palette::colour_of;
+use crate::shape::{Shape, both};
 use std::fmt::Write;
 use vmlab_base::chart::escape;
 use vmlab_base::text::{duration, grouped};
 use vmlab_trace::latency::{Figures, lowest};
 
-/// Pixels of a bar, of a function's strip, and of the names on the left.
-const BAR: f64 = 36.0;
-const STRIP: f64 = 54.0;
-const NAMES: f64 = 190.0;
 /// Pixels below the strips.
 const AXIS: f64 = 22.0;
+/// The least pixels from the beginning of one label of the axis to the next.
+const LABEL: f64 = 56.0;
 /// The most rows of a table.
 const ROWS_SHOWN: usize = 20;
 
@@ -59,33 +58,54 @@ pub(super) fn write(html: &mut String, durations: &Durations) {
 fn histogram(html: &mut String, rows: &[Row]) {
     let buckets = || rows.iter().flat_map(|row| &row.histogram).map(|&(bucket, _)| bucket);
     let (Some(first), Some(last)) = (buckets().min(), buckets().max()) else { return };
-    let left = |bucket: u32| NAMES + f64::from(bucket - first) * BAR;
-    let (width, bottom) = (left(last) + BAR + 10.0, rows.len() as f64 * STRIP);
     let _ = write!(
         html,
-        "<figure><div class=\"scroll wide\"><svg viewBox=\"0 0 {width:.0} {:.0}\" width=\"{width:.0}\" font-size=\"11\" \
-         fill=\"currentColor\" role=\"img\" aria-label=\"durations by function\">",
+        "<figure class=\"wide\">{}<figcaption>Calls by duration: each bar is of durations twice as long as those of the bar \
+         before it, and as high as its share of the function's calls. A bar names its calls when pointed at.</figcaption></figure>",
+        both(|shape| strips(rows, first, last, shape))
+    );
+}
+
+/// Draws the strips of durations from `2^first` to `2^(last+1)` nanoseconds.
+fn strips(rows: &[Row], first: u32, last: u32, shape: Shape) -> String {
+    let width = shape.width();
+    // The names beside the strips or above them, and the height of a strip and of its bars.
+    let (names, strip, bars) = match shape {
+        Shape::Broad => (190.0, 54.0, 46.0),
+        Shape::Slim => (0.0, 44.0, 28.0),
+    };
+    let bar = ((width - names) / f64::from(last - first + 1)).min(48.0);
+    let left = |bucket: u32| names + f64::from(bucket - first) * bar;
+    let bottom = rows.len() as f64 * strip;
+    let mut svg = String::new();
+    let _ = write!(
+        svg,
+        "<svg viewBox=\"0 0 {width:.0} {:.0}\" width=\"{width:.0}\" font-size=\"11\" fill=\"currentColor\" role=\"img\" \
+         aria-label=\"durations by function\">",
         bottom + AXIS
     );
     for (nth, row) in rows.iter().enumerate() {
-        let base = (nth + 1) as f64 * STRIP;
+        let base = (nth + 1) as f64 * strip;
+        let name = match shape {
+            Shape::Broad => base - 6.0,
+            Shape::Slim => base - bars - 4.0,
+        };
         let _ = write!(
-            html,
-            "<text x=\"0\" y=\"{:.1}\">{}</text><line x1=\"{NAMES}\" x2=\"{width:.0}\" y1=\"{base:.1}\" y2=\"{base:.1}\" \
+            svg,
+            "<text x=\"0\" y=\"{name:.1}\">{}</text><line x1=\"{names}\" x2=\"{width:.0}\" y1=\"{base:.1}\" y2=\"{base:.1}\" \
              stroke=\"currentColor\" stroke-opacity=\".25\"/>",
-            base - 6.0,
             escape(&row.name)
         );
         let most = row.histogram.iter().map(|&(_, count)| count).max().unwrap_or(1).max(1);
         for &(bucket, count) in &row.histogram {
-            let height = (count as f64 / most as f64 * (STRIP - 8.0)).max(1.0);
+            let height = (count as f64 / most as f64 * bars).max(1.0);
             let _ = write!(
-                html,
+                svg,
                 "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\" fill=\"{}\"><title>{}: {} from {} up to {}\
                  </title></rect>",
-                left(bucket) + 1.0,
+                left(bucket) + bar / 36.0,
                 base - height,
-                BAR - 2.0,
+                bar * 17.0 / 18.0,
                 colour_of(&row.name),
                 escape(&row.name),
                 grouped(count),
@@ -94,25 +114,25 @@ fn histogram(html: &mut String, rows: &[Row]) {
             );
         }
     }
-    for bucket in (first..=last).step_by(2) {
+    // A label begins where its bar does; the last must fit, too.
+    let labelled = (first..=last).step_by((LABEL / bar).ceil() as usize);
+    for bucket in labelled.filter(|&bucket| left(bucket) + LABEL < width + 12.0) {
         let _ = write!(
-            html,
+            svg,
             "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             left(bucket),
             bottom + AXIS - 6.0,
             duration(lowest(bucket))
         );
     }
-    html.push_str(
-        "</svg></div><figcaption>Calls by duration: each bar is of durations twice as long as those of the bar before it, and \
-         as high as its share of the function's calls. A bar names its calls when pointed at.</figcaption></figure>",
-    );
+    svg.push_str("</svg>");
+    svg
 }
 
 fn table(html: &mut String, what: &str, count: &str, rows: &[Row]) {
     let _ = write!(
         html,
-        "<div class=\"scroll\"><table><thead><tr><th>{what}</th><th>{count}</th><th>median</th><th>p90</th><th>p99</th>\
+        "<div class=\"scroll\"><table class=\"tall\"><thead><tr><th>{what}</th><th>{count}</th><th>median</th><th>p90</th><th>p99</th>\
          <th>p99.9</th><th>max</th><th>total</th></tr></thead><tbody>"
     );
     for Row { name, figures, .. } in rows.iter().take(ROWS_SHOWN) {
@@ -148,7 +168,7 @@ mod tests {
         };
         let mut html = String::new();
         write(&mut html, &durations);
-        assert_eq!(html.matches("<rect").count(), 2);
+        assert_eq!(html.matches("<rect").count(), 4, "two in each shape");
         assert!(html.contains("a&lt;b: 1 from 0 ns up to 2 ns") && !html.contains("a<b"), "{html}");
         assert_eq!(html.matches("<tr><td>").count(), 2 + ROWS_SHOWN);
         assert!(

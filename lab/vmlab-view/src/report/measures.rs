@@ -1,7 +1,9 @@
 //! Figures of a file of measurements: ratios, growth, contention and latencies, as far as it has the columns.
 
 use super::dots::{Dots, factor_text, rank};
+use super::section::Section;
 use super::sheet::{Row, Sheet};
+use crate::shape::both;
 use std::fmt::Write;
 use vmlab_base::chart::{Chart, Scale, escape, short};
 use vmlab_base::text::counted;
@@ -106,7 +108,7 @@ impl Grid {
 }
 
 /// Writes all figures of a file.
-pub(super) fn write(html: &mut String, sheet: &Sheet) {
+pub(super) fn write(section: &mut Section, sheet: &Sheet) {
     let facts: Vec<String> = sheet.facts.iter().map(|fact| escape(fact)).collect();
     let unread = match sheet.bad {
         0 => String::new(),
@@ -114,7 +116,7 @@ pub(super) fn write(html: &mut String, sheet: &Sheet) {
     };
     // Writing to a String cannot fail.
     let _ = write!(
-        html,
+        section.html,
         "<p class=\"dim note\">{}{}{}.{unread}</p>",
         facts.join("<br>"),
         if facts.is_empty() { "" } else { "<br>" },
@@ -127,8 +129,9 @@ pub(super) fn write(html: &mut String, sheet: &Sheet) {
     for kind in kinds {
         let rows: Vec<&Row> = sheet.rows.iter().filter(|row| row.kind == kind).collect();
         if !kind.is_empty() {
-            let _ = write!(html, "<h3>{}</h3>", escape(&kind));
+            section.heading(&kind);
         }
+        let html = &mut section.html;
         ratios(html, sheet, &rows);
         growth(html, sheet, &rows);
         contention(html, sheet, &rows);
@@ -185,9 +188,13 @@ fn plot(html: &mut String, grid: &Grid, title: &str) {
     if grid.contenders.len() > contenders.len() {
         let _ = write!(caption, " The first {} of {} are drawn.", contenders.len(), grid.contenders.len());
     }
-    let svg = Dots { title: &title, axis: &axis, contenders: &contenders, rows }.svg();
-    let _ =
-        write!(html, "<figure class=\"wide\">{svg}<figcaption>{}</figcaption></figure>", escape(&caption));
+    let dots = Dots { title: &title, axis: &axis, contenders: &contenders, rows };
+    let _ = write!(
+        html,
+        "<figure class=\"wide\">{}<figcaption>{}</figcaption></figure>",
+        both(|shape| dots.svg(shape)),
+        escape(&caption)
+    );
 }
 
 /// Describes the comparison with each other contender in a few words.
@@ -420,8 +427,9 @@ mod tests {
     use super::*;
 
     fn drawn(csv: &str) -> String {
-        let mut html = String::new();
-        write(&mut html, &Sheet::of_csv("s", csv.as_bytes()).unwrap());
+        let mut section = Section::new("t");
+        write(&mut section, &Sheet::of_csv("s", csv.as_bytes()).unwrap());
+        let html = section.html;
         for tag in ["figure", "table", "details", "svg", "div", "p", "figcaption"] {
             let opened =
                 html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
@@ -497,7 +505,7 @@ mod tests {
         );
         assert!(html.contains(&format!("{cut} more are not drawn")));
         let greys = html.matches("var(--dim,#566170)").count();
-        assert_eq!(greys, (CONTENDERS_SHOWN - 2) * 4, "in the legend and in three rows");
+        assert_eq!(greys, (CONTENDERS_SHOWN - 2) * 4 * 2, "in the legend and in three rows, in both shapes");
         // Without ours and Linux's, no contender is a peer.
         assert!(!drawn("workload,contender,ns_min\na,x,1\na,y,2\n").contains("--dim"));
     }

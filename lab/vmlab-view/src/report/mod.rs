@@ -14,6 +14,7 @@ mod heat;
 pub mod latency;
 mod measures;
 mod page;
+mod section;
 pub mod sheet;
 
 pub use heat::Picture;

@@ -4,6 +4,7 @@ use super::figures;
 use super::film::{self, Film};
 use super::heat::Picture;
 use super::latency::Durations;
+use super::section::Section;
 use super::sheet::Sheet;
 use crate::map::palette::Shared;
 use crate::zoom;
@@ -43,8 +44,8 @@ pub struct Chapter {
     pub gain: Option<Gain>,
     /// The durations of the recording, if it has any.
     pub durations: Option<Durations>,
-    /// Its call stacks, drawn: titles, and graphs as SVG.
-    pub stacks: Vec<(String, String)>,
+    /// Its call stacks, drawn: titles, and graphs as SVG in both shapes.
+    pub stacks: Vec<(String, [String; 2])>,
 }
 
 /// A trace under several policies.
@@ -140,19 +141,19 @@ pub fn page(title: &str, mut parts: Vec<Part>) -> String {
     let mut footer = String::new();
     write_footer(&mut footer, &chapters.into_iter().map(|(_, chapter)| chapter).collect::<Vec<_>>());
     if let Some(summary) = summary {
-        write_section(&mut html, "all", ALL, &summary);
+        summary.write_to(&mut html, ALL);
     }
     for (number, part) in parts.into_iter().enumerate() {
-        let (name, mut body) = (part.name().to_string(), String::new());
+        let (name, mut section) = (part.name().to_string(), Section::new(&format!("t{number}")));
         match part {
-            Part::Trace(chapter) => write_chapter(&mut body, *chapter, film_bytes),
+            Part::Trace(chapter) => write_chapter(&mut section, *chapter, film_bytes),
             Part::Map(map) => {
-                write_notes(&mut body, &map.notes);
-                film::write(&mut body, map.film, film_bytes);
+                write_notes(&mut section.html, &map.notes);
+                film::write(&mut section, map.film, film_bytes);
             }
-            Part::Sheet(sheet) => super::measures::write(&mut body, &sheet),
+            Part::Sheet(sheet) => super::measures::write(&mut section, &sheet),
         }
-        write_section(&mut html, &format!("t{number}"), &name, &body);
+        section.write_to(&mut html, &name);
     }
     html.push_str(&footer);
     let _ = write!(html, "<script>\"use strict\";\n{}{FILMS}{TABS}</script></body></html>\n", zoom::SCRIPT);
@@ -181,23 +182,6 @@ fn write_tabs(html: &mut String, summary: bool, parts: &[Part]) {
     html.push_str("</nav>");
 }
 
-/// Writes a section, and a link to each of its subsections: these stay in view, too.
-fn write_section(html: &mut String, id: &str, name: &str, body: &str) {
-    let mut pieces = body.split("<h3>");
-    let mut text = pieces.next().unwrap_or("").to_string();
-    let mut links = String::new();
-    for (number, piece) in pieces.enumerate() {
-        let title = piece.split("</h3>").next().unwrap_or("");
-        let _ = write!(links, "<a href=\"#{id}-{number}\">{title}</a>");
-        let _ = write!(text, "<h3 id=\"{id}-{number}\">{piece}");
-    }
-    let _ = write!(html, "<section id=\"{id}\"><h2>{}</h2>", escape(name));
-    if !links.is_empty() {
-        let _ = write!(html, "<nav class=\"toc\" aria-label=\"Contents\">{links}</nav>");
-    }
-    let _ = write!(html, "{text}</section>");
-}
-
 fn write_notes(html: &mut String, notes: &[String]) {
     let notes: Vec<String> = notes.iter().map(|note| escape(note)).collect();
     let _ = write!(html, "<p class=\"dim note\">{}</p>", notes.join("<br>"));
@@ -213,12 +197,14 @@ fn class(row: &Row) -> &'static str {
 }
 
 /// Returns the section of all traces: what other policies need, and what the indexes answer.
-fn summary(chapters: &[(usize, &Chapter)]) -> String {
-    let mut html = String::new();
+fn summary(chapters: &[(usize, &Chapter)]) -> Section {
+    let mut section = Section::new("all");
     let gains: Vec<(usize, &Gain)> =
         chapters.iter().filter_map(|(number, chapter)| Some((*number, chapter.gain.as_ref()?))).collect();
     if !gains.is_empty() {
-        html.push_str("<h3>What one gains</h3><ul>");
+        section.heading("What one gains");
+        let html = &mut section.html;
+        html.push_str("<ul>");
         for (number, gain) in &gains {
             let _ = write!(
                 html,
@@ -229,81 +215,90 @@ fn summary(chapters: &[(usize, &Chapter)]) -> String {
         }
         html.push_str("</ul>");
     }
-    write_answers(&mut html, chapters);
-    html
+    write_answers(&mut section, chapters);
+    section
 }
 
-/// Writes the answers and times of all traces and indexes in one table.
-fn write_answers(html: &mut String, chapters: &[(usize, &Chapter)]) {
-    let Some((_, first)) = chapters.first() else { return };
-    let kinds = first.outcomes.len();
-    let _ = write!(
-        html,
-        "<h3>What the indexes answer</h3><div class=\"scroll\"><table><thead><tr><th rowspan=\"2\">trace</th><th rowspan=\"2\">allocations</th>\
-         <th class=\"group rule\" colspan=\"{kinds}\">answers that are the kernel's</th>\
-         <th class=\"group rule\" colspan=\"{kinds}\">ns per operation, median</th></tr><tr>"
-    );
-    for _ in 0..2 {
-        for (at, outcome) in first.outcomes.iter().enumerate() {
-            let rule = if at == 0 { " class=\"rule\"" } else { "" };
-            let _ = write!(html, "<th{rule}>{}</th>", escape(&outcome.row.index));
-        }
-    }
-    html.push_str("</tr></thead><tbody>");
-    for (number, chapter) in chapters {
-        let allocs = chapter.outcomes.first().map_or(0, |outcome| outcome.row.allocs);
-        let _ = write!(
-            html,
-            "<tr><th><a href=\"#t{number}\">{}</a></th><td>{}</td>",
-            escape(&chapter.name),
-            grouped(allocs)
-        );
-        for (at, Outcome { row, .. }) in chapter.outcomes.iter().enumerate() {
-            let rule = if at == 0 { " rule" } else { "" };
-            let _ = write!(html, "<td class=\"{}{rule}\">{}</td>", class(row), grouped(alike(row)));
-        }
-        for (at, Outcome { row, .. }) in chapter.outcomes.iter().enumerate() {
-            let rule = if at == 0 { " class=\"rule\"" } else { "" };
-            let _ = write!(html, "<td{rule}>{:.1}</td>", row.ns_median);
-        }
-        html.push_str("</tr>");
-    }
+/// Writes the answers of all traces and indexes, and beside them the times.
+fn write_answers(section: &mut Section, chapters: &[(usize, &Chapter)]) {
+    section.heading("What the indexes answer");
+    let html = &mut section.html;
+    html.push_str("<div class=\"two\">");
+    let answers = |row: &Row| format!("<td class=\"{}\">{}</td>", class(row), grouped(alike(row)));
+    write_indexes(html, chapters, "answers that are the kernel's", Some(|row| grouped(row.allocs)), answers);
+    let times = |row: &Row| format!("<td>{:.1}</td>", row.ns_median);
+    write_indexes(html, chapters, "ns per operation, median", None, times);
+    html.push_str("</div>");
     html.push_str(
-        "</tbody></table></div><p class=\"dim note\">An answer is the kernel's if it is the same address, or nothing where the kernel found nothing. \
+        "<p class=\"dim note\">An answer is the kernel's if it is the same address, or nothing where the kernel found nothing. \
          Green: all of them. <b>rb-linux</b> searches as Linux does; <b>rb-exact</b> and <b>btree</b> always give the \
          lowest fit, which Linux misses for some aligned requests; <b>list</b> is the design that Linux left with 5.2.</p>",
     );
 }
 
-fn write_chapter(html: &mut String, chapter: Chapter, film_bytes: usize) {
+/// Writes a table with a row for each trace, and a column for each index below a title. Before these is one for the
+/// allocations, if `allocs` formats them.
+fn write_indexes(
+    html: &mut String,
+    chapters: &[(usize, &Chapter)],
+    title: &str,
+    allocs: Option<fn(&Row) -> String>,
+    cell: fn(&Row) -> String,
+) {
+    let Some(first) = chapters.first().map(|(_, first)| &first.outcomes) else { return };
+    let [above, head] = if allocs.is_some() { ["<th></th>", "<th>allocs</th>"] } else { [""; 2] };
+    let _ = write!(
+        html,
+        "<div class=\"scroll\"><table><thead><tr><th></th>{above}<th class=\"group\" colspan=\"{}\">{title}</th></tr><tr><th>trace</th>{head}",
+        first.len()
+    );
+    for outcome in first {
+        let _ = write!(html, "<th>{}</th>", escape(&outcome.row.index));
+    }
+    html.push_str("</tr></thead><tbody>");
+    for (number, chapter) in chapters {
+        let _ = write!(html, "<tr><th><a href=\"#t{number}\">{}</a></th>", escape(&chapter.name));
+        if let (Some(allocs), Some(outcome)) = (allocs, chapter.outcomes.first()) {
+            let _ = write!(html, "<td>{}</td>", allocs(&outcome.row));
+        }
+        for outcome in &chapter.outcomes {
+            html.push_str(&cell(&outcome.row));
+        }
+        html.push_str("</tr>");
+    }
+    html.push_str("</tbody></table></div>");
+}
+
+fn write_chapter(section: &mut Section, chapter: Chapter, film_bytes: usize) {
     if !chapter.about.is_empty() {
-        let _ = write!(html, "<p>{}</p>", escape(&chapter.about));
+        let _ = write!(section.html, "<p>{}</p>", escape(&chapter.about));
     }
-    write_notes(html, &chapter.notes);
-    film::write(html, chapter.film, film_bytes);
-    figures::write(html, &chapter.picture, &chapter.outcomes);
-    html.push_str("<h3>Policies and indexes</h3>");
+    write_notes(&mut section.html, &chapter.notes);
+    film::write(section, chapter.film, film_bytes);
+    figures::write(section, &chapter.picture, &chapter.outcomes);
+    section.heading("Policies and indexes");
     if let Some(gain) = &chapter.gain {
-        write_gain(html, gain);
+        write_gain(&mut section.html, gain);
     }
-    write_table(html, &chapter.outcomes);
+    write_table(&mut section.html, &chapter.outcomes);
     if let Some(durations) = &chapter.durations {
-        html.push_str("<h3>Durations</h3>");
-        super::latency::write(html, durations);
+        section.heading("Durations");
+        super::latency::write(&mut section.html, durations);
     }
     if !chapter.stacks.is_empty() {
-        write_stacks(html, &chapter.stacks);
+        section.heading("Call stacks");
+        write_stacks(&mut section.html, &chapter.stacks);
     }
 }
 
 /// Writes the graphs of call stacks, of which the first is open.
-fn write_stacks(html: &mut String, graphs: &[(String, String)]) {
-    html.push_str("<h3>Call stacks</h3>");
-    for (nth, (title, graph)) in graphs.iter().enumerate() {
+fn write_stacks(html: &mut String, graphs: &[(String, [String; 2])]) {
+    for (nth, (title, [broad, slim])) in graphs.iter().enumerate() {
         let open = if nth == 0 { " open" } else { "" };
         let _ = write!(
             html,
-            "<details{open}><summary>{}</summary><div class=\"scroll flame\" data-zoom>{graph}</div></details>",
+            "<details{open}><summary>{}</summary><div class=\"broad\"><div data-zoom>{broad}</div></div>\
+             <div class=\"slim\"><div data-zoom>{slim}</div></div></details>",
             escape(title)
         );
     }
@@ -313,25 +308,32 @@ fn write_stacks(html: &mut String, graphs: &[(String, String)]) {
     );
 }
 
-/// Writes the policies of a trace as a table, a row for each.
+/// A measure of a policy: its name, and the cell of a row.
+type Measure = (&'static str, fn(&whatif::Row) -> String);
+
+const MEASURES: [Measure; 7] = [
+    ("requests that failed", |row| grouped(row.failed)),
+    ("span at its peak", |row| bytes(row.span_bytes)),
+    ("kept apart at its peak", |row| bytes(row.kept_bytes)),
+    ("most holes", |row| grouped(row.holes)),
+    ("purges", |row| grouped(row.purges)),
+    ("flushes", |row| grouped(row.flushes)),
+    ("longest stall, modelled", |row| duration(row.longest_stall_ns)),
+];
+
+/// Writes the policies of a trace as a table, a column for each.
 fn write_gain(html: &mut String, gain: &Gain) {
-    html.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th>policy</th><th>failed</th><th>span at<br>its peak</th>\
-         <th>kept apart<br>at its peak</th><th>most<br>holes</th><th>purges</th><th>flushes</th><th>longest<br>stall, modelled</th></tr></thead><tbody>",
-    );
+    html.push_str("<div class=\"scroll\"><table><thead><tr><th>policy</th>");
     for row in &gain.policies {
-        let _ = write!(
-            html,
-            "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            escape(row.policy),
-            grouped(row.failed),
-            bytes(row.span_bytes),
-            bytes(row.kept_bytes),
-            grouped(row.holes),
-            grouped(row.purges),
-            grouped(row.flushes),
-            duration(row.longest_stall_ns)
-        );
+        let _ = write!(html, "<th>{}</th>", escape(row.policy));
+    }
+    html.push_str("</tr></thead><tbody>");
+    for (name, cell) in MEASURES {
+        let _ = write!(html, "<tr><th>{name}</th>");
+        for row in &gain.policies {
+            let _ = write!(html, "<td>{}</td>", cell(row));
+        }
+        html.push_str("</tr>");
     }
     let _ = write!(html, "</tbody></table></div><p class=\"note\">{}</p>", escape(&gain.verdict));
 }

@@ -13,6 +13,7 @@ use vmlab_trace::latency::Latencies;
 use vmlab_trace::live::Kind;
 use vmlab_trace::{Next, Selection, items, open};
 use vmlab_view::flame::draw;
+use vmlab_view::shape::Shape;
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +84,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         print_note(&format!("{shown}: the input ends early, {why}"));
     }
     let text = match args.format {
-        Format::Svg => draw(&title(&args.recording, args.by, args.memory, &selection), &folded, args.by),
+        Format::Svg => {
+            let title = title(&args.recording, args.by, args.memory, &selection);
+            draw(&title, &folded, args.by, Shape::Broad)
+        }
         Format::Folded => {
             folded.iter().map(|(path, weight)| format!("{} {weight}\n", printable(path))).collect()
         }

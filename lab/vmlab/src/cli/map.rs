@@ -17,6 +17,7 @@ use vmlab_view::map::read::Text;
 use vmlab_view::map::replayed::{Ask, replay};
 use vmlab_view::map::svg::{self, Titles};
 use vmlab_view::map::{Picture, export, html, palette};
+use vmlab_view::shape::Shape;
 
 /// The kernel's table of its areas.
 const KERNEL: &str = "/proc/vmallocinfo";
@@ -111,7 +112,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     };
     let mut written = Vec::new();
     if let Some(file) = svg {
-        written.push(file.write(&svg::draw(&picture, Titles::Without))?);
+        written.push(file.write(&svg::draw(&picture, Titles::Without, Shape::Broad))?);
     }
     if let Some(file) = html {
         written.push(file.write(&html::page(&picture))?);
@@ -222,15 +223,8 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
         );
     }
     let nodes = args.nodes.unwrap_or_else(|| nodes_of(trace));
-    let ask = Ask {
     let policy = args.policy.unwrap_or_else(|| Policy::of(trace));
-        trace,
-        table: &input.table,
-        text: &text,
-        events,
-        policy,
-        nodes,
-    };
+    let ask = Ask { trace, table: &input.table, text: &text, events, policy, nodes };
     let mut done = replay(ask)?;
     if !args.window.is_empty() {
         done.listing.set_windows(args.window.clone());

@@ -24,6 +24,7 @@ use vmlab_view::report::facts::Facts;
 use vmlab_view::report::film::Film;
 use vmlab_view::report::sheet::Sheet;
 use vmlab_view::report::{Chapter, Map, Part, Picture, page};
+use vmlab_view::shape::Shape;
 
 /// Bytes from the beginning of a file that determine its kind.
 const HEAD_BYTES: u64 = 16 << 10;
@@ -163,7 +164,8 @@ fn more(chapter: &mut Chapter, path: &Path, selection: &Selection) -> Result<()>
         // A recording may have stacks of waits alone.
         let known = folded.keys().any(|path| path != NO_STACK);
         let title = flame::title(path, by, None, selection);
-        known.then(|| (title.clone(), draw(&title, &folded, by)))
+        let shapes = [Shape::Broad, Shape::Slim];
+        known.then(|| (title.clone(), shapes.map(|shape| draw(&title, &folded, by, shape))))
     };
     chapter.stacks = By::CHOICES.iter().filter_map(graph).collect();
     Ok(())

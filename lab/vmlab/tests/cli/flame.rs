@@ -45,13 +45,17 @@ fn a_trace_without_stacks_is_one_line() {
 #[test]
 fn a_report_of_a_recording_with_stacks_has_its_graph() {
     let dir = TempDir::new().unwrap();
-    for (name, text, graphs) in [("with", TEXT.to_string(), 1), ("without", TEXT.replace("=>", "->"), 0)] {
+    for (name, text, graphs) in [("with", TEXT.to_string(), 2), ("without", TEXT.replace("=>", "->"), 0)] {
         let (path, report) = (dir.path().join(name), dir.path().join("report.html"));
-        std::fs::write(&path, text.replace("<stack trace>", if graphs == 1 { "<stack trace>" } else { "x" }))
+        std::fs::write(&path, text.replace("<stack trace>", if graphs == 2 { "<stack trace>" } else { "x" }))
             .unwrap();
         vmlab().arg("report").arg(&path).arg("-o").arg(&report).assert().success();
         let html = std::fs::read_to_string(&report).unwrap();
-        assert_eq!(html.matches("<title>inner: 8 KiB, 99.22 %</title>").count(), graphs, "{name}");
+        assert_eq!(
+            html.matches("<title>inner: 8 KiB, 99.22 %</title>").count(),
+            graphs,
+            "{name}: one in each shape"
+        );
     }
 }
 

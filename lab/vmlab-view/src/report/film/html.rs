@@ -1,5 +1,6 @@
 //! A film as a section of a page: picture, slider, legend, chosen moments, and the largest holders.
 
+use super::super::section::Section;
 use super::{Film, Moment, encode, strip};
 use std::fmt::Write;
 use va_base::PAGE_SIZE;
@@ -10,23 +11,21 @@ use vmlab_base::text::{bytes, counted, grouped};
 const HOLDERS_SHOWN: usize = 12;
 
 /// Writes a film, or a picture if it has one moment, in about `bytes_max` bytes.
-pub fn write(html: &mut String, film: Film, bytes_max: usize) {
+pub(in crate::report) fn write(section: &mut Section, film: Film, bytes_max: usize) {
     let all = film.moments.len();
     let (json, film) = encode(film, bytes_max);
     let Some(shown) = film.moments.get(film.opens()) else {
-        html.push_str("<p class=\"dim note\">No area was allocated: there is nothing to draw.</p>");
+        section.html.push_str("<p class=\"dim note\">No area was allocated: there is nothing to draw.</p>");
         return;
     };
     let moving = film.moments.len() > 1;
-    // Writing to a String cannot fail.
-    let _ = write!(
-        html,
-        "<h3>{}</h3><div class=\"film\" data-film>",
-        if moving { "The address space as a film" } else { "The address space" }
-    );
+    section.heading(if moving { "The address space as a film" } else { "The address space" });
+    let html = &mut section.html;
+    html.push_str("<div class=\"film\" data-film>");
     legend(html, &film);
     if moving {
         let (end, opens) = (film.moments.len() - 1, film.opens());
+        // Writing to a String cannot fail, here and below.
         let _ = write!(
             html,
             "<div class=\"filmbar\"><button type=\"button\" class=\"play\" aria-label=\"Play the film\">▶ Play</button>\

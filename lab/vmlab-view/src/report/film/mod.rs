@@ -31,7 +31,7 @@ mod scene;
 mod strip;
 
 pub use encode::encode;
-pub use html::write;
+pub(super) use html::write;
 
 use crate::map::fold::{Fold, Part, Rule};
 use crate::map::palette::{COLOURS, Shared, UNCOUNTED};

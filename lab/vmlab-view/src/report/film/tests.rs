@@ -1,6 +1,7 @@
 //! Compares a film's moments with the events, and the page's steps with the moments.
 
 use super::*;
+use crate::report::section::Section;
 use serde_json::Value;
 use va_sim::op::Rng;
 use va_sim::platform::HeapPlatform;
@@ -13,6 +14,13 @@ fn alloc(cpu: u16, addr: u64, size: u64) -> String {
         "t{cpu}-1 [{cpu:03}] ..... 1.{addr:06}: alloc_vmap_area: va_start: {} size={size} align=1 vstart=0x100000 vend=0xffffffff failed=0\n",
         addr + 0x10_0000
     )
+}
+
+/// Returns a film as a page has it.
+fn written(film: Film) -> String {
+    let mut section = Section::new("t");
+    write(&mut section, film, 1 << 20);
+    section.html
 }
 
 /// Returns a trace as an allocator would record it: lowest fit, frees, purges, chunks; hundreds of moments.
@@ -176,15 +184,12 @@ fn numbers_at_the_ends_of_the_space_and_empty_traces_do_no_harm() {
     text += "percpu_create_chunk: base_addr=ffffffffffffffff\npercpu_create_chunk: base_addr=0\n";
     for text in [text.as_str(), "", "free_vmap_area_noflush: va_start=0x1 nr_lazy=1 nr_lazy_max=1\n"] {
         let film = Film::of_trace(&Trace::read(text.as_bytes()), &Table::default()).unwrap();
-        let mut html = String::new();
-        write(&mut html, film, 1 << 20);
+        let html = written(film);
         assert!(!html.contains("NaN") && html.ends_with("</div>") || html.contains("nothing to draw"));
     }
     let table = Table::read(&b"0x0-0xfffffffffffff000 18446744073709547520 f\n0x1-0x2 1 g\n"[..]);
     assert_eq!(table.areas, 2);
-    let mut html = String::new();
-    write(&mut html, Film::of_table(&table), 1 << 20);
-    assert!(html.contains("<canvas"));
+    assert!(written(Film::of_table(&table)).contains("<canvas"));
 }
 
 #[test]
@@ -234,8 +239,7 @@ fn hostile_names_stay_text() {
         + &alloc(0, 8192, 4096).replace("t0-1", "<b>-1");
     let table = Table::read(info.as_bytes());
     for film in [Film::of_trace(&Trace::read(text.as_bytes()), &table).unwrap(), Film::of_table(&table)] {
-        let mut html = String::new();
-        write(&mut html, film, 1 << 20);
+        let html = written(film);
         assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (1, 1), "{html}");
         assert!(!html.contains("alert(1)<") && !html.contains("<b>") && !html.contains("<!--"), "{html}");
         let json = html.split_once("application/json\">").unwrap().1.split_once("</script>").unwrap().0;
