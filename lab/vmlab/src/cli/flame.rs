@@ -2,7 +2,7 @@
 
 use super::input::stem;
 use super::selected::Selected;
-use super::{OutputFile, choice, latency, out, print_note};
+use super::{OutputFile, choice, latency, out};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,9 +80,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
         By::LockTime => of_locks(&args.recording, &selection)?,
         by => of_allocations(&args.recording, by, args.memory, &selection)?,
     };
-    if let Some(why) = cut_short {
-        print_note(&format!("{shown}: the input ends early, {why}"));
-    }
     let text = match args.format {
         Format::Svg => {
             let title = title(&args.recording, args.by, args.memory, &selection);
@@ -95,10 +92,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
     match output {
         Some(file) => {
             let path = file.write(&text)?;
-            out(&format!("{}: {}", args.format.choice(), path.canonicalize().unwrap_or(path).display()))
+            out(&format!("{}: {}", args.format.choice(), path.canonicalize().unwrap_or(path).display()))?;
         }
-        None => out(text.trim_end()),
+        None => out(text.trim_end())?,
     }
+    cut_short.map_or(Ok(()), |why| bail!("{shown}: the input ends early, {why}"))
 }
 
 /// Weights of stacks, and why the input ended early, if it did.

@@ -55,6 +55,14 @@ fn an_input_that_ends_early_is_replayed_shown_and_a_failure() {
         assert_eq!(lines.len(), 1, "{stderr}");
         assert!(lines[0].starts_with("vmlab: cut: the input ends early, after line "), "{stderr}");
     }
+    let cut = dir.path().join("cut.jsonl.gz");
+    let whole = std::fs::read(shipped("latency-smp4.jsonl.gz")).unwrap();
+    std::fs::write(&cut, &whole[..whole.len() * 3 / 4]).unwrap();
+    for args in [&["top", "--once"][..], &["flame", "--by", "lock-time"], &["latency"]] {
+        let assert = vmlab().args(args).arg(&cut).assert().failure().code(1);
+        assert!(stderr_of(&assert).contains("the input ends early, after line "), "{args:?}");
+        assert!(!stdout_of(&assert).is_empty(), "{args:?}");
+    }
 }
 
 #[test]

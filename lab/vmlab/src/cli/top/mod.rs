@@ -80,7 +80,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         bail!("--interval is 0: rates need some time");
     }
     if let Some(path) = &args.recording {
-        return text(&of_recording(args, path)?, args);
+        let (frame, cut_short) = of_recording(args, path)?;
+        text(&frame, args)?;
+        return cut_short.map_or(Ok(()), |why| bail!("{}: the input ends early, {why}", path.display()));
     }
     if args.output == Path::new("-") {
         bail!("--output names a file: standard output has the screen");
@@ -379,8 +381,8 @@ struct First {
     last: u64,
 }
 
-/// Returns the screen of a recording at a time.
-fn of_recording(args: &Args, path: &Path) -> Result<Frame> {
+/// Returns the screen of a recording at a time, and why the input ended early, if it did.
+fn of_recording(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
     let shown = path.display();
     // A pipe cannot be read twice.
     if path == Path::new("-") || std::fs::metadata(path).is_ok_and(|file| !file.is_file()) {
@@ -404,7 +406,7 @@ fn of_recording(args: &Args, path: &Path) -> Result<Frame> {
         Ok(Next::Go)
     })?;
     if first.events == 0 {
-        return of_table(args, path);
+        return Ok((of_table(args, path)?, None));
     }
     if args.at.is_some() && first.last == 0 {
         bail!("{shown}: names no times, so --at can name no moment; leave it out");
@@ -444,12 +446,9 @@ fn of_recording(args: &Args, path: &Path) -> Result<Frame> {
         live.take(&item);
         Ok(Next::Go)
     })?;
-    if let Some(why) = &census.cut_short {
-        print_note(&format!("{shown}: the input ends early, {why}"));
-    }
     let before = before.unwrap_or_else(|| Moment::of(&live));
     let title = format!("vmlab top: {} at {:.6} s", stem(path), at as f64 / 1e9);
-    Ok(Frame::of(title, &live, &before, Duration::from_nanos(args.interval)))
+    Ok((Frame::of(title, &live, &before, Duration::from_nanos(args.interval)), census.cut_short))
 }
 
 /// Returns the screen of a table, or of a dump, which is a recording without events.
