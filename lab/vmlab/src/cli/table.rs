@@ -12,6 +12,9 @@ use vmlab_replay::{Columns as Answers, Tally};
 /// Number of differences that are shown for each index on each trace.
 const DIFFERENCES_SHOWN: usize = 4;
 
+/// The characters of a name that a table of 80 columns has room for.
+const NAME: usize = 16;
+
 /// When a column is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
@@ -24,6 +27,7 @@ pub(super) enum Shown {
 pub(super) struct Columns<const N: usize> {
     table: Table,
     texts: usize,
+    wide: bool,
     /// True for each column that is shown.
     shown: [bool; N],
 }
@@ -36,22 +40,31 @@ impl<const N: usize> Columns<N> {
             table.set_content_arrangement(ContentArrangement::Disabled);
         }
         table.set_header(head.iter().zip(&shown).filter(|(_, shown)| **shown).map(|((name, _), _)| *name));
-        Self { table, texts, shown }
+        Self { table, texts, wide, shown }
     }
 
-    /// Adds a row, with a cell for each column of the head.
-    pub(super) fn row(&mut self, cells: [Cell; N]) {
+    /// Adds a row, with a cell for each column of the head. The first is a name.
+    pub(super) fn row(&mut self, mut cells: [Cell; N]) {
+        if let Some(name) = cells.first_mut().filter(|_| !self.wide) {
+            *name = Cell::new(in_lines(&name.content()));
+        }
         let shown = cells.into_iter().zip(&self.shown).filter_map(|(cell, shown)| shown.then_some(cell));
         self.table.add_row(shown);
     }
 
     pub(super) fn print(mut self) -> Result<()> {
         align(&mut self.table, self.texts);
-        // The name of a trace wraps at its parts.
-        if let Some(name) = self.table.column_mut(0) {
-            name.set_delimiter('-');
-        }
         out(&self.table.to_string())
+    }
+}
+
+/// Returns a name on one line, or on two, broken behind a hyphen, if a table of 80 columns has no room for it.
+fn in_lines(name: &str) -> String {
+    let half = |&(at, _): &(usize, &str)| at.max(name.len() - at);
+    let broken = name.match_indices('-').map(|(at, hyphen)| (at + 1, hyphen)).min_by_key(half);
+    match broken.filter(|_| name.chars().count() > NAME) {
+        Some((at, _)) => format!("{}\n{}", &name[..at], &name[at..]),
+        None => name.to_string(),
     }
 }
 
@@ -151,4 +164,16 @@ pub(super) fn differences(trace: &str, name: &str, tally: &Tally) -> Result<()> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_keeps_its_hyphens() {
+        assert_eq!(in_lines("test_vmalloc-mask127-smp1"), "test_vmalloc-\nmask127-smp1");
+        assert_eq!(in_lines("fork-netns-smp4"), "fork-netns-smp4");
+        assert_eq!(in_lines("a_name_without_one_of_them"), "a_name_without_one_of_them");
+    }
 }
