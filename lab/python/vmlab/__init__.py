@@ -376,6 +376,18 @@ class Leak:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The durations of a call, and between which the median and p99 of all such calls are, with 95 % of certainty."""
+
+    count: int
+    median_ns: int
+    median_interval_ns: List[int]
+    p99_ns: int
+    p99_interval_ns: List[int]
+    max_ns: int
+
+
+@dataclass(frozen=True)
 class Side:
     """One side of a comparison. A caller has its bytes and areas."""
 
@@ -383,6 +395,7 @@ class Side:
     measures: Dict[str, float]
     callers: Dict[str, List[int]]
     leaks: Dict[str, Leak]
+    durations: Dict[str, Spread] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -443,6 +456,7 @@ _INNER: Dict[str, Type[Any]] = {
     "Compare.before": Side,
     "Compare.after": Side,
     "Side.leaks": Leak,
+    "Side.durations": Spread,
     "Sites.sites": Place,
 }
 _KINDS: Tuple[Tuple[str, Type[Any]], ...] = (
@@ -459,7 +473,7 @@ _KINDS: Tuple[Tuple[str, Type[Any]], ...] = (
     ("sites", Sites),
 )
 _VERSIONS = {Diff: 2}
-_MAPPINGS = ("Figures.peaks", "Side.leaks")
+_MAPPINGS = ("Figures.peaks", "Side.leaks", "Side.durations")
 # The records with a row for each of a list: the field that names the record, and the list.
 _LISTS: Dict[Type[Any], Tuple[str, str]] = {
     WhatIf: ("recording", "policies"),

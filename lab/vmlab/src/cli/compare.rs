@@ -1,5 +1,7 @@
 //! `vmlab compare`: two recordings, or two tables of areas, side by side.
 
+mod spread;
+
 use super::input::{Input, NO_ADDRESS, Tables, stem};
 use super::report::{Kind, opened};
 use super::table::{align, plain};
@@ -7,11 +9,12 @@ use super::{map, out, print_note, sites};
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
+use spread::{PERCENTILES, Spreads};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use vmlab_base::text::{bytes, counted, grouped, printable};
+use vmlab_base::text::{bytes, counted, duration, grouped, printable};
 use vmlab_replay::state::State;
 use vmlab_trace::allocinfo::Sites;
 use vmlab_trace::{Event, Trace};
@@ -33,8 +36,9 @@ pub(super) struct Args {
     /// After
     #[arg(value_name = "B")]
     after: PathBuf,
-    /// End with status 3 if a condition holds: MEASURE OP NUMBER, joined by ||. A measure is equal (percent), busy,
-    /// lazy, pooled, largest, leaked, live (bytes) or holes, of B; with .growth it is B less A
+    /// End with status 3 if a condition holds: MEASURE OP NUMBER, joined by ||. A measure of B is equal (percent), busy,
+    /// lazy, pooled, largest, leaked, live (bytes), holes, or p50, p99, p999 of an allocation (such as 50us). With
+    /// .growth it is B less A
     #[arg(long, value_name = "CONDITIONS")]
     fail_if: Option<Conditions>,
     /// Callers in each table
@@ -49,12 +53,14 @@ pub(super) struct Args {
 #[derive(Clone, Debug, Default, Serialize)]
 struct Side {
     name: String,
-    /// Measures by name, in bytes, percent or counts; those that a table does not have are left out.
+    /// Measures by name, in bytes, percent, counts or nanoseconds; those that a side does not have are left out.
     measures: BTreeMap<&'static str, f64>,
     /// Bytes and areas of each caller.
     callers: BTreeMap<String, (u64, u64)>,
     /// Areas that were allocated in the recording and stand at its end.
     leaks: BTreeMap<String, Leak>,
+    /// The durations of each kind of call.
+    durations: Spreads,
 }
 
 /// Areas of a caller that were allocated in the recording and stand at its end.
@@ -115,6 +121,7 @@ fn side(path: &Path) -> Result<Side> {
                 bail!("{shown}: the input ends early, {why}");
             }
             side.recording(path, &input)?;
+            spread::read(path, &mut side)?;
         }
         Kind::Sites => {
             let found = sites::checked(path, Sites::read(whole))?;
@@ -186,6 +193,7 @@ fn shown(name: &str, value: f64) -> String {
     match name {
         "equal" => format!("{value:.2} %"),
         "holes" => grouped(value as u64),
+        name if is_time(name) => duration(value as u64),
         _ => bytes(value as u64),
     }
 }
@@ -213,6 +221,7 @@ fn print(before: &Side, after: &Side, top: usize) -> Result<()> {
     }
     align(&mut table, 1);
     out(&table.to_string())?;
+    spread::print(&before.durations, &after.durations)?;
     let names = before.callers.keys().chain(after.callers.keys());
     let of = |side: &Side, name: &String| side.callers.get(name).copied().unwrap_or_default();
     let rows: BTreeMap<&String, _> = names.map(|name| (name, (of(before, name), of(after, name)))).collect();
@@ -260,7 +269,24 @@ fn print(before: &Side, after: &Side, top: usize) -> Result<()> {
 }
 
 /// The names of measures, in the order of the table.
-const MEASURES: [&str; 8] = ["equal", "busy", "lazy", "pooled", "holes", "largest", "leaked", "live"];
+const MEASURES: [&str; 11] =
+    ["equal", "busy", "lazy", "pooled", "holes", "largest", "leaked", "live", "p50", "p99", "p999"];
+/// The units of a number, and their values.
+const UNITS: [(&str, f64); 8] = [
+    ("K", 1024.0),
+    ("M", 1048576.0),
+    ("G", 1073741824.0),
+    ("T", 1099511627776.0),
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+];
+
+/// Returns true if a measure is a duration.
+fn is_time(measure: &str) -> bool {
+    PERCENTILES.iter().any(|&(name, _)| name == measure)
+}
 
 /// The conditions of `--fail-if`.
 #[derive(Clone, Debug)]
@@ -297,14 +323,12 @@ impl FromStr for Condition {
         let measure = MEASURES.into_iter().find(|&known| known == name);
         let measure = measure.ok_or_else(|| format!("{name:?} is none of {}", MEASURES.join(", ")))?;
         let number = number.trim();
-        let (digits, unit) = match number.strip_suffix(['K', 'M', 'G', 'T']) {
-            Some(digits) => {
-                (digits, 1024_f64.powi(1 + "KMGT".find(&number[digits.len()..]).unwrap_or(0) as i32))
-            }
-            None => (number, 1.0),
-        };
+        // A time has a unit of time, and no other measure has.
+        let units = UNITS.iter().filter(|(unit, _)| unit.ends_with('s') == is_time(measure));
+        let found = units.clone().find_map(|&(unit, value)| Some((number.strip_suffix(unit)?, value)));
+        let (digits, unit) = found.unwrap_or((number, 1.0));
         let value = digits.parse::<f64>().ok().filter(|value| value.is_finite());
-        let number = value.ok_or_else(|| format!("{number:?} is no number such as 100 or 64M"))? * unit;
+        let number = value.ok_or_else(|| format!("{number:?} is no number such as 100, 64M or 50us"))? * unit;
         Ok(Self { measure, growth, comparison, number })
     }
 }
@@ -322,7 +346,8 @@ impl Condition {
         let of = |side: &Side| {
             let value = side.measures.get(self.measure).copied();
             value.with_context(|| {
-                format!("{}: a table does not have {}, a recording does", side.name, self.measure)
+                let of = if is_time(self.measure) { "a recording of --latency" } else { "a recording" };
+                format!("{}: it does not have {}, {of} does", side.name, self.measure)
             })
         };
         let value = of(after)? - if self.growth { of(before)? } else { 0.0 };
@@ -354,6 +379,8 @@ mod tests {
         let read: Conditions = "equal<100 || lazy.growth >= 1.5M||holes!=3".parse().unwrap();
         let brief: Vec<String> = read.0.iter().map(ToString::to_string).collect();
         assert_eq!(brief, ["equal<100", "lazy.growth>=1572864", "holes!=3"]);
+        let times: Conditions = "p99>50us||p999.growth>1ms||p50<7||p50<7ns".parse().unwrap();
+        assert_eq!(times.0.iter().map(|one| one.number).collect::<Vec<_>>(), [5e4, 1e6, 7.0, 7.0]);
         for (bad, why) in [
             ("", "has none of"),
             ("equal=3", "has none of"),
@@ -361,6 +388,8 @@ mod tests {
             ("busy.shrink>3", "is none of equal, busy"),
             ("busy>x", "is no number"),
             ("busy>nan", "is no number"),
+            ("busy>3us", "is no number"),
+            ("p99>3M", "is no number"),
             ("busy>3||", "has none of"),
         ] {
             let error = bad.parse::<Conditions>().unwrap_err();

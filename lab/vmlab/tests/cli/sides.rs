@@ -75,6 +75,33 @@ fn recordings_have_leaks_with_their_age_and_conditions_end_with_a_status() {
         .stderr(contains("\"speed\" is none of equal, busy"));
     let table = path("boot-smp1.vmallocinfo");
     let assert = compare(&[&table, &table, "--fail-if", "equal<100"]).failure().code(1);
-    assert!(stderr_of(&assert).contains("a table does not have equal"), "{}", stderr_of(&assert));
+    assert!(
+        stderr_of(&assert).contains("it does not have equal, a recording does"),
+        "{}",
+        stderr_of(&assert)
+    );
     compare(&[&boot, &path("README.md")]).failure().code(1);
+}
+
+#[test]
+fn durations_are_compared_with_intervals_and_have_conditions() {
+    let [boot, slow] = ["boot-smp1.ftrace.gz", "latency-smp4.jsonl.gz"].map(path);
+    let text = stdout_of(&compare(&[&slow, &slow]).success());
+    let alloc = text.lines().find(|line| line.starts_with("alloc median ")).unwrap();
+    assert!(alloc.contains("4.13 us (") && !alloc.contains('%'), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80 || line.contains("certainty")), "{text}");
+    let value: Value =
+        serde_json::from_str(&stdout_of(&compare(&[&boot, &slow, "--json"]).success())).unwrap();
+    let alloc = &value["after"]["durations"]["alloc"];
+    assert_eq!((alloc["count"].as_u64(), alloc["p99_ns"].as_u64()), (Some(1745), Some(68328)), "{alloc}");
+    assert!(
+        alloc["p99_interval_ns"][0].as_u64() < Some(68328) && value["before"]["durations"]["alloc"].is_null()
+    );
+    for (condition, status) in
+        [("equal<0 || p99>50us", 3), ("p99>69us", 0), ("p50.growth!=0", 0), ("p999>11ms", 3)]
+    {
+        compare(&[&slow, &slow, "--fail-if", condition]).code(status);
+    }
+    let assert = compare(&[&slow, &boot, "--fail-if", "p99>50us"]).failure().code(1);
+    assert!(stderr_of(&assert).contains("does not have p99, a recording of --latency does"));
 }
