@@ -111,21 +111,45 @@ pub fn pinned(trace: &Trace) -> Pinned {
 /// # Errors
 /// If the space cannot be created, or a check of its invariants fails at the end.
 pub fn run(trace: &Trace, table: &Table, policy: Policy, nodes: u32) -> Result<Row> {
-    let row = match policy {
-        Policy::Linux69 => run_on::<Linux69>(trace, table, nodes),
-        Policy::Linux616 => run_on::<Linux616>(trace, table, nodes),
-        Policy::OneLock52 => run_on::<OneLock52>(trace, table, nodes),
-        Policy::Standard => run_on::<Standard>(trace, table, nodes),
-    };
-    let row = row.with_context(|| format!("policy {}", policy.name()))?;
-    Ok(Row { policy: policy.name(), ..row })
+    Ok(run_as(trace, table, policy, nodes, Record::Nothing)?.0)
 }
 
-fn run_on<C: Config>(trace: &Trace, table: &Table, nodes: u32) -> Result<Row> {
+/// Runs a trace under a policy, and returns also the trace that it would have left: its own addresses and purges.
+///
+/// # Errors
+/// As [`run`].
+pub fn record(trace: &Trace, table: &Table, policy: Policy, nodes: u32) -> Result<(Row, Trace)> {
+    let (row, events) = run_as(trace, table, policy, nodes, Record::Events)?;
+    Ok((row, trace.with_events(&events)))
+}
+
+/// The record that a run leaves beside its figures.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Record {
+    Nothing,
+    Events,
+}
+
+/// Events, each after the index of the trace's event that led to it.
+type Events = Vec<(usize, Event)>;
+
+fn run_as(trace: &Trace, table: &Table, policy: Policy, nodes: u32, record: Record) -> Result<(Row, Events)> {
+    let done = match policy {
+        Policy::Linux69 => run_on::<Linux69>(trace, table, nodes, record),
+        Policy::Linux616 => run_on::<Linux616>(trace, table, nodes, record),
+        Policy::OneLock52 => run_on::<OneLock52>(trace, table, nodes, record),
+        Policy::Standard => run_on::<Standard>(trace, table, nodes, record),
+    };
+    let (row, events) = done.with_context(|| format!("policy {}", policy.name()))?;
+    Ok((Row { policy: policy.name(), ..row }, events))
+}
+
+fn run_on<C: Config>(trace: &Trace, table: &Table, nodes: u32, record: Record) -> Result<(Row, Events)> {
     let mut run = Run::<C>::new(trace, table, nodes)?;
+    run.recorded = (record == Record::Events).then(Vec::new);
     replay(&mut run, steps(trace), |_, _| {});
     run.space.validate().context("the space is broken")?;
-    Ok(run.row)
+    Ok((run.row, run.recorded.unwrap_or_default()))
 }
 
 /// A run in progress.
@@ -147,6 +171,9 @@ struct Run<'a, C: Config> {
     silent: Vec<(usize, u64)>,
     last: Stats,
     row: Row,
+    /// The index of the event, and what the policy does; none if it is not recorded.
+    at: usize,
+    recorded: Option<Events>,
 }
 
 impl<'a, C: Config> Run<'a, C> {
@@ -168,6 +195,8 @@ impl<'a, C: Config> Run<'a, C> {
             silent: silent_frees(trace, table),
             last: Stats::default(),
             row: Row { nodes: space.nodes(), hole_bytes: u64::MAX, ..Row::default() },
+            at: 0,
+            recorded: None,
             space,
         };
         run.stand_on(trace);
@@ -233,12 +262,22 @@ impl<'a, C: Config> Run<'a, C> {
         }
     }
 
+    fn record(&mut self, event: Event) {
+        let at = self.at;
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push((at, event));
+        }
+    }
+
     /// Measures the space after a call.
     fn measure(&mut self) {
         let stats = self.space.stats();
         let Stats { largest_hole, holes, lazy_pages, pooled_pages, purges, flushes, purged_areas, .. } =
             stats;
         let last = std::mem::replace(&mut self.last, stats);
+        if purged_areas > last.purged_areas {
+            self.record(Event::Purge { purged: purged_areas - last.purged_areas });
+        }
         let row = &mut self.row;
         let hole = largest_hole.get() * PAGE_SIZE;
         if self.shown {
@@ -266,6 +305,7 @@ impl<'a, C: Config> Run<'a, C> {
         let (ours, size) = self.areas.remove(&start)??;
         let freed = self.space.free_at(Va::new(ours));
         debug_assert!(freed.is_ok(), "{freed:?}");
+        self.record(Event::Free { addr: ours });
         Some(size)
     }
 
@@ -279,6 +319,11 @@ impl<'a, C: Config> Run<'a, C> {
             (Some(kernel), ours) => {
                 self.free_ours(kernel);
                 self.areas.insert(kernel, ours.map(|ours| (ours, size)));
+                if let (Some(ours), Some(&Event::Alloc { size, align, vstart, vend, .. })) =
+                    (ours, self.trace.events.get(self.at))
+                {
+                    self.record(Event::Alloc { addr: ours, size, align, vstart, vend, failed: false });
+                }
             }
             (None, Some(ours)) => {
                 self.row.saved += counted;
@@ -301,6 +346,7 @@ impl<'a, C: Config> Run<'a, C> {
 
 impl<C: Config> Target for Run<'_, C> {
     fn begin_step(&mut self, at: usize) {
+        self.at = at;
         let shown = at >= self.trace.begins();
         if shown && !self.shown {
             // The state in which the selected time begins.
@@ -370,6 +416,9 @@ impl<C: Config> Target for Run<'_, C> {
         self.row.failed += u64::from(self.counted && found.is_none());
         self.free_ours(base);
         self.areas.insert(base, found.map(|at| (at.get(), size)));
+        if let Some(at) = found {
+            self.record(Event::ChunkCreate { base: at.get() });
+        }
         self.measure();
     }
 

@@ -335,6 +335,25 @@ impl Trace {
         }
     }
 
+    /// Returns a trace with other events, each with the CPU, the time and the task of the one whose index is before it.
+    pub fn with_events(&self, events: &[(usize, Event)]) -> Self {
+        let mut other = self.first(0);
+        for &(at, event) in events {
+            other.begins += usize::from(at < self.begins);
+            other.events.push(event);
+            other.cpus.push(self.cpus.get(at).copied().unwrap_or(0));
+            other.times_ns.push(self.times_ns.get(at).copied().unwrap_or(0));
+            other.task_of.push(self.task_of.get(at).copied().unwrap_or(0));
+            if matches!(event, Event::Alloc { .. }) {
+                other.alloc_lines.push(0);
+            }
+            if !self.counted.is_empty() {
+                other.counted.push(self.is_counted(at));
+            }
+        }
+        other
+    }
+
     /// Begins the trace with the areas of a table that was read before it. Removes the events before the mark that the
     /// recorder set when it opened the table: the table has them. Returns the number of these events.
     pub fn stand_on(&mut self, table: &Table) -> usize {

@@ -3,15 +3,17 @@
 use super::input::{Input, Tables};
 use super::selected::Selected;
 use super::table::{align, plain};
-use super::{choice, out};
-use anyhow::Result;
+use super::{OutputFile, choice, out};
+use anyhow::{Context, Result};
 use comfy_table::Cell;
 use serde::Serialize;
 use std::path::PathBuf;
+use vmlab_base::choice::Choice;
 use vmlab_base::text::{bytes, counted, duration, grouped};
 use vmlab_replay::run_space::{Policy, nodes_of};
-use vmlab_replay::whatif::{AREA_NS, FLUSH_NS, Pinned, Row, pinned, run};
-use vmlab_view::report::Gain;
+use vmlab_replay::whatif::{AREA_NS, FLUSH_NS, Pinned, Row, pinned, record, run};
+use vmlab_view::report::film::Film;
+use vmlab_view::report::{Gain, Map, Part, page};
 
 /// The version of the objects that `--json` prints.
 const VERSION: u32 = 1;
@@ -30,6 +32,9 @@ pub(super) struct Args {
     /// Print one JSON object per recording instead of a table
     #[arg(long)]
     json: bool,
+    /// Write a page with a film under each policy, which show the same time
+    #[arg(long, value_name = "FILE")]
+    films: Option<PathBuf>,
     #[command(flatten)]
     selected: Selected,
     #[command(flatten)]
@@ -52,15 +57,46 @@ struct Compared {
 pub(super) fn run_all(args: &Args) -> Result<()> {
     let read = |file: &PathBuf| Input::read(file, &args.tables)?.part_of(file, &args.selected);
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let page = args.films.as_deref().map(OutputFile::open).transpose()?;
+    let mut parts = Vec::new();
     for input in &inputs {
         let compared = compare(input, &args.policy, args.cpus)?;
+        if page.is_some() {
+            let before = if inputs.len() > 1 { format!("{}: ", input.name) } else { String::new() };
+            parts.extend(films((input, &compared), &before, args.cpus)?);
+        }
         if args.json {
             out(&serde_json::to_string(&compared)?)?;
         } else {
             print(&compared)?;
         }
     }
+    if let Some(page) = page {
+        let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
+        let path = page.write(&self::page(&format!("whatif: {}", names.join(", ")), parts))?;
+        let films = format!("films: {}", path.canonicalize().unwrap_or(path).display());
+        if args.json { super::print_note(&films) } else { out(&films)? }
+    }
     super::ends_early(&inputs)
+}
+
+/// Returns the film of a recording under each policy, with its figures and the verdict of all. `before` is what stands
+/// before the names of the policies.
+fn films((input, compared): (&Input, &Compared), before: &str, cpus: Option<u32>) -> Result<Vec<Part>> {
+    let cpus = cpus.unwrap_or_else(|| nodes_of(&input.trace));
+    let film = |row: &Row| {
+        let policy = Policy::named(row.policy).context("a row names its policy")?;
+        let (_, trace) = record(&input.trace, &input.table, policy, cpus)?;
+        let figures = MEASURES.map(|(name, cell)| format!("{name} {}", cell(row)));
+        let notes = vec![
+            format!("The same requests under {}: {}.", row.policy, policy.about()),
+            format!("{}.", figures.join(" · ")),
+            compared.verdict.clone(),
+        ];
+        let name = format!("{before}{}", row.policy);
+        Ok(Part::Map(Map { name, film: Film::linked(&trace, policy)?, notes }))
+    };
+    compared.policies.iter().map(film).collect()
 }
 
 fn compare(input: &Input, named: &[Policy], cpus: Option<u32>) -> Result<Compared> {

@@ -46,6 +46,36 @@ fn policies_differ_in_span_and_in_failures() {
 }
 
 #[test]
+fn each_policy_has_a_film_of_its_own_addresses() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("films.html");
+    let args = ["--films", path.to_str().unwrap()];
+    let nodes = whatif("nodes-smp4.ftrace.gz", &args);
+    let html = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(html.matches("data-film data-linked").count(), 3);
+    let films: Vec<Value> = html
+        .split("<script type=\"application/json\">")
+        .skip(1)
+        .map(|rest| serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap())
+        .collect();
+    for (at, film) in films.iter().enumerate() {
+        // What a film shows as busy and lazy is at most what the policy kept, and the peak is near a moment.
+        let moments = film["moments"].as_array().unwrap();
+        let lazy =
+            moments.iter().map(|moment| moment[3].as_u64().unwrap() + moment[4].as_u64().unwrap()).max();
+        let kept = number(&nodes["policies"][at], "kept_bytes") / 4096;
+        let lazy = lazy.unwrap();
+        assert!(lazy * 10 > kept * 7 && lazy * 10 < kept * 13, "{at}: {lazy} of {kept} pages");
+        // All requests are met, so that the same is busy in the end.
+        let busy = |film: &Value| film["moments"].as_array().unwrap().last().unwrap()[2].clone();
+        assert_eq!(busy(film), busy(&films[0]));
+    }
+    for name in ["linux69", "onelock52", "standard"] {
+        assert!(html.contains(&format!("The same requests under {name}: ")), "{name}");
+    }
+}
+
+#[test]
 fn the_table_fits_eighty_columns_and_says_what_is_modelled() {
     let assert = vmlab().arg("whatif").arg(shipped("boot-smp1.ftrace.gz")).assert().success();
     let text = stdout_of(&assert);

@@ -21,7 +21,11 @@ pub(in crate::report) fn write(section: &mut Section, film: Film, bytes_max: usi
     let moving = film.moments.len() > 1;
     section.heading(if moving { "The address space as a film" } else { "The address space" });
     let html = &mut section.html;
-    html.push_str("<div class=\"film\" data-film>");
+    html.push_str(if film.linked {
+        "<div class=\"film\" data-film data-linked>"
+    } else {
+        "<div class=\"film\" data-film>"
+    });
     legend(html, &film);
     if moving {
         let (end, opens) = (film.moments.len() - 1, film.opens());

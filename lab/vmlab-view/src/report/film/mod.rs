@@ -126,6 +126,8 @@ pub struct Film {
     pub together_pages: u64,
     /// True if an area was pooled at any moment.
     pub pooled: bool,
+    /// True if it shows the same time as the others of its page that are linked.
+    pub linked: bool,
     /// The colours of the first holders; all others share one.
     pub colours: Vec<&'static str>,
     /// The ranges of the line in which an area is at any moment, ascending and apart.
@@ -138,6 +140,19 @@ impl Film {
     /// # Errors
     /// If the space that replays the trace cannot be created.
     pub fn of_trace(trace: &Trace, table: &Table) -> Result<Self> {
+        Self::under(trace, table, Policy::of(trace))
+    }
+
+    /// Creates the film of a trace that a space of this policy left. It shows the time that the other films of its page
+    /// show.
+    ///
+    /// # Errors
+    /// As [`Self::of_trace`].
+    pub fn linked(trace: &Trace, policy: Policy) -> Result<Self> {
+        Ok(Self { linked: true, ..Self::under(trace, &Table::default(), policy)? })
+    }
+
+    fn under(trace: &Trace, table: &Table, policy: Policy) -> Result<Self> {
         let first = Scene::watch(trace, table);
         let rule = Rule { parts_max: PARTS, ..Rule::default() };
         let fold = Fold::of(first.touched.iter().copied(), rule);
@@ -156,7 +171,7 @@ impl Film {
         let timed = trace.times_ns.iter().any(|&ns| ns > 0);
         let mut moments = Vec::with_capacity(count);
         let nodes = vmlab_replay::run_space::nodes_of(trace);
-        follow(trace, table, Policy::of(trace), nodes, |at, areas| {
+        follow(trace, table, policy, nodes, |at, areas| {
             let owner = owners.get(&at).copied().filter(|_| trace.is_counted(at));
             let holder = owner.unwrap_or_else(|| match trace.is_counted(at) {
                 true => scene.names.task(trace.task_at(at)),

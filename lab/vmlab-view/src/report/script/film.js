@@ -1,6 +1,7 @@
 // Moves the films of a page.
 
 const films = [...document.querySelectorAll("[data-film]")].map(start);
+films.find((film) => film.linked)?.lead();
 
 // Lights up a holder in every film that has it, or all again.
 function light(name) {
@@ -16,6 +17,7 @@ function start(box) {
   const LEFT = 152, ROW = 13, GAP = 2, FOLD = 14;
   // Pages of the narrowest row, and the parts of the line with the pages before each.
   const NARROW = 16, parts = partsOf(), used = everUsed(), lineEnd = parts.at(-1).from + parts.at(-1).pages;
+  const linked = "linked" in box.dataset;
   let lit = null, at = -1, areas = new Map(), sorted = [], rows = [], left = LEFT, wide = 0, colours = {}, timer = 0;
   // The first page that is shown, and the height of the picture that shows all.
   let zoom = 1, top = 0, height = 0;
@@ -33,6 +35,19 @@ function start(box) {
     sorted = [...areas.entries()].sort((a, b) => a[0] - b[0]);
     draw();
     tell();
+  }
+
+  // Goes to a moment, and shows its time in the films that are linked with this one.
+  function lead(to = at) {
+    go(to);
+    const us = film.moments[at][1];
+    if (linked && us !== null) for (const other of films) other.show(us);
+  }
+
+  // Goes to the last moment up to a time.
+  function show(us) {
+    if (!linked || film.moments[at][1] === us) return;
+    go(film.moments.findLastIndex((moment) => moment[1] <= us));
   }
 
   function step(n) {
@@ -322,10 +337,10 @@ function start(box) {
 
   function play() {
     if (timer) return stop();
-    if (at === last) go(0);
+    if (at === last) lead(0);
     // Whoever asked for less motion sees a moment a second.
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    timer = setInterval(() => (at === last ? stop() : go(at + 1)), calm ? 1000 : 70);
+    timer = setInterval(() => (at === last ? stop() : lead(at + 1)), calm ? 1000 : 70);
     button.textContent = "❚❚ Pause";
     button.setAttribute("aria-label", "Pause the film");
   }
@@ -333,7 +348,7 @@ function start(box) {
   function key(event) {
     const steps = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10, Home: -last, End: last };
     if (event.key === " ") play();
-    else if (event.key in steps) go(at + steps[event.key]);
+    else if (event.key in steps) lead(at + steps[event.key]);
     else return;
     event.preventDefault();
   }
@@ -357,11 +372,11 @@ function start(box) {
   canvas.addEventListener("click", click);
   canvas.addEventListener("pointermove", point);
   if (slider) {
-    slider.addEventListener("input", () => go(Number(slider.value)));
+    slider.addEventListener("input", () => lead(Number(slider.value)));
     button.addEventListener("click", play);
     canvas.addEventListener("keydown", key);
     for (const thumb of box.querySelectorAll("[data-at]")) {
-      thumb.addEventListener("click", () => go(Number(thumb.dataset.at)));
+      thumb.addEventListener("click", () => lead(Number(thumb.dataset.at)));
     }
   }
   new ResizeObserver(resize).observe(canvas.parentElement);
@@ -369,7 +384,7 @@ function start(box) {
   box.classList.add("alive");
   measure();
   go(film.opens);
-  return { light: lightUp };
+  return { light: lightUp, linked, lead, show };
 
   function grouped(number) {
     return String(number).replace(/\B(?=(\d{3})+$)/g, ",");
