@@ -77,7 +77,8 @@ fn load(root: &Path, vmlab: &Path, runs: &[Recorded; 2]) -> Result<String> {
     let mut text = String::from(
         "The load of `results/latency.md`, once, recorded by `vmlab record --latency --locks --stacks`. A nanosecond is an\n\
          instruction of four CPUs that take turns. To write a call stack takes several microseconds, which are in the durations:\n\
-         `results/latency.md` has them without.\n\n\
+         `results/latency.md` has them without. CPUs that take turns hardly wait for each other: `results/waits.md` has a\n\
+         kernel whose CPUs run side by side.\n\n\
          ![bytes by call stack](load-flame.svg)\n\n\
          The picture is `vmlab flame stock.jsonl.gz --by bytes`: what was allocated, by call stack.\n",
     );
