@@ -96,7 +96,8 @@ fn legend(html: &mut String, film: &Film) {
         swatch("lazy", "lazy: freed, not reusable before a purge");
     }
     if film.pooled {
-        swatch("pooled", "pooled, under Linux's policy");
+        let policy = if film.linked { "pooled, under this policy" } else { "pooled, under Linux's policy" };
+        swatch("pooled", policy);
     }
     swatch("hole", "free");
     html.push_str("</div>");
@@ -140,14 +141,16 @@ fn caption(html: &mut String, film: &Film, all: usize) {
         if moments < all {
             let _ = write!(text, " It was thinned from {all} moments, for its size.");
         }
-        text.push_str(
+        text.push_str(if film.linked {
+            " Busy and lazy areas are those of the policy, and the task is named that asked for an area."
+        } else {
             " Busy and lazy areas are the kernel's, as its events show. The caller of an area is from vmallocinfo, if it was there in \
-             the end; else the task is named that asked for it.",
-        );
+             the end; else the task is named that asked for it."
+        });
     }
     if film.pooled {
         text.push_str(
-            " No event shows pools: what is pooled is so in a space that replays the trace with Linux's policy.",
+            " No event shows pools: what is pooled is so in a space that replays the trace with the policy.",
         );
     }
     if film.together_pages > 1 {
