@@ -1,5 +1,6 @@
 //! Opens a report in a real browser, without a window. The page loads nothing and reports no error. The tabs, the
-//! slider, the keys, the button, the pointer and zoom work, by the pixels. No tab has more than five screens.
+//! slider, the keys, the button, the pointer and zoom work, by the pixels. No tab has more than five screens, and no
+//! picture is cut, in a wide window and in a narrow one.
 //!
 //! The same page is then broken in several ways, and each must be detected: a check that cannot fail checks nothing.
 
@@ -50,7 +51,7 @@ x-1 [000] ..... 1.000001: alloc_vmap_area: va_start: 1966080 size=8192 align=1 v
 ";
 
 /// Faults to plant in a page: a description, the replaced text, its replacement, and a text in the expected error.
-const BREAKS: [(&str, &str, &str, &str); 16] = [
+const BREAKS: [(&str, &str, &str, &str); 20] = [
     (
         "the slider does nothing",
         "slider.addEventListener(\"input\"",
@@ -72,6 +73,25 @@ const BREAKS: [(&str, &str, &str, &str); 16] = [
         "bar.addEventListener(\"keydown\"",
         "bar.addEventListener(\"keys\"",
         "on the tabs",
+    ),
+    (
+        "the pictures of narrow windows are cut",
+        "viewBox=\"0 0 366 ",
+        "viewBox=\"0 0 200 ",
+        "is cut in a window of 420: label",
+    ),
+    (
+        "a table is too wide",
+        "table{font-size:12px}",
+        "table{font-size:24px}",
+        "is cut in a window of 420: table",
+    ),
+    ("labels are too large", "font-size=\"10.5\"", "font-size=\"20\"", "in a window of 420"),
+    (
+        "a tab is too long",
+        "h3{margin-top:1.1rem}",
+        "h3{margin-top:100rem}",
+        "screens in a window of 420",
     ),
     ("the contents scroll away", ".tabs,.toc{position:sticky", ".tabs,.toc{position:static", "stay in view"),
     ("the keys do not zoom", "event.key === \"+\"", "event.key === \"?\"", "zoom by the key +"),

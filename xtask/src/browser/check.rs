@@ -1,5 +1,6 @@
 //! The checks of a page in a browser.
 
+mod pictures;
 mod tabs;
 mod zoom;
 

@@ -1,10 +1,11 @@
 //! The tabs of a page: one section at a time, and the bar stays in view.
 
+use super::pictures;
 use super::{SCREEN, WIDTHS, click_on, number, press, run, settle, size, text};
 use crate::browser::pipe::Browser;
 use anyhow::{Result, bail};
 
-/// The most screens of a tab, at the greatest of [`WIDTHS`].
+/// The most screens of a tab, at each of [`WIDTHS`].
 const SCREENS_MAX: f64 = 5.0;
 /// The colours of callers.
 const COLOURS: f64 = 12.0;
@@ -24,12 +25,11 @@ pub(super) fn check(browser: &mut Browser, film: &str) -> Result<String> {
             if wide > f64::from(width) {
                 bail!("tab {tab} is {wide} pixels wide in a window of {width}");
             }
-            if width == WIDTHS[0] {
-                let screens = number(browser, "document.documentElement.scrollHeight")? / SCREEN;
-                most = most.max(screens);
-                if screens > SCREENS_MAX {
-                    bail!("tab {tab} has {screens:.1} screens");
-                }
+            pictures::check(browser, tab, width)?;
+            let screens = number(browser, "document.documentElement.scrollHeight")? / SCREEN;
+            most = most.max(screens);
+            if screens > SCREENS_MAX {
+                bail!("tab {tab} has {screens:.1} screens in a window of {width}");
             }
         }
     }
