@@ -18,4 +18,5 @@
 
 pub mod cli;
 mod doctor;
+mod reading;
 mod terminal;

@@ -2,11 +2,12 @@
 
 use super::input::stem;
 use super::{Form, out};
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use vmlab_base::text::{counted, grouped};
 use vmlab_replay::calls::{CallsRow, replay as run};
-use vmlab_trace::{calls, open};
+use vmlab_trace::calls;
 
 /// Replays every recording, and prints how many addresses are the kernel's. Fails if anything differs.
 pub(super) fn replay(files: &[PathBuf], form: Form) -> Result<()> {

@@ -1,17 +1,16 @@
 //! `vmlab convert`: a trace in another form.
 
 use super::{choice, print_note};
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vmlab_base::text::counted;
 use vmlab_trace::convert::{Select, To, convert};
-use vmlab_trace::{Selection, Sink, decompress};
+use vmlab_trace::{Selection, Sink};
 
 /// The input to convert, and the output form.
 #[derive(clap::Args, Debug)]
@@ -60,13 +59,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.output != Path::new("-") && same(&args.input, &args.output) {
         bail!("{shown} would be read and written at once");
     }
-    let (input, bar) = opened(&args.input).with_context(|| format!("cannot read {shown}"))?;
+    let input = open(&args.input).with_context(|| format!("cannot read {shown}"))?;
     let selection = Selection { from_ns: args.from, to_ns: args.to, cpu: args.cpu, task: args.task.clone() };
     selection.check()?;
     let form = args.form.form(Sink::create(&args.output)?)?;
     let form = Box::new(Select::new(form, selection, args.blank));
     let converted = convert(input, form, &stop);
-    bar.finish_and_clear();
     let census = match converted {
         // The reader of the output has read enough.
         Err(error) if args.output == Path::new("-") && is_closed_pipe(&error) => return Ok(()),
@@ -101,22 +99,4 @@ fn same(a: &Path, b: &Path) -> bool {
         (Ok(a), Ok(b)) => a == b && a.is_file(),
         _ => false,
     }
-}
-
-/// Opens a trace, with a bar on stderr that shows how much of the file was read, if stderr is a terminal.
-fn opened(path: &Path) -> io::Result<(Box<dyn Read>, ProgressBar)> {
-    let (bar, template) = if path == Path::new("-") {
-        (ProgressBar::new_spinner(), "{spinner} {bytes} read, {elapsed}")
-    } else {
-        let bytes = std::fs::metadata(path).map_or(0, |data| data.len());
-        (ProgressBar::new(bytes), "{bar:32} {bytes} of {total_bytes}, {eta} left")
-    };
-    let style = ProgressStyle::with_template(template);
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let input = if path == Path::new("-") {
-        decompress(bar.wrap_read(io::stdin()))
-    } else {
-        decompress(bar.wrap_read(File::open(path)?))
-    };
-    Ok((input?, bar))
 }

@@ -3,6 +3,7 @@
 use super::input::{NO_ADDRESS, policy_of, stem};
 use super::table::{Columns, Shown, align, plain};
 use super::{OutputFile, ReplayArgs, offsets, out, print_note};
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
@@ -14,7 +15,6 @@ use vmlab_base::text::{counted, grouped};
 use vmlab_replay::diff::cause::{CAUSES, Cause};
 use vmlab_replay::diff::recording::{Areas, Recording};
 use vmlab_replay::diff::{Divergence, Options, Report, VERSION, run};
-use vmlab_trace::open;
 
 /// The most differences to list.
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,7 @@
 use super::input::stem;
 use super::selected::Selected;
 use super::{OutputFile, choice, latency, out};
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use vmlab_base::text::printable;
 use vmlab_trace::flame::{By, Stacks};
 use vmlab_trace::latency::Latencies;
 use vmlab_trace::live::Kind;
-use vmlab_trace::{Next, Selection, items, open};
+use vmlab_trace::{Next, Selection, items};
 use vmlab_view::flame::draw;
 use vmlab_view::shape::Shape;
 

@@ -2,6 +2,7 @@
 
 use super::print_note;
 use super::selected::Selected;
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{counted, grouped};
@@ -9,7 +10,7 @@ use vmlab_replay::Tally;
 use vmlab_replay::policy::Policy;
 use vmlab_trace::shipped::Shipped;
 use vmlab_trace::vmallocinfo::Table;
-use vmlab_trace::{Recording, Trace, decompress, open};
+use vmlab_trace::{Recording, Trace, decompress};
 
 /// The reason why a table before a trace is of no use.
 pub(super) const NO_ADDRESS: &str =

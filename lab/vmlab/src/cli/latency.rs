@@ -4,6 +4,7 @@ use super::input::stem;
 use super::selected::Selected;
 use super::table::{align, plain};
 use super::{choice, out, print_note};
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use vmlab_base::text::{counted, duration, grouped, printable};
 use vmlab_trace::call::Call;
 use vmlab_trace::jsonl::Probes;
 use vmlab_trace::latency::{CallRow, Elsewhere, Figures, Latencies, LockRow, Of, Unpaired, lowest};
-use vmlab_trace::{Next, Selection, items, open};
+use vmlab_trace::{Next, Selection, items};
 use vmlab_view::report::latency::{Durations, Row};
 
 /// The version of the objects that `--json` prints.

@@ -3,13 +3,14 @@
 use super::input::{Input, Tables};
 use super::selected::{Selected, seconds};
 use super::{OutputFile, choice, out, print_note, table};
+use crate::reading::open;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::Cell;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{bytes, counted, grouped};
 use vmlab_replay::run_space::{Policy, nodes_of};
-use vmlab_trace::{Selection, Trace, open};
+use vmlab_trace::{Selection, Trace};
 use vmlab_view::map::blocks::{Look, Style, draw};
 use vmlab_view::map::fold::Part;
 use vmlab_view::map::process::Mappings;

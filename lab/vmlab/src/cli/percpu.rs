@@ -3,6 +3,7 @@
 use super::input::{Tables, read_table, stem};
 use super::table::{Columns, Shown};
 use super::{Form, out};
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::Serialize;
@@ -11,7 +12,6 @@ use va_percpu::config::{Linux612, Runs, Scan};
 use vmlab_base::text::counted;
 use vmlab_replay::JSON_VERSION;
 use vmlab_replay::percpu::{PercpuTally, replay as run};
-use vmlab_trace::open;
 use vmlab_trace::percpu::PercpuTrace;
 use vmlab_trace::vmallocinfo::Table;
 

@@ -3,6 +3,7 @@
 use super::input::{self, Input, Tables};
 use super::selected::Selected;
 use super::{OutputFile, flame, latency, map, out, run_all, whatif};
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use vmlab_trace::flame::{By, Stacks};
 use vmlab_trace::latency::Latencies;
 use vmlab_trace::stack::NO_STACK;
 use vmlab_trace::vmallocinfo::{Lines, Table};
-use vmlab_trace::{Next, Selection, Trace, items, open};
+use vmlab_trace::{Next, Selection, Trace, items};
 use vmlab_view::flame::draw;
 use vmlab_view::map::measure::Numbers;
 use vmlab_view::map::palette::is_state;

@@ -3,6 +3,7 @@
 use super::report::{Kind, opened};
 use super::table::{align, plain};
 use super::{out, print_note};
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{bytes, counted, grouped, printable};
 use vmlab_trace::allocinfo::{SITES_MAX, Site, Sites};
-use vmlab_trace::{open, read_line};
+use vmlab_trace::read_line;
 
 /// The kernel's file.
 const KERNEL: &str = "/proc/allocinfo";

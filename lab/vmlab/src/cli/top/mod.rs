@@ -6,6 +6,7 @@ mod view;
 use super::input::{Tables as Beside, read_table, stem};
 use super::selected::seconds;
 use super::{choice, out, print_note};
+use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use screen::Screen;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -19,7 +20,7 @@ use vmlab_trace::jsonl::{Item, When};
 use vmlab_trace::live::Live;
 use vmlab_trace::record::{BEGIN, Recorder, Settings, Source, Tables};
 use vmlab_trace::vmallocinfo::Table;
-use vmlab_trace::{Happening, Next, items, open};
+use vmlab_trace::{Happening, Next, items};
 
 /// Columns of a screen that is not on a terminal.
 const WIDTH: usize = 80;

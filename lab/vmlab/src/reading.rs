@@ -1,0 +1,82 @@
+//! Reads of files: one that takes more than a second shows on a terminal how far it is.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use vmlab_trace::decompress;
+
+/// The time after which a read shows its progress.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Opens a file, or standard input by the name -, as [`vmlab_trace::open`] does.
+///
+/// # Errors
+/// As that.
+pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    if path == Path::new("-") {
+        return decompress(Watched::new(io::stdin(), None));
+    }
+    let file = File::open(path)?;
+    let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
+    decompress(Watched::new(file, bytes))
+}
+
+/// A reader with a bar on stderr. The bar goes when the reader does.
+struct Watched<R> {
+    input: R,
+    bar: ProgressBar,
+    begun: Instant,
+    shown: bool,
+}
+
+impl<R> Watched<R> {
+    /// `bytes` is the length of the input, if it is known.
+    fn new(input: R, bytes: Option<u64>) -> Self {
+        let template = match bytes {
+            Some(_) => "{bar:32} {bytes} of {total_bytes}, {eta} left",
+            None => "{spinner} {bytes} read, {elapsed}",
+        };
+        let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::hidden());
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        Self { input, bar, begun: Instant::now(), shown: false }
+    }
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        if !self.shown && self.begun.elapsed() > QUIET {
+            self.shown = true;
+            // On no terminal nothing is drawn.
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.inc(count as u64);
+        Ok(count)
+    }
+}
+
+impl<R> Drop for Watched<R> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_is_whole_and_shows_itself_after_a_second() {
+        for (seconds, shown) in [(0, false), (2, true)] {
+            let mut input = Watched::new(&b"abc"[..], Some(3));
+            input.begun = input.begun.checked_sub(Duration::from_secs(seconds)).unwrap_or(input.begun);
+            let mut text = String::new();
+            assert!(input.read_to_string(&mut text).is_ok_and(|count| count == 3));
+            assert_eq!((text.as_str(), input.bar.position(), input.shown), ("abc", 3, shown));
+        }
+    }
+}
