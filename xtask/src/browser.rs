@@ -87,12 +87,7 @@ const BREAKS: [(&str, &str, &str, &str); 20] = [
         "is cut in a window of 420: table",
     ),
     ("labels are too large", "font-size=\"10.5\"", "font-size=\"20\"", "in a window of 420"),
-    (
-        "a tab is too long",
-        "h3{margin-top:1.1rem}",
-        "h3{margin-top:100rem}",
-        "screens in a window of 420",
-    ),
+    ("a tab is too long", "h3{margin-top:1.1rem}", "h3{margin-top:100rem}", "screens in a window of 420"),
     ("the contents scroll away", ".tabs,.toc{position:sticky", ".tabs,.toc{position:static", "stay in view"),
     ("the keys do not zoom", "event.key === \"+\"", "event.key === \"?\"", "zoom by the key +"),
     (

@@ -1,12 +1,16 @@
-//! Allocations by call stack: how many, how many bytes, and how long they lived.
+//! Allocations by call stack: how many, how many bytes, how long they lived, and the holes that they keep apart.
 //!
 //! # Theory
+//! An area that lives at the end keeps the hole below it from the space above. So that hole, down to the area that ends
+//! below, counts for the stack of the area. Areas that were there before, or are not selected, end holes and count for
+//! none.
+//!
 //! An allocation counts for the stack that follows it ([`crate::stack`]); without one it counts as "stack not
 //! recorded", so that the sum is that of all allocations. It lives until its free, or until the last event.
 
 use crate::Selection;
 use crate::entry::Happening;
-use crate::jsonl::Item;
+use crate::jsonl::{AreaLine, Item, When};
 use crate::live::Kind;
 use crate::stack::{NO_STACK, Unmatched, is_tracing};
 use std::collections::{BTreeMap, HashMap};
@@ -28,18 +32,22 @@ pub enum By {
     Count,
     /// Time from allocations to their frees, or to the end, added up, microseconds
     TimeLive,
+    /// Bytes of holes below the areas that live at the end
+    Fragmentation,
     /// Time that threads waited for the allocators' locks, nanoseconds
     LockTime,
 }
 
 impl Choice for By {
-    const CHOICES: &'static [Self] = &[Self::Bytes, Self::Count, Self::TimeLive, Self::LockTime];
+    const CHOICES: &'static [Self] =
+        &[Self::Bytes, Self::Count, Self::TimeLive, Self::Fragmentation, Self::LockTime];
 
     fn choice(self) -> &'static str {
         match self {
             Self::Bytes => "bytes",
             Self::Count => "count",
             Self::TimeLive => "time-live",
+            Self::Fragmentation => "fragmentation",
             Self::LockTime => "lock-time",
         }
     }
@@ -49,6 +57,7 @@ impl Choice for By {
             Self::Bytes => "Bytes that were allocated",
             Self::Count => "Allocations",
             Self::TimeLive => "Time from allocations to their frees, or to the end, added up, microseconds",
+            Self::Fragmentation => "Bytes of holes below the areas that live at the end",
             Self::LockTime => "Time that threads waited for the allocators' locks, nanoseconds",
         }
     }
@@ -78,6 +87,8 @@ pub struct Stacks {
     numbers: HashMap<String, usize>,
     weights: Vec<Weights>,
     live: HashMap<(Kind, u64), (usize, u64)>,
+    /// Every area that stands, selected or not: its start and bytes.
+    standing: BTreeMap<u64, u64>,
     unmatched: Unmatched<Option<Made>>,
     /// The memory that counts; none if both do.
     only: Option<Kind>,
@@ -113,6 +124,11 @@ impl Stacks {
                 }
                 let ns = entry.ns.unwrap_or(self.last_ns);
                 self.last_ns = self.last_ns.max(ns);
+                match entry.happening {
+                    Happening::AllocArea { va_start, size, failed: 0, .. } => self.stand(va_start, size),
+                    Happening::FreeArea { va_start, .. } => _ = self.standing.remove(&va_start),
+                    _ => {}
+                }
                 let made = match entry.happening {
                     _ if !entry.happening.has_stack() => return,
                     Happening::AllocArea { va_start, size, failed: 0, .. } => {
@@ -155,8 +171,32 @@ impl Stacks {
                 }
             }
             Item::Lost(_) => self.unmatched.clear(),
+            Item::Area(AreaLine { when: When::Begin, start: Some(start), end: Some(end), .. }) => {
+                self.stand(start.0, end.0.saturating_sub(start.0));
+            }
             Item::Header(_) | Item::Area(_) | Item::Stats(_) | Item::Summary(_) => {}
         }
+    }
+
+    fn stand(&mut self, start: u64, bytes: u64) {
+        if self.standing.len() < LIVE_MAX {
+            self.standing.insert(start, bytes);
+        }
+    }
+
+    /// Returns the holes below live areas, by the number of the stack.
+    fn holes(&self) -> HashMap<usize, u64> {
+        let mut holes = HashMap::new();
+        let mut below: Option<u64> = None;
+        for (&start, &bytes) in &self.standing {
+            if let Some(end) = below.filter(|&end| end < start)
+                && let Some(&(number, _)) = self.live.get(&(Kind::Area, start))
+            {
+                *holes.entry(number).or_insert(0) += start - end;
+            }
+            below = below.max(Some(start.saturating_add(bytes)));
+        }
+        holes
     }
 
     fn add(&mut self, path: &str, made: Made) {
@@ -207,18 +247,20 @@ impl Stacks {
     /// Ends the trace: returns the weight of each stack that has one, in the order of their frames. The frames are
     /// joined by `;`, outermost first.
     pub fn folded(mut self, by: By) -> BTreeMap<String, u64> {
+        let holes = self.holes();
         let keys: Vec<_> = self.live.keys().copied().collect();
         for key in keys {
             self.free(key, self.last_ns);
         }
-        let weight = |weights: Weights| match by {
-            By::Bytes => weights.bytes,
-            By::Count => weights.count,
-            By::TimeLive => weights.live_ns / 1000,
+        let weight = |number: usize| match by {
+            By::Bytes => self.weights[number].bytes,
+            By::Count => self.weights[number].count,
+            By::TimeLive => self.weights[number].live_ns / 1000,
+            By::Fragmentation => holes.get(&number).copied().unwrap_or(0),
             // No allocation has any: `Latencies::lock_stacks` has them.
             By::LockTime => 0,
         };
-        let of = |(path, number): (String, usize)| (path, weight(self.weights[number]));
+        let of = |(path, number): (String, usize)| (path, weight(number));
         self.numbers.into_iter().map(of).filter(|&(_, weight)| weight > 0).collect()
     }
 }

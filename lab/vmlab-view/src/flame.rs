@@ -42,7 +42,7 @@ impl Node<'_> {
 /// Formats a weight.
 fn shown(weight: u64, by: By) -> String {
     match by {
-        By::Bytes => bytes(weight),
+        By::Bytes | By::Fragmentation => bytes(weight),
         By::Count => vmlab_base::text::counted(weight, "allocation"),
         By::TimeLive if weight < 10_000 => format!("{} us", grouped(weight)),
         By::TimeLive => format!("{:.3} s", weight as f64 / 1e6),

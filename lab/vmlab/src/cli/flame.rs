@@ -79,6 +79,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
             bail!("--memory is of allocations, and --by lock-time counts waits for locks")
         }
         By::LockTime => of_locks(&args.recording, &selection)?,
+        By::Fragmentation if args.memory == Some(Kind::Percpu) => {
+            bail!("--by fragmentation counts the holes between areas, and --memory percpu has none")
+        }
         by => of_allocations(&args.recording, by, args.memory, &selection)?,
     };
     let text = match args.format {
@@ -110,6 +113,9 @@ fn of_allocations(path: &Path, by: By, memory: Option<Kind>, selection: &Selecti
         bail!("{shown}: no call stack: vmlab record --stacks records them");
     }
     let folded = stacks.folded(by);
+    if folded.is_empty() && by == By::Fragmentation {
+        bail!("{shown}: no hole below an area that lives at the end");
+    }
     if folded.is_empty() {
         bail!("{shown}: no allocation {selection}");
     }
@@ -149,6 +155,10 @@ fn read(path: &Path, memory: Option<Kind>, selection: &Selection) -> Result<(Sta
 pub(super) fn title(path: &Path, by: By, memory: Option<Kind>, selection: &Selection) -> String {
     let part = if selection.is_all() { String::new() } else { format!(", {selection}") };
     let of = memory.map_or(String::new(), |memory| format!(", {} alone", memory.choice()));
-    let what = if by == By::LockTime { "waits for locks" } else { "allocations" };
+    let what = match by {
+        By::LockTime => "waits for locks",
+        By::Fragmentation => "holes below live areas",
+        By::Bytes | By::Count | By::TimeLive => "allocations",
+    };
     format!("{}: {what} by call stack, {}{of}{part}", stem(path), by.choice())
 }

@@ -142,11 +142,12 @@ enum Command {
         vmlab top recording.jsonl.gz --at 51302.5\n\n\
         Keys: q quit, s sort, / filter, space freeze, w record, or end the recording.")]
     Top(top::Args),
-    /// Draw a recording by call stack: bytes, counts, how long allocations lived, or waits for locks
+    /// Draw a recording by call stack: bytes, counts, how long allocations lived, holes below them, or waits for locks
     #[command(after_help = "Examples:\n  \
         vmlab record --stacks -o r.jsonl.gz -- unshare -n true\n  \
         vmlab flame r.jsonl.gz --by bytes > bytes.svg\n  \
         vmlab flame r.jsonl.gz --by time-live --memory area -o live.svg\n  \
+        vmlab flame r.jsonl.gz --by fragmentation -o holes.svg\n  \
         vmlab flame slow.jsonl.gz --by lock-time -o locks.svg\n  \
         vmlab flame r.jsonl.gz --format folded | sort -t ' ' -k 2 -n")]
     Flame(flame::Args),

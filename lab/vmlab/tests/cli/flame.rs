@@ -36,6 +36,44 @@ fn stacks_are_folded_and_drawn() {
 }
 
 #[test]
+fn a_hole_counts_for_the_area_above_it() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("t.ftrace");
+    let area = |at: u64, pages: u64, caller: &str| {
+        format!(
+            "sh-7 [000] ..... 1.0: alloc_vmap_area: va_start: {} size={} align=1 vstart=0x1000 vend=0xffff000 failed=0\n\
+             sh-7 [000] ..... 1.0: <stack trace>\n => alloc_vmap_area\n => {caller}\n",
+            at << 12,
+            pages << 12
+        )
+    };
+    let free = |at: u64| {
+        format!(
+            "sh-7 [000] ..... 1.1: free_vmap_area_noflush: va_start={:#x} nr_lazy=2 nr_lazy_max=99\n",
+            at << 12
+        )
+    };
+    // Pages 1 to 3, 10, 11 to 12 and 20 live at the end: holes of 6 and of 7 pages, below 10 and below 20.
+    let text =
+        [area(1, 3, "a"), area(10, 1, "b"), area(11, 2, "c"), area(14, 2, "d"), area(20, 1, "c"), free(14)];
+    std::fs::write(&path, text.concat()).unwrap();
+    let folded = ["--by", "fragmentation", "--format", "folded"];
+    let want = format!("b;alloc_vmap_area {}\nc;alloc_vmap_area {}\n", 6 << 12, 7 << 12);
+    assert_eq!(flame(&path, &folded), want);
+    // An area that is not selected ends holes, and counts for none.
+    let of_one = flame(&path, &[&folded[..], &["--memory", "area"]].concat());
+    assert_eq!(of_one, want);
+    let svg = flame(&path, &["--by", "fragmentation"]);
+    assert!(
+        svg.contains("holes below live areas by call stack") && svg.contains("52 KiB in 2 stacks"),
+        "{svg}"
+    );
+    let assert =
+        vmlab().args(["flame", "--by", "fragmentation", "--memory", "percpu"]).arg(&path).assert().code(1);
+    assert!(stderr_of(&assert).lines().count() == 1);
+}
+
+#[test]
 fn a_trace_without_stacks_is_one_line() {
     let assert = vmlab().arg("flame").arg(shipped("boot-smp1.ftrace.gz")).assert().code(1);
     let stderr = stderr_of(&assert);
