@@ -350,7 +350,6 @@ pub(crate) fn reclaim_blocks() -> u64 {
     BLOCKS.get().map_or(0, |blocks| blocks.shrink().blocks * blocks.block_pages().get())
 }
 
-
 /// Purges until no more is lazy than may be. For the worker that `va_os_wake` wakes. Returns areas that were purged.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_drain() -> u64 {
