@@ -113,10 +113,8 @@ fn of_allocations(path: &Path, by: By, memory: Option<Kind>, selection: &Selecti
         bail!("{shown}: no call stack: vmlab record --stacks records them");
     }
     let folded = stacks.folded(by);
-    if folded.is_empty() && by == By::Fragmentation {
-        bail!("{shown}: no hole below an area that lives at the end");
-    }
-    if folded.is_empty() {
+    // Where nothing lives at the end, there is no hole below it: that is an answer.
+    if folded.is_empty() && by != By::Fragmentation {
         bail!("{shown}: no allocation {selection}");
     }
     Ok((folded, cut_short))

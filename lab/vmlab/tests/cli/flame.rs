@@ -60,6 +60,10 @@ fn a_hole_counts_for_the_area_above_it() {
     let folded = ["--by", "fragmentation", "--format", "folded"];
     let want = format!("b;alloc_vmap_area {}\nc;alloc_vmap_area {}\n", 6 << 12, 7 << 12);
     assert_eq!(flame(&path, &folded), want);
+    // Nothing lives at the end.
+    std::fs::write(&path, [area(1, 3, "a"), free(1)].concat()).unwrap();
+    assert_eq!(flame(&path, &folded), "\n");
+    std::fs::write(&path, text.concat()).unwrap();
     // An area that is not selected ends holes, and counts for none.
     let of_one = flame(&path, &[&folded[..], &["--memory", "area"]].concat());
     assert_eq!(of_one, want);
