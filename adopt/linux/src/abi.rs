@@ -441,8 +441,8 @@ pub unsafe extern "C" fn va_counts(out: *mut Counts) {
     unsafe { out.write(counts) }
 }
 
-/// Walks every invariant of the space and its blocks. Returns 0 if all hold, and 1 without the feature `validate`, which
-/// has the walk; exact while no other call runs.
+/// Walks every invariant of the space and its blocks. Returns 0 if all hold, and 1 without the feature `validate`,
+/// which has the walk; exact while no other call runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_validate() -> i32 {
     if cfg!(not(feature = "validate")) {

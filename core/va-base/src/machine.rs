@@ -216,7 +216,8 @@ pub trait Machine: Platform + Send + Sync {
     /// begun by now. Such calls take no lock, and may read the table; no later call finds it.
     ///
     /// A kernel frees it by RCU. Then each call that looks an area up by an address is in a section of a reader, or has
-    /// preemption off. It must not sleep: a lock of the space is held. Called only if [`RETIRES`](Self::RETIRES) is true.
+    /// preemption off. It must not sleep: a lock of the space is held. Called only if [`RETIRES`](Self::RETIRES) is
+    /// true.
     fn retire_table<T: Table>(&self, table: Meta<&'static T>) {
         let _leaked = table;
     }

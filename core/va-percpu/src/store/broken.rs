@@ -213,8 +213,8 @@ fn pc3_an_object_at_the_very_end_of_a_part_ends_there() {
 
 use crate::config::Runs;
 
-/// Creates the same store on exact runs: an object in the first chunk, another with pages of its own.
-fn exact() -> Store<Runs> {
+/// Creates a store on exact runs with a chunk beside the first, all of whose pages are populated; returns its row too.
+fn empty_exact() -> (Store<Runs>, u32) {
     let heap = LimitedHeap::new();
     let mut store = Store::<Runs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
     store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
@@ -225,6 +225,12 @@ fn exact() -> Store<Runs> {
     let row = store.add(Va::new(1 << 31));
     store.relocate_new(row);
     store.note_populated(row, 0..8);
+    (store, row)
+}
+
+/// Creates the same store on exact runs: an object in the first chunk, another with pages of its own.
+fn exact() -> Store<Runs> {
+    let (mut store, row) = empty_exact();
     for (bits, align) in [(4, 4), (8192, 1), (3, 1), (40, 8)] {
         store.take(Want { bits, align }, false).unwrap();
     }
@@ -284,16 +290,7 @@ fn pn1_a_mark_above_what_fits_is_seen() {
 /// A chunk in the list of free ones may be destroyed.
 #[test]
 fn pc2_a_chunk_in_use_is_in_no_list_of_free_ones_even_before_its_head_is_right() {
-    let heap = LimitedHeap::new();
-    let mut store = Store::<Runs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
-    store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
-    store.begin();
-    if !store.need().is_none() {
-        store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
-    }
-    let row = store.add(Va::new(1 << 31));
-    store.relocate_new(row);
-    store.note_populated(row, 0..8);
+    let (mut store, row) = empty_exact();
     assert_eq!(store.chunk(row).slot, store.slots.free);
     let taken = store.take(Want { bits: 6000, align: 1 }, false).unwrap();
     assert_eq!(taken.row, row);

@@ -240,19 +240,18 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         machine: &impl Machine,
     ) -> Option<&'static T> {
         let cell = self.children.get(index)?;
-        if let Some(child) = cell.load() {
+        loop {
+            if let Some(child) = cell.load() {
+                return Some(child);
+            }
+            let child = machine.alloc_table::<T>()?;
+            if let Err(unused) = cell.set(child) {
+                // Again: the other thread's may have returned to the machine since.
+                machine.free_table(Meta::new(unused));
+                continue;
+            }
+            made.fetch_add(1, Ordering::Relaxed);
             return Some(child);
-        }
-        let child = machine.alloc_table::<T>()?;
-        match cell.set(child) {
-            Ok(()) => {
-                made.fetch_add(1, Ordering::Relaxed);
-                Some(child)
-            }
-            Err(child) => {
-                machine.free_table(Meta::new(child));
-                cell.load()
-            }
         }
     }
 
