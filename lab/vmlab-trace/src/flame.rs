@@ -247,7 +247,7 @@ impl Stacks {
     /// Ends the trace: returns the weight of each stack that has one, in the order of their frames. The frames are
     /// joined by `;`, outermost first.
     pub fn folded(mut self, by: By) -> BTreeMap<String, u64> {
-        let holes = self.holes();
+        let holes = if by == By::Fragmentation { self.holes() } else { HashMap::new() };
         let keys: Vec<_> = self.live.keys().copied().collect();
         for key in keys {
             self.free(key, self.last_ns);

@@ -4,7 +4,7 @@ use super::input::{Input, Tables};
 use super::selected::Selected;
 use super::table::{align, plain};
 use super::{OutputFile, choice, out};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use comfy_table::Cell;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use vmlab_base::choice::Choice;
 use vmlab_base::text::{bytes, counted, duration, grouped};
 use vmlab_replay::run_space::{Policy, nodes_of};
 use vmlab_replay::whatif::{AREA_NS, FLUSH_NS, Pinned, Row, pinned, record, run};
+use vmlab_trace::Trace;
 use vmlab_view::report::film::Film;
 use vmlab_view::report::{Gain, Map, Part, page};
 
@@ -60,10 +61,19 @@ pub(super) fn run_all(args: &Args) -> Result<()> {
     let page = args.films.as_deref().map(OutputFile::open).transpose()?;
     let mut parts = Vec::new();
     for input in &inputs {
-        let compared = compare(input, &args.policy, args.cpus)?;
-        if page.is_some() {
-            let before = if inputs.len() > 1 { format!("{}: ", input.name) } else { String::new() };
-            parts.extend(films((input, &compared), &before, args.cpus)?);
+        let (trace, table) = (&input.trace, &input.table);
+        let mut played = Vec::new();
+        let compared = compare(input, &args.policy, args.cpus, |policy, cpus| {
+            if page.is_none() {
+                return run(trace, table, policy, cpus);
+            }
+            let (row, trace) = record(trace, table, policy, cpus)?;
+            played.push((policy, trace));
+            Ok(row)
+        })?;
+        let before = if inputs.len() > 1 { format!("{}: ", input.name) } else { String::new() };
+        for ((policy, trace), row) in played.iter().zip(&compared.policies) {
+            parts.push(film((*policy, trace), row, &compared.verdict, &before)?);
         }
         if args.json {
             out(&serde_json::to_string(&compared)?)?;
@@ -80,32 +90,31 @@ pub(super) fn run_all(args: &Args) -> Result<()> {
     super::ends_early(&inputs)
 }
 
-/// Returns the film of a recording under each policy, with its figures and the verdict of all. `before` is what stands
-/// before the names of the policies.
-fn films((input, compared): (&Input, &Compared), before: &str, cpus: Option<u32>) -> Result<Vec<Part>> {
-    let cpus = cpus.unwrap_or_else(|| nodes_of(&input.trace));
-    let film = |row: &Row| {
-        let policy = Policy::named(row.policy).context("a row names its policy")?;
-        let (_, trace) = record(&input.trace, &input.table, policy, cpus)?;
-        let figures = MEASURES.map(|(name, cell)| format!("{name} {}", cell(row)));
-        let notes = vec![
-            format!("The same requests under {}: {}.", row.policy, policy.about()),
-            format!("{}.", figures.join(" · ")),
-            compared.verdict.clone(),
-        ];
-        let name = format!("{before}{}", row.policy);
-        Ok(Part::Map(Map { name, film: Film::linked(&trace, policy)?, notes }))
-    };
-    compared.policies.iter().map(film).collect()
+/// Returns the film of a recording under a policy, with its figures and the verdict of all. `before` is what stands
+/// before the name of the policy.
+fn film((policy, trace): (Policy, &Trace), row: &Row, verdict: &str, before: &str) -> Result<Part> {
+    let figures = MEASURES.map(|(name, cell)| format!("{name} {}", cell(row)));
+    let notes = vec![
+        format!("The same requests under {}: {}.", row.policy, policy.about()),
+        format!("{}.", figures.join(" · ")),
+        verdict.to_string(),
+    ];
+    Ok(Part::Map(Map { name: format!("{before}{}", row.policy), film: Film::linked(trace, policy)?, notes }))
 }
 
-fn compare(input: &Input, named: &[Policy], cpus: Option<u32>) -> Result<Compared> {
+/// Runs a recording under policies, each once: those that are named, or the usual ones.
+fn compare(
+    input: &Input,
+    named: &[Policy],
+    cpus: Option<u32>,
+    mut run: impl FnMut(Policy, u32) -> Result<Row>,
+) -> Result<Compared> {
     let usual = Policy::of(&input.trace).usual();
+    let cpus = cpus.unwrap_or_else(|| nodes_of(&input.trace));
     let mut policies: Vec<Row> = Vec::new();
     for &policy in if named.is_empty() { &usual[..] } else { named } {
         if policies.iter().all(|row| row.policy != policy.name()) {
-            let cpus = cpus.unwrap_or_else(|| nodes_of(&input.trace));
-            policies.push(run(&input.trace, &input.table, policy, cpus)?);
+            policies.push(run(policy, cpus)?);
         }
     }
     let verdict = verdict(&policies);
@@ -121,7 +130,8 @@ fn compare(input: &Input, named: &[Policy], cpus: Option<u32>) -> Result<Compare
 
 /// Returns a recording under the usual policies, for a report.
 pub(super) fn gain(input: &Input) -> Result<Gain> {
-    let Compared { recording, policies, verdict, .. } = compare(input, &[], None)?;
+    let Compared { recording, policies, verdict, .. } =
+        compare(input, &[], None, |policy, cpus| run(&input.trace, &input.table, policy, cpus))?;
     Ok(Gain { name: recording, policies, verdict })
 }
 
