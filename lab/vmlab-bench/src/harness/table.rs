@@ -2,7 +2,7 @@
 
 use super::text::dash;
 use anyhow::Result;
-use comfy_table::{CellAlignment, presets};
+use comfy_table::{CellAlignment, ContentArrangement, TableComponent, presets};
 use std::fmt::Display;
 use vmlab_base::output::Output;
 
@@ -76,13 +76,18 @@ impl Table {
         table
     }
 
-    /// Writes the table as a terminal shows it.
+    /// Writes the table as a terminal shows it: one rule, and cells that wrap where the terminal ends. In a pipe they do
+    /// not wrap, for a program that searches the lines.
     ///
     /// # Errors
     /// If a line cannot be written.
     pub fn show(&self, out: &mut dyn Output) -> Result<()> {
+        let mut table = self.drawn(presets::UTF8_HORIZONTAL_ONLY);
+        table.remove_style(TableComponent::HorizontalLines);
+        table.remove_style(TableComponent::MiddleIntersections);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
         out.line(&self.caption)?;
-        out.line(&format!("{}\n", self.drawn(presets::UTF8_HORIZONTAL_ONLY)))
+        out.line(&format!("{table}\n"))
     }
 
     /// Returns the table as a page has it.
