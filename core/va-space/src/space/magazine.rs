@@ -49,10 +49,13 @@ use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
 /// Most areas, and most pages, that one refill adds.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
-/// Pages that a row from the index has at most, or else so many areas, of this many pages.
-const ROW_PAGES_MAX: u64 = 256;
-const ROW_AREAS: u64 = 8;
+/// A row from the index has at most so many pages and areas, or else so many large ones, of this many pages; and few of
+/// those that lie apart, since what is between them is freed. More would shorten no pair, and one alloc pays for all.
+const ROW_PAGES_MAX: u64 = 128;
+const ROW_AREAS_MAX: u64 = 16;
+const ROW_OF_LARGE_AREAS: u64 = 8;
 const ROW_OF_LARGE_PAGES_MAX: u64 = 1 << 13;
+const ROW_APART_AREAS_MAX: u64 = 3;
 const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 
 /// A cache of areas that its owner passes by `&mut`; see the module. A few words: the areas are in memory from the
@@ -489,12 +492,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let Some(class) = contents.class(pages) else { return 1 };
         let align = request.align().page_log2() as u8;
         let repeats = core::mem::replace(&mut contents.row_aligns[class], align) == align;
-        let mut limit = (ROW_PAGES_MAX / step).max(ROW_AREAS.min(ROW_OF_LARGE_PAGES_MAX / step));
-        limit = limit.min(1 + contents.cache_pages_max / pages);
-        if step > pages {
-            // What is between two is freed while the index is held: as much as in a slice of a purge.
-            limit = limit.min(1 + Budget::of_slice::<C>().steps(Cost::RUN));
-        }
+        let most = if step > pages { ROW_APART_AREAS_MAX } else { ROW_AREAS_MAX };
+        let limit = (ROW_PAGES_MAX / step).max(ROW_OF_LARGE_AREAS.min(ROW_OF_LARGE_PAGES_MAX / step));
+        let limit = limit.min(most).min(1 + contents.cache_pages_max / pages);
         let count = u64::from(contents.refill_areas[class]).min(limit);
         contents.refill_areas[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
         if repeats && request.waits() { count } else { 1 }

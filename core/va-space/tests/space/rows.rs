@@ -37,16 +37,18 @@ fn large_areas_come_in_rows_where_a_size_repeats() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 1 << 22);
     let mut magazine = space.magazine(0).unwrap();
-    // Two sizes in turn, each with a list of its own: one, then rows of 2, 4 and 8.
+    // Two sizes in turn, each with a list of its own: one, then rows of 2, 4 and 8; of areas that lie apart 2 and 3.
     let (mut areas, mut cached) = (Vec::new(), Vec::new());
     for _ in 0..15 {
         areas.extend([ask(300), ask_aligned(513, 512)].map(|request| magazine.alloc(&request).unwrap()));
-        cached.push(space.stats().cached_areas / 2);
+        cached.push(space.stats().cached_areas);
     }
-    assert_eq!(cached, [0, 1, 0, 3, 2, 1, 0, 7, 6, 5, 4, 3, 2, 1, 0]);
+    let side_by_side = [0, 1, 0, 3, 2, 1, 0, 7, 6, 5, 4, 3, 2, 1, 0];
+    let apart = [0, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 0];
+    assert_eq!(cached, side_by_side.iter().zip(apart).map(|(one, other)| one + other).collect::<Vec<u64>>());
     let starts: Vec<u64> = areas.iter().map(|area| area.start().page_floor()).collect();
     assert!((8..15).all(|n| starts[2 * n] == starts[2 * n - 2] + 300), "{starts:?}");
-    assert!((8..15).all(|n| starts[2 * n + 1] == starts[2 * n - 1] + 1024), "{starts:?}");
+    assert!((8..15).all(|n| n % 3 == 0 || starts[2 * n + 1] == starts[2 * n - 1] + 1024), "{starts:?}");
     // Sizes that come once each take no more than was requested, neither do those of more than a row.
     areas.extend((600..620).map(|pages| magazine.alloc(&ask(pages)).unwrap()));
     areas.extend((0..3).map(|_| magazine.alloc(&ask(4097)).unwrap()));
@@ -88,14 +90,14 @@ fn an_aligned_row_leaves_what_is_between_its_areas_free() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 1 << 12);
     let mut magazine = space.magazine(0).unwrap();
-    // Stacks: one from the index, then rows of 2, 4 and 8.
+    // Stacks: one from the index, then rows of 2 and of 3. The index is not held for more, since what is between two is
+    // freed meanwhile.
     let stack = ask_aligned(5, 4);
     let mut held: Vec<_> = (0..8).map(|_| magazine.alloc(&stack).unwrap()).collect();
     let stats = space.stats();
-    assert_eq!((stats.cached_areas, stats.holes), (7, 15));
-    // Not 16: the index is not held longer than for a slice, and nine times it frees what is between two.
+    assert_eq!((stats.cached_areas, stats.holes), (1, 9));
     held.extend((0..8).map(|_| magazine.alloc(&stack).unwrap()));
-    assert_eq!((space.stats().cached_areas, space.stats().holes), (9, 25));
+    assert_eq!((space.stats().cached_areas, space.stats().holes), (2, 18));
     let mut starts: Vec<_> = held.iter().map(|area| area.start().page_floor()).collect();
     starts.sort_unstable();
     assert!(starts.windows(2).all(|two| two[1] - two[0] == 8) && starts[0] % 4 == 0, "{starts:?}");
