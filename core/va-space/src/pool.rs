@@ -97,6 +97,7 @@ impl<S> SizeLists<S> {
         exact_class(pages).or_else(|| self.large_class_for(pages, more))
     }
 
+    #[inline(always)]
     fn large_class_for(&mut self, pages: u64, more: u64) -> Option<usize> {
         if self.large_pages + more > LARGE_PAGES_MAX {
             return None;

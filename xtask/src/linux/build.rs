@@ -19,6 +19,10 @@ const FLAGS: &str =
     "-Crelocation-model=static -Ccode-model=kernel -Cjump-tables=no -Cforce-frame-pointers=yes";
 /// More flags, for a kernel that is linked. The compiler calls these unstable, and so `core` is compiled with them.
 const KERNEL_FLAGS: &str = "-Zplt=yes -Zdirect-access-external-data=yes";
+/// And for a kernel in use. A panic is an invalid instruction, which the kernel reports with its function: the texts and
+/// places of all panics are 8 KB. The functions of usual calls are inlined by their attributes, and of the others those
+/// alone that are short: 17 KB.
+const USED_FLAGS: &str = "-Zunstable-options -Cpanic=immediate-abort -Cllvm-args=-inline-threshold=50";
 /// And for a kernel with KASAN: each access of the core calls its check.
 const KASAN_FLAGS: &str = "-Zsanitizer=kernel-address -Cllvm-args=-asan-mapping-offset=0xdffffc0000000000 \
                            -Cllvm-args=-asan-instrumentation-with-call-threshold=0 -Cllvm-args=-asan-globals=0 \
@@ -142,7 +146,7 @@ pub(super) fn shipped(root: &Path) -> PathBuf {
 
 /// Builds the core as one relocatable object for the inside of a kernel.
 pub(super) fn object(root: &Path, debug: bool) -> Result<PathBuf> {
-    let (features, more) = if debug { ("kasan,validate", KASAN_FLAGS) } else { ("validate", "") };
+    let (features, more) = if debug { ("kasan,validate", KASAN_FLAGS) } else { ("validate", USED_FLAGS) };
     let archive = archive(
         root,
         &format!("{FLAGS} {KERNEL_FLAGS} {more}"),

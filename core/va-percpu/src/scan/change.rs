@@ -87,6 +87,7 @@ impl Hints {
     }
 
     /// Returns true if `[from, end)` was part of the longest run, or of `scan`, which ends.
+    #[inline(always)]
     fn breaks(&mut self, from: u32, end: u32) -> bool {
         if meets(self.scan_start, self.scan, from, end) {
             self.scan = 0;
@@ -138,6 +139,7 @@ fn refresh_chunk<R: Rules>(blocks: &[Hints], head: &mut Hints, from: u32) {
 
 impl<R: Rules> View<'_, ScanHints<R>> {
     /// Returns the first free bit of a page from `from` on, both counted from its beginning.
+    #[inline(always)]
     fn clear_in(&self, page: u32, from: u32) -> u32 {
         let base = page * PAGE_BITS;
         bitmap::next_clear(self.map, base + from, base + PAGE_BITS) - base

@@ -170,6 +170,7 @@ impl<R: RawMutex + 'static> Cell<R> {
     }
 
     /// Publishes all counts, after all or some of a round was sealed. The node covers the hull of what was sealed.
+    #[inline(always)]
     pub(super) fn publish_round(&self, contents: &Contents) {
         if contents.rounds.open().areas() == 0 {
             self.hull.reset();
@@ -422,6 +423,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Returns the pages that the cache of a magazine may hold: a share of the default window.
+    #[inline(always)]
     pub(super) fn cache_share(&self) -> u64 {
         let start = self.default_window.start().max(self.extent.start());
         let end = self.default_window.end().min(self.extent.end());
@@ -431,6 +433,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Returns the pages at which a round ends, for a share of the window. One magazine alone may hold as many as may
     /// be lazy; many hold half of that together.
+    #[inline(always)]
     pub(super) fn round_share(&self, cache_share: u64) -> u64 {
         let max = self.lazy_max().get();
         let share = match self.magazines() {
@@ -447,6 +450,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Counts the pages of all magazines. Cost: five loads for each.
+    #[inline(always)]
     pub(super) fn held(&self) -> Held {
         let mut held = Held::default();
         for cell in self.cells.taken() {
