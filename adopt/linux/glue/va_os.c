@@ -17,6 +17,7 @@
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/uaccess.h>
+#include <linux/workqueue.h>
 #include "va_record.h"
 
 /*
@@ -147,13 +148,99 @@ void va_os_mutex_unlock(const void *key)
 /* Memory of the core's tables and records. */
 static atomic_long_t va_meta_bytes;
 
+/*
+ * Zeroed memory at hand, so that an alloc neither fills it nor waits for the page allocator: a CPU that has no page there
+ * fetches a batch, in some 30,000 instructions. Most requests are for a page, or for a table of 128 MiB of addresses.
+ * Each piece has the address of the next in its first word. A worker adds more.
+ */
+static struct va_spare {
+	size_t bytes;
+	unsigned int most, pieces;
+	void **first;
+} va_spares[] = {
+	{ .bytes = PAGE_SIZE, .most = 64 },
+	{ .bytes = 5 * PAGE_SIZE, .most = 4 },
+};
+static DEFINE_SPINLOCK(va_spare_lock);
+
+static void *va_spare_take(struct va_spare *spare)
+{
+	void **at;
+
+	spin_lock(&va_spare_lock);
+	at = spare->first;
+	if (at) {
+		spare->first = *at;
+		spare->pieces--;
+		*at = NULL;
+	}
+	spin_unlock(&va_spare_lock);
+	return at;
+}
+
+static void va_spare_fill(struct work_struct *work)
+{
+	struct va_spare *spare;
+
+	for (spare = va_spares; spare < va_spares + ARRAY_SIZE(va_spares); spare++) {
+		while (READ_ONCE(spare->pieces) < spare->most) {
+			void **at = alloc_pages_exact(spare->bytes,
+						      GFP_KERNEL | __GFP_ZERO | __GFP_NORETRY | __GFP_NOWARN);
+
+			if (!at)
+				return;
+			spin_lock(&va_spare_lock);
+			*at = spare->first;
+			spare->first = at;
+			spare->pieces++;
+			spin_unlock(&va_spare_lock);
+		}
+	}
+}
+
+static DECLARE_WORK(va_spare_work, va_spare_fill);
+
+/* Returns all of it, for the shrinker. */
+void va_os_spare_free(void)
+{
+	struct va_spare *spare;
+	void *at;
+
+	for (spare = va_spares; spare < va_spares + ARRAY_SIZE(va_spares); spare++)
+		while ((at = va_spare_take(spare)))
+			free_pages_exact(at, spare->bytes);
+}
+
+static size_t va_spare_bytes(void)
+{
+	size_t bytes = 0;
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(va_spares); i++)
+		bytes += va_spares[i].bytes * READ_ONCE(va_spares[i].pieces);
+	return bytes;
+}
+
 /* Under a spin lock as a rule, and a CPU's preemption off. A caller that can wait tries again after its own reclaim. */
-void *va_os_pages(size_t bytes, bool zeroed)
+static void *va_pages(size_t bytes, bool zeroed)
 {
 	void *at = NULL;
+	int i;
 
-	if (!va_record_fails())
-		at = alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN | (zeroed ? __GFP_ZERO : 0));
+	for (i = 0; i < ARRAY_SIZE(va_spares) && system_state == SYSTEM_RUNNING; i++) {
+		if (PAGE_ALIGN(bytes) != va_spares[i].bytes)
+			continue;
+		at = va_spare_take(&va_spares[i]);
+		if (READ_ONCE(va_spares[i].pieces) <= va_spares[i].most / 2)
+			queue_work(system_highpri_wq, &va_spare_work);
+	}
+	return at ?: alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN | (zeroed ? __GFP_ZERO : 0));
+}
+
+void *va_os_pages(size_t bytes, bool zeroed)
+{
+	void *at = va_record_fails() ? NULL : va_pages(bytes, zeroed);
+
 	va_record_request("+%s %zx %x", zeroed ? "table" : "pages", bytes, !!at);
 	if (at)
 		atomic_long_add(bytes, &va_meta_bytes);
@@ -217,7 +304,8 @@ static int va_show(struct seq_file *m, void *unused)
 	seq_printf(m, "areas %llu\nholes %llu\npooled %llu\ncached %llu\nlazy_pages %llu\npurges %llu\npurged %llu\n",
 		   counts.areas, counts.holes, counts.pooled_areas, counts.cached_areas, counts.lazy_pages,
 		   counts.purges, counts.purged_areas);
-	seq_printf(m, "meta_kb %ld\n", atomic_long_read(&va_meta_bytes) >> 10);
+	seq_printf(m, "meta_kb %ld\n",
+		   (atomic_long_read(&va_meta_bytes) + (long)va_spare_bytes()) >> 10);
 	/* Exact while no other call runs: a purge may be under way. */
 	for (tries = 0; (invalid = va_validate()) < 0 && tries < 20; tries++)
 		msleep(50);

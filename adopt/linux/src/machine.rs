@@ -129,7 +129,7 @@ unsafe impl RawMutex for Sleeping {
 
 /// The largest slab in bytes: what the page allocator usually has without sleeping, and what fills within 16,000
 /// instructions.
-const SLAB_BYTES_MAX: usize = 16 << 10;
+const SLAB_BYTES_MAX: usize = 4 << 10;
 
 /// The kernel.
 #[derive(Clone, Copy)]
