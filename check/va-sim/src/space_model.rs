@@ -82,8 +82,10 @@ pub struct SpaceModel<C, I> {
     areas: Areas,
     /// The pools of each node by pages; the next area to allocate is first.
     pools: Vec<BTreeMap<u64, VecDeque<u64>>>,
-    /// The fewest areas that each list of each pool had since the last drain.
+    /// The fewest areas that each list of each pool had since the last decay.
     least: Vec<BTreeMap<u64, u64>>,
+    /// Drains that ended.
+    drains: u64,
     /// CPUs online, by which the threshold is.
     online: u32,
     clock: u64,
@@ -110,6 +112,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
             areas: Areas::default(),
             pools: vec![BTreeMap::new(); count as usize],
             least: vec![BTreeMap::new(); count as usize],
+            drains: 0,
             online: cpus,
             clock: 0,
             config: PhantomData,
@@ -239,16 +242,19 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         self.end_purge(full, most)
     }
 
-    /// Begins a drain: a part of each pool moves to the index; with `full`, all of it.
+    /// Begins a drain: a part of each pool moves to the index, if it is time for that; with `full`, all of it.
     pub fn begin_purge(&mut self, full: bool) {
-        for node in 0..self.pools.len() {
-            self.decay(node, full);
+        if full || self.drains.is_multiple_of(C::Decay::DRAINS) {
+            for node in 0..self.pools.len() {
+                self.decay(node, full);
+            }
         }
     }
 
     /// Ends a drain: the `most` oldest lazy areas move to pools, or to the index; with `full`, everything moves to the
     /// index. Returns the number of lazy areas.
     pub fn end_purge(&mut self, full: bool, most: u64) -> u64 {
+        self.drains += 1;
         if full {
             // Those of unknown nodes are left.
             let out = self.areas.pooled.take().map(|(start, size, _)| (start, size)).collect();

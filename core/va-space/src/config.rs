@@ -112,7 +112,7 @@ pub trait Config: 'static {
     type Index<P: Platform + Clone + Send>: Supplied + InPlace<P> + Send;
     /// Chooses the node in which a freed area without an owner waits.
     type Zone: Zone;
-    /// Chooses the number of areas that one drain takes out of a pool.
+    /// Chooses the number of areas that a decay takes out of a pool.
     type Decay: Decay;
     /// Finds a busy area by an address.
     type Lookup<P: Machine>: Lookup<P>;

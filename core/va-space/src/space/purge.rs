@@ -33,6 +33,7 @@ use super::VmapSpace;
 use super::leave::Leaving;
 use crate::budget::{Budget, Cost};
 use crate::config::Config;
+use crate::decay::Decay;
 use crate::dirty::Dirty;
 use crate::flush_batch::{Amount, BatchAreas, CompletedBatch, FlushBatch, OpenBatch};
 use crate::map::PageMap;
@@ -484,7 +485,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         // Checks PU1: each stage subtracts its steps from the budget, and ends the slice when it is exhausted.
         let mut budget = Budget::of_slice::<C>();
         if state.is_idle() {
-            state.stage = Stage::Decay { node: 0, class: 0, left: None };
+            let decays = full || state.passes.is_multiple_of(C::Decay::DRAINS);
+            state.stage =
+                Stage::Decay { node: if decays { 0 } else { self.nodes.nodes() }, class: 0, left: None };
             (state.full, state.full_from_start) = (full, full);
             self.purging.store(true, Ordering::Relaxed);
         }
