@@ -189,8 +189,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// All CPUs at once, for tests. More than eight take turns in one thread: a CPU that waits for a lock passes its turn on
-/// there, while many threads on few cores wait for a holder that does not run.
+/// All CPUs at once, for tests. More than eight take turns in one thread, where a CPU that waits for a lock passes its
+/// turn on. Many threads on few cores would wait for a holder that does not run.
 fn speed(cpus: u32, five_levels: bool) -> String {
     let la57 = if five_levels { "on" } else { "off" };
     let (thread, memory) =

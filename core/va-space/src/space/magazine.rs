@@ -49,8 +49,8 @@ use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
 /// Most areas, and most pages, that one refill adds.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
-/// A row from the index has at most so many pages and areas, or else so many large ones, of this many pages; and few of
-/// those that lie apart, since what is between them is freed. More would shorten no pair, and one alloc pays for all.
+/// A row from the index has at most so many pages and areas, or else so many large ones, of this many pages. It has few
+/// that lie apart, since what is between them is freed. More would shorten no pair, and one alloc pays for all.
 const ROW_PAGES_MAX: u64 = 128;
 const ROW_AREAS_MAX: u64 = 16;
 const ROW_OF_LARGE_AREAS: u64 = 8;

@@ -1,10 +1,10 @@
 //! The purge: one flush for all lazy areas, which then become usable again.
 //!
 //! # Theory
-//! A pass has four stages. **Decay**: each pool frees some areas (or, in a full pass, all) in the index; they are
-//! flushed already. **Batch**: the lazy lists of all nodes are taken, node by node, list by list. **In flight**: one
-//! flush over their hull; the pass waits without a lock until the machine reports its end. **Settle**: each area goes
-//! to the pool of its owner, all of a size at once, or, in a full pass or if no list takes it, to the index.
+//! A pass has four stages. **Decay**, in some passes: each pool frees some areas (or, in a full pass, all) in the index;
+//! they are flushed already. **Batch**: the lazy lists of all nodes are taken, node by node, list by list. **In
+//! flight**: one flush over their hull; the pass waits without a lock until the machine reports its end. **Settle**:
+//! each area goes to its owner's pool, all of a size at once; in a full pass or if no list takes it, to the index.
 //!
 //! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the purge lock and, at
 //! its end, one of `free`; between slices both are free. The machine chooses the calls that run them
@@ -26,8 +26,7 @@
 //! `purge` for a slice; under it `pool`, `lazy` and `free`, one at a time. The holder of `purge` may change the state
 //! that it guards, so decay by a shrinker and refill by a purge never run concurrently.
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `__purge_vmap_area_lazy`, `purge_vmap_node`, `decay_va_pool_node`; the shrinker with the
-//! lock that it has had since 2026).
+//! Linux `mm/vmalloc.c` (6.12: `__purge_vmap_area_lazy`, `purge_vmap_node`, `decay_va_pool_node`; the shrinker's lock).
 
 use super::VmapSpace;
 use super::leave::Leaving;
@@ -486,8 +485,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut budget = Budget::of_slice::<C>();
         if state.is_idle() {
             let decays = full || state.passes.is_multiple_of(C::Decay::DRAINS);
-            state.stage =
-                Stage::Decay { node: if decays { 0 } else { self.nodes.nodes() }, class: 0, left: None };
+            let node = if decays { 0 } else { self.nodes.nodes() };
+            state.stage = Stage::Decay { node, class: 0, left: None };
             (state.full, state.full_from_start) = (full, full);
             self.purging.store(true, Ordering::Relaxed);
         }
