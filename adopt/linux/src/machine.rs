@@ -127,8 +127,7 @@ unsafe impl RawMutex for Sleeping {
     }
 }
 
-/// The largest slab in bytes: what the page allocator usually has without sleeping, and what fills within 16,000
-/// instructions.
+/// The largest slab in bytes: a page, of which `va_os.c` has some at hand.
 const SLAB_BYTES_MAX: usize = 4 << 10;
 
 /// The kernel.

@@ -11,7 +11,7 @@ use vmlab_machine::{LabMachine, PlainLock, Work};
 use vmlab_trace::calls::Request;
 
 // As in `adopt/linux/src/machine.rs`, where the reasons are.
-const SLAB_BYTES_MAX: usize = 16 << 10;
+const SLAB_BYTES_MAX: usize = 4 << 10;
 
 /// A machine whose answers are those of a recording. Clones share one state.
 #[derive(Clone)]
