@@ -65,8 +65,14 @@ type Profile = Vec<(String, Counts)>;
 /// Runs the bench of both kernels in turn under the plugin, and prints the profiles, or writes them.
 pub(super) fn main(root: &Path, &Pairs { loops, rounds, out }: &Pairs) -> Result<()> {
     Cmd::cargo(root).args(["build", "--quiet", "--release", "--package", "qemu-count"]).run(Show::Failure)?;
-    let [stock, ours] = in_turn(rounds, |kind| of_kernel(root, kind, loops))?;
-    let text = text(loops, &stock, &ours);
+    let measured = |how: &str| in_turn(rounds, |kind| of_kernel(root, kind, loops, how));
+    let (four, one) = (measured(COUNTED)?, measured(&format!("{COUNTED} -smp 1"))?);
+    let text = format!(
+        "{HEAD}\n\n{}\n**With one CPU** in the same way.\n\n{}\n## By function\n\n{}",
+        table(loops, &four),
+        table(loops, &one),
+        by_function(loops, &four)
+    );
     println!("{text}");
     if out {
         let command = format!("profile --loops {loops} --rounds {rounds}");
@@ -76,14 +82,14 @@ pub(super) fn main(root: &Path, &Pairs { loops, rounds, out }: &Pairs) -> Result
     Ok(())
 }
 
-fn of_kernel(root: &Path, kind: Kind, loops: u32) -> Result<Profile> {
+fn of_kernel(root: &Path, kind: Kind, loops: u32, how: &str) -> Result<Profile> {
     let kernel = build::kernel(root, kind)?;
     let symbols = fs::read_to_string(&kernel.symbols)?;
     let symbols = functions(&symbols);
     let mark = symbols.iter().find(|(_, name)| **name == "va_bench_mark").context("no va_bench_mark")?.0;
     let counts = build::work(root).join(format!("{}.counts", kind.name()));
     let plugin = root.join("target/release/libqemu_count.so");
-    let how = format!("{COUNTED} -plugin {},out={},mark={mark:x}", plugin.display(), counts.display());
+    let how = format!("{how} -plugin {},out={},mark={mark:x}", plugin.display(), counts.display());
     let lines = boot_built(root, kind, &kernel, &Run::of("bench", loops), &how)?;
     let patterns = lines.iter().filter_map(|line| row(line)).map(|row| row.pattern).collect();
     let core = if kind.ours { core_functions(root)? } else { BTreeMap::new() };
@@ -172,7 +178,14 @@ fn is_replaced(name: &str) -> bool {
         || CALLED.contains(&name)
 }
 
-fn text(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
+/// The text above the tables.
+const HEAD: &str = "Boots of both kernels in turn under a plugin of QEMU that counts (`check/qemu-count`): median (least \
+to most). *Replaced* are\nthe functions that the core replaces, or the core with its glue, and the functions of the \
+kernel that only these call here:\ntrees, locks, the cache of `vmap_area`, pages for tables. Filling a set of live areas \
+is in the counts, as is the purge.";
+
+/// Returns the table of all runs of both kernels.
+fn table(loops: u32, [stock, ours]: &[Vec<Profile>; 2]) -> String {
     let loops = f64::from(loops);
     // Of each run, sorted.
     let sums = |runs: &[Profile], nth: usize, counts: fn(&str) -> bool| {
@@ -190,11 +203,8 @@ fn text(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
         _ => format!("{:.0}", median(sums)),
     };
     let mut text = String::from(
-        "Boots of both kernels in turn under a plugin of QEMU that counts (`check/qemu-count`): median (least to most). \
-         *Replaced* are\nthe functions that the core replaces, or the core with its glue, and the functions of the kernel \
-         that only these call here:\ntrees, locks, the cache of `vmap_area`, pages for tables. Filling a set of live areas \
-         is in the counts, as is the purge.\n\n\
-         | pattern | stock, replaced, a pair | ours | ratio | stock, all, a pair | ours |\n|---|---:|---:|---:|---:|---:|\n",
+        "| pattern | stock, replaced, a pair | ours | ratio | stock, all, a pair | ours |\n\
+         |---|---:|---:|---:|---:|---:|\n",
     );
     for (nth, (pattern, _)) in stock.first().into_iter().flatten().enumerate() {
         let [of_stock, of_ours] = [stock, ours].map(|runs| sums(runs, nth, is_replaced));
@@ -209,9 +219,13 @@ fn text(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
             cell(&all_ours)
         );
     }
-    _ = writeln!(
-        text,
-        "\n## By function\n\nInstructions a pair of the functions with most, in the last boot; `*` marks the replaced.\n"
+    text
+}
+
+/// Returns the functions with most in the last run of each kernel, by pattern.
+fn by_function(loops: u32, [stock, ours]: &[Vec<Profile>; 2]) -> String {
+    let mut text = String::from(
+        "Instructions a pair of the functions with most, in the last boot; `*` marks the replaced.\n\n",
     );
     for (nth, (pattern, _)) in stock.first().into_iter().flatten().enumerate() {
         _ = writeln!(text, "- **{pattern}**");
@@ -221,7 +235,7 @@ fn text(loops: u32, stock: &[Profile], ours: &[Profile]) -> String {
             rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
             let shown = rows.iter().take(SHOWN).map(|(name, count)| {
                 let mark = if is_replaced(name) { "*" } else { "" };
-                format!("{name}{mark} {:.0}", **count as f64 / loops)
+                format!("{name}{mark} {:.0}", **count as f64 / f64::from(loops))
             });
             _ = writeln!(text, "  - {kernel}: {}", shown.collect::<Vec<_>>().join(", "));
         }
@@ -263,7 +277,8 @@ mod tests {
             (of("alloc_vmap_area"), of("core va_tree::alloc"), of("get_vm_area")),
             (Some(5), Some(5), Some(7))
         );
-        let text = super::text(1, std::slice::from_ref(&profile), &[profile.clone(), profile.clone()]);
+        let runs = [vec![profile.clone()], vec![profile.clone(), profile]];
+        let text = table(1, &runs) + &by_function(1, &runs);
         assert!(text.contains("| aligned | 10 | 10 (10 to 10) | 1.00 | 17 | 17 (17 to 17) |"), "{text}");
         assert!(super::profile(patterns(), "mark\n", &symbols, &core).is_err());
         assert!(super::profile(patterns(), "1 1 1\n", &symbols, &core).is_err());
