@@ -19,6 +19,8 @@ const CASES: u64 = 1024;
 
 /// Operations of one seed of `va_sim::soak`. The tests themselves count their operations.
 const SEED_OPERATIONS: u64 = 50_000;
+/// Its operations from one walk to the next, unless the command says another number.
+const WALK_EVERY: u64 = 997;
 
 /// The tests of random operations while memory fails for a time: package, program of tests, test.
 const STRUCTURES: [(&str, &str, &str); 17] = [
@@ -49,6 +51,12 @@ pub(crate) struct Args {
     /// Random operations on each structure while memory fails for a time; 0 omits them
     #[arg(long, default_value_t = 10_000_000)]
     operations: u64,
+    /// Operations of a seed from one walk of all invariants to the next; a seed has 50,000, and a walk at its end
+    #[arg(long, default_value_t = WALK_EVERY)]
+    walk_every: u64,
+    /// Only the structures whose test has this in its name, or the other, if it is given more than once
+    #[arg(long)]
+    only: Vec<String>,
     /// Structures at a time; by default one for each core
     #[arg(long)]
     jobs: Option<usize>,
@@ -92,12 +100,14 @@ impl<'a> Section<'a> {
 
 const PAGE: &str = "results/soak.md";
 const RANDOM: &str = "Random operations while memory fails for a time, in release builds without `validate`";
+/// With `--only`.
+const SOME: &str = "Random operations on some structures";
 const FUZZED: &str = "Fuzz targets and property tests";
 
 /// Returns a page whose section of that title is `text`. The sections are in the order of the program.
 fn with_section(page: &str, title: &str, text: &str) -> String {
     let mut result = "# Long runs\n".to_string();
-    for name in [RANDOM, FUZZED] {
+    for name in [RANDOM, SOME, FUZZED] {
         let old = page.split("\n## ").skip(1).find(|section| section.lines().next() == Some(name));
         match (name == title, old) {
             (true, _) => _ = write!(result, "\n{text}"),
@@ -135,19 +145,31 @@ fn release_tests<'a>(packages: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<
 /// Runs each test of [`STRUCTURES`] for the number of operations. Returns true if all of them passed.
 fn structures(root: &Path, args: &Args) -> Result<bool> {
     let wanted = args.operations;
-    let command = format!("cargo xtask soak --operations {wanted} --minutes 0");
-    let section = Section::new(root, RANDOM, command);
+    let mut command = format!("cargo xtask soak --operations {wanted} --minutes 0");
+    if args.walk_every != WALK_EVERY {
+        _ = write!(command, " --walk-every {}", args.walk_every);
+    }
+    for only in &args.only {
+        _ = write!(command, " --only {only}");
+    }
+    let section = Section::new(root, if args.only.is_empty() { RANDOM } else { SOME }, command);
     let seeds = wanted.div_ceil(SEED_OPERATIONS);
-    let mut programs: Vec<_> = STRUCTURES.iter().map(|&(package, program, _)| (package, program)).collect();
+    let is_wanted = |test: &str| args.only.is_empty() || args.only.iter().any(|only| test.contains(only));
+    let structures: Vec<_> = STRUCTURES.into_iter().filter(|&(_, _, test)| is_wanted(test)).collect();
+    if structures.is_empty() {
+        bail!("no structure's test has that in its name");
+    }
+    let mut programs: Vec<_> = structures.iter().map(|&(package, program, _)| (package, program)).collect();
     programs.dedup();
     let build = release_tests(programs.into_iter());
     Cmd::cargo(root).args(build).arg("--no-run").run(Show::All)?;
     let (next, passed, section) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(section));
     let worker = || -> Result<()> {
-        while let Some(&(package, program, test)) = STRUCTURES.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(&(package, program, test)) = structures.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (started, mut soaked) = (Instant::now(), None);
             let cmd = full(Cmd::cargo(root))
                 .env("VMALLOC_SOAK_SEEDS", seeds.to_string())
+                .env("VMALLOC_SOAK_WALK_EVERY", args.walk_every.to_string())
                 .args(release_tests([(package, program)].into_iter()))
                 .args(["--", "--exact", "--nocapture", test]);
             let ended = cmd.lines(Show::All, |line| soaked = Soaked::read(line).or(soaked.take()))?;
@@ -171,7 +193,7 @@ fn structures(root: &Path, args: &Args) -> Result<bool> {
             .into_iter()
             .try_for_each(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")))
     })?;
-    Ok(passed.into_inner() == STRUCTURES.len())
+    Ok(passed.into_inner() == structures.len())
 }
 
 /// Runs `cargo xtask soak`.

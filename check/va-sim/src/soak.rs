@@ -13,7 +13,8 @@
 //!
 //! A seed is [`OPS`] operations: two hundred seeds are ten million. A test runs a few, each in part (see [`effort`](crate::effort)),
 //! and `VMALLOC_SOAK_SEEDS` names another number (`cargo xtask soak`). An operation is a call to the structure: a step
-//! that only changed the machine, or found nothing to free, is not counted.
+//! that only changed the machine, or found nothing to free, is not counted. All invariants are walked once in 997
+//! operations, or in as many as `VMALLOC_SOAK_WALK_EVERY` says, since the walks of a billion would take days.
 
 use crate::effort::some;
 use crate::machine::SimMachine;
@@ -26,13 +27,19 @@ use va_base::{InvariantViolation, PIECE_BYTES};
 pub const OPS: u64 = 50_000;
 /// Operations from one walk of all invariants to the next: a prime, so that it meets every phase of a run.
 const WALK_EVERY: u64 = 997;
+
+/// Returns a number of the environment, or `usual`.
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
+}
+
 /// Operations until memory changes, on average.
 const CHANGE_EVERY: u64 = 300;
 
 /// Returns the seeds of a test: `few`, or as many as the environment names.
 #[must_use]
 pub fn seeds(few: u64) -> u64 {
-    std::env::var("VMALLOC_SOAK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(few)
+    number("VMALLOC_SOAK_SEEDS", few)
 }
 
 /// A structure, and what is allocated from it.
@@ -102,6 +109,7 @@ pub fn run(soak: &mut impl Soak, machine: &SimMachine, seed: u64) -> Tally {
     let mut rng = Rng::new(seed);
     let mut tally = Tally::default();
     let mut fails = false;
+    let walk_every = number("VMALLOC_SOAK_WALK_EVERY", WALK_EVERY).max(1);
     while tally.operations < some(OPS) {
         if rng.below(CHANGE_EVERY) == 0 {
             let (change, failed) = (rng.below(4), fails);
@@ -116,7 +124,7 @@ pub fn run(soak: &mut impl Soak, machine: &SimMachine, seed: u64) -> Tally {
             continue;
         }
         tally.operations += 1;
-        if tally.operations.is_multiple_of(WALK_EVERY) {
+        if tally.operations.is_multiple_of(walk_every) {
             tally.walks += 1;
             if let Err(broken) = soak.walk() {
                 panic!("seed {seed}, operation {}: {broken}", tally.operations);
