@@ -22,8 +22,10 @@ const SEED_OPERATIONS: u64 = 50_000;
 /// Its operations from one walk to the next, unless the command says another number.
 const WALK_EVERY: u64 = 997;
 
+/// The tests inside a package.
+const LIB: &str = "";
 /// The tests of random operations while memory fails for a time: package, program of tests, test.
-const STRUCTURES: [(&str, &str, &str); 17] = [
+const STRUCTURES: [(&str, &str, &str); 18] = [
     ("va-tree", "memory", "memory_that_fails_for_a_while_leaves_btree_as_its_model"),
     ("va-tree", "memory", "memory_that_fails_for_a_while_leaves_btree32_as_its_model"),
     ("va-tree", "memory", "memory_that_fails_for_a_while_leaves_rb_exact_as_its_model"),
@@ -41,6 +43,7 @@ const STRUCTURES: [(&str, &str, &str); 17] = [
     ("va-percpu", "percpu", "failure::runs_serve_afterwards_what_failed_for_a_while"),
     ("va-percpu", "percpu", "failure::a_scan_serves_afterwards_what_failed_for_a_while"),
     ("va-percpu", "percpu", "failure::linux_serves_afterwards_what_failed_for_a_while"),
+    ("vmalloc", LIB, "heap::tests::soak::sp4_calls_that_fail_for_a_while_leave_the_heap_whole"),
 ];
 
 #[derive(clap::Args, Debug)]
@@ -138,7 +141,10 @@ impl Soaked {
 
 /// Returns the arguments of cargo for the tests of some packages.
 fn release_tests<'a>(packages: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<&'a str> {
-    let these = packages.flat_map(|(package, program)| ["-p", package, "--test", program]);
+    let these = packages.flat_map(|(package, program)| match program {
+        LIB => vec!["-p", package, "--lib"],
+        _ => vec!["-p", package, "--test", program],
+    });
     ["test", "--quiet", "--locked", "--release"].into_iter().chain(these).collect()
 }
 
@@ -288,9 +294,11 @@ mod tests {
     #[test]
     fn each_test_of_a_structure_is_there() {
         for (package, program, test) in STRUCTURES {
-            let (module, name) = test.split_once("::").unwrap_or(("", test));
-            let dir = crate::crate_dir(&crate::root(), package).unwrap().join("tests");
-            let file = if module.is_empty() { dir.join(program) } else { dir.join(program).join(module) };
+            let (modules, name) = test.rsplit_once("::").unwrap_or(("", test));
+            let dir = crate::crate_dir(&crate::root(), package).unwrap();
+            let dir = if program == LIB { dir.join("src") } else { dir.join("tests").join(program) };
+            let file =
+                modules.split("::").filter(|it| !it.is_empty()).fold(dir, |dir, module| dir.join(module));
             let text = fs::read_to_string(file.with_extension("rs")).unwrap();
             assert!(text.contains(&format!("fn {name}()")), "{test} of {package}");
         }

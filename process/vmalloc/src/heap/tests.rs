@@ -6,6 +6,7 @@ mod growth;
 mod guarded;
 mod locks;
 mod released;
+mod soak;
 mod system;
 
 use super::*;
