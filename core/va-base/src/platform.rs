@@ -21,6 +21,10 @@ use core::fmt;
 pub trait Record: Clone + Send + Sync + 'static {
     /// Value of an unused record.
     const EMPTY: Self;
+
+    /// Binary logarithm of the records in the smallest piece of an array ([`PagedArray`](crate::PagedArray)): as many as
+    /// fit in a page, rounded down to a power of two. A record longer than a page is a piece by itself.
+    const PIECE_LOG2: u32 = crate::paged::piece_log2(size_of::<Self>());
 }
 
 /// A supplier of metadata memory to an index.

@@ -31,7 +31,7 @@
 //! - **PA1 held** every record below the length is found, and none at or above it.
 //!
 //! # Cost
-//! 576 bytes. A record of a whole bucket: about eight instructions; of a paged one about thirty, up to three loads
+//! 568 bytes. A record of a whole bucket: about eight instructions; of a paged one about thirty, up to three loads
 //! more. Nodes take 1/256 of the memory of paged pieces.
 //! # Source
 //! Our own; the levels are those of an inode's block map.
@@ -49,6 +49,15 @@ const BUCKETS: usize = 1 << (u32::BITS - SLOT_BITS);
 /// Entries of a node, a power of two. A page of them where a pointer has 64 bits.
 const NODE: usize = 256;
 const NODE_BITS: u32 = NODE.ilog2();
+
+/// Returns the binary logarithm of as many records of some bytes as fit in a page, rounded down.
+pub(crate) const fn piece_log2(bytes: usize) -> u32 {
+    // Records of no bytes: one a piece, as those longer than a page.
+    match PIECE_BYTES.checked_div(bytes) {
+        None | Some(0) => 0,
+        Some(fit) => fit.ilog2(),
+    }
+}
 
 /// The id of no record.
 pub const NO_ID: u32 = u32::MAX;
@@ -91,8 +100,6 @@ pub struct PagedArray<T: Record> {
     far: Far<T>,
     /// Place of the next record.
     end: Place,
-    /// Binary logarithm of the records of the smallest piece.
-    piece_log2: u32,
 }
 
 impl<T: Record> core::fmt::Debug for PagedArray<T> {
@@ -112,7 +119,6 @@ struct Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Next {
     end: Place,
-    piece_log2: u32,
     /// Missing nodes of the path to the next paged piece.
     near: bool,
     middle: bool,
@@ -137,22 +143,15 @@ impl<T: Record> core::fmt::Debug for Supply<T> {
 }
 
 impl<T: Record> PagedArray<T> {
-    /// Creates an empty array whose smallest piece is as many records as fit in a page, rounded down to a power of two.
-    /// A record longer than a page is a piece by itself.
+    /// Creates an empty array whose smallest piece has [`Record::PIECE_LOG2`] records.
     #[must_use]
     pub const fn new() -> Self {
-        // Records of no bytes: one a piece, as those longer than a page.
-        let piece_log2 = match PIECE_BYTES.checked_div(size_of::<T>()) {
-            None | Some(0) => 0,
-            Some(fit) => fit.ilog2(),
-        };
         Self {
             whole: [Piece::EMPTY; BUCKETS],
             near: nothing(),
             middle: nothing(),
             far: nothing(),
             end: Place { bucket: 0, slot: 0 },
-            piece_log2,
         }
     }
 
@@ -160,7 +159,7 @@ impl<T: Record> PagedArray<T> {
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
-        number(self.end, self.piece_log2) as usize
+        number(self.end, T::PIECE_LOG2) as usize
     }
 
     /// Returns true if the array has no memory.
@@ -174,23 +173,23 @@ impl<T: Record> PagedArray<T> {
     #[inline]
     #[must_use]
     pub const fn piece_len(&self) -> usize {
-        1 << self.piece_log2
+        1 << T::PIECE_LOG2
     }
 
     /// Returns the id of record `number`, whether the array is that long or not.
     #[inline(always)]
     #[must_use]
     pub const fn id(&self, number: u32) -> u32 {
-        let pieces = number >> self.piece_log2;
+        let pieces = number >> T::PIECE_LOG2;
         let bucket = u32::BITS - pieces.leading_zeros();
-        (bucket << SLOT_BITS) | (number - first_number(bucket, self.piece_log2))
+        (bucket << SLOT_BITS) | (number - first_number(bucket, T::PIECE_LOG2))
     }
 
     /// Returns the number of the record with this id.
     #[inline]
     #[must_use]
     pub const fn number(&self, id: u32) -> u32 {
-        number(Place { bucket: id >> SLOT_BITS, slot: id & SLOT_MASK }, self.piece_log2)
+        number(Place { bucket: id >> SLOT_BITS, slot: id & SLOT_MASK }, T::PIECE_LOG2)
     }
 
     /// Returns the id that follows `id` in the order of numbers.
@@ -198,7 +197,7 @@ impl<T: Record> PagedArray<T> {
     #[must_use]
     pub const fn id_after(&self, id: u32) -> u32 {
         let (bucket, slot) = (id >> SLOT_BITS, id & SLOT_MASK);
-        if slot + 1 == bucket_len(bucket, self.piece_log2) { (bucket + 1) << SLOT_BITS } else { id + 1 }
+        if slot + 1 == bucket_len(bucket, T::PIECE_LOG2) { (bucket + 1) << SLOT_BITS } else { id + 1 }
     }
 
     /// Returns the id that precedes `id`; that of record 0 has none.
@@ -209,7 +208,7 @@ impl<T: Record> PagedArray<T> {
             return id.wrapping_sub(1);
         }
         let bucket = (id >> SLOT_BITS) - 1;
-        (bucket << SLOT_BITS) | (bucket_len(bucket, self.piece_log2) - 1)
+        (bucket << SLOT_BITS) | (bucket_len(bucket, T::PIECE_LOG2) - 1)
     }
 
     /// Returns the record with this id if its bucket is whole; [`at`](Self::at) finds the others too.
@@ -253,18 +252,29 @@ impl<T: Record> PagedArray<T> {
         self.at_mut(self.id(number))
     }
 
-    #[cold]
+    /// Apart from [`at`](Self::at), which is in place wherever a record is read.
     #[inline(never)]
     fn at_paged(&self, id: u32) -> Option<&T> {
-        let (piece, slot) = self.paged(id)?;
-        piece.get(slot)
+        let (at, slot) = self.piece_and_slot(id);
+        match self.near.get(at) {
+            Some(piece) => piece.0.get(slot),
+            None => self.node(at)?.get(at % NODE)?.0.get(slot),
+        }
     }
 
-    #[cold]
     #[inline(never)]
     fn at_paged_mut(&mut self, id: u32) -> Option<&mut T> {
-        let (piece, slot) = self.paged_mut(id)?;
-        piece.get_mut(slot)
+        let (at, slot) = self.piece_and_slot(id);
+        if at < self.near.len() {
+            return self.near.get_mut(at)?.0.get_mut(slot);
+        }
+        self.node_mut(at)?.get_mut(at % NODE)?.0.get_mut(slot)
+    }
+
+    /// Returns the number of the page that would hold this id, and where in it the record begins.
+    #[inline(always)]
+    fn piece_and_slot(&self, id: u32) -> (usize, usize) {
+        (Self::piece_of(id, T::PIECE_LOG2), id as usize & (self.piece_len() - 1))
     }
 
     /// Number of the piece of a page that would hold this id.
@@ -275,29 +285,20 @@ impl<T: Record> PagedArray<T> {
         (((1u64 << bucket) >> 1) + (slot >> piece_log2) as u64) as usize
     }
 
-    /// Returns the page that holds this id, and where in it the record begins.
-    #[inline(always)]
-    fn paged(&self, id: u32) -> Option<(&[T], usize)> {
-        let at = Self::piece_of(id, self.piece_log2);
-        let node = if at < NODE {
+    /// Returns the node whose entries are the pieces around number `at`.
+    #[cold]
+    fn node(&self, at: usize) -> Option<&Node<T>> {
+        Some(if at < NODE {
             &self.near
         } else if at < 1 << (2 * NODE_BITS) {
             &self.middle.get(at >> NODE_BITS)?.0
         } else {
             &self.far.get(at >> (2 * NODE_BITS))?.0.get((at >> NODE_BITS) % NODE)?.0
-        };
-        let slot = (id & SLOT_MASK) as usize & (self.piece_len() - 1);
-        Some((&node.get(at % NODE)?.0, slot))
+        })
     }
 
-    #[inline(always)]
-    fn paged_mut(&mut self, id: u32) -> Option<(&mut [T], usize)> {
-        let at = Self::piece_of(id, self.piece_log2);
-        let slot = (id & SLOT_MASK) as usize & (self.piece_len() - 1);
-        Some((&mut self.node_mut(at)?.get_mut(at % NODE)?.0, slot))
-    }
-
-    /// Returns the node whose entries are the pieces around number `at`.
+    /// Returns it mutably.
+    #[cold]
     fn node_mut(&mut self, at: usize) -> Option<&mut Node<T>> {
         Some(if at < NODE {
             &mut self.near
@@ -312,10 +313,10 @@ impl<T: Record> PagedArray<T> {
     #[must_use]
     pub fn next(&self) -> Option<Next> {
         let Place { bucket, slot } = self.end;
-        if bucket > last_bucket(self.piece_log2) {
+        if bucket > last_bucket(T::PIECE_LOG2) {
             return None;
         }
-        let at = Self::piece_of((bucket << SLOT_BITS) | slot, self.piece_log2);
+        let at = Self::piece_of((bucket << SLOT_BITS) | slot, T::PIECE_LOG2);
         let (near, middle, far) = if at < NODE {
             (self.near.is_empty(), false, false)
         } else if at < 1 << (2 * NODE_BITS) {
@@ -326,7 +327,7 @@ impl<T: Record> PagedArray<T> {
             let below = middle.and_then(|node| node.0.get((at >> NODE_BITS) % NODE));
             (below.is_none_or(|node| node.0.is_empty()), middle.is_none(), self.far.is_empty())
         };
-        Some(Next { end: self.end, piece_log2: self.piece_log2, near, middle, far })
+        Some(Next { end: self.end, near, middle, far })
     }
 
     /// Lengthens the array by the memory of [`Next::alloc`]. New records have any values.
@@ -339,7 +340,7 @@ impl<T: Record> PagedArray<T> {
         let brought = (supply.near.is_some(), supply.middle.is_some(), supply.far.is_some());
         let Place { bucket, slot } = self.end;
         // A supply for another array of the same type of records may be shorter.
-        let len = if supply.whole { bucket_len(bucket, self.piece_log2) as usize } else { self.piece_len() };
+        let len = if supply.whole { bucket_len(bucket, T::PIECE_LOG2) as usize } else { self.piece_len() };
         let fits = supply.end == self.end && supply.piece.len() >= len;
         if !fits || (!supply.whole && missing != brought) {
             return Err(supply);
@@ -349,7 +350,7 @@ impl<T: Record> PagedArray<T> {
             self.end = Place { bucket: bucket + 1, slot: 0 };
             return Ok(());
         }
-        let at = Self::piece_of((bucket << SLOT_BITS) | slot, self.piece_log2);
+        let at = Self::piece_of((bucket << SLOT_BITS) | slot, T::PIECE_LOG2);
         if let Some(far) = supply.far {
             self.far = far;
         }
@@ -366,8 +367,8 @@ impl<T: Record> PagedArray<T> {
         if let Some(place) = self.node_mut(at).and_then(|node| node.get_mut(at % NODE)) {
             place.0 = supply.piece;
         }
-        let slot = slot + (1 << self.piece_log2);
-        self.end = if slot == bucket_len(bucket, self.piece_log2) {
+        let slot = slot + (1 << T::PIECE_LOG2);
+        self.end = if slot == bucket_len(bucket, T::PIECE_LOG2) {
             Place { bucket: bucket + 1, slot: 0 }
         } else {
             Place { bucket, slot }
@@ -378,19 +379,19 @@ impl<T: Record> PagedArray<T> {
     /// Returns the length after [`remove_last`](Self::remove_last), or `None` if the array has no memory.
     #[must_use]
     pub fn len_without_last(&self) -> Option<usize> {
-        self.last().map(|(place, _)| number(place, self.piece_log2) as usize)
+        self.last().map(|(place, _)| number(place, T::PIECE_LOG2) as usize)
     }
 
     /// Returns the beginning of the last piece, and whether it is a whole bucket.
     fn last(&self) -> Option<(Place, bool)> {
         let Place { bucket, slot } = self.end;
-        let piece = 1 << self.piece_log2;
+        let piece = 1 << T::PIECE_LOG2;
         if slot > 0 {
             return Some((Place { bucket, slot: slot - piece }, false));
         }
         let bucket = bucket.checked_sub(1)?;
         let whole = !self.whole[bucket as usize].0.is_empty();
-        let slot = if whole { 0 } else { bucket_len(bucket, self.piece_log2) - piece };
+        let slot = if whole { 0 } else { bucket_len(bucket, T::PIECE_LOG2) - piece };
         Some((Place { bucket, slot }, whole))
     }
 
@@ -404,7 +405,7 @@ impl<T: Record> PagedArray<T> {
             supply.piece = core::mem::take(&mut self.whole[bucket].0);
             return Some(supply);
         }
-        let at = Self::piece_of((end.bucket << SLOT_BITS) | end.slot, self.piece_log2);
+        let at = Self::piece_of((end.bucket << SLOT_BITS) | end.slot, T::PIECE_LOG2);
         if let Some(node) = self.node_mut(at) {
             if let Some(place) = node.get_mut(at % NODE) {
                 supply.piece = core::mem::take(&mut place.0);
@@ -506,11 +507,11 @@ impl Next {
     /// Requests the memory from `platform`: for the whole bucket, if one begins and is longer than a page, else for a
     /// page and the nodes to find it. `None` if the platform has neither. `T` is the record of the array.
     pub fn alloc<T: Record>(&self, platform: &impl Platform) -> Option<Supply<T>> {
-        let piece = 1usize << self.piece_log2;
+        let piece = 1usize << T::PIECE_LOG2;
         let mut supply =
             Supply { end: self.end, whole: false, piece: nothing(), near: None, middle: None, far: None };
         if self.end.slot == 0 {
-            let len = bucket_len(self.end.bucket, self.piece_log2) as usize;
+            let len = bucket_len(self.end.bucket, T::PIECE_LOG2) as usize;
             if let Some(whole) = alloc_exact(platform, len) {
                 return Some(Supply { whole: true, piece: whole, ..supply });
             }
@@ -536,7 +537,7 @@ impl Next {
         let nodes = self.near as usize + self.middle as usize + self.far as usize;
         let first = self.end.slot == 0 && self.end.bucket < 2;
         let node_bytes = NODE * size_of::<Piece<T>>();
-        (size_of::<T>() << self.piece_log2) + if first { 0 } else { nodes * node_bytes }
+        (size_of::<T>() << T::PIECE_LOG2) + if first { 0 } else { nodes * node_bytes }
     }
 }
 

@@ -3,10 +3,12 @@
 use super::*;
 use crate::{LimitedHeap, NoSlabs};
 
+/// A record in pieces of `2^PIECE_LOG2`: of a page, unless stated.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Word(u64);
-impl Record for Word {
+struct Word<const PIECE_LOG2: u32 = { PIECE_BYTES.ilog2() - 3 }>(u64);
+impl<const PIECE_LOG2: u32> Record for Word<PIECE_LOG2> {
     const EMPTY: Self = Self(0);
+    const PIECE_LOG2: u32 = PIECE_LOG2;
 }
 
 fn heap(limit: usize) -> LimitedHeap {
@@ -16,7 +18,7 @@ fn heap(limit: usize) -> LimitedHeap {
 }
 
 /// Writes each record's number into it, and reads all of them.
-fn fill(array: &mut PagedArray<Word>) {
+fn fill<const PIECE_LOG2: u32>(array: &mut PagedArray<Word<PIECE_LOG2>>) {
     let len = array.len() as u32;
     (0..len).for_each(|n| *array.get_mut(n).unwrap() = Word(u64::from(n) + 1));
     assert!((0..len).all(|n| *array.get(n).unwrap() == Word(u64::from(n) + 1)));
@@ -28,7 +30,7 @@ fn pa1_each_record_has_its_own_place_at_any_mix_of_pieces() {
     // From pages alone to whole buckets, and changing between the two on the way.
     for limits in [&[PIECE_BYTES][..], &[1 << 30], &[1 << 13, PIECE_BYTES, 1 << 20, PIECE_BYTES]] {
         let heap = heap(0);
-        let mut array = PagedArray::new();
+        let mut array = PagedArray::<Word>::new();
         for len in (1..9).map(|n| 700usize << n) {
             heap.limit(limits[len.ilog2() as usize % limits.len()]);
             array.reserve(len, &heap).unwrap();
@@ -50,8 +52,8 @@ fn pa1_each_record_has_its_own_place_at_any_mix_of_pieces() {
 #[test]
 fn pa1_all_three_levels_of_nodes_are_used_and_freed() {
     let heap = heap(PIECE_BYTES);
-    // Pieces of one record: 70,000 of them reach the third level.
-    let mut array = PagedArray { piece_log2: 0, ..PagedArray::<Word>::new() };
+    // 70,000 pieces of one record reach the third level.
+    let mut array = PagedArray::<Word<0>>::new();
     heap.limit(8);
     assert_eq!(array.reserve(3, &heap), Err(1), "no memory for a node");
     heap.limit(PIECE_BYTES);
