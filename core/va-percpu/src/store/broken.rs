@@ -68,6 +68,18 @@ fn pc2_a_chunk_in_a_wrong_list_is_seen() {
 }
 
 #[test]
+fn pc2_a_list_that_is_a_circle_is_seen() {
+    let mut store = store();
+    let slot = store.chunk(FIRST).slot;
+    store.move_to(2, slot, crate::chunk::End::Back);
+    store.chunk_mut(2).next = FIRST;
+    assert_eq!(rule(&mut store), "PC2");
+    // And one whose head has itself before it.
+    store.chunk_mut(FIRST).prev = 2;
+    assert_eq!(rule(&mut store), "PC2");
+}
+
+#[test]
 fn pc3_a_wrong_count_of_free_bits_is_seen() {
     let mut store = store();
     store.chunk_mut(FIRST).free_bits -= 1;

@@ -192,12 +192,10 @@ impl<C: Config> Store<C> {
                     false => slot == own || parked,
                 };
                 InvariantViolation::check(right && chunk.slot == slot, "PC2", at, own.into(), slot.into())?;
+                // A chunk that comes a second time has another before it, so no list is walked without end.
                 InvariantViolation::check(chunk.prev == before, "PC2", at, before.into(), chunk.prev.into())?;
                 (before, row) = (row, chunk.next);
                 seen += 1;
-                if seen > self.begun {
-                    break;
-                }
             }
             let last = self.lists.last[slot as usize];
             InvariantViolation::check(

@@ -371,6 +371,23 @@ fn callers_that_cannot_wait_take_batches_and_put_none_back() {
     space.validate().unwrap();
 }
 
+/// Others have the rest of these pages. Inside an object, no object begins.
+#[test]
+fn tables_are_allocated_ahead_for_the_first_page_of_an_object_and_the_last() {
+    let machine = SimMachine::new(1);
+    let space = space_of(&machine, SIZES);
+    let _magazine = space.magazine(0).unwrap();
+    // In a chunk of its own; the first object there also needs a span.
+    let pages = |count: usize| {
+        let before = machine.tables();
+        space.alloc(&Request::new(count << 12, 4096)).unwrap();
+        machine.tables() - before
+    };
+    assert_eq!([6, 5, 5].map(pages), [3, 2, 2]);
+    let stats = space.stats();
+    assert_eq!((stats.chunks, stats.chunk_pages), (2, 16 + 6));
+}
+
 /// Without memory for tables an object is taken from the space and goes back there. Once there is some, the balance
 /// allocates them, also for pages that were populated long before.
 #[test]

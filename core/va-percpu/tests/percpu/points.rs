@@ -368,7 +368,7 @@ fn counts_are_shown_as_linux_shows_them() {
     let sizes = Sizes { fixed: 4096, reserved: 0, ..SIZES };
     let mut harness: Harness<Scan> = Harness::of(sizes);
     let objects: Vec<Offset> =
-        [16, 20, 64, 16].map(|size| harness.alloc(&Request::new(size, 4)).unwrap()).to_vec();
+        [12, 20, 64, 16].map(|size| harness.alloc(&Request::new(size, 4)).unwrap()).to_vec();
     harness.space.free(objects[1]).unwrap();
     let text = harness.space.stats_text().to_string();
     let expected = "Percpu Memory Statistics\nAllocation Info:\n\
@@ -387,7 +387,7 @@ fn counts_are_shown_as_linux_shows_them() {
         \u{20} nr_max_alloc        :            4\n\
         \u{20} nr_chunks           :            1\n\
         \u{20} nr_max_chunks       :            1\n\
-        \u{20} min_alloc_size      :           16\n\
+        \u{20} min_alloc_size      :           12\n\
         \u{20} max_alloc_size      :           64\n\
         \u{20} empty_pop_pages     :            4\n\
         \nPer Chunk Stats:\n\
@@ -396,12 +396,12 @@ fn counts_are_shown_as_linux_shows_them() {
         \u{20} nr_alloc            :            3\n\
         \u{20} max_alloc_size      :           64\n\
         \u{20} empty_pop_pages     :            4\n\
-        \u{20} first_bit           :            4\n\
-        \u{20} free_bytes          :        20388\n\
-        \u{20} contig_bytes        :        20368\n\
+        \u{20} first_bit           :            3\n\
+        \u{20} free_bytes          :        20392\n\
+        \u{20} contig_bytes        :        20372\n\
         \u{20} sum_frag            :           20\n\
         \u{20} max_frag            :           20\n\
-        \u{20} cur_min_alloc       :           16\n\
+        \u{20} cur_min_alloc       :           12\n\
         \u{20} cur_med_alloc       :           16\n\
         \u{20} cur_max_alloc       :           64\n\n";
     assert_eq!(text, expected);

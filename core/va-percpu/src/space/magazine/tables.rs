@@ -23,8 +23,8 @@ use core::ops::Range;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Meta, PAGE_SIZE, Va};
 
-/// Bytes of a page whose tables are allocated ahead: all, but under loom, which creates every atomic anew.
-const AHEAD: u64 = if cfg!(loom) { LEAF_BYTES } else { PAGE_SIZE };
+// A page has one leaf. Under loom it has more, of which only the first is allocated ahead.
+const _: () = assert!(LEAF_BYTES == PAGE_SIZE || cfg!(loom));
 
 impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Allocates the tables of pages of a chunk, if there are magazines. The chunk may be destroyed meanwhile.
@@ -33,13 +33,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             return;
         }
         for page in pages {
-            let start = base.get() + u64::from(page) * PAGE_SIZE;
-            let mut at = start;
-            while at < start + AHEAD {
-                if !self.make_states(at, false) {
-                    return;
-                }
-                at += LEAF_BYTES;
+            if !self.make_states(base.get() + u64::from(page) * PAGE_SIZE, false) {
+                return;
             }
         }
     }
