@@ -223,6 +223,22 @@ fn sp4_a_copy_that_fails_leaves_the_index_and_the_memory() {
 }
 
 #[test]
+fn an_index_retains_the_platform_that_it_was_initialized_with() {
+    fn attempt<'a, I: FreeIndex + InPlace<&'a LimitedHeap>>(first: &'a LimitedHeap, second: &'a LimitedHeap) {
+        let mut index = I::EMPTY;
+        index.init(space(), space(), first).unwrap();
+        let occupied = AllocError::Occupied { range: space() };
+        assert_eq!(index.init(space(), space(), second), Err(occupied));
+        work(&mut index, 5);
+        assert!(first.bytes() > 0 && second.asked() == 0);
+    }
+    let heaps = [(); 4].map(|()| LimitedHeap::default());
+    attempt::<BTreeIndex<_>>(&heaps[0], &heaps[3]);
+    attempt::<RbIndex<Linux, _>>(&heaps[1], &heaps[3]);
+    attempt::<BestFitIndex<BTreeIndex<_>, _>>(&heaps[2], &heaps[3]);
+}
+
+#[test]
 fn states_of_different_structures_are_compared() {
     let mut btree = BTreeIndex::new(space(), space(), Heap).unwrap();
     work(&mut btree, 3);
