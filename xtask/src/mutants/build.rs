@@ -118,6 +118,8 @@ fn tests(bench: &Bench, subject: &Subject) -> Result<(Option<Vec<PathBuf>>, Vec<
         if programs.is_empty() {
             bail!("{} has no tests", subject.name);
         }
+        // Each build names them in an order of its own.
+        programs.sort();
         return Ok((Some(programs), errors));
     }
     Ok((None, errors))

@@ -4,7 +4,7 @@
 //! A build takes many times as long as the tests that notice a fault. So a batch of faults is built at once. The body of
 //! a function becomes a choice between its own text and one copy for each fault. A variable of the environment selects
 //! the fault. cargo-mutants lists the faults, with the text that each replaces ([`list`]); [`weave`] writes the
-//! copies, [`build`] compiles them, and [`trial`] runs the tests, the fast ones first, until one fails.
+//! copies, [`build`] compiles them, and [`trial`] runs the tests until one fails.
 //!
 //! | outcome | meaning |
 //! |---|---|
@@ -33,7 +33,7 @@ use anyhow::{Result, bail};
 use list::Mutant;
 use page::Record;
 use std::path::{Path, PathBuf};
-use trial::Outcome;
+use trial::{Outcome, Trial};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -176,8 +176,9 @@ impl Subject {
         println!("{}: {} faults, {sample} wanted, {} to try", self.name, all.len(), tried.len());
         // Without those that are faults of this tree no more.
         page::store(root, self.name, all.len(), &records)?;
+        let mut trial = None;
         for batch in tried.chunks(BATCH) {
-            for (mutant, outcome) in self.try_batch(bench, batch)? {
+            for (mutant, outcome) in self.try_batch(bench, batch, &mut trial)? {
                 records.retain(|record| record.mutant != mutant);
                 records.push(Record { mutant, outcome, commit: commit.to_string() });
             }
@@ -188,25 +189,35 @@ impl Subject {
         Ok(())
     }
 
-    /// Builds a batch and tries each of its faults; then builds and tries each alone that cannot be in a batch.
-    fn try_batch(&self, bench: &Bench, batch: &[Mutant]) -> Result<Vec<(String, Outcome)>> {
+    /// Builds a batch and tries each of its faults; then builds and tries each alone that cannot be in a batch. `last` is
+    /// the trial of the batch before, whose tests were timed.
+    fn try_batch(
+        &self,
+        bench: &Bench,
+        batch: &[Mutant],
+        last: &mut Option<Trial>,
+    ) -> Result<Vec<(String, Outcome)>> {
         let mut outcomes = Vec::new();
         let (together, alone): (Vec<_>, Vec<_>) = batch.iter().partition(|mutant| mutant.can_be_woven());
         let built = build::together(bench, self, &together)?;
-        let trial = trial::Trial::new(&bench.tree.join(self.folder), &built.programs)?;
+        let next = match &*last {
+            None => Trial::new(&bench.tree.join(self.folder), &built.programs)?,
+            Some(last) => last.with(&built.programs)?,
+        };
+        let trial = last.insert(next);
         for mutant in &together {
             let mut outcome = match built.failed.contains(&mutant.number) {
                 true => Outcome::DoesNotCompile,
-                false => trial.outcome(mutant.number)?,
+                false => trial.outcome(mutant.number, &mutant.file)?,
             };
             if outcome == Outcome::Survivor && mutant.is_const {
-                outcome = self.alone(bench, mutant, &trial)?;
+                outcome = self.alone(bench, mutant, trial)?;
             }
             println!("{}: {}", outcome.name(), mutant.id);
             outcomes.push((mutant.id.clone(), outcome));
         }
         for mutant in alone {
-            let outcome = self.alone(bench, mutant, &trial)?;
+            let outcome = self.alone(bench, mutant, trial)?;
             println!("{}: {}", outcome.name(), mutant.id);
             outcomes.push((mutant.id.clone(), outcome));
         }
@@ -214,10 +225,10 @@ impl Subject {
     }
 
     /// Builds and tries a fault by itself.
-    fn alone(&self, bench: &Bench, mutant: &Mutant, trial: &trial::Trial) -> Result<Outcome> {
+    fn alone(&self, bench: &Bench, mutant: &Mutant, trial: &Trial) -> Result<Outcome> {
         match build::alone(bench, self, mutant)? {
             None => Ok(Outcome::DoesNotCompile),
-            Some(programs) => trial.with(&programs)?.outcome(0),
+            Some(programs) => trial.with(&programs)?.outcome(0, &mutant.file),
         }
     }
 }

@@ -1,11 +1,14 @@
-//! Runs a subject's tests for one fault after another, the fast ones first.
+//! Runs a subject's tests for one fault after another.
 //!
 //! First the tests are timed without a fault. Those of each program that take little run in one process, which ends with
-//! the first failure. The others follow, each in a process of its own, in order of their time. Limits are of CPU time,
-//! so that other programs on the machine do not change an outcome. A process also ends if all of its threads sleep for
+//! the first failure. The others run in a process each. The order is that of the faults of the same file that they
+//! noticed, per second that they take, so at first that of their time. Limits are of CPU time, so that other programs
+//! on the machine do not change an outcome. A process also ends if all of its threads sleep for
 //! half a minute. A thread that gets no CPU time on a busy machine does not sleep.
 
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -39,6 +42,9 @@ impl Outcome {
 /// A test that takes longer than this is in no process with others.
 const FAST_SECONDS: f64 = 0.15;
 
+/// No run counts as shorter: a process takes time to start.
+const START_SECONDS: f64 = 0.02;
+
 /// The limit of a process: this many seconds, and a multiple of its time without a fault.
 const LIMIT: (f64, f64) = (3.0, 3.0);
 
@@ -52,8 +58,9 @@ const KIB: u64 = 8 << 20;
 pub(super) struct Trial {
     folder: PathBuf,
     programs: Vec<PathBuf>,
-    /// The fast ones of each program, then the others.
     runs: Vec<Run>,
+    /// Of each file, the faults that each run noticed.
+    noticed: BTreeMap<String, Vec<u32>>,
 }
 
 /// Tests of one program.
@@ -67,14 +74,18 @@ struct Run {
 impl Trial {
     /// Times the tests of `programs` without a fault. They run in `folder`, which is their package's.
     pub(super) fn new(folder: &Path, programs: &[PathBuf]) -> Result<Self> {
-        let mut trial = Self { folder: folder.into(), programs: programs.into(), runs: Vec::new() };
-        let mut slow = Vec::new();
+        let mut trial = Self {
+            folder: folder.into(),
+            programs: programs.into(),
+            runs: Vec::new(),
+            noticed: BTreeMap::new(),
+        };
         for (program, path) in programs.iter().enumerate() {
             let list = Command::new(path).arg("--list").current_dir(folder).output()?;
             let list = String::from_utf8_lossy(&list.stdout).into_owned();
             let (mut seconds, mut args) = (0.0, vec!["--exact".to_string()]);
             let names: Vec<_> = list.lines().filter_map(|line| line.strip_suffix(": test")).collect();
-            let before = slow.len();
+            let mut fast = false;
             for name in &names {
                 let mut run =
                     Run { program, args: vec![(*name).to_string(), "--exact".to_string()], seconds: 60.0 };
@@ -83,41 +94,57 @@ impl Trial {
                     bail!("{name} fails without a fault");
                 }
                 if took < FAST_SECONDS {
-                    seconds += took;
+                    (fast, seconds) = (true, seconds + took);
                 } else {
                     args.extend(["--skip".to_string(), (*name).to_string()]);
                     run.seconds = took;
-                    slow.push(run);
+                    trial.runs.push(run);
                 }
             }
-            if names.len() > slow.len() - before {
+            if fast {
                 trial.runs.push(Run { program, args, seconds });
             }
         }
-        slow.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        trial.runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        trial.runs.extend(slow);
         Ok(trial)
     }
 
-    /// Returns the same tests of other programs, which were built of the same sources but for a fault.
+    /// Returns the same tests of other programs, which were built of the same sources but for faults.
     pub(super) fn with(&self, programs: &[PathBuf]) -> Result<Self> {
-        if programs.len() != self.programs.len() {
+        let names = |programs: &[PathBuf]| -> Vec<_> {
+            programs.iter().map(|program| program.file_name().map(OsStr::to_owned)).collect()
+        };
+        if names(programs) != names(&self.programs) {
             bail!("there are other tests");
         }
-        Ok(Self { folder: self.folder.clone(), programs: programs.into(), runs: self.runs.clone() })
+        let (runs, noticed) = (self.runs.clone(), self.noticed.clone());
+        Ok(Self { folder: self.folder.clone(), programs: programs.into(), runs, noticed })
     }
 
-    /// Runs the tests with a fault until one fails.
-    pub(super) fn outcome(&self, mutant: u32) -> Result<Outcome> {
-        for run in &self.runs {
-            match self.run(run, mutant)?.0 {
-                Ended::Passed => {}
-                Ended::Failed => return Ok(Outcome::Caught),
-                Ended::Never => return Ok(Outcome::NeverEnds),
-            }
+    /// Runs the tests with a fault of a file until one fails.
+    pub(super) fn outcome(&mut self, mutant: u32, file: &str) -> Result<Outcome> {
+        for nth in self.order(file) {
+            let outcome = match self.run(&self.runs[nth], mutant)?.0 {
+                Ended::Passed => continue,
+                Ended::Failed => Outcome::Caught,
+                Ended::Never => Outcome::NeverEnds,
+            };
+            let none = || vec![0; self.runs.len()];
+            self.noticed.entry(file.to_string()).or_insert_with(none)[nth] += 1;
+            return Ok(outcome);
         }
         Ok(Outcome::Survivor)
+    }
+
+    /// Returns the order of the runs for a fault of a file.
+    fn order(&self, file: &str) -> Vec<usize> {
+        let noticed = self.noticed.get(file);
+        let worth = |&nth: &usize| {
+            let noticed = noticed.map_or(0, |noticed| noticed[nth]);
+            f64::from(1 + noticed) / self.runs[nth].seconds.max(START_SECONDS)
+        };
+        let mut order: Vec<_> = (0..self.runs.len()).collect();
+        order.sort_by(|one, other| worth(other).total_cmp(&worth(one)));
+        order
     }
 
     /// Runs tests. Returns how they ended, and their CPU time.
@@ -133,8 +160,9 @@ impl Trial {
             .env("MUTANT", mutant.to_string())
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUST_BACKTRACE", "0")
-            // All copies of a body have their variables in its frame.
-            .env("RUST_MIN_STACK", (64 << 20).to_string())
+            // All copies of a body have their variables in its frame. A test of the heap has 64 threads, whose stacks are
+            // in the address space that `KIB` limits.
+            .env("RUST_MIN_STACK", (32 << 20).to_string())
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .current_dir(&self.folder)
             .stdin(Stdio::null())
@@ -218,7 +246,12 @@ mod tests {
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, mode).unwrap();
-        let trial = Trial { folder: dir.path().into(), programs: vec![program], runs: Vec::new() };
+        let trial = Trial {
+            folder: dir.path().into(),
+            programs: vec![program],
+            runs: Vec::new(),
+            noticed: BTreeMap::new(),
+        };
         trial.run(&Run { program: 0, args: Vec::new(), seconds }, 7).unwrap().0
     }
 
@@ -229,6 +262,23 @@ mod tests {
         assert_eq!(ended("kill -ABRT $$", 0.0), Ended::Failed);
         // One second of CPU time.
         assert_eq!(ended("while :; do :; done", -0.6), Ended::Never);
+    }
+
+    #[test]
+    fn runs_that_noticed_faults_of_the_file_come_first() {
+        let run = |seconds| Run { program: 0, args: Vec::new(), seconds };
+        let mut trial = Trial {
+            folder: PathBuf::new(),
+            programs: vec![PathBuf::from("one/program")],
+            runs: [8.0, 1.0, 2.0].map(run).to_vec(),
+            noticed: BTreeMap::new(),
+        };
+        assert_eq!(trial.order("a.rs"), [1, 2, 0]);
+        trial.noticed.insert("a.rs".to_string(), vec![9, 0, 3]);
+        assert_eq!(trial.order("a.rs"), [2, 0, 1]);
+        let next = trial.with(&[PathBuf::from("other/program")]).unwrap();
+        assert_eq!((next.order("a.rs"), next.order("b.rs")), (vec![2, 0, 1], vec![1, 2, 0]));
+        assert!(trial.with(&[PathBuf::from("one/other")]).is_err());
     }
 
     #[test]
