@@ -65,7 +65,7 @@ pub struct Covered {
 /// An index that can give the reasons for its answers.
 ///
 /// ```
-/// use va_base::{NoSlabs, VaRange};
+/// use va_base::{Heap, NoSlabs, VaRange};
 /// use va_tree::certify::{Bound, Certify, Covered};
 /// use va_tree::{BTreeIndex, FreeIndex};
 ///
@@ -174,5 +174,55 @@ impl<'a> Cover<'a> {
             (self.each)(Bound::AtMost { low: self.done, high, longest, align_log2 });
             self.done = high;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btree::BTree;
+    use crate::rb::{Exact, RbIndex};
+    use std::vec::Vec;
+    use va_base::{Heap, NoSlabs, VaRange};
+
+    fn pages(first: u64, end: u64) -> VaRange {
+        VaRange::from_pages(first, end).unwrap()
+    }
+
+    /// Takes every eighth page from 24 up to `end`, and returns the shape.
+    fn shape(mut index: impl Certify, end: u64) -> Vec<u64> {
+        (24..end).step_by(8).for_each(|page| _ = index.take(pages(page, page + 1)).unwrap());
+        let mut numbers = Vec::new();
+        index.shape(&mut |number| numbers.push(number));
+        numbers
+    }
+
+    #[test]
+    fn the_shape_of_a_red_black_tree_has_all_of_its_nodes() {
+        let index = || RbIndex::<Exact, _>::new(pages(16, 99), pages(16, 99), NoSlabs).unwrap();
+        // Live areas, holes, free pages. Of each node the hole, the largest below, and the colour.
+        let node = |start: u64, end: u64, largest: u64, red| [1, start << 12, end << 12, largest << 12, red];
+        let (root, left, right) = (node(25, 32, 66, 0), node(16, 24, 8, 1), node(33, 99, 66, 1));
+        let expected = [&[2, 3, 81][..], &root, &left, &[0, 0], &right, &[0, 0]].concat();
+        assert_eq!(shape(index(), 33), expected);
+    }
+
+    #[test]
+    fn the_shape_of_a_btree_has_all_of_its_entries() {
+        let index = || BTree::<u64, 4, Heap>::new(pages(16, 99), pages(16, 99), Heap).unwrap();
+        // Live areas, holes, free pages; height, longest hole of the tree, last end, start of the top hole; rows. Of
+        // each hole the end and the size.
+        assert_eq!(shape(index(), 33), [2, 3, 81, 0, 8, 32, 33, 0, 0, 2, 24, 8, 32, 7]);
+        // With an inner node. Of each child the bound and the longest hole.
+        let children = [2, 32, 8, 2, 24, 8, 32, 7, u64::MAX, 7, 4, 40, 7, 48, 7, 56, 7, 64, 7];
+        let expected = [&[6, 7, 77, 1, 8, 64, 65, 0, 0][..], &children].concat();
+        assert_eq!(shape(index(), 65), expected);
+        // And with rows, which are numbered: in each the longest run from a multiple of 2, of 4, and so on.
+        let numbers: Vec<u64> = (0..18).collect();
+        let row = |longest: &[u64]| [longest, &[0; 18][longest.len()..]].concat();
+        let (left, right) = (row(&[8, 8, 8, 8]), row(&[6, 4]));
+        let head = [&[6, 7, 77, 1, 8, 64, 65, 18][..], &numbers, &[1, 2]].concat();
+        let expected = [&head, &children[1..3], &left, &children[3..10], &right, &children[10..]].concat();
+        assert_eq!(shape(index().with_rows().unwrap(), 65), expected);
     }
 }
