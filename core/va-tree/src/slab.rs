@@ -478,8 +478,8 @@ impl<T: Movable, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
             self.capacity = begun.max(low);
             return Last::Dropped;
         }
+        // `fresh` is never `ARRAY`: `take` goes past it, and the end of this function stays before it.
         let last = match self.fresh.checked_sub(Self::OFFSET) {
-            Some(0) => self.before_array() as u32 - 1,
             Some(id) => self.array.id_before(id) + Self::OFFSET,
             None => self.fresh - 1,
         };

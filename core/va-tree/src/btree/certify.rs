@@ -5,10 +5,9 @@ use super::{BTree, Key};
 use crate::certify::{Bound, Certify, Cover, Covered};
 use va_base::Platform;
 
-/// The part of the space below a node, relative, and the class whose row counts.
+/// The end of the part of the space below a node, relative, and the class whose row counts.
 #[derive(Clone, Copy)]
 struct Part {
-    low: u64,
     high: u64,
     class: Option<usize>,
 }
@@ -25,24 +24,22 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             return;
         }
         let inner = self.inners.get(node);
-        let (mut low, len) = (part.low, inner.len());
+        let len = inner.len();
         for slot in 0..len {
             // The last child ends where its parent does.
-            let high = if slot + 1 == len { part.high } else { inner.sep[slot].get() };
-            let below = Part { low, high, ..part };
-            if !cover.reaches_above(self.base + low) {
-                return;
-            }
+            let end = if slot + 1 == len { part.high } else { inner.sep[slot].get() };
             // What a search reads: the row of its class or the next below that is stored, else the gap.
             let (longest, align_log2) = match part.class {
                 Some(class) => (self.row(node, class)[slot], class as u32 + 1),
                 None => (inner.gap[slot], 0),
             };
-            let high = self.base + high;
+            let high = self.base + end;
             if !cover.is_done(high) && !cover.at_most(high, longest.get(), align_log2) {
-                self.cover_node(inner.child[slot], level - 1, below, cover);
+                self.cover_node(inner.child[slot], level - 1, Part { high: end, ..part }, cover);
             }
-            low = below.high;
+            if !cover.reaches_above(high) {
+                return;
+            }
         }
     }
 
@@ -75,7 +72,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> Certif
         if !cover.is_done(top) && !cover.at_most(top, self.longest, 0) {
             let class = (covered.align_log2 > 0).then(|| Classes::of_align(covered.align_log2));
             let class = class.and_then(|class| self.row_classes.up_to(class));
-            let part = Part { low: self.first - self.base, high: self.top_start, class };
+            let part = Part { high: self.top_start, class };
             self.cover_node(self.root, self.height, part, &mut cover);
         }
         cover.hole(top, self.end);

@@ -2,7 +2,7 @@
 
 use crate::Unit;
 use core::fmt::Debug;
-use core::ops::{Add, BitAnd, Sub};
+use core::ops::{BitAnd, Sub};
 
 mod sealed {
     pub trait Sealed {}
@@ -14,16 +14,7 @@ mod sealed {
 /// The number of a unit relative to the base of the tree. Of a page: `u64` for any space, `u32` for spaces up to 16
 /// TiB. Of a byte: [`Byte`].
 pub trait Key:
-    sealed::Sealed
-    + Copy
-    + Ord
-    + Debug
-    + Send
-    + Sync
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + BitAnd<Output = Self>
-    + 'static
+    sealed::Sealed + Copy + Ord + Debug + Send + Sync + Sub<Output = Self> + BitAnd<Output = Self> + 'static
 {
     /// The unit that is numbered.
     const UNIT: Unit;
@@ -108,14 +99,6 @@ impl Key for Byte {
     #[inline(always)]
     fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
-    }
-}
-
-impl Add for Byte {
-    type Output = Self;
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        Self(self.0 + other.0)
     }
 }
 
