@@ -132,6 +132,23 @@ fn without_a_decay_no_time_passes_and_where_a_thread_is_it_does_it_alone() {
 }
 
 #[test]
+fn a_thread_that_holds_a_lock_of_the_heap_passes_no_time() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap(&shim, HugePages::Never, false, Some(DECAY));
+    burst(&heap, 2, 3 * MIB);
+    let turns = || heap.zone(HUGE).cold.epoch();
+    let before = turns();
+    shim.pass(SECOND);
+    let alone = heap.purge.lock();
+    heap.pass_time_anywhere();
+    assert_eq!(turns(), before);
+    drop(alone);
+    heap.pass_time_anywhere();
+    assert_eq!(turns(), before + 1);
+}
+
+#[test]
 fn magazines_of_cpus_without_threads_are_emptied_too() {
     let shim = Shim::default();
     shim.set_cpus(64);
@@ -267,6 +284,12 @@ fn mz1_the_budget_includes_small_items_of_all_cpus() {
         }
         let cached = heap.stats().cached_bytes;
         assert!((least..=budget / 4).contains(&cached), "{cached} of {budget}");
+        if budget == 64 * MIB {
+            // Less than half of the budget may be cached now, and they are more than a quarter of that.
+            shim.set_available(budget as u64);
+            heap.look_again();
+            assert_eq!(heap.stats().cached_bytes, 0);
+        }
         heap.release_all();
         assert_eq!((heap.stats().cached_bytes, heap.big.small_pages(), heap.validate()), (0, 0, Ok(())));
         // SAFETY: as before.

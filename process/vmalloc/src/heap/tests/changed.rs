@@ -175,16 +175,17 @@ fn vm1_vm2_a_word_that_is_wrong_is_named() {
     let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
     let at = model.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
     let page = (at / PAGE_BYTES) as u64;
-    let rule = |model: &Model, page, word| {
+    let wrong = |model: &Model, page, word| {
         let (arena, before) = (&model.heap.arena, model.heap.arena.get(page));
         arena.put(page, word);
-        let rule = model.heap.validate().unwrap_err().rule;
+        let wrong = model.heap.validate().unwrap_err();
         arena.put(page, before);
-        rule
+        wrong
     };
-    assert_eq!(rule(&model, page, Word::from_bits(0)), "VM1");
-    assert_eq!(rule(&model, page, Word::free(10)), "VM1");
-    assert_eq!(rule(&model, page + 3, Word::live(1, 1)), "VM2");
+    let empty = wrong(&model, page, Word::from_bits(0));
+    assert_eq!((empty.rule, empty.actual), ("VM1", 0));
+    assert_eq!(wrong(&model, page, Word::free(10)).rule, "VM1");
+    assert_eq!(wrong(&model, page + 3, Word::live(1, 1)).rule, "VM2");
     model.check();
     model.end();
 }
