@@ -157,7 +157,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
 }
 
 impl Subject {
-    /// Tries what was not tried yet, in batches, and stores the outcomes after each.
+    /// Tries what was not tried yet, in batches, and stores each outcome at once: a run that is stopped loses none.
     fn run(&self, root: &Path, bench: &Bench, args: &Args, commit: &str) -> Result<()> {
         copy_tree(root, &bench.tree)?;
         let all = list::read(&bench.tree, self)?;
@@ -177,27 +177,28 @@ impl Subject {
         // Without those that are faults of this tree no more.
         page::store(root, self.name, all.len(), &records)?;
         let mut trial = None;
+        let mut store = |mutant: &Mutant, outcome: Outcome| {
+            println!("{}: {}", outcome.name(), mutant.id);
+            records.retain(|record| record.mutant != mutant.id);
+            records.push(Record { mutant: mutant.id.clone(), outcome, commit: commit.to_string() });
+            records.sort_by_key(|record| all.iter().position(|mutant| mutant.id == record.mutant));
+            page::store(root, self.name, all.len(), &records)
+        };
         for batch in tried.chunks(BATCH) {
-            for (mutant, outcome) in self.try_batch(bench, batch, &mut trial)? {
-                records.retain(|record| record.mutant != mutant);
-                records.push(Record { mutant, outcome, commit: commit.to_string() });
-            }
-            let place = |record: &Record| all.iter().position(|mutant| mutant.id == record.mutant);
-            records.sort_by_key(place);
-            page::store(root, self.name, all.len(), &records)?;
+            self.try_batch(bench, batch, &mut trial, &mut store)?;
         }
         Ok(())
     }
 
     /// Builds a batch and tries each of its faults; then builds and tries each alone that cannot be in a batch. `last` is
-    /// the trial of the batch before, whose tests were timed.
+    /// the trial of the batch before, whose tests were timed. Calls `store` with each outcome.
     fn try_batch(
         &self,
         bench: &Bench,
         batch: &[Mutant],
         last: &mut Option<Trial>,
-    ) -> Result<Vec<(String, Outcome)>> {
-        let mut outcomes = Vec::new();
+        store: &mut dyn FnMut(&Mutant, Outcome) -> Result<()>,
+    ) -> Result<()> {
         let (together, alone): (Vec<_>, Vec<_>) = batch.iter().partition(|mutant| mutant.can_be_woven());
         let built = build::together(bench, self, &together)?;
         let next = match &*last {
@@ -213,15 +214,12 @@ impl Subject {
             if outcome == Outcome::Survivor && mutant.is_const {
                 outcome = self.alone(bench, mutant, trial)?;
             }
-            println!("{}: {}", outcome.name(), mutant.id);
-            outcomes.push((mutant.id.clone(), outcome));
+            store(mutant, outcome)?;
         }
         for mutant in alone {
-            let outcome = self.alone(bench, mutant, trial)?;
-            println!("{}: {}", outcome.name(), mutant.id);
-            outcomes.push((mutant.id.clone(), outcome));
+            store(mutant, self.alone(bench, mutant, trial)?)?;
         }
-        Ok(outcomes)
+        Ok(())
     }
 
     /// Builds and tries a fault by itself.

@@ -51,7 +51,8 @@ const LIMIT: (f64, f64) = (3.0, 3.0);
 /// The seconds for which all threads may sleep.
 const STILL: u32 = 30;
 
-/// The most address space of a process in KiB. Some faults have a test ask for memory without end.
+/// The most writable memory of a process in KiB. Some faults have a test ask for memory without end. Address space has no
+/// limit: tests reserve a tebibyte.
 const KIB: u64 = 8 << 20;
 
 /// Programs of tests, and what to run of them.
@@ -151,7 +152,7 @@ impl Trial {
     fn run(&self, run: &Run, mutant: u32) -> Result<(Ended, f64)> {
         let limit = (LIMIT.0 + LIMIT.1 * run.seconds) as u64;
         // The limit of CPU time kills without a word.
-        let script = format!("ulimit -c 0 -t {limit} -v {KIB}; exec \"$0\" \"$@\"");
+        let script = format!("ulimit -c 0 -t {limit} -d {KIB}; exec \"$0\" \"$@\"");
         let child = Command::new("bash")
             .args(["-c", &script])
             .arg(&self.programs[run.program])
@@ -160,8 +161,7 @@ impl Trial {
             .env("MUTANT", mutant.to_string())
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUST_BACKTRACE", "0")
-            // All copies of a body have their variables in its frame. A test of the heap has 64 threads, whose stacks are
-            // in the address space that `KIB` limits.
+            // All copies of a body have their variables in its frame. A test has 64 threads, whose stacks count to `KIB`.
             .env("RUST_MIN_STACK", (32 << 20).to_string())
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .current_dir(&self.folder)
