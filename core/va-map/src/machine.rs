@@ -33,7 +33,7 @@
 //! writes another's page. The pages of an area with [`DirectMap::ResetOnFree`](crate::DirectMap) are freed after that
 //! flush.
 
-use va_base::{Va, VaRange};
+use va_base::{Meta, Va, VaRange};
 
 /// The contents of new pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -214,6 +214,23 @@ impl<T: PageTable + ?Sized> PageTable for &T {
 
     fn leaf(&self, at: Va) -> Option<Leaf> {
         (**self).leaf(at)
+    }
+}
+
+/// A table whose memory may be freed while it is an argument, as by `drop` of what has it.
+impl<T: PageTable + ?Sized> PageTable for Meta<&T> {
+    const LEAF_SIZES: &'static [u32] = T::LEAF_SIZES;
+
+    fn map(&self, at: Va, entries: Entries) -> Result<(), Stopped> {
+        (***self).map(at, entries)
+    }
+
+    fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
+        (***self).unmap(range, gone);
+    }
+
+    fn leaf(&self, at: Va) -> Option<Leaf> {
+        (***self).leaf(at)
     }
 }
 

@@ -15,7 +15,8 @@ static EPOCH: AtomicU64 = AtomicU64::new(0);
 /// The machine of mappings, by reference: copies refer to the same one.
 pub(super) struct MapMachine<V: MapOs> {
     pub(super) host: Host<Linux>,
-    pub(super) table: &'static Table<V>,
+    /// In records that a drop of the mappings frees.
+    pub(super) table: Meta<&'static Table<V>>,
 }
 
 impl<V: MapOs> Clone for MapMachine<V> {

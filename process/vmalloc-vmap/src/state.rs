@@ -8,7 +8,7 @@ use crate::PAGE_BYTES;
 use core::fmt;
 use core::panic::Location;
 use core::ptr::with_exposed_provenance;
-use va_base::{AllocError, Request, Va, VaRange};
+use va_base::{AllocError, Meta, Request, Va, VaRange};
 use va_map::{Kind, MapError, MapSpace, PageList, PageTableError, Piece};
 use va_space::VmapSpace;
 use va_tree::{BTreeIndex, FreeIndex};
@@ -66,7 +66,7 @@ pub(super) struct Numbers<V: MapOs> {
 
 /// The state of mappings, over any system. Fields are dropped in this order.
 pub(super) struct Core<V: MapOs> {
-    pub(super) map: MapSpace<MapMachine<V>, &'static Table<V>>,
+    pub(super) map: MapSpace<MapMachine<V>, Meta<&'static Table<V>>>,
     pub(super) numbers: Mutex<Numbers<V>>,
     process: u32,
     pub(super) base: Base<V>,
@@ -87,7 +87,7 @@ impl<V: MapOs> Base<V> {
                 // SAFETY: allocated above for a table.
                 unsafe { place.write(table) };
                 // SAFETY: written above; it is valid until the home is closed.
-                let table = unsafe { place.as_ref() };
+                let table = Meta::new(unsafe { place.as_ref() });
                 Ok(Self(MapMachine { host, table }))
             }
             (place, table) => {
@@ -129,12 +129,12 @@ impl<V: MapOs> Core<V> {
     }
 
     pub(super) fn table(&self) -> &'static Table<V> {
-        self.base.0.table
+        self.base.0.table.take()
     }
 
     /// Returns a number that no other live `Core` has.
     pub(super) fn home(&self) -> usize {
-        (&raw const *self.base.0.table).addr()
+        (&raw const **self.base.0.table).addr()
     }
 
     /// Checks that this process created the mappings.

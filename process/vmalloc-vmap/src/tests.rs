@@ -9,7 +9,7 @@ use super::{Frame, MappingStats, Mappings, PAGE_BYTES, Protection, VmapError};
 use core::panic::Location;
 use core::ptr::with_exposed_provenance;
 use std::collections::BTreeMap;
-use va_base::{Pages, VaRange};
+use va_base::{Meta, Pages, VaRange};
 use va_map::MapSpace;
 use va_space::VmapSpace;
 use va_tree::FreeIndex;
@@ -203,7 +203,7 @@ fn the_budget_of_mappings_is_a_typed_error_after_stale_ones_are_released() {
     // SAFETY: allocated for a table.
     unsafe { place.write(table) };
     // SAFETY: written above; the host outlives this test's use.
-    let table = unsafe { place.as_ref() };
+    let table = Meta::new(unsafe { place.as_ref() });
     let space = VmapSpace::new(table.extent(), table.extent(), MapMachine { table, ..machine }).unwrap();
     core.map = MapSpace::new(space, MapMachine { table, ..machine }, table).unwrap();
     core.table().os.size(table.file, 64 * PAGE_BYTES as u64).unwrap();
