@@ -2,8 +2,10 @@
 //! freed or inaccessible memory, races, wrong references, uninitialized values.
 //!
 //! Miri makes no system calls. The crates of a process run over a simulated system there
-//! (`process/vmalloc-os/src/os/sim.rs`), in which an access to memory that is not accessible is such an error, too. They
-//! run for a processor without restartable sections, since Miri executes no assembly.
+//! (`process/vmalloc-os/src/os/sim.rs`), in which an access to memory that is not accessible is such an error, too. Files of
+//! frames are simulated (`process/vmalloc-vmap/src/sim.rs`), and so is the `malloc` behind a preloaded library
+//! (`process/vmalloc-preload/src/sim.rs`). The crates run for a processor without restartable sections, since Miri executes
+//! no assembly.
 //!
 //! Threads interleave by a seed, and the tests of [`PARTS`] run with several. Mistakes that are planted in
 //! `process/vmalloc/tests/planted.rs` show that Miri reports them: a run that accepts one has failed.
@@ -64,11 +66,14 @@ impl Part {
 }
 
 /// The core on a machine that frees its memory at once, and the crates whose memory is the simulated system's.
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 7] = [
     Part::new("va-peer", &["--test", "freed"], false),
     Part::new("vmalloc-os", &["--lib"], true),
     Part::new("vmalloc", &["--test", "small"], true),
     Part::new("vmalloc-percpu", &["--test", "small"], true),
+    Part::new("vmalloc-vmap", &["--test", "small"], true),
+    Part::new("vmalloc-capi", &["--test", "small"], true),
+    Part::new("vmalloc-preload", &["--lib"], true),
 ];
 
 /// Mistakes that Miri must report, a part of its report, and the model. By Tree Borrows a pointer to one page may be used

@@ -50,6 +50,9 @@ fn values_of_units_are_dropped_once() {
     let space = space();
     let boxes = space.with_init(Box::new).unwrap();
     assert!(boxes.iter().enumerate().all(|(unit, value)| unit as u32 == **value));
+    drop(boxes);
+    // A space that is an argument when its records are freed.
+    drop(space);
 }
 
 #[test]

@@ -77,7 +77,11 @@ pub mod filter;
 mod hot;
 mod large;
 mod next;
+#[cfg(miri)]
+mod sim;
 mod small;
+#[cfg(test)]
+mod small_tests;
 mod start;
 mod words;
 

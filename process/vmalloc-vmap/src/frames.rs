@@ -15,7 +15,7 @@ use core::panic::Location;
 /// memory is an error and not a signal. Reads and writes here are system calls; a mapping accesses the same bytes
 /// directly.
 pub struct Frames<'m> {
-    core: &'m Core<super::os::Linux>,
+    core: &'m Core<super::linux::Linux>,
     first: u64,
     count: u64,
 }
@@ -30,7 +30,7 @@ pub struct Frame<'f> {
 }
 
 impl<'m> Frames<'m> {
-    pub(super) fn new(core: &'m Core<super::os::Linux>, count: usize) -> Result<Self, VmapError> {
+    pub(super) fn new(core: &'m Core<super::linux::Linux>, count: usize) -> Result<Self, VmapError> {
         let first = core.take_frames(count as u64)?;
         Ok(Self { core, first, count: count as u64 })
     }

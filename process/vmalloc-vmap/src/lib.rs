@@ -65,11 +65,13 @@
 //! `docs/decisions/0016-vmap.md`.
 
 // A shared library of C is smaller without the standard library.
-#![cfg_attr(not(any(test, feature = "metrics")), no_std)]
+#![cfg_attr(not(any(test, feature = "metrics", miri)), no_std)]
 #![warn(missing_debug_implementations, clippy::return_self_not_must_use)]
 
 mod error;
 mod frames;
+#[cfg_attr(miri, path = "sim.rs")]
+mod linux;
 mod machine;
 mod mapping;
 mod mappings;

@@ -8,7 +8,7 @@
 //! same bytes are not allowed.
 
 use super::error::VmapError;
-use super::os::Linux;
+use super::linux::Linux;
 use super::state::{Core, Protection};
 use crate::PAGE_BYTES;
 use core::ptr::{NonNull, with_exposed_provenance_mut};

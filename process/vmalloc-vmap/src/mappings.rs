@@ -2,8 +2,8 @@
 
 use super::error::VmapError;
 use super::frames::{Frame, Frames};
+use super::linux::Linux;
 use super::mapping::Mapping;
-use super::os::Linux;
 use super::state::{Core, List, NUMBERS, Protection};
 use crate::PAGE_BYTES;
 use core::fmt;

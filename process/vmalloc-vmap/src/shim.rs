@@ -1,6 +1,7 @@
 //! The system calls of mappings with fault injection.
 
-use super::os::{Linux, MapOs, Span, VmapCall};
+use super::linux::Linux;
+use super::os::{MapOs, Span, VmapCall};
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};

@@ -162,10 +162,13 @@ impl<V: MapOs> Table<V> {
         }
     }
 
-    fn words(&self) -> &[AtomicU64] {
-        let place = with_exposed_provenance::<AtomicU64>(self.words.at);
-        // SAFETY: mapped for that many words until `end`, aligned, zeros at first, and used as atomics only.
-        unsafe { core::slice::from_raw_parts(place, self.pages as usize) }
+    fn cell(&self, place: u64) -> &AtomicU64 {
+        assert!(place < self.pages, "page {place} of {}", self.pages);
+        let words = with_exposed_provenance::<AtomicU64>(self.words.at);
+        // SAFETY: mapped for as many words as there are pages until `end`.
+        let cell = unsafe { words.add(place as usize) };
+        // SAFETY: as before; aligned, zeros at first, and used as atomics only.
+        unsafe { &*cell }
     }
 
     /// Returns the indices of the words of a range.
@@ -177,7 +180,7 @@ impl<V: MapOs> Table<V> {
 
     fn word(&self, place: u64) -> u64 {
         // Acquire pairs with the stores: a thread that loads a mapped page's word can access the page.
-        self.words()[place as usize].load(Ordering::Acquire)
+        self.cell(place).load(Ordering::Acquire)
     }
 
     fn span(&self, places: &Range<u64>) -> Span {
@@ -217,7 +220,7 @@ impl<V: MapOs> Table<V> {
             for place in run.clone() {
                 held.stale_pages -= u64::from(self.word(place) & STALE != 0);
                 // Release pairs with `word`.
-                self.words()[place as usize].store(0, Ordering::Release);
+                self.cell(place).store(0, Ordering::Release);
             }
             held.count = held.count + self.edges(&run, |place| self.word(place)) - before;
         }
@@ -313,7 +316,7 @@ impl<V: MapOs> PageTable for Table<V> {
         held.count = count;
         for place in places.clone() {
             // Release pairs with `word`. Checks VW1: the word records the mapping made above.
-            self.words()[place as usize].store(new(place), Ordering::Release);
+            self.cell(place).store(new(place), Ordering::Release);
         }
         Ok(())
     }
@@ -327,7 +330,7 @@ impl<V: MapOs> PageTable for Table<V> {
             held.stale_runs += u64::from(!continues(before, word));
             before = word;
             if word & PRESENT != 0 && word & STALE == 0 {
-                self.words()[place as usize].store(word | STALE, Ordering::Release);
+                self.cell(place).store(word | STALE, Ordering::Release);
                 held.stale_pages += 1;
                 gone(Leaf { first: word >> FRAME_AT, pages_log2: 0 });
             }

@@ -222,4 +222,7 @@ fn buffers_grow_and_are_cloned() {
     let clone = buffer.try_clone().unwrap();
     buffer.resize(5).unwrap();
     assert_eq!((&buffer[..], clone[9], clone[10], clone[10 + PAGE]), (&[3; 5][..], 3, 4, 0));
+    drop((buffer, clone));
+    // An allocator that is an argument when its records are freed.
+    drop(memory);
 }

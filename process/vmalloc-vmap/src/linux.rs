@@ -1,0 +1,143 @@
+//! The system calls of mappings, made to the running kernel.
+
+use super::os::{MapOs, Span};
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use vmalloc_os::os::{Errno, done, errno, pointer};
+
+/// The running kernel.
+pub(crate) struct Linux;
+
+const NONE_FLAGS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+impl MapOs for Linux {
+    fn reserve(&self, bytes: usize) -> Result<usize, Errno> {
+        anywhere(bytes, libc::PROT_NONE)
+    }
+
+    fn words(&self, bytes: usize) -> Result<usize, Errno> {
+        anywhere(bytes, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    unsafe fn release(&self, span: Span) {
+        // SAFETY: this function's contract. The call cannot fail for whole mappings.
+        let _gone = unsafe { libc::munmap(pointer(span.at), span.bytes) };
+    }
+
+    fn create(&self) -> Result<c_int, Errno> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let name = c"vmalloc frames";
+        // SAFETY: reads the name. Kernels before 6.3 lack the flag `MFD_NOEXEC_SEAL`; later ones may require it.
+        let mut file = unsafe { libc::memfd_create(name.as_ptr(), flags | libc::MFD_NOEXEC_SEAL) };
+        if file < 0 {
+            // SAFETY: as before.
+            file = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+        }
+        if file < 0 {
+            return Err(errno());
+        }
+        // SAFETY: a file of our own. The seal may fail, since only this process has the file.
+        let _sealed = unsafe { libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+        Ok(file)
+    }
+
+    fn close(&self, file: c_int) {
+        // SAFETY: a file of our own that is not used any more.
+        let _closed = unsafe { libc::close(file) };
+    }
+
+    fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno> {
+        let bytes = libc::off_t::try_from(bytes).map_err(|_| Errno(libc::EFBIG))?;
+        // SAFETY: a file of our own.
+        done(unsafe { libc::ftruncate(file, bytes) })
+    }
+
+    unsafe fn map(&self, span: Span, file: c_int, offset: u64, writable: bool) -> Result<(), Errno> {
+        let access = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let offset = libc::off_t::try_from(offset).map_err(|_| Errno(libc::EFBIG))?;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: a part of the caller's reservation, to which no reference exists.
+        fixed(unsafe { libc::mmap(pointer(span.at), span.bytes, access, flags, file, offset) })
+    }
+
+    unsafe fn unmap(&self, span: Span) -> Result<(), Errno> {
+        let flags = NONE_FLAGS | libc::MAP_FIXED;
+        // SAFETY: a part of the caller's reservation, to which no reference exists.
+        fixed(unsafe { libc::mmap(pointer(span.at), span.bytes, libc::PROT_NONE, flags, -1, 0) })
+    }
+
+    unsafe fn mend(&self, span: Span) {
+        let flags = NONE_FLAGS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: the call replaces no mapping.
+        let mapped = unsafe { libc::mmap(pointer(span.at), span.bytes, libc::PROT_NONE, flags, -1, 0) };
+        if mapped != libc::MAP_FAILED && mapped != pointer(span.at) {
+            // A kernel without the flag treats the address as a hint.
+            // SAFETY: mapped above.
+            let _gone = unsafe { libc::munmap(mapped, span.bytes) };
+        }
+    }
+
+    fn populate(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+        allocate(file, 0, offset, bytes)
+    }
+
+    fn punch(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+        allocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes)
+    }
+
+    fn read(&self, file: c_int, offset: u64, mut to: &mut [u8]) -> Result<(), Errno> {
+        let mut at = offset as libc::off_t;
+        while !to.is_empty() {
+            // SAFETY: writes at most as many bytes as `to` has.
+            let got = unsafe { libc::pread(file, to.as_mut_ptr().cast(), to.len(), at) };
+            let Some(got) = moved(got)? else { continue };
+            at += got as libc::off_t;
+            to = &mut to[got..];
+        }
+        Ok(())
+    }
+
+    fn write(&self, file: c_int, offset: u64, mut from: &[u8]) -> Result<(), Errno> {
+        let mut at = offset as libc::off_t;
+        while !from.is_empty() {
+            // SAFETY: reads at most as many bytes as `from` has.
+            let put = unsafe { libc::pwrite(file, from.as_ptr().cast(), from.len(), at) };
+            let Some(put) = moved(put)? else { continue };
+            at += put as libc::off_t;
+            from = &from[put..];
+        }
+        Ok(())
+    }
+}
+
+/// Returns the number of bytes moved, or `None` if a signal interrupted the call.
+fn moved(count: isize) -> Result<Option<usize>, Errno> {
+    match usize::try_from(count) {
+        // A read or write inside the file never ends with 0 bytes.
+        Ok(0) => Err(Errno(libc::EIO)),
+        Ok(count) => Ok(Some(count)),
+        Err(_) if errno() == Errno(libc::EINTR) => Ok(None),
+        Err(_) => Err(errno()),
+    }
+}
+
+fn anywhere(bytes: usize, access: c_int) -> Result<usize, Errno> {
+    // SAFETY: a new mapping, which replaces none.
+    let at = unsafe { libc::mmap(null_mut(), bytes, access, NONE_FLAGS, -1, 0) };
+    if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.expose_provenance()) }
+}
+
+fn allocate(file: c_int, mode: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+    loop {
+        // SAFETY: a file of our own.
+        let code = unsafe { libc::fallocate(file, mode, offset as libc::off_t, bytes as libc::off_t) };
+        match done(code) {
+            Err(Errno(libc::EINTR)) => {}
+            other => return other,
+        }
+    }
+}
+
+fn fixed(mapped: *mut c_void) -> Result<(), Errno> {
+    if mapped == libc::MAP_FAILED { Err(errno()) } else { Ok(()) }
+}
