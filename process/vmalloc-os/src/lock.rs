@@ -13,14 +13,15 @@
 //! # Source
 //! U. Drepper, "Futexes Are Tricky", mutex 3.
 
-use crate::os::{futex_wait_for, futex_wake, thread_name};
+use crate::os::{Word, thread_name};
 use core::sync::atomic::{AtomicU32, Ordering};
 use lock_api::{GuardSend, RawMutex};
 
 const FREE: u32 = 0;
 /// The bit beside the holder's name that records that a thread waits.
 const AWAITED: u32 = 1;
-const SPINS: u32 = 40;
+/// A model tries the waits alone.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 40 };
 
 /// A parking lock. An unlocked one is all zeros.
 #[derive(Debug)]
@@ -147,36 +148,50 @@ impl Futex {
             let taken = self.try_lock();
             let seen = self.word.load(Ordering::Relaxed);
             if !taken && seen != FREE {
-                futex_wait_for(&self.word, seen, PATIENCE_NANOS);
+                self.word.wait(seen, PATIENCE_NANOS);
             }
             taken
         })
     }
+}
 
-    #[cold]
-    fn wait(&self) {
-        for _ in 0..SPINS {
-            core::hint::spin_loop();
-            if self.word.load(Ordering::Relaxed) == FREE && self.try_lock() {
-                return;
-            }
+/// Takes a free lock for the thread of a name.
+#[inline(always)]
+pub(crate) fn try_lock(word: &impl Word, me: u32) -> bool {
+    // Acquire pairs with the release of `unlock`.
+    word.replace(FREE, me, Ordering::Acquire)
+}
+
+/// Takes a lock that was not free.
+#[cold]
+pub(crate) fn lock_slowly(word: &impl Word, me: u32) {
+    for _ in 0..SPINS {
+        core::hint::spin_loop();
+        if word.load(Ordering::Relaxed) == FREE && try_lock(word, me) {
+            return;
         }
-        loop {
-            let seen = self.word.load(Ordering::Relaxed);
-            // A thread that takes the lock after a wait sets AWAITED, since other threads may still wait.
-            let want = if seen == FREE { me() | AWAITED } else { seen | AWAITED };
-            // Acquire pairs with the release of `unlock`.
-            if seen != want
-                && self.word.compare_exchange(seen, want, Ordering::Acquire, Ordering::Relaxed).is_err()
-            {
-                continue;
-            }
-            if seen == FREE {
-                return;
-            }
-            // A handler of a signal may interrupt `unlock` between its two steps, and fork. The fork waits for all locks.
-            futex_wait_for(&self.word, want, LOST_WAKE_NANOS);
+    }
+    loop {
+        let seen = word.load(Ordering::Relaxed);
+        // A thread that takes the lock after a wait sets AWAITED, since other threads may still wait.
+        let want = if seen == FREE { me | AWAITED } else { seen | AWAITED };
+        // Acquire pairs with the release of `unlock`.
+        if seen != want && !word.replace(seen, want, Ordering::Acquire) {
+            continue;
         }
+        if seen == FREE {
+            return;
+        }
+        // A handler of a signal may interrupt `unlock` between its two steps, and fork. The fork waits for all locks.
+        word.wait(want, LOST_WAKE_NANOS);
+    }
+}
+
+/// Frees a lock, and wakes a thread that waits for it.
+#[inline(always)]
+pub(crate) fn unlock(word: &impl Word) {
+    if word.swap(FREE, Ordering::Release) & AWAITED != 0 {
+        word.wake();
     }
 }
 
@@ -187,22 +202,20 @@ unsafe impl RawMutex for Futex {
 
     #[inline(always)]
     fn lock(&self) {
-        if !self.try_lock() {
-            self.wait();
+        let me = me();
+        if !try_lock(&self.word, me) {
+            lock_slowly(&self.word, me);
         }
     }
 
     #[inline(always)]
     fn try_lock(&self) -> bool {
-        // Acquire pairs with the release of `unlock`.
-        self.word.compare_exchange(FREE, me(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+        try_lock(&self.word, me())
     }
 
     #[inline(always)]
     unsafe fn unlock(&self) {
-        if self.word.swap(FREE, Ordering::Release) & AWAITED != 0 {
-            futex_wake(&self.word);
-        }
+        unlock(&self.word);
     }
 }
 

@@ -1,12 +1,15 @@
-//! Models of the owner lock and of a pointer that is published, small enough to try all interleavings with at most four
+//! Models of the locks, of calls that are forbidden, and of values that one thread makes, small enough to try all interleavings with at most four
 //! preemptions.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc-os --lib loom`.
 
+use crate::lock;
+use crate::os::{UNKNOWN, Word, begin_call, end_call, forbid_calls, known_or};
 use crate::owner_lock::OwnerLock;
 use crate::published::{Pointer, Published};
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicPtr, Ordering};
+use loom::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
+use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -90,5 +93,129 @@ fn loom_of_two_values_one_is_published_and_used_by_all() {
         let used = makers.map(|maker| maker.join().unwrap());
         assert_eq!(used[0], used[1]);
         assert_eq!(shared.0.get().map(number_of), Some(used[0]));
+    });
+}
+
+/// A word whose waiters are those of a kernel: a thread looks at the word and begins to wait in one step.
+///
+/// Loom takes a sequentially consistent access for one with acquire and release. So such an access has a fence on its
+/// side of the other accesses here, which loom knows.
+struct Shared {
+    word: AtomicU32,
+    /// A wait ends by itself, and is no more than a pause. Otherwise it ends only by a wake, so that a lost one shows.
+    ends: bool,
+    waiting: Mutex<()>,
+    wakes: Condvar,
+}
+
+impl Shared {
+    fn new(value: u32, ends: bool) -> Self {
+        Self { word: AtomicU32::new(value), ends, waiting: Mutex::new(()), wakes: Condvar::new() }
+    }
+}
+
+fn fence_if(order: Ordering) {
+    if order == Ordering::SeqCst {
+        fence(order);
+    }
+}
+
+impl Word for Shared {
+    fn load(&self, order: Ordering) -> u32 {
+        fence_if(order);
+        self.word.load(order)
+    }
+
+    fn store(&self, value: u32, order: Ordering) {
+        self.word.store(value, order);
+        fence_if(order);
+    }
+
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.word.swap(value, order)
+    }
+
+    fn add(&self, value: u32, order: Ordering) -> u32 {
+        let before = self.word.fetch_add(value, order);
+        fence_if(order);
+        before
+    }
+
+    fn replace(&self, from: u32, to: u32, success: Ordering) -> bool {
+        self.word.compare_exchange(from, to, success, Ordering::Relaxed).is_ok()
+    }
+
+    fn wait(&self, seen: u32, _nanos: u64) {
+        if self.ends {
+            return thread::yield_now();
+        }
+        let held = self.waiting.lock().unwrap();
+        if self.word.load(Ordering::Relaxed) == seen {
+            drop(self.wakes.wait(held).unwrap());
+        }
+    }
+
+    fn wake(&self) {
+        let _held = self.waiting.lock().unwrap();
+        self.wakes.notify_one();
+    }
+}
+
+/// Three threads take the lock of one word, so that one may wait while another takes it after a wait.
+#[test]
+fn loom_a_lock_has_one_holder_and_wakes_all_who_wait() {
+    model(|| {
+        let shared = Arc::new((Shared::new(0, false), UnsafeCell::new(())));
+        let section = |(word, held): &(Shared, UnsafeCell<()>), me: u32| {
+            if !lock::try_lock(word, me) {
+                lock::lock_slowly(word, me);
+            }
+            // The model detects two simultaneous accesses.
+            held.with_mut(|_| {});
+            lock::unlock(word);
+        };
+        let others = [4, 6].map(|me| {
+            let theirs = Arc::clone(&shared);
+            thread::spawn(move || section(&theirs, me))
+        });
+        section(&shared, 2);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert!(lock::try_lock(&shared.0, 2), "it is free at the end");
+    });
+}
+
+/// A thread makes two calls that are counted, while another forbids them and installs its filter.
+#[test]
+fn loom_no_call_is_in_progress_once_calls_are_forbidden() {
+    model(|| {
+        // The model detects a call beside the filter.
+        let shared = Arc::new((Shared::new(0, true), Shared::new(0, true), UnsafeCell::new(())));
+        let theirs = Arc::clone(&shared);
+        let caller = thread::spawn(move || {
+            let (plain, calls, filter) = &*theirs;
+            for _ in 0..2 {
+                if begin_call(plain, calls) {
+                    filter.with(|_| {});
+                }
+                end_call(calls);
+            }
+        });
+        let (plain, calls, filter) = &*shared;
+        forbid_calls(plain, calls);
+        filter.with_mut(|_| {});
+        caller.join().unwrap();
+        assert!(!begin_call(plain, calls));
+    });
+}
+
+#[test]
+fn loom_two_threads_that_ask_at_once_have_the_answer_and_later_ones_do_not_ask() {
+    model(|| {
+        let word = Arc::new(Shared::new(UNKNOWN, true));
+        let theirs = Arc::clone(&word);
+        let other = thread::spawn(move || known_or(&*theirs, || 7));
+        assert_eq!(known_or(&*word, || 7), 7);
+        assert_eq!(other.join().unwrap(), 7);
+        assert_eq!(known_or(&*word, || unreachable!("it is known")), 7);
     });
 }

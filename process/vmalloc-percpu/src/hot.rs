@@ -20,7 +20,7 @@
 
 use super::Index;
 use super::rseq::{self, Area};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use va_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use vmalloc_os::os::thread_number;
 
 /// The state of a space that every operation reads: see the head of the module.

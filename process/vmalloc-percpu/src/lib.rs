@@ -95,10 +95,10 @@ mod object;
 mod options;
 mod raw;
 mod reference;
-#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu", not(loom))))]
 #[path = "norseq.rs"]
 mod rseq;
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu", not(loom)))]
 mod rseq;
 mod shape;
 mod space;

@@ -1,4 +1,4 @@
-//! Models of counters and reference counts, small enough to try all interleavings with at most three preemptions.
+//! Models of counters, of reference counts and of the units that were used, small enough to try all interleavings with at most three preemptions.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc-percpu --lib loom`. To other threads of its unit a
 //! section is atomic. So each unit has a lock in the model, and taking each of the locks once waits for the end of all
@@ -6,7 +6,9 @@
 
 use crate::Error;
 use crate::counter::{At, Counter, Deltas, Home};
+use crate::hot::Hot;
 use crate::locks::Lock;
+use crate::options::Index;
 use crate::reference::{Counted, RefMode, Units};
 use loom::cell::UnsafeCell;
 use loom::sync::Mutex;
@@ -407,5 +409,34 @@ fn loom_rf1_one_of_two_kills_succeeds_and_revives() {
         assert_eq!(releases.load(Ordering::SeqCst), 1, "RF2");
         count.resurrect(true, true).unwrap();
         assert!(count.is_percpu() && count.try_get_live() && !count.put(1));
+    });
+}
+
+/// Threads use an object in units that no thread used before, one of them in the strangers'. The thread that allocates
+/// the memory for the next object zeroes the units that it finds used.
+#[test]
+fn loom_pp1_an_object_is_zeros_in_each_unit_that_threads_used_at_once() {
+    model(|| {
+        let copies = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+        // The lock of the space, with the number of uses that have ended.
+        let shared = Arc::new((Hot::new(None, Index::Cpu, 2), copies, Mutex::new(0)));
+        let use_unit = |shared: &(Hot, [AtomicU64; 3], Mutex<u32>), unit: u32| {
+            shared.0.touch(unit);
+            shared.1[unit as usize].fetch_add(1, Ordering::Relaxed);
+            *shared.2.lock().unwrap() += 1;
+        };
+        let others = [1, 2].map(|unit| {
+            let theirs = Arc::clone(&shared);
+            thread::spawn(move || use_unit(&theirs, unit))
+        });
+        use_unit(&shared, 0);
+        let (hot, copies, ended) = &*shared;
+        let ended = ended.lock().unwrap();
+        if *ended == 3 {
+            hot.live_units().for_each(|unit| copies[unit as usize].store(0, Ordering::Relaxed));
+            assert!(copies.iter().all(|copy| copy.load(Ordering::Relaxed) == 0), "PP1");
+        }
+        drop(ended);
+        others.into_iter().for_each(|other| other.join().unwrap());
     });
 }

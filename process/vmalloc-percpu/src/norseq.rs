@@ -1,7 +1,9 @@
 //! The replacement of `rseq` on systems without sections: no thread has a number, and every operation reports that.
 
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+#[cfg(not(loom))]
+use core::sync::atomic::AtomicU64;
+use va_base::sync::atomic::AtomicU32;
 
 pub(super) fn restarts() -> u64 {
     0

@@ -1,9 +1,9 @@
-//! Models of what magazines share, of the time and of the list of texts, small enough to try all interleavings with at most three
-//! preemptions.
+//! Models of what magazines share, of the time, of the thread that releases memory, and of the list of texts. They are
+//! small enough to try all interleavings with at most three preemptions.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc --lib loom`.
 
-use crate::heap::Time;
+use crate::heap::{Time, Worker};
 use crate::magazine::{Big, CpuSet, Front};
 use crate::tagged::Texts;
 use loom::cell::UnsafeCell;
@@ -106,5 +106,26 @@ fn one_of_two_threads_ends_a_turn() {
         let other = thread::spawn(move || theirs.turns_over(1_500_000_000));
         let mine = time.turns_over(1_500_000_000);
         assert_eq!(mine + other.join().unwrap(), 1);
+    });
+}
+
+/// A thread that caches something and wakes the thread that releases it, which is about to sleep since nothing is
+/// cached. What is cached is a number.
+#[test]
+fn loom_wk1_the_thread_does_not_sleep_while_something_is_cached() {
+    model(|| {
+        let shared = Arc::new((Worker::awake(), Mutex::new(0)));
+        let (worker, theirs) = (Arc::clone(&shared), Arc::clone(&shared));
+        let releases = thread::spawn(move || {
+            let (worker, cached) = &*worker;
+            worker.sleep_unless(|| *cached.lock().unwrap() > 0);
+        });
+        let frees = thread::spawn(move || {
+            let (worker, cached) = &*theirs;
+            *cached.lock().unwrap() += 1;
+            worker.wake();
+        });
+        [releases, frees].into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(!shared.0.is_asleep(), "WK1");
     });
 }

@@ -47,19 +47,25 @@ pub mod shim;
 mod thread;
 #[cfg(not(miri))]
 mod uffd;
+mod word;
 
 #[cfg(miri)]
 pub(crate) use linux::read_memory;
 pub use linux::{Linux, abort_with, done, errno, pointer, process_id};
 pub(crate) use linux::{find, register_fork_handlers};
 pub use once::Once;
+#[cfg(all(test, loom))]
+pub(crate) use once::{UNKNOWN, known_or};
 pub(crate) use plain::forget_calls;
+#[cfg(all(test, loom))]
+pub(crate) use plain::{begin as begin_call, end as end_call, forbid as forbid_calls};
 pub use plain::{is_plain, plain_calls_only, unless_plain};
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 pub use rseq::rseq_area;
 pub use rseq::{can_end_sections, end_sections, fence_all, has_concurrency_ids, has_sections};
 pub(crate) use thread::thread_name;
 pub use thread::{Entry, ThreadName, futex_wait, futex_wait_for, futex_wake, thread_number, yield_now};
+pub(crate) use word::Word;
 
 use core::ffi::c_void;
 

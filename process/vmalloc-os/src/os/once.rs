@@ -1,6 +1,10 @@
 //! Results that are computed once a process.
 
+use super::word::Word;
 use core::sync::atomic::{AtomicU32, Ordering};
+
+/// No result yet: neither a number of CPUs nor a boolean.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
 
 /// A result that is computed once. Concurrent first calls compute the same value, so there is no lock that a fork could
 /// leave held. Protocol PR-ONCE.
@@ -8,26 +12,28 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub struct Once(AtomicU32);
 
 impl Once {
-    /// No result yet: neither a number of CPUs nor a boolean.
-    const UNKNOWN: u32 = u32::MAX;
-
     /// Creates the value without a result.
     #[expect(clippy::new_without_default, reason = "it is made for statics alone")]
     #[must_use]
     pub const fn new() -> Self {
-        Self(AtomicU32::new(Self::UNKNOWN))
+        Self(AtomicU32::new(UNKNOWN))
     }
 
     /// Returns the result, which the first call computes. It must not be [`u32::MAX`].
     pub fn get(&self, ask: impl FnOnce() -> u32) -> u32 {
-        let known = self.0.load(Ordering::Relaxed);
-        if known != Self::UNKNOWN {
-            return known;
-        }
-        let answer = ask();
-        self.0.store(answer, Ordering::Relaxed);
-        answer
+        known_or(&self.0, ask)
     }
+}
+
+/// Returns a result, which is computed if no thread has stored it yet.
+pub(crate) fn known_or(word: &impl Word, ask: impl FnOnce() -> u32) -> u32 {
+    let known = word.load(Ordering::Relaxed);
+    if known != UNKNOWN {
+        return known;
+    }
+    let answer = ask();
+    word.store(answer, Ordering::Relaxed);
+    answer
 }
 
 #[cfg(test)]

@@ -17,11 +17,11 @@
 //! thread itself, if a handler of a signal installs the filter. `clock_gettime` and `sched_getcpu` are not counted:
 //! they read memory wherever libc has an rseq area, or the kernel a page of code.
 
-use super::futex_wait_for;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use super::word::Word;
+use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Set once other calls are not allowed any more. Protocol PR-PLAIN.
-static PLAIN: AtomicBool = AtomicBool::new(false);
+/// 1 once other calls are not allowed any more. Protocol PR-PLAIN.
+static PLAIN: AtomicU32 = AtomicU32::new(0);
 /// Calls in progress that are not plain. Protocol PR-PLAIN.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
@@ -37,21 +37,43 @@ const PATIENCE_NANOS: u64 = 1_000_000;
 /// about a second at most: a handler of a signal may have interrupted such a call, which may end the process after the
 /// filter. Changes `errno`. O(1), no lock; may be called in a handler of a signal.
 pub fn plain_calls_only() {
-    // SeqCst pairs with `unless_plain`, which sees the flag, or whose call is counted below.
-    PLAIN.store(true, Ordering::SeqCst);
+    forbid(&PLAIN, &CALLS);
+}
+
+/// Forbids calls that are not plain, and waits for those in progress.
+pub(crate) fn forbid(plain: &impl Word, calls: &impl Word) {
+    // SeqCst pairs with `begin`, which sees the flag, or whose call is counted below.
+    plain.store(1, Ordering::SeqCst);
     for _ in 0..PATIENCE {
-        let calls = CALLS.load(Ordering::SeqCst);
-        if calls == 0 {
+        let count = calls.load(Ordering::SeqCst);
+        if count == 0 {
             return;
         }
-        futex_wait_for(&CALLS, calls, PATIENCE_NANOS);
+        calls.wait(count, PATIENCE_NANOS);
+    }
+}
+
+/// Counts a call that is not plain. If such calls are forbidden it returns `false`, and the caller makes none.
+pub(crate) fn begin(plain: &impl Word, calls: &impl Word) -> bool {
+    // SeqCst pairs with `forbid`.
+    calls.add(1, Ordering::SeqCst);
+    plain.load(Ordering::SeqCst) == 0
+}
+
+/// Counts the end of a call.
+pub(crate) fn end(calls: &impl Word) {
+    // Not below 0: a call that a handler interrupted, and forked in, is not counted in the child.
+    let mut count = calls.load(Ordering::Relaxed);
+    // Release: the call has been made.
+    while count > 0 && !calls.replace(count, count - 1, Ordering::Release) {
+        count = calls.load(Ordering::Relaxed);
     }
 }
 
 /// Returns true if only those calls are made. For decisions: other calls are made in [`unless_plain`].
 #[inline(always)]
 pub fn is_plain() -> bool {
-    PLAIN.load(Ordering::Relaxed)
+    PLAIN.load(Ordering::Relaxed) != 0
 }
 
 /// Makes other calls of the system than those, unless they are not allowed any more: then `None`.
@@ -71,19 +93,16 @@ impl InProgress {
         if is_plain() {
             return None;
         }
-        // SeqCst pairs with `plain_calls_only`.
-        CALLS.fetch_add(1, Ordering::SeqCst);
+        let allowed = begin(&PLAIN, &CALLS);
         let counted = Self;
-        (!PLAIN.load(Ordering::SeqCst)).then_some(counted)
+        allowed.then_some(counted)
     }
 }
 
 impl Drop for InProgress {
     #[inline(never)]
     fn drop(&mut self) {
-        // Not below 0: a call that a handler interrupted, and forked in, is not counted in the child.
-        // Release: the call has been made.
-        let _count = CALLS.fetch_update(Ordering::Release, Ordering::Relaxed, |calls| calls.checked_sub(1));
+        end(&CALLS);
     }
 }
 

@@ -105,7 +105,7 @@ use vmalloc_os::fork::Hold;
 use vmalloc_os::lock::{Fork, Futex, Mutex};
 use vmalloc_os::os::Os;
 use vmalloc_os::records::Host;
-use worker::Worker;
+pub(crate) use worker::Worker;
 
 /// The divisor of the pages below the frontiers that bounds small items of 64 KiB or more. A magazine caches one only
 /// while its small items have at most that many pages. With 32, the bound of a heap of 128 MiB is that of all small

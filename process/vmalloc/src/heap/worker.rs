@@ -34,8 +34,11 @@ use super::time::{DIRTY_TURNS, MAGAZINE_TURNS};
 use crate::arena::ZONES;
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use vmalloc_os::os::{Errno, Os, Span, futex_wait, futex_wait_for, futex_wake};
+use core::sync::atomic::AtomicUsize;
+use va_base::sync::atomic::{AtomicU32, Ordering};
+use vmalloc_os::os::{Errno, Os, Span};
+#[cfg(not(loom))]
+use vmalloc_os::os::{futex_wait, futex_wait_for, futex_wake};
 
 /// Cached pages from which the thread is started: 16 MiB.
 const START_PAGES: u64 = 4096;
@@ -57,7 +60,7 @@ const STOPPED: u32 = 4;
 const OFF: u32 = 5;
 
 /// The thread of a heap.
-pub(super) struct Worker {
+pub(crate) struct Worker {
     // Atomic. Of all threads that find `NONE`, the one that changes it owns the other fields.
     /// The progress of the thread. Protocol PR-WORKER.
     state: AtomicU32,
@@ -70,13 +73,15 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Returns the state of a heap that never has the thread.
-    pub(super) const fn off() -> Self {
-        Self {
-            state: AtomicU32::new(OFF),
-            thread: AtomicUsize::new(0),
-            stack: AtomicUsize::new(0),
-            pause: AtomicU32::new(0),
+    va_base::const_fn! {
+        /// Returns the state of a heap that never has the thread.
+        pub(super) fn off() -> Self {
+            Self {
+                state: AtomicU32::new(OFF),
+                thread: AtomicUsize::new(0),
+                stack: AtomicUsize::new(0),
+                pause: AtomicU32::new(0),
+            }
         }
     }
 
@@ -109,15 +114,55 @@ impl Worker {
         // Acquire and release: after the last change by another thread, and before the next one.
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
+
+    /// Wakes the thread if it sleeps, after memory was cached.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        if self.state.load(Ordering::Relaxed) == ASLEEP && self.change(ASLEEP, AWAKE) {
+            futex_wake(&self.state);
+        }
+    }
+
+    /// Makes the thread sleep from now on, unless something is cached. Called by the thread, which is awake. Checks WK1:
+    /// the state is stored first, and the lists are read under their locks afterwards.
+    pub(crate) fn sleep_unless(&self, has_cached: impl FnOnce() -> bool) {
+        if self.change(AWAKE, ASLEEP) && has_cached() {
+            self.change(ASLEEP, AWAKE);
+        }
+    }
+
+    /// Returns the state of a heap whose thread is awake.
+    #[cfg(all(test, loom))]
+    pub(crate) fn awake() -> Self {
+        Self { state: AtomicU32::new(AWAKE), ..Self::off() }
+    }
+
+    /// Returns true if the thread sleeps.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == ASLEEP
+    }
 }
+
+/// The waits of a program under loom, whose models have none.
+#[cfg(loom)]
+mod futex {
+    use va_base::sync::atomic::AtomicU32;
+
+    pub(super) fn futex_wait(_: &AtomicU32, _: u32) {}
+
+    pub(super) fn futex_wait_for(_: &AtomicU32, _: u32, _: u64) {}
+
+    pub(super) fn futex_wake(_: &AtomicU32) {}
+}
+#[cfg(loom)]
+use futex::{futex_wait, futex_wait_for, futex_wake};
 
 impl<O: Os> Heap<O> {
     /// Wakes the thread if it sleeps, when cached memory has moved to another list. Called as [`poke`](Self::poke).
     #[inline]
     pub(super) fn wake(&self) {
-        if self.worker.state.load(Ordering::Relaxed) == ASLEEP && self.worker.change(ASLEEP, AWAKE) {
-            futex_wake(&self.worker.state);
-        }
+        self.worker.wake();
     }
 
     /// Notifies the thread that memory was cached. Called under no lock, after the lock of that list was released.
@@ -125,7 +170,7 @@ impl<O: Os> Heap<O> {
     pub(super) fn poke(&self) {
         match self.worker.state.load(Ordering::Relaxed) {
             NONE if self.cached_hint() >= START_PAGES => self.start_worker(),
-            ASLEEP if self.worker.change(ASLEEP, AWAKE) => futex_wake(&self.worker.state),
+            ASLEEP => self.worker.wake(),
             _ => {}
         }
     }
@@ -194,9 +239,8 @@ impl<O: Os> Heap<O> {
             match worker.state.load(Ordering::Acquire) {
                 AWAKE => {
                     futex_wait_for(&worker.state, AWAKE, self.time.turn_nanos());
-                    // Checks WK1: the state is stored first, and the lists are read under their locks afterwards.
-                    if !self.turn() && worker.change(AWAKE, ASLEEP) && self.has_cached() {
-                        worker.change(ASLEEP, AWAKE);
+                    if !self.turn() {
+                        worker.sleep_unless(|| self.has_cached());
                     }
                 }
                 ASLEEP => futex_wait(&worker.state, ASLEEP),
