@@ -230,7 +230,7 @@ pub(crate) fn demo_full(root: &Path, _: &mut Tests) -> Result<()> {
 
 /// Tries every state of small spaces.
 pub(crate) fn states(root: &Path, tests: &mut Tests) -> Result<()> {
-    let args = "test --quiet --locked --release -p va-certify --test states --test space -- --ignored";
+    let args = "test --quiet --locked --release -p va-certify --test states --test space --test tracked -- --ignored";
     counted(Cmd::cargo(root).args(args.split(' ')), tests)
 }
 
