@@ -30,6 +30,7 @@ mod released;
 
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
+use crate::frontier::Frontier;
 use crate::options::HugePages;
 use crate::page_word::{PAGES_MAX, Word};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
@@ -152,8 +153,8 @@ pub(crate) struct Arena<O: Os> {
     small: u64,
     huge_pages: HugePages,
     // Atomic; moved under the locks of the zones.
-    /// Pages of each zone below its frontier. Protocol PR-READY.
-    committed: [AtomicU64; ZONES],
+    /// The frontier of each zone.
+    committed: [Frontier; ZONES],
     /// Set once the addresses above the frontiers are released. They are mapped again when a frontier moves. Written
     /// under the locks of all zones. Protocol PR-LOCK.
     closed: AtomicBool,
@@ -178,7 +179,7 @@ impl<O: Os> Arena<O> {
             pages: 0,
             small: 0,
             huge_pages: HugePages::Never,
-            committed: [const { AtomicU64::new(0) }; ZONES],
+            committed: [const { Frontier::none() }; ZONES],
             closed: AtomicBool::new(false),
             kept: AtomicU8::new(0),
             torn: AtomicU64::new(0),
@@ -211,7 +212,7 @@ impl<O: Os> Arena<O> {
                         pages,
                         small: pages / small_share / HUGE_PAGES * HUGE_PAGES,
                         huge_pages,
-                        committed: [const { AtomicU64::new(0) }; ZONES],
+                        committed: [const { Frontier::none() }; ZONES],
                         closed: AtomicBool::new(false),
                         kept: AtomicU8::new(0),
                         torn: AtomicU64::new(0),
@@ -295,7 +296,7 @@ impl<O: Os> Arena<O> {
 
     /// Returns the number of pages of a zone below its frontier.
     pub(crate) fn committed_pages(&self, zone: usize) -> u64 {
-        self.committed[zone].load(Ordering::Relaxed)
+        self.committed[zone].pages()
     }
 
     /// Returns the first page above the frontier of a zone.
@@ -315,8 +316,8 @@ impl<O: Os> Arena<O> {
     pub(crate) fn word(&self, page: u64) -> Option<&AtomicU64> {
         let index = page.wrapping_sub(self.first);
         let (zone, below) = if index < self.small { (SMALL, 0) } else { (HUGE, self.small) };
-        // Acquire pairs with the store of `commit`: the words below the frontier are readable. Checks AR1.
-        if index - below >= self.committed[zone].load(Ordering::Acquire) {
+        // The words below the frontier are readable. Checks AR1.
+        if index - below >= self.committed[zone].pages() {
             return None;
         }
         let place = with_exposed_provenance_mut::<u64>(self.words + index as usize * WORD_BYTES);
@@ -391,6 +392,11 @@ impl<O: Os> Arena<O> {
     }
 
     fn commit_to(&self, zone: usize, have: u64, want: u64) -> Result<(), Errno> {
+        self.committed[zone].advance(want, || self.open(zone, have, want))
+    }
+
+    /// Makes the pages of a zone from `have` to `want` accessible, and their words.
+    fn open(&self, zone: usize, have: u64, want: u64) -> Result<(), Errno> {
         let first = self.extent(zone).start().page_floor();
         // Whole pages of words; those up to `have` were committed, rounded up.
         let words = self.words_between(zone, have, want);
@@ -404,8 +410,6 @@ impl<O: Os> Arena<O> {
             }
             return Err(errno);
         }
-        // Release pairs with the load of `word`. Checks AR1.
-        self.committed[zone].store(want, Ordering::Release);
         Ok(())
     }
 

@@ -107,6 +107,7 @@ mod arena;
 mod buffer;
 mod empty;
 mod error;
+mod frontier;
 mod hardened;
 mod heap;
 mod large_alloc;

@@ -1,13 +1,15 @@
-//! Models of what magazines share, of the time, of the thread that releases memory, and of the list of texts. They are
+//! Models of what magazines share, of frontiers, of the time, of the thread that releases memory, and of the list of texts. They are
 //! small enough to try all interleavings with at most three preemptions.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc --lib loom`.
 
+use crate::frontier::{Frontier, Number};
 use crate::heap::{Time, Worker};
 use crate::magazine::{Big, CpuSet, Front};
 use crate::tagged::Texts;
 use loom::cell::UnsafeCell;
 use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,5 +129,45 @@ fn loom_wk1_the_thread_does_not_sleep_while_something_is_cached() {
         });
         [releases, frees].into_iter().for_each(|thread| thread.join().unwrap());
         assert!(!shared.0.is_asleep(), "WK1");
+    });
+}
+
+impl Number for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        Self::store(self, value, order);
+    }
+}
+
+/// A thread makes three pages accessible in two steps. To make a page accessible is a write to it. Another thread
+/// accesses each page that it finds below the frontier.
+#[test]
+fn loom_ar1_pages_below_the_frontier_are_accessible() {
+    model(|| {
+        let pages = [UnsafeCell::new(()), UnsafeCell::new(()), UnsafeCell::new(())];
+        let shared = Arc::new((Frontier::at(AtomicU64::new(0)), pages));
+        let theirs = Arc::clone(&shared);
+        let opens = thread::spawn(move || {
+            let (frontier, pages) = &*theirs;
+            for (have, want) in [(0, 1), (1, 3)] {
+                let open = || {
+                    // The model detects an access at the same time, or one that this does not happen before.
+                    pages[have..want].iter().for_each(|page| page.with_mut(|_| {}));
+                    Ok::<_, ()>(())
+                };
+                frontier.advance(want as u64, open).unwrap();
+            }
+            // A step that fails moves nothing.
+            assert!(frontier.advance(4, || Err(())).is_err());
+        });
+        let (frontier, pages) = &*shared;
+        for _ in 0..2 {
+            pages[..frontier.pages() as usize].iter().for_each(|page| page.with(|_| {}));
+        }
+        opens.join().unwrap();
+        assert_eq!(frontier.pages(), 3, "AR1");
     });
 }

@@ -31,6 +31,7 @@ use super::granules::{Closed, Entry, GRANULE_PAGES, Granule, TABLE, inner};
 use super::tag::{PAGES_MAX, Tag};
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
+use crate::frontier::Frontier;
 use core::ops::Range;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -139,8 +140,8 @@ pub(crate) struct Window<O: Os> {
     pages: u64,
     wall: Wall,
     // Atomic; grows under the lock of the allocator.
-    /// Pages of the window, from the first. Protocol PR-READY.
-    open: AtomicU64,
+    /// Pages of the window, from the first.
+    open: Frontier,
     // Atomic, independent of other fields.
     /// A hint: set while no granules are to be closed that would split a mapping. Protocol PR-HINT.
     crowded: AtomicBool,
@@ -161,7 +162,7 @@ impl<O: Os> Window<O> {
             first: 0,
             pages: 0,
             wall: Wall::Markers,
-            open: AtomicU64::new(0),
+            open: Frontier::none(),
             crowded: AtomicBool::new(false),
             leaky: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -200,7 +201,7 @@ impl<O: Os> Window<O> {
                 first: (base / PAGE_BYTES) as u64,
                 pages: count,
                 wall: wall.unwrap_or(Wall::Markers),
-                open: AtomicU64::new(0),
+                open: Frontier::none(),
                 crowded: AtomicBool::new(false),
                 leaky: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
@@ -273,16 +274,19 @@ impl<O: Os> Window<O> {
         if self.is_closed() {
             return Err((Errno::NOMEM, want));
         }
-        let os = self.host.os();
+        // From then on the tags of these pages are readable.
+        self.open.advance(want, || self.open_tags(have, want)).map_err(|errno| (errno, want))
+    }
+
+    /// Makes the tags and the granules' states of the pages from `have` to `want` accessible.
+    fn open_tags(&self, have: u64, want: u64) -> Result<(), Errno> {
         for (at, bytes) in [(self.tags, tags_bytes as fn(u64) -> usize), (self.granules, granules_bytes)] {
             let span = Span { at: at + bytes(have), bytes: bytes(want) - bytes(have) };
             if span.bytes > 0 {
                 // SAFETY: the tags, or the granules' states, of the added pages.
-                unsafe { os.commit(span) }.map_err(|errno| (errno, want))?;
+                unsafe { self.host.os().commit(span) }?;
             }
         }
-        // Release pairs with the load of `tag`: the tags of these pages are readable.
-        self.open.store(want, Ordering::Release);
         Ok(())
     }
 
@@ -296,7 +300,7 @@ impl<O: Os> Window<O> {
 
     /// Returns the pages of the window.
     pub(crate) fn window_pages(&self) -> u64 {
-        self.open.load(Ordering::Acquire)
+        self.open.pages()
     }
 
     /// Returns the range to which the window may grow.
