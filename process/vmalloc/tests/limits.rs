@@ -286,11 +286,37 @@ fn locked_memory_is_used_and_released() {
     }
 }
 
+/// Makes a control group of version 1 or 2 whose memory is limited, and which this process may enter.
+fn limited_group(bytes: usize) -> Option<String> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    own.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let (root, limit) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ => return None,
+        };
+        let group = format!("{root}{path}/vmalloc-test-{}", std::process::id());
+        std::fs::create_dir(&group).ok()?;
+        // A file that is not there must not be made.
+        let limited = std::fs::OpenOptions::new().write(true).open(format!("{group}/{limit}"));
+        let limited =
+            limited.and_then(|mut file| std::io::Write::write_all(&mut file, bytes.to_string().as_bytes()));
+        let entered = std::fs::write(format!("{group}/cgroup.procs"), "").err();
+        if limited.is_err() || entered.is_some_and(|error| error.raw_os_error() == Some(libc::EACCES)) {
+            let _removed = std::fs::remove_dir(&group);
+            return None;
+        }
+        let _no_swap = std::fs::write(format!("{group}/memory.swap.max"), "0");
+        Some(group)
+    })
+}
+
 /// Runs a child in a control group with a limit. Cached memory counts, so a budget below the limit prevents its end.
 #[test]
 fn a_control_group_holds_what_is_live_and_the_budget() {
     const NAME: &str = "a_control_group_holds_what_is_live_and_the_budget";
-    if role().is_some() {
+    if let Some(role) = role() {
         // The allocator exists before any memory is used.
         let memory = Vmalloc::new(Options::default().cache_bytes_max(16 * MIB)).unwrap();
         for round in 0..200usize {
@@ -299,29 +325,21 @@ fn a_control_group_holds_what_is_live_and_the_budget() {
             let area = memory.alloc(layout(bytes)).unwrap();
             // SAFETY: our own.
             unsafe { area.write_bytes(1, bytes) };
+            if role == "in a group, beyond its limit" {
+                continue;
+            }
             // SAFETY: our own, and no reference to it exists.
             unsafe { memory.free(area) }.unwrap();
         }
         say(&format!("{}", memory.stats().purged_bytes));
         return;
     }
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-    let own = own.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned);
-    let group = own.map(|path| format!("/sys/fs/cgroup{path}/vmalloc-test-{}", std::process::id()));
-    let limits = group.as_ref().is_some_and(|group| {
-        std::fs::create_dir(group).is_ok()
-            && std::fs::write(format!("{group}/memory.max"), (96 * MIB).to_string()).is_ok()
-            && std::fs::write(format!("{group}/cgroup.procs"), "")
-                .err()
-                .is_none_or(|e| e.raw_os_error() != Some(libc::EACCES))
-    });
-    let Some(group) = group.filter(|_| limits) else {
+    let Some(group) = limited_group(96 * MIB) else {
         eprintln!(
-            "SKIPPED: no control group (version 2, with the memory controller) can be made here, so nothing was tested"
+            "SKIPPED: no control group with the memory controller can be made here, so nothing was tested"
         );
         return;
     };
-    let _no_swap = std::fs::write(format!("{group}/memory.swap.max"), "0");
     let place = std::ffi::CString::new(format!("{group}/cgroup.procs")).unwrap();
     let enter = move || {
         // SAFETY: a path that ends with 0.
@@ -330,7 +348,10 @@ fn a_control_group_holds_what_is_live_and_the_budget() {
         let wrote = unsafe { libc::write(file, c"0".as_ptr().cast(), 1) };
         checked(if wrote == 1 { 0 } else { -1 })
     };
-    let said = run(NAME, "in a group", enter);
+    let said = run(NAME, "in a group", enter.clone());
+    // The limit holds: what is live beyond it ends the process.
+    let beyond = run(NAME, "in a group, beyond its limit", enter);
     let _removed = std::fs::remove_dir(&group);
     assert!(said.unwrap().parse::<u64>().unwrap() > 0);
+    assert!(beyond.is_err_and(|why| why.contains("SIGKILL")));
 }
