@@ -1,7 +1,8 @@
 //! Faults of the system under every entry point of the crates of a process: `cargo xtask faults`.
 //!
-//! The tests are `process/vmalloc-capi/tests/faults`, a tracer and the programs that it traces. In CI they try a sample.
-//! Here they try all faults, and a page in `results/` has what they count.
+//! The tests are `process/vmalloc-capi/tests/faults`, a tracer and the programs that it traces, and with the same tracer
+//! `process/vmalloc-preload/tests/faults`. In CI they try a sample. Here they try all faults, and a page in `results/` for
+//! each has what they count.
 
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};
@@ -18,7 +19,10 @@ pub(crate) struct Args {
     /// Only the tests whose name contains this
     #[arg(long)]
     only: Option<String>,
-    /// Write results/faults.md
+    /// Only those of this crate
+    #[arg(long = "crate")]
+    krate: Option<String>,
+    /// Write results/faults.md and results/faults_preload.md
     #[arg(long)]
     out: bool,
 }
@@ -26,27 +30,63 @@ pub(crate) struct Args {
 /// The outcomes of faults of one kind: faults, faults that no caller saw, errors, documented ends of the program.
 type Counts = [u64; 4];
 
+/// Tests of one crate.
+struct Part {
+    krate: &'static str,
+    page: &'static str,
+    /// The programs.
+    intro: &'static str,
+    /// There are faults other than those of calls.
+    others: bool,
+}
+
+const PARTS: [Part; 2] = [
+    Part {
+        krate: "vmalloc-capi",
+        page: "results/faults.md",
+        intro: "# Faults of the system\n\n\
+                Each program of `process/vmalloc-capi/tests/faults/work.rs` and `c.rs` calls the entry points of one crate or\n\
+                profile.\n",
+        others: true,
+    },
+    Part {
+        krate: "vmalloc-preload",
+        page: "results/faults_preload.md",
+        intro: "# Faults of the system under the preload\n\n\
+                Each program of `process/vmalloc-preload/tests/faults/work.rs` runs with the library preloaded, and calls all\n\
+                of its functions of `malloc`, small sizes and large. So the calls of the C library's malloc fail, too.\n",
+        others: false,
+    },
+];
+
 /// Runs `cargo xtask faults`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let mut tests = Tests::default();
-    let page = run(root, args.only.as_deref(), &mut tests)?;
-    print!("{page}");
-    if args.out {
-        fs::write(root.join("results/faults.md"), page)?;
+    let wanted: Vec<_> =
+        PARTS.iter().filter(|part| args.krate.as_ref().is_none_or(|name| name == part.krate)).collect();
+    if wanted.is_empty() {
+        bail!("there are faults of: {}", PARTS.map(|part| part.krate).join(", "));
+    }
+    for part in wanted {
+        let page = run(root, part, args.only.as_deref(), &mut tests)?;
+        print!("{page}");
+        if args.out {
+            fs::write(root.join(part.page), page)?;
+        }
     }
     Ok(())
 }
 
 /// Runs the step of `--full`.
 pub(crate) fn step(root: &Path, tests: &mut Tests) -> Result<()> {
-    run(root, None, tests).map(|_| ())
+    PARTS.iter().try_for_each(|part| run(root, part, None, tests).map(|_| ()))
 }
 
-fn run(root: &Path, only: Option<&str>, tests: &mut Tests) -> Result<String> {
+fn run(root: &Path, part: &Part, only: Option<&str>, tests: &mut Tests) -> Result<String> {
     let started = Instant::now();
     let cmd = Cmd::cargo(root)
         .env("VMALLOC_FAULTS", "whole")
-        .args(["test", "--quiet", "--locked", "-p", "vmalloc-capi", "--test", "faults", "--"])
+        .args(["test", "--quiet", "--locked", "-p", part.krate, "--test", "faults", "--"])
         .args(["--nocapture", "--test-threads=1"])
         .args(only);
     let (mut calls, mut others, mut ran) = (BTreeMap::new(), Vec::new(), Tests::default());
@@ -61,11 +101,11 @@ fn run(root: &Path, only: Option<&str>, tests: &mut Tests) -> Result<String> {
     });
     *tests += ran;
     ended?.success()?;
-    if ran.failed > 0 || (only.is_none() && (calls.is_empty() || others.is_empty())) {
+    if ran.failed > 0 || (only.is_none() && (calls.is_empty() || part.others == others.is_empty())) {
         bail!("{} tests failed, {} kinds of faults were tried", ran.failed, calls.len() + others.len());
     }
     let time = duration(started.elapsed().as_secs_f64());
-    page(root, only, &calls, &others, &time).context("a page cannot be written")
+    page(root, part, only, &calls, &others, &time).context("a page cannot be written")
 }
 
 /// Reads `faults: PROGRAM CALL ERRNO FAULTS UNSEEN ERRORS STOPS`, which may follow other output on the line.
@@ -78,6 +118,7 @@ fn parse(line: &str) -> Option<((String, String), Counts)> {
 
 fn page(
     root: &Path,
+    part: &Part,
     only: Option<&str>,
     calls: &BTreeMap<(String, String), Counts>,
     others: &[String],
@@ -86,17 +127,17 @@ fn page(
     let sum = |at: usize| calls.values().map(|counts| counts[at]).sum::<u64>();
     let only = only.map_or_else(String::new, |only| format!(" --only {only}"));
     let mut page = format!(
-        "# Faults of the system\n\n\
-         Each program of `process/vmalloc-capi/tests/faults/work.rs` and `c.rs` calls the entry points of one crate or\n\
-         profile. It runs once for each of its system calls and each error that the manual names for that call: the call\n\
-         is not made, and returns the error. The two most likely errors are also returned four times, and until the\n\
+        "{}It runs once for each of its system calls and each error that the manual names for that call: the call is not\n\
+         made, and returns the error. The two most likely errors are also returned four times, and until the\n\
          program asks for an end of the faults. Where a program reads a file as it read two before, each call has its\n\
          likeliest error and one more in turn. The program of threads has one fault in sixteen. After the faults, all\n\
          contents are checked, all memory is freed and allocated anew, and no call may fail. No program crashed, hung,\n\
          lost memory or had wrong contents.\n\n\
-         - command: `cargo xtask faults{only} --out`\n- commit: {}\n- machine: {}\n- time: {time}\n\
+         - command: `cargo xtask faults --crate {}{only} --out`\n- commit: {}\n- machine: {}\n- time: {time}\n\
          - programs run with a fault of a system call: {}; in {} of them no caller saw it, in {} a caller got a\n  \
          documented error, and {} ended as documented\n\n",
+        part.intro,
+        part.krate,
         commit(root),
         machine(root),
         sum(0),

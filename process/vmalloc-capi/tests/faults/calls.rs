@@ -3,7 +3,7 @@
 use crate::errnos;
 use crate::tracer::{Call, Ended, Verdict, Watch, trace};
 use crate::work::PROGRAMS;
-use crate::{is_whole, number, program};
+use crate::{is_whole, leak, number, program};
 use libc::{c_int, c_long};
 use std::collections::BTreeMap;
 use std::iter::zip;
@@ -143,7 +143,7 @@ fn verdict(watch: &Nth, ended: &Ended) -> Result<Option<u64>, String> {
     if watch.failed.is_none() && errors > 0 {
         return Err(format!("nothing failed, and callers saw errors:\n{}", ended.text));
     }
-    let leak = number(&ended.text, "leak ").unwrap_or(0);
+    let leak = leak(&ended.text).unwrap_or(0);
     if leak > watch.unmapped {
         return Err(format!("{leak} bytes stay mapped, and unmapping {} failed", watch.unmapped));
     }

@@ -34,6 +34,9 @@ pub(super) const ROWS: &[Row] = &[
     (libc::SYS_mremap, "mremap", &[ENOMEM, EINVAL, EAGAIN, EFAULT, EPERM, ENOSYS]),
     (libc::SYS_mincore, "mincore", &[EAGAIN, ENOMEM, EFAULT, EINVAL, EPERM, ENOSYS]),
     (libc::SYS_brk, "brk", &[ENOMEM]),
+    (libc::SYS_mlock, "mlock", &[ENOMEM, EPERM, EAGAIN, EINVAL, ENOSYS]),
+    (libc::SYS_munlock, "munlock", &[ENOMEM, EPERM, EAGAIN, EINVAL, ENOSYS]),
+    (libc::SYS_rt_sigaction, "rt_sigaction", &[EINVAL, EFAULT]),
     (libc::SYS_userfaultfd, "userfaultfd", &[EPERM, ENOSYS, EINVAL, EMFILE, ENFILE, ENOMEM]),
     // Of userfaultfd: UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_MOVE.
     (

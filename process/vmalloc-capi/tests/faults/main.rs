@@ -45,6 +45,11 @@ fn number(text: &str, key: &str) -> Option<u64> {
     line.trim().parse().ok()
 }
 
+/// Returns the bytes that stay mapped at the end, as the program reports.
+fn leak(text: &str) -> Option<u64> {
+    number(text, "leak ")
+}
+
 /// The program that is traced; by itself it does nothing.
 #[test]
 fn traced_program() {
