@@ -53,9 +53,9 @@ pub use late::Late;
 #[cfg(target_has_atomic = "ptr")]
 pub use machine::{Drain, Epoch, LockClass, Machine, Table};
 pub use meta::Meta;
-pub use paged::{NO_ID, Next, PIECE_BYTES, PagedArray, Supply, alloc_exact};
+pub use paged::{NO_ID, Next, PagedArray, Supply, alloc_exact};
 pub use place::Place;
-pub use platform::{NoSlabs, Platform, Record, assert_pages};
+pub use platform::{NoSlabs, PIECE_BYTES, Platform, Record, assert_pages};
 pub use request::{Context, Request, RequestError};
 pub use units::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, UnorderedRange, Va, VaRange};
 

@@ -15,6 +15,18 @@
 use crate::{InvariantViolation, Meta};
 use core::fmt;
 
+/// Bytes of the smallest piece: a page of 4 KiB.
+pub const PIECE_BYTES: usize = 4096;
+
+/// Returns the binary logarithm of as many records of some bytes as fit in a page, rounded down.
+const fn piece_log2(bytes: usize) -> u32 {
+    // Records of no bytes: one a piece, as those longer than a page.
+    match PIECE_BYTES.checked_div(bytes) {
+        None | Some(0) => 0,
+        Some(fit) => fit.ilog2(),
+    }
+}
+
 /// A record of metadata memory: data with an empty value, and nothing to drop.
 ///
 /// `Clone` lets a platform fill a slab with `EMPTY`; no other value is cloned.
@@ -24,7 +36,7 @@ pub trait Record: Clone + Send + Sync + 'static {
 
     /// Binary logarithm of the records in the smallest piece of an array ([`PagedArray`](crate::PagedArray)): as many as
     /// fit in a page, rounded down to a power of two. A record longer than a page is a piece by itself.
-    const PIECE_LOG2: u32 = crate::paged::piece_log2(size_of::<Self>());
+    const PIECE_LOG2: u32 = piece_log2(size_of::<Self>());
 }
 
 /// A supplier of metadata memory to an index.

@@ -38,9 +38,6 @@
 
 use crate::{InvariantViolation, Meta, Platform, Record, Va};
 
-/// Bytes of the smallest piece: a page of 4 KiB.
-pub const PIECE_BYTES: usize = 4096;
-
 /// Bits of an id that name the slot.
 const SLOT_BITS: u32 = 27;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
@@ -49,15 +46,6 @@ const BUCKETS: usize = 1 << (u32::BITS - SLOT_BITS);
 /// Entries of a node, a power of two. A page of them where a pointer has 64 bits.
 const NODE: usize = 256;
 const NODE_BITS: u32 = NODE.ilog2();
-
-/// Returns the binary logarithm of as many records of some bytes as fit in a page, rounded down.
-pub(crate) const fn piece_log2(bytes: usize) -> u32 {
-    // Records of no bytes: one a piece, as those longer than a page.
-    match PIECE_BYTES.checked_div(bytes) {
-        None | Some(0) => 0,
-        Some(fit) => fit.ilog2(),
-    }
-}
 
 /// The id of no record.
 pub const NO_ID: u32 = u32::MAX;

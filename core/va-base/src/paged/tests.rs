@@ -1,7 +1,7 @@
 //! The array beside its expected contents, on platforms that have small pieces, or none.
 
 use super::*;
-use crate::{LimitedHeap, NoSlabs};
+use crate::{LimitedHeap, NoSlabs, PIECE_BYTES};
 
 /// A record in pieces of `2^PIECE_LOG2`: of a page, unless stated.
 #[derive(Clone, Copy, PartialEq, Debug)]
