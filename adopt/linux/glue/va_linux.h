@@ -80,7 +80,6 @@ void va_os_pages_retire(void *at, size_t bytes);
 void va_os_flush(u64 start, u64 end);
 void va_os_settled(u64 start, u64 end);
 void va_os_wake(void);
-void va_os_spare_free(void);
 u64 va_os_reclaim(void);
 u32 va_os_cpus_possible(void);
 u32 va_os_cpus_online(void);

@@ -151,15 +151,15 @@ static atomic_long_t va_meta_bytes;
 /*
  * Zeroed memory at hand, so that an alloc neither fills it nor waits for the page allocator: a CPU that has no page there
  * fetches a batch, in some 30,000 instructions. Most requests are for a page, or for a table of 128 MiB of addresses.
- * Each piece has the address of the next in its first word. A worker adds more.
+ * Each piece has the address of the next in its first word. A worker adds more. Like a mempool it is not shrunk.
  */
 static struct va_spare {
 	size_t bytes;
 	unsigned int most, pieces;
 	void **first;
 } va_spares[] = {
-	{ .bytes = PAGE_SIZE, .most = 64 },
-	{ .bytes = 5 * PAGE_SIZE, .most = 4 },
+	{ .bytes = PAGE_SIZE, .most = 32 },
+	{ .bytes = 5 * PAGE_SIZE, .most = 2 },
 };
 static DEFINE_SPINLOCK(va_spare_lock);
 
@@ -200,16 +200,12 @@ static void va_spare_fill(struct work_struct *work)
 
 static DECLARE_WORK(va_spare_work, va_spare_fill);
 
-/* Returns all of it, for the shrinker. */
-void va_os_spare_free(void)
+static int __init va_spare_init(void)
 {
-	struct va_spare *spare;
-	void *at;
-
-	for (spare = va_spares; spare < va_spares + ARRAY_SIZE(va_spares); spare++)
-		while ((at = va_spare_take(spare)))
-			free_pages_exact(at, spare->bytes);
+	va_spare_fill(NULL);
+	return 0;
 }
+late_initcall(va_spare_init);
 
 static size_t va_spare_bytes(void)
 {

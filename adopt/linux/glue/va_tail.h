@@ -239,7 +239,6 @@ static unsigned long va_shrink_count(struct shrinker *shrinker, struct shrink_co
 static unsigned long va_shrink_scan(struct shrinker *shrinker, struct shrink_control *control)
 {
 	va_shrink();
-	va_os_spare_free();
 	return SHRINK_STOP;
 }
 
