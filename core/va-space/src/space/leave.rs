@@ -137,7 +137,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     fn sweep(&self, leaving: &mut Leaving, budget: &mut Budget) {
         let mut heap = self.lock_free();
         let heap = &mut *heap;
-        let mut run: Option<(u64, u64, u64)> = None;
+        let mut run = Run::NONE;
         let mut pages = 0;
         while budget.is_left() && leaving.marked > 0 {
             let Some(seen) = self.map.next(leaving.from) else {
@@ -153,16 +153,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             self.lookup.release(Va::from_page(seen.page));
             leaving.marked -= 1;
             pages += seen.pages;
-            match &mut run {
-                Some((_, end, count)) if *end == seen.page => {
-                    *end += seen.pages;
-                    *count += 1;
-                }
-                _ => {
-                    budget.spend(Cost::RUN);
-                    let next = Some((seen.page, seen.page + seen.pages, 1));
-                    self.free_run(heap, core::mem::replace(&mut run, next));
-                }
+            if !run.continues(seen.page, seen.pages) {
+                budget.spend(Cost::RUN);
+                self.free_run(heap, core::mem::replace(&mut run, Run::of(seen.page, seen.pages)));
             }
         }
         self.free_run(heap, run);
@@ -174,12 +167,41 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.settled.0.fetch_add(pages, Ordering::Release);
     }
 
-    /// Frees neighbouring areas as one: first page, page after the last, and their number.
-    pub(super) fn free_run(&self, heap: &mut super::locks::Heap<C::Index<P>>, run: Option<(u64, u64, u64)>) {
-        let Some((page, end, count)) = run else { return };
+    /// Frees neighbouring areas as one.
+    pub(super) fn free_run(&self, heap: &mut super::locks::Heap<C::Index<P>>, run: Run) {
+        let Run { page, end, areas } = run;
+        if areas == 0 {
+            return;
+        }
         if let Err(error) = heap.index.free(range_of(page, end - page)) {
             self.machine.bug(format_args!("the index rejects what was busy: {error}"), None);
         }
-        let _released = heap.index.release_splits(count - 1);
+        let _released = heap.index.release_splits(areas - 1);
+    }
+}
+
+/// Neighbouring areas that are freed as one.
+pub(super) struct Run {
+    page: u64,
+    end: u64,
+    areas: u64,
+}
+
+impl Run {
+    /// No area. None begins at its end.
+    pub(super) const NONE: Self = Self { page: 0, end: u64::MAX, areas: 0 };
+
+    pub(super) fn of(page: u64, pages: u64) -> Self {
+        Self { page, end: page + pages, areas: 1 }
+    }
+
+    /// Adds an area if it begins at the end; returns whether it does.
+    pub(super) fn continues(&mut self, page: u64, pages: u64) -> bool {
+        let continues = self.end == page;
+        if continues {
+            self.end += pages;
+            self.areas += 1;
+        }
+        continues
     }
 }

@@ -3,6 +3,7 @@
 //! All of this runs in a slice of a purge (or of a shrinker), under the purge lock.
 
 use super::VmapSpace;
+use super::leave::Run;
 use super::purge::PurgeState;
 use crate::budget::{Budget, Cost};
 use crate::config::{Config, Order};
@@ -201,24 +202,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         let mut heap = self.lock_free();
         let heap = &mut *heap;
-        let mut run: Option<(u64, u64, u64)> = None;
-        loop {
-            let area = batch.pop_any(&self.map);
-            if let (Some(area), Some((_, end, count))) = (&area, &mut run)
-                && by_address
-                && area.page == *end
-            {
-                self.map.end(&mut heap.marker, area.page);
-                self.lookup.release(Va::from_page(area.page));
-                *end += area.pages;
-                *count += 1;
-                continue;
+        let mut run = Run::NONE;
+        while let Some(area) = batch.pop_any(&self.map) {
+            if !by_address || !run.continues(area.page, area.pages) {
+                self.free_run(heap, core::mem::replace(&mut run, Run::of(area.page, area.pages)));
             }
-            self.free_run(heap, run.take());
-            let Some(area) = area else { return self.stop_if_lost() };
             self.map.end(&mut heap.marker, area.page);
             self.lookup.release(Va::from_page(area.page));
-            run = Some((area.page, area.end(), 1));
         }
+        self.free_run(heap, run);
+        self.stop_if_lost();
     }
 }
