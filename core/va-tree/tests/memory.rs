@@ -366,7 +366,7 @@ fn a_shrink_needs_no_memory_where_the_inline_records_are_enough() {
 }
 
 #[test]
-fn a_piece_of_another_index_is_not_donated_if_it_is_too_short() {
+fn a_piece_that_another_index_wants_is_as_long_as_the_own() {
     let mut big = BTree::<u64, 32, _>::new(all(), all(), NoSlabs).unwrap();
     let wanted = (0..)
         .find_map(|n| {
@@ -378,8 +378,11 @@ fn a_piece_of_another_index_is_not_donated_if_it_is_too_short() {
         })
         .unwrap();
     let mut small = BTree::<u64, 8, _>::new(all(), all(), NoSlabs).unwrap();
-    let supply = BTree::<u64, 8, NoSlabs>::alloc_supply(wanted, &heap(PAGE)).unwrap();
-    assert!(small.donate(supply).is_err());
+    let supply = || BTree::<u64, 8, NoSlabs>::alloc_supply(wanted, &heap(PAGE)).unwrap();
+    assert!(small.donate(supply()).is_ok());
+    assert!(small.donate(supply()).is_err(), "it has a piece there");
+    (0..14).for_each(|n| assert!(small.take(pages(16 + 2 * n, 1)).is_ok()));
+    assert_eq!(small.validate(), Ok(()));
 }
 
 #[test]

@@ -327,10 +327,8 @@ impl<T: Record> PagedArray<T> {
         let missing = (next.near, next.middle, next.far);
         let brought = (supply.near.is_some(), supply.middle.is_some(), supply.far.is_some());
         let Place { bucket, slot } = self.end;
-        // A supply for another array of the same type of records may be shorter.
-        let len = if supply.whole { bucket_len(bucket, T::PIECE_LOG2) as usize } else { self.piece_len() };
-        let fits = supply.end == self.end && supply.piece.len() >= len;
-        if !fits || (!supply.whole && missing != brought) {
+        // At the same place every supply is as long: the type of its records decides.
+        if supply.end != self.end || (!supply.whole && missing != brought) {
             return Err(supply);
         }
         if supply.whole {
