@@ -18,25 +18,11 @@ mod handlers;
 mod limits;
 mod safe;
 mod steps;
+mod traced;
 mod tracer;
 mod work;
 
-use std::process::Command;
-
-/// The environment variable with the name of the program that this process is to run.
-const PROGRAM: &str = "VMALLOC_FAULTS_PROGRAM";
-
-/// Returns true if all faults are to be tried.
-fn is_whole() -> bool {
-    std::env::var("VMALLOC_FAULTS").is_ok_and(|what| what == "whole")
-}
-
-/// Returns the command that runs a program of `work`.
-fn program(name: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["traced_program", "--exact", "--nocapture", "--test-threads=1"]).env(PROGRAM, name);
-    command
-}
+use traced::{is_whole, program};
 
 /// Reads a number of a program's output.
 fn number(text: &str, key: &str) -> Option<u64> {
@@ -48,12 +34,4 @@ fn number(text: &str, key: &str) -> Option<u64> {
 /// Returns the bytes that stay mapped at the end, as the program reports.
 fn leak(text: &str) -> Option<u64> {
     number(text, "leak ")
-}
-
-/// The program that is traced; by itself it does nothing.
-#[test]
-fn traced_program() {
-    if let Ok(name) = std::env::var(PROGRAM) {
-        work::run(&name);
-    }
 }

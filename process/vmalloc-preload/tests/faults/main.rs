@@ -11,26 +11,20 @@
 mod calls;
 #[path = "../../../vmalloc-capi/tests/faults/errnos.rs"]
 mod errnos;
+#[path = "../../../vmalloc-capi/tests/faults/traced.rs"]
+mod traced;
 #[expect(dead_code, reason = "other tests also change times and make steps")]
 #[path = "../../../vmalloc-capi/tests/faults/tracer.rs"]
 mod tracer;
 mod work;
 
 use std::process::Command;
-
-/// The environment variable with the name of the program that this process is to run.
-const PROGRAM: &str = "VMALLOC_FAULTS_PROGRAM";
-
-/// Returns true if all faults are to be tried.
-fn is_whole() -> bool {
-    std::env::var("VMALLOC_FAULTS").is_ok_and(|what| what == "whole")
-}
+use traced::is_whole;
 
 /// Returns the command that runs a program of `work` with the library preloaded.
 fn program(name: &str) -> Command {
+    let mut command = traced::program(name);
     let this = std::env::current_exe().unwrap();
-    let mut command = Command::new(&this);
-    command.args(["traced_program", "--exact", "--nocapture", "--test-threads=1"]).env(PROGRAM, name);
     command.env("LD_PRELOAD", this.with_file_name("libvmalloc_preload.so"));
     command.env("VMALLOC_CONF", format!("stats:true,{}", work::conf(name)));
     command
@@ -46,14 +40,6 @@ fn number(text: &str, key: &str) -> Option<u64> {
 /// Returns the bytes of the arena that are live at the end, by the library's statistics.
 fn leak(text: &str) -> Option<u64> {
     number(text, "; bytes live ")
-}
-
-/// The program that is traced; by itself it does nothing.
-#[test]
-fn traced_program() {
-    if let Ok(name) = std::env::var(PROGRAM) {
-        work::run(&name);
-    }
 }
 
 #[test]
