@@ -6,11 +6,15 @@
 //! limits, small stacks, a filter of system calls, or many forks at once. Each round has its own seed, which is
 //! printed: the same seed runs the same program again.
 
+#[path = "../../process/vmalloc/tests/group/mod.rs"]
+mod group;
+
 use crate::count::Tests;
 use crate::machine::{commit, machine};
 use crate::sh::{Cmd, Show};
 use crate::{install, not_run};
 use anyhow::{Context, Result, bail};
+use group::Group;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,7 +102,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     {
         bail!("a round has 0.1 to 3600 seconds, and all of them a number of minutes");
     }
-    let group = Group::new(root);
+    let group = limited(root);
     let is_grouped = group.is_some();
     let (all, round) = (Duration::from_secs_f64(all), Duration::from_secs_f64(round));
     let pairs = rounds(root, args.seed, all, round, group)?;
@@ -112,7 +116,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
 
 /// Runs the step of CI: every configuration once, and every kind, for two seconds. It uses the output of `install`.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
-    rounds(root, 1, Duration::ZERO, Duration::from_secs(2), Group::new(root)).map(|_| ())
+    rounds(root, 1, Duration::ZERO, Duration::from_secs(2), limited(root)).map(|_| ())
 }
 
 /// Runs rounds for a time, but each configuration and each kind at least once. Returns the pairs that had a round.
@@ -152,51 +156,19 @@ fn rounds(
     Ok(pairs)
 }
 
-/// A control group with a memory limit.
-struct Group(PathBuf);
-
-impl Group {
-    /// Makes the group, or reports that this process may not.
-    fn new(root: &Path) -> Option<Self> {
-        let group = Self::try_new();
-        if group.is_none() {
-            not_run::add(root, "stress in a control group: none with a limit of memory can be made here");
-        }
-        group
+/// Makes a control group with a limit of memory, or reports that this process may not.
+fn limited(root: &Path) -> Option<Group> {
+    let group = Group::new("stress", GROUP_BYTES);
+    if group.is_none() {
+        not_run::add(root, "stress in a control group: none with a limit of memory can be made here");
     }
-
-    fn try_new() -> Option<Self> {
-        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-        groups.lines().find_map(|line| {
-            let (name, path) = line.split_once(':')?.1.split_once(':')?;
-            let (at, limit) = match name {
-                "" => ("/sys/fs/cgroup", "memory.max"),
-                "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                _ => return None,
-            };
-            let group = Self(format!("{at}{path}/vmalloc-stress-{}", std::process::id()).into());
-            fs::create_dir(&group.0).ok()?;
-            // Without the memory controller this file does not exist, and cannot be created.
-            fs::write(group.0.join(limit), GROUP_BYTES.to_string()).ok()?;
-            let _no_swap = fs::write(group.0.join("memory.swap.max"), "0");
-            Some(group)
-        })
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _removed = fs::remove_dir(&self.0);
-    }
+    group
 }
 
 /// Returns a command that runs the program, in a group if there is one.
 fn command(root: &Path, program: &Path, group: Option<&Group>) -> Cmd {
     let Some(group) = group else { return Cmd::new(root, program) };
-    Cmd::new(root, "sh")
-        .args(["-c", "echo $$ >\"$0\" && exec \"$@\""])
-        .arg(group.0.join("cgroup.procs"))
-        .arg(program)
+    Cmd::new(root, "sh").args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(group.processes()).arg(program)
 }
 
 /// Compiles the program.

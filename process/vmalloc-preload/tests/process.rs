@@ -4,6 +4,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[path = "../../vmalloc/tests/group/mod.rs"]
+mod group;
+
+use group::Group;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use va_sim::effort::is_full;
@@ -188,56 +192,27 @@ fn free_memory_cannot_be_touched_in_the_hardened_profile_and_costs_a_fork_little
     run(preloaded(&program, "hardened:true").arg("core").current_dir(dir.path()));
 }
 
-/// A control group with a limit of memory, if this process can create one.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(bytes: usize) -> Option<Self> {
-        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        groups.lines().find_map(|line| {
-            let (name, path) = line.split_once(':')?.1.split_once(':')?;
-            let (root, limit) = match name {
-                "" => ("/sys/fs/cgroup", "memory.max"),
-                "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                _ => return None,
-            };
-            let group = Self(format!("{root}{path}/vmalloc-burst-{}", std::process::id()).into());
-            std::fs::create_dir(&group.0).ok()?;
-            let limited = std::fs::OpenOptions::new().write(true).open(group.0.join(limit));
-            std::io::Write::write_all(&mut limited.ok()?, bytes.to_string().as_bytes()).ok()?;
-            let _no_swap = std::fs::write(group.0.join("memory.swap.max"), "0");
-            Some(group)
-        })
-    }
-
-    /// Returns the command, run in the group.
-    fn command(&self, command: &Command) -> Command {
-        let mut inside = Command::new("sh");
-        inside.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
-        inside.arg(command.get_program()).args(command.get_args());
-        inside
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _removed = std::fs::remove_dir(&self.0);
-    }
+/// Returns the command, run in a group.
+fn inside(group: &Group, command: &Command) -> Command {
+    let mut inside = Command::new("sh");
+    inside.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(group.processes());
+    inside.arg(command.get_program()).args(command.get_args());
+    inside
 }
 
 #[test]
 fn cached_memory_makes_room_where_a_group_limits_memory() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), "burst.c");
-    let Some(group) = Group::new(700 << 20) else {
+    let Some(group) = Group::new("burst", 700 << 20) else {
         return eprintln!("SKIPPED: no control group with the memory controller can be made here");
     };
-    if !group.command(&Command::new("true")).status().unwrap().success() {
+    if !inside(&group, &Command::new("true")).status().unwrap().success() {
         return eprintln!("SKIPPED: no process can enter a control group here");
     }
-    run(&mut group.command(&Command::new(&program)));
+    run(&mut inside(&group, &Command::new(&program)));
     for conf in ["", "huge:never", "hardened:true"] {
-        run(&mut group.command(&preloaded(&program, conf)));
+        run(&mut inside(&group, &preloaded(&program, conf)));
     }
 }
 

@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod again;
+mod group;
 
 use again::{role, run, say, work};
+use group::Group;
 use std::alloc::Layout;
 use std::io::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -286,32 +288,6 @@ fn locked_memory_is_used_and_released() {
     }
 }
 
-/// Makes a control group of version 1 or 2 whose memory is limited, and which this process may enter.
-fn limited_group(bytes: usize) -> Option<String> {
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-    own.lines().find_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        let (root, limit) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            _ => return None,
-        };
-        let group = format!("{root}{path}/vmalloc-test-{}", std::process::id());
-        std::fs::create_dir(&group).ok()?;
-        // A file that is not there must not be made.
-        let limited = std::fs::OpenOptions::new().write(true).open(format!("{group}/{limit}"));
-        let limited =
-            limited.and_then(|mut file| std::io::Write::write_all(&mut file, bytes.to_string().as_bytes()));
-        let entered = std::fs::write(format!("{group}/cgroup.procs"), "").err();
-        if limited.is_err() || entered.is_some_and(|error| error.raw_os_error() == Some(libc::EACCES)) {
-            let _removed = std::fs::remove_dir(&group);
-            return None;
-        }
-        let _no_swap = std::fs::write(format!("{group}/memory.swap.max"), "0");
-        Some(group)
-    })
-}
-
 /// Runs a child in a control group with a limit. Cached memory counts, so a budget below the limit prevents its end.
 #[test]
 fn a_control_group_holds_what_is_live_and_the_budget() {
@@ -334,13 +310,13 @@ fn a_control_group_holds_what_is_live_and_the_budget() {
         say(&format!("{}", memory.stats().purged_bytes));
         return;
     }
-    let Some(group) = limited_group(96 * MIB) else {
+    let Some(group) = Group::new("test", 96 * MIB) else {
         eprintln!(
             "SKIPPED: no control group with the memory controller can be made here, so nothing was tested"
         );
         return;
     };
-    let place = std::ffi::CString::new(format!("{group}/cgroup.procs")).unwrap();
+    let place = std::ffi::CString::new(group.processes().into_os_string().into_encoded_bytes()).unwrap();
     let enter = move || {
         // SAFETY: a path that ends with 0.
         let file = unsafe { libc::open(place.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
@@ -351,7 +327,7 @@ fn a_control_group_holds_what_is_live_and_the_budget() {
     let said = run(NAME, "in a group", enter.clone());
     // The limit holds: what is live beyond it ends the process.
     let beyond = run(NAME, "in a group, beyond its limit", enter);
-    let _removed = std::fs::remove_dir(&group);
+    drop(group);
     assert!(said.unwrap().parse::<u64>().unwrap() > 0);
     assert!(beyond.is_err_and(|why| why.contains("SIGKILL")));
 }
