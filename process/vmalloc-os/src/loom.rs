@@ -1,5 +1,5 @@
-//! Models of the locks, of calls that are forbidden, and of values that one thread makes, small enough to try all interleavings with at most four
-//! preemptions.
+//! Models of the locks, of calls that are forbidden, and of values that one thread makes, small enough to try all
+//! interleavings with at most four preemptions.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc-os --lib loom`.
 

@@ -1,4 +1,5 @@
-//! Models of counters, of reference counts and of the units that were used, small enough to try all interleavings with at most three preemptions.
+//! Models of counters, of reference counts and of the units that were used, small enough to try all interleavings with at
+//! most three preemptions.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc-percpu --lib loom`. To other threads of its unit a
 //! section is atomic. So each unit has a lock in the model, and taking each of the locks once waits for the end of all

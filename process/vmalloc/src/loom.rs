@@ -1,5 +1,5 @@
-//! Models of what magazines share, of frontiers, of the time, of the thread that releases memory, and of the list of texts. They are
-//! small enough to try all interleavings with at most three preemptions.
+//! Models of what magazines share, of frontiers, of the time, of the thread that releases memory, and of the list of
+//! texts. They are small enough to try all interleavings with at most three preemptions.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p vmalloc --lib loom`.
 

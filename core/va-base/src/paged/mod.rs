@@ -246,7 +246,7 @@ impl<T: Record> PagedArray<T> {
         let (at, slot) = self.piece_and_slot(id);
         match self.near.get(at) {
             Some(piece) => piece.0.get(slot),
-            None => self.node(at)?.get(at % NODE)?.0.get(slot),
+            None => self.far_node(at)?.get(at % NODE)?.0.get(slot),
         }
     }
 
@@ -273,19 +273,17 @@ impl<T: Record> PagedArray<T> {
         (((1u64 << bucket) >> 1) + (slot >> piece_log2) as u64) as usize
     }
 
-    /// Returns the node whose entries are the pieces around number `at`.
+    /// Returns the node whose entries are the pieces around number `at`, which are not near.
     #[cold]
-    fn node(&self, at: usize) -> Option<&Node<T>> {
-        Some(if at < NODE {
-            &self.near
-        } else if at < 1 << (2 * NODE_BITS) {
+    fn far_node(&self, at: usize) -> Option<&Node<T>> {
+        Some(if at < 1 << (2 * NODE_BITS) {
             &self.middle.get(at >> NODE_BITS)?.0
         } else {
             &self.far.get(at >> (2 * NODE_BITS))?.0.get((at >> NODE_BITS) % NODE)?.0
         })
     }
 
-    /// Returns it mutably.
+    /// Returns the node whose entries are the pieces around number `at`.
     #[cold]
     fn node_mut(&mut self, at: usize) -> Option<&mut Node<T>> {
         Some(if at < NODE {
