@@ -2,12 +2,13 @@
 //! with their numbers by `cargo test --release -p va-certify --test states -- --ignored --nocapture`.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use va_base::PAGE_SHIFT;
+use va_base::{PAGE_SHIFT, VaRange};
+use va_certify::Certified;
 use va_certify::states::{Scope, Tried, explore};
 use va_sim::platform::HeapPlatform;
 use va_tree::btree::{BTree, Byte, Key};
 use va_tree::rb::Exact;
-use va_tree::{BestFitIndex, FlatIndex, RbIndex};
+use va_tree::{BestFitIndex, FlatIndex, FreeIndex, RbIndex};
 
 /// The tree with the smallest nodes, and inside the index only the leaf without which none begins.
 type Small<K> = BTree<K, 4, HeapPlatform, 1, 0>;
@@ -150,4 +151,32 @@ fn all_of_deep_trees_whose_holes_merge() {
     deep(&joined(9, &[3, 6]), "B+tree, holes that merge", |scope| btree::<u64>(scope, false));
     deep(&joined(9, &[3, 6]), "B+tree, rows, holes that merge", |scope| btree::<u64>(scope, true));
     deep(&joined(9, &[3, 6]), "red-black tree, holes that merge", rb);
+}
+
+/// Trees of 31 holes, from each of which all holes are taken, one by one, from each place on. In a tree whose holes were
+/// freed in order, most are black, so that a removal takes a black one from each of several levels. No tree of the states
+/// above is so deep.
+#[test]
+fn a_red_black_tree_of_many_levels_loses_its_holes_in_any_turn() {
+    const HOLES: u64 = 31;
+    let hole = |nth: u64| {
+        let first = FIRST + 2 * nth;
+        VaRange::from_pages(first, first + 1).unwrap()
+    };
+    let (extent, heap) = (VaRange::from_pages(FIRST, FIRST + 2 * HOLES).unwrap(), HeapPlatform::default());
+    for step in [1, 2, 7, HOLES - 1] {
+        for start in 0..HOLES {
+            let mut index = Certified::new(RbIndex::<Exact, _>::new(extent, extent, heap.clone()).unwrap());
+            // Areas of one unit, of which each second one is freed.
+            for unit in FIRST..FIRST + 2 * HOLES {
+                index.take(VaRange::from_pages(unit, unit + 1).unwrap()).unwrap();
+            }
+            (0..HOLES).for_each(|nth| _ = index.free(hole(nth)).unwrap());
+            for turn in 0..HOLES {
+                index.take(hole((start + turn * step) % HOLES)).unwrap();
+                index.validate().unwrap();
+            }
+            assert_eq!(index.free_pages().get(), 0);
+        }
+    }
 }
