@@ -12,12 +12,14 @@
 //! A page that was unmapped after a flush began remains stale, whatever that flush covers. A [`Flushing`] is the effect
 //! of a flush, and its end.
 
+mod translations;
+
 use crate::platform::HeapPlatform;
 use parking_lot::{Mutex, RawMutex};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use translations::Translations;
 use va_base::{Drain, Epoch, LockClass, Machine, Meta, Platform, Record, Table, Va, VaRange};
 
 /// The behaviour of a flush.
@@ -51,16 +53,8 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// The translations that CPUs may have of a page that is not clean.
-#[derive(Clone, Copy)]
-enum Belief {
-    Mapped,
-    /// Unmapped at this time.
-    Stale(u64),
-}
-
 struct Beliefs {
-    pages: BTreeMap<u64, Belief>,
+    translations: Translations,
     /// Counts unmaps and flushes.
     clock: u64,
     /// Epoch, time of beginning, ranges.
@@ -121,8 +115,8 @@ impl SimMachine {
     /// Creates a machine of `cpus` CPUs, all online, that flushes at once and fails nothing.
     #[must_use]
     pub fn new(cpus: u32) -> Self {
-        let beliefs =
-            Beliefs { pages: BTreeMap::new(), clock: 0, pending: Vec::new(), flushing: Flushing::AtOnce };
+        let (translations, pending) = (Translations::default(), Vec::new());
+        let beliefs = Beliefs { translations, clock: 0, pending, flushing: Flushing::AtOnce };
         Self {
             cpus_possible: cpus,
             cpus_online: AtomicU32::new(cpus),
@@ -246,24 +240,15 @@ impl SimMachine {
     /// # Errors
     /// [`Violation`] if SP1 or SP2 is broken.
     pub fn map(&self, range: VaRange) -> Result<(), Violation> {
-        let (first, end) = range.whole_pages();
-        let mut beliefs = self.beliefs.lock();
-        if let Some((&page, belief)) = beliefs.pages.range(first..end).next() {
-            return Err(Violation { at: Va::from_page(page), stale: matches!(belief, Belief::Stale(_)) });
-        }
-        beliefs.pages.extend((first..end).map(|page| (page, Belief::Mapped)));
-        Ok(())
+        self.beliefs.lock().translations.map(range)
     }
 
     /// Unmaps an area that is about to be freed: its translations are stale from here on.
     pub fn unmap(&self, range: VaRange) {
-        let (first, end) = range.whole_pages();
         let mut beliefs = self.beliefs.lock();
         beliefs.clock += 1;
         let now = beliefs.clock;
-        for (_, belief) in beliefs.pages.range_mut(first..end) {
-            *belief = Belief::Stale(now);
-        }
+        beliefs.translations.unmap(range, now);
     }
 
     /// Ends every flush that has begun.
@@ -276,8 +261,7 @@ impl SimMachine {
 
     /// Returns the pages in `range` that are mapped or stale.
     pub fn unclean(&self, range: VaRange) -> u64 {
-        let (first, end) = range.whole_pages();
-        self.beliefs.lock().pages.range(first..end).count() as u64
+        self.beliefs.lock().translations.unclean(range)
     }
 
     fn granted(&self, left: &AtomicU64) -> bool {
@@ -293,18 +277,7 @@ impl SimMachine {
 
 impl Beliefs {
     fn clear(&mut self, begun: u64, ranges: &[VaRange]) {
-        for range in ranges {
-            let (first, end) = range.whole_pages();
-            let gone: Vec<u64> = self
-                .pages
-                .range(first..end)
-                .filter(|(_, belief)| matches!(belief, Belief::Stale(at) if *at <= begun))
-                .map(|(&page, _)| page)
-                .collect();
-            for page in gone {
-                self.pages.remove(&page);
-            }
-        }
+        ranges.iter().for_each(|&range| self.translations.flush(range, begun));
     }
 }
 

@@ -70,7 +70,8 @@ impl ModelIndex {
     }
 
     fn cut(&mut self, start: u64, end: u64) -> Option<Fit> {
-        let at = self.holes.iter().position(|&(s, e)| s <= start && end <= e)?;
+        // From the end, where a caller that takes areas in address order cuts.
+        let at = self.holes.iter().rposition(|&(s, e)| s <= start && end <= e)?;
         let (hole_start, hole_end) = self.holes.remove(at);
         if end < hole_end {
             self.holes.insert(at, (end, hole_end));

@@ -242,8 +242,9 @@ impl<C: Config, M: Machine> Harness<C, M> {
 
     /// Returns the address of an object that is or was live.
     fn start_of(&self, which: u32) -> Option<u64> {
-        let all: Vec<u64> = self.live.keys().copied().chain(self.dead.iter().copied()).collect();
-        all.get(which as usize % all.len().max(1)).copied()
+        let (live, all) = (self.order.len(), self.order.len() + self.dead.len());
+        let nth = which as usize % all.max(1);
+        self.order.get(nth).or_else(|| self.dead.get(nth - live)).copied()
     }
 
     fn free(&mut self, at: u64) {
