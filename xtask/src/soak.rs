@@ -9,6 +9,7 @@ use crate::sh::{Cmd, Show};
 use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -60,7 +61,10 @@ pub(crate) struct Args {
     /// Only the structures whose test has this in its name, or the other, if it is given more than once
     #[arg(long)]
     only: Vec<String>,
-    /// Structures at a time; by default one for each core
+    /// The first seed: others than those of a run before, or on another machine
+    #[arg(long, default_value_t = 0)]
+    first_seed: u64,
+    /// Processes at a time, by default one for each core; with fewer structures, they divide the seeds of each
     #[arg(long)]
     jobs: Option<usize>,
 }
@@ -121,12 +125,12 @@ fn with_section(page: &str, title: &str, text: &str) -> String {
     result
 }
 
-/// The outcome of one of those tests, from its output.
+/// The outcome of one of those tests, from its output, or of several processes of one.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct Soaked {
     structure: String,
-    counts: String,
-    operations: u64,
+    /// Each with the name of what is counted: the operations first.
+    counts: Vec<(u64, String)>,
 }
 
 impl Soaked {
@@ -134,8 +138,73 @@ impl Soaked {
     fn read(line: &str) -> Option<Self> {
         let (_, said) = line.split_once("soak: ")?;
         let (structure, counts) = said.split_once(": ")?;
-        let operations = counts.split_once(" operations")?.0.parse().ok()?;
-        Some(Self { structure: structure.to_string(), counts: counts.to_string(), operations })
+        let count =
+            |text: &str| text.split_once(' ').and_then(|(n, what)| Some((n.parse().ok()?, what.to_string())));
+        let counts = counts.split(", ").map(count).collect::<Option<_>>()?;
+        Some(Self { structure: structure.to_string(), counts })
+    }
+
+    fn add(&mut self, other: Self) {
+        if self.counts.is_empty() {
+            *self = other;
+        } else {
+            self.counts.iter_mut().zip(other.counts).for_each(|((sum, _), (more, _))| *sum += more);
+        }
+    }
+
+    fn operations(&self) -> u64 {
+        self.counts.first().map_or(0, |(count, _)| *count)
+    }
+
+    fn text(&self) -> String {
+        self.counts.iter().map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The seeds of a structure that one process runs.
+#[derive(PartialEq, Eq, Debug)]
+struct Part {
+    structure: usize,
+    seeds: Range<u64>,
+}
+
+/// Divides the seeds of each structure among the jobs if there are fewer structures.
+fn parts(structures: usize, seeds: Range<u64>, jobs: usize) -> Vec<Part> {
+    let count = seeds.end - seeds.start;
+    let parts = if structures < jobs { (jobs as u64).min(count) } else { 1 };
+    let begin = |nth: u64| seeds.start + count * nth / parts;
+    let of = |structure| (0..parts).map(move |nth| Part { structure, seeds: begin(nth)..begin(nth + 1) });
+    (0..structures).flat_map(of).collect()
+}
+
+/// The parts of a structure that have ended, as a row of the page.
+struct Row {
+    started: Instant,
+    parts_left: usize,
+    soaked: Soaked,
+    has_passed: bool,
+}
+
+impl Row {
+    fn new(parts: usize) -> Self {
+        Self { started: Instant::now(), parts_left: parts, soaked: Soaked::default(), has_passed: true }
+    }
+
+    fn add(&mut self, soaked: Option<Soaked>, has_passed: bool) {
+        self.parts_left -= 1;
+        self.has_passed &= has_passed && soaked.is_some();
+        self.soaked.add(soaked.unwrap_or_default());
+    }
+
+    fn is_clean(&self, wanted: u64) -> bool {
+        self.has_passed && self.soaked.operations() >= wanted
+    }
+
+    fn text(&self, test: &str, seeds: &Range<u64>, wanted: u64) -> String {
+        let outcome = if self.is_clean(wanted) { "nothing found" } else { "**FAILED**" };
+        let what = if self.soaked.structure.is_empty() { test } else { &self.soaked.structure };
+        let (counts, time) = (self.soaked.text(), duration(self.started.elapsed().as_secs_f64()));
+        format!("| {what} | seeds {} to {}: {counts} | {time} | {outcome} |\n", seeds.start, seeds.end - 1)
     }
 }
 
@@ -155,11 +224,14 @@ fn structures(root: &Path, args: &Args) -> Result<bool> {
     if args.walk_every != WALK_EVERY {
         _ = write!(command, " --walk-every {}", args.walk_every);
     }
+    if args.first_seed > 0 {
+        _ = write!(command, " --first-seed {}", args.first_seed);
+    }
     for only in &args.only {
         _ = write!(command, " --only {only}");
     }
     let section = Section::new(root, if args.only.is_empty() { RANDOM } else { SOME }, command);
-    let seeds = wanted.div_ceil(SEED_OPERATIONS);
+    let seeds = args.first_seed..args.first_seed + wanted.div_ceil(SEED_OPERATIONS);
     let is_wanted = |test: &str| args.only.is_empty() || args.only.iter().any(|only| test.contains(only));
     let structures: Vec<_> = STRUCTURES.into_iter().filter(|&(_, _, test)| is_wanted(test)).collect();
     if structures.is_empty() {
@@ -169,37 +241,41 @@ fn structures(root: &Path, args: &Args) -> Result<bool> {
     programs.dedup();
     let build = release_tests(programs.into_iter());
     Cmd::cargo(root).args(build).arg("--no-run").run(Show::All)?;
-    let (next, passed, section) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(section));
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = args.jobs.unwrap_or_else(cores).max(1);
+    let parts = parts(structures.len(), seeds.clone(), jobs);
+    let rows: Vec<Option<Row>> = structures.iter().map(|_| None).collect();
+    let (next, page) = (AtomicUsize::new(0), Mutex::new((section, rows)));
+    let page = || page.lock().unwrap_or_else(PoisonError::into_inner);
     let worker = || -> Result<()> {
-        while let Some(&(package, program, test)) = structures.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let (started, mut soaked) = (Instant::now(), None);
+        while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (package, program, test) = structures[part.structure];
+            page().1[part.structure].get_or_insert_with(|| Row::new(parts.len() / structures.len()));
             let cmd = full(Cmd::cargo(root))
-                .env("VMALLOC_SOAK_SEEDS", seeds.to_string())
+                .env("VMALLOC_SOAK_FIRST_SEED", part.seeds.start.to_string())
+                .env("VMALLOC_SOAK_SEEDS", (part.seeds.end - part.seeds.start).to_string())
                 .env("VMALLOC_SOAK_WALK_EVERY", args.walk_every.to_string())
                 .args(release_tests([(package, program)].into_iter()))
                 .args(["--", "--exact", "--nocapture", test]);
+            let mut soaked = None;
             let ended = cmd.lines(Show::All, |line| soaked = Soaked::read(line).or(soaked.take()))?;
-            let has_passed = ended.code == Some(0);
-            let Soaked { structure, counts, operations } = soaked.unwrap_or_default();
-            let is_clean = has_passed && operations >= wanted;
-            let outcome = if is_clean { "nothing found" } else { "**FAILED**" };
-            passed.fetch_add(usize::from(is_clean), Ordering::Relaxed);
-            let what = if structure.is_empty() { format!("`{package}`: `{test}`") } else { structure };
-            let time = duration(started.elapsed().as_secs_f64());
-            let row = format!("| {what} | {counts} | {time} | {outcome} |\n");
-            section.lock().unwrap_or_else(PoisonError::into_inner).add(&row)?;
+            let (section, rows) = &mut *page();
+            if let Some(row) = &mut rows[part.structure] {
+                row.add(soaked, ended.code == Some(0));
+                if row.parts_left == 0 {
+                    section.add(&row.text(test, &seeds, wanted))?;
+                }
+            }
         }
         Ok(())
     };
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = args.jobs.unwrap_or_else(cores).max(1);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(worker)).collect();
         workers
             .into_iter()
             .try_for_each(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")))
     })?;
-    Ok(passed.into_inner() == structures.len())
+    Ok(page().1.iter().flatten().all(|row| row.is_clean(wanted)))
 }
 
 /// Runs `cargo xtask soak`.
@@ -272,12 +348,43 @@ mod tests {
     #[test]
     fn the_line_of_a_test_is_read_wherever_it_stands() {
         let counts = "200 operations, 3 shortages, 4 failed requests, 5 walks";
-        let said =
-            Soaked { structure: "space, Linux69".to_string(), counts: counts.to_string(), operations: 200 };
-        let line = format!("test a ... soak: space, Linux69: {counts}");
-        assert_eq!(Soaked::read(&line), Some(said));
+        let soaked = Soaked::read(&format!("test a ... soak: space, Linux69: {counts}")).unwrap();
+        assert_eq!((soaked.structure.as_str(), soaked.operations()), ("space, Linux69", 200));
+        assert_eq!(soaked.text(), counts);
         assert_eq!(Soaked::read("soak: nothing"), None);
         assert_eq!(Soaked::read("test result: ok. 12 passed"), None);
+    }
+
+    #[test]
+    fn parts_divide_the_seeds_if_there_are_fewer_structures_than_jobs() {
+        let part = |structure, seeds| Part { structure, seeds };
+        assert_eq!(parts(2, 7..17, 2), [part(0, 7..17), part(1, 7..17)]);
+        assert_eq!(parts(1, 7..17, 3), [part(0, 7..10), part(0, 10..13), part(0, 13..17)]);
+        assert_eq!(parts(1, 7..9, 16), [part(0, 7..8), part(0, 8..9)]);
+        let divided = parts(5, 0..20_000, 16);
+        assert_eq!(divided.iter().map(|part| part.seeds.clone().count()).sum::<usize>(), 5 * 20_000);
+        assert!(
+            divided.windows(2).all(|two| two[0].seeds.end == two[1].seeds.start || two[1].seeds.start == 0)
+        );
+    }
+
+    #[test]
+    fn a_row_has_the_sum_of_its_parts_and_fails_if_one_fails() {
+        let soaked =
+            |operations, walks| Soaked::read(&format!("soak: index: {operations} operations, {walks} walks"));
+        let of = |second, has_passed| {
+            let mut row = Row::new(2);
+            row.add(soaked(100, 7), true);
+            row.add(second, has_passed);
+            row
+        };
+        let both = of(soaked(50, 4), true);
+        let text = both.text("test", &(3..6), 150);
+        assert!(text.starts_with("| index | seeds 3 to 5: 150 operations, 11 walks | "), "{text}");
+        assert!(text.ends_with(" | nothing found |\n") && both.parts_left == 0, "{text}");
+        for (row, wanted) in [(both, 151), (of(soaked(50, 4), false), 150), (of(None, true), 100)] {
+            assert!(!row.is_clean(wanted) && row.text("test", &(3..6), wanted).contains("**FAILED**"));
+        }
     }
 
     #[test]

@@ -12,9 +12,10 @@
 //! end there is enough again: the run frees everything, and the machine has all its memory.
 //!
 //! A seed is [`OPS`] operations: two hundred seeds are ten million. A test runs a few, each in part (see [`effort`](crate::effort)),
-//! and `VMALLOC_SOAK_SEEDS` names another number (`cargo xtask soak`). An operation is a call to the structure: a step
-//! that only changed the machine, or found nothing to free, is not counted. All invariants are walked once in 997
-//! operations, or in as many as `VMALLOC_SOAK_WALK_EVERY` says, since the walks of a billion would take days.
+//! and `VMALLOC_SOAK_SEEDS` names another number (`cargo xtask soak`), from `VMALLOC_SOAK_FIRST_SEED` on, so that several
+//! processes divide the seeds of a structure. An operation is a call to the structure: a step that only changed the
+//! machine, or found nothing to free, is not counted. All invariants are walked once in 997 operations, or in as many as
+//! `VMALLOC_SOAK_WALK_EVERY` says, since the walks of a billion would take days.
 
 use crate::effort::some;
 use crate::machine::SimMachine;
@@ -95,8 +96,8 @@ impl fmt::Display for Tally {
 /// # Panics
 /// If no request failed for lack of memory: the run shows nothing then.
 pub fn all(structure: &str, few: u64, one: impl FnMut(u64) -> Tally) {
-    let mut tally = Tally::default();
-    (0..seeds(few)).map(one).for_each(|seed| tally += seed);
+    let (mut tally, first) = (Tally::default(), number("VMALLOC_SOAK_FIRST_SEED", 0));
+    (first..first + seeds(few)).map(one).for_each(|seed| tally += seed);
     println!("soak: {structure}: {tally}");
     assert!(tally.failures > 0, "{structure}: nothing failed");
 }
