@@ -11,6 +11,10 @@ pub fn build() -> &'static str {
 
 /// The profile of this build. Published figures use `dist`.
 const PROFILE: &str = env!("VMLAB_PROFILE");
+/// Its compiler.
+const RUSTC: &str = env!("VMLAB_RUSTC");
+/// Names the commit on a machine without the source.
+const COMMIT: &str = "VMLAB_COMMIT";
 
 /// Returns the name of the profile, as tables state it.
 fn profile() -> String {
@@ -51,8 +55,7 @@ impl Header {
     /// Reads the same of a build whose source is in `dir`.
     #[doc(hidden)]
     pub fn of(dir: &Path, command: &str) -> Self {
-        let commit = commit(dir).unwrap_or("unknown".into());
-        let rustc = output(Command::new("rustc").arg("--version")).unwrap_or("unknown".into());
+        let commit = commit(dir).or_else(|| std::env::var(COMMIT).ok()).unwrap_or("unknown".into());
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |key: &str| {
             let line = cpuinfo.lines().find(|line| line.starts_with(key))?;
@@ -67,7 +70,7 @@ impl Header {
         };
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self(format!(
-            "command: {command}\ncommit: {commit}\nmachine: {model}{family}, {}, Linux {}\nbuild: {rustc}, {}, {}\n",
+            "command: {command}\ncommit: {commit}\nmachine: {model}{family}, {}, Linux {}\nbuild: {RUSTC}, {}, {}\n",
             counted(cpus as u64, "CPU"),
             kernel.trim(),
             build(),

@@ -51,14 +51,16 @@ pub struct Options {
     pub rounds: u32,
     /// Milliseconds that each is measured in a round, 1 to 10000 (mixes four times that)
     pub ms: u64,
+    /// The workloads of several threads alone, each with these numbers of threads
+    pub threads: Vec<u32>,
     /// Only this peer beside ours (glibc, mmap, jemalloc, ...), or any library with a malloc; may be repeated
     pub peer: Vec<Named>,
     /// Transparent huge pages on, for peers that have an option for it
     pub thp: bool,
     /// One short round, without the peers' other settings
     pub quick: bool,
-    /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --peer), which writes
-    /// no files by default
+    /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --threads, --peer), which
+    /// writes no files by default
     pub out: Option<PathBuf>,
 }
 
@@ -77,10 +79,10 @@ pub fn run(options: &Options, out: &mut dyn Output) -> Result<()> {
     let Options { filter, thp, quick, .. } = options;
     let (rounds, ms) = if *quick { (1, QUICK_MS) } else { (options.rounds as usize, options.ms) };
     let stem = if *thp { "memory-thp" } else { "memory" };
-    let is_part = *quick || filter.is_some() || !options.peer.is_empty();
+    let is_part = *quick || filter.is_some() || !options.threads.is_empty() || !options.peer.is_empty();
     let dir = folder(options.out.as_deref(), is_part);
     let mut run = Run::begin(filter.as_deref(), dir, &format!("{stem}.csv"), out)?;
-    let mut specs = task::all();
+    let mut specs = if options.threads.is_empty() { task::all() } else { task::of_threads(&options.threads) };
     specs.retain(|spec| run.wants(&spec.name));
     run.check_found(!specs.is_empty(), "workload's")?;
     let (contenders, missing) = contenders::all(&Wanted { peers: &options.peer, huge: *thp, quick: *quick })?;

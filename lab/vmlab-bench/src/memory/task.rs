@@ -206,6 +206,19 @@ pub fn mix_name((low, high, _): (usize, usize, usize)) -> String {
     format!("mix-{}-{}", size(low), size(high))
 }
 
+/// Returns the workloads of two threads that any number can run, each with these numbers.
+pub fn of_threads(counts: &[u32]) -> Vec<Spec> {
+    let shared =
+        all().into_iter().filter(|spec| spec.threads == 2 && !matches!(spec.work, Work::Flow { .. }));
+    let with = |spec: &Spec, threads: u32| {
+        let name = format!("{}-{threads}t", spec.name.strip_suffix("-2t").unwrap_or(&spec.name));
+        Spec { name, threads: threads as usize, scope: Scope::WithTuned, ..spec.clone() }
+    };
+    shared
+        .flat_map(|spec| counts.iter().map(move |&threads| with(&spec, threads)).collect::<Vec<_>>())
+        .collect()
+}
+
 /// Returns all workloads, in the order of the tables.
 pub fn all() -> Vec<Spec> {
     let mut all = Vec::new();

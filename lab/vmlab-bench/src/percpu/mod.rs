@@ -24,6 +24,7 @@ use anyhow::{Result, bail};
 use kernel_lib::KernelLib;
 use std::path::PathBuf;
 use subject::{Counts, Shape, Standard};
+pub use threads::{THREADS, THREADS_MAX};
 use va_percpu::config::{Linux612, Runs, Scan, Standard as Slabs};
 use vmlab_base::output::Output;
 use workloads::{Round, Workload};
@@ -34,12 +35,14 @@ pub struct Options {
     /// Only workloads whose name contains this; what the hints are worth is called seed, zeroing zero, many
     /// threads threads, the longest pairs tail, per-CPU data of a process process
     pub filter: Option<String>,
+    /// Numbers of threads
+    pub threads: Vec<u32>,
     /// Rounds, 1 to 1000
     pub rounds: usize,
     /// One round, without the workloads that take longest
     pub quick: bool,
-    /// Folder for tables and CSV: results/, unless the run is a part (--quick, --filter), which writes no
-    /// files by default
+    /// Folder for tables and CSV: results/, unless the run is a part (--quick, --filter, --threads), which
+    /// writes no files by default
     pub out: Option<PathBuf>,
     /// A shared library with the C functions kp_init, kp_alloc_fast, kp_free and so on, measured as `kern`
     pub kern: Option<PathBuf>,
@@ -137,7 +140,7 @@ const ACTIONS: usize = 1_000_000;
 pub fn run(options: &Options, out: &mut dyn Output) -> Result<()> {
     let Options { filter, quick, .. } = options;
     let rounds = if *quick { 1 } else { options.rounds };
-    let dir = folder(options.out.as_deref(), *quick || filter.is_some());
+    let dir = folder(options.out.as_deref(), *quick || filter.is_some() || options.threads != THREADS);
     let mut run = Run::begin(filter.as_deref(), dir, &format!("{}.csv", print::STEM), out)?;
     let kernel_lib = options.kern.as_deref().map(KernelLib::load).transpose()?;
     let mut contenders = vec![
@@ -159,7 +162,7 @@ pub fn run(options: &Options, out: &mut dyn Output) -> Result<()> {
     if run.wants("threads") {
         run.progress("threads");
         let pairs = if *quick { 2_000 } else { 200_000 };
-        measured.threads = threads::measure(pairs, rounds, kernel_lib.as_ref())?;
+        measured.threads = threads::measure(&options.threads, pairs, rounds, kernel_lib.as_ref())?;
     }
     pin();
     static LONG: [Workload; 1] = [workloads::CHUNKS];

@@ -18,8 +18,10 @@ use va_sim::op::Rng;
 use va_sim::percpu::netmix;
 use vmlab_machine::{Watch, WatchedSpin, take_lock_stats};
 
-/// Numbers of threads.
-const THREADS: [usize; 4] = [1, 2, 16, 64];
+/// The numbers of threads of a full run.
+pub const THREADS: [u32; 4] = [1, 2, 16, 64];
+/// The most threads of one measurement.
+pub const THREADS_MAX: i64 = 256;
 /// Objects of a thread that live in the mixed load.
 const LIVE: usize = 500;
 
@@ -195,16 +197,21 @@ impl Contender<'_> {
     }
 }
 
-/// Measures all loads on all contenders, by each number of threads, with `pairs` pairs in all threads together.
+/// Measures all loads on all contenders, by these numbers of threads, with `pairs` pairs in all threads together.
 ///
 /// # Errors
 /// If a space cannot be created, or a thread fails.
-pub fn measure(pairs: usize, rounds: usize, kernel_lib: Option<&KernelLib>) -> Result<Vec<Threaded>> {
+pub fn measure(
+    threads: &[u32],
+    pairs: usize,
+    rounds: usize,
+    kernel_lib: Option<&KernelLib>,
+) -> Result<Vec<Threaded>> {
     let mut contenders = vec![Contender::Cached, Contender::Ours, Contender::Linux612];
     contenders.extend(kernel_lib.map(Contender::Kern));
     let mut measured = Vec::new();
     for load in Load::ALL {
-        for threads in THREADS {
+        for threads in threads.iter().map(|&threads| threads as usize) {
             let each = load.each(pairs, threads);
             if each == 0 {
                 continue;

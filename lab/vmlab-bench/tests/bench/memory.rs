@@ -50,6 +50,21 @@ fn every_workload_has_a_name_of_its_own_and_travels_as_json() {
     }
 }
 
+#[test]
+fn workloads_of_several_threads_have_each_number_in_their_names() {
+    let specs = task::of_threads(&[1, 16]);
+    let named = |name: &str| specs.iter().find(|spec| spec.name == name).map(|spec| spec.threads);
+    assert_eq!(named("mix-64K-4M-byte-1t"), Some(1));
+    assert_eq!(named("mix-64K-4M-byte-16t"), Some(16));
+    assert_eq!(named("exchange-64K-1M-byte-16t"), Some(16));
+    // One allocates and one frees.
+    assert!(
+        !specs.iter().any(|spec| matches!(spec.work, task::Work::Flow { .. }) || spec.name.contains("2t"))
+    );
+    let all = task::all().into_iter().filter(|spec| spec.threads == 2 && !spec.name.starts_with("flow"));
+    assert_eq!(specs.len(), 2 * all.count());
+}
+
 fn all_calls(driver: &impl Driver) {
     for bytes in [1, 5000, 100_000, 3 << 20] {
         let mut held = driver.alloc(bytes).unwrap();

@@ -20,7 +20,7 @@ fn every_contender_is_measured_by_one_thread_and_by_two() {
 #[test]
 fn threads_with_magazines_share_few_locks() {
     let pairs = some(100_000);
-    let measured = threads::measure(pairs, 1, None).unwrap();
+    let measured = threads::measure(&threads::THREADS, pairs, 1, None).unwrap();
     assert_eq!(measured.len(), 4 * 4 * 3);
     for of in measured {
         let (locks, zeroed) = (of.locks.unwrap(), of.zeroed.unwrap());

@@ -24,6 +24,7 @@ pub(super) enum Command {
     #[command(after_help = "Examples:\n  \
         vmlab bench percpu --quick\n  \
         vmlab bench percpu --kern libkpercpu.so\n  \
+        vmlab bench percpu --filter threads --threads 1,2,4,8,16 --out threads\n  \
         vmlab bench percpu --filter seed --out seed")]
     Percpu(PercpuArgs),
     /// Allocators of a process: ours, the C library's, and other installed ones
@@ -31,6 +32,7 @@ pub(super) enum Command {
         vmlab bench memory --quick\n  \
         vmlab bench memory --peer mmap --filter pair\n  \
         vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out mix\n  \
+        vmlab bench memory --filter mix-64K-4M --threads 1,2,4,8,16\n  \
         vmlab bench memory --thp")]
     Memory(MemoryArgs),
     /// Runs one task of `bench memory` in this process
@@ -107,14 +109,18 @@ pub(super) struct PercpuArgs {
     /// threads, the longest pairs tail, per-CPU data of a process process
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+    /// Numbers of threads
+    #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = percpu::THREADS,
+        value_parser = clap::value_parser!(u32).range(1..=percpu::THREADS_MAX))]
+    threads: Vec<u32>,
     /// Rounds, 1 to 1000
     #[arg(long, default_value_t = 5, value_parser = ranged::<usize>(1..=ROUNDS_MAX))]
     rounds: usize,
     /// One round, without the workloads that take longest
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Folder for tables and CSV: results/, unless the run is a part (--quick, --filter), which writes no
-    /// files by default
+    /// Folder for tables and CSV: results/, unless the run is a part (--quick, --filter, --threads), which
+    /// writes no files by default
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// A shared library with the C functions kp_init, kp_alloc_fast, kp_free and so on, measured as `kern`
@@ -134,6 +140,10 @@ pub(super) struct MemoryArgs {
     /// Milliseconds that each is measured in a round, 1 to 10000 (mixes four times that)
     #[arg(long, default_value_t = memory::MS, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     ms: u64,
+    /// The workloads of several threads alone, each with these numbers of threads
+    #[arg(long, value_delimiter = ',', value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=space::THREADS_MAX))]
+    threads: Vec<u32>,
     /// Only this peer beside ours (glibc, mmap, jemalloc, ...), or any library with a malloc; may be repeated
     #[arg(long, value_name = "NAME[=PATH]")]
     peer: Vec<memory::Named>,
@@ -143,8 +153,8 @@ pub(super) struct MemoryArgs {
     /// One short round, without the peers' other settings
     #[arg(long, conflicts_with_all = ["rounds", "ms"])]
     quick: bool,
-    /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --peer), which writes
-    /// no files by default
+    /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --threads, --peer), which
+    /// writes no files by default
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -161,11 +171,13 @@ pub(super) fn run(command: &Command) -> Result<()> {
                 space::Options { filter, contenders, nodes, threads, rounds, quick, out, kern, kern_count };
             space::run(&options, &mut Terminal)
         }
-        Command::Percpu(PercpuArgs { filter, rounds, quick, out, kern }) => {
-            percpu::run(&percpu::Options { filter, rounds, quick, out, kern }, &mut Terminal)
+        Command::Percpu(PercpuArgs { filter, threads, rounds, quick, out, kern }) => {
+            percpu::run(&percpu::Options { filter, threads, rounds, quick, out, kern }, &mut Terminal)
         }
-        Command::Memory(MemoryArgs { filter, rounds, ms, peer, thp, quick, out }) => {
-            memory::run(&memory::Options { filter, rounds, ms, peer, thp, quick, out }, &mut Terminal)
+        Command::Memory(args) => {
+            let MemoryArgs { filter, rounds, ms, threads, peer, thp, quick, out } = args;
+            let options = memory::Options { filter, rounds, ms, threads, peer, thp, quick, out };
+            memory::run(&options, &mut Terminal)
         }
         Command::MemoryChild { task } => memory::child::main(&task),
     }

@@ -54,6 +54,20 @@ fn a_part_of_the_measurements_writes_no_files_unless_requested() {
 }
 
 #[test]
+fn threads_are_those_of_the_option_and_the_commit_is_named_where_git_is_missing() {
+    let dir = TempDir::new().unwrap();
+    let args = ["--filter", "exchange", "--threads", "1,3", "--out", "here"];
+    let mut vmlab = vmlab();
+    vmlab.args(SMALL_RUN).args(args).env("PATH", "").env("VMLAB_COMMIT", "0123abc");
+    vmlab.current_dir(&dir).assert().success();
+    let csv = std::fs::read_to_string(dir.path().join("here/memory.csv")).unwrap();
+    assert!(csv.contains("# commit: 0123abc\n") && csv.contains("# build: rustc 1."), "{csv}");
+    let mut workloads: Vec<_> = rows_of(&csv).iter().map(|row| format!("{} {}", row[0], row[4])).collect();
+    workloads.dedup();
+    assert_eq!(workloads, ["exchange-64K-1M-byte-1t 1", "exchange-64K-1M-byte-3t 3"]);
+}
+
+#[test]
 fn each_kind_of_work_is_done_by_ours_and_by_plain_mappings() {
     for (filter, expected) in [
         ("pair-64K-pages-2t", "mmap"),

@@ -56,12 +56,23 @@ const ELSE: &[(&str, How)] = &[
     ),
     ("vmlab bench percpu --quick", Less("--filter zero")),
     ("vmlab bench percpu --kern libkpercpu.so", Needs("libkpercpu.so")),
+    (
+        "vmlab bench percpu --filter threads --threads 1,2,4,8,16 --out threads",
+        With("--filter threads --threads 1,2,4,8,16", "--quick --filter threads --threads 2"),
+    ),
     ("vmlab bench percpu --filter seed --out seed", With("--filter seed", "--quick --filter zero")),
     ("vmlab bench memory --quick", Less("--peer glibc --filter pair-64K-byte")),
     ("vmlab bench memory --peer mmap --filter pair", Less("--rounds 1 --ms 1")),
     (
         "vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out mix",
         NeedsPeer("libmine.so", "jemalloc"),
+    ),
+    (
+        "vmlab bench memory --filter mix-64K-4M --threads 1,2,4,8,16",
+        With(
+            "--filter mix-64K-4M --threads 1,2,4,8,16",
+            "--quick --peer glibc --filter exchange --threads 2",
+        ),
     ),
     ("vmlab bench memory --thp", Less("--quick --peer glibc --filter pair-64K-byte")),
     (
