@@ -302,3 +302,22 @@ fn put(tree: &mut AreaTree, range: VaRange, machine: &impl Machine) {
         machine.bug(format_args!("LK1: {range} becomes busy, and its tree says: {error}"), None);
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::testing::TestMachine;
+
+    #[test]
+    fn the_lookup_by_the_page_map_has_no_areas() {
+        let (lookup, machine) = (<MapLookup as Lookup<TestMachine>>::EMPTY, TestMachine::default());
+        let range = VaRange::from_pages(16, 20).unwrap();
+        assert_eq!(lookup.admit(range, &machine), Ok(()));
+        lookup.insert(range, &machine);
+        let (at, machine) = (range.start(), &machine);
+        let found = [lookup.find(at, machine), lookup.enclosing(at, machine), lookup.above(at, machine)];
+        let counts = <MapLookup as Lookup<TestMachine>>::validate(&lookup);
+        assert_eq!((found, counts), ([None; 3], Ok((0, 0))));
+    }
+}

@@ -119,12 +119,24 @@ impl Machine for TestMachine {
 #[cfg(not(loom))]
 std::thread_local! {
     static LOOKS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+    static MEANWHILE: core::cell::RefCell<Option<(u64, Box<dyn FnOnce()>)>> =
+        const { core::cell::RefCell::new(None) };
 }
 
 /// Counts a read of a leaf of the page map, or of the path to one.
 #[cfg(not(loom))]
 pub(crate) fn look() {
     LOOKS.set(LOOKS.get() + 1);
+    let due = MEANWHILE.with(|meanwhile| meanwhile.borrow_mut().take_if(|(at, _)| *at == LOOKS.get()));
+    if let Some((_, meanwhile)) = due {
+        meanwhile();
+    }
+}
+
+/// Calls `meanwhile` just before the `nth` look from now on, as another CPU may act then.
+#[cfg(not(loom))]
+pub(crate) fn at_look(nth: u64, meanwhile: impl FnOnce() + 'static) {
+    MEANWHILE.set(Some((LOOKS.get() + nth, Box::new(meanwhile))));
 }
 
 /// Returns how many leaves, and paths to leaves, `call` reads: its duration depends on the machine.

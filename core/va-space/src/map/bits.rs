@@ -144,4 +144,13 @@ mod tests {
         }
         assert_eq!(bits.next(192), None);
     }
+
+    #[test]
+    fn a_word_whose_last_bit_is_cleared_during_a_search_is_passed() {
+        let bits = Bits::<4>::new();
+        [0, 255].into_iter().for_each(|at| bits.set(at));
+        // The summary, as a reader may see it that read it before the bits were cleared.
+        bits.summary.store(0b1111, Ordering::Release);
+        assert_eq!((bits.next(1), bits.prev(254)), (Some(255), Some(0)));
+    }
 }

@@ -228,6 +228,9 @@ impl Leaf {
     /// Returns the highest start at or below `at`.
     #[inline(always)]
     pub(crate) fn prev(&self, at: u64) -> Option<u64> {
+        #[cfg(test)]
+        #[cfg(not(loom))]
+        crate::testing::look();
         let bits = self.starts.load(Ordering::Acquire) & (!0 >> (63 - at));
         (bits != 0).then(|| u64::from(bits.ilog2()))
     }

@@ -2,7 +2,9 @@
 
 use super::leaf::{SHEET, SLOTS};
 use super::*;
-use crate::testing::TestMachine;
+use crate::testing::{TestMachine, at_look};
+use std::boxed::Box;
+use std::sync::Mutex;
 use std::vec::Vec;
 
 /// Returns a map with areas of two pages at these pages.
@@ -153,4 +155,45 @@ fn the_next_busy_area_is_found_wherever_it_is_among_idle_and_detached_ones() {
             map.put(busy, word);
         }
     }
+}
+
+/// A map whose leaves are all in use: areas of two pages start at `SLOTS * 100` and its multiples.
+struct Full {
+    map: PageMap,
+    marker: Mutex<Marker>,
+}
+
+impl Full {
+    fn new() -> &'static Self {
+        let pages: Vec<_> = (1..=SHEET as u64).map(|nth| nth * SLOTS as u64 * 100).collect();
+        let (map, marker) = map(&pages);
+        Box::leak(Box::new(Self { map, marker: Mutex::new(marker) }))
+    }
+
+    /// Ends the area at `from`. Its leaf moves to `to`, where an area of four pages begins.
+    fn shift(&self, from: u64, to: u64) {
+        let marker = &mut self.marker.lock().unwrap();
+        self.map.end(marker, from);
+        self.map.ensure(marker, to, &TestMachine::default());
+        self.map.begin(marker, to, 4, Word::new(4, None, 1, State::Busy));
+    }
+}
+
+#[test]
+fn a_lookup_during_which_the_leaf_moves_finds_what_is_there_afterwards() {
+    let full = Full::new();
+    let (map, page, other) = (&full.map, SLOTS as u64 * 100, SLOTS as u64 * 200);
+    // The leaf has an area in the same slot, of other pages.
+    at_look(1, || full.shift(SLOTS as u64 * 100, 16));
+    assert_eq!(map.covering(page + 1), None);
+    // Another leaf is there, with an area.
+    at_look(1, || full.shift(SLOTS as u64 * 200, SLOTS as u64 * 100));
+    assert_eq!(map.at(page).map(|seen| seen.pages), Some(4));
+    at_look(1, || {
+        full.shift(SLOTS as u64 * 100, SLOTS as u64 * 200);
+        full.shift(SLOTS as u64 * 300, SLOTS as u64 * 100);
+    });
+    assert_eq!(map.covering(page + 3).map(|seen| seen.page), Some(page));
+    assert_eq!(map.at(other).map(|seen| seen.pages), Some(4));
+    map.check().unwrap();
 }

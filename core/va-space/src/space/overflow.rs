@@ -271,3 +271,37 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 fn is_no_space(got: &Result<Area, SpaceError>) -> bool {
     matches!(got, Err(SpaceError::NoSpace { .. }))
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::VmapSpace;
+    use crate::config::{Standard, WithLazyMax};
+    use crate::testing::TestMachine;
+    use std::vec::Vec;
+    use va_base::Context;
+
+    #[test]
+    fn a_purge_that_is_not_finished_may_free_more() {
+        let machine = TestMachine::default();
+        let all = VaRange::from_pages(16, 16 + 64).unwrap();
+        // Areas without an owner go to the index.
+        let request = Request::pages(1).unwrap().within(VaRange::from_pages(16, 48).unwrap());
+        let mut seen = [false; 2];
+        for count in 1..20 {
+            let space = VmapSpace::<_, WithLazyMax<Standard, 0>>::new(all, all, &machine).unwrap();
+            let _last = space.alloc_at(VaRange::from_pages(79, 80).unwrap()).unwrap();
+            let areas: Vec<_> = (0..count).map(|_| space.alloc(0, &request).unwrap()).collect();
+            areas.into_iter().for_each(|area| space.free_in(Context::Atomic, area).unwrap());
+            while space.lazy_pages().get() > 0 {
+                space.tick();
+            }
+            let failed = space.alloc(0, &Request::pages(64).unwrap().context(Context::Atomic)).unwrap_err();
+            let purging = space.purging.load(Ordering::Relaxed);
+            assert_eq!(matches!(failed, SpaceError::WouldBlock { .. }), purging, "{count}: {failed}");
+            seen[usize::from(purging)] = true;
+        }
+        assert_eq!(seen, [true; 2]);
+    }
+}

@@ -4,6 +4,7 @@ use crate::{FIRST, Standard, Whole, ask, lazy};
 use std::sync::Mutex;
 use va_base::{Align, Context, LockClass, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
+use va_space::config::WithLazyMax;
 use va_space::{Area, Drained, Magazine, Purge, SpaceError, State, VmapSpace};
 
 pub(crate) fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
@@ -184,6 +185,31 @@ fn try_alloc_uses_cached_areas_and_drains_nothing() {
     assert!(matches!(failed, SpaceError::NoSpace { cached, .. } if cached > Pages::new(0)), "{failed}");
     assert_eq!(space.stats(), before);
     assert!(mine.alloc(&ask(40)).is_ok());
+}
+
+#[test]
+fn what_a_drain_of_magazines_brings_meets_a_request_without_a_purge() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 64);
+    let mut theirs = space.magazine(1).unwrap();
+    // One from the index, and a row of two, of which one is cached.
+    let _held = [(); 2].map(|()| theirs.alloc(&ask(4)).unwrap());
+    let _rest = space.alloc(0, &ask(52)).unwrap();
+    let before = space.stats();
+    assert_eq!((before.cached_pages, before.free_pages), (Pages::new(4), Pages::new(0)));
+    assert!(space.alloc(0, &ask(4)).is_ok());
+    assert_eq!(space.stats().purges, before.purges);
+}
+
+#[test]
+fn try_alloc_tells_a_full_space_from_an_impossible_request() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 100);
+    let mut magazine = space.magazine(0).unwrap();
+    assert!(matches!(magazine.try_alloc(&ask(256)), Err(SpaceError::NoSpace { .. })));
+    assert!(matches!(magazine.try_alloc(&ask(257)), Err(SpaceError::Impossible { .. })));
+    let window = VaRange::from_pages(FIRST + 10, FIRST + 14).unwrap();
+    assert!(matches!(magazine.try_alloc(&ask(5).within(window)), Err(SpaceError::Impossible { .. })));
 }
 
 /// A magazine puts a flushed area into a pool after a full pass has handled that pool.
@@ -487,4 +513,34 @@ fn sp2_a_magazine_of_a_node_that_is_made_late_waits_for_a_flush_of_its_own() {
     }
     drop(magazine);
     assert_eq!(space.validate(), Ok(()));
+}
+
+/// A batch that is half collected has passed some nodes: what is sealed in one that is created now waits for the next.
+#[test]
+fn sp2_a_node_that_is_made_while_a_batch_is_collected_joins_it_or_the_next() {
+    for cpu in [3, 6] {
+        let machine = SimMachine::new(8);
+        machine.drain_elsewhere(true);
+        let extent = VaRange::from_pages(FIRST, FIRST + (1 << 20)).unwrap();
+        let space = VmapSpace::<_, WithLazyMax<Standard, 0>>::new(extent, extent, &machine).unwrap();
+        // More lists than a slice moves.
+        let lazy: Vec<_> = (1..100).map(|size| space.alloc(5, &ask(size)).unwrap()).collect();
+        let above = space.alloc(5, &ask(1000)).unwrap();
+        lazy.into_iter().for_each(|area| space.free(area).unwrap());
+        space.tick();
+        let mut magazine = space.magazine(cpu).unwrap();
+        let area = magazine.alloc(&ask(7).within(extent).context(Context::Atomic)).unwrap();
+        let range = area.range();
+        assert!(range.start() > above.start());
+        machine.map(range).unwrap();
+        machine.unmap(range);
+        magazine.free(area).unwrap();
+        while machine.flushes() == 0 {
+            assert_eq!(space.validate(), Ok(()));
+            space.tick();
+        }
+        assert_eq!(space.validate(), Ok(()));
+        let again = magazine.alloc(&ask(7).context(Context::Atomic)).unwrap();
+        assert_eq!((again.range() == range, machine.map(again.range())), (cpu > 5, Ok(())));
+    }
 }

@@ -25,6 +25,7 @@ mod shared;
 mod shares;
 mod stress;
 mod supply;
+mod watched;
 
 type Standard = Small<config::Standard, { <config::Standard as Config>::SLICE_AREAS }>;
 /// Standard, where one purge is one slice, as the model has it: a request that ends one early may get another, equally

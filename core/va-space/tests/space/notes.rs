@@ -1,6 +1,6 @@
 //! Notes, detached areas, the last byte of every area and the lazy ones, compared with simple maps.
 
-use crate::{FIRST, Linux69, OneLock52, Standard};
+use crate::{FIRST, Linux69, OneLock52, Standard, ask};
 use std::collections::{BTreeMap, BTreeSet};
 use va_base::{Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::effort::some;
@@ -276,4 +276,17 @@ fn a_restored_space_has_the_same_busy_areas_and_notes() {
     let all = after.alloc_at(extent).unwrap();
     assert_eq!(all.range(), extent);
     after.validate().unwrap();
+}
+
+#[test]
+fn an_owned_area_is_freed_when_it_is_dropped() {
+    let machine = SimMachine::new(1);
+    let space = crate::space::<Standard>(&machine, 64);
+    let owned = space.alloc_owned(0, &ask(3)).unwrap();
+    let range = owned.range();
+    assert_eq!(space.find(range.start()).map(|seen| seen.range), Some(range));
+    drop(owned);
+    assert_eq!((space.find(range.start()), space.lazy_pages().get()), (None, 3));
+    let area = space.alloc_owned(0, &ask(3)).unwrap().into_area();
+    assert_eq!((space.lazy_pages().get(), space.free(area)), (3, Ok(())));
 }

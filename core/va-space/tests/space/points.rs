@@ -2,9 +2,7 @@
 
 use crate::{Linux69, OneLock52, Standard, ask, at, pages, space};
 use std::sync::{Arc, Mutex, PoisonError};
-use va_base::{
-    Align, AllocError, Context, HeapMachine, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange, Watch,
-};
+use va_base::{Align, AllocError, Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine, Violation, lockings};
 use va_sim::small::lazy;
 use va_space::config::WithBestFit;
@@ -549,29 +547,4 @@ fn under_linux_the_last_area_of_a_node_goes_back_first() {
     space.purge(Purge::Full);
     let request = Request::new(PAGE_SIZE, 4 * PAGE_SIZE).unwrap();
     assert_eq!(space.alloc(0, &request).unwrap().start(), areas[3]);
-}
-
-/// Calls a closure when the lock of a pool is about to be taken, as another CPU may.
-#[derive(Default)]
-struct AtPool(Mutex<Option<Box<dyn FnOnce() + Send>>>);
-
-impl Watch for AtPool {
-    fn locking(&self, class: LockClass) {
-        if class == LockClass::Pool {
-            let meanwhile = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
-        }
-    }
-}
-
-#[test]
-fn pages_that_are_freed_during_a_count_are_not_busy() {
-    let machine: &'static HeapMachine<parking_lot::RawMutex, AtPool> =
-        Box::leak(Box::new(HeapMachine::watched(1, AtPool::default())));
-    let space = VmapSpace::<_, Standard>::new(pages(0, 1 << 20), pages(0, 1 << 20), machine).unwrap();
-    let space: &'static VmapSpace<_, Standard> = Box::leak(Box::new(space));
-    let areas: Vec<_> = (0..100).map(|_| space.alloc(0, &ask(300)).unwrap()).collect();
-    let free_all = move || areas.into_iter().for_each(|area| space.free(area).unwrap());
-    *machine.watcher.0.lock().unwrap() = Some(Box::new(free_all));
-    assert_eq!(space.stats().busy_pages, Pages::new(0));
 }

@@ -176,3 +176,13 @@ fn sp4_a_change_of_shape_that_fails_changes_nothing() {
         "{blocked}"
     );
 }
+
+#[test]
+fn an_area_grows_to_the_end_of_the_space_and_no_further() {
+    let machine = SimMachine::new(1);
+    let space = crate::space::<Standard>(&machine, 64);
+    let area = space.alloc(0, &crate::ask(60)).unwrap().range();
+    let past = ReshapeError::BadSize { area, requested: Pages::new(65) };
+    assert_eq!(space.grow_at(area.start(), Pages::new(65)), Err(past));
+    assert_eq!(space.grow_at(area.start(), Pages::new(64)), Ok(pages(0, 64)));
+}

@@ -1,10 +1,10 @@
 //! Rows: areas of one size that a magazine takes from the index at once.
 
 use crate::magazine::space;
-use crate::{FIRST, ask};
-use va_base::Request;
+use crate::{FIRST, Standard, ask};
+use va_base::{Request, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::Purge;
+use va_space::{Purge, VmapSpace};
 
 #[test]
 fn a_run_from_the_index_is_contiguous_and_reserved() {
@@ -25,6 +25,44 @@ fn a_run_from_the_index_is_contiguous_and_reserved() {
     magazine.drain();
     space.purge(Purge::Full);
     assert_eq!((space.validate(), space.stats().holes), (Ok(()), 9));
+}
+
+#[test]
+fn a_row_across_leaves_of_the_lowest_pages_is_found_whole() {
+    let machine = SimMachine::new(1);
+    let all = VaRange::from_pages(3, 100).unwrap();
+    let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+    let mut magazine = space.magazine(0).unwrap();
+    // Pages 3, 4 to 5, 6 to 9, and 10 to 17: the first leaf ends at 16.
+    let starts: Vec<_> = (0..15).map(|_| magazine.alloc(&ask(1)).unwrap().start().page_floor()).collect();
+    assert_eq!(starts, (3..18).collect::<Vec<_>>());
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn a_row_is_an_area_and_what_the_cache_may_hold() {
+    let machine = SimMachine::new(1);
+    // A share of 32 pages.
+    let space = space(&machine, 256);
+    let mut magazine = space.magazine(0).unwrap();
+    // Of one, two, four, and again four.
+    let _held: Vec<_> = (0..8).map(|_| magazine.alloc(&ask(10)).unwrap()).collect();
+    assert_eq!((space.stats().cached_areas, space.stats().pooled_areas), (3, 0));
+}
+
+#[test]
+fn an_old_handle_frees_no_area_of_a_row() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 4096);
+    let mut magazine = space.magazine(0).unwrap();
+    let old: Vec<_> = (0..7).map(|_| magazine.alloc(&ask(2)).unwrap()).collect();
+    old.iter().for_each(|area| _ = space.free_at(area.start()).unwrap());
+    magazine.drain();
+    space.purge(Purge::Full);
+    // A row of eight where those were.
+    let new: Vec<_> = (0..8).map(|_| magazine.alloc(&ask(2)).unwrap()).collect();
+    assert!(new.iter().zip(&old).all(|(new, old)| new.start() == old.start() && new != old));
+    assert!(old.into_iter().all(|area| space.free(area).is_err()));
 }
 
 /// Returns a request for `pages` at multiples of `align` pages.

@@ -3,7 +3,7 @@
 use crate::{Standard, ask, lazy, space};
 use va_base::Pages;
 use va_sim::machine::SimMachine;
-use va_space::{Drained, Magazine};
+use va_space::{Drained, Magazine, Purge};
 
 #[test]
 fn mg1_a_magazine_that_is_added_makes_the_shares_of_idle_ones_smaller() {
@@ -29,6 +29,20 @@ fn mg1_a_magazine_that_is_added_leaves_a_small_one_what_it_holds() {
     let _second = space.magazine(1).unwrap();
     assert_eq!(space.stats(), before);
     assert_eq!(space.lazy_pages(), Pages::new(0), "they are in its round");
+}
+
+#[test]
+fn mg1_a_magazine_that_holds_its_new_share_three_times_is_left_alone() {
+    for (size, drained) in [(3, 1), (4, 0)] {
+        let machine = SimMachine::new(1);
+        // A share of two magazines is a page.
+        let space = space::<Standard>(&machine, 16);
+        let mut first = space.magazine(0).unwrap();
+        let area = first.alloc(&ask(size)).unwrap();
+        first.free(area).unwrap();
+        let _second = space.magazine(1).unwrap();
+        assert_eq!(space.drain_magazines().magazines, drained, "{size} pages");
+    }
 }
 
 #[test]
@@ -63,4 +77,25 @@ fn mg1_a_cache_above_a_share_that_became_smaller_is_moved_to_the_pool() {
         drop((first, others));
         assert_eq!(space.validate(), Ok(()));
     }
+}
+
+#[test]
+fn mg1_a_list_for_which_a_call_makes_too_little_room_stays_in_the_pool() {
+    let machine = SimMachine::new(1);
+    // A share of 2048 pages.
+    let space = space::<Standard>(&machine, 1 << 14);
+    let mut magazine = space.magazine(0).unwrap();
+    // The second area of a size comes with another one for the cache. A call moves fewer lists than these.
+    let _held: Vec<_> = (2..62).flat_map(|size| [size; 2]).map(|size| magazine.alloc(&ask(size))).collect();
+    let large = space.alloc(0, &ask(2000)).unwrap();
+    let start = large.start();
+    space.free(large).unwrap();
+    space.purge(Purge::Drain);
+    let before = space.stats();
+    assert_eq!((before.cached_areas, before.pooled_areas), (60, 1));
+    assert_eq!(magazine.alloc(&ask(2000)).map(|area| area.start()), Ok(start));
+    let after = space.stats();
+    assert_eq!(after.cached_areas + after.pooled_areas, 60);
+    assert!(after.cached_areas > 0 && after.pooled_areas > 0, "{after:?}");
+    assert_eq!(space.validate(), Ok(()));
 }
