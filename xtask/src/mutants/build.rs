@@ -55,7 +55,7 @@ fn woven(
             write_changed(&bench.tree.join(file), woven.text.as_bytes())?;
             lines.insert(file, woven.lines);
         }
-        let (programs, errors) = tests(bench, subject)?;
+        let (programs, errors) = tests(bench, subject, true)?;
         if let Some(programs) = programs {
             return Ok(Built { programs: copied(&bench.build.join("batch"), &programs)?, failed });
         }
@@ -86,7 +86,7 @@ pub(super) fn alone(bench: &Bench, subject: &Subject, mutant: &Mutant) -> Result
     let path = bench.tree.join(&mutant.file);
     let text = fs::read_to_string(&path)?;
     fs::write(&path, broken(&text, mutant)?)?;
-    let built = tests(bench, subject);
+    let built = tests(bench, subject, false);
     fs::write(&path, text)?;
     Ok(built?.0)
 }
@@ -99,10 +99,10 @@ struct Error {
 }
 
 /// Builds tests. Returns their programs, or errors.
-fn tests(bench: &Bench, subject: &Subject) -> Result<(Option<Vec<PathBuf>>, Vec<Error>)> {
+fn tests(bench: &Bench, subject: &Subject, optimised: bool) -> Result<(Option<Vec<PathBuf>>, Vec<Error>)> {
     let (mut programs, mut errors) = (Vec::new(), Vec::new());
     let folder = format!("/{}#", subject.folder);
-    let ended = cargo(bench)
+    let ended = cargo(bench, optimised)
         .args(["test", "--locked", "--no-run", "--message-format=json", "-p", subject.package])
         .args(subject.tests)
         .lines(Show::Nothing, |line| {

@@ -56,8 +56,11 @@ pub(crate) struct Args {
 /// The seed of the order in which faults are tried.
 const SEED: u32 = 20;
 
-/// The faults that are built at once. Each test instantiates all of them for each policy: 2,600 took 12 GB.
-const BATCH: usize = 300;
+/// The faults that are built at once. Each test instantiates all of them for each policy.
+const BATCH: usize = 900;
+
+/// Times of tests that are not optimised, as a multiple of those that are.
+const SLOWER: f64 = 10.0;
 
 /// Code to break, and the tests that must notice.
 #[derive(Debug)]
@@ -203,7 +206,7 @@ impl Subject {
         let built = build::together(bench, self, &together)?;
         let next = match &*last {
             None => Trial::new(&bench.tree.join(self.folder), &built.programs)?,
-            Some(last) => last.with(&built.programs)?,
+            Some(last) => last.with(&built.programs, 1.0)?,
         };
         let trial = last.insert(next);
         for mutant in &together {
@@ -226,7 +229,7 @@ impl Subject {
     fn alone(&self, bench: &Bench, mutant: &Mutant, trial: &Trial) -> Result<Outcome> {
         match build::alone(bench, self, mutant)? {
             None => Ok(Outcome::DoesNotCompile),
-            Some(programs) => trial.with(&programs)?.outcome(0, &mutant.file),
+            Some(programs) => trial.with(&programs, SLOWER)?.outcome(0, &mutant.file),
         }
     }
 }
@@ -234,12 +237,12 @@ impl Subject {
 /// Returns cargo in the copy. The copies need a function that is evaluated in constants as well, which only an unstable
 /// part of the library has; so do tests that end with the first failure. A batch runs hundreds of times, so it is
 /// optimised. Tests that miss a fault of `va-space` take 4 s of CPU time in place of 30, and compile in 90 s.
-fn cargo(bench: &Bench) -> Cmd {
+fn cargo(bench: &Bench, optimised: bool) -> Cmd {
     Cmd::cargo(&bench.tree)
         .env("CARGO_TARGET_DIR", &bench.build)
         .env("CARGO_PROFILE_TEST_DEBUG", "none")
         .env("CARGO_PROFILE_DEV_DEBUG", "none")
-        .env("CARGO_PROFILE_TEST_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_TEST_OPT_LEVEL", if optimised { "1" } else { "0" })
         .env("CARGO_PROFILE_TEST_CODEGEN_UNITS", "16")
         .env("RUSTC_BOOTSTRAP", "1")
 }

@@ -8,7 +8,6 @@
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -109,15 +108,20 @@ impl Trial {
         Ok(trial)
     }
 
-    /// Returns the same tests of other programs, which were built of the same sources but for faults.
-    pub(super) fn with(&self, programs: &[PathBuf]) -> Result<Self> {
-        let names = |programs: &[PathBuf]| -> Vec<_> {
-            programs.iter().map(|program| program.file_name().map(OsStr::to_owned)).collect()
+    /// Returns the same tests of other programs, which were built of the same sources but for faults, and take `slower`
+    /// times as long.
+    pub(super) fn with(&self, programs: &[PathBuf], slower: f64) -> Result<Self> {
+        // Without the checksum, which depends on how they are built.
+        let name = |program: &PathBuf| {
+            let name = program.file_name()?.to_str()?;
+            Some(name.rsplit_once('-').map_or(name, |(name, _)| name).to_string())
         };
+        let names = |programs: &[PathBuf]| -> Vec<_> { programs.iter().map(name).collect() };
         if names(programs) != names(&self.programs) {
             bail!("there are other tests");
         }
-        let (runs, noticed) = (self.runs.clone(), self.noticed.clone());
+        let (mut runs, noticed) = (self.runs.clone(), self.noticed.clone());
+        runs.iter_mut().for_each(|run| run.seconds *= slower);
         Ok(Self { folder: self.folder.clone(), programs: programs.into(), runs, noticed })
     }
 
@@ -269,16 +273,17 @@ mod tests {
         let run = |seconds| Run { program: 0, args: Vec::new(), seconds };
         let mut trial = Trial {
             folder: PathBuf::new(),
-            programs: vec![PathBuf::from("one/program")],
+            programs: vec![PathBuf::from("one/program-1a")],
             runs: [8.0, 1.0, 2.0].map(run).to_vec(),
             noticed: BTreeMap::new(),
         };
         assert_eq!(trial.order("a.rs"), [1, 2, 0]);
         trial.noticed.insert("a.rs".to_string(), vec![9, 0, 3]);
         assert_eq!(trial.order("a.rs"), [2, 0, 1]);
-        let next = trial.with(&[PathBuf::from("other/program")]).unwrap();
+        let next = trial.with(&[PathBuf::from("other/program-2b")], 3.0).unwrap();
         assert_eq!((next.order("a.rs"), next.order("b.rs")), (vec![2, 0, 1], vec![1, 2, 0]));
-        assert!(trial.with(&[PathBuf::from("one/other")]).is_err());
+        assert_eq!(next.runs[0].seconds, 24.0);
+        assert!(trial.with(&[PathBuf::from("one/other-1a")], 1.0).is_err());
     }
 
     #[test]

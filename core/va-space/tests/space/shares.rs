@@ -99,3 +99,24 @@ fn mg1_a_list_for_which_a_call_makes_too_little_room_stays_in_the_pool() {
     assert!(after.cached_areas > 0 && after.pooled_areas > 0, "{after:?}");
     assert_eq!(space.validate(), Ok(()));
 }
+
+#[test]
+fn a_size_that_makes_room_for_others_is_refilled_with_half_as_many() {
+    let machine = SimMachine::new(1);
+    // A share of 128 pages.
+    let space = space::<Standard>(&machine, 1 << 10);
+    let areas: Vec<_> = (0..200).map(|_| space.alloc(0, &ask(1)).unwrap()).collect();
+    let large = space.alloc(0, &ask(120)).unwrap();
+    areas.into_iter().chain([large]).for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Drain);
+    let mut magazine = space.magazine(0).unwrap();
+    let mut alloc = |count: u64, pages: u64| {
+        (0..count).for_each(|_| _ = magazine.alloc(&ask(pages)).unwrap());
+        space.stats().cached_areas
+    };
+    // Refills of 1, 2, 4, 8 and 16; the next would be of 32.
+    assert_eq!(alloc(16, 1), 15);
+    // Seven of these stay.
+    assert_eq!(alloc(1, 120), 7);
+    assert_eq!(alloc(8, 1), 15);
+}
