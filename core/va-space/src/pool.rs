@@ -380,6 +380,19 @@ mod tests {
     }
 
     #[test]
+    fn po3_large_lists_may_be_as_large_as_the_limit() {
+        let machine = TestMachine::default();
+        let (map, mut marker) = PageMap::new(0, &machine).unwrap();
+        let mut pool = Pool::new();
+        for (page, pages) in [(100, LARGE_PAGES_MAX - 300), (1 << 30, 300), (2 << 30, 257)] {
+            map.ensure(&mut marker, page, &machine);
+            map.begin(&mut marker, page, pages, Word::new(pages, None, 1, State::Idle));
+            assert_eq!(pool.put(loose(&map, page, pages)).is_ok(), pages != 257);
+        }
+        assert_eq!(pool.validate(&map), Ok(()));
+    }
+
+    #[test]
     fn an_area_of_the_right_size_comes_out_last_in_first_out() {
         let (map, mut pool) = pool();
         let pages: [Option<u64>; 4] =

@@ -8,6 +8,7 @@ use va_space::config;
 use va_space::{Config, VmapSpace};
 
 mod atomic;
+mod cached;
 mod context;
 mod every_nth;
 mod failure;
@@ -17,6 +18,7 @@ mod leave;
 mod magazine;
 mod model;
 mod notes;
+mod overflow;
 mod points;
 mod reshape;
 mod rows;

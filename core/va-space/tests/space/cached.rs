@@ -1,0 +1,128 @@
+//! The areas that move into the cache of a magazine and out of it: how many, and which.
+
+use crate::{Standard, ask, lazy, space};
+use va_base::{Context, Request};
+use va_sim::machine::SimMachine;
+use va_space::{Area, Magazine, Purge, VmapSpace};
+
+type Space<'m> = VmapSpace<&'m SimMachine, Standard>;
+
+fn aligned(size: u64, align: u64) -> Request {
+    Request::new(size << 12, align << 12).unwrap()
+}
+
+/// Puts areas of this size into the pool of node 0.
+fn pool(space: &Space<'_>, count: u64, size: u64) {
+    let areas: Vec<_> = (0..count).map(|_| space.alloc(0, &ask(size)).unwrap()).collect();
+    areas.into_iter().for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Drain);
+}
+
+/// Frees areas of this size into a magazine. Returns their start pages.
+fn free(
+    space: &Space<'_>,
+    magazine: &mut Magazine<'_, &SimMachine, Standard>,
+    count: u64,
+    size: u64,
+) -> Vec<u64> {
+    let areas: Vec<Area> = (0..count).map(|_| space.alloc(0, &ask(size)).unwrap()).collect();
+    let starts = areas.iter().map(|area| area.start().page_floor()).collect();
+    areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+    starts
+}
+
+#[test]
+fn a_refill_has_so_many_pages_or_all_if_they_are_few() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 22);
+    pool(&space, 300, 100);
+    let mut magazine = space.magazine(0).unwrap();
+    let mut refills = Vec::new();
+    while space.stats().pooled_areas > 0 {
+        if space.stats().cached_areas == 0 {
+            let _area = magazine.alloc(&ask(100)).unwrap();
+            refills.push(1 + space.stats().cached_areas);
+        }
+        (0..space.stats().cached_areas).for_each(|_| _ = magazine.alloc(&ask(100)).unwrap());
+    }
+    // At most 2048 pages; all once they are a quarter of the 65,536 that the cache may hold.
+    assert_eq!(refills, [1, 2, 4, 8, 16, 20, 20, 20, 20, 20, 20, 149]);
+}
+
+#[test]
+fn a_completed_list_is_cached_up_to_the_share() {
+    let machine = SimMachine::new(1);
+    machine.set_online(lazy(10_000));
+    // A share of 100 pages.
+    let space = space::<Standard>(&machine, 800);
+    let mut magazine = space.magazine(0).unwrap();
+    free(&space, &mut magazine, 100, 1);
+    space.purge(Purge::Drain);
+    let _area = magazine.alloc(&ask(1)).unwrap();
+    assert_eq!((space.stats().cached_areas, space.stats().pooled_areas), (99, 0));
+}
+
+#[test]
+fn a_completed_list_above_a_share_that_became_smaller_is_cached_in_part() {
+    let machine = SimMachine::new(1);
+    machine.set_online(lazy(10_000));
+    // A share of 200 pages, and then of 100.
+    let space = space::<Standard>(&machine, 1600);
+    let mut magazine = space.magazine(0).unwrap();
+    free(&space, &mut magazine, 20, 10);
+    let _other = space.magazine(0).unwrap();
+    free(&space, &mut magazine, 20, 10);
+    space.purge(Purge::Drain);
+    let _area = magazine.alloc(&ask(10)).unwrap();
+    assert_eq!((space.stats().cached_areas, space.stats().pooled_areas), (9, 30));
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn half_of_a_list_makes_room_of_small_areas_those_that_were_freed_first() {
+    // Areas that are cached at first, those that stay, and the one that is allocated next.
+    for (size, cached, stay, next) in [(256, 7, 3, 6), (264, 6, 2, 2)] {
+        let machine = SimMachine::new(1);
+        machine.set_online(lazy(100_000));
+        // A share of 2048 pages.
+        let space = space::<Standard>(&machine, 1 << 14);
+        let mut magazine = space.magazine(0).unwrap();
+        pool(&space, 1, 500);
+        let starts = free(&space, &mut magazine, 8, size);
+        space.purge(Purge::Drain);
+        let mut alloc = |size| {
+            let area = magazine.alloc(&ask(size)).unwrap();
+            (area.start().page_floor(), space.stats().cached_areas)
+        };
+        assert_eq!(alloc(size), (starts[7], cached));
+        assert_eq!(alloc(500).1, stay);
+        assert_eq!(alloc(size), (starts[next], stay - 1));
+    }
+}
+
+#[test]
+fn an_atomic_request_takes_a_completed_area_if_any_alignment_will_do() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 800);
+    let mut magazine = space.magazine(0).unwrap();
+    let starts = free(&space, &mut magazine, 100, 1);
+    space.purge(Purge::Drain);
+    let mut alloc =
+        |request: Request| magazine.alloc(&request.context(Context::Atomic)).unwrap().start().page_floor();
+    let area = alloc(aligned(1, 8));
+    assert!(area % 8 == 0 && !starts.contains(&area));
+    assert_eq!(alloc(ask(1)), starts[99]);
+}
+
+#[test]
+fn areas_of_a_row_are_twice_their_size_apart_at_most() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 22);
+    let mut magazine = space.magazine(0).unwrap();
+    // Two large ones are the longest row.
+    for (request, row) in [(aligned(4, 8), 1), (aligned(3, 8), 0), (ask(4096), 1), (ask(4097), 0)] {
+        let before = space.stats().cached_areas;
+        let _two = [(); 2].map(|()| magazine.alloc(&request).unwrap());
+        assert_eq!(space.stats().cached_areas - before, row, "{request:?}");
+    }
+}
