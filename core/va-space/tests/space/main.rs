@@ -20,6 +20,7 @@ mod model;
 mod notes;
 mod overflow;
 mod points;
+mod purge;
 mod reshape;
 mod rows;
 mod script;

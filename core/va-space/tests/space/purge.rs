@@ -1,0 +1,112 @@
+//! The moment at which a purge begins, the rounds of magazines, the decay of pools, and the counts that are returned.
+
+use crate::{Standard, ask, at, space};
+use va_base::{Pages, VaRange};
+use va_sim::machine::SimMachine;
+use va_space::config::WithLazyMax;
+use va_space::{Purge, Purged, VmapSpace};
+
+const MAX: u64 = 64;
+type Eager<'m> = VmapSpace<&'m SimMachine, WithLazyMax<Standard, MAX>>;
+
+/// Returns a space in which a purge is due when more than 64 pages are lazy.
+fn eager(machine: &SimMachine) -> Eager<'_> {
+    let all = VaRange::new(at(0), at(1 << 20)).unwrap();
+    VmapSpace::new(all, all, machine).unwrap()
+}
+
+#[test]
+fn a_purge_begins_with_the_page_above_the_threshold() {
+    for pages in [MAX, MAX + 1] {
+        let free = |worker: bool, then: fn(&Eager<'_>)| {
+            let machine = SimMachine::new(1);
+            machine.drain_elsewhere(worker);
+            let space = eager(&machine);
+            space.free(space.alloc(0, &ask(pages)).unwrap()).unwrap();
+            then(&space);
+            (machine.flushes(), space.stats().purges)
+        };
+        let due = u64::from(pages > MAX);
+        assert_eq!(free(false, |_| ()), (due, due), "by a free of {pages}");
+        assert_eq!(free(true, |_| ()), (0, 0), "a worker was woken");
+        assert_eq!(free(true, |space| _ = space.tick()), (due, due), "by a tick");
+        assert_eq!(free(true, |space| _ = space.drain()), (due, due), "by a worker");
+        let alloc = |space: &Eager<'_>| _ = space.magazine(0).unwrap().alloc(&ask(1)).unwrap();
+        assert_eq!(free(true, alloc), (due, due), "by an alloc");
+    }
+}
+
+#[test]
+fn a_round_that_ends_counts_what_others_hold() {
+    for (sealed, flushes) in [(24, 0), (25, 1)] {
+        let machine = SimMachine::new(1);
+        let space = eager(&machine);
+        let [mut first, mut second] = [(); 2].map(|()| space.magazine(0).unwrap());
+        // The first round had 65 pages when it began, and the second has 16.
+        for (magazine, pages) in [(&mut first, 40), (&mut second, sealed)] {
+            let area = space.alloc(0, &ask(pages)).unwrap();
+            magazine.free(area).unwrap();
+        }
+        assert_eq!(machine.flushes(), flushes, "{sealed}");
+    }
+}
+
+#[test]
+fn a_round_has_what_may_still_be_lazy_or_a_share() {
+    for (magazines, lazy, round) in [(1, 0, 65), (1, 50, 15), (1, 63, 4), (2, 0, 16), (3, 0, 10)] {
+        let machine = SimMachine::new(1);
+        machine.drain_elsewhere(true);
+        let space = eager(&machine);
+        if lazy > 0 {
+            space.free(space.alloc(0, &ask(lazy)).unwrap()).unwrap();
+        }
+        let mut all: Vec<_> = (0..magazines).map(|_| space.magazine(0).unwrap()).collect();
+        let mut freed = 0;
+        while space.lazy_pages().get() == lazy {
+            let area = space.alloc(0, &ask(1)).unwrap();
+            all[magazines - 1].free(area).unwrap();
+            freed += 1;
+        }
+        assert_eq!((freed, space.lazy_pages().get()), (round, lazy + round), "{magazines} {lazy}");
+    }
+}
+
+#[test]
+fn a_pool_loses_a_quarter_of_what_was_idle_since_16_passes() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 20);
+    let cycle = |count: u64| {
+        let areas: Vec<_> = (0..count).map(|_| space.alloc(0, &ask(5)).unwrap()).collect();
+        areas.into_iter().for_each(|area| space.free(area).unwrap());
+    };
+    let pass = |passes: u64| {
+        (0..passes).for_each(|_| _ = space.purge(Purge::Drain));
+        space.stats().pooled_areas
+    };
+    cycle(100);
+    // Every sixteenth pass decays. The first finds no area, and the next one begins to count idle areas.
+    assert_eq!([pass(17), pass(15), pass(1)], [100, 100, 75]);
+    // Of 75, 60 are used: fifteen are idle.
+    cycle(60);
+    assert_eq!([pass(15), pass(1)], [75, 72]);
+    // None is idle.
+    cycle(72);
+    assert_eq!([pass(15), pass(1)], [72, 72]);
+    assert_eq!(space.shrink(), 72);
+    assert_eq!((space.stats().pooled_areas, space.shrink()), (0, 0));
+}
+
+#[test]
+fn a_purge_returns_what_it_settled_and_left() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 20);
+    let mut settled = 0;
+    for (how, count) in [(Purge::Drain, 3), (Purge::Full, 5), (Purge::Drain, 40), (Purge::Aliases, 2)] {
+        let areas: Vec<_> = (0..count).map(|_| space.alloc(0, &ask(7)).unwrap()).collect();
+        areas.into_iter().for_each(|area| space.free(area).unwrap());
+        settled += count;
+        let done = Purged { areas: settled, left: Pages::new(0), waiting: false };
+        assert_eq!((space.purge(how), space.stats().purged_areas), (done, settled));
+        assert_eq!(space.tick(), done, "nothing is due");
+    }
+}
