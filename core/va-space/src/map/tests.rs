@@ -197,3 +197,17 @@ fn a_lookup_during_which_the_leaf_moves_finds_what_is_there_afterwards() {
     assert_eq!(map.at(other).map(|seen| seen.pages), Some(4));
     map.check().unwrap();
 }
+
+#[test]
+fn starts_whose_area_has_just_ended_are_passed() {
+    // As a reader sees it that read the start bits a moment ago: two of these areas have ended, and the lowest has grown.
+    let (map, mut marker) = map(&[3, 7, 10, 30]);
+    [7, 10].into_iter().for_each(|page| map.put(page, Word::NONE));
+    map.resize(&mut marker, 3, 17, Word::new(17, None, 2, State::Busy));
+    let start = |seen: Option<Seen>| seen.map(|seen| seen.page);
+    assert_eq!(
+        [4, 7, 11, 19, 20, 30].map(|page| start(map.covering(page))),
+        [Some(3), Some(3), Some(3), Some(3), None, Some(30)]
+    );
+    assert_eq!((start(map.next(4)), start(map.next_busy(4))), (Some(30), Some(30)));
+}

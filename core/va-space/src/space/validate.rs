@@ -298,4 +298,16 @@ mod tests {
         };
         assert_eq!(broken(end), "SP1");
     }
+
+    #[test]
+    fn sp1_names_the_page_from_which_nothing_is_known() {
+        let machine = TestMachine::default();
+        let all = VaRange::from_pages(16, 1 << 16).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+        let areas = [(); 3].map(|()| space.alloc(0, &Request::pages(4).unwrap()).unwrap());
+        let heap = &mut *space.lock_free();
+        space.map.end(&mut heap.marker, areas[1].start().page_floor());
+        let named = space.check_tiling(&heap.index, 0).map_err(|broken| (broken.rule, broken.at));
+        assert_eq!(named.err(), Some(("SP1", areas[1].start())));
+    }
 }

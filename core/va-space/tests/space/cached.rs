@@ -126,3 +126,17 @@ fn areas_of_a_row_are_twice_their_size_apart_at_most() {
         assert_eq!(space.stats().cached_areas - before, row, "{request:?}");
     }
 }
+
+#[test]
+fn a_size_that_no_completed_list_has_is_refilled_from_the_pool() {
+    let machine = SimMachine::new(1);
+    machine.set_online(lazy(10_000));
+    let space = space::<Standard>(&machine, 800);
+    let mut magazine = space.magazine(0).unwrap();
+    free(&space, &mut magazine, 100, 1);
+    pool(&space, 10, 3);
+    assert_eq!(space.stats().cached_areas, 100);
+    // Refills of one and two.
+    let _two = [(); 2].map(|()| magazine.alloc(&ask(3)).unwrap());
+    assert_eq!((space.stats().cached_areas, space.stats().pooled_areas), (101, 7));
+}

@@ -1,8 +1,8 @@
 //! The end of a full pass: leaving areas are swept or sorted into the index, and do not wait for a later batch.
 
-use crate::{FIRST, Standard};
-use va_base::{Pages, Request, VaRange};
-use va_sim::machine::{Flushing, SimMachine};
+use crate::{FIRST, Standard, ask, lazy};
+use va_base::{LockClass, Pages, Request, VaRange};
+use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::{Area, Purge, VmapSpace};
 
 fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
@@ -100,4 +100,21 @@ fn pu1_a_slice_of_a_sweep_is_as_short_as_any() {
     space.free(early).unwrap();
     space.purge(Purge::Full);
     assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
+}
+
+#[test]
+fn a_full_purge_sorts_few_areas_among_many_and_sweeps_over_many() {
+    let machine = SimMachine::new(1);
+    machine.set_online(lazy(100_000));
+    // Areas that leave, of 2000, and the slices that a sweep takes more than, or a sort.
+    for (leave, at_least, at_most) in [(20, 1, 10), (2000, 50, 200)] {
+        let space = space(&machine, 1 << 20);
+        let areas: Vec<_> = (0..2000).map(|_| space.alloc(0, &ask(2)).unwrap()).collect();
+        areas.into_iter().step_by(2000 / leave).for_each(|area| space.free(area).unwrap());
+        let before = lockings()[LockClass::Purge as usize];
+        space.purge(Purge::Full);
+        let slices = lockings()[LockClass::Purge as usize] - before;
+        assert!((at_least..=at_most).contains(&slices), "{slices} slices for {leave} areas");
+        assert_eq!(space.stats().areas, 2000 - leave as u64);
+    }
 }

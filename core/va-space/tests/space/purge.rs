@@ -110,3 +110,14 @@ fn a_purge_returns_what_it_settled_and_left() {
         assert_eq!(space.tick(), done, "nothing is due");
     }
 }
+
+#[test]
+fn a_size_above_the_largest_that_is_pooled_goes_to_the_index() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 20);
+    for (size, pooled) in [(1 << 14, 1), ((1 << 14) + 1, 0)] {
+        space.free(space.alloc(0, &ask(size)).unwrap()).unwrap();
+        space.purge(Purge::Drain);
+        assert_eq!((space.stats().pooled_areas, space.shrink()), (pooled, pooled));
+    }
+}

@@ -185,4 +185,6 @@ fn an_area_grows_to_the_end_of_the_space_and_no_further() {
     let past = ReshapeError::BadSize { area, requested: Pages::new(65) };
     assert_eq!(space.grow_at(area.start(), Pages::new(65)), Err(past));
     assert_eq!(space.grow_at(area.start(), Pages::new(64)), Ok(pages(0, 64)));
+    let none = ReshapeError::BadSize { area: pages(0, 64), requested: Pages::new(0) };
+    assert_eq!(space.resize_at(area.start(), Pages::new(0)), Err(none));
 }

@@ -37,6 +37,17 @@ fn a_row_across_leaves_of_the_lowest_pages_is_found_whole() {
     let starts: Vec<_> = (0..15).map(|_| magazine.alloc(&ask(1)).unwrap().start().page_floor()).collect();
     assert_eq!(starts, (3..18).collect::<Vec<_>>());
     assert_eq!(space.validate(), Ok(()));
+    // A leaf for each area: page 2, then 2 and 18, then these, 34 and 50.
+    let all = VaRange::from_pages(2, 600).unwrap();
+    let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+    let mut magazine = space.magazine(0).unwrap();
+    for others in [0, 1, 3] {
+        let area = magazine.alloc(&ask(16)).unwrap();
+        assert_eq!((space.stats().cached_areas, space.validate()), (others, Ok(())));
+        magazine.free(area).unwrap();
+        magazine.drain();
+        space.purge(Purge::Full);
+    }
 }
 
 #[test]
@@ -156,4 +167,23 @@ fn an_aligned_row_leaves_what_is_between_its_areas_free() {
     drop(magazine);
     space.purge(Purge::Full);
     assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
+}
+
+#[test]
+fn rows_reserve_no_more_than_their_areas_need() {
+    for request in [ask(3), ask_aligned(5, 4)] {
+        let machine = SimMachine::new(1);
+        let space = space(&machine, 1 << 16);
+        let mut magazine = space.magazine(0).unwrap();
+        let mut round = || {
+            let areas: Vec<_> = (0..40).map(|_| magazine.alloc(&request).unwrap()).collect();
+            areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+            magazine.drain();
+            space.purge(Purge::Full);
+            space.shrink();
+            machine.allocated()
+        };
+        let first = round();
+        assert!((0..100).all(|_| round() == first), "what was reserved for a row is not released");
+    }
 }

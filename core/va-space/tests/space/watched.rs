@@ -76,8 +76,8 @@ fn pages_that_are_freed_during_a_count_are_not_busy() {
 #[test]
 fn sp1_holds_while_the_pages_of_an_area_wait_for_a_table() {
     let (machine, space) = space();
-    // With two holes below.
-    for first in [10, 100, 1 << 18] {
+    // With holes below, and at the end of the space.
+    for first in [10, 100, (1 << 20) - 5] {
         let seen: &'static Mutex<Vec<_>> = Box::leak(Box::default());
         machine.watcher.at(At::Table, || seen.lock().unwrap().push(space.validate()));
         let _area = space.alloc_at(pages(first, first + 5)).unwrap();
