@@ -560,4 +560,32 @@ mod tests {
         // Its magazine has ended, and the cell is not empty.
         assert_eq!(broken(|cell| cell.taken.store(false, Ordering::Relaxed)), "MG2");
     }
+
+    #[test]
+    fn mg2_a_cell_that_holds_anything_without_a_magazine_is_named() {
+        for cached_open_sealed in [[1, 0, 0], [0, 1, 0], [0, 0, 1]] {
+            let machine: &'static TestMachine = std::boxed::Box::leak(std::boxed::Box::default());
+            let all = VaRange::from_pages(16, 1 << 16).unwrap();
+            let space = Space::new(all, all, machine).unwrap();
+            let mut magazine = space.magazine(0).unwrap();
+            let cell = space.cells.each().next().unwrap();
+            let request = Request::pages(2).unwrap();
+            if cached_open_sealed[0] > 0 {
+                // The second is one of a row of two.
+                let _busy = [(); 2].map(|()| magazine.alloc(&request).unwrap());
+            } else {
+                cell.lock().step_pages = if cached_open_sealed[1] > 0 { 9 } else { 0 };
+                cell.lock().ending = cached_open_sealed[2] > 0;
+                magazine.free(space.alloc(0, &request).unwrap()).unwrap();
+            }
+            let holds = {
+                let Contents { cache, rounds, .. } = &*cell.lock();
+                [cache.areas(), rounds.open().areas(), rounds.sealed().areas()]
+            };
+            assert_eq!((holds, space.validate()), (cached_open_sealed, Ok(())));
+            cell.taken.store(false, Ordering::Relaxed);
+            assert_eq!(space.validate().map_err(|broken| broken.rule), Err("MG2"), "{holds:?}");
+            std::mem::forget(magazine);
+        }
+    }
 }

@@ -140,3 +140,22 @@ fn a_size_that_no_completed_list_has_is_refilled_from_the_pool() {
     let _two = [(); 2].map(|()| magazine.alloc(&ask(3)).unwrap());
     assert_eq!((space.stats().cached_areas, space.stats().pooled_areas), (101, 7));
 }
+
+#[test]
+fn completed_lists_that_nobody_requests_join_the_cache_while_it_has_room() {
+    let machine = SimMachine::new(1);
+    machine.set_online(lazy(10_000));
+    // A share of 200 pages, which is a round.
+    let space = space::<Standard>(&machine, 1600);
+    let mut magazine = space.magazine(0).unwrap();
+    let _held = [(); 2].map(|()| magazine.alloc(&ask(10)).unwrap());
+    free(&space, &mut magazine, 10, 10);
+    free(&space, &mut magazine, 5, 20);
+    space.purge(Purge::Drain);
+    let before = space.stats();
+    assert_eq!((before.cached_areas, before.pooled_areas), (16, 0));
+    free(&space, &mut magazine, 8, 25);
+    let after = space.stats();
+    assert_eq!((after.cached_areas, after.cached_pages.get(), after.pooled_areas), (11, 110, 5));
+    assert_eq!(space.validate(), Ok(()));
+}

@@ -1,9 +1,9 @@
 //! The steps of a request for which no hole fits, and those that are left out.
 
-use crate::{Standard, ask, at, lazy, pages, space};
-use va_base::{Context, Pages, Request, VaRange};
+use crate::{Linux69, Standard, ask, at, lazy, pages, space};
+use va_base::{Context, Machine, Pages, Platform, Request, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::{Purge, SpaceError};
+use va_space::{Config, Purge, SpaceError};
 
 /// The largest size that is pooled.
 const POOLED: u64 = 1 << 14;
@@ -69,6 +69,41 @@ fn the_largest_size_that_is_pooled_comes_from_another_node() {
 }
 
 #[test]
+fn an_area_of_another_node_has_the_owner_that_requests_it_if_that_has_a_node() {
+    for (used, owner) in [(true, Some(1)), (false, None)] {
+        let machine = SimMachine::new(2);
+        let space = space::<Standard>(&machine, 64);
+        let area = space.alloc(0, &ask(32)).unwrap();
+        let _rest = (space.alloc(u32::from(used), &ask(1)).unwrap(), space.alloc(0, &ask(31)).unwrap());
+        space.free(area).unwrap();
+        space.purge(Purge::Drain);
+        // It makes no node.
+        let got = space.alloc(1, &ask(32).context(Context::Atomic)).unwrap();
+        assert_eq!(space.find(got.start()).map(|seen| seen.owner), Some(owner));
+    }
+}
+
+/// Standard, without pools.
+struct NoPools;
+
+impl Config for NoPools {
+    type Base = Standard;
+    type Index<P: Platform + Clone + Send> = <Standard as Config>::Index<P>;
+    type Zone = <Standard as Config>::Zone;
+    type Decay = <Standard as Config>::Decay;
+    type Lookup<P: Machine> = <Standard as Config>::Lookup<P>;
+    const POOL_PAGES_MAX: u64 = 0;
+}
+
+#[test]
+fn without_pools_no_area_has_an_owner() {
+    let machine = SimMachine::new(2);
+    let space = space::<NoPools>(&machine, 64);
+    let area = space.alloc(1, &ask(3)).unwrap();
+    assert_eq!(space.find(area.start()).map(|seen| seen.owner), Some(None));
+}
+
+#[test]
 fn the_largest_size_that_is_pooled_comes_from_a_magazine() {
     let machine = SimMachine::new(2);
     let space = space::<Standard>(&machine, 8 * POOLED);
@@ -81,4 +116,18 @@ fn the_largest_size_that_is_pooled_comes_from_a_magazine() {
     assert_eq!(before.cached_pages, Pages::new(POOLED));
     let got = space.alloc(0, &ask(POOLED)).unwrap();
     assert_eq!((got.start(), space.stats().purges), (start, before.purges));
+}
+
+#[test]
+fn a_policy_that_does_not_steal_purges() {
+    let machine = SimMachine::new(2);
+    let space = space::<Linux69>(&machine, 64);
+    let area = space.alloc(0, &ask(32)).unwrap();
+    let _rest = space.alloc(0, &ask(32)).unwrap();
+    space.free(area).unwrap();
+    space.purge(Purge::Drain);
+    let before = space.stats();
+    assert_eq!(before.pooled_areas, 1);
+    assert!(space.alloc(1, &ask(32)).is_ok());
+    assert_eq!(space.stats().purges, before.purges + 1);
 }
