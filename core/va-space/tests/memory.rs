@@ -159,3 +159,19 @@ fn leaves_of_the_page_map_return_to_a_machine_that_waits_for_readers() {
     drop(space);
     assert_eq!(machine.tables(), 0);
 }
+
+#[test]
+fn a_table_without_areas_returns_though_its_leaves_were_allocated_with_one_in_use() {
+    let machine = SimMachine::new(1);
+    let all = pages(16, 1 << 31);
+    let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
+    // Twelve leaves are allocated at a time.
+    let low: Vec<_> = (0..11).map(|n| space.alloc_at(pages(32 + 16 * n, 2)).unwrap()).collect();
+    let _high = space.alloc_at(pages(1 << 20, 2)).unwrap();
+    let before = machine.tables();
+    low.into_iter().for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Full);
+    assert!((0..2).map(|_| space.shrink_map(usize::MAX)).sum::<usize>() > 0);
+    assert_eq!(machine.tables(), before - 1);
+    space.validate().unwrap();
+}

@@ -23,6 +23,7 @@ fn a_purge_begins_with_the_page_above_the_threshold() {
             machine.drain_elsewhere(worker);
             let space = eager(&machine);
             space.free(space.alloc(0, &ask(pages)).unwrap()).unwrap();
+            assert_eq!(machine.drains(), u64::from(pages > MAX));
             then(&space);
             (machine.flushes(), space.stats().purges)
         };

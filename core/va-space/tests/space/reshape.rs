@@ -188,3 +188,23 @@ fn an_area_grows_to_the_end_of_the_space_and_no_further() {
     let none = ReshapeError::BadSize { area: pages(0, 64), requested: Pages::new(0) };
     assert_eq!(space.resize_at(area.start(), Pages::new(0)), Err(none));
 }
+
+#[test]
+fn an_old_handle_frees_no_half_and_no_congruent_area() {
+    let machine = SimMachine::new(1);
+    let space = crate::space::<Standard>(&machine, 64);
+    let old = space.alloc_at(pages(4, 8)).unwrap();
+    space.free_at(at(4)).unwrap();
+    space.purge(Purge::Full);
+    let _whole = space.alloc_at(pages(0, 8)).unwrap();
+    assert_eq!(space.split(at(4)), Ok((pages(0, 4), pages(4, 8))));
+    assert!(space.free(old).is_err());
+    let old = space.alloc_highest(&crate::ask(4)).unwrap();
+    let start = old.start();
+    space.free_at(start).unwrap();
+    space.purge(Purge::Full);
+    let parts = [(0, 4 * va_base::PAGE_SIZE)];
+    let areas = va_tree::Congruent::new(&parts, va_base::PAGE_SIZE).unwrap();
+    assert_eq!(space.alloc_congruent(&areas), Ok(start));
+    assert!(space.free(old).is_err());
+}

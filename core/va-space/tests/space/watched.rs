@@ -77,11 +77,13 @@ fn pages_that_are_freed_during_a_count_are_not_busy() {
 fn sp1_holds_while_the_pages_of_an_area_wait_for_a_table() {
     let (machine, space) = space();
     // With holes below, and at the end of the space.
-    for first in [10, 100, (1 << 20) - 5] {
+    for (nth, first) in (0..).zip([10, 100, (1 << 20) - 5]) {
         let seen: &'static Mutex<Vec<_>> = Box::leak(Box::default());
-        machine.watcher.at(At::Table, || seen.lock().unwrap().push(space.validate()));
+        machine.watcher.at(At::Table, || {
+            seen.lock().unwrap().push((space.validate(), space.stats().busy_pages.get()));
+        });
         let _area = space.alloc_at(pages(first, first + 5)).unwrap();
-        assert!(seen.lock().unwrap().iter().all(Result::is_ok), "{seen:?}");
+        assert!(seen.lock().unwrap().iter().all(|seen| *seen == (Ok(()), 5 * nth)), "{seen:?}");
     }
     assert_eq!(space.stats().areas, 3);
 }
