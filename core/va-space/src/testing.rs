@@ -116,11 +116,14 @@ impl Machine for TestMachine {
     }
 }
 
+/// A look, by number, and what happens just before it.
+#[cfg(not(loom))]
+type Meanwhile = (u64, Box<dyn FnOnce()>);
+
 #[cfg(not(loom))]
 std::thread_local! {
     static LOOKS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
-    static MEANWHILE: core::cell::RefCell<Option<(u64, Box<dyn FnOnce()>)>> =
-        const { core::cell::RefCell::new(None) };
+    static MEANWHILE: core::cell::RefCell<Option<Meanwhile>> = const { core::cell::RefCell::new(None) };
 }
 
 /// Counts a read of a leaf of the page map, or of the path to one.

@@ -298,7 +298,7 @@ mod tests {
         };
         assert_eq!(broken(end), "SP1");
         // The index has one area more or less than there are.
-        assert_eq!(broken(|space| _ = space.lock_free().index.reserve_splits(1).unwrap()), "SP1");
+        assert_eq!(broken(|space| space.lock_free().index.reserve_splits(1).unwrap()), "SP1");
         assert_eq!(broken(|space| _ = space.lock_free().index.release_splits(1)), "SP1");
     }
 

@@ -159,3 +159,23 @@ fn completed_lists_that_nobody_requests_join_the_cache_while_it_has_room() {
     assert_eq!((after.cached_areas, after.cached_pages.get(), after.pooled_areas), (11, 110, 5));
     assert_eq!(space.validate(), Ok(()));
 }
+
+#[test]
+fn a_completed_list_is_cached_whole_where_others_make_room_for_it() {
+    let machine = SimMachine::new(1);
+    machine.set_online(lazy(100_000));
+    // A share of 2048 pages.
+    let space = space::<Standard>(&machine, 1 << 14);
+    let mut magazine = space.magazine(0).unwrap();
+    free(&space, &mut magazine, 6, 256);
+    free(&space, &mut magazine, 1, 500);
+    free(&space, &mut magazine, 1, 500);
+    space.purge(Purge::Drain);
+    let mut cached = |size| {
+        let _area = magazine.alloc(&ask(size)).unwrap();
+        (space.stats().cached_areas, space.stats().pooled_areas)
+    };
+    // With what is completed and not requested yet.
+    assert_eq!(cached(256), (7, 0));
+    assert_eq!(cached(500), (3, 3));
+}

@@ -1,8 +1,8 @@
 //! The moment at which a purge begins, the rounds of magazines, the decay of pools, and the counts that are returned.
 
 use crate::{Standard, ask, at, space};
-use va_base::{Pages, VaRange};
-use va_sim::machine::SimMachine;
+use va_base::{LockClass, Pages, VaRange};
+use va_sim::machine::{SimMachine, lockings};
 use va_space::config::WithLazyMax;
 use va_space::{Purge, Purged, VmapSpace};
 
@@ -121,4 +121,24 @@ fn a_size_above_the_largest_that_is_pooled_goes_to_the_index() {
         space.purge(Purge::Drain);
         assert_eq!((space.stats().pooled_areas, space.shrink()), (pooled, pooled));
     }
+}
+
+#[test]
+fn a_free_that_ends_a_round_of_many_lists_leaves_the_slice_to_the_next() {
+    let machine = SimMachine::new(1);
+    let all = VaRange::new(at(0), at(1 << 20)).unwrap();
+    let space = VmapSpace::<_, WithLazyMax<Standard, 200>>::new(all, all, &machine).unwrap();
+    let mut magazine = space.magazine(0).unwrap();
+    let mut slices_of = |size: u64| {
+        let area = space.alloc(0, &ask(size)).unwrap();
+        let before = lockings()[LockClass::Purge as usize];
+        magazine.free(area).unwrap();
+        lockings()[LockClass::Purge as usize] - before
+    };
+    // A round of 210 pages in twenty lists ends, and is flushed.
+    assert_eq!((1..=20).map(&mut slices_of).sum::<u64>(), 1);
+    assert_eq!((space.lazy_pages(), space.stats().cached_areas), (Pages::new(0), 20));
+    // The next one moves those lists into the cache.
+    assert_eq!([201, 1, 1].map(slices_of), [0, 1, 0]);
+    assert_eq!(space.lazy_pages(), Pages::new(0));
 }
