@@ -175,7 +175,9 @@ impl Subject {
                 Some(_) => args.again,
             }
         };
-        let tried: Vec<_> = all.iter().take(sample).filter(wanted).cloned().collect();
+        let mut tried: Vec<_> = all.iter().take(sample).filter(wanted).cloned().collect();
+        // Those that are built alone come last.
+        tried.sort_by_key(|mutant| !mutant.can_be_woven());
         println!("{}: {} faults, {sample} wanted, {} to try", self.name, all.len(), tried.len());
         // Without those that are faults of this tree no more.
         page::store(root, self.name, all.len(), &records)?;
