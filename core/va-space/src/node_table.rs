@@ -118,3 +118,33 @@ impl<T: Table> NodeTable<T> {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::testing::TestMachine;
+    use std::vec::Vec;
+
+    struct Empty;
+
+    impl Table for Empty {
+        const EMPTY: Self = Self;
+    }
+
+    #[test]
+    fn nodes_are_found_by_number_and_in_turn() {
+        let (table, machine) = (NodeTable::<Empty>::EMPTY, TestMachine::default());
+        let numbers = [3, 255, 256, 700, NODES_LIMIT - 1];
+        for _ in 0..2 {
+            assert!(numbers.into_iter().all(|node| table.ensure(node, &machine).is_some()));
+        }
+        assert!(table.each().map(|(node, _)| node).eq(numbers));
+        for node in 0..NODES_LIMIT {
+            assert_eq!(table.get(node).is_some(), numbers.contains(&node));
+            let above: Vec<_> = numbers.into_iter().filter(|&number| number >= node).collect();
+            assert_eq!(table.next(node, NODES_LIMIT), above.first().copied(), "{node}");
+            assert_eq!(table.next(node, 255), above.first().copied().filter(|&first| first < 255), "{node}");
+        }
+    }
+}

@@ -219,4 +219,30 @@ mod tests {
         assert_eq!(cell.lock().rounds.open().areas(), 0);
         assert_eq!(space.validate(), Ok(()));
     }
+
+    #[test]
+    fn mg1_one_area_may_be_larger_than_the_share() {
+        for (areas, due, holds) in [(1, false, true), (2, false, false), (2, true, true)] {
+            let machine = TestMachine::default();
+            let all = VaRange::from_pages(16, 1 << 16).unwrap();
+            let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+            let mut magazine = space.magazine(0).unwrap();
+            // The second of each size is one of a row of two.
+            for size in 2..2 + areas {
+                let _busy = [(); 2].map(|()| magazine.alloc(&Request::pages(size).unwrap()).unwrap());
+            }
+            let cell = space.cells.each().next().unwrap();
+            {
+                let mut contents = cell.lock();
+                assert_eq!(contents.cache.areas(), areas);
+                contents.cache_pages_max = 1;
+                contents.step_pages *= u64::from(!due);
+            }
+            assert_eq!(
+                space.validate().map_err(|broken| broken.rule),
+                if holds { Ok(()) } else { Err("MG1") }
+            );
+            std::mem::forget(magazine);
+        }
+    }
 }

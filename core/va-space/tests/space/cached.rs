@@ -80,14 +80,14 @@ fn a_completed_list_above_a_share_that_became_smaller_is_cached_in_part() {
 
 #[test]
 fn half_of_a_list_makes_room_of_small_areas_those_that_were_freed_first() {
-    // Areas that are cached at first, those that stay, and the one that is allocated next.
-    for (size, cached, stay, next) in [(256, 7, 3, 6), (264, 6, 2, 2)] {
+    // Areas that are cached at first, those that stay beside one of another size, and the one that is allocated next.
+    for (size, cached, other, stay, next) in [(256, 7, 1280, 3, 6), (264, 6, 500, 2, 2)] {
         let machine = SimMachine::new(1);
         machine.set_online(lazy(100_000));
         // A share of 2048 pages.
         let space = space::<Standard>(&machine, 1 << 14);
         let mut magazine = space.magazine(0).unwrap();
-        pool(&space, 1, 500);
+        pool(&space, 1, other);
         let starts = free(&space, &mut magazine, 8, size);
         space.purge(Purge::Drain);
         let mut alloc = |size| {
@@ -95,7 +95,7 @@ fn half_of_a_list_makes_room_of_small_areas_those_that_were_freed_first() {
             (area.start().page_floor(), space.stats().cached_areas)
         };
         assert_eq!(alloc(size), (starts[7], cached));
-        assert_eq!(alloc(500).1, stay);
+        assert_eq!(alloc(other).1, stay);
         assert_eq!(alloc(size), (starts[next], stay - 1));
     }
 }
@@ -178,4 +178,18 @@ fn a_completed_list_is_cached_whole_where_others_make_room_for_it() {
     // With what is completed and not requested yet.
     assert_eq!(cached(256), (7, 0));
     assert_eq!(cached(500), (3, 3));
+}
+
+#[test]
+fn a_size_above_the_largest_that_is_pooled_comes_from_the_index() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 20);
+    let mut magazine = space.magazine(0).unwrap();
+    for (size, again) in [(1 << 14, true), ((1 << 14) + 1, false)] {
+        let starts = free(&space, &mut magazine, 1, size);
+        space.purge(Purge::Drain);
+        assert_eq!(space.stats().cached_pages.get(), size);
+        let area = magazine.alloc(&ask(size)).unwrap();
+        assert_eq!(area.start().page_floor() == starts[0], again);
+    }
 }

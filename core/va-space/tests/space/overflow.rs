@@ -131,3 +131,18 @@ fn a_policy_that_does_not_steal_purges() {
     assert!(space.alloc(1, &ask(32)).is_ok());
     assert_eq!(space.stats().purges, before.purges + 1);
 }
+
+#[test]
+fn a_failure_stays_known_when_an_empty_magazine_is_drained() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 64);
+    let mut magazine = space.magazine(0).unwrap();
+    let _all = space.alloc(0, &ask(64)).unwrap();
+    let mut purges = || {
+        let before = space.stats().purges;
+        assert!(space.alloc(0, &ask(1)).is_err());
+        magazine.drain();
+        space.stats().purges - before
+    };
+    assert_eq!([(); 3].map(|()| purges()), [1, 0, 0]);
+}

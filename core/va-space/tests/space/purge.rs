@@ -142,3 +142,18 @@ fn a_free_that_ends_a_round_of_many_lists_leaves_the_slice_to_the_next() {
     assert_eq!([201, 1, 1].map(slices_of), [0, 1, 0]);
     assert_eq!(space.lazy_pages(), Pages::new(0));
 }
+
+#[test]
+fn a_drain_of_a_magazine_purges_to_the_end() {
+    let machine = SimMachine::new(1);
+    let space = eager(&machine);
+    let mut magazine = space.magazine(0).unwrap();
+    // Without an owner each goes to the index by itself, which takes several slices.
+    let window = VaRange::new(at(0), at(1 << 10)).unwrap();
+    let single: Vec<_> = (0..20).map(|_| space.alloc(0, &ask(3).within(window)).unwrap()).collect();
+    magazine.free(space.alloc(0, &ask(40)).unwrap()).unwrap();
+    single.into_iter().for_each(|area| space.free(area).unwrap());
+    assert_eq!((space.lazy_pages(), machine.flushes()), (Pages::new(60), 0));
+    magazine.drain();
+    assert_eq!((space.lazy_pages(), space.stats().purges), (Pages::new(0), 1));
+}

@@ -62,6 +62,22 @@ fn a_row_is_an_area_and_what_the_cache_may_hold() {
 }
 
 #[test]
+fn a_row_has_128_pages_or_a_few_large_areas() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 1 << 22);
+    let mut magazine = space.magazine(0).unwrap();
+    // Rows of one, two, four and eight, up to the longest.
+    for (size, before, longest) in [(10, 15, 12), (2000, 7, 4)] {
+        let held: Vec<_> = (0..before).map(|_| magazine.alloc(&ask(size)).unwrap()).collect();
+        assert_eq!(space.stats().cached_areas, 0);
+        let _next = magazine.alloc(&ask(size)).unwrap();
+        assert_eq!(space.stats().cached_areas, longest - 1, "{size}");
+        drop(held);
+        magazine.drain();
+    }
+}
+
+#[test]
 fn an_old_handle_frees_no_area_of_a_row() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 4096);

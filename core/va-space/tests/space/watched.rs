@@ -131,3 +131,13 @@ fn a_flush_covers_the_hull_of_what_was_freed_and_no_more() {
         assert_eq!(machine.watcher.flushes(), [range]);
     }
 }
+
+#[test]
+fn a_failure_beside_a_free_is_not_remembered() {
+    let (machine, space) = space();
+    let whole = space.alloc(0, &ask(1 << 20)).unwrap();
+    // The free has counted its pages, and they are in no list yet.
+    machine.watcher.at(At::Lock(LockClass::Lazy), || assert!(space.alloc(0, &ask(1 << 20)).is_err()));
+    space.free(whole).unwrap();
+    assert!(space.alloc(0, &ask(1 << 20)).is_ok());
+}
