@@ -80,3 +80,25 @@ impl Budget {
         self.0.div_ceil(cost.0)
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::config::Standard;
+
+    #[test]
+    fn a_budget_is_spent_step_by_step_and_many_at_a_time() {
+        let mut budget = Budget::of_slice::<Standard>();
+        assert_eq!((budget.steps(Cost::AREA), budget.steps(Cost::LIST)), (7, 47));
+        assert_eq!(Budget::of_quarter::<Standard>().steps(Cost::AREA), 2);
+        budget.spend_each(Cost::LINK, 70);
+        assert!(budget.spares_a_slice::<Standard>());
+        budget.spend(Cost::LINK);
+        assert!(!budget.spares_a_slice::<Standard>());
+        budget.spend_each(Cost::AREA, 5);
+        assert_eq!((budget.is_left(), budget.steps(Cost::LINK)), (true, 9));
+        budget.spend_each(Cost::LIST, 2);
+        assert_eq!((budget.is_left(), budget.steps(Cost::LINK)), (false, 0));
+    }
+}

@@ -418,6 +418,9 @@ impl PageMap {
     /// Returns the area that starts at `page`, by the leaf that serves it.
     #[inline(always)]
     fn at_leaf(page: u64, leaf: &Leaf) -> Option<Seen> {
+        #[cfg(test)]
+        #[cfg(not(loom))]
+        crate::testing::look();
         let word = leaf.slot(page).word();
         word.state()?;
         match word.pages() {

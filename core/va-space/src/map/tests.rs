@@ -186,6 +186,8 @@ fn a_lookup_during_which_the_leaf_moves_finds_what_is_there_afterwards() {
     // The leaf has an area in the same slot, of other pages.
     at_look(1, || full.shift(SLOTS as u64 * 100, 16));
     assert_eq!(map.covering(page + 1), None);
+    at_look(2, || full.shift(16, 32));
+    assert_eq!(map.at(16), None);
     // Another leaf is there, with an area.
     at_look(1, || full.shift(SLOTS as u64 * 200, SLOTS as u64 * 100));
     assert_eq!(map.at(page).map(|seen| seen.pages), Some(4));

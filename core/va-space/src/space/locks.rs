@@ -87,7 +87,7 @@ impl Pooled {
     #[inline]
     pub(super) fn after(&self, node: u32) -> Option<u32> {
         let word = self.word(node).load(Ordering::Relaxed);
-        let ahead = word.rotate_right((node + 1) % 64).trailing_zeros();
+        let ahead = word.rotate_right(node + 1).trailing_zeros();
         (word != 0).then_some(node - node % 64 + (node + 1 + ahead) % 64)
     }
 

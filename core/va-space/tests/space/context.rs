@@ -401,3 +401,21 @@ fn requests_at_a_place_use_magazines_and_callers_free_on_demand() {
         assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
     }
 }
+
+#[test]
+fn a_lookup_inside_an_area_takes_the_locks_of_the_nodes_in_their_order() {
+    fn takes<C: Config>(locks: u64) {
+        let machine = SimMachine::new(4);
+        let space = space::<C>(&machine, 1 << 10);
+        // Zones of sixteen pages: the first is over three of them, the others are in nodes 2, 3 and 1.
+        let pages = [(8, 40), (40, 41), (48, 49), (80, 81)];
+        for (first, end) in pages {
+            let range = VaRange::from_pages(FIRST + first, FIRST + end).unwrap();
+            let _by_address = space.alloc_at(range).unwrap();
+        }
+        let taken = locks_of(|| assert!(space.find_enclosing(va_base::Va::from_page(FIRST + 17)).is_some()));
+        assert_eq!(taken, [(LockClass::Busy as usize, locks)]);
+    }
+    takes::<Linux69>(4);
+    takes::<WithTrees<Linux69>>(2);
+}
