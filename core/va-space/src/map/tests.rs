@@ -213,3 +213,11 @@ fn starts_whose_area_has_just_ended_are_passed() {
     );
     assert_eq!((start(map.next(4)), start(map.next_busy(4))), (Some(30), Some(30)));
 }
+
+#[test]
+fn a_busy_area_that_ends_when_it_is_found_is_passed() {
+    let (map, marker) = map(&[0, 30]);
+    let (map, marker): (&'static PageMap, _) = (Box::leak(Box::new(map)), Mutex::new(marker));
+    at_look(2, move || map.end(&mut marker.lock().unwrap(), 0));
+    assert_eq!(map.next_busy(0).map(|seen| seen.page), Some(30));
+}

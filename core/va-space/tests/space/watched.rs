@@ -129,6 +129,8 @@ fn a_flush_covers_the_hull_of_what_was_freed_and_no_more() {
         magazine.drain();
         space.purge(Purge::Drain);
         assert_eq!(machine.watcher.flushes(), [range]);
+        space.purge(Purge::Aliases);
+        assert!(machine.watcher.flushes().is_empty(), "the round is empty");
     }
 }
 
