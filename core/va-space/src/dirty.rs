@@ -82,5 +82,10 @@ mod tests {
         (0..RANGES_MAX as u64).for_each(|n| dirty.add(range(1000 * n, 1000 * n + 1 + n % 2 * 900)));
         dirty.add(range(3910, 3920));
         assert!(dirty.ranges().contains(&range(3000, 3920)), "{:?}", dirty.ranges());
+        // A small range three times as large, and not a large one a little larger.
+        let mut dirty = Dirty::new();
+        (0..14).for_each(|n| dirty.add(range(100_000 + 1000 * n, 100_001 + 1000 * n)));
+        [range(1000, 1010), range(1500, 3500), range(1020, 1030)].iter().for_each(|&more| dirty.add(more));
+        assert!(dirty.ranges().contains(&range(1000, 1030)), "{:?}", dirty.ranges());
     }
 }
