@@ -175,3 +175,20 @@ fn a_table_without_areas_returns_though_its_leaves_were_allocated_with_one_in_us
     assert_eq!(machine.tables(), before - 1);
     space.validate().unwrap();
 }
+
+#[test]
+fn a_shrinker_of_the_map_looks_at_no_more_than_it_asks_for() {
+    let machine = SimMachine::new(1);
+    let all = pages(16, 1 << 31);
+    let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
+    // Three allocations of twelve leaves.
+    let areas: Vec<_> = (0..36).map(|n| space.alloc_at(pages(32 + 16 * n, 2)).unwrap()).collect();
+    areas.into_iter().for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Full);
+    let tables = machine.tables();
+    assert_eq!(
+        ([(); 3].map(|()| space.shrink_map(1)).map(|freed| freed > 0), machine.tables()),
+        ([true; 3], tables - 3)
+    );
+    space.validate().unwrap();
+}
