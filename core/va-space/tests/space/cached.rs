@@ -142,7 +142,7 @@ fn a_size_that_no_completed_list_has_is_refilled_from_the_pool() {
 }
 
 #[test]
-fn completed_lists_that_nobody_requests_join_the_cache_while_it_has_room() {
+fn completed_lists_without_a_request_join_the_cache_while_it_has_room() {
     let machine = SimMachine::new(1);
     machine.set_online(lazy(10_000));
     // A share of 200 pages, which is a round.
