@@ -3,7 +3,7 @@
 use crate::{Standard, ask, pages};
 use std::mem::take;
 use std::sync::{Mutex, PoisonError};
-use va_base::{HeapMachine, LockClass, Pages, VaRange, Watch};
+use va_base::{Context, HeapMachine, LockClass, Pages, VaRange, Watch};
 use va_space::{Area, Drained, Purge, VmapSpace};
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
@@ -138,8 +138,8 @@ fn a_flush_covers_the_hull_of_what_was_freed_and_no_more() {
 fn a_failure_beside_a_free_is_not_remembered() {
     let (machine, space) = space();
     let whole = space.alloc(0, &ask(1 << 20)).unwrap();
-    // The free has counted its pages, and they are in no list yet.
+    // The free has counted its pages, and they are in no list yet. It runs no slice, which would be a return.
     machine.watcher.at(At::Lock(LockClass::Lazy), || assert!(space.alloc(0, &ask(1 << 20)).is_err()));
-    space.free(whole).unwrap();
+    space.free_in(Context::Atomic, whole).unwrap();
     assert!(space.alloc(0, &ask(1 << 20)).is_ok());
 }
