@@ -55,19 +55,20 @@ impl Ledger {
     /// Returns true if the live areas account for a free that merges with `merged` neighbours (0, 1 or 2).
     #[inline]
     pub(crate) fn may_return(&self, merged: u64) -> bool {
-        // After it there are holes + 1 - merged, and at most (live - 1) + 1 there may be.
-        self.live > 0 && self.holes < self.live + merged
+        // After it there are holes + 1 - merged, and at most (live - 1) + 1 there may be: none without a live area, since
+        // it merges with holes that there are.
+        self.holes < self.live + merged
     }
 
     /// Walks the invariants after the change that led to these counts (feature `validate`), or returns `Ok` where it is
-    /// left out. A walk reads every hole, so of many holes the counts, well mixed, choose one change in as many as there
-    /// are 16 holes.
+    /// left out. A walk reads every hole, so of many holes the free pages, well mixed, choose one change in as many as
+    /// there are 16 holes.
     #[cfg(feature = "validate")]
     pub(crate) fn walked(
         &self,
         walk: impl FnOnce() -> Result<(), InvariantViolation>,
     ) -> Result<(), InvariantViolation> {
-        let mixed = (self.free_pages ^ self.live << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let mixed = self.free_pages.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         if self.holes <= WALKED_EACH_TIME || mixed.is_multiple_of(self.holes / 16) { walk() } else { Ok(()) }
     }
 
@@ -155,6 +156,39 @@ mod tests {
         assert!(ledger(1, 1).may_return(1));
         assert!(!ledger(1, 2).may_return(1), "the last area out must merge with both holes");
         assert!(ledger(1, 2).may_return(2));
+    }
+
+    #[cfg(feature = "validate")]
+    #[test]
+    fn of_many_holes_one_change_in_as_many_as_there_are_16_is_walked() {
+        let walks = |holes| {
+            let is_walked = |&free_pages: &u64| {
+                let fault = InvariantViolation { rule: "FT5", at: Va::ZERO, expected: 0, actual: 1 };
+                Ledger { free_pages, ..ledger(holes, holes) }.walked(|| Err(fault)).is_err()
+            };
+            (0..4000).filter(is_walked).count()
+        };
+        assert_eq!([walks(1), walks(64)], [4000, 4000]);
+        assert!((350..450).contains(&walks(160)), "{}", walks(160));
+        assert!((35..45).contains(&walks(1600)), "{}", walks(1600));
+    }
+
+    #[test]
+    fn ft6_a_violation_has_both_numbers() {
+        let validated = |live, holes, reserved_holes| {
+            let checked = Ledger { reserved_holes, ..ledger(live, holes) }.validate();
+            checked.map_err(|broken| (broken.rule, broken.expected, broken.actual))
+        };
+        assert_eq!(validated(3, 4, 4), Ok(()));
+        assert_eq!(validated(3, 5, 9), Err(("FT6", 4, 5)));
+        assert_eq!(validated(3, 4, 3), Err(("FT6", 4, 3)));
+    }
+
+    #[test]
+    fn more_pieces_than_pages_are_rejected() {
+        let most = (1 << 52) - 2;
+        assert_eq!(ledger(1, 0).with_pieces(most).map(|ledger| ledger.live), Some(most + 1));
+        assert!(ledger(1, 0).with_pieces(most + 1).is_none());
     }
 
     #[test]

@@ -350,14 +350,14 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         View { flat: &self.flat, slab: self }
     }
 
-    /// Returns the length of the free list, O(free); `None` if it is longer than the capacity, so has a loop, or its
-    /// two directions differ (SL1).
+    /// Returns the length of the free list, O(free); `None` if its two directions differ, as they do if it has a loop
+    /// (SL1).
     pub(crate) fn count_freed(&self) -> Option<usize> {
         let (mut id, mut before, mut count) = (self.freed, NIL, 0);
         while id != NIL {
             count += 1;
             let [previous, next] = self.get(id).links();
-            if count > self.capacity || previous != before {
+            if previous != before {
                 return None;
             }
             (before, id) = (id, next);

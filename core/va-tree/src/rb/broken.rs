@@ -94,6 +94,15 @@ fn ft5_a_wrong_count_is_named() {
     assert_eq!(broken(|index| index.ledger.free_pages += 1), "FT5");
 }
 
+#[cfg(feature = "validate")]
+#[test]
+#[should_panic(expected = "after an operation on the red-black tree: invariant FT5")]
+fn an_operation_stops_at_a_wrong_count() {
+    let mut index = index();
+    index.ledger.free_pages += 1;
+    _ = index.take(VaRange::from_pages(40, 50).unwrap());
+}
+
 #[test]
 fn ft6_unreserved_holes_are_reported() {
     assert_eq!(broken(|index| index.ledger.reserved_holes = 10), "FT6");
@@ -136,6 +145,15 @@ fn rb3_a_child_with_another_parent_is_named() {
         broken(|index| {
             let id = inner(index);
             index.tree.get_mut(id).parent = NIL;
+        }),
+        "RB3"
+    );
+    // A loop: the root below a leaf.
+    assert_eq!(
+        broken(|index| {
+            let (root, first) = (index.tree.root, leaf(index));
+            index.tree.get_mut(first).child[0] = root;
+            index.tree.get_mut(root).parent = first;
         }),
         "RB3"
     );

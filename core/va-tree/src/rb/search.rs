@@ -124,12 +124,11 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
                 return Some(id);
             }
             // One that starts at `low` was not entered on its left, so this is the way back from its right side. And
-            // one more than its start afterwards, so that no later step enters its left side, or what lies before it,
-            // again.
+            // its start afterwards, so that no later step enters its left side, or what lies before it, again.
             if low < hole.start
                 && let Some(right) = promising(holes, hole.right(), length)
             {
-                low = hole.start + 1;
+                low = hole.start;
                 (id, hole) = (hole.right(), right);
                 break;
             }

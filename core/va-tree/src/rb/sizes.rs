@@ -129,7 +129,8 @@ impl SizeTree {
     /// [`InvariantViolation`] names the first rule that does not hold.
     pub(crate) fn validate(&self) -> Result<(), InvariantViolation> {
         self.tree.walk(|hole, smaller| {
-            let (size, start) = if hole.start < hole.end { key(hole) } else { (0, hole.start) };
+            // An end below the start counts as an empty hole.
+            let (size, start) = (hole.end.saturating_sub(hole.start), hole.start);
             let last = smaller.map_or((0, u64::MAX), key);
             InvariantViolation::check((size, start) > last, "ST1", Va::new(start), last.0, size)
         })
@@ -223,9 +224,11 @@ mod tests {
             assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("ST1"), "{id}");
             tree.tree.get_mut(id).end = old;
         }
-        // Two of a size: the lower one is first.
-        (tree.tree.get_mut(1).start, tree.tree.get_mut(1).end) = (40 * 4096, 44 * 4096);
-        assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("ST1"));
+        // Two of a size: the lower one is first. None is there twice.
+        for page in [40, 30] {
+            (tree.tree.get_mut(1).start, tree.tree.get_mut(1).end) = (page * 4096, (page + 4) * 4096);
+            assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("ST1"));
+        }
     }
 
     #[test]

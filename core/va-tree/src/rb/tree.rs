@@ -104,14 +104,14 @@ impl Linked for Hole {
     }
 
     fn set_links(&mut self, [previous, next]: [u32; 2]) {
-        (self.prev, self.next) = (previous, next);
-        (self.start, self.end) = (1, 0);
+        (self.prev, self.next, self.end) = (previous, next, 0);
     }
 }
 
 impl Movable for Hole {
     fn is_free(&self) -> bool {
-        self.start > self.end
+        // No hole ends there.
+        self.end == 0
     }
 }
 
@@ -507,25 +507,22 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         found
     }
 
-    /// Returns the black holes on the path down from `id`, or the rule that is broken there. Checks FT3, RB1, RB2, RB3.
-    fn black_height(&self, id: u32, depth: u32) -> Result<u64, (&'static str, u32)> {
+    /// Returns the black holes on the path down from `id`, a child of `parent`, or the rule that is broken there. Checks FT3, RB1, RB2, RB3.
+    fn black_height(&self, id: u32, parent: u32) -> Result<u64, (&'static str, u32)> {
         if id == NIL {
             return Ok(0);
         }
-        // A red-black tree of 2^32 holes is at most 64 deep: more is a loop.
-        if depth > 64 {
+        let hole = self.get(id);
+        // A hole has one parent, and the root none, so the walk comes to each hole once.
+        if hole.parent != parent {
             return Err(("RB3", id));
         }
-        let hole = self.get(id);
         let mut heights = [0; 2];
         for (child, height) in hole.child.into_iter().zip(&mut heights) {
-            if child != NIL && self.get(child).parent != id {
-                return Err(("RB3", child));
-            }
             if hole.red && self.is_red(child) {
                 return Err(("RB1", id));
             }
-            *height = self.black_height(child, depth + 1)?;
+            *height = self.black_height(child, id)?;
         }
         if heights[0] != heights[1] {
             return Err(("RB2", id));
@@ -542,7 +539,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         mut each: impl FnMut(&Hole, Option<&Hole>) -> Result<(), InvariantViolation>,
     ) -> Result<(), InvariantViolation> {
         let at = |id| Va::new(if id == NIL { 0 } else { self.get(id).start });
-        self.black_height(self.root, 0).map_err(|(rule, id)| InvariantViolation {
+        self.black_height(self.root, NIL).map_err(|(rule, id)| InvariantViolation {
             rule,
             at: at(id),
             expected: 0,

@@ -198,13 +198,74 @@ fn a_slab_that_cannot_be_replaced_is_asked_for_once() {
 }
 
 #[test]
+fn no_piece_is_wanted_for_records_that_there_are() {
+    let slab = Slab::<Cellule, 3>::new();
+    assert_eq!([3, 4].map(|want| slab.next(want).is_some()), [false, true]);
+}
+
+#[test]
+fn a_flat_beginning_is_one_piece_up_to_its_last_record_and_grows_to_twice_its_length() {
+    let heap = heap(usize::MAX);
+    let mut slab = Slab::<Cellule, 1, 1024>::new();
+    slab.reserve(1000, &heap).unwrap();
+    assert_eq!((slab.capacity(), heap.asked()), (1024, 1));
+    slab.return_all(&heap);
+    // It cannot be shorter than a piece, and the platform is not asked whether it can.
+    let mut slab = Slab::<Cellule, 1, 1024>::new();
+    slab.reserve(2, &heap).unwrap();
+    assert_eq!((slab.capacity(), heap.asked()), (slab.array.piece_len(), 2));
+    assert_eq!((slab.shrink_step(2, &mut 9, &mut 0, &heap), heap.asked()), (None, 2));
+    slab.return_all(&heap);
+
+    /// Allocates three times the request, and notes it.
+    struct Triple(Cell<usize>);
+    impl Platform for Triple {
+        fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+            self.0.set(min);
+            Heap.alloc_meta(min * 3)
+        }
+        fn free_meta<T: Record>(&self, _slab: Meta<&'static mut [T]>) {}
+    }
+    let (platform, mut slab) = (Triple(Cell::new(0)), Slab::<Cellule, 1, 8192>::new());
+    let asked = |slab: &mut Slab<_, 1, 8192>, want| slab.reserve(want, &platform).map(|()| platform.0.get());
+    assert_eq!(asked(&mut slab, 1000), Ok(1024));
+    assert_eq!(asked(&mut slab, 3 * 1024 + 1), Ok(6 * 1024));
+    // Twice that would be too long: the array begins, and its pieces are short.
+    assert_eq!(asked(&mut slab, 18 * 1024 + 1), Ok(slab.array.piece_len()));
+}
+
+#[test]
+fn a_shrink_takes_no_more_steps_than_it_has() {
+    let heap = heap(4096);
+    let mut slab = Slab::<Cellule, 2>::new();
+    slab.reserve(2000, &heap).unwrap();
+    let ids: Vec<_> = (0..slab.capacity()).map(|_| take(&mut slab)).collect();
+    ids.iter().for_each(|&id| slab.put(id));
+    // A step for each record, and one for the piece.
+    let (piece, bytes) = (slab.array.piece_len(), heap.bytes());
+    let piece_bytes = piece * size_of::<Cellule>();
+    let (mut steps, mut freed, mut lowered) = (2 * piece, 0, 0);
+    while let Some(low) = slab.shrink_step(2, &mut steps, &mut freed, &heap) {
+        slab.move_last(low);
+        lowered += 1;
+    }
+    assert_eq!((steps, freed, lowered), (0, piece_bytes, 2 * piece - 1));
+    assert_eq!(heap.bytes(), bytes - piece_bytes);
+    // Without records a step is a piece.
+    slab.forget_all();
+    assert_eq!((slab.free_pieces(&mut 3, &heap), slab.free_pieces(&mut 0, &heap)), (3 * piece_bytes, 0));
+    assert_eq!(heap.bytes(), bytes - 4 * piece_bytes);
+    slab.return_all(&heap);
+}
+
+#[test]
 fn sl1_a_lost_record_and_records_without_memory_are_found() {
     let heap = heap(4096);
     let broken = |spoil: fn(&mut Slab<Cellule, 2>)| {
         let mut slab = Slab::<Cellule, 2>::new();
         slab.reserve(100, &heap).unwrap();
         (0..50).for_each(|_| _ = take(&mut slab));
-        slab.put(7);
+        [7, 8, 9].into_iter().for_each(|id| slab.put(id));
         assert!(slab.is_conserved());
         spoil(&mut slab);
         let conserved = slab.is_conserved();
@@ -215,6 +276,8 @@ fn sl1_a_lost_record_and_records_without_memory_are_found() {
     assert!(!broken(|_| ()));
     assert!(broken(|slab| slab.used -= 1), "a record in use is not counted");
     assert!(broken(|slab| slab.freed = NIL), "a free one is not in the list");
+    assert!(broken(|slab| slab.relink(8, [Some(7), None])), "the two directions differ");
+    assert!(broken(|slab| slab.relink(7, [None, Some(9)])), "the list is a loop");
     assert!(broken(|slab| slab.capacity = 49), "less than was ever used");
     assert!(broken(|slab| slab.capacity = slab.held() + 1), "there is no memory for so many");
     assert_eq!(heap.bytes(), 0);

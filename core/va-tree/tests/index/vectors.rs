@@ -171,6 +171,15 @@ fn linux_searches_an_exact_window_with_the_bare_size() {
 }
 
 #[test]
+fn linux_does_not_look_below_a_hole_that_starts_with_the_window() {
+    // The root is too small, and would not be left again to its right side after a look at its left side.
+    let mut index = rb::<Linux>(&[(20, 21), (2, 10), (30, 38)]);
+    assert_eq!(shape(&index), [(2, 1), (20, 0), (30, 1)]);
+    let window = VaRange::from_pages(20, 40).unwrap();
+    assert_eq!(index.alloc(&Request::pages(8).unwrap().within(window)), Ok(Va::from_page(30)));
+}
+
+#[test]
 fn windows_at_both_ends_of_the_whole_space() {
     fn ends<I: FreeIndex>(mut index: I) {
         let last = (1 << 52) - 1;
