@@ -513,6 +513,28 @@ mod tests {
         assert_eq!(broken(|index| index.index.reserve_splits(40).unwrap()), Err("BF1"));
     }
 
+    #[test]
+    fn the_memory_is_that_of_both_structures() {
+        let space = pages(0, 1000);
+        let mut index = BestFitIndex::new(BTreeIndex::new(space, space, Heap).unwrap(), Heap).unwrap();
+        index.take(pages(10, 20)).unwrap();
+        index.take(pages(30, 40)).unwrap();
+        // Three of the 16 records inside, of 48 bytes.
+        let (all, below) = (index.memory(), index.index().memory());
+        assert_eq!(all.used_bytes - below.used_bytes, 3 * 48);
+        assert_eq!(all.allocated_bytes - below.allocated_bytes, 16 * 48);
+    }
+
+    #[cfg(feature = "validate")]
+    #[test]
+    #[should_panic(expected = "after an operation on the holes by size: invariant BF1")]
+    fn bf1_an_operation_stops_at_a_hole_that_is_missing() {
+        _ = broken(|index| {
+            index.drop_hole(pages(0, 10));
+            _ = index.take(pages(500, 600));
+        });
+    }
+
     /// Looks at holes for a best fit in `window`, and its address.
     fn looks(index: &BestFitIndex<BTreeIndex<Heap>, Heap>, window: VaRange, request: &Request) -> (u64, u64) {
         let (mut looks, request) = (0, request.within(window));
@@ -540,6 +562,7 @@ mod tests {
         // Few holes in the window: 500 are excluded, and four of the five looked at. The lower of two equals.
         assert_eq!(looks(&index, pages(90_000, 110_000), &three), (eager + 2 * 5, 100_020));
         assert_eq!(looks(&index, pages(100_021, 110_000), &three), (eager + 2 * 4, 100_021));
+        assert_eq!(looks(&index, pages(100_024, 110_000), &three), (eager + 2 * 3, 100_060));
         // All holes in the window, and few that are excluded.
         assert_eq!(looks(&index, pages(16, 1 << 20), &three), (3, 17));
         let aligned = Request::pages(2).unwrap().aligned(Align::from_log2(12 + 3).unwrap());

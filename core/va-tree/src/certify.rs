@@ -210,6 +210,9 @@ mod tests {
     #[test]
     fn the_shape_of_a_btree_has_all_of_its_entries() {
         let index = || BTree::<u64, 4, Heap>::new(pages(16, 99), pages(16, 99), Heap).unwrap();
+        // With the holes in order of size come their starts.
+        let by_size = shape(crate::BestFitIndex::new(index(), Heap).unwrap(), 33);
+        assert_eq!(by_size, [shape(index(), 33), Vec::from([25 << 12, 16 << 12, 33 << 12])].concat());
         // Live areas, holes, free pages; height, longest hole of the tree, last end, start of the top hole; rows. Of
         // each hole the end and the size.
         assert_eq!(shape(index(), 33), [2, 3, 81, 0, 8, 32, 33, 0, 0, 2, 24, 8, 32, 7]);

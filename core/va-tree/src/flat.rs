@@ -384,6 +384,15 @@ mod tests {
         assert_eq!(broken(|index| index.ledger.live = 9), Err("FT6"));
     }
 
+    #[cfg(feature = "validate")]
+    #[test]
+    #[should_panic(expected = "after an operation on the array of holes: invariant FT5")]
+    fn an_operation_stops_at_a_wrong_count() {
+        let mut index = FlatIndex::<4>::new(pages(10, 100), pages(10, 100)).unwrap();
+        index.ledger.free_pages += 1;
+        _ = index.take(pages(20, 30));
+    }
+
     #[cfg(feature = "certify")]
     #[test]
     fn states_that_differ_have_shapes_that_differ() {

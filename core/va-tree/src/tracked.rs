@@ -403,3 +403,36 @@ impl<I: FreeIndex, P: Platform> Drop for TrackedIndex<I, P> {
         self.areas.clear(&self.platform);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BTreeIndex;
+    use va_base::NoSlabs;
+
+    #[test]
+    fn ti1_areas_and_holes_that_do_not_tile_are_named() {
+        let pages = |first, end| VaRange::from_pages(first, end).unwrap();
+        let broken = |spoil: &dyn Fn(&mut BTreeIndex<NoSlabs>)| {
+            let index = BTreeIndex::new(pages(9, 99), pages(9, 99), NoSlabs).unwrap();
+            let mut index = TrackedIndex::new(index, NoSlabs);
+            index.take(pages(20, 25)).unwrap();
+            index.take(pages(30, 32)).unwrap();
+            spoil(&mut index.index);
+            index.validate().map_err(|broken| (broken.rule, broken.expected, broken.actual))
+        };
+        assert_eq!(broken(&|_| ()), Ok(()));
+        // Another number of areas; an area whose last page is free; pages of no area.
+        assert_eq!(broken(&|index| index.reserve_splits(1).unwrap()), Err(("TI1", 2, 3)));
+        let with_hole = |index: &mut BTreeIndex<NoSlabs>| {
+            index.reserve_splits(1).unwrap();
+            index.free(pages(24, 25)).unwrap();
+        };
+        assert_eq!(broken(&with_hole), Err(("TI1", 25 << 12, 24 << 12)));
+        let without_area = |index: &mut BTreeIndex<NoSlabs>| {
+            index.take(pages(32, 42)).unwrap();
+            index.release_splits(1);
+        };
+        assert_eq!(broken(&without_area), Err(("TI1", 90, 80)));
+    }
+}

@@ -67,7 +67,14 @@ fn a_million_areas_need_no_piece_above_a_page_and_the_memory_comes_back() {
             (0..areas / 2).for_each(|n| index.free(pages(16 + 2 * n + parity, 1)).unwrap());
             index.validate().unwrap();
         }
-        while index.shrink(10_000) > 0 || index.memory().allocated_bytes > 8 * PAGE {}
+        loop {
+            let before = index.memory().allocated_bytes;
+            let freed = index.shrink(10_000);
+            assert_eq!(freed, before - index.memory().allocated_bytes, "{name}");
+            if freed == 0 && before <= 8 * PAGE {
+                break;
+            }
+        }
         index.validate().unwrap();
         assert!(full as u64 > 8 * areas && heap.bytes() <= 4 * PAGE, "{name}: {}", heap.bytes());
         drop(index);
@@ -124,6 +131,44 @@ fn every_nth_piece_may_fail_and_the_next_request_has_it() {
     }
     let heap = heap(PAGE);
     each!(&heap, check, &heap);
+}
+
+#[test]
+fn memory_that_an_index_does_not_use_is_freed() {
+    fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I) {
+        let heap = heap(PAGE);
+        let mut index = fresh();
+        while let Some(wanted) = index.wanted(1000) {
+            let before = heap.bytes();
+            let [supply, other] = [(); 2].map(|()| I::alloc_supply(wanted, &heap).unwrap());
+            assert!((64..=(heap.bytes() - before) / 2).contains(&wanted.bytes()), "{name}: {wanted:?}");
+            assert!(index.donate(supply).is_ok());
+            // The index has grown since.
+            let Err(unused) = index.donate(other) else { panic!("{name}: {wanted:?} twice") };
+            let before = (heap.bytes(), index.memory().allocated_bytes);
+            I::free_supply(unused, &heap);
+            assert!(heap.bytes() < before.0 && index.memory().allocated_bytes == before.1, "{name}");
+        }
+        assert!(heap.bytes() > PAGE, "{name}");
+        // Memory of another platform is not the index's to free.
+        std::mem::forget(index);
+    }
+    each!(NoSlabs, check);
+}
+
+#[test]
+fn the_memory_of_an_index_with_rows_is_that_of_its_platform() {
+    let heap = heap(PAGE);
+    let mut index = BTreeIndex::new(all(), all(), &heap).unwrap().with_rows().unwrap();
+    (0..600).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
+    // Records do not fill every piece.
+    let (records, pieces) = (index.memory().allocated_bytes, heap.bytes());
+    assert!(records <= pieces && pieces < records * 5 / 4, "{records} {pieces}");
+    let mut index = RbIndex::<Exact, _>::new(all(), all(), NoSlabs).unwrap();
+    index.take(pages(20, 1)).unwrap();
+    // Two holes of 16, each of 48 bytes.
+    let memory = index.memory();
+    assert_eq!((memory.used_bytes, memory.row_bytes, memory.allocated_bytes), (2 * 48, 0, 16 * 48));
 }
 
 /// Two areas at a fixed distance: offsets and bytes.
@@ -332,22 +377,34 @@ fn memory_that_fails_for_a_while_leaves_rb_linux_as_it_is_with_memory() {
 
 #[test]
 fn a_shortage_does_not_poison_rows() {
-    let heap = heap(PAGE);
-    let mut index = BTreeIndex::new(all(), all(), &heap).unwrap();
-    (0..some_of(20_000)).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
-    // Odd pages are free: a search for an even one fails after all of them.
-    let aligned = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE as u64).unwrap());
-    heap.limit(0);
-    let first = index.would_fit(&aligned).unwrap();
-    assert_eq!(index.alloc(&aligned), Ok(first));
-    assert!(!index.has_rows());
-    // The rows are built as soon as there is memory, and can be donated.
-    heap.limit(PAGE);
-    assert!(index.wanted(1).is_some());
-    let vain = Request::pages(1).unwrap().aligned(Align::new(8 * PAGE as u64).unwrap());
-    let _ = index.alloc(&vain);
-    index.validate().unwrap();
-    assert!(index.has_rows());
+    for donates in [false, true] {
+        let heap = heap(PAGE);
+        let mut index = BTreeIndex::new(all(), all(), &heap).unwrap();
+        (0..some_of(20_000)).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
+        // Odd pages are free: a search for an even one fails after all of them.
+        heap.limit(0);
+        for align in [2, 4] {
+            let aligned = Request::pages(1).unwrap().aligned(Align::new(align * PAGE as u64).unwrap());
+            let first = index.would_fit(&aligned).unwrap();
+            assert_eq!(index.alloc(&aligned), Ok(first));
+        }
+        assert!(!index.has_rows());
+        // The rows are built as soon as there is memory, and can be donated: those of both alignments.
+        heap.limit(PAGE);
+        assert!(index.wanted(1).is_some());
+        if donates {
+            index.supply(1, &heap).unwrap();
+            heap.limit(0);
+        }
+        // A row also serves larger alignments.
+        for align in [4, 2] {
+            let aligned = Request::pages(1).unwrap().aligned(Align::new(align * PAGE as u64).unwrap());
+            let before = index.memory().row_bytes;
+            index.alloc(&aligned).unwrap();
+            index.validate().unwrap();
+            assert!(index.memory().row_bytes > before, "{align} {donates}");
+        }
+    }
 }
 
 #[test]
@@ -423,6 +480,9 @@ fn a_shrink_drops_rows_unless_they_were_requested_for_good() {
         index.alloc(&aligned).unwrap();
         assert!(index.has_rows());
         assert!(index.shrink(0) == 0 && index.has_rows(), "no step");
+        // One for the rows; their memory takes others.
+        assert!(always || (index.shrink(1) == 0 && !index.has_rows()), "one step");
+        assert_eq!(index.shrink(0), 0);
         index.shrink(1000);
         assert_eq!(index.has_rows(), always);
         index.validate().unwrap();

@@ -2,7 +2,7 @@
 
 use super::BTree;
 use super::node::{Inner, Leaf};
-use crate::FreeIndex;
+use crate::{FreeIndex, Supplied};
 use std::vec::Vec;
 use va_base::{Heap, NoSlabs, VaRange};
 
@@ -100,6 +100,16 @@ fn ft5_a_wrong_count_is_named() {
     assert_eq!(broken(|tree| tree.ledger.free_pages += 1), "FT5");
 }
 
+#[cfg(feature = "validate")]
+#[test]
+#[should_panic(expected = "after an operation on the B+tree: invariant FT5")]
+fn an_operation_stops_at_a_wrong_count() {
+    let space = VaRange::from_pages(0, 100).unwrap();
+    let mut tree = Tree::new(space, space, Heap).unwrap();
+    tree.ledger.free_pages += 1;
+    _ = tree.take(VaRange::from_pages(10, 20).unwrap());
+}
+
 #[test]
 fn ft6_unreserved_holes_are_reported() {
     assert_eq!(broken(|tree| tree.ledger.reserved_holes = 199), "FT6");
@@ -154,7 +164,27 @@ fn the_memory_in_use_is_that_of_the_nodes() {
     let tree = tree(200);
     let (leaves, inners) = nodes(&tree);
     let bytes = leaves.len() * size_of::<Leaf<u64, 8>>() + inners.len() * size_of::<Inner<u64, 8>>();
-    assert_eq!(tree.memory().used_bytes, bytes);
+    // A row of 8 numbers for each of 18 alignments.
+    assert_eq!((tree.memory().used_bytes, tree.memory().row_bytes), (bytes, inners.len() * 18 * 64));
+}
+
+#[test]
+fn a_shrink_moves_the_root_too() {
+    let space = VaRange::from_pages(0, 1 << 20).unwrap();
+    let mut tree = Tree::new(space, space, Heap).unwrap();
+    (0..20).for_each(|n| _ = tree.take(VaRange::from_pages(2 * n, 2 * n + 1).unwrap()).unwrap());
+    assert_eq!(tree.height, 1);
+    // The root moves up to a record that is not needed.
+    tree.inners.reserve(40, &Heap).unwrap();
+    let mut others: Vec<_> = (0..39).map(|_| tree.inners.take().unwrap()).collect();
+    let low = core::mem::replace(&mut tree.root, others.swap_remove(38));
+    *tree.inners.get_mut(tree.root) = *tree.inners.get(low);
+    others.into_iter().chain([low]).for_each(|id| tree.inners.put(id));
+    tree.validate().unwrap();
+    let root = tree.root;
+    (0..9).for_each(|_| _ = tree.shrink(1000));
+    tree.validate().unwrap();
+    assert_ne!(tree.root, root);
 }
 
 #[test]
@@ -189,6 +219,22 @@ fn bt4_a_wrong_row_is_named() {
         }),
         "BT4"
     );
+}
+
+#[test]
+fn bt4_rows_stay_as_long_as_there_are_two_inner_levels() {
+    let space = VaRange::from_pages(0, 1 << 20).unwrap();
+    let mut tree = BTree::<u64, 4, Heap>::new(space, space, Heap).unwrap();
+    let hole = |n: u64| VaRange::from_pages(2 * n, 2 * n + 1).unwrap();
+    (0..64).for_each(|n| _ = tree.take(VaRange::from_pages(2 * n + 1, 2 * n + 2).unwrap()).unwrap());
+    assert!(tree.height > 2 && !tree.has_rows());
+    tree.reserve_holes(100).unwrap();
+    tree.add_rows(super::Classes::only(3), 100).unwrap();
+    for n in 0..64 {
+        tree.take(hole(n)).unwrap();
+        assert_eq!(tree.has_rows(), tree.height > 1, "{n}");
+    }
+    assert!(!tree.has_rows());
 }
 
 #[test]

@@ -168,5 +168,6 @@ mod tests {
         assert_eq!((Classes::of_align(1), Classes::of_align(18), Classes::of_align(51)), (0, 17, 17));
         assert!(Classes::ALL.each().eq(0..CLASSES));
         assert!(Classes::ALL.without(Classes::only(3)).each().all(|class| class != 3));
+        assert_eq!(Classes::ALL.with(Classes::only(3)), Classes::ALL);
     }
 }

@@ -258,6 +258,10 @@ fn bt4_the_highest_aligned_fit_builds_a_row_and_equals_the_model() {
     // A short search builds no row. A long one does, even if nothing fits: the next one needs only the row to fail.
     assert!(pair.tree.alloc_highest(&of(4, 4)).is_ok() && !pair.tree.has_rows());
     assert!(pair.tree.alloc_highest(&of(4, 8)).is_err() && pair.tree.has_rows());
+    // With one inner node no search is long.
+    let mut small = Pair::new(30);
+    let window = VaRange::from_pages(0, 30 * STEP).unwrap();
+    assert!(small.tree.alloc_highest(&of(4, 8).within(window)).is_err() && !small.tree.has_rows());
 }
 
 #[test]

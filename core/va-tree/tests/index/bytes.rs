@@ -219,6 +219,11 @@ fn congruent_areas_of_bytes_have_their_sizes() {
     let areas = [(0, 8192), (1 << 16, 4096)];
     let request = va_tree::Congruent::new(&areas, 4096).unwrap();
     assert_eq!(request.window(), None, "the default window");
+    let (window, no_align) = (numbers(4096, 1 << 18), va_tree::Congruent::new(&areas, 1).unwrap());
+    let within = no_align.within(window);
+    assert_eq!((within.window(), within.areas(), within.align()), (Some(window), &areas[..], Align::PAGE));
+    assert_eq!((within.pages(), within.span_bytes()), (Pages::new(3), (1 << 16) + 4096));
+    assert_eq!(index.find_congruent(&within), Ok(Va::new((1 << 18) - (1 << 16) - 4096)));
     let base = index.alloc_congruent(&request).unwrap().get();
     assert_eq!(base, (1 << 20) - (1 << 16) - 4096);
     assert!(index.taken().eq([numbers(base, base + 8192), numbers((1 << 20) - 4096, 1 << 20)]));

@@ -123,8 +123,14 @@ fn sp3_a_whole_hole_is_taken_without_memory() {
         let taken = (AREAS / 2..).find(|&n| index.take(page(n)).is_err()).unwrap();
         let holes: Vec<_> = index.holes().collect();
         assert_eq!(holes.len() as u64, taken);
-        for &hole in &holes {
-            assert_eq!(index.take(hole), Ok(va_tree::Fit::Full), "{hole:?}");
+        // From the top down, so that each is the highest.
+        for (nth, &hole) in holes.iter().rev().enumerate() {
+            if nth % 2 == 0 {
+                assert_eq!(index.take(hole), Ok(va_tree::Fit::Full), "{hole:?}");
+            } else {
+                let all = Request::pages(hole.len_bytes() / 4096).unwrap();
+                assert_eq!(index.alloc_highest(&all), Ok(hole.start()));
+            }
         }
         assert_eq!((index.hole_count(), index.free_pages().get()), (0, 0));
         index.validate().unwrap();

@@ -1,6 +1,6 @@
 //! The index that knows its areas, against a table of pages.
 
-use va_base::{Align, AllocError, Heap, LimitedHeap, Pages, Request, Va, VaRange};
+use va_base::{Align, AllocError, Heap, LimitedHeap, NoSlabs, Pages, Request, Va, VaRange};
 use va_sim::effort::some;
 use va_sim::model::PageIndex;
 use va_sim::op::Rng;
@@ -243,6 +243,19 @@ fn ranges_outside_and_empty_ones_are_errors() {
     assert_eq!(index.enclosing(inside), Some(whole));
     assert_eq!(index.free_any(all), Ok(Pages::new(PAGES)));
     assert!(index.is_empty() && index.index().holes().eq([all]));
+}
+
+#[test]
+fn a_free_of_whole_areas_needs_no_memory() {
+    let space = pages(FIRST, FIRST + PAGES);
+    let mut index = TrackedIndex::new(BTreeIndex::new(space, space, NoSlabs).unwrap(), NoSlabs);
+    while index.alloc(&Request::pages(3).unwrap()).is_ok() {}
+    let areas: Vec<_> = index.areas().collect();
+    let (first, end) = areas[0].whole_pages();
+    assert_eq!(index.free_any(pages(first + 1, end - 1)), Err(AllocError::NoMeta { records: 1 }.into()));
+    assert_eq!(index.free_any(areas[0]), Ok(Pages::new(3)));
+    assert_eq!(index.free_any(VaRange::new(areas[1].start(), areas[2].end()).unwrap()), Ok(Pages::new(6)));
+    assert!(!index.is_empty() && index.areas().eq(areas[3..].iter().copied()));
 }
 
 #[test]
