@@ -169,6 +169,11 @@ fn the_memory_of_an_index_with_rows_is_that_of_its_platform() {
     // Two holes of 16, each of 48 bytes.
     let memory = index.memory();
     assert_eq!((memory.used_bytes, memory.row_bytes, memory.allocated_bytes), (2 * 48, 0, 16 * 48));
+    // Records of binary trees are in one piece.
+    let heap = LimitedHeap::new();
+    let mut index = RbIndex::<Exact, _>::new(all(), all(), &heap).unwrap();
+    index.reserve_splits(5000).unwrap();
+    assert_eq!(heap.asked(), 1);
 }
 
 /// Two areas at a fixed distance: offsets and bytes.

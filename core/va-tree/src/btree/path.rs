@@ -38,3 +38,17 @@ impl Path {
         self.step[level].slot as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_a_step_for_each_level_of_the_highest_tree() {
+        let mut path = Path::new();
+        (0..=MAX_HEIGHT).for_each(|level| path.set(level, level as u32, 2 * level));
+        assert!(
+            (0..=MAX_HEIGHT).all(|level| (path.node(level), path.slot(level)) == (level as u32, 2 * level))
+        );
+    }
+}

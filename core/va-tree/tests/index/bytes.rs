@@ -224,6 +224,10 @@ fn congruent_areas_of_bytes_have_their_sizes() {
     assert_eq!((within.window(), within.areas(), within.align()), (Some(window), &areas[..], Align::PAGE));
     assert_eq!((within.pages(), within.span_bytes()), (Pages::new(3), (1 << 16) + 4096));
     assert_eq!(index.find_congruent(&within), Ok(Va::new((1 << 18) - (1 << 16) - 4096)));
+    // As low as the window begins, and no lower.
+    let at_8192 = numbers(8192, 8192 + request.span_bytes());
+    assert_eq!(index.find_congruent(&request.within(at_8192)), Ok(Va::new(8192)));
+    assert!(index.find_congruent(&request.within(numbers(8193, 12_288 + request.span_bytes() - 1))).is_err());
     let base = index.alloc_congruent(&request).unwrap().get();
     assert_eq!(base, (1 << 20) - (1 << 16) - 4096);
     assert!(index.taken().eq([numbers(base, base + 8192), numbers((1 << 20) - 4096, 1 << 20)]));

@@ -84,6 +84,19 @@ fn sp4_a_full_array_changes_nothing_and_every_area_can_be_freed() {
 }
 
 #[test]
+fn indexes_that_differ_in_holes_or_areas_are_not_equal() {
+    let index = |taken| {
+        let mut index = FlatIndex::<6>::new(pages(1, 9), pages(1, 9)).unwrap();
+        index.take(taken).unwrap();
+        index
+    };
+    let mut other = index(pages(3, 4));
+    assert!(other == index(pages(3, 4)) && other != index(pages(4, 5)));
+    other.reserve_splits(1).unwrap();
+    assert_ne!(other, index(pages(3, 4)));
+}
+
+#[test]
 fn it_is_small_and_begins_as_zeros() {
     assert_eq!(size_of::<FlatIndex<24>>(), 448);
     let mut index = FlatIndex::<24>::EMPTY;
@@ -94,5 +107,7 @@ fn it_is_small_and_begins_as_zeros() {
     assert!(matches!(index.init(nothing, nothing), Err(AllocError::BadRange { .. })));
     index.init(pages(1, 9), pages(1, 9)).unwrap();
     assert!(matches!(index.init(pages(1, 9), pages(1, 9)), Err(AllocError::Occupied { .. })));
+    let memory = index.memory();
+    assert_eq!((memory.used_bytes, memory.row_bytes, memory.allocated_bytes), (16, 0, 0), "one hole");
     assert_eq!(index.alloc(&Request::pages(8).unwrap()), Ok(Va::from_page(1)));
 }
