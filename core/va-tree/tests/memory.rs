@@ -488,7 +488,8 @@ fn a_shrink_drops_rows_unless_they_were_requested_for_good() {
         // One for the rows; their memory takes others.
         assert!(always || (index.shrink(1) == 0 && !index.has_rows()), "one step");
         assert_eq!(index.shrink(0), 0);
-        index.shrink(1000);
+        let before = index.memory().allocated_bytes;
+        assert_eq!(index.shrink(1000), before - index.memory().allocated_bytes);
         assert_eq!(index.has_rows(), always);
         index.validate().unwrap();
     }

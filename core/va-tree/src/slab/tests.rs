@@ -235,6 +235,20 @@ fn a_flat_beginning_is_one_piece_up_to_its_last_record_and_grows_to_twice_its_le
 }
 
 #[test]
+fn pieces_behind_a_flat_beginning_are_freed_as_far_as_none_is_needed() {
+    let heap = heap(usize::MAX);
+    let mut slab = Slab::<Cellule, 1, 128>::new();
+    slab.reserve(257, &heap).unwrap();
+    // 128 in one piece, and pieces of 64, 64 and 128.
+    assert_eq!((slab.capacity(), slab.flat.len()), (384, 128));
+    while let Some(low) = slab.shrink_step(150, &mut 1000, &mut 0, &heap) {
+        slab.move_last(low);
+    }
+    assert_eq!(slab.capacity(), 128 + 64);
+    slab.return_all(&heap);
+}
+
+#[test]
 fn a_shrink_takes_no_more_steps_than_it_has() {
     let heap = heap(4096);
     let mut slab = Slab::<Cellule, 2>::new();
