@@ -23,8 +23,11 @@ use va_base::{Machine, Meta, Table};
 
 /// Most objects of one stack, and of one batch.
 pub(super) const MOST: usize = if cfg!(loom) { 4 } else { 128 };
-/// Objects of the first refill of a class; each further one takes twice as many.
-const FIRST_REFILL: u8 = if cfg!(loom) { 2 } else { 8 };
+/// Fewest objects of the first refill of a class, and the bytes of a unit that they span; each further one takes twice as
+/// many. The states of 512 bytes share a line of the cache ([`state`](super::state)), so objects that magazines use at
+/// the same time should be farther apart.
+const FIRST_REFILL: u32 = if cfg!(loom) { 2 } else { 8 };
+const FIRST_REFILL_BYTES: u32 = if cfg!(loom) { 1 } else { 1 << 10 };
 
 /// The objects of a class: addresses in the first unit of their chunk.
 pub(super) struct Stack {
@@ -72,8 +75,9 @@ impl Stack {
     }
 
     /// Returns the objects that the next refill takes, and doubles them for the one after.
-    pub(super) fn refill(&mut self, most: u8) -> u8 {
-        let now = self.refill.max(FIRST_REFILL).min(most);
+    pub(super) fn refill(&mut self, size: u32, most: u8) -> u8 {
+        let first = (FIRST_REFILL_BYTES / size).max(FIRST_REFILL) as u8;
+        let now = self.refill.max(first).min(most);
         self.refill = now.saturating_mul(2).min(most);
         now
     }

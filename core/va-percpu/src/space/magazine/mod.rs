@@ -389,7 +389,7 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
     fn make_room_for(&self, class: usize) -> usize {
         let size = SIZES[class];
         let mut contents = self.lock();
-        let count = u32::from(contents.stacks[class].refill(self.most[class]));
+        let count = u32::from(contents.stacks[class].refill(size, self.most[class]));
         let evicted = contents.take_any(self.bytes_max.saturating_sub(count * size), class);
         let room = (self.bytes_max.saturating_sub(contents.bytes) / size).min(count);
         self.cell.publish(&contents);
