@@ -171,7 +171,7 @@ fn a_red_black_tree_of_many_levels_loses_its_holes_in_any_turn() {
             for unit in FIRST..FIRST + 2 * HOLES {
                 index.take(VaRange::from_pages(unit, unit + 1).unwrap()).unwrap();
             }
-            (0..HOLES).for_each(|nth| _ = index.free(hole(nth)).unwrap());
+            (0..HOLES).for_each(|nth| index.free(hole(nth)).unwrap());
             for turn in 0..HOLES {
                 index.take(hole((start + turn * step) % HOLES)).unwrap();
                 index.validate().unwrap();
