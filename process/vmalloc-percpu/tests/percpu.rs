@@ -438,7 +438,7 @@ fn pp1_a_search_for_a_word_uses_the_copy_that_it_reads() {
     let space = Space::new(Options::default().units(Some(3))).unwrap();
     let mut places = Vec::new();
     // More pairs than a refill takes objects.
-    for _ in 0..100 {
+    for _ in 0..300 {
         let object = space.zeroed::<Pair>().unwrap();
         let word = object.local(|pair| {
             places.push(core::ptr::from_ref(pair).addr());
