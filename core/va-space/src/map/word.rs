@@ -240,5 +240,10 @@ mod tests {
         assert_eq!(huge.resized(9, 1), Word::new(9, Some(3), 7, State::Busy));
         assert_eq!(huge.resized(9, 1).resized(pages, 0), huge);
         assert_eq!((Word::NONE.state(), Word::NONE.owner()), (None, None));
+        // The smallest that escapes.
+        let least = Word::new(ESCAPE_PAGES, Some(3), 7, State::Busy);
+        assert!(!least.is_of(ESCAPE_PAGES, 7));
+        assert_eq!(least.resized(ESCAPE_PAGES, 0), least);
+        assert_ne!(least.resized(ESCAPE_PAGES, 1), least);
     }
 }

@@ -181,6 +181,34 @@ fn a_completed_list_is_cached_whole_where_others_make_room_for_it() {
 }
 
 #[test]
+fn a_completed_list_of_the_whole_share_leaves_nothing_else_in_the_cache() {
+    let machine = SimMachine::new(1);
+    machine.set_online(lazy(100_000));
+    // A share of 2048 pages.
+    let space = space::<Standard>(&machine, 1 << 14);
+    let mut magazine = space.magazine(0).unwrap();
+    let _two = [(); 2].map(|()| magazine.alloc(&ask(1)).unwrap());
+    assert_eq!(space.stats().cached_areas, 1);
+    free(&space, &mut magazine, 8, 256);
+    space.purge(Purge::Drain);
+    let _area = magazine.alloc(&ask(256)).unwrap();
+    assert_eq!((space.stats().cached_areas, space.stats().pooled_areas), (7, 1));
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn a_size_too_large_for_a_row_takes_no_list_from_another() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 20);
+    let mut magazine = space.magazine(0).unwrap();
+    // One, and a row of two. The sizes differ by a multiple of eight, so both would have the same list.
+    let _three = [(); 3].map(|()| magazine.alloc(&ask(300)).unwrap());
+    let _large = magazine.alloc(&ask(10_004)).unwrap();
+    let _fourth = magazine.alloc(&ask(300)).unwrap();
+    assert_eq!(space.stats().cached_areas, 3);
+}
+
+#[test]
 fn a_size_above_the_largest_that_is_pooled_comes_from_the_index() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 1 << 20);

@@ -323,6 +323,8 @@ fn areas_of_boot_are_busy_and_the_holes_are_the_rest() {
     let busy = [pages(0, 3), low, pages(3, 10)];
     let space = VmapSpace::<_, Standard>::with_busy(extent, window, &machine, &busy).unwrap();
     assert_eq!(space.validate(), Ok(()));
+    let whole = VaRange::from_pages(1, extent.end().page_floor()).unwrap();
+    assert_eq!((space.extent(), space.default_window()), (whole, window));
     let seen: Vec<_> = space.areas().map(|seen| (seen.range, seen.state, seen.owner)).collect();
     assert_eq!(seen, [low, pages(0, 3), pages(3, 10)].map(|range| (range, State::Busy, None)));
     assert_eq!(space.stats().holes, 3);
