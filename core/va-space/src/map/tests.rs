@@ -36,6 +36,19 @@ fn tables_are_counted_as_they_come() {
 }
 
 #[test]
+fn a_near_table_far_above_serves_no_low_page() {
+    let machine = TestMachine::default();
+    // All bits of its number are high ones.
+    let (map, mut marker) = PageMap::new(1 << 38, &machine).unwrap();
+    for page in [16, (1 << 38) + 16] {
+        map.ensure(&mut marker, page, &machine);
+        map.begin(&mut marker, page, 2, Word::new(2, None, 1, State::Busy));
+        assert_eq!(map.check(), Ok(()));
+    }
+    assert_eq!(map.next(0).map(|seen| seen.page), Some(16));
+}
+
+#[test]
 fn pm2_a_bit_without_an_area_below_is_named() {
     let (map, mut marker) = map(&FAR_APART);
     // A table loses its start, and the tables above keep their bits.

@@ -1,6 +1,6 @@
 //! Callers that may not wait, workers that drain, and flushes that end later.
 
-use crate::{FIRST, Linux69, OneLock52, Standard, ask, space};
+use crate::{FIRST, Linux69, OneLock52, Standard, ask, pages, space};
 use va_base::{AllocError, Context, LockClass, PAGE_SIZE, Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::config::WithTrees;
@@ -268,6 +268,19 @@ fn a_request_that_may_wait_waits_for_a_flush_that_ends_later() {
 }
 
 #[test]
+fn a_range_that_lacks_a_table_has_no_client_free_anything() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 17);
+    machine.on_reclaim(Some(Box::new(|| panic!("no page is missing"))));
+    // A table has the entries of 2^15 pages.
+    let lazy = space.alloc_at(pages(1 << 16, (1 << 16) + 10)).unwrap();
+    space.free(lazy).unwrap();
+    machine.fail_after(u64::MAX, 0);
+    assert_eq!(space.alloc_at(pages((1 << 16) - 10, (1 << 16) + 10)), Err(SpaceError::NoTable));
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
 fn a_purge_waits_for_its_flush_if_it_is_to() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 64);
@@ -282,6 +295,7 @@ fn a_purge_waits_for_its_flush_if_it_is_to() {
         assert_eq!(machine.unclean(range), 8);
         let done = space.purge_and_wait(how);
         assert_eq!((done.waiting, done.left, machine.unclean(range)), (false, Pages::new(0), 0));
+        assert_eq!(space.stats().pooled_areas, u64::from(how != Purge::Full));
     }
     assert_eq!(space.validate(), Ok(()));
 }

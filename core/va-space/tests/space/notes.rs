@@ -1,6 +1,6 @@
 //! Notes, detached areas, the last byte of every area and the lazy ones, compared with simple maps.
 
-use crate::{FIRST, Linux69, OneLock52, Standard, ask};
+use crate::{FIRST, Linux69, OneLock52, Standard, ask, space};
 use std::collections::{BTreeMap, BTreeSet};
 use va_base::{Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::effort::some;
@@ -164,6 +164,19 @@ fn a_magazine_takes_detached_areas_into_its_round() {
     assert_eq!(space.lazy_pages(), Pages::new(0), "the areas are in their node, not in the magazine");
     assert_eq!(space.drain_cpu(1).pages, Pages::new(4));
     assert_eq!((space.lazy_pages(), space.validate()), (Pages::new(4), Ok(())));
+}
+
+#[test]
+#[should_panic(expected = "are released, and not detached here")]
+fn a_detached_area_of_another_space_stops_the_machine() {
+    let machine = SimMachine::new(1);
+    let [here, there] = [(); 2].map(|()| space::<Standard>(&machine, 64));
+    // At one address, of different sizes.
+    let [_two, three] = [(&here, 2), (&there, 3)].map(|(space, size)| {
+        let area = space.alloc(0, &ask(size)).unwrap();
+        space.detach(area.start()).unwrap()
+    });
+    here.release(Context::Sleeping, three);
 }
 
 #[test]

@@ -133,6 +133,23 @@ fn a_policy_that_does_not_steal_purges() {
 }
 
 #[test]
+fn a_policy_that_does_not_steal_purges_what_a_drain_of_magazines_brings() {
+    let machine = SimMachine::new(2);
+    let space = space::<Linux69>(&machine, 64);
+    let areas = [(); 3].map(|()| space.alloc(0, &ask(4)).unwrap());
+    let _rest = space.alloc(0, &ask(52)).unwrap();
+    areas.into_iter().for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Drain);
+    let mut magazine = space.magazine(0).unwrap();
+    // Refills of one and two.
+    let _two = [(); 2].map(|()| magazine.alloc(&ask(4)).unwrap());
+    let before = space.stats();
+    assert_eq!((before.cached_areas, before.pooled_areas), (1, 0));
+    assert!(space.alloc(0, &ask(4)).is_ok());
+    assert_eq!(space.stats().purges, before.purges + 1);
+}
+
+#[test]
 fn a_failure_stays_known_when_an_empty_magazine_is_drained() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 64);
