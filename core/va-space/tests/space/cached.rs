@@ -1,6 +1,6 @@
 //! The areas that move into the cache of a magazine and out of it: how many, and which.
 
-use crate::{Standard, ask, lazy, space};
+use crate::{Linux69, Standard, ask, lazy, space};
 use va_base::{Context, Request};
 use va_sim::machine::SimMachine;
 use va_space::{Area, Magazine, Purge, VmapSpace};
@@ -206,6 +206,17 @@ fn a_size_too_large_for_a_row_takes_no_list_from_another() {
     let _large = magazine.alloc(&ask(10_004)).unwrap();
     let _fourth = magazine.alloc(&ask(300)).unwrap();
     assert_eq!(space.stats().cached_areas, 3);
+}
+
+#[test]
+fn an_order_of_frees_that_matters_permits_no_row_and_no_round() {
+    let machine = SimMachine::new(2);
+    let space = space::<Linux69>(&machine, 1 << 12);
+    let mut magazine = space.magazine(0).unwrap();
+    let areas = [(); 2].map(|()| magazine.alloc(&ask(3)).unwrap());
+    assert_eq!(space.stats().cached_areas, 0);
+    areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+    assert_eq!(space.lazy_pages().get(), 6);
 }
 
 #[test]
