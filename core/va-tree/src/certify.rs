@@ -198,6 +198,17 @@ mod tests {
     }
 
     #[test]
+    fn one_bound_excludes_all_holes_of_a_btree() {
+        let mut index = BTree::<u64, 4, Heap>::new(pages(16, 99), pages(16, 99), Heap).unwrap();
+        (24..65).step_by(8).for_each(|page| _ = index.take(pages(page, page + 1)).unwrap());
+        let mut bounds = Vec::new();
+        let covered = Covered { low: 16, high: 99, size: 9, align_log2: 0 };
+        index.cover(covered, &mut |bound| bounds.push(bound));
+        let below = Bound::AtMost { low: 16, high: 65, longest: 8, align_log2: 0 };
+        assert_eq!(bounds, [below, Bound::Hole { low: 65, high: 99, start: 65, end: 99 }]);
+    }
+
+    #[test]
     fn the_shape_of_a_red_black_tree_has_all_of_its_nodes() {
         let index = || RbIndex::<Exact, _>::new(pages(16, 99), pages(16, 99), NoSlabs).unwrap();
         // Live areas, holes, free pages. Of each node the hole, the largest below, and the colour.

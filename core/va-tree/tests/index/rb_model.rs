@@ -1,7 +1,7 @@
 //! The red-black tree with the exact search and its reference models give the same results. With Linux's search it
 //! gives the same up to page alignment, and never a result that does not fit.
 
-use va_base::{PAGE_SIZE, Va, VaRange};
+use va_base::{Align, PAGE_SIZE, Request, Va, VaRange};
 use va_certify::Certified;
 use va_sim::effort::some;
 use va_sim::model::ModelIndex;
@@ -106,4 +106,15 @@ fn linuxs_search_is_the_lowest_fit_up_to_page_alignment() {
         }
     }
     assert!(same > 1000 && higher > 10 && missed > 0, "{same} same, {higher} higher, {missed} missed");
+}
+
+#[test]
+fn linuxs_search_enters_a_side_whose_hole_has_the_size_and_the_alignment() {
+    let mut index = tree::<Linux>(&pages(16, 99));
+    // Three pages on the left of the root.
+    index.take(VaRange::from_pages(19, 20).unwrap()).unwrap();
+    let request = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE_SIZE).unwrap());
+    assert_eq!(index.alloc(&request), Ok(Va::from_page(16)));
+    // Two are less than the search wants of a side, whatever they begin with.
+    assert_eq!(index.alloc(&request), Ok(Va::from_page(20)));
 }
