@@ -4,7 +4,7 @@ use super::tree::Hole;
 use super::{Exact, RbIndex};
 use crate::FreeIndex;
 use crate::slab::NIL;
-use va_base::{NoSlabs, VaRange};
+use va_base::{Heap, NoSlabs, VaRange};
 
 type Index = RbIndex<Exact, NoSlabs>;
 
@@ -101,6 +101,35 @@ fn an_operation_stops_at_a_wrong_count() {
     let mut index = index();
     index.ledger.free_pages += 1;
     _ = index.take(VaRange::from_pages(40, 50).unwrap());
+}
+
+#[test]
+fn rb2_a_chain_of_holes_is_named_on_a_small_stack() {
+    const HOLES: u64 = 50_000;
+    let named = || {
+        let space = VaRange::from_pages(8, 8 + 2 * HOLES).unwrap();
+        let mut index = RbIndex::<Exact, _>::new(space, space, Heap).unwrap();
+        (0..HOLES - 1).for_each(|nth| {
+            index.take(VaRange::from_pages(9 + 2 * nth, 10 + 2 * nth).unwrap()).unwrap();
+        });
+        // Each hole is the right child of the one below it in address, all of them black.
+        let (mut id, mut before) = (index.tree.first(), NIL);
+        let mut ids = std::vec::Vec::new();
+        while id != NIL {
+            ids.push(id);
+            id = index.tree.get(id).next;
+        }
+        index.tree.root = ids[0];
+        for (nth, &id) in ids.iter().enumerate() {
+            let hole = index.tree.get_mut(id);
+            (hole.parent, hole.red) = (before, false);
+            hole.child = [NIL, ids.get(nth + 1).copied().unwrap_or(NIL)];
+            before = id;
+        }
+        index.validate().map_err(|broken| broken.rule).err()
+    };
+    let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(named).unwrap();
+    assert_eq!(thread.join().unwrap(), Some("RB2"));
 }
 
 #[test]

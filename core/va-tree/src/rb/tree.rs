@@ -507,8 +507,9 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         found
     }
 
-    /// Returns the black holes on the path down from `id`, a child of `parent`, or the rule that is broken there. Checks FT3, RB1, RB2, RB3.
-    fn black_height(&self, id: u32, parent: u32) -> Result<u64, (&'static str, u32)> {
+    /// Returns the black holes on the path down from `id`, a child of `parent`, or the rule that is broken there. Checks
+    /// FT3, RB1, RB2, RB3.
+    fn black_height(&self, id: u32, parent: u32, depth: u32) -> Result<u64, (&'static str, u32)> {
         if id == NIL {
             return Ok(0);
         }
@@ -517,12 +518,16 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         if hole.parent != parent {
             return Err(("RB3", id));
         }
+        // A tree of 2^32 holes is at most 64 deep. The walk of one that is deeper would take more stack than there is.
+        if depth > 64 {
+            return Err(("RB2", id));
+        }
         let mut heights = [0; 2];
         for (child, height) in hole.child.into_iter().zip(&mut heights) {
             if hole.red && self.is_red(child) {
                 return Err(("RB1", id));
             }
-            *height = self.black_height(child, id)?;
+            *height = self.black_height(child, id, depth + 1)?;
         }
         if heights[0] != heights[1] {
             return Err(("RB2", id));
@@ -539,7 +544,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         mut each: impl FnMut(&Hole, Option<&Hole>) -> Result<(), InvariantViolation>,
     ) -> Result<(), InvariantViolation> {
         let at = |id| Va::new(if id == NIL { 0 } else { self.get(id).start });
-        self.black_height(self.root, NIL).map_err(|(rule, id)| InvariantViolation {
+        self.black_height(self.root, NIL, 0).map_err(|(rule, id)| InvariantViolation {
             rule,
             at: at(id),
             expected: 0,
