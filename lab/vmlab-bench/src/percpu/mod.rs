@@ -24,7 +24,7 @@ use anyhow::{Result, bail};
 use kernel_lib::KernelLib;
 use std::path::PathBuf;
 use subject::{Counts, Shape, Standard};
-pub use threads::{THREADS, THREADS_MAX};
+pub use threads::THREADS;
 use va_percpu::config::{Linux612, Runs, Scan, Standard as Slabs};
 use vmlab_base::output::Output;
 use workloads::{Round, Workload};

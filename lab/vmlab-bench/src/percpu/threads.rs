@@ -20,8 +20,6 @@ use vmlab_machine::{Watch, WatchedSpin, take_lock_stats};
 
 /// The numbers of threads of a full run.
 pub const THREADS: [u32; 4] = [1, 2, 16, 64];
-/// The most threads of one measurement.
-pub const THREADS_MAX: i64 = 256;
 /// Objects of a thread that live in the mixed load.
 const LIVE: usize = 500;
 

@@ -111,7 +111,7 @@ pub(super) struct PercpuArgs {
     filter: Option<String>,
     /// Numbers of threads
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = percpu::THREADS,
-        value_parser = clap::value_parser!(u32).range(1..=percpu::THREADS_MAX))]
+        value_parser = clap::value_parser!(u32).range(1..=space::THREADS_MAX))]
     threads: Vec<u32>,
     /// Rounds, 1 to 1000
     #[arg(long, default_value_t = 5, value_parser = ranged::<usize>(1..=ROUNDS_MAX))]

@@ -23,10 +23,10 @@ use va_base::{Machine, Meta, Table};
 
 /// Most objects of one stack, and of one batch.
 pub(super) const MOST: usize = if cfg!(loom) { 4 } else { 128 };
-/// Fewest objects of the first refill of a class, and the bytes of a unit that they span; each further one takes twice as
-/// many. The states of 512 bytes share a line of the cache ([`state`](super::state)), so objects that magazines use at
-/// the same time should be farther apart.
+/// Fewest objects of the first refill of a class; each further one takes twice as many.
 const FIRST_REFILL: u32 = if cfg!(loom) { 2 } else { 8 };
+/// Bytes of a unit that a first refill spans. The states of 512 bytes share a line of the cache
+/// ([`state`](super::state)), so objects that magazines use at the same time should be farther apart.
 const FIRST_REFILL_BYTES: u32 = if cfg!(loom) { 1 } else { 1 << 10 };
 
 /// The objects of a class: addresses in the first unit of their chunk.
