@@ -6,9 +6,7 @@
 //!   |= rw =|      |== rw ==|  |= rw =|       |===== rw =====|               |
 //!          ^               ^         ^ frontiers            ^ words and pages advance together, in steps
 //! ```
-//! The small zone has a sixteenth of the pages, for areas below 64 KiB; with `HugePages::System` it has half of them,
-//! for areas below 4 MiB. The rest is for larger areas, on huge pages if [`HugePages`] requests them. The advice for
-//! huge pages, if any, is set once, for the whole zone, before it has a page. One comparison yields the zone of a page.
+//! There is a small and a huge zone for each node of CPUs (`arena/zones.rs`), each with a frontier of its own.
 //!
 //! A mapping for each allocation costs microseconds and stops all threads that map. A protection for each splits
 //! mappings until the process reaches its limit of mappings. Here one `mprotect` a step of 2 to 64 MiB moves the
@@ -27,6 +25,7 @@
 //! Our own; Linux has its window (`VMALLOC_START`) from boot. Figures: `docs/decisions/0011-process-arena.md`.
 
 mod released;
+mod zones;
 
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
@@ -34,11 +33,13 @@ use crate::frontier::Frontier;
 use crate::options::HugePages;
 use crate::page_word::{PAGES_MAX, Word};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use released::{PAGES, WORDS};
 use va_base::VaRange;
 use vmalloc_os::os::{Call, Errno, Huge, Os, Span};
 use vmalloc_os::records::Host;
+use zones::Layout;
+pub(crate) use zones::{HUGE, KINDS, NODES, SMALL, ZONES};
 
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
@@ -56,15 +57,6 @@ const STEP_PAGES_MAX: u64 = 16_384;
 const WORD_BYTES: usize = 8;
 /// Pages whose residence one system call reports.
 const ASKED_PAGES: usize = 512;
-/// Zones of an arena.
-pub(crate) const ZONES: usize = 2;
-/// The zone of small areas, then that of large ones.
-pub(crate) const SMALL: usize = 0;
-pub(crate) const HUGE: usize = 1;
-/// Areas of fewer pages are small: 64 KiB; with [`HugePages::System`] 4 MiB, from which on programs request huge pages
-/// themselves.
-const SMALL_PAGES: u64 = 16;
-const SMALL_PAGES_SYSTEM: u64 = 1024;
 /// Pages of a huge page.
 pub(crate) const HUGE_PAGES: u64 = (BASE_ALIGN / PAGE_BYTES) as u64;
 
@@ -140,26 +132,36 @@ pub(crate) fn room(os: &impl Os, bytes_max: usize) -> Result<usize, CreateError>
 }
 
 /// The arena of one allocator.
+// In this order, because the fields that each cached pair reads are the first 48 bytes.
+#[repr(C)]
 pub(crate) struct Arena<O: Os> {
+    // Constant after `reserve`.
+    first: u64,
+    /// Pages of the small zone of node 0, the lowest one.
+    small: u64,
+    /// Pages below the huge zone of node 0, the highest one.
+    below_huge: u64,
+    /// The address that the word of page 0 would have; it wraps.
+    words_at_0: usize,
+    // Atomic; moved under the locks of the zones.
+    /// The frontier of each zone.
+    committed: [Frontier; ZONES],
     // Constant after `reserve`.
     host: Host<O>,
     reserved: Span,
     words: usize,
-    /// The address that the word of page 0 would have; it wraps.
-    words_at_0: usize,
-    first: u64,
     pages: u64,
-    /// Pages of the zone of small areas, which is the lower one.
-    small: u64,
+    /// Pages of each zone of another node: a power of two, or 0 if there are no other nodes.
+    noded: u64,
     huge_pages: HugePages,
-    // Atomic; moved under the locks of the zones.
-    /// The frontier of each zone.
-    committed: [Frontier; ZONES],
+    // Atomic; changed under the locks of the zones.
+    /// Pages below all frontiers. Protocol PR-HINT.
+    committed_all: AtomicU64,
     /// Set once the addresses above the frontiers are released. They are mapped again when a frontier moves. Written
     /// under the locks of all zones. Protocol PR-LOCK.
     closed: AtomicBool,
     /// The parts above the frontiers that the system did not unmap then. Protocol PR-LOCK.
-    kept: AtomicU8,
+    kept: AtomicU64,
     /// Pages below a frontier in whose place other mappings may be. Protocol PR-LOCK.
     torn: AtomicU64,
     /// Set once clean pages may be inaccessible, so that a caller must `commit` them first. Read and written under the
@@ -178,10 +180,13 @@ impl<O: Os> Arena<O> {
             first: 0,
             pages: 0,
             small: 0,
+            below_huge: 0,
+            noded: 0,
             huge_pages: HugePages::Never,
             committed: [const { Frontier::none() }; ZONES],
+            committed_all: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            kept: AtomicU8::new(0),
+            kept: AtomicU64::new(0),
             torn: AtomicU64::new(0),
             shut: AtomicBool::new(false),
         }
@@ -195,7 +200,6 @@ impl<O: Os> Arena<O> {
         let own = Some(most & !(BASE_ALIGN - 1))
             .filter(|&bytes| bytes >= LEAST_BYTES && bytes < 1 << LADDER_LOG2[0]);
         let ladder = LADDER_LOG2.iter().map(|log2| 1usize << log2).filter(|&bytes| bytes <= most);
-        let small_share = if huge_pages == HugePages::System { 2 } else { 16 };
         for bytes in own.into_iter().chain(ladder) {
             let pages = (bytes / PAGE_BYTES) as u64;
             let words = (pages as usize * WORD_BYTES).next_multiple_of(PAGE_BYTES);
@@ -203,6 +207,7 @@ impl<O: Os> Arena<O> {
             match host.os().reserve(whole) {
                 Ok(at) => {
                     let base = (at + words).next_multiple_of(BASE_ALIGN);
+                    let Layout { small, below_huge, noded } = Layout::new(pages, huge_pages);
                     let arena = Self {
                         host,
                         reserved: Span { at, bytes: whole },
@@ -210,15 +215,18 @@ impl<O: Os> Arena<O> {
                         words_at_0: (base - words).wrapping_sub(base / PAGE_BYTES * WORD_BYTES),
                         first: (base / PAGE_BYTES) as u64,
                         pages,
-                        small: pages / small_share / HUGE_PAGES * HUGE_PAGES,
+                        small,
+                        below_huge,
+                        noded,
                         huge_pages,
                         committed: [const { Frontier::none() }; ZONES],
+                        committed_all: AtomicU64::new(0),
                         closed: AtomicBool::new(false),
-                        kept: AtomicU8::new(0),
+                        kept: AtomicU64::new(0),
                         torn: AtomicU64::new(0),
                         shut: AtomicBool::new(false),
                     };
-                    (0..ZONES).for_each(|zone| arena.advise(zone, span_of(arena.extent(zone))));
+                    arena.advise_all();
                     return Ok(arena);
                 }
                 Err(errno) => failed = Some(errno),
@@ -249,44 +257,9 @@ impl<O: Os> Arena<O> {
         let _failed = unsafe { self.host.os().advise(span, huge) };
     }
 
-    /// Returns true if a zone is to have huge pages.
-    pub(crate) fn has_huge_pages(&self, zone: usize) -> bool {
-        zone == HUGE && self.huge_pages != HugePages::Never
-    }
-
     /// Returns the pages of the arena.
     pub(crate) fn whole(&self) -> VaRange {
         VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
-    }
-
-    /// Returns the pages of a zone.
-    pub(crate) fn extent(&self, zone: usize) -> VaRange {
-        let middle = self.first + self.small;
-        let (start, end) =
-            if zone == SMALL { (self.first, middle) } else { (middle, self.first + self.pages) };
-        VaRange::from_pages(start, end).unwrap_or_default()
-    }
-
-    /// Returns the zone of a page of the arena.
-    #[inline(always)]
-    pub(crate) fn zone_of(&self, page: u64) -> usize {
-        usize::from(page.wrapping_sub(self.first) >= self.small)
-    }
-
-    /// Returns the zone for areas of that many pages.
-    #[inline]
-    pub(crate) fn zone_for(&self, pages: u64) -> usize {
-        if pages >= self.huge_min() { HUGE } else { SMALL }
-    }
-
-    /// Returns the least pages of areas in the zone of large areas.
-    #[inline]
-    pub(crate) fn huge_min(&self) -> u64 {
-        match self.huge_pages {
-            HugePages::Always => 0,
-            HugePages::System => SMALL_PAGES_SYSTEM,
-            HugePages::Auto | HugePages::Never => SMALL_PAGES,
-        }
     }
 
     #[inline(always)]
@@ -297,6 +270,11 @@ impl<O: Os> Arena<O> {
     /// Returns the number of pages of a zone below its frontier.
     pub(crate) fn committed_pages(&self, zone: usize) -> u64 {
         self.committed[zone].pages()
+    }
+
+    /// Returns the number of pages of all zones below their frontiers, a moment ago.
+    pub(crate) fn committed_all(&self) -> u64 {
+        self.committed_all.load(Ordering::Relaxed)
     }
 
     /// Returns the first page above the frontier of a zone.
@@ -315,12 +293,13 @@ impl<O: Os> Arena<O> {
     #[inline(always)]
     pub(crate) fn word(&self, page: u64) -> Option<&AtomicU64> {
         let index = page.wrapping_sub(self.first);
-        let (zone, below) = if index < self.small { (SMALL, 0) } else { (HUGE, self.small) };
+        let (zone, below) = self.place_of(index);
         // The words below the frontier are readable. Checks AR1.
         if index - below >= self.committed[zone].pages() {
             return None;
         }
-        let place = with_exposed_provenance_mut::<u64>(self.words + index as usize * WORD_BYTES);
+        let place =
+            with_exposed_provenance_mut::<u64>(self.words_at_0.wrapping_add(page as usize * WORD_BYTES));
         // SAFETY: below the frontier, so readable and writable until the arena is unmapped, aligned, and used as an
         // atomic only.
         Some(unsafe { AtomicU64::from_ptr(place) })
@@ -392,7 +371,9 @@ impl<O: Os> Arena<O> {
     }
 
     fn commit_to(&self, zone: usize, have: u64, want: u64) -> Result<(), Errno> {
-        self.committed[zone].advance(want, || self.open(zone, have, want))
+        self.committed[zone].advance(want, || self.open(zone, have, want))?;
+        self.committed_all.fetch_add(want - have, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Makes the pages of a zone from `have` to `want` accessible, and their words.

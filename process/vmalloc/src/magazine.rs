@@ -67,6 +67,10 @@ const MEDIUM_PAGES: u64 = 16;
 /// Takes from a front slot, and pushes to a full slot, between two readings of the clock.
 const CLOCK_TAKES: u64 = 128;
 const CLOCK_PUSHES: u64 = 8;
+/// A wait for a lock of node 0 counts as much as this many requests that found it free.
+const WAIT: usize = 16;
+/// The count at which waits are frequent.
+const WAITS_MAX: usize = 16 * WAIT;
 /// The number of evicted runs at which no more are evicted to make room.
 const ROOM_MAX: usize = 14;
 /// The most runs that one call evicts. Some make room, first for the new run and then for the one that was in the front
@@ -113,6 +117,10 @@ pub(crate) struct Magazine {
     pushes: AtomicU64,
     /// The CPU whose slot a miss looks at. Protocol PR-HINT.
     source: AtomicUsize,
+    /// The node whose zones a miss tries first. Protocol PR-HINT.
+    node: AtomicUsize,
+    /// Waits for a lock of node 0, of which each is worth [`WAIT`] requests that did not wait. Protocol PR-HINT.
+    waits: AtomicUsize,
     // Under its lock.
     sets: Mutex<Sets>,
 }
@@ -210,6 +218,31 @@ impl Magazine {
         }
         // SAFETY: the front slot owned it, and the exchange removed it (AR2).
         Some(unsafe { Run::claim(first + (found >> 32), pages_of(found)) })
+    }
+
+    /// Returns the node whose zones this CPU tries first.
+    pub(crate) fn node(&self) -> usize {
+        self.node.load(Ordering::Relaxed)
+    }
+
+    /// Sets that node.
+    pub(crate) fn set_node(&self, node: usize) {
+        self.node.store(node, Ordering::Relaxed);
+    }
+
+    /// Counts a request that found a lock of node 0 free.
+    pub(crate) fn did_not_wait(&self) {
+        let waits = self.waits.load(Ordering::Relaxed);
+        if waits > 0 {
+            self.waits.store(waits - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a request that found it held. Returns true, and begins again, if more than one in [`WAIT`] did so lately.
+    pub(crate) fn waits_often(&self) -> bool {
+        let waits = self.waits.load(Ordering::Relaxed) + WAIT;
+        self.waits.store(if waits < WAITS_MAX { waits } else { 0 }, Ordering::Relaxed);
+        waits >= WAITS_MAX
     }
 
     /// Takes such a run from the front slot of another CPU, if the own one is empty: its thread allocates, and a thread

@@ -14,14 +14,17 @@ use core::time::Duration;
 #[non_exhaustive]
 pub struct Options {
     /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at
-    /// most half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default.
+    /// most half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default. From 64 GiB on, 30 parts in 128 are for CPUs that
+    /// wait for each other: without such CPUs no area lies there.
     pub arena_bytes_max: usize,
     /// Freed memory that it may cache, in bytes; 128 MiB by default. Magazines of CPUs hold part of it, at most a
     /// quarter in areas below 2 MiB and half in larger ones. An idle process caches nothing once it has its
     /// [thread](Self::background_thread), except parts of blocks that others use. Of areas that were freed while that
     /// slept, at most one of less than 2 MiB a CPU stays. 0 releases everything at once. The bound is never more than a
     /// quarter of what the system and its control groups have left, which is read after each 32 MiB. It trades resident
-    /// memory against page faults: `docs/decisions/0014-two-zones.md`.
+    /// memory against page faults: `docs/decisions/0014-two-zones.md`. Where threads wait for each other, CPUs get
+    /// addresses of their own, one part for each 16 MiB of this bound and at most 16. What is free in blocks of the
+    /// other parts that are partly in use does not count to it, and the bound may be exceeded by an eighth.
     pub cache_bytes_max: usize,
     /// If true, each area is followed by a guard page, so that an access past the end of its pages faults. Costs a page
     /// of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while

@@ -8,11 +8,12 @@ use vmalloc_os::os::{Os, Span};
 
 /// Parts of a zone that are unmapped by themselves.
 const PARTS: usize = 2;
+const _: () = assert!(ZONES * PARTS <= u64::BITS as usize);
 pub(super) const WORDS: usize = 0;
 pub(super) const PAGES: usize = 1;
 
 /// The bit of a part of a zone.
-fn kept_bit(zone: usize, part: usize) -> u8 {
+fn kept_bit(zone: usize, part: usize) -> u64 {
     1 << (zone * PARTS + part)
 }
 
@@ -45,6 +46,11 @@ impl<O: Os> Arena<O> {
             let still = (0..PARTS).filter(|&part| self.is_kept(zone, part));
             still.for_each(|part| _ = self.unmap_part(self.above(zone)[part]));
         }
+    }
+
+    /// Returns true if the addresses above the frontiers were released.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Releases the addresses above the frontiers, until a frontier moves there, as far as the system lets it. Called

@@ -7,7 +7,7 @@
 use super::cold::Cold;
 use super::{Heap, Held, VISITS};
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
+use crate::arena::{Arena, HUGE, KINDS, Run, SMALL, address};
 use crate::error::{AllocError, CreateError};
 use crate::magazine::{BIG_PAGES, Kinds, Out};
 use crate::page_word::Word;
@@ -21,10 +21,6 @@ use va_space::{Purge, SpaceError, VmapSpace};
 use va_tree::{BTreeIndex, FreeIndex};
 use vmalloc_os::os::{Call, Errno, Os, Span, abort_with};
 use vmalloc_os::records::{Host, Placed};
-
-/// Number of times that the budget is freed before pages that were not reused meanwhile count as idle. A smaller number
-/// would release pages that a mix of sizes needs soon after, and each would cost a page fault.
-const DECAY_TURNS: u64 = 16;
 
 /// Pages from which a request is first tried as a separate mapping: 1 GiB.
 const PROBED_PAGES: u64 = 1 << 18;
@@ -54,6 +50,12 @@ pub(super) struct Central<O: Os> {
     pub(super) retired: u64,
     /// Pages that a purge is releasing.
     pub(super) leaving: u64,
+    /// Small misses until cold blocks are considered again.
+    pub(super) small_pause: u64,
+    /// Pages of a node that is not node 0 that all CPUs know to be cached, and pages that became dirty of which they do
+    /// not know yet (`nodes.rs`).
+    pub(super) published: u64,
+    pub(super) freed: u64,
     /// Pages ever moved to other addresses by refills.
     pub(super) refilled: u64,
     /// Pages ever released, and failed attempts to release pages.
@@ -82,6 +84,9 @@ impl<O: Os> Central<O> {
         low: 0,
         retired: 0,
         leaving: 0,
+        small_pause: 0,
+        published: 0,
+        freed: 0,
         refilled: 0,
         purged: 0,
         failed: 0,
@@ -116,6 +121,12 @@ impl<O: Os> Central<O> {
     /// Returns the number of dirty pages, without those known to be absent.
     pub(super) fn resident_pages(&self) -> u64 {
         self.dirty_pages().saturating_sub(self.cold.absent())
+    }
+
+    /// Returns the number of dirty pages that a purge could release: those of whole blocks, without those known to be
+    /// absent.
+    pub(super) fn whole_pages(&self) -> u64 {
+        (self.cold.len() * self.block_pages).saturating_sub(self.cold.absent())
     }
 
     /// Returns the pages of a block.
@@ -381,7 +392,7 @@ impl<O: Os> Central<O> {
     }
 
     /// Returns the fewest dirty pages that there were since the last call: as many were not reused.
-    fn idle(&mut self) -> u64 {
+    pub(super) fn idle(&mut self) -> u64 {
         let dirty = self.dirty_pages();
         core::mem::replace(&mut self.low, dirty).min(dirty)
     }
@@ -392,13 +403,13 @@ impl<O: Os> Heap<O> {
     /// The others are zeros and not resident.
     pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, u64), AllocError> {
         let pages = self.run_pages(layout.size());
-        self.carve_in(self.arena.zone_for(pages), layout, clean)
+        self.carve_in(self.arena.kind_for(pages), layout, clean)
     }
 
-    /// Does the same, with the zone to try first.
+    /// Does the same, with the kind of zone to try first.
     pub(super) fn carve_in(
         &self,
-        zone: usize,
+        kind: usize,
         layout: Layout,
         clean: bool,
     ) -> Result<(Run, u64), AllocError> {
@@ -417,15 +428,18 @@ impl<O: Os> Heap<O> {
             });
         };
         probe(self.host.os(), pages)?;
-        let once = |clean: bool| match self.carve_once(zone, &request, layout.size(), clean) {
+        let home = self.home(kind, pages);
+        let in_zone = |zone, clean| self.carve_once(zone, &request, layout.size(), clean);
+        let once = |clean: bool| match in_zone(kind, clean) {
             // A full zone does not keep a request from the other one. The error with the larger hole is returned.
             Err(error @ AllocError::NoSpace { .. }) => {
-                self.carve_once(1 - zone, &request, layout.size(), clean).map_err(|other| error.larger(other))
+                in_zone(1 - kind, clean).map_err(|other| error.larger(other))
             }
             done => done,
         };
+        let at_home = if home == kind { None } else { in_zone(home, clean).ok() };
         let once_dirty = |error| if clean { once(false) } else { Err(error) };
-        let done = once(clean).or_else(once_dirty).or_else(|error| {
+        let done = at_home.map_or_else(|| once(clean), Ok).or_else(once_dirty).or_else(|error| {
             // Cached pages may lie below a frontier that cannot move, or another thread may be moving them between
             // lists.
             let _settled = self.hold_settled();
@@ -434,7 +448,8 @@ impl<O: Os> Heap<O> {
             } else {
                 self.release_alone();
             }
-            once(false).inspect_err(|error| self.note_blocked(error))
+            let other = || self.noded_zones().find_map(|zone| in_zone(zone, false).ok());
+            once(false).or_else(|error| other().ok_or(error)).inspect_err(|error| self.note_blocked(error))
         });
         done.map(|(mut run, used)| {
             self.guard(&mut run);
@@ -447,14 +462,14 @@ impl<O: Os> Heap<O> {
     /// clean pages beside them suffice together.
     fn is_blocked(&self, error: &AllocError, pages: u64) -> bool {
         is_others(error)
-            && self.blocked_at.load(Ordering::Relaxed) == self.committed_pages()
+            && self.blocked_at.load(Ordering::Relaxed) == self.arena.committed_all()
             && self.cached_hint() < self.blocked_cached.load(Ordering::Relaxed) + pages
     }
 
     /// Records that foreign mappings block a frontier even after all cached pages are released. Called after such a
     /// release, or where a release would not help.
     fn note_blocked(&self, error: &AllocError) {
-        let at = self.committed_pages();
+        let at = self.arena.committed_all();
         if is_others(error) && self.blocked_at.swap(at, Ordering::Relaxed) != at {
             self.blocked_cached.store(self.cached_hint(), Ordering::Relaxed);
         }
@@ -467,7 +482,7 @@ impl<O: Os> Heap<O> {
         size: usize,
         clean: bool,
     ) -> Result<(Run, u64), AllocError> {
-        let mut central = self.zone(zone);
+        let mut central = self.zone_for_request(zone);
         let pages = request.size().get();
         let mut dirty = if clean { None } else { central.take_dirty(request) };
         if dirty.is_none() && !clean {
@@ -495,58 +510,27 @@ impl<O: Os> Heap<O> {
     }
 
     /// Makes runs in magazines dirty before pages are requested of the system: small items of this CPU's magazine. Big
-    /// items, if they might be in this zone, come from this CPU and a few others.
+    /// items, if they might be in this zone, come from this CPU and, for a zone of node 0, from a few others.
     pub(super) fn drain_for(&self, zone: usize) {
         let Some(_moves) = self.begin_refill() else { return };
         let cpu = self.cpu();
         // A run that becomes dirty loses its guard, and would need a new one when it is allocated again.
-        if zone == SMALL || self.guards.tail == 0 {
+        let kind = zone % KINDS;
+        if kind == SMALL || self.guards.tail == 0 {
             self.drain(cpu, Kinds::Small);
         }
-        if (zone == HUGE || zone == self.arena.zone_for(BIG_PAGES)) && self.big.pages() > 0 {
+        if (kind == HUGE || kind == self.arena.kind_for(BIG_PAGES)) && self.big.pages() > 0 {
             self.drain(cpu, Kinds::Big);
-            self.with_big.visit(VISITS, |cpu| _ = self.drain(cpu, Kinds::Big));
+            if zone < KINDS {
+                self.with_big.visit(VISITS, |cpu| _ = self.drain(cpu, Kinds::Big));
+            }
         }
         // The thread may have looked while the runs were in neither list: WK1.
         self.wake();
     }
 
-    /// Balances the cache after this many pages became dirty that were in no magazine, and wakes the thread. Called
-    /// under no lock.
-    pub(super) fn settle(&self, pages: u64) {
-        self.freed.fetch_add(pages, Ordering::Relaxed);
-        self.balance();
-        self.poke();
-        self.pass_time();
-    }
-
-    /// Purges if too many pages are cached, or if some were not reused for long.
-    pub(super) fn balance(&self) {
-        self.look_around();
-        let most = self.allowed.load(Ordering::Relaxed);
-        if most > 0 && self.cached_hint() > most {
-            self.measure();
-        }
-        let cached = self.cached_hint();
-        if cached > most {
-            let gone = self.purge_some(if most > 0 { cached - most + most / 16 } else { u64::MAX });
-            // The system is asked again once the released pages equal those that its answer took from the budget.
-            self.released.fetch_add(if most < self.cached_max { gone } else { 0 }, Ordering::Relaxed);
-        }
-        if self.freed.load(Ordering::Relaxed) > DECAY_TURNS * self.cached_max
-            && let Some(_alone) = self.purge.try_lock()
-        {
-            self.freed.store(0, Ordering::Relaxed);
-            for zone in 0..ZONES {
-                let idle = self.zone(zone).idle();
-                self.purge_alone(zone, idle / 4, u64::MAX);
-            }
-        }
-    }
-
     /// Adds runs to the dirty ones of their zones.
     pub(super) fn add_dirty(&self, runs: Out) {
-        self.freed.fetch_add(runs.pages(), Ordering::Relaxed);
         let mut held: Option<(usize, Held<'_, O>)> = None;
         for mut run in runs {
             if self.guards.tail > 0 {
@@ -568,6 +552,7 @@ impl<O: Os> Heap<O> {
                 drop(held.take());
             }
             let (_, central) = held.get_or_insert_with(|| (zone, self.zone(zone)));
+            central.freed += run.pages();
             central.add_dirty(run);
         }
     }

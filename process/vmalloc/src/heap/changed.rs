@@ -22,7 +22,7 @@
 
 use super::Heap;
 use crate::PAGE_BYTES;
-use crate::arena::{Run, ZONES, address};
+use crate::arena::{Run, address};
 use crate::page_word::Word;
 use core::sync::atomic::Ordering;
 use vmalloc_os::os::Os;
@@ -42,7 +42,7 @@ impl<O: Os> Heap<O> {
         {
             return;
         }
-        for zone in 0..ZONES {
+        for zone in self.zones() {
             self.live_in(zone, at, end, |page, word| {
                 self.changed.store(page, Ordering::Relaxed);
                 self.mark_changed(page, word);

@@ -31,6 +31,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use vmalloc_os::os::{Os, Span};
 
 /// The counts of guards.
+// In this order, since each cached pair reads the first.
+#[repr(C)]
 pub(super) struct Guards {
     // Constant after `new`.
     /// Pages of a run beyond its area: 0 or 1.
@@ -182,10 +184,9 @@ impl<O: Os> Heap<O> {
     /// Checks GP1: the words of each kind of guard are as many as the counter of that kind.
     #[cfg(test)]
     pub(super) fn check_guards(&self) -> Result<(), va_base::InvariantViolation> {
-        use crate::arena::ZONES;
         use va_base::{InvariantViolation, Va};
         let mut counts = [0; 2];
-        for zone in 0..ZONES {
+        for zone in self.zones() {
             let first = self.arena.extent(zone).start().page_floor();
             let pages = first..self.arena.frontier(zone);
             for kind in pages.filter_map(|page| self.arena.get(page).as_guard()) {

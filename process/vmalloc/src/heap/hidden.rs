@@ -12,7 +12,7 @@
 //! `man 2 madvise`.
 
 use super::{BATCH, FORK_CACHED_MAX, Heap};
-use crate::arena::{Run, ZONES};
+use crate::arena::Run;
 use lock_api::MutexGuard;
 use va_base::Pages;
 use va_tree::FreeIndex;
@@ -56,7 +56,7 @@ impl<O: Os> Heap<O> {
             return;
         }
         let Hidden { runs, len } = &mut *hidden;
-        for (zone, long) in (0..ZONES).flat_map(|zone| LONG.map(|long| (zone, long))) {
+        for (zone, long) in self.zones().flat_map(|zone| LONG.map(|long| (zone, long))) {
             *len += self.detach_long(zone, long, &mut runs[*len..]);
         }
         if runs[..*len].iter().any(|run| self.arena.inherit(run, false).is_err()) {

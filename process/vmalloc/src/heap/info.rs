@@ -3,7 +3,7 @@
 use super::Heap;
 use super::carve::Central;
 use crate::PAGE_BYTES;
-use crate::arena::{ZONES, address};
+use crate::arena::address;
 use crate::page_word::Word;
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -99,7 +99,7 @@ impl<O: Os> Heap<O> {
     /// signal may have interrupted.
     pub(crate) fn is_free(&self) -> bool {
         self.magazines.iter().all(crate::magazine::Magazine::is_free)
-            && self.zones.iter().all(|zone| zone.central.try_lock().is_some())
+            && self.zones().all(|zone| self.zone_at(zone).central.try_lock().is_some())
     }
 
     /// Returns the counters. Takes every lock, one after the other.
@@ -110,7 +110,7 @@ impl<O: Os> Heap<O> {
         }
         let (mut dirty, mut elsewhere, mut busy, mut committed) = (0, 0, 0, 0);
         let (mut purged, mut refilled, mut failed, mut retired) = (0, 0, 0, 0);
-        for zone in 0..ZONES {
+        for zone in self.zones() {
             let central = self.zone(zone);
             dirty += central.dirty_pages();
             elsewhere += central.leaving + central.retired;
@@ -149,7 +149,7 @@ impl<O: Os> Heap<O> {
 
     /// Does the same, and calls `caller` at the end of the line of each area.
     pub(crate) fn write_info_with(&self, out: &mut dyn fmt::Write, caller: &WriteCaller<'_>) -> fmt::Result {
-        for zone in 0..ZONES {
+        for zone in self.zones() {
             let mut from = self.arena.extent(zone).start().page_floor();
             loop {
                 let mut part = [Entry { page: 0, end: 0, what: What::Live }; PART];
@@ -242,7 +242,7 @@ impl<O: Os> Heap<O> {
             }
             cached += magazine.held().pages;
         }
-        let unlisted = (0..ZONES).try_fold(0, |cached, zone| Ok(cached + self.validate_zone(zone)?))?;
+        let unlisted = self.zones().try_fold(0, |cached, zone| Ok(cached + self.validate_zone(zone)?))?;
         InvariantViolation::check(unlisted == cached, "VM1", Va::ZERO, cached, unlisted)
     }
 

@@ -18,7 +18,7 @@
 //! without memory (SP3): each area reserved the records for its free when it was carved.
 //!
 //! There are two **zones**, each with all of that and a lock of its own: one of pages, for areas smaller than 64 KiB,
-//! and one of huge pages. Clean addresses are allocated and freed in **blocks** of a zone, 64 KiB and 2 MiB: no part of
+//! and one of huge pages. Where threads wait for them, CPUs get zones of their own (`nodes.rs`). Clean addresses are allocated and freed in **blocks** of a zone, 64 KiB and 2 MiB: no part of
 //! a huge page is faulted in or released. The rest of an area's last block becomes dirty. If a zone is full, the other
 //! one serves. With [`HugePages::System`](crate::HugePages::System) the bound between them is 4 MiB.
 //!
@@ -65,6 +65,7 @@ mod cold;
 mod guards;
 mod hidden;
 mod info;
+mod nodes;
 mod owned;
 mod purge;
 mod refill;
@@ -87,7 +88,7 @@ pub(crate) use owned::{Owned, Plan};
 
 use crate::FORK_CACHED_MAX;
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, BATCH, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
+use crate::arena::{Arena, BATCH, HUGE, HUGE_PAGES, KINDS, NODES, Run, address, into_pointer};
 use crate::error::{AllocError, FreeError};
 use crate::magazine::{BIG_PAGES, Big, CpuSet, Magazine, Out};
 use crate::page_word::Word;
@@ -99,8 +100,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use guards::Guards;
 use hidden::Hidden;
 use lock_api::MutexGuard;
+use nodes::Node;
 use relocate::Growth;
 pub(crate) use time::Time;
+use vmalloc_os::Published;
 use vmalloc_os::fork::Hold;
 use vmalloc_os::lock::{Fork, Futex, Mutex};
 use vmalloc_os::os::Os;
@@ -114,7 +117,7 @@ const MEDIUM_SHARE: u64 = 32;
 /// Pages from which the system is asked how many are resident before zeros are written: 64 KiB.
 const ASKED_PAGES_MIN: u64 = 16;
 /// Refills that may be in progress at a time.
-const REFILLS: usize = 8;
+const REFILLS: usize = 16;
 /// Magazines of other CPUs that one call visits. CPUs above [`CPUS_MAX`](crate::magazine::CPUS_MAX) share one.
 const VISITS: usize = 8;
 
@@ -133,16 +136,16 @@ pub(crate) enum Fill {
 pub(crate) struct Heap<O: Os> {
     // Constant after `new`.
     host: Host<O>,
-    arena: Arena<O>,
     magazines: &'static [Magazine],
     /// Bits of a word that send a free to its slow path.
     closer: u64,
-    guards: Guards,
     /// The number of sizes in pages, from 64 KiB on, that are rounded up to 16 KiB: those whose areas lie in small pages.
     /// There are a quarter of the sizes then, and areas that are hardly touched touch the same pages again, since nearly
     /// all begin at a multiple of 16 KiB. The pages behind the size are resident only if a previous area touched them;
     /// as parts of huge pages they would always be. With guards no size is rounded: a guard follows the last page.
     rounded: u64,
+    guards: Guards,
+    arena: Arena<O>,
     /// Dirty pages, and pages in big items of magazines, above which a purge is due.
     cached_max: u64,
     /// The greatest number of moved areas at a time: each is a mapping of its own.
@@ -155,7 +158,10 @@ pub(crate) struct Heap<O: Os> {
     /// Protocol PR-HINT.
     refills_closed: AtomicBool,
     hidden: Mutex<Hidden>,
-    zones: [Zone<O>; ZONES],
+    /// The zones of node 0.
+    zones: [Zone<O>; KINDS],
+    /// The other nodes, each once a CPU needs it. Protocol PR-PUBLISH.
+    nodes: [Published<Node<O>>; NODES - 1],
     // Atomic, each alone.
     worker: Worker,
     time: Time,
@@ -171,8 +177,12 @@ pub(crate) struct Heap<O: Os> {
     growth: Growth,
     /// Misses until pages are moved again after a failure. Protocol PR-HINT.
     refill_pause: AtomicU64,
-    /// Small misses until cold blocks are considered again. Protocol PR-HINT.
-    small_pause: AtomicU64,
+    /// Pages of whole dirty blocks of the other nodes, without those known to be absent; approximate. Protocol PR-HINT.
+    noded_dirty: AtomicU64,
+    /// Set once a node could not be made: no other is tried. Written under `purge`. Protocol PR-LOCK.
+    nodes_off: AtomicBool,
+    /// A bit for each zone whose lock the fork in progress takes. Protocol PR-FORK.
+    forked_zones: AtomicU64,
     /// Pages that were cached when the available memory was last read; approximate. Protocol PR-HINT.
     asked: AtomicU64,
     /// The time of that reading by the coarse clock; `u64::MAX` before the first. Protocol PR-HINT.
@@ -200,14 +210,16 @@ struct Zone<O: Os> {
     // Under its lock.
     central: Mutex<Central<O>>,
     // Atomic, hint only.
-    /// Dirty pages when the lock was last released, without those known to be absent. Protocol PR-HINT.
+    /// Dirty pages when the lock was last released, without those known to be absent; of zones of node 0 alone.
+    /// Protocol PR-HINT.
     dirty: AtomicU64,
 }
 
 /// A zone whose lock is held.
 struct Held<'a, O: Os> {
     central: MutexGuard<'a, Futex, Central<O>>,
-    published: &'a AtomicU64,
+    heap: &'a Heap<O>,
+    zone: usize,
 }
 
 impl<O: Os> Deref for Held<'_, O> {
@@ -226,15 +238,14 @@ impl<O: Os> DerefMut for Held<'_, O> {
 
 impl<O: Os> Drop for Held<'_, O> {
     fn drop(&mut self) {
-        self.published.store(self.central.resident_pages(), Ordering::Relaxed);
+        self.heap.publish(self.zone, &mut self.central);
     }
 }
 
 impl<O: Os> Heap<O> {
     /// Takes the lock of a zone.
     fn zone(&self, zone: usize) -> Held<'_, O> {
-        let Zone { central, dirty } = &self.zones[zone];
-        Held { central: central.lock(), published: dirty }
+        Held { central: self.zone_at(zone).central.lock(), heap: self, zone }
     }
 
     /// Takes the lock of the zone that contains a page.
@@ -242,14 +253,10 @@ impl<O: Os> Heap<O> {
         self.zone(self.arena.zone_of(page))
     }
 
-    /// Returns the number of dirty pages a moment ago.
+    /// Returns the number of dirty pages that count to the budget, a moment ago.
     fn dirty_hint(&self) -> u64 {
-        self.zones.iter().map(|zone| zone.dirty.load(Ordering::Relaxed)).sum()
-    }
-
-    /// Returns the number of pages below the frontiers.
-    fn committed_pages(&self) -> u64 {
-        (0..ZONES).map(|zone| self.arena.committed_pages(zone)).sum()
+        let zones = self.zones.iter().map(|zone| &zone.dirty).chain([&self.noded_dirty]);
+        zones.map(|pages| pages.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the number of cached pages a moment ago.
@@ -324,7 +331,7 @@ impl<O: Os> Heap<O> {
             });
         };
         let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
-        if pages == 0 || pages >= HUGE_PAGES / 2 && self.arena.zone_for(pages) == HUGE {
+        if pages == 0 || pages >= HUGE_PAGES / 2 && self.arena.kind_for(pages) == HUGE {
             return self.alloc(layout, fill);
         }
         let (mut run, used) = self.carve_in(HUGE, layout, false)?;
@@ -397,7 +404,7 @@ impl<O: Os> Heap<O> {
             // Empty magazines of other CPUs may hold the rest of the budget.
             self.with_big.visit(VISITS, |cpu| _ = self.magazines[cpu].revoke(&self.big));
         }
-        let medium_max = self.committed_pages() / MEDIUM_SHARE;
+        let medium_max = self.arena.committed_all() / MEDIUM_SHARE;
         if moves.is_none() {
             // No other item may leave the magazine.
             out.add(run);
@@ -526,7 +533,7 @@ impl<O: Os> Hold for Heap<O> {
             || self.refills.iter().any(|refill| refill.0.is_mine())
             || self.hidden.is_mine()
             || self.magazines.iter().any(|magazine| magazine.lock().is_mine())
-            || self.zones.iter().any(|zone| zone.central.is_mine())
+            || self.zones().any(|zone| self.zone_at(zone).central.is_mine())
             || self.host.is_mine()
     }
 
@@ -546,7 +553,10 @@ impl<O: Os> Hold for Heap<O> {
         }
         self.refills.iter().for_each(|refill| refill.0.hold(interrupted));
         self.magazines.iter().for_each(|magazine| magazine.lock().hold(interrupted));
-        self.zones.iter().for_each(|zone| zone.central.hold(interrupted));
+        // A node is made under `purge`, which an interrupted thread may be unable to take.
+        let zones = self.zones().fold(0, |zones, zone| zones | 1 << zone);
+        self.forked_zones.store(zones, Ordering::Relaxed);
+        self.forked().for_each(|zone| zone.central.hold(interrupted));
         self.host.hold(interrupted);
     }
 
@@ -565,7 +575,7 @@ impl<O: Os> Hold for Heap<O> {
     unsafe fn release(&self) {
         // SAFETY: all were taken by `hold`, by this function's contract.
         unsafe { self.host.release() };
-        for zone in &self.zones {
+        for zone in self.forked() {
             // SAFETY: as before.
             unsafe { zone.central.release() };
         }

@@ -5,7 +5,7 @@ use super::hidden::Hidden;
 use super::relocate::Growth;
 use super::{Heap, REFILLS, Refill, Zone, carve::Central, time::Time, worker::Worker};
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, room};
+use crate::arena::{Arena, KINDS, NODES, room};
 use crate::empty::{empty_value, write_empty};
 use crate::error::CreateError;
 use crate::magazine::{BIG_PAGES, Big, CPUS_MAX, CpuSet};
@@ -15,13 +15,11 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
+use vmalloc_os::Published;
 use vmalloc_os::fork;
 use vmalloc_os::lock::Mutex;
 use vmalloc_os::os::Os;
 use vmalloc_os::records::Host;
-
-/// Pages of a block of small areas, 64 KiB: released as a unit.
-const SMALL_BLOCK_PAGES: u64 = 16;
 
 /// The parameters of a heap.
 #[derive(Clone, Copy, Debug)]
@@ -117,9 +115,13 @@ impl<O: Os> Heap<O> {
         refills_closed: AtomicBool::new(false),
         hidden: Mutex::new(Hidden::NOTHING),
         #[cfg(not(loom))]
-        zones: [const { Zone::EMPTY }; crate::arena::ZONES],
+        zones: [const { Zone::EMPTY }; KINDS],
         #[cfg(loom)]
         zones: core::array::from_fn(|_| Zone::empty()),
+        nodes: [const { Published::new() }; NODES - 1],
+        noded_dirty: AtomicU64::new(0),
+        nodes_off: AtomicBool::new(false),
+        forked_zones: AtomicU64::new(0),
         worker: Worker::off(),
         time: Time::off(),
         big: Big::nothing(),
@@ -130,7 +132,6 @@ impl<O: Os> Heap<O> {
         remaps_off: AtomicBool::new(false),
         growth: Growth::new(),
         refill_pause: AtomicU64::new(0),
-        small_pause: AtomicU64::new(0),
         asked: AtomicU64::new(0),
         asked_at: AtomicU64::new(u64::MAX),
         released: AtomicU64::new(0),
@@ -144,9 +145,8 @@ impl<O: Os> Heap<O> {
     fn init(&mut self, host: Host<O>, plan: Plan) -> Result<(), CreateError> {
         let count = host.os().cpus().clamp(1, CPUS_MAX);
         self.magazines = host.alloc_zeroed(count).ok_or(CreateError::NoRecords)?;
-        for (zone, block) in [(SMALL, SMALL_BLOCK_PAGES), (HUGE, HUGE_PAGES)] {
-            let extent = self.arena.extent(zone);
-            self.zones[zone].central.get_mut().init(host, extent, block)?;
+        for (kind, zone) in self.zones.iter_mut().enumerate() {
+            zone.init(host, &self.arena, kind)?;
         }
         let cached_pages = (plan.cache_bytes_max / PAGE_BYTES) as u64;
         self.host = host;

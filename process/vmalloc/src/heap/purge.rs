@@ -11,7 +11,7 @@
 //! Threads that release pages at the same time make each other's flushes larger. So a thread that finds a purge in
 //! progress leaves it alone. Only refills that may not move pages release some beside it.
 //!
-//! The zone of small areas first releases what it has beyond half of the budget. Then the zone of large areas is
+//! The zones of other nodes release their part, by their dirty pages. Then the zone of small areas releases what it has beyond half of the budget. Then the zone of large areas is
 //! purged: to release a huge page and to fault in another costs a tenth of the same for its 512 pages.
 //!
 //! Runs that cannot be cut because no record is available, and runs that the system fails to release, become dirty
@@ -24,7 +24,7 @@
 
 use super::carve::Central;
 use super::{BATCH, Heap, REFILLS};
-use crate::arena::{HUGE, Run, SMALL, ZONES};
+use crate::arena::{HUGE, Run, SMALL};
 use crate::magazine::{DRAINS, Kinds, Out};
 use crate::page_word::Word;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +34,10 @@ use va_tree::FreeIndex;
 use vmalloc_os::fork::Hold;
 use vmalloc_os::lock::Futex;
 use vmalloc_os::os::Os;
+
+/// Number of times that the budget is freed before pages that were not reused meanwhile count as idle. A smaller number
+/// would release pages that a mix of sizes needs soon after, and each would cost a page fault.
+const DECAY_TURNS: u64 = 16;
 
 /// Change in cached pages after which the available memory is read again: 32 MiB.
 const LOOK_PAGES: u64 = 8192;
@@ -56,14 +60,59 @@ impl Drop for Settled<'_> {
 }
 
 impl<O: Os> Heap<O> {
+    /// Balances the cache after this many pages became dirty that were in no magazine, and wakes the thread. Called
+    /// under no lock.
+    pub(super) fn settle(&self, pages: u64) {
+        self.freed.fetch_add(pages, Ordering::Relaxed);
+        self.balance();
+        self.poke();
+        self.pass_time();
+    }
+
+    /// Purges if too many pages are cached, or if some were not reused for long.
+    pub(super) fn balance(&self) {
+        self.look_around();
+        let most = self.allowed.load(Ordering::Relaxed);
+        if most > 0 && self.cached_hint() > most {
+            self.measure();
+        }
+        let cached = self.cached_hint();
+        if cached > most {
+            let gone = self.purge_some(if most > 0 { cached - most + most / 16 } else { u64::MAX });
+            // The system is asked again once the released pages equal those that its answer took from the budget.
+            self.released.fetch_add(if most < self.cached_max { gone } else { 0 }, Ordering::Relaxed);
+        }
+        if self.freed.load(Ordering::Relaxed) > DECAY_TURNS * self.cached_max
+            && let Some(_alone) = self.purge.try_lock()
+        {
+            self.freed.store(0, Ordering::Relaxed);
+            for zone in self.zones() {
+                let idle = self.zone(zone).idle();
+                self.purge_alone(zone, idle / 4, u64::MAX);
+            }
+        }
+    }
+
     /// Releases up to this many dirty pages in whole blocks, and returns how many. Releases none if a purge is in
     /// progress.
     pub(super) fn purge_some(&self, pages: u64) -> u64 {
         let Some(_alone) = self.purge.try_lock() else { return 0 };
-        let small = self.zone(SMALL).resident_pages().saturating_sub(self.cached_max / 2).min(pages);
-        let done = self.purge_alone(SMALL, small, u64::MAX);
+        let done = self.purge_noded(pages);
+        let small = self.zone(SMALL).resident_pages().saturating_sub(self.cached_max / 2);
+        let done = done + self.purge_alone(SMALL, small.min(pages.saturating_sub(done)), u64::MAX);
         let done = done + self.purge_alone(HUGE, pages.saturating_sub(done), u64::MAX);
         done + self.purge_alone(SMALL, pages.saturating_sub(done), u64::MAX)
+    }
+
+    /// Releases from the other nodes their part of this many cached pages. Called under `purge`.
+    fn purge_noded(&self, pages: u64) -> u64 {
+        let all = self.dirty_hint().max(1);
+        let part = |zone| {
+            let whole = self.zone(zone).whole_pages();
+            let part = u128::from(pages) * u128::from(whole) / u128::from(all);
+            self.purge_alone(zone, u64::try_from(part).unwrap_or(whole), u64::MAX)
+        };
+        self.noded_zones().map(part).sum()
     }
 
     /// Empties every magazine and releases all dirty blocks. Returns how many pages were drained or released.
@@ -74,9 +123,8 @@ impl<O: Os> Heap<O> {
 
     /// Does the same. Called under `purge`.
     pub(super) fn release_alone(&self) -> u64 {
-        self.drain_all()
-            + self.purge_alone(HUGE, u64::MAX, u64::MAX)
-            + self.purge_alone(SMALL, u64::MAX, u64::MAX)
+        let drained = self.drain_all();
+        self.zones().rev().map(|zone| self.purge_alone(zone, u64::MAX, u64::MAX)).sum::<u64>() + drained
     }
 
     /// Waits until each cached run is in a list: another thread may purge, move runs between lists, or have hidden some
@@ -159,14 +207,14 @@ impl<O: Os> Heap<O> {
     pub(crate) fn trim(&self) {
         self.release_all();
         let _alone = self.purge.lock();
-        (0..ZONES).rev().for_each(|zone| self.purge_parts(zone));
+        self.zones().rev().for_each(|zone| self.purge_parts(zone));
     }
 
     /// Asks the system how many pages of the coldest unmeasured blocks are absent: these do not count. If it does not
     /// report, all pages of a block count. Called under no lock.
     #[cold]
     pub(super) fn measure(&self) {
-        for zone in 0..ZONES {
+        for zone in self.zones() {
             let mut blocks = [(0, 0); BATCH];
             let mut central = self.zone(zone);
             let next = core::iter::from_fn(|| central.cold.next_unmeasured());
@@ -226,7 +274,7 @@ impl<O: Os> Heap<O> {
             return 0;
         }
         self.trim();
-        (0..ZONES).map(|zone| self.shut_zone(zone)).sum()
+        self.zones().map(|zone| self.shut_zone(zone)).sum()
     }
 
     fn shut_zone(&self, zone: usize) -> u64 {

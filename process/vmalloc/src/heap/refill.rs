@@ -35,7 +35,7 @@ use super::carve::{Central, Fresh};
 use super::{BATCH, Heap, Held, REFILLS};
 use crate::arena::Run;
 use crate::page_word::Word;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use lock_api::MutexGuard;
 use vmalloc_os::lock::Futex;
 use vmalloc_os::os::Os;
@@ -61,7 +61,7 @@ impl<O: Os> Heap<O> {
     /// something was moved.
     pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> u64 {
         let wanted = fresh.clean.len_bytes() / crate::PAGE_BYTES as u64;
-        if wanted <= SMALL_PAGES_MAX && self.counts_down(&self.small_pause) {
+        if wanted <= SMALL_PAGES_MAX && central.pauses() {
             central.add_rest(fresh);
             return 0;
         }
@@ -91,11 +91,9 @@ impl<O: Os> Heap<O> {
                 dense += 1;
             }
         }
-        if wanted <= SMALL_PAGES_MAX {
-            self.small_pause.store(if dense == 0 { SPARSE_PAUSE } else { DENSE_PAUSE }, Ordering::Relaxed);
-        }
         if dense == 0 && wanted <= SMALL_PAGES_MAX {
             let mut central = self.zone_of(fresh.page);
+            central.small_pause = SPARSE_PAUSE;
             central.attach_dirty(sources);
             central.leaving -= end - rest;
             central.add_rest(fresh);
@@ -104,7 +102,7 @@ impl<O: Os> Heap<O> {
         let first = fresh.clean.start().page_floor();
         // One source may move in part.
         let (mut at, mut moved, mut half) = (first, 0, 0);
-        let movable = if dense > 0 && !self.counts_down(&self.refill_pause) { dense } else { 0 };
+        let movable = if dense > 0 && !self.pauses() { dense } else { 0 };
         for source in &mut sources[..movable] {
             let pages = source.pages();
             // SAFETY: part of the fresh run and its rest, below the frontier and owned by the caller alone.
@@ -127,6 +125,9 @@ impl<O: Os> Heap<O> {
         let (released, resident) = unmoved.split_at(discarded);
         let pages = |runs: &[Run]| runs.iter().map(Run::pages).sum::<u64>();
         let mut central = self.zone_of(fresh.page);
+        if wanted <= SMALL_PAGES_MAX {
+            central.small_pause = DENSE_PAUSE;
+        }
         central.failed += u64::from(!resident.is_empty());
         central.refilled += pages(gone) + half;
         central.purged += pages(released).saturating_sub(half);
@@ -149,16 +150,13 @@ impl<O: Os> Heap<O> {
         (0..REFILLS).find_map(|step| self.refills[(cpu + step) % REFILLS].0.try_lock())
     }
 
-    /// Returns true if a pause has misses left, and counts one of them.
-    fn counts_down(&self, pause: &AtomicU64) -> bool {
-        match pause.load(Ordering::Relaxed) {
-            0 => false,
-            u64::MAX => true,
-            misses => {
-                pause.store(misses - 1, Ordering::Relaxed);
-                true
-            }
+    /// Returns true if the pause after a failed move has misses left, and counts one of them.
+    fn pauses(&self) -> bool {
+        let misses = self.refill_pause.load(Ordering::Relaxed);
+        if misses > 0 && misses < u64::MAX {
+            self.refill_pause.store(misses - 1, Ordering::Relaxed);
         }
+        misses > 0
     }
 
     #[cold]
@@ -168,6 +166,13 @@ impl<O: Os> Heap<O> {
 }
 
 impl<O: Os> Central<O> {
+    /// Returns true if small misses leave cold blocks alone, and counts one of them.
+    fn pauses(&mut self) -> bool {
+        let pauses = self.small_pause > 0;
+        self.small_pause -= u64::from(pauses);
+        pauses
+    }
+
     /// Makes the rest of the last block of a fresh run dirty.
     pub(super) fn add_rest(&mut self, fresh: &Fresh) {
         if !fresh.rest.is_empty() {

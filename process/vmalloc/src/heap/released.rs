@@ -31,13 +31,16 @@ impl<O: Os> Heap<O> {
             // A signal handler interrupted a call.
             return false;
         }
-        // In the order of a fork: a thread that holds one zone never requests the other.
-        let held = [self.zone(0), self.zone(1)];
+        // First, so that no node is made meanwhile.
+        let _settled = self.hold_settled();
+        // In the order of a fork: a thread that holds one zone never requests another.
+        let held: [_; ZONES] =
+            core::array::from_fn(|zone| self.zones().any(|made| made == zone).then(|| self.zone(zone)));
         let closed = self.arena.close();
         drop(held);
-        let _settled = self.hold_settled();
         self.release_alone();
-        (0..ZONES).map(|zone| self.release_dirty(zone) + self.release_clean(zone)).sum::<u64>() > 0 || closed
+        self.zones().map(|zone| self.release_dirty(zone) + self.release_clean(zone)).sum::<u64>() > 0
+            || closed
     }
 
     /// Releases the dirty pages of a zone in blocks that are partly in use, and returns how many. Called under `purge`.

@@ -83,14 +83,14 @@ impl<O: Os> Heap<O> {
     ) -> Result<NonNull<u8>, ResizeError> {
         let size = layout.size();
         let pages = self.run_pages(size);
-        let zone = self.arena.zone_for(pages);
-        let large = zone == HUGE && word.pages() >= HUGE_PAGES && pages >= word.pages();
-        let medium = zone == SMALL
-            && self.arena.zone_of((at / PAGE_BYTES) as u64) == SMALL
+        let kind = self.arena.kind_for(pages);
+        let large = kind == HUGE && word.pages() >= HUGE_PAGES && pages >= word.pages();
+        let medium = kind == SMALL
+            && self.arena.kind_of((at / PAGE_BYTES) as u64) == SMALL
             && word.pages() >= MOVE_PAGES_MIN
             && pages >= word.pages();
         let fresh = (large || medium) && (self.arena.can_move() || self.can_remap(word, pages));
-        let roomy = if fresh { self.carve_with_room(zone, layout, word.pages()) } else { None };
+        let roomy = if fresh { self.carve_with_room(kind, layout, word.pages()) } else { None };
         // The new run, how many of its pages may have contents, and whether its first pages, for the area's own, are
         // clean.
         let (mut to, mut used, clean) = match roomy {
@@ -111,7 +111,7 @@ impl<O: Os> Heap<O> {
         used = self.move_policy(&from, word, &mut to, used);
         // The bytes that are to be preserved. A caller that queried the usable size may have written all of it.
         let end = word.usable_bytes().min(size);
-        let moves = clean && (large || zone != HUGE);
+        let moves = clean && (large || kind != HUGE);
         let moved = if moves { self.move_most(&mut from, &mut to, end) } else { 0 };
         if moves && moved == 0 && self.can_remap(word, pages) {
             match self.arena.remap(&mut from, &mut to) {
@@ -157,9 +157,10 @@ impl<O: Os> Heap<O> {
     /// Carves a clean run below free addresses, if there are any: an area that has grown is likely to grow again.
     /// Cached pages are moved to the part by which it grows, and the first `own` pages stay empty. Returns also the end
     /// of the pages that may have contents.
-    fn carve_with_room(&self, zone: usize, layout: Layout, own: u64) -> Option<(Run, u64)> {
+    fn carve_with_room(&self, kind: usize, layout: Layout, own: u64) -> Option<(Run, u64)> {
         let pages = self.run_pages(layout.size());
         let room = (pages * ROOM).checked_next_power_of_two()?;
+        let zone = self.home(kind, room);
         if room > self.arena.extent(zone).len_bytes() / PAGE_BYTES as u64 / 16 {
             return None;
         }

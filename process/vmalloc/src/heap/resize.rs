@@ -147,7 +147,7 @@ impl<O: Os> Heap<O> {
     /// Returns true if an area of this many pages belongs in its zone. An area that has become large leaves the zone of
     /// small areas once, while moving it is cheap. Later it would have small pages for good, at a page fault each.
     fn may_stay(&self, page: u64, pages: u64) -> bool {
-        self.arena.zone_of(page) >= self.arena.zone_for(pages)
+        self.arena.kind_of(page) >= self.arena.kind_for(pages)
     }
 
     /// Extends an area over the free pages above it, if they suffice.

@@ -5,6 +5,7 @@ mod cpus;
 mod growth;
 mod guarded;
 mod locks;
+mod nodes;
 mod released;
 mod soak;
 mod system;
@@ -60,11 +61,13 @@ pub(super) struct Model {
     pub(super) heap: Owned<Shim>,
     pub(super) areas: BTreeMap<usize, (usize, usize, u8)>,
     state: u64,
+    /// The CPUs that call.
+    pub(super) cpus: usize,
 }
 
 impl Model {
     pub(super) fn new(heap: Owned<Shim>) -> Self {
-        Self { heap, areas: BTreeMap::new(), state: 0x5eed }
+        Self { heap, areas: BTreeMap::new(), state: 0x5eed, cpus: 4 }
     }
 
     pub(super) fn random(&mut self, below: usize) -> usize {
@@ -150,7 +153,7 @@ impl Model {
         };
         let align = 1 << [0, 3, 12, 12, 13, 16, 21][self.random(7)];
         let fill = if self.random(3) == 0 { Fill::Zero } else { Fill::Any };
-        let cpu = self.random(4);
+        let cpu = self.random(self.cpus);
         self.heap.host.os().on_cpu(cpu);
         match self.random(10) {
             0..4 => self.alloc(bytes, align, fill).map(|_| ()).map_err(ResizeError::Alloc),

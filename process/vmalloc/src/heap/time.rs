@@ -3,7 +3,7 @@
 //! # Theory
 //! ```text
 //!   a free that finds its slot taken, an area that shrinks, one alloc in 128 ---> the clock
-//!      the turn is over?   both zones age by the turns that passed, and magazines are to be visited;
+//!      the turn is over?   all zones age by the turns that passed, and magazines are to be visited;
 //!                          twice a second at most, the available memory is read (`purge.rs`)
 //!      some magazines      those unused for a quarter of the time: their contents are made dirty
 //!      something is old?   8 MiB of dirty blocks older than three quarters of the time are released
@@ -27,7 +27,6 @@
 //! Our own; jemalloc ticks in its calls, too, and releases everything that is due at once.
 
 use super::{Heap, VISITS};
-use crate::arena::{HUGE, SMALL, ZONES};
 use core::time::Duration;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vmalloc_os::fork::Hold;
@@ -139,7 +138,7 @@ impl<O: Os> Heap<O> {
         let turns = time.turns_over(now);
         if turns > 0 {
             time.pass(turns);
-            (0..ZONES).for_each(|zone| self.zone(zone).cold.pass(turns));
+            self.zones().for_each(|zone| self.zone(zone).cold.pass(turns));
             time.unseen.store(self.magazines.len(), Ordering::Relaxed);
             time.behind.store(true, Ordering::Relaxed);
             self.ask_by_time(now);
@@ -183,7 +182,7 @@ impl<O: Os> Heap<O> {
     fn purge_old(&self) {
         let Some(_alone) = self.purge.try_lock() else { return };
         let mut left = SLICE_PAGES;
-        for zone in [HUGE, SMALL] {
+        for zone in self.zones().rev() {
             let until = self.zone(zone).cold.epoch().saturating_sub(DIRTY_TURNS);
             left = left.saturating_sub(self.purge_alone(zone, left, until));
         }

@@ -1,7 +1,7 @@
 //! Reading of areas by address, while other threads may free them.
 
 use super::Heap;
-use crate::arena::{ZONES, address};
+use crate::arena::address;
 use vmalloc_os::os::Os;
 use vmalloc_os::vread::peek;
 
@@ -11,7 +11,7 @@ impl<O: Os> Heap<O> {
     /// Cost: the bytes, and a word for each page between the first byte and the start of the area around it.
     pub(crate) fn vread(&self, at: usize, to: &mut [u8]) -> usize {
         to.fill(0);
-        (0..ZONES).map(|zone| self.vread_zone(zone, at, to)).sum()
+        self.zones().map(|zone| self.vread_zone(zone, at, to)).sum()
     }
 
     fn vread_zone(&self, zone: usize, at: usize, to: &mut [u8]) -> usize {

@@ -7,7 +7,7 @@
 //!                                           |  ----nothing is cached--->   |
 //!                                           +---- stopped, by the owner ---+
 //! ```
-//! Sixteen times in the decay time it raises the epoch of both zones and releases the dirty blocks that are older than
+//! Sixteen times in the decay time it raises the epoch of all zones and releases the dirty blocks that are older than
 //! three quarters of that time. It also makes the contents of magazines dirty that were unused for a quarter of it.
 //! When nothing is cached it sleeps until a thread frees something large.
 //!
@@ -31,7 +31,6 @@
 
 use super::Heap;
 use super::time::{DIRTY_TURNS, MAGAZINE_TURNS};
-use crate::arena::ZONES;
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::AtomicUsize;
@@ -261,7 +260,7 @@ impl<O: Os> Heap<O> {
                 self.drain(cpu, kinds);
             }
         }
-        for zone in 0..ZONES {
+        for zone in self.zones() {
             let mut central = self.zone(zone);
             central.cold.pass(1);
             let until = central.cold.epoch().saturating_sub(DIRTY_TURNS);
@@ -283,7 +282,7 @@ impl<O: Os> Heap<O> {
             let central = self.zone(zone);
             central.cold.len() > 0 || central.leaving > 0
         };
-        (0..ZONES).any(cached)
+        self.zones().any(cached)
             || self.big.pages() > 0
             || self.magazines.iter().any(|magazine| magazine.held().items > 0)
     }

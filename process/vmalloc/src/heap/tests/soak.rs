@@ -18,7 +18,11 @@ struct Run {
 }
 
 impl Soak for Run {
-    fn step(&mut self, _rng: &mut Rng, fails: bool) -> bool {
+    fn step(&mut self, rng: &mut Rng, fails: bool) -> bool {
+        if rng.below(1000) == 0 {
+            // On the CPU of the last call, if the arena has nodes.
+            self.model.heap.leave_node_0();
+        }
         if self.model.areas.len() > LIVE_MAX
             && let Some(at) = self.model.nth()
         {
@@ -65,7 +69,9 @@ fn sp4_calls_that_fail_for_a_while_leave_the_heap_whole() {
         // where little is cached.
         let cached = if seed / 4 % 2 == 0 { 2 * MIB } else { 16 * MIB };
         let largest = if seed / 8 % 4 == 0 { MIB } else { MIB / 4 };
-        let mut model = Model::new(heap_on(huge_pages, &shim, 1 << 32, cached));
+        // Every second one of a seed's kind has nodes.
+        let arena = if seed / 32 % 2 == 0 { 1 << 36 } else { 1 << 32 };
+        let mut model = Model::new(heap_on(huge_pages, &shim, arena, cached));
         model.state ^= seed;
         let mut run = Run { model, largest, shim, failures: 0 };
         let tally = soak::run(&mut run, &SimMachine::new(1), seed);

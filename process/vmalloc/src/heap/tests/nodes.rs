@@ -1,0 +1,319 @@
+//! Nodes: who gets one, and that areas, budgets and purges are as with one node.
+
+use super::*;
+use crate::arena::{KINDS, NODES, ZONES};
+use crate::magazine::Kinds;
+use va_base::VaRange;
+use vmalloc_os::lock::is_awaited;
+
+/// The bytes of an arena that has nodes.
+const NODED: usize = 64 << 30;
+
+fn heap_of(shim: &Shim, cpus: usize, cached: usize) -> Owned<Shim> {
+    shim.set_cpus(cpus);
+    shim.on_cpu(0);
+    let heap = heap(shim, NODED, cached);
+    // Forks of other tests would hold its locks.
+    vmalloc_os::fork::unregister(NonNull::from(&*heap));
+    heap
+}
+
+/// Lets the present CPU allocate from its node.
+fn leave(heap: &Heap<Shim>) -> usize {
+    heap.leave_node_0();
+    heap.magazine().node()
+}
+
+fn node_of(heap: &Heap<Shim>, at: usize) -> usize {
+    heap.arena.zone_of((at / PAGE_BYTES) as u64) / KINDS
+}
+
+#[test]
+fn zones_of_all_nodes_tile_an_arena_and_a_small_arena_has_one_node() {
+    let shim = Shim::default();
+    for (bytes, huge_pages) in [
+        (NODED, HugePages::Auto),
+        (5 * NODED / 2 + (2 << 20), HugePages::System),
+        (1 << 40, HugePages::Never),
+    ] {
+        let heap = heap_on(huge_pages, &shim, bytes, MIB);
+        let arena = &heap.arena;
+        let mut extents: Vec<(VaRange, usize)> = (0..ZONES).map(|zone| (arena.extent(zone), zone)).collect();
+        extents.sort_by_key(|(extent, _)| extent.start());
+        let mut at = arena.whole().start();
+        for (extent, zone) in extents {
+            assert_eq!((extent.start(), extent.start().get() % (2 << 20)), (at, 0));
+            let (first, end) = extent.whole_pages();
+            assert_eq!([first, end - 1].map(|page| arena.zone_of(page)), [zone; 2], "{zone}");
+            at = extent.end();
+        }
+        assert_eq!(at, arena.whole().end());
+    }
+    let heap = heap(&shim, NODED - (2 << 20), MIB);
+    assert!(!heap.arena.has_nodes() && (KINDS..ZONES).all(|zone| heap.arena.extent(zone).is_empty()));
+    shim.on_cpu(1);
+    assert_eq!(leave(&heap), 0);
+}
+
+#[test]
+fn a_cpu_that_waits_often_leaves_node_0_and_one_that_seldom_does_stays() {
+    let shim = Shim::default();
+    let heap = heap_of(&shim, 4, 64 * MIB);
+    let waits = || {
+        let held = heap.zone(HUGE);
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(heap.zone_for_request(HUGE)));
+            while !is_awaited(&heap.zones[HUGE].central) {
+                std::thread::yield_now();
+            }
+            drop(held);
+        });
+        heap.magazine().node()
+    };
+    shim.on_cpu(2);
+    // One wait in forty requests.
+    for _ in 0..40 {
+        assert_eq!(waits(), 0);
+        (0..40).for_each(|_| drop(heap.zone_for_request(HUGE)));
+    }
+    let count = (1..100).find(|_| waits() == 2).unwrap();
+    assert_eq!(count, 16);
+    // The others stay where they are.
+    shim.on_cpu(1);
+    let at = heap.alloc(layout(MIB, 1), Fill::Any).unwrap().addr().get();
+    assert_eq!((node_of(&heap, at), heap.zones().collect::<Vec<_>>()), (0, vec![0, 1, 4, 5]));
+    // CPU 0 has node 0 in any case.
+    shim.on_cpu(0);
+    assert_eq!(leave(&heap), 0);
+}
+
+#[test]
+fn an_area_is_freed_into_its_node_by_any_cpu_and_a_large_one_is_in_node_0() {
+    let shim = Shim::default();
+    let heap = heap_of(&shim, 40, 1 << 30);
+    shim.on_cpu(17);
+    assert_eq!(leave(&heap), 1);
+    let alloc = |bytes| heap.alloc(layout(bytes, 1), Fill::Zero).unwrap().addr().get();
+    let areas = [PAGE_BYTES, MIB, 3 * MIB].map(alloc);
+    let zones = areas.map(|at| heap.arena.zone_of((at / PAGE_BYTES) as u64));
+    assert_eq!(zones, [KINDS + SMALL, KINDS + HUGE, KINDS + HUGE]);
+    let extent = heap.arena.extent(KINDS + HUGE).len_bytes() as usize;
+    let large = [extent / 16, extent / 16 + PAGE_BYTES].map(alloc);
+    assert_eq!(large.map(|at| node_of(&heap, at)), [1, 0]);
+    shim.on_cpu(3);
+    for at in areas.into_iter().chain(large) {
+        // SAFETY: this test's own area, to which no reference exists.
+        unsafe { heap.free(at) }.unwrap();
+    }
+    heap.drain_all();
+    assert!(heap.zone(KINDS + SMALL).dirty_pages() > 0 && heap.zone(KINDS + HUGE).dirty_pages() > 0);
+    assert_eq!((heap.stats().live_bytes, heap.validate()), (0, Ok(())));
+    assert!(heap.trim_is_whole());
+}
+
+impl Heap<Shim> {
+    /// Releases all, and returns true if nothing is cached then.
+    fn trim_is_whole(&self) -> bool {
+        self.trim();
+        let stats = self.stats();
+        (stats.cached_bytes, stats.dirty_bytes, self.dirty_hint()) == (0, 0, 0)
+    }
+}
+
+#[test]
+fn vm1_random_calls_of_many_cpus_with_nodes_lose_nothing_and_the_budget_is_for_all() {
+    let shim = Shim::default();
+    for (huge_pages, cached) in
+        [(HugePages::Auto, 32 * MIB), (HugePages::Auto, 128 * MIB), (HugePages::System, 64 * MIB)]
+    {
+        shim.set_cpus(NODES);
+        let mut model = Model::new(heap_on(huge_pages, &shim, NODED, cached));
+        model.cpus = NODES;
+        let (mut most, mut nodes) = (0, 0);
+        for step in 0..2500 {
+            if model.random(20) == 0 {
+                // On the CPU of the last call.
+                leave(&model.heap);
+            }
+            model.step(8 * MIB).unwrap();
+            if step % 16 == 0 {
+                model.check();
+                // Each zone may have a part in 256 that is not published. Parts of blocks do not count, or count in
+                // node 0 alone.
+                let whole = |zone| {
+                    let central = model.heap.zone(zone);
+                    central.cold.len() * central.block_pages
+                };
+                let pages: u64 = model.heap.zones().map(whole).sum();
+                let cache = model.heap.stats().cached_bytes + crate::arena::address(pages);
+                assert!(cache <= cached + cached / 8, "{cache}");
+                most = most.max(cache);
+                nodes = model.areas.keys().fold(nodes, |nodes, &at| nodes | 1 << node_of(&model.heap, at));
+            }
+        }
+        assert_eq!(nodes, (1 << (cached / (16 * MIB))) - 1, "{nodes:#b}");
+        assert!(most >= cached / 2 && model.heap.stats().purged_bytes > 0, "{most}");
+        model.end();
+    }
+}
+
+#[test]
+fn what_a_node_lacks_is_in_node_0_and_what_that_lacks_in_the_others() {
+    let shim = Shim::default();
+    let heap = heap_of(&shim, 4, 64 * MIB);
+    shim.on_cpu(1);
+    assert_eq!(leave(&heap), 1);
+    let bytes = heap.arena.extent(KINDS + HUGE).len_bytes() as usize / 16;
+    let mut areas = Vec::new();
+    // Both zones of a node, and of node 0.
+    let alloc = || heap.alloc(layout(bytes, 1), Fill::Any).map(|at| at.addr().get());
+    while let Ok(at) = alloc() {
+        areas.push(at);
+    }
+    let count = |node| areas.iter().filter(|&&at| node_of(&heap, at) == node).count();
+    assert_eq!((count(1), count(2)), (32, 0));
+    assert!(areas.iter().take(16).all(|&at| node_of(&heap, at) == 1));
+    // A CPU of node 0 takes what another node has.
+    let freed = areas.remove(0);
+    // SAFETY: this test's own area, to which no reference exists.
+    unsafe { heap.free(freed) }.unwrap();
+    (0..4).for_each(|cpu| _ = heap.drain(cpu, Kinds::All));
+    shim.on_cpu(0);
+    assert_eq!(alloc().map(|at| node_of(&heap, at)), Ok(1));
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn without_memory_for_a_node_all_stay_in_node_0() {
+    let shim = Shim::default();
+    let heap = heap_of(&shim, 4, 64 * MIB);
+    shim.on_cpu(1);
+    // As while a thread purges, or forks.
+    let purge = heap.purge.lock();
+    assert_eq!(leave(&heap), 0);
+    drop(purge);
+    shim.fail(Call::Map, 0);
+    let mut places = 0;
+    while heap.host.alloc_place::<[u8; 8192]>().is_some() {
+        places += 1;
+    }
+    assert!(places > 0);
+    assert_eq!(leave(&heap), 0);
+    shim.allow();
+    assert_eq!(leave(&heap), 0, "the memory of one that was not made is lost, so there is no second");
+    let at = heap.alloc(layout(MIB, 1), Fill::Zero).unwrap().addr().get();
+    // SAFETY: this test's own area, to which no reference exists.
+    unsafe { heap.free(at) }.unwrap();
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn ar1_an_arena_whose_addresses_are_counted_has_the_nodes_that_it_had() {
+    let shim = Shim::default();
+    let heap = heap_of(&shim, 4, 64 * MIB);
+    shim.on_cpu(1);
+    assert_eq!(leave(&heap), 1);
+    let at = heap.alloc(layout(MIB, 1), Fill::Zero).unwrap().addr().get();
+    assert!(heap.release_addresses());
+    shim.on_cpu(2);
+    assert_eq!(leave(&heap), 0);
+    shim.on_cpu(1);
+    let more = heap.alloc(layout(16 * MIB, 1), Fill::Zero).unwrap().addr().get();
+    assert_eq!([at, more].map(|at| node_of(&heap, at)), [1; 2]);
+    for at in [at, more] {
+        Model::mark(at, MIB, 7);
+        // SAFETY: this test's own area, to which no reference exists.
+        unsafe { heap.free(at) }.unwrap();
+    }
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn a_child_has_the_areas_of_all_nodes() {
+    let shim = Shim::default();
+    let heap = heap_of(&shim, 4, 64 * MIB);
+    shim.on_cpu(3);
+    assert_eq!(leave(&heap), 3);
+    let at = heap.alloc(layout(MIB, 1), Fill::Zero).unwrap().addr().get();
+    heap.hold(false);
+    assert!(heap.zone_at(3 * KINDS + HUGE).central.is_locked());
+    // SAFETY: the child calls only a heap that no other thread uses, and exits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: kills a child that waits for ever.
+        unsafe { libc::alarm(20) };
+        heap.forget(true);
+    }
+    // SAFETY: held above, by the thread that called fork; the child has a copy of it.
+    unsafe { heap.release() };
+    if child == 0 {
+        // SAFETY: the child's own area, to which no reference exists.
+        let freed = unsafe { heap.free(at) };
+        let other = heap.alloc(layout(3 * MIB, 1), Fill::Zero).map(|at| node_of(&heap, at.addr().get()));
+        let done = freed.is_ok() && other == Ok(3) && !heap.zone_at(3 * KINDS).central.is_locked();
+        // SAFETY: exits the child without handlers of the parent.
+        unsafe { libc::_exit(i32::from(!done)) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child of above.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+    assert!((0..ZONES).filter(|&zone| zone < KINDS).all(|zone| !heap.zone_at(zone).central.is_locked()));
+}
+
+/// Threads that the system moves between CPUs at any moment exchange areas, get nodes, purge and hold all locks.
+#[test]
+fn ar2_threads_on_many_nodes_share_no_page() {
+    let (threads, steps) = (4, 1500);
+    let shim = Shim::default();
+    let heap = heap_of(&shim, NODES, 64 * MIB);
+    let slots: [std::sync::Mutex<Option<(usize, usize, u8)>>; 8] = Default::default();
+    let free = |(at, bytes, byte): (usize, usize, u8)| {
+        assert!(Model::is_marked(at, bytes, byte), "another writer changed the area");
+        // SAFETY: taken from the list of its owner, and no reference to it exists.
+        unsafe { heap.free(at) }.unwrap();
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (heap, shim, slots, free) = (&heap, &shim, &slots, &free);
+            scope.spawn(move || {
+                let mut state = 77u64 + thread;
+                let mut random = |below: usize| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    (state >> 33) as usize % below
+                };
+                let mut own = Vec::new();
+                for step in 0..steps {
+                    shim.on_cpu(random(NODES));
+                    match random(200) {
+                        0 => heap.leave_node_0(),
+                        1 => _ = heap.release_all(),
+                        2 => {
+                            heap.hold(false);
+                            // SAFETY: taken by the call before.
+                            unsafe { heap.release() };
+                        }
+                        _ => {}
+                    }
+                    let largest = if random(4) == 0 { 3 * MIB } else { 30 * PAGE_BYTES };
+                    let bytes = 1 + random(largest);
+                    let at = heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+                    let byte = (step + 1) as u8;
+                    Model::mark(at, bytes, byte);
+                    let mut area = Some((at, bytes, byte));
+                    if random(2) == 0 {
+                        core::mem::swap(&mut area, &mut *slots[random(8)].lock().unwrap());
+                    }
+                    own.extend(area);
+                    if own.len() > 8 {
+                        free(own.swap_remove(random(8)));
+                    }
+                }
+                own.into_iter().for_each(free);
+            });
+        }
+    });
+    slots.iter().filter_map(|slot| slot.lock().unwrap().take()).for_each(free);
+    assert_eq!((heap.zones().count(), heap.validate()), (4 * KINDS, Ok(())));
+    assert!(heap.trim_is_whole() && heap.stats().live_bytes == 0);
+}
