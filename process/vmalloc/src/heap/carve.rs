@@ -52,9 +52,9 @@ pub(super) struct Central<O: Os> {
     pub(super) leaving: u64,
     /// Small misses until cold blocks are considered again.
     pub(super) small_pause: u64,
-    /// Pages of a node that is not node 0 that all CPUs know to be cached, and pages that became dirty of which they do
-    /// not know yet (`nodes.rs`).
+    /// Pages of another node than node 0 that all CPUs know to be cached (`nodes.rs`).
     pub(super) published: u64,
+    /// Pages that became dirty since that was last told to all CPUs.
     pub(super) freed: u64,
     /// Pages ever moved to other addresses by refills.
     pub(super) refilled: u64,

@@ -149,7 +149,7 @@ impl<O: Os> Heap<O> {
 
     /// Does the same, and calls `caller` at the end of the line of each area.
     pub(crate) fn write_info_with(&self, out: &mut dyn fmt::Write, caller: &WriteCaller<'_>) -> fmt::Result {
-        for zone in self.zones() {
+        for zone in self.zones_in_order() {
             let mut from = self.arena.extent(zone).start().page_floor();
             loop {
                 let mut part = [Entry { page: 0, end: 0, what: What::Live }; PART];

@@ -18,9 +18,9 @@
 //! without memory (SP3): each area reserved the records for its free when it was carved.
 //!
 //! There are two **zones**, each with all of that and a lock of its own: one of pages, for areas smaller than 64 KiB,
-//! and one of huge pages. Where threads wait for them, CPUs get zones of their own (`nodes.rs`). Clean addresses are allocated and freed in **blocks** of a zone, 64 KiB and 2 MiB: no part of
-//! a huge page is faulted in or released. The rest of an area's last block becomes dirty. If a zone is full, the other
-//! one serves. With [`HugePages::System`](crate::HugePages::System) the bound between them is 4 MiB.
+//! and one of huge pages. Where threads wait for them, CPUs get zones of their own (`nodes.rs`). Clean addresses are
+//! allocated and freed in **blocks** of a zone, 64 KiB and 2 MiB: no part of a huge page is faulted in or released. The
+//! rest of an area's last block becomes dirty. If a zone is full, the other one serves. With [`HugePages::System`](crate::HugePages::System) the bound between them is 4 MiB.
 //!
 //! A miss of the dirty runs goes on in this order. The contents of magazines become dirty. The dirty run below the
 //! lowest clean blocks that fit becomes part of the area. Cold dirty blocks are moved to the rest of it (`refill.rs`).

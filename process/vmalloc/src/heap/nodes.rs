@@ -30,7 +30,7 @@
 
 use super::carve::Central;
 use super::{Heap, Held, Zone};
-use crate::arena::{Arena, HUGE_PAGES, KINDS, NODES, SMALL, ZONES};
+use crate::arena::{Arena, HUGE, HUGE_PAGES, KINDS, NODES, SMALL, ZONES};
 use crate::empty::{empty_value, write_empty};
 use crate::error::CreateError;
 use core::sync::atomic::Ordering;
@@ -107,6 +107,12 @@ impl<O: Os> Heap<O> {
         let is_large =
             || pages > self.arena.extent(zone).len_bytes() / crate::PAGE_BYTES as u64 / REQUEST_SHARE;
         if zone >= KINDS && is_large() { kind } else { zone }
+    }
+
+    /// Returns the zones that exist, in the order of their addresses.
+    pub(super) fn zones_in_order(&self) -> impl Iterator<Item = usize> {
+        let noded = |kind| self.noded_zones().filter(move |zone| zone % KINDS == kind);
+        [SMALL].into_iter().chain(noded(SMALL)).chain(noded(HUGE)).chain([HUGE])
     }
 
     /// Takes the lock of a zone for a request. Each wait for one of node 0 counts: a CPU that waits often gets a node.

@@ -101,7 +101,14 @@ fn an_area_is_freed_into_its_node_by_any_cpu_and_a_large_one_is_in_node_0() {
     let large = [extent / 16, extent / 16 + PAGE_BYTES].map(alloc);
     assert_eq!(large.map(|at| node_of(&heap, at)), [1, 0]);
     shim.on_cpu(3);
-    for at in areas.into_iter().chain(large) {
+    assert_eq!(leave(&heap), 3);
+    let others = [PAGE_BYTES, MIB].map(alloc);
+    let mut text = String::new();
+    heap.write_info(&mut text).unwrap();
+    let listed: Vec<_> =
+        text.lines().filter(|line| line.contains("vmalloc")).map(|line| &line[..18]).collect();
+    assert!(listed.len() == 7 && listed.is_sorted(), "{text}");
+    for at in areas.into_iter().chain(large).chain(others) {
         // SAFETY: this test's own area, to which no reference exists.
         unsafe { heap.free(at) }.unwrap();
     }
