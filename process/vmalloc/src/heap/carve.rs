@@ -54,7 +54,7 @@ pub(super) struct Central<O: Os> {
     pub(super) small_pause: u64,
     /// Pages of another node than node 0 that all CPUs know to be cached (`nodes.rs`).
     pub(super) published: u64,
-    /// Pages that became dirty since that was last told to all CPUs.
+    /// Pages that became dirty since all CPUs were last notified.
     pub(super) freed: u64,
     /// Pages ever moved to other addresses by refills.
     pub(super) refilled: u64,
