@@ -23,8 +23,8 @@ pub struct Options {
     /// slept, at most one of less than 2 MiB a CPU stays. 0 releases everything at once. The bound is never more than a
     /// quarter of what the system and its control groups have left, which is read after each 32 MiB. It trades resident
     /// memory against page faults: `docs/decisions/0014-two-zones.md`. Where threads wait for each other, CPUs get
-    /// addresses of their own, one part for each 16 MiB of this bound and at most 16. What is free in blocks of the
-    /// other parts that are partly in use does not count to it, and the bound may be exceeded by an eighth.
+    /// addresses of their own, one part for each 16 MiB of this bound and at most 16. Then what is free in blocks
+    /// that are partly in use does not count to it, and the bound may be exceeded by an eighth.
     pub cache_bytes_max: usize,
     /// If true, each area is followed by a guard page, so that an access past the end of its pages faults. Costs a page
     /// of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while

@@ -179,6 +179,8 @@ pub(crate) struct Heap<O: Os> {
     refill_pause: AtomicU64,
     /// Pages of whole dirty blocks of the other nodes, without those known to be absent; approximate. Protocol PR-HINT.
     noded_dirty: AtomicU64,
+    /// Set once there is another node than node 0. Protocol PR-HINT.
+    has_others: AtomicBool,
     /// Set once a node could not be made: no other is tried. Written under `purge`. Protocol PR-LOCK.
     nodes_off: AtomicBool,
     /// A bit for each zone whose lock the fork in progress takes. Protocol PR-FORK.
@@ -210,8 +212,7 @@ struct Zone<O: Os> {
     // Under its lock.
     central: Mutex<Central<O>>,
     // Atomic, hint only.
-    /// Dirty pages when the lock was last released, without those known to be absent; of zones of node 0 alone.
-    /// Protocol PR-HINT.
+    /// Dirty pages that count to the budget when the lock was last released; of zones of node 0 alone. Protocol PR-HINT.
     dirty: AtomicU64,
 }
 

@@ -19,8 +19,8 @@
 //!
 //! **The budget.** There is a node for each 16 MiB of it. With less for each, most misses find no run that is long
 //! enough, and pages are released in one node while another faults in as many. For the same reason only whole dirty
-//! blocks of other nodes count. What is dirty in a block that is partly in use cannot be released. With many threads it
-//! is as much as the budget, and then each block would be released at once.
+//! blocks count once there are several nodes. What is dirty in a block that is partly in use cannot be released. With
+//! many threads it is as much as the budget, and then each block would be released at once.
 //!
 //! # Locking
 //! A node is made under `purge`, which a fork holds.
@@ -164,6 +164,9 @@ impl<O: Os> Heap<O> {
         });
         // The memory of a node that was not made stays, so no other is tried.
         self.nodes_off.store(!made, Ordering::Relaxed);
+        if made {
+            self.has_others.store(true, Ordering::Relaxed);
+        }
         made
     }
 
@@ -179,12 +182,11 @@ impl<O: Os> Heap<O> {
         if central.freed > least {
             self.freed.fetch_add(core::mem::take(&mut central.freed), Ordering::Relaxed);
         }
+        let alone = !self.has_others.load(Ordering::Relaxed);
+        let pages = if alone { central.resident_pages() } else { central.whole_pages() };
         if zone < KINDS {
-            self.zones[zone].dirty.store(central.resident_pages(), Ordering::Relaxed);
-            return;
-        }
-        let pages = central.whole_pages();
-        if pages.abs_diff(central.published) > least || pages == 0 && central.published > 0 {
+            self.zones[zone].dirty.store(pages, Ordering::Relaxed);
+        } else if pages.abs_diff(central.published) > least || pages == 0 && central.published > 0 {
             self.noded_dirty.fetch_add(pages.wrapping_sub(central.published), Ordering::Relaxed);
             central.published = pages;
         }
