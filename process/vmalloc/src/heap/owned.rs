@@ -5,7 +5,7 @@ use super::hidden::Hidden;
 use super::relocate::Growth;
 use super::{Heap, REFILLS, Refill, Zone, carve::Central, time::Time, worker::Worker};
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, KINDS, NODES, room};
+use crate::arena::{Arena, NODES, room};
 use crate::empty::{empty_value, write_empty};
 use crate::error::CreateError;
 use crate::magazine::{BIG_PAGES, Big, CPUS_MAX, CpuSet};
@@ -115,7 +115,7 @@ impl<O: Os> Heap<O> {
         refills_closed: AtomicBool::new(false),
         hidden: Mutex::new(Hidden::NOTHING),
         #[cfg(not(loom))]
-        zones: [const { Zone::EMPTY }; KINDS],
+        zones: [const { Zone::EMPTY }; crate::arena::KINDS],
         #[cfg(loom)]
         zones: core::array::from_fn(|_| Zone::empty()),
         nodes: [const { Published::new() }; NODES - 1],
