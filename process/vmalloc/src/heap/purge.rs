@@ -107,10 +107,17 @@ impl<O: Os> Heap<O> {
     /// Releases from the other nodes their part of this many cached pages. Called under `purge`.
     fn purge_noded(&self, pages: u64) -> u64 {
         let all = self.dirty_hint().max(1);
+        // A zone releases whole blocks. What is less is left to the next one.
+        let mut owed = 0;
         let part = |zone| {
-            let whole = self.zone(zone).whole_pages();
+            let central = self.zone(zone);
+            let (whole, block) = (central.whole_pages(), central.block_pages);
+            drop(central);
             let part = u128::from(pages) * u128::from(whole) / u128::from(all);
-            self.purge_alone(zone, u64::try_from(part).unwrap_or(whole), u64::MAX)
+            owed += u64::try_from(part).unwrap_or(whole).min(whole);
+            let done = self.purge_alone(zone, owed - owed % block, u64::MAX);
+            owed = owed.saturating_sub(done);
+            done
         };
         self.noded_zones().map(part).sum()
     }
