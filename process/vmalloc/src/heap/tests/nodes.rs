@@ -165,6 +165,30 @@ fn vm1_random_calls_of_many_cpus_with_nodes_lose_nothing_and_the_budget_is_for_a
 }
 
 #[test]
+fn with_several_nodes_what_is_dirty_in_a_block_in_use_does_not_count() {
+    let shim = Shim::default();
+    let heap = heap_of(&shim, 4, 64 * MIB);
+    let count = |kind| {
+        drop(heap.zone(kind));
+        heap.dirty_hint()
+    };
+    // The rest of its last block is dirty.
+    let at = heap.alloc(layout(MIB, 1), Fill::Any).unwrap().addr().get();
+    assert_eq!(count(HUGE), 256);
+    shim.on_cpu(1);
+    assert_eq!((leave(&heap), count(HUGE)), (1, 0));
+    // Whole blocks count in each node.
+    let other = heap.alloc(layout(3 * MIB, 1), Fill::Any).unwrap().addr().get();
+    assert_eq!(count(KINDS + HUGE), 0);
+    for at in [at, other] {
+        // SAFETY: this test's own area, to which no reference exists.
+        unsafe { heap.free(at) }.unwrap();
+    }
+    heap.drain_all();
+    assert_eq!(heap.dirty_hint(), 512 + 1024);
+}
+
+#[test]
 fn what_a_node_lacks_is_in_node_0_and_what_that_lacks_in_the_others() {
     let shim = Shim::default();
     let heap = heap_of(&shim, 4, 64 * MIB);
