@@ -306,7 +306,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Stores the new state of a run that the caller owns.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn put(&self, page: u64, word: Word) {
         if let Some(place) = self.word(page) {
             // Release: a thread that loads the word as live also sees the earlier writes to the area's pages.
@@ -326,6 +326,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Returns the word of a page; all zeros if it has none.
+    #[inline(never)]
     pub(crate) fn get(&self, page: u64) -> Word {
         // Acquire pairs with `put`.
         self.word(page).map_or(Word::from_bits(0), |place| Word::from_bits(place.load(Ordering::Acquire)))

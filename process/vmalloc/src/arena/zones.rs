@@ -89,7 +89,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Returns the zone of a page of the arena.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn zone_of(&self, page: u64) -> usize {
         self.place_of(page.wrapping_sub(self.first)).0
     }

@@ -475,6 +475,7 @@ impl<O: Os> Heap<O> {
         }
     }
 
+    #[inline(never)]
     fn carve_once(
         &self,
         zone: usize,

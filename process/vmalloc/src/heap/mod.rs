@@ -117,7 +117,7 @@ const MEDIUM_SHARE: u64 = 32;
 /// Pages from which the system is asked how many are resident before zeros are written: 64 KiB.
 const ASKED_PAGES_MIN: u64 = 16;
 /// Refills that may be in progress at a time.
-const REFILLS: usize = 16;
+const REFILLS: usize = 8;
 /// Magazines of other CPUs that one call visits. CPUs above [`CPUS_MAX`](crate::magazine::CPUS_MAX) share one.
 const VISITS: usize = 8;
 
@@ -179,8 +179,8 @@ pub(crate) struct Heap<O: Os> {
     refill_pause: AtomicU64,
     /// Pages of whole dirty blocks of the other nodes, without those known to be absent; approximate. Protocol PR-HINT.
     noded_dirty: AtomicU64,
-    /// Set once there is another node than node 0. Protocol PR-HINT.
-    has_others: AtomicBool,
+    /// A bit for each zone that exists, set once its node is published. Protocol PR-PUBLISH.
+    made: AtomicU64,
     /// Set once a node could not be made: no other is tried. Written under `purge`. Protocol PR-LOCK.
     nodes_off: AtomicBool,
     /// A bit for each zone whose lock the fork in progress takes. Protocol PR-FORK.
@@ -245,6 +245,7 @@ impl<O: Os> Drop for Held<'_, O> {
 
 impl<O: Os> Heap<O> {
     /// Takes the lock of a zone.
+    #[inline(never)]
     fn zone(&self, zone: usize) -> Held<'_, O> {
         Held { central: self.zone_at(zone).central.lock(), heap: self, zone }
     }
@@ -555,8 +556,7 @@ impl<O: Os> Hold for Heap<O> {
         self.refills.iter().for_each(|refill| refill.0.hold(interrupted));
         self.magazines.iter().for_each(|magazine| magazine.lock().hold(interrupted));
         // A node is made under `purge`, which an interrupted thread may be unable to take.
-        let zones = self.zones().fold(0, |zones, zone| zones | 1 << zone);
-        self.forked_zones.store(zones, Ordering::Relaxed);
+        self.forked_zones.store(self.zones().0, Ordering::Relaxed);
         self.forked().for_each(|zone| zone.central.hold(interrupted));
         self.host.hold(interrupted);
     }

@@ -49,6 +49,32 @@ const PUBLISHED_SHARE: u64 = 256;
 /// Pages of the budget for each node: 16 MiB.
 const NODE_PAGES: u64 = 4096;
 
+/// The bits of the zones of node 0.
+pub(super) const ZONES_0: u64 = (1 << KINDS) - 1;
+const _: () = assert!(ZONES <= u64::BITS as usize);
+
+/// A set of zones, from which they are taken in ascending order, or from the end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Zones(pub(super) u64);
+
+impl Iterator for Zones {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let zone = (self.0 != 0).then(|| self.0.trailing_zeros() as usize)?;
+        self.0 &= self.0 - 1;
+        Some(zone)
+    }
+}
+
+impl DoubleEndedIterator for Zones {
+    fn next_back(&mut self) -> Option<usize> {
+        let zone = self.0.checked_ilog2()? as usize;
+        self.0 &= !(1 << zone);
+        Some(zone)
+    }
+}
+
 /// A node other than node 0.
 pub(super) struct Node<O: Os> {
     zones: [Zone<O>; KINDS],
@@ -85,19 +111,19 @@ impl<O: Os> Heap<O> {
     }
 
     /// Returns the zones that exist.
-    pub(super) fn zones(&self) -> impl DoubleEndedIterator<Item = usize> {
-        (0..ZONES).filter(|&zone| zone < KINDS || self.nodes[zone / KINDS - 1].get().is_some())
+    pub(super) fn zones(&self) -> Zones {
+        // Acquire pairs with the release of `make_node`.
+        Zones(self.made.load(Ordering::Acquire))
+    }
+
+    /// Returns the zones of nodes other than node 0 that exist.
+    pub(super) fn noded_zones(&self) -> Zones {
+        Zones(self.zones().0 & !ZONES_0)
     }
 
     /// Returns the zones whose locks the fork in progress takes.
     pub(super) fn forked(&self) -> impl Iterator<Item = &Zone<O>> {
-        let zones = self.forked_zones.load(Ordering::Relaxed);
-        (0..ZONES).filter(move |zone| zones >> zone & 1 == 1).map(|zone| self.zone_at(zone))
-    }
-
-    /// Returns the zones of nodes other than node 0 that exist.
-    pub(super) fn noded_zones(&self) -> impl DoubleEndedIterator<Item = usize> {
-        self.zones().filter(|&zone| zone >= KINDS)
+        Zones(self.forked_zones.load(Ordering::Relaxed)).map(|zone| self.zone_at(zone))
     }
 
     /// Returns the zone in which a request of this CPU is tried first: of its node, or of node 0 if the request is large
@@ -111,8 +137,11 @@ impl<O: Os> Heap<O> {
 
     /// Returns the zones that exist, in the order of their addresses.
     pub(super) fn zones_in_order(&self) -> impl Iterator<Item = usize> {
-        let noded = |kind| self.noded_zones().filter(move |zone| zone % KINDS == kind);
-        [SMALL].into_iter().chain(noded(SMALL)).chain(noded(HUGE)).chain([HUGE])
+        let zones = self.zones();
+        let kinds = [SMALL, HUGE].map(|kind| zones.filter(move |zone| zone % KINDS == kind));
+        let [small, mut huge] = kinds;
+        let last = huge.next();
+        small.chain(huge).chain(last)
     }
 
     /// Takes the lock of a zone for a request. Each wait for one of node 0 counts: a CPU that waits often gets a node.
@@ -165,7 +194,7 @@ impl<O: Os> Heap<O> {
         // The memory of a node that was not made stays, so no other is tried.
         self.nodes_off.store(!made, Ordering::Relaxed);
         if made {
-            self.has_others.store(true, Ordering::Relaxed);
+            self.made.fetch_or(ZONES_0 << (node * KINDS), Ordering::Release);
         }
         made
     }
@@ -176,13 +205,14 @@ impl<O: Os> Heap<O> {
     }
 
     /// Publishes the pages of a zone that is about to be unlocked, for those who read them without its lock.
+    #[inline(never)]
     pub(super) fn publish(&self, zone: usize, central: &mut Central<O>) {
         // Rarely for other nodes, since all CPUs write these words.
         let least = if zone < KINDS { 0 } else { self.cached_max / PUBLISHED_SHARE };
         if central.freed > least {
             self.freed.fetch_add(core::mem::take(&mut central.freed), Ordering::Relaxed);
         }
-        let alone = !self.has_others.load(Ordering::Relaxed);
+        let alone = self.made.load(Ordering::Relaxed) == ZONES_0;
         let pages = if alone { central.resident_pages() } else { central.whole_pages() };
         if zone < KINDS {
             self.zones[zone].dirty.store(pages, Ordering::Relaxed);

@@ -120,7 +120,7 @@ impl<O: Os> Heap<O> {
         zones: core::array::from_fn(|_| Zone::empty()),
         nodes: [const { Published::new() }; NODES - 1],
         noded_dirty: AtomicU64::new(0),
-        has_others: AtomicBool::new(false),
+        made: AtomicU64::new(super::nodes::ZONES_0),
         nodes_off: AtomicBool::new(false),
         forked_zones: AtomicU64::new(0),
         worker: Worker::off(),

@@ -113,8 +113,7 @@ impl<O: Os> Heap<O> {
             let central = self.zone(zone);
             let (whole, block) = (central.whole_pages(), central.block_pages);
             drop(central);
-            let part = u128::from(pages) * u128::from(whole) / u128::from(all);
-            owed += u64::try_from(part).unwrap_or(whole).min(whole);
+            owed += (pages.min(all) * whole / all).min(whole);
             let done = self.purge_alone(zone, owed - owed % block, u64::MAX);
             owed = owed.saturating_sub(done);
             done
