@@ -171,7 +171,7 @@ impl<S> AreaList<S> {
     }
 
     /// Calls `each` for the first page and the pages of every area, in order; the caller holds the list.
-    pub(crate) fn each(&self, map: &PageMap, mut each: impl FnMut(u64, u64)) {
+    pub(crate) fn each(&self, map: &PageMap, each: &mut impl FnMut(u64, u64)) {
         let mut page = self.head;
         for _ in 0..self.areas {
             // Checks LI1.

@@ -226,8 +226,8 @@ impl<S> SizeLists<S> {
     }
 
     /// Calls `each` for the first page and the pages of every area.
-    pub(crate) fn each(&self, map: &PageMap, mut each: impl FnMut(u64, u64)) {
-        self.lists.iter().for_each(|list| list.each(map, &mut each));
+    pub(crate) fn each(&self, map: &PageMap, each: &mut impl FnMut(u64, u64)) {
+        self.lists.iter().for_each(|list| list.each(map, each));
     }
 
     /// Returns the number of areas in a class.
@@ -297,6 +297,18 @@ impl Pool {
             return self.pop(map, class);
         }
         self.take_further(map, class, align, tries)
+    }
+
+    /// Does the same where a refill comes first: a call, and not in place.
+    #[inline(never)]
+    pub(crate) fn take_apart(
+        &mut self,
+        map: &PageMap,
+        pages: u64,
+        align: Align,
+        tries: u32,
+    ) -> Option<UnlinkedArea<Flushed>> {
+        self.take(map, pages, align, tries)
     }
 
     #[cold]

@@ -37,6 +37,10 @@ pub(crate) fn rows<C: Config>(table: &mut Depths) {
     table.row("EarlyBlocks::get", || assert!(place.get().is_ok()));
     let mut empty = Held::<C>::empty();
     table.row("Blocks::init", || fine(empty.init(all, arena, &[])));
+    let mut empty = Held::<C>::empty();
+    table.row("Blocks::init_within", || fine(empty.init_within(all, all, arena, &[])));
+    let mut empty = Held::<C>::empty();
+    table.row("Blocks::init_once", || fine(empty.init_once(all, all, arena, &[])));
     let (mut made, mut spaces) = (None, [space(), space()]);
     // By value.
     let mut next = || spaces.iter_mut().find_map(Option::take).unwrap_or_else(|| panic!("no space"));
@@ -90,6 +94,7 @@ fn call_rows<C: Config>(table: &mut Depths, blocks: &Held<C>) {
     table.row("Blocks::tick", || (0..1000).for_each(|_| _ = blocks.tick()));
     free_some(blocks, 400);
     table.row("Blocks::unmap_aliases", || _ = blocks.unmap_aliases());
+    table.row("Blocks::unmap_aliases_and", || _ = blocks.unmap_aliases_and(pages(1 << 20, 1 << 21)));
     free_some(blocks, 400);
     table.row("Blocks::shrink", || _ = blocks.shrink());
 }

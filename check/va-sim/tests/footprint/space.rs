@@ -60,6 +60,8 @@ pub(crate) fn rows<C: Config>(table: &mut Depths) {
         assert!(empty.init_with_busy(all, all, arena, &twice).is_err());
         fine(empty.init_with_busy(all, all, arena, &twice[1..]));
     });
+    let mut empty = Space::<C>::empty();
+    table.row("VmapSpace::init_once", || fine(empty.init_once(all, all, arena, &[pages(20, 24)])));
     let space = space::<C>(arena, all);
     let other: &'static EarlySpace<&'static Arena, C> = Box::leak(Box::new(EarlySpace::new()));
     table.row("EarlySpace::ready", || fine(other.ready(space)));

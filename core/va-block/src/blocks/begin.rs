@@ -11,7 +11,7 @@ use core::marker::PhantomData;
 use va_base::sync::Mutex;
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use va_base::{Late, Machine, VaRange};
-use va_space::VmapSpace;
+use va_space::{SpaceError, VmapSpace};
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Creates blocks in the default window of `space`; no block is present yet. The machine allocates a table for each
@@ -90,14 +90,32 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         machine: P,
         busy: &[VaRange],
     ) -> Result<(), BlockError> {
-        self.space.init_with_busy(extent, default_window, machine.clone(), busy)?;
-        let cpus = machine.cpus_possible();
-        let made = self.begin_cpus(machine, cpus);
+        if !self.space.extent().is_empty() {
+            return Err(SpaceError::AlreadyReady.into());
+        }
+        let made = self.init_once(extent, default_window, machine, busy);
         if made.is_err() {
             // Dropping the old value frees all that was allocated.
             *self = va_base::constant!(Self::empty());
         }
         made
+    }
+
+    /// Initializes blocks as [`init_within`](Self::init_within) does, for a caller that stops after an error: see
+    /// [`VmapSpace::init_once`].
+    ///
+    /// # Errors
+    /// Those of [`init_within`](Self::init_within).
+    pub fn init_once(
+        &mut self,
+        extent: VaRange,
+        default_window: VaRange,
+        machine: P,
+        busy: &[VaRange],
+    ) -> Result<(), BlockError> {
+        self.space.init_once(extent, default_window, machine.clone(), busy)?;
+        let cpus = machine.cpus_possible();
+        self.begin_cpus(machine, cpus)
     }
 
     /// Begins with a machine, over a space that was created already.

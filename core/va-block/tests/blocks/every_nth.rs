@@ -163,3 +163,34 @@ fn sp3_sp4_every_nth_request_for_memory_may_fail() {
     let errors = [all::<Sliced>(), all::<TinyLinux>(), all::<TinyOneMap>()];
     assert!(errors.iter().all(|&errors| errors > 20), "too few calls failed: {errors:?}");
 }
+
+#[test]
+fn sp4_blocks_that_cannot_begin_are_empty_again_and_begin_later() {
+    let mut failures = 0;
+    for tables in 0.. {
+        let machine = SimMachine::new(CPUS);
+        let mut blocks = Blocks::<_, Sliced>::empty();
+        machine.fail_after(u64::MAX, tables);
+        let made = blocks.init_within(extent(), extent(), &machine, &[]);
+        machine.fail_after(u64::MAX, u64::MAX);
+        if made.is_ok() {
+            break;
+        }
+        failures += 1;
+        assert_eq!(machine.tables(), 0, "after {tables} tables");
+        assert!(blocks.alloc(0, 1).is_err());
+        blocks.init_within(extent(), extent(), &machine, &[]).unwrap();
+        let at = blocks.alloc(0, 1).unwrap();
+        blocks.free(0, at, 1).unwrap();
+        let again = blocks.init_within(extent(), extent(), &machine, &[]);
+        assert_eq!(again, Err(BlockError::Space(SpaceError::AlreadyReady)));
+        drop(blocks);
+        // One that stops after an error frees all when it is dropped.
+        machine.fail_after(u64::MAX, tables);
+        let mut once = Blocks::<_, Sliced>::empty();
+        assert!(once.init_once(extent(), extent(), &machine, &[]).is_err());
+        drop(once);
+        assert_eq!(machine.tables(), 0);
+    }
+    assert!(failures > 6, "tables of the space and of the blocks: {failures}");
+}

@@ -19,6 +19,7 @@ impl PageMap {
     /// Sets word and start bit of areas that just left the index, as [`begin`](Self::begin) does for one. Each is
     /// smaller than a huge one. `word` has the word for the last generation at a page, and `each` is called with the
     /// area. Pages in one leaf that follow each other cost one access to the tables.
+    #[inline(always)]
     pub(crate) fn begin_row(
         &self,
         _marker: &mut Marker,

@@ -247,8 +247,8 @@ impl PageMap {
         #[cfg(test)]
         #[cfg(not(loom))]
         crate::testing::look();
-        match self.near(page) {
-            Some(near) => near.place(page & ((1 << Top::LOG2) - 1)),
+        match self.near_page(page) {
+            Some((near, at)) => near.place(at),
             None => self.far?.place(page),
         }
     }
@@ -259,11 +259,36 @@ impl PageMap {
         self.place(page)?.load()
     }
 
+    /// Does the same where nothing waits for it: the tables far from the default window are a call, and not in place.
+    #[inline(always)]
+    fn leaf_apart(&self, page: u64) -> Option<&'static Leaf> {
+        match self.near_page(page) {
+            Some((near, at)) => {
+                #[cfg(test)]
+                #[cfg(not(loom))]
+                crate::testing::look();
+                near.place(at)?.load()
+            }
+            None => self.far_leaf(page),
+        }
+    }
+
+    #[inline(never)]
+    fn far_leaf(&self, page: u64) -> Option<&'static Leaf> {
+        self.leaf(page)
+    }
+
     /// Returns the slot of a page, if a leaf serves it. The leaf remains while an area starts there; otherwise it may
     /// move to other pages at any moment.
     #[inline(always)]
     pub(crate) fn slot(&self, page: u64) -> Option<&'static Slot> {
         Some(self.leaf(page)?.slot(page))
+    }
+
+    /// Does the same by [`leaf_apart`](Self::leaf_apart).
+    #[inline(always)]
+    fn slot_apart(&self, page: u64) -> Option<&'static Slot> {
+        Some(self.leaf_apart(page)?.slot(page))
     }
 
     /// Repeats `look`, which reads leaves, until no leaf can have left its entry meanwhile. Lookups do it once in
@@ -304,13 +329,13 @@ impl PageMap {
     /// Returns the word of a page that the caller owns.
     #[inline(always)]
     pub(crate) fn word(&self, page: u64) -> Word {
-        self.slot(page).map_or(Word::NONE, Slot::word)
+        self.slot_apart(page).map_or(Word::NONE, Slot::word)
     }
 
     /// Writes the word of an area that the caller owns, whose slot exists.
     #[inline(always)]
     pub(crate) fn put(&self, page: u64, word: Word) {
-        if let Some(slot) = self.slot(page) {
+        if let Some(slot) = self.slot_apart(page) {
             slot.put(word);
         }
     }
@@ -360,7 +385,7 @@ impl PageMap {
     /// Sets the area next in a list.
     #[inline(always)]
     pub(crate) fn set_link(&self, page: u64, next: u64) {
-        if let Some(slot) = self.slot(page) {
+        if let Some(slot) = self.slot_apart(page) {
             slot.set_link(next);
         }
     }
@@ -382,7 +407,7 @@ impl PageMap {
     pub(crate) fn at(&self, page: u64) -> Option<Seen> {
         let before = self.moves();
         // An area that is not found was not there, wherever the leaf is: the leaf of an area does not move.
-        let seen = Self::at_leaf(page, self.leaf(page)?)?;
+        let seen = Self::at_leaf(page, self.leaf_apart(page)?)?;
         if self.moves() == before { Some(seen) } else { self.at_again(page) }
     }
 
@@ -483,9 +508,10 @@ impl PageMap {
         if self.moves() == before { seen } else { self.covering_steady(page) }
     }
 
+    /// Does the same for a caller that looks again: a call.
     #[cold]
     #[inline(never)]
-    fn covering_steady(&self, page: u64) -> Option<Seen> {
+    pub(crate) fn covering_steady(&self, page: u64) -> Option<Seen> {
         self.steady(|| self.covering_once(page))
     }
 

@@ -30,7 +30,7 @@ impl PageMap {
     /// Ensures that a leaf serves `page`; `false` if there is no entry for it or no leaf is empty. The leaf is removed
     /// from the list of empty ones: an area begins in it before the lock is released, or the caller
     /// [`release`](Self::release)s it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn attach(&self, marker: &mut Marker, page: u64) -> bool {
         let Some(place) = self.place(page) else { return false };
         let Some(leaf) = place.load() else { return self.move_to(marker, page, place) };

@@ -55,6 +55,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Ensures that leaves serve `pages`, which ascend; `false` if one has no entry or no leaf is empty.
+    #[inline(always)]
     pub(super) fn attach_slots(
         &self,
         heap: &mut Heap<C::Index<P>>,
@@ -64,6 +65,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Allows the leaves of `pages`, which ascend, to move if no area begins there.
+    #[inline(always)]
     pub(super) fn release_slots(&self, heap: &mut Heap<C::Index<P>>, pages: impl Iterator<Item = u64>) {
         PageMap::one_a_leaf(pages).for_each(|page| self.map.release(&mut heap.marker, page));
     }
@@ -98,7 +100,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn view_of(&self, range: VaRange) -> AreaView {
         let page = range.start().page_floor();
         let seen = self.map.at(page).filter(|seen| seen.word.is_busy());
-        let view = seen.and_then(|seen| self.view_noted(seen, |map| map.at(page)));
+        let view = seen.and_then(|seen| self.view_noted(seen, range.start()));
+        let view = view.filter(|view| view.range.start() == range.start());
         let (owner, note) = view.map_or((None, None), |view| (view.owner, view.note));
         AreaView { range, state: State::Busy, owner, note }
     }

@@ -4,7 +4,7 @@ use super::VmapSpace;
 use crate::area::{AreaView, range_of};
 use crate::config::{Config, Standard};
 use crate::lookup::Lookup;
-use crate::map::{PageMap, Seen};
+use crate::map::Seen;
 use va_base::{Machine, Va, VaRange};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -19,7 +19,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             return None;
         }
         if seen.word.is_noted() {
-            return self.view_noted(seen, |map| map.at(at.page_floor()));
+            return self.view_noted(seen, at).filter(|view| view.range.start() == at);
         }
         AreaView::of(seen)
     }
@@ -33,25 +33,27 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         let seen = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_busy())?;
         if seen.word.is_noted() {
-            return self.view_noted(seen, |map| map.covering(at.page_floor()));
+            return self.view_noted(seen, at);
         }
         AreaView::of(seen)
     }
 
-    /// Returns the view of a noted area with its note; looks the area up again while it changes.
-    #[cold]
-    pub(super) fn view_noted(
-        &self,
-        mut seen: Seen,
-        again: impl Fn(&PageMap) -> Option<Seen>,
-    ) -> Option<AreaView> {
+    /// Does the same where that is not the first thing that a caller does: a call.
+    #[inline(never)]
+    pub(super) fn find_enclosing_apart(&self, at: Va) -> Option<AreaView> {
+        self.find_enclosing(at)
+    }
+
+    /// Returns the view of a noted area that `at` is inside, with its note; looks for one again while it changes.
+    #[inline(never)]
+    pub(super) fn view_noted(&self, mut seen: Seen, at: Va) -> Option<AreaView> {
         while seen.word.is_noted() {
             let read = self.map.steady(|| self.map.slot(seen.page).map(|slot| (slot.note(), slot.word())));
             let (note, word) = read?;
             if word == seen.word {
                 return AreaView::of(seen).map(|view| AreaView { note: Some(note), ..view });
             }
-            seen = again(&self.map).filter(|seen| seen.word.is_busy())?;
+            seen = self.map.covering_steady(at.page_floor()).filter(|seen| seen.word.is_busy())?;
         }
         AreaView::of(seen)
     }
@@ -63,7 +65,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if Self::NOTIFIES_LOOKUP {
             return self.lookup.above(at, &self.machine).map(|range| self.view_of(range));
         }
-        if let Some(view) = self.find_enclosing(at) {
+        if let Some(view) = self.find_enclosing_apart(at) {
             return Some(view);
         }
         let mut page = at.page_ceil();
@@ -96,16 +98,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `purge` throughout, under it `lazy` or `batched` of one node after the other, under which `each` is called: it
     /// must not call the space. Cost: O(lazy areas).
     pub fn for_each_lazy(&self, mut each: impl FnMut(VaRange)) {
-        let mut each = |page, pages| each(range_of(page, pages));
+        let each = &mut |page, pages| each(range_of(page, pages));
         let purge = self.lock_purge();
-        purge.each_unflushed(&self.map, &mut each);
+        purge.each_unflushed(&self.map, each);
         for (_, node) in self.each_node() {
             if !purge.has_completed() {
-                self.lock_batched(node).lists().each(&self.map, &mut each);
+                self.lock_batched(node).lists().each(&self.map, each);
             }
             let lazy = self.lock_lazy(node);
-            lazy.sized.each(&self.map, &mut each);
-            lazy.mixed.each(&self.map, &mut each);
+            lazy.sized.each(&self.map, each);
+            lazy.mixed.each(&self.map, each);
         }
         drop(purge);
         self.stop_if_lost();

@@ -379,7 +379,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             if !self.cache_completed_size(&mut contents, pages) && !self.refill(&mut contents, pages) {
                 return None;
             }
-            contents.cache.take(&self.space.map, pages, request.align(), C::POOL_TRIES)?
+            contents.cache.take_apart(&self.space.map, pages, request.align(), C::POOL_TRIES)?
         } else {
             self.take_completed(&mut contents, request)?
         };

@@ -183,7 +183,7 @@ impl PurgeState {
     }
 
     /// Calls `each` for the areas that are in a flush batch and in no node's list.
-    pub(super) fn each_unflushed(&self, map: &PageMap, each: impl FnMut(u64, u64)) {
+    pub(super) fn each_unflushed(&self, map: &PageMap, each: &mut impl FnMut(u64, u64)) {
         if let Some(areas) = self.batch_areas() {
             areas.mixed.each(map, each);
         }

@@ -89,6 +89,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Allocates entries and records for areas of `pages` pages, which start at `page_of` each number, and takes `free`
     /// with their slots. The lookup has the first, and a record for each of the others. After an error nothing has
     /// changed.
+    #[inline(always)]
     pub(super) fn ready_slots(
         &self,
         count: u64,

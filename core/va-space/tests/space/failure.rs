@@ -75,6 +75,33 @@ fn sp4_a_failed_creation_of_a_space_frees_everything() {
 }
 
 #[test]
+fn sp4_a_space_that_begins_once_and_fails_frees_everything_when_it_is_dropped() {
+    let (mut failed, mut begun) = (0, 0);
+    for tables in 0..16 {
+        let machine = SimMachine::new(4);
+        let busy = [pages(2, 4)];
+        machine.fail_after(u64::MAX, tables);
+        let twice = VmapSpace::<_, Standard>::with_busy(pages(0, 10), pages(0, 10), &machine, &busy).err();
+        machine.fail_after(u64::MAX, tables);
+        let mut space = VmapSpace::<_, Standard>::empty();
+        let made = space.init_once(pages(0, 10), pages(0, 10), &machine, &busy);
+        assert_eq!(made.err(), twice);
+        machine.fail_after(u64::MAX, u64::MAX);
+        if made.is_err() {
+            failed += 1;
+        } else {
+            begun += 1;
+            let again = space.init_once(pages(0, 10), pages(0, 10), &machine, &[]);
+            assert_eq!(again.err(), Some(SpaceError::AlreadyReady));
+            assert!(space.alloc_at(pages(3, 5)).is_err() && space.alloc_at(pages(4, 5)).is_ok());
+        }
+        drop(space);
+        assert_eq!(machine.tables(), 0);
+    }
+    assert!(failed > 5 && begun > 5, "{failed} failed, {begun} began");
+}
+
+#[test]
 fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later() {
     let machine = SimMachine::new(4096);
     let space = space::<Standard>(&machine, 1 << 20);
