@@ -58,7 +58,7 @@ static unsigned long __maybe_unused va_percpu_compared, va_percpu_differ;
 /* Compares the hints of every chunk with its bits. */
 static int va_percpu_show(struct seq_file *m, void *unused)
 {
-	unsigned long chunks = 0, wrong = 0, flags;
+	unsigned long chunks = 0, wrong = 0, unchecked = 0, flags;
 	struct pcpu_chunk *chunk;
 	int slot;
 
@@ -66,13 +66,16 @@ static int va_percpu_show(struct seq_file *m, void *unused)
 	for (slot = 0; slot < pcpu_nr_slots; slot++)
 		list_for_each_entry(chunk, &pcpu_chunk_lists[slot], list) {
 			struct va_percpu_chunk view = va_percpu_chunk(chunk);
+			int invalid = va_percpu_validate(&view);
 
 			chunks++;
-			wrong += !!va_percpu_validate(&view);
+			wrong += invalid < 0;
+			unchecked += invalid > 0;
 		}
 	spin_unlock_irqrestore(&pcpu_lock, flags);
-	seq_printf(m, "chunks %lu\nvalid %d\ncompared %lu\ndiffer %lu\n", chunks, !wrong, va_percpu_compared,
-		   va_percpu_differ);
+	seq_printf(m, "chunks %lu\ncompared %lu\ndiffer %lu\n", chunks, va_percpu_compared, va_percpu_differ);
+	if (!unchecked)
+		seq_printf(m, "valid %d\n", !wrong);
 	return 0;
 }
 

@@ -5,7 +5,7 @@ use core::cell::UnsafeCell;
 use va_base::sync::OnceRef;
 use va_base::{AllocError, Context, PAGE_SIZE, Request, Va, VaRange};
 use va_block::{BlockError, Blocks, Lane};
-use va_space::{DetachedArea, Magazine, Purge, SpaceError, VmapSpace};
+use va_space::{AreaView, DetachedArea, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
 type Space = VmapSpace<Linux>;
@@ -108,6 +108,7 @@ fn failure(error: SpaceError) -> u64 {
 ///
 /// # Safety
 /// Called once, by one CPU. `busy` is valid for `count` reads.
+#[cold]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_init(start: u64, end: u64, busy: *const Range, count: usize) -> i32 {
     let Some(window) = VaRange::new(Va::new(start), Va::new(end)) else { return -1 };
@@ -126,7 +127,7 @@ pub unsafe extern "C" fn va_init(start: u64, end: u64, busy: *const Range, count
         return -1;
     }
     // SAFETY: it is not shared yet, and one CPU calls this function, once.
-    let made = unsafe { &mut *STORAGE.0.get() }.init_within(extent, window, Linux, ranges);
+    let made = unsafe { &mut *STORAGE.0.get() }.init_once(extent, window, Linux, ranges);
     // SAFETY: that reference is gone, and there is no other mutable one from here on.
     let blocks = unsafe { &*STORAGE.0.get() };
     if made.is_ok() && BLOCKS.set(blocks).is_ok() { 0 } else { -1 }
@@ -136,12 +137,15 @@ pub unsafe extern "C" fn va_init(start: u64, end: u64, busy: *const Range, count
 ///
 /// # Safety
 /// Called once for each CPU, before anything runs there.
+#[cold]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_cpu_init(cpu: u32) -> i32 {
     let (Some(blocks), Some(of_cpu)) = (BLOCKS.get(), CACHES.get(cpu as usize)) else { return -1 };
     let (Ok(magazine), Ok(lane)) = (blocks.space().magazine(cpu), blocks.lane(cpu)) else { return -1 };
     // SAFETY: nothing runs on that CPU yet, so there is no other reference.
-    unsafe { *of_cpu.0.get() = Some(Caches { magazine, lane }) };
+    let place = unsafe { &mut *of_cpu.0.get() };
+    // There is no earlier value, and a kernel has no use for the code that drops one.
+    core::mem::forget(place.replace(Caches { magazine, lane }));
     0
 }
 
@@ -205,7 +209,13 @@ pub extern "C" fn va_note(at: u64, record: u64) -> i32 {
 /// Returns the record of the area that `at` is in, or 0. The caller is in a section of RCU.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_find(at: u64) -> u64 {
-    space().and_then(|space| space.find_enclosing(Va::new(at))?.note).unwrap_or(0)
+    space().and_then(|space| enclosing(space, Va::new(at))?.note).unwrap_or(0)
+}
+
+/// Returns the area that `at` is in: once in code, for both of its callers.
+#[inline(never)]
+fn enclosing(space: &Space, at: Va) -> Option<AreaView> {
+    space.find_enclosing(at)
 }
 
 /// Returns the record of the lowest area that ends above `at` and has one, or is a block: 1. Else 0. Writes the
@@ -213,6 +223,7 @@ pub extern "C" fn va_find(at: u64) -> u64 {
 ///
 /// # Safety
 /// `range` is valid for a write.
+#[cold]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_find_above(at: u64, range: *mut Range) -> u64 {
     let Some(blocks) = BLOCKS.get() else { return 0 };
@@ -247,7 +258,7 @@ pub extern "C" fn va_detach(at: u64) -> u64 {
 
 #[cold]
 fn detach_enclosing(space: &Space, at: Va) -> Option<DetachedArea> {
-    let view = space.find_enclosing(at)?;
+    let view = enclosing(space, at)?;
     space.detach(view.range.start()).ok()
 }
 
@@ -276,6 +287,7 @@ fn release_to_node(at: Va) -> bool {
 ///
 /// # Safety
 /// `pairs` is valid for `count` reads.
+#[cold]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_congruent(pairs: *const Range, count: usize, align: u64) -> u64 {
     let Some(space) = space() else { return BAD_REQUEST };
@@ -368,6 +380,7 @@ pub extern "C" fn va_unmap_aliases(start: u64, end: u64) {
 
 /// Moves all blocks without mappings and all pooled areas into the index, and frees memory of the index and of the page
 /// map. Returns the number of areas.
+#[cold]
 #[unsafe(no_mangle)]
 pub extern "C" fn va_shrink() -> u64 {
     let Some(blocks) = BLOCKS.get() else { return 0 };
@@ -377,6 +390,7 @@ pub extern "C" fn va_shrink() -> u64 {
 }
 
 /// Moves what the caches of a CPU have to its node: that CPU goes offline.
+#[cold]
 #[unsafe(no_mangle)]
 pub extern "C" fn va_drain_cpu(cpu: u32) {
     if let Some(blocks) = BLOCKS.get() {
@@ -401,6 +415,7 @@ pub extern "C" fn va_lazy_max() -> u64 {
 ///
 /// # Safety
 /// `each` may be called with `with` and two addresses.
+#[cold]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_each_lazy(each: unsafe extern "C" fn(*mut u8, u64, u64), with: *mut u8) {
     let Some(space) = space() else { return };
@@ -424,6 +439,7 @@ pub struct Counts {
 ///
 /// # Safety
 /// `out` is valid for a write.
+#[cold]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_counts(out: *mut Counts) {
     let Some(space) = space() else { return };
@@ -443,6 +459,7 @@ pub unsafe extern "C" fn va_counts(out: *mut Counts) {
 
 /// Walks every invariant of the space and its blocks. Returns 0 if all hold, and 1 without the feature `validate`,
 /// which has the walk; exact while no other call runs.
+#[cold]
 #[unsafe(no_mangle)]
 pub extern "C" fn va_validate() -> i32 {
     if cfg!(not(feature = "validate")) {
@@ -453,6 +470,7 @@ pub extern "C" fn va_validate() -> i32 {
 }
 
 /// Moves everything into the index, for a test that looks at the whole.
+#[cold]
 #[unsafe(no_mangle)]
 pub extern "C" fn va_purge_all() -> u64 {
     let Some(space) = space() else { return 0 };

@@ -21,8 +21,11 @@ const FLAGS: &str =
 const KERNEL_FLAGS: &str = "-Zplt=yes -Zdirect-access-external-data=yes";
 /// And for a kernel in use. A panic is an invalid instruction, which the kernel reports with its function: the texts and
 /// places of all panics are 8 KB. The functions of usual calls are inlined by their attributes, and of the others those
-/// alone that are short: 17 KB.
-const USED_FLAGS: &str = "-Zunstable-options -Cpanic=immediate-abort -Cllvm-args=-inline-threshold=50";
+/// alone that are short: 18 KB. Functions and loops begin anywhere, and few loops are unrolled: 7 KB. Pairs take fewer
+/// instructions, too, since what fills a gap before a loop is executed.
+const USED_FLAGS: &str = "-Zunstable-options -Cpanic=immediate-abort -Cllvm-args=-inline-threshold=50 \
+                          -Cllvm-args=-inlinehint-threshold=200 -Cllvm-args=-unroll-threshold=100 \
+                          -Cllvm-args=-align-all-functions=1 -Cllvm-args=-align-loops=1";
 /// And for a kernel with KASAN: each access of the core calls its check.
 const KASAN_FLAGS: &str = "-Zsanitizer=kernel-address -Cllvm-args=-asan-mapping-offset=0xdffffc0000000000 \
                            -Cllvm-args=-asan-instrumentation-with-call-threshold=0 -Cllvm-args=-asan-globals=0 \
