@@ -31,6 +31,7 @@
 //! | [`header`], [`install`] | the C header, and the installation of the C library |
 //! | [`cargo`], [`files`] | cargo as the steps run it, the files of the tree |
 //! | [`sh`], [`count`], [`machine`] | running commands, counting tests in their output, describing the machine |
+//! | [`parallel`] | work that some threads share |
 
 mod book;
 mod browser;
@@ -58,6 +59,7 @@ mod mutants;
 mod mutate;
 mod not_run;
 mod package;
+mod parallel;
 mod peer;
 mod peers;
 mod sanitize;

@@ -28,6 +28,7 @@ mod weave;
 
 use crate::machine::commit;
 use crate::mutate::copy_tree;
+use crate::parallel;
 use crate::sh::{Cmd, on_path};
 use anyhow::{Result, bail};
 use list::Mutant;
@@ -48,6 +49,9 @@ pub(crate) struct Args {
     /// Try again what was caught before
     #[arg(long)]
     again: bool,
+    /// Faults that are tried at a time
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
     /// Write the page anew and try nothing
     #[arg(long)]
     page: bool,
@@ -190,7 +194,7 @@ impl Subject {
             page::store(root, self.name, all.len(), &records)
         };
         for batch in tried.chunks(BATCH) {
-            self.try_batch(bench, batch, &mut trial, &mut store)?;
+            self.try_batch(bench, batch, args.jobs, &mut trial, &mut store)?;
         }
         Ok(())
     }
@@ -201,27 +205,30 @@ impl Subject {
         &self,
         bench: &Bench,
         batch: &[Mutant],
+        jobs: usize,
         last: &mut Option<Trial>,
         store: &mut dyn FnMut(&Mutant, Outcome) -> Result<()>,
     ) -> Result<()> {
         let (together, alone): (Vec<_>, Vec<_>) = batch.iter().partition(|mutant| mutant.can_be_woven());
         let built = build::together(bench, self, &together)?;
         let next = match &*last {
-            None => Trial::new(&bench.tree.join(self.folder), &built.programs)?,
+            None => Trial::new(&bench.tree.join(self.folder), &built.programs, jobs)?,
             Some(last) => last.with(&built.programs, 1.0)?,
         };
         let trial = last.insert(next);
-        for mutant in &together {
-            let mut outcome = match built.failed.contains(&mutant.number) {
-                true => Outcome::DoesNotCompile,
-                false => trial.outcome(mutant.number, &mutant.file)?,
-            };
+        let mut after = Vec::new();
+        let outcome = |mutant: &&Mutant| match built.failed.contains(&mutant.number) {
+            true => Ok(Outcome::DoesNotCompile),
+            false => trial.outcome(mutant.number, &mutant.file),
+        };
+        parallel::each(jobs, &together, outcome, |mutant, outcome| {
             if outcome == Outcome::Survivor && mutant.is_const {
-                outcome = self.alone(bench, mutant, trial)?;
+                after.push(*mutant);
+                return Ok(());
             }
-            store(mutant, outcome)?;
-        }
-        for mutant in alone {
+            store(mutant, outcome)
+        })?;
+        for mutant in after.into_iter().chain(alone) {
             store(mutant, self.alone(bench, mutant, trial)?)?;
         }
         Ok(())

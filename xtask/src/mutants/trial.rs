@@ -1,11 +1,13 @@
-//! Runs a subject's tests for one fault after another.
+//! Runs a subject's tests for faults: for one after another, or for several at a time.
 //!
 //! First the tests are timed without a fault. Those of each program that take little run in one process, which ends with
 //! the first failure. The others run in a process each. The order is that of the faults of the same file that they
 //! noticed, per second that they take, so at first that of their time. Limits are of CPU time, so that other programs
 //! on the machine do not change an outcome. A process also ends if all of its threads sleep for
-//! half a minute. A thread that gets no CPU time on a busy machine does not sleep.
+//! half a minute. A thread that gets no CPU time on a busy machine does not sleep. So it does not matter either how many
+//! faults are tried at a time. Where one test would fail and another would not end, the one that runs first decides.
 
+use crate::parallel;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +15,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use wait4::Wait4;
 
@@ -59,9 +62,11 @@ pub(super) struct Trial {
     folder: PathBuf,
     programs: Vec<PathBuf>,
     runs: Vec<Run>,
-    /// Of each file, the faults that each run noticed.
-    noticed: BTreeMap<String, Vec<u32>>,
+    noticed: Mutex<Noticed>,
 }
+
+/// Of each file, the faults that each run noticed.
+type Noticed = BTreeMap<String, Vec<u32>>;
 
 /// Tests of one program.
 #[derive(Clone, Debug)]
@@ -72,39 +77,27 @@ struct Run {
 }
 
 impl Trial {
-    /// Times the tests of `programs` without a fault. They run in `folder`, which is their package's.
-    pub(super) fn new(folder: &Path, programs: &[PathBuf]) -> Result<Self> {
-        let mut trial = Self {
-            folder: folder.into(),
-            programs: programs.into(),
-            runs: Vec::new(),
-            noticed: BTreeMap::new(),
-        };
-        for (program, path) in programs.iter().enumerate() {
-            let list = Command::new(path).arg("--list").current_dir(folder).output()?;
-            let list = String::from_utf8_lossy(&list.stdout).into_owned();
-            let (mut seconds, mut args) = (0.0, vec!["--exact".to_string()]);
-            let names: Vec<_> = list.lines().filter_map(|line| line.strip_suffix(": test")).collect();
-            let mut fast = false;
-            for name in &names {
-                let mut run =
-                    Run { program, args: vec![(*name).to_string(), "--exact".to_string()], seconds: 60.0 };
-                let (ended, took) = trial.run(&run, 0)?;
-                if ended != Ended::Passed {
-                    bail!("{name} fails without a fault");
-                }
-                if took < FAST_SECONDS {
-                    (fast, seconds) = (true, seconds + took);
-                } else {
-                    args.extend(["--skip".to_string(), (*name).to_string()]);
-                    run.seconds = took;
-                    trial.runs.push(run);
-                }
-            }
-            if fast {
-                trial.runs.push(Run { program, args, seconds });
-            }
+    /// Times the tests of `programs` without a fault, `jobs` at a time. They run in `folder`, which is their package's.
+    pub(super) fn new(folder: &Path, programs: &[PathBuf], jobs: usize) -> Result<Self> {
+        let (folder, programs) = (folder.to_path_buf(), programs.to_vec());
+        let mut trial = Self { folder, programs, runs: Vec::new(), noticed: Mutex::default() };
+        let mut tests = Vec::new();
+        for (program, path) in trial.programs.iter().enumerate() {
+            let list = Command::new(path).arg("--list").current_dir(&trial.folder).output()?;
+            let list = String::from_utf8_lossy(&list.stdout);
+            let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+            tests.extend(names.map(|name| Run::one(program, name, 60.0)));
         }
+        let mut timed = BTreeMap::<_, Vec<_>>::new();
+        let time = |run: &Run| trial.run(run, 0);
+        parallel::each(jobs, &tests, time, |run, (ended, took)| {
+            if ended != Ended::Passed {
+                bail!("{} fails without a fault", run.args[0]);
+            }
+            timed.entry(run.program).or_default().push((run.args[0].as_str(), took));
+            Ok(())
+        })?;
+        trial.runs = timed.into_iter().flat_map(|(program, tests)| Run::all(program, &tests)).collect();
         Ok(trial)
     }
 
@@ -120,13 +113,13 @@ impl Trial {
         if names(programs) != names(&self.programs) {
             bail!("there are other tests");
         }
-        let (mut runs, noticed) = (self.runs.clone(), self.noticed.clone());
+        let (mut runs, noticed) = (self.runs.clone(), Mutex::new(self.noticed().clone()));
         runs.iter_mut().for_each(|run| run.seconds *= slower);
         Ok(Self { folder: self.folder.clone(), programs: programs.into(), runs, noticed })
     }
 
     /// Runs the tests with a fault of a file until one fails.
-    pub(super) fn outcome(&mut self, mutant: u32, file: &str) -> Result<Outcome> {
+    pub(super) fn outcome(&self, mutant: u32, file: &str) -> Result<Outcome> {
         for nth in self.order(file) {
             let outcome = match self.run(&self.runs[nth], mutant)?.0 {
                 Ended::Passed => continue,
@@ -134,15 +127,20 @@ impl Trial {
                 Ended::Never => Outcome::NeverEnds,
             };
             let none = || vec![0; self.runs.len()];
-            self.noticed.entry(file.to_string()).or_insert_with(none)[nth] += 1;
+            self.noticed().entry(file.to_string()).or_insert_with(none)[nth] += 1;
             return Ok(outcome);
         }
         Ok(Outcome::Survivor)
     }
 
+    fn noticed(&self) -> MutexGuard<'_, Noticed> {
+        self.noticed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the order of the runs for a fault of a file.
     fn order(&self, file: &str) -> Vec<usize> {
-        let noticed = self.noticed.get(file);
+        let noticed = self.noticed();
+        let noticed = noticed.get(file);
         let worth = |&nth: &usize| {
             let noticed = noticed.map_or(0, |noticed| noticed[nth]);
             f64::from(1 + noticed) / self.runs[nth].seconds.max(START_SECONDS)
@@ -185,6 +183,25 @@ impl Trial {
         let used = used.context("cannot wait for a test")?;
         let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
         Ok((Ended::of(used.status), cpu))
+    }
+}
+
+impl Run {
+    /// Returns a run of one test of a program.
+    fn one(program: usize, name: &str, seconds: f64) -> Self {
+        Self { program, args: vec![name.to_string(), "--exact".to_string()], seconds }
+    }
+
+    /// Returns the runs of a program: its tests, with the seconds that each takes.
+    fn all(program: usize, tests: &[(&str, f64)]) -> Vec<Self> {
+        let (fast, slow): (Vec<_>, Vec<_>) = tests.iter().partition(|(_, took)| *took < FAST_SECONDS);
+        let skipped = slow.iter().flat_map(|(name, _)| ["--skip", name]);
+        let args = ["--exact"].into_iter().chain(skipped).map(String::from).collect();
+        let mut runs: Vec<_> = slow.iter().map(|(name, took)| Self::one(program, name, *took)).collect();
+        if !fast.is_empty() {
+            runs.push(Self { program, args, seconds: fast.iter().map(|(_, took)| took).sum() });
+        }
+        runs
     }
 }
 
@@ -254,7 +271,7 @@ mod tests {
             folder: dir.path().into(),
             programs: vec![program],
             runs: Vec::new(),
-            noticed: BTreeMap::new(),
+            noticed: Mutex::default(),
         };
         trial.run(&Run { program: 0, args: Vec::new(), seconds }, 7).unwrap().0
     }
@@ -269,16 +286,24 @@ mod tests {
     }
 
     #[test]
+    fn tests_that_take_little_are_one_run() {
+        let runs = Run::all(3, &[("a", 0.01), ("b", 2.0), ("c", 0.02)]);
+        let said: Vec<_> = runs.iter().map(|run| (run.args.join(" "), run.seconds, run.program)).collect();
+        assert_eq!(said, [("b --exact".to_string(), 2.0, 3), ("--exact --skip b".to_string(), 0.03, 3)]);
+        assert!(Run::all(0, &[("b", 2.0)]).len() == 1 && Run::all(0, &[]).is_empty());
+    }
+
+    #[test]
     fn runs_that_noticed_faults_of_the_file_come_first() {
         let run = |seconds| Run { program: 0, args: Vec::new(), seconds };
-        let mut trial = Trial {
+        let trial = Trial {
             folder: PathBuf::new(),
             programs: vec![PathBuf::from("one/program-1a")],
             runs: [8.0, 1.0, 2.0].map(run).to_vec(),
-            noticed: BTreeMap::new(),
+            noticed: Mutex::default(),
         };
         assert_eq!(trial.order("a.rs"), [1, 2, 0]);
-        trial.noticed.insert("a.rs".to_string(), vec![9, 0, 3]);
+        trial.noticed().insert("a.rs".to_string(), vec![9, 0, 3]);
         assert_eq!(trial.order("a.rs"), [2, 0, 1]);
         let next = trial.with(&[PathBuf::from("other/program-2b")], 3.0).unwrap();
         assert_eq!((next.order("a.rs"), next.order("b.rs")), (vec![2, 0, 1], vec![1, 2, 0]));
