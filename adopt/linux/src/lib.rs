@@ -23,6 +23,8 @@
 #![no_std]
 
 mod abi;
+#[cfg(not(feature = "kasan"))]
+mod grant;
 mod machine;
 mod os;
 mod percpu;

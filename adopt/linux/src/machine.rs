@@ -1,5 +1,7 @@
 //! The kernel as the machine of a space.
 
+#[cfg(not(feature = "kasan"))]
+use crate::grant;
 use crate::{abi, os};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -44,24 +46,40 @@ unsafe impl RawMutex for Spin {
     }
 }
 
-/// The lock of a magazine, one word that is 0 while it is free. Its owner has preemption off already, and so takes it
-/// without a call: two such calls a pair are a tenth of it. Any other thread only tries it, and must have preemption
-/// off while it holds it, since the owner waits for it. Protocol PR-GRANT.
+/// The lock of a magazine, which its owner takes without a call of the kernel. Protocol PR-GRANT.
 #[cfg(not(feature = "kasan"))]
 pub(crate) struct Owned(AtomicU32);
 
-/// The owner has the lock.
 #[cfg(not(feature = "kasan"))]
-const BY_OWNER: u32 = 1;
-/// Another thread has it, which was preemptible before.
-#[cfg(not(feature = "kasan"))]
-const BY_OTHER: u32 = 2;
-
-#[cfg(not(feature = "kasan"))]
-impl Owned {
+impl grant::Word for Owned {
     #[inline(always)]
-    fn take(&self, by: u32) -> bool {
-        self.0.compare_exchange(0, by, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    fn load(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn store_free(&self, order: Ordering) {
+        self.0.store(0, order);
+    }
+
+    #[inline(always)]
+    fn replace_free(&self, by: u32, success: Ordering) -> bool {
+        self.0.compare_exchange(0, by, success, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline(always)]
+    fn pause(&self) {
+        core::hint::spin_loop();
+    }
+
+    #[inline(always)]
+    fn preempt_off(&self) {
+        os::va_os_preempt_off();
+    }
+
+    #[inline(always)]
+    fn preempt_on(&self) {
+        os::va_os_preempt_on();
     }
 }
 
@@ -73,28 +91,17 @@ unsafe impl RawMutex for Owned {
 
     #[inline(always)]
     fn lock(&self) {
-        while !self.take(BY_OWNER) {
-            core::hint::spin_loop();
-        }
+        grant::lock(self);
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_lock(&self) -> bool {
-        os::va_os_preempt_off();
-        let taken = self.take(BY_OTHER);
-        if !taken {
-            os::va_os_preempt_on();
-        }
-        taken
+        grant::try_lock(self)
     }
 
     #[inline(always)]
     unsafe fn unlock(&self) {
-        let by = self.0.load(Ordering::Relaxed);
-        self.0.store(0, Ordering::Release);
-        if by == BY_OTHER {
-            os::va_os_preempt_on();
-        }
+        grant::unlock(self);
     }
 }
 

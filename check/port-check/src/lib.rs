@@ -9,6 +9,8 @@
 #![no_std]
 
 mod load;
+#[cfg(all(test, loom))]
+mod loom;
 mod stale;
 
 pub use load::load;

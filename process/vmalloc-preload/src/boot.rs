@@ -12,7 +12,41 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// The alignment of every allocation, and the bytes in front of it that hold its size.
-const HEAD_BYTES: usize = 16;
+pub(crate) const HEAD_BYTES: usize = 16;
+
+/// The end of what was allocated: the machine's word, or one of a model.
+pub(crate) trait End {
+    /// Loads it.
+    fn load(&self) -> usize;
+
+    /// Moves it, if it is `from`. Returns where it is if it is not.
+    fn replace(&self, from: usize, to: usize) -> Result<usize, usize>;
+}
+
+impl End for AtomicUsize {
+    fn load(&self) -> usize {
+        Self::load(self, Ordering::Relaxed)
+    }
+
+    fn replace(&self, from: usize, to: usize) -> Result<usize, usize> {
+        self.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
+    }
+}
+
+/// Cuts `size` bytes at a multiple of `align` and the bytes in front of them from an arena of `bytes`. Returns where they
+/// begin, or `None` if there is no room.
+pub(crate) fn cut(end: &impl End, bytes: usize, size: usize, align: usize) -> Option<usize> {
+    let mut used = end.load();
+    loop {
+        let at = used.checked_add(HEAD_BYTES)?.checked_next_multiple_of(align)?;
+        let next =
+            at.checked_add(size)?.checked_next_multiple_of(HEAD_BYTES).filter(|&next| next <= bytes)?;
+        match end.replace(used, next) {
+            Ok(_) => return Some(at),
+            Err(moved) => used = moved,
+        }
+    }
+}
 
 /// A static block of memory from which pieces are cut.
 #[repr(C, align(4096))]
@@ -42,14 +76,7 @@ impl<const BYTES: usize> Boot<BYTES> {
         if align > 4096 {
             return null_mut();
         }
-        let mut at = 0;
-        let cut = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            at = used.checked_add(HEAD_BYTES)?.checked_next_multiple_of(align)?;
-            at.checked_add(size)?.checked_next_multiple_of(HEAD_BYTES).filter(|&end| end <= BYTES)
-        });
-        if cut.is_err() {
-            return null_mut();
-        }
+        let Some(at) = cut(&self.used, BYTES, size, align) else { return null_mut() };
         // SAFETY: PB1: `at` and `HEAD_BYTES` before it are in the arena.
         let piece = unsafe { self.base().add(at) };
         // SAFETY: as above; aligned, since `at` and the arena are.

@@ -76,6 +76,8 @@ mod fault;
 pub mod filter;
 mod hot;
 mod large;
+#[cfg(all(test, loom))]
+mod loom;
 mod next;
 #[cfg(miri)]
 mod sim;

@@ -5,7 +5,7 @@
 //! | field | its doc comment, or that of its type, says `Protocol PR-NAME.` or `A counter.` |
 //! | protocol | a section `## PR-NAME: ...` that a field names, with both of the next lines |
 //! | model | `- Model: PATH`, a file of models; or `- No model: REASON` and `- Tests: PATH` |
-//! | weakening | `- Weakening: "NAME"`, an entry of `xtask/mutations.toml` whose tests are models, if there is a model; or, without a model, `- No weakening: REASON` |
+//! | weakening | `- Weakening: "NAME"`, an entry of `xtask/mutations.toml` whose tests are models, if there is a model |
 //!
 //! A static counts as a field. `cargo xtask mutate` shows that the model fails when it is weakened.
 
@@ -65,7 +65,6 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
             mutations.iter().flat_map(|list| &list.mutation).find(|mutation| mutation.name == name)
         });
         match entry {
-            None if protocol.no_weakening && protocol.model.is_none() => {}
             None => fail(&format!("has no weakening in {LIST}")),
             Some(entry) if protocol.model.is_some() && !entry.loom => {
                 fail("has a weakening that no model tries");
@@ -91,7 +90,6 @@ struct Protocol<'a> {
     no_model: Option<&'a str>,
     tests: Option<&'a str>,
     weakening: Option<&'a str>,
-    no_weakening: bool,
 }
 
 fn sections(text: &str) -> Vec<Protocol<'_>> {
@@ -100,14 +98,13 @@ fn sections(text: &str) -> Vec<Protocol<'_>> {
         if let Some(id) = line.strip_prefix("## ").and_then(|title| ids(title).next()) {
             let (model, no_model, tests, weakening) = (None, None, None, None);
             let line = at + 1;
-            found.push(Protocol { id, line, model, no_model, tests, weakening, no_weakening: false });
+            found.push(Protocol { id, line, model, no_model, tests, weakening });
         }
         let Some(last) = found.last_mut() else { continue };
         let path = |text: &'static str| line.strip_prefix(text)?.split('`').nth(1);
         last.model = last.model.or(path("- Model: "));
         last.tests = last.tests.or(path("- Tests: "));
         last.no_model = last.no_model.or(line.strip_prefix("- No model: "));
-        last.no_weakening |= line.starts_with("- No weakening: ");
         last.weakening =
             last.weakening.or_else(|| line.strip_prefix("- Weakening: \"")?.trim_end().strip_suffix("\"."));
     }
@@ -335,9 +332,6 @@ mod tests {
         let reason = "- No model: loom has no signals.\n- Tests: `core/va-x/src/a.rs`.";
         let page = RIGHT.replace("- Model: `core/va-x/src/loom/x.rs`.", reason);
         assert!(found(FIELD, &page, false).is_empty(), "{:?}", found(FIELD, &page, false));
-        // With them, a weakening may be missing for a reason; with a model it may not.
-        let reason = "- No weakening: no test runs it.";
-        assert!(found(FIELD, &page.replace("- Weakening: \"x\".", reason), false).is_empty());
-        assert_eq!(found(FIELD, &RIGHT.replace("- Weakening: \"x\".", reason), true).len(), 1);
+        assert_eq!(found(FIELD, &page.replace("- Weakening", "- No weakening"), false).len(), 1);
     }
 }
