@@ -18,7 +18,8 @@
 //!
 //! The order of a subject's faults is that of checksums of a seed and their names. A sample is the beginning of it, so a
 //! larger sample begins with the smaller one. A name has no line, so a change elsewhere in a file does not
-//! change the order. `results/mutants.tsv` has the faults that were tried; each row has its commit.
+//! change the order. `results/mutants.tsv` has the faults that were tried; each row has its commit, and
+//! the machine if it is another than that of the page.
 
 mod build;
 mod list;
@@ -189,7 +190,8 @@ impl Subject {
         let mut store = |mutant: &Mutant, outcome: Outcome| {
             println!("{}: {}", outcome.name(), mutant.id);
             records.retain(|record| record.mutant != mutant.id);
-            records.push(Record { mutant: mutant.id.clone(), outcome, commit: commit.to_string() });
+            let (id, commit) = (mutant.id.clone(), commit.to_string());
+            records.push(Record { mutant: id, outcome, commit, machine: None });
             records.sort_by_key(|record| all.iter().position(|mutant| mutant.id == record.mutant));
             page::store(root, self.name, all.len(), &records)
         };

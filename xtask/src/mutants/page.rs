@@ -21,6 +21,8 @@ pub(super) struct Record {
     pub(super) mutant: String,
     pub(super) outcome: Outcome,
     pub(super) commit: String,
+    /// The machine, if it is not that of the page.
+    pub(super) machine: Option<String>,
 }
 
 /// The reasons for survivors.
@@ -82,11 +84,13 @@ fn parsed(text: &str) -> Result<Rows> {
             [subject, "faults", count] => {
                 rows.entry(subject.to_string()).or_default().0 = count.parse().context(ROWS)?;
             }
-            [subject, outcome, mutant, commit] => {
+            [subject, outcome, mutant, commit, ref machine @ ..] if machine.len() < 2 => {
                 let known = Outcome::ALL.into_iter().find(|known| known.name() == outcome);
                 let outcome = known.with_context(|| format!("{ROWS}: {outcome:?} is no outcome"))?;
                 let (mutant, commit) = (mutant.to_string(), commit.to_string());
-                rows.entry(subject.to_string()).or_default().1.push(Record { mutant, outcome, commit });
+                let machine = machine.first().map(|machine| (*machine).to_string());
+                let record = Record { mutant, outcome, commit, machine };
+                rows.entry(subject.to_string()).or_default().1.push(record);
             }
             _ => bail!("{ROWS}: {line}"),
         }
@@ -98,8 +102,9 @@ fn text(rows: &Rows) -> String {
     let mut text = String::new();
     for (subject, (faults, records)) in rows {
         let _ = writeln!(text, "{subject}\tfaults\t{faults}");
-        for Record { mutant, outcome, commit } in records {
-            let _ = writeln!(text, "{subject}\t{}\t{mutant}\t{commit}", outcome.name());
+        for Record { mutant, outcome, commit, machine } in records {
+            let machine = machine.iter().fold(String::new(), |_, machine| format!("\t{machine}"));
+            let _ = writeln!(text, "{subject}\t{}\t{mutant}\t{commit}{machine}", outcome.name());
         }
     }
     text
@@ -124,11 +129,19 @@ pub(super) fn write(root: &Path) -> Result<()> {
 
 /// Returns the page, and what is wrong with the reasons.
 fn page(rows: &Rows, reasons: &Reasons, tool: &str, machine: &str) -> (String, Vec<String>) {
+    let mut elsewhere = BTreeMap::<_, usize>::new();
+    for machine in
+        subjects(rows).flat_map(|(_, _, records)| records).filter_map(|record| record.machine.as_ref())
+    {
+        *elsewhere.entry(machine).or_default() += 1;
+    }
+    let others: String =
+        elsewhere.iter().map(|(machine, count)| format!("\n- {count} of the faults: {machine}")).collect();
     let mut page = format!(
         "# Faults that are tried\n\nEach fault is a change that cargo-mutants makes: another operator, or a function that \
          returns at once. `{ROWS}`\nhas each that was tried, and the commit at which it was. A sample is the beginning \
          of one order of all (`cargo xtask\nmutants`, decision 0097).\n\n- command: `cargo xtask mutants`\n- tool: {tool}\n\
-         - machine: {machine}\n\n| subject | faults | tried | do not compile | caught | never end | survivors | of those \
+         - machine: {machine}{others}\n\n| subject | faults | tried | do not compile | caught | never end | survivors | of those \
          that compile, noticed |\n|---|---:|---:|---:|---:|---:|---:|---:|\n"
     );
     let mut wrong = Vec::new();
@@ -186,13 +199,13 @@ mod tests {
     use super::*;
 
     const TEXT: &str =
-        "heap\tfaults\t3\nheap\tcaught\ta.rs: + with -\tc0\nheap\tsurvivor\ta.rs: | with ^\tc1\n";
+        "heap\tfaults\t3\nheap\tcaught\ta.rs: + with -\tc0\tanother\nheap\tsurvivor\ta.rs: | with ^\tc1\n";
 
     #[test]
     fn rows_are_read_as_they_are_written() {
         assert_eq!(text(&parsed(TEXT).unwrap()), TEXT);
         assert!(parsed("heap\tlost\ta\tb\n").unwrap_err().to_string().contains("lost"));
-        assert!(parsed("heap\n").is_err());
+        assert!(parsed("heap\n").is_err() && parsed("heap\tcaught\ta\tb\tc\td\n").is_err());
     }
 
     #[test]
@@ -202,6 +215,7 @@ mod tests {
         let reason = "[[survivor]]\nmutants = ['a.rs: | with ^']\nwhy = 'the parts have no common bit'\n";
         let (good, wrong) = page(&rows, &reasons(reason), "tool", "machine");
         assert!(wrong.is_empty(), "{wrong:?}");
+        assert!(good.contains("\n- machine: machine\n- 1 of the faults: another\n\n"), "{good}");
         assert!(good.contains("| `heap` | 3 | 2 | 0 | 1 | 0 | 1 | 50.0 % |\n"), "{good}");
         assert!(good.contains("| `a.rs: \\| with ^` | the parts have no common bit |\n"), "{good}");
         let (_, wrong) = page(&rows, &reasons(""), "tool", "machine");
