@@ -80,6 +80,8 @@ fn ft4_a_hole_outside_is_named() {
     // [100, 110) becomes [99, 110).
     tree.leaves.get_mut(tree.root).size[0] = 11;
     assert_eq!(tree.validate().unwrap_err().rule, "FT4");
+    // A hole without a page.
+    assert_eq!(broken(|tree| tree.leaves.get_mut(nodes(tree).0[3]).size[1] = 0), "FT4");
     // One that is longer than all that is below it, and one that ends above all.
     for longer in [true, false] {
         assert_eq!(
@@ -170,21 +172,40 @@ fn the_memory_in_use_is_that_of_the_nodes() {
 
 #[test]
 fn a_shrink_moves_the_root_too() {
+    for (holes, height) in [(20, 1), (100, 2)] {
+        let space = VaRange::from_pages(0, 1 << 20).unwrap();
+        let mut tree = Tree::new(space, space, Heap).unwrap();
+        (0..holes).for_each(|n| _ = tree.take(VaRange::from_pages(2 * n, 2 * n + 1).unwrap()).unwrap());
+        assert_eq!(tree.height, height);
+        // The root moves up to a record that is not needed.
+        tree.inners.reserve(60, &Heap).unwrap();
+        let mut others: Vec<_> = core::iter::from_fn(|| tree.inners.take()).collect();
+        let low = core::mem::replace(&mut tree.root, others.pop().unwrap());
+        *tree.inners.get_mut(tree.root) = *tree.inners.get(low);
+        others.into_iter().chain([low]).for_each(|id| tree.inners.put(id));
+        tree.validate().unwrap();
+        let root = tree.root;
+        (0..9).for_each(|_| _ = tree.shrink(1000));
+        tree.validate().unwrap();
+        assert_ne!(tree.root, root);
+    }
+}
+
+#[test]
+fn a_page_that_was_taken_from_the_last_hole_of_a_full_leaf_is_in_none() {
     let space = VaRange::from_pages(0, 1 << 20).unwrap();
     let mut tree = Tree::new(space, space, Heap).unwrap();
-    (0..20).for_each(|n| _ = tree.take(VaRange::from_pages(2 * n, 2 * n + 1).unwrap()).unwrap());
-    assert_eq!(tree.height, 1);
-    // The root moves up to a record that is not needed.
-    tree.inners.reserve(40, &Heap).unwrap();
-    let mut others: Vec<_> = (0..39).map(|_| tree.inners.take().unwrap()).collect();
-    let low = core::mem::replace(&mut tree.root, others.swap_remove(38));
-    *tree.inners.get_mut(tree.root) = *tree.inners.get(low);
-    others.into_iter().chain([low]).for_each(|id| tree.inners.put(id));
+    (0..50).for_each(|n| _ = tree.take(VaRange::from_pages(64 * n, 64 * n + 1).unwrap()).unwrap());
+    let leaf = nodes(&tree).0[1];
+    let page = |at| VaRange::from_pages(at, at + 1).unwrap();
+    while tree.leaves.get(leaf).len() < 8 {
+        let first = tree.leaves.get(leaf).end[0];
+        tree.take(page(first - 2)).unwrap();
+    }
+    let last = page(tree.leaves.get(leaf).end[7] - 1);
+    tree.take(last).unwrap();
+    assert_eq!((tree.leaves.get(leaf).len(), tree.take(last).is_err()), (8, true));
     tree.validate().unwrap();
-    let root = tree.root;
-    (0..9).for_each(|_| _ = tree.shrink(1000));
-    tree.validate().unwrap();
-    assert_ne!(tree.root, root);
 }
 
 #[test]

@@ -273,6 +273,20 @@ fn a_shrink_takes_no_more_steps_than_it_has() {
 }
 
 #[test]
+fn records_that_a_shrink_left_out_serve_again_without_the_platform() {
+    let heap = heap(4096);
+    let mut slab = Slab::<Cellule, 2>::new();
+    slab.reserve(200, &heap).unwrap();
+    let (all, asked) = (slab.capacity(), heap.asked());
+    let low = slab.shrink_step(2, &mut 1, &mut 0, &heap).unwrap();
+    assert!(matches!(slab.move_last(low), Last::Dropped));
+    assert!(slab.capacity() < all);
+    slab.reserve(all, &heap).unwrap();
+    assert_eq!((slab.capacity(), heap.asked()), (all, asked));
+    slab.return_all(&heap);
+}
+
+#[test]
 fn sl1_a_lost_record_and_records_without_memory_are_found() {
     let heap = heap(4096);
     let broken = |spoil: fn(&mut Slab<Cellule, 2>)| {

@@ -222,6 +222,8 @@ fn congruent_areas_of_bytes_have_their_sizes() {
     let (window, no_align) = (numbers(4096, 1 << 18), va_tree::Congruent::new(&areas, 1).unwrap());
     let within = no_align.within(window);
     assert_eq!((within.window(), within.areas(), within.align()), (Some(window), &areas[..], Align::PAGE));
+    let wide = va_tree::Congruent::new(&areas[..1], 8192).unwrap();
+    assert_eq!(wide.align(), Align::new(8192).unwrap());
     assert_eq!((within.pages(), within.span_bytes()), (Pages::new(3), (1 << 16) + 4096));
     assert_eq!(index.find_congruent(&within), Ok(Va::new((1 << 18) - (1 << 16) - 4096)));
     // As low as the window begins, and no lower.

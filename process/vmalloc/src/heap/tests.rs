@@ -1,5 +1,6 @@
 //! Tests of the heap on a system with fault injection.
 
+mod budget;
 mod changed;
 mod cpus;
 mod growth;

@@ -276,7 +276,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Returns true if anything is cached that decay may release.
-    fn has_cached(&self) -> bool {
+    pub(super) fn has_cached(&self) -> bool {
         // Runs that a purge or a refill has detached may become dirty again.
         let cached = |zone| {
             let central = self.zone(zone);

@@ -1,6 +1,7 @@
 //! Areas whose mappings the program changed.
 
 use super::*;
+use crate::heap::tests_cached::resident_pages;
 use vmalloc_os::os::shim::{bind, is_bound};
 
 #[test]
@@ -95,6 +96,30 @@ fn a_policy_of_an_area_goes_with_it_where_it_grows_and_moves_and_ends_with_its_f
         }
         model.end();
     }
+}
+
+#[test]
+fn pages_that_join_an_area_with_a_policy_are_placed_anew() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
+    let [at, above, wall] = [0; 3].map(|_| model.alloc(MIB, 1, Fill::Any).unwrap());
+    assert_eq!((above - at, wall - above), (MIB, MIB));
+    Model::bytes(above, MIB).fill(7);
+    model.areas.get_mut(&above).unwrap().2 = 7;
+    model.free(above);
+    assert_eq!(model.heap.drain_all() as usize * PAGE_BYTES, MIB, "what the magazine held");
+    model.heap.renew_at_free(at, MIB);
+    if !bind(at, MIB) {
+        return eprintln!("NOT RUN: mbind fails here");
+    }
+    assert_eq!(resident_pages(above, MIB), 256);
+    model.areas.remove(&at);
+    // SAFETY: the model's own area, to which no reference exists.
+    let to = unsafe { model.heap.resize(at, layout(2 * MIB, 1), Fill::Any) }.unwrap().addr().get();
+    assert!(to == at && all_bound(at, 2 * MIB) && resident_pages(above, MIB) == 0);
+    model.enter(at, 2 * MIB, 1);
+    model.end();
 }
 
 #[test]

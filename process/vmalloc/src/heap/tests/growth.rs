@@ -146,3 +146,76 @@ fn moved_areas_are_bounded_and_leave_no_mappings_behind() {
     assert!(mappings(&model.heap) <= before + 2, "{} mappings, {before} before", mappings(&model.heap));
     model.end();
 }
+
+#[test]
+fn a_moved_area_that_cannot_be_mapped_anew_is_zeroed_where_that_is_wanted() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    shim.fail(Call::Move, 0);
+    let plan = Plan { arena_bytes_max: 1 << 32, zero_on_free: true, ..PLAN };
+    let mut model = Model::new(Owned::new(shim.clone(), plan).unwrap());
+    let at = model.alloc(4 * MIB, 1, Fill::Any).unwrap();
+    let _wall = model.alloc(MIB, 1, Fill::Any).unwrap();
+    let to = model.resize(at, 6 * MIB, Fill::Zero).unwrap();
+    assert_eq!(model.heap.stats().moved_areas, 1);
+    shim.fail(Call::Renew, 0);
+    model.free(to);
+    shim.allow();
+    let again = model.heap.alloc(layout(6 * MIB, 1), Fill::Any).unwrap().addr().get();
+    assert!(again == to && Model::is_zero(again, 6 * MIB));
+    model.enter(again, 6 * MIB, 1);
+    model.end();
+}
+
+#[test]
+fn the_rest_of_an_area_whose_pages_moved_in_part_is_zeroed_where_that_is_wanted() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let plan = Plan { arena_bytes_max: 1 << 32, zero_on_free: true, ..PLAN };
+    let mut model = Model::new(Owned::new(shim.clone(), plan).unwrap());
+    let at = model.alloc(4 * MIB, 1, Fill::Any).unwrap();
+    let _wall = model.alloc(MIB, 1, Fill::Any).unwrap();
+    Model::bytes(at, 4 * MIB).fill(7);
+    shim.halve(true);
+    shim.fail_some(Call::Move, 0, 1);
+    model.areas.remove(&at);
+    // SAFETY: the model's own area, to which no reference exists.
+    let to = unsafe { model.heap.resize(at, layout(6 * MIB, 1), Fill::Any) }.unwrap().addr().get();
+    assert!(to != at && Model::bytes(to, 4 * MIB).iter().all(|&byte| byte == 7));
+    assert_eq!(model.heap.stats().grown_by_move, 1);
+    assert!(Model::is_zero(at, 4 * MIB));
+    model.enter(to, 6 * MIB, 1);
+    model.end();
+}
+
+#[test]
+fn an_area_that_has_grown_has_room_to_grow_again() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut model = Model::new(heap(&shim, 1 << 36, 64 * MIB));
+    let [at, _wall] = [0; 2].map(|_| model.alloc(3 * MIB, 1, Fill::Any).unwrap());
+    let to = model.resize(at, 5 * MIB, Fill::Any).unwrap();
+    assert_ne!(to, at);
+    let other = model.alloc(3 * MIB, 1, Fill::Any).unwrap();
+    let other = model.resize(other, 5 * MIB, Fill::Any).unwrap();
+    assert_eq!(model.resize(to, 9 * MIB, Fill::Any), Ok(to));
+    assert_eq!(model.resize(other, 9 * MIB, Fill::Any), Ok(other));
+    model.end();
+}
+
+#[test]
+fn cd1_an_area_that_grew_over_many_blocks_is_in_the_list_of_cold_ones_once_it_is_free() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 34, 8 << 30));
+    let at = model.alloc(MIB, 1, Fill::Any).unwrap();
+    model.areas.remove(&at);
+    // SAFETY: the model's own area, to which no reference exists.
+    let to = unsafe { model.heap.resize(at, layout(4 << 30, 1), Fill::Any) }.unwrap().addr().get();
+    assert_eq!(to, at);
+    // SAFETY: as before.
+    unsafe { model.heap.free(at) }.unwrap();
+    model.heap.drain_all();
+    model.check();
+    model.end();
+}

@@ -376,3 +376,39 @@ fn a_release_ends_though_others_free_as_much_as_it_releases() {
     assert!(left > 30, "{pages} pages, {left} areas");
     assert_eq!(heap.validate(), Ok(()));
 }
+
+#[test]
+fn each_lock_of_a_heap_is_known_to_its_holder() {
+    let heap = heap(&Shim::default(), 1 << 32, 64 * MIB);
+    let mut locks: Vec<&dyn Fork> = vec![&heap.purge, &heap.refills[0].0, &heap.hidden];
+    heap.magazines.iter().for_each(|magazine| locks.push(magazine.lock()));
+    for lock in locks {
+        assert!(!heap.is_mine());
+        lock.hold(false);
+        assert!(heap.is_mine());
+        // SAFETY: held above.
+        unsafe { lock.release() };
+    }
+    (0..2).for_each(|zone| {
+        let _zone = heap.zone(zone);
+        assert!(heap.is_mine());
+    });
+    assert!(!heap.is_mine());
+}
+
+#[test]
+fn wk1_what_a_purge_has_detached_is_cached_until_it_is_clean() {
+    let seen = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let counts = Arc::clone(&seen);
+    let heap = watched(PLAN, move |heap, call| {
+        if call == Call::Discard {
+            counts[usize::from(heap.has_cached())].fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let at = heap.alloc(layout(4 * MIB, 1), Fill::Any).unwrap().addr().get();
+    // SAFETY: this test's own area, to which no reference exists.
+    unsafe { heap.free(at) }.unwrap();
+    heap.release_all();
+    assert_eq!(seen.each_ref().map(|count| count.load(Ordering::Relaxed)), [0, 1]);
+    assert!(!heap.has_cached());
+}

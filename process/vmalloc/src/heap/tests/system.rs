@@ -160,6 +160,24 @@ fn hidden_runs_are_in_no_index_until_the_fork_is_over() {
 }
 
 #[test]
+fn what_a_magazine_holds_is_hidden_too_and_its_size_is_known_meanwhile() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 34, 512 * MIB));
+    let [at, wall] = [0; 2].map(|_| model.alloc(4 * MIB, 2 * MIB, Fill::Any).unwrap());
+    model.free(at);
+    assert_eq!((model.heap.dirty_hint(), model.heap.big.pages()), (0, 1024));
+    model.heap.hide();
+    let other = model.alloc(4 * MIB, 2 * MIB, Fill::Any).unwrap();
+    assert_ne!(other, at);
+    assert_eq!(model.heap.arena.get((at / PAGE_BYTES) as u64).pages(), 1024);
+    model.heap.show();
+    assert_eq!(model.alloc(4 * MIB, 2 * MIB, Fill::Any), Ok(at));
+    [at, wall, other].into_iter().for_each(|at| model.free(at));
+    model.end();
+}
+
+#[test]
 fn small_misses_move_pages_now_and_then_and_the_cache_grows_meanwhile() {
     let shim = Shim::default();
     shim.on_cpu(0);
