@@ -212,12 +212,6 @@ pub extern "C" fn va_find(at: u64) -> u64 {
     space().and_then(|space| enclosing(space, Va::new(at))?.note).unwrap_or(0)
 }
 
-/// Returns the area that `at` is in: once in code, for both of its callers.
-#[inline(never)]
-fn enclosing(space: &Space, at: Va) -> Option<AreaView> {
-    space.find_enclosing(at)
-}
-
 /// Returns the record of the lowest area that ends above `at` and has one, or is a block: 1. Else 0. Writes the
 /// addresses of the area into `range`. The caller is in a section of RCU.
 ///
@@ -260,6 +254,12 @@ pub extern "C" fn va_detach(at: u64) -> u64 {
 fn detach_enclosing(space: &Space, at: Va) -> Option<DetachedArea> {
     let view = enclosing(space, at)?;
     space.detach(view.range.start()).ok()
+}
+
+/// Returns the area that `at` is in: once in code, for `va_find` as well.
+#[inline(never)]
+fn enclosing(space: &Space, at: Va) -> Option<AreaView> {
+    space.find_enclosing(at)
 }
 
 /// Frees a detached area by its start. Returns 0, or -1 if none is detached there. Never sleeps.

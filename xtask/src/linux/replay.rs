@@ -159,7 +159,7 @@ mod tests {
     fn methods(text: &str) -> BTreeSet<&str> {
         const OTHERS: &str = "map map_or map_or_else get get_mut expose_provenance range is_ok is_err is_some is_some_and as_mut \
                               ok or_else unwrap_or unwrap_or_default and_then start end write swap sort_unstable settings \
-                              request caches enumerate iter_mut add len set space note_of";
+                              request caches enumerate iter_mut add len set space note_of replace";
         let named =
             text.match_indices('(').filter_map(|(at, _)| text[..at].rsplit_once('.')).map(|(_, name)| name);
         named
