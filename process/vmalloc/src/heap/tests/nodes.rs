@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::arena::{KINDS, NODES, ZONES};
-use crate::magazine::Kinds;
 use va_base::VaRange;
 use vmalloc_os::lock::is_awaited;
 
@@ -195,22 +194,18 @@ fn what_a_node_lacks_is_in_node_0_and_what_that_lacks_in_the_others() {
     shim.on_cpu(1);
     assert_eq!(leave(&heap), 1);
     let bytes = heap.arena.extent(KINDS + HUGE).len_bytes() as usize / 16;
-    let mut areas = Vec::new();
-    // Both zones of a node, and of node 0.
     let alloc = || heap.alloc(layout(bytes, 1), Fill::Any).map(|at| at.addr().get());
-    while let Ok(at) = alloc() {
-        areas.push(at);
-    }
-    let count = |node| areas.iter().filter(|&&at| node_of(&heap, at) == node).count();
-    assert_eq!((count(1), count(2)), (32, 0));
-    assert!(areas.iter().take(16).all(|&at| node_of(&heap, at) == 1));
-    // A CPU of node 0 takes what another node has.
-    let freed = areas.remove(0);
-    // SAFETY: this test's own area, to which no reference exists.
-    unsafe { heap.free(freed) }.unwrap();
-    (0..4).for_each(|cpu| _ = heap.drain(cpu, Kinds::All));
+    let areas: Vec<_> = (0..17).map(|_| alloc().unwrap()).collect();
+    let nodes: Vec<_> = areas.iter().map(|&at| node_of(&heap, at)).collect();
+    assert_eq!(nodes, [&[1; 16][..], &[0]].concat());
+    // Where the system gives no more, a CPU of node 0 takes what another node has.
+    shim.fail(Call::Commit, 0);
     shim.on_cpu(0);
-    assert_eq!(alloc().map(|at| node_of(&heap, at)), Ok(1));
+    assert!(alloc().is_err());
+    // SAFETY: this test's own area, to which no reference exists.
+    unsafe { heap.free(areas[3]) }.unwrap();
+    heap.drain_all();
+    assert_eq!(alloc(), Ok(areas[3]));
     assert_eq!(heap.validate(), Ok(()));
 }
 
