@@ -234,3 +234,12 @@ fn a_busy_area_that_ends_when_it_is_found_is_passed() {
     at_look(2, move || map.end(&mut marker.lock().unwrap(), 0));
     assert_eq!(map.next_busy(0).map(|seen| seen.page), Some(30));
 }
+
+#[test]
+fn li1_any_page_can_be_lost_and_so_can_the_end_of_a_list() {
+    let map = PageMap::empty();
+    assert_eq!(map.lost(), None);
+    for page in [0, 7, u64::MAX] {
+        assert_eq!((map.lose::<()>(page), map.lost()), (None, Some(page)));
+    }
+}
