@@ -5,14 +5,13 @@ use crate::cargo::{counted, full};
 use crate::count::Tests;
 use crate::fuzz;
 use crate::machine::{commit, duration, machine};
+use crate::parallel;
 use crate::sh::{Cmd, Show};
 use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Cases of each property test, unless it fixes its own number.
@@ -230,7 +229,7 @@ fn structures(root: &Path, args: &Args) -> Result<bool> {
     for only in &args.only {
         _ = write!(command, " --only {only}");
     }
-    let section = Section::new(root, if args.only.is_empty() { RANDOM } else { SOME }, command);
+    let mut section = Section::new(root, if args.only.is_empty() { RANDOM } else { SOME }, command);
     let seeds = args.first_seed..args.first_seed + wanted.div_ceil(SEED_OPERATIONS);
     let is_wanted = |test: &str| args.only.is_empty() || args.only.iter().any(|only| test.contains(only));
     let structures: Vec<_> = STRUCTURES.into_iter().filter(|&(_, _, test)| is_wanted(test)).collect();
@@ -244,38 +243,29 @@ fn structures(root: &Path, args: &Args) -> Result<bool> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.unwrap_or_else(cores).max(1);
     let parts = parts(structures.len(), seeds.clone(), jobs);
-    let rows: Vec<Option<Row>> = structures.iter().map(|_| None).collect();
-    let (next, page) = (AtomicUsize::new(0), Mutex::new((section, rows)));
-    let page = || page.lock().unwrap_or_else(PoisonError::into_inner);
-    let worker = || -> Result<()> {
-        while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let (package, program, test) = structures[part.structure];
-            page().1[part.structure].get_or_insert_with(|| Row::new(parts.len() / structures.len()));
-            let cmd = full(Cmd::cargo(root))
-                .env("VMALLOC_SOAK_FIRST_SEED", part.seeds.start.to_string())
-                .env("VMALLOC_SOAK_SEEDS", (part.seeds.end - part.seeds.start).to_string())
-                .env("VMALLOC_SOAK_WALK_EVERY", args.walk_every.to_string())
-                .args(release_tests([(package, program)].into_iter()))
-                .args(["--", "--exact", "--nocapture", test]);
-            let mut soaked = None;
-            let ended = cmd.lines(Show::All, |line| soaked = Soaked::read(line).or(soaked.take()))?;
-            let (section, rows) = &mut *page();
-            if let Some(row) = &mut rows[part.structure] {
-                row.add(soaked, ended.code == Some(0));
-                if row.parts_left == 0 {
-                    section.add(&row.text(test, &seeds, wanted))?;
-                }
-            }
+    let mut rows: Vec<Option<Row>> = structures.iter().map(|_| None).collect();
+    let run = |part: &Part| {
+        let (started, (package, program, test)) = (Instant::now(), structures[part.structure]);
+        let cmd = full(Cmd::cargo(root))
+            .env("VMALLOC_SOAK_FIRST_SEED", part.seeds.start.to_string())
+            .env("VMALLOC_SOAK_SEEDS", (part.seeds.end - part.seeds.start).to_string())
+            .env("VMALLOC_SOAK_WALK_EVERY", args.walk_every.to_string())
+            .args(release_tests([(package, program)].into_iter()))
+            .args(["--", "--exact", "--nocapture", test]);
+        let mut soaked = None;
+        let ended = cmd.lines(Show::All, |line| soaked = Soaked::read(line).or(soaked.take()))?;
+        Ok((started, soaked, ended.code == Some(0)))
+    };
+    parallel::each(jobs, &parts, run, |part, (started, soaked, has_passed)| {
+        let row = rows[part.structure].get_or_insert_with(|| Row::new(parts.len() / structures.len()));
+        row.started = row.started.min(started);
+        row.add(soaked, has_passed);
+        if row.parts_left == 0 {
+            section.add(&row.text(structures[part.structure].2, &seeds, wanted))?;
         }
         Ok(())
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(worker)).collect();
-        workers
-            .into_iter()
-            .try_for_each(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")))
     })?;
-    Ok(page().1.iter().flatten().all(|row| row.is_clean(wanted)))
+    Ok(rows.iter().flatten().all(|row| row.is_clean(wanted)))
 }
 
 /// Runs `cargo xtask soak`.

@@ -14,13 +14,13 @@ const BY_OTHER: u32 = 2;
 
 /// The word of a lock, and the CPU of its caller: those of the kernel, or of a model.
 pub(crate) trait Word {
-    /// Returns who has the lock.
+    /// Returns the kind of its holder, or 0.
     fn load(&self) -> u32;
 
     /// Frees it.
     fn store_free(&self, order: Ordering);
 
-    /// Writes who takes it, if it is free. Returns true if it was.
+    /// Writes the kind of its next holder, if it is free. Returns true if it was.
     fn replace_free(&self, by: u32, success: Ordering) -> bool;
 
     /// Lets the holder proceed.

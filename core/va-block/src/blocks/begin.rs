@@ -90,11 +90,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         machine: P,
         busy: &[VaRange],
     ) -> Result<(), BlockError> {
-        if !self.space.extent().is_empty() {
-            return Err(SpaceError::AlreadyReady.into());
-        }
         let made = self.init_once(extent, default_window, machine, busy);
-        if made.is_err() {
+        if !matches!(made, Ok(()) | Err(BlockError::Space(SpaceError::AlreadyReady))) {
             // Dropping the old value frees all that was allocated.
             *self = va_base::constant!(Self::empty());
         }

@@ -220,11 +220,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         machine: P,
         busy: &[VaRange],
     ) -> Result<(), SpaceError> {
-        if !self.extent.is_empty() {
-            return Err(SpaceError::AlreadyReady);
-        }
         let made = self.init_once(extent, default_window, machine, busy);
-        if made.is_err() {
+        if !matches!(made, Ok(()) | Err(SpaceError::AlreadyReady)) {
             // Dropping the old value frees all that was allocated.
             *self = va_base::constant!(Self::empty());
         }

@@ -6,11 +6,11 @@
 //!   |   0   | 1 | 2 | ...  | 1 | 2 | ...  |          0            |   of nodes 0, 1, 2, ... 15
 //!   |==rw== |=  |=  |      |=  |=  |      |=====rw====            |
 //! ```
-//! A **node** (`heap/nodes.rs`) has a small zone, for areas below 64 KiB, and a huge zone for larger ones, on huge pages
-//! if [`HugePages`] requests them. With [`HugePages::System`] the bound is 4 MiB. Node 0 is for all CPUs. A sixteenth of
-//! the arena is in its small zone, or half of it with `HugePages::System`. The zones of the other nodes have a 128th of
-//! it each, and an arena of less than 64 GiB has no other nodes. The advice for huge pages, if any, is set once, for all
-//! zones of a kind, before they have a page. Two comparisons yield the zone of a page of node 0.
+//! A **node** (`heap/nodes.rs`) has a small zone, for areas below 64 KiB, and a huge zone for larger ones, on huge
+//! pages if [`HugePages`] requests them. With [`HugePages::System`] the bound is 4 MiB. Node 0 is for all CPUs. A
+//! sixteenth of the arena is in its small zone, or half of it with `HugePages::System`. The zones of the other nodes have
+//! a 128th of it each, and an arena of less than 64 GiB has no other nodes. The advice for huge pages, if any, is set
+//! once, for all zones of a kind, before they have a page. Two comparisons yield the zone of a page of node 0.
 //! # Source
 //! Our own. Figures: `docs/decisions/0014-two-zones.md`, `docs/decisions/0110-nodes-of-a-heap.md`.
 

@@ -88,7 +88,7 @@ pub(crate) use owned::{Owned, Plan};
 
 use crate::FORK_CACHED_MAX;
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, BATCH, HUGE, HUGE_PAGES, KINDS, NODES, Run, address, into_pointer};
+use crate::arena::{Arena, BATCH, HUGE, HUGE_PAGES, NODES, Run, address, into_pointer};
 use crate::error::{AllocError, FreeError};
 use crate::magazine::{BIG_PAGES, Big, CpuSet, Magazine, Out};
 use crate::page_word::Word;
@@ -158,8 +158,7 @@ pub(crate) struct Heap<O: Os> {
     /// Protocol PR-HINT.
     refills_closed: AtomicBool,
     hidden: Mutex<Hidden>,
-    /// The zones of node 0.
-    zones: [Zone<O>; KINDS],
+    node_0: Node<O>,
     /// The other nodes, each once a CPU needs it. Protocol PR-PUBLISH.
     nodes: [Published<Node<O>>; NODES - 1],
     // Atomic, each alone.
@@ -257,7 +256,7 @@ impl<O: Os> Heap<O> {
 
     /// Returns the number of dirty pages that count to the budget, a moment ago.
     fn dirty_hint(&self) -> u64 {
-        let zones = self.zones.iter().map(|zone| &zone.dirty).chain([&self.noded_dirty]);
+        let zones = self.node_0.zones.iter().map(|zone| &zone.dirty).chain([&self.noded_dirty]);
         zones.map(|pages| pages.load(Ordering::Relaxed)).sum()
     }
 

@@ -8,10 +8,10 @@
 //!     |       |       |
 //!   node 0  node 1  node 2   ... at most 16          each allocates from its own
 //! ```
-//! A miss of the magazines takes the lock of a zone, and changes its index. Where the threads of many CPUs miss, they wait
-//! for each other, and each change moves the index from one CPU's cache to another's. So a CPU that often finds the
-//! lock of node 0 held allocates from a node of its own from then on. Its zones have an index, a frontier and a list of
-//! cold blocks each, made when the first CPU needs them.
+//! A miss of the magazines takes the lock of a zone, and changes its index. Where the threads of many CPUs miss, they
+//! wait for each other, and each change moves the index from one CPU's cache to another's. So a CPU that often finds
+//! the lock of node 0 held allocates from a node of its own from then on. Its zones have an index, a frontier and a list
+//! of cold blocks each, made when the first CPU needs them.
 //!
 //! An area is freed into the zone that has its address, whichever CPU frees it. The budget, the magazines, purges and
 //! time are those of the heap: only addresses and their locks are divided. A program whose threads do not wait has node
@@ -25,8 +25,8 @@
 //! # Locking
 //! A node is made under `purge`, which a fork holds.
 //! # Source
-//! The nodes of Linux's `mm/vmalloc.c` (6.9), which hash addresses. That a thread changes its place where it waits is as in
-//! glibc's arenas.
+//! The nodes of Linux's `mm/vmalloc.c` (6.9), which hash addresses. That a thread changes its place where it waits is
+//! as in glibc's arenas.
 
 use super::carve::Central;
 use super::{Heap, Held, Zone};
@@ -34,8 +34,6 @@ use crate::arena::{Arena, HUGE, HUGE_PAGES, KINDS, NODES, SMALL, ZONES};
 use crate::empty::{empty_value, write_empty};
 use crate::error::CreateError;
 use core::sync::atomic::Ordering;
-use lock_api::MutexGuard;
-use vmalloc_os::lock::Futex;
 use vmalloc_os::os::{Os, abort_with};
 use vmalloc_os::records::Host;
 
@@ -75,9 +73,9 @@ impl DoubleEndedIterator for Zones {
     }
 }
 
-/// A node other than node 0.
+/// The zones of a node.
 pub(super) struct Node<O: Os> {
-    zones: [Zone<O>; KINDS],
+    pub(super) zones: [Zone<O>; KINDS],
 }
 
 impl<O: Os> Node<O> {
@@ -89,11 +87,14 @@ impl<O: Os> Node<O> {
     });
 }
 
-impl<O: Os> Zone<O> {
-    /// Initializes an empty zone at its final address.
-    pub(super) fn init(&mut self, host: Host<O>, arena: &Arena<O>, zone: usize) -> Result<(), CreateError> {
-        let block = if zone % KINDS == SMALL { SMALL_BLOCK_PAGES } else { HUGE_PAGES };
-        self.central.get_mut().init(host, arena.extent(zone), block)
+impl<O: Os> Node<O> {
+    /// Initializes the zones of an empty node at its final address.
+    pub(super) fn init(&mut self, host: Host<O>, arena: &Arena<O>, node: usize) -> Result<(), CreateError> {
+        for (kind, zone) in self.zones.iter_mut().enumerate() {
+            let block = if kind == SMALL { SMALL_BLOCK_PAGES } else { HUGE_PAGES };
+            zone.central.get_mut().init(host, arena.extent(node * KINDS + kind), block)?;
+        }
+        Ok(())
     }
 }
 
@@ -101,7 +102,7 @@ impl<O: Os> Heap<O> {
     /// Returns a zone that exists: of node 0, or of a node that was made.
     pub(super) fn zone_at(&self, zone: usize) -> &Zone<O> {
         if zone < KINDS {
-            return &self.zones[zone];
+            return &self.node_0.zones[zone];
         }
         match self.nodes[zone / KINDS - 1].get() {
             // SAFETY: published once it was initialized, and valid as long as the heap.
@@ -152,7 +153,7 @@ impl<O: Os> Heap<O> {
         match self.zone_at(zone).central.try_lock() {
             Some(central) => {
                 self.magazine().did_not_wait();
-                self.held(zone, central)
+                Held { central, heap: self, zone }
             }
             None => {
                 if self.magazine().waits_often() {
@@ -186,10 +187,8 @@ impl<O: Os> Heap<O> {
         let made = self.host.alloc_place::<Node<O>>().is_some_and(|place| {
             write_empty!(Node<O>, place);
             // SAFETY: written just above, and no other reference to it exists.
-            let zones = unsafe { &mut (*place.as_ptr()).zones };
-            let mut all = zones.iter_mut().enumerate();
-            all.all(|(kind, zone)| zone.init(self.host, &self.arena, node * KINDS + kind).is_ok())
-                && published.publish(place).is_ok()
+            let fresh = unsafe { &mut *place.as_ptr() };
+            fresh.init(self.host, &self.arena, node).is_ok() && published.publish(place).is_ok()
         });
         // The memory of a node that was not made stays, so no other is tried.
         self.nodes_off.store(!made, Ordering::Relaxed);
@@ -197,11 +196,6 @@ impl<O: Os> Heap<O> {
             self.made.fetch_or(ZONES_0 << (node * KINDS), Ordering::Release);
         }
         made
-    }
-
-    /// Returns the guard of a zone whose lock is held.
-    pub(super) fn held<'a>(&'a self, zone: usize, central: MutexGuard<'a, Futex, Central<O>>) -> Held<'a, O> {
-        Held { central, heap: self, zone }
     }
 
     /// Publishes the pages of a zone that is about to be unlocked, for those who read them without its lock.
@@ -215,7 +209,7 @@ impl<O: Os> Heap<O> {
         let alone = self.made.load(Ordering::Relaxed) == ZONES_0;
         let pages = if alone { central.resident_pages() } else { central.whole_pages() };
         if zone < KINDS {
-            self.zones[zone].dirty.store(pages, Ordering::Relaxed);
+            self.zone_at(zone).dirty.store(pages, Ordering::Relaxed);
         } else if pages.abs_diff(central.published) > least || pages == 0 && central.published > 0 {
             self.noded_dirty.fetch_add(pages.wrapping_sub(central.published), Ordering::Relaxed);
             central.published = pages;

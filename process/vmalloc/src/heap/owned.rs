@@ -2,6 +2,7 @@
 
 use super::guards::Guards;
 use super::hidden::Hidden;
+use super::nodes::{Node, ZONES_0};
 use super::relocate::Growth;
 use super::{Heap, REFILLS, Refill, Zone, carve::Central, time::Time, worker::Worker};
 use crate::PAGE_BYTES;
@@ -115,12 +116,12 @@ impl<O: Os> Heap<O> {
         refills_closed: AtomicBool::new(false),
         hidden: Mutex::new(Hidden::NOTHING),
         #[cfg(not(loom))]
-        zones: [const { Zone::EMPTY }; crate::arena::KINDS],
+        node_0: Node::EMPTY,
         #[cfg(loom)]
-        zones: core::array::from_fn(|_| Zone::empty()),
+        node_0: Node::empty(),
         nodes: [const { Published::new() }; NODES - 1],
         noded_dirty: AtomicU64::new(0),
-        made: AtomicU64::new(super::nodes::ZONES_0),
+        made: AtomicU64::new(ZONES_0),
         nodes_off: AtomicBool::new(false),
         forked_zones: AtomicU64::new(0),
         worker: Worker::off(),
@@ -146,9 +147,7 @@ impl<O: Os> Heap<O> {
     fn init(&mut self, host: Host<O>, plan: Plan) -> Result<(), CreateError> {
         let count = host.os().cpus().clamp(1, CPUS_MAX);
         self.magazines = host.alloc_zeroed(count).ok_or(CreateError::NoRecords)?;
-        for (kind, zone) in self.zones.iter_mut().enumerate() {
-            zone.init(host, &self.arena, kind)?;
-        }
+        self.node_0.init(host, &self.arena, 0)?;
         let cached_pages = (plan.cache_bytes_max / PAGE_BYTES) as u64;
         self.host = host;
         self.cached_max = cached_pages;

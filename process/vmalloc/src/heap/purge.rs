@@ -11,8 +11,9 @@
 //! Threads that release pages at the same time make each other's flushes larger. So a thread that finds a purge in
 //! progress leaves it alone. Only refills that may not move pages release some beside it.
 //!
-//! The zones of other nodes release their part, by their dirty pages. Then the zone of small areas releases what it has beyond half of the budget. Then the zone of large areas is
-//! purged: to release a huge page and to fault in another costs a tenth of the same for its 512 pages.
+//! The zones of other nodes release their part, by their dirty blocks. Then the zone of small areas releases what it has
+//! beyond half of the budget. Then the zone of large areas is purged: to release a huge page and to fault in another
+//! costs a tenth of the same for its 512 pages.
 //!
 //! Runs that cannot be cut because no record is available, and runs that the system fails to release, become dirty
 //! again; nothing is lost. A purge releases no page of a block that is partly in use. A trim does: it releases pages
@@ -228,6 +229,9 @@ impl<O: Os> Heap<O> {
             let ranges = blocks.map(|(block, _)| central.block(block));
             let pages = central.block_pages;
             drop(central);
+            if count == 0 {
+                continue;
+            }
             let mut absent = [0; BATCH];
             for (absent, &range) in absent[..count].iter_mut().zip(&ranges) {
                 // Another thread may have allocated the block since: then nothing is recorded.

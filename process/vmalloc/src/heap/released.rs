@@ -34,8 +34,8 @@ impl<O: Os> Heap<O> {
         // First, so that no node is made meanwhile.
         let _settled = self.hold_settled();
         // In the order of a fork: a thread that holds one zone never requests another.
-        let held: [_; ZONES] =
-            core::array::from_fn(|zone| (self.zones().0 >> zone & 1 == 1).then(|| self.zone(zone)));
+        let mut held = [const { None }; ZONES];
+        self.zones().for_each(|zone| held[zone] = Some(self.zone(zone)));
         let closed = self.arena.close();
         drop(held);
         self.release_alone();

@@ -11,7 +11,7 @@ const LONG: [Call; 5] = [Call::Resident, Call::Discard, Call::Move, Call::Remap,
 impl Heap<Shim> {
     /// Returns true if this thread holds a lock that others need for a cached pair, or for a miss.
     fn has_lock(&self) -> bool {
-        self.zones.iter().any(|zone| zone.central.is_mine())
+        self.zones().any(|zone| self.zone_at(zone).central.is_mine())
             || self.magazines.iter().any(|magazine| magazine.lock().is_mine())
             || self.host.is_mine()
     }

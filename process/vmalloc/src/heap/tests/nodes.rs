@@ -1,4 +1,4 @@
-//! Nodes: who gets one, and that areas, budgets and purges are as with one node.
+//! Nodes: which CPUs get one, and that areas, budgets and purges are as with one node.
 
 use super::*;
 use crate::arena::{KINDS, NODES, ZONES};
@@ -62,7 +62,7 @@ fn a_cpu_that_waits_often_leaves_node_0_and_one_that_seldom_does_stays() {
         let held = heap.zone(HUGE);
         std::thread::scope(|scope| {
             scope.spawn(|| drop(heap.zone_for_request(HUGE)));
-            while !is_awaited(&heap.zones[HUGE].central) {
+            while !is_awaited(&heap.zone_at(HUGE).central) {
                 std::thread::yield_now();
             }
             drop(held);
@@ -144,8 +144,7 @@ fn vm1_random_calls_of_many_cpus_with_nodes_lose_nothing_and_the_budget_is_for_a
             model.step(8 * MIB).unwrap();
             if step % 16 == 0 {
                 model.check();
-                // Each zone may have a part in 256 that is not published. Parts of blocks do not count, or count in
-                // node 0 alone.
+                // Each zone may have a part in 256 that is not published. Parts of blocks count while node 0 is alone.
                 let whole = |zone| {
                     let central = model.heap.zone(zone);
                     central.cold.len() * central.block_pages
@@ -284,7 +283,7 @@ fn a_child_has_the_areas_of_all_nodes() {
     // SAFETY: waits for the child of above.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((waited, status), (child, 0));
-    assert!((0..ZONES).filter(|&zone| zone < KINDS).all(|zone| !heap.zone_at(zone).central.is_locked()));
+    assert!(heap.zones().all(|zone| !heap.zone_at(zone).central.is_locked()));
 }
 
 /// Threads that the system moves between CPUs at any moment exchange areas, get nodes, purge and hold all locks.
