@@ -326,8 +326,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     }
 
     /// Record `id` of a paged bucket, or of the array behind a flat beginning, or an inline one before there is one.
-    #[cold]
-    #[inline(never)]
+    #[cfg_attr(feature = "small", inline(always))]
+    #[cfg_attr(not(feature = "small"), cold, inline(never))]
     fn get_far(&self, id: u32) -> &T {
         match self.array.at(id.wrapping_sub(Self::OFFSET)) {
             Some(record) => record,

@@ -69,7 +69,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         for class in self.row_classes.each() {
             let usable = if level == 0 {
                 let leaf = self.leaves.get(child);
-                usable_in_leaf(&leaf.end, &leaf.size, class)
+                usable_in_leaf(&leaf.end, &leaf.size, class, K::ZERO)
             } else {
                 max_of(self.row(child, class))
             };

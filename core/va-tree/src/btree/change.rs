@@ -81,31 +81,31 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     #[inline]
     fn cut_in_tree(&mut self, path: &mut Path, hole: (u64, u64), taken: (u64, u64), fit: Fit) {
         let ((start, end), (from, to)) = (hole, taken);
-        let (old_end, old_size) = (K::of(end), K::of(end - start));
         let (id, slot) = (path.node(0), path.slot(0));
         let leaf = self.leaves.get_mut(id);
+        let lower = (K::of(from), K::of(from - start));
+        let upper = (K::of(end), K::of(end - to));
+        let old = (K::of(end), K::of(end - start));
         match fit {
-            Fit::LeftEdge => {
-                leaf.size[slot] = K::of(end - to);
-                self.lowered(path, old_end, old_size);
-            }
-            Fit::RightEdge => {
-                leaf.end[slot] = K::of(from);
-                leaf.size[slot] = K::of(from - start);
-                self.lowered(path, old_end, old_size);
-            }
+            Fit::LeftEdge => leaf.size[slot] = upper.1,
+            Fit::RightEdge => (leaf.end[slot], leaf.size[slot]) = lower,
             Fit::Full => {
                 leaf.remove(slot);
-                self.lowered(path, old_end, old_size);
-                self.refill(path);
+                self.lowered(path, old, [lower, upper]);
+                return self.refill(path);
+            }
+            // The slot retains the upper rest, whose end is the old one; the lower one is inserted before it.
+            Fit::NoEdge if leaf.is_full() => {
+                leaf.size[slot] = upper.1;
+                self.lowered(path, old, [lower, upper]);
+                return self.split_leaf(path, slot, lower.0, lower.1);
             }
             Fit::NoEdge => {
-                // The slot retains the right section, whose end is the old one; the left one is inserted before it.
-                leaf.size[slot] = K::of(end - to);
-                self.lowered(path, old_end, old_size);
-                self.insert_hole(path, slot, start, from);
+                leaf.size[slot] = upper.1;
+                leaf.insert(slot, lower.0, lower.1);
             }
         }
+        self.lowered(path, old, [lower, upper]);
     }
 
     /// Inserts hole `[start, end)` at `slot` of the leaf of `path`.
@@ -247,7 +247,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         let leaf = self.leaves.get_mut(id);
         let (end, size) = (leaf.end[slot], leaf.size[slot]);
         leaf.remove(slot);
-        self.lowered(path, end, size);
+        self.lowered(path, (end, size), [(end, K::ZERO); 2]);
         self.refill(path);
     }
 
@@ -312,14 +312,36 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             }
             *gap = size;
         }
+        if self.height > 0 && self.has_rows() {
+            self.raised_rows(path, end, size);
+        }
+    }
+
+    // Apart, since most trees have no rows.
+    #[inline(never)]
+    fn raised_rows(&mut self, path: &Path, end: K, size: K) {
+        let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
+        let mut raised = Classes::NONE;
         for class in self.row_classes.each() {
+            let usable = rows::usable(end, size, class);
+            if usable == K::ZERO {
+                // Nor is it for any larger alignment.
+                break;
+            }
+            let largest = &mut self.rows.get_mut(inner.row[class]).0[slot];
+            if *largest < usable {
+                *largest = usable;
+                raised = raised.with(Classes::only(class));
+            }
+        }
+        for class in raised.each() {
             self.raised_row(path, class, rows::usable(end, size, class));
         }
     }
 
-    #[inline]
+    /// Raises the row of a class from the second level on.
     fn raised_row(&mut self, path: &Path, class: usize, usable: K) {
-        for level in 1..self.height + 1 {
+        for level in 2..self.height + 1 {
             let largest = &mut self.row_mut(path.node(level), class)[path.slot(level)];
             if *largest >= usable {
                 return;
@@ -328,31 +350,59 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
-    /// Updates the summaries above the leaf of `path` for a hole `(end, size)` that is gone, or is now shorter.
+    /// Updates the summaries above the leaf of `path` for a hole of which only `rests` are left, empty ones too. They
+    /// count even if they are not in the leaf yet.
     #[inline]
-    fn lowered(&mut self, path: &Path, end: K, size: K) {
-        for class in self.row_classes.each() {
-            self.lowered_row(path, class, rows::usable(end, size, class));
+    fn lowered(&mut self, path: &Path, (end, size): (K, K), rests: [(K, K); 2]) {
+        if self.height > 0 && self.has_rows() {
+            self.lowered_rows(path, (end, size), rests);
         }
-        self.lowered_gap(path, size);
+        self.lowered_gap(path, size, rests[0].1.max(rests[1].1));
+    }
+
+    #[inline(never)]
+    fn lowered_rows(&mut self, path: &Path, hole: (K, K), rests: [(K, K); 2]) {
+        let usable = |(end, size), class| rows::usable(end, size, class);
+        let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
+        let leaf = self.leaves.get(path.node(0));
+        let mut lowered = Classes::NONE;
+        for class in self.row_classes.each() {
+            let old = usable(hole, class);
+            let rest = usable(rests[0], class).max(usable(rests[1], class));
+            if rest == old {
+                // No multiple of the alignment was cut off, nor of any larger one.
+                break;
+            }
+            let largest = &mut self.rows.get_mut(inner.row[class]).0[slot];
+            if *largest != old {
+                continue;
+            }
+            *largest = rows::usable_in_leaf(&leaf.end, &leaf.size, class, rest);
+            if *largest != old {
+                lowered = lowered.with(Classes::only(class));
+            }
+        }
+        for class in lowered.each() {
+            self.lowered_row(path, class, usable(hole, class));
+        }
     }
 
     /// Lowers the gaps. A gap above that is not `old` belongs to another hole: there the walk ends, without a scan.
     #[inline]
-    fn lowered_gap(&mut self, path: &Path, old: K) {
+    fn lowered_gap(&mut self, path: &Path, old: K, rest: K) {
         for level in 1..self.height + 1 {
             let (node, slot) = (path.node(level), path.slot(level));
             if self.inners.get(node).gap[slot] != old {
                 return;
             }
-            let max = self.longest_in(path, level - 1);
+            let max = self.longest_in(path, level - 1).max(rest);
             if max == old {
                 return;
             }
             self.inners.get_mut(node).gap[slot] = max;
         }
         if self.longest == old.get() {
-            self.longest = self.longest_in(path, self.height).get();
+            self.longest = self.longest_in(path, self.height).max(rest).get();
         }
     }
 
@@ -365,25 +415,15 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
-    /// Does the same as [`lowered_gap`](Self::lowered_gap), for one class.
-    #[inline]
+    /// Does the same as [`lowered_gap`](Self::lowered_gap), for one class and from the second level on.
     fn lowered_row(&mut self, path: &Path, class: usize, old: K) {
-        if old == K::ZERO {
-            // A value of zero is no maximum above.
-            return;
-        }
-        let mut below = NIL;
-        for level in 1..self.height + 1 {
+        let mut below = self.inners.get(path.node(1)).row[class];
+        for level in 2..self.height + 1 {
             let (row, slot) = (self.inners.get(path.node(level)).row[class], path.slot(level));
             if self.rows.get(row).0[slot] != old {
                 return;
             }
-            let max = if level == 1 {
-                let leaf = self.leaves.get(path.node(0));
-                rows::usable_in_leaf(&leaf.end, &leaf.size, class)
-            } else {
-                node::max_of(&self.rows.get(below).0)
-            };
+            let max = node::max_of(&self.rows.get(below).0);
             if max == old {
                 return;
             }
@@ -413,7 +453,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             }
             *usable = if level == 1 {
                 let leaf = self.leaves.get(child);
-                rows::usable_in_leaf(&leaf.end, &leaf.size, class)
+                rows::usable_in_leaf(&leaf.end, &leaf.size, class, K::ZERO)
             } else {
                 self.build_row(child, level - 1, class)
             };

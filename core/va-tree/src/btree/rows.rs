@@ -26,6 +26,8 @@
 //!   below child `i`; rows of unused slots are zero.
 
 use super::Key;
+use super::node::Leaf;
+use super::search::Wanted;
 use crate::slab::Linked;
 use va_base::Record;
 
@@ -115,19 +117,62 @@ impl Classes {
     }
 }
 
-/// Returns the usable length of one hole that ends at `end`. The tree's base is a multiple of `2^18`, so relative
-/// alignment is alignment.
+/// Pages of an alignment less one.
 #[inline(always)]
-pub(super) fn usable<K: Key>(end: K, size: K, class: usize) -> K {
-    let mask = K::of((2u64 << class) - 1);
-    size.saturating_sub((end - size).wrapping_neg() & mask)
+fn class_mask<K: Key>(class: usize) -> K {
+    K::of((2u64 << class) - 1)
 }
 
-/// Returns the longest usable length of all holes of a leaf.
+/// Returns the pages from the start of a hole to the next multiple of `mask + 1`. The tree's base is a multiple of
+/// `2^18`, so relative alignment is alignment.
 #[inline(always)]
-pub(super) fn usable_in_leaf<K: Key, const F: usize>(end: &[K; F], size: &[K; F], class: usize) -> K {
+fn pad<K: Key>(end: K, size: K, mask: K) -> K {
+    (end - size).wrapping_neg() & mask
+}
+
+/// Returns the usable length of one hole that ends at `end`.
+#[inline(always)]
+pub(super) fn usable<K: Key>(end: K, size: K, class: usize) -> K {
+    size.saturating_sub(pad(end, size, class_mask(class)))
+}
+
+/// Returns the longest usable length of all holes of a leaf, if it is more than `least`; else that.
+#[inline(always)]
+pub(super) fn usable_in_leaf<K: Key, const F: usize>(
+    end: &[K; F],
+    size: &[K; F],
+    class: usize,
+    least: K,
+) -> K {
+    let mask = class_mask(class);
+    let mut max = least;
     // An unused slot has size 0 and contributes nothing, whatever its end.
-    end.iter().zip(size).fold(K::ZERO, |max, (&end, &size)| max.max(usable(end, size, class)))
+    for (&end, &size) in end.iter().zip(size) {
+        if size > max {
+            max = max.max(size.saturating_sub(pad(end, size, mask)));
+        }
+    }
+    max
+}
+
+/// Returns the first hole of a leaf from `from` on with a usable length for `wanted`, which has an alignment.
+// Apart, so that searches without an alignment keep their registers.
+#[inline(never)]
+pub(super) fn first_usable<K: Key, const F: usize>(
+    leaf: &Leaf<K, F>,
+    from: usize,
+    wanted: &Wanted,
+) -> Option<usize> {
+    let (mask, wanted) = (class_mask(Classes::of_align(wanted.align_log2)), K::of(wanted.size));
+    let is_usable = |slot: usize| {
+        let (end, size) = (leaf.end[slot], leaf.size[slot]);
+        size >= wanted && pad(end, size, mask) <= size - wanted
+    };
+    if from > 0 {
+        return (from..F).find(|&slot| is_usable(slot));
+    }
+    // From a constant the compiler unrolls the scan.
+    (0..F).find(|&slot| is_usable(slot))
 }
 
 #[cfg(test)]

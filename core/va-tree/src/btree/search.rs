@@ -1,7 +1,7 @@
 //! Searches: the lowest fit, the hole around an address, neighbours. None of them changes the tree.
 
 use super::key::{fits, plus};
-use super::node::{self, Inner};
+use super::node::{self, Inner, Leaf};
 use super::path::Path;
 use super::rows::{self, Classes};
 use super::{BTree, Key};
@@ -136,8 +136,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         };
         loop {
             let leaf = self.leaves.get(leaf_id);
-            // Unused slots have size zero, which is never enough.
-            while let Some(next) = node::first_promise(&leaf.size, slot, K::of(wanted.size)) {
+            while let Some(next) = first_in_leaf(leaf, slot, wanted) {
                 let end = leaf.end[next].get();
                 let start = end - leaf.size[next].get();
                 let at = self.first_at(start, wanted);
@@ -354,6 +353,16 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             None => last_from(&leaf.size[..end], wanted),
         }
     }
+}
+
+/// Returns the first hole of a leaf from `slot` on that may be one for `wanted`: only a window and an alignment above
+/// the classes can exclude it. Unused slots have size zero, which is never enough.
+#[inline(always)]
+fn first_in_leaf<K: Key, const F: usize>(leaf: &Leaf<K, F>, slot: usize, wanted: &Wanted) -> Option<usize> {
+    if wanted.align_log2 == 0 {
+        return node::first_promise(&leaf.size, slot, K::of(wanted.size));
+    }
+    rows::first_usable(leaf, slot, wanted)
 }
 
 /// Returns the last slot with at least `wanted`.

@@ -145,7 +145,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             walk.holes += 1;
             walk.pages += size;
         }
-        let row = core::array::from_fn(|class| usable_in_leaf(&leaf.end, &leaf.size, class));
+        let row = core::array::from_fn(|class| usable_in_leaf(&leaf.end, &leaf.size, class, K::ZERO));
         Ok(Truth { gap: leaf.max_size(), row })
     }
 }
