@@ -224,7 +224,7 @@ impl Config for Standard {
     const NODES_MAX: u32 = crate::NODES_LIMIT;
     const POOL_ON_ONE_NODE: bool = true;
     const POOL_PAGES_MAX: u64 = 1 << 14;
-    const POOL_TRIES: u32 = 4;
+    const POOL_TRIES: u32 = 16;
     const STEAL: bool = true;
     const ORDER: Order = Order::SliceByAddress;
     const SLICE_AREAS: u64 = 7;

@@ -188,14 +188,21 @@ impl<S> AreaList<S> {
         (!self.is_empty()).then_some(self.head)
     }
 
-    /// Moves the first area to the end.
-    pub(crate) fn rotate(&mut self, map: &PageMap) {
-        if self.areas > 1 {
-            let page = self.head;
-            self.head = map.link(page);
-            map.set_link(self.tail, page);
-            self.tail = page;
+    /// Moves areas that do not fit from the front to the end, until the first one fits or `tries` of them were checked;
+    /// returns whether it fits.
+    pub(crate) fn rotate_to(&mut self, map: &PageMap, tries: u64, fits: impl Fn(u64) -> bool) -> bool {
+        let (mut page, mut before) = (self.head, self.tail);
+        let mut left = tries.min(self.areas);
+        while left > 0 && !fits(page) {
+            (before, page) = (page, map.link(page));
+            left -= 1;
         }
+        // All of them in their order, or none: then the last area is before the first as it was.
+        if before != self.tail {
+            map.set_link(self.tail, self.head);
+            (self.head, self.tail) = (page, before);
+        }
+        left > 0
     }
 
     /// Appends all of `other`, O(1).
@@ -346,14 +353,25 @@ mod tests {
     }
 
     #[test]
-    fn rotating_moves_the_first_to_the_end() {
-        let map = map_of(&[1, 2, 3]);
-        let mut list = filled(&map, &[1, 2, 3]);
-        list.rotate(&map);
-        assert_eq!(drained(&map, list), [2, 3, 1]);
-        let mut list = filled(&map, &[2]);
-        list.rotate(&map);
-        assert_eq!(drained(&map, list), [2]);
+    fn areas_that_do_not_fit_go_to_the_end_in_their_order() {
+        let pages = [1, 2, 3, 4];
+        for (fit, tries, found, order) in [
+            (3, 4, true, [3, 4, 1, 2]),
+            (3, 3, true, [3, 4, 1, 2]),
+            (3, 2, false, [3, 4, 1, 2]),
+            (3, 1, false, [2, 3, 4, 1]),
+            (3, 0, false, pages),
+            (1, 1, true, pages),
+            (4, 9, true, [4, 1, 2, 3]),
+            (9, 9, false, pages),
+        ] {
+            let map = map_of(&pages);
+            let mut list = filled(&map, &pages);
+            assert_eq!(list.rotate_to(&map, tries, |page| page == fit), found, "{fit} in {tries}");
+            assert_eq!(drained(&map, list), order, "{fit} in {tries}");
+        }
+        let mut none = AreaList::<Flushed>::new();
+        assert!(!none.rotate_to(&map_of(&[1]), 1, |_| true));
     }
 
     #[test]

@@ -319,14 +319,8 @@ impl Pool {
         align: Align,
         tries: u32,
     ) -> Option<UnlinkedArea<Flushed>> {
-        for _ in 0..u64::from(tries).min(self.lists[class].areas()) {
-            let first = self.lists[class].first()?;
-            if Va::from_page(first).is_aligned(align) {
-                return self.pop(map, class);
-            }
-            self.lists[class].rotate(map);
-        }
-        None
+        let fits = |page| Va::from_page(page).is_aligned(align);
+        if self.lists[class].rotate_to(map, u64::from(tries), fits) { self.pop(map, class) } else { None }
     }
 }
 

@@ -510,3 +510,29 @@ fn a_magazine_that_refills_against_one_that_is_drained() {
         assert_eq!(space.validate(), Ok(()));
     });
 }
+
+/// A magazine takes the areas that an idle owner has, while that owner makes a call again: no area is lost, and there
+/// are enough for both.
+#[test]
+fn an_owner_that_is_idle_no_more_and_a_thief_both_get_an_area() {
+    // More preemptions would take more memory than there is: each try leaks its space.
+    model_within(1, || {
+        let space: &'static Space = std::boxed::Box::leak(std::boxed::Box::new(space(64, 2)));
+        // Eight pages, and caches that may hold four.
+        let _most = alloc(space, 0, 56);
+        let (Ok(mut theirs), Ok(mut mine)) = (space.magazine(1), space.magazine(0)) else {
+            panic!("no magazine")
+        };
+        // The last is one of a row of four, and the others of that are left.
+        let busy: Vec<Area> = (0..4).filter_map(|_| theirs.alloc(&ask(1)).ok()).collect();
+        // The last page. What the idle owner has is noted at this miss.
+        assert!(busy.len() == 4 && mine.alloc(&ask(1)).is_ok());
+        let other = spawn(move || theirs.alloc(&ask(1)));
+        let got = mine.alloc(&ask(1));
+        let Ok(theirs) = other.join() else { panic!("no thread") };
+        // A request tries only a few times while another thread is in a call.
+        let [got, theirs] = [got, theirs].map(|area| area.unwrap_or_else(|_| alloc(space, 0, 1)));
+        assert!(got.start() != theirs.start());
+        assert_eq!(space.validate(), Ok(()));
+    });
+}

@@ -22,7 +22,7 @@
 //!
 //! # Locking
 //! ```text
-//!   purge  >  a cell (Owner)  >  { pool of a node | lazy of a node | free }
+//!   purge  >  a cell (Owner)  >  { pool of a node | lazy of a node | free | another cell, by try_lock }
 //! ```
 //! An owner waits for its cell's lock with no lock held; any other thread only tries it. Under it no memory is
 //! requested from the machine.
@@ -151,6 +151,11 @@ impl<R: RawMutex + 'static> Cell<R> {
         self.contents.lock()
     }
 
+    /// Takes the lock if it is free, for any other thread.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, R, Contents>> {
+        self.contents.try_lock()
+    }
+
     /// Publishes the pages of the cache.
     #[inline(always)]
     pub(super) fn publish_cached(&self, contents: &Contents) {
@@ -180,11 +185,9 @@ impl<R: RawMutex + 'static> Cell<R> {
         self.publish_sealed(contents);
     }
 
-    /// Returns the pages that it holds, in any state.
-    fn pages(&self) -> u64 {
-        self.cached_pages.load(Ordering::Relaxed)
-            + self.lazy_pages.load(Ordering::Relaxed)
-            + self.sealed_pages.load(Ordering::Relaxed)
+    /// Returns the pages that it holds: cached, lazy and sealed ones. Each call of its owner changes them.
+    pub(super) fn pages(&self) -> [u64; 3] {
+        [&self.cached_pages, &self.lazy_pages, &self.sealed_pages].map(|pages| pages.load(Ordering::Relaxed))
     }
 }
 
@@ -208,7 +211,7 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
     }
 
     /// Returns the cells of magazines.
-    fn taken(&self) -> impl Iterator<Item = &'static Cell<R>> + use<R> {
+    pub(super) fn taken(&self) -> impl Iterator<Item = &'static Cell<R>> + use<R> {
         self.each().filter(|cell| cell.taken.load(Ordering::Relaxed))
     }
 
@@ -295,11 +298,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn drain_cells(&self, chosen: impl Fn(&Cell<P::OwnerLock>) -> bool) -> Drained {
         let mut drained = Drained::default();
         for cell in self.cells.taken() {
-            let pages = cell.pages();
+            let pages: u64 = cell.pages().iter().sum();
             if pages == 0 || !chosen(cell) {
                 continue;
             }
-            if self.empty_cell(cell, || cell.contents.try_lock()) {
+            if self.empty_cell(cell, || cell.try_lock()) {
                 drained.magazines += 1;
                 drained.pages = Pages::new(drained.pages.get() + pages);
             } else {
@@ -392,7 +395,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.cells.live.0.fetch_add(1, Ordering::Relaxed);
         let share = self.cache_share();
         // The shares of all others are smaller now: an idle magazine that exceeds its share is drained.
-        self.drain_cells(|other| other.pages() > 3 * share);
+        self.drain_cells(|other| other.pages().iter().sum::<u64>() > 3 * share);
         let mut contents = cell.lock();
         contents.rounds.begin();
         contents.refill_areas.fill(1);
@@ -454,11 +457,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn held(&self) -> Held {
         let mut held = Held::default();
         for cell in self.cells.taken() {
-            held.cached_pages += cell.cached_pages.load(Ordering::Relaxed);
-            held.lazy_pages += cell.lazy_pages.load(Ordering::Relaxed);
-            let pages = cell.sealed_pages.load(Ordering::Relaxed);
+            let [cached, lazy, sealed] = cell.pages();
+            held.cached_pages += cached;
+            held.lazy_pages += lazy;
             if self.completed_batches.have_reached(cell.batch_number.load(Ordering::Relaxed)) {
-                held.cached_pages += pages;
+                held.cached_pages += sealed;
             }
         }
         held
@@ -467,7 +470,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Counts flushed areas in magazines, except those whose owner is in a call.
     pub(super) fn cached_areas(&self) -> u64 {
         let areas = |cell: &'static Cell<P::OwnerLock>| {
-            let contents = cell.contents.try_lock()?;
+            let contents = cell.try_lock()?;
             let rounds = &contents.rounds;
             let completed = self.completed_batches.have_reached(rounds.batch_number().get());
             Some(contents.cache.areas() + if completed { rounds.sealed().areas() } else { 0 })
@@ -484,7 +487,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn check_cells(&self) -> Result<[Amount; 3], InvariantViolation> {
         let [mut cached, mut lazy, mut sealed] = [Amount::NONE; 3];
         for cell in self.cells.each() {
-            let Some(contents) = cell.contents.try_lock() else { continue };
+            let Some(contents) = cell.try_lock() else { continue };
             let Contents { cache, rounds, cache_pages_max, round_pages_max, .. } = &*contents;
             cache.validate(&self.map)?;
             let broken =
@@ -497,8 +500,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 return broken("MG1", *round_pages_max, rounds.open().pages());
             }
             let exact = [cache.pages(), rounds.open().pages(), rounds.sealed().pages()];
-            let published = [&cell.cached_pages, &cell.lazy_pages, &cell.sealed_pages]
-                .map(|pages| pages.load(Ordering::Relaxed));
+            let published = cell.pages();
             if exact != published || !(cell.taken.load(Ordering::Relaxed) || contents.is_empty()) {
                 return broken("MG2", exact.iter().sum(), published.iter().sum());
             }

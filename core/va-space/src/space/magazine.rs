@@ -17,7 +17,8 @@
 //!
 //! So a steady load remains in its magazine, and takes a shared lock once a round. The cache is refilled from the
 //! node's pool (one area of a size at first, twice as many each time). What that lacks comes from the pool of one other
-//! node, or from the index. Its excess goes to the pool.
+//! node, from a magazine whose owner is idle ([`watched`](super::watched)), or from the index. Its excess goes to the
+//! pool.
 //!
 //! The areas are in memory from the machine, under a lock of the magazine. A request that fails, a CPU that goes
 //! offline and a shrinker drain it even while its owner sleeps (`space::cell`, which has the invariants MG1 and MG2).
@@ -36,6 +37,7 @@
 use super::VmapSpace;
 use super::cell::{CACHE_PAGES_MAX, Cell, Contents};
 use super::take::Lowest;
+use super::watched::Watched;
 use crate::area::{Area, DetachedArea, range_of};
 use crate::budget::{Budget, Cost};
 use crate::config::{Config, Standard};
@@ -74,12 +76,15 @@ const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 /// assert_eq!(space.drain_cpu(0).magazines, 1);
 /// # Ok::<(), va_space::SpaceError>(())
 /// ```
+// What each call reads is first.
+#[repr(C)]
 pub struct Magazine<'s, P: Machine + Clone, C: Config = Standard> {
     pub(super) space: &'s VmapSpace<P, C>,
     pub(super) cell: &'static Cell<P::OwnerLock>,
     pub(super) node: u32,
     /// The node whose pool is tried when that of the own node lacks a size.
     other: u32,
+    pub(super) watched: Watched<P::OwnerLock>,
 }
 
 impl<P: Machine + Clone, C: Config> core::fmt::Debug for Magazine<'_, P, C> {
@@ -100,7 +105,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.ensure_node(cpu % self.nodes.nodes())?;
         let cell = self.take_cell(cpu).ok_or(SpaceError::NoTable)?;
         let node = self.node_of(cell);
-        Ok(Magazine { space: self, cell, node, other: node })
+        Ok(Magazine { space: self, cell, node, other: node, watched: Watched::new() })
     }
 }
 
@@ -117,9 +122,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// The errors of [`VmapSpace::alloc`]; before a failure, all magazines were drained, including this one.
     /// # Locks
-    /// The magazine's; `pool` of the node for a refill, then that of another. Before it `purge`, by `try_lock` and if
-    /// too much is lazy, for up to eight slices. Else those of [`VmapSpace::alloc`]. For [`Context::Atomic`] one at a
-    /// time, and never `purge`.
+    /// The magazine's; `pool` of the node for a refill, then that of another; under its own that of an idle magazine, by
+    /// `try_lock`. Before it `purge`, by `try_lock` and if too much is lazy, for up to eight slices. Else those of
+    /// [`VmapSpace::alloc`]. For [`Context::Atomic`] one at a time, and never `purge`.
     #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         // The cache has no list for a size above its share.
@@ -132,9 +137,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.alloc_further(*request)
     }
 
-    /// Allocates an area from what is available at once: this magazine, the pools of its node and of another, the index.
-    /// Nothing is purged, drained or waited for, so a kernel that owns the magazine while preemption is off can leave
-    /// that section first, and then call [`VmapSpace::alloc`].
+    /// Allocates an area from what is available at once: this magazine, the pools of its node and of another, a magazine
+    /// whose owner is idle, the index. Nothing is purged, drained or waited for, so a kernel that owns the magazine while
+    /// preemption is off can leave that section first, and then call [`VmapSpace::alloc`].
     ///
     /// The machine may be called for memory of records, with no lock of the magazine held, except for a request with
     /// [`Context::Atomic`].
@@ -143,8 +148,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// [`SpaceError::NoSpace`] or [`SpaceError::WouldBlock`] where [`alloc`](Self::alloc) would do more; else those of
     /// it.
     /// # Locks
-    /// The magazine's; `pool` of the node, then of another; `free`. One after the other, except `pool` under the
-    /// magazine's.
+    /// The magazine's; `pool` of the node, then of another; that of an idle magazine, by `try_lock`; `free`. One after the
+    /// other, except `pool` and an idle magazine's under the magazine's.
     pub fn try_alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         if self.space.is_tagged(request)
             && let Some(area) = self.take(request)
@@ -241,7 +246,10 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 if let Some(area) = self.space.take_pooled(self.node, request, owner) {
                     return Ok(area);
                 }
-                if let Some(area) = self.take_elsewhere(request, owner) {
+                if C::STEAL
+                    && let Some(area) =
+                        self.take_elsewhere(request, owner).or_else(|| self.take_from_idle(request))
+                {
                     return Ok(area);
                 }
                 self.take_from_index(request)
@@ -253,9 +261,6 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Takes an area from the pool of one other node, if it has the size. After the threads of a CPU moved to others,
     /// the areas that they freed settle there, and would go to the index and come back.
     fn take_elsewhere(&mut self, request: &Request, owner: Option<u32>) -> Option<Area> {
-        if !C::STEAL {
-            return None;
-        }
         let pooled = &self.space.pooled.0;
         if self.other == self.node || !pooled.has(self.other) {
             self.other = pooled.after(self.other).filter(|&other| other != self.node)?;
@@ -418,7 +423,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     /// Puts areas of one size into the cache, which moves others out. Areas without room or a list go to the pool or
     /// the index. Returns whether the cache has some of them now.
-    fn cache_or_pool(&self, contents: &mut Contents, pages: u64, mut list: AreaList<Flushed>) -> bool {
+    pub(super) fn cache_or_pool(
+        &self,
+        contents: &mut Contents,
+        pages: u64,
+        mut list: AreaList<Flushed>,
+    ) -> bool {
         let map = &self.space.map;
         let max = contents.cache_pages_max;
         let mut rest = AreaList::new();

@@ -51,6 +51,7 @@ mod saved;
 mod settle;
 mod take;
 mod validate;
+mod watched;
 
 pub use cell::Drained;
 pub use find::Areas;
