@@ -415,7 +415,9 @@ impl<O: Os> Heap<O> {
     ) -> Result<(Run, u64), AllocError> {
         let pages = self.run_pages(layout.size());
         let align = Align::new(layout.align() as u64).unwrap_or(Align::PAGE);
-        let extent = self.arena.extent(HUGE).len_bytes();
+        // Either may be the larger one.
+        let extent =
+            [SMALL, HUGE].map(|kind| self.arena.extent(kind).len_bytes()).into_iter().fold(0, u64::max);
         let request = Request::pages(pages).map(|request| request.aligned(align));
         let Ok(request) = request
             .map_err(|_| ())

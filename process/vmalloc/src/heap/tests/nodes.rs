@@ -342,3 +342,22 @@ fn ar2_threads_on_many_nodes_share_no_page() {
     assert_eq!((heap.zones().count(), heap.validate()), (4 * KINDS, Ok(())));
     assert!(heap.trim_is_whole() && heap.stats().live_bytes == 0);
 }
+
+#[test]
+fn a_request_fits_in_the_small_zone_where_that_is_the_larger_one() {
+    let heap = heap_on(HugePages::System, &Shim::default(), NODED, MIB);
+    let [small, huge] = [SMALL, HUGE].map(|zone| heap.arena.extent(zone).len_bytes() as usize);
+    assert!(small > huge + (1 << 30), "{small} {huge}");
+    let [fits, above] = [huge + PAGE_BYTES, small + PAGE_BYTES].map(|bytes| {
+        let made = heap
+            .alloc(layout(bytes, 1), Fill::Any)
+            .map(|at| heap.arena.zone_of((at.addr().get() / PAGE_BYTES) as u64));
+        // A machine with less memory than that denies the mapping.
+        if matches!(made, Err(AllocError::CallFailed { call: Call::Map, .. })) { Ok(SMALL) } else { made }
+    });
+    assert_eq!(fits, Ok(SMALL));
+    assert!(
+        matches!(above, Err(AllocError::NoSpace { largest_bytes, .. }) if largest_bytes == small),
+        "{above:?}"
+    );
+}
