@@ -51,6 +51,11 @@ const NODE_PAGES: u64 = 4096;
 pub(super) const ZONES_0: u64 = (1 << KINDS) - 1;
 const _: () = assert!(ZONES <= u64::BITS as usize);
 
+/// Returns the bits of the zones of a node.
+fn zones_of(node: usize) -> u64 {
+    ZONES_0 << (node * KINDS)
+}
+
 /// A set of zones, from which they are taken in ascending order, or from the end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Zones(pub(super) u64);
@@ -168,7 +173,7 @@ impl<O: Os> Heap<O> {
     #[cold]
     pub(super) fn leave_node_0(&self) {
         let node = self.cpu() % (self.cached_max / NODE_PAGES).clamp(1, NODES as u64) as usize;
-        if node > 0 && (self.nodes[node - 1].get().is_some() || self.make_node(node)) {
+        if node > 0 && (self.zones().0 & zones_of(node) != 0 || self.make_node(node)) {
             self.magazine().set_node(node);
         }
     }
@@ -177,25 +182,26 @@ impl<O: Os> Heap<O> {
     fn make_node(&self, node: usize) -> bool {
         let Some(_alone) = self.purge.try_lock() else { return false };
         let published = &self.nodes[node - 1];
-        if published.get().is_some() {
-            return true;
+        if published.get().is_none() {
+            // Where addresses are counted, only those in use are mapped.
+            if self.arena.is_closed() || self.nodes_off.load(Ordering::Relaxed) {
+                return false;
+            }
+            let made = self.host.alloc_place::<Node<O>>().is_some_and(|place| {
+                write_empty!(Node<O>, place);
+                // SAFETY: written just above, and no other reference to it exists.
+                let fresh = unsafe { &mut *place.as_ptr() };
+                fresh.init(self.host, &self.arena, node).is_ok() && published.publish(place).is_ok()
+            });
+            // The memory of a node that was not made stays, so no other is tried.
+            self.nodes_off.store(!made, Ordering::Relaxed);
+            if !made {
+                return false;
+            }
         }
-        // Where addresses are counted, only those in use are mapped.
-        if self.arena.is_closed() || self.nodes_off.load(Ordering::Relaxed) {
-            return false;
-        }
-        let made = self.host.alloc_place::<Node<O>>().is_some_and(|place| {
-            write_empty!(Node<O>, place);
-            // SAFETY: written just above, and no other reference to it exists.
-            let fresh = unsafe { &mut *place.as_ptr() };
-            fresh.init(self.host, &self.arena, node).is_ok() && published.publish(place).is_ok()
-        });
-        // The memory of a node that was not made stays, so no other is tried.
-        self.nodes_off.store(!made, Ordering::Relaxed);
-        if made {
-            self.made.fetch_or(ZONES_0 << (node * KINDS), Ordering::Release);
-        }
-        made
+        // Also for a child of a fork between these two steps of another thread.
+        self.made.fetch_or(zones_of(node), Ordering::Release);
+        true
     }
 
     /// Publishes the pages of a zone that is about to be unlocked, for those who read them without its lock.

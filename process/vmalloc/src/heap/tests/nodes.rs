@@ -361,3 +361,16 @@ fn a_request_fits_in_the_small_zone_where_that_is_the_larger_one() {
         "{above:?}"
     );
 }
+
+#[test]
+fn a_node_that_another_thread_was_about_to_count_is_counted() {
+    let shim = Shim::default();
+    let heap = heap_of(&shim, 4, 64 * MIB);
+    shim.on_cpu(1);
+    assert_eq!(leave(&heap), 1);
+    // As in a child that a handler of a signal forked then: the other thread published the node, and is gone.
+    heap.made.store(crate::heap::nodes::ZONES_0, Ordering::Relaxed);
+    heap.magazine().set_node(0);
+    assert_eq!(leave(&heap), 1);
+    assert_eq!(heap.zones().collect::<Vec<_>>(), [0, 1, 2, 3]);
+}
