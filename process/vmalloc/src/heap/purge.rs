@@ -284,15 +284,17 @@ impl<O: Os> Heap<O> {
             return 0;
         }
         self.trim();
-        self.zones().map(|zone| self.shut_zone(zone)).sum()
+        // Each splits a mapping into three: half of the possible ones are left to the program.
+        let mut holes = 2 * self.moved_max;
+        self.zones().map(|zone| self.shut_zone(zone, &mut holes)).sum()
     }
 
-    fn shut_zone(&self, zone: usize) -> u64 {
+    fn shut_zone(&self, zone: usize, holes: &mut u64) -> u64 {
         let mut central = self.zone(zone);
         if !central.has_cleaned() {
             return 0;
         }
-        self.take_clean_ranges(zone, &mut central, |_, clean| self.arena.shut(clean))
+        self.take_clean_ranges(zone, &mut central, holes, |_, clean| self.arena.shut(clean))
     }
 
     /// Makes the contents of all magazines dirty, and returns the number of pages. Called as [`drain`](Self::drain).

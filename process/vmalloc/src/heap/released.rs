@@ -39,19 +39,24 @@ impl<O: Os> Heap<O> {
         let closed = self.arena.close();
         drop(held);
         self.release_alone();
-        self.zones().map(|zone| self.release_dirty(zone) + self.release_clean(zone)).sum::<u64>() > 0
-            || closed
+        // Each hole splits a mapping: half of the possible ones are left to the program.
+        let mut holes = 4 * self.moved_max;
+        let mut pages = 0;
+        for zone in self.zones() {
+            pages += self.release_dirty(zone, &mut holes) + self.release_clean(zone, &mut holes);
+        }
+        pages > 0 || closed
     }
 
-    /// Releases the dirty pages of a zone in blocks that are partly in use, and returns how many. Called under `purge`.
-    fn release_dirty(&self, zone: usize) -> u64 {
+    /// Releases the dirty pages of a zone in blocks that are partly in use, and returns how many. At most `holes`
+    /// runs. Called under `purge`.
+    fn release_dirty(&self, zone: usize, holes: &mut u64) -> u64 {
         let mut central = self.zone(zone);
-        let (mut from, mut pages, mut parts) = (self.arena.extent(zone).start(), 0, 0);
-        // Each splits a mapping, and the number of mappings is limited.
-        while parts < self.moved_max
+        let (mut from, mut pages) = (self.arena.extent(zone).start(), 0);
+        while *holes > 0
             && let Some(hole) = central.dirty.hole_after(from)
         {
-            (from, parts) = (hole.end(), parts + 1);
+            (from, *holes) = (hole.end(), *holes - 1);
             // A whole run, so no record is needed.
             if central.take_dirty_at(hole) {
                 central.retire_released(&self.arena, hole);
@@ -63,8 +68,8 @@ impl<O: Os> Heap<O> {
     }
 
     /// Releases the clean pages below the frontier of a zone, and returns how many.
-    fn release_clean(&self, zone: usize) -> u64 {
-        self.take_clean_ranges(zone, &mut self.zone(zone), |central, clean| {
+    fn release_clean(&self, zone: usize, holes: &mut u64) -> u64 {
+        self.take_clean_ranges(zone, &mut self.zone(zone), holes, |central, clean| {
             let taken = central.take_for_good(&self.arena, clean);
             if taken {
                 central.retire_released(&self.arena, clean);
@@ -75,21 +80,22 @@ impl<O: Os> Heap<O> {
     }
 
     /// Calls `take` for the clean ranges below the frontier of a zone, in address order. Returns the pages of those for
-    /// which it returned true. Each is a mapping of its own afterwards, so there are `moved_max` at most.
+    /// which it returned true: at most `holes`, since each is a mapping of its own afterwards.
     pub(super) fn take_clean_ranges(
         &self,
         zone: usize,
         central: &mut Central<O>,
+        holes: &mut u64,
         mut take: impl FnMut(&mut Central<O>, VaRange) -> bool,
     ) -> u64 {
         let mut page = self.arena.extent(zone).start().page_floor();
-        let (mut pages, mut parts, frontier) = (0, 0, self.arena.frontier(zone));
-        while page < frontier && parts < self.moved_max {
+        let (mut pages, frontier) = (0, self.arena.frontier(zone));
+        while page < frontier && *holes > 0 {
             let above = central.space.find_above(Va::from_page(page));
             let (start, end) = above.map_or((frontier, frontier), |area| area.range.whole_pages());
             let clean = VaRange::from_pages(page, start.clamp(page, frontier)).unwrap_or_default();
             if !clean.is_empty() && take(central, clean) {
-                (pages, parts) = (pages + clean.len_bytes() / PAGE_BYTES as u64, parts + 1);
+                (pages, *holes) = (pages + clean.len_bytes() / PAGE_BYTES as u64, *holes - 1);
             }
             page = end;
         }

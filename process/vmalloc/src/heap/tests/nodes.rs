@@ -374,3 +374,27 @@ fn a_node_that_another_thread_was_about_to_count_is_counted() {
     assert_eq!(leave(&heap), 1);
     assert_eq!(heap.zones().collect::<Vec<_>>(), [0, 1, 2, 3]);
 }
+
+#[test]
+fn holes_of_all_nodes_leave_half_of_the_mappings_to_the_program() {
+    let shim = Shim::default();
+    shim.limit_mappings(400);
+    let heap = heap_of(&shim, 8, 128 * MIB);
+    for cpu in 0..8 {
+        shim.on_cpu(cpu);
+        assert_eq!(leave(&heap), cpu);
+        for bytes in [PAGE_BYTES, 2 * MIB] {
+            let areas: Vec<_> =
+                (0..120).map(|_| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get()).collect();
+            for &at in areas.iter().step_by(2) {
+                // SAFETY: this test's own area, to which no reference exists.
+                unsafe { heap.free(at) }.unwrap();
+            }
+        }
+    }
+    let before = mappings(&heap);
+    assert!(heap.release_addresses());
+    let more = mappings(&heap) - before;
+    assert!((100..=200 + KINDS * NODES).contains(&more), "{more}");
+    assert_eq!(heap.validate(), Ok(()));
+}
