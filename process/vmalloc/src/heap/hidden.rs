@@ -19,7 +19,7 @@ use va_tree::FreeIndex;
 use vmalloc_os::lock::Futex;
 use vmalloc_os::os::Os;
 
-/// The minimum lengths of hidden runs, tried one after the other in each zone: 8 MiB, 1 MiB, 256 KiB. Shorter runs are
+/// The minimum lengths of hidden runs, tried one after the other in all zones: 8 MiB, 1 MiB, 256 KiB. Shorter runs are
 /// shared with the child.
 const LONG: [u64; 3] = [2048, 256, 64];
 
@@ -37,7 +37,9 @@ impl<O: Os> Heap<O> {
     /// Hides the longest dirty runs from a child, if more than [`FORK_CACHED_MAX`] are cached. Called under no lock but
     /// those of a fork.
     pub(super) fn hide(&self) {
-        if self.dirty_hint() + self.big.pages() <= FORK_CACHED_MAX {
+        // Not the hint: pages of blocks that are partly in use are shared with a child, too.
+        let dirty: u64 = self.zones().map(|zone| self.zone(zone).resident_pages()).sum();
+        if dirty + self.big.pages() <= FORK_CACHED_MAX {
             return;
         }
         if !self.host.os().can_disinherit() {
@@ -56,7 +58,7 @@ impl<O: Os> Heap<O> {
             return;
         }
         let Hidden { runs, len } = &mut *hidden;
-        for (zone, long) in self.zones().flat_map(|zone| LONG.map(|long| (zone, long))) {
+        for (long, zone) in LONG.into_iter().flat_map(|long| self.zones().map(move |zone| (long, zone))) {
             *len += self.detach_long(zone, long, &mut runs[*len..]);
         }
         if runs[..*len].iter().any(|run| self.arena.inherit(run, false).is_err()) {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::arena::{KINDS, NODES, ZONES};
 use va_base::VaRange;
+use va_tree::FreeIndex;
 use vmalloc_os::lock::is_awaited;
 
 /// The bytes of an arena that has nodes.
@@ -396,5 +397,45 @@ fn holes_of_all_nodes_leave_half_of_the_mappings_to_the_program() {
     assert!(heap.release_addresses());
     let more = mappings(&heap) - before;
     assert!((100..=200 + KINDS * NODES).contains(&more), "{more}");
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn a_fork_hides_the_longest_runs_of_all_nodes_first_and_parts_of_blocks() {
+    let shim = Shim::default();
+    let heap = heap_of(&shim, 4, 64 * MIB);
+    let alloc = |bytes| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+    let free = |at| {
+        // SAFETY: this test's own area, to which no reference exists.
+        unsafe { heap.free(at) }.unwrap();
+    };
+    // More runs of 256 KiB than are hidden at a time.
+    let small: Vec<_> = (0..BATCH * 2 + 2).map(|_| alloc(256 << 10)).collect();
+    shim.on_cpu(1);
+    assert_eq!(leave(&heap), 1);
+    let [long, _wall] = [16 * MIB, PAGE_BYTES].map(alloc);
+    small.iter().step_by(2).for_each(|&at| free(at));
+    free(long);
+    heap.drain_all();
+    heap.hide();
+    let dirty = |at: usize| {
+        let page = (at / PAGE_BYTES) as u64;
+        let central = heap.zone_of(page);
+        let at = va_base::Va::from_page(page);
+        central.dirty.hole_below(at).is_some_and(|hole| hole.contains(at))
+    };
+    assert!(!dirty(long), "the longest run is shared with the child");
+    heap.show();
+    assert!(dirty(long));
+    // Parts of blocks that are in use do not count to the budget, and are hidden, too.
+    let heap = heap_of(&shim, 4, 64 * MIB);
+    shim.on_cpu(1);
+    assert_eq!(leave(&heap), 1);
+    (0..2).for_each(|_| _ = heap.alloc(layout(3 * MIB, 2 * MIB), Fill::Any).unwrap());
+    let dirty = || heap.zone(KINDS + HUGE).dirty_pages();
+    assert_eq!((heap.dirty_hint(), dirty()), (0, 512));
+    heap.hide();
+    assert_eq!(dirty(), 0);
+    heap.show();
     assert_eq!(heap.validate(), Ok(()));
 }
