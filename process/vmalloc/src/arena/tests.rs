@@ -74,3 +74,37 @@ fn a_frontier_that_fails_to_move_stays_and_takes_less_where_less_is_granted() {
     assert_eq!(arena.commit(pages(arena.first(), 3)), Ok(()));
     assert_eq!(arena.committed_pages(SMALL), 3);
 }
+
+/// Returns the flags of the mapping at an address (`man 5 proc_pid_smaps`).
+fn flags_at(at: usize) -> String {
+    let mut inside = false;
+    for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+        let bounds = line.split_once(' ').and_then(|(bounds, _)| bounds.split_once('-'));
+        if let Some([start, end]) =
+            bounds.map(|(start, end)| [start, end].map(|at| usize::from_str_radix(at, 16)))
+        {
+            inside = start.is_ok_and(|start| start <= at) && end.is_ok_and(|end| at < end);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+            return flags.to_owned();
+        }
+    }
+    panic!("nothing is mapped at {at:#x}");
+}
+
+#[test]
+fn huge_pages_are_advised_for_the_large_areas_of_all_nodes_and_no_others() {
+    let arena = arena(&Shim::default(), 64 << 30).unwrap();
+    let has = |zone: usize, flag: &str| {
+        let (first, last) = arena.extent(zone).whole_pages();
+        [first, last - 1].map(|page| flags_at(address(page)).split(' ').any(|other| other == flag))
+    };
+    // A system without huge pages takes no advice.
+    if has(HUGE, "hg") == [true; 2] {
+        for zone in 0..ZONES {
+            let huge = zone % KINDS == HUGE;
+            assert_eq!((has(zone, "hg"), has(zone, "nh")), ([huge; 2], [!huge; 2]), "{zone}");
+        }
+    }
+    // SAFETY: the arena is not used from here on.
+    unsafe { arena.unmap() };
+}

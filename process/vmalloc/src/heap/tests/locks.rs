@@ -379,7 +379,10 @@ fn a_release_ends_though_others_free_as_much_as_it_releases() {
 
 #[test]
 fn each_lock_of_a_heap_is_known_to_its_holder() {
-    let heap = heap(&Shim::default(), 1 << 32, 64 * MIB);
+    let shim = Shim::default();
+    let heap = heap(&shim, 64 << 30, 64 * MIB);
+    shim.on_cpu(1);
+    heap.leave_node_0();
     let mut locks: Vec<&dyn Fork> = vec![&heap.purge, &heap.refills[0].0, &heap.hidden];
     heap.magazines.iter().for_each(|magazine| locks.push(magazine.lock()));
     for lock in locks {
@@ -389,11 +392,12 @@ fn each_lock_of_a_heap_is_known_to_its_holder() {
         // SAFETY: held above.
         unsafe { lock.release() };
     }
-    (0..2).for_each(|zone| {
+    assert_eq!(heap.zones().count(), 4);
+    for zone in heap.zones() {
         let _zone = heap.zone(zone);
-        assert!(heap.is_mine());
-    });
-    assert!(!heap.is_mine());
+        assert!(heap.is_mine() && !heap.is_free());
+    }
+    assert!(!heap.is_mine() && heap.is_free());
 }
 
 #[test]

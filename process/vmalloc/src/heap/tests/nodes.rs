@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::arena::{KINDS, NODES, ZONES};
+use crate::heap::tests_cached::resident_pages;
 use va_base::VaRange;
 use va_tree::FreeIndex;
 use vmalloc_os::lock::is_awaited;
@@ -22,6 +23,11 @@ fn heap_of(shim: &Shim, cpus: usize, cached: usize) -> Owned<Shim> {
 fn leave(heap: &Heap<Shim>) -> usize {
     heap.leave_node_0();
     heap.magazine().node()
+}
+
+fn free(heap: &Heap<Shim>, at: usize) {
+    // SAFETY: this test's own area, to which no reference exists.
+    unsafe { heap.free(at) }.unwrap();
 }
 
 fn node_of(heap: &Heap<Shim>, at: usize) -> usize {
@@ -248,10 +254,11 @@ fn ar1_an_arena_whose_addresses_are_counted_has_the_nodes_that_it_had() {
     assert_eq!([at, more].map(|at| node_of(&heap, at)), [1; 2]);
     for at in [at, more] {
         Model::mark(at, MIB, 7);
-        // SAFETY: this test's own area, to which no reference exists.
-        unsafe { heap.free(at) }.unwrap();
+        free(&heap, at);
     }
     assert_eq!(heap.validate(), Ok(()));
+    drop(heap);
+    assert_eq!(shim.mapped(), 0);
 }
 
 #[test]
@@ -387,10 +394,7 @@ fn holes_of_all_nodes_leave_half_of_the_mappings_to_the_program() {
         for bytes in [PAGE_BYTES, 2 * MIB] {
             let areas: Vec<_> =
                 (0..120).map(|_| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get()).collect();
-            for &at in areas.iter().step_by(2) {
-                // SAFETY: this test's own area, to which no reference exists.
-                unsafe { heap.free(at) }.unwrap();
-            }
+            areas.iter().step_by(2).for_each(|&at| free(&heap, at));
         }
     }
     let before = mappings(&heap);
@@ -405,17 +409,13 @@ fn a_fork_hides_the_longest_runs_of_all_nodes_first_and_parts_of_blocks() {
     let shim = Shim::default();
     let heap = heap_of(&shim, 4, 64 * MIB);
     let alloc = |bytes| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
-    let free = |at| {
-        // SAFETY: this test's own area, to which no reference exists.
-        unsafe { heap.free(at) }.unwrap();
-    };
     // More runs of 256 KiB than are hidden at a time.
     let small: Vec<_> = (0..BATCH * 2 + 2).map(|_| alloc(256 << 10)).collect();
     shim.on_cpu(1);
     assert_eq!(leave(&heap), 1);
     let [long, _wall] = [16 * MIB, PAGE_BYTES].map(alloc);
-    small.iter().step_by(2).for_each(|&at| free(at));
-    free(long);
+    small.iter().step_by(2).for_each(|&at| free(&heap, at));
+    free(&heap, long);
     heap.drain_all();
     heap.hide();
     let dirty = |at: usize| {
@@ -437,5 +437,101 @@ fn a_fork_hides_the_longest_runs_of_all_nodes_first_and_parts_of_blocks() {
     heap.hide();
     assert_eq!(dirty(), 0);
     heap.show();
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+/// Makes a heap whose pages are all in node 1, where this thread is.
+fn in_node_1(shim: &Shim, cached: usize) -> Owned<Shim> {
+    shim.set_cpus(2);
+    let decay = Some(core::time::Duration::from_secs(16));
+    let plan =
+        Plan { arena_bytes_max: NODED, cache_bytes_max: cached, decay, background_thread: false, ..PLAN };
+    let heap = Owned::new(shim.clone(), plan).unwrap();
+    vmalloc_os::fork::unregister(NonNull::from(&*heap));
+    shim.on_cpu(1);
+    assert_eq!(leave(&heap), 1);
+    heap
+}
+
+#[test]
+fn what_is_cached_in_a_node_is_released_by_each_kind_of_decay() {
+    type Decay = fn(&Heap<Shim>);
+    let kinds: [Decay; 3] = [
+        |heap| (0..20).for_each(|_| _ = heap.turn()),
+        |heap| {
+            for _ in 0..40 {
+                heap.host.os().pass(core::time::Duration::from_secs(1));
+                heap.pass_time();
+            }
+        },
+        |heap| {
+            for _ in 0..2 {
+                heap.freed.store(u64::MAX / 2, Ordering::Relaxed);
+                heap.balance();
+            }
+        },
+    ];
+    for (nth, decay) in kinds.into_iter().enumerate() {
+        let shim = Shim::default();
+        let heap = in_node_1(&shim, 256 * MIB);
+        free(&heap, heap.alloc(layout(32 * MIB, 1), Fill::Any).unwrap().addr().get());
+        heap.drain_all();
+        let dirty = || heap.zone(KINDS + HUGE).dirty_pages();
+        assert_eq!((dirty(), heap.has_cached()), (8192, true));
+        decay(&heap);
+        // By demand a quarter is released.
+        assert_eq!((dirty(), heap.has_cached()), if nth == 2 { (6144, true) } else { (0, false) }, "{nth}");
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn what_is_asked_of_a_heap_is_done_in_its_nodes() {
+    let shim = Shim::default();
+    let heap = in_node_1(&shim, 256 * MIB);
+    let alloc = |bytes| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+    // SAFETY: this test's own area, to which no other reference exists.
+    let resize = |at, bytes| unsafe { heap.resize(at, layout(bytes, 1), Fill::Any) }.unwrap().addr().get();
+    // Pages that no one touched are absent.
+    free(&heap, alloc(32 * MIB));
+    heap.drain_all();
+    heap.measure();
+    assert_eq!(heap.zone(KINDS + HUGE).whole_pages(), 0);
+    // The freed part of a block in use has no pages after a trim.
+    let at = alloc(4 * MIB);
+    Model::bytes(at, 4 * MIB).fill(1);
+    assert_eq!(resize(at, 3 * MIB), at);
+    heap.trim();
+    assert_eq!(resident_pages(at + 3 * MIB, MIB), 0);
+    // An area that moves to grow stays in the node.
+    let wall = alloc(MIB);
+    let grown = resize(at, 8 * MIB);
+    assert!(grown != at && node_of(&heap, grown) == 1);
+    heap.renew_at_free(grown, 1);
+    assert_eq!(heap.stats().moved_areas, 1);
+    [wall, grown].into_iter().for_each(|at| free(&heap, at));
+    assert_eq!(heap.stats().moved_areas, 0);
+    assert!(heap.shut() > 0);
+    assert!(heap.release_addresses());
+    let stats = heap.stats();
+    assert_eq!((stats.retired_bytes, heap.validate()), (stats.committed_bytes, Ok(())));
+}
+
+#[test]
+fn a_node_publishes_large_changes_and_that_it_has_nothing() {
+    let shim = Shim::default();
+    // A 256th is two blocks.
+    let heap = in_node_1(&shim, 1 << 30);
+    let alloc = |bytes| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+    let areas = [2, 2, 8].map(|blocks| alloc(blocks * MIB));
+    for (at, known) in areas.into_iter().zip([0, 0, 6 * 512]) {
+        free(&heap, at);
+        heap.drain_all();
+        assert_eq!(heap.dirty_hint(), known);
+    }
+    for (bytes, known) in [(2 * MIB, 6 * 512), (8 * MIB, 512), (2 * MIB, 0)] {
+        alloc(bytes);
+        assert_eq!(heap.dirty_hint(), known);
+    }
     assert_eq!(heap.validate(), Ok(()));
 }
