@@ -99,9 +99,11 @@ fn huge_pages_are_advised_for_the_large_areas_of_all_nodes_and_no_others() {
         [first, last - 1].map(|page| flags_at(address(page)).split(' ').any(|other| other == flag))
     };
     // A system without huge pages takes no advice.
-    if has(HUGE, "hg") == [true; 2] {
-        for zone in 0..ZONES {
-            let huge = zone % KINDS == HUGE;
+    let advised = has(HUGE, "hg") == [true; 2];
+    for zone in 0..ZONES {
+        let huge = zone % KINDS == HUGE;
+        assert_eq!(arena.has_huge_pages(zone), huge);
+        if advised {
             assert_eq!((has(zone, "hg"), has(zone, "nh")), ([huge; 2], [!huge; 2]), "{zone}");
         }
     }

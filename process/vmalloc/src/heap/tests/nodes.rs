@@ -140,7 +140,10 @@ fn vm1_random_calls_of_many_cpus_with_nodes_lose_nothing_and_the_budget_is_for_a
         [(HugePages::Auto, 32 * MIB), (HugePages::Auto, 128 * MIB), (HugePages::System, 64 * MIB)]
     {
         shim.set_cpus(NODES);
-        let mut model = Model::new(heap_on(huge_pages, &shim, NODED, cached));
+        let heap = heap_on(huge_pages, &shim, NODED, cached);
+        // Forks of other tests would hold its locks.
+        vmalloc_os::fork::unregister(NonNull::from(&*heap));
+        let mut model = Model::new(heap);
         model.cpus = NODES;
         let (mut most, mut nodes) = (0, 0);
         for step in 0..2500 {
@@ -156,8 +159,15 @@ fn vm1_random_calls_of_many_cpus_with_nodes_lose_nothing_and_the_budget_is_for_a
                     let central = model.heap.zone(zone);
                     central.cold.len() * central.block_pages
                 };
-                let pages: u64 = model.heap.zones().map(whole).sum();
-                let cache = model.heap.stats().cached_bytes + crate::arena::address(pages);
+                let cache = || {
+                    let pages: u64 = model.heap.zones().map(whole).sum();
+                    model.heap.stats().cached_bytes + crate::arena::address(pages)
+                };
+                if cache() > cached + cached / 8 {
+                    // An alloc that empties a magazine may make blocks whole. The next free does this.
+                    model.heap.balance();
+                }
+                let cache = cache();
                 assert!(cache <= cached + cached / 8, "{cache}");
                 most = most.max(cache);
                 nodes = model.areas.keys().fold(nodes, |nodes, &at| nodes | 1 << node_of(&model.heap, at));
@@ -212,6 +222,11 @@ fn what_a_node_lacks_is_in_node_0_and_what_that_lacks_in_the_others() {
     unsafe { heap.free(areas[3]) }.unwrap();
     heap.drain_all();
     assert_eq!(alloc(), Ok(areas[3]));
+    // A small area takes what another node has of the other kind.
+    free(&heap, areas[5]);
+    heap.drain_all();
+    let small = heap.alloc(layout(1, 1), Fill::Any).unwrap().addr().get();
+    assert_eq!(heap.arena.zone_of((small / PAGE_BYTES) as u64), KINDS + HUGE);
     assert_eq!(heap.validate(), Ok(()));
 }
 
@@ -527,7 +542,7 @@ fn a_node_publishes_large_changes_and_that_it_has_nothing() {
     for (at, known) in areas.into_iter().zip([0, 0, 6 * 512]) {
         free(&heap, at);
         heap.drain_all();
-        assert_eq!(heap.dirty_hint(), known);
+        assert_eq!((heap.dirty_hint(), heap.freed.load(Ordering::Relaxed)), (known, known));
     }
     for (bytes, known) in [(2 * MIB, 6 * 512), (8 * MIB, 512), (2 * MIB, 0)] {
         alloc(bytes);
