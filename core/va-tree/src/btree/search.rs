@@ -144,10 +144,10 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
                     path.set(0, leaf_id, next);
                     return Search::Found(Found { top: false, start, end, at });
                 }
-                if start >= wanted.high {
-                    return Search::Nothing;
-                }
                 slot = next + 1;
+            }
+            if (leaf.end[0] - leaf.size[0]).get() >= wanted.high {
+                return Search::Nothing;
             }
             leaf_id = match self.climb(path, wanted) {
                 Some(leaf) => leaf,

@@ -234,6 +234,22 @@ fn bt4_rows_come_when_an_aligned_search_is_long() {
 }
 
 #[test]
+fn bt4_no_row_comes_where_a_search_ends_with_its_window() {
+    // As above, and a window with room for a few holes, of which none fits.
+    let space = VaRange::from_pages(0, 1 << 16).unwrap();
+    let mut tree = BTree::<u64, 8, _>::new(space, space, HeapPlatform::default()).unwrap();
+    for n in 0..1000 {
+        tree.take(VaRange::from_pages(n * STEP, n * STEP + 1).unwrap()).unwrap();
+        tree.take(VaRange::from_pages(n * STEP + 9, n * STEP + 16).unwrap()).unwrap();
+    }
+    let request = Request::pages(8).unwrap().aligned(Align::new(8 << 12).unwrap());
+    for from in [0, 8000] {
+        let narrow = request.within(VaRange::from_pages(from, from + 20 * STEP).unwrap());
+        assert!(matches!(tree.alloc(&narrow), Err(AllocError::NoSpace { .. })) && !tree.has_rows(), "{from}");
+    }
+}
+
+#[test]
 fn bt4_the_highest_aligned_fit_builds_a_row_and_equals_the_model() {
     let mut pair = Pair::new(HOLES);
     // Holes [16 n + 4, 16 n + 10): two pages aligned to 4 fit at 16 n + 4 and 16 n + 8, four at 16 n + 4 alone.
