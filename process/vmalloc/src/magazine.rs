@@ -41,6 +41,7 @@ mod budget;
 mod cpu_set;
 mod front;
 mod out;
+mod worth;
 
 pub(crate) use budget::Big;
 pub(crate) use cpu_set::{CPUS_MAX, CpuSet};
@@ -51,6 +52,7 @@ use crate::arena::Run;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use vmalloc_os::lock::{Fork, Mutex};
 use vmalloc_os::records::Zeroed;
+use worth::Worth;
 
 const SETS: usize = u64::BITS as usize;
 const WAYS: usize = 8;
@@ -104,7 +106,8 @@ fn set_of(pages: u64) -> usize {
 }
 
 /// The cache of one CPU.
-#[repr(align(128))]
+// In this order, because each cached pair reads the first fields.
+#[repr(C, align(128))]
 pub(crate) struct Magazine {
     // Atomic, independent of each other.
     /// The small item freed last, and the big one; 0 for none.
@@ -145,9 +148,11 @@ struct Sets {
     seen: [u64; 2],
     looked: u64,
     quiet: [u64; 2],
+    /// Which of small and big items are kept.
+    worth: [Worth; 2],
 }
 
-// SAFETY: an unlocked lock and numbers, all of which may be 0.
+// SAFETY: an unlocked lock, numbers and flags, all of which may be 0.
 unsafe impl Zeroed for Magazine {}
 
 /// The place in a magazine where pages are counted.
@@ -276,11 +281,15 @@ impl Magazine {
         let mut sets = self.sets.lock();
         let len = usize::from(sets.lens[set]);
         let items = &mut sets.items[set];
-        let at = items[..len].iter().rposition(|&item| fits(item, pages, align, first))?;
+        let kind = usize::from(pages >= BIG_PAGES);
+        let Some(at) = items[..len].iter().rposition(|&item| fits(item, pages, align, first)) else {
+            sets.worth[kind].miss(pages);
+            return None;
+        };
         let found = items[at];
         items.copy_within(at + 1..len, at);
         sets.lower(set);
-        sets.hits[usize::from(pages >= BIG_PAGES)] += 1;
+        sets.hits[kind] += 1;
         sets.forget(pages, big);
         drop(sets);
         // SAFETY: the sets owned it, and it was removed above (AR2).

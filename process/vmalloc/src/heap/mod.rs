@@ -399,15 +399,16 @@ impl<O: Os> Heap<O> {
             self.pass_time();
         }
         let mut out = Out::new(self.arena.first());
-        let moves = self.begin_refill();
         let (cpu, is_big) = (self.cpu(), run.pages() >= BIG_PAGES);
-        if is_big && !self.big.has_room(run.pages()) {
+        let keeps = !self.is_noded() || self.magazines[cpu].keeps(run.pages());
+        let moves = if keeps { self.begin_refill() } else { None };
+        if is_big && keeps && !self.big.has_room(run.pages()) {
             // Empty magazines of other CPUs may hold the rest of the budget.
             self.with_big.visit(VISITS, |cpu| _ = self.magazines[cpu].revoke(&self.big));
         }
         let medium_max = self.arena.committed_all() / MEDIUM_SHARE;
         if moves.is_none() {
-            // No other item may leave the magazine.
+            // No other item may leave the magazine, or it keeps none.
             out.add(run);
         } else {
             self.magazines[cpu].push(run, medium_max, &self.big, &mut out);

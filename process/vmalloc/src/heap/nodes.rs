@@ -20,7 +20,8 @@
 //! **The budget.** There is a node for each 16 MiB of it. With less for each, most misses find no run that is long
 //! enough, and pages are released in one node while another faults in as many. For the same reason only whole dirty
 //! blocks count once there are several nodes. What is dirty in a block that is partly in use cannot be released. With
-//! many threads it is as much as the budget, and then each block would be released at once.
+//! many threads it is as much as the budget, and then each block would be released at once. And magazines keep only what
+//! is requested again (`magazine/worth.rs`), so that the budget is for whole blocks.
 //!
 //! # Locking
 //! A node is made under `purge`, which a fork holds.
@@ -120,6 +121,12 @@ impl<O: Os> Heap<O> {
     pub(super) fn zones(&self) -> Zones {
         // Acquire pairs with the release of `make_node`.
         Zones(self.made.load(Ordering::Acquire))
+    }
+
+    /// Returns true if there are other nodes than node 0.
+    #[inline]
+    pub(super) fn is_noded(&self) -> bool {
+        self.made.load(Ordering::Relaxed) != ZONES_0
     }
 
     /// Returns the zones of nodes other than node 0 that exist.
