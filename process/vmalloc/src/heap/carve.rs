@@ -44,8 +44,8 @@ pub(super) struct Central<O: Os> {
     /// Number of times that pages became clean, or came below the frontier, since access to clean pages was last
     /// removed.
     cleaned: u64,
-    /// Fewest dirty pages since the last decay.
-    low: u64,
+    /// Fewest dirty pages since the last decay; with several nodes, of whole blocks.
+    pub(super) low: u64,
     /// Pages that a failed move made unusable, or that were released.
     pub(super) retired: u64,
     /// Pages that a purge is releasing.

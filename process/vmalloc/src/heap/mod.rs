@@ -211,7 +211,7 @@ struct Zone<O: Os> {
     // Under its lock.
     central: Mutex<Central<O>>,
     // Atomic, hint only.
-    /// Dirty pages that count to the budget when the lock was last released; of zones of node 0 alone. Protocol PR-HINT.
+    /// Dirty pages that count to the budget when the lock was last released. Protocol PR-HINT.
     dirty: AtomicU64,
 }
 

@@ -20,8 +20,9 @@
 //! **The budget.** There is a node for each 16 MiB of it. With less for each, most misses find no run that is long
 //! enough, and pages are released in one node while another faults in as many. For the same reason only whole dirty
 //! blocks count once there are several nodes. What is dirty in a block that is partly in use cannot be released. With
-//! many threads it is as much as the budget, and then each block would be released at once. And magazines keep only what
-//! is requested again (`magazine/worth.rs`), so that the budget is for whole blocks.
+//! many threads it is as much as the budget, and then each block would be released at once. A decay by demand counts the
+//! same. A node that lacks pages has those of another before they are released there (`refill.rs`). And magazines keep
+//! only what is requested again (`magazine/worth.rs`), so that the budget is for whole blocks.
 //!
 //! # Locking
 //! A node is made under `purge`, which a fork holds.
@@ -129,6 +130,11 @@ impl<O: Os> Heap<O> {
         self.made.load(Ordering::Relaxed) != ZONES_0
     }
 
+    /// Returns true if three quarters of the budget are cached.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.cached_hint() > self.allowed.load(Ordering::Relaxed) / 4 * 3
+    }
+
     /// Returns the zones of nodes other than node 0 that exist.
     pub(super) fn noded_zones(&self) -> Zones {
         Zones(self.zones().0 & !ZONES_0)
@@ -219,11 +225,15 @@ impl<O: Os> Heap<O> {
         if central.freed > least {
             self.freed.fetch_add(core::mem::take(&mut central.freed), Ordering::Relaxed);
         }
-        let alone = self.made.load(Ordering::Relaxed) == ZONES_0;
-        let pages = if alone { central.resident_pages() } else { central.whole_pages() };
-        if zone < KINDS {
-            self.zone_at(zone).dirty.store(pages, Ordering::Relaxed);
-        } else if pages.abs_diff(central.published) > least || pages == 0 && central.published > 0 {
+        let noded = self.is_noded();
+        let pages = if noded { central.whole_pages() } else { central.resident_pages() };
+        if noded {
+            // Otherwise a decay would count what it cannot release, and release most of the rest.
+            central.low = central.low.min(pages);
+        }
+        self.zone_at(zone).dirty.store(pages, Ordering::Relaxed);
+        if zone >= KINDS && (pages.abs_diff(central.published) > least || pages == 0 && central.published > 0)
+        {
             self.noded_dirty.fetch_add(pages.wrapping_sub(central.published), Ordering::Relaxed);
             central.published = pages;
         }

@@ -15,6 +15,15 @@
 //! small misses after a move skip it as well: the cache grows, within the budget, until a mix of sizes finds its runs
 //! there.
 //!
+//! **Several nodes** divide the budget, and the live memory of each rises and falls. A node that needs pages would fault
+//! in fresh ones while another has cold blocks, and a purge would release as many. So once three quarters of the budget
+//! are cached, a refill goes on with the cold blocks of the node that has most of them. Small misses do not pause then.
+//! Pages move from one node to another as within one.
+//!
+//! A huge page that moves to where a table of small pages is becomes small ones, which leave a table behind.
+//! With many moves few huge pages are left. So with several nodes the destination is discarded first: Linux 6.14 and
+//! later drops empty tables then.
+//!
 //! Several threads refill at a time, each with sources that it removed from all lists. The first words of these, and of
 //! the rest of the last fresh block, record their sizes meanwhile, as in a purge (VM1). A refill holds no lock that
 //! another miss waits for. It holds one of [`REFILLS`] locks that a miss only tries. If all are held, the pages are
@@ -33,7 +42,7 @@
 
 use super::carve::{Central, Fresh};
 use super::{BATCH, Heap, Held, REFILLS};
-use crate::arena::Run;
+use crate::arena::{KINDS, Run};
 use crate::page_word::Word;
 use core::sync::atomic::Ordering;
 use lock_api::MutexGuard;
@@ -59,9 +68,10 @@ impl<O: Os> Heap<O> {
     /// Moves cold pages into the clean blocks of a fresh run, whose word is set. Releases the lock meanwhile. The rest
     /// of the last block is dirty afterwards. Returns into how many pages, from the first of the clean ones on,
     /// something was moved.
-    pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> u64 {
+    pub(super) fn refill<'a>(&'a self, mut central: Held<'a, O>, fresh: &Fresh) -> u64 {
         let wanted = fresh.clean.len_bytes() / crate::PAGE_BYTES as u64;
-        if wanted <= SMALL_PAGES_MAX && central.pauses() {
+        let (small, full) = (wanted <= SMALL_PAGES_MAX, self.is_noded() && self.is_nearly_full());
+        if small && central.pauses(full) {
             central.add_rest(fresh);
             return 0;
         }
@@ -72,8 +82,8 @@ impl<O: Os> Heap<O> {
         };
         let mut batch = [const { Run::NOTHING }; BATCH];
         let count = self.detach(&mut central, &mut batch, wanted, u64::MAX);
-        let sources = &mut batch[..count];
-        if sources.is_empty() {
+        let donor = if full { self.donor(central.zone) } else { None };
+        if count == 0 && donor.is_none() {
             central.add_rest(fresh);
             return 0;
         }
@@ -82,7 +92,47 @@ impl<O: Os> Heap<O> {
             self.arena.put(rest, Word::free(end - rest));
             central.leaving += end - rest;
         }
-        drop(central);
+        let first = fresh.clean.start().page_floor();
+        let mut moved = Some(0);
+        if count > 0 {
+            drop(central);
+            (central, moved) = self.move_sources(&mut batch[..count], first, small);
+        }
+        if let (Some(donor), Some(own)) = (donor, moved)
+            && own < wanted
+            && self.refill_pause.load(Ordering::Relaxed) == 0
+        {
+            drop(central);
+            let count = self.detach(&mut self.zone(donor), &mut batch, wanted - own, u64::MAX);
+            if count > 0 {
+                let (_, shared) = self.move_sources(&mut batch[..count], first + own, small);
+                moved = shared.map(|shared| own + shared).or(moved.filter(|&own| own > 0));
+            }
+            central = self.zone_of(fresh.page);
+        }
+        if small {
+            central.small_pause = if moved.is_some() { DENSE_PAUSE } else { SPARSE_PAUSE };
+        }
+        central.leaving -= end - rest;
+        central.add_rest(fresh);
+        moved.unwrap_or(0)
+    }
+
+    /// Returns another zone of the same kind: the one with the most dirty pages in whole blocks, if pages can move.
+    fn donor(&self, zone: usize) -> Option<usize> {
+        if !self.arena.can_move() {
+            return None;
+        }
+        let whole = |zone: usize| self.zone_at(zone).dirty.load(Ordering::Relaxed);
+        let others = self.zones().filter(|&other| other % KINDS == zone % KINDS && other != zone);
+        others.max_by_key(|&other| whole(other)).filter(|&other| whole(other) > 0)
+    }
+
+    /// Moves sources of one zone to the pages of a fresh run from `at` on, and releases those that are not worth it or
+    /// do not move. Returns the lock of that zone, and how many pages were moved. If all sources of a small miss have
+    /// few resident pages, they stay dirty, and the result is `None`.
+    fn move_sources(&self, sources: &mut [Run], at: u64, small: bool) -> (Held<'_, O>, Option<u64>) {
+        let zone = self.arena.zone_of(sources[0].page());
         // Sources with few resident pages are not worth the walk over all of their pages.
         let mut dense = 0;
         for next in 0..sources.len() {
@@ -91,29 +141,30 @@ impl<O: Os> Heap<O> {
                 dense += 1;
             }
         }
-        if dense == 0 && wanted <= SMALL_PAGES_MAX {
-            let mut central = self.zone_of(fresh.page);
-            central.small_pause = SPARSE_PAUSE;
+        if dense == 0 && small {
+            let mut central = self.zone(zone);
             central.attach_dirty(sources);
-            central.leaving -= end - rest;
-            central.add_rest(fresh);
-            return 0;
+            return (central, None);
         }
-        let first = fresh.clean.start().page_floor();
         // One source may move in part.
-        let (mut at, mut moved, mut half) = (first, 0, 0);
+        let (mut to_page, mut moved, mut half) = (at, 0, 0);
         let movable = if dense > 0 && !self.pauses() { dense } else { 0 };
+        if movable > 0 && self.is_noded() && self.arena.has_huge_pages(zone) {
+            let pages = sources[..movable].iter().map(Run::pages).sum();
+            // SAFETY: part of the fresh run and its rest, below the frontier and owned by the caller alone.
+            let _tables = self.arena.discard(&mut [unsafe { Run::claim(at, pages) }]);
+        }
         for source in &mut sources[..movable] {
             let pages = source.pages();
             // SAFETY: part of the fresh run and its rest, below the frontier and owned by the caller alone.
-            let mut to = unsafe { Run::claim(at, pages) };
+            let mut to = unsafe { Run::claim(to_page, pages) };
             if let Err((some, _)) = self.arena.move_pages(source, &mut to) {
                 half = some;
-                at += some;
+                to_page += some;
                 self.refill_failed();
                 break;
             }
-            at += pages;
+            to_page += pages;
             moved += 1;
         }
         // Sources that did not move are released: the run faults in as many pages.
@@ -124,19 +175,14 @@ impl<O: Os> Heap<O> {
         };
         let (released, resident) = unmoved.split_at(discarded);
         let pages = |runs: &[Run]| runs.iter().map(Run::pages).sum::<u64>();
-        let mut central = self.zone_of(fresh.page);
-        if wanted <= SMALL_PAGES_MAX {
-            central.small_pause = DENSE_PAUSE;
-        }
+        let mut central = self.zone(zone);
         central.failed += u64::from(!resident.is_empty());
         central.refilled += pages(gone) + half;
         central.purged += pages(released).saturating_sub(half);
         central.attach_clean(gone);
         central.attach_clean(released);
         central.attach_dirty(resident);
-        central.leaving -= end - rest;
-        central.add_rest(fresh);
-        at - first
+        (central, Some(to_page - at))
     }
 
     /// Begins a refill, or another move of cached runs between lists, unless [`REFILLS`] are in progress or a thread
@@ -166,10 +212,11 @@ impl<O: Os> Heap<O> {
 }
 
 impl<O: Os> Central<O> {
-    /// Returns true if small misses leave cold blocks alone, and counts one of them.
-    fn pauses(&mut self) -> bool {
-        let pauses = self.small_pause > 0;
-        self.small_pause -= u64::from(pauses);
+    /// Returns true if small misses leave cold blocks alone, and counts one of them. With `full` they do so only where
+    /// these are sparse.
+    fn pauses(&mut self, full: bool) -> bool {
+        let pauses = self.small_pause > if full { DENSE_PAUSE } else { 0 };
+        self.small_pause = self.small_pause.saturating_sub(1);
         pauses
     }
 

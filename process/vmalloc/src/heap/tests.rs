@@ -8,6 +8,7 @@ mod guarded;
 mod locks;
 mod nodes;
 mod released;
+mod shared;
 mod soak;
 mod system;
 

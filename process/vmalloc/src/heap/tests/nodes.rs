@@ -10,7 +10,7 @@ use vmalloc_os::lock::is_awaited;
 /// The bytes of an arena that has nodes.
 const NODED: usize = 64 << 30;
 
-fn heap_of(shim: &Shim, cpus: usize, cached: usize) -> Owned<Shim> {
+pub(super) fn heap_of(shim: &Shim, cpus: usize, cached: usize) -> Owned<Shim> {
     shim.set_cpus(cpus);
     shim.on_cpu(0);
     let heap = heap(shim, NODED, cached);
@@ -20,7 +20,7 @@ fn heap_of(shim: &Shim, cpus: usize, cached: usize) -> Owned<Shim> {
 }
 
 /// Lets the present CPU allocate from its node.
-fn leave(heap: &Heap<Shim>) -> usize {
+pub(super) fn leave(heap: &Heap<Shim>) -> usize {
     heap.leave_node_0();
     heap.magazine().node()
 }
@@ -126,7 +126,7 @@ fn an_area_is_freed_into_its_node_by_any_cpu_and_a_large_one_is_in_node_0() {
 
 impl Heap<Shim> {
     /// Releases all, and returns true if nothing is cached then.
-    fn trim_is_whole(&self) -> bool {
+    pub(super) fn trim_is_whole(&self) -> bool {
         self.trim();
         let stats = self.stats();
         (stats.cached_bytes, stats.dirty_bytes, self.dirty_hint()) == (0, 0, 0)
@@ -174,7 +174,9 @@ fn vm1_random_calls_of_many_cpus_with_nodes_lose_nothing_and_the_budget_is_for_a
             }
         }
         assert_eq!(nodes, (1 << (cached / (16 * MIB))) - 1, "{nodes:#b}");
-        assert!(most >= cached / 2 && model.heap.stats().purged_bytes > 0, "{most}");
+        // A node that needs pages has them of another, or by a purge.
+        let stats = model.heap.stats();
+        assert!(most >= cached / 2 && stats.purged_bytes + stats.refilled_bytes > 0, "{most}");
         model.end();
     }
 }
