@@ -213,17 +213,22 @@ fn point_7_a_row_falls_when_its_hole_shrinks() {
     }
 }
 
-#[test]
-fn bt4_rows_come_when_an_aligned_search_is_long() {
-    // Holes [16 n + 1, 16 n + 7): nothing of 8 aligned to 8 in any, which only rows show.
+/// Returns a tree of 1,000 holes [16 n + 1, 16 n + 9), and a request of 8 pages aligned to 8: none fits, which only rows
+/// show.
+fn misleading() -> (BTree<u64, 8, HeapPlatform>, Request) {
     let space = VaRange::from_pages(0, 1 << 16).unwrap();
     let mut tree = BTree::<u64, 8, _>::new(space, space, HeapPlatform::default()).unwrap();
     for n in 0..1000 {
         tree.take(VaRange::from_pages(n * STEP, n * STEP + 1).unwrap()).unwrap();
         tree.take(VaRange::from_pages(n * STEP + 9, n * STEP + 16).unwrap()).unwrap();
     }
-    let request = Request::pages(8).unwrap().aligned(Align::new(8 << 12).unwrap());
     assert!(!tree.has_rows());
+    (tree, Request::pages(8).unwrap().aligned(Align::new(8 << 12).unwrap()))
+}
+
+#[test]
+fn bt4_rows_come_when_an_aligned_search_is_long() {
+    let (mut tree, request) = misleading();
     // A query changes nothing; an allocation builds them.
     let lowest = tree.would_fit(&request).unwrap();
     assert!(!tree.has_rows());
@@ -235,14 +240,7 @@ fn bt4_rows_come_when_an_aligned_search_is_long() {
 
 #[test]
 fn bt4_no_row_comes_where_a_search_ends_with_its_window() {
-    // As above, and a window with room for a few holes, of which none fits.
-    let space = VaRange::from_pages(0, 1 << 16).unwrap();
-    let mut tree = BTree::<u64, 8, _>::new(space, space, HeapPlatform::default()).unwrap();
-    for n in 0..1000 {
-        tree.take(VaRange::from_pages(n * STEP, n * STEP + 1).unwrap()).unwrap();
-        tree.take(VaRange::from_pages(n * STEP + 9, n * STEP + 16).unwrap()).unwrap();
-    }
-    let request = Request::pages(8).unwrap().aligned(Align::new(8 << 12).unwrap());
+    let (mut tree, request) = misleading();
     for from in [0, 8000] {
         let narrow = request.within(VaRange::from_pages(from, from + 20 * STEP).unwrap());
         assert!(matches!(tree.alloc(&narrow), Err(AllocError::NoSpace { .. })) && !tree.has_rows(), "{from}");
