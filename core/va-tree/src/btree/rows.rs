@@ -137,7 +137,7 @@ pub(super) fn usable<K: Key>(end: K, size: K, class: usize) -> K {
 }
 
 /// Returns the longest usable length of all holes of a leaf, if it is more than `least`; else that.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn usable_in_leaf<K: Key, const F: usize>(
     end: &[K; F],
     size: &[K; F],
@@ -164,15 +164,10 @@ pub(super) fn first_usable<K: Key, const F: usize>(
     wanted: &Wanted,
 ) -> Option<usize> {
     let (mask, wanted) = (class_mask(Classes::of_align(wanted.align_log2)), K::of(wanted.size));
-    let is_usable = |slot: usize| {
+    (from..F).find(|&slot| {
         let (end, size) = (leaf.end[slot], leaf.size[slot]);
         size >= wanted && pad(end, size, mask) <= size - wanted
-    };
-    if from > 0 {
-        return (from..F).find(|&slot| is_usable(slot));
-    }
-    // From a constant the compiler unrolls the scan.
-    (0..F).find(|&slot| is_usable(slot))
+    })
 }
 
 #[cfg(test)]
