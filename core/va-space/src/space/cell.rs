@@ -186,8 +186,13 @@ impl<R: RawMutex + 'static> Cell<R> {
     }
 
     /// Returns the pages that it holds: cached, lazy and sealed ones. Each call of its owner changes them.
-    pub(super) fn pages(&self) -> [u64; 3] {
+    pub(super) fn counts(&self) -> [u64; 3] {
         [&self.cached_pages, &self.lazy_pages, &self.sealed_pages].map(|pages| pages.load(Ordering::Relaxed))
+    }
+
+    /// Returns the pages that it holds, in any state.
+    pub(super) fn pages(&self) -> u64 {
+        self.counts().iter().sum()
     }
 }
 
@@ -298,7 +303,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn drain_cells(&self, chosen: impl Fn(&Cell<P::OwnerLock>) -> bool) -> Drained {
         let mut drained = Drained::default();
         for cell in self.cells.taken() {
-            let pages: u64 = cell.pages().iter().sum();
+            let pages = cell.pages();
             if pages == 0 || !chosen(cell) {
                 continue;
             }
@@ -395,7 +400,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.cells.live.0.fetch_add(1, Ordering::Relaxed);
         let share = self.cache_share();
         // The shares of all others are smaller now: an idle magazine that exceeds its share is drained.
-        self.drain_cells(|other| other.pages().iter().sum::<u64>() > 3 * share);
+        self.drain_cells(|other| other.pages() > 3 * share);
         let mut contents = cell.lock();
         contents.rounds.begin();
         contents.refill_areas.fill(1);
@@ -457,7 +462,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn held(&self) -> Held {
         let mut held = Held::default();
         for cell in self.cells.taken() {
-            let [cached, lazy, sealed] = cell.pages();
+            let [cached, lazy, sealed] = cell.counts();
             held.cached_pages += cached;
             held.lazy_pages += lazy;
             if self.completed_batches.have_reached(cell.batch_number.load(Ordering::Relaxed)) {
@@ -500,7 +505,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 return broken("MG1", *round_pages_max, rounds.open().pages());
             }
             let exact = [cache.pages(), rounds.open().pages(), rounds.sealed().pages()];
-            let published = cell.pages();
+            let published = cell.counts();
             if exact != published || !(cell.taken.load(Ordering::Relaxed) || contents.is_empty()) {
                 return broken("MG2", exact.iter().sum(), published.iter().sum());
             }

@@ -71,7 +71,7 @@ impl<R: RawMutex + Send + Sync + 'static> Watched<R> {
 
 /// Returns a number that each call of a cell's owner changes.
 fn state<R: RawMutex + Send + Sync + 'static>(cell: &Cell<R>) -> u64 {
-    let [cached, lazy, sealed] = cell.pages();
+    let [cached, lazy, sealed] = cell.counts();
     cached ^ lazy.rotate_left(24) ^ sealed.rotate_left(48)
 }
 
@@ -79,9 +79,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Returns the cell that holds most, except `own`; `None` if all others are empty.
     fn fullest_cell(&self, own: &Cell<P::OwnerLock>) -> Option<&'static Cell<P::OwnerLock>> {
         let others = self.cells.taken().filter(|&cell| !core::ptr::eq(cell, own));
-        let fullest =
-            others.map(|cell| (cell.pages().iter().sum::<u64>(), cell)).max_by_key(|&(pages, _)| pages)?;
-        (fullest.0 > 0).then_some(fullest.1)
+        others.max_by_key(|cell| cell.pages()).filter(|cell| cell.pages() > 0)
     }
 
     /// Takes the flushed areas of a size out of a cell: those of its cache, or if there are none completed ones. `None`
@@ -180,7 +178,7 @@ mod tests {
 
     /// Returns the pages in a magazine's cache and among its sealed areas.
     fn held(magazine: &Magazine<'_, &TestMachine>) -> u64 {
-        let [cached, _, sealed] = magazine.cell.pages();
+        let [cached, _, sealed] = magazine.cell.counts();
         cached + sealed
     }
 

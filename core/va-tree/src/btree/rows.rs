@@ -144,12 +144,11 @@ pub(super) fn usable_in_leaf<K: Key, const F: usize>(
     class: usize,
     least: K,
 ) -> K {
-    let mask = class_mask(class);
     let mut max = least;
     // An unused slot has size 0 and contributes nothing, whatever its end.
     for (&end, &size) in end.iter().zip(size) {
         if size > max {
-            max = max.max(size.saturating_sub(pad(end, size, mask)));
+            max = max.max(usable(end, size, class));
         }
     }
     max

@@ -416,8 +416,8 @@ impl<O: Os> Heap<O> {
         let pages = self.run_pages(layout.size());
         let align = Align::new(layout.align() as u64).unwrap_or(Align::PAGE);
         // Either may be the larger one.
-        let extent =
-            [SMALL, HUGE].map(|kind| self.arena.extent(kind).len_bytes()).into_iter().fold(0, u64::max);
+        let [small, huge] = [SMALL, HUGE].map(|kind| self.arena.extent(kind).len_bytes());
+        let extent = small.max(huge);
         let request = Request::pages(pages).map(|request| request.aligned(align));
         let Ok(request) = request
             .map_err(|_| ())

@@ -164,11 +164,6 @@ impl Other {
     }
 }
 
-fn free(heap: &Heap<Shim>, at: usize) {
-    // SAFETY: this test's own area, to which no reference exists.
-    unsafe { heap.free(at) }.unwrap();
-}
-
 #[test]
 fn a_miss_does_not_wait_for_the_calls_of_another() {
     let (heap, other) = refilled_beside(plan(256 * MIB), 12 * MIB);
@@ -177,7 +172,7 @@ fn a_miss_does_not_wait_for_the_calls_of_another() {
     // Every other one, so that no two merge.
     areas.iter().step_by(2).for_each(|&at| {
         Model::mark(at, 2 * MIB, 1);
-        free(&heap, at);
+        heap.free_at(at);
     });
     let before = heap.stats();
     heap.alloc(layout(10 * MIB, 1), Fill::Any).unwrap();
@@ -197,9 +192,9 @@ fn a_request_that_would_fail_waits_for_the_addresses_that_a_refill_has() {
     areas.retain(|&at| huge(at));
     areas.sort_unstable();
     // Six MiB in one fragment are clean, and as much in three fragments dirty.
-    areas[..3].iter().for_each(|&at| free(&heap, at));
+    areas[..3].iter().for_each(|&at| heap.free_at(at));
     heap.release_all();
-    [5, 7, 9].iter().for_each(|&nth| free(&heap, areas[nth]));
+    [5, 7, 9].iter().for_each(|&nth| heap.free_at(areas[nth]));
     heap.alloc(layout(6 * MIB, 1), Fill::Any).unwrap();
     let (ended, area) = other.end();
     assert!(!ended && area.is_ok(), "{area:?}");
@@ -239,10 +234,10 @@ fn in_transit() -> (Arc<Owned<Shim>>, Arc<Other>) {
 fn a_request_that_would_fail_waits_for_items_between_a_magazine_and_a_zone() {
     // The areas: one to be in transit, a small one, and others that fill the arena.
     type Move = fn(&Heap<Shim>, &[usize]);
-    let cached: Move = |heap, areas| free(heap, areas[0]);
+    let cached: Move = |heap, areas| heap.free_at(areas[0]);
     let moves: [(&str, Move, Move); 7] = [
         ("a miss", cached, |heap, _| heap.drain_for(SMALL)),
-        ("a free", cached, |heap, areas| free(heap, areas[1])),
+        ("a free", cached, |heap, areas| heap.free_at(areas[1])),
         ("the thread", cached, |heap, _| (0..8).for_each(|_| _ = heap.turn())),
         ("a call that reads the clock", cached, |heap, _| {
             for _ in 0..8 {
@@ -259,16 +254,16 @@ fn a_request_that_would_fail_waits_for_items_between_a_magazine_and_a_zone() {
             "a fork",
             |heap, areas| {
                 // It drains magazines if more than a megabyte is cached elsewhere.
-                [3, 5].iter().for_each(|&nth| free(heap, areas[nth]));
+                [3, 5].iter().for_each(|&nth| heap.free_at(areas[nth]));
                 heap.drain_all();
-                free(heap, areas[0]);
+                heap.free_at(areas[0]);
             },
             |heap, _| heap.hide(),
         ),
         (
             "the end of a fork",
             |heap, areas| {
-                free(heap, areas[0]);
+                heap.free_at(areas[0]);
                 heap.drain_all();
                 heap.hide();
             },
@@ -340,7 +335,7 @@ fn a_child_of_a_handler_has_no_purge_or_refill_of_another_thread() {
         unsafe { heap.release() };
         drop(zone);
         if child == 0 {
-            free(&heap, at);
+            heap.free_at(at);
             heap.trim();
             let done = heap.release_addresses() && heap.hidden.try_lock().is_some();
             // SAFETY: exits the child without handlers of the parent.
@@ -364,13 +359,13 @@ fn a_release_ends_though_others_free_as_much_as_it_releases() {
         if call == Call::Discard
             && let Some(at) = more.lock().unwrap().pop()
         {
-            free(heap, at);
+            heap.free_at(at);
             heap.drain_all();
         }
     });
     let alloc = || heap.alloc(layout(2 * MIB, 2 * MIB), Fill::Any).unwrap().addr().get();
     *areas.lock().unwrap() = (0..40).map(|_| alloc()).collect();
-    [alloc(), alloc()].into_iter().for_each(|at| free(&heap, at));
+    [alloc(), alloc()].into_iter().for_each(|at| heap.free_at(at));
     let pages = heap.release_all();
     let left = areas.lock().unwrap().len();
     assert!(left > 30, "{pages} pages, {left} areas");

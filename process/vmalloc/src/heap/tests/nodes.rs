@@ -25,9 +25,15 @@ pub(super) fn leave(heap: &Heap<Shim>) -> usize {
     heap.magazine().node()
 }
 
-fn free(heap: &Heap<Shim>, at: usize) {
-    // SAFETY: this test's own area, to which no reference exists.
-    unsafe { heap.free(at) }.unwrap();
+impl Heap<Shim> {
+    pub(super) fn alloc_at(&self, bytes: usize) -> usize {
+        self.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get()
+    }
+
+    pub(super) fn free_at(&self, at: usize) {
+        // SAFETY: a test's own area, to which no reference exists.
+        unsafe { self.free(at) }.unwrap();
+    }
 }
 
 fn node_of(heap: &Heap<Shim>, at: usize) -> usize {
@@ -220,14 +226,13 @@ fn what_a_node_lacks_is_in_node_0_and_what_that_lacks_in_the_others() {
     shim.fail(Call::Commit, 0);
     shim.on_cpu(0);
     assert!(alloc().is_err());
-    // SAFETY: this test's own area, to which no reference exists.
-    unsafe { heap.free(areas[3]) }.unwrap();
+    heap.free_at(areas[3]);
     heap.drain_all();
     assert_eq!(alloc(), Ok(areas[3]));
     // A small area takes what another node has of the other kind.
-    free(&heap, areas[5]);
+    heap.free_at(areas[5]);
     heap.drain_all();
-    let small = heap.alloc(layout(1, 1), Fill::Any).unwrap().addr().get();
+    let small = heap.alloc_at(1);
     assert_eq!(heap.arena.zone_of((small / PAGE_BYTES) as u64), KINDS + HUGE);
     assert_eq!(heap.validate(), Ok(()));
 }
@@ -271,7 +276,7 @@ fn ar1_an_arena_whose_addresses_are_counted_has_the_nodes_that_it_had() {
     assert_eq!([at, more].map(|at| node_of(&heap, at)), [1; 2]);
     for at in [at, more] {
         Model::mark(at, MIB, 7);
-        free(&heap, at);
+        heap.free_at(at);
     }
     assert_eq!(heap.validate(), Ok(()));
     drop(heap);
@@ -409,9 +414,8 @@ fn holes_of_all_nodes_leave_half_of_the_mappings_to_the_program() {
         shim.on_cpu(cpu);
         assert_eq!(leave(&heap), cpu);
         for bytes in [PAGE_BYTES, 2 * MIB] {
-            let areas: Vec<_> =
-                (0..120).map(|_| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get()).collect();
-            areas.iter().step_by(2).for_each(|&at| free(&heap, at));
+            let areas: Vec<_> = (0..120).map(|_| heap.alloc_at(bytes)).collect();
+            areas.iter().step_by(2).for_each(|&at| heap.free_at(at));
         }
     }
     let before = mappings(&heap);
@@ -425,14 +429,14 @@ fn holes_of_all_nodes_leave_half_of_the_mappings_to_the_program() {
 fn a_fork_hides_the_longest_runs_of_all_nodes_first_and_parts_of_blocks() {
     let shim = Shim::default();
     let heap = heap_of(&shim, 4, 64 * MIB);
-    let alloc = |bytes| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+    let alloc = |bytes| heap.alloc_at(bytes);
     // More runs of 256 KiB than are hidden at a time.
     let small: Vec<_> = (0..BATCH * 2 + 2).map(|_| alloc(256 << 10)).collect();
     shim.on_cpu(1);
     assert_eq!(leave(&heap), 1);
     let [long, _wall] = [16 * MIB, PAGE_BYTES].map(alloc);
-    small.iter().step_by(2).for_each(|&at| free(&heap, at));
-    free(&heap, long);
+    small.iter().step_by(2).for_each(|&at| heap.free_at(at));
+    heap.free_at(long);
     heap.drain_all();
     heap.hide();
     let dirty = |at: usize| {
@@ -491,7 +495,7 @@ fn what_is_cached_in_a_node_is_released_by_each_kind_of_decay() {
     for (nth, decay) in kinds.into_iter().enumerate() {
         let shim = Shim::default();
         let heap = in_node_1(&shim, 256 * MIB);
-        free(&heap, heap.alloc(layout(32 * MIB, 1), Fill::Any).unwrap().addr().get());
+        heap.free_at(heap.alloc_at(32 * MIB));
         heap.drain_all();
         let dirty = || heap.zone(KINDS + HUGE).dirty_pages();
         assert_eq!((dirty(), heap.has_cached()), (8192, true));
@@ -506,11 +510,11 @@ fn what_is_cached_in_a_node_is_released_by_each_kind_of_decay() {
 fn what_is_asked_of_a_heap_is_done_in_its_nodes() {
     let shim = Shim::default();
     let heap = in_node_1(&shim, 256 * MIB);
-    let alloc = |bytes| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+    let alloc = |bytes| heap.alloc_at(bytes);
     // SAFETY: this test's own area, to which no other reference exists.
     let resize = |at, bytes| unsafe { heap.resize(at, layout(bytes, 1), Fill::Any) }.unwrap().addr().get();
     // Pages that no one touched are absent.
-    free(&heap, alloc(32 * MIB));
+    heap.free_at(alloc(32 * MIB));
     heap.drain_all();
     heap.measure();
     assert_eq!(heap.zone(KINDS + HUGE).whole_pages(), 0);
@@ -526,7 +530,7 @@ fn what_is_asked_of_a_heap_is_done_in_its_nodes() {
     assert!(grown != at && node_of(&heap, grown) == 1);
     heap.renew_at_free(grown, 1);
     assert_eq!(heap.stats().moved_areas, 1);
-    [wall, grown].into_iter().for_each(|at| free(&heap, at));
+    [wall, grown].into_iter().for_each(|at| heap.free_at(at));
     assert_eq!(heap.stats().moved_areas, 0);
     assert!(heap.shut() > 0);
     assert!(heap.release_addresses());
@@ -539,10 +543,10 @@ fn a_node_publishes_large_changes_and_that_it_has_nothing() {
     let shim = Shim::default();
     // A 256th is two blocks.
     let heap = in_node_1(&shim, 1 << 30);
-    let alloc = |bytes| heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+    let alloc = |bytes| heap.alloc_at(bytes);
     let areas = [2, 2, 8].map(|blocks| alloc(blocks * MIB));
     for (at, known) in areas.into_iter().zip([0, 0, 6 * 512]) {
-        free(&heap, at);
+        heap.free_at(at);
         heap.drain_all();
         assert_eq!((heap.dirty_hint(), heap.freed.load(Ordering::Relaxed)), (known, known));
     }

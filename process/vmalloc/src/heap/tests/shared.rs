@@ -4,15 +4,17 @@ use super::nodes::{heap_of, leave};
 use super::*;
 use crate::arena::KINDS;
 
-impl Heap<Shim> {
-    fn alloc_at(&self, bytes: usize) -> usize {
-        self.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get()
-    }
-
-    fn free_at(&self, at: usize) {
-        // SAFETY: the tests' own areas, to which no reference exists.
-        unsafe { self.free(at) }.unwrap();
-    }
+/// Makes five areas of 8 MiB dirty in node 1, and moves to CPU 2 with a node of its own.
+fn fill_node_1(shim: &Shim, heap: &Heap<Shim>) {
+    shim.on_cpu(1);
+    assert_eq!(leave(heap), 1);
+    let areas = [(); 5].map(|()| heap.alloc_at(8 * MIB));
+    areas.iter().for_each(|&at| Model::mark(at, 8 * MIB, 7));
+    areas.into_iter().for_each(|at| heap.free_at(at));
+    heap.drain_all();
+    assert_eq!(heap.zone(KINDS + HUGE).whole_pages(), 5 * 2048);
+    shim.on_cpu(2);
+    assert_eq!(leave(heap), 2);
 }
 
 #[test]
@@ -20,16 +22,8 @@ fn a_node_that_lacks_pages_has_those_of_another_once_most_of_the_budget_is_cache
     for (cached, shares) in [(48 * MIB, true), (64 * MIB, false)] {
         let shim = Shim::default();
         let heap = heap_of(&shim, 4, cached);
-        shim.on_cpu(1);
-        assert_eq!(leave(&heap), 1);
-        let areas = [(); 5].map(|()| heap.alloc_at(8 * MIB));
-        areas.iter().for_each(|&at| Model::mark(at, 8 * MIB, 7));
-        areas.into_iter().for_each(|at| heap.free_at(at));
-        heap.drain_all();
+        fill_node_1(&shim, &heap);
         let dirty = || heap.zone(KINDS + HUGE).whole_pages();
-        assert_eq!(dirty(), 5 * 2048);
-        shim.on_cpu(2);
-        assert_eq!(leave(&heap), 2);
         let discards = shim.calls(Call::Discard);
         let small = heap.alloc_at(MIB);
         assert_eq!(heap.arena.zone_of((small / PAGE_BYTES) as u64), 2 * KINDS + HUGE);
@@ -58,14 +52,7 @@ fn a_node_that_lacks_pages_has_those_of_another_once_most_of_the_budget_is_cache
 fn pages_that_do_not_move_are_shared_with_no_node() {
     let shim = Shim::default();
     let heap = heap_of(&shim, 4, 48 * MIB);
-    shim.on_cpu(1);
-    leave(&heap);
-    let areas = [(); 5].map(|()| heap.alloc_at(8 * MIB));
-    areas.iter().for_each(|&at| Model::mark(at, 8 * MIB, 7));
-    areas.into_iter().for_each(|at| heap.free_at(at));
-    heap.drain_all();
-    shim.on_cpu(2);
-    leave(&heap);
+    fill_node_1(&shim, &heap);
     shim.fail(Call::Move, 0);
     // The sources of the move that fails are released, in place of the pages that are faulted in.
     let dirty = || heap.zone(KINDS + HUGE).whole_pages();
