@@ -35,6 +35,9 @@ use va_base::{Meta, Next, PIECE_BYTES, PagedArray, Platform, Record, Supply};
 /// The id of no record.
 pub(crate) const NIL: u32 = va_base::NO_ID;
 
+/// Lookups are one function, which finds paged records in place.
+const SMALL: bool = cfg!(feature = "small");
+
 /// First id of the array if there is a flat beginning: that of the second bucket.
 const ARRAY: u32 = 1 << 27;
 
@@ -300,6 +303,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         match self.array.at_whole(id) {
             Some(record) => record,
             None if (id as usize) < N => &self.inline[id as usize],
+            None if SMALL => self.array.at_near(id).unwrap_or_else(|| self.get_far(id)),
             None => self.get_far(id),
         }
     }
@@ -308,26 +312,32 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     #[cfg_attr(feature = "small", inline(never))]
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub(crate) fn get_mut(&mut self, id: u32) -> &mut T {
+        let Self { inline, flat, array, .. } = self;
         if FLAT > 0 {
-            let Self { inline, flat, array, .. } = self;
             return match flat.get_mut(id as usize) {
                 Some(record) => record,
                 None => Self::far_mut(inline, array, id),
             };
         }
         // The usual path first; the second check of the length costs nothing.
-        if self.array.at_whole(id).is_none() && (id as usize) < N {
-            return &mut self.inline[id as usize];
-        }
-        match self.array.at_mut(id) {
+        let record = if array.at_whole(id).is_some() {
+            array.at_mut(id)
+        } else if (id as usize) < N {
+            None
+        } else if SMALL && array.at_near(id).is_some() {
+            array.at_near_mut(id)
+        } else {
+            return Self::far_mut(inline, array, id);
+        };
+        match record {
             Some(record) => record,
-            None => &mut self.inline[id as usize],
+            None => &mut inline[id as usize],
         }
     }
 
     /// Record `id` of a paged bucket, or of the array behind a flat beginning, or an inline one before there is one.
-    #[cfg_attr(feature = "small", inline(always))]
-    #[cfg_attr(not(feature = "small"), cold, inline(never))]
+    #[cold]
+    #[inline(never)]
     fn get_far(&self, id: u32) -> &T {
         match self.array.at(id.wrapping_sub(Self::OFFSET)) {
             Some(record) => record,

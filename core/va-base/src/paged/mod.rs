@@ -216,6 +216,22 @@ impl<T: Record> PagedArray<T> {
         }
     }
 
+    /// Returns the record with this id if its bucket is paged and its piece one of the first 256: in place, for a lookup
+    /// that is itself a call.
+    #[inline(always)]
+    #[must_use]
+    pub fn at_near(&self, id: u32) -> Option<&T> {
+        let (at, slot) = self.piece_and_slot(id);
+        self.near.get(at)?.0.get(slot)
+    }
+
+    /// Returns that record mutably.
+    #[inline(always)]
+    pub fn at_near_mut(&mut self, id: u32) -> Option<&mut T> {
+        let (at, slot) = self.piece_and_slot(id);
+        self.near.get_mut(at)?.0.get_mut(slot)
+    }
+
     /// Returns the record with this id mutably.
     #[inline(always)]
     pub fn at_mut(&mut self, id: u32) -> Option<&mut T> {
