@@ -1,7 +1,7 @@
 //! Searches: the lowest fit, the hole around an address, neighbours. None of them changes the tree.
 
 use super::key::{fits, plus};
-use super::node::{self, Inner, Leaf};
+use super::node::{self, Inner};
 use super::path::Path;
 use super::rows::{self, Classes};
 use super::{BTree, Key};
@@ -84,7 +84,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     #[inline]
     fn find_within(&self, wanted: &Wanted, path: &mut Path, leaves: usize) -> Search {
         let found = if wanted.size <= self.longest {
-            self.find_in_tree(wanted, path, leaves)
+            if wanted.align_log2 == 0 {
+                self.find_unaligned(wanted, path)
+            } else {
+                self.find_aligned(wanted, path, leaves)
+            }
         } else {
             Search::Nothing
         };
@@ -117,8 +121,46 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         node::first_promise(longest, from, size)
     }
 
+    /// Finds the lowest fit of a request without an alignment: in the leaf where the window starts, or in the first one
+    /// after it that is long enough.
     #[inline]
-    fn find_in_tree(&self, wanted: &Wanted, path: &mut Path, mut leaves: usize) -> Search {
+    fn find_unaligned(&self, wanted: &Wanted, path: &mut Path) -> Search {
+        let size = K::of(wanted.size);
+        let leaf_id = if wanted.low <= self.first - self.base {
+            self.descend(path, self.root, self.height, wanted)
+        } else {
+            // A hole counts from where it ends above the window's start.
+            let key = plus::<K>(wanted.low, 1);
+            if key > self.last_end {
+                return Search::Nothing;
+            }
+            let (leaf_id, mut slot) = self.route(K::of(key), path);
+            let leaf = self.leaves.get(leaf_id);
+            while let Some(next) = node::first_promise(&leaf.size, slot, size) {
+                let end = leaf.end[next].get();
+                let start = end - leaf.size[next].get();
+                let at = start.max(wanted.low);
+                if fits::<K>(at, wanted.size, end) {
+                    path.set(0, leaf_id, next);
+                    return Search::Found(Found { top: false, start, end, at });
+                }
+                // The window clips this one hole.
+                slot = next + 1;
+            }
+            self.climb(path, wanted)
+        };
+        // The gaps promise a hole.
+        let Some(leaf_id) = leaf_id else { return Search::Nothing };
+        let leaf = self.leaves.get(leaf_id);
+        let Some(slot) = node::first_promise(&leaf.size, 0, size) else { return Search::Nothing };
+        path.set(0, leaf_id, slot);
+        let end = leaf.end[slot].get();
+        let start = end - leaf.size[slot].get();
+        Search::Found(Found { top: false, start, end, at: start })
+    }
+
+    #[inline]
+    fn find_aligned(&self, wanted: &Wanted, path: &mut Path, mut leaves: usize) -> Search {
         // Where the scan of the current leaf begins.
         let (mut leaf_id, mut slot) = if wanted.low <= self.first - self.base {
             // Nothing is clipped: the first promise is the answer.
@@ -136,7 +178,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         };
         loop {
             let leaf = self.leaves.get(leaf_id);
-            while let Some(next) = first_in_leaf(leaf, slot, wanted) {
+            while let Some(next) = rows::first_usable(leaf, slot, wanted) {
                 let end = leaf.end[next].get();
                 let start = end - leaf.size[next].get();
                 let at = self.first_at(start, wanted);
@@ -353,16 +395,6 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             None => last_from(&leaf.size[..end], wanted),
         }
     }
-}
-
-/// Returns the first hole of a leaf from `slot` on that may be one for `wanted`: only a window and an alignment above
-/// the classes can exclude it. Unused slots have size zero, which is never enough.
-#[inline(always)]
-fn first_in_leaf<K: Key, const F: usize>(leaf: &Leaf<K, F>, slot: usize, wanted: &Wanted) -> Option<usize> {
-    if wanted.align_log2 == 0 {
-        return node::first_promise(&leaf.size, slot, K::of(wanted.size));
-    }
-    rows::first_usable(leaf, slot, wanted)
 }
 
 /// Returns the last slot with at least `wanted`.
