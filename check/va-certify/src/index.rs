@@ -239,6 +239,21 @@ impl<I: Certify> FreeIndex for Certified<I> {
         self.allocate(request, Fit::Best, |index| index.alloc_best(request))
     }
 
+    /// The answer is that of two searches with certificates: for an ample hole, and if there is none for the lowest fit.
+    fn alloc_ample(&mut self, request: &va_base::Request) -> Result<Va, AllocError> {
+        let plan = self.ample_fit(request);
+        let hole = plan.ok().and_then(|at| self.index.hole_below(at));
+        let answer = self.index.alloc_ample(request);
+        if !matches!(answer, Err(AllocError::NoMeta { .. })) {
+            assert_eq!(answer, plan, "{request:?} in an ample hole");
+        }
+        if let Ok(start) = answer.map(|at| self.number(at)) {
+            self.took((start, start + request.size().get()), hole);
+        }
+        self.counts();
+        answer
+    }
+
     fn take(&mut self, range: VaRange) -> Result<va_tree::Fit, AllocError> {
         let hole = self.index.hole_below(range.start());
         let answer = self.index.take(range);

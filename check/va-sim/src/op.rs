@@ -84,6 +84,8 @@ pub struct Ask {
 pub enum Choice {
     /// The lowest address.
     Lowest,
+    /// The lowest hole that holds it wherever the hole starts.
+    Ample,
     /// The highest address.
     Highest,
     /// The smallest hole.
@@ -186,7 +188,7 @@ fn ask(space: &Space, [a, b, c, d, e]: [u16; 5]) -> Ask {
         }
         _ => Some((address(space, d / 8, e), address(space, d / 128, e.rotate_left(8)))),
     };
-    let choice = [Choice::Lowest, Choice::Lowest, Choice::Best, Choice::Highest][usize::from(c >> 14)];
+    let choice = [Choice::Lowest, Choice::Ample, Choice::Best, Choice::Highest][usize::from(c >> 14)];
     Ask { size: size(space, a, b), align, window, choice }
 }
 
@@ -198,6 +200,7 @@ impl fmt::Display for Ask {
         }
         match self.choice {
             Choice::Lowest => Ok(()),
+            Choice::Ample => write!(f, " ample"),
             Choice::Highest => write!(f, " highest"),
             Choice::Best => write!(f, " best"),
         }
@@ -243,7 +246,8 @@ impl FromStr for Op {
         let name = words.next().ok_or_else(bad)?;
         let mut words: Vec<&str> = words.collect();
         let asks = ["alloc", "would-fit"].contains(&name);
-        let choice = match words.pop_if(|word| asks && ["highest", "best"].contains(word)) {
+        let choice = match words.pop_if(|word| asks && ["ample", "highest", "best"].contains(word)) {
+            Some("ample") => Choice::Ample,
             Some("highest") => Choice::Highest,
             Some(_) => Choice::Best,
             None => Choice::Lowest,
@@ -325,8 +329,10 @@ mod tests {
         assert!(has(|op| matches!(op, Op::Alloc(ask) if !ask.align.is_power_of_two())));
         assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.window.is_some_and(|(low, high)| high < low))));
         assert!(has(|op| matches!(op, Op::Alloc(ask) if ask.window.is_some_and(|(_, high)| high > 1 << 63))));
-        for choice in [|ask: &Ask| ask.choice == Choice::Highest, |ask: &Ask| ask.choice == Choice::Best] {
-            assert!(ops.iter().any(|op| matches!(op, Op::Alloc(ask) if choice(ask) && ask.window.is_none())));
+        for choice in [Choice::Ample, Choice::Highest, Choice::Best] {
+            let chosen =
+                |op: &Op| matches!(op, Op::Alloc(ask) if ask.choice == choice && ask.window.is_none());
+            assert!(ops.iter().any(chosen), "{choice:?}");
         }
         assert!(has(|op| matches!(op, Op::Congruent { areas, .. } if areas.len() == 3)));
         assert!(has(|op| matches!(op, Op::FreeRange { size: 0, .. })));

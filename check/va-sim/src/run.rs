@@ -47,6 +47,7 @@ impl<I: FreeIndex> Driver<I> {
                 let Some(request) = request(ask) else { return Outcome::Rejected };
                 let at = request.and_then(|request| match ask.choice {
                     Choice::Lowest => self.index.alloc(&request),
+                    Choice::Ample => self.index.alloc_ample(&request),
                     Choice::Highest => self.index.alloc_highest(&request),
                     Choice::Best => self.index.alloc_best(&request),
                 });
@@ -59,6 +60,7 @@ impl<I: FreeIndex> Driver<I> {
                 let Some(request) = request(ask) else { return Outcome::Rejected };
                 Outcome::At(request.and_then(|request| match ask.choice {
                     Choice::Lowest => self.index.would_fit(&request),
+                    Choice::Ample => self.index.ample_fit(&request),
                     Choice::Highest => self.index.highest_fit(&request),
                     Choice::Best => self.index.best_fit(&request),
                 }))

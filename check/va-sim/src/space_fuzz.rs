@@ -9,7 +9,7 @@ use crate::platform::HeapPlatform;
 use crate::small::{Small, lazy};
 use crate::space_model::SpaceModel;
 use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
-use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
+use va_space::config::{Linux69, OneLock52, Standard, WithAmple, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use va_tree::FreeIndex;
 
@@ -77,6 +77,9 @@ pub fn space_ops(data: &[u8]) {
     let extent = pages_of(FIRST, FIRST + pages);
     let exact = || fine(ModelIndex::new(extent, extent));
     match selector & 7 {
+        0 if selector & 0x80 != 0 => {
+            beside_model::<Whole<WithAmple<Standard>>, _>(extent, cpus, exact(), bytes)
+        }
         0 => beside_model::<Whole<Standard>, _>(extent, cpus, exact(), bytes),
         1 => beside_model::<Whole<WithTrees<Standard>>, _>(extent, cpus, exact(), bytes),
         2 => beside_model::<Whole<Linux69>, _>(

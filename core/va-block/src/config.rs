@@ -9,6 +9,7 @@
 //! | dead pages | never reused; the block is released with its last | the same | reused after a flush |
 //! | a flush for blocks | by `unmap_aliases` | the same | and when as many pages are dead as may be lazy |
 
+use core::marker::PhantomData;
 use va_base::Pages;
 use va_space::config::{Linux69, OneLock52};
 use va_space::lazy::lazy_max_pages;
@@ -168,6 +169,33 @@ impl Config for Standard {
     fn dead_max(cpus: u32) -> Pages {
         lazy_max_pages(cpus)
     }
+}
+
+/// The policies `C`, except that the blocks are areas of a space with the policies `S`.
+///
+/// ```
+/// use va_base::{HeapMachine, VaRange};
+/// use va_block::Blocks;
+/// use va_block::config::{Standard, WithSpace};
+/// use va_space::VmapSpace;
+/// use va_space::config::WithAmple;
+///
+/// type Policies = WithSpace<Standard, WithAmple<va_space::config::Standard>>;
+/// let window = VaRange::from_pages(0x100, 0x10_0000).unwrap();
+/// let machine = HeapMachine::<parking_lot::RawMutex>::new(1);
+/// let space = VmapSpace::<_, WithAmple<va_space::config::Standard>>::new(window, window, &machine)?;
+/// let blocks = Blocks::<_, Policies>::new(space, &machine)?;
+/// let at = blocks.alloc(0, 3)?;
+/// blocks.free(0, at, 3)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct WithSpace<C, S>(PhantomData<fn() -> (C, S)>);
+
+impl<C: Config, S: va_space::Config> Config for WithSpace<C, S> {
+    type Base = C;
+    type Space = S;
+    type Spread = C::Spread;
 }
 
 #[cfg(test)]

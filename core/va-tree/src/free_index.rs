@@ -39,6 +39,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: free tree, `va_clip`, `merge_or_add_vmap_area`); differences: `docs/kernel-map.md`.
 
+pub(crate) mod ample;
 pub(crate) mod best;
 mod congruent;
 pub(crate) mod highest;
@@ -173,6 +174,28 @@ pub trait FreeIndex {
         let at = self.best_fit(request)?;
         self.take(range_at(self.unit(), at, request))?;
         Ok(at)
+    }
+
+    /// Returns the lowest address at which `request` could be met in the lowest hole that is ample: within its window as
+    /// long as size and alignment together, less one unit. Without an ample hole it is the lowest fit; without an
+    /// alignment that is the same. O(log n) if there is an ample hole.
+    ///
+    /// # Errors
+    /// [`AllocError::NoSpace`].
+    fn ample_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        ample::find(self, request).map_or_else(|| self.would_fit(request), Ok)
+    }
+
+    /// Takes the [`ample_fit`](Self::ample_fit) and returns its first address. For a caller that aligns so often that
+    /// the time of the exact lowest fit counts for more than the short holes that this one passes.
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc).
+    fn alloc_ample(&mut self, request: &Request) -> Result<Va, AllocError> {
+        match ample::find(self, request) {
+            Some(at) => self.take(range_at(self.unit(), at, request)).map(|_| at),
+            None => self.alloc(request),
+        }
     }
 
     /// Takes exactly `range`, which must be free, and returns its position in its hole. O(log n).

@@ -27,7 +27,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         };
         let answer = match pooled {
             Some(answer) => answer,
-            None => match self.index.alloc(request) {
+            None => match C::take_lowest(&mut self.index, request) {
                 Ok(start) => Answer { start: start.get(), pool: None },
                 Err(_) => self.steal(owner, request)?,
             },
@@ -45,7 +45,8 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         {
             return Some(Answer { start, pool: Some(node) });
         }
-        self.index.would_fit(request).ok().map(|start| Answer { start: start.get(), pool: None })
+        let fit = if C::AMPLE { self.index.ample_fit(request) } else { self.index.would_fit(request) };
+        fit.ok().map(|start| Answer { start: start.get(), pool: None })
     }
 
     /// Takes an area from the pool of a node.

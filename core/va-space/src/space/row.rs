@@ -46,7 +46,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let splits = if step > pages { 2 * others } else { others };
         let mut guard = self.lock_free();
         guard.index.reserve_splits(splits).ok()?;
-        let Ok(at) = guard.index.alloc(&request) else {
+        let Ok(at) = C::take_lowest(&mut guard.index, &request) else {
             let _released = guard.index.release_splits(splits);
             return None;
         };

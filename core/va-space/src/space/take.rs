@@ -13,7 +13,7 @@ use va_tree::FreeIndex;
 /// The range that a request gets of those that fit. A type, so that most programs have the code of one.
 pub(super) trait Placement {
     /// Takes the range from an index.
-    fn take<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError>;
+    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError>;
 }
 
 /// The lowest range.
@@ -25,19 +25,19 @@ struct Best;
 
 impl Placement for Lowest {
     #[inline(always)]
-    fn take<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
-        index.alloc(request)
+    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
+        C::take_lowest(index, request)
     }
 }
 
 impl Placement for Highest {
-    fn take<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
+    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
         index.alloc_highest(request)
     }
 }
 
 impl Placement for Best {
-    fn take<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
+    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
         index.alloc_best(request)
     }
 }
@@ -100,7 +100,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             None => None,
         };
         let mut heap = self.lock_free();
-        match F::take(&mut heap.index, request) {
+        match F::take::<C, _>(&mut heap.index, request) {
             Ok(at) if !request.waits() && !self.map.attach(&mut heap.marker, at.page_floor()) => {
                 self.put_back(&mut heap, range_of(at.page_floor(), request.size().get()));
                 Err(self.would_block(request))

@@ -7,7 +7,7 @@ use va_base::{Align, Request, VaRange};
 use va_sim::effort::some;
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
-use va_space::config::{WithBestFit, WithTrees};
+use va_space::config::{WithAmple, WithBestFit, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::FreeIndex;
 
@@ -135,6 +135,7 @@ proptest! {
         met::<Standard>(pages, cpus, magazines, &calls)?;
         met::<WithTrees<Standard>>(pages, cpus, magazines, &calls)?;
         met::<WithBestFit<Standard>>(pages, cpus, magazines, &calls)?;
+        met::<WithAmple<Standard>>(pages, cpus, magazines, &calls)?;
     }
 }
 

@@ -9,7 +9,7 @@ use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
 use va_sim::space_model::SpaceModel;
-use va_space::config::{self, WithTrees};
+use va_space::config::{self, WithAmple, WithTrees};
 use va_space::decay::{Decay, QuarterOfIdle};
 use va_space::lookup::Upward;
 use va_space::node::{HashedZones, Zone};
@@ -152,6 +152,11 @@ proptest! {
     #[test]
     fn the_default_space_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
         compare::<Whole, _>(pages, cpus, exact(pages), &calls)?;
+    }
+
+    #[test]
+    fn a_space_with_ample_holes_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
+        compare::<WithAmple<Whole>, _>(pages, cpus, exact(pages), &calls)?;
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Rows: areas of one size that a magazine takes from the index at once.
 
 use crate::magazine::space;
-use crate::{FIRST, Standard, ask};
+use crate::{FIRST, Standard, ask, pages};
 use va_base::{Request, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::{Purge, VmapSpace};
+use va_space::config::WithAmple;
+use va_space::{Config, Purge, VmapSpace};
 
 #[test]
 fn a_run_from_the_index_is_contiguous_and_reserved() {
@@ -183,6 +184,21 @@ fn an_aligned_row_leaves_what_is_between_its_areas_free() {
     drop(magazine);
     space.purge(Purge::Full);
     assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
+}
+
+#[test]
+fn an_aligned_row_of_ample_holes_passes_one_where_it_just_fits() {
+    fn starts<C: Config>() -> Vec<u64> {
+        let machine = SimMachine::new(1);
+        let space = crate::space::<C>(&machine, 4096);
+        let _busy = space.alloc(0, &ask(1).within(pages(11, 12))).unwrap();
+        let mut magazine = space.magazine(0).unwrap();
+        // One, and a row of two: seven pages, the first of them aligned.
+        let areas: Vec<_> = (0..3).map(|_| magazine.alloc(&ask_aligned(3, 4)).unwrap()).collect();
+        areas.iter().map(|area| area.start().page_floor() - FIRST).collect()
+    }
+    assert_eq!(starts::<Standard>(), [0, 4, 8]);
+    assert_eq!(starts::<WithAmple<Standard>>(), [0, 12, 16]);
 }
 
 #[test]

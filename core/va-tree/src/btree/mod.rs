@@ -434,6 +434,24 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
         Ok(self.va(found.at))
     }
 
+    /// O(log n), without a row, if there is an ample hole.
+    fn alloc_ample(&mut self, request: &Request) -> Result<Va, AllocError> {
+        let wanted = self.wanted(request);
+        // An alignment of bytes may be 2^63; no hole is as long as the sum then.
+        let size = wanted.size.saturating_add((1 << wanted.align_log2) - 1);
+        let mut path = Path::new();
+        match self.find_lowest(&search::Wanted { size, align_log2: 0, ..wanted }, &mut path) {
+            Search::Found(mut found) => {
+                found.at = self.first_at(found.start, &wanted);
+                self.reserve_holes(self.ledger.bound_after_take())?;
+                self.cut(&found, &mut path, wanted.size);
+                self.check();
+                Ok(self.va(found.at))
+            }
+            Search::Nothing | Search::NeedsRow => self.alloc(request),
+        }
+    }
+
     /// O(log n). A request that would step over more than a constant number of holes builds the row of its alignment,
     /// in O(n), even if nothing fits.
     fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
