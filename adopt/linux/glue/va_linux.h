@@ -27,7 +27,7 @@ struct va_counts {
 	u64 areas, holes, pooled_areas, cached_areas, lazy_pages, purges, purged_areas;
 };
 
-int va_init(u64 start, u64 end, const struct va_range *busy, size_t count);
+int va_init(u64 lowest, u64 start, u64 end, const struct va_range *busy, size_t count);
 int va_cpu_init(u32 cpu);
 
 /* On `cpu`, with preemption off. */

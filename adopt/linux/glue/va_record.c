@@ -121,7 +121,7 @@ bool va_record_fails(void)
 	return va_record_calls && va_record_fail_each && !(++va_record_supplies % va_record_fail_each);
 }
 
-int va_recorded_init(u64 start, u64 end, const struct va_range *busy, size_t count)
+int va_recorded_init(u64 lowest, u64 start, u64 end, const struct va_range *busy, size_t count)
 {
 	size_t i;
 	int failed;
@@ -133,9 +133,10 @@ int va_recorded_init(u64 start, u64 end, const struct va_range *busy, size_t cou
 	va_begin();
 	for (i = 0; i < count; i++)
 		va_line("busy %llx %llx", busy[i].start, busy[i].end);
+	va_line("lowest %llx", lowest);
 	va_window(start, end);
 	va_line("init");
-	failed = va_init(start, end, busy, count);
+	failed = va_init(lowest, start, end, busy, count);
 	va_result(!failed);
 	return failed;
 }

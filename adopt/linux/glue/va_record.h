@@ -22,7 +22,7 @@ u32 va_record_online(void);
 /* True if the memory that the core requests is to fail, by /proc/va_calls. */
 bool va_record_fails(void);
 
-int va_recorded_init(u64 start, u64 end, const struct va_range *busy, size_t count);
+int va_recorded_init(u64 lowest, u64 start, u64 end, const struct va_range *busy, size_t count);
 int va_recorded_cpu_init(u32 cpu);
 u64 va_recorded_try_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);
 int va_recorded_release(u32 cpu, u64 at);

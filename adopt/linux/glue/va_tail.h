@@ -264,6 +264,8 @@ core_initcall(va_late_init);
 void __init vmalloc_init(void)
 {
 	static struct va_range busy[32] __initdata;
+	/* No area is requested below: searches need not pass a hole there. */
+	u64 lowest = VMALLOC_START;
 	struct vm_struct *vm;
 	size_t count = 0;
 	int cpu;
@@ -280,7 +282,10 @@ void __init vmalloc_init(void)
 			break;
 		busy[count++] = (struct va_range){ (unsigned long)vm->addr, (unsigned long)vm->addr + vm->size };
 	}
-	BUG_ON(va_init(VMALLOC_START, VMALLOC_END, busy, count));
+#ifdef MODULES_VADDR
+	lowest = min_t(u64, lowest, MODULES_VADDR);
+#endif
+	BUG_ON(va_init(lowest, VMALLOC_START, VMALLOC_END, busy, count));
 	for (vm = vmlist; vm; vm = vm->next) {
 		struct vmap_area *va = kmem_cache_zalloc(vmap_area_cachep, GFP_NOWAIT);
 

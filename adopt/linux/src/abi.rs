@@ -4,21 +4,26 @@ use crate::machine::Linux;
 use core::cell::UnsafeCell;
 use va_base::sync::OnceRef;
 use va_base::{AllocError, Context, PAGE_SIZE, Request, Va, VaRange};
+use va_block::config::WithSpace;
 use va_block::{BlockError, Blocks, Lane};
+use va_space::config::WithAmple;
 use va_space::{AreaView, DetachedArea, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
-type Space = VmapSpace<Linux>;
+/// Aligned areas come from ample holes, as in Linux: `docs/decisions/0116-ample-holes-inside-linux.md`.
+type AreaPolicies = WithAmple<va_space::config::Standard>;
+type Policies = WithSpace<va_block::config::Standard, AreaPolicies>;
+type Space = VmapSpace<Linux, AreaPolicies>;
 
 /// The memory of the space and its blocks. It is initialised without a lock: the locks of the space are taken
 /// meanwhile, and to lockdep they are of the same class.
-struct Storage(UnsafeCell<Blocks<Linux>>);
+struct Storage(UnsafeCell<Blocks<Linux, Policies>>);
 
 // SAFETY: one thread accesses it, in `va_init`, until it is shared by `BLOCKS`.
 unsafe impl Sync for Storage {}
 
 static STORAGE: Storage = Storage(UnsafeCell::new(Blocks::empty()));
-static BLOCKS: OnceRef<'static, Blocks<Linux>> = OnceRef::new();
+static BLOCKS: OnceRef<'static, Blocks<Linux, Policies>> = OnceRef::new();
 
 #[inline(always)]
 fn space() -> Option<&'static Space> {
@@ -30,8 +35,8 @@ const CPUS_MAX: usize = 512;
 
 /// The areas that a CPU has at hand, and the block that it cuts small mappings from.
 struct Caches {
-    magazine: Magazine<'static, Linux>,
-    lane: Lane<'static, Linux>,
+    magazine: Magazine<'static, Linux, AreaPolicies>,
+    lane: Lane<'static, Linux, Policies>,
 }
 
 /// The caches of a CPU, for the thread that runs there with preemption off. In cache lines of its own: each free of a
@@ -104,15 +109,16 @@ fn failure(error: SpaceError) -> u64 {
     }
 }
 
-/// Creates the space. `start` and `end` are the default window; `busy` are areas that exist. Returns 0, or -1.
+/// Creates the space. No area lies below `lowest`; `start` and `end` are the default window; `busy` are areas that exist.
+/// Returns 0, or -1.
 ///
 /// # Safety
 /// Called once, by one CPU. `busy` is valid for `count` reads.
 #[cold]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn va_init(start: u64, end: u64, busy: *const Range, count: usize) -> i32 {
+pub unsafe extern "C" fn va_init(lowest: u64, start: u64, end: u64, busy: *const Range, count: usize) -> i32 {
     let Some(window) = VaRange::new(Va::new(start), Va::new(end)) else { return -1 };
-    let Some(extent) = VaRange::new(Va::new(1), Va::MAX) else { return -1 };
+    let Some(extent) = VaRange::new(Va::new(lowest), Va::MAX) else { return -1 };
     let mut ranges = [VaRange::default(); 32];
     let Some(ranges) = ranges.get_mut(..count) else { return -1 };
     for (nth, range) in ranges.iter_mut().enumerate() {

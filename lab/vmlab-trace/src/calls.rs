@@ -70,6 +70,8 @@ lines! {
     Online "online" { cpus }
     /// A range that is allocated when the space is created.
     Busy "busy" { start, end }
+    /// The lowest address that an area can have.
+    Lowest "lowest" { at }
     /// The window of the calls that follow.
     Window "window" { start, end }
     /// A part of the congruent call that follows.

@@ -1,5 +1,6 @@
 //! The machine of a replay: it gives the core what the kernel gave it, and compares what the core asks for.
 
+use super::Policies;
 use super::script::Script;
 use parking_lot::Mutex;
 use std::fmt;
@@ -23,7 +24,7 @@ struct Inner {
     /// Supplies memory.
     memory: LabMachine<PlainLock>,
     /// The blocks that the machine reclaims, once they are there.
-    blocks: OnceLock<Weak<Blocks<Recorded>>>,
+    blocks: OnceLock<Weak<Blocks<Recorded, Policies>>>,
     /// CPUs online during the call: one thread replays.
     online: AtomicU32,
     script: Mutex<Script>,
@@ -44,7 +45,7 @@ impl Recorded {
     }
 
     /// Sets the blocks that a request to reclaim frees.
-    pub(super) fn set_blocks(&self, blocks: &Arc<Blocks<Self>>) {
+    pub(super) fn set_blocks(&self, blocks: &Arc<Blocks<Self, Policies>>) {
         let _first = self.0.blocks.set(Arc::downgrade(blocks));
     }
 

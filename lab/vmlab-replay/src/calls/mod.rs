@@ -27,11 +27,17 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use va_base::{AllocError, Context as CallContext, Request, Va, VaRange};
+use va_block::config::WithSpace;
 use va_block::{BlockError, Blocks, Lane};
+use va_space::config::WithAmple;
 use va_space::{Magazine, Purge, SpaceError};
 use va_tree::Congruent;
 use vmlab_machine::kernel_extent;
 use vmlab_trace::calls::{Answer, Call, Line, Setting};
+
+// As in `adopt/linux/src/abi.rs`.
+type AreaPolicies = WithAmple<va_space::config::Standard>;
+type Policies = WithSpace<va_block::config::Standard, AreaPolicies>;
 
 /// The most CPUs of a recording. Each has a magazine and a lane.
 const CPUS_MAX: u64 = 512;
@@ -75,8 +81,8 @@ pub struct CallsRow {
 
 /// The caches of a CPU.
 struct Caches<'a> {
-    magazine: Magazine<'a, Recorded>,
-    lane: Lane<'a, Recorded>,
+    magazine: Magazine<'a, Recorded, AreaPolicies>,
+    lane: Lane<'a, Recorded, Policies>,
 }
 
 /// Replays the lines of a recording.
@@ -102,10 +108,10 @@ pub fn replay(recording: &str, lines: Vec<Line>) -> Result<CallsRow> {
     script.begin(Call::Init {}.to_string());
     let machine = Recorded::new(possible as u32, script);
     machine.set_online(start.online);
-    let mut blocks = Arc::new(Blocks::<Recorded>::empty());
-    let window = start.window()?;
+    let mut blocks = Arc::new(Blocks::<Recorded, Policies>::empty());
+    let (extent, window) = (start.extent()?, start.window()?);
     let made = Arc::get_mut(&mut blocks).context("nothing else refers to the blocks")?.init_within(
-        kernel_extent(),
+        extent,
         window,
         machine.clone(),
         &start.busy,
@@ -154,6 +160,7 @@ struct Settings {
     possible: u64,
     online: u32,
     busy: Vec<VaRange>,
+    lowest: Option<u64>,
     window: (u64, u64),
     parts: Vec<(u64, u64)>,
 }
@@ -167,6 +174,7 @@ impl Settings {
                 ensure!(self.busy.len() < PARTS_MAX, "more than {PARTS_MAX} busy ranges");
                 self.busy.push(VaRange::new(Va::new(start), Va::new(end)).context("the range is none")?);
             }
+            Setting::Lowest { at } => self.lowest = Some(at),
             Setting::Window { start, end } => self.window = (start, end),
             Setting::Part { offset, size } => {
                 ensure!(self.parts.len() < PARTS_MAX, "more than {PARTS_MAX} parts");
@@ -174,6 +182,11 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    fn extent(&self) -> Result<VaRange> {
+        let Some(lowest) = self.lowest else { return Ok(kernel_extent()) };
+        VaRange::new(Va::new(lowest), kernel_extent().end()).context("the lowest address is above all others")
     }
 
     fn window(&self) -> Result<VaRange> {
@@ -191,7 +204,7 @@ impl Settings {
 
 /// A replay in progress.
 struct Replay<'a> {
-    blocks: &'a Blocks<Recorded>,
+    blocks: &'a Blocks<Recorded, Policies>,
     machine: &'a Recorded,
     caches: Vec<Option<Caches<'a>>>,
     settings: Settings,
