@@ -1,7 +1,7 @@
 //! The handle that a caller holds, and the view that a lookup returns.
 
 use crate::map::{Seen, State};
-use va_base::{Pages, Va, VaRange};
+use va_base::{PAGE_SHIFT, Pages, Va, VaRange};
 
 /// The handle of a busy area: a range of addresses that no other area overlaps.
 ///
@@ -89,6 +89,6 @@ impl AreaView {
 
 #[inline]
 pub(crate) fn range_of(page: u64, pages: u64) -> VaRange {
-    // In an extent, which ends by 2^64 - 1.
-    VaRange::from_pages(page, page.saturating_add(pages)).unwrap_or_default()
+    // In an extent, which ends by 2^64 - 1: no bit is shifted out.
+    VaRange::from_size(Va::from_page(page), pages << PAGE_SHIFT).unwrap_or_default()
 }
