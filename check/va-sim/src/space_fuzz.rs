@@ -78,7 +78,7 @@ pub fn space_ops(data: &[u8]) {
     let exact = || fine(ModelIndex::new(extent, extent));
     match selector & 7 {
         0 if selector & 0x80 != 0 => {
-            beside_model::<Whole<WithAmple<Standard>>, _>(extent, cpus, exact(), bytes)
+            beside_model::<Whole<WithAmple<Standard>>, _>(extent, cpus, exact(), bytes);
         }
         0 => beside_model::<Whole<Standard>, _>(extent, cpus, exact(), bytes),
         1 => beside_model::<Whole<WithTrees<Standard>>, _>(extent, cpus, exact(), bytes),

@@ -65,7 +65,6 @@ mod validate;
 pub use key::{Byte, Key};
 pub use memory::BTreeSupply;
 
-use crate::free_index::highest;
 use crate::ledger::Ledger;
 use crate::slab::Slab;
 use crate::{Fit, FreeIndex, IndexMemory, Unit};
@@ -329,35 +328,6 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             align_log2: K::UNIT.align_log2(request.align()),
             low,
             high,
-        }
-    }
-
-    /// Holes that an aligned search from the top may step over before a row is worth its cost.
-    const ROWLESS_HOLES: usize = F;
-
-    /// Returns the highest address at which a request could be met, after at most `holes` steps; it counts them down.
-    /// The result is wrong if none is left.
-    fn highest_within(&self, request: &Request, holes: &mut usize) -> Option<Va> {
-        let window = request.window().unwrap_or(self.default_window);
-        highest::find(K::UNIT, window, request, |at| {
-            self.aligned_within(at, request.size(), request.align(), holes)
-        })
-    }
-
-    /// Does the same as [`aligned_fit_below`](FreeIndex::aligned_fit_below), with at most `holes` steps.
-    fn aligned_within(&self, at: Va, size: Pages, align: Align, holes: &mut usize) -> Option<VaRange> {
-        let mut page = Some(K::UNIT.floor(at)).filter(|&page| page >= self.first)?.min(self.end) - self.base;
-        let (size, log2) = (size.get().max(1), K::UNIT.align_log2(align));
-        let class = (log2 > 0).then(|| Classes::of_align(log2));
-        loop {
-            *holes = holes.checked_sub(1)?;
-            let (start, end) = self.last_fit_to(page, size, class)?;
-            // A class that is not stored, and an alignment above the largest, exclude too little.
-            let wanted = search::Wanted { size, align_log2: log2, low: 0, high: end };
-            if fits::<K>(self.first_at(start, &wanted), size, end) {
-                return Some(self.range(start, end));
-            }
-            page = start.checked_sub(1)?;
         }
     }
 
