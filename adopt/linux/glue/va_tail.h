@@ -264,7 +264,7 @@ core_initcall(va_late_init);
 void __init vmalloc_init(void)
 {
 	static struct va_range busy[32] __initdata;
-	/* No area is requested below: searches need not pass a hole there. */
+	/* x86-64 requests no area below, so no search passes a hole there. */
 	u64 lowest = VMALLOC_START;
 	struct vm_struct *vm;
 	size_t count = 0;
@@ -280,6 +280,7 @@ void __init vmalloc_init(void)
 	for (vm = vmlist; vm; vm = vm->next) {
 		if (WARN_ON(count == ARRAY_SIZE(busy)))
 			break;
+		lowest = min_t(u64, lowest, (unsigned long)vm->addr);
 		busy[count++] = (struct va_range){ (unsigned long)vm->addr, (unsigned long)vm->addr + vm->size };
 	}
 #ifdef MODULES_VADDR

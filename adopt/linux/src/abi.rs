@@ -109,8 +109,8 @@ fn failure(error: SpaceError) -> u64 {
     }
 }
 
-/// Creates the space. No area lies below `lowest`; `start` and `end` are the default window; `busy` are areas that exist.
-/// Returns 0, or -1.
+/// Creates the space. No area lies below `lowest`, nor at address 0; `start` and `end` are the default window; `busy` are
+/// areas that exist. Returns 0; or -1, as for a busy area below `lowest`.
 ///
 /// # Safety
 /// Called once, by one CPU. `busy` is valid for `count` reads.
@@ -118,7 +118,7 @@ fn failure(error: SpaceError) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_init(lowest: u64, start: u64, end: u64, busy: *const Range, count: usize) -> i32 {
     let Some(window) = VaRange::new(Va::new(start), Va::new(end)) else { return -1 };
-    let Some(extent) = VaRange::new(Va::new(lowest), Va::MAX) else { return -1 };
+    let Some(extent) = VaRange::new(Va::new(lowest.max(1)), Va::MAX) else { return -1 };
     let mut ranges = [VaRange::default(); 32];
     let Some(ranges) = ranges.get_mut(..count) else { return -1 };
     for (nth, range) in ranges.iter_mut().enumerate() {

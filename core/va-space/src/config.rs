@@ -126,8 +126,8 @@ pub trait Config: 'static {
     const POOL_PAGES_MAX: u64 = Self::Base::POOL_PAGES_MAX;
     /// Pooled areas that an aligned request checks.
     const POOL_TRIES: u32 = Self::Base::POOL_TRIES;
-    /// True if an aligned area is taken from the lowest ample hole ([`FreeIndex::alloc_ample`]); false if it is the
-    /// lowest fit.
+    /// True if an aligned area is taken from the lowest ample hole ([`FreeIndex::alloc_ample`]); false if by
+    /// [`FreeIndex::alloc`], which is the lowest fit of an exact index.
     const AMPLE: bool = Self::Base::AMPLE;
     /// True if a request takes from other nodes' pools before it purges everything, and through a magazine from one of
     /// them before the index.

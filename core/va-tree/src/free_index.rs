@@ -177,7 +177,8 @@ pub trait FreeIndex {
     }
 
     /// Returns the lowest address at which `request` could be met in the lowest hole that is ample: within its window as
-    /// long as size and alignment together, less one unit. Without an ample hole it is the lowest fit; without an
+    /// long as size and alignment together, less one unit. Without an ample hole it is the lowest fit, as
+    /// [`would_fit`](Self::would_fit) has it; so it is where size and alignment are 2^52 units and more. Without an
     /// alignment that is the same. O(log n) if there is an ample hole.
     ///
     /// # Errors

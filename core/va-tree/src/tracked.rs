@@ -159,6 +159,17 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
         })
     }
 
+    /// Allocates from the lowest hole that holds the range wherever it starts.
+    ///
+    /// # Errors
+    /// Those of [`FreeIndex::alloc_ample`].
+    pub fn alloc_ample(&mut self, request: &Request) -> Result<VaRange, AllocError> {
+        self.add(|index| {
+            let at = index.alloc_ample(request)?;
+            Ok(range_at(index.unit(), at, request))
+        })
+    }
+
     /// Allocates the highest range that meets a request.
     ///
     /// # Errors

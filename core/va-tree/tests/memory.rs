@@ -220,8 +220,17 @@ impl<I: Supplied, M: FreeIndex> Run<'_, I, M> {
             request = request.within(pages(16 + rng.below(1 << 15), 1 + rng.below(200)));
         }
         let best = rng.below(self.best_every) == 0;
-        let got = if best { self.index.alloc_best(&request) } else { self.index.alloc(&request) };
-        let like = |model: &mut M| if best { model.alloc_best(&request) } else { model.alloc(&request) };
+        let ample = rng.below(4) == 0;
+        let got = match (best, ample) {
+            (true, _) => self.index.alloc_best(&request),
+            (false, true) => self.index.alloc_ample(&request),
+            (false, false) => self.index.alloc(&request),
+        };
+        let like = |model: &mut M| match (best, ample) {
+            (true, _) => model.alloc_best(&request),
+            (false, true) => model.alloc_ample(&request),
+            (false, false) => model.alloc(&request),
+        };
         if let Some(at) = self.same(fails, got, like) {
             self.out.push(VaRange::from_size(at, request.size().get() * PAGE as u64).unwrap());
         }

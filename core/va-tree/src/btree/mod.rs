@@ -65,6 +65,7 @@ mod validate;
 pub use key::{Byte, Key};
 pub use memory::BTreeSupply;
 
+use crate::free_index::ample;
 use crate::ledger::Ledger;
 use crate::slab::Slab;
 use crate::{Fit, FreeIndex, IndexMemory, Unit};
@@ -406,9 +407,8 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
 
     /// O(log n), without a row, if there is an ample hole.
     fn alloc_ample(&mut self, request: &Request) -> Result<Va, AllocError> {
+        let Some(size) = ample::units(K::UNIT, request) else { return self.alloc(request) };
         let wanted = self.wanted(request);
-        // An alignment of bytes may be 2^63; no hole is as long as the sum then.
-        let size = wanted.size.saturating_add((1 << wanted.align_log2) - 1);
         let mut path = Path::new();
         match self.find_lowest(&search::Wanted { size, align_log2: 0, ..wanted }, &mut path) {
             Search::Found(mut found) => {

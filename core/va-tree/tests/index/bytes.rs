@@ -86,7 +86,8 @@ impl Both {
                         by_number = by_number.within(numbers(self.shift + low, self.shift + high));
                         by_page = by_page.within(VaRange::from_pages(low, high).unwrap());
                     }
-                    let (got, expected) = match rng.below(3) {
+                    let (got, expected) = match rng.below(4) {
+                        3 => (index.alloc_ample(&by_number), model.alloc_ample(&by_page)),
                         0 => (index.alloc(&by_number), model.alloc(&by_page)),
                         1 => (index.alloc_highest(&by_number), model.alloc_highest(&by_page)),
                         _ => (index.alloc_best(&by_number), model.alloc_best(&by_page)),
@@ -192,6 +193,23 @@ fn all_numbers_but_the_last_are_in_an_extent() {
     assert!(matches!(index.take(numbers(MAX, MAX)), Err(AllocError::BadRange { .. })));
     assert!(ByteIndex::new(numbers(MAX, MAX), VaRange::ALL, NoSlabs).is_err());
     assert!(ByteIndex::new(numbers(MAX - 1, MAX), VaRange::ALL, NoSlabs).is_ok());
+}
+
+#[test]
+fn an_ample_hole_has_less_than_2_to_the_52_numbers() {
+    for log2 in [1, 40, 51, 52, 53, 59, 63] {
+        let mut index = ByteIndex::new(VaRange::ALL, VaRange::ALL, Heap).unwrap();
+        // One hole of three numbers, with a multiple in the middle, and a long one above.
+        let multiple = 1u64 << log2;
+        index.take(numbers(0, multiple - 1)).unwrap();
+        index.take(numbers(multiple + 2, multiple + (1 << 61))).unwrap();
+        let request = ask(1, log2);
+        let passes_it = (2..52).contains(&log2);
+        let at = if passes_it { multiple + (1 << 61) } else { multiple };
+        assert_eq!(index.ample_fit(&request).ok(), Some(Va::new(at)), "{log2}");
+        assert_eq!(index.alloc_ample(&request), Ok(Va::new(at)), "{log2}");
+        index.validate().unwrap();
+    }
 }
 
 #[test]

@@ -160,7 +160,8 @@ fn seen(index: &impl FreeIndex) -> (u64, u64, u64, usize, Vec<VaRange>) {
 /// Operations that need records of all kinds: allocations, aligned ones (which build rows), cuts in the middle,
 /// fragments.
 fn script<I: FreeIndex>(index: &mut I, step: u64) -> Result<Option<Va>, AllocError> {
-    match step % 5 {
+    match step % 6 {
+        5 => index.alloc_ample(&Request::pages(1).unwrap().aligned(Align::new(4 << 12).unwrap())).map(Some),
         0 => index.alloc(&Request::pages(1 + step % 3).unwrap()).map(Some),
         1 => index.alloc_best(&Request::pages(1 + step % 3).unwrap()).map(Some),
         2 => index.alloc(&Request::pages(1).unwrap().aligned(Align::new(4 << 12).unwrap())).map(Some),

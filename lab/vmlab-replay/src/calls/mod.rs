@@ -109,7 +109,7 @@ pub fn replay(recording: &str, lines: Vec<Line>) -> Result<CallsRow> {
     let machine = Recorded::new(possible as u32, script);
     machine.set_online(start.online);
     let mut blocks = Arc::new(Blocks::<Recorded, Policies>::empty());
-    let (extent, window) = (start.extent()?, start.window()?);
+    let (extent, window) = (start.extent(), start.window()?);
     let made = Arc::get_mut(&mut blocks).context("nothing else refers to the blocks")?.init_within(
         extent,
         window,
@@ -184,9 +184,11 @@ impl Settings {
         Ok(())
     }
 
-    fn extent(&self) -> Result<VaRange> {
-        let Some(lowest) = self.lowest else { return Ok(kernel_extent()) };
-        VaRange::new(Va::new(lowest), kernel_extent().end()).context("the lowest address is above all others")
+    /// Returns the range of all areas. An end is above every start.
+    fn extent(&self) -> VaRange {
+        let all = kernel_extent();
+        let lowest = Va::new(self.lowest.unwrap_or_default()).max(all.start());
+        VaRange::new(lowest, all.end()).unwrap_or(all)
     }
 
     fn window(&self) -> Result<VaRange> {
