@@ -1,7 +1,7 @@
 //! Faults of prototypes of an END-keyed B+tree with gap summaries, one test each, with fanout 8 so that few holes
 //! make a deep tree. Every step is compared with the linear model, and every invariant is walked.
 
-use va_base::{Align, AllocError, Request, VaRange};
+use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_sim::effort::stride;
 use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
@@ -314,4 +314,23 @@ fn bt4_permanent_rows_remain() {
     (1..200).for_each(|n| assert!(tree.free(range(n)).is_ok()));
     assert!(tree.has_rows());
     tree.validate().unwrap();
+}
+
+#[test]
+fn bt6_a_window_may_begin_at_the_last_page_of_the_last_hole() {
+    let all = VaRange::from_pages(16, 1 << 20).unwrap();
+    let mut tree = BTree::<u64, 8, _>::new(all, all, HeapPlatform::default()).unwrap();
+    // Holes of 2 pages after each 8; none touches the end.
+    tree.take(all).unwrap();
+    tree.reserve_splits(1000).unwrap();
+    for nth in 0..500u64 {
+        tree.free(VaRange::from_pages(24 + 10 * nth, 26 + 10 * nth).unwrap()).unwrap();
+    }
+    let last = 25 + 10 * 499;
+    for (page, low) in [(last, last), (last - 1, last - 1), (last - 1, last - 9), (35, 35)] {
+        let request = Request::pages(1).unwrap().within(VaRange::from_pages(low, 1 << 20).unwrap());
+        assert_eq!(tree.would_fit(&request), Ok(Va::from_page(page)), "from {low}");
+    }
+    let request = Request::pages(1).unwrap().within(VaRange::from_pages(last + 1, 1 << 20).unwrap());
+    assert!(tree.would_fit(&request).is_err());
 }
