@@ -151,9 +151,18 @@ impl<I: Certify> Certified<I> {
         let reasons = self.reasons(&certified, plan.ok());
         let answer = alloc(&mut self.index);
         self.check_fit(&certified, &reasons, &answer);
-        if let Ok(at) = answer {
-            let start = self.number(at);
-            self.took((start, start + certified.size), reasons.hole);
+        self.allocated(certified.size, reasons.hole, answer)
+    }
+
+    /// Follows an answer that was checked: if it is an address, `size` units of `hole` were taken there.
+    fn allocated(
+        &mut self,
+        size: u64,
+        hole: Option<VaRange>,
+        answer: Result<Va, AllocError>,
+    ) -> Result<Va, AllocError> {
+        if let Ok(start) = answer.map(|at| self.number(at)) {
+            self.took((start, start + size), hole);
         }
         self.counts();
         answer
@@ -247,11 +256,7 @@ impl<I: Certify> FreeIndex for Certified<I> {
         if !matches!(answer, Err(AllocError::NoMeta { .. })) {
             assert_eq!(answer, plan, "{request:?} in an ample hole");
         }
-        if let Ok(start) = answer.map(|at| self.number(at)) {
-            self.took((start, start + request.size().get()), hole);
-        }
-        self.counts();
-        answer
+        self.allocated(request.size().get(), hole, answer)
     }
 
     fn take(&mut self, range: VaRange) -> Result<va_tree::Fit, AllocError> {

@@ -153,10 +153,7 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// Those of [`FreeIndex::alloc`].
     pub fn alloc(&mut self, request: &Request) -> Result<VaRange, AllocError> {
-        self.add(|index| {
-            let at = index.alloc(request)?;
-            Ok(range_at(index.unit(), at, request))
-        })
+        self.allocate(request, I::alloc)
     }
 
     /// Allocates from the lowest hole that holds the range wherever it starts.
@@ -164,10 +161,7 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// Those of [`FreeIndex::alloc_ample`].
     pub fn alloc_ample(&mut self, request: &Request) -> Result<VaRange, AllocError> {
-        self.add(|index| {
-            let at = index.alloc_ample(request)?;
-            Ok(range_at(index.unit(), at, request))
-        })
+        self.allocate(request, I::alloc_ample)
     }
 
     /// Allocates the highest range that meets a request.
@@ -175,10 +169,7 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// Those of [`FreeIndex::alloc_highest`].
     pub fn alloc_highest(&mut self, request: &Request) -> Result<VaRange, AllocError> {
-        self.add(|index| {
-            let at = index.alloc_highest(request)?;
-            Ok(range_at(index.unit(), at, request))
-        })
+        self.allocate(request, I::alloc_highest)
     }
 
     /// Allocates the best fit: in the smallest hole that permits it.
@@ -186,10 +177,7 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
     /// # Errors
     /// Those of [`FreeIndex::alloc_best`].
     pub fn alloc_best(&mut self, request: &Request) -> Result<VaRange, AllocError> {
-        self.add(|index| {
-            let at = index.alloc_best(request)?;
-            Ok(range_at(index.unit(), at, request))
-        })
+        self.allocate(request, I::alloc_best)
     }
 
     /// Allocates exactly `range`.
@@ -374,6 +362,18 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
         }
         let all = self.index.unit().count(self.index.extent());
         InvariantViolation::check(pages == all, "TI1", self.index.extent().start(), all, pages)
+    }
+
+    /// Adds the area that `alloc` takes from the index for a request.
+    fn allocate(
+        &mut self,
+        request: &Request,
+        alloc: impl FnOnce(&mut I, &Request) -> Result<Va, AllocError>,
+    ) -> Result<VaRange, AllocError> {
+        self.add(|index| {
+            let at = alloc(index, request)?;
+            Ok(range_at(index.unit(), at, request))
+        })
     }
 
     /// Takes a range from the index as a new area, whose record is reserved first.

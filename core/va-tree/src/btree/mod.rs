@@ -332,6 +332,15 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
+    /// Cuts `size` pages from a hole that a search found, or fails and changes nothing.
+    #[inline]
+    fn take_found(&mut self, found: &search::Found, path: &mut Path, size: u64) -> Result<Va, AllocError> {
+        self.reserve_holes(self.ledger.bound_after_take())?;
+        self.cut(found, path, size);
+        self.check();
+        Ok(self.va(found.at))
+    }
+
     /// Stops, with the feature `validate`, at the first walk of the invariants that finds one broken.
     #[inline(always)]
     fn check(&self) {
@@ -399,10 +408,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
                 self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
             }
         };
-        self.reserve_holes(self.ledger.bound_after_take())?;
-        self.cut(&found, &mut path, wanted.size);
-        self.check();
-        Ok(self.va(found.at))
+        self.take_found(&found, &mut path, wanted.size)
     }
 
     /// O(log n), without a row, if there is an ample hole.
@@ -413,10 +419,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
         match self.find_lowest(&search::Wanted { size, align_log2: 0, ..wanted }, &mut path) {
             Search::Found(mut found) => {
                 found.at = self.first_at(found.start, &wanted);
-                self.reserve_holes(self.ledger.bound_after_take())?;
-                self.cut(&found, &mut path, wanted.size);
-                self.check();
-                Ok(self.va(found.at))
+                self.take_found(&found, &mut path, wanted.size)
             }
             Search::Nothing | Search::NeedsRow => self.alloc(request),
         }

@@ -84,14 +84,12 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
 
     #[inline]
     fn find_within(&self, wanted: &Wanted, path: &mut Path, leaves: usize) -> Search {
-        let found = if wanted.size <= self.longest {
-            if wanted.align_log2 == 0 {
-                self.find_unaligned(wanted, path)
-            } else {
-                self.find_aligned(wanted, path, leaves)
-            }
-        } else {
+        let found = if wanted.size > self.longest {
             Search::Nothing
+        } else if wanted.align_log2 == 0 {
+            self.find_unaligned(wanted, path).map_or(Search::Nothing, Search::Found)
+        } else {
+            self.find_aligned(wanted, path, leaves)
         };
         let found = match found {
             Search::Found(found) => found,
@@ -122,20 +120,25 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         node::first_promise(longest, from, size)
     }
 
+    /// Returns the first leaf that a search looks in, and the slot where it begins.
+    #[inline(always)]
+    fn first_leaf(&self, wanted: &Wanted, path: &mut Path) -> Option<(u32, usize)> {
+        if wanted.low <= self.first - self.base {
+            // Nothing is clipped: the first promise is the answer.
+            return self.descend(path, self.root, self.height, wanted).map(|leaf| (leaf, 0));
+        }
+        // A hole counts from where it ends above the window's start.
+        let key = plus::<K>(wanted.low, 1);
+        (key <= self.last_end).then(|| self.route(K::of(key), path))
+    }
+
     /// Finds the lowest fit of a request without an alignment: in the leaf where the window starts, or in the first one
     /// after it that is long enough.
     #[inline]
-    fn find_unaligned(&self, wanted: &Wanted, path: &mut Path) -> Search {
+    fn find_unaligned(&self, wanted: &Wanted, path: &mut Path) -> Option<Found> {
         let size = K::of(wanted.size);
-        let leaf_id = if wanted.low <= self.first - self.base {
-            self.descend(path, self.root, self.height, wanted)
-        } else {
-            // A hole counts from where it ends above the window's start.
-            let key = plus::<K>(wanted.low, 1);
-            if key > self.last_end {
-                return Search::Nothing;
-            }
-            let (leaf_id, mut slot) = self.route(K::of(key), path);
+        let (mut leaf_id, mut slot) = self.first_leaf(wanted, path)?;
+        loop {
             let leaf = self.leaves.get(leaf_id);
             while let Some(next) = node::first_promise(&leaf.size, slot, size) {
                 let end = leaf.end[next].get();
@@ -143,40 +146,19 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
                 let at = start.max(wanted.low);
                 if fits::<K>(at, wanted.size, end) {
                     path.set(0, leaf_id, next);
-                    return Search::Found(Found { top: false, start, end, at });
+                    return Some(Found { top: false, start, end, at });
                 }
                 // The window clips this one hole.
                 slot = next + 1;
             }
-            self.climb(path, wanted)
-        };
-        // The gaps promise a hole.
-        let Some(leaf_id) = leaf_id else { return Search::Nothing };
-        let leaf = self.leaves.get(leaf_id);
-        let Some(slot) = node::first_promise(&leaf.size, 0, size) else { return Search::Nothing };
-        path.set(0, leaf_id, slot);
-        let end = leaf.end[slot].get();
-        let start = end - leaf.size[slot].get();
-        Search::Found(Found { top: false, start, end, at: start })
+            (leaf_id, slot) = (self.climb(path, wanted)?, 0);
+        }
     }
 
     #[inline]
     fn find_aligned(&self, wanted: &Wanted, path: &mut Path, mut leaves: usize) -> Search {
         // Where the scan of the current leaf begins.
-        let (mut leaf_id, mut slot) = if wanted.low <= self.first - self.base {
-            // Nothing is clipped: the first promise is the answer.
-            match self.descend(path, self.root, self.height, wanted) {
-                Some(leaf) => (leaf, 0),
-                None => return Search::Nothing,
-            }
-        } else {
-            // A hole counts from where it ends above the window's start.
-            let key = plus::<K>(wanted.low, 1);
-            if key > self.last_end {
-                return Search::Nothing;
-            }
-            self.route(K::of(key), path)
-        };
+        let Some((mut leaf_id, mut slot)) = self.first_leaf(wanted, path) else { return Search::Nothing };
         loop {
             let leaf = self.leaves.get(leaf_id);
             while let Some(next) = rows::first_usable(leaf, slot, wanted) {
