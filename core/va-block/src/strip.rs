@@ -17,6 +17,7 @@
 //! counts the times that pages of the strip were recycled. A caller may have read the marks of a mapping that is
 //! recycled meanwhile. Its exchange fails, even if another mapping starts at the same page by then.
 
+use core::num::NonZeroU64;
 use va_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Pages of a strip.
@@ -59,6 +60,14 @@ impl Marks {
     #[inline(always)]
     pub(crate) fn has_head(self, bit: u32) -> bool {
         self.0 & 1 << bit != 0
+    }
+
+    /// Returns whether a mapping of `pages` pages starts at `bit`, and ends in this strip.
+    #[inline(always)]
+    pub(crate) fn are_of(self, bit: u32, pages: u64) -> bool {
+        let from = self.0 >> bit;
+        let tail = NonZeroU64::new(from >> STRIP_PAGES).map(NonZeroU64::trailing_zeros);
+        from & 1 != 0 && tail.is_some_and(|tail| u64::from(tail) + 1 == pages)
     }
 
     #[inline(always)]
@@ -177,6 +186,21 @@ mod tests {
         assert_eq!(strip.gone().bits(), seen.bits());
         assert!(!strip.mark_freed(seen, 4));
         assert!(strip.mark_freed(strip.gone(), 4));
+    }
+
+    #[test]
+    fn a_mapping_that_ends_in_the_strip_has_one_size() {
+        let strip = Strip::new();
+        // [1, 4), [4, 5), and one that begins at 7 and ends in the next strip.
+        strip.mark(1 << 1 | 1 << 4 | 1 << 7, 1 << 3 | 1 << 4);
+        for (bit, size) in [(1, 3), (4, 1)] {
+            for pages in [0, 1, 2, 3, 4, 32, 33, 64, 65, 1 << 32 | size, u64::MAX] {
+                assert_eq!(strip.marks().are_of(bit, pages), pages == size, "{pages} pages at {bit}");
+            }
+        }
+        for bit in [0, 2, 3, 5, 7, 31] {
+            assert!((0..70).all(|pages| !strip.marks().are_of(bit, pages)), "{bit}");
+        }
     }
 
     #[test]

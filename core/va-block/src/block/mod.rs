@@ -282,11 +282,12 @@ impl Block {
             return None;
         }
         self.cursor.store(end, Ordering::Relaxed);
-        let ((first, head), (last, tail)) = (place_of(at), place_of(at + pages - 1));
-        if first == last {
-            self.strips[first].mark(1 << head, 1 << tail);
+        let last = at + pages - 1;
+        if at ^ last < STRIP_PAGES {
+            let (strip, head) = place_of(at);
+            self.strips[strip].mark(1 << head, 1 << (last % STRIP_PAGES));
         } else {
-            self.mark_across(at, at + pages - 1);
+            self.mark_across(at, last);
         }
         Some(at)
     }
@@ -428,6 +429,17 @@ impl Block {
                 return Ok(());
             }
         }
+    }
+
+    /// Frees a mapping as [`free`](Self::free) does, if it is in one strip; else changes nothing and returns false, as for
+    /// a mistake of the caller.
+    #[inline(always)]
+    pub(crate) fn free_in_strip(&self, at: u32, pages: u64) -> bool {
+        let (index, bit) = place_of(at);
+        let strip = &self.strips[index];
+        // First, as in `free`.
+        let gone = strip.gone();
+        !gone.has(bit) && strip.marks().are_of(bit, pages) && strip.mark_freed(gone, bit)
     }
 
     #[inline(always)]

@@ -273,15 +273,21 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         if let Err(wrong) = block.free(page, pages) {
             return self.rejected(context, block, page, wrong, at, pages);
         }
-        if !block.is_touched() {
-            self.touch(block);
-        }
+        self.ensure_touched(block);
         if C::REUSE {
             self.note_freed(freed, pages);
         } else if block.count_dead(C::consumed(pages as u32)) == self.pages {
             self.release_dead(context, block);
         }
         Ok(())
+    }
+
+    /// Touches a block in which a mapping was marked as freed.
+    #[inline(always)]
+    fn ensure_touched(&self, block: &'static Block) {
+        if !block.is_touched() {
+            self.touch(block);
+        }
     }
 
     /// Counts freed pages of one CPU and, at intervals, adds them to the count of all.
