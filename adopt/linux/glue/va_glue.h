@@ -23,6 +23,9 @@ struct va_record {
 static DECLARE_RWSEM(va_readers_sem);
 static atomic_t va_readers = ATOMIC_INIT(0);
 
+/* What each CPU has at hand, for the thread that runs there with preemption off. Null before vmalloc_init. */
+static DEFINE_PER_CPU(struct va_caches *, va_caches);
+
 static void *vb_alloc(unsigned long size, gfp_t gfp_mask);
 static void vb_free(unsigned long addr, unsigned long size);
 static size_t aligned_vread_iter(struct iov_iter *iter, const char *addr, size_t count);
@@ -54,31 +57,51 @@ static struct vmap_area *va_record_of(u64 note)
 
 static_assert(offsetof(struct vmap_area, va_start) == 0 && offsetof(struct vmap_area, va_end) == sizeof(u64));
 
-/* Takes an area: from this CPU's magazine or the index, else with all that may sleep. */
-static u64 va_take(unsigned long size, unsigned long align, unsigned long start, unsigned long end,
-		   struct vmap_area *va)
+/* Takes an area: one that this CPU has at hand, else from what is available, else with all that may sleep. */
+static u64 va_find_room(unsigned long size, unsigned long align, unsigned long start, unsigned long end,
+			struct vmap_area *va)
 {
+	struct va_caches *caches;
 	u64 at;
 
 	va_record_lock();
-	at = va_try_alloc(get_cpu(), size, align, start, end, va);
-	put_cpu();
+	preempt_disable();
+	caches = __this_cpu_read(va_caches);
+	at = va_take(caches, size, align, start, end, va);
+	if (unlikely(at < VA_FAILURES))
+		at = va_try_alloc(caches, size, align, start, end, va);
+	preempt_enable();
 	va_record_unlock();
 	if (unlikely(at < VA_FAILURES))
 		at = va_alloc(raw_smp_processor_id(), size, align, start, end, va);
 	return at;
 }
 
+/* The error for a request that found no area. Apart, so that one that finds an area is not checked twice. */
+static noinline int va_refused(u64 failure, unsigned long size, unsigned long align, unsigned long vstart,
+			       unsigned long vend, gfp_t gfp_mask)
+{
+	if (!size || offset_in_page(size) || !is_power_of_2(align))
+		return -EINVAL;
+	trace_alloc_vmap_area(vend, size, align, vstart, vend, true);
+	if (failure == VA_NO_MEMORY)
+		return -ENOMEM;
+	if (!(gfp_mask & __GFP_NOWARN) && printk_ratelimit())
+		pr_warn("vmalloc: no %lu bytes of addresses between %#lx and %#lx\n", size, vstart, vend);
+	return -EBUSY;
+}
+
 /* Frees an area that is detached or was never noted. Its addresses are used again after a flush. */
 static void va_put(unsigned long at)
 {
-	int failed;
+	bool released;
 
 	va_record_lock();
-	failed = va_release(get_cpu(), at);
-	put_cpu();
+	preempt_disable();
+	released = va_release(__this_cpu_read(va_caches), at);
+	preempt_enable();
 	va_record_unlock();
-	WARN_ONCE(failed, "va: nothing is detached at %#lx\n", at);
+	WARN_ONCE(!released, "va: nothing is detached at %#lx\n", at);
 }
 
 static struct vmap_area *alloc_vmap_area(unsigned long size, unsigned long align, unsigned long vstart,
@@ -87,34 +110,31 @@ static struct vmap_area *alloc_vmap_area(unsigned long size, unsigned long align
 {
 	struct vmap_area *va;
 	u64 at;
+	int error;
 
-	if (unlikely(!size || offset_in_page(size) || !is_power_of_2(align)))
-		return ERR_PTR(-EINVAL);
 	if (unlikely(!vmap_initialized))
 		return ERR_PTR(-EBUSY);
 	might_sleep();
 	gfp_mask &= GFP_RECLAIM_MASK;
-	if (vm)
+	if (vm) {
 		va = &container_of(vm, struct va_record, vm)->va;
-	else
+	} else {
 		va = kmem_cache_alloc_node(vmap_area_cachep, gfp_mask, node);
-	if (unlikely(!va))
-		return ERR_PTR(-ENOMEM);
+		if (unlikely(!va))
+			return ERR_PTR(-ENOMEM);
+	}
 
 	/* A reader that finds the record before it is complete skips it: no flags, no vm_struct. */
 	va->flags = va_flags;
 	va->vm = NULL;
-	at = va_take(size, align, vstart, vend, va);
-	trace_alloc_vmap_area(at < VA_FAILURES ? vend : at, size, align, vstart, vend, at < VA_FAILURES);
+	at = va_find_room(size, align, vstart, vend, va);
 	if (unlikely(at < VA_FAILURES)) {
+		error = va_refused(at, size, align, vstart, vend, gfp_mask);
 		if (!vm)
 			kmem_cache_free(vmap_area_cachep, va);
-		if (at == VA_NO_MEMORY)
-			return ERR_PTR(-ENOMEM);
-		if (!(gfp_mask & __GFP_NOWARN) && printk_ratelimit())
-			pr_warn("vmalloc: no %lu bytes of addresses between %#lx and %#lx\n", size, vstart, vend);
-		return ERR_PTR(-EBUSY);
+		return ERR_PTR(error);
 	}
+	trace_alloc_vmap_area(at, size, align, vstart, vend, false);
 
 	if (vm) {
 		vm->addr = (void *)va->va_start;

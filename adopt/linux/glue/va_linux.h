@@ -28,13 +28,17 @@ struct va_counts {
 };
 
 int va_init(u64 lowest, u64 start, u64 end, const struct va_range *busy, size_t count);
-int va_cpu_init(u32 cpu);
 
-/* On `cpu`, with preemption off. */
-u64 va_try_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);
-int va_release(u32 cpu, u64 at);
-u64 va_try_alloc_small(u32 cpu, u64 pages);
-int va_free_small(u32 cpu, u64 at, u64 pages);
+/* What a CPU has at hand. Null on a CPU that has none. */
+struct va_caches;
+struct va_caches *va_cpu_init(u32 cpu);
+
+/* On the CPU of the caches, with preemption off. */
+u64 va_take(struct va_caches *caches, u64 size, u64 align, u64 start, u64 end, void *record);
+u64 va_try_alloc(struct va_caches *caches, u64 size, u64 align, u64 start, u64 end, void *record);
+bool va_release(struct va_caches *caches, u64 at);
+u64 va_try_alloc_small(struct va_caches *caches, u64 pages);
+bool va_free_small(struct va_caches *caches, u64 at, u64 pages);
 
 /* May sleep. */
 u64 va_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);

@@ -141,25 +141,37 @@ int va_recorded_init(u64 lowest, u64 start, u64 end, const struct va_range *busy
 	return failed;
 }
 
-int va_recorded_cpu_init(u32 cpu)
+struct va_caches *va_recorded_cpu_init(u32 cpu)
 {
-	int failed;
+	struct va_caches *caches;
 
 	va_begin();
 	va_line("cpu_init %x", cpu);
-	failed = va_cpu_init(cpu);
-	va_result(!failed);
-	return failed;
+	caches = va_cpu_init(cpu);
+	va_result(!!caches);
+	return caches;
 }
 
-u64 va_recorded_try_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record)
+u64 va_recorded_take(struct va_caches *caches, u64 size, u64 align, u64 start, u64 end, void *record)
 {
 	u64 at;
 
 	va_begin();
 	va_window(start, end);
-	va_line("try_alloc %x %llx %llx", cpu, size, align);
-	at = va_try_alloc(cpu, size, align, start, end, record);
+	va_line("take %x %llx %llx", smp_processor_id(), size, align);
+	at = va_take(caches, size, align, start, end, record);
+	va_result(at);
+	return at;
+}
+
+u64 va_recorded_try_alloc(struct va_caches *caches, u64 size, u64 align, u64 start, u64 end, void *record)
+{
+	u64 at;
+
+	va_begin();
+	va_window(start, end);
+	va_line("try_alloc %x %llx %llx", smp_processor_id(), size, align);
+	at = va_try_alloc(caches, size, align, start, end, record);
 	va_result(at);
 	return at;
 }
@@ -212,24 +224,24 @@ u64 va_recorded_detach(u64 at)
 	return record;
 }
 
-int va_recorded_release(u32 cpu, u64 at)
+bool va_recorded_release(struct va_caches *caches, u64 at)
 {
-	int failed;
+	bool released;
 
 	va_begin();
-	va_line("release %x %llx", cpu, at);
-	failed = va_release(cpu, at);
-	va_result(!failed);
-	return failed;
+	va_line("release %x %llx", smp_processor_id(), at);
+	released = va_release(caches, at);
+	va_result(released);
+	return released;
 }
 
-u64 va_recorded_try_alloc_small(u32 cpu, u64 pages)
+u64 va_recorded_try_alloc_small(struct va_caches *caches, u64 pages)
 {
 	u64 at;
 
 	va_begin();
-	va_line("try_alloc_small %x %llx", cpu, pages);
-	at = va_try_alloc_small(cpu, pages);
+	va_line("try_alloc_small %x %llx", smp_processor_id(), pages);
+	at = va_try_alloc_small(caches, pages);
 	va_result(at);
 	return at;
 }
@@ -245,15 +257,15 @@ u64 va_recorded_alloc_small(u32 cpu, u64 pages)
 	return at;
 }
 
-int va_recorded_free_small(u32 cpu, u64 at, u64 pages)
+bool va_recorded_free_small(struct va_caches *caches, u64 at, u64 pages)
 {
-	int failed;
+	bool freed;
 
 	va_begin();
-	va_line("free_small %x %llx %llx", cpu, at, pages);
-	failed = va_free_small(cpu, at, pages);
-	va_result(!failed);
-	return failed;
+	va_line("free_small %x %llx %llx", smp_processor_id(), at, pages);
+	freed = va_free_small(caches, at, pages);
+	va_result(freed);
+	return freed;
 }
 
 u64 va_recorded_drain(void)

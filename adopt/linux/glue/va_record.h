@@ -23,11 +23,12 @@ u32 va_record_online(void);
 bool va_record_fails(void);
 
 int va_recorded_init(u64 lowest, u64 start, u64 end, const struct va_range *busy, size_t count);
-int va_recorded_cpu_init(u32 cpu);
-u64 va_recorded_try_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);
-int va_recorded_release(u32 cpu, u64 at);
-u64 va_recorded_try_alloc_small(u32 cpu, u64 pages);
-int va_recorded_free_small(u32 cpu, u64 at, u64 pages);
+struct va_caches *va_recorded_cpu_init(u32 cpu);
+u64 va_recorded_take(struct va_caches *caches, u64 size, u64 align, u64 start, u64 end, void *record);
+u64 va_recorded_try_alloc(struct va_caches *caches, u64 size, u64 align, u64 start, u64 end, void *record);
+bool va_recorded_release(struct va_caches *caches, u64 at);
+u64 va_recorded_try_alloc_small(struct va_caches *caches, u64 pages);
+bool va_recorded_free_small(struct va_caches *caches, u64 at, u64 pages);
 u64 va_recorded_alloc(u32 cpu, u64 size, u64 align, u64 start, u64 end, void *record);
 u64 va_recorded_alloc_small(u32 cpu, u64 pages);
 u64 va_recorded_congruent(const struct va_range *offsets_and_sizes, size_t count, u64 align);
@@ -46,6 +47,7 @@ int va_recorded_validate(void);
 #ifndef VA_RECORDER
 #define va_init(...) va_recorded_init(__VA_ARGS__)
 #define va_cpu_init(...) va_recorded_cpu_init(__VA_ARGS__)
+#define va_take(...) va_recorded_take(__VA_ARGS__)
 #define va_try_alloc(...) va_recorded_try_alloc(__VA_ARGS__)
 #define va_release(...) va_recorded_release(__VA_ARGS__)
 #define va_try_alloc_small(...) va_recorded_try_alloc_small(__VA_ARGS__)

@@ -11,8 +11,9 @@ static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
 	u64 at;
 
 	va_record_lock();
-	at = va_try_alloc_small(get_cpu(), size >> PAGE_SHIFT);
-	put_cpu();
+	preempt_disable();
+	at = va_try_alloc_small(__this_cpu_read(va_caches), size >> PAGE_SHIFT);
+	preempt_enable();
 	va_record_unlock();
 	if (unlikely(at < VA_FAILURES))
 		at = va_alloc_small(raw_smp_processor_id(), size >> PAGE_SHIFT);
@@ -28,17 +29,18 @@ static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
 
 static void vb_free(unsigned long addr, unsigned long size)
 {
-	int failed;
+	bool freed;
 
 	flush_cache_vunmap(addr, addr + size);
 	vunmap_range_noflush(addr, addr + size);
 	if (debug_pagealloc_enabled_static())
 		flush_tlb_kernel_range(addr, addr + size);
 	va_record_lock();
-	failed = va_free_small(get_cpu(), addr, size >> PAGE_SHIFT);
-	put_cpu();
+	preempt_disable();
+	freed = va_free_small(__this_cpu_read(va_caches), addr, size >> PAGE_SHIFT);
+	preempt_enable();
 	va_record_unlock();
-	WARN_ONCE(failed, "va: no mapping of %lu bytes at %#lx\n", size, addr);
+	WARN_ONCE(!freed, "va: no mapping of %lu bytes at %#lx\n", size, addr);
 }
 
 /* Readers */
@@ -297,7 +299,8 @@ void __init vmalloc_init(void)
 		va->vm = vm;
 		WARN_ON(va_note(va->va_start, (unsigned long)va));
 	}
+	/* Without caches a CPU uses the pools of the nodes. */
 	for_each_possible_cpu(cpu)
-		WARN_ON(va_cpu_init(cpu));
+		per_cpu(va_caches, cpu) = va_cpu_init(cpu);
 	vmap_initialized = true;
 }

@@ -7,7 +7,7 @@ use va_base::{AllocError, Context, PAGE_SIZE, Request, Va, VaRange};
 use va_block::config::WithSpace;
 use va_block::{BlockError, Blocks, Lane};
 use va_space::config::WithAmple;
-use va_space::{AreaView, DetachedArea, Magazine, Purge, SpaceError, VmapSpace};
+use va_space::{AreaView, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
 /// Aligned areas come from ample holes, as in Linux: `docs/decisions/0116-ample-holes-inside-linux.md`.
@@ -30,11 +30,12 @@ fn space() -> Option<&'static Space> {
     Some(BLOCKS.get()?.space())
 }
 
-/// Most CPUs that have a magazine and a lane. Those above use the pools of the nodes.
+/// Most CPUs that have caches. Those above use the pools of the nodes.
 const CPUS_MAX: usize = 512;
 
-/// The areas that a CPU has at hand, and the block that it cuts small mappings from.
-struct Caches {
+/// The areas that a CPU has at hand, and the block that it cuts small mappings from. The thread that runs there with
+/// preemption off has it alone.
+pub struct Caches {
     magazine: Magazine<'static, Linux, AreaPolicies>,
     lane: Lane<'static, Linux, Policies>,
 }
@@ -83,17 +84,6 @@ const TRY_AGAIN: u64 = 3;
 /// The result of `va_find_above` for a block of small mappings, which has no record.
 const A_BLOCK: u64 = 1;
 
-/// Returns the caches of a CPU.
-///
-/// # Safety
-/// The caller runs on `cpu` with preemption off, and has no other such reference.
-#[inline(always)]
-unsafe fn caches(cpu: u32) -> Option<&'static mut Caches> {
-    let of_cpu = CACHES.get(cpu as usize)?;
-    // SAFETY: by this function's contract there is no other reference.
-    unsafe { &mut *of_cpu.0.get() }.as_mut()
-}
-
 #[inline(always)]
 fn request(size: u64, align: u64, start: u64, end: u64) -> Option<Request> {
     let request = Request::new(size, align).ok()?;
@@ -139,44 +129,77 @@ pub unsafe extern "C" fn va_init(lowest: u64, start: u64, end: u64, busy: *const
     if made.is_ok() && BLOCKS.set(blocks).is_ok() { 0 } else { -1 }
 }
 
-/// Creates the magazine and the lane of a CPU. Returns 0, or -1 if there is no memory for them.
+/// Creates the caches of a CPU. Returns them, or null if there is no memory for them.
 ///
 /// # Safety
 /// Called once for each CPU, before anything runs there.
 #[cold]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn va_cpu_init(cpu: u32) -> i32 {
-    let (Some(blocks), Some(of_cpu)) = (BLOCKS.get(), CACHES.get(cpu as usize)) else { return -1 };
-    let (Ok(magazine), Ok(lane)) = (blocks.space().magazine(cpu), blocks.lane(cpu)) else { return -1 };
+pub unsafe extern "C" fn va_cpu_init(cpu: u32) -> Option<&'static mut Caches> {
+    let (blocks, of_cpu) = (BLOCKS.get()?, CACHES.get(cpu as usize)?);
+    let (Ok(magazine), Ok(lane)) = (blocks.space().magazine(cpu), blocks.lane(cpu)) else { return None };
     // SAFETY: nothing runs on that CPU yet, so there is no other reference.
     let place = unsafe { &mut *of_cpu.0.get() };
     // There is no earlier value, and a kernel has no use for the code that drops one.
     core::mem::forget(place.replace(Caches { magazine, lane }));
-    0
+    place.as_mut()
 }
 
-/// Allocates an area from what is at hand, without sleeping, and writes its addresses into `record`. From then on the
-/// area is found by them, with the address of the record. Returns the area's address, or one of `enum va_failure`.
+/// Allocates an area that the CPU has at hand, and writes its addresses into `record`. From then on the area is found by
+/// them, with the address of the record. Returns the area's address, or one of `enum va_failure`. It has no slow path,
+/// which would cost it registers: then the caller calls `va_try_alloc`.
 ///
 /// # Safety
-/// The caller runs on `cpu` with preemption off. `record` is valid for writes, and no other thread accesses it.
+/// The caller runs with preemption off on the CPU of `caches`, or on one that has none: null. `record` is valid for
+/// writes, and no other thread accesses it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn va_try_alloc(
-    cpu: u32,
+pub unsafe extern "C" fn va_take(
+    caches: Option<&mut Caches>,
     size: u64,
     align: u64,
     start: u64,
     end: u64,
     record: *mut Record,
 ) -> u64 {
-    let Some(request) = request(size, align, start, end) else { return BAD_REQUEST };
+    let (Some(caches), Some(request)) = (caches, request(size, align, start, end)) else { return TRY_AGAIN };
     // SAFETY: by this function's contract.
-    let Some(caches) = (unsafe { caches(cpu) }) else { return TRY_AGAIN };
+    let area = caches.magazine.take_noted(&request, |range| unsafe { recorded(record, range) });
+    area.map_or(TRY_AGAIN, |area| area.start().get())
+}
+
+/// Allocates an area from what is available without sleeping, and writes its addresses into `record`. A moment later the
+/// area is found by them, with the address of the record. Returns what `va_take` does.
+///
+/// # Safety
+/// The caller runs with preemption off on the CPU of `caches`, or on one that has none: null. `record` is valid for
+/// writes, and no other thread accesses it.
+#[cold]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn va_try_alloc(
+    caches: Option<&mut Caches>,
+    size: u64,
+    align: u64,
+    start: u64,
+    end: u64,
+    record: *mut Record,
+) -> u64 {
+    let (Some(space), Some(request)) = (space(), request(size, align, start, end)) else {
+        return BAD_REQUEST;
+    };
+    let Some(caches) = caches else { return TRY_AGAIN };
+    let Ok(area) = caches.magazine.try_alloc(&request) else { return TRY_AGAIN };
     // SAFETY: by this function's contract.
-    match caches.magazine.try_alloc_noted(&request, |range| unsafe { recorded(record, range) }) {
-        Ok(area) => area.start().get(),
-        Err(_) => TRY_AGAIN,
-    }
+    unsafe { noted(space, area.range(), record) }
+}
+
+/// Notes an area with its record, after an alloc that did not. Returns the area's address.
+///
+/// # Safety
+/// `record` is valid for writes, and no other thread accesses it.
+unsafe fn noted(space: &Space, range: VaRange, record: *mut Record) -> u64 {
+    // SAFETY: by this function's contract.
+    let note = unsafe { recorded(record, range) };
+    if space.note(range.start(), note).is_ok() { range.start().get() } else { BAD_REQUEST }
 }
 
 /// Allocates an area, and purges, reclaims and waits where that is needed. Returns what `va_try_alloc` does.
@@ -195,12 +218,8 @@ pub unsafe extern "C" fn va_alloc(
     let Some(space) = space() else { return BAD_REQUEST };
     let Some(request) = request(size, align, start, end) else { return BAD_REQUEST };
     match space.alloc(cpu, &request) {
-        Ok(area) => {
-            // SAFETY: by this function's contract.
-            let note = unsafe { recorded(record, area.range()) };
-            let noted = space.note(area.start(), note);
-            if noted.is_ok() { area.start().get() } else { BAD_REQUEST }
-        }
+        // SAFETY: by this function's contract.
+        Ok(area) => unsafe { noted(space, area.range(), record) },
         Err(error) => failure(error),
     }
 }
@@ -249,17 +268,16 @@ pub unsafe extern "C" fn va_find_above(at: u64, range: *mut Range) -> u64 {
 pub extern "C" fn va_detach(at: u64) -> u64 {
     let Some(space) = space() else { return 0 };
     // Nearly every caller has the start of the area.
-    let detached = match space.detach(Va::new(at)) {
-        Ok(area) => Some(area),
-        Err(_) => detach_enclosing(space, Va::new(at)),
-    };
-    detached.and_then(|area| area.note()).unwrap_or(0)
+    match space.try_detach(Va::new(at)) {
+        Some(area) => area.note().unwrap_or(0),
+        None => detach_enclosing(at),
+    }
 }
 
 #[cold]
-fn detach_enclosing(space: &Space, at: Va) -> Option<DetachedArea> {
-    let view = enclosing(space, at)?;
-    space.detach(view.range.start()).ok()
+extern "C" fn detach_enclosing(at: u64) -> u64 {
+    let detach = |space: &Space| space.try_detach(enclosing(space, Va::new(at))?.range.start())?.note();
+    space().and_then(detach).unwrap_or(0)
 }
 
 /// Returns the area that `at` is in: once in code, for `va_find` as well.
@@ -268,24 +286,22 @@ fn enclosing(space: &Space, at: Va) -> Option<AreaView> {
     space.find_enclosing(at)
 }
 
-/// Frees a detached area by its start. Returns 0, or -1 if none is detached there. Never sleeps.
+/// Frees a detached area by its start. Returns false if none is detached there. Never sleeps.
 ///
 /// # Safety
-/// The caller runs on `cpu` with preemption off.
+/// The caller runs with preemption off on the CPU of `caches`, or on one that has none: null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn va_release(cpu: u32, at: u64) -> i32 {
-    // SAFETY: by this function's contract.
-    let released = match unsafe { caches(cpu) } {
-        Some(caches) => caches.magazine.release_at(Va::new(at)).is_ok(),
-        None => release_to_node(Va::new(at)),
-    };
-    if released { 0 } else { -1 }
+pub unsafe extern "C" fn va_release(caches: Option<&mut Caches>, at: u64) -> bool {
+    match caches {
+        Some(caches) => caches.magazine.try_release_at(Va::new(at)).is_some(),
+        None => release_to_node(at),
+    }
 }
 
 /// Frees a detached area on a CPU that has no magazine.
 #[cold]
-fn release_to_node(at: Va) -> bool {
-    space().is_some_and(|space| space.release_at(Context::Atomic, at).is_ok())
+extern "C" fn release_to_node(at: u64) -> bool {
+    space().is_some_and(|space| space.release_at(Context::Atomic, Va::new(at)).is_ok())
 }
 
 /// Allocates areas at fixed distances from one base, as high as possible. `pairs` are offset and size, and are sorted.
@@ -322,11 +338,20 @@ pub unsafe extern "C" fn va_congruent(pairs: *const Range, count: usize, align: 
 /// `enum va_failure`. Never sleeps.
 ///
 /// # Safety
-/// The caller runs on `cpu` with preemption off.
+/// The caller runs with preemption off on the CPU of `caches`, or on one that has none: null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn va_try_alloc_small(cpu: u32, pages: u64) -> u64 {
-    // SAFETY: by this function's contract.
-    let Some(caches) = (unsafe { caches(cpu) }) else { return TRY_AGAIN };
+pub unsafe extern "C" fn va_try_alloc_small(caches: Option<&mut Caches>, pages: u64) -> u64 {
+    let Some(caches) = caches else { return TRY_AGAIN };
+    match caches.lane.take(pages) {
+        Some(at) => at.get(),
+        None => alloc_small_further(caches, pages),
+    }
+}
+
+/// Allocates pages for a small mapping from a block that the CPU has not at hand: a call, without which
+/// `va_try_alloc_small` needs no register that it would save.
+#[cold]
+extern "C" fn alloc_small_further(caches: &mut Caches, pages: u64) -> u64 {
     caches.lane.alloc_in(Context::Atomic, pages).map_or(TRY_AGAIN, Va::get)
 }
 
@@ -343,24 +368,29 @@ pub extern "C" fn va_alloc_small(cpu: u32, pages: u64) -> u64 {
     }
 }
 
-/// Frees the pages of a small mapping, which are unmapped. Returns 0, or -1 if no such mapping is there. Never sleeps.
+/// Frees the pages of a small mapping, which are unmapped. Returns false if no such mapping is there. Never sleeps.
 ///
 /// # Safety
-/// The caller runs on `cpu` with preemption off.
+/// The caller runs with preemption off on the CPU of `caches`, or on one that has none: null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn va_free_small(cpu: u32, at: u64, pages: u64) -> i32 {
-    // SAFETY: by this function's contract.
-    let freed = match unsafe { caches(cpu) } {
-        Some(caches) => caches.lane.free_in(Context::Atomic, Va::new(at), pages).is_ok(),
-        None => free_to_blocks(cpu, at, pages),
-    };
-    if freed { 0 } else { -1 }
+pub unsafe extern "C" fn va_free_small(mut caches: Option<&mut Caches>, at: u64, pages: u64) -> bool {
+    if let Some(caches) = &mut caches
+        && caches.lane.free_own(Va::new(at), pages)
+    {
+        return true;
+    }
+    free_small_further(caches, at, pages)
 }
 
-/// Frees the pages of a small mapping on a CPU that has no lane.
+/// Frees the pages of a small mapping of another block, or on a CPU that has no lane.
 #[cold]
-fn free_to_blocks(cpu: u32, at: u64, pages: u64) -> bool {
-    BLOCKS.get().is_some_and(|blocks| blocks.free_in(Context::Atomic, cpu, Va::new(at), pages).is_ok())
+extern "C" fn free_small_further(caches: Option<&mut Caches>, at: u64, pages: u64) -> bool {
+    let (context, at) = (Context::Atomic, Va::new(at));
+    match caches {
+        Some(caches) => caches.lane.free_in(context, at, pages).is_ok(),
+        // The number of the CPU says whose count of freed pages grows, and these share one.
+        None => BLOCKS.get().is_some_and(|blocks| blocks.free_in(context, 0, at, pages).is_ok()),
+    }
 }
 
 /// Frees blocks without mappings to the space, since a request is about to fail. Returns their pages.

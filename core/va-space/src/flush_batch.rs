@@ -207,7 +207,7 @@ fn move_lists(
     {
         budget.spend(Cost::LIST);
         let size = from.size(at);
-        if let Err(list) = to.put_list(map, size, from.take_list(map, at, u64::MAX)) {
+        if let Err(list) = to.put_class(map, at, size, from.take_all(at)) {
             rest.append(map, list);
         }
         class = at + 1;
@@ -274,8 +274,7 @@ impl Rounds {
         if self.open & 1 == 0 { (first, second) } else { (second, first) }
     }
 
-    /// Puts a freed area into the round and returns the pages of the round, or the area if there is no list for its
-    /// size.
+    /// Puts a freed area into the round, and returns the pages of the round or, if there is no list for its size, the area.
     ///
     /// # Errors
     /// The area.
@@ -284,11 +283,34 @@ impl Rounds {
         &mut self,
         area: UnlinkedArea<Unflushed>,
         hull: &Hull,
-    ) -> Result<Amount, UnlinkedArea<Unflushed>> {
+    ) -> Result<u64, UnlinkedArea<Unflushed>> {
+        let Some(class) = self.lists[self.open & 1].present_class_for(area.pages, area.pages) else {
+            return Err(area);
+        };
+        Ok(self.put_in(class, area, hull))
+    }
+
+    /// Does the same where a list may have to become one of that size first.
+    ///
+    /// # Errors
+    /// The area.
+    pub(crate) fn put_new(
+        &mut self,
+        area: UnlinkedArea<Unflushed>,
+        hull: &Hull,
+    ) -> Result<u64, UnlinkedArea<Unflushed>> {
+        let Some(class) = self.lists[self.open & 1].class_for(area.pages, area.pages) else {
+            return Err(area);
+        };
+        Ok(self.put_in(class, area, hull))
+    }
+
+    #[inline(always)]
+    fn put_in(&mut self, class: usize, area: UnlinkedArea<Unflushed>, hull: &Hull) -> u64 {
         let (page, end) = (area.page, area.end());
         let lists = &mut self.lists[self.open & 1];
-        lists.put(area)?;
-        let holds = Amount { areas: lists.areas(), pages: lists.pages() };
+        lists.put_in(class, area);
+        let pages = lists.pages();
         // Branches, since the hull seldom grows.
         if page < self.low {
             self.low = page;
@@ -298,7 +320,7 @@ impl Rounds {
             self.high = end;
             hull.high.store(end, Ordering::Release);
         }
-        Ok(holds)
+        pages
     }
 
     /// Returns whether the batch of the sealed areas is completed; clears its number if so.
@@ -429,7 +451,7 @@ impl OpenBatch {
                 return Some(at);
             }
             budget.spend(Cost::LIST);
-            let (size, list) = (lazy.sized.size(at), lazy.sized.take_list(map, at, u64::MAX));
+            let (size, list) = (lazy.sized.size(at), lazy.sized.take_all(at));
             if let Err(list) = batched.0.put_list(map, size, list) {
                 self.areas.mixed.append(map, list);
             }

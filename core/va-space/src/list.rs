@@ -52,6 +52,13 @@ impl<S> UnlinkedArea<S> {
         Self { page, pages, word, slot, phase: PhantomData }
     }
 
+    /// Returns what the value was [`won`](Self::won) with, for a call that is not in place. The value itself would be
+    /// written to memory even where the call is not made.
+    #[inline(always)]
+    pub(crate) fn parts(self) -> (u64, u64, Word, &'static Slot) {
+        (self.page, self.pages, self.word, self.slot)
+    }
+
     /// Releases the area as busy, with the given word.
     #[inline(always)]
     pub(crate) fn become_busy(self, word: Word) {

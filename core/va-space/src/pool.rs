@@ -21,7 +21,7 @@
 
 use crate::list::{AreaList, Flushed, UnlinkedArea};
 use crate::map::{PageMap, State};
-use va_base::{Align, InvariantViolation, Va};
+use va_base::{Align, InvariantViolation, PAGE_SHIFT, Va};
 
 /// Largest size with a list of its own, in pages.
 pub const EXACT_PAGES_MAX: u64 = 256;
@@ -41,6 +41,13 @@ fn exact_class(pages: u64) -> Option<usize> {
     // One comparison, after which no index needs another.
     let class = pages.wrapping_sub(1) as usize;
     (class < EXACT).then_some(class)
+}
+
+/// Returns whether an area that starts at `page` is aligned.
+#[inline(always)]
+fn is_aligned(page: u64, align: Align) -> bool {
+    // Fewer instructions than by a mask, which needs a shift.
+    page.trailing_zeros() + PAGE_SHIFT >= align.log2()
 }
 
 /// Areas of one phase, by size.
@@ -93,7 +100,7 @@ impl<S> SizeLists<S> {
 
     /// Returns the list for `more` pages in areas of `pages`.
     #[inline(always)]
-    fn class_for(&mut self, pages: u64, more: u64) -> Option<usize> {
+    pub(crate) fn class_for(&mut self, pages: u64, more: u64) -> Option<usize> {
         exact_class(pages).or_else(|| self.large_class_for(pages, more))
     }
 
@@ -159,8 +166,14 @@ impl<S> SizeLists<S> {
     /// Takes the first area of a class.
     #[inline(always)]
     pub(crate) fn pop(&mut self, map: &PageMap, class: usize) -> Option<UnlinkedArea<S>> {
-        let area = self.lists[class].pop_front(map, self.size(class))?;
-        self.count_out(class, 1, area.pages);
+        self.pop_of(map, class, self.size(class))
+    }
+
+    /// Takes the first area of a class, whose areas have `pages` pages.
+    #[inline(always)]
+    fn pop_of(&mut self, map: &PageMap, class: usize, pages: u64) -> Option<UnlinkedArea<S>> {
+        let area = self.lists[class].pop_front(map, pages)?;
+        self.count_out(class, 1, pages);
         Some(area)
     }
 
@@ -171,9 +184,23 @@ impl<S> SizeLists<S> {
     #[inline(always)]
     pub(crate) fn put(&mut self, area: UnlinkedArea<S>) -> Result<(), UnlinkedArea<S>> {
         let Some(class) = self.class_for(area.pages, area.pages) else { return Err(area) };
+        self.put_in(class, area);
+        Ok(())
+    }
+
+    /// Adds an area to its class.
+    #[inline(always)]
+    pub(crate) fn put_in(&mut self, class: usize, area: UnlinkedArea<S>) {
         self.count_in(class, 1, area.pages);
         self.lists[class].push_front(area);
-        Ok(())
+    }
+
+    /// Returns the list that has room for `more` pages in areas of `pages`, unless a list must first become one of that
+    /// size.
+    #[inline(always)]
+    pub(crate) fn present_class_for(&self, pages: u64, more: u64) -> Option<usize> {
+        let class = self.class(pages)?;
+        (class < EXACT || self.large_pages + more <= LARGE_PAGES_MAX).then_some(class)
     }
 
     /// Adds areas of one size before the present ones, or returns them if there is no list for them.
@@ -187,17 +214,55 @@ impl<S> SizeLists<S> {
         list: AreaList<S>,
     ) -> Result<(), AreaList<S>> {
         let Some(class) = self.class_for(size, list.pages()) else { return Err(list) };
+        self.put_list_in(map, class, list);
+        Ok(())
+    }
+
+    /// Does the same with areas that other lists had in `class`: a size that has a list of its own has it everywhere.
+    ///
+    /// # Errors
+    /// The areas.
+    #[inline(always)]
+    pub(crate) fn put_class(
+        &mut self,
+        map: &PageMap,
+        class: usize,
+        size: u64,
+        list: AreaList<S>,
+    ) -> Result<(), AreaList<S>> {
+        if class >= EXACT {
+            return self.put_list(map, size, list);
+        }
+        self.put_list_in(map, class, list);
+        Ok(())
+    }
+
+    /// Adds areas to their class, before the present ones.
+    #[inline(always)]
+    fn put_list_in(&mut self, map: &PageMap, class: usize, list: AreaList<S>) {
         if !list.is_empty() {
             self.count_in(class, list.areas(), list.pages());
             self.lists[class].prepend(map, list);
         }
-        Ok(())
     }
 
     /// Takes the first `count` areas of a class, or all if there are fewer.
+    #[inline(always)]
     pub(crate) fn take_list(&mut self, map: &PageMap, class: usize, count: u64) -> AreaList<S> {
+        if count < self.len(class) { self.take_some(map, class, count) } else { self.take_all(class) }
+    }
+
+    fn take_some(&mut self, map: &PageMap, class: usize, count: u64) -> AreaList<S> {
         let size = self.size(class);
         let list = self.lists[class].split_front(map, count, size);
+        self.count_out(class, list.areas(), list.pages());
+        list
+    }
+
+    /// Takes all areas of a class.
+    #[inline(always)]
+    pub(crate) fn take_all(&mut self, class: usize) -> AreaList<S> {
+        let list = core::mem::replace(&mut self.lists[class], AreaList::new());
         self.count_out(class, list.areas(), list.pages());
         list
     }
@@ -293,10 +358,23 @@ impl Pool {
     ) -> Option<UnlinkedArea<Flushed>> {
         let class = self.class(pages)?;
         let first = self.lists[class].first()?;
-        if Va::from_page(first).is_aligned(align) && tries > 0 {
-            return self.pop(map, class);
+        if is_aligned(first, align) && tries > 0 {
+            return self.pop_of(map, class, pages);
         }
         self.take_further(map, class, align, tries)
+    }
+
+    /// Takes the first area of exactly `pages`, if it is aligned.
+    #[inline(always)]
+    pub(crate) fn take_first(
+        &mut self,
+        map: &PageMap,
+        pages: u64,
+        align: Align,
+    ) -> Option<UnlinkedArea<Flushed>> {
+        let class = self.class(pages)?;
+        let first = self.lists[class].first()?;
+        if is_aligned(first, align) { self.pop_of(map, class, pages) } else { None }
     }
 
     /// Does the same where a refill comes first: a call, and not in place.
@@ -319,7 +397,7 @@ impl Pool {
         align: Align,
         tries: u32,
     ) -> Option<UnlinkedArea<Flushed>> {
-        let fits = |page| Va::from_page(page).is_aligned(align);
+        let fits = |page| is_aligned(page, align);
         if self.lists[class].rotate_to(map, u64::from(tries), fits) { self.pop(map, class) } else { None }
     }
 }

@@ -85,6 +85,8 @@ lines! {
     Init "init" {}
     /// Creates the caches of a CPU.
     CpuInit "cpu_init" { cpu }
+    /// Allocates in the window what the CPU has at hand.
+    Take "take" { cpu, size, align }
     /// Allocates in the window, without waiting.
     TryAlloc "try_alloc" { cpu, size, align }
     /// Allocates in the window.

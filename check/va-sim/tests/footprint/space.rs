@@ -209,6 +209,9 @@ fn detached_rows<C: Config>(
     table.row("Magazine::release", || magazine.release(taken(&mut detached)));
     let _detached = fine(space.detach(second));
     table.row("Magazine::release_at", || _ = fine(magazine.release_at(second)));
+    let third = fine(magazine.alloc(&ask(3))).start();
+    table.row("VmapSpace::try_detach", || _ = space.try_detach(third));
+    table.row("Magazine::try_release_at", || _ = magazine.try_release_at(third));
 }
 
 fn magazine_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
@@ -219,8 +222,10 @@ fn magazine_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("Magazine::alloc", || areas.extend(magazine.alloc(&ask(4)).ok()));
     table.row("Magazine::alloc, atomic", || areas.extend(magazine.alloc(&atomic(5)).ok()));
     table.row("Magazine::try_alloc", || areas.push(fine(magazine.try_alloc(&ask(7)))));
-    table.row("Magazine::try_alloc_noted", || {
-        areas.push(fine(magazine.try_alloc_noted(&ask(7), |range| range.start().get())));
+    // The first brings a row.
+    areas.extend([(); 2].map(|()| fine(magazine.try_alloc(&ask(7)))));
+    table.row("Magazine::take_noted", || {
+        areas.extend(magazine.take_noted(&ask(7), |range| range.start().get()));
     });
     let aligned = ask(5).aligned(Align::from_log2(16).unwrap_or_default());
     table.row("Magazine::try_alloc, aligned", || areas.push(fine(magazine.try_alloc(&aligned))));

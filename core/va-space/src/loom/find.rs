@@ -58,7 +58,7 @@ fn an_area_of_a_cache_is_found_with_its_note_or_not_at_all() {
         let at = second.range().end();
         let theirs = space.clone();
         let reader = spawn(move || theirs.find(at).map(|seen| seen.note));
-        let Ok(third) = magazine.try_alloc_noted(&ask(1), |_| 8) else { panic!("no area") };
+        let Some(third) = magazine.take_noted(&ask(1), |_| 8) else { panic!("no area") };
         assert_eq!(third.start(), at);
         let seen = reader.join().ok().flatten();
         assert!(seen.is_none_or(|note| note == Some(8)), "{seen:?}");

@@ -278,6 +278,10 @@ impl Empties {
         Self { first: None, last: None }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// Adds a leaf at the end, unless it is in the list.
     #[inline]
     pub(super) fn push(&mut self, leaf: &'static Leaf) {

@@ -110,6 +110,11 @@ impl Marker {
         Self { shape: 0, empties: Empties::new(), generation: 0, near: 0 }
     }
 
+    /// Returns whether no leaf is empty.
+    pub(crate) fn lacks_leaves(&self) -> bool {
+        self.empties.is_empty()
+    }
+
     /// Returns the next shape for an area that becomes huge, or huge of another size.
     pub(crate) fn next_shape(&mut self) -> u32 {
         self.shape = self.shape.wrapping_add(1);
@@ -356,7 +361,7 @@ impl PageMap {
     pub(crate) fn idle_slot(&self, page: u64) -> Option<(&'static Slot, Word)> {
         let slot = self.slot(page)?;
         let word = slot.word();
-        (word.state() == Some(State::Idle)).then_some((slot, word))
+        word.is_idle().then_some((slot, word))
     }
 
     /// Records that a list led to `page`, which is none of its areas: LI1 is broken.
@@ -426,16 +431,14 @@ impl PageMap {
         let place = self.place(page)?;
         loop {
             let leaf = place.load()?;
-            let word = leaf.slot(page).word();
+            let slot = leaf.slot(page);
+            let word = slot.word();
             if !suits(word) {
                 return None;
             }
-            let seen = match word.pages() {
-                Some(pages) => Seen { page, pages, word },
-                None => Self::at_huge(page, word, leaf).filter(|seen| suits(seen.word))?,
-            };
+            let Some(pages) = word.pages().or_else(|| Self::huge_pages(leaf, slot, word)) else { continue };
             if place.load().is_some_and(|there| core::ptr::eq(there, leaf)) {
-                return Some((seen, leaf.slot(page)));
+                return Some((Seen { page, pages, word }, slot));
             }
         }
     }
@@ -446,29 +449,23 @@ impl PageMap {
         #[cfg(test)]
         #[cfg(not(loom))]
         crate::testing::look();
-        let word = leaf.slot(page).word();
-        word.state()?;
-        match word.pages() {
-            Some(pages) => Some(Seen { page, pages, word }),
-            None => Self::at_huge(page, word, leaf),
+        let slot = leaf.slot(page);
+        loop {
+            let word = slot.word();
+            word.state()?;
+            if let Some(pages) = word.pages().or_else(|| Self::huge_pages(leaf, slot, word)) {
+                return Some(Seen { page, pages, word });
+            }
         }
     }
 
-    /// Returns the area for a size that is in the leaf.
+    /// Returns a size that is in the leaf, if the word that says so is still the same.
+    // In place: a call would cost registers where sizes are in words.
     #[cold]
-    fn at_huge(page: u64, mut word: Word, leaf: &Leaf) -> Option<Seen> {
-        loop {
-            word.state()?;
-            if let Some(pages) = word.pages() {
-                return Some(Seen { page, pages, word });
-            }
-            let pages = leaf.huge_pages();
-            let again = leaf.slot(page).word();
-            if again == word {
-                return Some(Seen { page, pages, word });
-            }
-            word = again;
-        }
+    #[inline(always)]
+    fn huge_pages(leaf: &Leaf, slot: &Slot, word: Word) -> Option<u64> {
+        let pages = leaf.huge_pages();
+        (slot.word() == word).then_some(pages)
     }
 
     /// Returns the lowest area that starts at or above `page`, in any state. A start bit of a leaf that has just left

@@ -1,18 +1,19 @@
 //! One word with the state of the area that starts at a page.
 //!
 //! ```text
-//!   63        40 39            17 16      4   3     2     0
-//!   |   pages   |   generation   |  owner  |noted| state |
+//!   63         41 40      18 17       5   4    3     2    0
+//!   | generation |  pages   |  owner  |huge|noted| state |
 //! ```
 //!
 //! - **state** 1 busy, 2 idle, 3 detached; with bit 2, an idle area leaves and a busy one is being noted.
 //! - **noted** a busy area has a note: a number of its owner, in the link of its slot.
 //! - **owner** 0 for none, otherwise node + 1.
 //! - **generation** counts how often an area began to be busy at this page. It distinguishes a handle of an earlier
-//!   area from the present one, until the count wraps after 2^23 of them.
+//!   area from the present one, until the count wraps after 2^23 of them. It is on top, so that the next is one addition.
 //! - **pages** the size, if it is below 2^23. The size of a larger area is in its leaf, in which no other can be as
-//!   large. Bit 63 marks this, and below it is the number of its *shape*, which changes each time a huge area gets a
-//!   size. So a compare-exchange of the word of a huge area fails, too, if its size is not the one that was read.
+//!   large. The bit **huge** marks this, and in place of the size is the number of its *shape*, which changes each time a
+//!   huge area gets a size. So a compare-exchange of the word of a huge area fails, too, if its size is not the one that
+//!   was read.
 
 /// The state of an area at this moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,16 +42,18 @@ const NOTING: u64 = State::Busy as u64 | 4;
 const NOTED: u64 = 1 << STATE_BITS;
 const OWNER_BITS: u32 = 13;
 const GENERATION_BITS: u32 = 23;
-const OWNER_AT: u32 = STATE_BITS + 1;
-const GENERATION_AT: u32 = OWNER_AT + OWNER_BITS;
-pub(super) const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
-const PAGES_AT: u32 = GENERATION_AT + GENERATION_BITS;
 /// The size is in the leaf.
-const HUGE: u64 = 1 << 63;
-const SHAPE_BITS: u32 = u64::BITS - PAGES_AT - 1;
-const _: () = assert!(SHAPE_BITS == 23);
+const HUGE: u64 = 1 << (STATE_BITS + 1);
+const OWNER_AT: u32 = STATE_BITS + 2;
+const OWNER_MASK: u64 = (1 << OWNER_BITS) - 1;
+const PAGES_AT: u32 = OWNER_AT + OWNER_BITS;
+const SHAPE_BITS: u32 = 23;
+const PAGES_MASK: u64 = (1 << SHAPE_BITS) - 1;
+const GENERATION_AT: u32 = PAGES_AT + SHAPE_BITS;
+pub(super) const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
+const _: () = assert!(GENERATION_AT + GENERATION_BITS == u64::BITS);
 /// The fields of a word that a handle does not have.
-const UNKNOWN: u64 = ((1 << OWNER_BITS) - 1) << OWNER_AT | NOTED;
+const UNKNOWN: u64 = OWNER_MASK << OWNER_AT | NOTED;
 
 /// Pages from which the size is in the leaf.
 pub(crate) const ESCAPE_PAGES: u64 = 1 << SHAPE_BITS;
@@ -91,9 +94,9 @@ impl Word {
 
     /// Returns the same word for an area of another size, of the given shape if that escapes.
     pub(crate) const fn resized(self, pages: u64, shape: u32) -> Self {
-        let shape = shape as u64 & (ESCAPE_PAGES - 1);
+        let shape = shape as u64 & PAGES_MASK;
         let pages = if pages < ESCAPE_PAGES { pages << PAGES_AT } else { HUGE | shape << PAGES_AT };
-        Self(self.0 & ((1 << PAGES_AT) - 1) | pages)
+        Self(self.0 & !(PAGES_MASK << PAGES_AT | HUGE) | pages)
     }
 
     /// Returns the state, or `None` if no area starts here.
@@ -111,6 +114,12 @@ impl Word {
     #[inline(always)]
     pub(crate) const fn is_busy(self) -> bool {
         self.0 & 3 == State::Busy as u64
+    }
+
+    /// Returns whether the area is idle.
+    #[inline(always)]
+    pub(crate) const fn is_idle(self) -> bool {
+        self.0 & 3 == State::Idle as u64
     }
 
     /// Returns whether the area is busy and no other thread is about to change its word. A free, a cut and a note begin
@@ -161,8 +170,8 @@ impl Word {
             Some(node) => node as u64 + 1,
             None => 0,
         };
-        let generation = (self.0 + (1 << GENERATION_AT)) & (GENERATION_MASK << GENERATION_AT);
-        Self(self.0 >> PAGES_AT << PAGES_AT | generation | owner << OWNER_AT | State::Busy as u64)
+        let next = self.0.wrapping_add(1 << GENERATION_AT) & !(OWNER_MASK << OWNER_AT | NOTED | STATE_MASK);
+        Self(next | owner << OWNER_AT | State::Busy as u64)
     }
 
     /// Returns whether this is the word of a busy area of `pages` pages, too few to escape, with the generation of a
@@ -176,19 +185,19 @@ impl Word {
     /// Returns the owner.
     #[inline]
     pub(crate) const fn owner(self) -> Option<u32> {
-        ((self.0 >> OWNER_AT & ((1 << OWNER_BITS) - 1)) as u32).checked_sub(1)
+        ((self.0 >> OWNER_AT & OWNER_MASK) as u32).checked_sub(1)
     }
 
     /// Returns the number of times that an area began to be busy here.
     #[inline]
     pub(crate) const fn generation(self) -> u32 {
-        (self.0 >> GENERATION_AT & GENERATION_MASK) as u32
+        (self.0 >> GENERATION_AT) as u32
     }
 
     /// Returns the pages, or `None` if the leaf has them.
     #[inline]
     pub(crate) const fn pages(self) -> Option<u64> {
-        if self.0 & HUGE == 0 { Some(self.0 >> PAGES_AT) } else { None }
+        if self.0 & HUGE == 0 { Some(self.0 >> PAGES_AT & PAGES_MASK) } else { None }
     }
 }
 

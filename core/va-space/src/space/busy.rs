@@ -27,15 +27,17 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Takes `free` with slots for areas that start at `pages`, ascending, which have entries. An area begins at each of
-    /// them before the lock is released, or [`release_slots`](Self::release_slots) is called.
+    /// them before the lock is released, or [`release_slots`](Self::release_slots) is called. `lacks` is true if there
+    /// were too few leaves a moment ago: then more are allocated first.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`] if the machine allocates no leaf.
     pub(super) fn lock_with_slots<I: Iterator<Item = u64>>(
         &self,
         pages: impl Fn() -> I,
+        lacks: bool,
     ) -> Result<HeapGuard<'_, P, C>, SpaceError> {
-        let mut allocated = None;
+        let mut allocated = if lacks { PageMap::alloc(&self.machine) } else { None };
         loop {
             let mut heap = self.lock_free();
             if let Some(leaves) = allocated.take() {

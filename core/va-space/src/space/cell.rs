@@ -376,7 +376,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 to_pool(rounds.sealed().size(class), rounds.take(map, &self.machine, class, u64::MAX));
             }
             while let Some(class) = cache.next_class(0) {
-                to_pool(cache.size(class), cache.take_list(map, class, u64::MAX));
+                to_pool(cache.size(class), cache.take_all(class));
             }
             drop(pool);
             self.stop_if_lost();

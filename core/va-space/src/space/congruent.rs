@@ -58,7 +58,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             readied += 1;
             Ok(())
         });
-        let slots = ready.and_then(|()| self.lock_with_slots(|| parts().map(|(page, _)| page)));
+        let slots = ready.and_then(|()| self.lock_with_slots(|| parts().map(|(page, _)| page), false));
         let ready = slots.as_ref().map(|_| ()).map_err(|&error| error);
         if ready.is_err() {
             parts().take(readied).for_each(|(page, _)| self.unready(page));

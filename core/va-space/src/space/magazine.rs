@@ -42,8 +42,7 @@ use crate::area::{Area, DetachedArea, range_of};
 use crate::budget::{Budget, Cost};
 use crate::config::{Config, Standard};
 use crate::error::{ReleaseError, SpaceError};
-use crate::flush_batch::Amount;
-use crate::list::{AreaList, Flushed, Unflushed, UnlinkedArea};
+use crate::list::{AreaList, Flushed, UnlinkedArea};
 use crate::pool::{EXACT, EXACT_PAGES_MAX};
 use va_base::sync::MutexGuard;
 use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
@@ -159,51 +158,38 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.try_alloc_further(*request)
     }
 
-    /// Allocates an area as [`try_alloc`](Self::try_alloc) does, with a note: `note` is called once with the range of
-    /// the area, and returns the note. So a kernel completes its record of the area before a lookup returns it, without
-    /// a second access to the area. An area from the cache has its note when it is first found. One from the pool or
-    /// the index gets it a moment later, and is found without a note before.
+    /// Allocates the first area of the cache that is of the right size, with a note: `note` is called once with the
+    /// range of the area, and returns the note. So a kernel completes its record of the area before a lookup returns it.
+    /// `None` if there is no such area, or if it is not aligned: [`try_alloc`](Self::try_alloc) looks further. It is a
+    /// function of its own, since one without calls needs few registers, and nearly every alloc ends here.
     ///
     /// `note` must not call the space or the magazine, and must not panic: the area would be lost.
     ///
-    /// # Errors
-    /// Those of [`try_alloc`](Self::try_alloc); then `note` was not called.
     /// # Locks
-    /// Those of [`try_alloc`](Self::try_alloc). `note` is called with none held.
+    /// The magazine's. `note` is called with none held. Cost: O(1).
     #[inline(always)]
-    pub fn try_alloc_noted(
-        &mut self,
-        request: &Request,
-        note: impl FnOnce(VaRange) -> u64,
-    ) -> Result<Area, SpaceError> {
-        if self.space.is_tagged(request)
-            && let Some(area) = self.take_cached(request)
-        {
-            let noted = note(range_of(area.page, area.pages));
-            return Ok(self.space.publish_noted(area, Some(self.node), noted));
+    pub fn take_noted(&mut self, request: &Request, note: impl FnOnce(VaRange) -> u64) -> Option<Area> {
+        if C::POOL_TRIES == 0 || !self.space.is_tagged(request) {
+            return None;
         }
-        let area = self.try_alloc_further(*request)?;
-        // It fails if another call frees the area by its address already. Then the handle is stale, as after any such
-        // free.
-        let _noted = self.space.note(area.start(), note(area.range()));
-        Ok(area)
+        let (space, cell) = (self.space, self.cell);
+        let mut contents = self.lock();
+        let area = contents.cache.take_first(&space.map, request.size().get(), request.align())?;
+        cell.publish_cached(&contents);
+        drop(contents);
+        let noted = note(range_of(area.page, area.pages));
+        Some(space.publish_noted(area, Some(self.node), noted))
     }
 
     /// Takes an area from the cache.
     #[inline(always)]
     fn take(&self, request: &Request) -> Option<Area> {
-        let area = self.take_cached(request)?;
-        Some(self.space.publish(area, Some(self.node)))
-    }
-
-    /// Takes an area from the cache, and leaves it idle.
-    #[inline(always)]
-    fn take_cached(&self, request: &Request) -> Option<UnlinkedArea<Flushed>> {
         let mut contents = self.lock();
         let (size, align) = (request.size().get(), request.align());
         let area = contents.cache.take(&self.space.map, size, align, C::POOL_TRIES)?;
         self.cell.publish_cached(&contents);
-        Some(area)
+        drop(contents);
+        Some(self.space.publish(area, Some(self.node)))
     }
 
     #[inline(never)]
@@ -359,10 +345,20 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Those of [`free`](Self::free). Cost: the same.
     #[inline(always)]
     pub fn release_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
+        self.try_release_at(at).ok_or_else(|| self.space.no_area_at(at))
+    }
+
+    /// Frees a detached area as [`release_at`](Self::release_at) does, for a caller that needs no error: `None` is without
+    /// the search for the area around `at`.
+    ///
+    /// # Locks
+    /// Those of [`free`](Self::free). Cost: the same.
+    #[inline(always)]
+    pub fn try_release_at(&mut self, at: Va) -> Option<VaRange> {
         let freed = self.space.win_detached(at)?;
         let range = range_of(freed.page, freed.pages);
         self.put_freed(freed);
-        Ok(range)
+        Some(range)
     }
 
     /// Moves all areas to the node: flushed ones to its pool, freed ones to its lazy areas.
@@ -551,35 +547,6 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.space.to_index(homeless, false);
         self.space.note_return();
         room
-    }
-
-    /// Puts a freed area into the round, if it is of this node.
-    #[inline(always)]
-    fn put_freed(&mut self, freed: UnlinkedArea<Unflushed>) {
-        if freed.word.owner() != Some(self.node) || !C::ORDER.permits_rounds() {
-            self.send_home(freed);
-            return;
-        }
-        let mut contents = self.lock();
-        match contents.rounds.put(freed, &self.cell.hull) {
-            Ok(Amount { pages, .. }) => {
-                self.cell.publish_lazy(pages);
-                if pages >= contents.step_pages {
-                    self.step(contents);
-                }
-            }
-            Err(freed) => {
-                drop(contents);
-                self.send_home(freed);
-            }
-        }
-    }
-
-    /// Makes an area of another node, or of a size without a list, lazy in its node.
-    #[inline(never)]
-    fn send_home(&self, freed: UnlinkedArea<Unflushed>) {
-        self.space.make_lazy(freed);
-        self.space.after_free(Context::Sleeping);
     }
 }
 

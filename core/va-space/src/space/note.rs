@@ -39,7 +39,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// # Locks
     /// None. Cost: O(1).
     pub fn note(&self, at: Va, note: u64) -> Result<(), ReleaseError> {
-        let (Seen { word, .. }, slot) = self.steady_at(at)?;
+        let (Seen { word, .. }, slot) = self.steady_at(at).ok_or_else(|| self.no_area_at(at))?;
         // A free or a note begins from a steady word, so the link is this thread's until it restores one.
         slot.exchange(word, word.noting()).map_err(|_| self.no_area_at(at))?;
         slot.set_link(note);
@@ -57,11 +57,21 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Those of the lookup. Cost: O(1).
     #[inline(always)]
     pub fn detach(&self, at: Va) -> Result<DetachedArea, ReleaseError> {
+        self.try_detach(at).ok_or_else(|| self.no_area_at(at))
+    }
+
+    /// Detaches an area as [`detach`](Self::detach) does, for a caller that needs no error: `None` is without the search
+    /// for the area around `at`.
+    ///
+    /// # Locks
+    /// Those of the lookup. Cost: O(1).
+    #[inline(always)]
+    pub fn try_detach(&self, at: Va) -> Option<DetachedArea> {
         let (Seen { page, pages, word }, slot) = self.steady_at(at)?;
-        slot.exchange(word, word.with_state(State::Detached)).map_err(|_| self.no_area_at(at))?;
+        slot.exchange(word, word.with_state(State::Detached)).ok()?;
         self.lookup.remove(at, &self.machine);
         let note = word.is_noted().then(|| slot.note());
-        Ok(DetachedArea { page, pages, note })
+        Some(DetachedArea { page, pages, note })
     }
 
     /// Frees a detached area, for a caller in `context`; it cannot fail. A value of another space stops the machine.
@@ -80,7 +90,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// # Locks
     /// Those of [`free_in`](Self::free_in). Cost: O(1), and at most one slice.
     pub fn release_at(&self, context: Context, at: Va) -> Result<VaRange, ReleaseError> {
-        let freed = self.win_detached(at)?;
+        let freed = self.win_detached(at).ok_or_else(|| self.no_area_at(at))?;
         let range = range_of(freed.page, freed.pages);
         self.make_lazy(freed);
         self.after_free(context);
@@ -89,23 +99,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Claims the detached area that starts at `at` for the call that frees it.
     #[inline(always)]
-    pub(super) fn win_detached(&self, at: Va) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
+    pub(super) fn win_detached(&self, at: Va) -> Option<UnlinkedArea<Unflushed>> {
         let seen = self.map.seen_slot(at.page_floor(), |word| word.state() == Some(State::Detached));
-        let Some((Seen { page, pages, word }, slot)) =
-            seen.filter(|(seen, _)| Va::from_page(seen.page) == at)
-        else {
-            return Err(self.no_area_at(at));
-        };
+        let (Seen { page, pages, word }, slot) = seen.filter(|(seen, _)| Va::from_page(seen.page) == at)?;
         let idle = word.with_state(State::Idle);
-        slot.exchange(word, idle).map_err(|_| self.no_area_at(at))?;
-        Ok(UnlinkedArea::won(page, pages, idle, slot))
+        slot.exchange(word, idle).ok()?;
+        Some(UnlinkedArea::won(page, pages, idle, slot))
     }
 
     /// Claims the area of a handle; a value of another space stops the machine.
     pub(super) fn win_handle(&self, area: &DetachedArea) -> UnlinkedArea<Unflushed> {
         let start = area.range().start();
         match self.win_detached(start) {
-            Ok(freed) if freed.pages == area.pages => freed,
+            Some(freed) if freed.pages == area.pages => freed,
             _ => self.machine.bug(
                 format_args!("{} pages at {start} are released, and not detached here", area.pages),
                 None,
@@ -115,8 +121,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Returns the busy area that starts at `at`, if no other call is changing it.
     #[inline(always)]
-    fn steady_at(&self, at: Va) -> Result<(Seen, &'static Slot), ReleaseError> {
+    fn steady_at(&self, at: Va) -> Option<(Seen, &'static Slot)> {
         let seen = self.map.seen_slot(at.page_floor(), Word::is_steady);
-        seen.filter(|(seen, _)| Va::from_page(seen.page) == at).ok_or_else(|| self.no_area_at(at))
+        seen.filter(|(seen, _)| Va::from_page(seen.page) == at)
     }
 }

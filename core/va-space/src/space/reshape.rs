@@ -173,7 +173,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             self.settle_as(&left, left.pages, left.word);
             return Err(ReshapeError::NoMeta(error.into()));
         }
-        let ready = self.lock_with_slots(|| core::iter::once(cut)).and_then(|mut heap| {
+        let ready = self.lock_with_slots(|| core::iter::once(cut), false).and_then(|mut heap| {
             match heap.index.reserve_splits(1) {
                 Ok(_) => Ok(heap),
                 Err(error) => {

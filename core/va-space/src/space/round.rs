@@ -1,4 +1,4 @@
-//! The end of a magazine's round, in steps.
+//! A magazine's round: freed areas are put into it, and it ends in steps.
 //!
 //! # Theory
 //! A round may hold every size that has a list, 264 of them, and so may the sealed areas when their batch is completed.
@@ -24,16 +24,64 @@ use super::cell::Contents;
 use super::magazine::Magazine;
 use crate::budget::{Budget, Cost};
 use crate::config::Config;
-use crate::list::AreaList;
+use crate::list::{AreaList, Unflushed, UnlinkedArea};
+use crate::map::{Slot, Word};
 use crate::pool::EXACT;
-use va_base::Machine;
 use va_base::sync::MutexGuard;
 use va_base::sync::atomic::Ordering;
+use va_base::{Context, Machine};
 
 impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
+    /// Puts a freed area into the round, if it is of this node.
+    #[inline(always)]
+    pub(super) fn put_freed(&mut self, freed: UnlinkedArea<Unflushed>) {
+        if freed.word.owner() != Some(self.node) || !C::ORDER.permits_rounds() {
+            return self.send_home(freed.parts());
+        }
+        let cell = self.cell;
+        let mut contents = self.lock();
+        match contents.rounds.put(freed, &cell.hull) {
+            Ok(pages) => {
+                cell.publish_lazy(pages);
+                if pages >= contents.step_pages {
+                    self.step(contents);
+                }
+            }
+            Err(freed) => self.put_new_size(contents, freed.parts()),
+        }
+    }
+
+    /// Puts an area of a size that the round has no list for yet.
+    #[cold]
+    fn put_new_size(
+        &self,
+        mut contents: MutexGuard<'_, P::OwnerLock, Contents>,
+        (page, pages, word, slot): (u64, u64, Word, &'static Slot),
+    ) {
+        match contents.rounds.put_new(UnlinkedArea::won(page, pages, word, slot), &self.cell.hull) {
+            Ok(pages) => {
+                self.cell.publish_lazy(pages);
+                if pages >= contents.step_pages {
+                    self.step(contents);
+                }
+            }
+            Err(freed) => {
+                drop(contents);
+                self.send_home(freed.parts());
+            }
+        }
+    }
+
+    /// Makes an area of another node, or of a size without a list, lazy in its node.
+    #[inline(never)]
+    fn send_home(&self, (page, pages, word, slot): (u64, u64, Word, &'static Slot)) {
+        self.space.make_lazy(UnlinkedArea::won(page, pages, word, slot));
+        self.space.after_free(Context::Sleeping);
+    }
+
     /// Runs the next step, after a free that found one due.
     #[cold]
-    pub(super) fn step(&self, mut guard: MutexGuard<'_, P::OwnerLock, Contents>) {
+    fn step(&self, mut guard: MutexGuard<'_, P::OwnerLock, Contents>) {
         let space = self.space;
         let contents = &mut *guard;
         // Unless set otherwise below, the next free continues.
@@ -80,15 +128,19 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             budget.spend(Cost::LIST);
             let size = rounds.sealed().size(class);
-            // For a large size the pool may have no list, and the index costs more. A list is also taken in several
-            // steps if the machine is notified of each area.
-            let most = if class < EXACT { u64::MAX } else { budget.steps(Cost::AREA) };
+            // For a large size the pool may have no list, and the index costs more: then some, unless the cache has room
+            // for all. A list is also taken in several steps if the machine is notified of each area.
+            let whole = rounds.sealed().len(class) * size;
+            let is_cheap = class < EXACT
+                || cache.pages() + whole <= *cache_pages_max
+                    && cache.present_class_for(size, whole).is_some();
+            let most = if is_cheap { u64::MAX } else { budget.steps(Cost::AREA) };
             let list = rounds.take(map, &space.machine, class, most);
             if space.machine.hears_settled() {
                 budget.spend_each(Cost::SETTLED, list.areas());
             }
             let fits = cache.pages() + list.pages() <= *cache_pages_max;
-            let rest = if fits { cache.put_list(map, size, list) } else { Err(list) };
+            let rest = if fits { cache.put_class(map, class, size, list) } else { Err(list) };
             let Err(rest) = rest else { continue };
             let pool = pool.get_or_insert_with(|| space.lock_pool(self.node));
             if let Err(rest) = pool.put_list(map, size, rest) {

@@ -53,10 +53,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let first = at.page_floor();
         let page_of = |n: u64| first + n * step;
         if Self::NOTIFIES_LOOKUP || !self.attach_slots(&mut guard, (0..count).map(page_of)) {
+            let lacks = !Self::NOTIFIES_LOOKUP && guard.marker.lacks_leaves();
             self.release_slots(&mut guard, (0..count).map(page_of));
             guard.transit_pages += all;
             drop(guard);
-            let ready = self.ready_slots(count, page_of, pages);
+            let ready = self.ready_slots(count, page_of, pages, lacks);
             let is_ready = ready.is_ok();
             guard = ready.unwrap_or_else(|_| self.lock_free());
             guard.transit_pages -= all;
@@ -95,9 +96,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         count: u64,
         page_of: impl Fn(u64) -> u64,
         pages: u64,
+        lacks: bool,
     ) -> Result<HeapGuard<'_, P, C>, SpaceError> {
         self.ready_row(count, &page_of, pages)?;
-        let ready = self.lock_with_slots(|| (0..count).map(&page_of));
+        let ready = self.lock_with_slots(|| (0..count).map(&page_of), lacks);
         if ready.is_err() {
             self.unready_row(count, &page_of);
         }

@@ -128,10 +128,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         owner: Option<u32>,
     ) -> Result<Area, SpaceError> {
         if Self::NOTIFIES_LOOKUP || !self.map.attach(&mut heap.marker, page) {
+            let lacks = !Self::NOTIFIES_LOOKUP && heap.marker.lacks_leaves();
             self.release_slots(&mut heap, core::iter::once(page));
             heap.transit_pages += pages;
             drop(heap);
-            let ready = self.ready_slots(1, |_| page, pages);
+            let ready = self.ready_slots(1, |_| page, pages, lacks);
             let error = ready.as_ref().err().copied();
             heap = ready.unwrap_or_else(|_| self.lock_free());
             heap.transit_pages -= pages;

@@ -89,7 +89,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut contents = cell.try_lock()?;
         let Contents { cache, rounds, .. } = &mut *contents;
         let list = match cache.class(pages).filter(|&class| cache.len(class) > 0) {
-            Some(class) => cache.take_list(&self.map, class, u64::MAX),
+            Some(class) => cache.take_all(class),
             None if rounds.poll_completed(&self.completed_batches) => {
                 let class = rounds.sealed().class(pages)?;
                 rounds.take(&self.map, &self.machine, class, u64::MAX)

@@ -2,7 +2,7 @@
 
 use crate::{FIRST, Linux69, OneLock52, Standard, ask, space};
 use std::collections::{BTreeMap, BTreeSet};
-use va_base::{Context, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_base::{Align, Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::effort::some;
 use va_sim::machine::SimMachine;
 use va_space::config::WithTrees;
@@ -180,34 +180,50 @@ fn a_detached_area_of_another_space_stops_the_machine() {
 }
 
 #[test]
-fn an_alloc_with_a_note_asks_for_it_once_with_the_range_of_the_area() {
+fn an_area_of_the_cache_is_taken_with_a_note_that_is_asked_for_once() {
     fn by_policy<C: Config>() {
         let machine = SimMachine::new(1);
         let extent = pages(FIRST, FIRST + 64);
         let space = VmapSpace::<_, C>::new(extent, extent, &machine).unwrap();
         let mut magazine = space.magazine(0).unwrap();
         let three = Request::pages(3).unwrap();
-        // From the index first, then from the cache, where the same area waits with another word.
+        // The cache is empty, and no call of the note.
+        assert_eq!(magazine.take_noted(&three, |_| panic!("there is no area")), None);
+        let _busy = [(); 2].map(|()| magazine.try_alloc(&three).unwrap());
+        // From the row that came with the second, then from the areas that were freed and flushed.
+        let mut taken = 0;
         for round in 0..40 {
             let mut asked = None;
-            let area = magazine
-                .try_alloc_noted(&three, |range| {
-                    assert_eq!(asked.replace(range), None);
-                    // Not busy yet, or busy without a note.
-                    assert_eq!(space.find(range.start()).and_then(|seen| seen.note), None);
-                    round
-                })
-                .unwrap();
-            assert_eq!(asked, Some(area.range()));
-            let seen = space.find(area.start()).unwrap();
-            assert_eq!((seen.range, seen.note), (area.range(), Some(round)));
-            assert_eq!(space.detach(area.start()).unwrap().note(), Some(round));
-            magazine.release_at(area.start()).unwrap();
+            let area = magazine.take_noted(&three, |range| {
+                assert_eq!(asked.replace(range), None);
+                // Not busy yet.
+                assert_eq!(space.find(range.start()), None);
+                round
+            });
+            assert_eq!(asked, area.as_ref().map(|area| area.range()));
+            let (at, note) = match area {
+                Some(area) => (area.start(), Some(round)),
+                None => (magazine.try_alloc(&three).unwrap().start(), None),
+            };
+            taken += u64::from(note.is_some());
+            assert_eq!(space.find(at).unwrap().note, note);
+            assert_eq!(space.try_detach(at).unwrap().note(), note);
+            assert_eq!(space.try_detach(at), None);
+            assert_eq!(magazine.try_release_at(at).unwrap().start(), at);
+            assert_eq!(magazine.try_release_at(at), None);
             space.purge(Purge::Drain);
             assert_eq!(space.validate(), Ok(()));
         }
-        let all = Request::pages(65).unwrap();
-        assert!(magazine.try_alloc_noted(&all, |_| panic!("there is no area")).is_err());
+        assert!(taken > 15, "{taken}");
+        // An area that is not aligned stays where it is.
+        let aligned = three.aligned(Align::from_log2(14).unwrap());
+        let cached = space.stats().cached_areas;
+        let taken = magazine.take_noted(&aligned, |range| range.start().get());
+        assert_eq!(space.stats().cached_areas + u64::from(taken.is_some()), cached);
+        assert!(taken.is_none_or(|area| area.start().is_aligned(aligned.align())));
+        // Nor is one taken for another window.
+        let narrow = three.within(pages(FIRST, FIRST + 32));
+        assert_eq!(magazine.take_noted(&narrow, |_| panic!("there is no area")), None);
     }
     by_policy::<Standard>();
     by_policy::<WithTrees<Standard>>();

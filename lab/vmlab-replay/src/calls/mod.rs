@@ -30,7 +30,7 @@ use va_base::{AllocError, Context as CallContext, Request, Va, VaRange};
 use va_block::config::WithSpace;
 use va_block::{BlockError, Blocks, Lane};
 use va_space::config::WithAmple;
-use va_space::{Magazine, Purge, SpaceError};
+use va_space::{Area, Magazine, Purge, SpaceError};
 use va_tree::Congruent;
 use vmlab_machine::kernel_extent;
 use vmlab_trace::calls::{Answer, Call, Line, Setting};
@@ -246,6 +246,10 @@ impl<'a> Replay<'a> {
     /// Makes a call of the core. Returns what the C function of `adopt/linux/src/abi.rs` would.
     fn make(&mut self, call: Call) -> u64 {
         let (blocks, space) = (self.blocks, self.blocks.space());
+        let noted = |area: Area| {
+            let at = area.start();
+            if space.note(at, at.get()).is_ok() { at.get() } else { BAD_REQUEST }
+        };
         match call {
             Call::Init {} => 0,
             Call::CpuInit { cpu } => {
@@ -255,21 +259,20 @@ impl<'a> Replay<'a> {
                 *of_cpu = Some(Caches { magazine, lane });
                 1
             }
+            Call::Take { cpu, size, align } => {
+                let request = self.settings.request(size, align);
+                let (Some(caches), Some(request)) = (self.caches(cpu), request) else { return TRY_AGAIN };
+                let area = caches.magazine.take_noted(&request, |range| range.start().get());
+                area.map_or(TRY_AGAIN, |area| area.start().get())
+            }
             Call::TryAlloc { cpu, size, align } => {
                 let Some(request) = self.settings.request(size, align) else { return BAD_REQUEST };
                 let Some(caches) = self.caches(cpu) else { return TRY_AGAIN };
-                let area = caches.magazine.try_alloc_noted(&request, |range| range.start().get());
-                area.map_or(TRY_AGAIN, |area| area.start().get())
+                caches.magazine.try_alloc(&request).map_or(TRY_AGAIN, noted)
             }
             Call::Alloc { cpu, size, align } => {
                 let Some(request) = self.settings.request(size, align) else { return BAD_REQUEST };
-                match space.alloc(cpu as u32, &request) {
-                    Ok(area) => {
-                        let at = area.start();
-                        if space.note(at, at.get()).is_ok() { at.get() } else { BAD_REQUEST }
-                    }
-                    Err(error) => failure(error),
-                }
+                space.alloc(cpu as u32, &request).map_or_else(failure, noted)
             }
             Call::Congruent { align } => {
                 let mut parts = std::mem::take(&mut self.settings.parts);
@@ -350,7 +353,8 @@ impl<'a> Replay<'a> {
         *self.row.by_call.entry(call.word()).or_default() += 1;
         let allocates = matches!(
             call,
-            Call::TryAlloc { .. }
+            Call::Take { .. }
+                | Call::TryAlloc { .. }
                 | Call::Alloc { .. }
                 | Call::Congruent { .. }
                 | Call::TryAllocSmall { .. }
@@ -394,7 +398,8 @@ impl<'a> Replay<'a> {
 /// Returns the CPU that a call names.
 fn cpu_of(call: Call) -> Option<u64> {
     match call {
-        Call::TryAlloc { cpu, .. }
+        Call::Take { cpu, .. }
+        | Call::TryAlloc { cpu, .. }
         | Call::Alloc { cpu, .. }
         | Call::Release { cpu, .. }
         | Call::TryAllocSmall { cpu, .. }
