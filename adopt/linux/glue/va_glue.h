@@ -78,7 +78,7 @@ static u64 va_find_room(unsigned long size, unsigned long align, unsigned long s
 }
 
 /* The error for a request that found no area. Apart, so that one that finds an area is not checked twice. */
-static noinline int va_refused(u64 failure, unsigned long size, unsigned long align, unsigned long vstart,
+static noinline int va_no_area(u64 failure, unsigned long size, unsigned long align, unsigned long vstart,
 			       unsigned long vend, gfp_t gfp_mask)
 {
 	if (!size || offset_in_page(size) || !is_power_of_2(align))
@@ -129,7 +129,7 @@ static struct vmap_area *alloc_vmap_area(unsigned long size, unsigned long align
 	va->vm = NULL;
 	at = va_find_room(size, align, vstart, vend, va);
 	if (unlikely(at < VA_FAILURES)) {
-		error = va_refused(at, size, align, vstart, vend, gfp_mask);
+		error = va_no_area(at, size, align, vstart, vend, gfp_mask);
 		if (!vm)
 			kmem_cache_free(vmap_area_cachep, va);
 		return ERR_PTR(error);

@@ -87,6 +87,7 @@ void va_os_wake(void);
 u64 va_os_reclaim(void);
 u32 va_os_cpus_possible(void);
 u32 va_os_cpus_online(void);
+u32 va_os_cpu(void);
 void va_os_bug(const u8 *file, size_t len, u32 line);
 
 #endif

@@ -279,6 +279,11 @@ u32 va_os_cpus_possible(void)
 	return nr_cpu_ids;
 }
 
+u32 va_os_cpu(void)
+{
+	return smp_processor_id();
+}
+
 u32 va_os_cpus_online(void)
 {
 	return va_record_online();

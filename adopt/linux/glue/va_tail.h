@@ -300,7 +300,9 @@ void __init vmalloc_init(void)
 		WARN_ON(va_note(va->va_start, (unsigned long)va));
 	}
 	/* Without caches a CPU uses the pools of the nodes. */
-	for_each_possible_cpu(cpu)
+	for_each_possible_cpu(cpu) {
 		per_cpu(va_caches, cpu) = va_cpu_init(cpu);
+		WARN_ON(!per_cpu(va_caches, cpu));
+	}
 	vmap_initialized = true;
 }

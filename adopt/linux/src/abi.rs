@@ -1,6 +1,7 @@
 //! The C functions, declared in `va_linux.h`.
 
 use crate::machine::Linux;
+use crate::os;
 use core::cell::UnsafeCell;
 use va_base::sync::OnceRef;
 use va_base::{AllocError, Context, PAGE_SIZE, Request, Va, VaRange};
@@ -388,8 +389,9 @@ extern "C" fn free_small_further(caches: Option<&mut Caches>, at: u64, pages: u6
     let (context, at) = (Context::Atomic, Va::new(at));
     match caches {
         Some(caches) => caches.lane.free_in(context, at, pages).is_ok(),
-        // The number of the CPU says whose count of freed pages grows, and these share one.
-        None => BLOCKS.get().is_some_and(|blocks| blocks.free_in(context, 0, at, pages).is_ok()),
+        None => {
+            BLOCKS.get().is_some_and(|blocks| blocks.free_in(context, os::va_os_cpu(), at, pages).is_ok())
+        }
     }
 }
 

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! # Contexts
-//! A CPU's magazine and lane are used by the thread that runs on that CPU with preemption off. So the functions with
-//! `try` in their names and those that free are called so; all other functions may sleep, but those that only read.
+//! A CPU's magazine and lane are used by the thread that runs on that CPU with preemption off. So the functions that are
+//! given them are called so; all other functions may sleep, but those that only read.
 #![no_std]
 
 mod abi;

@@ -39,6 +39,8 @@ unsafe extern "C" {
     pub(crate) safe fn va_os_reclaim() -> u64;
     pub(crate) safe fn va_os_cpus_possible() -> u32;
     pub(crate) safe fn va_os_cpus_online() -> u32;
+    /// Returns the CPU of the caller, which has preemption off.
+    pub(crate) safe fn va_os_cpu() -> u32;
     /// Stops the machine, with a place in the code, or the name of a broken rule and 0.
     pub(crate) fn va_os_bug(file: *const u8, len: usize, line: u32) -> !;
 }

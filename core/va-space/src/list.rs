@@ -15,7 +15,8 @@
 //! compile.
 //!
 //! An [`UnlinkedArea`] is in no list: the thread that holds the value owns the area exclusively. The value can be
-//! neither copied nor invented, only popped from a list, won from a free, or taken from the index.
+//! neither copied nor invented, only popped from a list, won from a free, or taken from the index. It is passed to some
+//! calls in parts ([`UnlinkedArea::parts`]).
 //!
 //! # Invariants
 //! - **LI1 idle** every area of a list is idle and has a slot.
@@ -46,7 +47,8 @@ pub(crate) struct UnlinkedArea<S> {
 }
 
 impl<S> UnlinkedArea<S> {
-    /// Creates the value; only for a thread that owns the area by winning a free, or by taking it out of the index.
+    /// Creates the value; only for a thread that owns the area by winning a free, by taking it out of the index, or by
+    /// the parts of the value.
     #[inline(always)]
     pub(crate) fn won(page: u64, pages: u64, word: Word, slot: &'static Slot) -> Self {
         Self { page, pages, word, slot, phase: PhantomData }

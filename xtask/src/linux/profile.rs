@@ -172,7 +172,7 @@ fn plain(name: &str) -> &str {
 fn is_replaced(name: &str) -> bool {
     name.starts_with(CORE)
         || name.starts_with("va_os_")
-        || ["va_take", "va_put", "va_record_of"].contains(&name)
+        || ["va_find_room", "va_no_area", "va_put", "va_record_of"].contains(&name)
         || lists::FUNCTIONS.contains(&name)
         || lists::PERCPU.contains(&name)
         || CALLED.contains(&name)

@@ -263,9 +263,9 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
         if self.free_own(at, pages) { Ok(()) } else { self.free_further(context, at, pages) }
     }
 
-    /// Frees pages of the lane's block, if they are between two multiples of 32 pages of it. Otherwise, and where nothing
-    /// is to be freed, it returns false and changes nothing: [`free_in`](Self::free_in) does the rest. It is a function
-    /// of its own, as is [`take`](Self::take).
+    /// Frees pages of the lane's block, if they are between two multiples of 32 pages of it. Otherwise it returns false
+    /// and changes nothing: [`free_in`](Self::free_in) does the rest. So it does where nothing is to be freed, or another
+    /// thread frees in the same 32 pages at the moment. It is a function of its own, as is [`take`](Self::take).
     ///
     /// # Locks
     /// `Queue` of the CPU, for the first free in a block after a collection. Cost: O(1).

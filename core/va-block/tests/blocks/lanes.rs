@@ -1,7 +1,7 @@
 //! Lanes beside other callers: their blocks are found, and end, in time.
 
 use crate::points::{blocks, counted};
-use va_base::{LockClass, Va};
+use va_base::{LockClass, PAGE_SIZE, Va};
 use va_block::config::{Linux64, Standard};
 use va_block::{Config, Lane};
 use va_sim::machine::SimMachine;
@@ -61,4 +61,37 @@ fn a_large_request_of_a_lane_gets_the_space_of_its_own_dead_block() {
     }
     gets::<Standard>();
     gets::<Linux64>();
+}
+
+#[test]
+fn a_lane_takes_and_frees_at_hand_only_what_is_simple() {
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine, 1 << 16);
+    let mut lane = blocks.lane(0).unwrap();
+    assert_eq!(lane.take(1), None, "no block yet");
+    // Pages 0 to 2 of a block, which becomes the lane's.
+    let first = lane.alloc(3).unwrap();
+    let page = |nth: u64| Va::new(first.get() + nth * PAGE_SIZE);
+    // 3 to 30, and one across the end of the strip: 31 to 34.
+    assert_eq!((lane.take(28), lane.take(4)), (Some(page(3)), Some(page(31))));
+    assert_eq!([lane.take(0), lane.take(u64::MAX)], [None, None]);
+    // Wrong: another size, inside, inside a page, beside, free already. Right, and not at hand: across strips.
+    for (at, pages) in [
+        (first, 2),
+        (first, 0),
+        (page(1), 2),
+        (Va::new(first.get() + 1), 3),
+        (Va::new(first.get() - PAGE_SIZE), 1),
+        (Va::new(u64::MAX), 1),
+        (page(35), 1),
+        (page(31), 4),
+    ] {
+        assert!(!lane.free_own(at, pages), "{pages} pages at {at}");
+    }
+    assert!(lane.free_own(first, 3) && !lane.free_own(first, 3) && lane.free_own(page(3), 28));
+    assert_eq!(lane.free(page(31), 4), Ok(()));
+    // Two blocks' worth: the pages that were freed are not at hand until they are flushed.
+    let taken = (0..).map_while(|_| lane.take(64)).count();
+    assert_eq!((taken, lane.take(64)), (15, None));
+    assert_eq!(blocks.validate(), Ok(()));
 }

@@ -4,7 +4,7 @@
 //! A leaf in which no area starts is free to serve other pages, so leaves are not tied to an entry of the table above.
 //! The entry refers to the leaf that serves its pages now. The empty leaves, with an entry or without, wait in a list,
 //! the one that is empty longest in front. Where a leaf is needed, the first of the list moves to the new entry. The
-//! machine allocates more only if there is none. Hence there are as many as were needed at a time, whichever pages were
+//! machine allocates more only if there was none a moment ago. Hence there are as many as were needed at a time, whichever pages were
 //! in use before. An area that begins where another just ended finds its leaf in place.
 //!
 //! ```text

@@ -434,7 +434,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             let front = list.split_front(map, most, pages);
             rest = core::mem::replace(&mut list, front);
         }
-        let room = self.make_room(contents, list.pages(), &mut Budget::of_slice::<C>());
+        // An alloc may do this and take a row, too.
+        let room = self.make_room(contents, list.pages(), &mut Budget::of_quarter::<C>());
         let list = if room { contents.cache.put_list(map, pages, list) } else { Err(list) };
         let cached = match list {
             Ok(()) => true,

@@ -45,7 +45,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         // Each of them is freed separately, and so is what is between two.
         let splits = if step > pages { 2 * others } else { others };
         let mut guard = self.lock_free();
+        let bytes = guard.index.memory().allocated_bytes;
         guard.index.reserve_splits(splits).ok()?;
+        // A call that grew the index takes one area: growth and a row are each as long as a call should be.
+        if guard.index.memory().allocated_bytes != bytes {
+            let _released = guard.index.release_splits(splits);
+            return None;
+        }
         let Ok(at) = C::take_lowest(&mut guard.index, &request) else {
             let _released = guard.index.release_splits(splits);
             return None;

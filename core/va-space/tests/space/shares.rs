@@ -92,9 +92,12 @@ fn mg1_a_list_for_which_a_call_makes_too_little_room_stays_in_the_pool() {
     large.into_iter().for_each(|area| magazine.free(area).unwrap());
     space.purge(Purge::Drain);
     assert_eq!(space.stats().cached_areas, 63);
+    let before = space.stats().cached_pages.get();
     let _large = magazine.alloc(&ask(1000)).unwrap();
     let after = space.stats();
-    assert!(after.cached_areas > 0 && after.cached_pages.get() < 1000, "{after:?}");
+    // Some room was made, and not enough for the large ones.
+    let pages = after.cached_pages.get();
+    assert!(after.cached_areas > 0 && pages < before && pages > 2048 - 1000, "{before} {after:?}");
     assert_eq!(after.cached_areas + after.pooled_areas, 62);
     assert_eq!(space.validate(), Ok(()));
 }
