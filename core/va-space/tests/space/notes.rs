@@ -200,7 +200,7 @@ fn an_area_of_the_cache_is_taken_with_a_note_that_is_asked_for_once() {
                 assert_eq!(space.find(range.start()), None);
                 round
             });
-            assert_eq!(asked, area.as_ref().map(|area| area.range()));
+            assert_eq!(asked, area.as_ref().map(va_space::Area::range));
             let (at, note) = match area {
                 Some(area) => (area.start(), Some(round)),
                 None => (magazine.try_alloc(&three).unwrap().start(), None),
