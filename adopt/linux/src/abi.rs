@@ -76,6 +76,16 @@ unsafe fn recorded(record: *mut Record, range: VaRange) -> u64 {
     record.expose_provenance() as u64
 }
 
+/// Notes an area with its record, after an alloc that did not. Returns the area's address.
+///
+/// # Safety
+/// `record` is valid for writes, and no other thread accesses it.
+unsafe fn noted(space: &Space, range: VaRange, record: *mut Record) -> u64 {
+    // SAFETY: by this function's contract.
+    let note = unsafe { recorded(record, range) };
+    if space.note(range.start(), note).is_ok() { range.start().get() } else { BAD_REQUEST }
+}
+
 /// Results of an alloc that are no address.
 const NO_SPACE: u64 = 0;
 const NO_MEMORY: u64 = 1;
@@ -191,16 +201,6 @@ pub unsafe extern "C" fn va_try_alloc(
     let Ok(area) = caches.magazine.try_alloc(&request) else { return TRY_AGAIN };
     // SAFETY: by this function's contract.
     unsafe { noted(space, area.range(), record) }
-}
-
-/// Notes an area with its record, after an alloc that did not. Returns the area's address.
-///
-/// # Safety
-/// `record` is valid for writes, and no other thread accesses it.
-unsafe fn noted(space: &Space, range: VaRange, record: *mut Record) -> u64 {
-    // SAFETY: by this function's contract.
-    let note = unsafe { recorded(record, range) };
-    if space.note(range.start(), note).is_ok() { range.start().get() } else { BAD_REQUEST }
 }
 
 /// Allocates an area, and purges, reclaims and waits where that is needed. Returns what `va_try_alloc` does.

@@ -283,17 +283,19 @@ impl<'a> Replay<'a> {
             Call::Note { at } => u64::from(space.note(Va::new(at), at).is_ok()),
             Call::Detach { at } => {
                 let at = Va::new(at);
-                let enclosing = || space.detach(space.find_enclosing(at)?.range.start()).ok();
-                let detached = space.detach(at).ok().or_else(enclosing);
+                let enclosing = || space.try_detach(space.find_enclosing(at)?.range.start());
+                let detached = space.try_detach(at).or_else(enclosing);
                 u64::from(detached.is_some_and(|area| area.note().is_some()))
             }
             Call::Release { cpu, at } => u64::from(match self.caches(cpu) {
-                Some(caches) => caches.magazine.release_at(Va::new(at)).is_ok(),
+                Some(caches) => caches.magazine.try_release_at(Va::new(at)).is_some(),
                 None => space.release_at(CallContext::Atomic, Va::new(at)).is_ok(),
             }),
             Call::TryAllocSmall { cpu, pages } => {
                 let Some(caches) = self.caches(cpu) else { return TRY_AGAIN };
-                caches.lane.alloc_in(CallContext::Atomic, pages).map_or(TRY_AGAIN, Va::get)
+                let further = |lane: &mut Lane<'a, _, _>| lane.alloc_in(CallContext::Atomic, pages).ok();
+                let taken = caches.lane.take(pages).or_else(|| further(&mut caches.lane));
+                taken.map_or(TRY_AGAIN, Va::get)
             }
             Call::AllocSmall { cpu, pages } => match blocks.alloc(cpu as u32, pages) {
                 Ok(at) => at.get(),
@@ -302,7 +304,10 @@ impl<'a> Replay<'a> {
                 Err(_) => BAD_REQUEST,
             },
             Call::FreeSmall { cpu, at, pages } => u64::from(match self.caches(cpu) {
-                Some(caches) => caches.lane.free_in(CallContext::Atomic, Va::new(at), pages).is_ok(),
+                Some(caches) => {
+                    let (lane, at) = (&mut caches.lane, Va::new(at));
+                    lane.free_own(at, pages) || lane.free_in(CallContext::Atomic, at, pages).is_ok()
+                }
                 None => blocks.free_in(CallContext::Atomic, cpu as u32, Va::new(at), pages).is_ok(),
             }),
             Call::Drain {} => {
