@@ -85,7 +85,7 @@ fn one_line_that_is_another_is_a_difference_at_that_line() {
     // A free that is lost, a call on another CPU, a flush of another range, and another end.
     let (row, ok) = changed(&text, "release ", 100, |_| "detach 1000".to_string());
     assert!(!ok && number(&row, "equal") < number(&row, "addresses"), "{row}");
-    let (row, ok) = changed(&text, "try_alloc 0", 400, |line| line.replace("try_alloc 0", "try_alloc 1"));
+    let (row, ok) = changed(&text, "take 0", 400, |line| line.replace("take 0", "take 1"));
     assert!(!ok && number(&row, "differences") > 0, "{row}");
     let (row, ok) = changed(&text, "+flush ", 0, |line| line.replace("+flush f", "+flush e"));
     assert!(!ok && number(&row, "differences") == 1, "{row}");
