@@ -249,6 +249,39 @@ mod tests {
     }
 
     #[test]
+    fn a_free_moves_few_areas_of_a_large_size_that_no_pool_takes() {
+        let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
+        let all = VaRange::from_pages(16, 1 << 24).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+        let mut magazine = space.magazine(0).unwrap();
+        let take = |size: u64| space.alloc(0, &Request::pages(size).unwrap()).unwrap();
+        let (large, more) = ([(); 40].map(|()| take(300)), [(); 2].map(|()| take(1)));
+        // The pool has other large sizes in all its lists.
+        (301..309).map(take).collect::<Vec<_>>().into_iter().for_each(|area| space.free(area).unwrap());
+        space.purge(Purge::Drain);
+        let cell = space.cells.each().next().unwrap();
+        let due = |due: bool| {
+            let mut contents = cell.lock();
+            (contents.step_pages, contents.ending) = (if due { 0 } else { u64::MAX }, due);
+        };
+        due(false);
+        large.into_iter().for_each(|area| magazine.free(area).unwrap());
+        let [seals, moves] = more;
+        due(true);
+        magazine.free(seals).unwrap();
+        space.purge(Purge::Drain);
+        cell.lock().cache_pages_max = 1000;
+        due(true);
+        magazine.free(moves).unwrap();
+        // A slice and a half of areas that go to the index by themselves.
+        let left = cell.lock().rounds.sealed().areas();
+        assert!((40 - 11..40).contains(&left), "{left}");
+        cell.lock().cache_pages_max = 1 << 16;
+        drop(magazine);
+        assert_eq!(space.validate(), Ok(()));
+    }
+
+    #[test]
     fn mg1_holds_when_a_share_shrinks_below_the_open_round() {
         let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
         let all = VaRange::from_pages(16, 1 << 24).unwrap();
