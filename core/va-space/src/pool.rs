@@ -460,6 +460,8 @@ mod tests {
         // It is not added in the first place.
         let (map, mut pool) = pool();
         pool.large_pages = LARGE_PAGES_MAX - 300 + 1;
+        assert!(pool.present_class_for(300, 299).is_some());
+        assert_eq!((pool.present_class_for(300, 300), pool.present_class_for(301, 1)), (None, None));
         assert!(pool.put(loose(&map, 0, 300)).is_err());
     }
 
