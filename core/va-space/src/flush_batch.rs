@@ -274,39 +274,20 @@ impl Rounds {
         if self.open & 1 == 0 { (first, second) } else { (second, first) }
     }
 
-    /// Puts a freed area into the round, and returns the pages of the round or, if there is no list for its size, the area.
-    ///
-    /// # Errors
-    /// The area.
+    /// Returns the list of the round that has room for an area of `pages`, if there is one.
     #[inline(always)]
-    pub(crate) fn put(
-        &mut self,
-        area: UnlinkedArea<Unflushed>,
-        hull: &Hull,
-    ) -> Result<u64, UnlinkedArea<Unflushed>> {
-        let Some(class) = self.lists[self.open & 1].present_class_for(area.pages, area.pages) else {
-            return Err(area);
-        };
-        Ok(self.put_in(class, area, hull))
+    pub(crate) fn class_for(&self, pages: u64) -> Option<usize> {
+        self.open().present_class_for(pages, pages)
     }
 
     /// Does the same where a list may have to become one of that size first.
-    ///
-    /// # Errors
-    /// The area.
-    pub(crate) fn put_new(
-        &mut self,
-        area: UnlinkedArea<Unflushed>,
-        hull: &Hull,
-    ) -> Result<u64, UnlinkedArea<Unflushed>> {
-        let Some(class) = self.lists[self.open & 1].class_for(area.pages, area.pages) else {
-            return Err(area);
-        };
-        Ok(self.put_in(class, area, hull))
+    pub(crate) fn new_class_for(&mut self, pages: u64) -> Option<usize> {
+        self.lists[self.open & 1].class_for(pages, pages)
     }
 
+    /// Puts a freed area into its list of the round, and returns the pages of the round.
     #[inline(always)]
-    fn put_in(&mut self, class: usize, area: UnlinkedArea<Unflushed>, hull: &Hull) -> u64 {
+    pub(crate) fn put_in(&mut self, class: usize, area: UnlinkedArea<Unflushed>, hull: &Hull) -> u64 {
         let (page, end) = (area.page, area.end());
         let lists = &mut self.lists[self.open & 1];
         lists.put_in(class, area);

@@ -38,16 +38,26 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if freed.word.owner() != Some(self.node) || !C::ORDER.permits_rounds() {
             return self.send_home(freed.parts());
         }
+        let contents = self.lock();
+        match contents.rounds.class_for(freed.pages) {
+            Some(class) => self.put_in_round(contents, class, freed),
+            None => self.put_new_size(contents, freed.parts()),
+        }
+    }
+
+    /// Puts a freed area into its list of the round, and runs a step of the round's end if one is due.
+    #[inline(always)]
+    fn put_in_round(
+        &self,
+        mut contents: MutexGuard<'_, P::OwnerLock, Contents>,
+        class: usize,
+        freed: UnlinkedArea<Unflushed>,
+    ) {
         let cell = self.cell;
-        let mut contents = self.lock();
-        match contents.rounds.put(freed, &cell.hull) {
-            Ok(pages) => {
-                cell.publish_lazy(pages);
-                if pages >= contents.step_pages {
-                    self.step(contents);
-                }
-            }
-            Err(freed) => self.put_new_size(contents, freed.parts()),
+        let pages = contents.rounds.put_in(class, freed, &cell.hull);
+        cell.publish_lazy(pages);
+        if pages >= contents.step_pages {
+            self.step(contents);
         }
     }
 
@@ -56,18 +66,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     fn put_new_size(
         &self,
         mut contents: MutexGuard<'_, P::OwnerLock, Contents>,
-        (page, pages, word, slot): (u64, u64, Word, &'static Slot),
+        parts: (u64, u64, Word, &'static Slot),
     ) {
-        match contents.rounds.put_new(UnlinkedArea::won(page, pages, word, slot), &self.cell.hull) {
-            Ok(pages) => {
-                self.cell.publish_lazy(pages);
-                if pages >= contents.step_pages {
-                    self.step(contents);
-                }
-            }
-            Err(freed) => {
+        let (page, pages, word, slot) = parts;
+        match contents.rounds.new_class_for(pages) {
+            Some(class) => self.put_in_round(contents, class, UnlinkedArea::won(page, pages, word, slot)),
+            None => {
                 drop(contents);
-                self.send_home(freed.parts());
+                self.send_home(parts);
             }
         }
     }

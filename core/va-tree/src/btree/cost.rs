@@ -41,12 +41,12 @@ pub(super) fn inners(leaves: u64, fanout: usize) -> u64 {
 
 /// Most leaves, up to `at_most`, for which `inners` inner nodes are always enough.
 pub(super) fn leaves_under(inner_count: u64, at_most: u64, fanout: usize) -> u64 {
+    let (mut low, mut high) = (1, at_most.max(1));
     // The usual case.
-    if inners(at_most.max(1), fanout) <= inner_count {
-        return at_most.max(1);
+    if inners(high, fanout) <= inner_count {
+        return high;
     }
     // `inners` does not fall as leaves grow: search for the last value that `inners` nodes still cover.
-    let (mut low, mut high) = (1, at_most.max(1));
     while low < high {
         let middle = low + (high - low).div_ceil(2);
         if inners(middle, fanout) <= inner_count {

@@ -293,9 +293,9 @@ impl<'a> Replay<'a> {
             }),
             Call::TryAllocSmall { cpu, pages } => {
                 let Some(caches) = self.caches(cpu) else { return TRY_AGAIN };
-                let further = |lane: &mut Lane<'a, _, _>| lane.alloc_in(CallContext::Atomic, pages).ok();
-                let taken = caches.lane.take(pages).or_else(|| further(&mut caches.lane));
-                taken.map_or(TRY_AGAIN, Va::get)
+                let lane = &mut caches.lane;
+                let taken = lane.take(pages);
+                taken.or_else(|| lane.alloc_in(CallContext::Atomic, pages).ok()).map_or(TRY_AGAIN, Va::get)
             }
             Call::AllocSmall { cpu, pages } => match blocks.alloc(cpu as u32, pages) {
                 Ok(at) => at.get(),
