@@ -6,10 +6,10 @@
 use super::cost::min_fill;
 use super::node::{insert_at, max_of, move_tail, remove_at};
 use super::path::Path;
-use super::rows::{Classes, Row, usable_in_leaf};
-use super::{BTree, Inner, Key, Leaf};
+use super::rows::{Classes, usable_in_leaf};
+use super::{BTree, Key};
 use crate::slab::NIL;
-use va_base::{Platform, Record};
+use va_base::Platform;
 
 impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<K, F, P, L, I> {
     /// Fewest entries of a node that is not the root.
@@ -25,34 +25,33 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
+    /// Takes a leaf, whose contents are undefined.
     pub(super) fn new_leaf(&mut self) -> u32 {
         let id = self.leaves.take();
-        let id = self.reserved(id);
-        *self.leaves.get_mut(id) = Leaf::EMPTY;
-        id
+        self.reserved(id)
     }
 
+    /// Takes a row, whose contents are undefined.
     pub(super) fn new_row(&mut self) -> u32 {
         let id = self.rows.take();
-        let id = self.reserved(id);
-        *self.rows.get_mut(id) = Row::EMPTY;
-        id
+        self.reserved(id)
     }
 
+    /// Takes an inner node and its rows, whose contents are undefined.
     fn new_inner(&mut self) -> u32 {
         let id = self.inners.take();
         let id = self.reserved(id);
-        *self.inners.get_mut(id) = Inner::EMPTY;
         for class in self.row_classes.each() {
-            self.inners.get_mut(id).row[class] = self.new_row();
+            let row = self.new_row();
+            self.inners.get_mut(id).row[class] = row;
         }
         id
     }
 
     fn drop_inner(&mut self, id: u32) {
+        let inner = self.inners.get(id);
         for class in self.row_classes.each() {
-            let row = self.inners.get(id).row[class];
-            self.rows.put(row);
+            self.rows.put(inner.row[class]);
         }
         self.inners.put(id);
     }
@@ -60,20 +59,25 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     /// Recomputes the summary in inner node `parent` of its child `slot`, a node at `level` (0 is a leaf).
     fn resummarize(&mut self, parent: u32, slot: usize, level: usize) {
         let child = self.inners.get(parent).child[slot];
-        let gap = match level {
-            0 => self.leaves.get(child).max_size(),
-            _ => self.inners.get(child).max_gap(),
-        };
-        let inner = self.inners.get_mut(parent);
-        inner.gap[slot] = gap;
+        let gap = self.longest_below(child, level);
+        self.inners.get_mut(parent).gap[slot] = gap;
+        self.summarize_rows(parent, slot, level, |row, usable| row[slot] = usable);
+    }
+
+    /// Passes each row of inner node `parent` to `set`, with what is usable in its child `slot`, a node at `level`.
+    #[inline(always)]
+    fn summarize_rows(&mut self, parent: u32, slot: usize, level: usize, set: impl Fn(&mut [K; F], K)) {
+        let inner = self.inners.get(parent);
+        let child = inner.child[slot];
         for class in self.row_classes.each() {
-            let usable = if level == 0 {
-                let leaf = self.leaves.get(child);
-                usable_in_leaf(&leaf.end, &leaf.size, class, K::ZERO)
-            } else {
-                max_of(self.row(child, class))
+            let usable = match level {
+                0 => {
+                    let leaf = self.leaves.get(child);
+                    usable_in_leaf(&leaf.end, &leaf.size, class, K::ZERO)
+                }
+                _ => max_of(&self.rows.get(self.inners.get(child).row[class]).0),
             };
-            self.row_mut(parent, class)[slot] = usable;
+            set(&mut self.rows.get_mut(inner.row[class]).0, usable);
         }
     }
 
@@ -82,19 +86,20 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     pub(super) fn split_leaf(&mut self, path: &Path, slot: usize, end: K, size: K) {
         let left = path.node(0);
         let right = self.new_leaf();
-        let mut upper = Leaf::EMPTY;
+        let half = F / 2;
         let leaf = self.leaves.get_mut(left);
-        move_tail(&mut leaf.end, F / 2, F, &mut upper.end, 0, K::MAX);
-        move_tail(&mut leaf.size, F / 2, F, &mut upper.size, 0, K::ZERO);
+        let (ends, sizes) = (upper_half(&mut leaf.end, K::MAX), upper_half(&mut leaf.size, K::ZERO));
         // At the seam the hole goes right: it ends above everything on the left either way.
-        if slot < F / 2 {
+        if slot < half {
             leaf.insert(slot, end, size);
-        } else {
-            upper.insert(slot - F / 2, end, size);
         }
         // The last end on the left: below every start on the right, since holes do not touch (BT1).
-        let sep = leaf.end[if slot < F / 2 { F / 2 } else { F / 2 - 1 }];
-        *self.leaves.get_mut(right) = upper;
+        let sep = leaf.end[if slot < half { half } else { half - 1 }];
+        let leaf = self.leaves.get_mut(right);
+        (leaf.end, leaf.size) = (ends, sizes);
+        if slot >= half {
+            leaf.insert(slot - half, end, size);
+        }
         self.add_child(path, 1, sep, right);
     }
 
@@ -114,16 +119,14 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
 
     /// Inserts `right` after child `slot` of `parent`, which has room.
     fn put_child(&mut self, parent: u32, slot: usize, level: usize, sep: K, right: u32) {
+        let gap = self.longest_below(right, level - 1);
         let inner = self.inners.get_mut(parent);
         // The new child ends where the old one ended; the old one now ends at `sep`.
         let old_sep = inner.sep[slot];
-        inner.insert(slot + 1, old_sep, K::ZERO, right);
+        inner.insert(slot + 1, old_sep, gap, right);
         inner.sep[slot] = sep;
-        for class in self.row_classes.each() {
-            insert_at(self.row_mut(parent, class), slot + 1, K::ZERO);
-        }
+        self.summarize_rows(parent, slot + 1, level - 1, |row, usable| insert_at(row, slot + 1, usable));
         self.resummarize(parent, slot, level - 1);
-        self.resummarize(parent, slot + 1, level - 1);
     }
 
     /// Splits the full inner node of `path` at `level` in halves; returns where its slot of the path is now.
@@ -143,22 +146,18 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     #[inline(never)]
     fn halve_inner(&mut self, left: u32, right: u32) -> K {
         let half = F / 2;
-        let mut tail = [K::MAX; F];
         let lower = self.inners.get_mut(left);
-        move_tail(&mut lower.sep, half, F, &mut tail, 0, K::MAX);
+        let upper = upper_half(&mut lower.sep, K::MAX);
         // The separator of the last child on the left moves up.
         let sep = core::mem::replace(&mut lower.sep[half - 1], K::MAX);
-        self.inners.get_mut(right).sep = tail;
-        tail.fill(K::ZERO);
-        move_tail(&mut self.inners.get_mut(left).gap, half, F, &mut tail, 0, K::ZERO);
-        self.inners.get_mut(right).gap = tail;
-        let mut children = [NIL; F];
-        move_tail(&mut self.inners.get_mut(left).child, half, F, &mut children, 0, NIL);
-        self.inners.get_mut(right).child = children;
+        self.inners.get_mut(right).sep = upper;
+        let upper = upper_half(&mut self.inners.get_mut(left).gap, K::ZERO);
+        self.inners.get_mut(right).gap = upper;
+        let upper = upper_half(&mut self.inners.get_mut(left).child, NIL);
+        self.inners.get_mut(right).child = upper;
         for class in self.row_classes.each() {
-            // The slots beyond the half are still zeros.
-            move_tail(self.row_mut(left, class), half, F, &mut tail, 0, K::ZERO);
-            *self.row_mut(right, class) = tail;
+            let upper = upper_half(self.row_mut(left, class), K::ZERO);
+            *self.row_mut(right, class) = upper;
         }
         sep
     }
@@ -167,7 +166,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     fn grow_root(&mut self, sep: K, right: u32) {
         let (left, level) = (self.root, self.height);
         let root = self.new_inner();
+        for class in self.row_classes.each() {
+            *self.row_mut(root, class) = [K::ZERO; F];
+        }
         let inner = self.inners.get_mut(root);
+        (inner.sep, inner.gap, inner.child) = ([K::MAX; F], [K::ZERO; F], [NIL; F]);
         inner.insert(0, K::MAX, K::ZERO, right);
         inner.insert(0, sep, K::ZERO, left);
         self.resummarize(root, 0, level);
@@ -313,6 +316,16 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
         sep
     }
+}
+
+/// Takes the upper half of the elements of a full array, which becomes `unused`: the first half of another array.
+#[inline(always)]
+fn upper_half<T: Copy, const F: usize>(values: &mut [T; F], unused: T) -> [T; F] {
+    let mut upper = [unused; F];
+    let (lower, rest) = upper.split_at_mut(F / 2);
+    lower.copy_from_slice(&values[F / 2..]);
+    values[F / 2..].copy_from_slice(rest);
+    upper
 }
 
 /// Moves elements over the seam between two neighbouring arrays until the left one has `left_target`.

@@ -395,23 +395,23 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             if self.inners.get(node).gap[slot] != old {
                 return;
             }
-            let max = self.longest_in(path, level - 1).max(rest);
+            let max = self.longest_below(path.node(level - 1), level - 1).max(rest);
             if max == old {
                 return;
             }
             self.inners.get_mut(node).gap[slot] = max;
         }
         if self.longest == old.get() {
-            self.longest = self.longest_in(path, self.height).max(rest).get();
+            self.longest = self.longest_below(path.node(self.height), self.height).max(rest).get();
         }
     }
 
-    /// Returns the longest hole below the node of `path` at `level`, by a scan.
+    /// Returns the longest hole below `node`, which is at `level`, by a scan.
     #[inline]
-    fn longest_in(&self, path: &Path, level: usize) -> K {
+    pub(super) fn longest_below(&self, node: u32, level: usize) -> K {
         match level {
-            0 => self.leaves.get(path.node(0)).max_size(),
-            _ => self.inners.get(path.node(level)).max_gap(),
+            0 => self.leaves.get(node).max_size(),
+            _ => self.inners.get(node).max_gap(),
         }
     }
 

@@ -238,6 +238,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         (self.ledger.holes, self.ledger.free_pages) = (1, end - first);
         self.count_reserved();
         self.root = self.new_leaf();
+        *self.leaves.get_mut(self.root) = Leaf::WITHOUT_HOLES;
         Ok(())
     }
 

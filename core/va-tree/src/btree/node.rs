@@ -31,6 +31,9 @@ pub(super) struct Leaf<K, const F: usize> {
 }
 
 impl<K: Key, const F: usize> Leaf<K, F> {
+    /// A leaf without holes.
+    pub(super) const WITHOUT_HOLES: Self = Self { end: [K::MAX; F], size: [K::ZERO; F] };
+
     /// Returns the slots in use, O(F).
     pub(super) fn len(&self) -> usize {
         self.size.iter().filter(|&&size| size != K::ZERO).count()
@@ -90,7 +93,8 @@ impl<K: Key, const F: usize> Leaf<K, F> {
 }
 
 impl<K: Key, const F: usize> Record for Leaf<K, F> {
-    const EMPTY: Self = Self { end: [K::MAX; F], size: [K::ZERO; F] };
+    // Zeros, so that a platform fills a slab with one call.
+    const EMPTY: Self = Self { end: [K::ZERO; F], size: [K::ZERO; F] };
 }
 
 impl<K: Key, const F: usize> Linked for Leaf<K, F> {
@@ -162,7 +166,8 @@ impl<K: Key, const F: usize> Inner<K, F> {
 }
 
 impl<K: Key, const F: usize> Record for Inner<K, F> {
-    const EMPTY: Self = Self { sep: [K::MAX; F], gap: [K::ZERO; F], child: [NIL; F], row: [NIL; CLASSES] };
+    // Zeros, as those of a leaf.
+    const EMPTY: Self = Self { sep: [K::ZERO; F], gap: [K::ZERO; F], child: [0; F], row: [0; CLASSES] };
 }
 
 impl<K: Key, const F: usize> Linked for Inner<K, F> {
