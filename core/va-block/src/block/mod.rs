@@ -510,7 +510,9 @@ impl Block {
     pub(crate) fn free_pages(&self) -> u32 {
         // Other threads may read cursor and limit of different runs.
         let open = self.limit.load(Ordering::Relaxed).saturating_sub(self.cursor.load(Ordering::Relaxed));
-        open + self.strips.iter().map(|strip| strip.free().count_ones()).sum::<u32>()
+        // Most strips have none, and a kernel's code may not use an instruction that counts bits.
+        let free = self.strips.iter().map(Strip::free).filter(|&free| free != 0);
+        open + free.map(u32::count_ones).sum::<u32>()
     }
 
     /// Returns the open run.
