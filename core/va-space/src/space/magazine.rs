@@ -54,10 +54,27 @@ const REFILL_PAGES_MAX: u64 = 2048;
 /// that lie apart, since what is between them is freed. More would shorten no pair, and one alloc pays for all.
 const ROW_PAGES_MAX: u64 = 128;
 const ROW_AREAS_MAX: u64 = 16;
-const ROW_OF_LARGE_AREAS: u64 = 8;
+const ROW_OF_LARGE_AREAS: u64 = 4;
 const ROW_OF_LARGE_PAGES_MAX: u64 = 1 << 13;
 const ROW_APART_AREAS_MAX: u64 = 3;
 const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
+
+/// Where an alloc looks first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looks {
+    FromTheCacheOn,
+    /// The caller looked into the cache.
+    BehindTheCache,
+}
+
+/// What has no area of a size.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lacks {
+    /// The cache; the pool of the node may have some.
+    Cache,
+    /// The pool of the node, too.
+    Pool,
+}
 
 /// A cache of areas that its owner passes by `&mut`; see the module. A few words: the areas are in memory from the
 /// machine.
@@ -150,12 +167,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// The magazine's; `pool` of the node, then of another; that of an idle magazine, by `try_lock`; `free`. One after the
     /// other, except `pool` and an idle magazine's under the magazine's.
     pub fn try_alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
-        if self.space.is_tagged(request)
-            && let Some(area) = self.take(request)
-        {
-            return Ok(area);
+        // As a rule `take_noted` has not found any, so there is no quick path here.
+        match self.alloc_available(request, Looks::FromTheCacheOn) {
+            Err(SpaceError::NoSpace { largest, .. }) => Err(self.space.no_space(request, largest)),
+            done => done,
         }
-        self.try_alloc_further(*request)
     }
 
     /// Allocates the first area of the cache that is of the right size, with a note: `note` is called once with the
@@ -193,27 +209,23 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     }
 
     #[inline(never)]
-    fn try_alloc_further(&mut self, request: Request) -> Result<Area, SpaceError> {
-        match self.alloc_available(&request) {
-            Err(SpaceError::NoSpace { largest, .. }) => Err(self.space.no_space(&request, largest)),
-            done => done,
-        }
-    }
-
-    #[inline(never)]
     fn alloc_further(&mut self, request: Request) -> Result<Area, SpaceError> {
         let owner = self.space.owner_for(self.node, &request);
         if request.waits() {
             self.space.catch_up();
         }
-        match self.space.or_supplied::<Lowest>(&request, owner, self.alloc_available(&request)) {
+        match self.space.or_supplied::<Lowest>(
+            &request,
+            owner,
+            self.alloc_available(&request, Looks::BehindTheCache),
+        ) {
             Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => self.alloc_hard(&request),
             done => done,
         }
     }
 
     /// Allocates an area of a size that the cache lacks from the pool of the node, of another, or from the index.
-    fn alloc_available(&mut self, request: &Request) -> Result<Area, SpaceError> {
+    fn alloc_available(&mut self, request: &Request, looks: Looks) -> Result<Area, SpaceError> {
         self.space.stop_if_lost();
         let pages = request.size().get();
         // For other requests the space checks this when the index has no hole.
@@ -224,12 +236,15 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
         match self.space.owner_for(self.node, request) {
             owner @ Some(_) if pages <= C::POOL_PAGES_MAX.min(CACHE_PAGES_MAX) => {
-                if let Some(area) = self.take_refilled(request) {
-                    return Ok(area);
-                }
+                let lacks = match self.take_refilled(request, looks) {
+                    Ok(area) => return Ok(area),
+                    Err(lacks) => lacks,
+                };
                 self.space.stop_if_lost();
                 // Areas of this size for which the cache had no room are there.
-                if let Some(area) = self.space.take_pooled(self.node, request, owner) {
+                if lacks == Lacks::Cache
+                    && let Some(area) = self.space.take_pooled(self.node, request, owner)
+                {
                     return Ok(area);
                 }
                 if C::STEAL
@@ -373,20 +388,26 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     /// Takes an area of a size that the cache lacks, after completed areas or some of the node's pool were moved to the
     /// cache, under one hold of the lock. A caller that may not wait takes a completed area, and no other lock.
-    fn take_refilled(&self, request: &Request) -> Option<Area> {
+    fn take_refilled(&self, request: &Request, looks: Looks) -> Result<Area, Lacks> {
         let mut contents = self.lock();
-        let pages = request.size().get();
-        let area = if request.waits() {
-            if !self.cache_completed_size(&mut contents, pages) && !self.refill(&mut contents, pages) {
-                return None;
+        let (pages, align) = (request.size().get(), request.align());
+        let look =
+            |contents: &mut Contents| contents.cache.take_apart(&self.space.map, pages, align, C::POOL_TRIES);
+        let cached = if looks == Looks::FromTheCacheOn { look(&mut contents) } else { None };
+        let area = match cached {
+            Some(_) => cached,
+            None if request.waits() => {
+                if !self.cache_completed_size(&mut contents, pages) {
+                    self.refill(&mut contents, pages)?;
+                }
+                look(&mut contents)
             }
-            contents.cache.take_apart(&self.space.map, pages, request.align(), C::POOL_TRIES)?
-        } else {
-            self.take_completed(&mut contents, request)?
+            None => self.take_completed(&mut contents, request),
         };
+        let area = area.ok_or(Lacks::Cache)?;
         self.cell.publish_cached(&contents);
         drop(contents);
-        Some(self.space.publish(area, Some(self.node)))
+        Ok(self.space.publish(area, Some(self.node)))
     }
 
     /// Takes one area of a completed batch without moving the others.
@@ -456,12 +477,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         cached
     }
 
-    /// Moves areas of one size from the node's pool into the cache; returns whether there were any.
-    fn refill(&self, contents: &mut Contents, pages: u64) -> bool {
+    /// Moves areas of one size from the node's pool into the cache.
+    fn refill(&self, contents: &mut Contents, pages: u64) -> Result<(), Lacks> {
         let map = &self.space.map;
-        let Some(mut pool) = self.space.lock_filled_pool(self.node) else { return false };
-        let Some(pooled) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return false };
-        let Some(class) = contents.class(pages) else { return false };
+        let mut pool = self.space.lock_filled_pool(self.node).ok_or(Lacks::Pool)?;
+        let pooled = pool.class(pages).filter(|&class| pool.len(class) > 0).ok_or(Lacks::Pool)?;
+        let class = contents.class(pages).ok_or(Lacks::Cache)?;
         let max = contents.cache_pages_max;
         let limit = (REFILL_PAGES_MAX.min(max) / pages).clamp(1, REFILL_AREAS_MAX);
         let mut want = u64::from(contents.refill_areas[class]).min(limit).min(pool.len(pooled));
@@ -471,7 +492,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
         let list = pool.take_list(map, pooled, want);
         drop(pool);
-        self.cache_or_pool(contents, pages, list)
+        if self.cache_or_pool(contents, pages, list) { Ok(()) } else { Err(Lacks::Cache) }
     }
 
     /// Takes an area from the index, and a row of equal ones for the cache if this size was requested before. Not where
@@ -498,6 +519,10 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let mut contents = self.lock();
         let Some(class) = contents.class(pages) else { return 1 };
         let align = request.align().page_log2() as u8;
+        if contents.refill_areas[class] == 1 {
+            (contents.row_aligns[class], contents.refill_areas[class]) = (align, 2);
+            return 1;
+        }
         let repeats = core::mem::replace(&mut contents.row_aligns[class], align) == align;
         let most = if step > pages { ROW_APART_AREAS_MAX } else { ROW_AREAS_MAX };
         let limit = (ROW_PAGES_MAX / step).max(ROW_OF_LARGE_AREAS.min(ROW_OF_LARGE_PAGES_MAX / step));

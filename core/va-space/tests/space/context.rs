@@ -166,15 +166,17 @@ fn an_atomic_request_of_a_magazine_takes_one_lock_at_a_time() {
     }
     space.purge(Purge::Drain);
     assert!(space.stats().cached_areas > freed);
-    for call in [Magazine::alloc, Magazine::try_alloc] {
+    // An alloc looks into the cache first, apart from what is completed.
+    let calls = || [Magazine::alloc, Magazine::try_alloc].into_iter().zip([2, 1]);
+    for (call, looks) in calls() {
         let taken = locks_of(|| _ = call(&mut magazine, &atomic(4)).unwrap());
-        assert_eq!(taken, [(owner, 2)]);
+        assert_eq!(taken, [(owner, looks)]);
     }
     // From the pool of the node, with the lock of the magazine released: nothing is refilled under it.
     magazine.drain();
-    for call in [Magazine::alloc, Magazine::try_alloc] {
+    for (call, looks) in calls() {
         let taken = locks_of(|| _ = call(&mut magazine, &atomic(4)).unwrap());
-        assert_eq!((taken, space.stats().cached_areas), (vec![(pool, 1), (owner, 2)], 0));
+        assert_eq!((taken, space.stats().cached_areas), (vec![(pool, 1), (owner, looks)], 0));
         // From the index, as far as there are slots, and one by one.
         let taken = locks_of(|| {
             let got = (0..70).filter(|_| {
@@ -183,7 +185,10 @@ fn an_atomic_request_of_a_magazine_takes_one_lock_at_a_time() {
             });
             assert!(got.count() > 9);
         });
-        assert!(taken.contains(&(owner, 210)) && space.stats().cached_areas == 0, "no row: {taken:?}");
+        assert!(
+            taken.contains(&(owner, 70 * (looks + 1))) && space.stats().cached_areas == 0,
+            "no row: {taken:?}"
+        );
     }
     drop(magazine);
     assert_eq!(space.validate(), Ok(()));

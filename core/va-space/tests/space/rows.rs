@@ -103,17 +103,17 @@ fn large_areas_come_in_rows_where_a_size_repeats() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 1 << 22);
     let mut magazine = space.magazine(0).unwrap();
-    // Two sizes in turn, each with a list of its own: one, then rows of 2, 4 and 8; of areas that lie apart 2 and 3.
+    // Two sizes in turn, each with a list of its own: one, then rows of 2 and 4; of areas that lie apart 2 and 3.
     let (mut areas, mut cached) = (Vec::new(), Vec::new());
     for _ in 0..15 {
         areas.extend([ask(300), ask_aligned(513, 512)].map(|request| magazine.alloc(&request).unwrap()));
         cached.push(space.stats().cached_areas);
     }
-    let side_by_side = [0, 1, 0, 3, 2, 1, 0, 7, 6, 5, 4, 3, 2, 1, 0];
+    let side_by_side = [0, 1, 0, 3, 2, 1, 0, 3, 2, 1, 0, 3, 2, 1, 0];
     let apart = [0, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 0];
     assert_eq!(cached, side_by_side.iter().zip(apart).map(|(one, other)| one + other).collect::<Vec<u64>>());
     let starts: Vec<u64> = areas.iter().map(|area| area.start().page_floor()).collect();
-    assert!((8..15).all(|n| starts[2 * n] == starts[2 * n - 2] + 300), "{starts:?}");
+    assert!((8..15).all(|n| n % 4 == 3 || starts[2 * n] == starts[2 * n - 2] + 300), "{starts:?}");
     assert!((8..15).all(|n| n % 3 == 0 || starts[2 * n + 1] == starts[2 * n - 1] + 1024), "{starts:?}");
     // Sizes that come once each take no more than was requested, neither do those of more than a row.
     areas.extend((600..620).map(|pages| magazine.alloc(&ask(pages)).unwrap()));
