@@ -90,7 +90,6 @@ state() {
     [ -r /proc/va_linux ] && echo "va: state $(tr '\n' ' ' < /proc/va_linux)"
     [ -r /proc/va_percpu ] && echo "va: percpu $(tr '\n' ' ' < /proc/va_percpu)"
     echo "va: memory $(grep -E '^(VmallocUsed|Slab|PageTables|Percpu):' /proc/meminfo | tr -s ' \n' ' ')"
-    echo "va: interrupts $(grep -E '^ *TLB:' /proc/interrupts | tr -s ' ')"
 }
 
 [ "$suite" = contended ] && mount -t tracefs none /sys/kernel/tracing
