@@ -57,9 +57,19 @@ const CORE: &str = "core ";
 /// Functions that a profile shows of each kernel and pattern.
 const SHOWN: usize = 12;
 
-/// Instructions of each function.
-type Counts = BTreeMap<String, u64>;
-/// Patterns in their order, each with the instructions of a kernel's functions.
+/// What a CPU of the kernel runs for a flush of kernel addresses: of a range, of all.
+const FLUSHES: [&str; 2] = ["do_kernel_range_flush", "do_flush_tlb_all"];
+
+/// What was counted in a pattern.
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    /// Instructions of each function.
+    of: BTreeMap<String, u64>,
+    /// Calls of [`FLUSHES`], on all CPUs.
+    flushes: u64,
+}
+
+/// Patterns in their order, each with the counts of a kernel.
 type Profile = Vec<(String, Counts)>;
 
 /// Runs the bench of both kernels in turn under the plugin, and prints the profiles, or writes them.
@@ -68,9 +78,10 @@ pub(super) fn main(root: &Path, &Pairs { loops, rounds, out }: &Pairs) -> Result
     let measured = |how: &str| in_turn(rounds, |kind| of_kernel(root, kind, loops, how));
     let (four, one) = (measured(COUNTED)?, measured(&format!("{COUNTED} -smp 1"))?);
     let text = format!(
-        "{HEAD}\n\n{}\n**With one CPU** in the same way.\n\n{}\n## By function\n\n{}",
+        "{HEAD}\n\n{}\n**With one CPU** in the same way.\n\n{}\n{}\n## By function\n\n{}",
         table(loops, &four),
         table(loops, &one),
+        flushes(loops, &four),
         by_function(loops, &four)
     );
     println!("{text}");
@@ -143,17 +154,21 @@ fn profile(
     let mut sets: Vec<Counts> = Vec::new();
     for line in counts.lines() {
         if line == "mark" {
-            sets.push(BTreeMap::new());
+            sets.push(Counts::default());
             continue;
         }
         let [at, runs, instructions] = line.split(' ').collect::<Vec<_>>()[..] else {
             bail!("no line of counts: {line}");
         };
         let at = u64::from_str_radix(at, 16)?;
-        let count = runs.parse::<u64>()? * instructions.parse::<u64>()?;
+        let runs: u64 = runs.parse()?;
         let name = symbols.range(..=at).next_back().map_or("?", |(_, name)| *name);
         let name = core.get(name).map_or_else(|| plain(name), String::as_str);
-        *sets.last_mut().context("counts before a mark")?.entry(name.to_string()).or_default() += count;
+        let set = sets.last_mut().context("counts before a mark")?;
+        *set.of.entry(name.to_string()).or_default() += runs * instructions.parse::<u64>()?;
+        if symbols.get(&at).is_some_and(|name| FLUSHES.contains(name)) {
+            set.flushes += runs;
+        }
     }
     // Before the first pattern, the first pattern, between the first and the second, and so on.
     let sets: Vec<Counts> = sets.into_iter().skip(1).step_by(2).collect();
@@ -190,7 +205,7 @@ fn table(loops: u32, [stock, ours]: &[Vec<Profile>; 2]) -> String {
     // Of each run, sorted.
     let sums = |runs: &[Profile], nth: usize, counts: fn(&str) -> bool| {
         let sum = |run: &Profile| {
-            let counted = run[nth].1.iter().filter(|(name, _)| counts(name));
+            let counted = run[nth].1.of.iter().filter(|(name, _)| counts(name));
             counted.map(|(_, count)| count).sum::<u64>() as f64 / loops
         };
         let mut sums: Vec<f64> = runs.iter().map(sum).collect();
@@ -222,6 +237,26 @@ fn table(loops: u32, [stock, ours]: &[Vec<Profile>; 2]) -> String {
     text
 }
 
+/// Returns the table of flushes in all runs of both kernels.
+fn flushes(loops: u32, [stock, ours]: &[Vec<Profile>; 2]) -> String {
+    let mut text = format!(
+        "**Flushes of kernel addresses** by {loops} pairs, counted on each of the four CPUs that runs one: the median (least \
+         to\nmost) of the boots.\n\n| pattern | stock | ours |\n|---|---:|---:|\n"
+    );
+    for (nth, (pattern, _)) in stock.first().into_iter().flatten().enumerate() {
+        let [of_stock, of_ours] = [stock, ours].map(|runs| {
+            let mut counts: Vec<u64> = runs.iter().map(|run| run[nth].1.flushes).collect();
+            counts.sort_unstable();
+            match counts[..] {
+                [least, .., most] => format!("{} ({least} to {most})", counts[counts.len() / 2]),
+                _ => format!("{counts:?}"),
+            }
+        });
+        _ = writeln!(text, "| {pattern} | {of_stock} | {of_ours} |");
+    }
+    text
+}
+
 /// Returns the functions with most in the last run of each kernel, by pattern.
 fn by_function(loops: u32, [stock, ours]: &[Vec<Profile>; 2]) -> String {
     let mut text = String::from(
@@ -231,7 +266,7 @@ fn by_function(loops: u32, [stock, ours]: &[Vec<Profile>; 2]) -> String {
         _ = writeln!(text, "- **{pattern}**");
         for (kernel, runs) in [("stock", stock), ("ours", ours)] {
             let Some(profile) = runs.last() else { continue };
-            let mut rows: Vec<(&String, &u64)> = profile[nth].1.iter().collect();
+            let mut rows: Vec<(&String, &u64)> = profile[nth].1.of.iter().collect();
             rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
             let shown = rows.iter().take(SHOWN).map(|(name, count)| {
                 let mark = if is_replaced(name) { "*" } else { "" };
@@ -248,7 +283,7 @@ mod tests {
     use super::*;
 
     const SYMBOLS: &str = "ffff0010 T alloc_vmap_area\nffff0020 t _RNv_core\nffff0030 t get_vm_area.part.0\n\
-                           ffff0040 d data\n";
+                           ffff0040 d data\nffff0050 t do_flush_tlb_all\n";
 
     #[test]
     fn a_function_of_the_core_has_its_crate_and_its_last_word() {
@@ -261,10 +296,10 @@ mod tests {
     #[test]
     fn counts_are_added_up_by_function_of_every_second_set() {
         let symbols = functions(SYMBOLS);
-        assert_eq!(symbols.len(), 3);
+        assert_eq!(symbols.len(), 4);
         let mut counts = String::from("mark\nffff0010 1 1000\n");
         for _ in 0..2 {
-            counts += "mark\nffff0010 1 2\nffff0014 3 1\nffff0028 5 1\nffff0039 1 7\nmark\nffff0010 1 9\n";
+            counts += "mark\nffff0010 1 2\nffff0014 3 1\nffff0028 5 1\nffff0039 1 7\nffff0050 6 3\nffff0053 9 1\nmark\nffff0010 1 9\n";
         }
         let core = BTreeMap::from([(
             "_RNv_core".to_string(),
@@ -272,14 +307,16 @@ mod tests {
         )]);
         let patterns = || vec!["one".to_string(), "aligned".to_string()];
         let profile = profile(patterns(), &counts, &symbols, &core).unwrap();
-        let of = |name: &str| profile[1].1.get(name).copied();
+        let of = |name: &str| profile[1].1.of.get(name).copied();
         assert_eq!(
             (of("alloc_vmap_area"), of("core va_tree::alloc"), of("get_vm_area")),
             (Some(5), Some(5), Some(7))
         );
         let runs = [vec![profile.clone()], vec![profile.clone(), profile]];
-        let text = table(1, &runs) + &by_function(1, &runs);
-        assert!(text.contains("| aligned | 10 | 10 (10 to 10) | 1.00 | 17 | 17 (17 to 17) |"), "{text}");
+        let text = table(1, &runs) + &by_function(1, &runs) + &flushes(1, &runs);
+        assert!(text.contains("| aligned | 10 | 10 (10 to 10) | 1.00 | 44 | 44 (44 to 44) |"), "{text}");
+        // Six calls: the function was begun so often.
+        assert!(text.contains("| aligned | [6] | 6 (6 to 6) |"), "{text}");
         assert!(super::profile(patterns(), "mark\n", &symbols, &core).is_err());
         assert!(super::profile(patterns(), "1 1 1\n", &symbols, &core).is_err());
     }
