@@ -57,10 +57,10 @@ const CORE: &str = "core ";
 /// Functions that a profile shows of each kernel and pattern.
 const SHOWN: usize = 12;
 
-/// What a CPU of the kernel runs for a flush of kernel addresses: of a range, of all.
+/// The functions that a CPU runs for a flush of kernel addresses: of a range, of all.
 const FLUSHES: [&str; 2] = ["do_kernel_range_flush", "do_flush_tlb_all"];
 
-/// What was counted in a pattern.
+/// The counts of a pattern.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     /// Instructions of each function.

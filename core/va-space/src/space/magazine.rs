@@ -59,7 +59,7 @@ const ROW_OF_LARGE_PAGES_MAX: u64 = 1 << 13;
 const ROW_APART_AREAS_MAX: u64 = 3;
 const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 
-/// Where an alloc looks first.
+/// The first place in which an alloc looks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
     FromTheCacheOn,
@@ -67,7 +67,7 @@ enum Looks {
     BehindTheCache,
 }
 
-/// What has no area of a size.
+/// The places without an area of a size.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lacks {
     /// The cache; the pool of the node may have some.
