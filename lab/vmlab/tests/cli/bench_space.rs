@@ -17,7 +17,7 @@ fn a_quick_run_shows_pairs_purges_threads_and_locks_and_writes_them_where_reques
         "con-bounces",
         "waittime-total",
         "holdtime-avg",
-        "vn->pool_lock",
+        "vn->lazy.lock",
         "free_vmap_area_lock",
         "wrote here/space-",
     ] {
