@@ -101,16 +101,6 @@ fn request(size: u64, align: u64, start: u64, end: u64) -> Option<Request> {
     Some(request.within(VaRange::new(Va::new(start), Va::new(end))?))
 }
 
-/// Returns the request without a window if that is the default one, which a search need not clip.
-fn request_further(space: &Space, size: u64, align: u64, start: u64, end: u64) -> Option<Request> {
-    let request = request(size, align, start, end)?;
-    if request.window() == Some(space.default_window()) {
-        Request::new(size, align).ok()
-    } else {
-        Some(request)
-    }
-}
-
 fn failure(error: SpaceError) -> u64 {
     match error {
         SpaceError::NoSpace { .. } | SpaceError::Impossible { .. } => NO_SPACE,
@@ -204,8 +194,9 @@ pub unsafe extern "C" fn va_try_alloc(
     end: u64,
     record: *mut Record,
 ) -> u64 {
-    let Some(space) = space() else { return BAD_REQUEST };
-    let Some(request) = request_further(space, size, align, start, end) else { return BAD_REQUEST };
+    let (Some(space), Some(request)) = (space(), request(size, align, start, end)) else {
+        return BAD_REQUEST;
+    };
     let Some(caches) = caches else { return TRY_AGAIN };
     let Ok(area) = caches.magazine.try_alloc(&request) else { return TRY_AGAIN };
     // SAFETY: by this function's contract.
@@ -226,7 +217,7 @@ pub unsafe extern "C" fn va_alloc(
     record: *mut Record,
 ) -> u64 {
     let Some(space) = space() else { return BAD_REQUEST };
-    let Some(request) = request_further(space, size, align, start, end) else { return BAD_REQUEST };
+    let Some(request) = request(size, align, start, end) else { return BAD_REQUEST };
     match space.alloc(cpu, &request) {
         // SAFETY: by this function's contract.
         Ok(area) => unsafe { noted(space, area.range(), record) },

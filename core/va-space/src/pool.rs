@@ -377,7 +377,7 @@ impl Pool {
         if is_aligned(first, align) { self.pop_of(map, class, pages) } else { None }
     }
 
-    /// Does the same where a refill comes first: a call, and not in place.
+    /// Does the same as [`take`](Self::take): a call, and not in place.
     #[inline(never)]
     pub(crate) fn take_apart(
         &mut self,

@@ -208,14 +208,19 @@ mod tests {
                 }
             };
             stops(panic_message::<Standard>(true, link_all(page), two));
-            let drained = |space: &VmapSpace<&TestMachine, Standard>| {
-                // A drop while the machine stops would find the same list again.
-                let mut magazine = ManuallyDrop::new(space.magazine(0).unwrap());
-                for _ in 0..3 {
-                    assert!(magazine.alloc(&Request::pages(2).unwrap()).is_ok());
-                }
-            };
-            stops(panic_message::<Standard>(true, link_all(page), drained));
+            for available in [false, true] {
+                let drained = |space: &VmapSpace<&TestMachine, Standard>| {
+                    // A drop while the machine stops would find the same list again.
+                    let mut magazine = ManuallyDrop::new(space.magazine(0).unwrap());
+                    for _ in 0..3 {
+                        let request = Request::pages(2).unwrap();
+                        let got =
+                            if available { magazine.try_alloc(&request) } else { magazine.alloc(&request) };
+                        assert!(got.is_ok());
+                    }
+                };
+                stops(panic_message::<Standard>(true, link_all(page), drained));
+            }
         }
     }
 

@@ -58,6 +58,8 @@ const ROW_OF_LARGE_AREAS: u64 = 4;
 const ROW_OF_LARGE_PAGES_MAX: u64 = 1 << 13;
 const ROW_APART_AREAS_MAX: u64 = 3;
 const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
+/// The index has rows for alignments up to so many pages: 1 GiB.
+const ROW_ALIGN_LOG2_MAX: u32 = 18;
 
 /// The first place in which an alloc looks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -155,7 +157,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     /// Allocates an area from what is available at once: this magazine, the pools of its node and of another, a magazine
     /// whose owner is idle, the index. Nothing is purged, drained or waited for, so a kernel that owns the magazine while
-    /// preemption is off can leave that section first, and then call [`VmapSpace::alloc`].
+    /// preemption is off can leave that section first, and then call [`VmapSpace::alloc`]. Call
+    /// [`take_noted`](Self::take_noted) first: it is the quick way to an area of the cache.
     ///
     /// The machine may be called for memory of records, with no lock of the magazine held, except for a request with
     /// [`Context::Atomic`].
@@ -167,7 +170,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// The magazine's; `pool` of the node, then of another; that of an idle magazine, by `try_lock`; `free`. One after the
     /// other, except `pool` and an idle magazine's under the magazine's.
     pub fn try_alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
-        // As a rule `take_noted` has not found any, so there is no quick path here.
+        // As a rule `take_noted` has found no area, so there is no quick path here.
         match self.alloc_available(request, Looks::FromTheCacheOn) {
             Err(SpaceError::NoSpace { largest, .. }) => Err(self.space.no_space(request, largest)),
             done => done,
@@ -224,24 +227,28 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
-    /// Allocates an area of a size that the cache lacks from the pool of the node, of another, or from the index.
+    /// Allocates an area from the cache if `looks` says so, from the pool of the node or of another, from an idle
+    /// magazine, or from the index.
     fn alloc_available(&mut self, request: &Request, looks: Looks) -> Result<Area, SpaceError> {
         self.space.stop_if_lost();
         let pages = request.size().get();
-        // For other requests the space checks this when the index has no hole.
-        if (pages > EXACT_PAGES_MAX || request.window().is_some())
+        let owner = self.space.owner_for(self.node, request);
+        // A small request of the default window is checked when the index has no hole. One with an alignment for which
+        // the index has no row would search long for nothing.
+        if (pages > EXACT_PAGES_MAX || owner.is_none() || request.align().page_log2() > ROW_ALIGN_LOG2_MAX)
             && let Some(error) = self.space.impossible(request)
         {
             return Err(error);
         }
-        match self.space.owner_for(self.node, request) {
-            owner @ Some(_) if pages <= C::POOL_PAGES_MAX.min(CACHE_PAGES_MAX) => {
+        match owner {
+            // The cache may have areas of any size.
+            Some(_) if looks == Looks::FromTheCacheOn || pages <= C::POOL_PAGES_MAX.min(CACHE_PAGES_MAX) => {
                 let lacks = match self.take_refilled(request, looks) {
                     Ok(area) => return Ok(area),
                     Err(lacks) => lacks,
                 };
                 self.space.stop_if_lost();
-                // Areas of this size for which the cache had no room are there.
+                // There may be areas for which the cache had no room, or an aligned one behind those that it got.
                 if lacks == Lacks::Cache
                     && let Some(area) = self.space.take_pooled(self.node, request, owner)
                 {
@@ -255,7 +262,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 }
                 self.take_from_index(request)
             }
-            owner => self.space.take_from_index::<Lowest>(request, owner),
+            _ => self.space.take_from_index::<Lowest>(request, owner),
         }
     }
 
@@ -386,24 +393,26 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.space.after_drain();
     }
 
-    /// Takes an area of a size that the cache lacks, after completed areas or some of the node's pool were moved to the
-    /// cache, under one hold of the lock. A caller that may not wait takes a completed area, and no other lock.
+    /// Takes an area from the cache if `looks` says so; else after completed areas or some of the node's pool were moved
+    /// to the cache, under one hold of the lock. A caller that may not wait takes a completed area, and no other lock.
     fn take_refilled(&self, request: &Request, looks: Looks) -> Result<Area, Lacks> {
         let mut contents = self.lock();
         let (pages, align) = (request.size().get(), request.align());
         let look =
             |contents: &mut Contents| contents.cache.take_apart(&self.space.map, pages, align, C::POOL_TRIES);
-        let cached = if looks == Looks::FromTheCacheOn { look(&mut contents) } else { None };
-        let area = match cached {
-            Some(_) => cached,
-            None if request.waits() => {
-                if !self.cache_completed_size(&mut contents, pages) {
-                    self.refill(&mut contents, pages)?;
-                }
-                look(&mut contents)
+        let mut area = None;
+        if looks == Looks::FromTheCacheOn {
+            area = look(&mut contents);
+            self.space.stop_if_lost();
+        }
+        if area.is_none() && !request.waits() {
+            area = self.take_completed(&mut contents, request);
+        } else if area.is_none() {
+            if !self.cache_completed_size(&mut contents, pages) {
+                self.refill(&mut contents, pages)?;
             }
-            None => self.take_completed(&mut contents, request),
-        };
+            area = look(&mut contents);
+        }
         let area = area.ok_or(Lacks::Cache)?;
         self.cell.publish_cached(&contents);
         drop(contents);

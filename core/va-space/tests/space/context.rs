@@ -166,7 +166,7 @@ fn an_atomic_request_of_a_magazine_takes_one_lock_at_a_time() {
     }
     space.purge(Purge::Drain);
     assert!(space.stats().cached_areas > freed);
-    // An alloc looks into the cache first, apart from what is completed.
+    // `alloc` looks into the cache under a hold of its own.
     let calls = || [Magazine::alloc, Magazine::try_alloc].into_iter().zip([2, 1]);
     for (call, looks) in calls() {
         let taken = locks_of(|| _ = call(&mut magazine, &atomic(4)).unwrap());

@@ -79,6 +79,45 @@ fn a_row_has_128_pages_or_a_few_large_areas() {
 }
 
 #[test]
+fn an_alloc_from_what_is_available_takes_the_areas_of_a_row() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 4096);
+    let mut magazine = space.magazine(0).unwrap();
+    // Rows of one, two and four: then the cache has three areas.
+    let mut held: Vec<_> = (0..4).map(|_| magazine.alloc(&ask(10)).unwrap()).collect();
+    assert_eq!(space.stats().cached_areas, 3);
+    for left in (0..3).rev() {
+        held.push(magazine.try_alloc(&ask(10)).unwrap());
+        assert_eq!(space.stats().cached_areas, left);
+    }
+    assert!(held.windows(2).skip(3).all(|two| two[0].range().end() == two[1].start()));
+    held.into_iter().for_each(|area| magazine.free(area).unwrap());
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn an_alloc_from_what_is_available_takes_an_area_of_any_size_from_the_magazine() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 1 << 22);
+    let mut magazine = space.magazine(0).unwrap();
+    // More than a pool has lists for.
+    for pages in [300, 20_000] {
+        let area = magazine.alloc(&ask(pages)).unwrap();
+        let start = area.start();
+        magazine.free(area).unwrap();
+        while space.stats().lazy_pages > space.lazy_pages() {
+            let area = space.alloc(0, &ask(64)).unwrap();
+            magazine.free(area).unwrap();
+        }
+        space.purge(Purge::Drain);
+        let area = magazine.try_alloc(&ask(pages)).unwrap();
+        assert_eq!(area.start(), start, "{pages} pages");
+        magazine.free(area).unwrap();
+    }
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
 fn an_old_handle_frees_no_area_of_a_row() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 4096);

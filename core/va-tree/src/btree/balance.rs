@@ -25,19 +25,19 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
-    /// Takes a leaf, whose contents are undefined.
+    /// Takes a leaf, whose contents are unspecified.
     pub(super) fn new_leaf(&mut self) -> u32 {
         let id = self.leaves.take();
         self.reserved(id)
     }
 
-    /// Takes a row, whose contents are undefined.
+    /// Takes a row, whose contents are unspecified.
     pub(super) fn new_row(&mut self) -> u32 {
         let id = self.rows.take();
         self.reserved(id)
     }
 
-    /// Takes an inner node and its rows, whose contents are undefined.
+    /// Takes an inner node and rows for it. All but its ids of rows is unspecified.
     fn new_inner(&mut self) -> u32 {
         let id = self.inners.take();
         let id = self.reserved(id);
@@ -69,13 +69,14 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     fn summarize_rows(&mut self, parent: u32, slot: usize, level: usize, set: impl Fn(&mut [K; F], K)) {
         let inner = self.inners.get(parent);
         let child = inner.child[slot];
+        let below = (level > 0).then(|| self.inners.get(child));
         for class in self.row_classes.each() {
-            let usable = match level {
-                0 => {
+            let usable = match below {
+                None => {
                     let leaf = self.leaves.get(child);
                     usable_in_leaf(&leaf.end, &leaf.size, class, K::ZERO)
                 }
-                _ => max_of(&self.rows.get(self.inners.get(child).row[class]).0),
+                Some(below) => max_of(&self.rows.get(below.row[class]).0),
             };
             set(&mut self.rows.get_mut(inner.row[class]).0, usable);
         }
@@ -141,7 +142,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         if slot < half { (left, slot) } else { (right, slot - half) }
     }
 
-    /// Moves the upper half of the full inner node `left` to `right`, which is empty; returns the separator between
+    /// Moves the upper half of the full inner node `left` to `right`, which has rows; returns the separator between
     /// them. Array by array, so that a node is never on the stack.
     #[inline(never)]
     fn halve_inner(&mut self, left: u32, right: u32) -> K {
@@ -318,7 +319,8 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     }
 }
 
-/// Takes the upper half of the elements of a full array, which becomes `unused`: the first half of another array.
+/// Returns an array that begins with the upper half of `values` and continues with `unused`. That half of `values`
+/// becomes `unused`.
 #[inline(always)]
 fn upper_half<T: Copy, const F: usize>(values: &mut [T; F], unused: T) -> [T; F] {
     let mut upper = [unused; F];
@@ -345,6 +347,6 @@ fn share<T: Copy, const F: usize>(
     } else {
         let moved = left_len - left_target;
         right.copy_within(..right_len, moved);
-        move_tail(left, left_target, left_len, right, 0, unused);
+        move_tail(left, left_target, left_len, right, unused);
     }
 }

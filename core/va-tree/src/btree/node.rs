@@ -93,7 +93,7 @@ impl<K: Key, const F: usize> Leaf<K, F> {
 }
 
 impl<K: Key, const F: usize> Record for Leaf<K, F> {
-    // Zeros, so that a platform fills a slab with one call.
+    // Zeros, so that the fill of a slab is one call. Nothing reads them.
     const EMPTY: Self = Self { end: [K::ZERO; F], size: [K::ZERO; F] };
 }
 
@@ -247,15 +247,14 @@ pub(super) fn remove_at<T: Copy, const F: usize>(values: &mut [T; F], at: usize,
     values[F - 1] = unused;
 }
 
-/// Moves `from[first..len]` to the beginning of `to[at..]` and fills the old slots with `unused`.
+/// Moves `from[first..len]` to the beginning of `to` and fills the old slots with `unused`.
 pub(super) fn move_tail<T: Copy, const F: usize>(
     from: &mut [T; F],
     first: usize,
     len: usize,
     to: &mut [T; F],
-    at: usize,
     unused: T,
 ) {
-    to[at..at + len - first].copy_from_slice(&from[first..len]);
+    to[..len - first].copy_from_slice(&from[first..len]);
     from[first..len].fill(unused);
 }
