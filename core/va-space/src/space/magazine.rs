@@ -393,8 +393,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.space.after_drain();
     }
 
-    /// Takes an area from the cache if `looks` says so; else after completed areas or some of the node's pool were moved
-    /// to the cache, under one hold of the lock. A caller that may not wait takes a completed area, and no other lock.
+    /// Takes an area from the cache if `looks` says so. Else it does so after completed areas, or some of the node's pool,
+    /// were moved there, under one hold of the lock. A caller that may not wait takes a completed area, and no other lock.
     fn take_refilled(&self, request: &Request, looks: Looks) -> Result<Area, Lacks> {
         let mut contents = self.lock();
         let (pages, align) = (request.size().get(), request.align());
