@@ -118,6 +118,24 @@ fn an_alloc_from_what_is_available_takes_an_area_of_any_size_from_the_magazine()
 }
 
 #[test]
+fn a_large_area_of_the_pool_is_found_where_the_cache_has_no_list_left() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 1 << 22);
+    let pooled = space.alloc(0, &ask(5000)).unwrap();
+    let start = pooled.start();
+    space.free(pooled).unwrap();
+    space.purge(Purge::Drain);
+    let mut magazine = space.magazine(0).unwrap();
+    // The second of each size is a row of two, so eight lists have an area.
+    let mut held: Vec<_> = (0..16).map(|nth| magazine.alloc(&ask(300 + nth / 2)).unwrap()).collect();
+    assert_eq!((space.stats().cached_areas, space.stats().pooled_areas), (8, 1));
+    held.push(magazine.alloc(&ask(5000)).unwrap());
+    assert_eq!((held[16].start(), space.stats().pooled_areas), (start, 0));
+    held.into_iter().for_each(|area| magazine.free(area).unwrap());
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
 fn an_old_handle_frees_no_area_of_a_row() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 4096);
