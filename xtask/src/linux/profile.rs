@@ -99,10 +99,14 @@ fn of_kernel(root: &Path, kind: Kind, loops: u32, how: &str) -> Result<Profile> 
     let kernel = build::kernel(root, kind)?;
     let symbols = fs::read_to_string(&kernel.symbols)?;
     let symbols = functions(&symbols);
+    let find = |wanted: &str| {
+        let found = symbols.iter().find(|(_, name)| **name == wanted);
+        found.map(|(at, _)| at).with_context(|| format!("no {wanted}"))
+    };
     for flush in FLUSHES {
-        symbols.values().find(|name| **name == flush).with_context(|| format!("no {flush}"))?;
+        find(flush)?;
     }
-    let mark = symbols.iter().find(|(_, name)| **name == "va_bench_mark").context("no va_bench_mark")?.0;
+    let mark = find("va_bench_mark")?;
     let counts = build::work(root).join(format!("{}.counts", kind.name()));
     let plugin = root.join("target/release/libqemu_count.so");
     let how = format!("{how} -plugin {},out={},mark={mark:x}", plugin.display(), counts.display());

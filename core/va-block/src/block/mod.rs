@@ -510,7 +510,7 @@ impl Block {
     pub(crate) fn free_pages(&self) -> u32 {
         // Other threads may read cursor and limit of different runs.
         let open = self.limit.load(Ordering::Relaxed).saturating_sub(self.cursor.load(Ordering::Relaxed));
-        // Of a block that is used up most strips have none, and a kernel is compiled without instructions that count bits.
+        // Of a used-up block most strips have none, and a kernel is compiled without instructions that count bits.
         let free = self.strips.iter().map(Strip::free).filter(|&free| free != 0);
         open + free.map(u32::count_ones).sum::<u32>()
     }

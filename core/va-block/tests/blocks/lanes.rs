@@ -75,7 +75,8 @@ fn a_lane_takes_and_frees_at_hand_only_what_is_simple() {
     // 3 to 30, and one across the end of the strip: 31 to 34.
     assert_eq!((lane.take(28), lane.take(4)), (Some(page(3)), Some(page(31))));
     assert_eq!([lane.take(0), lane.take(u64::MAX)], [None, None]);
-    // Wrong: another size, inside, inside a page, below, beyond all, free, behind the block. Right, and not at hand: across strips.
+    // Wrong: another size, inside, inside a page, below, beyond all, free, behind the block. Right, and not at hand:
+    // across strips.
     for (at, pages) in [
         (first, 2),
         (first, 0),

@@ -217,11 +217,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if request.waits() {
             self.space.catch_up();
         }
-        match self.space.or_supplied::<Lowest>(
-            &request,
-            owner,
-            self.alloc_available(&request, Looks::BehindTheCache),
-        ) {
+        let available = self.alloc_available(&request, Looks::BehindTheCache);
+        match self.space.or_supplied::<Lowest>(&request, owner, available) {
             Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => self.alloc_hard(&request),
             done => done,
         }
@@ -240,30 +237,28 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             return Err(error);
         }
-        match owner {
-            // The cache may have areas of any size.
-            Some(_) if looks == Looks::FromTheCacheOn || pages <= C::POOL_PAGES_MAX.min(CACHE_PAGES_MAX) => {
-                let lacks = match self.take_refilled(request, looks) {
-                    Ok(area) => return Ok(area),
-                    Err(lacks) => lacks,
-                };
-                self.space.stop_if_lost();
-                // There may be areas for which the cache had no room, or an aligned one behind those that it got.
-                if lacks == Lacks::Cache
-                    && let Some(area) = self.space.take_pooled(self.node, request, owner)
-                {
-                    return Ok(area);
-                }
-                if C::STEAL
-                    && let Some(area) =
-                        self.take_elsewhere(request, owner).or_else(|| self.take_from_idle(request))
-                {
-                    return Ok(area);
-                }
-                self.take_from_index(request)
-            }
-            _ => self.space.take_from_index::<Lowest>(request, owner),
+        // The cache may have areas of any size, and the pools have not.
+        let pooled = looks == Looks::FromTheCacheOn || pages <= C::POOL_PAGES_MAX.min(CACHE_PAGES_MAX);
+        if owner.is_none() || !pooled {
+            return self.space.take_from_index::<Lowest>(request, owner);
         }
+        let lacks = match self.take_refilled(request, looks) {
+            Ok(area) => return Ok(area),
+            Err(lacks) => lacks,
+        };
+        self.space.stop_if_lost();
+        // There may be areas for which the cache had no room, or an aligned one behind those that it got.
+        if lacks == Lacks::Cache
+            && let Some(area) = self.space.take_pooled(self.node, request, owner)
+        {
+            return Ok(area);
+        }
+        if C::STEAL
+            && let Some(area) = self.take_elsewhere(request, owner).or_else(|| self.take_from_idle(request))
+        {
+            return Ok(area);
+        }
+        self.take_from_index(request)
     }
 
     /// Takes an area from the pool of one other node, if it has the size. After the threads of a CPU moved to others,

@@ -193,12 +193,16 @@ mod tests {
     /// Lists that one free may move.
     const LISTS: u64 = Standard::SLICE_AREAS * 40 / 6 + 1;
 
+    /// Returns a space with room for all that a test takes. On a machine that drains elsewhere no free runs a slice.
+    fn large(machine: &TestMachine) -> VmapSpace<&TestMachine, Standard> {
+        let all = VaRange::from_pages(16, 1 << 24).unwrap();
+        VmapSpace::new(all, all, machine).unwrap()
+    }
+
     #[test]
     fn a_free_seals_and_refills_a_few_lists_at_a_time() {
-        // No free runs a slice.
         let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
-        let all = VaRange::from_pages(16, 1 << 24).unwrap();
-        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+        let space = large(&machine);
         let mut magazine = space.magazine(0).unwrap();
         let cell = space.cells.each().next().unwrap();
         let take = |count: u64| -> Vec<_> {
@@ -257,8 +261,7 @@ mod tests {
     #[test]
     fn a_free_moves_few_areas_of_a_large_size_that_no_pool_takes() {
         let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
-        let all = VaRange::from_pages(16, 1 << 24).unwrap();
-        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+        let space = large(&machine);
         let mut magazine = space.magazine(0).unwrap();
         let take = |size: u64| space.alloc(0, &Request::pages(size).unwrap()).unwrap();
         let (large, more) = ([(); 40].map(|()| take(300)), [(); 2].map(|()| take(1)));
@@ -290,8 +293,7 @@ mod tests {
     #[test]
     fn mg1_holds_when_a_share_shrinks_below_the_open_round() {
         let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
-        let all = VaRange::from_pages(16, 1 << 24).unwrap();
-        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+        let space = large(&machine);
         let mut magazine = space.magazine(0).unwrap();
         let mut free_one = || {
             let area = space.alloc(0, &Request::pages(100).unwrap()).unwrap();

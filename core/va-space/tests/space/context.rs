@@ -1,6 +1,6 @@
 //! Callers that may not wait, workers that drain, and flushes that end later.
 
-use crate::{FIRST, Linux69, OneLock52, Standard, ask, pages, space};
+use crate::{FIRST, Linux69, OneLock52, Standard, ask, complete_round, pages, space};
 use va_base::{AllocError, Context, LockClass, PAGE_SIZE, Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::config::WithTrees;
@@ -160,11 +160,7 @@ fn an_atomic_request_of_a_magazine_takes_one_lock_at_a_time() {
     // From the completed areas of the magazine: that lock and no other, and the others are not moved.
     let freed = held.len() as u64;
     held.into_iter().for_each(|area| magazine.free(area).unwrap());
-    while space.stats().lazy_pages > space.lazy_pages() {
-        let area = space.alloc(0, &ask(64)).unwrap();
-        magazine.free(area).unwrap();
-    }
-    space.purge(Purge::Drain);
+    complete_round(&space, &mut magazine);
     assert!(space.stats().cached_areas > freed);
     // `alloc` looks into the cache under a hold of its own.
     let calls = || [Magazine::alloc, Magazine::try_alloc].into_iter().zip([2, 1]);

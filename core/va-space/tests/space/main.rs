@@ -5,7 +5,7 @@ use va_base::{Request, Va, VaRange};
 use va_sim::machine::SimMachine;
 use va_sim::small::{Small, lazy};
 use va_space::config;
-use va_space::{Config, VmapSpace};
+use va_space::{Config, Magazine, Purge, VmapSpace};
 
 mod atomic;
 mod cached;
@@ -51,6 +51,15 @@ fn space<C: Config>(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, C
 
 fn ask(size: u64) -> Request {
     Request::pages(size).unwrap()
+}
+
+/// Frees areas into the magazine until a round has ended, and completes its batch.
+fn complete_round<C: Config>(space: &VmapSpace<&SimMachine, C>, magazine: &mut Magazine<'_, &SimMachine, C>) {
+    while space.stats().lazy_pages > space.lazy_pages() {
+        let area = space.alloc(0, &ask(64)).unwrap();
+        magazine.free(area).unwrap();
+    }
+    space.purge(Purge::Drain);
 }
 
 /// Returns the address of a page of the space.

@@ -1,7 +1,7 @@
 //! Rows: areas of one size that a magazine takes from the index at once.
 
 use crate::magazine::space;
-use crate::{FIRST, Standard, ask, pages};
+use crate::{FIRST, Standard, ask, complete_round, pages};
 use va_base::{Request, VaRange};
 use va_sim::machine::SimMachine;
 use va_space::config::WithAmple;
@@ -105,11 +105,7 @@ fn an_alloc_from_what_is_available_takes_an_area_of_any_size_from_the_magazine()
         let area = magazine.alloc(&ask(pages)).unwrap();
         let start = area.start();
         magazine.free(area).unwrap();
-        while space.stats().lazy_pages > space.lazy_pages() {
-            let area = space.alloc(0, &ask(64)).unwrap();
-            magazine.free(area).unwrap();
-        }
-        space.purge(Purge::Drain);
+        complete_round(&space, &mut magazine);
         let area = magazine.try_alloc(&ask(pages)).unwrap();
         assert_eq!(area.start(), start, "{pages} pages");
         magazine.free(area).unwrap();
