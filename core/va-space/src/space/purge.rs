@@ -66,8 +66,10 @@ pub struct Purged {
 pub(super) const UNASKED: u8 = 0;
 /// It returned [`Drain::Here`].
 const HERE: u8 = 1;
-/// It returned [`Drain::Elsewhere`], or is being called.
-const ELSEWHERE: u8 = 2;
+/// It returned [`Drain::Elsewhere`].
+pub(super) const ELSEWHERE: u8 = 2;
+/// It is being called.
+const ASKED: u8 = 3;
 
 /// Slices after a drain of magazines, with the purge lock released in between: enough for a whole round. One in a
 /// model, where a slice is one area.
@@ -420,16 +422,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             ELSEWHERE => return Drain::Elsewhere,
             _ => {}
         }
-        let (old, new) = (UNASKED, ELSEWHERE);
-        if self.drainer.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if self.drainer.compare_exchange(UNASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return Drain::Elsewhere;
         }
         let answer = self.machine.drain();
-        if answer == Drain::Here {
-            // Fails if that pass has ended since: then the next free calls the machine.
-            let (old, new) = (ELSEWHERE, HERE);
-            let _stale = self.drainer.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
-        }
+        let known = if answer == Drain::Here { HERE } else { ELSEWHERE };
+        // Fails if that pass has ended since: then the next free calls the machine.
+        let _stale = self.drainer.compare_exchange(ASKED, known, Ordering::Relaxed, Ordering::Relaxed);
         answer
     }
 

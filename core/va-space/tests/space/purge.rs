@@ -73,6 +73,31 @@ fn a_round_has_what_may_still_be_lazy_or_a_share() {
 }
 
 #[test]
+fn rounds_do_not_become_shorter_while_a_worker_is_on_its_way() {
+    let machine = SimMachine::new(1);
+    machine.drain_elsewhere(true);
+    let space = eager(&machine);
+    let mut magazine = space.magazine(0).unwrap();
+    let mut round = || {
+        let (before, mut freed) = (space.lazy_pages().get(), 0);
+        while space.lazy_pages().get() == before {
+            magazine.free(space.alloc(0, &ask(1)).unwrap()).unwrap();
+            freed += 1;
+        }
+        freed
+    };
+    // The first wakes the worker.
+    assert_eq!([(); 4].map(|()| round()), [MAX + 1; 4]);
+    assert_eq!(machine.drains(), 1);
+    assert_eq!(space.drain().left, Pages::new(0));
+    // The round that was begun before is not cut short either, and the next one wakes it again.
+    assert_eq!([(); 2].map(|()| round()), [MAX + 1; 2]);
+    assert_eq!((machine.drains(), machine.flushes()), (2, 1));
+    drop(magazine);
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
 fn a_pool_loses_a_quarter_of_what_was_idle_since_16_passes() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 1 << 20);
