@@ -150,7 +150,7 @@ static atomic_long_t va_meta_bytes;
 
 /*
  * Zeroed memory at hand, so that an alloc neither fills it nor waits for the page allocator: a CPU that has no page there
- * fetches a batch, in some 30,000 instructions. Most requests are for a page, or for a table of 128 MiB of addresses.
+ * fetches a batch, in some 30,000 instructions. Most requests are for a page, or for a table of 64 MiB of addresses.
  * Each piece has the address of the next in its first word. A worker adds more. Like a mempool it is not shrunk.
  */
 static struct va_spare {
@@ -159,7 +159,7 @@ static struct va_spare {
 	void **first;
 } va_spares[] = {
 	{ .bytes = PAGE_SIZE, .most = 32 },
-	{ .bytes = 5 * PAGE_SIZE, .most = 2 },
+	{ .bytes = 3 * PAGE_SIZE, .most = 4 },
 };
 static DEFINE_SPINLOCK(va_spare_lock);
 
@@ -220,7 +220,7 @@ static size_t va_spare_bytes(void)
 /* Under a spin lock as a rule, and a CPU's preemption off. A caller that can wait tries again after its own reclaim. */
 static void *va_pages(size_t bytes, bool zeroed)
 {
-	void *at = NULL;
+	void *at = NULL, *page;
 	int i;
 
 	for (i = 0; i < ARRAY_SIZE(va_spares) && system_state == SYSTEM_RUNNING; i++) {
@@ -230,7 +230,13 @@ static void *va_pages(size_t bytes, bool zeroed)
 		if (READ_ONCE(va_spares[i].pieces) <= va_spares[i].most / 2)
 			queue_work(system_highpri_wq, &va_spare_work);
 	}
-	return at ?: alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN | (zeroed ? __GFP_ZERO : 0));
+	if (at)
+		return at;
+	at = alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN);
+	/* With __GFP_ZERO the pages would be filled, too, by which the request is rounded up and which return at once. */
+	for (page = at; zeroed && at && page < at + bytes; page += PAGE_SIZE)
+		clear_page(page);
+	return at;
 }
 
 void *va_os_pages(size_t bytes, bool zeroed)

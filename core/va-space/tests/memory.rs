@@ -69,11 +69,11 @@ fn leaves_of_the_page_map_serve_other_places_when_nothing_starts_in_them() {
         }
         if place == 1 {
             peak = machine.tables();
-            // Twelve leaves a page, a table for each 2^15 pages, and the tables of an empty space.
-            assert!(peak <= areas / 12 + areas * size / (1 << 15) + 20, "{peak}");
+            // Twelve leaves a page, a table for each 2^14 pages, and the tables of an empty space.
+            assert!(peak <= areas / 12 + areas * size / (1 << 14) + 20, "{peak}");
         }
-        // Entries for leaves are tables that remain: one for each 2^15 pages, and one above for each 2^26.
-        assert!(machine.tables() <= peak + (place - 1) * (areas * size / (1 << 15) + 2), "place {place}");
+        // Entries for leaves are tables that remain: one for each 2^14 pages, and one above for each 2^25.
+        assert!(machine.tables() <= peak + (place - 1) * (areas * size / (1 << 14) + 2), "place {place}");
         space.validate().unwrap();
         for n in 0..areas {
             let at = Va::from_page(start_of(place, n));

@@ -8,7 +8,7 @@
 //! area is.
 //!
 //! ```text
-//!   Far (2^10) > Wide (2^8) > High (2^8) > Top (2^11) > Mid (2^11) > Leaf (2^4 slots, 64 KiB of address space)
+//!   Far (2^10) > Wide (2^8) > High (2^9) > Top (2^11) > Mid (2^10) > Leaf (2^4 slots, 64 KiB of address space)
 //!                                     near ^ the Top of the default window is known: three loads to a slot
 //!
 //!   page    10  11  12  13  14  15  16          word of 10: busy, 4 pages, owner, generation
@@ -64,9 +64,9 @@ use va_base::{InvariantViolation, Machine, Meta, Va};
 #[cfg(not(loom))]
 mod shape {
     use super::table::{Branch, Leaves, Subtree};
-    pub(crate) type Mid = Leaves<32, 2048>;
+    pub(crate) type Mid = Leaves<16, 1024>;
     pub(super) type Top = Branch<Mid, 32, 2048>;
-    pub(super) type High = Branch<Top, 4, 256>;
+    pub(super) type High = Branch<Top, 8, 512>;
     pub(super) type Wide = Branch<High, 4, 256>;
     /// The rest of the page numbers: 2^10 with pages of 4 KiB.
     const FAR: usize = 1 << (u64::BITS - va_base::PAGE_SHIFT - Wide::LOG2);
