@@ -234,8 +234,9 @@ static void *va_pages(size_t bytes, bool zeroed)
 		return at;
 	at = alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN);
 	/* With __GFP_ZERO the pages would be filled, too, by which the request is rounded up and which return at once. */
-	for (page = at; zeroed && at && page < at + bytes; page += PAGE_SIZE)
-		clear_page(page);
+	if (at && zeroed && !want_init_on_alloc(GFP_ATOMIC))
+		for (page = at; page < at + bytes; page += PAGE_SIZE)
+			clear_page(page);
 	return at;
 }
 

@@ -11,10 +11,10 @@
 //! ([`Machine::drain`]): the call that freed too much and those after it, a slice each, or a worker that calls
 //! [`VmapSpace::drain`]. The machine chooses once a pass.
 //!
-//! If calls that free run the slices, the backlog is bounded: the threshold, pages freed during one decay's slices,
-//! and pages freed for callers that may not wait. If a worker does, no free runs one, however many pages are lazy.
-//! The backlog is the threshold and the pages freed until the worker has run, so a worker that never runs leaves all
-//! that was ever freed. But an alloc through a magazine helps, if it may sleep and finds the cache of the magazine
+//! If calls that free run the slices, the backlog is bounded: the threshold, the open rounds of magazines, pages freed
+//! during one decay's slices, and pages freed for callers that may not wait. If a worker does, no free runs one,
+//! however many pages are lazy. The backlog is the threshold, the open rounds and the pages freed until the worker has
+//! run, so a worker that never runs leaves all that was ever freed. But an alloc through a magazine helps, if it may sleep and finds the cache of the magazine
 //! empty. It runs up to eight slices under one hold of the purge lock while the backlog is above the threshold.
 //!
 //! # Invariants
@@ -66,10 +66,8 @@ pub struct Purged {
 pub(super) const UNASKED: u8 = 0;
 /// It returned [`Drain::Here`].
 const HERE: u8 = 1;
-/// It returned [`Drain::Elsewhere`].
+/// It returned [`Drain::Elsewhere`], or is being called.
 pub(super) const ELSEWHERE: u8 = 2;
-/// It is being called.
-const ASKED: u8 = 3;
 
 /// Slices after a drain of magazines, with the purge lock released in between: enough for a whole round. One in a
 /// model, where a slice is one area.
@@ -422,13 +420,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             ELSEWHERE => return Drain::Elsewhere,
             _ => {}
         }
-        if self.drainer.compare_exchange(UNASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        let (old, new) = (UNASKED, ELSEWHERE);
+        if self.drainer.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return Drain::Elsewhere;
         }
         let answer = self.machine.drain();
-        let known = if answer == Drain::Here { HERE } else { ELSEWHERE };
-        // Fails if that pass has ended since: then the next free calls the machine.
-        let _stale = self.drainer.compare_exchange(ASKED, known, Ordering::Relaxed, Ordering::Relaxed);
+        if answer == Drain::Here {
+            // Fails if that pass has ended since: then the next free calls the machine.
+            let (old, new) = (ELSEWHERE, HERE);
+            let _stale = self.drainer.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+        }
         answer
     }
 

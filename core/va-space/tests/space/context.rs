@@ -273,7 +273,7 @@ fn a_range_that_lacks_a_table_has_no_client_free_anything() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 1 << 17);
     machine.on_reclaim(Some(Box::new(|| panic!("no page is missing"))));
-    // A table has the entries of 2^15 pages.
+    // A table has the entries of 2^14 pages.
     let lazy = space.alloc_at(pages(1 << 16, (1 << 16) + 10)).unwrap();
     space.free(lazy).unwrap();
     machine.fail_after(u64::MAX, 0);
