@@ -11,8 +11,8 @@
 //! ([`Machine::drain`]): the call that freed too much and those after it, a slice each, or a worker that calls
 //! [`VmapSpace::drain`]. The machine chooses once a pass.
 //!
-//! If calls that free run the slices, the backlog is bounded: the threshold, the open rounds of magazines, pages freed
-//! during one decay's slices, and pages freed for callers that may not wait. If a worker does, no free runs one,
+//! If calls that free run the slices, the backlog is bounded. It is the threshold, the open rounds of magazines, pages
+//! freed during one decay's slices, and those freed for callers that may not wait. If a worker does, no free runs one,
 //! however many pages are lazy. The backlog is the threshold, the open rounds and the pages freed until the worker has
 //! run, so a worker that never runs leaves all that was ever freed. But an alloc through a magazine helps, if it may sleep and finds the cache of the magazine
 //! empty. It runs up to eight slices under one hold of the purge lock while the backlog is above the threshold.
