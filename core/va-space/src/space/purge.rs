@@ -13,9 +13,9 @@
 //!
 //! If calls that free run the slices, the backlog is bounded. It is the threshold, the open rounds of magazines, pages
 //! freed during one decay's slices, and those freed for callers that may not wait. If a worker does, no free runs one,
-//! however many pages are lazy. The backlog is the threshold, the open rounds and the pages freed until the worker has
-//! run, so a worker that never runs leaves all that was ever freed. But an alloc through a magazine helps, if it may sleep and finds the cache of the magazine
-//! empty. It runs up to eight slices under one hold of the purge lock while the backlog is above the threshold.
+//! however many pages are lazy: a worker that never runs leaves all that was ever freed. But an alloc through a magazine
+//! helps, if it may sleep and finds the cache of the magazine empty. It runs up to eight slices under one hold of the
+//! purge lock while the backlog is above the threshold.
 //!
 //! # Invariants
 //! - **PU1 bounded** the steps of a slice cost at most as much as `SLICE_AREAS` areas on their way to the index, and
@@ -67,7 +67,7 @@ pub(super) const UNASKED: u8 = 0;
 /// It returned [`Drain::Here`].
 const HERE: u8 = 1;
 /// It returned [`Drain::Elsewhere`], or is being called.
-pub(super) const ELSEWHERE: u8 = 2;
+const ELSEWHERE: u8 = 2;
 
 /// Slices after a drain of magazines, with the purge lock released in between: enough for a whole round. One in a
 /// model, where a slice is one area.
