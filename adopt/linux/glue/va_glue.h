@@ -239,10 +239,23 @@ static void drain_vmap_area_work(struct work_struct *work)
 
 static DECLARE_WORK(va_drain_work, drain_vmap_area_work);
 
+/*
+ * Of a high priority, so that it runs at once: until then no freed area can be allocated again, and others are searched
+ * in the index.
+ */
+static struct workqueue_struct *va_drain_wq;
+
+static int __init va_drain_init(void)
+{
+	WRITE_ONCE(va_drain_wq, alloc_workqueue("vmap_drain", WQ_UNBOUND | WQ_HIGHPRI, 0));
+	return 0;
+}
+core_initcall(va_drain_init);
+
 void va_os_wake(void)
 {
 	va_record_request("+wake");
-	queue_work(system_unbound_wq, &va_drain_work);
+	queue_work(READ_ONCE(va_drain_wq) ?: system_unbound_wq, &va_drain_work);
 }
 
 void va_os_flush(u64 start, u64 end)

@@ -27,7 +27,7 @@
 //! An owner waits for its cell's lock with no lock held; any other thread only tries it. Under it no memory is
 //! requested from the machine.
 
-use super::purge::PurgeState;
+use super::purge::{ELSEWHERE, PurgeState};
 use super::{CachePadded, VmapSpace};
 use crate::config::Config;
 use crate::flush_batch::{Amount, BatchNumber, Hull, Rounds};
@@ -439,12 +439,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         (pages / (SHARES * self.magazines().max(1) as u64)).clamp(1, CACHE_PAGES_MAX)
     }
 
-    /// Returns the pages at which a round ends, for a share of the window. One magazine alone may hold as many as may
-    /// be lazy; many hold half of that together.
+    /// Returns the pages at which a round ends, for a share of the window. One magazine alone may hold what may still be
+    /// lazy, or, until a worker has purged, all that may be lazy; many hold half of that together.
     #[inline(always)]
     pub(super) fn round_share(&self, cache_share: u64) -> u64 {
         let max = self.lazy_max().get();
         let share = match self.magazines() {
+            // Shorter rounds would be sealed more often, and the worker takes all that are sealed by then.
+            0 | 1 if self.drainer.load(Ordering::Relaxed) == ELSEWHERE => max + 1,
             0 | 1 => (max + 1).saturating_sub(self.lazy_pages().get()).max(max / 16),
             many => max / (2 * many) as u64,
         };

@@ -67,7 +67,7 @@ pub(super) const UNASKED: u8 = 0;
 /// It returned [`Drain::Here`].
 const HERE: u8 = 1;
 /// It returned [`Drain::Elsewhere`], or is being called.
-const ELSEWHERE: u8 = 2;
+pub(super) const ELSEWHERE: u8 = 2;
 
 /// Slices after a drain of magazines, with the purge lock released in between: enough for a whole round. One in a
 /// model, where a slice is one area.

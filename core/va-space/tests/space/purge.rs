@@ -73,6 +73,33 @@ fn a_round_has_what_may_still_be_lazy_or_a_share() {
 }
 
 #[test]
+fn rounds_do_not_become_shorter_while_a_worker_is_on_its_way() {
+    let machine = SimMachine::new(1);
+    machine.drain_elsewhere(true);
+    let space = eager(&machine);
+    let mut magazine = space.magazine(0).unwrap();
+    // Frees until a round ends, or as many times; returns how many.
+    let mut free = |times: u64| {
+        let (before, mut freed) = (space.lazy_pages().get(), 0);
+        while space.lazy_pages().get() == before && freed < times {
+            magazine.free(space.alloc(0, &ask(1)).unwrap()).unwrap();
+            freed += 1;
+        }
+        freed
+    };
+    // The first wakes the worker.
+    assert_eq!([(); 4].map(|()| free(u64::MAX)), [MAX + 1; 4]);
+    assert_eq!(machine.drains(), 1);
+    // The one in which the worker runs is no shorter, and wakes it again.
+    free(10);
+    assert_eq!(space.drain().left, Pages::new(0));
+    assert_eq!(([(); 2].map(|()| free(u64::MAX)), machine.drains()), ([MAX - 9, MAX + 1], 2));
+    assert_eq!((space.drain().left, machine.flushes()), (Pages::new(0), 2));
+    drop(magazine);
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
 fn a_pool_loses_a_quarter_of_what_was_idle_since_16_passes() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 1 << 20);
