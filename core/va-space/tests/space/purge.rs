@@ -4,15 +4,26 @@ use crate::{Standard, ask, at, space};
 use va_base::{LockClass, Pages, VaRange};
 use va_sim::machine::{SimMachine, lockings};
 use va_space::config::WithLazyMax;
-use va_space::{Purge, Purged, VmapSpace};
+use va_space::{Magazine, Purge, Purged, VmapSpace};
 
 const MAX: u64 = 64;
 type Eager<'m> = VmapSpace<&'m SimMachine, WithLazyMax<Standard, MAX>>;
+type EagerMagazine<'s, 'm> = Magazine<'s, &'m SimMachine, WithLazyMax<Standard, MAX>>;
 
 /// Returns a space in which a purge is due when more than 64 pages are lazy.
 fn eager(machine: &SimMachine) -> Eager<'_> {
     let all = VaRange::new(at(0), at(1 << 20)).unwrap();
     VmapSpace::new(all, all, machine).unwrap()
+}
+
+/// Frees areas of a page into a magazine until its round ends, or so many; returns how many.
+fn free_round(space: &Eager<'_>, magazine: &mut EagerMagazine<'_, '_>, most: u64) -> u64 {
+    let (before, mut freed) = (space.lazy_pages(), 0);
+    while space.lazy_pages() == before && freed < most {
+        magazine.free(space.alloc(0, &ask(1)).unwrap()).unwrap();
+        freed += 1;
+    }
+    freed
 }
 
 #[test]
@@ -62,12 +73,7 @@ fn a_round_has_what_may_still_be_lazy_or_a_share() {
             space.free(space.alloc(0, &ask(lazy)).unwrap()).unwrap();
         }
         let mut all: Vec<_> = (0..magazines).map(|_| space.magazine(0).unwrap()).collect();
-        let mut freed = 0;
-        while space.lazy_pages().get() == lazy {
-            let area = space.alloc(0, &ask(1)).unwrap();
-            all[magazines - 1].free(area).unwrap();
-            freed += 1;
-        }
+        let freed = free_round(&space, &mut all[magazines - 1], u64::MAX);
         assert_eq!((freed, space.lazy_pages().get()), (round, lazy + round), "{magazines} {lazy}");
     }
 }
@@ -78,15 +84,7 @@ fn rounds_do_not_become_shorter_while_a_worker_is_on_its_way() {
     machine.drain_elsewhere(true);
     let space = eager(&machine);
     let mut magazine = space.magazine(0).unwrap();
-    // Frees until a round ends, or as many times; returns how many.
-    let mut free = |times: u64| {
-        let (before, mut freed) = (space.lazy_pages().get(), 0);
-        while space.lazy_pages().get() == before && freed < times {
-            magazine.free(space.alloc(0, &ask(1)).unwrap()).unwrap();
-            freed += 1;
-        }
-        freed
-    };
+    let mut free = |most: u64| free_round(&space, &mut magazine, most);
     // The first wakes the worker.
     assert_eq!([(); 4].map(|()| free(u64::MAX)), [MAX + 1; 4]);
     assert_eq!(machine.drains(), 1);
