@@ -50,13 +50,12 @@ use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
 /// Most areas, and most pages, that one refill adds.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
-/// A row from the index has at most so many pages and areas, or else so many large ones, of this many pages. It has few
-/// that lie apart, since what is between them is freed. More would shorten no pair, and one alloc pays for all.
+/// A row from the index has at most so many pages and areas, or else so many large ones, of this many pages. More would
+/// shorten no pair, and one alloc pays for all.
 const ROW_PAGES_MAX: u64 = 128;
 const ROW_AREAS_MAX: u64 = 16;
 const ROW_OF_LARGE_AREAS: u64 = 4;
 const ROW_OF_LARGE_PAGES_MAX: u64 = 1 << 13;
-const ROW_APART_AREAS_MAX: u64 = 3;
 const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 /// The index has rows for alignments up to so many pages: 1 GiB.
 const ROW_ALIGN_LOG2_MAX: u32 = 18;
@@ -499,14 +498,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if self.cache_or_pool(contents, pages, list) { Ok(()) } else { Err(Lacks::Cache) }
     }
 
-    /// Takes an area from the index, and a row of equal ones for the cache if this size was requested before. Not where
-    /// most of a row would lie between its areas.
+    /// Takes an area from the index, and a row of equal ones for the cache if this size was requested before.
     fn take_from_index(&self, request: &Request) -> Result<Area, SpaceError> {
-        let (pages, align) = (request.size().get(), request.align());
-        let step = VmapSpace::<P, C>::row_step(pages, align);
-        let count = self.row_areas(request, step);
+        let pages = request.size().get();
+        let count = self.row_areas(request);
         if count > 1
-            && let Some((area, others)) = self.space.take_row(pages, align, count, self.node)
+            && let Some((area, others)) = self.space.take_row(pages, request.align(), count, self.node)
         {
             self.cache_or_pool(&mut self.lock(), pages, others);
             return Ok(area);
@@ -514,10 +511,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.space.take_from_index::<Lowest>(request, Some(self.node))
     }
 
-    /// Returns the areas that a request takes from the index, `step` pages from one to the next, and notes it.
-    fn row_areas(&self, request: &Request, step: u64) -> u64 {
+    /// Returns the areas that a request takes from the index, and notes it. One where areas side by side would not all
+    /// be aligned.
+    fn row_areas(&self, request: &Request) -> u64 {
         let pages = request.size().get();
-        if step > (2 * pages).min(ROW_OF_LARGE_PAGES_MAX / 2) || !C::ORDER.permits_rounds() {
+        if pages > ROW_OF_LARGE_PAGES_MAX / 2 || !C::ORDER.permits_rounds() {
             return 1;
         }
         let mut contents = self.lock();
@@ -528,12 +526,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             return 1;
         }
         let repeats = core::mem::replace(&mut contents.row_aligns[class], align) == align;
-        let most = if step > pages { ROW_APART_AREAS_MAX } else { ROW_AREAS_MAX };
-        let limit = (ROW_PAGES_MAX / step).max(ROW_OF_LARGE_AREAS.min(ROW_OF_LARGE_PAGES_MAX / step));
-        let limit = limit.min(most).min(1 + contents.cache_pages_max / pages);
+        let limit = (ROW_PAGES_MAX / pages).max(ROW_OF_LARGE_AREAS.min(ROW_OF_LARGE_PAGES_MAX / pages));
+        let limit = limit.min(ROW_AREAS_MAX).min(1 + contents.cache_pages_max / pages);
         let count = u64::from(contents.refill_areas[class]).min(limit);
         contents.refill_areas[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
-        if repeats && request.waits() { count } else { 1 }
+        let side_by_side = pages.trailing_zeros() >= u32::from(align);
+        if repeats && side_by_side && request.waits() { count } else { 1 }
     }
 
     /// Moves other sizes to the pool until the cache has room for `more` pages, or the budget ends; returns whether it

@@ -4,9 +4,6 @@
 //! ```text
 //!   hole  |...................................|      one search, one cut
 //!   row   |=A=|=b=|=b=|=b=|...................|      A: busy, for the request; b: flushed, for the cache
-//!
-//!   aligned  :       :       :       :
-//!   row      |==A==|.|==b==|.|==b==|..........|      what is between them is free again
 //! ```
 //!
 //! Each returns to the index separately, so records are reserved for each as for an area of its own (SP3) before
@@ -24,13 +21,8 @@ use va_base::{Align, Machine, Request, Va};
 use va_tree::FreeIndex;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Returns the pages from one area of a row to the next: the size, rounded up to the alignment.
-    pub(super) fn row_step(pages: u64, align: Align) -> u64 {
-        pages.next_multiple_of(1 << align.page_log2())
-    }
-
-    /// Takes `count` areas of `pages` pages at `align`, all of it less than 2^23 pages, for `owner`: the first busy, the
-    /// others in a list. `None` if there is no hole for all of them, or no memory; then nothing has changed.
+    /// Takes `count` areas of `pages` pages, a multiple of `align` and together less than 2^23, for `owner`: the first
+    /// busy, the others in a list. `None` if there is no hole for all of them, or no memory; then nothing has changed.
     pub(super) fn take_row(
         &self,
         pages: u64,
@@ -38,12 +30,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         count: u64,
         owner: u32,
     ) -> Option<(Area, AreaList<Flushed>)> {
-        let step = Self::row_step(pages, align);
-        let others = count.checked_sub(1)?;
-        let all = others.checked_mul(step)?.checked_add(pages)?;
+        // Each of them is freed separately.
+        let splits = count.checked_sub(1)?;
+        let all = count.checked_mul(pages)?;
         let request = Request::pages(all).ok()?.aligned(align);
-        // Each of them is freed separately, and so is what is between two.
-        let splits = if step > pages { 2 * others } else { others };
         let mut guard = self.lock_free();
         let bytes = guard.index.memory().allocated_bytes;
         guard.index.reserve_splits(splits).ok()?;
@@ -57,7 +47,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             return None;
         };
         let first = at.page_floor();
-        let page_of = |n: u64| first + n * step;
+        let page_of = |n: u64| first + n * pages;
         if Self::NOTIFIES_LOOKUP || !self.attach_slots(&mut guard, (0..count).map(page_of)) {
             let lacks = !Self::NOTIFIES_LOOKUP && guard.marker.lacks_leaves();
             self.release_slots(&mut guard, (0..count).map(page_of));
@@ -76,10 +66,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
         }
         let heap = &mut *guard;
-        if step > pages {
-            let between = (1..count).map(|n| range_of(page_of(n) - (step - pages), step - pages));
-            between.for_each(|range| self.put_back(heap, range));
-        }
         let mut list = AreaList::new();
         // The last first, so that the list is in the order of addresses.
         self.map.begin_row(
