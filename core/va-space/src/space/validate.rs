@@ -68,6 +68,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         best
     }
 
+    /// Returns the pages of flushed areas in magazines and pools, which no caller has: what a shrinker may return to the
+    /// index. Where other threads call, an estimate.
+    ///
+    /// # Locks
+    /// `pool`, of each node whose pool is not empty. Cost: O(magazines + nodes).
+    pub fn idle_pages(&self) -> Pages {
+        let pooled = self.each_node().filter_map(|(number, _)| Some(self.lock_filled_pool(number)?.pages()));
+        Pages::new(self.held().cached_pages + pooled.sum::<u64>())
+    }
+
     fn count(&self) -> Stats {
         let held = self.held();
         // Sealed areas in magazines are counted as lazy in the space.

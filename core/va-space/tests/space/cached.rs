@@ -1,7 +1,7 @@
 //! The areas that move into the cache of a magazine and out of it: how many, and which.
 
 use crate::{Linux69, Standard, ask, lazy, space};
-use va_base::{Context, Request};
+use va_base::{Context, Pages, Request};
 use va_sim::machine::SimMachine;
 use va_space::{Area, Magazine, Purge, VmapSpace};
 
@@ -98,6 +98,23 @@ fn half_of_a_list_makes_room_of_small_areas_those_that_were_freed_first() {
         assert_eq!(alloc(other).1, stay);
         assert_eq!(alloc(size), (starts[next], stay - 1));
     }
+}
+
+#[test]
+fn idle_pages_are_in_magazines_and_pools_and_a_shrink_returns_them() {
+    let machine = SimMachine::new(1);
+    machine.set_online(lazy(10_000));
+    let space = space::<Standard>(&machine, 800);
+    let mut magazine = space.magazine(0).unwrap();
+    assert_eq!(space.idle_pages(), Pages::new(0));
+    free(&space, &mut magazine, 100, 1);
+    assert_eq!(space.idle_pages(), Pages::new(0), "nothing is flushed");
+    pool(&space, 10, 3);
+    let _area = magazine.alloc(&ask(1)).unwrap();
+    assert_eq!(space.idle_pages(), Pages::new(99 + 30));
+    space.drain_magazines();
+    space.shrink();
+    assert_eq!((space.idle_pages(), space.validate()), (Pages::new(0), Ok(())));
 }
 
 #[test]
