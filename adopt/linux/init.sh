@@ -75,6 +75,8 @@ planted() {
         echo "va: planted $what: $(dmesg | grep -m 1 'BUG: KASAN' | sed 's/.*BUG: //')"
         dmesg -c > /dev/null
     done
+    # A driver copies what a program wrote into a small mapping.
+    echo "va: copied $(echo copy > /proc/va_plant && echo 5) bytes into a block"
 }
 
 # Counts takings of locks that waited, from `contention 1` to `contention 0`, which prints their number.
@@ -170,6 +172,29 @@ faults)
     complain 'Kernel panic'
     dmesg -c > /dev/null
     vmalloc_test 61 4 10
+    # Now each request for pages fails that may not sleep, and no other: the callers of the core may sleep.
+    cd /sys/kernel/debug/fail_page_alloc
+    echo 1000000000 > times
+    echo Y > ignore-gfp-wait
+    echo 100 > probability
+    vmalloc_test 63 1 10
+    echo 0 > probability
+    echo "va: faults without sleep: $((1000000000 - $(cat times)))"
+    ;;
+leaks)
+    # After the tests, programs and a module that comes and goes, one area is lost on purpose. An object counts from its
+    # fifth second on, and must look the same in two scans.
+    mount -t debugfs none /sys/kernel/debug
+    vmalloc_test 1065 4 "$loops"
+    storm 50
+    echo lose > /proc/va_plant
+    for _ in 1 2 3; do
+        sleep 6
+        echo scan > /sys/kernel/debug/kmemleak
+    done
+    cat /sys/kernel/debug/kmemleak > /tmp/leaks
+    echo "va: unreferenced $(grep -c '^unreferenced' /tmp/leaks), planted $(grep -c 'va_plant_write' /tmp/leaks)"
+    grep -A 24 '^unreferenced' /tmp/leaks | head -60
     ;;
 all)
     for mask in 1 2 4 8 16 32 128 256 512 1024; do vmalloc_test $mask 1 "$loops"; done

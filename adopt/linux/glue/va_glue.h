@@ -6,21 +6,32 @@
  * A record (`struct vmap_area`) is stored with its area as a number, and found by it: there is no tree of busy areas.
  * It lies behind its vm_struct, or, for vm_map_ram, alone. From find_unlink_vmap_area on it belongs to its finder.
  *
- * Readers of records (vread, vmallocinfo) hold va_readers_sem for reading and are counted. A thread that detaches a
+ * Readers of records (vread, vmallocinfo) hold va_readers_lock for reading and are counted. A thread that detaches a
  * record while there are readers waits for them, once; without a reader that costs a load. The count is raised before a reader
  * looks a record up, and read after a record is detached, both by atomic operations that order: so either the reader
- * does not find the record, or its owner sees the reader.
+ * does not find the record, or its owner sees the reader. A reader has preemption off, so it is never waited for while it
+ * does not run. A flush waits, too: a block has no record, and its addresses are not used again while it is read.
  */
 #include <linux/cpuhotplug.h>
-#include <linux/rwsem.h>
+#include <linux/kmemleak.h>
+#include <linux/spinlock.h>
 #include "va_record.h"
+
+/* A spin lock of the core is held with preemption off, and pages are requested meanwhile. */
+#ifdef CONFIG_PREEMPT_RT
+#error "va: a kernel with PREEMPT_RT is not supported"
+#endif
+/* The object is compiled without them. */
+#if defined(CONFIG_MITIGATION_RETPOLINE) || defined(CONFIG_MITIGATION_RETHUNK) || defined(CONFIG_CFI_CLANG)
+#error "va: retpolines, return thunks and kCFI are not supported"
+#endif
 
 struct va_record {
 	struct vm_struct vm;
 	struct vmap_area va;
 };
 
-static DECLARE_RWSEM(va_readers_sem);
+static DEFINE_RWLOCK(va_readers_lock);
 static atomic_t va_readers = ATOMIC_INIT(0);
 
 /* What each CPU has at hand, for the thread that runs there with preemption off. Null before vmalloc_init. */
@@ -30,8 +41,9 @@ static void *vb_alloc(unsigned long size, gfp_t gfp_mask);
 static void vb_free(unsigned long addr, unsigned long size);
 static size_t aligned_vread_iter(struct iov_iter *iter, const char *addr, size_t count);
 static void free_vmap_area(struct vmap_area *va);
+static struct vmap_area *va_block_record(unsigned long addr);
 
-/* Counts a reader, which holds the semaphore. */
+/* Counts a reader, which holds the lock. */
 static void va_readers_count(void)
 {
 	atomic_inc(&va_readers);
@@ -40,14 +52,24 @@ static void va_readers_count(void)
 
 static void va_readers_enter(void)
 {
-	down_read(&va_readers_sem);
+	read_lock(&va_readers_lock);
 	va_readers_count();
 }
 
 static void va_readers_leave(void)
 {
 	atomic_dec(&va_readers);
-	up_read(&va_readers_sem);
+	read_unlock(&va_readers_lock);
+}
+
+/* After what readers find was changed by an atomic operation. */
+static void va_readers_wait(void)
+{
+	smp_mb__after_atomic();
+	if (unlikely(atomic_read(&va_readers))) {
+		write_lock(&va_readers_lock);
+		write_unlock(&va_readers_lock);
+	}
 }
 
 static struct vmap_area *va_record_of(u64 note)
@@ -59,8 +81,9 @@ static_assert(offsetof(struct vmap_area, va_start) == 0 && offsetof(struct vmap_
 
 /* Takes an area: one that this CPU has at hand, else from what is available, else with all that may sleep. */
 static u64 va_find_room(unsigned long size, unsigned long align, unsigned long start, unsigned long end,
-			struct vmap_area *va)
+			struct vmap_area *va, gfp_t gfp_mask)
 {
+	struct va_supply supply = { };
 	struct va_caches *caches;
 	u64 at;
 
@@ -72,9 +95,19 @@ static u64 va_find_room(unsigned long size, unsigned long align, unsigned long s
 		at = va_try_alloc(caches, size, align, start, end, va);
 	preempt_enable();
 	va_record_unlock();
-	if (unlikely(at < VA_FAILURES))
+	if (likely(at >= VA_FAILURES))
+		return at;
+	do
 		at = va_alloc(raw_smp_processor_id(), size, align, start, end, va);
+	while (at == VA_NO_MEMORY && va_os_supply(&supply, gfp_mask));
 	return at;
+}
+
+/* The record and its fields that are no references: the area is found by a number that kmemleak does not read. */
+static void va_record_known(struct va_record *record, gfp_t gfp_mask)
+{
+	kmemleak_not_leak(record);
+	kmemleak_scan_area(&record->vm, sizeof(record->vm), gfp_mask);
 }
 
 /* The error for a request that found no area. Apart, so that one that finds an area is not checked twice. */
@@ -118,16 +151,18 @@ static struct vmap_area *alloc_vmap_area(unsigned long size, unsigned long align
 	gfp_mask &= GFP_RECLAIM_MASK;
 	if (vm) {
 		va = &container_of(vm, struct va_record, vm)->va;
+		va_record_known(container_of(vm, struct va_record, vm), gfp_mask);
 	} else {
 		va = kmem_cache_alloc_node(vmap_area_cachep, gfp_mask, node);
 		if (unlikely(!va))
 			return ERR_PTR(-ENOMEM);
+		kmemleak_not_leak(va);
 	}
 
 	/* A reader that finds the record before it is complete skips it: no flags, no vm_struct. */
 	va->flags = va_flags;
 	va->vm = NULL;
-	at = va_find_room(size, align, vstart, vend, va);
+	at = va_find_room(size, align, vstart, vend, va, gfp_mask);
 	if (unlikely(at < VA_FAILURES)) {
 		error = va_no_area(at, size, align, vstart, vend, gfp_mask);
 		if (!vm)
@@ -148,7 +183,7 @@ static struct vmap_area *alloc_vmap_area(unsigned long size, unsigned long align
 	return va;
 }
 
-struct vmap_area *find_vmap_area(unsigned long addr)
+static u64 va_found(unsigned long addr)
 {
 	u64 found = 0;
 
@@ -157,7 +192,14 @@ struct vmap_area *find_vmap_area(unsigned long addr)
 		found = va_find(addr);
 		rcu_read_unlock();
 	}
-	return va_record_of(found);
+	return found;
+}
+
+struct vmap_area *find_vmap_area(unsigned long addr)
+{
+	struct vmap_area *va = va_record_of(va_found(addr));
+
+	return likely(va || !vmap_initialized) ? va : va_block_record(addr);
 }
 
 static struct vmap_area *find_unlink_vmap_area(unsigned long addr)
@@ -169,11 +211,7 @@ static struct vmap_area *find_unlink_vmap_area(unsigned long addr)
 	va = va_record_of(va_detach(addr));
 	rcu_read_unlock();
 	va_record_unlock();
-	/* va_detach was an atomic exchange, so this load comes after it. */
-	if (unlikely(atomic_read(&va_readers))) {
-		down_write(&va_readers_sem);
-		up_write(&va_readers_sem);
-	}
+	va_readers_wait();
 	return va;
 }
 
@@ -196,8 +234,8 @@ static void free_vmap_area(struct vmap_area *va)
 }
 
 /*
- * For vread_iter: the lowest area that ends above an address, or a block, which has no record. It stays until
- * va_readers_leave, and the result says no more than that there is one.
+ * For vread_iter: the lowest area that ends above an address, or a block, which has no record. Its addresses are of no
+ * other area until va_readers_leave, and the result says no more than that there is one.
  */
 static struct vmap_node {
 	char unused;
@@ -261,6 +299,7 @@ void va_os_wake(void)
 void va_os_flush(u64 start, u64 end)
 {
 	va_record_request("+flush %llx %llx", start, end);
+	va_readers_wait();
 	flush_tlb_kernel_range(start, end);
 }
 

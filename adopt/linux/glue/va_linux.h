@@ -63,6 +63,7 @@ u64 va_detach(u64 at);
 int va_note(u64 at, u64 record);
 u64 va_lazy_pages(void);
 u64 va_lazy_max(void);
+u64 va_idle_pages(void);
 void va_counts(struct va_counts *out);
 int va_validate(void);
 /* With the KASAN feature of the core alone. */
@@ -89,5 +90,13 @@ u32 va_os_cpus_possible(void);
 u32 va_os_cpus_online(void);
 u32 va_os_cpu(void);
 void va_os_bug(const u8 *file, size_t len, u32 line);
+
+/* Attempts to repeat a call of the core that failed with VA_NO_MEMORY, between which the caller may sleep. */
+struct va_supply {
+	unsigned int attempts;
+};
+#define VA_SUPPLY_ATTEMPTS 8
+/* The flags are of GFP_RECLAIM_MASK. */
+bool va_os_supply(struct va_supply *supply, gfp_t gfp_mask);
 
 #endif

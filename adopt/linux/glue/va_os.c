@@ -17,6 +17,7 @@
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/uaccess.h>
+#include <linux/vmalloc.h>
 #include <linux/workqueue.h>
 #include "va_record.h"
 
@@ -43,23 +44,37 @@ void va_os_locking(u32 class)
 	this_cpu_write(va_class, class + 1);
 }
 
-/* Called with preemption off. */
+/*
+ * Called with preemption off. Returns one more than the class, or 0: a core without the KASAN feature names none, and two
+ * of its locks that are held at a time would look like one.
+ */
 static u32 va_named(void)
 {
 	u32 class = this_cpu_xchg(va_class, 0);
 
-	if (!class || class > ARRAY_SIZE(va_maps))
-		return ARRAY_SIZE(va_maps) - 1;
-	preempt_enable();
-	return class - 1;
+	if (class)
+		preempt_enable();
+	return class <= ARRAY_SIZE(va_maps) ? class : 0;
 }
 
-#define va_map(lock) (&va_maps[(lock)[1]])
+#define va_acquired(class, trylock)							\
+	do {										\
+		if (class)								\
+			spin_acquire(&va_maps[(class) - 1], 0, trylock, _RET_IP_);	\
+	} while (0)
+#define va_released(class)								\
+	do {										\
+		if (class)								\
+			spin_release(&va_maps[(class) - 1], _RET_IP_);			\
+	} while (0)
 #else
 static u32 va_named(void)
 {
 	return 0;
 }
+
+#define va_acquired(class, trylock) do { } while (0)
+#define va_released(class) do { } while (0)
 #endif
 
 void va_os_lock(u32 lock[2])
@@ -68,7 +83,7 @@ void va_os_lock(u32 lock[2])
 
 	preempt_disable();
 	class = va_named();
-	spin_acquire(&va_maps[class], 0, 0, _RET_IP_);
+	va_acquired(class, 0);
 	arch_spin_lock((arch_spinlock_t *)lock);
 	lock[1] = class;
 }
@@ -80,7 +95,7 @@ bool va_os_trylock(u32 lock[2])
 	preempt_disable();
 	class = va_named();
 	if (arch_spin_trylock((arch_spinlock_t *)lock)) {
-		spin_acquire(&va_maps[class], 0, 1, _RET_IP_);
+		va_acquired(class, 1);
 		lock[1] = class;
 		return true;
 	}
@@ -90,7 +105,7 @@ bool va_os_trylock(u32 lock[2])
 
 void va_os_unlock(u32 lock[2])
 {
-	spin_release(va_map(lock), _RET_IP_);
+	va_released(lock[1]);
 	arch_spin_unlock((arch_spinlock_t *)lock);
 	preempt_enable();
 }
@@ -152,6 +167,8 @@ static atomic_long_t va_meta_bytes;
  * Zeroed memory at hand, so that an alloc neither fills it nor waits for the page allocator: a CPU that has no page there
  * fetches a batch, in some 30,000 instructions. Most requests are for a page, or for a table of 64 MiB of addresses.
  * Each piece has the address of the next in its first word. A worker adds more. Like a mempool it is not shrunk.
+ *
+ * The last entry is for what could not be had: va_os_supply requests it as its caller may, for a second attempt.
  */
 static struct va_spare {
 	size_t bytes;
@@ -160,39 +177,46 @@ static struct va_spare {
 } va_spares[] = {
 	{ .bytes = PAGE_SIZE, .most = 32 },
 	{ .bytes = 3 * PAGE_SIZE, .most = 4 },
+	{ },
 };
+#define VA_MISSED (&va_spares[ARRAY_SIZE(va_spares) - 1])
 static DEFINE_SPINLOCK(va_spare_lock);
+/* The bytes of the last request that failed here. */
+static size_t va_missed;
 
-static void *va_spare_take(struct va_spare *spare)
+/* With the lock. */
+static void *va_spare_pop(struct va_spare *spare)
 {
-	void **at;
+	void **at = spare->first;
 
-	spin_lock(&va_spare_lock);
-	at = spare->first;
 	if (at) {
 		spare->first = *at;
 		spare->pieces--;
 		*at = NULL;
 	}
-	spin_unlock(&va_spare_lock);
 	return at;
+}
+
+static void va_spare_push(struct va_spare *spare, void **at)
+{
+	*at = spare->first;
+	spare->first = at;
+	spare->pieces++;
 }
 
 static void va_spare_fill(struct work_struct *work)
 {
 	struct va_spare *spare;
 
-	for (spare = va_spares; spare < va_spares + ARRAY_SIZE(va_spares); spare++) {
+	for (spare = va_spares; spare < VA_MISSED; spare++) {
 		while (READ_ONCE(spare->pieces) < spare->most) {
 			void **at = alloc_pages_exact(spare->bytes,
 						      GFP_KERNEL | __GFP_ZERO | __GFP_NORETRY | __GFP_NOWARN);
 
 			if (!at)
-				return;
+				break;
 			spin_lock(&va_spare_lock);
-			*at = spare->first;
-			spare->first = at;
-			spare->pieces++;
+			va_spare_push(spare, at);
 			spin_unlock(&va_spare_lock);
 		}
 	}
@@ -217,27 +241,75 @@ static size_t va_spare_bytes(void)
 	return bytes;
 }
 
-/* Under a spin lock as a rule, and a CPU's preemption off. A caller that can wait tries again after its own reclaim. */
+/* Takes memory at hand, and has more made where half is left. */
+static void *va_spare_take(size_t bytes)
+{
+	struct va_spare *spare;
+	bool few = false;
+	void *at = NULL;
+
+	spin_lock(&va_spare_lock);
+	for (spare = va_spares; !at && spare <= VA_MISSED; spare++) {
+		if (bytes != spare->bytes)
+			continue;
+		at = va_spare_pop(spare);
+		few |= spare != VA_MISSED && spare->pieces <= spare->most / 2;
+	}
+	spin_unlock(&va_spare_lock);
+	if (few)
+		queue_work(system_highpri_wq, &va_spare_work);
+	return at;
+}
+
+/* Under a spin lock as a rule, and a CPU's preemption off. */
 static void *va_pages(size_t bytes, bool zeroed)
 {
 	void *at = NULL, *page;
-	int i;
 
-	for (i = 0; i < ARRAY_SIZE(va_spares) && system_state == SYSTEM_RUNNING; i++) {
-		if (PAGE_ALIGN(bytes) != va_spares[i].bytes)
-			continue;
-		at = va_spare_take(&va_spares[i]);
-		if (READ_ONCE(va_spares[i].pieces) <= va_spares[i].most / 2)
-			queue_work(system_highpri_wq, &va_spare_work);
-	}
+	if (system_state == SYSTEM_RUNNING)
+		at = va_spare_take(PAGE_ALIGN(bytes));
 	if (at)
 		return at;
 	at = alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN);
+	if (!at)
+		WRITE_ONCE(va_missed, PAGE_ALIGN(bytes));
 	/* With __GFP_ZERO the pages would be filled, too, by which the request is rounded up and which return at once. */
 	if (at && zeroed && !want_init_on_alloc(GFP_ATOMIC))
 		for (page = at; page < at + bytes; page += PAGE_SIZE)
 			clear_page(page);
 	return at;
+}
+
+/*
+ * After a call that failed for lack of memory: requests what was missing, with reclaim as the caller permits it. Returns
+ * whether it is there, and the call may be repeated: it needs a few pieces at most, and takes one at a time.
+ */
+bool va_os_supply(struct va_supply *supply, gfp_t gfp_mask)
+{
+	size_t bytes = READ_ONCE(va_missed) ?: PAGE_SIZE, unused = bytes;
+	void **at, *old = NULL;
+
+	if (!gfpflags_allow_blocking(gfp_mask) || supply->attempts++ == VA_SUPPLY_ATTEMPTS)
+		return false;
+	at = alloc_pages_exact(bytes, gfp_mask | __GFP_ZERO);
+	if (!at)
+		return false;
+	spin_lock(&va_spare_lock);
+	if (VA_MISSED->bytes != bytes) {
+		unused = VA_MISSED->bytes;
+		old = VA_MISSED->first;
+		*VA_MISSED = (struct va_spare){ .bytes = bytes, .most = VA_SUPPLY_ATTEMPTS };
+	}
+	if (VA_MISSED->pieces < VA_MISSED->most)
+		va_spare_push(VA_MISSED, at);
+	else
+		old = at;
+	spin_unlock(&va_spare_lock);
+	while ((at = old)) {
+		old = *at;
+		free_pages_exact(at, unused);
+	}
+	return true;
 }
 
 void *va_os_pages(size_t bytes, bool zeroed)
@@ -323,16 +395,45 @@ static int va_show(struct seq_file *m, void *unused)
 }
 
 #ifdef CONFIG_KASAN
-/* Lets the core write behind an object, or into a freed one, to show that KASAN checks its accesses. */
+/* Copies from a program into a small mapping, as a driver does. Returns the bytes that were copied. */
+static ssize_t va_copy(const char __user *from, size_t bytes)
+{
+	struct page *page = alloc_page(GFP_KERNEL);
+	void *at = page ? vm_map_ram(&page, 1, NUMA_NO_NODE) : NULL;
+	ssize_t copied = -ENOMEM;
+
+	if (at) {
+		copied = min(bytes, PAGE_SIZE);
+		copied -= copy_from_user(at, from, copied);
+		vm_unmap_ram(at, 1);
+	}
+	if (page)
+		__free_page(page);
+	return copied;
+}
+
+/*
+ * Mistakes for the tools of a debug kernel to find, by their first letter: an overflow and a freed object, which the core
+ * writes to, and an area that is lost. And a copy, in which there is none.
+ */
 static ssize_t va_plant_write(struct file *file, const char __user *from, size_t bytes, loff_t *at)
 {
-	u8 *object = kmalloc(64, GFP_KERNEL);
+	u8 *object;
 	char what;
 
-	if (!object || !bytes || get_user(what, from)) {
-		kfree(object);
+	if (!bytes || get_user(what, from))
 		return -EFAULT;
+	if (what == 'c')
+		return va_copy(from, bytes);
+	if (what == 'l') {
+		void *lost = vmalloc(PAGE_SIZE);
+
+		OPTIMIZER_HIDE_VAR(lost);
+		return lost ? bytes : -ENOMEM;
 	}
+	object = kmalloc(64, GFP_KERNEL);
+	if (!object)
+		return -ENOMEM;
 	if (what == 'o')
 		va_plant(object + 64);
 	kfree(object);

@@ -331,6 +331,16 @@ void va_recorded_counts(struct va_counts *out)
 	va_record_unlock();
 }
 
+u64 va_recorded_idle_pages(void)
+{
+	u64 pages;
+
+	va_record_lock();
+	pages = va_idle_pages();
+	va_record_unlock();
+	return pages;
+}
+
 int va_recorded_validate(void)
 {
 	int invalid;

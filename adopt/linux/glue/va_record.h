@@ -42,6 +42,7 @@ u64 va_recorded_detach(u64 at);
 /* These change nothing and are not recorded, but take locks that another call would only try. */
 void va_recorded_each_lazy(void (*each)(u8 *with, u64 start, u64 end), u8 *with);
 void va_recorded_counts(struct va_counts *out);
+u64 va_recorded_idle_pages(void);
 int va_recorded_validate(void);
 
 #ifndef VA_RECORDER
@@ -64,6 +65,7 @@ int va_recorded_validate(void);
 #define va_detach(...) va_recorded_detach(__VA_ARGS__)
 #define va_each_lazy(...) va_recorded_each_lazy(__VA_ARGS__)
 #define va_counts(...) va_recorded_counts(__VA_ARGS__)
+#define va_idle_pages(...) va_recorded_idle_pages(__VA_ARGS__)
 #define va_validate(...) va_recorded_validate(__VA_ARGS__)
 #endif
 #else

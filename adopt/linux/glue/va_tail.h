@@ -8,6 +8,7 @@
 
 static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
 {
+	struct va_supply supply = { };
 	u64 at;
 
 	va_record_lock();
@@ -15,10 +16,13 @@ static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
 	at = va_try_alloc_small(__this_cpu_read(va_caches), size >> PAGE_SHIFT);
 	preempt_enable();
 	va_record_unlock();
-	if (unlikely(at < VA_FAILURES))
-		at = va_alloc_small(raw_smp_processor_id(), size >> PAGE_SHIFT);
-	if (unlikely(at < VA_FAILURES))
-		return ERR_PTR(at == VA_NO_MEMORY ? -ENOMEM : -EBUSY);
+	if (unlikely(at < VA_FAILURES)) {
+		do
+			at = va_alloc_small(raw_smp_processor_id(), size >> PAGE_SHIFT);
+		while (at == VA_NO_MEMORY && va_os_supply(&supply, gfp_mask & GFP_RECLAIM_MASK));
+		if (at < VA_FAILURES)
+			return ERR_PTR(at == VA_NO_MEMORY ? -ENOMEM : -EBUSY);
+	}
 	/* The shadow of pages that had one before stays until the block is freed. */
 	if (unlikely(kasan_populate_vmalloc(at, size, gfp_mask))) {
 		vb_free(at, size);
@@ -55,6 +59,36 @@ static u64 va_above(u64 addr, struct va_range *area)
 	return found;
 }
 
+/* Records of blocks, by place: what they say depends on nothing else. Made when one is asked for, and kept. */
+static DEFINE_XARRAY(va_block_records);
+
+/* For the checks of copies to and from programs. Without memory the answer is one that permits each copy. */
+static noinline struct vmap_area *va_block_record(unsigned long addr)
+{
+	static struct vmap_area anywhere = { .va_end = ULONG_MAX, .flags = VMAP_RAM | VMAP_BLOCK };
+	struct vmap_area *va, *other;
+	struct va_range block;
+	unsigned long nth;
+
+	if (va_above(addr, &block) != VA_A_BLOCK || block.start > addr)
+		return NULL;
+	nth = block.start / (block.end - block.start);
+	va = xa_load(&va_block_records, nth);
+	if (va)
+		return va;
+	va = kmem_cache_zalloc(vmap_area_cachep, GFP_ATOMIC | __GFP_NOWARN);
+	if (!va)
+		return &anywhere;
+	va->va_start = block.start;
+	va->va_end = block.end;
+	va->flags = VMAP_RAM | VMAP_BLOCK;
+	other = xa_cmpxchg(&va_block_records, nth, NULL, va, GFP_ATOMIC | __GFP_NOWARN);
+	if (!other)
+		return va;
+	kmem_cache_free(vmap_area_cachep, va);
+	return xa_is_err(other) ? &anywhere : other;
+}
+
 static struct vmap_node *find_vmap_area_exceed_addr_lock(unsigned long addr, struct vmap_area **va,
 							 struct vmap_area *block)
 {
@@ -81,6 +115,7 @@ struct vm_struct **pcpu_get_vm_areas(const unsigned long *offsets, const size_t 
 {
 	struct vm_struct **vms = kcalloc(nr_vms, sizeof(*vms), GFP_KERNEL);
 	struct va_range *pairs = kcalloc(nr_vms, sizeof(*pairs), GFP_KERNEL);
+	struct va_supply supply = { };
 	int i, noted = 0;
 	u64 base;
 
@@ -91,10 +126,13 @@ struct vm_struct **pcpu_get_vm_areas(const unsigned long *offsets, const size_t 
 
 		if (!record)
 			goto fail;
+		va_record_known(record, GFP_KERNEL);
 		vms[i] = &record->vm;
 		pairs[i] = (struct va_range){ offsets[i], sizes[i] };
 	}
-	base = va_congruent(pairs, nr_vms, align);
+	do
+		base = va_congruent(pairs, nr_vms, align);
+	while (base == VA_NO_MEMORY && va_os_supply(&supply, GFP_KERNEL));
 	if (base < VA_FAILURES)
 		goto fail;
 	for (; noted < nr_vms; noted++) {
@@ -130,10 +168,10 @@ bool vmalloc_dump_obj(void *object)
 	struct vm_struct vm = { };
 
 	/* In any context, so it never waits for a thread that waits for readers. */
-	if (!down_read_trylock(&va_readers_sem))
+	if (!read_trylock(&va_readers_lock))
 		return false;
 	va_readers_count();
-	va = find_vmap_area(PAGE_ALIGN((unsigned long)object));
+	va = va_record_of(va_found(PAGE_ALIGN((unsigned long)object)));
 	if (va && va->vm)
 		vm = *va->vm;
 	va_readers_leave();
@@ -232,10 +270,7 @@ module_init(proc_vmalloc_init);
 
 static unsigned long va_shrink_count(struct shrinker *shrinker, struct shrink_control *control)
 {
-	struct va_counts counts = { };
-
-	va_counts(&counts);
-	return counts.pooled_areas + counts.cached_areas ?: SHRINK_EMPTY;
+	return va_idle_pages() ?: SHRINK_EMPTY;
 }
 
 static unsigned long va_shrink_scan(struct shrinker *shrinker, struct shrink_control *control)
@@ -294,6 +329,7 @@ void __init vmalloc_init(void)
 
 		if (WARN_ON(!va))
 			continue;
+		kmemleak_not_leak(va);
 		va->va_start = (unsigned long)vm->addr;
 		va->va_end = va->va_start + vm->size;
 		va->vm = vm;
@@ -302,7 +338,8 @@ void __init vmalloc_init(void)
 	/* Without caches a CPU uses the pools of the nodes. */
 	for_each_possible_cpu(cpu) {
 		per_cpu(va_caches, cpu) = va_cpu_init(cpu);
-		WARN_ON(!per_cpu(va_caches, cpu));
+		if (!per_cpu(va_caches, cpu))
+			pr_warn_once("vmalloc: CPUs from %d on have no caches\n", cpu);
 	}
 	vmap_initialized = true;
 }

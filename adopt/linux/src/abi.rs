@@ -449,6 +449,13 @@ pub extern "C" fn va_lazy_max() -> u64 {
     space().map_or(0, |space| space.lazy_max().get())
 }
 
+/// Returns pages that `va_shrink` would move into the index. Never sleeps.
+#[cold]
+#[unsafe(no_mangle)]
+pub extern "C" fn va_idle_pages() -> u64 {
+    space().map_or(0, |space| space.idle_pages().get())
+}
+
 /// Calls `each` with every area that was freed and is not flushed. It must not sleep.
 ///
 /// # Safety

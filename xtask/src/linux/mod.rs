@@ -87,7 +87,7 @@ enum Task {
     Replay(replay::Args),
     /// Run lib/test_vmalloc.c in a kernel with KASAN and lockdep
     Debug {
-        /// quick, all, stress, hotplug or faults
+        /// quick, all, stress, hotplug, faults or leaks
         #[arg(long, default_value = "quick")]
         suite: String,
         /// Loops of a test
@@ -234,7 +234,8 @@ fn console(
     let logs = build::work(root).join("logs");
     fs::create_dir_all(&logs)?;
     let log = logs.join(format!("{name}-{suite}.log"));
-    let options = format!("{more} va.suite={suite} va.loops={loops} va.threads={threads}");
+    let kmemleak = if *suite == "leaks" { "kmemleak=on " } else { "" };
+    let options = format!("{more} {kmemleak}va.suite={suite} va.loops={loops} va.threads={threads}");
     let mut text = String::new();
     let mut lines = Vec::new();
     let ended = qemu(root, kernel, how, *port, &options).lines(Show::Nothing, |line| {
@@ -287,8 +288,10 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
             || line.contains("valid 0")
             || line.starts_with("hotplug of 0 ")
             || line.starts_with("load of 0 ")
-            || line.starts_with("faults of ") && line.ends_with(": 0")
+            || line.starts_with("faults ") && line.ends_with(": 0")
             || line.starts_with("planted ") && !line.contains("KASAN")
+            || line.starts_with("copied ") && line != "copied 5 bytes into a block"
+            || line.starts_with("unreferenced ") && line != "unreferenced 1, planted 1"
             || block(line).is_some_and(|(bytes, read)| bytes == 0 || read != bytes)
         {
             bail!("the kernel reports: {line}");
@@ -495,5 +498,11 @@ mod tests {
         assert!(verdict(&lines(&[summary, "planted freed: KASAN: x in va_plant", "end"]), "quick").is_ok());
         assert!(verdict(&lines(&[summary, "planted freed: ", "end"]), "quick").is_err());
         assert!(verdict(&lines(&[summary, "hotplug of 0 CPUs", "end"]), "hotplug").is_err());
+        assert!(verdict(&lines(&[summary, "copied 5 bytes into a block", "end"]), "quick").is_ok());
+        assert!(verdict(&lines(&[summary, "copied  bytes into a block", "end"]), "quick").is_err());
+        assert!(verdict(&lines(&[summary, "unreferenced 1, planted 1", "end"]), "leaks").is_ok());
+        assert!(verdict(&lines(&[summary, "unreferenced 2, planted 1", "end"]), "leaks").is_err());
+        assert!(verdict(&lines(&[summary, "faults without sleep: 7", "end"]), "faults").is_ok());
+        assert!(verdict(&lines(&[summary, "faults without sleep: 0", "end"]), "faults").is_err());
     }
 }
