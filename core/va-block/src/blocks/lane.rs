@@ -156,14 +156,14 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             let Some(block) = held.take_if(|block| is(block)) else { continue };
             // The collection is locked, so no collection sees the block without an owner.
             drop(held);
-            self.park(block);
+            self.park(Context::Sleeping, block);
             drained += 1;
         }
         drained
     }
 
-    /// Puts a block that was taken out of a lane into the list of its CPU.
-    fn park(&self, block: &'static Block) {
+    /// Puts a block that was taken out of a lane into the list of its CPU, for a caller in `context`.
+    fn park(&self, context: Context, block: &'static Block) {
         let mut queue = self.lock_queue(self.cpu(block.cpu()));
         // Under the lock: from here on, a collection that completes does this itself.
         recycle_completed::<C>(block);
@@ -176,7 +176,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         drop(queue);
         // Its last page may have died while the lane had it. Where dead pages are reused, none is counted.
         if block.dead_counted() == self.pages {
-            self.release_dead(Context::Sleeping, block);
+            self.release_dead(context, block);
         }
     }
 }
@@ -303,7 +303,7 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
         self.block = None;
         let held = self.lock().take();
         if let Some(block) = held {
-            self.blocks.park(block);
+            self.blocks.park(Context::Sleeping, block);
         }
     }
 
@@ -320,7 +320,7 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
         drop(held);
         self.block = None;
         if let Some(block) = full {
-            self.blocks.park(block);
+            self.blocks.park(context, block);
         }
         let ask = Ask { cpu: self.cpu, pages, consumed, to: Place::Laned, context };
         let (block, page) = self.blocks.find_room(ask)?;

@@ -1,7 +1,7 @@
 //! Lanes beside other callers: their blocks are found, and end, in time.
 
 use crate::points::{blocks, counted};
-use va_base::{LockClass, PAGE_SIZE, Va};
+use va_base::{Context, LockClass, PAGE_SIZE, Pages, Va};
 use va_block::config::{Linux64, Standard};
 use va_block::{Config, Lane};
 use va_sim::machine::SimMachine;
@@ -16,6 +16,21 @@ fn a_lane_releases_a_block_whose_last_page_died_in_it() {
     assert_eq!((blocks.present(), blocks.validate()), (1, Ok(())));
     drop(lane);
     assert_eq!((blocks.present(), blocks.validate()), (0, Ok(())));
+    // One that may not wait gives the block up that makes a purge due, and leaves the purge to others.
+    let (space, block) = (blocks.space(), blocks.block_pages());
+    let mut lane = blocks.lane(0).unwrap();
+    let freed_with_the_next = || Pages::new(space.lazy_pages().get() + block.get());
+    while !lane.holds() || freed_with_the_next() <= space.lazy_max() {
+        let all: Vec<Va> = (0..16).map(|_| lane.alloc(64).unwrap()).collect();
+        all.into_iter().for_each(|at| lane.free(at, 64).unwrap());
+    }
+    assert_eq!((machine.flushes(), blocks.present()), (0, 1));
+    let lazy = freed_with_the_next();
+    let taken = counted(|| _ = lane.alloc_in(Context::Atomic, 64));
+    assert_eq!((machine.flushes(), taken[LockClass::Purge as usize]), (0, 0));
+    assert!(space.lazy_pages() >= lazy, "and perhaps another block, for which there is no record");
+    drop(lane);
+    assert_eq!(blocks.validate(), Ok(()));
 }
 
 #[test]
