@@ -330,7 +330,17 @@ fn sp2_aliases_of_a_round_that_is_sealed_meanwhile_are_flushed() {
 /// A free in an interrupt beside the worker's drain: the worker finds any excess that it leaves, or is woken for it.
 #[test]
 fn a_free_in_an_interrupt_beside_a_drain_loses_no_wake() {
-    model_within(2, || {
+    loses_no_wake(|space| _ = space.drain());
+}
+
+/// The same beside a worker that ticks until the pass has ended.
+#[test]
+fn a_free_in_an_interrupt_beside_ticks_loses_no_wake() {
+    loses_no_wake(|space| while space.tick().left > space.lazy_max() || space.is_purging() {});
+}
+
+fn loses_no_wake(drain: fn(&VmapSpace<&'static TestMachine, Tight>)) {
+    model_within(2, move || {
         let elsewhere = TestMachine { cpus: 1, elsewhere: true, ..TestMachine::default() };
         let (space, machine) = space_on::<Tight>(4, elsewhere);
         let space = Arc::new(space);
@@ -346,7 +356,7 @@ fn a_free_in_an_interrupt_beside_a_drain_loses_no_wake() {
         }
         assert_eq!(machine.drains.load(Ordering::Relaxed), begun + 1, "the worker is woken");
         let theirs = space.clone();
-        let worker = spawn(move || theirs.drain());
+        let worker = spawn(move || drain(&theirs));
         for area in late {
             assert_eq!(space.free_in(Context::Atomic, area), Ok(()));
         }

@@ -12,10 +12,9 @@
 //! [`VmapSpace::drain`]. The machine chooses once a pass.
 //!
 //! If calls that free run the slices, the backlog is bounded. It is the threshold, the open rounds of magazines, pages
-//! freed during one decay's slices, and those freed for callers that may not wait. If a worker does, no free runs one,
-//! however many pages are lazy: a worker that never runs leaves all that was ever freed. But an alloc through a magazine
-//! helps, if it may sleep and finds the cache of the magazine empty. It runs up to eight slices under one hold of the
-//! purge lock while the backlog is above the threshold.
+//! freed during one decay's slices, and those freed for callers that may not wait. If a worker does, no free runs one:
+//! a worker that never runs leaves all that was ever freed. But an alloc through a magazine, if it may sleep and finds
+//! no area in the cache, runs up to eight slices while the backlog is above the threshold.
 //!
 //! # Invariants
 //! - **PU1 bounded** the steps of a slice cost at most as much as `SLICE_AREAS` areas on their way to the index, and
@@ -287,7 +286,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `purge`, for one slice.
     pub fn tick(&self) -> Purged {
         let mut state = self.lock_purge();
-        let due = !state.is_idle() || self.lazy_pages() > self.lazy_max();
+        let exceeds = || self.lazy_pages() > self.lazy_max();
+        // A round may have woken the worker for what other rounds hold: a later free wakes it again.
+        let due = !state.is_idle() || exceeds() || {
+            self.forget_drainer();
+            exceeds()
+        };
         let waiting = due && self.slice(&mut state, false);
         drop(state);
         self.purged(waiting)
@@ -357,9 +361,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Does the same at the end of a magazine's round, where the rounds of other magazines count, too. Returns whether
-    /// the next free of the magazine should call again: a round is many frees, so that one slice would let the purge
-    /// fall behind.
+    /// Does the same at the end of a magazine's round, where the rounds of others count, too. Returns whether the next
+    /// free of the magazine should call again: after many frees, one slice would let the purge fall behind.
     pub(super) fn after_round(&self) -> bool {
         let lazy = self.lazy_pages().get() + self.unsealed();
         let due = lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed);
@@ -389,9 +392,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         due && !self.slice(&mut state, false) && !state.is_idle()
     }
 
-    /// Runs a few slices if too many pages are lazy, for an alloc that may sleep and whose magazine had no area in its
-    /// cache. It does so even where a worker drains: the cache lacks the areas that wait for the worker, and the index
-    /// costs more.
+    /// Runs a few slices if too many pages are lazy, for an alloc that may sleep and whose cache had no area. It does so
+    /// even where a worker drains: the areas that wait for the worker are missing there, and the index costs more.
     #[inline]
     pub(super) fn catch_up(&self) {
         if self.lazy_pages() > self.lazy_max() {
@@ -433,8 +435,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         answer
     }
 
-    /// Clears the machine's answer, so that the next free with too many lazy pages calls it again. Called before the
-    /// last read of `lazied`.
+    /// Clears the machine's answer before the last read of `lazied`: a later free with too many lazy pages asks again.
     fn forget_drainer(&self) {
         self.drainer.store(UNASKED, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -452,8 +453,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let waiting = self.slice(&mut state, full).then(|| state.epoch());
             mine += 1;
             if done(&state) >= target {
-                // Under the purge lock: pools that fill later do so in a slice that changes it. Areas that returned
-                // meanwhile by any other path may have returned behind the pass.
+                // Areas that returned meanwhile by any other path may have returned behind the pass.
                 let returned = self.returned.0.load(Ordering::Acquire);
                 return Pass::Whole { returned: (returned == before + mine).then_some(returned) };
             }

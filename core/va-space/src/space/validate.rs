@@ -78,6 +78,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Pages::new(self.held().cached_pages + pooled.sum::<u64>())
     }
 
+    /// Returns whether a pass of the purge is in progress, for a model.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_purging(&self) -> bool {
+        self.purging.load(Ordering::Relaxed)
+    }
+
     fn count(&self) -> Stats {
         let held = self.held();
         // Sealed areas in magazines are counted as lazy in the space.

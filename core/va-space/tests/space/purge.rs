@@ -64,6 +64,28 @@ fn a_round_that_ends_counts_what_others_hold() {
 }
 
 #[test]
+fn a_worker_that_finds_nothing_due_is_woken_again() {
+    for answer in [|space: &Eager<'_>| _ = space.tick(), |space: &Eager<'_>| _ = space.drain()] {
+        let machine = SimMachine::new(1);
+        machine.drain_elsewhere(true);
+        let space = eager(&machine);
+        let [mut first, mut second] = [(); 2].map(|()| space.magazine(0).unwrap());
+        // The end of the second round counts what the first one holds; no more is lazy than may be.
+        for (magazine, pages) in [(&mut first, 40), (&mut second, 25)] {
+            let area = space.alloc(0, &ask(pages)).unwrap();
+            magazine.free(area).unwrap();
+        }
+        assert_eq!((machine.drains(), space.lazy_pages().get()), (1, 25));
+        answer(&space);
+        let area = space.alloc(0, &ask(100)).unwrap();
+        space.free(area).unwrap();
+        assert_eq!((machine.drains(), machine.flushes()), (2, 0));
+        answer(&space);
+        assert!(machine.flushes() > 0);
+    }
+}
+
+#[test]
 fn a_round_has_what_may_still_be_lazy_or_a_share() {
     for (magazines, lazy, round) in [(1, 0, 65), (1, 50, 15), (1, 63, 4), (2, 0, 16), (3, 0, 10)] {
         let machine = SimMachine::new(1);
