@@ -446,8 +446,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let max = self.lazy_max().get();
         let share = match self.magazines() {
             // Shorter rounds would be sealed more often, and the worker takes all that are sealed by then.
-            0 | 1 if self.drainer.load(Ordering::Relaxed) == ELSEWHERE => max + 1,
-            0 | 1 => (max + 1).saturating_sub(self.lazy_pages().get()).max(max / 16),
+            0 | 1 if self.drainer.load(Ordering::Relaxed) == ELSEWHERE => max.saturating_add(1),
+            0 | 1 => max.saturating_add(1).saturating_sub(self.lazy_pages().get()).max(max / 16),
             many => max / (2 * many) as u64,
         };
         share.clamp(1, ROUND_PAGES_MAX.min(cache_share))

@@ -101,6 +101,21 @@ fn a_round_has_what_may_still_be_lazy_or_a_share() {
 }
 
 #[test]
+fn a_threshold_that_no_purge_reaches_has_rounds_of_a_share() {
+    let machine = SimMachine::new(1);
+    let all = VaRange::new(at(0), at(1 << 20)).unwrap();
+    let space = VmapSpace::<_, WithLazyMax<Standard, { u64::MAX }>>::new(all, all, &machine).unwrap();
+    let mut magazine = space.magazine(0).unwrap();
+    let freed = (1..).find(|_| {
+        magazine.free(space.alloc(0, &ask(256)).unwrap()).unwrap();
+        space.lazy_pages() > Pages::new(0)
+    });
+    assert_eq!((freed, space.lazy_pages(), machine.flushes()), (Some(128), Pages::new(1 << 15), 0));
+    drop(magazine);
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
 fn rounds_do_not_become_shorter_while_a_worker_is_on_its_way() {
     let machine = SimMachine::new(1);
     machine.drain_elsewhere(true);
