@@ -51,6 +51,12 @@ pub trait Lookup<P: Machine>: Sized + Send + Sync {
     /// [`AllocError::NoMeta`] if the machine allocates none. Nothing has changed.
     fn admit(&self, range: VaRange, machine: &P) -> Result<(), AllocError>;
 
+    /// Returns whether [`admit`](Self::admit) of an area that starts at `start` allocates no table.
+    fn has_table(&self, start: Va) -> bool {
+        let _ = start;
+        true
+    }
+
     /// Releases the record of an area that returns to the index.
     fn release(&self, start: Va);
 
@@ -215,6 +221,10 @@ impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
         branch.promised.fetch_add(1, Ordering::Relaxed);
         put(tree, range, machine);
         Ok(())
+    }
+
+    fn has_table(&self, start: Va) -> bool {
+        self.branch(start).is_some()
     }
 
     fn release(&self, start: Va) {

@@ -9,6 +9,17 @@ use crate::lookup::Lookup;
 use crate::map::{PageMap, State};
 use va_base::{InvariantViolation, Machine, Va, VaRange};
 
+/// The tables that the machine is asked for when an area begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tables {
+    /// None, since the caller may not wait.
+    None,
+    /// Those that are missing.
+    Missing,
+    /// The same, and leaves first: there were too few a moment ago.
+    Leaves,
+}
+
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// True if the lookup finds areas by itself, so that each change is reported to it.
     pub(super) const NOTIFIES_LOOKUP: bool = <C::Lookup<P> as Lookup<P>>::FINDS;
@@ -27,17 +38,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Takes `free` with slots for areas that start at `pages`, ascending, which have entries. An area begins at each of
-    /// them before the lock is released, or [`release_slots`](Self::release_slots) is called. `lacks` is true if there
-    /// were too few leaves a moment ago: then more are allocated first.
+    /// them before the lock is released, or [`release_slots`](Self::release_slots) is called.
     ///
     /// # Errors
-    /// [`SpaceError::NoTable`] if the machine allocates no leaf.
+    /// [`SpaceError::NoTable`] if the machine allocates no leaf, or may not be asked for one.
     pub(super) fn lock_with_slots<I: Iterator<Item = u64>>(
         &self,
         pages: impl Fn() -> I,
-        lacks: bool,
+        tables: Tables,
     ) -> Result<HeapGuard<'_, P, C>, SpaceError> {
-        let mut allocated = if lacks { PageMap::alloc(&self.machine) } else { None };
+        let mut allocated = if tables == Tables::Leaves { PageMap::alloc(&self.machine) } else { None };
         loop {
             let mut heap = self.lock_free();
             if let Some(leaves) = allocated.take() {
@@ -48,6 +58,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             self.release_slots(&mut heap, pages());
             drop(heap);
+            if tables == Tables::None {
+                return Err(SpaceError::NoTable);
+            }
             // A table without areas may have returned to the machine since there was an entry.
             if !PageMap::one_a_leaf(pages()).all(|page| self.map.reserve(page, &self.machine)) {
                 return Err(SpaceError::NoTable);

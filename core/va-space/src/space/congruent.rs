@@ -7,6 +7,7 @@
 //! Linux `mm/vmalloc.c` (6.12: `pcpu_get_vm_areas`).
 
 use super::VmapSpace;
+use super::busy::Tables;
 use crate::area::range_of;
 use crate::config::Config;
 use crate::error::SpaceError;
@@ -58,7 +59,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             readied += 1;
             Ok(())
         });
-        let slots = ready.and_then(|()| self.lock_with_slots(|| parts().map(|(page, _)| page), false));
+        let slots =
+            ready.and_then(|()| self.lock_with_slots(|| parts().map(|(page, _)| page), Tables::Missing));
         let ready = slots.as_ref().map(|_| ()).map_err(|&error| error);
         if ready.is_err() {
             parts().take(readied).for_each(|(page, _)| self.unready(page));

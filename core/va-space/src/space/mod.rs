@@ -70,6 +70,7 @@ use crate::lookup::Lookup;
 use crate::map::{COVERED_PAGES, Marker, OWNERS_MAX, PageMap, Seen, Slot, State, Word};
 use crate::node::NodeMap;
 use crate::node_table::{NODES_LIMIT, NodeTable};
+use busy::Tables;
 use cell::Cells;
 use core::marker::PhantomData;
 use locks::{Heap, Node, Pooled};
@@ -314,7 +315,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let mut heap = self.lock_free();
             heap.index.take(range)?;
             let (page, end) = range.whole_pages();
-            let _area = self.begin(heap, page, end - page, None)?;
+            let _area = self.begin(heap, page, end - page, None, Tables::Missing)?;
         }
         Ok(())
     }

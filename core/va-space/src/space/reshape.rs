@@ -22,6 +22,7 @@
 //! Our own. Linux cuts areas only on their way back (`mm/vmalloc.c`, `va_clip`), and has no call for any of these.
 
 use super::VmapSpace;
+use super::busy::Tables;
 use crate::area::{Area, range_of};
 use crate::config::Config;
 use crate::error::SpaceError;
@@ -110,7 +111,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let attempt = || {
             let mut heap = self.lock_free();
             match heap.index.take(range) {
-                Ok(_) => self.begin(heap, page, end - page, None),
+                Ok(_) => self.begin(heap, page, end - page, None, Tables::Missing),
                 Err(error) => Err(SpaceError::Index(error)),
             }
         };
@@ -173,7 +174,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             self.settle_as(&left, left.pages, left.word);
             return Err(ReshapeError::NoMeta(error.into()));
         }
-        let ready = self.lock_with_slots(|| core::iter::once(cut), false).and_then(|mut heap| {
+        let ready = self.lock_with_slots(|| core::iter::once(cut), Tables::Missing).and_then(|mut heap| {
             match heap.index.reserve_splits(1) {
                 Ok(_) => Ok(heap),
                 Err(error) => {

@@ -10,6 +10,7 @@
 //! anything is taken.
 
 use super::VmapSpace;
+use super::busy::Tables;
 use super::locks::HeapGuard;
 use crate::area::{Area, range_of};
 use crate::config::Config;
@@ -50,10 +51,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let page_of = |n: u64| first + n * pages;
         if Self::NOTIFIES_LOOKUP || !self.attach_slots(&mut guard, (0..count).map(page_of)) {
             let lacks = !Self::NOTIFIES_LOOKUP && guard.marker.lacks_leaves();
+            let tables = if lacks { Tables::Leaves } else { Tables::Missing };
             self.release_slots(&mut guard, (0..count).map(page_of));
             guard.transit_pages += all;
             drop(guard);
-            let ready = self.ready_slots(count, page_of, pages, lacks);
+            let ready = self.ready_slots(count, page_of, pages, tables);
             let is_ready = ready.is_ok();
             guard = ready.unwrap_or_else(|_| self.lock_free());
             guard.transit_pages -= all;
@@ -88,10 +90,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         count: u64,
         page_of: impl Fn(u64) -> u64,
         pages: u64,
-        lacks: bool,
+        tables: Tables,
     ) -> Result<HeapGuard<'_, P, C>, SpaceError> {
-        self.ready_row(count, &page_of, pages)?;
-        let ready = self.lock_with_slots(|| (0..count).map(&page_of), lacks);
+        self.ready_row(count, &page_of, pages, tables)?;
+        let ready = self.lock_with_slots(|| (0..count).map(&page_of), tables);
         if ready.is_err() {
             self.unready_row(count, &page_of);
         }
@@ -100,8 +102,20 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Allocates entries and records for each area of a row, or none; the lookup has the first, and a record for each
     /// other.
-    fn ready_row(&self, count: u64, page_of: impl Fn(u64) -> u64, pages: u64) -> Result<(), SpaceError> {
-        if !PageMap::one_a_leaf((0..count).map(&page_of)).all(|page| self.map.reserve(page, &self.machine)) {
+    fn ready_row(
+        &self,
+        count: u64,
+        page_of: impl Fn(u64) -> u64,
+        pages: u64,
+        tables: Tables,
+    ) -> Result<(), SpaceError> {
+        let mut leaves = PageMap::one_a_leaf((0..count).map(&page_of));
+        let has_tables = match tables {
+            // The map has entries, unless they go meanwhile.
+            Tables::None => (0..count).all(|n| self.lookup.has_table(Va::from_page(page_of(n)))),
+            Tables::Missing | Tables::Leaves => leaves.all(|page| self.map.reserve(page, &self.machine)),
+        };
+        if !has_tables {
             return Err(SpaceError::NoTable);
         }
         for n in 0..count {

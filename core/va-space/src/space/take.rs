@@ -1,6 +1,7 @@
 //! Areas from the index: the lowest range, the highest one or the best fit, made busy under the lock of the index.
 
 use super::VmapSpace;
+use super::busy::Tables;
 use super::locks::Heap;
 use crate::area::{Area, range_of};
 use crate::config::Config;
@@ -105,7 +106,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 self.put_back(&mut heap, range_of(at.page_floor(), request.size().get()));
                 Err(self.would_block(request))
             }
-            Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), owner),
+            Ok(at) => {
+                let tables = if request.waits() { Tables::Missing } else { Tables::None };
+                match self.begin(heap, at.page_floor(), request.size().get(), owner, tables) {
+                    Err(SpaceError::NoTable) if !request.waits() => Err(self.would_block(request)),
+                    done => done,
+                }
+            }
             Err(error) => Err(Self::not_yet(error)),
         }
     }
@@ -118,7 +125,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Makes pages busy that were just taken from the index, or frees them if the machine allocates no slots.
+    /// Makes pages busy that were just taken from the index, or frees them if their slots or record are missing and
+    /// cannot be allocated.
     #[inline]
     pub(super) fn begin<'a>(
         &'a self,
@@ -126,13 +134,17 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         page: u64,
         pages: u64,
         owner: Option<u32>,
+        tables: Tables,
     ) -> Result<Area, SpaceError> {
         if Self::NOTIFIES_LOOKUP || !self.map.attach(&mut heap.marker, page) {
-            let lacks = !Self::NOTIFIES_LOOKUP && heap.marker.lacks_leaves();
+            let tables = match tables {
+                Tables::Missing if !Self::NOTIFIES_LOOKUP && heap.marker.lacks_leaves() => Tables::Leaves,
+                tables => tables,
+            };
             self.release_slots(&mut heap, core::iter::once(page));
             heap.transit_pages += pages;
             drop(heap);
-            let ready = self.ready_slots(1, |_| page, pages, lacks);
+            let ready = self.ready_slots(1, |_| page, pages, tables);
             let error = ready.as_ref().err().copied();
             heap = ready.unwrap_or_else(|_| self.lock_free());
             heap.transit_pages -= pages;

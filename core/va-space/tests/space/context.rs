@@ -80,6 +80,38 @@ fn an_atomic_request_asks_for_no_table() {
 }
 
 #[test]
+fn an_atomic_request_asks_for_no_tree() {
+    fn asks_for_none<C: Config>() {
+        let machine = SimMachine::new(4);
+        let space = space::<C>(&machine, 1 << 14);
+        // Some leaves of the page map, and the tree of one node.
+        let _first = space.alloc(0, &ask(1)).unwrap();
+        let tables = machine.tables();
+        let zone = |nth: u64| pages(16 * nth, 16 * nth + 16);
+        // Returns the zones of which a caller gets no page.
+        let lacking = |context: Context| {
+            let fails = |nth: u64| {
+                let before = space.stats();
+                let Err(failed) = space.alloc(0, &ask(1).context(context).within(zone(nth))) else {
+                    return false;
+                };
+                assert!(matches!(failed, SpaceError::WouldBlock { .. }), "{failed}");
+                assert_eq!((space.stats(), space.validate()), (before, Ok(())));
+                true
+            };
+            (1..8).filter(|&nth| fails(nth)).count()
+        };
+        let without = lacking(Context::Atomic);
+        assert_eq!((machine.tables(), without > 0), (tables, true));
+        assert_eq!(lacking(Context::Sleeping), 0);
+        assert!(machine.tables() > tables);
+        assert_eq!((lacking(Context::Atomic), space.validate()), (0, Ok(())));
+    }
+    asks_for_none::<Linux69>();
+    asks_for_none::<WithTrees<Standard>>();
+}
+
+#[test]
 fn an_atomic_failure_reports_that_clients_could_free() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 16);
