@@ -368,7 +368,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let mut homeless = AreaList::new();
             let mut pool = self.lock_pool(node);
             let mut to_pool = |size, list| {
-                if let Err(list) = pool.put_list(map, size, list) {
+                if let Err(list) = self.pool_list(&mut pool, size, list) {
                     homeless.append(map, list);
                 }
             };

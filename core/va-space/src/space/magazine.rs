@@ -43,7 +43,7 @@ use crate::budget::{Budget, Cost};
 use crate::config::{Config, Standard};
 use crate::error::{ReleaseError, SpaceError};
 use crate::list::{AreaList, Flushed, UnlinkedArea};
-use crate::pool::{EXACT, EXACT_PAGES_MAX};
+use crate::pool::EXACT_PAGES_MAX;
 use va_base::sync::MutexGuard;
 use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
 
@@ -471,7 +471,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         };
         self.cell.publish_cached(contents);
         if !rest.is_empty() {
-            let rest = self.space.lock_pool(self.node).put_list(map, pages, rest);
+            let rest = self.space.pool_list(&mut self.space.lock_pool(self.node), pages, rest);
             if let Err(list) = rest {
                 self.space.to_index(list, false);
             }
@@ -554,7 +554,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             // remain, since its links are counted one by one.
             let half = cache.len(victim) / 2;
             let size = cache.size(victim);
-            let list = if victim < EXACT {
+            let list = if size <= C::POOL_PAGES_MAX.min(EXACT_PAGES_MAX) {
                 let stay = half.min(REFILL_AREAS_MAX);
                 budget.spend_each(Cost::LINK, stay);
                 cache.take_behind(map, victim, stay)
@@ -562,7 +562,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 // The pool may have no list for them, and the index costs more.
                 cache.take_list(map, victim, (half + 1).min(budget.steps(Cost::AREA)))
             };
-            if let Err(list) = pool.put_list(map, size, list) {
+            if let Err(list) = self.space.pool_list(&mut pool, size, list) {
                 budget.spend_each(Cost::AREA, list.areas());
                 homeless.append(map, list);
             }

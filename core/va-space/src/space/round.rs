@@ -26,7 +26,7 @@ use crate::budget::{Budget, Cost};
 use crate::config::Config;
 use crate::list::{AreaList, Unflushed, UnlinkedArea};
 use crate::map::{Slot, Word};
-use crate::pool::EXACT;
+use crate::pool::EXACT_PAGES_MAX;
 use va_base::sync::MutexGuard;
 use va_base::sync::atomic::Ordering;
 use va_base::{Context, Machine};
@@ -134,10 +134,10 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             budget.spend(Cost::LIST);
             let size = rounds.sealed().size(class);
-            // For a large size the pool may have no list, and the index costs more: then some, unless the cache has room
-            // for all. A list is also taken in several steps if the machine is notified of each area.
+            // A large size goes to the index if the pool takes none of it, which costs more: then some, unless the cache
+            // has room for all. A list is also taken in several steps if the machine is notified of each area.
             let whole = rounds.sealed().len(class) * size;
-            let is_cheap = class < EXACT
+            let is_cheap = size <= C::POOL_PAGES_MAX.min(EXACT_PAGES_MAX)
                 || cache.pages() + whole <= *cache_pages_max
                     && cache.present_class_for(size, whole).is_some();
             let most = if is_cheap { u64::MAX } else { budget.steps(Cost::AREA) };
@@ -149,7 +149,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             let rest = if fits { cache.put_class(map, class, size, list) } else { Err(list) };
             let Err(rest) = rest else { continue };
             let pool = pool.get_or_insert_with(|| space.lock_pool(self.node));
-            if let Err(rest) = pool.put_list(map, size, rest) {
+            if let Err(rest) = space.pool_list(pool, size, rest) {
                 budget.spend_each(Cost::AREA, rest.areas());
                 homeless.append(map, rest);
             }
@@ -182,6 +182,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
+    use crate::budget::Budget;
     use crate::config::{Config, Standard};
     use crate::testing::TestMachine;
     use crate::{Purge, VmapSpace};
@@ -288,6 +289,58 @@ mod tests {
         cell.lock().cache_pages_max = 1 << 16;
         drop(magazine);
         assert_eq!(space.validate(), Ok(()));
+    }
+
+    #[test]
+    fn no_size_above_the_largest_that_is_pooled_enters_the_pool() {
+        const SIZE: u64 = 20_000;
+        const { assert!(SIZE > Standard::POOL_PAGES_MAX) };
+        let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
+        let space = large(&machine);
+        let take = |size: u64| space.alloc(0, &Request::pages(size).unwrap()).unwrap();
+        for (max, calls) in [(SIZE, "an alloc"), (3 * SIZE, "a drain"), (4 * SIZE, "a share"), (1, "a round")]
+        {
+            let mut magazine = space.magazine(0).unwrap();
+            let cell = space.cells.each().next().unwrap();
+            let due = |due: bool| {
+                let mut contents = cell.lock();
+                (contents.step_pages, contents.ending) = (if due { 0 } else { u64::MAX }, due);
+            };
+            due(false);
+            [(); 3].map(|()| take(SIZE)).into_iter().for_each(|area| magazine.free(area).unwrap());
+            due(true);
+            magazine.free(take(1)).unwrap();
+            space.purge(Purge::Drain);
+            assert_eq!(cell.lock().rounds.sealed().areas(), 4);
+            cell.lock().cache_pages_max = max;
+            match calls {
+                // The cache has room for one of three.
+                "an alloc" => {
+                    space.free(magazine.try_alloc(&Request::pages(SIZE).unwrap()).unwrap()).unwrap();
+                }
+                "a drain" => magazine.drain(),
+                round => {
+                    due(true);
+                    magazine.free(take(1)).unwrap();
+                    // The cache has all three, and then too little room.
+                    if round == "a share" {
+                        assert!(cell.lock().cache.areas() > 2);
+                        cell.lock().cache_pages_max = SIZE;
+                        let _room =
+                            magazine.make_room(&mut cell.lock(), 0, &mut Budget::of_slice::<Standard>());
+                    }
+                }
+            }
+            let stats = space.stats();
+            assert_eq!(
+                (stats.pooled_pages.get() / SIZE, space.validate()),
+                (0, Ok(())),
+                "{calls}: {stats:?}"
+            );
+            cell.lock().cache_pages_max = 3 * SIZE;
+            drop(magazine);
+            space.purge(Purge::Full);
+        }
     }
 
     #[test]

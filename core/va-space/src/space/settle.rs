@@ -11,6 +11,7 @@ use crate::decay::Decay;
 use crate::flush_batch::CompletedBatch;
 use crate::list::{AreaList, Flushed};
 use crate::lookup::Lookup;
+use crate::pool::Pool;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Va};
 
@@ -119,8 +120,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         state.leaving.add(&self.map, list);
                         continue;
                     }
-                    let poolable = !state.full && size <= C::POOL_PAGES_MAX;
-                    let rest = if poolable { pool.put_list(&self.map, size, list) } else { Err(list) };
+                    let rest = if state.full { Err(list) } else { self.pool_list(&mut pool, size, list) };
                     match rest {
                         Ok(()) => (state.areas, pages) = (state.areas + areas, pages + of_list),
                         Err(list) => completed.mixed.append(&self.map, list),
@@ -133,6 +133,17 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             (*node, *class) = (self.next_node(*node + 1), 0);
         }
         self.settled.0.fetch_add(pages, Ordering::Release);
+    }
+
+    /// Puts flushed areas of one size into a pool. Returns them if it has no list for them, or if no request would take
+    /// areas of that size from there.
+    pub(super) fn pool_list(
+        &self,
+        pool: &mut Pool,
+        pages: u64,
+        list: AreaList<Flushed>,
+    ) -> Result<(), AreaList<Flushed>> {
+        if pages > C::POOL_PAGES_MAX { Err(list) } else { pool.put_list(&self.map, pages, list) }
     }
 
     /// Puts flushed areas into pools, and those that no pool takes into the index.

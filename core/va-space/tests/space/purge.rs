@@ -186,6 +186,32 @@ fn a_size_above_the_largest_that_is_pooled_goes_to_the_index() {
 }
 
 #[test]
+fn a_size_above_the_largest_that_is_pooled_goes_from_a_magazine_to_the_index() {
+    // The cache has room for none, or for three.
+    for (size, drains) in [(70_000, false), (20_000, true), (20_000, false)] {
+        let machine = SimMachine::new(1);
+        let space = space::<Standard>(&machine, 1 << 22);
+        let mut magazine = space.magazine(0).unwrap();
+        let starts: Vec<_> = (0..20)
+            .map(|_| {
+                let area = magazine.alloc(&ask(size)).unwrap();
+                let start = area.start();
+                magazine.free(area).unwrap();
+                start
+            })
+            .collect();
+        assert_eq!((space.stats().pooled_areas, space.validate()), (0, Ok(())), "{size}");
+        assert!(starts[10..].iter().max() <= starts[..10].iter().max(), "{starts:?}");
+        if drains {
+            assert!(space.stats().cached_areas > 0);
+            magazine.drain();
+            space.purge(Purge::Drain);
+            assert_eq!((space.stats().pooled_areas, space.stats().holes), (0, 1));
+        }
+    }
+}
+
+#[test]
 fn a_free_that_ends_a_round_of_many_lists_leaves_the_slice_to_the_next() {
     let machine = SimMachine::new(1);
     let all = VaRange::new(at(0), at(1 << 20)).unwrap();
