@@ -9,8 +9,9 @@
 //! A count may be an old one (PR-HINT): then an owner that makes calls loses some areas of its cache.
 //!
 //! # Locking
-//! The own magazine's lock, and under it by `try_lock` that of the idle one: no request that fails meanwhile misses
-//! areas that are in neither.
+//! The own magazine's lock, and under it by `try_lock` that of the idle one. A request that fails meanwhile may miss
+//! the areas that move: they are in no count. A drain tries no lock of a magazine that seems empty, and passes others
+//! one after the other.
 
 use super::VmapSpace;
 use super::cell::{Cell, Contents};
