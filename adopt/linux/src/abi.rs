@@ -456,7 +456,7 @@ pub extern "C" fn va_idle_pages() -> u64 {
     space().map_or(0, |space| space.idle_pages().get())
 }
 
-/// Calls `each` with every area that was freed and is not flushed. It must not sleep.
+/// Calls `each` with every area that was freed and is not flushed, except those in magazines. It must not sleep.
 ///
 /// # Safety
 /// `each` may be called with `with` and two addresses.

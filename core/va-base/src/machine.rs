@@ -11,10 +11,13 @@
 //! | [`Machine::completed`] | the purge lock | no | - |
 //! | [`Machine::settled`] | any | no | no |
 //! | [`Machine::wait`] | none | yes | no |
-//! | [`Machine::drain`] | none | no: a free in an interrupt calls it, too | - |
+//! | [`Machine::drain`] | none of the space | no: a free in an interrupt calls it, too | - |
 //! | [`Machine::locking`] | any | no | - |
 //! | [`Machine::reclaim`] | none | yes | - |
 //! | [`Machine::can_reclaim`] | none | no | - |
+//!
+//! Blocks (`va-block`) free areas and flush under the lock of their collection ([`LockClass::Collect`], a
+//! [`Machine::PurgeLock`]). So that may be held in `flush`, `completed`, `settled` and `drain`, too.
 //!
 //! None of them may call back into the same space, except [`Machine::drain`] and [`Machine::reclaim`], which may free.
 //!
@@ -258,8 +261,9 @@ pub trait Machine: Platform + Send + Sync {
 
     /// Wakes the thread that drains, now that too many pages are lazy, and returns which thread that is.
     ///
-    /// Called after a free, in the context of its caller, with no lock held: it must not sleep. It is called once a
-    /// pass: not again until the pass that it starts has ended. The result holds until then.
+    /// Called after a free, in the context of its caller, with no lock of the space held: it must not sleep. Blocks
+    /// (`va-block`) free areas under the lock of their collection ([`LockClass::Collect`]), so that may be held. It is
+    /// called once a pass: not again until the pass that it starts has ended. The result holds until then.
     fn drain(&self) -> Drain {
         Drain::Here
     }

@@ -32,7 +32,8 @@ pub enum SpaceError {
         /// Pages that were freed and whose flush has not begun or not ended.
         lazy: Pages,
     },
-    /// The request would not fit even if the whole extent were free. Nothing was purged for it.
+    /// The request would not fit even if the whole extent were free. Nothing was purged or drained for it, except that
+    /// an alloc of a magazine may have run some slices of a purge that was due.
     Impossible {
         /// Pages requested.
         requested: Pages,

@@ -14,9 +14,10 @@
 //!
 //! A reader without a lock may hold a leaf that has just moved. It counts moves before and after (`PageMap::steady`),
 //! and reads again. A thread that changes a word needs no such care: it compares and exchanges a word that it read
-//! while the leaf was in place. No later word of that slot is the same, since generations only grow, whatever page the
-//! slot is of. A leaf begins at a new entry with a generation that neither it nor any other moved leaf ever had
-//! ([`Marker`](super::Marker)). A free by an address has no generation to compare with, and reads the entry once more.
+//! while the leaf was in place. No later word of that slot is the same, whatever page the slot is of: generations only
+//! grow, until they wrap ([`Word`]). A leaf begins at a new entry with a generation that neither it nor any other moved
+//! leaf ever had ([`Marker`](super::Marker)). A free by an address has no generation to compare with, and reads the
+//! entry once more.
 //!
 //! A reader that got a reference a moment ago may still read it, and cannot be detected, since it takes no lock and
 //! stores nothing. So leaves return to the machine only if it can wait for all readers of the moment, as a kernel does

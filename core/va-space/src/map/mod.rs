@@ -36,7 +36,8 @@
 //! # Guarantees for readers
 //! A lookup takes no lock, and is repeated if a leaf left its entry meanwhile (`leaf`). It finds an area that is busy
 //! throughout the search. An area that it finds was busy at the moment its word was read. A size that took two reads is
-//! confirmed by reading the word again: a generation cannot recur unless 2^23 areas began there in between.
+//! confirmed by reading the word again. While a leaf stays at its entry, a generation recurs only after 2^23 areas have
+//! begun at the page. A leaf that left it is noticed by the count of moves.
 //! # Source
 //! Our own; the counterpart is Linux `mm/vmalloc.c` (6.12: `find_vmap_area`, `find_vmap_area_exceed_addr_lock`).
 

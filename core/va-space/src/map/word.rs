@@ -8,8 +8,11 @@
 //! - **state** 1 busy, 2 idle, 3 detached; with bit 2, an idle area leaves and a busy one is being noted.
 //! - **noted** a busy area has a note: a number of its owner, in the link of its slot.
 //! - **owner** 0 for none, otherwise node + 1.
-//! - **generation** counts how often an area began to be busy at this page. It distinguishes a handle of an earlier
-//!   area from the present one, until the count wraps after 2^23 of them. It is on top, so that the next is one addition.
+//! - **generation** the lowest 23 bits of a count, which grows by one each time an area begins to be busy at this page.
+//!   When a leaf moves here, the page begins above the count of every leaf that has moved. So a handle of an earlier
+//!   area differs from the present one unless the count grew by a multiple of 2^23 in between. While the leaf stays,
+//!   that takes as many areas at this page. A move may add what areas elsewhere counted. Then few may have begun here,
+//!   and at least 2^23 in the space since it was created. It is on top, so that the next is one addition.
 //! - **pages** the size, if it is below 2^23. The size of a larger area is in its leaf, in which no other can be as
 //!   large. The bit **huge** marks this, and in place of the size is the number of its *shape*, which changes each time a
 //!   huge area gets a size. So a compare-exchange of the word of a huge area fails, too, if its size is not the one that

@@ -92,7 +92,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Calls `each` for every area that was freed and whose flush has not ended, in no order: those that Linux reports
-    /// as `unpurged`. Areas in the open rounds of magazines are left out.
+    /// as `unpurged`. Areas in magazines are left out, in open rounds and sealed.
     ///
     /// # Locks
     /// `purge` throughout, under it `lazy` or `batched` of one node after the other, under which `each` is called: it

@@ -117,7 +117,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// # Errors
     /// [`SpaceError::NoTable`] if the machine has no memory for it.
     /// # Locks
-    /// Those of [`drain_magazines`](Self::drain_magazines), for magazines that hold more than their new share.
+    /// For the first on a node, `purge` and under it `lazy`. Then those of [`drain_magazines`](Self::drain_magazines),
+    /// for magazines that hold more than their new share.
     pub fn magazine(&self, cpu: u32) -> Result<Magazine<'_, P, C>, SpaceError> {
         self.ensure_node(cpu % self.nodes.nodes())?;
         let cell = self.take_cell(cpu).ok_or(SpaceError::NoTable)?;
@@ -137,11 +138,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Allocates an area, as [`VmapSpace::alloc`] does.
     ///
     /// # Errors
-    /// The errors of [`VmapSpace::alloc`]; before a failure, all magazines were drained, including this one.
+    /// The errors of [`VmapSpace::alloc`]. Before [`SpaceError::NoSpace`] for a request that may sleep, all magazines
+    /// were drained, including this one, except those whose owner was in a call.
     /// # Locks
-    /// The magazine's; `pool` of the node for a refill, then that of another; under its own that of an idle magazine, by
-    /// `try_lock`. Before it `purge`, by `try_lock` and if too much is lazy, for up to eight slices. Else those of
-    /// [`VmapSpace::alloc`]. For [`Context::Atomic`] one at a time, and never `purge`.
+    /// `purge`, by `try_lock` and if too much is lazy, for up to eight slices; then those of
+    /// [`try_alloc`](Self::try_alloc); then those of [`VmapSpace::alloc`]. For [`Context::Atomic`] one at a time, and
+    /// never `purge`.
     #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         // The cache has no list for a size above its share.
@@ -163,11 +165,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// [`Context::Atomic`].
     ///
     /// # Errors
-    /// [`SpaceError::NoSpace`] or [`SpaceError::WouldBlock`] where [`alloc`](Self::alloc) would do more; else those of
-    /// it.
+    /// [`SpaceError::NoSpace`], [`SpaceError::WouldBlock`] or [`AllocError::NoMeta`](va_base::AllocError::NoMeta) where
+    /// [`alloc`](Self::alloc) would do more, or report that a request is impossible. Else those of it.
     /// # Locks
-    /// The magazine's; `pool` of the node, then of another; that of an idle magazine, by `try_lock`; `free`. One after the
-    /// other, except `pool` and an idle magazine's under the magazine's.
+    /// The magazine's. Under it, one after the other: `pool` of the node, an idle magazine's by `try_lock`, and `free`
+    /// for areas that neither cache nor pool takes. Then `pool` of the node or of another, and `free`. For
+    /// [`Context::Atomic`] one at a time.
     pub fn try_alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         // As a rule `take_noted` has found no area, so there is no quick path here.
         match self.alloc_available(request, Looks::FromTheCacheOn) {

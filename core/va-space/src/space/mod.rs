@@ -345,7 +345,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// that may might succeed. [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the
     /// machine has no memory for records; one that may block tries twice, under `free` and with no lock held.
     /// # Locks
-    /// `pool`, and if it is empty, `free`; all of them one after the other when nothing fits.
+    /// `pool`, and if it has no such area, `free`; all of them one after the other when nothing fits. The first alloc
+    /// on a node by a caller that may sleep takes `purge`, and under it `lazy`.
     /// Cost: O(1) from a pool, O(log holes) otherwise; a purge when nothing fits.
     #[inline]
     pub fn alloc(&self, cpu: u32, request: &Request) -> Result<Area, SpaceError> {

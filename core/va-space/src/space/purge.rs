@@ -41,7 +41,7 @@ use va_base::{Context, Drain, Epoch, LockClass, Machine, Pages, VaRange};
 /// The amount of work that a purge does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purge {
-    /// A drain: decays each pool, then flushes all lazy areas, into the pools first.
+    /// A drain: flushes all lazy areas, into the pools first. Before that one in [`Decay::DRAINS`] decays each pool.
     Drain,
     /// Moves all pools and all lazy areas into the index, so that neighbours merge.
     Full,
@@ -392,8 +392,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         due && !self.slice(&mut state, false) && !state.is_idle()
     }
 
-    /// Runs a few slices if too many pages are lazy, for an alloc that may sleep and whose cache had no area. It does so
-    /// even where a worker drains: the areas that wait for the worker are missing there, and the index costs more.
+    /// Runs a few slices if too many pages are lazy, for an alloc that may sleep and whose cache had no area. It does
+    /// so even where a worker drains: the areas that wait for the worker are missing there, and the index costs more.
     #[inline]
     pub(super) fn catch_up(&self) {
         if self.lazy_pages() > self.lazy_max() {
