@@ -267,8 +267,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// the areas that they freed settle there, and would go to the index and come back.
     fn take_elsewhere(&mut self, request: &Request, owner: Option<u32>) -> Option<Area> {
         let pooled = &self.space.pooled.0;
-        if self.other == self.node || !pooled.has(self.other) {
-            self.other = pooled.after(self.other).filter(|&other| other != self.node)?;
+        if !pooled.has(self.other) {
+            self.other = pooled.after(self.other)?;
+        }
+        if self.other == self.node {
+            self.other = pooled.after(self.node).filter(|&other| other != self.node)?;
         }
         let area = self.space.take_pooled(self.other, request, owner);
         if area.is_none() {

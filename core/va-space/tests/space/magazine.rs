@@ -545,3 +545,30 @@ fn sp2_a_node_that_is_made_while_a_batch_is_collected_joins_it_or_the_next() {
         assert_eq!((again.range() == range, machine.map(again.range())), (cpu > 5, Ok(())));
     }
 }
+
+#[test]
+fn a_size_comes_from_the_pool_of_the_node_behind_the_own_one() {
+    let machine = SimMachine::new(3);
+    let space = space(&machine, 1 << 20);
+    let fill = |node: u32, size: u64| {
+        let areas: Vec<_> = (0..2).map(|_| space.alloc(node, &ask(size)).unwrap()).collect();
+        areas.into_iter().for_each(|area| space.free(area).unwrap());
+        space.purge(Purge::Drain);
+    };
+    let mut magazine = space.magazine(0).unwrap();
+    let mut adds = |size: u64| {
+        let before = space.stats().areas;
+        magazine.alloc(&ask(size)).unwrap();
+        space.stats().areas - before
+    };
+    [(0, 5), (2, 7)].map(|(node, size)| fill(node, size));
+    // Until that has no more.
+    assert_eq!([adds(7), adds(7)], [0, 0]);
+    fill(1, 9);
+    assert_eq!(space.stats().pooled_areas, 4);
+    assert_eq!([adds(9), adds(9)], [0, 0]);
+    // The own one alone.
+    assert_eq!([adds(9), adds(5), adds(11)], [1, 0, 1]);
+    drop(magazine);
+    assert_eq!(space.validate(), Ok(()));
+}
