@@ -1,8 +1,8 @@
 //! The parts that the crates `vmalloc`, `vmalloc-percpu` and `vmalloc-vmap` share: system calls, locks, records, forks.
 //!
 //! **This is no interface for others.** The crates of one version belong together, and any version may change anything
-//! here. `vmalloc` exports the items that are for programs: [`OwnerLock`], [`os::Call`], [`os::Errno`],
-//! [`os::plain_calls_only`] and its relatives, and [`fork::prepare_for_forks`].
+//! here. `vmalloc` exports the items that are for programs: [`os::Call`], [`os::Errno`], [`os::plain_calls_only`] and its
+//! relatives, and [`fork::prepare_for_forks`].
 //!
 //! | module | what it is |
 //! |---|---|
@@ -31,8 +31,8 @@
 //!
 //! # Trust
 //! Some safe functions rely on their callers, which are the crates above: [`records::Host::NOWHERE`] and
-//! [`records::Placed::NOWHERE`] must not be used, and a [`records::Host`] must not be used after it was closed. Each
-//! says so.
+//! [`records::Placed::NOWHERE`] must not be used, and a [`records::Host`] must not be used after it was closed. An
+//! [`OwnerLock`] excludes no second owner: one thread calls `lock`, and not while it has the lock. Each says so.
 //!
 //! A function that a fast path calls is `#[inline]`, since the crates are compiled one by one.
 //! # Source

@@ -30,7 +30,6 @@
 //! | chosen page frames in one range, a frame any number of times | [`Mappings`], [`Frames`], [`Mapping`] |
 //! | reads of memory that may be unmapped, without a fault | [`Vmalloc::vread`], [`Mappings::vread`] |
 //! | a copy of data for each CPU | [`percpu`], [`per_cpu!`] |
-//! | a lock for the machine of a space of your own | [`OwnerLock`] |
 //! | gauges and counters of the crate `metrics` | [`Vmalloc`]'s `publish_metrics`, feature `metrics` |
 //! | the features of this system, and the code paths that use them | [`machine()`] |
 //! | counts and areas | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
@@ -131,7 +130,6 @@ pub use options::{Hardened, HugePages, Options, Profile, Walls};
 pub use probe::{Answer, Machine, machine};
 pub use vmalloc::Vmalloc;
 #[doc(inline)]
-pub use vmalloc_os::OwnerLock;
 #[doc(hidden)]
 pub use vmalloc_os::fork::is_guest;
 #[doc(inline)]
