@@ -146,6 +146,13 @@ const REGISTERED: u32 = u32::MAX;
 /// library that is loaded before all others calls it, so that no handler of `pthread_atfork` precedes them. Stops the
 /// process if libc has no memory for it. Locks: none; a concurrent caller waits.
 pub fn prepare_for_forks() {
+    if HANDLERS.load(Ordering::Acquire) == REGISTERED {
+        return;
+    }
+    // All names are looked up while no thread waits for this one: a look-up takes the loader's lock, and a thread that
+    // has it may call this from a constructor.
+    LIBC.look_up();
+    let _known = crate::os::has_sections();
     // Where the process id must not be read, all callers are taken for threads of one process.
     let me = unless_plain(process_id).unwrap_or(1);
     loop {
@@ -161,7 +168,6 @@ pub fn prepare_for_forks() {
             continue;
         }
         if HANDLERS.compare_exchange(state, me, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            LIBC.look_up();
             if !register_fork_handlers(before, in_parent, in_child) {
                 abort_with(format_args!("libc has no memory to register what a fork must do"));
             }

@@ -8,7 +8,7 @@
 //! Linux `mm/vmalloc.c` (6.12: `vread_iter`, `aligned_vread_iter`); `man 2 process_vm_readv`.
 
 use crate::PAGE_BYTES;
-use crate::os::{Errno, errno};
+use crate::os::{Errno, errno, unless_plain};
 #[cfg(not(miri))]
 use crate::os::{pointer, process_id};
 use core::ffi::c_int;
@@ -26,8 +26,16 @@ enum Method {
 static DENIED: AtomicBool = AtomicBool::new(false);
 
 /// Copies bytes from an address of this process, with zeros for those that cannot be read. Returns the number of bytes
-/// read.
+/// read: none where only plain calls are made ([`plain_calls_only`](crate::os::plain_calls_only)).
 pub fn peek(from: usize, to: &mut [u8]) -> usize {
+    if let Some(count) = unless_plain(|| peek_now(from, to)) {
+        return count;
+    }
+    to.fill(0);
+    0
+}
+
+fn peek_now(from: usize, to: &mut [u8]) -> usize {
     if to.is_empty() {
         return 0;
     }

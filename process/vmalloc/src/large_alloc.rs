@@ -36,6 +36,10 @@ static CREATE_FAILED: AtomicBool = AtomicBool::new(false);
 /// let memory = vmalloc::Vmalloc::try_global().unwrap();
 /// assert!(memory.contains(large.as_ptr()));
 /// ```
+///
+/// A library that is loaded at run time must not be unloaded while its allocator's thread runs
+/// ([`Options::background_thread`](crate::Options::background_thread)): link it with
+/// `-C link-arg=-Wl,-z,nodelete`.
 #[derive(Clone, Copy, Debug)]
 pub struct LargeAlloc<A> {
     small: A,

@@ -11,7 +11,8 @@ use std::alloc::Layout;
 use std::io::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use vmalloc::{AllocError, Options, OwnerLock, Vmalloc};
+use vmalloc::{AllocError, Options, Vmalloc};
+use vmalloc_os::OwnerLock;
 
 const MIB: usize = 1 << 20;
 
@@ -159,6 +160,24 @@ fn calls_in_progress_end_before_only_plain_ones_are_made() {
             assert!(ended.load(Ordering::Relaxed));
         });
         assert_eq!((vmalloc::is_plain(), vmalloc::unless_plain(|| ())), (true, None));
+    });
+}
+
+#[test]
+fn nothing_is_read_by_vread_where_only_plain_calls_are_made() {
+    alone("nothing_is_read_by_vread_where_only_plain_calls_are_made", || {
+        let memory = Vmalloc::new(Options::default()).unwrap();
+        let area = memory.buffer(1 << 20).unwrap();
+        let mut bytes = [1u8; 8];
+        assert_eq!(memory.vread(area.as_ptr(), &mut bytes), 8);
+        vmalloc::plain_calls_only();
+        answer(
+            &[(libc::SYS_process_vm_readv, None), (libc::SYS_pipe2, None)],
+            libc::SECCOMP_RET_KILL_PROCESS,
+        )
+        .unwrap();
+        bytes = [1; 8];
+        assert_eq!((memory.vread(area.as_ptr(), &mut bytes), bytes), (0, [0; 8]));
     });
 }
 

@@ -31,7 +31,8 @@ const PATIENCE_NANOS: u64 = 1_000_000;
 
 /// Makes only the calls of the system that the C library's malloc makes, from now on, in all allocators of the process.
 /// Areas that grow are copied more often then, and zeros are written where a look might have shown that they are there.
-/// No thread is started any more.
+/// No thread is started any more, and nothing is read by `vread`. Two uses need other calls all the same: mappings of
+/// chosen pages, and the first space of per-CPU memory, which counts the CPUs.
 ///
 /// Returns when no other call is in progress in any thread, so that a filter for all threads may follow. Waits for
 /// about a second at most: a handler of a signal may have interrupted such a call, which may end the process after the
