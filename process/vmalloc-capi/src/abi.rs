@@ -191,17 +191,28 @@ pub unsafe extern "C" fn kvrealloc(memory: *mut c_void, size: usize) -> *mut c_v
         unsafe { kvfree(memory) };
         return null_mut();
     }
+    let usable_bytes =
+        |owner: &Vmalloc| owner.usable_bytes(at).unwrap_or_else(|error| bad_pointer("kvrealloc", &error));
     let held_bytes = match owner(at) {
         Err(_) if size < LARGE_BYTES => {
             // SAFETY: this function's contract; the address is outside our arena, so malloc allocated it.
             return unsafe { libc::realloc(memory, size) };
         }
         // Half of the threshold, so that small changes of size do not move it back and forth.
-        Ok(_) if size >= LARGE_BYTES / 2 => {
+        Ok(owner) if size >= LARGE_BYTES / 2 => {
             // SAFETY: this function's contract.
-            return unsafe { resize("kvrealloc", at, size) };
+            let resized = unsafe { resize("kvrealloc", at, size) };
+            if !resized.is_null() {
+                return resized;
+            }
+            // No area is to be had: it stays where it is long enough, or malloc may have memory.
+            let held_bytes = usable_bytes(owner);
+            if size <= held_bytes {
+                return memory;
+            }
+            held_bytes
         }
-        Ok(owner) => owner.usable_bytes(at).unwrap_or_else(|error| bad_pointer("kvrealloc", &error)),
+        Ok(owner) => usable_bytes(owner),
         // SAFETY: as above.
         Err(_) => unsafe { libc::malloc_usable_size(memory) },
     };

@@ -115,6 +115,17 @@ fn areas_work_from_c_linked_shared_and_static() {
 }
 
 #[test]
+fn a_limit_of_addresses_leaves_room_for_malloc() {
+    let place = Place::new();
+    run(&mut place.program(&place.compile(
+        compilers(["gcc", "clang"])[0],
+        "-std=c11",
+        "limits.c",
+        Link::Shared,
+    )));
+}
+
+#[test]
 fn the_example_runs_linked_shared_and_static() {
     let place = Place::new();
     for compiler in compilers(["gcc", "clang"]) {

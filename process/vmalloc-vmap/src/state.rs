@@ -18,8 +18,8 @@ use vmalloc_os::records::Host;
 use vmalloc_os::vread::peek;
 
 /// The sizes of the address range that are tried, the largest first. Miri takes time for each page of it.
-pub(super) const LADDER: [usize; 4] =
-    if cfg!(miri) { [16 << 20; 4] } else { [16 << 30, 4 << 30, 1 << 30, 256 << 20] };
+pub(super) const LADDER: [usize; 5] =
+    if cfg!(miri) { [16 << 20; 5] } else { [16 << 30, 4 << 30, 1 << 30, 256 << 20, 16 << 20] };
 /// The number of possible frames: a terabyte.
 pub(super) const NUMBERS: u64 = (1 << 40) / PAGE_BYTES as u64;
 /// The least number of pages by which the file grows.
@@ -82,6 +82,9 @@ impl<V: MapOs> Base<V> {
         let host = Host::open(Sys::new()).map_err(|_| VmapError::NoRecords)?;
         let place = host.alloc_place::<Table<V>>();
         let limit = host.os().mappings_max() / 4;
+        // A quarter of the process's addresses, where these are limited: the rest is for others.
+        let share = host.os().address_limit().map_or(usize::MAX, |limit| limit / 4);
+        let most = most.min(share.max(LADDER[LADDER.len() - 1]));
         let table = Table::new(os, &LADDER, most, limit).map_err(failed);
         match (place, table) {
             (Some(place), Ok(table)) => {
