@@ -40,7 +40,8 @@ fn area_large(
     align: usize,
     allocate: impl Fn(&Vmalloc, Layout) -> Option<NonNull<u8>>,
 ) -> Option<NonNull<u8>> {
-    let layout = Layout::from_size_align(size, align).ok()?;
+    // Aligned for any object at least, as of the C library's malloc.
+    let layout = Layout::from_size_align(size, align).ok()?.align_to(SMALL_ALIGN).ok()?;
     let timer = Timer::start();
     let keep = KeepErrno::new();
     let area = allocator().and_then(|memory| allocate(memory, layout));

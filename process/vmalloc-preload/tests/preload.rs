@@ -153,6 +153,16 @@ fn libraries_come_and_go_and_glibcs_own_names_are_the_same_malloc() {
 }
 
 #[test]
+fn a_constructor_may_wait_for_the_thread_that_makes_the_first_large_allocation() {
+    let dir = tempfile::tempdir().unwrap();
+    let waits = compile(dir.path(), c_compilers()[0], "waits.c", &["-shared", "-fPIC", "-pthread"]);
+    let program = compile(dir.path(), c_compilers()[0], "loads.c", &["-ldl"]);
+    for conf in ["stats:true", ALL] {
+        assert_eq!(served(&run(preloaded(&program, conf).arg(&waits))), 1);
+    }
+}
+
+#[test]
 fn a_library_before_this_one_may_wrap_glibcs_own_names() {
     let dir = tempfile::tempdir().unwrap();
     let wraps = compile(dir.path(), c_compilers()[0], "wraps.c", &["-shared", "-fPIC"]);

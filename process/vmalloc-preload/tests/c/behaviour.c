@@ -165,6 +165,12 @@ static void alignments(void) {
             do_free(memory);
         }
     }
+    for (size_t align = 8; align <= 16; align *= 2) {
+        /* Of a size that is no multiple of 16: what ends where its last page ends is aligned for any object, too. */
+        void *memory = aligned_alloc(align, 200008);
+        CHECK(memory != NULL && (uintptr_t)memory % 16 == 0);
+        do_free(memory);
+    }
     void *memory = &memory;
     static const size_t odd[] = {0, 1, 2, 4, 3, 24, 4095, SIZE_MAX};
     for (size_t at = 0; at < sizeof odd / sizeof *odd; at++) {
