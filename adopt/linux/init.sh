@@ -177,7 +177,7 @@ faults)
     echo 1000000000 > times
     echo Y > ignore-gfp-wait
     echo 100 > probability
-    vmalloc_test 63 1 10
+    vmalloc_test 63 4 10
     echo 0 > probability
     echo "va: faults without sleep: $((1000000000 - $(cat times)))"
     ;;

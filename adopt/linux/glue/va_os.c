@@ -256,7 +256,7 @@ static void *va_spare_take(size_t bytes)
 		few |= spare != VA_MISSED && spare->pieces <= spare->most / 2;
 	}
 	spin_unlock(&va_spare_lock);
-	if (few)
+	if (few && system_state == SYSTEM_RUNNING)
 		queue_work(system_highpri_wq, &va_spare_work);
 	return at;
 }
@@ -264,10 +264,8 @@ static void *va_spare_take(size_t bytes)
 /* Under a spin lock as a rule, and a CPU's preemption off. */
 static void *va_pages(size_t bytes, bool zeroed)
 {
-	void *at = NULL, *page;
+	void *at = va_spare_take(PAGE_ALIGN(bytes)), *page;
 
-	if (system_state == SYSTEM_RUNNING)
-		at = va_spare_take(PAGE_ALIGN(bytes));
 	if (at)
 		return at;
 	at = alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN);
@@ -291,7 +289,8 @@ bool va_os_supply(struct va_supply *supply, gfp_t gfp_mask)
 
 	if (!gfpflags_allow_blocking(gfp_mask) || supply->attempts++ == VA_SUPPLY_ATTEMPTS)
 		return false;
-	at = alloc_pages_exact(bytes, gfp_mask | __GFP_ZERO);
+	/* A caller that may not fail repeats its request. */
+	at = alloc_pages_exact(bytes, (gfp_mask & ~__GFP_NOFAIL) | __GFP_ZERO);
 	if (!at)
 		return false;
 	spin_lock(&va_spare_lock);

@@ -270,7 +270,8 @@ module_init(proc_vmalloc_init);
 
 static unsigned long va_shrink_count(struct shrinker *shrinker, struct shrink_control *control)
 {
-	return va_idle_pages() ?: SHRINK_EMPTY;
+	/* As if each area had 64 pages, since Linux counts areas: addresses alone are no memory that a light reclaim needs. */
+	return DIV_ROUND_UP(va_idle_pages(), 64) ?: SHRINK_EMPTY;
 }
 
 static unsigned long va_shrink_scan(struct shrinker *shrinker, struct shrink_control *control)
