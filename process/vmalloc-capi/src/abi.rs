@@ -200,11 +200,13 @@ pub unsafe extern "C" fn kvrealloc(memory: *mut c_void, size: usize) -> *mut c_v
         }
         // Half of the threshold, so that small changes of size do not move it back and forth.
         Ok(owner) if size >= LARGE_BYTES / 2 => {
+            let keep = KeepErrno::new();
             // SAFETY: this function's contract.
             let resized = unsafe { resize("kvrealloc", at, size) };
             if !resized.is_null() {
                 return resized;
             }
+            drop(keep);
             // No area is to be had: it stays where it is long enough, or malloc may have memory.
             let held_bytes = usable_bytes(owner);
             if size <= held_bytes {

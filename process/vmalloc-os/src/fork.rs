@@ -67,7 +67,7 @@ pub trait Hold {
     unsafe fn release(&self);
 }
 
-/// The symbols of libc for forks, if it has them; looked up when the handlers are registered. Protocol PR-ONCE.
+/// The symbols of libc for forks, if it has them; looked up before the handlers are registered. Protocol PR-ONCE.
 struct Libc {
     /// A byte of libc that is not 0 while the process has one thread.
     alone: AtomicPtr<c_void>,
@@ -149,8 +149,8 @@ pub fn prepare_for_forks() {
     if HANDLERS.load(Ordering::Acquire) == REGISTERED {
         return;
     }
-    // All names are looked up while no thread waits for this one: a look-up takes the loader's lock, and a thread that
-    // has it may call this from a constructor.
+    // Names are looked up while no thread waits for this one to register: a look-up takes the loader's lock, and a thread
+    // that has it may call this from a constructor. One that waits for another's first allocation calls this before.
     LIBC.look_up();
     let _known = crate::os::has_sections();
     // Where the process id must not be read, all callers are taken for threads of one process.

@@ -39,7 +39,8 @@ pub struct MappingStats {
 pub(super) static GLOBAL: Published<Mappings> = Published::new();
 
 impl Mappings {
-    /// Reserves an address range of at most `range_bytes_max` bytes: 16 GiB, 4 GiB, 1 GiB or 256 MiB.
+    /// Reserves an address range of at most `range_bytes_max` bytes: 16 GiB, 4 GiB, 1 GiB, 256 MiB or 16 MiB. Where the
+    /// addresses of the process are limited, it has at most a quarter of them, or 16 MiB.
     ///
     /// # Errors
     /// [`VmapError::CallFailed`], [`VmapError::NoRecords`].

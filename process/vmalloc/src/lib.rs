@@ -129,7 +129,6 @@ pub use large_alloc::{LARGE_BYTES, LargeAlloc};
 pub use options::{Hardened, HugePages, Options, Profile, Walls};
 pub use probe::{Answer, Machine, machine};
 pub use vmalloc::Vmalloc;
-#[doc(inline)]
 #[doc(hidden)]
 pub use vmalloc_os::fork::is_guest;
 #[doc(inline)]

@@ -1,5 +1,6 @@
 /* A process whose addresses are limited, each part in a child of its own. */
 #include "check.h"
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -27,8 +28,9 @@ static void grow(void) {
     /* Uses up the areas. */
     while (vmalloc((size_t)10 * MIB) != NULL) {
     }
+    errno = EBADF;
     memory = kvrealloc(memory, (size_t)40 * MIB);
-    CHECK(memory != NULL && !is_vmalloc_addr(memory));
+    CHECK(memory != NULL && !is_vmalloc_addr(memory) && errno == EBADF);
     for (size_t at = 0; at < (size_t)10 * MIB; at++) {
         CHECK(memory[at] == 0x5a);
     }
