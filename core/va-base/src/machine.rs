@@ -261,8 +261,7 @@ pub trait Machine: Platform + Send + Sync {
 
     /// Wakes the thread that drains, now that too many pages are lazy, and returns which thread that is.
     ///
-    /// Called after a free, in the context of its caller, with no lock of the space held: it must not sleep. Blocks
-    /// (`va-block`) free areas under the lock of their collection ([`LockClass::Collect`]), so that may be held. It is
+    /// Called after a free, in the context of its caller, with no lock of the space held: it must not sleep. It is
     /// called once a pass: not again until the pass that it starts has ended. The result holds until then.
     fn drain(&self) -> Drain {
         Drain::Here

@@ -20,6 +20,13 @@ pub(super) enum Tables {
     Leaves,
 }
 
+impl Tables {
+    /// Returns the same, with leaves first if `lacks` says that there are too few.
+    pub(super) fn or_leaves(self, lacks: bool) -> Self {
+        if lacks && self == Self::Missing { Self::Leaves } else { self }
+    }
+}
+
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// True if the lookup finds areas by itself, so that each change is reported to it.
     pub(super) const NOTIFIES_LOOKUP: bool = <C::Lookup<P> as Lookup<P>>::FINDS;

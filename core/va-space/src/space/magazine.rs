@@ -560,7 +560,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             // remain, since its links are counted one by one.
             let half = cache.len(victim) / 2;
             let size = cache.size(victim);
-            let list = if size <= C::POOL_PAGES_MAX.min(EXACT_PAGES_MAX) {
+            let list = if VmapSpace::<P, C>::always_pools(size) {
                 let stay = half.min(REFILL_AREAS_MAX);
                 budget.spend_each(Cost::LINK, stay);
                 cache.take_behind(map, victim, stay)

@@ -20,13 +20,13 @@
 //! # Locking
 //! The magazine's; under it `pool`, then `free`, then `lazy`, one after the other; none for the slice.
 
+use super::VmapSpace;
 use super::cell::Contents;
 use super::magazine::Magazine;
 use crate::budget::{Budget, Cost};
 use crate::config::Config;
 use crate::list::{AreaList, Unflushed, UnlinkedArea};
 use crate::map::{Slot, Word};
-use crate::pool::EXACT_PAGES_MAX;
 use va_base::sync::MutexGuard;
 use va_base::sync::atomic::Ordering;
 use va_base::{Context, Machine};
@@ -137,7 +137,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             // A large size goes to the index if the pool takes none of it, which costs more: then some, unless the cache
             // has room for all. A list is also taken in several steps if the machine is notified of each area.
             let whole = rounds.sealed().len(class) * size;
-            let is_cheap = size <= C::POOL_PAGES_MAX.min(EXACT_PAGES_MAX)
+            let is_cheap = VmapSpace::<P, C>::always_pools(size)
                 || cache.pages() + whole <= *cache_pages_max
                     && cache.present_class_for(size, whole).is_some();
             let most = if is_cheap { u64::MAX } else { budget.steps(Cost::AREA) };

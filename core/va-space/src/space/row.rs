@@ -50,8 +50,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let first = at.page_floor();
         let page_of = |n: u64| first + n * pages;
         if Self::NOTIFIES_LOOKUP || !self.attach_slots(&mut guard, (0..count).map(page_of)) {
-            let lacks = !Self::NOTIFIES_LOOKUP && guard.marker.lacks_leaves();
-            let tables = if lacks { Tables::Leaves } else { Tables::Missing };
+            let tables = Tables::Missing.or_leaves(!Self::NOTIFIES_LOOKUP && guard.marker.lacks_leaves());
             self.release_slots(&mut guard, (0..count).map(page_of));
             guard.transit_pages += all;
             drop(guard);

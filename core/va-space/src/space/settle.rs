@@ -11,7 +11,7 @@ use crate::decay::Decay;
 use crate::flush_batch::CompletedBatch;
 use crate::list::{AreaList, Flushed};
 use crate::lookup::Lookup;
-use crate::pool::Pool;
+use crate::pool::{EXACT_PAGES_MAX, Pool};
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Va};
 
@@ -133,6 +133,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             (*node, *class) = (self.next_node(*node + 1), 0);
         }
         self.settled.0.fetch_add(pages, Ordering::Release);
+    }
+
+    /// Returns whether every pool has a list for areas of a size, so that none of them goes to the index.
+    #[inline(always)]
+    pub(super) const fn always_pools(pages: u64) -> bool {
+        pages <= C::POOL_PAGES_MAX && pages <= EXACT_PAGES_MAX
     }
 
     /// Puts flushed areas of one size into a pool. Returns them if it has no list for them, or if no request would take

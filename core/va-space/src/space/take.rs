@@ -137,10 +137,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         tables: Tables,
     ) -> Result<Area, SpaceError> {
         if Self::NOTIFIES_LOOKUP || !self.map.attach(&mut heap.marker, page) {
-            let tables = match tables {
-                Tables::Missing if !Self::NOTIFIES_LOOKUP && heap.marker.lacks_leaves() => Tables::Leaves,
-                tables => tables,
-            };
+            let tables = tables.or_leaves(!Self::NOTIFIES_LOOKUP && heap.marker.lacks_leaves());
             self.release_slots(&mut heap, core::iter::once(page));
             heap.transit_pages += pages;
             drop(heap);
