@@ -2,7 +2,6 @@
 #include "check.h"
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +19,7 @@ static void frames(void) {
     vm_free_frames(&one);
 }
 
-/* What an area cannot grow to, malloc may have, and what becomes smaller stays at least. */
+/* What an area cannot grow to, malloc may have. */
 static void grow(void) {
     unsigned char *memory = kvmalloc((size_t)10 * MIB);
     CHECK(memory != NULL && is_vmalloc_addr(memory));
