@@ -83,7 +83,7 @@ static_assert(offsetof(struct vmap_area, va_start) == 0 && offsetof(struct vmap_
 static u64 va_find_room(unsigned long size, unsigned long align, unsigned long start, unsigned long end,
 			struct vmap_area *va, gfp_t gfp_mask)
 {
-	struct va_supply supply = { };
+	unsigned int nth = 0;
 	struct va_caches *caches;
 	u64 at;
 
@@ -99,7 +99,7 @@ static u64 va_find_room(unsigned long size, unsigned long align, unsigned long s
 		return at;
 	do
 		at = va_alloc(raw_smp_processor_id(), size, align, start, end, va);
-	while (at == VA_NO_MEMORY && va_os_supply(&supply, gfp_mask));
+	while (at == VA_NO_MEMORY && va_os_supply(nth++, gfp_mask));
 	return at;
 }
 

@@ -91,12 +91,7 @@ u32 va_os_cpus_online(void);
 u32 va_os_cpu(void);
 void va_os_bug(const u8 *file, size_t len, u32 line);
 
-/* Attempts to repeat a call of the core that failed with VA_NO_MEMORY, between which the caller may sleep. */
-struct va_supply {
-	unsigned int attempts;
-};
-#define VA_SUPPLY_ATTEMPTS 8
-/* The flags are of GFP_RECLAIM_MASK. */
-bool va_os_supply(struct va_supply *supply, gfp_t gfp_mask);
+/* Before attempt `nth`, from 0, to repeat a call of the core that failed with VA_NO_MEMORY. The flags are of GFP_RECLAIM_MASK. */
+bool va_os_supply(unsigned int nth, gfp_t gfp_mask);
 
 #endif

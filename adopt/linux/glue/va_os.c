@@ -23,7 +23,7 @@
 
 /*
  * The first word is the architecture's spin lock, as zeroed memory holds it free. lockdep knows each by its class, of
- * va_base::LockClass: the core names it before it takes a lock. The second word has it while the lock is held.
+ * va_base::LockClass: the core names it before it takes a lock. While that is held, the second word has what va_named said.
  */
 static_assert(sizeof(arch_spinlock_t) == sizeof(u32));
 
@@ -179,6 +179,8 @@ static struct va_spare {
 	{ .bytes = 3 * PAGE_SIZE, .most = 4 },
 	{ },
 };
+/* Calls that are repeated at most, and pieces that are kept for them. */
+#define VA_SUPPLY_ATTEMPTS 8
 #define VA_MISSED (&va_spares[ARRAY_SIZE(va_spares) - 1])
 static DEFINE_SPINLOCK(va_spare_lock);
 /* The bytes of the last request that failed here. */
@@ -282,12 +284,12 @@ static void *va_pages(size_t bytes, bool zeroed)
  * After a call that failed for lack of memory: requests what was missing, with reclaim as the caller permits it. Returns
  * whether it is there, and the call may be repeated: it needs a few pieces at most, and takes one at a time.
  */
-bool va_os_supply(struct va_supply *supply, gfp_t gfp_mask)
+bool va_os_supply(unsigned int nth, gfp_t gfp_mask)
 {
 	size_t bytes = READ_ONCE(va_missed) ?: PAGE_SIZE, unused = bytes;
 	void **at, *old = NULL;
 
-	if (!gfpflags_allow_blocking(gfp_mask) || supply->attempts++ == VA_SUPPLY_ATTEMPTS)
+	if (!gfpflags_allow_blocking(gfp_mask) || nth == VA_SUPPLY_ATTEMPTS)
 		return false;
 	/* A caller that may not fail repeats its request. */
 	at = alloc_pages_exact(bytes, (gfp_mask & ~__GFP_NOFAIL) | __GFP_ZERO);

@@ -8,7 +8,7 @@
 
 static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
 {
-	struct va_supply supply = { };
+	unsigned int nth = 0;
 	u64 at;
 
 	va_record_lock();
@@ -19,7 +19,7 @@ static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
 	if (unlikely(at < VA_FAILURES)) {
 		do
 			at = va_alloc_small(raw_smp_processor_id(), size >> PAGE_SHIFT);
-		while (at == VA_NO_MEMORY && va_os_supply(&supply, gfp_mask & GFP_RECLAIM_MASK));
+		while (at == VA_NO_MEMORY && va_os_supply(nth++, gfp_mask & GFP_RECLAIM_MASK));
 		if (at < VA_FAILURES)
 			return ERR_PTR(at == VA_NO_MEMORY ? -ENOMEM : -EBUSY);
 	}
@@ -115,7 +115,7 @@ struct vm_struct **pcpu_get_vm_areas(const unsigned long *offsets, const size_t 
 {
 	struct vm_struct **vms = kcalloc(nr_vms, sizeof(*vms), GFP_KERNEL);
 	struct va_range *pairs = kcalloc(nr_vms, sizeof(*pairs), GFP_KERNEL);
-	struct va_supply supply = { };
+	unsigned int nth = 0;
 	int i, noted = 0;
 	u64 base;
 
@@ -132,7 +132,7 @@ struct vm_struct **pcpu_get_vm_areas(const unsigned long *offsets, const size_t 
 	}
 	do
 		base = va_congruent(pairs, nr_vms, align);
-	while (base == VA_NO_MEMORY && va_os_supply(&supply, GFP_KERNEL));
+	while (base == VA_NO_MEMORY && va_os_supply(nth++, GFP_KERNEL));
 	if (base < VA_FAILURES)
 		goto fail;
 	for (; noted < nr_vms; noted++) {
