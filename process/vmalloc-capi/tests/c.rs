@@ -146,6 +146,22 @@ fn threads_and_forks_work_from_c() {
 }
 
 #[test]
+fn a_constructor_may_wait_for_the_thread_that_makes_the_first_allocation() {
+    let place = Place::new();
+    let compiler = compilers(["gcc", "clang"])[0];
+    let library = place.0.path().join("libwaits.so");
+    let mut command = Command::new(compiler);
+    command.args(["-std=c11", "-D_GNU_SOURCE", "-DLIBRARY", "-shared", "-fPIC", "-pthread", "-I"]);
+    command.arg(here("include")).arg(here("tests/c/waits.c")).arg("-L").arg(place.0.path());
+    run(command.arg("-lvmalloc").arg("-o").arg(&library));
+    // Linked to libvmalloc, and not: then it comes with the library whose constructor waits.
+    for link in [Link::Shared, Link::Static] {
+        let program = place.compile(compiler, "-std=c11", "waits.c", link);
+        run(place.program(&program).arg(&library));
+    }
+}
+
+#[test]
 fn chosen_pages_and_per_cpu_memory_work_from_c_linked_shared_and_static() {
     let place = Place::new();
     for compiler in compilers(["gcc", "clang"]) {

@@ -67,7 +67,7 @@ pub trait Hold {
     unsafe fn release(&self);
 }
 
-/// The symbols of libc for forks, if it has them; looked up before the handlers are registered. Protocol PR-ONCE.
+/// The symbols of libc for forks, if it has them; looked up when the program or the library is loaded. Protocol PR-ONCE.
 struct Libc {
     /// A byte of libc that is not 0 while the process has one thread.
     alone: AtomicPtr<c_void>,
@@ -142,6 +142,18 @@ static PREPARED: AtomicUsize = AtomicUsize::new(0);
 static HANDLERS: AtomicU32 = AtomicU32::new(0);
 const REGISTERED: u32 = u32::MAX;
 
+/// Looks up the names of libc when this code is loaded, by the thread that loads it. A look-up takes the loader's lock. At
+/// the first allocation another thread might hold that lock, and wait in a constructor for the allocation.
+#[cfg(not(miri))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = look_names_up;
+
+extern "C" fn look_names_up() {
+    LIBC.look_up();
+    let _known = crate::os::has_sections();
+}
+
 /// Registers the fork handlers of the allocators, unless they are registered; the first allocator does so itself. A
 /// library that is loaded before all others calls it, so that no handler of `pthread_atfork` precedes them. Stops the
 /// process if libc has no memory for it. Locks: none; a concurrent caller waits.
@@ -149,10 +161,10 @@ pub fn prepare_for_forks() {
     if HANDLERS.load(Ordering::Acquire) == REGISTERED {
         return;
     }
-    // Names are looked up while no thread waits for this one to register: a look-up takes the loader's lock, and a thread
-    // that has it may call this from a constructor. One that waits for another's first allocation calls this before.
-    LIBC.look_up();
-    let _known = crate::os::has_sections();
+    // Unknown in a constructor that runs before `LOADED`, and in a libc without the byte.
+    if LIBC.alone.load(Ordering::Relaxed).is_null() {
+        look_names_up();
+    }
     // Where the process id must not be read, all callers are taken for threads of one process.
     let me = unless_plain(process_id).unwrap_or(1);
     loop {
