@@ -145,6 +145,13 @@ impl<O: Os> Central<O> {
         (start - self.first).div_ceil(self.block_pages)..(end - self.first) / self.block_pages
     }
 
+    /// Removes the blocks of a detached run, which is never used again, from the list of cold ones.
+    #[cold]
+    pub(super) fn forget_cold(&mut self, run: &Run) {
+        let blocks = self.blocks_inside(run.page(), run.end());
+        self.cold.remove(blocks);
+    }
+
     /// Reserves the records for one more run and the rest of its last block, which may become dirty later: SP3.
     ///
     /// Neighbouring dirty runs are separated by other runs or clean gaps, so there is at most one more dirty run than

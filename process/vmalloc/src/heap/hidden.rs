@@ -77,11 +77,17 @@ impl<O: Os> Heap<O> {
     pub(super) fn show_hidden(&self, mut hidden: MutexGuard<'_, Futex, Hidden>) {
         // First, so that no run is returned twice: another fork may begin meanwhile.
         let len = core::mem::take(&mut hidden.len);
-        for run in &hidden.runs[..len] {
-            // If this fails, the next child sees zeros there as well. That is harmless: the runs are not in use.
-            let _inherited = self.arena.inherit(run, true);
+        for run in &mut hidden.runs[..len] {
+            // A child of a later fork would read zeros where its parent wrote, so the advice must not stay.
+            let is_shared = self.arena.inherit(run, true).is_ok() || self.arena.renew(run).is_ok();
             let mut central = self.zone_of(run.page());
             central.leaving -= run.pages();
+            if !is_shared {
+                central.failed += 1;
+                central.forget_cold(run);
+                self.retire(&mut central, core::mem::replace(run, Run::NOTHING));
+                continue;
+            }
             // Its blocks stayed in the list of cold ones. Where it merged with a new neighbour, those at its ends may
             // be wholly dirty now: CD1.
             let Some(hole) = central.free_dirty(run.range()) else { continue };

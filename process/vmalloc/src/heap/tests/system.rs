@@ -159,6 +159,53 @@ fn hidden_runs_are_in_no_index_until_the_fork_is_over() {
     }
 }
 
+/// Counts the bytes of an area that a child of a fork reads as zeros, by the mappings' flags.
+fn wiped_bytes(start: usize, end: usize) -> usize {
+    let (mut inside, mut bytes) = (0, 0);
+    for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        if let Some((from, to)) = range
+            && let [Ok(from), Ok(to)] = [from, to].map(|text| usize::from_str_radix(text, 16))
+        {
+            inside = to.min(end).saturating_sub(from.max(start));
+        } else if line.starts_with("VmFlags:") && line.contains(" wf") {
+            bytes += inside;
+        }
+    }
+    bytes
+}
+
+#[test]
+fn no_page_that_a_child_reads_as_zeros_serves_again() {
+    for renews in [true, false] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 34, 512 * MIB));
+        let areas: Vec<_> = (0..40).map(|_| model.alloc(MIB, 1, Fill::Any).unwrap()).collect();
+        areas[4..36].iter().for_each(|&at| model.free(at));
+        model.heap.hide();
+        let wiped = || wiped_bytes(areas[0], areas[39]);
+        assert!(wiped() > 30 * MIB);
+        // A filter was installed that forbids the advice.
+        shim.fail(Call::Advise, 0);
+        if !renews {
+            shim.fail(Call::Renew, 0);
+        }
+        model.heap.show();
+        shim.allow();
+        model.check();
+        let retired = model.heap.stats().retired_bytes;
+        assert_eq!(wiped(), retired);
+        assert_eq!(retired > 0, !renews);
+        let again = model.alloc(3 * MIB, 1, Fill::Zero).unwrap();
+        assert_eq!((areas[4]..areas[36]).contains(&again), renews);
+        model.free(again);
+        areas[..4].iter().chain(&areas[36..]).for_each(|&at| model.free(at));
+        model.check();
+        model.end();
+    }
+}
+
 #[test]
 fn what_a_magazine_holds_is_hidden_too_and_its_size_is_known_meanwhile() {
     let shim = Shim::default();
