@@ -6,6 +6,7 @@
  */
 #include <linux/completion.h>
 #include <linux/gfp.h>
+#include <linux/hardirq.h>
 #include <linux/init.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
@@ -90,6 +91,12 @@ noinline void va_bench_mark(void)
 	barrier();
 }
 
+/* A number that changes when another thread or an interrupt has run on this CPU. */
+static u64 others(void)
+{
+	return current->nvcsw + current->nivcsw + arch_irq_stat_cpu(raw_smp_processor_id());
+}
+
 static void pairs(struct run *run)
 {
 	const struct pattern *pattern = run->pattern;
@@ -99,8 +106,7 @@ static void pairs(struct run *run)
 	for (i = 0; i < pattern->live + run->loops; i++) {
 		void **slot = &run->live[i < pattern->live ? i : draw(&run->state, pattern->live)];
 		unsigned long pages = pages_for(pattern, &run->state);
-		unsigned long switches = current->nvcsw + current->nivcsw;
-		u64 began = ktime_get_ns(), freed, ended;
+		u64 before = others(), began = ktime_get_ns(), freed, ended;
 
 		if (*slot)
 			give(run, *slot);
@@ -110,8 +116,11 @@ static void pairs(struct run *run)
 		run->failed += !*slot;
 		if (i >= pattern->live) {
 			run->all += ended - began;
-			/* A call in which another thread ran, as the worker that purges, took none of that itself. */
-			if (switches == current->nvcsw + current->nivcsw) {
+			/*
+			 * A call in which another thread ran, as the worker that purges, or the timer, took none of
+			 * that itself.
+			 */
+			if (before == others()) {
 				run->worst_free = max(run->worst_free, freed - began);
 				run->worst_alloc = max(run->worst_alloc, ended - freed);
 			}

@@ -50,6 +50,8 @@ use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
 /// Most areas, and most pages, that one refill adds.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
+/// So many areas of a long list remain where it is cut: they are counted one by one, each some fifty instructions.
+const STAY_AREAS_MAX: u64 = 16;
 /// A row from the index has at most so many pages and areas, or else so many large ones, of this many pages. More would
 /// shorten no pair, and one alloc pays for all.
 const ROW_PAGES_MAX: u64 = 128;
@@ -459,8 +461,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let max = contents.cache_pages_max;
         let mut rest = AreaList::new();
         if list.pages() > max {
-            // The share has become smaller than the list. Few remain, since many would take long to count.
-            let most = (max / pages).clamp(1, REFILL_AREAS_MAX);
+            // The share has become smaller than the list.
+            let most = (max / pages).clamp(1, STAY_AREAS_MAX);
             let front = list.split_front(map, most, pages);
             rest = core::mem::replace(&mut list, front);
         }
@@ -556,12 +558,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             && let Some(victim) = cache.next_class(contents.victim).or_else(|| cache.next_class(0))
         {
             budget.spend(Cost::LIST);
-            // No size loses all its areas at once: half of a list remains, those freed last. Of a long list fewer
-            // remain, since its links are counted one by one.
+            // No size loses all its areas at once: half of a list remains, those freed last, and fewer of a long one.
             let half = cache.len(victim) / 2;
             let size = cache.size(victim);
             let list = if VmapSpace::<P, C>::always_pools(size) {
-                let stay = half.min(REFILL_AREAS_MAX);
+                let stay = half.min(STAY_AREAS_MAX);
                 budget.spend_each(Cost::LINK, stay);
                 cache.take_behind(map, victim, stay)
             } else {
