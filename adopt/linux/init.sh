@@ -77,6 +77,10 @@ planted() {
     done
     # A driver copies what a program wrote into a small mapping.
     echo "va: copied $(echo copy > /proc/va_plant && echo 5) bytes into a block"
+    # It frees one by vfree: a warning, and no more.
+    echo wrong > /proc/va_plant
+    echo 2 > /proc/sys/vm/drop_caches
+    echo "va: warned of $(dmesg -c | grep -c 'nonexistent vm area') wrong free of a block"
 }
 
 # Counts takings of locks that waited, from `contention 1` to `contention 0`, which prints their number.

@@ -10,7 +10,9 @@
  * record while there are readers waits for them, once; without a reader that costs a load. The count is raised before a reader
  * looks a record up, and read after a record is detached, both by atomic operations that order: so either the reader
  * does not find the record, or its owner sees the reader. A reader has preemption off, so it is never waited for while it
- * does not run. A flush waits, too: a block has no record, and its addresses are not used again while it is read.
+ * does not run. A small mapping has no record: there the entries of the page table are what a reader finds. Its free
+ * waits after these are cleared, since its pages are used for something else as soon as it returns. A flush waits, too,
+ * so that the addresses of a block are not used again while it is read.
  */
 #include <linux/cpuhotplug.h>
 #include <linux/kmemleak.h>
@@ -22,8 +24,16 @@
 #error "va: a kernel with PREEMPT_RT is not supported"
 #endif
 /* The object is compiled without them. */
-#if defined(CONFIG_MITIGATION_RETPOLINE) || defined(CONFIG_MITIGATION_RETHUNK) || defined(CONFIG_CFI_CLANG)
-#error "va: retpolines, return thunks and kCFI are not supported"
+#if defined(CONFIG_MITIGATION_RETPOLINE) || defined(CONFIG_MITIGATION_RETHUNK) || defined(CONFIG_MITIGATION_SLS) || \
+	defined(CONFIG_CFI_CLANG)
+#error "va: retpolines, return thunks, traps behind returns and kCFI are not supported"
+#endif
+/* What the core writes would count as never written. */
+#ifdef CONFIG_KMSAN
+#error "va: a kernel with KMSAN is not supported"
+#endif
+#ifndef CONFIG_SMP
+#error "va: a kernel for one CPU is not supported"
 #endif
 
 struct va_record {
@@ -62,10 +72,9 @@ static void va_readers_leave(void)
 	read_unlock(&va_readers_lock);
 }
 
-/* After what readers find was changed by an atomic operation. */
+/* After a barrier behind the change of what readers find: a record that was detached, or an entry of a page table. */
 static void va_readers_wait(void)
 {
-	smp_mb__after_atomic();
 	if (unlikely(atomic_read(&va_readers))) {
 		write_lock(&va_readers_lock);
 		write_unlock(&va_readers_lock);
@@ -211,6 +220,8 @@ static struct vmap_area *find_unlink_vmap_area(unsigned long addr)
 	va = va_record_of(va_detach(addr));
 	rcu_read_unlock();
 	va_record_unlock();
+	/* The detach is an atomic operation. */
+	smp_mb__after_atomic();
 	va_readers_wait();
 	return va;
 }
@@ -299,15 +310,17 @@ void va_os_wake(void)
 void va_os_flush(u64 start, u64 end)
 {
 	va_record_request("+flush %llx %llx", start, end);
+	smp_mb();
 	va_readers_wait();
 	flush_tlb_kernel_range(start, end);
 }
 
-/* With the KASAN feature of the core alone: the shadow goes with its area. */
-void va_os_settled(u64 start, u64 end)
+/* With the KASAN feature of the core alone: the shadow goes with its area, and one flush follows for all of a call. */
+void va_os_settled(u64 start, u64 end, bool flush)
 {
 	if (is_vmalloc_or_module_addr((void *)(unsigned long)start))
-		kasan_release_vmalloc(start, end, start, end, KASAN_VMALLOC_PAGE_RANGE | KASAN_VMALLOC_TLB_FLUSH);
+		kasan_release_vmalloc(start, end, start, end,
+				      flush ? KASAN_VMALLOC_TLB_FLUSH : KASAN_VMALLOC_PAGE_RANGE);
 }
 
 u64 va_os_reclaim(void)

@@ -83,13 +83,16 @@ void *va_os_pages(size_t bytes, bool zeroed);
 void va_os_pages_free(void *at, size_t bytes);
 void va_os_pages_retire(void *at, size_t bytes);
 void va_os_flush(u64 start, u64 end);
-void va_os_settled(u64 start, u64 end);
+void va_os_settled(u64 start, u64 end, bool flush);
 void va_os_wake(void);
 u64 va_os_reclaim(void);
 u32 va_os_cpus_possible(void);
 u32 va_os_cpus_online(void);
 u32 va_os_cpu(void);
 void va_os_bug(const u8 *file, size_t len, u32 line);
+
+/* Bytes of the core's tables and records. */
+long va_os_meta_bytes(void);
 
 /* Before attempt `nth`, from 0, to repeat a call of the core that failed with VA_NO_MEMORY. The flags are of GFP_RECLAIM_MASK. */
 bool va_os_supply(unsigned int nth, gfp_t gfp_mask);

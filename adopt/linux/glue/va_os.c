@@ -147,6 +147,8 @@ static struct mutex *va_mutex_of(const void *key)
 
 void va_os_mutex_lock(const void *key)
 {
+	/* A long purge takes it for each slice. */
+	cond_resched();
 	mutex_lock(va_mutex_of(key));
 }
 
@@ -163,12 +165,17 @@ void va_os_mutex_unlock(const void *key)
 /* Memory of the core's tables and records. */
 static atomic_long_t va_meta_bytes;
 
+long va_os_meta_bytes(void)
+{
+	return atomic_long_read(&va_meta_bytes);
+}
+
 /*
  * Zeroed memory at hand, so that an alloc neither fills it nor waits for the page allocator: a CPU that has no page there
  * fetches a batch, in some 30,000 instructions. Most requests are for a page, or for a table of 64 MiB of addresses.
  * Each piece has the address of the next in its first word. A worker adds more. Like a mempool it is not shrunk.
  *
- * The last entry is for what could not be had: va_os_supply requests it as its caller may, for a second attempt.
+ * va_os_supply adds what could not be had, for a second attempt. The last entry is for another size.
  */
 static struct va_spare {
 	size_t bytes;
@@ -270,11 +277,12 @@ static void *va_pages(size_t bytes, bool zeroed)
 
 	if (at)
 		return at;
-	at = alloc_pages_exact(bytes, GFP_ATOMIC | __GFP_NOWARN);
+	/* Not of the reserves: a caller that may sleep has the request repeated, with reclaim. */
+	at = alloc_pages_exact(bytes, GFP_NOWAIT | __GFP_NOWARN);
 	if (!at)
 		WRITE_ONCE(va_missed, PAGE_ALIGN(bytes));
 	/* With __GFP_ZERO the pages would be filled, too, by which the request is rounded up and which return at once. */
-	if (at && zeroed && !want_init_on_alloc(GFP_ATOMIC))
+	if (at && zeroed && !want_init_on_alloc(GFP_NOWAIT))
 		for (page = at; page < at + bytes; page += PAGE_SIZE)
 			clear_page(page);
 	return at;
@@ -287,6 +295,7 @@ static void *va_pages(size_t bytes, bool zeroed)
 bool va_os_supply(unsigned int nth, gfp_t gfp_mask)
 {
 	size_t bytes = READ_ONCE(va_missed) ?: PAGE_SIZE, unused = bytes;
+	struct va_spare *spare = va_spares;
 	void **at, *old = NULL;
 
 	if (!gfpflags_allow_blocking(gfp_mask) || nth == VA_SUPPLY_ATTEMPTS)
@@ -295,14 +304,16 @@ bool va_os_supply(unsigned int nth, gfp_t gfp_mask)
 	at = alloc_pages_exact(bytes, (gfp_mask & ~__GFP_NOFAIL) | __GFP_ZERO);
 	if (!at)
 		return false;
+	while (spare < VA_MISSED && spare->bytes != bytes)
+		spare++;
 	spin_lock(&va_spare_lock);
-	if (VA_MISSED->bytes != bytes) {
-		unused = VA_MISSED->bytes;
-		old = VA_MISSED->first;
-		*VA_MISSED = (struct va_spare){ .bytes = bytes, .most = VA_SUPPLY_ATTEMPTS };
+	if (spare == VA_MISSED && spare->bytes != bytes) {
+		unused = spare->bytes;
+		old = spare->first;
+		*spare = (struct va_spare){ .bytes = bytes };
 	}
-	if (VA_MISSED->pieces < VA_MISSED->most)
-		va_spare_push(VA_MISSED, at);
+	if (spare->pieces < spare->most + VA_SUPPLY_ATTEMPTS)
+		va_spare_push(spare, at);
 	else
 		old = at;
 	spin_unlock(&va_spare_lock);
@@ -396,8 +407,11 @@ static int va_show(struct seq_file *m, void *unused)
 }
 
 #ifdef CONFIG_KASAN
-/* Copies from a program into a small mapping, as a driver does. Returns the bytes that were copied. */
-static ssize_t va_copy(const char __user *from, size_t bytes)
+/*
+ * Copies from a program into a small mapping, as a driver does, which may then free it as what it is not. Returns the
+ * bytes that were copied.
+ */
+static ssize_t va_copy(const char __user *from, size_t bytes, bool wrong)
 {
 	struct page *page = alloc_page(GFP_KERNEL);
 	void *at = page ? vm_map_ram(&page, 1, NUMA_NO_NODE) : NULL;
@@ -406,6 +420,8 @@ static ssize_t va_copy(const char __user *from, size_t bytes)
 	if (at) {
 		copied = min(bytes, PAGE_SIZE);
 		copied -= copy_from_user(at, from, copied);
+		if (wrong)
+			vfree(at);
 		vm_unmap_ram(at, 1);
 	}
 	if (page)
@@ -415,7 +431,7 @@ static ssize_t va_copy(const char __user *from, size_t bytes)
 
 /*
  * Mistakes for the tools of a debug kernel to find, by their first letter: an overflow and a freed object, which the core
- * writes to, and an area that is lost. And a copy, in which there is none.
+ * writes to, an area that is lost, and a wrong free of a small mapping. And a copy, in which there is none.
  */
 static ssize_t va_plant_write(struct file *file, const char __user *from, size_t bytes, loff_t *at)
 {
@@ -424,8 +440,8 @@ static ssize_t va_plant_write(struct file *file, const char __user *from, size_t
 
 	if (!bytes || get_user(what, from))
 		return -EFAULT;
-	if (what == 'c')
-		return va_copy(from, bytes);
+	if (what == 'c' || what == 'w')
+		return va_copy(from, bytes, what == 'w');
 	if (what == 'l') {
 		void *lost = vmalloc(PAGE_SIZE);
 

@@ -4,7 +4,30 @@
  * files, per-CPU areas and the start.
  */
 
+static u64 va_above(u64 addr, struct va_range *area)
+{
+	u64 found;
+
+	rcu_read_lock();
+	found = va_find_above(addr, area);
+	rcu_read_unlock();
+	return found;
+}
+
 /* Small mappings: vm_map_ram. The pages are mapped by its caller, and unmapped here. */
+
+/*
+ * Shadow for a whole block: an overrun of a mapping reads that of the pages behind it. What has some keeps it, until the
+ * block is freed.
+ */
+static int va_block_shadow(u64 at, gfp_t gfp_mask)
+{
+	struct va_range block;
+
+	if (!IS_ENABLED(CONFIG_KASAN_VMALLOC) || va_above(at, &block) != VA_A_BLOCK)
+		return 0;
+	return kasan_populate_vmalloc(block.start, block.end - block.start, gfp_mask);
+}
 
 static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
 {
@@ -23,8 +46,7 @@ static void *vb_alloc(unsigned long size, gfp_t gfp_mask)
 		if (at < VA_FAILURES)
 			return ERR_PTR(at == VA_NO_MEMORY ? -ENOMEM : -EBUSY);
 	}
-	/* The shadow of pages that had one before stays until the block is freed. */
-	if (unlikely(kasan_populate_vmalloc(at, size, gfp_mask))) {
+	if (unlikely(va_block_shadow(at, gfp_mask))) {
 		vb_free(at, size);
 		return ERR_PTR(-ENOMEM);
 	}
@@ -39,6 +61,8 @@ static void vb_free(unsigned long addr, unsigned long size)
 	vunmap_range_noflush(addr, addr + size);
 	if (debug_pagealloc_enabled_static())
 		flush_tlb_kernel_range(addr, addr + size);
+	smp_mb();
+	va_readers_wait();
 	va_record_lock();
 	preempt_disable();
 	freed = va_free_small(__this_cpu_read(va_caches), addr, size >> PAGE_SHIFT);
@@ -48,16 +72,6 @@ static void vb_free(unsigned long addr, unsigned long size)
 }
 
 /* Readers */
-
-static u64 va_above(u64 addr, struct va_range *area)
-{
-	u64 found;
-
-	rcu_read_lock();
-	found = va_find_above(addr, area);
-	rcu_read_unlock();
-	return found;
-}
 
 /* Records of blocks, by place: what they say depends on nothing else. Made when one is asked for, and kept. */
 static DEFINE_XARRAY(va_block_records);
@@ -268,16 +282,40 @@ module_init(proc_vmalloc_init);
 
 /* The start */
 
+/* The bytes of tables and records that the last shrink left: what came since then may be free. */
+static long va_shrunk_bytes;
+
 static unsigned long va_shrink_count(struct shrinker *shrinker, struct shrink_control *control)
 {
+	long bytes = va_os_meta_bytes(), left = min(READ_ONCE(va_shrunk_bytes), bytes);
+
+	/* Some of it returns after a while. */
+	WRITE_ONCE(va_shrunk_bytes, left);
 	/* As if each area had 64 pages, since Linux counts areas: addresses alone are no memory that a light reclaim needs. */
-	return DIV_ROUND_UP(va_idle_pages(), 64) ?: SHRINK_EMPTY;
+	return DIV_ROUND_UP(va_idle_pages(), 64) + ((bytes - left) >> PAGE_SHIFT) ?: SHRINK_EMPTY;
 }
 
 static unsigned long va_shrink_scan(struct shrinker *shrinker, struct shrink_control *control)
 {
 	va_shrink();
+	WRITE_ONCE(va_shrunk_bytes, va_os_meta_bytes());
 	return SHRINK_STOP;
+}
+
+/* Before a CPU runs for the first time. Without caches it uses the pools of the nodes. */
+static int va_cpu_prepare(unsigned int cpu)
+{
+	struct va_caches **caches = per_cpu_ptr(&va_caches, cpu);
+	unsigned int nth = 0;
+
+	if (*caches)
+		return 0;
+	do
+		*caches = va_cpu_init(cpu);
+	while (!*caches && va_os_supply(nth++, GFP_KERNEL));
+	if (!*caches)
+		pr_warn_once("vmalloc: CPU %u has no caches\n", cpu);
+	return 0;
 }
 
 static int va_cpu_dead(unsigned int cpu)
@@ -286,7 +324,15 @@ static int va_cpu_dead(unsigned int cpu)
 	return 0;
 }
 
-static int __init va_late_init(void)
+/* Before the other CPUs run. */
+static int __init va_cpus_init(void)
+{
+	return cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "mm/va:prepare", va_cpu_prepare, va_cpu_dead) < 0 ?
+		       -ENOMEM : 0;
+}
+early_initcall(va_cpus_init);
+
+static int __init va_shrinker_init(void)
 {
 	struct shrinker *shrinker = shrinker_alloc(0, "vmap-node");
 
@@ -295,9 +341,9 @@ static int __init va_late_init(void)
 	shrinker->count_objects = va_shrink_count;
 	shrinker->scan_objects = va_shrink_scan;
 	shrinker_register(shrinker);
-	return cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "mm/va:prepare", NULL, va_cpu_dead) < 0 ? -ENOMEM : 0;
+	return 0;
 }
-core_initcall(va_late_init);
+core_initcall(va_shrinker_init);
 
 void __init vmalloc_init(void)
 {
@@ -316,8 +362,7 @@ void __init vmalloc_init(void)
 		INIT_WORK(&deferred->wq, delayed_vfree_work);
 	}
 	for (vm = vmlist; vm; vm = vm->next) {
-		if (WARN_ON(count == ARRAY_SIZE(busy)))
-			break;
+		BUG_ON(count == ARRAY_SIZE(busy));
 		lowest = min_t(u64, lowest, (unsigned long)vm->addr);
 		busy[count++] = (struct va_range){ (unsigned long)vm->addr, (unsigned long)vm->addr + vm->size };
 	}
@@ -336,11 +381,6 @@ void __init vmalloc_init(void)
 		va->vm = vm;
 		WARN_ON(va_note(va->va_start, (unsigned long)va));
 	}
-	/* Without caches a CPU uses the pools of the nodes. */
-	for_each_possible_cpu(cpu) {
-		per_cpu(va_caches, cpu) = va_cpu_init(cpu);
-		if (!per_cpu(va_caches, cpu))
-			pr_warn_once("vmalloc: CPUs from %d on have no caches\n", cpu);
-	}
+	va_cpu_prepare(smp_processor_id());
 	vmap_initialized = true;
 }

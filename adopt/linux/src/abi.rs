@@ -263,13 +263,13 @@ pub unsafe extern "C" fn va_find_above(at: u64, range: *mut Range) -> u64 {
     0
 }
 
-/// Detaches the area that `at` is in: no other caller finds it any more. Returns its record, or 0. The caller is in a
-/// section of RCU.
+/// Detaches the area that `at` is in: no other caller finds it any more. Returns its record, or 0. A block has none, and
+/// stays: a driver frees its parts. The caller is in a section of RCU.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_detach(at: u64) -> u64 {
     let Some(space) = space() else { return 0 };
     // Nearly every caller has the start of the area.
-    match space.try_detach(Va::new(at)) {
+    match space.try_detach_noted(Va::new(at)) {
         Some(area) => area.note().unwrap_or(0),
         None => detach_enclosing(at),
     }
@@ -277,7 +277,7 @@ pub extern "C" fn va_detach(at: u64) -> u64 {
 
 #[cold]
 extern "C" fn detach_enclosing(at: u64) -> u64 {
-    let detach = |space: &Space| space.try_detach(enclosing(space, Va::new(at))?.range.start())?.note();
+    let detach = |space: &Space| space.try_detach_noted(enclosing(space, Va::new(at))?.range.start())?.note();
     space().and_then(detach).unwrap_or(0)
 }
 
@@ -427,13 +427,13 @@ pub extern "C" fn va_shrink() -> u64 {
     blocks.space().shrink()
 }
 
-/// Moves what the caches of a CPU have to its node: that CPU goes offline.
+/// Moves what the caches of a CPU have to its node: that CPU is offline. Waits for others that take from them.
 #[cold]
 #[unsafe(no_mangle)]
 pub extern "C" fn va_drain_cpu(cpu: u32) {
     if let Some(blocks) = BLOCKS.get() {
         blocks.drain_lanes(Some(cpu));
-        blocks.space().drain_cpu(cpu);
+        while blocks.space().drain_cpu(cpu).busy > 0 {}
     }
 }
 

@@ -249,8 +249,11 @@ impl Machine for Linux {
     #[cfg(feature = "kasan")]
     fn settled(&self, ranges: &[VaRange]) {
         for range in ranges {
-            os::va_os_settled(range.start().get(), range.end().get());
+            os::va_os_settled(range.start().get(), range.end().get(), false);
         }
+        let start = ranges.iter().map(|range| range.start().get()).min();
+        let end = ranges.iter().map(|range| range.end().get()).max();
+        os::va_os_settled(start.unwrap_or(0), end.unwrap_or(0), true);
     }
 
     fn drain(&self) -> Drain {

@@ -32,7 +32,7 @@ unsafe extern "C" {
     pub(crate) safe fn va_os_flush(start: u64, end: u64);
     /// Notes that an area was flushed and will be allocated again.
     #[cfg(feature = "kasan")]
-    pub(crate) safe fn va_os_settled(start: u64, end: u64);
+    pub(crate) safe fn va_os_settled(start: u64, end: u64, flush: bool);
     /// Wakes the worker that calls `va_drain`.
     pub(crate) safe fn va_os_wake();
     /// Frees areas that are not needed, since a request is about to fail; returns pages.

@@ -291,6 +291,7 @@ fn verdict(lines: &[String], suite: &str) -> Result<()> {
             || line.starts_with("faults ") && line.ends_with(": 0")
             || line.starts_with("planted ") && !line.contains("KASAN")
             || line.starts_with("copied ") && line != "copied 5 bytes into a block"
+            || line.starts_with("warned ") && line != "warned of 1 wrong free of a block"
             || line.starts_with("unreferenced ") && line != "unreferenced 1, planted 1"
             || block(line).is_some_and(|(bytes, read)| bytes == 0 || read != bytes)
         {
@@ -500,6 +501,8 @@ mod tests {
         assert!(verdict(&lines(&[summary, "hotplug of 0 CPUs", "end"]), "hotplug").is_err());
         assert!(verdict(&lines(&[summary, "copied 5 bytes into a block", "end"]), "quick").is_ok());
         assert!(verdict(&lines(&[summary, "copied  bytes into a block", "end"]), "quick").is_err());
+        assert!(verdict(&lines(&[summary, "warned of 1 wrong free of a block", "end"]), "quick").is_ok());
+        assert!(verdict(&lines(&[summary, "warned of 0 wrong free of a block", "end"]), "quick").is_err());
         assert!(verdict(&lines(&[summary, "unreferenced 1, planted 1", "end"]), "leaks").is_ok());
         assert!(verdict(&lines(&[summary, "unreferenced 2, planted 1", "end"]), "leaks").is_err());
         assert!(verdict(&lines(&[summary, "faults without sleep: 7", "end"]), "faults").is_ok());

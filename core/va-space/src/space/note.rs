@@ -67,7 +67,25 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Those of the lookup. Cost: O(1).
     #[inline(always)]
     pub fn try_detach(&self, at: Va) -> Option<DetachedArea> {
+        self.detach_if(at, |_| true)
+    }
+
+    /// Detaches an area as [`try_detach`](Self::try_detach) does, if it has a note. One without, as a block of
+    /// `va-block`, stays as it is.
+    ///
+    /// # Locks
+    /// Those of the lookup. Cost: O(1).
+    #[inline(always)]
+    pub fn try_detach_noted(&self, at: Va) -> Option<DetachedArea> {
+        self.detach_if(at, Word::is_noted)
+    }
+
+    #[inline(always)]
+    fn detach_if(&self, at: Va, is: impl Fn(Word) -> bool) -> Option<DetachedArea> {
         let (Seen { page, pages, word }, slot) = self.steady_at(at)?;
+        if !is(word) {
+            return None;
+        }
         slot.exchange(word, word.with_state(State::Detached)).ok()?;
         self.lookup.remove(at, &self.machine);
         let note = word.is_noted().then(|| slot.note());

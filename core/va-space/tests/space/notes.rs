@@ -207,8 +207,11 @@ fn an_area_of_the_cache_is_taken_with_a_note_that_is_asked_for_once() {
             };
             taken += u64::from(note.is_some());
             assert_eq!(space.find(at).unwrap().note, note);
-            assert_eq!(space.try_detach(at).unwrap().note(), note);
-            assert_eq!(space.try_detach(at), None);
+            // One without a note stays, and is found as before.
+            let noted = space.try_detach_noted(at);
+            assert_eq!(noted.as_ref().and_then(DetachedArea::note), note);
+            assert_eq!(noted.or_else(|| space.try_detach(at)).unwrap().note(), note);
+            assert_eq!((space.try_detach(at), space.try_detach_noted(at)), (None, None));
             assert_eq!(magazine.try_release_at(at).unwrap().start(), at);
             assert_eq!(magazine.try_release_at(at), None);
             space.purge(Purge::Drain);

@@ -283,8 +283,8 @@ impl<'a> Replay<'a> {
             Call::Note { at } => u64::from(space.note(Va::new(at), at).is_ok()),
             Call::Detach { at } => {
                 let at = Va::new(at);
-                let enclosing = || space.try_detach(space.find_enclosing(at)?.range.start());
-                let detached = space.try_detach(at).or_else(enclosing);
+                let enclosing = || space.try_detach_noted(space.find_enclosing(at)?.range.start());
+                let detached = space.try_detach_noted(at).or_else(enclosing);
                 u64::from(detached.is_some_and(|area| area.note().is_some()))
             }
             Call::Release { cpu, at } => u64::from(match self.caches(cpu) {
