@@ -8,8 +8,8 @@
 //! entries.
 //!
 //! Every page is also in the direct map, from [`DIRECT`] on, where a test may change its permissions. A fault is
-//! recorded if a page is freed with other permissions than free pages have, or while a CPU may have a stale translation
-//! of it (MP7).
+//! recorded if a page is freed with other permissions than free pages have, or while a CPU may translate any stale
+//! address of it (MP7).
 
 use crate::machine::{SimMachine, Violation};
 use parking_lot::Mutex;
@@ -103,6 +103,8 @@ struct State {
     /// Pages whose permissions in the direct map are not those of a free page.
     direct: BTreeMap<u64, Direct>,
     hidden: BTreeSet<u64>,
+    /// The page that each address page mapped last, until another is mapped there or the page is freed.
+    last: BTreeMap<u64, u64>,
     nodes: Vec<Option<u32>>,
     violations: Vec<Violation>,
     wrong: Vec<String>,
@@ -144,6 +146,7 @@ impl<'m, L: Ladder> SimPages<'m, L> {
             calls: 0,
             direct: BTreeMap::new(),
             hidden: BTreeSet::new(),
+            last: BTreeMap::new(),
             nodes: Vec::new(),
             violations: Vec::new(),
             wrong: Vec::new(),
@@ -249,7 +252,12 @@ impl<'m, L: Ladder> SimPages<'m, L> {
 
 /// Returns a page in the direct map.
 fn direct(frame: u64) -> VaRange {
-    VaRange::from_pages(DIRECT + frame, DIRECT + frame + 1).unwrap_or_default()
+    one(DIRECT + frame)
+}
+
+/// Returns an address page.
+fn one(page: u64) -> VaRange {
+    VaRange::from_pages(page, page + 1).unwrap_or_default()
 }
 
 fn garbage() -> Vec<u8> {
@@ -288,6 +296,7 @@ impl State {
             self.violations.push(violation);
         }
         self.leaves.insert(page, leaf);
+        self.last.extend((0..pages).map(|nth| (page + nth, leaf.first + nth)));
         self.written += 1;
         Ok(())
     }
@@ -346,9 +355,11 @@ impl<L: Ladder> PageTable for SimPages<'_, L> {
                 self.machine.unmap(range);
             }
             let frames = leaf.first..leaf.first + (1 << leaf.pages_log2);
-            let invalid = state.direct.range(frames).any(|(_, access)| *access == Direct::Invalid);
-            if invalid && self.machine.unclean(range) > 0 {
-                state.wrong.push(format!("MP7: page {} goes before a flush of {range}", leaf.first));
+            let invalid = state.direct.range(frames.clone()).any(|(_, access)| *access == Direct::Invalid);
+            let stale =
+                |(&page, last): (&u64, &u64)| frames.contains(last) && self.machine.unclean(one(page)) > 0;
+            if invalid && state.last.iter().any(stale) {
+                state.wrong.push(format!("MP7: pages {frames:?} go before a flush of all their addresses"));
             }
         }
         // `gone` may call the source.
@@ -410,6 +421,7 @@ impl<L: Ladder> PageSource for SimPages<'_, L> {
                 let wrong = format!("MP7: page {frame} came back while its direct map is {access:?}");
                 state.wrong.push(wrong);
             }
+            state.last.retain(|_, &mut last| last != frame);
             state.contents.remove(&frame);
             state.free.insert(frame);
         }

@@ -91,6 +91,8 @@ pub(crate) struct Entry {
     pub(crate) guard: Guard,
     pub(crate) leaves: Leaves,
     pub(crate) direct_map: DirectMap,
+    /// True if CPUs may translate addresses at which its pages were mapped before.
+    pub(crate) aliased: bool,
     pub(crate) numa_id: Option<u32>,
     /// The window of the request, if it has one.
     pub(crate) window: Option<VaRange>,
@@ -110,6 +112,7 @@ impl Entry {
         guard: Guard::Page,
         leaves: Leaves::Small,
         direct_map: DirectMap::Unchanged,
+        aliased: false,
         numa_id: None,
         window: None,
     };

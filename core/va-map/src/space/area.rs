@@ -39,6 +39,7 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
             guard: request.guard,
             leaves: request.leaves,
             direct_map: request.direct_map,
+            aliased: false,
             numa_id: request.numa_id,
             window: request.window,
         };
@@ -126,7 +127,7 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
 
     /// Unmaps an area whose record was taken, and frees its pages and its addresses.
     fn end(&self, entry: &Entry) {
-        self.retire(entry.part(0, entry.mapped), entry.direct_map);
+        self.retire(entry.part(0, entry.mapped), entry.direct_map, entry.aliased);
         self.count(Kind::Vmalloc, entry.mapped, false);
         self.release(entry);
     }

@@ -12,6 +12,8 @@
 //! ```text
 //!   hide the area    no access in the direct map    one flush of both    unmap    default access in the direct map    to the source
 //! ```
+//! Pages of an area that moved, or failed to, were also mapped at other addresses. So that flush covers all addresses
+//! of the map then.
 
 use super::MapSpace;
 use crate::error::MapError;
@@ -32,12 +34,13 @@ pub(super) struct How {
     pub(super) leaves: Leaves,
     pub(super) pages: PageRequest,
     pub(super) protection: Protection,
+    pub(super) direct_map: DirectMap,
 }
 
 impl How {
     pub(super) fn of(request: &AreaRequest) -> Self {
         let pages = PageRequest { fill: request.fill, numa_id: request.numa_id };
-        Self { leaves: request.leaves, pages, protection: request.protection }
+        Self { leaves: request.leaves, pages, protection: request.protection, direct_map: request.direct_map }
     }
 }
 
@@ -129,7 +132,9 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
         let mut cursor = Cursor { page: first, end };
         self.fill_from(&mut cursor, how, supply).map_err(|why| {
             let done = VaRange::from_pages(first, cursor.page).unwrap_or_default();
-            self.unmap_pages(done);
+            if !done.is_empty() {
+                self.retire(done, how.direct_map, false);
+            }
             let (wanted, mapped) = (Pages::new(end - first), Pages::new(cursor.page - first));
             match why {
                 Some(why) => MapError::PageTable { wanted, mapped, why },
@@ -138,11 +143,12 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
         })
     }
 
-    /// Unmaps a range of an area and frees its pages; where permissions are reset, after a flush.
-    pub(super) fn retire(&self, range: VaRange, direct_map: DirectMap) {
+    /// Unmaps a range of an area and frees its pages; where permissions are reset, after a flush. That covers all
+    /// addresses of the map if the pages are `aliased`.
+    pub(super) fn retire(&self, range: VaRange, direct_map: DirectMap, aliased: bool) {
         match direct_map {
             DirectMap::Unchanged => self.unmap_pages(range),
-            DirectMap::ResetOnFree => self.reset(range),
+            DirectMap::ResetOnFree => self.reset(range, if aliased { self.extent() } else { range }),
         }
     }
 
@@ -154,9 +160,9 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
         joined.end();
     }
 
-    /// Does the same, once no CPU accesses the pages at these addresses, nor with old permissions in the direct map.
-    /// Checks MP7.
-    fn reset(&self, range: VaRange) {
+    /// Does the same, once no CPU accesses the pages at `stale` addresses, which include the range, nor with old
+    /// permissions in the direct map. Checks MP7.
+    fn reset(&self, range: VaRange, stale: VaRange) {
         self.pages().hide(range);
         let mut dirty: Option<VaRange> = None;
         let mut joined = Joined::new(|run| {
@@ -170,7 +176,7 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
             page += leaf.run().pages;
         }
         joined.end();
-        self.flush(&[range, dirty.unwrap_or_default()]);
+        self.flush(&[stale, dirty.unwrap_or_default()]);
         let mut joined = Joined::new(|run| {
             // A page without access cannot be translated: making it accessible needs no flush.
             _ = self.pages().set_direct(run, DirectAccess::Default);

@@ -15,7 +15,7 @@ use crate::error::MapError;
 use crate::ladder;
 use crate::machine::{Fill, Leaf, PageRequest, PageSource, PageTable, Run};
 use crate::record::{Entry, Kind};
-use crate::request::{AreaRequest, DirectMap, Leaves};
+use crate::request::{AreaRequest, Leaves};
 use va_base::{Machine, PAGE_SIZE, Pages, RequestError, Va, VaRange};
 use va_block::Config;
 use va_space::ReshapeError;
@@ -24,7 +24,7 @@ impl Entry {
     /// Returns the settings by which its pages are mapped.
     fn how(&self, fill: Fill) -> How {
         let pages = PageRequest { fill, numa_id: self.numa_id };
-        How { leaves: self.leaves, pages, protection: self.protection }
+        How { leaves: self.leaves, pages, protection: self.protection, direct_map: self.direct_map }
     }
 }
 
@@ -67,7 +67,7 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
             None => need,
         };
         if remaining < entry.mapped {
-            self.retire(entry.part(remaining, entry.mapped), entry.direct_map);
+            self.retire(entry.part(remaining, entry.mapped), entry.direct_map, entry.aliased);
             self.count(Kind::Vmalloc, entry.mapped - remaining, false);
             entry.stale = entry.stale.max(entry.mapped);
             entry.mapped = remaining;
@@ -144,6 +144,8 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
         };
         let area = self.place(cpu, &request, Sizes::of(&request)?, self.best_moved(entry, need))?;
         let (page, pages) = (area.start().page_floor(), area.size().get());
+        // Whether it moves or not, its pages are unmapped at one range of the two, and no flush covers that yet (MP7).
+        entry.aliased = true;
         let new = Entry { page, pages, mapped: need, stale: 0, ..*entry };
         let how = entry.how(fill);
         let moved = self.alias(entry, &new).and_then(|()| {
@@ -156,12 +158,7 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
         }
         // The reservation made with the new addresses; the area has its own.
         self.records().cancel();
-        let old = entry.part(0, entry.mapped);
-        self.forget(old);
-        if entry.direct_map == DirectMap::ResetOnFree {
-            // The flush at the free of the area covers only the addresses that it has then (MP7).
-            self.flush(&[old]);
-        }
+        self.forget(entry.part(0, entry.mapped));
         self.release(entry);
         self.count(Kind::Vmalloc, need - entry.mapped, true);
         *entry = new;

@@ -70,6 +70,7 @@ impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
             guard,
             leaves: Leaves::LargeWherePossible,
             direct_map: DirectMap::Unchanged,
+            aliased: false,
             numa_id: None,
             window: None,
         };
