@@ -96,8 +96,8 @@ impl<P: Machine + Clone, T: PageTable + PageSource, C: Config> MapSpace<P, T, C>
 
     /// Enlarges the range; `false` if the range above is not free, or outside its window.
     fn widen(&self, entry: &mut Entry, pages: u64) -> Result<bool, MapError> {
-        let inside = |window: VaRange| entry.page + pages <= window.end().page_floor();
-        if !entry.window.is_none_or(inside) {
+        let window = entry.window.unwrap_or(self.space().default_window());
+        if entry.page + pages > window.end().page_floor() {
             return Ok(false);
         }
         match self.space().resize_at(entry.start(), Pages::new(pages)) {

@@ -1,10 +1,11 @@
 //! Growth of an area: what it takes, and where it goes.
 
-use crate::points::new_map;
+use crate::points::{Map, new_map};
 use va_base::{LockClass, RequestError, Va, VaRange};
-use va_map::{AreaRequest, Fill, Guard, Leaves, MapError, Piece, Protection};
+use va_map::{AreaRequest, Fill, Guard, Leaves, MapError, MapSpace, Piece, Protection};
 use va_sim::machine::{SimMachine, lockings};
 use va_sim::pages::{Ask, FOREIGN, SimPages};
+use va_space::VmapSpace;
 
 const PAGE: u64 = va_base::PAGE_SIZE;
 
@@ -55,6 +56,21 @@ fn mp4_an_area_that_moves_is_aligned_to_entries_that_its_pages_can_have_and_no_f
     // The next six are below a multiple of eight, so no entry of eight pages begins and ends among pages 1 to 13.
     let to = map.vrealloc(0, at, 14 * PAGE, Fill::Any).unwrap();
     assert_eq!((to.page_floor(), pages.faults()), (0x14, Vec::new()));
+    map.validate().unwrap();
+}
+
+#[test]
+fn growth_without_a_window_stays_in_the_default_one() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let window = VaRange::from_pages(0x10, 0x20).unwrap();
+    let space = VmapSpace::new(VaRange::from_pages(0x10, 0x1010).unwrap(), window, &machine).unwrap();
+    let map: Map<'_, '_> = MapSpace::new(space, &machine, &pages).unwrap();
+    let at = map.vmalloc(0, &AreaRequest::new(12 * PAGE)).unwrap();
+    assert_eq!(map.vrealloc(0, at, 15 * PAGE, Fill::Any), Ok(at));
+    let beyond = map.vrealloc(0, at, 16 * PAGE, Fill::Any);
+    assert!(matches!(beyond, Err(MapError::Space(_))), "{beyond:?}");
+    assert_eq!(map.info(at).unwrap().range, window);
     map.validate().unwrap();
 }
 
