@@ -8,7 +8,7 @@
 //! |---|---|---|---|
 //! | [`PageTable::map`] | none | yes | with what is done so far; smaller entries are tried for the rest, or it is undone |
 //! | [`PageTable::unmap`] | none, or one that lets a purge sleep | if that lock lets it | no |
-//! | [`PageTable::leaf`] | none | no | - |
+//! | [`PageTable::leaf`] | none, or one that lets a purge sleep | no | - |
 //! | [`PageSource::alloc`], [`PageSource::alloc_run`] | none | yes | with fewer pages, or none |
 //! | [`PageSource::free`], [`PageSource::clear`] | none | yes | no |
 //! | [`PageSource::hide`], [`PageSource::set_direct`] | none | yes | no |

@@ -1,9 +1,11 @@
-//! Interleavings of deferred frees, each small enough to try all of them (with at most two preemptions).
+//! Interleavings of deferred frees and of small mappings, each small enough to try all of them (with at most two preemptions).
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-map --lib loom`. Memory for records is allocated before the threads
 //! begin.
 
-use crate::{AreaRequest, Entries, Leaf, MapSpace, PageRequest, PageSource, PageTable, Run, Stopped};
+use crate::{
+    AreaRequest, Entries, Leaf, MapSpace, PageRequest, PageSource, PageTable, Protection, Run, Stopped,
+};
 use loom::thread;
 use std::boxed::Box;
 use std::sync::Arc;
@@ -18,7 +20,8 @@ use va_tree::BTreeIndex;
 /// Page tables and pages. A page has the number of its address, and a bit each.
 #[derive(Default)]
 struct Watcher {
-    mapped: AtomicU64,
+    /// loom's: others run between two calls.
+    mapped: loom::sync::atomic::AtomicU64,
     /// Pages allocated from the source.
     out: AtomicU64,
     next: AtomicU64,
@@ -197,6 +200,27 @@ fn rd3_of_a_free_and_a_deferred_one_of_the_same_area_one_succeeds() {
         let freed = freer.join().is_ok_and(|freed| freed);
         assert!(freed != deferred);
         assert_eq!(ended, u64::from(deferred));
+        all_is_back(&map, machine);
+    });
+}
+
+#[test]
+fn mp5_of_two_unmaps_of_a_small_mapping_one_succeeds_and_no_later_one_is_cut() {
+    model(2, || {
+        let (map, machine) = map();
+        let small = |pages: u64| match map.vm_map_ram(0, &[9; 4][..pages as usize], Protection(0)) {
+            Ok(at) => at,
+            Err(error) => panic!("{error}"),
+        };
+        let at = small(4);
+        let theirs = map.clone();
+        let other = spawn(move || theirs.vm_unmap_ram(0, at, 4).is_ok());
+        let own = map.vm_unmap_ram(0, at, 4).is_ok();
+        map.unmap_aliases();
+        let next = small(2);
+        let freed = other.join().is_ok_and(|freed| freed);
+        assert!(own != freed);
+        assert_eq!(map.vm_unmap_ram(0, next, 2), Ok(()));
         all_is_back(&map, machine);
     });
 }

@@ -44,11 +44,11 @@
 //!
 //! # Locking
 //! ```text
-//!   closing: small mappings that are unmapped  >  the locks of blocks and of the space
+//!   closing: small mappings that are unmapped; under no other, and none under it
 //!   records: under no other, and none under it
 //! ```
-//! A small mapping is unmapped under `closing`; all other calls of the machine are made under no lock. Of two
-//! concurrent calls for one area one finds it, unless both only read.
+//! The page table is called for a small mapping that is unmapped under `closing`; all other calls of the machine are
+//! made under no lock of the map. Of two concurrent calls for one area one finds it, unless both only read.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `__vmalloc_node_range`, `__vmalloc_area_node`, `vfree`, `vrealloc`, `vmap`, `vunmap`,
 //! `vm_map_ram`, `vread_iter`); differences: `docs/kernel-map.md`.

@@ -47,7 +47,7 @@ impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
     /// # Errors
     /// [`FreeError`], if no such mapping of that size starts at `at`. Nothing has changed.
     /// # Locks
-    /// `closing`, and under it those of a free of a block; for more than [`RAM_PAGES_MAX`] pages those of
+    /// `closing`, then those of a free of a block; for more than [`RAM_PAGES_MAX`] pages those of
     /// [`vunmap`](Self::vunmap). Cost: O(1) and the pages.
     pub fn vm_unmap_ram(&self, cpu: u32, at: Va, pages: u64) -> Result<(), FreeError> {
         if pages == 0 || !self.is_small(pages) {
@@ -58,22 +58,31 @@ impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
             }
             return self.unmap_area(at, Kind::Ram);
         }
-        // A block has no state between mapped and freed, and freed pages may be mapped for another caller right after a
-        // flush. So of two callers that unmap the same mapping, the second must detect that before it unmaps anything.
-        self.machine.locking(LockClass::Closing);
-        let _closing = self.closing[(at.page_floor() / RAM_PAGES_MAX) as usize % CLOSINGS].lock();
         let Some(range) = VaRange::from_size(at, pages * va_base::PAGE_SIZE) else {
             return Err(UnmapError::BadCount { pages }.into());
         };
-        if self.blocks.find_enclosing(at) == Some(range) {
+        // A block has no state between mapped and freed, and freed pages may be mapped for another caller right after a
+        // flush. So of two callers that unmap the same mapping, the second must detect that before it unmaps anything.
+        // Its entries tell, and first: if they are there, no other caller is about to free what is found then.
+        self.machine.locking(LockClass::Closing);
+        let closing = self.closing[(at.page_floor() / RAM_PAGES_MAX) as usize % CLOSINGS].lock();
+        let mapped = self.extent().contains(at) && self.pages().leaf(at).is_some();
+        let found = self.blocks.find_enclosing(at);
+        let own = mapped && found == Some(range);
+        if own {
             self.forget(range);
+        }
+        // The space may call the machine, which may free another mapping.
+        drop(closing);
+        if own {
             self.count(Kind::Block, pages, false);
             if self.blocks.free(cpu, at, pages).is_err() {
                 self.broken("MP5", range);
             }
             return Ok(());
         }
-        Err(match self.blocks.find_enclosing(at) {
+        Err(match found {
+            Some(own) if own == range => UnmapError::Twice { range }.into(),
             Some(other) if other.start() == at => {
                 UnmapError::WrongCount { range: other, pages: Pages::new(pages) }.into()
             }

@@ -1,6 +1,7 @@
 //! Single guarantees of the map: sizes, guard pages, huge pages, growth in place, wrong calls, reads across holes.
 use va_base::{Align, LockClass, Pages, RequestError, Va, VaRange};
 use va_block::UnmapError;
+use va_block::config::Linux64;
 use va_map::{
     AreaRequest, DirectMap, Fill, FreeError, Guard, Kind, Leaves, MapError, MapSpace, PageTableError, Piece,
     Protection,
@@ -284,6 +285,32 @@ fn mp5_one_of_two_concurrent_unmaps_fails() {
         assert_eq!(freed, 17);
     }
     check(&map, &pages);
+}
+
+#[test]
+fn small_mappings_are_freed_to_the_space_under_no_lock_of_the_map() {
+    let (done, ended) = std::sync::mpsc::channel();
+    // Without an end if a free waits for itself.
+    std::thread::spawn(move || {
+        let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(1)));
+        let pages: &'static SimPages<'_> = Box::leak(Box::new(SimPages::new(machine, 0)));
+        let window = VaRange::from_pages(0x10, 0x1_0010).unwrap();
+        let space = VmapSpace::new(window, window, machine).unwrap();
+        let map: &'static MapSpace<_, _, Linux64> =
+            Box::leak(Box::new(MapSpace::new(space, machine, pages).unwrap()));
+        let small = |_| map.vm_map_ram(0, [FOREIGN; 64].as_slice(), Protection(0)).unwrap();
+        // One for each lock, which another caller unmaps during a flush.
+        let mut others: Vec<Va> = (0..16).map(small).collect();
+        let own: Vec<Va> = (0..900).map(small).collect();
+        machine.on_flush(Some(Box::new(move || {
+            others.drain(..).for_each(|at| map.vm_unmap_ram(0, at, 64).unwrap());
+        })));
+        own.into_iter().for_each(|at| map.vm_unmap_ram(0, at, 64).unwrap());
+        assert_eq!((machine.flushes() > 0, map.stats().foreign_pages), (true, Pages::new(0)));
+        assert_eq!(pages.faults(), Vec::<String>::new());
+        done.send(()).unwrap();
+    });
+    assert!(ended.recv_timeout(std::time::Duration::from_secs(60)).is_ok());
 }
 
 fn frames_of(map: &Map<'_, '_>, at: Va, count: u64) -> Vec<u64> {
