@@ -71,7 +71,7 @@ pub struct AreaRequest {
     pub protection: Protection,
     /// The permissions of its pages when it is freed.
     pub direct_map: DirectMap,
-    /// The preferred NUMA node of its pages and its record; any if there is none.
+    /// The preferred NUMA node of its pages, not of its record; any if there is none.
     pub numa_id: Option<u32>,
     /// The caller, in the machine's own terms; returned by [`info`](crate::MapSpace::info).
     pub caller: u64,
@@ -159,7 +159,7 @@ impl AreaRequest {
         self
     }
 
-    /// Sets the preferred NUMA node of its pages and its record.
+    /// Sets the preferred NUMA node of its pages.
     #[must_use]
     pub const fn numa_id(mut self, numa_id: u32) -> Self {
         self.numa_id = Some(numa_id);
