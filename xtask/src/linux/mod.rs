@@ -401,7 +401,7 @@ worker that purges is\nin it, and a page of zeros is 512 instructions.";
 
 /// The text above the table of one CPU.
 const ONE_CPU: &str = "**With one CPU** in the same way. The last four columns have the most of one call in any run. \
-A call in which another\nthread ran is left out there, and the kernel's timer is included.";
+A call in which another\nthread or an interrupt ran is left out there.";
 
 /// The texts above the tables of more threads.
 const AT_ONCE: &str = "Nanoseconds of `get_vm_area` and `free_vm_area`: median (least to most) of the runs, which boot \
