@@ -210,8 +210,10 @@ fn detached_rows<C: Config>(
     let _detached = fine(space.detach(second));
     table.row("Magazine::release_at", || _ = fine(magazine.release_at(second)));
     let third = fine(magazine.alloc(&ask(3))).start();
+    table.row("VmapSpace::try_detach_noted", || _ = space.try_detach_noted(third));
     table.row("VmapSpace::try_detach", || _ = space.try_detach(third));
     table.row("Magazine::try_release_at", || _ = magazine.try_release_at(third));
+    table.row("VmapSpace::idle_pages", || _ = space.idle_pages());
 }
 
 fn magazine_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
