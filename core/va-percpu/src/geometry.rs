@@ -239,9 +239,10 @@ impl Geometry {
     }
 
     /// Returns the binary logarithm of the grain. The first units of all chunks begin at multiples of it, so the lookup
-    /// by address uses it.
+    /// by address uses it. The first chunk begins at a page, which need not be a multiple of the atom.
     pub(crate) fn grain_shift(&self) -> u32 {
-        self.sizes.unit.trailing_zeros().min(self.sizes.atom.trailing_zeros())
+        let Sizes { unit, atom, .. } = self.sizes;
+        unit.trailing_zeros().min(atom.trailing_zeros()).min(self.base.get().trailing_zeros())
     }
 
     pub(crate) fn slots(&self) -> Slots {

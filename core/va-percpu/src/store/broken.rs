@@ -197,6 +197,11 @@ fn pl1_a_chunk_that_is_not_found_is_seen() {
     assert_eq!(rule(&mut store), "PL1");
     store.lookup.add(base, grains, FIRST);
     assert_eq!(rule(&mut store), "PL1");
+    // As many grains, of which the last leads elsewhere.
+    store.lookup.remove(base, grains);
+    store.lookup.add(base, grains - 1, 2);
+    store.lookup.add(0, 1, 2);
+    assert_eq!(rule(&mut store), "PL1");
 }
 
 #[test]

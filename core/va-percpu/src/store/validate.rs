@@ -6,7 +6,7 @@ use crate::chunk::{NIL, NO_SLOT, State};
 use crate::config::Config;
 use crate::engine::HintEngine;
 use crate::fits::Fits;
-use va_base::{InvariantViolation, Va};
+use va_base::{InvariantViolation, PAGE_SIZE, Va};
 
 impl<C: Config> Store<C> {
     /// Checks everything, O(bits). No thread is between a take and its end.
@@ -28,7 +28,8 @@ impl<C: Config> Store<C> {
             if row != RESERVED && !chunk.isolated {
                 spare += i64::from(chunk.empty);
             }
-            let (base, found) = (chunk.base, self.lookup.find(chunk.base >> self.grain_shift));
+            let found_at = |at: u64| self.lookup.find(at >> self.grain_shift);
+            let (base, found) = (chunk.base, found_at(chunk.base));
             if chunk.state == State::Leaving {
                 let whole = chunk.live == 0 && chunk.free_bits == self.geometry.unit_bits();
                 let hidden = whole && chunk.slot == NO_SLOT && found != Some(row);
@@ -38,9 +39,10 @@ impl<C: Config> Store<C> {
                 continue;
             }
             // Both sections of the first chunk are found as one.
-            let known = found == Some(row) || (row == RESERVED && found == Some(FIRST));
+            let known = found == Some(if row == RESERVED { FIRST } else { row });
+            let last = found_at(base + u64::from(chunk.pages) * PAGE_SIZE - 1);
             InvariantViolation::check(
-                known,
+                known && last == found,
                 "PL1",
                 Va::new(base),
                 row.into(),

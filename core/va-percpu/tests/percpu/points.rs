@@ -364,6 +364,21 @@ fn what_is_freed_wrongly_is_an_error_with_numbers() {
 }
 
 #[test]
+fn every_object_of_the_first_chunk_is_freed_wherever_it_begins() {
+    let sizes = Sizes { fixed: 0, reserved: 0, dynamic: 60 << 10, ..SIZES };
+    // At a page, which need not be a multiple of the atom.
+    for page in 0..17 {
+        let geometry = Geometry::new(sizes, Va::new((1 << 36) + page * 4096)).unwrap();
+        let space: PercpuSpace<_, _, Runs> =
+            PercpuSpace::new(geometry, SimMachine::new(2), SimChunks::default()).unwrap();
+        space.validate().unwrap();
+        let objects = [(); 20].map(|()| space.alloc(&Request::new(4096, 4096)).unwrap());
+        objects.into_iter().for_each(|object| space.free(object).unwrap());
+        space.validate().unwrap();
+    }
+}
+
+#[test]
 fn counts_are_shown_as_linux_shows_them() {
     let sizes = Sizes { fixed: 4096, reserved: 0, ..SIZES };
     let mut harness: Harness<Scan> = Harness::of(sizes);
