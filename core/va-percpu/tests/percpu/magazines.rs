@@ -371,6 +371,26 @@ fn callers_that_cannot_wait_take_batches_and_put_none_back() {
     space.validate().unwrap();
 }
 
+/// The dynamic section of the first chunk may begin in a page of static data, or of the reserved section.
+#[test]
+fn the_balance_allocates_tables_wherever_the_dynamic_section_begins() {
+    let machine = SimMachine::new(1);
+    for (fixed, reserved) in [(0, 0), (4096, 0), (5000, 0), (5000, 2052), (5000, 8192)] {
+        let space = space_of(&machine, Sizes { fixed, reserved, ..SIZES });
+        let mut magazine = space.magazine(0).unwrap();
+        let request = Request::new(32, 8).context(Context::Atomic);
+        for _ in 0..50 {
+            let object = magazine.alloc(&request).unwrap();
+            magazine.free(object).unwrap();
+            while space.is_balance_due() {
+                space.balance();
+            }
+        }
+        let (misses, woken) = (space.stats().cache_misses, space.backend().woken());
+        assert!(misses <= 2 && woken <= 2, "{misses} misses, woken {woken} times with {fixed}, {reserved}");
+    }
+}
+
 /// Others have the rest of these pages. Inside an object, no object begins.
 #[test]
 fn tables_are_allocated_ahead_for_the_first_page_of_an_object_and_the_last() {

@@ -120,6 +120,21 @@ fn mc4_a_wrong_count_is_seen() {
 }
 
 #[test]
+fn the_states_of_the_first_chunk_are_those_of_its_dynamic_section() {
+    let (unit, atom, base) = (32 << 10, 4096, Va::new(1 << 30));
+    // The reserved section ends in the page in which the dynamic one begins.
+    let sizes = Sizes { unit, fixed: 5000, reserved: 4100, dynamic: 20 << 10, atom, alloc: atom, units: 1 };
+    let geometry = Geometry::new(sizes, base).unwrap();
+    let space = PercpuSpace::<_, _, Standard>::new(geometry, Machine::new(1), Flat::default()).unwrap();
+    let mut magazine = space.magazine(0).unwrap();
+    let object = magazine.alloc(&Request::new(16, 8).context(Context::Atomic)).unwrap();
+    // It had no tables, so the balance allocates all.
+    space.balance();
+    let span = space.states.span(object.at(base).get(), None).map(state::Span::base);
+    assert_eq!(span, space.find(object).map(|found| found.base));
+}
+
+#[test]
 fn the_states_of_a_chunk_that_is_destroyed_are_those_of_no_other() {
     with_magazine(|magazine| {
         let (base, states) = (1 << 30, &magazine.space.states);

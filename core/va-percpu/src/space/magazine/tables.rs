@@ -18,6 +18,7 @@
 use super::super::PercpuSpace;
 use super::state::{LEAF_BYTES, Lacks};
 use crate::backend::Backend;
+use crate::bitmap::BIT_BYTES;
 use crate::config::Config;
 use core::ops::Range;
 use va_base::sync::atomic::Ordering;
@@ -32,8 +33,12 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         if C::CACHE_BYTES == 0 || !self.states.is_used() {
             return;
         }
+        // In its first page the dynamic section may be after others, which may be in no chunk.
+        let first = self.geometry.dynamic();
+        let start = if base == first.base { first.hidden_before * BIT_BYTES } else { 0 };
         for page in pages {
-            if !self.make_states(base.get() + u64::from(page) * PAGE_SIZE, false) {
+            let off = (u64::from(page) * PAGE_SIZE).max(start.into());
+            if !self.make_states(base.get() + off, false) {
                 return;
             }
         }
