@@ -241,7 +241,11 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 return Ok(self.publish(request, base, off, bytes));
             }
             // Before the request fails or a chunk is created: frees idle slabs, then dissolves sparse ones.
-            if !reserved && store.release_idle() > 0 {
+            if !reserved && let Some(due) = store.release_idle() {
+                drop(store);
+                if due {
+                    self.call_for_balance();
+                }
                 continue;
             }
             if !reserved && C::CLASS_WORDS > 0 {
@@ -376,10 +380,10 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let made = store.begin_slab(class, taken);
         let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
         drop(store);
-        if low {
+        if low || made == Some(true) {
             self.call_for_balance();
         }
-        made
+        made.is_some()
     }
 
     /// Dissolves sparse slabs until there may be room, in steps between which the lock is released; one step for a

@@ -259,6 +259,31 @@ fn cc3_empty_slabs_release_their_chunks() {
 }
 
 #[test]
+fn an_idle_slab_that_a_request_frees_calls_for_the_balance() {
+    let harness: Harness<Standard> = filled();
+    let page = Request::new(4096, 4096);
+    let objects: Vec<Offset> = (0..5 * 16).map(|_| harness.space.alloc(&page).unwrap()).collect();
+    let pages = |chunk: usize, pages: &[usize]| {
+        pages.iter().for_each(|&at| harness.space.free(objects[chunk * 16 + at]).unwrap());
+    };
+    pages(0, &[0, 2, 4, 6]);
+    (1..4).for_each(|chunk| pages(chunk, &[2, 4, 6]));
+    harness.space.balance();
+    // In the first hole is a slab, which is all that its chunk lacks to be depopulated.
+    let small = harness.space.alloc(&Request::new(64, 64)).unwrap();
+    assert_eq!(small, objects[0]);
+    harness.space.free(small).unwrap();
+    assert!(!harness.space.is_balance_due());
+    let woken = harness.space.backend().woken();
+    // Longer than any hole.
+    harness.space.alloc(&Request::new(32_768, 4096)).unwrap();
+    let mut waits = false;
+    harness.space.each_chunk(&mut |chunk| waits |= chunk.kind == ChunkKind::ToDepopulate);
+    assert!(waits && harness.space.is_balance_due());
+    assert_eq!(harness.space.backend().woken(), woken + 1);
+}
+
+#[test]
 fn cc2_what_is_freed_inside_a_slab_is_reported() {
     let harness: Harness<Standard> = filled();
     let [first, second] = [(); 2].map(|()| harness.space.alloc(&Request::new(24, 8)).unwrap());

@@ -93,7 +93,8 @@ impl<C: Config> Store<C> {
                 self.free_uncounted(taken.row, taken.at);
                 break;
             }
-            if !self.begin_slab(class, taken) {
+            // No slab is freed for it: none of the class had room.
+            if self.begin_slab(class, taken).is_none() {
                 break;
             }
             count += self.take_slots(class, &mut into[count..]);
@@ -129,12 +130,12 @@ impl<C: Config> Store<C> {
         if self.classes.holds(row) { memory } else { self.classes.put(row, memory) }
     }
 
-    /// Creates a slab in the space taken, all of whose pages are populated. Frees the space if its chunk has no row for
-    /// slabs, or the slab's number would be too high.
-    pub(crate) fn begin_slab(&mut self, class: Class, taken: Taken) -> bool {
+    /// Creates a slab in the space taken, all of whose pages are populated. Returns whether the balance is due. `None`
+    /// if its chunk has no row for slabs, or the slab's number would be too high: then the space is freed.
+    pub(crate) fn begin_slab(&mut self, class: Class, taken: Taken) -> Option<bool> {
         if !self.classes.holds(taken.row) {
             self.free_uncounted(taken.row, taken.at);
-            return false;
+            return None;
         }
         let chunk = self.chunk_mut(taken.row);
         if !chunk.sliced {
@@ -143,33 +144,30 @@ impl<C: Config> Store<C> {
         }
         let Some(slab) = self.classes.begin(class, taken.row, taken.at / SLOTS) else {
             self.free_uncounted(taken.row, taken.at);
-            return false;
+            return None;
         };
-        self.cache_idle(class, slab);
-        true
+        Some(self.cache_idle(class, slab))
     }
 
     /// Caches a slab that is in its list and has no slot in use. The one cached before, which another thread created
-    /// meanwhile, is freed.
+    /// meanwhile, is freed. Returns whether the balance is due.
     #[inline(always)]
-    fn cache_idle(&mut self, class: Class, slab: u32) {
+    fn cache_idle(&mut self, class: Class, slab: u32) -> bool {
         let other = core::mem::replace(&mut self.classes.idle[class.at()], slab);
         let (row, _) = self.classes.split(slab);
         self.chunk_mut(row).idle += 1;
-        if other != NIL {
-            self.end_idle(class, other);
-        }
+        other != NIL && self.end_idle(class, other)
     }
 
     #[cold]
     #[inline(never)]
-    fn end_idle(&mut self, class: Class, slab: u32) {
+    fn end_idle(&mut self, class: Class, slab: u32) -> bool {
         let (row, _) = self.classes.split(slab);
         self.chunk_mut(row).idle -= 1;
-        self.end_slab(class, slab);
+        self.end_slab(class, slab)
     }
 
-    /// Frees the space of a slab without a slot in use.
+    /// Frees the space of a slab without a slot in use. Returns whether the balance is due.
     fn end_slab(&mut self, class: Class, slab: u32) -> bool {
         self.classes.end(class, slab);
         let (row, granule) = self.classes.split(slab);
@@ -177,20 +175,17 @@ impl<C: Config> Store<C> {
         self.after_free(row)
     }
 
-    /// Frees every slab without a slot in use. Returns their number.
-    pub(crate) fn release_idle(&mut self) -> u32 {
-        let mut count = 0;
+    /// Frees every slab without a slot in use. Returns whether the balance is due; `None` if there was no such slab.
+    pub(crate) fn release_idle(&mut self) -> Option<bool> {
+        let mut due = None;
         for class in 1..=C::CLASS_WORDS {
             let class = Class(class);
             let slab = core::mem::replace(&mut self.classes.idle[class.at()], NIL);
             if slab != NIL {
-                let (row, _) = self.classes.split(slab);
-                self.chunk_mut(row).idle -= 1;
-                self.end_slab(class, slab);
-                count += 1;
+                due = Some(self.end_idle(class, slab) || due == Some(true));
             }
         }
-        count
+        due
     }
 
     /// Frees the object that starts at byte `off` of a chunk, if one does. `None` if that byte is in no slab.
@@ -245,10 +240,11 @@ impl<C: Config> Store<C> {
         if (of.prev, of.next) != (NIL, NIL) {
             return self.end_slab(class, slab);
         }
-        self.cache_idle(class, slab);
+        let due = self.cache_idle(class, slab);
         let (row, _) = self.classes.split(slab);
         let chunk = self.chunk(row);
         // Without such slabs the chunk would be wholly free, and another one is wholly free.
-        chunk.live == chunk.idle && !chunk.immutable && self.lists.first[self.slots.free as usize] != NIL
+        let whole = chunk.live == chunk.idle && !chunk.immutable;
+        due || whole && self.lists.first[self.slots.free as usize] != NIL
     }
 }
