@@ -1,4 +1,5 @@
-//! The balance: at most one wholly free chunk, two to four spare pages, in steps that call the backend once.
+//! The balance: at most one wholly free chunk without pages, two to four spare pages, in steps that call the backend
+//! once.
 //!
 //! # Theory
 //! A caller that cannot wait is served from populated pages alone, so a few spare ones are retained. Pages that were
@@ -8,7 +9,8 @@
 //! 2. each chunk with too many spare pages is read from its end and depopulated run by run, while the other chunks have
 //!    enough spare pages. It is then sidelined, or put back among the others;
 //! 3. pages are populated, lowest first in the fullest chunk that lacks some, until there are four spare pages;
-//! 4. wholly free chunks without a populated page are destroyed, all but the first;
+//! 4. wholly free chunks without a populated page are destroyed, all but one, and that too if another is wholly free.
+//!    With Linux's hints the first in the list is spared in any case, as there;
 //! 5. if a magazine found pages without tables of states, they are allocated for every populated page.
 //!
 //! Between two steps no lock is held and everything may change; a step reads the state again. Two facts are recorded in
@@ -27,6 +29,7 @@ use super::PercpuSpace;
 use crate::backend::{Backend, Event};
 use crate::chunk::{End, NIL, State};
 use crate::config::Config;
+use crate::engine::HintEngine;
 use crate::store::{FIRST, RESERVED};
 use core::ops::Range;
 use va_base::sync::atomic::Ordering;
@@ -150,16 +153,24 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
     /// Takes one of the wholly free chunks, and spares another. If the first chunk of the space is among them, it is
     /// spared: it is never destroyed, and is wholly free where nothing is before or after its dynamic section. Else the
-    /// chunk at the front is spared.
+    /// chunk at the front is spared, or a chunk with pages in its place where those stay.
     fn unlink_free(&self, only: Only) -> Work {
         let mut store = self.lock();
         let front = store.lists.first[store.slots.free as usize];
-        let spared = if store.chunk(FIRST).slot == store.slots.free { FIRST } else { front };
-        let stays = |row| row == spared || only == Only::Unpopulated && store.chunk(row).empty != 0;
-        let mut row = front;
-        while row != NIL && stays(row) {
-            row = store.chunk(row).next;
-        }
+        let find = |wanted: &dyn Fn(u32) -> bool| {
+            let mut row = front;
+            while row != NIL && !wanted(row) {
+                row = store.chunk(row).next;
+            }
+            row
+        };
+        let has_pages = |row| only == Only::Unpopulated && store.chunk(row).empty != 0;
+        let spared = match C::Engine::BY_FITS.then(|| find(&has_pages)) {
+            _ if store.chunk(FIRST).slot == store.slots.free => FIRST,
+            None | Some(NIL) => front,
+            Some(row) => row,
+        };
+        let row = find(&|row| row != spared && !has_pages(row));
         match (row, only) {
             (NIL, Only::All) => Work::Reclaim,
             (NIL, Only::Unpopulated) if self.lacking.swap(false, Ordering::Relaxed) => {

@@ -372,6 +372,29 @@ fn a_step_of_the_balance_asks_for_one_thing_at_a_time() {
 }
 
 #[test]
+fn the_balance_leaves_a_free_chunk_without_pages_only_if_no_other_is_free() {
+    fn populated_of_free<C: Config>() -> Vec<u32> {
+        let harness: Harness<C> = filled();
+        let page = Request::new(4096, 4096);
+        let objects: Vec<Offset> = (0..32).map(|_| harness.space.alloc(&page).unwrap()).collect();
+        objects.iter().for_each(|&object| harness.space.free(object).unwrap());
+        harness.space.balance();
+        harness.space.validate().unwrap();
+        let mut populated = Vec::new();
+        harness.space.each_chunk(&mut |chunk| {
+            if chunk.free_bytes == SIZES.unit {
+                populated.push(chunk.populated_pages);
+            }
+        });
+        populated.sort_unstable();
+        populated
+    }
+    assert_eq!([populated_of_free::<Standard>(), populated_of_free::<Runs>()], [[16], [16]]);
+    // As in Linux.
+    assert_eq!(populated_of_free::<Linux612>(), [0, 16]);
+}
+
+#[test]
 fn what_is_freed_wrongly_is_an_error_with_numbers() {
     let harness = beyond_the_first();
     let object = harness.space.alloc(&Request::new(64, 64)).unwrap();
