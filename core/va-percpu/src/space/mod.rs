@@ -272,13 +272,13 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     }
 
     /// Allocates the `size` bytes at an offset: for a caller that needs an object at a given offset, as in a replay of
-    /// another allocator's calls.
+    /// another allocator's calls. A small object also has the bytes up to a multiple of its alignment.
     ///
     /// # Errors
-    /// [`AllocError::NotFree`] if they are not all free, or not in one chunk; a bad size; a failure of the machine.
-    /// Nothing has changed.
+    /// [`AllocError::NotFree`] if they are not all free, or not in one chunk; a bad size; a failure of the machine. No
+    /// object has changed; the rest is as after a failed [`alloc`](Self::alloc).
     /// # Locks
-    /// Those of [`alloc`](Self::alloc). Cost: the engine's.
+    /// Those of [`alloc`](Self::alloc). Cost: the engine's; words of the object where slabs are.
     pub fn alloc_at(&self, offset: Offset, size: usize) -> Result<(), AllocError> {
         let request = Request::new(size, 1);
         let place = || self.place(&request, offset);
@@ -289,15 +289,23 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     fn place(&self, request: &Request, offset: Offset) -> Result<(), AllocError> {
         let want = request.want()?;
         let bytes = want.bits * BIT_BYTES;
+        let at = offset.at(self.geometry.base()).get();
         let mut store = self.lock();
-        let taken = store.take_exact(offset.at(self.geometry.base()).get(), want.bits);
-        let Some(taken) = taken else {
-            return Err(AllocError::NotFree { offset, bytes });
-        };
-        if !taken.missing {
+        let (mut taken, mut due) = (store.take_exact(at, want.bits), false);
+        if taken.is_none() && C::CLASS_WORDS > 0 {
+            // Slabs may have these bytes, though no object has.
+            due = store.release_idle() == Some(true);
+            store.dissolve_at(at, want.bits);
+            taken = store.take_exact(at, want.bits);
+        }
+        if taken.is_some_and(|taken| !taken.missing) {
             store.totals.count(want);
         }
         drop(store);
+        if due {
+            self.call_for_balance();
+        }
+        let taken = taken.ok_or(AllocError::NotFree { offset, bytes })?;
         if taken.missing {
             self.populate_or_free(want, taken)?;
         }

@@ -147,6 +147,25 @@ fn an_object_is_put_where_it_must_be_or_nothing_changes() {
     check::<Standard>();
 }
 
+#[test]
+fn an_object_is_put_into_bytes_of_slabs_that_no_object_has() {
+    let harness: Harness<Standard> = filled();
+    let alloc = |size| harness.space.alloc(&Request::new(size, 8)).unwrap();
+    // A slab that stays without an object.
+    let idle = alloc(24);
+    harness.space.free(idle).unwrap();
+    harness.space.alloc_at(idle, 24).unwrap();
+    // A slot between two in use.
+    let [first, second, third] = [(); 3].map(|()| alloc(8));
+    harness.space.free(second).unwrap();
+    assert!(matches!(harness.space.alloc_at(second, 12), Err(AllocError::NotFree { bytes: 12, .. })));
+    harness.space.validate().unwrap();
+    harness.space.alloc_at(second, 8).unwrap();
+    harness.space.validate().unwrap();
+    [idle, first, second, third].iter().for_each(|&object| harness.space.free(object).unwrap());
+    harness.space.validate().unwrap();
+}
+
 /// Creates wholly free chunks, and one with too many spare pages; an object is placed after so many steps of the
 /// balance.
 fn place_after<C: Config>(steps: u32) -> bool {

@@ -32,6 +32,7 @@
 
 use super::super::{Store, Taken};
 use super::{ALL_FREE, Class, SLOTS, Slab};
+use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::config::Config;
 use crate::engine::Want;
 use crate::geometry::UNIT_BYTES_MIN;
@@ -128,6 +129,29 @@ impl<C: Config> Store<C> {
         let chunk = self.chunk(row);
         (chunk.is_in_use() && chunk.sliced && granule < self.classes.granules())
             .then(|| *self.classes.rows.at(row, granule))
+    }
+
+    /// Dissolves the slabs that have bits from an address on, if all of these are free or in unused slots. No slab is
+    /// idle.
+    pub(crate) fn dissolve_at(&mut self, at: u64, bits: u32) {
+        let place = self.place_of(at).filter(|(row, off)| {
+            let (chunk, bit) = (self.chunk(*row), off / BIT_BYTES);
+            chunk.sliced && off.is_multiple_of(BIT_BYTES) && bit + bits <= chunk.pages * PAGE_BITS
+        });
+        let Some((row, off)) = place else { return };
+        let (bit, end) = (off / BIT_BYTES, off / BIT_BYTES + bits);
+        let is_free = |bit| match self.classes.find(row, bit / SLOTS) {
+            Some((class, granule, of)) => of.free >> ((bit - granule * SLOTS) / class.0) & 1 != 0,
+            None => !bitmap::is_set(self.words.row(row), bit),
+        };
+        if !(bit..end).all(is_free) {
+            return;
+        }
+        for granule in bit / SLOTS..end.div_ceil(SLOTS) {
+            if let Some((class, granule, &mut Slab { free, .. })) = self.classes.find(row, granule) {
+                self.dissolve_slab(class, row, granule, free);
+            }
+        }
     }
 
     /// Makes objects of the engine of the slots in use of a slab, and gives it the others.
