@@ -37,6 +37,11 @@ mod model {
         pub fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
             self.inner.try_lock().ok().map(|inner| MutexGuard { inner, raw: PhantomData })
         }
+
+        /// Returns the value, which no other thread has.
+        pub fn get_mut(&mut self) -> &mut T {
+            self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
+        }
     }
 
     /// Holds the lock while it lives.

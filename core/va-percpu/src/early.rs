@@ -67,7 +67,7 @@ impl<P: Machine + 'static, B: Backend + 'static, C: Config> EarlyPercpu<P, B, C>
     /// [`NewError::AlreadyReady`] if there is a space, or another thread creates it. [`NewError::NoMeta`] if the
     /// platform allocates no records, after which another call may succeed.
     /// # Locks
-    /// The lock of the storage, by `try_lock`. Stack: less than 4 KiB in release builds.
+    /// The lock of the storage, by `try_lock`; the platform is called under it. Stack: less than 4 KiB in release builds.
     pub fn init(
         &'static self,
         geometry: Geometry,

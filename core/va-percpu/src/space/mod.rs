@@ -99,7 +99,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// # Errors
     /// [`NewError::NoMeta`] if the platform allocates no records.
     pub fn new(geometry: Geometry, machine: P, backend: B) -> Result<Self, NewError> {
-        let space = Self::unbegun(geometry, machine, backend);
+        let mut space = Self::unbegun(geometry, machine, backend);
         space.begin()?;
         Ok(space)
     }
@@ -125,8 +125,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
     /// Creates the first chunk.
     #[inline(never)]
-    pub(crate) fn begin(&self) -> Result<(), NewError> {
-        let mut store = self.lock();
+    pub(crate) fn begin(&mut self) -> Result<(), NewError> {
+        // No other thread has the space: no lock is taken.
+        let store = self.chunks.get_mut();
         store.init(self.geometry, B::BY_PAGE);
         let more = store.need().alloc(&self.machine).ok_or(NewError::NoMeta)?;
         store.grow(more).free(&self.machine);
@@ -570,7 +571,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 impl<P: Machine, B: Backend, C: Config> Drop for PercpuSpace<P, B, C> {
     fn drop(&mut self) {
         // The backend's chunks remain: the owner of the space disposes of their addresses.
-        self.lock().free_memory(&self.machine);
+        self.chunks.get_mut().free_memory(&self.machine);
         self.states.free_memory(&self.machine);
         self.cells.free_memory(&self.machine);
     }

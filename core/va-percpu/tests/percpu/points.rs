@@ -5,7 +5,7 @@ use va_percpu::{
     AllocError, ChunkKind, Config, Context, FreeError, Geometry, NewError, Offset, PercpuSpace, Request,
     Sizes,
 };
-use va_sim::machine::SimMachine;
+use va_sim::machine::{SimMachine, lockings};
 use va_sim::percpu::{Harness, Op, SIZES, SimChunks};
 
 fn kinds(harness: &Harness<Scan>) -> Vec<ChunkKind> {
@@ -411,6 +411,17 @@ fn the_balance_leaves_a_free_chunk_without_pages_only_if_no_other_is_free() {
     assert_eq!([populated_of_free::<Standard>(), populated_of_free::<Runs>()], [[16], [16]]);
     // As in Linux.
     assert_eq!(populated_of_free::<Linux612>(), [0, 16]);
+}
+
+#[test]
+fn creating_a_space_or_dropping_it_takes_no_lock() {
+    let before = lockings();
+    let harness = Harness::<Standard>::new();
+    assert_eq!(lockings(), before);
+    harness.space.alloc(&Request::new(30_000, 8)).unwrap();
+    let before = lockings();
+    drop(harness);
+    assert_eq!(lockings(), before);
 }
 
 #[test]
