@@ -95,7 +95,8 @@ pub trait Backend {
     /// Flushes translations of depopulated pages; called once for each chunk that was searched for them.
     fn flush(&self, geometry: &Geometry, base: Va, pages: Range<u32>);
 
-    /// Reports that the balance is due: a thread should call `tick` until it is done. Called once until then.
+    /// Reports that the balance is due: a thread should call `tick` until it is done. Called once for each pass that it
+    /// calls for.
     fn wake(&self) {}
 
     /// Zeroes bytes on every CPU, before objects there are allocated. Called under no lock.

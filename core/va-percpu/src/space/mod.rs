@@ -177,8 +177,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Allocates an object: `size` bytes at a multiple of `align`, zeroed by the backend on every CPU.
     ///
     /// # Errors
-    /// A bad request, or a failure of the machine or the backend, after which all magazines were drained; nothing else
-    /// has changed.
+    /// A bad request; or a failure of the machine or the backend, before which all magazines were drained, but for those
+    /// whose owner is in a call. No object has changed. Idle slabs may have been freed. A chunk or pages may have been
+    /// added, and then the balance is due.
     /// # Locks
     /// `chunks`; if the caller can wait and pages or a chunk are missing, `grow`. Before a failure those of
     /// [`drain_magazines`](Self::drain_magazines).
@@ -325,6 +326,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             Ok(()) => store.totals.count(want),
             Err(error) => {
                 store.free_uncounted(taken.row, taken.at);
+                drop(store);
+                // For its chunk, and the pages that were populated before.
+                self.call_for_balance();
                 return Err(error);
             }
         }

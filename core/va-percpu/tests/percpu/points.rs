@@ -278,6 +278,17 @@ fn cc3_empty_slabs_release_their_chunks() {
 }
 
 #[test]
+fn a_request_that_fails_after_pages_were_taken_for_it_calls_for_the_balance() {
+    let mut harness: Harness<Runs> = filled();
+    harness.apply(Op::Balance);
+    assert!(!harness.space.is_balance_due());
+    harness.space.backend().fail_after(0);
+    let error = harness.alloc(&Request::new(32_768, 4096)).unwrap_err();
+    assert_eq!(error, AllocError::NotPopulated { page: 4, pages: 4 });
+    assert!(harness.space.is_balance_due());
+}
+
+#[test]
 fn an_idle_slab_that_a_request_frees_calls_for_the_balance() {
     let harness: Harness<Standard> = filled();
     let page = Request::new(4096, 4096);
