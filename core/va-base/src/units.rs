@@ -187,7 +187,7 @@ impl fmt::Display for Pages {
 pub struct Align(u8);
 
 impl Align {
-    /// One page: every allocated address has at least this alignment.
+    /// One page: the least alignment of an address that an index of pages allocates.
     pub const PAGE: Self = Self(PAGE_SHIFT as u8);
 
     /// Returns the alignment of `align_bytes`, or `None` if that is not a power of two.

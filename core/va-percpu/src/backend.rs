@@ -33,9 +33,10 @@ pub struct BackendError;
 pub enum Event {
     /// `percpu_alloc_percpu`.
     Alloc {
-        /// The request.
+        /// The request. Of an object that a magazine took from the space, since it held none, the size and the
+        /// alignment are those of its class.
         request: Request,
-        /// The address that the first unit of the chunk begins at.
+        /// The address that the bitmap of the chunk begins at: that of its first unit, but in the first chunk.
         base: Va,
         /// Bytes from there.
         off: u32,
@@ -49,7 +50,7 @@ pub enum Event {
     },
     /// `percpu_free_percpu`.
     Free {
-        /// The address that the first unit of the chunk begins at.
+        /// The address that the bitmap of the chunk begins at: that of its first unit, but in the first chunk.
         base: Va,
         /// Bytes from there.
         off: u32,

@@ -30,9 +30,10 @@ pub struct Stats {
     pub chunks_max: u32,
     /// Chunks created since the beginning.
     pub chunks_made: u32,
-    /// The size of the smallest request; the unit before there was one.
+    /// The size of the smallest request, in whole words; the unit before there was one. Objects that a magazine took
+    /// count with the size of their class, allocated or not.
     pub size_min: u32,
-    /// The size of the largest.
+    /// That of the largest.
     pub size_max: u32,
     /// Spare populated pages.
     pub spare_pages: i64,

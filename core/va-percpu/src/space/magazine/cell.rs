@@ -178,8 +178,8 @@ impl Contents {
     }
 }
 
-/// Counts of a cell: written by the owner under its lock, or by one that drains it; read by any thread.
-/// Each is a counter.
+/// Counts of a cell: written by the owner, `cached` also by one that drains it; read by any thread. The first four are
+/// written under the lock. Each is a counter.
 pub(super) struct Counts {
     /// Objects that were allocated, each one once, and their bytes.
     pub(super) allocs: AtomicU64,

@@ -277,7 +277,7 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
     /// Allocates an object, as [`PercpuSpace::alloc`] does: zero on every CPU.
     ///
     /// # Errors
-    /// Those of [`PercpuSpace::alloc`]; before a failure, all magazines were drained, including this one.
+    /// Those of [`PercpuSpace::alloc`], before which this magazine was drained, too.
     /// # Locks
     /// The magazine's; `chunks` for a refill; else those of [`PercpuSpace::alloc`], one after the other. For a caller
     /// that cannot wait never `grow`.

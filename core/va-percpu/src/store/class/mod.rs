@@ -18,7 +18,7 @@
 //!
 //! If no slab fits any more, the engine allocates objects one by one. So the cache causes no additional chunk except
 //! for the bytes unused in slabs. Those are bounded: before a chunk is created, sparse slabs are dissolved (`dissolve`)
-//! while more than an eighth of all bytes is in unused slots.
+//! while more than a sixteenth of all bytes is in unused slots.
 //!
 //! # Invariants
 //! - **CC1 slab-known**  the granules of a slab name its class and their distance from its first. Each slab is a live
