@@ -327,6 +327,51 @@ fn sp2_aliases_of_a_round_that_is_sealed_meanwhile_are_flushed() {
     });
 }
 
+/// A free beside a purge of aliases, which may cover it or not: the next purge covers it if need be.
+#[test]
+fn sp2_aliases_of_a_free_beside_a_purge_are_flushed_by_the_next() {
+    model(|| {
+        let (space, machine) = space_of::<Tiny>(16, 1);
+        let space = Arc::new(space);
+        let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
+        let Ok(area) = magazine.alloc(&ask(1)) else { panic!("no area") };
+        let theirs = space.clone();
+        let other = spawn(move || theirs.purge(Purge::Aliases));
+        let range = area.range();
+        machine.unmap(range);
+        assert!(magazine.free(area).is_ok());
+        space.purge(Purge::Aliases);
+        assert!(!machine.is_stale(range), "SP2: {range} was freed before the call");
+        assert!(other.join().is_ok());
+        let flushes = machine.flushes.load(Ordering::Relaxed);
+        space.purge(Purge::Aliases);
+        assert_eq!(machine.flushes.load(Ordering::Relaxed), flushes, "nothing was freed since");
+    });
+}
+
+/// A round ends beside a purge of aliases, and the next is as large: the next purge covers it.
+#[test]
+fn sp2_aliases_of_a_round_as_large_as_the_last_are_flushed() {
+    model_within(2, || {
+        let (space, machine) = space_of::<Tiny>(16, 1);
+        let space = Arc::new(space);
+        let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
+        let (Ok(early), Ok(late)) = (magazine.alloc(&ask(1)), magazine.alloc(&ask(1))) else {
+            panic!("no area")
+        };
+        assert!(magazine.free(early).is_ok());
+        let theirs = space.clone();
+        let other = spawn(move || theirs.purge(Purge::Aliases));
+        magazine.drain();
+        let range = late.range();
+        machine.unmap(range);
+        assert!(magazine.free(late).is_ok());
+        space.purge(Purge::Aliases);
+        assert!(!machine.is_stale(range), "SP2: {range} was freed before the call");
+        assert!(other.join().is_ok());
+    });
+}
+
 /// A free in an interrupt beside the worker's drain: the worker finds any excess that it leaves, or is woken for it.
 #[test]
 fn a_free_in_an_interrupt_beside_a_drain_loses_no_wake() {

@@ -27,6 +27,7 @@
 //! An owner waits for its cell's lock with no lock held; any other thread only tries it. Under it no memory is
 //! requested from the machine.
 
+use super::covered::Covered;
 use super::purge::{ELSEWHERE, PurgeState};
 use super::{CachePadded, VmapSpace};
 use crate::config::Config;
@@ -35,7 +36,7 @@ use crate::list::AreaList;
 use crate::pool::{CLASSES, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use va_base::sync::{Mutex, MutexGuard, OnceRef, RawMutex};
-use va_base::{InvariantViolation, LockClass, Machine, Meta, Pages, Table, Va, VaRange};
+use va_base::{InvariantViolation, LockClass, Machine, Meta, Pages, Table, Va};
 
 /// Flushed pages that the cache of a magazine holds at most, whatever its share: 256 MiB of addresses.
 pub(super) const CACHE_PAGES_MAX: u64 = 1 << 16;
@@ -115,8 +116,8 @@ pub(super) struct Cell<R: RawMutex + 'static> {
     // Published under the lock, read without it.
     /// Pages of the cache. Protocol PR-FAIL.
     cached_pages: AtomicU64,
-    /// Pages of the open round. Protocol PR-FAIL.
-    lazy_pages: AtomicU64,
+    /// Pages of the open round. Protocol PR-FAIL. Protocol PR-HULL.
+    pub(super) lazy_pages: AtomicU64,
     /// Sealed pages: cached if their batch is completed, else lazy, and counted in the space. Protocol PR-FAIL.
     sealed_pages: AtomicU64,
     /// The batch that the sealed pages wait for. Protocol PR-FAIL.
@@ -126,6 +127,7 @@ pub(super) struct Cell<R: RawMutex + 'static> {
     /// Set once.
     next: OnceRef<'static, Cell<R>>,
     contents: Mutex<R, Contents>,
+    pub(super) covered: Covered,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Table for Cell<R> {
@@ -140,6 +142,7 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Cell<R> {
             batch_number: AtomicU64::new(0),
             hull: Hull::new(),
             next: OnceRef::new(),
+            covered: Covered::new(),
         }
     }
 }
@@ -165,7 +168,8 @@ impl<R: RawMutex + 'static> Cell<R> {
     /// Publishes the pages of the open round.
     #[inline(always)]
     pub(super) fn publish_lazy(&self, pages: u64) {
-        self.lazy_pages.store(pages, Ordering::Relaxed);
+        // Release pairs with `uncovered`: a purge that counts a free sees the hull, and what was done before the free.
+        self.lazy_pages.store(pages, Ordering::Release);
     }
 
     /// Publishes the sealed pages, and the batch that they wait for.
@@ -182,6 +186,7 @@ impl<R: RawMutex + 'static> Cell<R> {
         }
         self.publish_cached(contents);
         self.publish_lazy(contents.rounds.open().pages());
+        self.covered.note_seal();
         self.publish_sealed(contents);
     }
 
@@ -485,11 +490,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.cells.taken().filter_map(areas).sum()
     }
 
-    /// Calls `with` for the hull of each magazine's open round. Takes no lock.
-    pub(super) fn each_hull(&self, with: impl FnMut(VaRange)) {
-        self.cells.each().filter_map(|cell| cell.hull.read()).for_each(with);
-    }
-
     /// Checks MG1 and MG2, and returns the amounts: cached, lazy and sealed. No owner is in a call.
     pub(super) fn check_cells(&self) -> Result<[Amount; 3], InvariantViolation> {
         let [mut cached, mut lazy, mut sealed] = [Amount::NONE; 3];
@@ -528,7 +528,7 @@ mod tests {
     use super::*;
     use crate::config::Standard;
     use crate::testing::TestMachine;
-    use va_base::Request;
+    use va_base::{Request, VaRange};
 
     type Space = VmapSpace<&'static TestMachine, Standard>;
 

@@ -35,6 +35,7 @@
 mod busy;
 mod cell;
 mod congruent;
+mod covered;
 mod find;
 mod leave;
 mod locks;

@@ -260,8 +260,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// it waits in a node or in a magazine. Areas in a magazine remain there, and lazy. If the result is `waiting`,
     /// none of this is certain yet: call again.
     ///
-    /// The machine gets a few ranges: the hull of lazy areas, that of each magazine's freed areas, and `dirty`; more
-    /// than sixteen are joined with their neighbours.
+    /// The machine gets `dirty`, the hull of lazy areas, and that of each magazine with an area that no such flush covers
+    /// yet. More than sixteen ranges are joined with their neighbours. If there is none, nothing is flushed.
     ///
     /// # Locks
     /// `purge`, released after each slice. Magazines are not locked.
@@ -271,13 +271,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.purged(pass == Pass::Waiting)
     }
 
-    /// Adds `dirty`, and the hulls of magazines' open rounds, to the next flush that begins.
+    /// Adds `dirty`, and the hulls of open rounds with an area that no flush covers, to the next flush that begins.
     fn add_dirty(&self, dirty: &[VaRange]) {
         // Hulls before the pass opens a batch: a round that is sealed after this read is seen here. One sealed before
         // is covered by the lazy areas of its node, which join later.
         let mut state = self.lock_purge();
         dirty.iter().for_each(|&range| state.dirty.add(range));
-        self.each_hull(|range| state.dirty.add(range));
+        self.each_uncovered(|range| state.dirty.add(range));
     }
 
     /// Runs one slice of a purge if one is in progress or due. For workers and idle loops.

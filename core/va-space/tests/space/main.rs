@@ -7,6 +7,7 @@ use va_sim::small::{Small, lazy};
 use va_space::config;
 use va_space::{Config, Magazine, Purge, VmapSpace};
 
+mod aliases;
 mod atomic;
 mod cached;
 mod context;
