@@ -32,7 +32,7 @@ pub(crate) struct Strip {
     /// Pages that belong to no mapping and not to the open run. Owner only. Protocol PR-LOCK.
     free: AtomicU32,
     /// Bits of `gone` that a flush covers, begun or ended. Under the queue lock; see `Block::flush_state`.
-    /// Protocol PR-LOCK.
+    /// Protocol PR-TOUCH.
     flushed: AtomicU32,
 }
 
@@ -158,12 +158,14 @@ impl Strip {
 
     #[inline(always)]
     pub(crate) fn flushed(&self) -> u32 {
-        self.flushed.load(Ordering::Relaxed)
+        // Acquire pairs with `set_flushed`.
+        self.flushed.load(Ordering::Acquire)
     }
 
     #[inline(always)]
     pub(crate) fn set_flushed(&self, flushed: u32) {
-        self.flushed.store(flushed, Ordering::Relaxed);
+        // Release: a thread that sees bits cleared sees those of `gone` cleared, though the lane does it without the lock.
+        self.flushed.store(flushed, Ordering::Release);
     }
 }
 

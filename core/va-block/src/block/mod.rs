@@ -33,7 +33,7 @@ pub(crate) use reuse::{Hull, ones};
 use crate::link::Link;
 use crate::strip::{Gone, STRIP_PAGES, Strip};
 use va_base::Table;
-use va_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use va_base::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 #[cfg(not(loom))]
 pub(crate) const STRIPS: usize = 32;
@@ -121,6 +121,9 @@ pub(crate) struct Block {
     pub(crate) touched_next: AtomicU32,
     /// Dead pages; counted only where a block is freed with its last mapping. Protocol PR-DEAD.
     dead: AtomicU32,
+    /// Freed mappings that are not noted, and that a flush covers which has begun. Under the queue lock, and that of the
+    /// collection. Protocol PR-LOCK.
+    covered: AtomicU16,
 }
 
 impl Table for Block {
@@ -141,6 +144,7 @@ impl Table for Block {
             touched: AtomicBool::new(false),
             touched_next: AtomicU32::new(0),
             dead: AtomicU32::new(0),
+            covered: AtomicU16::new(0),
         }
     }
 }

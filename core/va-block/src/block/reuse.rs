@@ -9,9 +9,10 @@
 //! A strip is recycled at once. Carries find the mappings that end in it ([`ends_inside`]); only the one that ends
 //! elsewhere is walked.
 
-use super::{Block, place_of};
+use super::{Block, PAGES_MAX, place_of};
 use crate::config::Config;
-use crate::strip::STRIP_PAGES;
+use crate::strip::{STRIP_PAGES, Strip};
+use va_base::sync::atomic::Ordering;
 
 /// A hull of pages of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +48,21 @@ impl Block {
             hull.cover(low, high + self.size_from(high).unwrap_or(1));
             strip.set_flushed(flushed | fresh);
         }
+    }
+
+    /// Returns whether mappings were freed that are not noted, and that no flush covers which has begun. Those that
+    /// this call counts must be in the next flush. Queue lock, and that of the collection.
+    pub(crate) fn claim_uncovered(&self) -> bool {
+        let unnoted = self.unnoted();
+        // As many as before are the same ones: they remain until they are noted, and then `uncover` is called.
+        let covered = self.covered.load(Ordering::Relaxed);
+        self.covered.store(unnoted, Ordering::Relaxed);
+        unnoted != covered
+    }
+
+    /// Forgets what flushes cover, when all that is dead was noted. The same locks.
+    pub(crate) fn uncover(&self) {
+        self.covered.store(0, Ordering::Relaxed);
     }
 
     /// Recycles what a flush covered that has ended; returns the number of pages. Owner only.
@@ -99,6 +115,17 @@ impl Block {
         self.strips.iter().any(|strip| strip.gone().bits() & !strip.flushed() != 0)
     }
 
+    /// Returns the number of freed mappings that are not noted. It grows with each free, also while a lane recycles.
+    fn unnoted(&self) -> u16 {
+        const { assert!(PAGES_MAX <= u16::MAX as u32) };
+        let of = |strip: &Strip| {
+            // First: what a lane recycles meanwhile is in both words, or not in `gone`.
+            let flushed = strip.flushed();
+            (strip.gone().bits() & !flushed).count_ones()
+        };
+        self.strips.iter().map(of).sum::<u32>() as u16
+    }
+
     /// Returns whether there is no mapping at all, not even a dead one. Exact for the owner.
     #[cfg(test)]
     #[cfg(not(loom))]
@@ -136,7 +163,6 @@ pub(crate) fn ones(mut word: u32) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
-    use super::super::PAGES_MAX;
     use super::super::tests::filled;
     use super::*;
     use crate::block::WrongFree;

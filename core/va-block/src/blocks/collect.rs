@@ -22,7 +22,8 @@
 //! are pushed on the stack again, to be examined later.
 //!
 //! The owner of a lane settles its block: the collection only records that the flush is completed. Pages that die in
-//! the block before the owner reads this wait for another collection, although a flush covers them.
+//! the block before the owner reads this wait for another collection, although a flush covers them. That flush is
+//! begun once: by how many there are the next collections know whether one died since.
 //!
 //! Both are run in slices of [`Config::SLICE_BLOCKS`] blocks, each under one hold of the lock.
 //!
@@ -463,12 +464,15 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             block.note_flushed(&mut hull);
             if !hull.is_empty() {
                 block.set_flush_state(FlushState::Begun);
+                block.uncover();
                 block.set_list(List::InFlight);
                 collection.in_flight.push(&self.lookup, block);
             }
         } else {
             // In a lane that has not recycled since its last flush was completed: noted next time, flushed now.
-            hull = all;
+            if block.claim_uncovered() {
+                hull = all;
+            }
             if !block.is_touched() {
                 self.balance.0.fetch_add(Balance::TOUCHED, Ordering::Relaxed);
                 self.push_touched(block);

@@ -4,7 +4,7 @@
 //! threads allocates a table is not modelled, so records and slots are allocated before the threads begin.
 
 use crate::config::{Config, Hashed};
-use crate::{BlockError, Blocks, UnmapError};
+use crate::{BlockError, Blocks, Lane, UnmapError};
 use loom::thread;
 use std::boxed::Box;
 use std::sync::Arc;
@@ -387,6 +387,60 @@ fn a_lane_against_a_collection() {
         assert_eq!(blocks.validate(), Ok(()));
         blocks.shrink();
         assert_eq!((blocks.stats().blocks, blocks.validate()), (0, Ok(())));
+    });
+}
+
+/// A lane's block with four mappings, of which one is dead and flushed, and not recycled.
+fn held(
+    lane: &mut Lane<'_, &'static Machine, Reusing>,
+    blocks: &Tiny<Reusing>,
+    machine: &Watcher,
+) -> [Va; 4] {
+    let all = [(); 4].map(|()| map(machine, lane.alloc(1), 1));
+    free_of(lane, machine, all[0]);
+    blocks.unmap_aliases();
+    all
+}
+
+fn free_of(lane: &mut Lane<'_, &'static Machine, Reusing>, machine: &Watcher, at: Va) {
+    machine.unmap(at, 1);
+    assert_eq!(lane.free(at, 1), Ok(()));
+}
+
+#[test]
+fn sp2_unmap_aliases_twice_beside_a_free_in_the_block_of_an_idle_lane() {
+    model(3, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let Ok(mut lane) = blocks.lane(0) else { panic!("no lane") };
+        let all = held(&mut lane, &blocks, machine);
+        let theirs = blocks.clone();
+        let other = spawn(move || theirs.unmap_aliases());
+        free_of(&mut lane, machine, all[1]);
+        assert!(!blocks.unmap_aliases().waiting);
+        let stale = machine.stale.load(Ordering::SeqCst);
+        assert_eq!(stale & 1 << all[1].page_floor(), 0, "freed before the call, and stale");
+        assert!(other.join().is_ok());
+    });
+}
+
+#[test]
+fn sp2_unmap_aliases_beside_a_lane_that_recycles() {
+    model(2, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let Ok(mut lane) = blocks.lane(0) else { panic!("no lane") };
+        let all = held(&mut lane, &blocks, machine);
+        free_of(&mut lane, machine, all[1]);
+        let theirs = blocks.clone();
+        let other = spawn(move || {
+            theirs.unmap_aliases();
+            free(&theirs, machine, all[2], 1);
+            theirs.unmap_aliases();
+            let stale = machine.stale.load(Ordering::SeqCst);
+            assert_eq!(stale & 1 << all[2].page_floor(), 0, "freed before the call, and stale");
+        });
+        assert_eq!(map(machine, lane.alloc(1), 1), all[0], "recycled");
+        assert!(other.join().is_ok());
+        assert_eq!(blocks.validate(), Ok(()));
     });
 }
 

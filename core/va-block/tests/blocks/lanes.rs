@@ -1,10 +1,10 @@
 //! Lanes beside other callers: their blocks are found, and end, in time.
 
 use crate::points::{blocks, counted};
-use va_base::{Context, LockClass, PAGE_SIZE, Pages, Va};
+use va_base::{Context, LockClass, PAGE_SIZE, Pages, Va, VaRange};
 use va_block::config::{Linux64, Standard};
 use va_block::{Config, Lane};
-use va_sim::machine::SimMachine;
+use va_sim::machine::{Flushing, SimMachine};
 
 #[test]
 fn a_lane_releases_a_block_whose_last_page_died_in_it() {
@@ -111,4 +111,71 @@ fn a_lane_takes_and_frees_at_hand_only_what_is_simple() {
     let taken = (0..).map_while(|_| lane.take(64)).count();
     assert_eq!((taken, lane.take(64)), (15, None));
     assert_eq!(blocks.validate(), Ok(()));
+}
+
+/// Frees mappings of two pages of an idle lane's block, which are unmapped.
+fn free_pairs(machine: &SimMachine, lane: &mut Lane<'_, &SimMachine, Standard>, all: &[Va]) {
+    for &at in all {
+        let range = VaRange::from_size(at, 2 * PAGE_SIZE).unwrap();
+        machine.map(range).unwrap();
+        machine.unmap(range);
+        lane.free(at, 2).unwrap();
+    }
+}
+
+#[test]
+fn sp2_the_dead_pages_of_an_idle_lane_are_flushed_once_for_each_free() {
+    // Of some mappings one lives on, of others none does.
+    for lives in [1, 0] {
+        let machine = SimMachine::new(1);
+        let blocks = blocks::<Standard>(&machine, 1 << 16);
+        let mut lane = blocks.lane(0).unwrap();
+        let all: Vec<Va> = (0..8 + lives).map(|_| lane.alloc(2).unwrap()).collect();
+        let mut begun = 0;
+        // Its owner does not see that the first flush is completed. The last are inside the bounds of those before.
+        for frees in [&all[..2], &all[6..8], &all[2..3], &all[3..6]] {
+            free_pairs(&machine, &mut lane, frees);
+            begun += 1;
+            for _ in 0..4 {
+                assert!(!blocks.unmap_aliases().waiting);
+                assert_eq!((machine.flushes(), machine.unclean(blocks.space().extent())), (begun, 0));
+                assert_eq!(blocks.validate(), Ok(()));
+            }
+        }
+        assert!(lane.holds() && blocks.stats().dead_pages == Pages::new(16));
+        // Those that its owner has not seen are noted when it sees the others, and then used again.
+        lane.park();
+        assert_eq!(blocks.stats().dead_pages, Pages::new(12));
+        blocks.unmap_aliases();
+        assert_eq!((blocks.stats().dead_pages, blocks.validate()), (Pages::new(0), Ok(())));
+    }
+}
+
+#[test]
+fn sp2_a_call_waits_for_the_flush_that_covers_the_dead_pages_of_a_lane() {
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine, 1 << 16);
+    let mut lane = blocks.lane(0).unwrap();
+    let all: Vec<Va> = (0..5).map(|_| lane.alloc(2).unwrap()).collect();
+    free_pairs(&machine, &mut lane, &all[..1]);
+    blocks.unmap_aliases();
+    machine.set_flushing(Flushing::OnRequest);
+    let unclean = || machine.unclean(blocks.space().extent());
+    free_pairs(&machine, &mut lane, &all[1..2]);
+    while blocks.unmap_aliases().waiting {
+        assert_ne!(unclean(), 0);
+        machine.complete_flushes();
+    }
+    let begun = machine.flushes();
+    (0..3).for_each(|_| assert!(!blocks.unmap_aliases().waiting));
+    assert_eq!((machine.flushes(), unclean()), (begun, 0));
+    // After that flush began.
+    free_pairs(&machine, &mut lane, &all[2..3]);
+    assert!(blocks.unmap_aliases().waiting);
+    free_pairs(&machine, &mut lane, &all[3..4]);
+    while blocks.unmap_aliases().waiting {
+        assert_ne!(unclean(), 0);
+        machine.complete_flushes();
+    }
+    assert_eq!((unclean(), blocks.validate()), (0, Ok(())));
 }
