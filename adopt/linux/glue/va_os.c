@@ -411,7 +411,7 @@ static int va_show(struct seq_file *m, void *unused)
  * Copies from a program into a small mapping, as a driver does, which may then free it as what it is not. Returns the
  * bytes that were copied.
  */
-static ssize_t va_copy(const char __user *from, size_t bytes, bool wrong)
+static ssize_t va_plant_copy(const char __user *from, size_t bytes, bool wrong)
 {
 	struct page *page = alloc_page(GFP_KERNEL);
 	void *at = page ? vm_map_ram(&page, 1, NUMA_NO_NODE) : NULL;
@@ -441,7 +441,7 @@ static ssize_t va_plant_write(struct file *file, const char __user *from, size_t
 	if (!bytes || get_user(what, from))
 		return -EFAULT;
 	if (what == 'c' || what == 'w')
-		return va_copy(from, bytes, what == 'w');
+		return va_plant_copy(from, bytes, what == 'w');
 	if (what == 'l') {
 		void *lost = vmalloc(PAGE_SIZE);
 
