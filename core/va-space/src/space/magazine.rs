@@ -562,7 +562,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             let half = cache.len(victim) / 2;
             let size = cache.size(victim);
             let list = if VmapSpace::<P, C>::always_pools(size) {
-                let stay = half.min(STAY_AREAS_MAX);
+                let stay = half.min(REFILL_AREAS_MAX);
                 budget.spend_each(Cost::LINK, stay);
                 cache.take_behind(map, victim, stay)
             } else {
