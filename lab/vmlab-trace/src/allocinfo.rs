@@ -124,7 +124,8 @@ fn site(text: &str) -> Option<Site> {
     })
 }
 
-fn short(name: &str) -> String {
+/// Returns a name as it is stored: cut.
+pub fn short(name: &str) -> String {
     name.chars().take(NAME_CHARS).collect()
 }
 

@@ -175,7 +175,7 @@ pub struct Trace {
     pub recording: Option<Box<Recording>>,
     /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
-    /// True if reading ended because there were more than [`EVENTS_MAX`] events.
+    /// True if reading ended because there were more than [`EVENTS_MAX`] events and marks.
     pub too_many: bool,
 }
 
@@ -185,7 +185,7 @@ impl Trace {
         Self::read_at_most(input, EVENTS_MAX)
     }
 
-    /// As [`Self::read`], but reads only the first `most` events. If there are more, it sets `too_many`.
+    /// As [`Self::read`], but reads only the first `most` events and marks. If there are more, it sets `too_many`.
     pub fn read_at_most(input: impl Read, most: usize) -> Self {
         let mut trace = Self::default();
         let mut input = BufReader::with_capacity(1 << 16, input);
@@ -211,7 +211,9 @@ impl Trace {
         let text = String::from_utf8_lossy(line);
         let (line, head) = self.parse(&text);
         match line {
-            Line::Event(_) if self.events.len() == most => self.too_many = true,
+            Line::Event(_) | Line::Mark(_) if self.events.len() + self.marks.len() == most => {
+                self.too_many = true
+            }
             Line::Event(event) => {
                 if matches!(event, Event::Alloc { .. }) {
                     self.alloc_lines.push(self.lines);
@@ -519,6 +521,9 @@ mod tests {
         }
         // The rest is not read at all.
         assert_eq!(trace(2).lines, 5);
+        let marks = "x-1 [000] ..... 1.0: tracing_mark_write: vmlab pools drained\n".repeat(9);
+        let some = Trace::read_at_most(marks.as_bytes(), 3);
+        assert_eq!((some.marks.len(), some.lines, some.too_many), (3, 4, true));
     }
 
     #[test]

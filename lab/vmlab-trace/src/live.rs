@@ -354,7 +354,10 @@ impl Live {
             Event::Free { addr } => {
                 self.totals.frees += 1;
                 let (area, age) = (self.remove(addr), self.next_age());
-                self.lazy.insert(age, addr);
+                // Those that no table showed have a limit of their own: hostile input may free any number of them.
+                if area.is_some() || self.lazy.len() < AREAS_MAX {
+                    self.lazy.insert(age, addr);
+                }
                 match area {
                     Some(area) => {
                         self.areas.insert(addr, Area { lazy: Some(age), ..area });

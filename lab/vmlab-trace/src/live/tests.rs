@@ -203,3 +203,12 @@ fn the_kernels_count_of_lazy_pages_is_that_of_its_areas_in_every_shipped_trace()
         assert_eq!(live.validate(), Ok(()));
     }
 }
+
+#[test]
+fn frees_of_unknown_areas_have_a_limit() {
+    let mut live = Live::new(false);
+    for at in 0..AREAS_MAX as u64 + 9 {
+        live.event(Event::Free { addr: at << 12 }, |_| 0);
+    }
+    assert_eq!((live.lazy.len(), live.totals().inferred), (AREAS_MAX, AREAS_MAX as u64 + 9));
+}

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{bytes, counted, grouped, printable};
-use vmlab_trace::allocinfo::{SITES_MAX, Site, Sites};
+use vmlab_trace::allocinfo::{SITES_MAX, Site, Sites, short};
 use vmlab_trace::read_line;
 
 /// The kernel's file.
@@ -213,7 +213,7 @@ fn known_of(input: &mut impl BufRead) -> std::io::Result<HashMap<(String, u32), 
     while read_line(input, &mut line)? {
         let parsed = serde_json::from_slice::<Line>(&line).ok().and_then(|line| line.site);
         if let Some(Known { memory, file, line }) = parsed.filter(|_| known.len() < SITES_MAX) {
-            known.insert((file, line), memory);
+            known.insert((short(&file), line), memory);
         }
     }
     Ok(known)
@@ -230,6 +230,10 @@ mod tests {
             {\"site\":{\"memory\":\"other\",\"file\":\"b.c\",\"line\":3}}\n{\"hole\":{}}\nnonsense\n";
         let known = known_of(&mut lines.as_bytes()).unwrap();
         assert_eq!(known.len(), 2);
+        let long =
+            format!("{{\"site\":{{\"memory\":\"own\",\"file\":\"{}\",\"line\":3}}}}", "a".repeat(4000));
+        let cut = known_of(&mut long.as_bytes()).unwrap();
+        assert!(cut.keys().all(|(file, _)| file.len() == 200), "as the names of places are cut");
         let memory = |file: &str, line| {
             let site = Site {
                 bytes: 1,
