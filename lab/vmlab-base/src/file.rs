@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
+    /// The same, but for a link to no file: the path of that.
+    target: PathBuf,
     /// The file, if there was one.
     file: Option<File>,
 }
@@ -24,10 +26,12 @@ impl OutputFile {
         let made = !path.exists();
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).open(path).with_context(cannot)?;
+        let mut target = path.to_path_buf();
         if made {
-            std::fs::remove_file(path).with_context(cannot)?;
+            target = path.canonicalize().with_context(cannot)?;
+            std::fs::remove_file(&target).with_context(cannot)?;
         }
-        Ok(Self { path: path.to_path_buf(), file: (!made).then_some(file) })
+        Ok(Self { path: path.to_path_buf(), target, file: (!made).then_some(file) })
     }
 
     /// Replaces the file's content, and returns its path.
@@ -45,9 +49,9 @@ impl OutputFile {
                 file.write_all(text.as_bytes())
             }
             None => {
-                let mut part = self.path.clone().into_os_string();
+                let mut part = self.target.clone().into_os_string();
                 part.push(format!(".{}.part", std::process::id()));
-                let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, &self.path));
+                let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, &self.target));
                 if written.is_err() {
                     // What remains of it is the error that is reported.
                     let _ = std::fs::remove_file(&part);
@@ -93,6 +97,13 @@ mod tests {
         OutputFile::open(&path).unwrap().write("short").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "short");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no part is left");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("made", &link).unwrap();
+        let opened = OutputFile::open(&link).unwrap();
+        assert!(!link.exists());
+        opened.write("by a link").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_to_string(dir.path().join("made")).unwrap(), "by a link");
         let error = OutputFile::open(&dir.path().join("no/r")).unwrap_err().to_string();
         assert!(error.starts_with("cannot write ") && error.ends_with("no/r"), "{error}");
     }
