@@ -1,5 +1,6 @@
 //! Line charts as SVG.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// The scale of an axis.
@@ -135,8 +136,21 @@ pub fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Escapes text for HTML and SVG.
+/// Escapes text for HTML and SVG. Characters that XML 1.0 forbids are replaced by pictures of them.
 pub fn escape(text: &str) -> String {
+    let forbidden =
+        |one| matches!(one, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}');
+    let picture = |one| match one {
+        '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(one)).unwrap_or(char::REPLACEMENT_CHARACTER),
+        _ => char::REPLACEMENT_CHARACTER,
+    };
+    let text = if text.contains(forbidden) {
+        Cow::Owned(
+            text.chars().map(|one| if forbidden(one) { picture(one) } else { one }).collect::<String>(),
+        )
+    } else {
+        Cow::Borrowed(text)
+    };
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -378,6 +392,11 @@ mod tests {
         let lines = vec![("a<b".to_string(), points), ("b".to_string(), vec![])];
         let size = (600.0, 240.0);
         Chart { title: "t & u", x: "x", y: "y", x_scale: scale, y_scale: scale, lines, about, size }.svg(true)
+    }
+
+    #[test]
+    fn what_xml_forbids_is_shown() {
+        assert_eq!(escape("a<b\u{1b}\t\u{ffff}"), "a&lt;b\u{241b}\t\u{fffd}");
     }
 
     #[test]

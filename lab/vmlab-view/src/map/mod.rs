@@ -24,6 +24,7 @@ use listing::Listing;
 use measure::Numbers;
 use palette::{Ink, Palette};
 use rows::Row;
+use vmlab_base::text::printable;
 
 /// Rows of a picture, about.
 pub const ROWS: usize = 40;
@@ -59,7 +60,9 @@ impl Picture {
                 notes.push(format!("{} {why}.", vmlab_base::text::counted(count, "area")));
             }
         }
-        Self { title: title.to_string(), listing, numbers, palette, fold, notes }
+        // Both may quote a file.
+        let notes = notes.iter().map(|note| printable(note).into_owned()).collect();
+        Self { title: printable(title).into_owned(), listing, numbers, palette, fold, notes }
     }
 
     /// Returns about `most` rows.
