@@ -28,14 +28,22 @@ pub struct PercpuTrace {
 impl PercpuTrace {
     /// Reads a whole trace, up to [`EVENTS_MAX`] events.
     pub fn read(input: impl Read) -> Self {
+        Self::read_at_most(input, EVENTS_MAX)
+    }
+
+    fn read_at_most(input: impl Read, most: usize) -> Self {
         let mut trace = Self { cpus: 1, ..Self::default() };
         let mut input = BufReader::with_capacity(1 << 16, input);
         let mut line = Vec::new();
         let mut lines = 0u64;
-        while trace.events.len() < EVENTS_MAX {
+        loop {
             match read_line(&mut input, &mut line) {
                 Ok(false) => break,
-                Ok(true) => trace.add(&String::from_utf8_lossy(&line)),
+                Ok(true) if trace.events.len() < most => trace.add(&String::from_utf8_lossy(&line)),
+                Ok(true) => {
+                    trace.cut_short = Some(format!("after line {lines}: too many events"));
+                    break;
+                }
                 Err(error) => {
                     trace.cut_short = Some(format!("after line {lines}: {error}"));
                     break;
@@ -130,5 +138,14 @@ mod tests {
         };
         let free = PercpuEvent::Free { base: 0xff10, off: 24 };
         assert_eq!(trace.events, [alloc, free, PercpuEvent::Create { base: 0xffd1_ffff_ffc0_0000 }]);
+    }
+
+    #[test]
+    fn too_many_events_are_an_early_end() {
+        let text = "a-1 [000] ..... 0.0: percpu_create_chunk: base_addr=ffd1ffffffc00000\n".repeat(3);
+        let read = |most| PercpuTrace::read_at_most(text.as_bytes(), most);
+        let (whole, cut) = (read(3), read(2));
+        assert_eq!((whole.events.len(), whole.cut_short), (3, None));
+        assert_eq!((cut.events.len(), cut.cut_short.as_deref()), (2, Some("after line 2: too many events")));
     }
 }

@@ -43,7 +43,7 @@ pub fn follow(
     };
     let recording = Recording {
         steps: steps(trace).map(|(_, step)| step).collect(),
-        end: Some(Listed { areas: table.listed().map(area).collect(), bad: 0 }),
+        end: Some(Listed { areas: table.listed().map(area).collect(), ..Listed::default() }),
         ..Recording::default()
     };
     let options = Options { resync: true, cpus: nodes, differences_max: 0, kernel: Policy::of(trace) };

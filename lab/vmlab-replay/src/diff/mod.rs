@@ -106,6 +106,7 @@ fn run_on<C: Config, K: Config>(
     let mut diff = Diff::<C, K>::new(recording, options)?;
     diff.report.policy = policy;
     diff.run();
+    diff.report.causes_incomplete = diff.spent.get();
     diff.policy.validate().context("the policy's books are broken")?;
     diff.kernel.validate().context("the kernel's books are broken")?;
     let Report { columns, allocs, causes, .. } = &diff.report;
@@ -137,6 +138,8 @@ struct Diff<'a, C: Config, K: Config> {
     failed: BTreeSet<u16>,
     /// The budget of steps that causes may still visit, so that a hostile recording of differences ends.
     looks: Cell<u64>,
+    /// True if that budget did not suffice.
+    spent: Cell<bool>,
     report: Report,
 }
 
@@ -166,6 +169,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             begins: Vec::new(),
             begun: false,
             looks: Cell::new(LOOKS_MAX),
+            spent: Cell::new(false),
             report,
         })
     }

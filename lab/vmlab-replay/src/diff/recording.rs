@@ -38,6 +38,8 @@ pub struct Areas {
     pub areas: Vec<Area>,
     /// Lines that were not understood, including those with hashed addresses.
     pub bad: u64,
+    /// The reason why reading ended early, if it did.
+    pub cut_short: Option<String>,
 }
 
 impl Areas {
@@ -45,8 +47,16 @@ impl Areas {
     pub fn read(input: impl Read) -> Self {
         let mut areas = Self::default();
         let mut input = BufReader::new(input);
-        let mut line = Vec::new();
-        while let Ok(true) = vmlab_trace::read_line(&mut input, &mut line) {
+        let (mut line, mut lines) = (Vec::new(), 0);
+        loop {
+            match vmlab_trace::read_line(&mut input, &mut line) {
+                Ok(false) => break,
+                Ok(true) => lines += 1,
+                Err(error) => {
+                    areas.cut_short = Some(format!("after line {lines}: {error}"));
+                    break;
+                }
+            }
             let text = String::from_utf8_lossy(&line);
             if !text.trim().is_empty() {
                 areas.add(&AreaLine::from_text(When::Begin, &text));
@@ -168,15 +178,16 @@ impl Recording {
     }
 
     fn add(&mut self, number: u64, line: &str, selection: &Selection) {
-        if line.trim_start().starts_with('{') {
-            return match Item::from_json(line.trim()) {
-                Ok(Some(item)) => self.add_item(number, &item, selection),
-                Ok(None) => {}
-                Err(_) => self.bad += 1,
-            };
+        let json = line.trim_start().starts_with('{');
+        match json.then(|| Item::from_json(line.trim())) {
+            Some(Ok(Some(item))) => return self.add_item(number, &item, selection),
+            Some(Ok(None)) => return,
+            // In text, the name of a task may also begin with `{`.
+            Some(Err(_)) | None => {}
         }
         match Entry::from_text(line) {
             Some(entry) => self.add_entry(number, &entry, selection),
+            None if json => self.bad += 1,
             None => match parse(line) {
                 Line::Lost(events) => self.lost = self.lost.saturating_add(events),
                 Line::Bad => self.bad += 1,

@@ -101,6 +101,8 @@ pub struct Report {
     pub equal_from_pool: u64,
     /// Events whose numbers no allocator accepts; allocations among them count as failed on both sides, or on one.
     pub malformed: u64,
+    /// True if there were too many differences to look for the causes of all: those of the later ones may be others.
+    pub causes_incomplete: bool,
     /// Frees of areas that the ledger does not have.
     pub frees_unknown: u64,
     /// Purges that freed areas, and the number of these areas by the events and by the ledger.

@@ -256,13 +256,20 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         why(Cause::Unexplained, move || format!("free by all that is known: [{:#x}, {:#x})", left.0, left.1))
     }
 
+    /// Takes steps of the budget; `None` if it is spent, which the report tells.
+    fn look(&self, steps: u64) -> Option<()> {
+        let left = self.looks.get().checked_sub(steps);
+        self.spent.set(self.spent.get() || left.is_none());
+        self.looks.set(left?);
+        Some(())
+    }
+
     /// Returns true if Linux finds the kernel's address by its ledger and this fact.
     fn gives(&self, kernel: u64, request: &Request, fact: Fact) -> bool {
         // A copy visits every hole.
-        let Some(looks) = self.looks.get().checked_sub(self.kernel.index().hole_count()) else {
+        if self.look(self.kernel.index().hole_count()).is_none() {
             return false;
-        };
-        self.looks.set(looks);
+        }
         let machine = LabMachine::new(1, u32::MAX, Work::Elsewhere);
         let Ok(mut index) = self.kernel.index().try_clone(machine) else { return false };
         let range = |start: u64, size: u64| VaRange::from_size(Va::new(start), size);
@@ -316,7 +323,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         let mut seen = BTreeSet::new();
         let areas = self.recording.steps[at + 1..].iter().filter(|step| matches!(step.what, What::Vm(_)));
         for (nth, other) in areas.take(LATER).enumerate() {
-            self.looks.set(self.looks.get().checked_sub(1)?);
+            self.look(1)?;
             match other.what {
                 What::Vm(Event::Alloc { addr, size, failed: false, .. })
                     if addr < end
@@ -355,7 +362,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
     ) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
         for later in self.recording.steps[at + 1..].iter().take(LATER) {
-            self.looks.set(self.looks.get().checked_sub(1)?);
+            self.look(1)?;
             match later.what {
                 What::Vm(Event::Alloc { addr, size, failed: false, .. })
                     if addr < end && addr.saturating_add(size) > ours =>

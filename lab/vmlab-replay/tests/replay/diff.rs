@@ -289,7 +289,7 @@ impl Kernel {
 
     fn recording(&self) -> Recording {
         let below = Area { start: P, size: BASE - P, lazy: false };
-        let begin = Some(Areas { areas: vec![below], bad: 0 });
+        let begin = Some(Areas { areas: vec![below], ..Areas::default() });
         Recording { begin, ..recorded(&self.lines) }
     }
 }

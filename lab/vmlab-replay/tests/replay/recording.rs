@@ -32,6 +32,14 @@ fn text_and_json_say_the_same() {
 }
 
 #[test]
+fn the_name_of_a_task_may_begin_with_a_brace() {
+    let event = |task| format!("{task}-1 [000] 1.000004: free_vmap_area_noflush: va_start=0x1000\n");
+    let text = [event("{x"), event("x"), "{nonsense\n".to_string()].concat();
+    let read = Recording::read(text.as_bytes());
+    assert_eq!((read.steps.len(), read.bad), (2, 1));
+}
+
+#[test]
 fn cpus_without_an_event_count_where_the_head_lists_them() {
     let event = r#"{"event":"free_vmap_area_noflush","cpu":0,"va_start":"0x1000"}"#;
     for (cpus, want) in [("4", 4), ("0", 1), ("\"18446744073709551615\"", u32::MAX)] {

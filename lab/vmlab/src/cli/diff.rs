@@ -123,10 +123,10 @@ fn read(args: &ReplayArgs, file: &Path) -> Result<Recording> {
         print_note(&format!("{shown}: {} cannot be read", counted(recording.bad, "line")));
     }
     if let Some(path) = args.tables.before(file) {
-        recording.begin = Some(table(&path)?);
+        recording.begin = Some(table(&path, &mut recording.cut_short)?);
     }
     if let Some(path) = args.tables.after(file) {
-        recording.end = Some(table(&path)?);
+        recording.end = Some(table(&path, &mut recording.cut_short)?);
     }
     let hashed = |areas: &Areas| areas.areas.is_empty() && areas.bad > 0;
     if recording.begin.as_ref().is_some_and(hashed) {
@@ -135,8 +135,13 @@ fn read(args: &ReplayArgs, file: &Path) -> Result<Recording> {
     Ok(recording)
 }
 
-fn table(path: &Path) -> Result<Areas> {
-    Ok(Areas::read(open(path).with_context(|| path.display().to_string())?))
+/// Reads a table; if it ends early, the whole input does.
+fn table(path: &Path, cut_short: &mut Option<String>) -> Result<Areas> {
+    let areas = Areas::read(open(path).with_context(|| path.display().to_string())?);
+    if let Some(why) = &areas.cut_short {
+        cut_short.get_or_insert(format!("{} {why}", path.display()));
+    }
+    Ok(areas)
 }
 
 /// Returns the share of equal answers among those that a recording can determine.
@@ -244,6 +249,12 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
     let Some(report) = reports.first() else { return Vec::new() };
     let known = &report.known;
     let mut notes = Vec::new();
+    if reports.iter().any(|report| report.causes_incomplete) {
+        notes.push(
+            "too many differences to look for the causes of all: those of the later ones may be others"
+                .into(),
+        );
+    }
     if known.table {
         notes.push(format!(
             "before the trace: {} and {} lazy, the node of {} of these by the order of the lines; {} not usable",
