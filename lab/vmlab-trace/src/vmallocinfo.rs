@@ -4,7 +4,7 @@
 use super::jsonl::{Header, Item};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufReader, Read};
 
 /// The most chunks that are stored: more than any machine has, as a limit for hostile tables.
 const CHUNKS_MAX: usize = 1 << 16;
@@ -96,6 +96,8 @@ pub struct Table {
     pub areas: u64,
     /// Lines that were not.
     pub bad: u64,
+    /// The reason why reading ended early, if it did.
+    pub cut_short: Option<String>,
 }
 
 impl Table {
@@ -103,8 +105,16 @@ impl Table {
     pub fn read(input: impl Read) -> Self {
         let mut table = Self::default();
         let mut input = BufReader::new(input);
-        let (mut line, mut lines) = (Vec::new(), Lines::default());
-        while let Ok(true) = super::read_line(&mut input, &mut line) {
+        let (mut line, mut lines, mut number) = (Vec::new(), Lines::default(), 0);
+        loop {
+            match super::read_line(&mut input, &mut line) {
+                Ok(false) => break,
+                Ok(true) => number += 1,
+                Err(error) => {
+                    table.cut_short = Some(format!("after line {number}: {error}"));
+                    break;
+                }
+            }
             let text = String::from_utf8_lossy(&line);
             let Some(row) = lines.row(text.trim()).filter(|row| !row.is_empty()) else { continue };
             match parse(&row) {
@@ -112,8 +122,6 @@ impl Table {
                 Err(_) => table.bad += 1,
             }
         }
-        // After a read error, the lines before it are kept; the unreadable tail counts as one bad line.
-        table.bad += u64::from(input.fill_buf().is_err());
         table
     }
 

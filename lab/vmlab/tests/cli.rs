@@ -58,6 +58,8 @@ mod suite;
 mod top;
 #[path = "cli/whatif.rs"]
 mod whatif;
+#[path = "cli/whole.rs"]
+mod whole;
 
 use assert_cmd::Command;
 use predicates::prelude::*;

@@ -61,6 +61,9 @@ struct Side {
     leaks: BTreeMap<String, Leak>,
     /// The durations of each kind of call.
     durations: Spreads,
+    /// True of a pipe, whose durations cannot be read.
+    #[serde(skip)]
+    once: bool,
 }
 
 /// Areas of a caller that were allocated in the recording and stand at its end.
@@ -113,6 +116,10 @@ fn side(path: &Path) -> Result<Side> {
             if text.lines == 0 {
                 bail!("{shown}: {NO_ADDRESS}");
             }
+            map::complain(&text, &shown.to_string());
+            if let Some(why) = &text.cut_short {
+                bail!("{shown}: the input ends early, {why}");
+            }
             side.count(&Numbers::of(&text.listing));
         }
         Kind::Trace => {
@@ -121,7 +128,10 @@ fn side(path: &Path) -> Result<Side> {
                 bail!("{shown}: the input ends early, {why}");
             }
             side.recording(path, &input)?;
-            spread::read(path, &mut side)?;
+            // Durations are among the others.
+            if input.trace.others > 0 {
+                spread::read(path, &mut side)?;
+            }
         }
         Kind::Sites => {
             let found = sites::checked(path, Sites::read(whole))?;
@@ -347,7 +357,11 @@ impl Condition {
             let value = side.measures.get(self.measure).copied();
             value.with_context(|| {
                 let of = if is_time(self.measure) { "a recording of --latency" } else { "a recording" };
-                format!("{}: it does not have {}, {of} does", side.name, self.measure)
+                if side.once && is_time(self.measure) {
+                    format!("{}: {} is not read of a pipe: name a file", side.name, self.measure)
+                } else {
+                    format!("{}: it does not have {}, {of} does", side.name, self.measure)
+                }
             })
         };
         let value = of(after)? - if self.growth { of(before)? } else { 0.0 };

@@ -1,6 +1,6 @@
 //! `vmlab convert`: a trace in another form.
 
-use super::{choice, print_note};
+use super::{choice, output, print_note};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -56,8 +56,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
     let shown = args.input.display();
-    if args.output != Path::new("-") && same(&args.input, &args.output) {
-        bail!("{shown} would be read and written at once");
+    if args.output != Path::new("-") {
+        output::check(&args.output, [&args.input])?;
     }
     let input = open(&args.input).with_context(|| format!("cannot read {shown}"))?;
     let selection = Selection { from_ns: args.from, to_ns: args.to, cpu: args.cpu, task: args.task.clone() };
@@ -90,13 +90,4 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     })
-}
-
-/// Returns true if two paths name the same file.
-fn same(a: &Path, b: &Path) -> bool {
-    match (a.canonicalize(), b.canonicalize()) {
-        // A device such as /dev/null may be both.
-        (Ok(a), Ok(b)) => a == b && a.is_file(),
-        _ => false,
-    }
 }

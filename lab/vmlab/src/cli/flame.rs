@@ -1,8 +1,9 @@
 //! `vmlab flame`: the allocations of a recording by call stack.
 
 use super::input::stem;
+use super::output::output;
 use super::selected::Selected;
-use super::{OutputFile, choice, latency, out};
+use super::{choice, latency, out};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -72,7 +73,7 @@ pub(super) struct Args {
 /// If the input has no call stack, or a file cannot be read or written.
 pub(super) fn run(args: &Args) -> Result<()> {
     let shown = args.recording.display();
-    let output = args.output.as_deref().map(OutputFile::open).transpose()?;
+    let output = output(args.output.as_deref(), [&args.recording])?;
     let selection = args.selected.selection()?;
     let (folded, cut_short) = match args.by {
         By::LockTime if args.memory.is_some() => {

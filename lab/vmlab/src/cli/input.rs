@@ -43,6 +43,12 @@ impl Tables {
         self.vmallocinfo.clone().or_else(|| beside(file, "vmallocinfo"))
     }
 
+    /// Returns these files, and those of their tables.
+    pub(super) fn inputs(&self, files: &[PathBuf]) -> Vec<PathBuf> {
+        let tables = files.iter().flat_map(|file| [self.before(file), self.after(file)]);
+        tables.flatten().chain(files.iter().cloned()).collect()
+    }
+
     /// Returns true if an option names a table or a kernel.
     pub(super) fn is_some(&self) -> bool {
         self.before.is_some() || self.vmallocinfo.is_some() || self.kernel.is_some()
@@ -115,16 +121,17 @@ impl Input {
         if let Some(kernel) = &tables.kernel {
             trace.release.clone_from(kernel);
         }
+        let recording = trace.recording.as_deref();
         let recorded = |of: fn(&Recording) -> &str| {
-            let text = trace.recording.as_deref().map(of).filter(|text| !text.is_empty());
+            let text = recording.map(of).filter(|text| !text.is_empty());
             text.map(|text| Table::read(text.as_bytes()))
         };
         let table = match tables.after(file) {
-            Some(path) => read_table(&path)?,
+            Some(path) => read_table(&path, &mut trace.cut_short)?,
             None => recorded(Recording::table).unwrap_or_default(),
         };
         let before = match tables.before(file) {
-            Some(path) => Some(read_table(&path)?),
+            Some(path) => Some(read_table(&path, &mut trace.cut_short)?),
             None => recorded(|recording| &recording.begin),
         };
         if let Some(before) = before {
@@ -208,8 +215,8 @@ pub(super) fn inferred(tally: &Tally) -> Vec<String> {
 fn check_replayable(trace: &Trace) -> Result<()> {
     if trace.too_many {
         bail!(
-            "more than {} vmalloc events, the most that one replay takes; give it a part of the trace",
-            grouped(trace.events.len() as u64)
+            "more than {} vmalloc events and marks, the most that one replay takes; give it a part of the trace",
+            grouped((trace.events.len() + trace.marks.len()) as u64)
         );
     }
     if trace.events.is_empty() {
@@ -233,16 +240,22 @@ fn why_empty(trace: &Trace) -> String {
     }
 }
 
-pub(super) fn read_table(path: &Path) -> Result<Table> {
-    let shown = path.display();
-    let table = Table::read(open(path).with_context(|| format!("cannot read {shown}"))?);
-    if table.bad > 0 {
-        print_note(&format!(
-            "{shown}: not of vmallocinfo, or without addresses: {}",
-            counted(table.bad, "line")
-        ));
+/// Reads the table of a trace. If it ends early, the whole input does.
+pub(super) fn read_table(path: &Path, cut_short: &mut Option<String>) -> Result<Table> {
+    let table = Table::read(open(path).with_context(|| format!("cannot read {}", path.display()))?);
+    note_bad(path, &table);
+    if let Some(why) = &table.cut_short {
+        cut_short.get_or_insert(format!("{} {why}", path.display()));
     }
     Ok(table)
+}
+
+/// Prints on stderr how many lines of a table could not be read.
+pub(super) fn note_bad(path: &Path, table: &Table) {
+    if table.bad > 0 {
+        let lines = counted(table.bad, "line");
+        print_note(&format!("{}: not of vmallocinfo, or without addresses: {lines}", path.display()));
+    }
 }
 
 /// Returns the file's name without `.gz`, `.zst`, `.ftrace`, `.txt`, `.jsonl`.

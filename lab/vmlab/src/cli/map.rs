@@ -1,8 +1,9 @@
 //! `vmlab map`: a picture of the address space at one time.
 
 use super::input::{Input, Tables};
+use super::output::{output, same};
 use super::selected::{Selected, seconds};
-use super::{OutputFile, choice, out, print_note, table};
+use super::{choice, out, print_note, table};
 use crate::reading::open;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::Cell;
@@ -104,12 +105,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
         args.selected.none_if_no_trace("which --trace names")?;
     }
     // Open the files first, so that an error appears before the work.
-    let svg = args.svg.as_deref().map(OutputFile::open).transpose()?;
-    let html = args.html.as_deref().map(OutputFile::open).transpose()?;
-    let picture = match (&args.trace, args.pid) {
+    let inputs: Vec<PathBuf> = args.file.iter().chain(&args.trace).cloned().collect();
+    let inputs = args.tables.inputs(&inputs);
+    let svg = output(args.svg.as_deref(), &inputs)?;
+    if let (Some(svg), Some(html)) = (&args.svg, &args.html)
+        && same(svg, html)
+    {
+        bail!("--svg and --html name one file, {}", svg.display());
+    }
+    let html = output(args.html.as_deref(), &inputs)?;
+    let (picture, cut_short) = match (&args.trace, args.pid) {
         (Some(trace), _) => of_trace(args, trace)?,
-        (None, Some(pid)) => of_process(args, pid)?,
-        (None, None) => of_text(args, args.file.as_deref().unwrap_or(Path::new(KERNEL)))?,
+        (None, Some(pid)) => (of_process(args, pid)?, None),
+        (None, None) => (of_text(args, args.file.as_deref().unwrap_or(Path::new(KERNEL)))?, None),
     };
     let mut written = Vec::new();
     if let Some(file) = svg {
@@ -134,7 +142,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         // With --json and --csv, stdout has the numbers only.
         if args.json || args.csv { print_note(&shown) } else { out(&shown)? }
     }
-    Ok(())
+    cut_short.map_or(Ok(()), |(name, why)| super::early(&name, &why))
 }
 
 fn windows(args: &Args) -> Option<Vec<Part>> {
@@ -191,7 +199,8 @@ fn kernel_title() -> String {
     format!("Linux {}: {KERNEL}", release.trim())
 }
 
-fn complain(text: &Text, shown: &str) {
+/// Prints on stderr which lines of a table could not be read.
+pub(super) fn complain(text: &Text, shown: &str) {
     if let Some((number, line)) = text.bad_lines.first() {
         print_note(&format!(
             "{shown}: {} cannot be read, the first: line {number}: {line}",
@@ -204,7 +213,8 @@ fn complain(text: &Text, shown: &str) {
     }
 }
 
-fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
+/// Returns the picture of a trace; its name, and why it ended early, if it did.
+fn of_trace(args: &Args, path: &Path) -> Result<(Picture, Option<(String, String)>)> {
     let mut input = Input::read(path, &args.tables)?;
     let text = end_text(&args.tables, path, &input.trace)?;
     let shown = path.display();
@@ -253,7 +263,9 @@ fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
         notes.push(format!("The trace ends early, {why}."));
     }
     let when = selected.to.map_or("at its end".to_string(), |ns| format!("at {:.6} s", ns as f64 / 1e9));
-    Ok(Picture::of(&format!("{} {when}", input.name), done.listing, notes))
+    let picture = Picture::of(&format!("{} {when}", input.name), done.listing, notes);
+    let why = input.trace.cut_short.take();
+    Ok((picture, why.map(|why| (input.name, why))))
 }
 
 /// Returns the table at the end of a trace.

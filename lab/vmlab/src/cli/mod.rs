@@ -12,6 +12,7 @@ mod latency;
 mod man;
 mod map;
 mod offsets;
+mod output;
 mod percpu;
 mod record;
 mod report;
@@ -369,7 +370,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     if args.tables.kernel.is_some() && !args.space && args.report.is_none() {
         bail!("--kernel is of pools, which an index has not: it is for --space, --diff and --report");
     }
-    let report = args.report.as_deref().map(OutputFile::open).transpose()?;
+    let report = output::output(args.report.as_deref(), &args.tables.inputs(&args.files))?;
     let read = |file: &PathBuf| Input::read(file, &args.tables)?.part_of(file, &args.selected);
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
     if args.space {
@@ -425,9 +426,14 @@ fn parts(inputs: &[Input], json: bool) -> Result<()> {
 /// Fails if an input ended early. Its replay was shown, but a script must notice that the input is incomplete.
 fn ends_early(inputs: &[Input]) -> Result<()> {
     match inputs.iter().find_map(|input| Some((&input.name, input.trace.cut_short.as_ref()?))) {
-        Some((name, why)) => bail!("{name}: the input ends early, {why}; the results are of what was read"),
+        Some((name, why)) => early(name, why),
         None => Ok(()),
     }
+}
+
+/// Fails since an input ended early.
+fn early(name: &str, why: &str) -> Result<()> {
+    bail!("{name}: the input ends early, {why}; the results are of what was read")
 }
 
 /// Replays every trace on every index. Returns the outcomes of the first trace, in the order of `kinds`, then of the

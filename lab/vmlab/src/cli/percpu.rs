@@ -30,9 +30,9 @@ pub(super) fn replay(files: &[PathBuf], tables: &Tables, form: Form) -> Result<(
     let (mut rows, mut short) = (Vec::new(), None);
     for file in files {
         let shown = file.display();
-        let trace = PercpuTrace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
+        let mut trace = PercpuTrace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
         let table = match tables.after(file) {
-            Some(path) => read_table(&path)?,
+            Some(path) => read_table(&path, &mut trace.cut_short)?,
             None => Table::read(trace.areas.as_bytes()),
         };
         let name = stem(file);

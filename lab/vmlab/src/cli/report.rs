@@ -1,8 +1,9 @@
 //! `vmlab report`: one page of any number of inputs.
 
 use super::input::{self, Input, Tables};
+use super::output::check;
 use super::selected::Selected;
-use super::{OutputFile, flame, latency, map, out, run_all, whatif};
+use super::{OutputFile, flame, latency, map, out, print_note, run_all, whatif};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
@@ -65,7 +66,8 @@ pub(super) enum Kind {
 /// An input that was read.
 enum InputFile {
     Trace(Box<Input>),
-    Other(Box<Part>),
+    /// And why it ended early, if it did.
+    Other(Box<Part>, Option<String>),
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
@@ -75,17 +77,21 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.json {
         return json(args);
     }
+    check(&args.output, &args.tables.inputs(&args.inputs))?;
     let file = OutputFile::open(&args.output)?;
     let read = |path: &PathBuf| read(path, &args.tables, &args.selected);
     let all = args.inputs.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let (mut traces, mut order) = (Vec::new(), Vec::new());
-    for one in all {
+    let (mut traces, mut order, mut short) = (Vec::new(), Vec::new(), None);
+    for (one, path) in all.into_iter().zip(&args.inputs) {
         match one {
             InputFile::Trace(input) => {
                 traces.push(*input);
                 order.push(None);
             }
-            InputFile::Other(part) => order.push(Some(*part)),
+            InputFile::Other(part, cut_short) => {
+                order.push(Some(*part));
+                short = short.or(cut_short.map(|why| (path, why)));
+            }
         }
     }
     if traces.is_empty() && args.tables.is_some() {
@@ -113,7 +119,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let title = args.title.clone().unwrap_or_else(|| format!("vmalloc: {}", short_list(&names)));
     let path = file.write(&page(&title, parts))?;
     out(&format!("report: {}", path.canonicalize().unwrap_or(path).display()))?;
-    super::ends_early(&traces)
+    super::ends_early(&traces)?;
+    match short {
+        Some((path, why)) => super::early(&path.display().to_string(), &why),
+        None => Ok(()),
+    }
 }
 
 /// Prints the figures of each trace.
@@ -139,6 +149,10 @@ fn json(args: &Args) -> Result<()> {
 /// Adds the durations and the flame graphs of a trace, if it has any. It is read again, which only a file can be.
 fn more(chapter: &mut Chapter, path: &Path, selection: &Selection) -> Result<()> {
     if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
+        print_note(&format!(
+            "{}: standard input and pipes are read once, and durations and call stacks need a second time: name a file to have them",
+            path.display()
+        ));
         return Ok(());
     }
     let mut latencies = Latencies::within(selection.clone());
@@ -234,19 +248,21 @@ fn read(path: &Path, tables: &Tables, selected: &Selected) -> Result<InputFile> 
             if table.areas == 0 {
                 bail!("{shown}: no area with an address: read it as root, or see kernel.kptr_restrict");
             }
+            input::note_bad(path, &table);
             let mut notes = vec![format!("{} listed.", counted(table.areas, "area"))];
+            notes.extend(table.cut_short.iter().map(|why| format!("It ends early, {why}.")));
             if table.bad > 0 {
                 notes.push(format!("{} could not be read.", counted(table.bad, "line")));
             }
-            InputFile::Other(Box::new(Part::Map(Map { name, film: Film::of_table(&table), notes })))
+            let map = Map { name, film: Film::of_table(&table), notes };
+            InputFile::Other(Box::new(Part::Map(map)), table.cut_short)
         }
         Kind::Sites => bail!("{shown}: of /proc/allocinfo: see vmlab sites, and vmlab compare"),
-        Kind::Csv => InputFile::Other(Box::new(Part::Sheet(
-            Sheet::of_csv(&name, whole).with_context(|| shown.to_string())?,
-        ))),
-        Kind::Json => InputFile::Other(Box::new(Part::Sheet(
-            Sheet::of_json(&name, whole).with_context(|| shown.to_string())?,
-        ))),
+        Kind::Csv | Kind::Json => {
+            let read =
+                if kind == Kind::Csv { Sheet::of_csv(&name, whole) } else { Sheet::of_json(&name, whole) };
+            InputFile::Other(Box::new(Part::Sheet(read.with_context(|| shown.to_string())?)), None)
+        }
     })
 }
 

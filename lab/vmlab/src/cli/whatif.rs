@@ -1,9 +1,10 @@
 //! `vmlab whatif`: traces under several policies, side by side.
 
 use super::input::{Input, Tables};
+use super::output::output;
 use super::selected::Selected;
 use super::table::{align, plain};
-use super::{OutputFile, choice, out};
+use super::{choice, out};
 use anyhow::Result;
 use comfy_table::Cell;
 use serde::Serialize;
@@ -58,7 +59,7 @@ struct Compared {
 pub(super) fn run_all(args: &Args) -> Result<()> {
     let read = |file: &PathBuf| Input::read(file, &args.tables)?.part_of(file, &args.selected);
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let page = args.films.as_deref().map(OutputFile::open).transpose()?;
+    let page = output(args.films.as_deref(), &args.tables.inputs(&args.files))?;
     let mut parts = Vec::new();
     for input in &inputs {
         let (trace, table) = (&input.trace, &input.table);

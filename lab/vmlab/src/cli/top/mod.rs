@@ -3,7 +3,7 @@
 mod screen;
 mod view;
 
-use super::input::{Tables as Beside, read_table, stem};
+use super::input::{Tables as Beside, note_bad, read_table, stem};
 use super::selected::seconds;
 use super::{choice, out, print_note};
 use crate::reading::open;
@@ -20,7 +20,7 @@ use vmlab_trace::jsonl::{Item, When};
 use vmlab_trace::live::Live;
 use vmlab_trace::record::{BEGIN, Recorder, Settings, Source, Tables};
 use vmlab_trace::vmallocinfo::Table;
-use vmlab_trace::{Happening, Next, items};
+use vmlab_trace::{Happening, Next, TABLE_BYTES_MAX, items};
 
 /// Columns of a screen that is not on a terminal.
 const WIDTH: usize = 80;
@@ -394,7 +394,9 @@ fn of_recording(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
     let opens = format!("vmlab {BEGIN} opens");
     items(again()?, |item| {
         match item {
-            Item::Area(area) if area.when == When::Begin => first.begin += &format!("{area}\n"),
+            Item::Area(area) if area.when == When::Begin && first.begin.len() < TABLE_BYTES_MAX => {
+                first.begin += &format!("{area}\n");
+            }
             Item::Stack(_) => first.stacks = true,
             Item::Event(entry) => {
                 first.events += 1;
@@ -407,7 +409,7 @@ fn of_recording(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
         Ok(Next::Go)
     })?;
     if first.events == 0 {
-        return Ok((of_table(args, path)?, None));
+        return of_table(args, path);
     }
     if args.at.is_some() && first.last == 0 {
         bail!("{shown}: names no times, so --at can name no moment; leave it out");
@@ -416,9 +418,9 @@ fn of_recording(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
         let [at, begins] = [at, begins].map(|ns| ns as f64 / 1e9);
         bail!("{shown}: --at {at} is before its first event, at {begins:.6} s");
     }
-    let beside = Beside::default();
+    let (beside, mut cut_short) = (Beside::default(), None);
     let table = match beside.before(path) {
-        Some(path) => Some(read_table(&path)?),
+        Some(path) => Some(read_table(&path, &mut cut_short)?),
         None => (!first.begin.is_empty()).then(|| Table::read(first.begin.as_bytes())),
     };
     let mut live = Live::new(first.stacks);
@@ -428,7 +430,7 @@ fn of_recording(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
         None => {}
     }
     if let Some(path) = beside.after(path) {
-        live.set_chunk_bytes(read_table(&path)?.chunk_bytes(0));
+        live.set_chunk_bytes(read_table(&path, &mut cut_short)?.chunk_bytes(0));
     }
     let at = args.at.unwrap_or(first.last);
     let since = at.saturating_sub(args.interval);
@@ -449,11 +451,14 @@ fn of_recording(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
     })?;
     let before = before.unwrap_or_else(|| Moment::of(&live));
     let title = format!("vmlab top: {} at {:.6} s", stem(path), at as f64 / 1e9);
-    Ok((Frame::of(title, &live, &before, Duration::from_nanos(args.interval)), census.cut_short))
+    Ok((
+        Frame::of(title, &live, &before, Duration::from_nanos(args.interval)),
+        census.cut_short.or(cut_short),
+    ))
 }
 
-/// Returns the screen of a table, or of a dump, which is a recording without events.
-fn of_table(args: &Args, path: &Path) -> Result<Frame> {
+/// Returns the screen of a table, or of a dump, which is a recording without events; and why it ended early.
+fn of_table(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
     let shown = path.display();
     let table = Table::read(open(path).with_context(|| format!("cannot read {shown}"))?);
     if table.areas == 0 {
@@ -462,10 +467,11 @@ fn of_table(args: &Args, path: &Path) -> Result<Frame> {
     if args.at.is_some() {
         bail!("{shown}: has areas at one time, and no events: leave --at out");
     }
-    let mut live = Live::new(false);
+    note_bad(path, &table);
+    let (mut live, cut_short) = (Live::new(false), table.cut_short.clone());
     live.stand_on(table);
     let title = format!("vmlab top: {}, a table without events", stem(path));
-    Ok(Frame::of(title, &live, &Moment::of(&live), Duration::from_nanos(args.interval)))
+    Ok((Frame::of(title, &live, &Moment::of(&live), Duration::from_nanos(args.interval)), cut_short))
 }
 
 #[cfg(test)]
