@@ -300,6 +300,7 @@ class Diff:
     unknowable: int
     causes: Dict[str, int]
     divergences: List[Divergence]
+    causes_incomplete: bool = False
 
 
 @dataclass(frozen=True)
@@ -377,13 +378,16 @@ class Leak:
 
 @dataclass(frozen=True)
 class Spread:
-    """The durations of a call, and between which the median and p99 of all such calls are, with 95 % of certainty."""
+    """The durations of a call, and between which the median and p99 of all such calls are, with 95 % of certainty.
+
+    An end of an interval is `None` if the calls are too few to show it.
+    """
 
     count: int
     median_ns: int
-    median_interval_ns: List[int]
+    median_interval_ns: List[Optional[int]]
     p99_ns: int
-    p99_interval_ns: List[int]
+    p99_interval_ns: List[Optional[int]]
     max_ns: int
 
 

@@ -10,7 +10,7 @@ mod stats;
 mod waits;
 
 pub use calls::Unpaired;
-pub use stats::{Durations, Figures, lowest};
+pub use stats::{Durations, Figures, Interval, lowest};
 pub use waits::{Elsewhere, LOCKS};
 
 use crate::call::Call;

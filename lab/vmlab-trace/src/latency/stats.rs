@@ -1,5 +1,10 @@
 //! Durations: their number, percentiles and histogram.
 
+use std::collections::VecDeque;
+
+/// The share of the greatest probability below which no other is summed.
+const NEGLIGIBLE: f64 = 1e-18;
+
 /// Durations of one group, nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
@@ -60,15 +65,14 @@ impl Durations {
     }
 
     /// Returns the durations between which the percentile of all such calls is, with 95 % of certainty, if these are a
-    /// sample of independent ones. How many of a sample are below the percentile is binomial, so its place among them is
-    /// known up to 1.96 standard deviations, whatever the distribution.
-    pub fn interval(&mut self, per_mille: usize) -> (u64, u64) {
+    /// sample of independent ones. How many of a sample are below the percentile is binomial, whatever the distribution.
+    /// An end is `None` if these are too few to show it. The median has both ends from 6 durations on, and 99 % has its
+    /// upper end from 368 on.
+    pub fn interval(&mut self, per_mille: usize) -> Interval {
         self.sort();
-        let Some(last) = self.ns.len().checked_sub(1) else { return (0, 0) };
-        let (count, share) = (self.ns.len() as f64, per_mille as f64 / 1000.0);
-        let wide = 1.96 * (count * share * (1.0 - share)).sqrt();
-        let at = |rank: f64| self.ns[(rank.max(0.0) as usize).min(last)];
-        (at((count * share - wide).floor() - 1.0), at((count * share + wide).ceil()))
+        let (low, high) = ranks(self.ns.len(), per_mille as f64 / 1000.0);
+        let at = |rank: usize| self.ns.get(rank.checked_sub(1)?).copied();
+        (at(low), at(high))
     }
 
     /// Returns the figures.
@@ -94,6 +98,38 @@ impl Durations {
         }
         (0..).zip(counts).filter(|&(_, count)| count > 0).collect()
     }
+}
+
+/// Two durations between which a percentile is; an end is `None` if it is not known.
+pub type Interval = (Option<u64>, Option<u64>);
+
+/// Returns the ranks, from 1, between which a percentile is among so many durations, with 95 % of certainty. It is below
+/// the first, or above the second, with 2.5 % at most. Rank 0, and the one after the last, are no durations. O(√count).
+fn ranks(count: usize, share: f64) -> (usize, usize) {
+    let all = count as f64;
+    // How probable each number of durations below the percentile is, in proportion to the most probable one.
+    let mode = ((all + 1.0) * share).floor().min(all);
+    let mut weights = VecDeque::from([1.0]);
+    let (mut low, mut weight) = (mode, 1.0);
+    while low > 0.0 && weight > NEGLIGIBLE {
+        weight *= low * (1.0 - share) / ((all - low + 1.0) * share);
+        weights.push_front(weight);
+        low -= 1.0;
+    }
+    let (mut high, mut weight) = (mode, 1.0);
+    while high < all && weight > NEGLIGIBLE {
+        weight *= (all - high) * share / ((high + 1.0) * (1.0 - share));
+        weights.push_back(weight);
+        high += 1.0;
+    }
+    let limit = 0.025 * weights.iter().sum::<f64>();
+    let within = |sum: &mut f64, weight: &f64| {
+        *sum += weight;
+        (*sum <= limit).then_some(())
+    };
+    let below = weights.iter().scan(0.0, within).count();
+    let above = weights.iter().rev().scan(0.0, within).count();
+    (low as usize + below, high as usize + 1 - above)
 }
 
 /// Returns the least duration of a range of [`Durations::histogram`], nanoseconds.
@@ -142,23 +178,32 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % 1_000_000
         };
-        for (per_mille, truth) in [(500, 500_000), (990, 990_000)] {
-            let mut inside = 0;
+        for (per_mille, truth, count) in [500, 990]
+            .into_iter()
+            .flat_map(|one| [1, 5, 6, 50, 100, 367, 368, 400].map(|count| (one, one as u64 * 1000, count)))
+        {
+            let (mut inside, mut changes, mut before) = (0, 0, (None, None));
             for _ in 0..1000 {
                 let mut sample = Durations::default();
-                (0..400).for_each(|_| sample.push(random()));
+                (0..count).for_each(|_| sample.push(random()));
                 let (low, high) = sample.interval(per_mille);
-                assert!(low <= sample.percentile(per_mille) && sample.percentile(per_mille) <= high);
-                inside += u32::from((low..=high).contains(&truth));
+                let middle = sample.percentile(per_mille);
+                assert!(low.is_none_or(|low| low <= middle) && high.is_none_or(|high| middle <= high));
+                inside +=
+                    u32::from(low.is_none_or(|low| low <= truth) && high.is_none_or(|high| truth <= high));
+                let apart = |a: Option<u64>, b: Option<u64>| a.zip(b).is_some_and(|(a, b)| a < b);
+                changes += u32::from(apart(before.1, low) || apart(high, before.0));
+                before = (low, high);
+                assert_eq!(high.is_some(), count >= if per_mille == 500 { 6 } else { 368 });
             }
-            assert!((935..=985).contains(&inside), "{per_mille}: {inside} of 1,000");
+            assert!(inside >= 935 && changes <= 50, "{per_mille} of {count}: {inside}, {changes} of 1,000");
         }
     }
 
     #[test]
     fn of_nothing_there_is_nothing() {
         let mut none = Durations::default();
-        assert_eq!((none.percentile(500), none.interval(500)), (0, (0, 0)));
+        assert_eq!((none.percentile(500), none.interval(500)), (0, (None, None)));
         assert_eq!(none.figures(), Figures::default());
         assert!(none.histogram().is_empty());
     }

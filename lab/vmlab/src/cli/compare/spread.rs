@@ -2,7 +2,7 @@
 
 use super::Side;
 use crate::cli::table::{align, plain};
-use crate::cli::{latency, out};
+use crate::cli::{latency, out, print_note};
 use anyhow::Result;
 use comfy_table::Cell;
 use serde::Serialize;
@@ -11,17 +11,17 @@ use std::path::Path;
 use vmlab_base::text::duration;
 use vmlab_trace::Selection;
 use vmlab_trace::call::Call;
-use vmlab_trace::latency::{Durations, Of};
+use vmlab_trace::latency::{Durations, Interval, Of};
 
 /// The durations of a kind of call.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Spread {
     count: u64,
     median_ns: u64,
-    /// With 95 % of certainty the median of all such calls is between these.
-    median_interval_ns: (u64, u64),
+    /// With 95 % of certainty the median of all such calls is between these; null if these are too few to show it.
+    median_interval_ns: Interval,
     p99_ns: u64,
-    p99_interval_ns: (u64, u64),
+    p99_interval_ns: Interval,
     max_ns: u64,
 }
 
@@ -34,6 +34,11 @@ pub(super) const PERCENTILES: [(&str, usize); 3] = [("p50", 500), ("p99", 990), 
 /// Reads the durations of a recording, and those percentiles of its allocations. A pipe cannot be read again.
 pub(super) fn read(path: &Path, side: &mut Side) -> Result<()> {
     if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
+        side.once = true;
+        print_note(&format!(
+            "{}: standard input and pipes are read once, and durations need a second time: name a file to compare them",
+            path.display()
+        ));
         return Ok(());
     }
     let (latencies, _) = latency::read(path, &Selection::default())?;
@@ -81,11 +86,13 @@ pub(super) fn print(before: &Spreads, after: &Spreads) -> Result<()> {
     }
     align(&mut table, 1);
     out(&table.to_string())?;
-    out("a change is shown where the intervals of A and B, each of 95 % certainty, have nothing in common")
+    out(
+        "a change is shown where the intervals of A and B, each of 95 % certainty, have nothing in common; ?: too few calls",
+    )
 }
 
-/// Formats `24.2 us (23.9-24.6)`.
-fn text((ns, (low, high)): (u64, (u64, u64))) -> String {
+/// Formats `24.2 us (23.9-24.6)`, or `24.2 us (23.9-?)` of too few calls.
+fn text((ns, (low, high)): (u64, Interval)) -> String {
     let text = duration(ns);
     let Some((number, unit)) = text.split_once(' ') else { return text };
     let places = number.split_once('.').map_or(0, |(_, places)| places.len());
@@ -95,12 +102,14 @@ fn text((ns, (low, high)): (u64, (u64, u64))) -> String {
         "us" => 1e3,
         _ => 1.0,
     };
-    format!("{text} ({:.places$}-{:.places$})", low as f64 / one, high as f64 / one)
+    let end = |ns: Option<u64>| ns.map_or("?".to_string(), |ns| format!("{:.places$}", ns as f64 / one));
+    format!("{text} ({}-{})", end(low), end(high))
 }
 
 /// Returns the growth in percent; nothing if it may be by chance.
-fn change((a, (a_low, a_high)): (u64, (u64, u64)), (b, (b_low, b_high)): (u64, (u64, u64))) -> String {
-    if a_high >= b_low && b_high >= a_low {
+fn change((a, (a_low, a_high)): (u64, Interval), (b, (b_low, b_high)): (u64, Interval)) -> String {
+    let below = |high: Option<u64>, low: Option<u64>| high.zip(low).is_some_and(|(high, low)| high < low);
+    if !below(a_high, b_low) && !below(b_high, a_low) {
         return String::new();
     }
     format!("{:+.1} %", 100.0 * (b as f64 / a.max(1) as f64 - 1.0))
@@ -112,9 +121,13 @@ mod tests {
 
     #[test]
     fn an_interval_has_the_unit_of_its_figure_and_a_change_is_none_by_chance() {
-        assert_eq!(text((24_200, (23_900, 124_600))), "24.2 us (23.9-124.6)");
-        assert_eq!(text((812, (9, 5_000))), "812 ns (9-5000)");
-        let [a, b, c] = [(100, (90, 110)), (120, (110, 130)), (50, (40, 60))];
+        assert_eq!(text((24_200, (Some(23_900), Some(124_600)))), "24.2 us (23.9-124.6)");
+        assert_eq!(text((812, (Some(9), Some(5_000)))), "812 ns (9-5000)");
+        assert_eq!(text((3_400, (None, None))), "3.40 us (?-?)");
+        let [a, b, c] = [(100, 90, 110), (120, 110, 130), (50, 40, 60)]
+            .map(|(ns, low, high)| (ns, (Some(low), Some(high))));
         assert_eq!([change(a, b), change(a, c), change(c, a)], ["", "-50.0 %", "+100.0 %"]);
+        let few = (50, (Some(40), None));
+        assert_eq!([change(few, a), change(c, few), change(a, few)], ["", "", ""]);
     }
 }
