@@ -212,7 +212,7 @@ impl Trace {
         let (line, head) = self.parse(&text);
         match line {
             Line::Event(_) | Line::Mark(_) if self.events.len() + self.marks.len() == most => {
-                self.too_many = true
+                self.too_many = true;
             }
             Line::Event(event) => {
                 if matches!(event, Event::Alloc { .. }) {
