@@ -27,10 +27,12 @@ const LONG: [u64; 3] = [2048, 256, 64];
 pub(super) struct Hidden {
     runs: [Run; BATCH],
     len: usize,
+    /// So many of them, from the first on, may be marked.
+    marked: usize,
 }
 
 impl Hidden {
-    pub(super) const NOTHING: Self = Self { runs: [const { Run::NOTHING }; BATCH], len: 0 };
+    pub(super) const NOTHING: Self = Self { runs: [const { Run::NOTHING }; BATCH], len: 0, marked: 0 };
 }
 
 impl<O: Os> Heap<O> {
@@ -57,13 +59,17 @@ impl<O: Os> Heap<O> {
             // A signal handler forks during a fork.
             return;
         }
-        let Hidden { runs, len } = &mut *hidden;
+        let Hidden { runs, len, marked } = &mut *hidden;
         for (long, zone) in LONG.into_iter().flat_map(|long| self.zones().map(move |zone| (long, zone))) {
             *len += self.detach_long(zone, long, &mut runs[*len..]);
         }
-        if runs[..*len].iter().any(|run| self.arena.inherit(run, false).is_err()) {
-            // The runs are shared with the child, as shorter ones are.
-            self.show_hidden(hidden);
+        for run in &runs[..*len] {
+            *marked += 1;
+            if self.arena.inherit(run, false).is_err() {
+                // The runs are shared with the child, as shorter ones are.
+                self.show_hidden(hidden);
+                return;
+            }
         }
     }
 
@@ -76,13 +82,18 @@ impl<O: Os> Heap<O> {
 
     pub(super) fn show_hidden(&self, mut hidden: MutexGuard<'_, Futex, Hidden>) {
         // First, so that no run is returned twice: another fork may begin meanwhile.
-        let len = core::mem::take(&mut hidden.len);
-        for run in &mut hidden.runs[..len] {
-            // A child of a later fork would read zeros where its parent wrote, so the advice must not stay.
-            let is_shared = self.arena.inherit(run, true).is_ok() || self.arena.renew(run).is_ok();
+        let (len, marked) = (core::mem::take(&mut hidden.len), core::mem::take(&mut hidden.marked));
+        for (nth, run) in hidden.runs[..len].iter_mut().enumerate() {
+            // A child of a later fork would read zeros where its parent wrote, so the mark must not stay.
+            let is_marked = nth < marked && self.arena.inherit(run, true).is_err();
+            let renewed = is_marked && self.arena.renew(run).is_ok();
+            if is_marked && !renewed {
+                // These are never used again; their pages are released, if the system succeeds.
+                let _stay = self.arena.discard(core::slice::from_mut(run));
+            }
             let mut central = self.zone_of(run.page());
             central.leaving -= run.pages();
-            if !is_shared {
+            if is_marked && !renewed {
                 central.failed += 1;
                 central.forget_cold(run);
                 self.retire(&mut central, core::mem::replace(run, Run::NOTHING));
@@ -96,6 +107,9 @@ impl<O: Os> Heap<O> {
                 if hole.encloses(central.block(block)) && !central.cold.contains(block) {
                     central.cold.add(block..block + 1);
                 }
+            }
+            if renewed {
+                central.make_clean(run.range());
             }
         }
     }
