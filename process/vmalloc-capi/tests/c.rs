@@ -91,7 +91,9 @@ impl Place {
         command.arg("-I").arg(here("include")).arg(here(dir).join(source)).arg("-o").arg(&out);
         match link {
             Link::Shared => command.arg("-L").arg(self.0.path()).arg("-lvmalloc"),
-            Link::Static => command.arg(built("libvmalloc_capi.a")).args(["-ldl", "-lgcc_s", "-lc"]),
+            Link::Static => {
+                command.arg(built("libvmalloc_capi.a")).args(["-rdynamic", "-ldl", "-lgcc_s", "-lc"])
+            }
         };
         run(&mut command);
         out
@@ -150,12 +152,14 @@ fn a_constructor_may_wait_for_the_thread_that_makes_the_first_allocation() {
     let place = Place::new();
     let compiler = compilers(["gcc", "clang"])[0];
     let library = place.0.path().join("libwaits.so");
-    let mut command = Command::new(compiler);
-    command.args(["-std=c11", "-D_GNU_SOURCE", "-DLIBRARY", "-shared", "-fPIC", "-pthread", "-I"]);
-    command.arg(here("include")).arg(here("tests/c/waits.c")).arg("-L").arg(place.0.path());
-    run(command.arg("-lvmalloc").arg("-o").arg(&library));
-    // Linked to libvmalloc, and not: then it comes with the library whose constructor waits.
-    for link in [Link::Shared, Link::Static] {
+    // Both linked to libvmalloc.so; only the library, with which it comes; and the program to the archive, whose functions
+    // the library uses.
+    for (link, with) in [(Link::Shared, true), (Link::Static, true), (Link::Static, false)] {
+        let mut command = Command::new(compiler);
+        command.args(["-std=c11", "-D_GNU_SOURCE", "-DLIBRARY", "-shared", "-fPIC", "-pthread", "-I"]);
+        command.arg(here("include")).arg(here("tests/c/waits.c")).arg("-L").arg(place.0.path());
+        command.args(with.then_some("-lvmalloc")).arg("-o").arg(&library);
+        run(&mut command);
         let program = place.compile(compiler, "-std=c11", "waits.c", link);
         run(place.program(&program).arg(&library));
     }

@@ -85,7 +85,6 @@ static LIBC: Libc =
 
 impl Libc {
     fn look_up(&self) {
-        self.alone.store(find(c"__libc_single_threaded"), Ordering::Relaxed);
         let found = STREAMS.map(find);
         // All of them or none.
         if found.iter().all(|found| !found.is_null()) {
@@ -93,6 +92,8 @@ impl Libc {
                 to.store(found, Ordering::Relaxed);
             }
         }
+        // Last, as the sign that the others are known.
+        self.alone.store(find(c"__libc_single_threaded"), Ordering::Release);
     }
 
     /// Returns true if libc knows that there is one thread.
@@ -150,8 +151,8 @@ const REGISTERED: u32 = u32::MAX;
 static LOADED: extern "C" fn() = look_names_up;
 
 extern "C" fn look_names_up() {
-    LIBC.look_up();
     let _known = crate::os::has_sections();
+    LIBC.look_up();
 }
 
 /// Registers the fork handlers of the allocators, unless they are registered; the first allocator does so itself. A
@@ -161,8 +162,8 @@ pub fn prepare_for_forks() {
     if HANDLERS.load(Ordering::Acquire) == REGISTERED {
         return;
     }
-    // Unknown in a constructor that runs before `LOADED`, and in a libc without the byte.
-    if LIBC.alone.load(Ordering::Relaxed).is_null() {
+    // Unknown in a constructor that runs before `LOADED`, and in a libc without the byte. Acquire pairs with `look_up`.
+    if LIBC.alone.load(Ordering::Acquire).is_null() {
         look_names_up();
     }
     // Where the process id must not be read, all callers are taken for threads of one process.
