@@ -325,14 +325,21 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         match populated {
             Ok(()) => store.totals.count(want),
             Err(error) => {
-                store.free_uncounted(taken.row, taken.at);
-                drop(store);
-                // For its chunk, and the pages that were populated before.
-                self.call_for_balance();
+                self.undo_take(store, taken);
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Frees what was taken for nothing, and calls for the balance: a chunk or pages may have been added for it.
+    #[cold]
+    fn undo_take(&self, mut store: MutexGuard<'_, P::Lock, Store<C>>, taken: Taken) {
+        store.free_uncounted(taken.row, taken.at);
+        // The balance visits its chunk then, if there are pages to return.
+        let _called_anyway = store.after_free(taken.row);
+        drop(store);
+        self.call_for_balance();
     }
 
     /// Zeroes an object, reports it to the backend, and returns its offset.
@@ -371,7 +378,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             let memory = Row::alloc(len, &self.machine);
             store = self.lock();
             let Some(memory) = memory else {
-                store.free_uncounted(taken.row, taken.at);
+                self.undo_take(store, taken);
                 return false;
             };
             let unused = store.put_slab_row(taken.row, memory);
@@ -386,7 +393,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             let populated = self.populate(taken, first..end);
             store = self.lock();
             if populated.is_err() {
-                store.free_uncounted(taken.row, taken.at);
+                self.undo_take(store, taken);
                 return false;
             }
         }
