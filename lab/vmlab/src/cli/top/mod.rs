@@ -374,6 +374,8 @@ impl Reader {
 #[derive(Default)]
 struct First {
     begin: String,
+    /// True if lines are missing there.
+    cut: bool,
     marks: bool,
     stacks: bool,
     events: u64,
@@ -397,6 +399,7 @@ fn of_recording(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
             Item::Area(area) if area.when == When::Begin && first.begin.len() < TABLE_BYTES_MAX => {
                 first.begin += &format!("{area}\n");
             }
+            Item::Area(area) if area.when == When::Begin => first.cut = true,
             Item::Stack(_) => first.stacks = true,
             Item::Event(entry) => {
                 first.events += 1;
@@ -418,7 +421,8 @@ fn of_recording(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
         let [at, begins] = [at, begins].map(|ns| ns as f64 / 1e9);
         bail!("{shown}: --at {at} is before its first event, at {begins:.6} s");
     }
-    let (beside, mut cut_short) = (Beside::default(), None);
+    let beside = Beside::default();
+    let mut cut_short = first.cut.then(|| "lines are missing in the table of its begin".to_string());
     let table = match beside.before(path) {
         Some(path) => Some(read_table(&path, &mut cut_short)?),
         None => (!first.begin.is_empty()).then(|| Table::read(first.begin.as_bytes())),
