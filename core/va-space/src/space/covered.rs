@@ -1,4 +1,4 @@
-//! Flushes for aliases: an area in a magazine is in one that began after it was freed, and in no other.
+//! Flushes for aliases: the hull of a magazine's open round is in one only if an area was freed there since the last.
 //!
 //! # Theory
 //! An area remains in the open round after a flush for aliases, and so does the hull. So a purge remembers a **count**
