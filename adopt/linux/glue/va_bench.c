@@ -6,7 +6,7 @@
  */
 #include <linux/completion.h>
 #include <linux/gfp.h>
-#include <linux/hardirq.h>
+#include <linux/kernel_stat.h>
 #include <linux/init.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
@@ -94,7 +94,10 @@ noinline void va_bench_mark(void)
 /* A number that changes when another thread or an interrupt has run on this CPU. */
 static u64 others(void)
 {
-	return current->nvcsw + current->nivcsw + arch_irq_stat_cpu(raw_smp_processor_id());
+	unsigned int cpu = raw_smp_processor_id();
+
+	/* The interrupts of devices, and the timer and those of other CPUs. */
+	return current->nvcsw + current->nivcsw + kstat_cpu_irqs_sum(cpu) + arch_irq_stat_cpu(cpu);
 }
 
 static void pairs(struct run *run)

@@ -29,6 +29,9 @@ struct va_counts {
 
 int va_init(u64 lowest, u64 start, u64 end, const struct va_range *busy, size_t count);
 
+/* CPUs from this number on have nothing at hand. */
+#define VA_CPUS_MAX 512
+
 /* What a CPU has at hand. Null on a CPU that has none. */
 struct va_caches;
 struct va_caches *va_cpu_init(u32 cpu);

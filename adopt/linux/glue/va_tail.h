@@ -312,7 +312,7 @@ static int va_cpu_prepare(unsigned int cpu)
 		return 0;
 	do
 		*caches = va_cpu_init(cpu);
-	while (!*caches && va_os_supply(nth++, GFP_KERNEL));
+	while (!*caches && cpu < VA_CPUS_MAX && va_os_supply(nth++, GFP_KERNEL));
 	if (!*caches)
 		pr_warn_once("vmalloc: CPU %u has no caches\n", cpu);
 	return 0;
