@@ -150,6 +150,8 @@ const REGISTERED: u32 = u32::MAX;
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = look_names_up;
 
+#[cold]
+#[inline(never)]
 extern "C" fn look_names_up() {
     let _known = crate::os::has_sections();
     LIBC.look_up();
