@@ -13,6 +13,7 @@
 
 use super::{BATCH, FORK_CACHED_MAX, Heap};
 use crate::arena::Run;
+use crate::page_word::Word;
 use lock_api::MutexGuard;
 use va_base::Pages;
 use va_tree::FreeIndex;
@@ -86,17 +87,13 @@ impl<O: Os> Heap<O> {
         for (nth, run) in hidden.runs[..len].iter_mut().enumerate() {
             // A child of a later fork would read zeros where its parent wrote, so the mark must not stay.
             let is_marked = nth < marked && self.arena.inherit(run, true).is_err();
-            let renewed = is_marked && self.arena.renew(run).is_ok();
-            if is_marked && !renewed {
-                // These are never used again; their pages are released, if the system succeeds.
-                let _stay = self.arena.discard(core::slice::from_mut(run));
-            }
             let mut central = self.zone_of(run.page());
             central.leaving -= run.pages();
-            if is_marked && !renewed {
-                central.failed += 1;
+            if is_marked {
                 central.forget_cold(run);
-                self.retire(&mut central, core::mem::replace(run, Run::NOTHING));
+                drop(central);
+                let word = Word::live(run.pages(), 0).changed();
+                let _dirty = self.free_renewed(core::mem::replace(run, Run::NOTHING), word);
                 continue;
             }
             // Its blocks stayed in the list of cold ones. Where it merged with a new neighbour, those at its ends may
@@ -107,9 +104,6 @@ impl<O: Os> Heap<O> {
                 if hole.encloses(central.block(block)) && !central.cold.contains(block) {
                     central.cold.add(block..block + 1);
                 }
-            }
-            if renewed {
-                central.make_clean(run.range());
             }
         }
     }
