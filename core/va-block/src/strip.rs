@@ -162,6 +162,14 @@ impl Strip {
         self.flushed.load(Ordering::Acquire)
     }
 
+    /// Returns the bits of `gone` that no flush covers. The marks are read first: what a lane recycles meanwhile is in
+    /// both words, or not in `gone`.
+    #[inline(always)]
+    pub(crate) fn unnoted(&self) -> u32 {
+        let flushed = self.flushed();
+        self.gone().bits() & !flushed
+    }
+
     #[inline(always)]
     pub(crate) fn set_flushed(&self, flushed: u32) {
         // Release: a thread that sees bits cleared sees those of `gone` cleared, though the lane does it without the lock.

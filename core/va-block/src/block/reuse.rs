@@ -11,7 +11,7 @@
 
 use super::{Block, PAGES_MAX, place_of};
 use crate::config::Config;
-use crate::strip::{STRIP_PAGES, Strip};
+use crate::strip::STRIP_PAGES;
 use va_base::sync::atomic::Ordering;
 
 /// A hull of pages of one block.
@@ -112,18 +112,13 @@ impl Block {
 
     /// Returns whether there are dead pages that no flush covers yet. Exact for the owner.
     pub(crate) fn has_unflushed(&self) -> bool {
-        self.strips.iter().any(|strip| strip.gone().bits() & !strip.flushed() != 0)
+        self.strips.iter().any(|strip| strip.unnoted() != 0)
     }
 
     /// Returns the number of freed mappings that are not noted. It grows with each free, also while a lane recycles.
     fn unnoted(&self) -> u16 {
         const { assert!(PAGES_MAX <= u16::MAX as u32) };
-        let of = |strip: &Strip| {
-            // First: what a lane recycles meanwhile is in both words, or not in `gone`.
-            let flushed = strip.flushed();
-            (strip.gone().bits() & !flushed).count_ones()
-        };
-        self.strips.iter().map(of).sum::<u32>() as u16
+        self.strips.iter().map(|strip| strip.unnoted().count_ones()).sum::<u32>() as u16
     }
 
     /// Returns whether there is no mapping at all, not even a dead one. Exact for the owner.
