@@ -1,6 +1,6 @@
 //! Line charts as SVG.
 
-use std::borrow::Cow;
+use crate::text::picture;
 use std::fmt::Write;
 
 /// The scale of an axis.
@@ -140,17 +140,8 @@ pub fn short(value: f64) -> String {
 pub fn escape(text: &str) -> String {
     let forbidden =
         |one| matches!(one, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}');
-    let picture = |one| match one {
-        '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(one)).unwrap_or(char::REPLACEMENT_CHARACTER),
-        _ => char::REPLACEMENT_CHARACTER,
-    };
-    let text = if text.contains(forbidden) {
-        Cow::Owned(
-            text.chars().map(|one| if forbidden(one) { picture(one) } else { one }).collect::<String>(),
-        )
-    } else {
-        Cow::Borrowed(text)
-    };
+    let shown = |one| if forbidden(one) { picture(one) } else { one };
+    let text: String = text.chars().map(shown).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -60,13 +60,16 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);
     }
-    let picture = |byte: char| match byte {
-        '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(byte)).unwrap_or(char::REPLACEMENT_CHARACTER),
+    Cow::Owned(text.chars().map(|one| if one.is_control() { picture(one) } else { one }).collect())
+}
+
+/// Returns the picture of a control character, or the one for characters without a picture.
+pub(crate) fn picture(one: char) -> char {
+    match one {
+        '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(one)).unwrap_or(char::REPLACEMENT_CHARACTER),
         '\x7f' => '\u{2421}',
-        _ if byte.is_control() => char::REPLACEMENT_CHARACTER,
-        _ => byte,
-    };
-    Cow::Owned(text.chars().map(picture).collect())
+        _ => char::REPLACEMENT_CHARACTER,
+    }
 }
 
 #[cfg(test)]

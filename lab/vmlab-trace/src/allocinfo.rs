@@ -8,8 +8,9 @@
 //!
 //! Source: Linux 6.12, lib/alloc_tag.c and lib/codetag.c.
 
-use super::read_line;
-use std::io::{BufReader, Read};
+use super::each_line;
+use std::io::Read;
+use std::ops::ControlFlow;
 
 /// The most places that are stored. A kernel with all its modules has some twenty thousand.
 pub const SITES_MAX: usize = 1 << 18;
@@ -67,18 +68,7 @@ impl Sites {
     /// Reads all of it. Costs O(n) for n bytes, and some 150 bytes of memory for each place.
     pub fn read(input: impl Read) -> Self {
         let mut found = Self::default();
-        let mut input = BufReader::with_capacity(1 << 16, input);
-        let (mut line, mut number) = (Vec::new(), 0);
-        loop {
-            match read_line(&mut input, &mut line) {
-                Ok(false) => return found,
-                Ok(true) => number += 1,
-                Err(error) => {
-                    found.cut_short = Some(format!("after line {number}: {error}"));
-                    return found;
-                }
-            }
-            let text = String::from_utf8_lossy(&line);
+        found.cut_short = each_line(input, |number, text| {
             let text = text.trim();
             match (text.strip_prefix(HEAD), site(text)) {
                 (Some(version), _) if number == 1 => found.version = short(version),
@@ -92,7 +82,9 @@ impl Sites {
                     }
                 }
             }
-        }
+            ControlFlow::Continue(())
+        });
+        found
     }
 
     /// Returns true if a file begins with this line.
@@ -124,7 +116,7 @@ fn site(text: &str) -> Option<Site> {
     })
 }
 
-/// Returns a name as it is stored: cut.
+/// Returns a name in the form in which it is stored: cut.
 pub fn short(name: &str) -> String {
     name.chars().take(NAME_CHARS).collect()
 }

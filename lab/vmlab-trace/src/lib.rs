@@ -51,6 +51,7 @@ use standing::{Standing, standing};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use vmallocinfo::Table;
 
 /// Longest line that is parsed, in bytes.
@@ -436,6 +437,28 @@ pub fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<boo
             return Ok(true);
         }
     }
+}
+
+/// Passes each line to `each`, with its number from 1, until there is none or `each` gives a reason to end. Returns why
+/// reading ended early, if it did.
+pub fn each_line(
+    input: impl Read,
+    mut each: impl FnMut(u64, &str) -> ControlFlow<&'static str>,
+) -> Option<String> {
+    let mut input = BufReader::with_capacity(1 << 16, input);
+    let (mut line, mut lines) = (Vec::new(), 0);
+    let why = loop {
+        match read_line(&mut input, &mut line) {
+            Ok(false) => return None,
+            Ok(true) => {}
+            Err(error) => break error.to_string(),
+        }
+        if let ControlFlow::Break(why) = each(lines + 1, &String::from_utf8_lossy(&line)) {
+            break why.to_string();
+        }
+        lines += 1;
+    };
+    Some(format!("after line {lines}: {why}"))
 }
 
 /// The example of the README compiles and runs.

@@ -4,8 +4,9 @@ pub use super::event::PercpuEvent;
 
 use super::fields::{field, hex, split};
 use super::jsonl::Item;
-use super::{EVENTS_MAX, read_line};
-use std::io::{BufReader, Read};
+use super::{EVENTS_MAX, each_line};
+use std::io::Read;
+use std::ops::ControlFlow;
 
 /// The most bytes stored of the lines of chunks: more chunks than any machine has.
 const AREAS_BYTES_MAX: usize = 1 << 20;
@@ -33,24 +34,13 @@ impl PercpuTrace {
 
     fn read_at_most(input: impl Read, most: usize) -> Self {
         let mut trace = Self { cpus: 1, ..Self::default() };
-        let mut input = BufReader::with_capacity(1 << 16, input);
-        let mut line = Vec::new();
-        let mut lines = 0u64;
-        loop {
-            match read_line(&mut input, &mut line) {
-                Ok(false) => break,
-                Ok(true) if trace.events.len() < most => trace.add(&String::from_utf8_lossy(&line)),
-                Ok(true) => {
-                    trace.cut_short = Some(format!("after line {lines}: too many events"));
-                    break;
-                }
-                Err(error) => {
-                    trace.cut_short = Some(format!("after line {lines}: {error}"));
-                    break;
-                }
+        trace.cut_short = each_line(input, |_, line| {
+            if trace.events.len() == most {
+                return ControlFlow::Break("too many events");
             }
-            lines += 1;
-        }
+            trace.add(line);
+            ControlFlow::Continue(())
+        });
         trace
     }
 

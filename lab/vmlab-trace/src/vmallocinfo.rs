@@ -4,7 +4,8 @@
 use super::jsonl::{Header, Item};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::{BufReader, Read};
+use std::io::Read;
+use std::ops::ControlFlow;
 
 /// The most chunks that are stored: more than any machine has, as a limit for hostile tables.
 const CHUNKS_MAX: usize = 1 << 16;
@@ -104,24 +105,16 @@ impl Table {
     /// Reads a whole table.
     pub fn read(input: impl Read) -> Self {
         let mut table = Self::default();
-        let mut input = BufReader::new(input);
-        let (mut line, mut lines, mut number) = (Vec::new(), Lines::default(), 0);
-        loop {
-            match super::read_line(&mut input, &mut line) {
-                Ok(false) => break,
-                Ok(true) => number += 1,
-                Err(error) => {
-                    table.cut_short = Some(format!("after line {number}: {error}"));
-                    break;
+        let mut lines = Lines::default();
+        table.cut_short = super::each_line(input, |_, text| {
+            if let Some(row) = lines.row(text.trim()).filter(|row| !row.is_empty()) {
+                match parse(&row) {
+                    Ok(row) => table.add(&row),
+                    Err(_) => table.bad += 1,
                 }
             }
-            let text = String::from_utf8_lossy(&line);
-            let Some(row) = lines.row(text.trim()).filter(|row| !row.is_empty()) else { continue };
-            match parse(&row) {
-                Ok(row) => table.add(&row),
-                Err(_) => table.bad += 1,
-            }
-        }
+            ControlFlow::Continue(())
+        });
         table
     }
 

@@ -9,12 +9,13 @@
 //! one after; `pools drained` records that the shrinkers just emptied the kernel's pools.
 
 use crate::engine::{Step, What, window_or_all};
-use std::io::{BufReader, Read};
+use std::io::Read;
+use std::ops::ControlFlow;
 use va_base::VaRange;
 use vmlab_trace::Mark;
 use vmlab_trace::jsonl::{AreaLine, Item, When};
 use vmlab_trace::percpu::PercpuEvent;
-use vmlab_trace::{EVENTS_MAX, Entry, Event, Happening, Line, Selection, parse, usual_window};
+use vmlab_trace::{EVENTS_MAX, Entry, Event, Happening, Line, Selection, each_line, parse, usual_window};
 
 /// The most areas of a table that are stored.
 const AREAS_MAX: usize = 1 << 20;
@@ -46,22 +47,12 @@ impl Areas {
     /// Reads a table in the kernel's format.
     pub fn read(input: impl Read) -> Self {
         let mut areas = Self::default();
-        let mut input = BufReader::new(input);
-        let (mut line, mut lines) = (Vec::new(), 0);
-        loop {
-            match vmlab_trace::read_line(&mut input, &mut line) {
-                Ok(false) => break,
-                Ok(true) => lines += 1,
-                Err(error) => {
-                    areas.cut_short = Some(format!("after line {lines}: {error}"));
-                    break;
-                }
-            }
-            let text = String::from_utf8_lossy(&line);
+        areas.cut_short = each_line(input, |_, text| {
             if !text.trim().is_empty() {
-                areas.add(&AreaLine::from_text(When::Begin, &text));
+                areas.add(&AreaLine::from_text(When::Begin, text));
             }
-        }
+            ControlFlow::Continue(())
+        });
         areas
     }
 
@@ -117,26 +108,13 @@ impl Recording {
     /// are removed.
     pub fn read_part(input: impl Read, selection: &Selection) -> Self {
         let mut recording = Self { cpus: 1, ..Self::default() };
-        let mut input = BufReader::with_capacity(1 << 16, input);
-        let mut line = Vec::new();
-        let mut lines = 0;
-        loop {
-            match vmlab_trace::read_line(&mut input, &mut line) {
-                Ok(false) => break,
-                Ok(true) if recording.steps.len() < EVENTS_MAX => {
-                    lines += 1;
-                    recording.add(lines, &String::from_utf8_lossy(&line), selection);
-                }
-                Ok(true) => {
-                    recording.cut_short = Some(format!("after line {lines}: too many events"));
-                    break;
-                }
-                Err(error) => {
-                    recording.cut_short = Some(format!("after line {lines}: {error}"));
-                    break;
-                }
+        recording.cut_short = each_line(input, |number, line| {
+            if recording.steps.len() == EVENTS_MAX {
+                return ControlFlow::Break("too many events");
             }
-        }
+            recording.add(number, line, selection);
+            ControlFlow::Continue(())
+        });
         if let Some(to) = selection.to_ns {
             recording.cut(to);
         }

@@ -6,7 +6,8 @@
 
 use super::fold::Part;
 use super::listing::{Builder, Listing};
-use std::io::{BufReader, Read};
+use std::io::Read;
+use std::ops::ControlFlow;
 use vmlab_replay::state::State;
 use vmlab_trace::jsonl::Header;
 use vmlab_trace::vmallocinfo::{Lines, POOLED, Row, Unreadable, caller, parse};
@@ -41,20 +42,11 @@ impl Text {
     pub fn read(input: impl Read, windows: Option<Vec<Part>>) -> Self {
         let mut text = Self::default();
         let mut builder = Builder::default();
-        let mut input = BufReader::with_capacity(1 << 16, input);
-        let (mut line, mut number, mut lines) = (Vec::new(), 0, Lines::default());
-        loop {
-            match vmlab_trace::read_line(&mut input, &mut line) {
-                Ok(false) => break,
-                Ok(true) => number += 1,
-                Err(error) => {
-                    text.cut_short = Some(format!("after line {number}: {error}"));
-                    break;
-                }
-            }
-            let decoded = String::from_utf8_lossy(&line);
-            let trimmed = decoded.trim();
-            let Some(row) = lines.row(trimmed).filter(|row| !row.is_empty()) else { continue };
+        let mut lines = Lines::default();
+        text.cut_short = vmlab_trace::each_line(input, |number, line| {
+            let trimmed = line.trim();
+            let row = lines.row(trimmed).filter(|row| !row.is_empty());
+            let Some(row) = row else { return ControlFlow::Continue(()) };
             match parse(&row) {
                 Ok(row) => {
                     text.lines += 1;
@@ -68,7 +60,8 @@ impl Text {
                     }
                 }
             }
-        }
+            ControlFlow::Continue(())
+        });
         text.dump = lines.dump;
         text.listing = builder.finish(windows.or_else(|| text.dump_windows()));
         text

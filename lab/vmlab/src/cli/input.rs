@@ -258,6 +258,18 @@ pub(super) fn note_bad(path: &Path, table: &Table) {
     }
 }
 
+/// Returns true, and prints which part of the result is missing, if an input is no file: only a file can be read again.
+pub(super) fn is_read_once(path: &Path, lacking: &str) -> bool {
+    let once = !std::fs::metadata(path).is_ok_and(|file| file.is_file());
+    if once {
+        print_note(&format!(
+            "{}: standard input and pipes are read once, and {lacking} need a second time: name a file to have them",
+            path.display()
+        ));
+    }
+    once
+}
+
 /// Returns the file's name without `.gz`, `.zst`, `.ftrace`, `.txt`, `.jsonl`.
 pub(super) fn stem(file: &Path) -> String {
     if file == Path::new("-") {

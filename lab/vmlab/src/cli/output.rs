@@ -8,14 +8,21 @@ use vmlab_base::file::OutputFile;
 /// Opens an output file, if one is named.
 ///
 /// # Errors
-/// If it is one of the inputs, or cannot be written.
+/// Those of [`open`].
 pub(super) fn output<'a>(
     path: Option<&Path>,
     inputs: impl IntoIterator<Item = &'a PathBuf>,
 ) -> Result<Option<OutputFile>> {
-    let Some(path) = path else { return Ok(None) };
+    path.map(|path| open(path, inputs)).transpose()
+}
+
+/// Opens an output file.
+///
+/// # Errors
+/// If it is one of the inputs, or cannot be written.
+pub(super) fn open<'a>(path: &Path, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<OutputFile> {
     check(path, inputs)?;
-    OutputFile::open(path).map(Some)
+    OutputFile::open(path)
 }
 
 /// Fails if an output file is one of the inputs.

@@ -1,9 +1,8 @@
 //! `vmlab report`: one page of any number of inputs.
 
 use super::input::{self, Input, Tables};
-use super::output::check;
 use super::selected::Selected;
-use super::{OutputFile, flame, latency, map, out, print_note, run_all, whatif};
+use super::{OutputFile, flame, latency, map, out, output, run_all, whatif};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use std::io::{Cursor, Read};
@@ -77,8 +76,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.json {
         return json(args);
     }
-    check(&args.output, &args.tables.inputs(&args.inputs))?;
-    let file = OutputFile::open(&args.output)?;
+    let file = output::open(&args.output, &args.tables.inputs(&args.inputs))?;
     let read = |path: &PathBuf| read(path, &args.tables, &args.selected);
     let all = args.inputs.iter().map(read).collect::<Result<Vec<_>>>()?;
     let (mut traces, mut order, mut short) = (Vec::new(), Vec::new(), None);
@@ -148,11 +146,7 @@ fn json(args: &Args) -> Result<()> {
 
 /// Adds the durations and the flame graphs of a trace, if it has any. It is read again, which only a file can be.
 fn more(chapter: &mut Chapter, path: &Path, selection: &Selection) -> Result<()> {
-    if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
-        print_note(&format!(
-            "{}: standard input and pipes are read once, and durations and call stacks need a second time: name a file to have them",
-            path.display()
-        ));
+    if input::is_read_once(path, "durations and call stacks") {
         return Ok(());
     }
     let mut latencies = Latencies::within(selection.clone());

@@ -1,8 +1,9 @@
 //! Durations of two recordings, each with the interval that its figure has by chance.
 
 use super::Side;
+use crate::cli::input::is_read_once;
 use crate::cli::table::{align, plain};
-use crate::cli::{latency, out, print_note};
+use crate::cli::{latency, out};
 use anyhow::Result;
 use comfy_table::Cell;
 use serde::Serialize;
@@ -33,12 +34,8 @@ pub(super) const PERCENTILES: [(&str, usize); 3] = [("p50", 500), ("p99", 990), 
 
 /// Reads the durations of a recording, and those percentiles of its allocations. A pipe cannot be read again.
 pub(super) fn read(path: &Path, side: &mut Side) -> Result<()> {
-    if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
-        side.once = true;
-        print_note(&format!(
-            "{}: standard input and pipes are read once, and durations need a second time: name a file to compare them",
-            path.display()
-        ));
+    side.once = is_read_once(path, "durations");
+    if side.once {
         return Ok(());
     }
     let (latencies, _) = latency::read(path, &Selection::default())?;
