@@ -6,8 +6,8 @@
  */
 #include <linux/completion.h>
 #include <linux/gfp.h>
-#include <linux/kernel_stat.h>
 #include <linux/init.h>
+#include <linux/kernel_stat.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
 #include <linux/percpu.h>
@@ -119,10 +119,7 @@ static void pairs(struct run *run)
 		run->failed += !*slot;
 		if (i >= pattern->live) {
 			run->all += ended - began;
-			/*
-			 * A call in which another thread ran, as the worker that purges, or the timer, took none of
-			 * that itself.
-			 */
+			/* A call in which others ran, as the worker that purges or the timer, took none of that itself. */
 			if (before == others()) {
 				run->worst_free = max(run->worst_free, freed - began);
 				run->worst_alloc = max(run->worst_alloc, ended - freed);

@@ -29,7 +29,7 @@ struct va_counts {
 
 int va_init(u64 lowest, u64 start, u64 end, const struct va_range *busy, size_t count);
 
-/* CPUs from this number on have nothing at hand. */
+/* CPUs from this number on have nothing at hand: CPUS_MAX of adopt/linux/src/abi.rs. */
 #define VA_CPUS_MAX 512
 
 /* What a CPU has at hand. Null on a CPU that has none. */

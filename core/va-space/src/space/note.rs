@@ -71,7 +71,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Detaches an area as [`try_detach`](Self::try_detach) does, if it has a note. One without, as a block of
-    /// `va-block`, stays as it is.
+    /// `va-block`, is not changed.
     ///
     /// # Locks
     /// Those of the lookup. Cost: O(1).
