@@ -177,6 +177,27 @@ fn a_table_without_areas_returns_though_its_leaves_were_allocated_with_one_in_us
 }
 
 #[test]
+fn tables_of_leaves_return_however_far_they_are_from_the_default_window() {
+    let machine = SimMachine::new(1);
+    let all = pages(16, (1 << 52) - 32);
+    let space = VmapSpace::<_, config::Standard>::new(all, pages(16, 1 << 20), &machine).unwrap();
+    // Each is in another table at every level; the last is in the last table of all.
+    let places = [1 << 15, 1 << 26, 1 << 35, 1 << 43, (1 << 52) - 64];
+    let stays = space.alloc_at(pages((1 << 26) + (1 << 15), 2)).unwrap();
+    for round in 0..3 {
+        let areas = places.map(|page| space.alloc_at(pages(page, 2)).unwrap());
+        space.shrink();
+        let used = space.stats().tables;
+        areas.into_iter().for_each(|area| space.free(area).unwrap());
+        space.purge(Purge::Full);
+        space.shrink();
+        assert_eq!(space.stats().tables, used - places.len() as u64, "round {round}");
+        space.validate().unwrap();
+        assert!(space.find(stays.start()).is_some());
+    }
+}
+
+#[test]
 fn a_shrinker_of_the_map_looks_at_no_more_than_it_asks_for() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 31);

@@ -101,14 +101,14 @@ pub(crate) struct Marker {
     empties: Empties,
     /// The highest generation, not wrapped, that a leaf had when it left its entry.
     generation: u64,
-    /// The table of the near Top that [`PageMap::retire`] looks at next.
-    near: usize,
+    /// The first page of the tables of leaves that [`PageMap::retire`] looks at next.
+    lowest: u64,
 }
 
 impl Marker {
     /// Returns the marker of a new space.
     pub(crate) const fn new() -> Self {
-        Self { shape: 0, empties: Empties::new(), generation: 0, near: 0 }
+        Self { shape: 0, empties: Empties::new(), generation: 0, lowest: 0 }
     }
 
     /// Returns whether no leaf is empty.

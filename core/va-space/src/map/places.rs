@@ -1,6 +1,7 @@
 //! The moves of leaves between entries of the page map, under the lock of the free index.
 
 use super::leaf::{Leaf, SLOTS, Sheet};
+use super::table::Subtree;
 use super::{Marker, Mid, PageMap};
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::Ordering;
@@ -20,8 +21,10 @@ pub(crate) enum Step {
     Leaves(Meta<&'static Sheet>),
     /// A table, likewise.
     Table(Meta<&'static Mid>),
-    /// Leaves or a table that remain.
-    InUse,
+    /// Leaves that remain.
+    LeavesInUse,
+    /// A table that remains.
+    TableInUse,
     /// Nothing was left in this pass.
     End,
 }
@@ -71,15 +74,15 @@ impl PageMap {
         marker.generation = marker.generation.max(leaf.leave());
     }
 
-    /// Takes a sheet out of the map in whose leaves no area starts, or a table near below which none does, for
+    /// Takes a sheet out of the map in whose leaves no area starts, or a table of leaves in which none does, for
     /// [`Machine::retire_table`]. A step looks at one, and in a pass each has its turn, the sheets first.
     pub(crate) fn retire(&self, marker: &mut Marker) -> Step {
-        let Some(sheet) = self.sheets.load() else { return self.retire_near(marker) };
+        let Some(sheet) = self.sheets.load() else { return self.retire_table(marker) };
         self.sheets.store(sheet.older.load());
         if !sheet.leaves.iter().all(Leaf::is_empty) {
             sheet.older.store(self.passed.load());
             self.passed.store(Some(sheet));
-            return Step::InUse;
+            return Step::LeavesInUse;
         }
         for leaf in &sheet.leaves {
             marker.empties.remove(leaf);
@@ -89,26 +92,26 @@ impl PageMap {
         Step::Leaves(Meta::new(sheet))
     }
 
-    fn retire_near(&self, marker: &mut Marker) -> Step {
-        let next = self.near.first().and_then(|near| Some((near, near.next_child(marker.near)?)));
-        let Some((near, (index, table))) = next else {
-            marker.near = 0;
+    fn retire_table(&self, marker: &mut Marker) -> Step {
+        let next = self.far.and_then(|far| Some((far, far.next_lowest(marker.lowest)?)));
+        let Some((far, (page, table))) = next else {
+            marker.lowest = 0;
             self.sheets.store(self.passed.load());
             self.passed.store(None);
             return Step::End;
         };
-        marker.near = index + 1;
+        marker.lowest = page + (1 << Mid::LOG2);
         if table.has_any() {
-            return Step::InUse;
+            return Step::TableInUse;
         }
         for (taken, leaf) in table.leaves().enumerate() {
             // The rest in the next pass.
             if taken == TAKEN_A_STEP {
-                return Step::InUse;
+                return Step::TableInUse;
             }
             self.take_out(marker, leaf);
         }
-        near.remove(index);
+        far.remove_lowest(page);
         self.tables.fetch_sub(1, Ordering::Relaxed);
         Step::Table(Meta::new(table))
     }

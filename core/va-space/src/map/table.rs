@@ -14,6 +14,8 @@ use va_base::{InvariantViolation, Machine, Meta, Table, Va};
 pub(crate) trait Subtree: Table {
     /// Binary logarithm of the pages covered.
     const LOG2: u32;
+    /// A table of leaves.
+    type Lowest: Table;
 
     /// Returns the reference to the leaf of a page, if the tables above were allocated.
     fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>>;
@@ -36,6 +38,13 @@ pub(crate) trait Subtree: Table {
 
     /// Returns the highest start at or below `at`, and its leaf.
     fn prev(&'static self, at: u64) -> Option<(u64, &'static Leaf)>;
+
+    /// Returns the lowest table of leaves that begins at or above `at`, the first page of one, and its first page.
+    fn next_lowest(&'static self, at: u64) -> Option<(u64, &'static Self::Lowest)>;
+
+    /// Removes the table of leaves of a page, in which no area starts, under that lock; returns whether it is this one,
+    /// which the table above then removes.
+    fn remove_lowest(&self, at: u64) -> bool;
 
     /// Checks PM1, PM2 and PM4 below `first`, the page number of the subtree; returns whether any start bit is set.
     fn check(&self, first: u64) -> Result<bool, InvariantViolation>;
@@ -112,6 +121,7 @@ impl<const W: usize, const N: usize> Table for Leaves<W, N> {
 
 impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
     const LOG2: u32 = N.ilog2() + SLOTS.ilog2();
+    type Lowest = Self;
 
     #[inline(always)]
     fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>> {
@@ -156,6 +166,14 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
             return Some(((index * SLOTS) as u64 | found, leaf));
         }
         self.prev_below(index)
+    }
+
+    fn next_lowest(&'static self, _at: u64) -> Option<(u64, &'static Self)> {
+        Some((0, self))
+    }
+
+    fn remove_lowest(&self, _at: u64) -> bool {
+        true
     }
 
     fn check(&self, first: u64) -> Result<bool, InvariantViolation> {
@@ -255,17 +273,6 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         }
     }
 
-    /// Returns the first child at or above `index`, and its index.
-    pub(crate) fn next_child(&self, index: usize) -> Option<(usize, &'static T)> {
-        (index..N).find_map(|index| Some((index, self.child(index)?)))
-    }
-
-    /// Removes a child in which no area starts, under the lock of the free index.
-    pub(crate) fn remove(&self, index: usize) {
-        if let Some(cell) = self.children.get(index) {
-            cell.store(None);
-        }
-    }
 }
 
 impl<T: Subtree, const W: usize, const N: usize> Table for Branch<T, W, N> {
@@ -274,6 +281,7 @@ impl<T: Subtree, const W: usize, const N: usize> Table for Branch<T, W, N> {
 
 impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
     const LOG2: u32 = N.ilog2() + T::LOG2;
+    type Lowest = T::Lowest;
 
     #[inline(always)]
     fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>> {
@@ -334,6 +342,26 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
             Some((found, leaf)) => Some(((index as u64) << T::LOG2 | found, leaf)),
             None => self.prev_below(index),
         }
+    }
+
+    fn next_lowest(&'static self, at: u64) -> Option<(u64, &'static T::Lowest)> {
+        let (index, mut at) = Self::split(at);
+        (index..N).find_map(|index| {
+            // The offset is of the first child alone.
+            let at = core::mem::take(&mut at);
+            let (found, lowest) = self.child(index)?.next_lowest(at)?;
+            Some(((index as u64) << T::LOG2 | found, lowest))
+        })
+    }
+
+    fn remove_lowest(&self, at: u64) -> bool {
+        let (index, at) = Self::split(at);
+        if let Some(cell) = self.children.get(index)
+            && cell.load().is_some_and(|child| child.remove_lowest(at))
+        {
+            cell.store(None);
+        }
+        false
     }
 
     fn check(&self, first: u64) -> Result<bool, InvariantViolation> {

@@ -90,8 +90,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ///
     /// Lookups read the map without a lock, so only a machine that waits for them gets any of it back
     /// ([`Machine::RETIRES`]); with others this does nothing. Leaves in which no area starts are reused elsewhere, so
-    /// there are as many as were needed at a time. Tables outside the aligned 128 GiB in which the default window starts
-    /// remain: 8 KiB for each 64 MiB that were ever in use, with pages of 4 KiB.
+    /// there are as many as were needed at a time. The tables above those of leaves remain: 17 KiB for each 128 GiB that
+    /// were ever in use, with pages of 4 KiB.
     ///
     /// # Locks
     /// `free`, for 8 steps at a time, or for one with a table: each is some thousand instructions. The machine's
@@ -112,7 +112,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         self.machine.retire_table(table);
                         break;
                     }
-                    Step::InUse => {}
+                    Step::LeavesInUse => {}
+                    Step::TableInUse => break,
                     Step::End => return freed,
                 }
             }
