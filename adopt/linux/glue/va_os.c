@@ -6,7 +6,9 @@
 #include <linux/cpumask.h>
 #include <linux/delay.h>
 #include <linux/gfp.h>
+#include <linux/kmemleak.h>
 #include <linux/lockdep.h>
+#include <linux/log2.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
@@ -162,6 +164,9 @@ void va_os_mutex_unlock(const void *key)
 	mutex_unlock(va_mutex_of(key));
 }
 
+/* Pieces of at most so many bytes are objects of the slab allocator if it has any. */
+#define VA_SMALL_MAX (PAGE_SIZE / 2)
+
 /* Memory of the core's tables and records. */
 static atomic_long_t va_meta_bytes;
 
@@ -270,11 +275,35 @@ static void *va_spare_take(size_t bytes)
 	return at;
 }
 
+/*
+ * Small pieces are objects of the slab allocator, such as the bits of a block: a page for each is five times as much. To
+ * kmemleak they are no leaks, since it does not read the tables that refer to them. A power of two is aligned to itself.
+ */
+static void *va_small(size_t bytes)
+{
+	void *at = kzalloc(roundup_pow_of_two(bytes), GFP_NOWAIT | __GFP_NOWARN);
+
+	kmemleak_ignore(at);
+	return at;
+}
+
+static bool va_is_small(const void *at)
+{
+	return PageSlab(virt_to_head_page(at));
+}
+
+/* The memory that a piece takes. */
+static size_t va_footprint(const void *at, size_t bytes)
+{
+	return va_is_small(at) ? roundup_pow_of_two(bytes) : PAGE_ALIGN(bytes);
+}
+
 /* Under a spin lock as a rule, and a CPU's preemption off. */
 static void *va_pages(size_t bytes, bool zeroed)
 {
-	void *at = va_spare_take(PAGE_ALIGN(bytes)), *page;
+	void *at = bytes <= VA_SMALL_MAX ? va_small(bytes) : NULL, *page;
 
+	at = at ?: va_spare_take(PAGE_ALIGN(bytes));
 	if (at)
 		return at;
 	/* Not of the reserves: a caller that may sleep has the request repeated, with reclaim. */
@@ -330,14 +359,17 @@ void *va_os_pages(size_t bytes, bool zeroed)
 
 	va_record_request("+%s %zx %x", zeroed ? "table" : "pages", bytes, !!at);
 	if (at)
-		atomic_long_add(bytes, &va_meta_bytes);
+		atomic_long_add(va_footprint(at, bytes), &va_meta_bytes);
 	return at;
 }
 
 static void va_pages_free(void *at, size_t bytes)
 {
-	atomic_long_sub(bytes, &va_meta_bytes);
-	free_pages_exact(at, bytes);
+	atomic_long_sub(va_footprint(at, bytes), &va_meta_bytes);
+	if (va_is_small(at))
+		kfree(at);
+	else
+		free_pages_exact(at, bytes);
 }
 
 void va_os_pages_free(void *at, size_t bytes)
@@ -355,7 +387,7 @@ static void va_os_retired(struct rcu_head *head)
 	va_pages_free(page_address(page), bytes);
 }
 
-/* Frees memory once no section of RCU is left that has begun by now. */
+/* Frees whole pages once no section of RCU is left that has begun by now. */
 void va_os_pages_retire(void *at, size_t bytes)
 {
 	struct page *page = virt_to_page(at);

@@ -416,14 +416,18 @@ pub extern "C" fn va_unmap_aliases(start: u64, end: u64) {
     }
 }
 
-/// Moves all blocks without mappings and all pooled areas into the index, and frees memory of the index and of the page
-/// map. Returns the number of areas.
+/// Moves all blocks without mappings and all areas that were freed into the index, and frees memory of the index and of
+/// the page map. Flushes if areas are lazy, since a page of leaves returns only without any area. Returns the number of
+/// areas of pools.
 #[cold]
 #[unsafe(no_mangle)]
 pub extern "C" fn va_shrink() -> u64 {
     let Some(blocks) = BLOCKS.get() else { return 0 };
     blocks.shrink();
     blocks.space().drain_magazines();
+    if blocks.space().lazy_pages().get() > 0 {
+        blocks.space().purge(Purge::Drain);
+    }
     blocks.space().shrink()
 }
 

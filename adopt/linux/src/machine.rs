@@ -137,6 +137,9 @@ unsafe impl RawMutex for Sleeping {
 /// The largest slab in bytes: a page, of which `va_os.c` has some at hand.
 const SLAB_BYTES_MAX: usize = 4 << 10;
 
+/// `VA_SMALL_MAX` of `va_os.c`.
+const SMALL_BYTES_MAX: usize = 2 << 10;
+
 /// The kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Linux;
@@ -193,9 +196,9 @@ impl Machine for Linux {
 
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let at = pages::<T>(size_of::<T>(), true)?.cast::<T>();
-        // SAFETY: room for one, aligned, since a page is, allocated to no other caller, and only shared until
-        // `free_table`. Every byte of it is zero, as is every byte of an empty table whose locks are zero when they are
-        // free (`Table`): all of these are.
+        // SAFETY: room for one, aligned, since a page is, and a smaller piece to its size; allocated to no other caller,
+        // and only shared until `free_table`. Every byte of it is zero, as is every byte of an empty table whose locks
+        // are zero when they are free (`Table`): all of these are.
         Some(unsafe { &*at })
     }
 
@@ -210,6 +213,7 @@ impl Machine for Linux {
     const RETIRES: bool = true;
 
     fn retire_table<T: Table>(&self, table: Meta<&'static T>) {
+        const { assert!(size_of::<T>() > SMALL_BYTES_MAX, "va_os.c retires whole pages") }
         let at = core::ptr::from_ref(table.take()).cast_mut();
         // SAFETY: it is of `alloc_table`, and no reader is left after the sections of RCU that have begun.
         unsafe { os::va_os_pages_retire(at.cast(), size_of::<T>()) }

@@ -22,7 +22,7 @@ unsafe extern "C" {
     pub(crate) safe fn va_os_mutex_trylock(key: *const u8) -> bool;
     /// Releases it.
     pub(crate) fn va_os_mutex_unlock(key: *const u8);
-    /// Returns memory of whole pages, or null. Never sleeps.
+    /// Returns memory, of whole pages if it is more than half a page, or null. Never sleeps.
     pub(crate) safe fn va_os_pages(bytes: usize, zeroed: bool) -> *mut u8;
     /// Frees memory of `va_os_pages`.
     pub(crate) fn va_os_pages_free(at: *mut u8, bytes: usize);

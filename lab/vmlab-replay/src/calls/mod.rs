@@ -326,6 +326,9 @@ impl<'a> Replay<'a> {
             Call::Shrink {} => {
                 blocks.shrink();
                 space.drain_magazines();
+                if space.lazy_pages().get() > 0 {
+                    space.purge(Purge::Drain);
+                }
                 space.shrink()
             }
             Call::DrainCpu { cpu } => {
