@@ -87,21 +87,20 @@ impl<S> UnlinkedArea<S> {
     }
 }
 
-/// A list of areas in one phase. The thread that can change the list owns its areas.
+/// The links of a list: where it begins and ends, and how many areas it has.
 ///
-/// Its count ends it: head, tail and the last area's link have no meaning beyond that, so an empty list is all zeros.
+/// The count ends it: head, tail and the last area's link have no meaning beyond that, so an empty list is all zeros.
 #[must_use = "the areas of a list that is dropped are lost to the space"]
-pub(crate) struct AreaList<S> {
+pub(crate) struct Links<S> {
     head: u64,
     tail: u64,
     areas: u64,
-    pages: u64,
     phase: PhantomData<fn() -> S>,
 }
 
-impl<S> AreaList<S> {
+impl<S> Links<S> {
     pub(crate) const fn new() -> Self {
-        Self { head: 0, tail: 0, areas: 0, pages: 0, phase: PhantomData }
+        Self { head: 0, tail: 0, areas: 0, phase: PhantomData }
     }
 
     #[inline(always)]
@@ -114,9 +113,16 @@ impl<S> AreaList<S> {
         self.areas
     }
 
+    /// Returns the first page of the first area.
     #[inline(always)]
-    pub(crate) fn pages(&self) -> u64 {
-        self.pages
+    pub(crate) fn first(&self) -> Option<u64> {
+        (!self.is_empty()).then_some(self.head)
+    }
+
+    /// Takes all areas.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::new())
     }
 
     /// Puts an area in front.
@@ -128,20 +134,6 @@ impl<S> AreaList<S> {
         }
         self.head = area.page;
         self.areas += 1;
-        self.pages += area.pages;
-    }
-
-    /// Puts an area at the end.
-    #[inline]
-    pub(crate) fn push_back(&mut self, map: &PageMap, area: UnlinkedArea<S>) {
-        if self.is_empty() {
-            self.head = area.page;
-        } else {
-            map.set_link(self.tail, area.page);
-        }
-        self.tail = area.page;
-        self.areas += 1;
-        self.pages += area.pages;
     }
 
     /// Takes the first area, which has `pages` pages.
@@ -152,30 +144,19 @@ impl<S> AreaList<S> {
         let Some((slot, word)) = map.idle_slot(page) else { return map.lose(page) };
         self.head = slot.link();
         self.areas -= 1;
-        self.pages -= pages;
         Some(UnlinkedArea::won(page, pages, word, slot))
     }
 
-    /// Takes the first area, of whatever size.
-    #[inline]
-    pub(crate) fn pop_any(&mut self, map: &PageMap) -> Option<UnlinkedArea<S>> {
-        let page = self.first()?;
-        let Some((slot, _)) = map.idle_slot(page) else { return map.lose(page) };
-        let (pages, _) = map.sized(page, slot)?;
-        self.pop_front(map, pages)
-    }
-
-    /// Takes the first `count` areas of a list whose areas all have `pages` pages.
-    pub(crate) fn split_front(&mut self, map: &PageMap, count: u64, pages: u64) -> Self {
+    /// Takes the first `count` areas.
+    pub(crate) fn split_front(&mut self, map: &PageMap, count: u64) -> Self {
         if count >= self.areas {
-            return core::mem::replace(self, Self::new());
+            return self.take();
         }
         let Some(steps) = count.checked_sub(1) else { return Self::new() };
         let tail = (0..steps).fold(self.head, |page, _| map.link(page));
-        let front = Self { head: self.head, tail, areas: count, pages: count * pages, phase: PhantomData };
+        let front = Self { head: self.head, tail, areas: count, phase: PhantomData };
         self.head = map.link(tail);
-        self.areas -= front.areas;
-        self.pages -= front.pages;
+        self.areas -= count;
         front
     }
 
@@ -189,12 +170,6 @@ impl<S> AreaList<S> {
             each(page, pages);
             page = slot.link();
         }
-    }
-
-    /// Returns the first page of the first area.
-    #[inline(always)]
-    pub(crate) fn first(&self) -> Option<u64> {
-        (!self.is_empty()).then_some(self.head)
     }
 
     /// Moves areas that do not fit from the front to the end, until the first one fits or `tries` of them were checked;
@@ -214,7 +189,15 @@ impl<S> AreaList<S> {
         left > 0
     }
 
+    /// Puts all of `other` in front, O(1).
+    #[inline]
+    pub(crate) fn prepend(&mut self, map: &PageMap, mut other: Self) {
+        core::mem::swap(self, &mut other);
+        self.append(map, other);
+    }
+
     /// Appends all of `other`, O(1).
+    #[inline]
     pub(crate) fn append(&mut self, map: &PageMap, other: Self) {
         if other.is_empty() {
             return;
@@ -226,42 +209,117 @@ impl<S> AreaList<S> {
         }
         self.tail = other.tail;
         self.areas += other.areas;
-        self.pages += other.pages;
+    }
+}
+
+/// A list of areas in one phase, of any sizes. The thread that can change the list owns its areas.
+#[must_use = "the areas of a list that is dropped are lost to the space"]
+pub(crate) struct AreaList<S> {
+    links: Links<S>,
+    pages: u64,
+}
+
+impl<S> AreaList<S> {
+    pub(crate) const fn new() -> Self {
+        Self { links: Links::new(), pages: 0 }
     }
 
-    /// Puts all of `other` in front, O(1).
+    /// Returns a list whose areas all have `size` pages.
+    #[inline(always)]
+    pub(crate) fn of(links: Links<S>, size: u64) -> Self {
+        Self { pages: links.areas * size, links }
+    }
+
+    #[inline(always)]
+    pub(crate) fn links(self) -> Links<S> {
+        self.links
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    #[inline(always)]
+    pub(crate) fn areas(&self) -> u64 {
+        self.links.areas
+    }
+
+    #[inline(always)]
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Returns the first page of the first area.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.links.first()
+    }
+
+    /// Puts an area in front.
+    #[inline(always)]
+    pub(crate) fn push_front(&mut self, area: UnlinkedArea<S>) {
+        self.pages += area.pages;
+        self.links.push_front(area);
+    }
+
+    /// Puts an area at the end.
     #[inline]
-    pub(crate) fn prepend(&mut self, map: &PageMap, other: Self) {
-        if other.is_empty() {
-            return;
-        }
-        if self.is_empty() {
-            self.tail = other.tail;
-        } else {
-            map.set_link(other.tail, self.head);
-        }
-        self.head = other.head;
-        self.areas += other.areas;
+    pub(crate) fn push_back(&mut self, map: &PageMap, area: UnlinkedArea<S>) {
+        let mut last = Self::new();
+        last.push_front(area);
+        self.append(map, last);
+    }
+
+    /// Takes the first area, which has `pages` pages.
+    #[inline(always)]
+    pub(crate) fn pop_front(&mut self, map: &PageMap, pages: u64) -> Option<UnlinkedArea<S>> {
+        let area = self.links.pop_front(map, pages)?;
+        self.pages -= pages;
+        Some(area)
+    }
+
+    /// Takes the first area, of whatever size.
+    #[inline]
+    pub(crate) fn pop_any(&mut self, map: &PageMap) -> Option<UnlinkedArea<S>> {
+        let page = self.first()?;
+        let Some((slot, _)) = map.idle_slot(page) else { return map.lose(page) };
+        let (pages, _) = map.sized(page, slot)?;
+        self.pop_front(map, pages)
+    }
+
+    /// Takes the first `count` areas of a list whose areas all have `size` pages.
+    pub(crate) fn split_front(&mut self, map: &PageMap, count: u64, size: u64) -> Self {
+        let front = Self::of(self.links.split_front(map, count), size);
+        self.pages -= front.pages;
+        front
+    }
+
+    /// Calls `each` as [`Links::each`] does.
+    pub(crate) fn each(&self, map: &PageMap, each: &mut impl FnMut(u64, u64)) {
+        self.links.each(map, each);
+    }
+
+    /// Appends all of `other`, O(1).
+    #[inline]
+    pub(crate) fn append(&mut self, map: &PageMap, other: Self) {
+        self.links.append(map, other.links);
         self.pages += other.pages;
     }
 
     /// Returns the same areas in another phase; only `flush_batch` may call it.
     pub(crate) fn in_phase<T>(self) -> AreaList<T> {
-        AreaList {
-            head: self.head,
-            tail: self.tail,
-            areas: self.areas,
-            pages: self.pages,
-            phase: PhantomData,
-        }
+        let Links { head, tail, areas, .. } = self.links;
+        AreaList { links: Links { head, tail, areas, phase: PhantomData }, pages: self.pages }
     }
 
     /// Sorts by address: merge sort on the links, O(n log n), no memory.
     pub(crate) fn sort(&mut self, map: &PageMap) {
         // Runs of 2^i areas wait in bin i.
         let mut bins = [NIL; u64::BITS as usize];
-        let mut rest = self.head;
-        for _ in 0..self.areas {
+        let list = &mut self.links;
+        let mut rest = list.head;
+        for _ in 0..list.areas {
             let mut run = rest;
             // Checks LI1: a list with a wrong link may be circular.
             rest = match map.idle_slot(rest) {
@@ -277,8 +335,8 @@ impl<S> AreaList<S> {
                 run = merge(map, core::mem::replace(bin, NIL), run);
             }
         }
-        self.head = bins.iter().fold(NIL, |all, &run| merge(map, run, all));
-        self.tail = (1..self.areas).fold(self.head, |at, _| map.link(at));
+        list.head = bins.iter().fold(NIL, |all, &run| merge(map, run, all));
+        list.tail = (1..list.areas).fold(list.head, |at, _| map.link(at));
     }
 }
 
@@ -376,10 +434,10 @@ mod tests {
         ] {
             let map = map_of(&pages);
             let mut list = filled(&map, &pages);
-            assert_eq!(list.rotate_to(&map, tries, |page| page == fit), found, "{fit} in {tries}");
+            assert_eq!(list.links.rotate_to(&map, tries, |page| page == fit), found, "{fit} in {tries}");
             assert_eq!(drained(&map, list), order, "{fit} in {tries}");
         }
-        let mut none = AreaList::<Flushed>::new();
+        let mut none = Links::<Flushed>::new();
         assert!(!none.rotate_to(&map_of(&[1]), 1, |_| true));
     }
 
@@ -394,10 +452,10 @@ mod tests {
             assert_eq!((front.areas(), front.pages()), (cut as u64, cut as u64));
             assert_eq!((list.areas(), list.first()), ((5 - cut) as u64, pages.get(cut).copied()));
             // The tail of the front is right, too: the rest is put before it, and found in order.
-            let mut whole = front;
-            whole.prepend(&map, list);
+            let mut whole = front.links();
+            whole.prepend(&map, list.links());
             let want: Vec<u64> = pages[cut..].iter().chain(&pages[..cut]).copied().collect();
-            assert_eq!(drained(&map, whole), want);
+            assert_eq!(drained(&map, AreaList::of(whole, 1)), want);
         }
     }
 }

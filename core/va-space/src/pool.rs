@@ -19,7 +19,7 @@
 //! Linux `mm/vmalloc.c` (6.12: `node_pool_add_va`, `node_alloc`); the large sizes, and lists that move whole, are our
 //! own.
 
-use crate::list::{AreaList, Flushed, UnlinkedArea};
+use crate::list::{AreaList, Flushed, Links, UnlinkedArea};
 use crate::map::{PageMap, State};
 use va_base::{Align, InvariantViolation, PAGE_SHIFT, Va};
 
@@ -60,7 +60,7 @@ pub(crate) struct SizeLists<S> {
     occupied: [u64; CLASSES.div_ceil(64)],
     /// Size of the areas in each list of large areas; of any size while the list is empty.
     large: [u64; LARGE_SIZES],
-    lists: [AreaList<S>; CLASSES],
+    lists: [Links<S>; CLASSES],
 }
 
 /// Flushed areas, ready to be allocated.
@@ -69,7 +69,7 @@ pub(crate) type Pool = SizeLists<Flushed>;
 impl<S> SizeLists<S> {
     pub(crate) const fn new() -> Self {
         Self {
-            lists: [const { AreaList::new() }; CLASSES],
+            lists: [const { Links::new() }; CLASSES],
             large: [0; LARGE_SIZES],
             large_pages: 0,
             occupied: [0; CLASSES.div_ceil(64)],
@@ -242,7 +242,7 @@ impl<S> SizeLists<S> {
     fn put_list_in(&mut self, map: &PageMap, class: usize, list: AreaList<S>) {
         if !list.is_empty() {
             self.count_in(class, list.areas(), list.pages());
-            self.lists[class].prepend(map, list);
+            self.lists[class].prepend(map, list.links());
         }
     }
 
@@ -253,8 +253,7 @@ impl<S> SizeLists<S> {
     }
 
     fn take_some(&mut self, map: &PageMap, class: usize, count: u64) -> AreaList<S> {
-        let size = self.size(class);
-        let list = self.lists[class].split_front(map, count, size);
+        let list = AreaList::of(self.lists[class].split_front(map, count), self.size(class));
         self.count_out(class, list.areas(), list.pages());
         list
     }
@@ -262,16 +261,15 @@ impl<S> SizeLists<S> {
     /// Takes all areas of a class.
     #[inline(always)]
     pub(crate) fn take_all(&mut self, class: usize) -> AreaList<S> {
-        let list = core::mem::replace(&mut self.lists[class], AreaList::new());
+        let list = AreaList::of(self.lists[class].take(), self.size(class));
         self.count_out(class, list.areas(), list.pages());
         list
     }
 
     /// Takes all areas of a class but the first `count`. Cost: O(count).
     pub(crate) fn take_behind(&mut self, map: &PageMap, class: usize, count: u64) -> AreaList<S> {
-        let size = self.size(class);
-        let front = self.lists[class].split_front(map, count, size);
-        let list = core::mem::replace(&mut self.lists[class], front);
+        let front = self.lists[class].split_front(map, count);
+        let list = AreaList::of(core::mem::replace(&mut self.lists[class], front), self.size(class));
         self.count_out(class, list.areas(), list.pages());
         list
     }

@@ -272,7 +272,6 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
             return Some(child);
         }
     }
-
 }
 
 impl<T: Subtree, const W: usize, const N: usize> Table for Branch<T, W, N> {
