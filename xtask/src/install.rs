@@ -9,6 +9,9 @@
 //! ```text
 //!   DIR/bin/vmlab                 DIR/share/man/man1/vmlab*.1                 completions of bash, zsh, fish below DIR/share
 //! ```
+//! `DESTDIR` in the environment, for packagers, is put before the prefix where files are written, and in no file. All
+//! paths are printed, which is what an uninstall removes.
+//!
 //! In CI a prefix under `target` is filled. The README's C program and its shell lines, and `vmlab run`, are run with
 //! it. The laboratory there is that of the tests; `--full` builds it as `--vmlab` does.
 
@@ -39,10 +42,14 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let prefix = std::path::absolute(&args.prefix)?;
     let version = build(root)?;
     let built = root.join(BUILT);
-    let mut there = place(root, &built, &prefix, &version)?;
+    let below = match std::env::var_os("DESTDIR") {
+        Some(dest) => std::path::absolute(dest)?.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
+        None => prefix.clone(),
+    };
+    let mut there = place(root, &built, &below, &prefix, &version)?;
     if args.vmlab {
         laboratory(root)?;
-        there.extend(place_program(&built, &prefix)?);
+        there.extend(place_program(&built, &below)?);
     }
     there.iter().for_each(|path| println!("{}", path.display()));
     Ok(())
@@ -52,7 +59,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
 pub(crate) fn fill(root: &Path, prefix: &Path, built: Option<&Path>) -> Result<()> {
     let version = if built.is_some() { version(root)? } else { build(root)? };
     let ours = root.join(BUILT);
-    place(root, built.unwrap_or(&ours), prefix, &version)?;
+    place(root, built.unwrap_or(&ours), prefix, prefix, &version)?;
     match built {
         Some(built) => place_program(built, prefix)?,
         None => place_program(&tested_programs(root)?, prefix)?,
@@ -111,10 +118,10 @@ fn version(root: &Path) -> Result<String> {
     Ok(version.context("Cargo.toml has no workspace.package.version")?.to_string())
 }
 
-/// Copies the files of `built` below `prefix`, and returns their new paths.
-fn place(root: &Path, built: &Path, prefix: &Path, version: &str) -> Result<Vec<PathBuf>> {
-    let (lib, share) = (prefix.join("lib"), prefix.join("share/man/man3"));
-    let (include, pkgconfig) = (prefix.join("include"), lib.join("pkgconfig"));
+/// Copies the files of `built` below `to`, to be used below `prefix`, and returns their new paths.
+fn place(root: &Path, built: &Path, to: &Path, prefix: &Path, version: &str) -> Result<Vec<PathBuf>> {
+    let (lib, share) = (to.join("lib"), to.join("share/man/man3"));
+    let (include, pkgconfig) = (to.join("include"), lib.join("pkgconfig"));
     for dir in [&lib, &share, &include, &pkgconfig] {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
@@ -140,10 +147,15 @@ fn place(root: &Path, built: &Path, prefix: &Path, version: &str) -> Result<Vec<
         there.push(link);
     }
     let pc = fs::read_to_string(root.join(CRATE).join("vmalloc.pc.in"))?;
-    let pc = pc.replace("@PREFIX@", &prefix.to_string_lossy()).replace("@VERSION@", version);
-    fs::write(pkgconfig.join("vmalloc.pc"), pc)?;
+    fs::write(pkgconfig.join("vmalloc.pc"), package(&pc, prefix, version))?;
     there.push(pkgconfig.join("vmalloc.pc"));
     Ok(there)
+}
+
+/// Returns the description for pkg-config, which divides its flags at blanks.
+fn package(template: &str, prefix: &Path, version: &str) -> String {
+    let prefix = prefix.to_string_lossy().replace(' ', "\\ ");
+    template.replace("@PREFIX@", &prefix).replace("@VERSION@", version)
 }
 
 /// Replaces a file by a new one: a running program may have the old file mapped, which stays unchanged.
@@ -204,7 +216,7 @@ fn check(root: &Path, programs: &Path) -> Result<()> {
         fs::remove_dir_all(&work)?;
     }
     let version = build(root)?;
-    place(root, &root.join(BUILT), &prefix, &version)?;
+    place(root, &root.join(BUILT), &prefix, &prefix, &version)?;
     crate::symbols::check(root, &prefix.join("lib"))?;
     let pages = place_program(programs, &prefix)?;
     if !pages.iter().any(|page| page.ends_with("man1/vmlab-bench-index.1")) {
@@ -342,11 +354,11 @@ mod tests {
         for name in ["libvmalloc_capi.so", "libvmalloc_capi.a"] {
             fs::write(built.join(name), name).unwrap();
         }
-        let error = place(&root, &built, &prefix, "1.2.3").unwrap_err().to_string();
+        let error = place(&root, &built, &prefix, Path::new("/opt"), "1.2.3").unwrap_err().to_string();
         assert!(error.contains("libvmalloc_preload.so"), "{error}");
         fs::write(built.join("libvmalloc_preload.so"), "preload").unwrap();
         for _ in 0..2 {
-            for path in place(&root, &built, &prefix, "1.2.3").unwrap() {
+            for path in place(&root, &built, &prefix, Path::new("/opt"), "1.2.3").unwrap() {
                 assert!(path.is_file(), "{}", path.display());
             }
         }
@@ -357,7 +369,7 @@ mod tests {
             Path::new("libvmalloc.so.1.2.3")
         );
         let pc = fs::read_to_string(prefix.join("lib/pkgconfig/vmalloc.pc")).unwrap();
-        assert_eq!(pc, format!("prefix={} 1.2.3\n", prefix.display()));
+        assert_eq!(pc, "prefix=/opt 1.2.3\n");
     }
 
     #[test]
@@ -398,6 +410,12 @@ mod tests {
         assert_eq!(rust.split_once("```").unwrap().0.lines().count(), 3);
         assert!(shell_lines("a").is_err() && shell_lines("```sh\ncc a.c\n").is_err());
         assert_eq!(served("vmalloc: served 3 freed\nx\nvmalloc: served 4 freed\n"), 7);
+    }
+
+    #[test]
+    fn the_flags_of_a_prefix_with_a_blank_are_one_word_each() {
+        let made = package("prefix=@PREFIX@\nVersion: @VERSION@\n", Path::new("/a b/c d"), "1.2");
+        assert_eq!(made, "prefix=/a\\ b/c\\ d\nVersion: 1.2\n");
     }
 
     #[test]

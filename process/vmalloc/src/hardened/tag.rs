@@ -22,7 +22,10 @@ pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
 /// The number of frees that a tag can distinguish.
 const FREES: u64 = 1 << 30;
 
-const _: () = assert!(PAGE_BYTES == 1 << (OFFSET_AT - TAIL_AT));
+const _: () = assert!(
+    PAGE_BYTES == 1 << (OFFSET_AT - TAIL_AT),
+    "vmalloc needs pages of 4 KiB: docs/decisions/0012-page-size.md"
+);
 
 /// The tag of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,7 +25,10 @@ use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Meta, PAGE_SIZE, Va};
 
 // A page has one leaf. Under loom it has more, of which only the first is allocated ahead.
-const _: () = assert!(LEAF_BYTES == PAGE_SIZE || cfg!(loom));
+const _: () = assert!(
+    LEAF_BYTES == PAGE_SIZE || cfg!(loom),
+    "va-percpu needs pages of 4 KiB: docs/decisions/0012-page-size.md"
+);
 
 impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Allocates the tables of pages of a chunk, if there are magazines. The chunk may be destroyed meanwhile.
