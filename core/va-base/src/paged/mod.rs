@@ -9,8 +9,9 @@
 //! Records are numbered from 0. They are in *buckets*, each as long as all before it together; the first two have one
 //! page each. A bucket is either one piece (*whole*), or pieces of a page (*paged*). A radix tree of three levels finds
 //! the latter by number, as an inode finds its blocks. The first 256 pieces are found directly, 65,536 by one more
-//! level, then by two. Each node of that tree is a page too. When a bucket begins, the array requests a whole one, and
-//! if that fails a page. So after a shortage the next bucket is whole again.
+//! level, then by two. Each node of that tree is a page too. If the platform's page is longer, the first node holds as
+//! many pieces as fit there: then its length alone says where a piece is. When a bucket begins, the array requests a
+//! whole one, and if that fails a page. So after a shortage the next bucket is whole again.
 //!
 //! ```text
 //!   number    0 1 2 3 | 4 5 6 7 | 8 ...... 15 | 16 ................ 31 |       4 records a page
@@ -80,7 +81,7 @@ type Far<T> = Memory<Piece<Piece<Piece<T>>>>;
 /// Its owner frees the memory with [`clear`](Self::clear); dropped without, the memory is leaked.
 pub struct PagedArray<T: Record> {
     whole: [Piece<T>; BUCKETS],
-    /// Pieces below 256, by number of the piece.
+    /// Pieces below [`near_len`](Self::near_len), by number of the piece.
     near: Node<T>,
     /// Pieces below 2^16.
     middle: Middle<T>,
@@ -216,7 +217,7 @@ impl<T: Record> PagedArray<T> {
         }
     }
 
-    /// Returns the record with this id if its bucket is paged and its piece one of the first 256: in place, for a lookup
+    /// Returns the record with this id if its bucket is paged and its piece in the first node: in place, for a lookup
     /// that is itself a call.
     #[inline(always)]
     #[must_use]
@@ -272,7 +273,8 @@ impl<T: Record> PagedArray<T> {
         if at < self.near.len() {
             return self.near.get_mut(at)?.0.get_mut(slot);
         }
-        self.node_mut(at)?.get_mut(at % NODE)?.0.get_mut(slot)
+        let (node, entry) = self.node_mut(at)?;
+        node.get_mut(entry)?.0.get_mut(slot)
     }
 
     /// Returns the number of the page that would hold this id, and where in it the record begins.
@@ -289,6 +291,14 @@ impl<T: Record> PagedArray<T> {
         (((1u64 << bucket) >> 1) + (slot >> piece_log2) as u64) as usize
     }
 
+    /// Returns the number of pieces that are near, or will be: 256, or as many as the slab has.
+    ///
+    /// Lookups decide by the length of the slab. It does not change while a piece is in it or beyond it.
+    #[inline]
+    fn near_len(&self) -> usize {
+        self.near.len().max(NODE)
+    }
+
     /// Returns the node whose entries are the pieces around number `at`, which are not near.
     #[cold]
     fn far_node(&self, at: usize) -> Option<&Node<T>> {
@@ -299,16 +309,18 @@ impl<T: Record> PagedArray<T> {
         })
     }
 
-    /// Returns the node whose entries are the pieces around number `at`.
+    /// Returns the node of piece `at`, and its entry there.
     #[cold]
-    fn node_mut(&mut self, at: usize) -> Option<&mut Node<T>> {
-        Some(if at < NODE {
-            &mut self.near
-        } else if at < 1 << (2 * NODE_BITS) {
+    fn node_mut(&mut self, at: usize) -> Option<(&mut Node<T>, usize)> {
+        if at < self.near_len() {
+            return Some((&mut self.near, at));
+        }
+        let node = if at < 1 << (2 * NODE_BITS) {
             &mut self.middle.get_mut(at >> NODE_BITS)?.0
         } else {
             &mut self.far.get_mut(at >> (2 * NODE_BITS))?.0.get_mut((at >> NODE_BITS) % NODE)?.0
-        })
+        };
+        Some((node, at % NODE))
     }
 
     /// Returns the memory that the array needs for one more piece; `None` if ids cannot name more records.
@@ -319,7 +331,7 @@ impl<T: Record> PagedArray<T> {
             return None;
         }
         let at = Self::piece_of((bucket << SLOT_BITS) | slot, T::PIECE_LOG2);
-        let (near, middle, far) = if at < NODE {
+        let (near, middle, far) = if at < self.near_len() {
             (self.near.is_empty(), false, false)
         } else if at < 1 << (2 * NODE_BITS) {
             let below = self.middle.get(at >> NODE_BITS);
@@ -360,12 +372,13 @@ impl<T: Record> PagedArray<T> {
                 _ => self.middle = middle,
             }
         }
-        let node = self.node_mut(at);
-        if let Some((node, near)) = node.zip(supply.near) {
-            *node = near;
-        }
-        if let Some(place) = self.node_mut(at).and_then(|node| node.get_mut(at % NODE)) {
-            place.0 = supply.piece;
+        if let Some((node, entry)) = self.node_mut(at) {
+            if let Some(near) = supply.near {
+                *node = near;
+            }
+            if let Some(place) = node.get_mut(entry) {
+                place.0 = supply.piece;
+            }
         }
         let slot = slot + (1 << T::PIECE_LOG2);
         self.end = if slot == bucket_len(bucket, T::PIECE_LOG2) {
@@ -406,15 +419,16 @@ impl<T: Record> PagedArray<T> {
             return Some(supply);
         }
         let at = Self::piece_of((end.bucket << SLOT_BITS) | end.slot, T::PIECE_LOG2);
-        if let Some(node) = self.node_mut(at) {
-            if let Some(place) = node.get_mut(at % NODE) {
+        let is_near = at < self.near_len();
+        if let Some((node, entry)) = self.node_mut(at) {
+            if let Some(place) = node.get_mut(entry) {
                 supply.piece = core::mem::take(&mut place.0);
             }
             if is_unused(node) {
                 supply.near = Some(core::mem::take(node));
             }
         }
-        if supply.near.is_some() && at >= NODE {
+        if supply.near.is_some() && !is_near {
             if at < 1 << (2 * NODE_BITS) {
                 if is_unused(&self.middle) {
                     supply.middle = Some(core::mem::take(&mut self.middle));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{LimitedHeap, NoSlabs, PIECE_BYTES};
+use core::any::TypeId;
 
 /// A record in pieces of `2^PIECE_LOG2`: of a page, unless stated.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -65,6 +66,59 @@ fn pa1_all_three_levels_of_nodes_are_used_and_freed() {
     fill(&mut array);
     array.clear(&heap);
     assert_eq!((heap.bytes(), array.is_empty()), (0, true));
+}
+
+/// A platform whose slabs are longer than requested by `more` records. It fails those of more than `limit` words.
+struct Surplus<'a> {
+    heap: &'a LimitedHeap,
+    more: usize,
+    limit: usize,
+}
+
+impl Platform for Surplus<'_> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        let is_node = TypeId::of::<T>() != TypeId::of::<Word<0>>();
+        if is_node || min <= self.limit { self.heap.alloc_meta(min + self.more) } else { None }
+    }
+
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        self.heap.free_meta(slab);
+    }
+}
+
+#[test]
+fn pa1_slabs_longer_than_requested_hold_every_record_once() {
+    let heap = LimitedHeap::new();
+    for more in [0, 1, 85, 256, 512] {
+        // Each piece is a word. 66,000 reach the third level of nodes, and with 256 more 512 are near.
+        let platform = |limit| Surplus { heap: &heap, more, limit };
+        let mut array = PagedArray::<Word<0>>::new();
+        // Pieces begin in the first node, in the second or in the third; then whole buckets, and pieces again.
+        for (limit, len) in [(1, 700), (1 << 10, 4000), (1, 5000), (1, 66_000)] {
+            array.reserve(len, &platform(limit)).unwrap();
+            fill(&mut array);
+        }
+        for len in [4096, 600, 512, 300, 256, 200, 0] {
+            while array.len() > len {
+                array.remove_last().unwrap().free(&heap);
+            }
+            array.validate().unwrap();
+            let all = 0..array.len() as u32;
+            assert!(all.clone().all(|n| *array.get(n).unwrap() == Word(u64::from(n) + 1)), "{more} {len}");
+            let near = |n| array.at_near(array.id(n)).filter(|_| array.at_whole(array.id(n)).is_none());
+            assert!(all.clone().all(|n| near(n).is_none_or(|record| *record == Word(u64::from(n) + 1))));
+            // Longer by pieces, or by a whole bucket if one begins here, and back.
+            for limit in [1, 1 << 17] {
+                let before = array.len();
+                array.reserve(before + 300, &platform(limit)).unwrap();
+                fill(&mut array);
+                while array.len() > before {
+                    array.remove_last().unwrap().free(&heap);
+                }
+            }
+        }
+        assert_eq!((heap.bytes(), array.is_empty()), (0, true), "{more}");
+    }
 }
 
 #[test]
