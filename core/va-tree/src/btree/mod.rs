@@ -342,6 +342,17 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         Ok(self.va(found.at))
     }
 
+    /// Adds the row of a class if there is memory for it and for one more area. Without it the walk is long, and the
+    /// result the same: an area that lacks memory fails where it is cut, if there is room for it at all.
+    #[cold]
+    fn try_to_add_row(&mut self, class: Option<usize>) {
+        let holes = self.ledger.bound_after_take();
+        // The area comes first: a failure must not leave rows behind.
+        if self.reserve_holes(holes).is_ok() {
+            let _ = self.add_rows(class.map_or(Classes::NONE, Classes::only), holes);
+        }
+    }
+
     /// Stops, with the feature `validate`, at the first walk of the invariants that finds one broken.
     #[inline(always)]
     fn check(&self) {
@@ -401,11 +412,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
             Search::Found(found) => found,
             Search::Nothing => return Err(self.no_space(request)),
             Search::NeedsRow => {
-                // The steps that could fail for the area itself come first: a failure must not leave rows behind.
-                let holes = self.ledger.bound_after_take();
-                self.reserve_holes(holes)?;
-                // Without memory for the row the walk is long, and the result the same.
-                let _ = self.add_rows(wanted.class().map_or(Classes::NONE, Classes::only), holes);
+                self.try_to_add_row(wanted.class());
                 self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
             }
         };
@@ -434,11 +441,8 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
         let rowless = class.filter(|_| self.height > 1);
         let mut holes = if rowless.is_some() { Self::ROWLESS_HOLES } else { usize::MAX };
         let mut at = self.highest_within(request, &mut holes);
-        if let Some(class) = rowless.filter(|_| holes == 0) {
-            // As in `alloc`: a failure must not leave rows behind, and without memory for one the search is long.
-            let bound = self.ledger.bound_after_take();
-            self.reserve_holes(bound)?;
-            let _ = self.add_rows(Classes::only(class), bound);
+        if holes == 0 {
+            self.try_to_add_row(rowless);
             holes = usize::MAX;
             at = self.highest_within(request, &mut holes);
         }

@@ -276,6 +276,46 @@ fn sp4_an_area_without_memory_leaves_no_row_behind() {
     }
 }
 
+/// Requests what nothing fits of an index that has memory for no more areas.
+fn no_space_before_no_memory<I: FreeIndex>(name: &str, fresh: impl Fn(FailingPlatform, VaRange) -> I) {
+    let large = VaRange::from_pages(64, 1 << 20).unwrap();
+    let platform = FailingPlatform::new(Fail::Never);
+    let mut index = fresh(platform.clone(), large);
+    // Odd pages are free, and no even one below the top hole.
+    for n in 0..AREAS {
+        index.take(VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap()).unwrap();
+    }
+    platform.set(Fail::All);
+    while index.reserve_splits(1).is_ok() {}
+    let before = seen(&index);
+    let one = Request::pages(1).unwrap().aligned(Align::new(2 << 12).unwrap());
+    let nowhere = one.within(VaRange::from_pages(64, 64 + 2 * AREAS - 1).unwrap());
+    let no_space = index.would_fit(&nowhere).unwrap_err();
+    assert!(matches!(no_space, AllocError::NoSpace { .. }), "{name}: {no_space:?}");
+    assert_eq!(index.alloc(&nowhere), Err(no_space), "{name}");
+    assert_eq!(index.alloc_ample(&nowhere), Err(no_space), "{name}");
+    assert_eq!(index.alloc_highest(&nowhere), Err(no_space), "{name}");
+    // In the middle of the top hole.
+    let somewhere = one.within(VaRange::from_pages(1 << 19, (1 << 19) + 4).unwrap());
+    assert!(matches!(index.alloc(&somewhere), Err(AllocError::NoMeta { .. })), "{name}");
+    assert_eq!(seen(&index), before, "{name}");
+}
+
+#[test]
+fn sp4_nothing_fits_with_or_without_memory() {
+    no_space_before_no_memory("btree", |platform, all| BTreeIndex::new(all, all, platform).unwrap());
+    no_space_before_no_memory("btree 8", |platform, all| {
+        BTree::<u64, 8, _>::new(all, all, platform).unwrap()
+    });
+    no_space_before_no_memory("rb", |platform, all| RbIndex::<Exact, _>::new(all, all, platform).unwrap());
+    no_space_before_no_memory("rb linux", |platform, all| {
+        RbIndex::<Linux, _>::new(all, all, platform).unwrap()
+    });
+    no_space_before_no_memory("by size", |platform, all| {
+        BestFitIndex::new(BTreeIndex::new(all, all, platform.clone()).unwrap(), platform).unwrap()
+    });
+}
+
 #[test]
 fn sp4_rows_for_ever_fail_without_a_trace() {
     let platform = FailingPlatform::new(Fail::Never);
