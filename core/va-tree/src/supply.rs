@@ -65,8 +65,11 @@ pub trait Supplied: FreeIndex {
     type Supply: Send;
 
     /// Returns the first piece that is missing for `areas` more areas, or for alignment rows that could not be built.
-    /// `None` means that none is missing, or that no memory could help. Then no call for so many areas calls the
-    /// platform. O(log n).
+    /// `None` means that none is missing, or that no memory could help. O(log n).
+    ///
+    /// Then calls for so many areas do not call the platform, except the first request of an alignment that builds a
+    /// row. If the platform has no memory for the row, that request takes O(n), with the same result, and the row is
+    /// wanted from then on. [`BTree::add_all_rows`](crate::btree::BTree::add_all_rows) builds them all in advance.
     fn wanted(&self, areas: u64) -> Option<PieceWanted>;
 
     /// Allocates the wanted piece. Call it with no lock held. `None` if the platform has no memory.

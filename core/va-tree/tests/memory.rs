@@ -422,6 +422,28 @@ fn a_shortage_does_not_poison_rows() {
 }
 
 #[test]
+fn after_a_supply_only_the_first_request_of_an_alignment_calls_the_platform() {
+    // A platform whose memory cannot be had under the lock, and another that is called outside.
+    let (inside, outside) = (heap(0), heap(PAGE));
+    let mut index = BTreeIndex::new(all(), all(), &inside).unwrap();
+    index.supply(1000, &outside).unwrap();
+    for n in 0..1000 {
+        index.take(pages(16 + 2 * n, 1)).unwrap();
+    }
+    // Even pages are not free, except far above.
+    let aligned = Request::pages(1).unwrap().aligned(Align::new(2 * PAGE as u64).unwrap());
+    for is_first in [true, false, false] {
+        assert_eq!(index.wanted(1), None);
+        let (before, lowest) = (inside.asked(), index.would_fit(&aligned).unwrap());
+        assert_eq!(index.alloc(&aligned), Ok(lowest));
+        assert_eq!((inside.asked() > before, index.has_rows()), (is_first, !is_first));
+        index.supply(1, &outside).unwrap();
+    }
+    // Memory of another platform is not the index's to free.
+    std::mem::forget(index);
+}
+
+#[test]
 fn memory_of_rows_that_were_never_built_is_freed_by_a_shrink() {
     let heap = heap(PAGE);
     let mut index = BTreeIndex::new(all(), all(), &heap).unwrap();

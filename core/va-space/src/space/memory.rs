@@ -4,8 +4,8 @@
 //! The index requests memory from the machine in the middle of an operation, under `free`. A caller that allocates
 //! metadata before it takes locks of its own calls [`supply`](VmapSpace::supply). That checks under the lock what is
 //! missing, allocates it with no lock held, and adds the memory, until nothing is missing (`va_tree::Supplied`). A
-//! machine may then fail every request under a spin lock. A request that may block does this itself, once, when the
-//! index has no memory.
+//! machine may then fail every request under a spin lock: without a row of its alignment, a request takes longer, and
+//! its result is the same. A request that may block does this itself, once, when the index has no memory.
 
 use super::VmapSpace;
 use super::take::Placement;
@@ -26,7 +26,10 @@ const MAP_STEPS: usize = 8;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Allocates the index memory that `areas` more areas need, so that taking them requests none under a lock, unless
-    /// other callers use it up. This includes rows that aligned requests lack.
+    /// other callers use it up. This includes rows that earlier requests lacked.
+    ///
+    /// The first request of an alignment that needs a row still asks the machine for its memory, under `free`. If that
+    /// fails, it searches longer, and the next call of this allocates the memory.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the machine has none. Memory that the index already has remains.
