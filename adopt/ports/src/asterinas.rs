@@ -5,14 +5,29 @@
 
 use core::ops::Range;
 
-use va_base::{FreeError, NoSlabs, Request, Va, VaRange};
+use va_base::{FreeError, Meta, Platform, Record, Request, Va, VaRange};
 use va_tree::{BTreeIndex, FreeIndex, Supplied};
 
 use crate::heap::KernelHeap;
 // In the kernel: `crate::sync`.
 use crate::stand_in::asterinas::{PreemptDisabled, SpinLock, SpinLockGuard};
 
-type Index = BTreeIndex<NoSlabs>;
+type Index = BTreeIndex<Donated>;
+
+/// The platform of an index under the lock, where it cannot call the heap: it has no memory, and frees what was donated.
+#[derive(Clone, Copy, Debug)]
+struct Donated;
+
+impl Platform for Donated {
+    fn alloc_meta<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
+        None
+    }
+
+    /// Called when the allocator is dropped, with no lock held: it never shrinks its index.
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        KernelHeap.free_meta(slab);
+    }
+}
 
 /// An allocator of ranges inside one range of addresses.
 #[derive(Debug)]
@@ -32,7 +47,7 @@ impl RangeAllocator {
     /// If the range has 2^52 bytes or more. For a `static` the compiler reports it.
     pub const fn new(fullrange: Range<usize>) -> Self {
         assert!((fullrange.end.saturating_sub(fullrange.start) as u64) < 1 << 52);
-        Self { fullrange, index: SpinLock::new(Index::empty(NoSlabs)) }
+        Self { fullrange, index: SpinLock::new(Index::empty(Donated)) }
     }
 
     /// Returns the range from which it allocates.

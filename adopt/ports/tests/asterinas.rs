@@ -131,11 +131,21 @@ fn a_free_needs_no_memory() {
         let middle = if at % 40 == 0 { range.start + 0x1000 } else { range.end };
         parts.extend([range.start..middle, middle..range.end].into_iter().filter(|part| !part.is_empty()));
     }
-    let before = allocations::count();
+    let before = allocations::count().0;
     // Every second one first, so that there are as many holes as can be.
     parts.iter().step_by(2).chain(parts.iter().skip(1).step_by(2)).for_each(|part| ranges.free(part.clone()));
-    assert_eq!(allocations::count() - before, 0);
+    assert_eq!(allocations::count().0 - before, 0);
     assert_eq!(ranges.alloc(1 << 40).unwrap(), 0..1 << 40);
+}
+
+#[test]
+fn a_drop_frees_the_memory_of_the_records() {
+    let (_, before) = allocations::count();
+    let ranges = RangeAllocator::new(0..1 << 30);
+    (0..1000).for_each(|n| ranges.alloc_specific(&(n * 10..n * 10 + 5)).unwrap());
+    assert!(allocations::count().1 > before);
+    drop(ranges);
+    assert_eq!(allocations::count().1, before);
 }
 
 #[test]

@@ -226,12 +226,12 @@ fn the_addresses_are_those_of_the_first_fit_in_a_list_of_free_ranges() {
 fn before_there_is_a_heap_the_records_inside_are_enough_for_the_first_areas() {
     // What the kernel allocates before its heap: the heap. A dozen areas need no memory.
     let mut all = of_pages(1 << 20, 1 << 30);
-    let before = allocations::count();
+    let before = allocations::count().0;
     let ranges: Vec<_> = {
         let mut ranges = Vec::with_capacity(12);
-        let capacity = allocations::count() - before;
+        let capacity = allocations::count().0 - before;
         ranges.extend((0..12).map(|_| all.allocate(layout(512, 512)).unwrap()));
-        assert_eq!(allocations::count() - before, capacity);
+        assert_eq!(allocations::count().0 - before, capacity);
         ranges
     };
     ranges.into_iter().for_each(|range| all.deallocate(range).unwrap());

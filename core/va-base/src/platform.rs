@@ -101,6 +101,9 @@ pub const fn assert_pages<P: Platform + ?Sized>() {
 
 /// A platform without memory for records: an index on it has its inline records, and the memory that callers donate.
 ///
+/// It frees nothing. Donated memory is lost when such an index shrinks or is dropped. If that may happen, use a platform
+/// of your own: its `alloc_meta` returns `None`, and its `free_meta` frees to the heap that the memory is from.
+///
 /// ```
 /// use va_base::{NoSlabs, Platform};
 /// # #[derive(Clone, Copy)] struct R; impl va_base::Record for R { const EMPTY: Self = R; }

@@ -45,19 +45,31 @@ pub(crate) enum Table {
 /// An index whose memory can be donated and freed apart from its operations.
 ///
 /// ```
-/// use va_base::{Heap, NoSlabs, Request, VaRange};
+/// use va_base::{LimitedHeap, Meta, Platform, Record, Request, VaRange};
 /// use va_tree::{BTreeIndex, FreeIndex, Supplied};
 ///
-/// let space = VaRange::from_pages(1, 1 << 30).unwrap();
-/// // Its own platform has no memory.
-/// let mut index = BTreeIndex::new(space, space, NoSlabs)?;
+/// /// Memory of a heap that cannot be called under the lock of the index, but can free there.
+/// struct Donated<'a>(&'a LimitedHeap);
+/// impl Platform for Donated<'_> {
+///     fn alloc_meta<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
+///         None
+///     }
+///     fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+///         self.0.free_meta(slab);
+///     }
+/// }
+///
+/// let (heap, space) = (LimitedHeap::new(), VaRange::from_pages(1, 1 << 30).unwrap());
+/// let mut index = BTreeIndex::new(space, space, Donated(&heap))?;
 /// for _ in 0..10_000 {
 ///     while let Some(wanted) = index.wanted(1) {
-///         let supply = BTreeIndex::<NoSlabs>::alloc_supply(wanted, &Heap).unwrap();
+///         let supply = BTreeIndex::<Donated>::alloc_supply(wanted, &heap).unwrap();
 ///         assert!(index.donate(supply).is_ok());
 ///     }
 ///     index.alloc(&Request::pages(1).unwrap())?;
 /// }
+/// drop(index);
+/// assert_eq!(heap.bytes(), 0);
 /// # Ok::<(), va_base::AllocError>(())
 /// ```
 pub trait Supplied: FreeIndex {
@@ -76,6 +88,9 @@ pub trait Supplied: FreeIndex {
     fn alloc_supply(wanted: PieceWanted, platform: &impl Platform) -> Option<Self::Supply>;
 
     /// Adds the memory to the index. O(1), except for the first piece, into which the records inside the index move.
+    ///
+    /// The index frees it by its own platform, when it shrinks or is dropped: `free_meta` must take this memory, even if
+    /// `alloc_meta` has none.
     ///
     /// # Errors
     /// The memory itself, if the index has grown otherwise since: [`free_supply`](Self::free_supply) frees it.
