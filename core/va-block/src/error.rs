@@ -61,12 +61,12 @@ pub enum UnmapError {
         /// Pages.
         pages: u64,
     },
-    /// Nothing that was allocated starts there.
+    /// Nothing that blocks allocated starts there.
     NotMapped {
         /// The address.
         at: Va,
-        /// The range that the address is inside, if any: a mapping of a block, or an area of the
-        /// space.
+        /// The range that the address is inside, if any: a mapping of a block, or an area of the space. The area may
+        /// start there, if another caller of the space allocated it.
         inside: Option<VaRange>,
     },
     /// Something starts there, and it has another size.
@@ -89,9 +89,9 @@ impl fmt::Display for UnmapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadCount { pages } => write!(f, "{pages} pages is no size of a mapping"),
-            Self::NotMapped { at, inside: None } => write!(f, "nothing starts at {at}"),
+            Self::NotMapped { at, inside: None } => write!(f, "no mapping starts at {at}"),
             Self::NotMapped { at, inside: Some(range) } => {
-                write!(f, "nothing starts at {at}, which is inside {range}")
+                write!(f, "no mapping starts at {at}, which is inside {range}")
             }
             Self::WrongCount { range, pages } => write!(f, "what starts there is {range}, not {pages}"),
             Self::Twice { range } => write!(f, "{range} was freed before"),
@@ -119,7 +119,7 @@ mod tests {
         let error = UnmapError::WrongCount { range, pages: Pages::new(4) };
         assert_eq!(error.to_string(), "what starts there is [0x1000, 0x4000), not 4 pages");
         let error = UnmapError::NotMapped { at: Va::new(0x2000), inside: Some(range) };
-        assert_eq!(error.to_string(), "nothing starts at 0x2000, which is inside [0x1000, 0x4000)");
+        assert_eq!(error.to_string(), "no mapping starts at 0x2000, which is inside [0x1000, 0x4000)");
         let error = BlockError::TooWide { window: range, limit: 9 };
         assert_eq!(error.to_string(), "window [0x1000, 0x4000) has more than 9 blocks");
     }

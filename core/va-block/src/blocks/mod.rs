@@ -395,6 +395,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 self.space.free_at_in(context, at)?;
                 Ok(())
             }
+            // An area of another caller of the space: none of blocks is so short.
+            Some(seen) if seen.range.len_bytes() / PAGE_SIZE == pages => {
+                Err(UnmapError::NotMapped { at, inside: Some(seen.range) })
+            }
             Some(seen) => Err(UnmapError::WrongCount { range: seen.range, pages: count }),
             None => {
                 let inside = self.space.find_enclosing(at).map(|seen| seen.range);

@@ -138,6 +138,20 @@ fn up_to_64_pages_come_from_a_block_and_more_from_the_space() {
 }
 
 #[test]
+fn a_short_area_of_the_space_is_no_mapping() {
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine, 100_000);
+    let area = blocks.space().alloc(0, &Request::pages(10).unwrap()).unwrap();
+    let at = area.start();
+    let own = range(at, 10);
+    assert_eq!(blocks.free(0, at, 10), Err(UnmapError::NotMapped { at, inside: Some(own) }));
+    let wrong = UnmapError::WrongCount { range: own, pages: Pages::new(9) };
+    assert_eq!(blocks.free(0, at, 9), Err(wrong));
+    blocks.space().free(area).unwrap();
+    assert_eq!(blocks.free(0, at, 10), Err(UnmapError::NotMapped { at, inside: None }));
+}
+
+#[test]
 fn one_flush_covers_what_died_in_all_blocks_and_none_is_asked_for_if_nothing_did() {
     let machine = SimMachine::new(8);
     let blocks = blocks::<Standard>(&machine, 100_000);
