@@ -17,17 +17,18 @@
 //! one twice as long: a bounded copy. If the platform has no such piece, or there are more records, the array
 //! continues. Its ids are then those of the array with one bucket added: bucket 0 is the flat piece.
 //!
-//! **Shrinking** lowers the capacity record by record, from the top. So each step is O(1), and a caller can stop after
-//! any step. A record that was never used is dropped, and a free one leaves the list. The owner moves a record in use
-//! to a free one further down ([`Slab::move_last`]). When a whole piece lies above the capacity it is freed. Growing
-//! raises the capacity again before it requests memory.
+//! **Shrinking** lowers the capacity record by record, from the top. So each step but one is O(1), and a caller can
+//! stop after any step. A record that was never used is dropped, and a free one leaves the list. The owner moves a
+//! record in use to a free one further down ([`Slab::move_last`]). When a whole piece lies above the capacity it is
+//! freed. A flat beginning has one piece: it moves into one half as long, which is the only copy of more than a record.
+//! Growing raises the capacity again before it requests memory.
 //!
 //! # Invariants
 //! - **SL1 conserved** records in use + on the free list + never used = capacity, and there is memory for so many.
 //!
-//! Reserving is separate from taking. [`Slab::reserve`] is the only call that calls the platform and the only one that
-//! can fail. [`Slab::take`] uses a reserved record. A caller that takes more than it reserved has a wrong bound, which
-//! is a bug and stops the machine.
+//! Reserving is separate from taking. [`Slab::reserve`] is the only call that can fail, and, with shrinking, the only
+//! one that calls the platform. [`Slab::take`] uses a reserved record. A caller that takes more than it reserved has a
+//! wrong bound, which is a bug and stops the machine.
 
 use core::ops::Range;
 use va_base::{Meta, Next, PIECE_BYTES, PagedArray, Platform, Record, Supply};

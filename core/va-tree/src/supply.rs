@@ -103,6 +103,11 @@ pub trait Supplied: FreeIndex {
     /// one piece. Returns the freed bytes. Repeat until
     /// [`IndexMemory::allocated_bytes`](crate::IndexMemory::allocated_bytes) stops falling: one call may move records
     /// and free nothing yet.
+    ///
+    /// One step of a red-black tree is longer, after the number of its records fell by half: it copies them into a slab
+    /// half as long, 3 MiB at most, which it requests from the platform. [`RbIndex`](crate::RbIndex),
+    /// [`BestFitIndex`](crate::BestFitIndex) and [`TrackedIndex`](crate::TrackedIndex) have such trees. If the platform
+    /// has no slab, nothing is copied.
     fn shrink(&mut self, steps: usize) -> usize;
 
     /// Allocates and donates all memory that is missing for `areas` more areas, from `platform`.

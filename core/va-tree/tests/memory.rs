@@ -504,6 +504,31 @@ fn rows_without_memory_are_not_requested() {
 }
 
 #[test]
+fn a_step_of_a_shrink_requests_half_a_slab_at_most_and_only_for_a_tree() {
+    fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &LimitedHeap) {
+        heap.limit(usize::MAX);
+        let mut index = fresh();
+        let holes = some_of(20_000);
+        (0..holes).for_each(|n| assert!(index.take(pages(16 + 4 * n, 2)).is_ok()));
+        (holes / 8..holes).for_each(|n| index.free(pages(16 + 4 * n, 2)).unwrap());
+        let (first, mut requests, mut idle) = (index.memory().allocated_bytes, 0, 0);
+        while idle < holes {
+            let (before, asked) = (index.memory().allocated_bytes, heap.asked());
+            heap.limit(usize::MAX);
+            idle = if index.shrink(1) == 0 { idle + 1 } else { 0 };
+            requests += heap.asked() - asked;
+            assert!(heap.asked() - asked <= 1 && heap.longest() <= before / 2, "{name}: {}", heap.longest());
+        }
+        assert!(index.memory().allocated_bytes < first / 2, "{name}");
+        // Once for each time that a slab became half as long, at most.
+        assert!(if name.starts_with("btree") { requests == 0 } else { requests <= 8 }, "{name}: {requests}");
+        index.validate().unwrap();
+    }
+    let heap = heap(usize::MAX);
+    each!(&heap, check, &heap);
+}
+
+#[test]
 fn a_shrink_drops_rows_unless_they_were_requested_for_good() {
     let heap = heap(PAGE);
     for always in [false, true] {

@@ -128,7 +128,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// which repeats it: one call may prepare what a later one frees.
     ///
     /// # Locks
-    /// `free`, for 32 steps at a time. The machine's `free_meta` is called under it.
+    /// `free`, for 32 steps at a time. The machine's `free_meta` is called under it. An index that is a red-black tree
+    /// also calls `alloc_meta`, and copies up to 3 MiB in one step ([`Supplied::shrink`]).
     pub fn shrink_index(&self, steps: usize) -> usize {
         let mut freed = 0;
         for begun in (0..steps).step_by(STEPS) {

@@ -27,7 +27,7 @@ use va_base::{InvariantViolation, Platform, Record, Va};
 /// Holes inside the index itself.
 pub(super) const INLINE_HOLES: usize = 16;
 
-/// Most holes in the flat beginning of the records: 6 MiB, so that a copy when it grows has a bound.
+/// Most holes in the flat beginning of the records: 6 MiB, so that a copy has a bound, 3 MiB when it grows or shrinks.
 const FLAT_HOLES: usize = 1 << 17;
 
 /// The left or the right child.
