@@ -89,8 +89,8 @@ pub trait Supplied: FreeIndex {
 
     /// Adds the memory to the index. O(1), except for the first piece, into which the records inside the index move.
     ///
-    /// The index frees it by its own platform, when it shrinks or is dropped: `free_meta` must take this memory, even if
-    /// `alloc_meta` has none.
+    /// The index frees it by its own platform, when it shrinks or is dropped. So `free_meta` must take this memory, even
+    /// if `alloc_meta` has none.
     ///
     /// # Errors
     /// The memory itself, if the index has grown otherwise since: [`free_supply`](Self::free_supply) frees it.
@@ -104,10 +104,10 @@ pub trait Supplied: FreeIndex {
     /// [`IndexMemory::allocated_bytes`](crate::IndexMemory::allocated_bytes) stops falling: one call may move records
     /// and free nothing yet.
     ///
-    /// One step of a red-black tree is longer, after the number of its records fell by half: it copies them into a slab
-    /// half as long, 3 MiB at most, which it requests from the platform. [`RbIndex`](crate::RbIndex),
-    /// [`BestFitIndex`](crate::BestFitIndex) and [`TrackedIndex`](crate::TrackedIndex) have such trees. If the platform
-    /// has no slab, nothing is copied.
+    /// One step of a red-black tree is longer: when half of its slab is unused, it copies the other half. The platform
+    /// allocates the new slab in that step, 3 MiB at most. If it has none, nothing is copied.
+    /// [`RbIndex`](crate::RbIndex), [`BestFitIndex`](crate::BestFitIndex) and [`TrackedIndex`](crate::TrackedIndex) have
+    /// such trees.
     fn shrink(&mut self, steps: usize) -> usize;
 
     /// Allocates and donates all memory that is missing for `areas` more areas, from `platform`.
