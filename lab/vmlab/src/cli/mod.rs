@@ -230,6 +230,10 @@ struct DemoArgs {
     report: PathBuf,
 }
 
+/// The options that `--diff` conflicts with. An option that requires `--diff` names them too: the parser does not ask for
+/// a required option that conflicts with a given one.
+const NOT_DIFF: [&str; 5] = ["index", "report", "space", "percpu", "calls"];
+
 #[derive(clap::Args, Debug)]
 struct ReplayArgs {
     /// Traces; - is standard input
@@ -253,20 +257,20 @@ struct ReplayArgs {
     /// List the differences between the kernel and the policies, and their causes: the first N of each (10 if no N is
     /// given, or all). Percpu offsets too, chunk by chunk, as far as the events prove which places were free
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", require_equals = true, group = "whole",
-        conflicts_with_all = ["index", "report", "space", "percpu"])]
+        conflicts_with_all = NOT_DIFF)]
     diff: Option<diff::ListedMax>,
     /// After a difference, continue each side with its own addresses, instead of correcting the policy's
-    #[arg(long, requires = "diff")]
+    #[arg(long, requires = "diff", conflicts_with_all = NOT_DIFF)]
     no_resync: bool,
     /// Write what was found to NAME.md in this directory
-    #[arg(long, value_name = "DIR", requires = "diff")]
+    #[arg(long, value_name = "DIR", requires = "diff", conflicts_with_all = NOT_DIFF)]
     out: Option<PathBuf>,
     /// Replay the allocations inside percpu chunks instead: offsets, under each policy that searches as Linux does
     #[arg(long, conflicts_with_all = ["index", "report", "space", "before", "kernel"])]
     percpu: bool,
     /// Replay the calls of a core inside a kernel on the same core: all of the files are such recordings (`cargo xtask
     /// linux replay`). Any difference is a failure
-    #[arg(long, conflicts_with_all = ["index", "report", "space", "diff", "percpu", "before", "vmallocinfo", "kernel"])]
+    #[arg(long, conflicts_with_all = ["index", "report", "space", "percpu", "before", "vmallocinfo", "kernel"])]
     calls: bool,
     /// Policy of the space (default: that of the trace's kernel; --diff also compares two others)
     #[arg(long, value_parser = choice::<Policy>(), value_name = "NAME", requires = "whole")]

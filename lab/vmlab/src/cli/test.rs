@@ -52,6 +52,10 @@ pub(super) struct Args {
     out: Option<PathBuf>,
 }
 
+/// The options that `--compare` conflicts with. An option that requires `--compare` names them too: the parser does not
+/// ask for a required option that conflicts with a given one.
+const NOT_COMPARE: [&str; 3] = ["target", "table", "cold"];
+
 /// Options of `vmlab test --compare`.
 #[derive(clap::Args, Debug, Clone)]
 #[group(id = "comparison")]
@@ -59,14 +63,14 @@ struct CompareArgs {
     /// Compare targets side by side, ratios to the first; the figures of the patches beside them (default: list,
     /// one-lock, hashed, nodes, space). With parameters that select tests or workers, on these alone
     #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 0..=1, group = "page",
-        conflicts_with = "target")]
+        conflicts_with_all = NOT_COMPARE)]
     compare: Option<Vec<String>>,
     /// Rounds of each target, of which the fastest counts, 1 to 1000
-    #[arg(long, value_name = "N", default_value_t = 3, requires = "compare",
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "compare", conflicts_with_all = NOT_COMPARE,
         value_parser = ranged::<u64>(1..=1000))]
     rounds: u64,
     /// Seconds after which a run is stopped, and its time a lower bound
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "compare",
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "compare", conflicts_with_all = NOT_COMPARE,
         value_parser = ranged::<u64>(1..=86_400))]
     limit: u64,
 }

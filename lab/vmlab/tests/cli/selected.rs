@@ -161,3 +161,45 @@ fn an_option_that_would_do_nothing_is_an_error() {
     }
     assert!(!dir.path().join("out.html").exists());
 }
+
+#[test]
+fn an_option_of_another_mode_is_an_error() {
+    let dir = TempDir::new().unwrap();
+    let trace = trace();
+    let replay = &["replay", &trace][..];
+    let modes =
+        [&[][..], &["--index", "btree"], &["--percpu"], &["--report", "r.html"], &["--calls"], &["--space"]];
+    let others = [&[][..], &["--for", "1"], &["--output", "x"], &["--buffer-kib", "64"], &["--no-stacks"]];
+    let fails = |command: &[&str], option: &[&str], mode: &[&str]| {
+        let assert = vmlab().current_dir(&dir).args(command).args(option).args(mode).assert().failure();
+        assert_eq!(stdout_of(&assert), "", "{command:?} {option:?} {mode:?}");
+    };
+    for mode in modes {
+        fails(replay, &["--out", "d"], mode);
+        fails(replay, &["--no-resync"], mode);
+        if mode != ["--space"] {
+            fails(replay, &["--policy", "linux69"], mode);
+            fails(replay, &["--nodes", "2"], mode);
+        }
+    }
+    for mode in others {
+        fails(&["top"], &["--at", "1"], mode);
+    }
+    let table = shipped("boot-smp1.vmallocinfo").display().to_string();
+    for mode in [&[&*table][..], &["--pid", "1"]] {
+        for option in [["--at", "1"], ["--policy", "linux69"], ["--nodes", "2"]] {
+            fails(&["map"], &option, mode);
+        }
+    }
+    #[cfg(feature = "measure")]
+    for mode in [&[][..], &["--table"], &["--cold"], &["--target", "space"]] {
+        let test = &["test", "smoke", "test_loop_count=1"];
+        fails(test, &["--rounds", "3"], mode);
+        fails(test, &["--limit", "1"], mode);
+        fails(test, &["--kern-percpu", "x.so"], mode);
+        if mode.is_empty() || mode[0] == "--target" {
+            fails(test, &["--out", "d"], mode);
+        }
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+}

@@ -37,7 +37,9 @@ pub(super) struct Args {
     #[arg(value_name = "RECORDING")]
     recording: Option<PathBuf>,
     /// Show the recording at this time of its clock, seconds (default: its end)
-    #[arg(long, value_name = "TIME", requires = "recording", value_parser = seconds)]
+    // The parser does not ask for a recording where one of these is given, which a recording conflicts with.
+    #[arg(long, value_name = "TIME", requires = "recording", value_parser = seconds,
+        conflicts_with_all = ["length", "output", "buffer_kib", "no_stacks"])]
     at: Option<u64>,
     /// Print one screen as text, after the time of --for; as without a terminal
     #[arg(long)]
