@@ -263,7 +263,8 @@ impl Report {
     fn lines(&self, wall: Duration) -> Vec<String> {
         if self.processes == 0 {
             return vec![
-                "no process reported anything: it ended by a signal, _exit or exec, or did not load the preload"
+                "no process reported anything: it ended by a signal, _exit or exec, did not load the preload, or made plain \
+                 calls alone at its end (calls:plain, or a filter of system calls)"
                     .into(),
             ];
         }
@@ -309,7 +310,7 @@ mod tests {
         };
         assert_eq!(all, want);
         assert!(all.lines(Duration::ZERO)[0].contains("by 3 processes"));
-        assert!(Report::default().lines(Duration::ZERO)[0].starts_with("no process reported"));
+        assert!(Report::default().lines(Duration::ZERO)[0].contains("plain calls alone at its end"));
         // A line without an end is not stored whole.
         assert_eq!(
             Report::read(std::io::repeat(b'x').take(1 << 20).chain(&b""[..]).pipe()).unwrap().processes,
