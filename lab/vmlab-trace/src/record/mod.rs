@@ -27,7 +27,10 @@ pub use source::{Settings, Source};
 use crate::jsonl::{Probes, Summary};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
-use std::path::PathBuf;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -102,10 +105,37 @@ pub struct Recorded {
     pub status: Option<ExitStatus>,
 }
 
+/// The command of a recording could not be started.
+#[derive(Debug)]
+pub struct NotStarted {
+    program: String,
+    why: io::Error,
+}
+
+impl NotStarted {
+    /// Returns true if there is no such program.
+    pub fn is_absent(&self) -> bool {
+        self.why.kind() == io::ErrorKind::NotFound
+    }
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot run {}", self.program)
+    }
+}
+
+impl std::error::Error for NotStarted {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.why)
+    }
+}
+
 /// Records until the command or the time ends, or `stop` is set.
 ///
 /// # Errors
-/// If recording is not possible here; the file has everything recorded before.
+/// If recording is not possible here; the file has everything recorded before. If the command cannot be started
+/// ([`NotStarted`]), the file is removed.
 pub fn record(options: &Options, stop: &AtomicBool, watch: &mut dyn Watch) -> Result<Recorded> {
     let mut source = Source::open(Settings {
         buffer_kib: options.buffer_kib,
@@ -118,12 +148,19 @@ pub fn record(options: &Options, stop: &AtomicBool, watch: &mut dyn Watch) -> Re
     }
     let started = source.started();
     if options.drain_pools {
-        std::fs::write("/proc/sys/vm/drop_caches", "2").context("the kernel does not run its shrinkers")?;
+        fs::write("/proc/sys/vm/drop_caches", "2").context("the kernel does not run its shrinkers")?;
         source.mark("vmlab pools drained")?;
     }
     let mut note = |line: &str| watch.note(line);
     let mut recorder = Recorder::begin(&options.output, &source, &options.command, started, &mut note)?;
-    let (ended, status) = until_the_end(options, &mut source, &mut recorder, stop, watch)?;
+    let (ended, status) = match until_the_end(options, &mut source, &mut recorder, stop, watch) {
+        Err(error) if error.is::<NotStarted>() => {
+            drop(recorder);
+            discard(&options.output);
+            return Err(error);
+        }
+        ended => ended?,
+    };
     watch.ends();
     let table = Tables::read(&source, recorder::END)?;
     source.off()?;
@@ -131,6 +168,14 @@ pub fn record(options: &Options, stop: &AtomicBool, watch: &mut dyn Watch) -> Re
     let (events, calls, probes) = (recorder.events(), recorder.calls(), source.probes());
     let summary = recorder.finish(&source, &table, ended)?;
     Ok(Recorded { events, calls, cpus: listed_cpus("online"), probes, summary, status })
+}
+
+/// Removes a recording that never began. What is not a file, such as a pipe, stays.
+fn discard(output: &Path) {
+    if fs::metadata(output).is_ok_and(|file| file.is_file()) {
+        // The error that is reported is that of the command.
+        let _ = fs::remove_file(output);
+    }
 }
 
 /// Writes events until the recording ends; returns the reason, and the exit status of the command.
@@ -197,7 +242,8 @@ impl Running {
         };
         let stdout = if to_stdout { Stdio::from(std::io::stderr()) } else { Stdio::inherit() };
         let child = Command::new(program).args(words).stdout(stdout).spawn();
-        Ok(Self { child: Some(child.with_context(|| format!("cannot run {program}"))?), asked_to_end: None })
+        let child = child.map_err(|why| NotStarted { program: program.clone(), why })?;
+        Ok(Self { child: Some(child), asked_to_end: None })
     }
 
     /// Returns true if there is a command that has not exited. A command that got SIGTERM longer than [`GRACE`] ago is
@@ -246,6 +292,23 @@ impl Drop for Running {
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_command_that_cannot_start_says_why_and_its_file_is_removed() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("text");
+        fs::write(&path, "no program").unwrap();
+        for (program, is_absent) in [(dir.path().join("absent"), true), (path.clone(), false)] {
+            let program = program.display().to_string();
+            let error = Running::start(std::slice::from_ref(&program), false).err().unwrap();
+            assert_eq!(error.downcast_ref::<NotStarted>().map(NotStarted::is_absent), Some(is_absent));
+            assert!(format!("{error:#}").starts_with(&format!("cannot run {program}: ")), "{error:#}");
+        }
+        discard(&path);
+        discard(Path::new("-"));
+        discard(dir.path());
+        assert!(!path.exists() && dir.path().exists());
+    }
 
     #[test]
     fn a_command_is_asked_to_end_and_may_live_on_meanwhile() {

@@ -132,7 +132,7 @@ enum Command {
         vmlab record -o boot.jsonl.gz --seconds 3\n  \
         vmlab record --latency --locks -o slow.jsonl.gz -- unshare -n true\n  \
         vmlab replay vmlab.jsonl.gz --space\n\n\
-        The exit status is the command's. The form is described in docs/formats.md. A recording removes its instance and its probes of tracefs when it ends, and restores \
+        The exit status is the command's; 127 if there is none, 126 if it cannot run, and then no file is left. The form is described in docs/formats.md. A recording removes its instance and its probes of tracefs when it ends, and restores \
         kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
     Record(record::Args),
     /// Show what the running kernel does to its address space and its per-CPU memory, live (root)

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use vmlab_base::text::{counted, duration, grouped};
 use vmlab_trace::jsonl::Probes;
-use vmlab_trace::record::{Options, Progress, Recorded, Watch, record};
+use vmlab_trace::record::{NotStarted, Options, Progress, Recorded, Watch, record};
 
 /// The options of a recording.
 #[derive(clap::Args, Clone, Debug)]
@@ -89,7 +89,21 @@ pub(super) fn run(args: &Args) -> Result<()> {
     } = args.clone();
     let options =
         Options { output, seconds, max_bytes, buffer_kib, drain_pools, stacks, latency, locks, command };
-    let Recorded { events, calls, cpus, probes, summary, status } = record(&options, &stop, &mut Bar(None))?;
+    // A wrong name is told before the kernel is touched, and before an earlier recording is replaced.
+    if let Some(program) = options.command.first()
+        && !super::run::exists(&program.into())
+    {
+        print_note(&format!("there is no program {program}; nothing is recorded"));
+        std::process::exit(super::run::NOT_FOUND);
+    }
+    let recorded = record(&options, &stop, &mut Bar(None));
+    if let Err(error) = &recorded
+        && let Some(why) = error.downcast_ref::<NotStarted>()
+    {
+        print_note(&format!("{error:#}; nothing is recorded"));
+        std::process::exit(if why.is_absent() { super::run::NOT_FOUND } else { super::run::NOT_RUN });
+    }
+    let Recorded { events, calls, cpus, probes, summary, status } = recorded?;
     let shown = args.output.display();
     print_note(&format!(
         "{} in {:.1} s, ended by {}: {shown}",

@@ -31,8 +31,8 @@ const INTERPRETERS_MAX: u32 = 4;
 
 /// The statuses of env(1) and timeout(1): this program failed, the other could not be run, there is no such program.
 const OWN_FAILURE: i32 = 125;
-const NOT_RUN: i32 = 126;
-const NOT_FOUND: i32 = 127;
+pub(super) const NOT_RUN: i32 = 126;
+pub(super) const NOT_FOUND: i32 = 127;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -159,6 +159,11 @@ fn find(program: &OsString) -> Result<PathBuf> {
     };
     let found = std::env::split_paths(&path).map(|dir| dir.join(named)).find(runs);
     found.with_context(|| format!("there is no program {} in PATH", named.display()))
+}
+
+/// Returns true if there is the file of a program. Without PATH the C library has one of its own: then it is true.
+pub(super) fn exists(program: &OsString) -> bool {
+    std::env::var_os("PATH").is_none() || find(program).is_ok_and(|path| path.exists())
 }
 
 /// Rejects programs that cannot load the preload. An interpreter may itself be a script, `interpreters` times.

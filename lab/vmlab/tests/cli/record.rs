@@ -113,6 +113,26 @@ fn an_earlier_recording_is_not_replaced_unless_asked() {
 }
 
 #[test]
+fn a_command_that_cannot_start_leaves_no_file() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("r.jsonl.gz");
+    let path = path.to_str().unwrap();
+    let text = dir.path().join("text");
+    std::fs::write(&text, "no program").unwrap();
+    let record = |program: &str| vmlab().args(["record", "-o", path, "--", program, "-n"]).assert();
+    // The name is looked up first, so that neither root nor a kernel is needed.
+    for program in ["no-such-program-here", "/nowhere/program"] {
+        let stderr = stderr_of(&record(program).code(127));
+        assert_eq!(stderr, format!("vmlab: there is no program {program}; nothing is recorded\n"));
+        assert!(!Path::new(path).exists());
+    }
+    let Some(_lock) = can_record() else { return };
+    let stderr = stderr_of(&record(text.to_str().unwrap()).code(126));
+    assert!(stderr.contains("; nothing is recorded"), "{stderr}");
+    assert!(!Path::new(path).exists());
+}
+
+#[test]
 fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
     let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
