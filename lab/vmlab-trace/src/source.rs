@@ -16,6 +16,51 @@ pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     if path == Path::new("-") { decompress(io::stdin()) } else { decompress(File::open(path)?) }
 }
 
+/// An input whose beginning was read before. It has all of the input, and an error that ended the beginning occurs again
+/// where it did: a decompressor reports it once, and then an end.
+pub struct Begun<R> {
+    head: Cursor<Vec<u8>>,
+    failed: Option<io::Error>,
+    rest: R,
+    ended: bool,
+}
+
+impl<R> std::fmt::Debug for Begun<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Begun").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}
+
+impl<R: Read> Begun<R> {
+    /// Reads a beginning of at most so many bytes.
+    pub fn read(mut rest: R, most: u64) -> Self {
+        let mut head = Vec::new();
+        let read = rest.by_ref().take(most).read_to_end(&mut head);
+        let ended = (head.len() as u64) < most;
+        Self { head: Cursor::new(head), failed: read.err(), rest, ended }
+    }
+
+    /// Returns the beginning.
+    pub fn head(&self) -> &[u8] {
+        self.head.get_ref()
+    }
+
+    /// Returns true if the input ends in its beginning.
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+}
+
+impl<R: Read> Read for Begun<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.head.read(buffer)? {
+            0 if buffer.is_empty() => Ok(0),
+            0 => self.failed.take().map_or_else(|| self.rest.read(buffer), Err),
+            count => Ok(count),
+        }
+    }
+}
+
 /// Decompresses gzip or zstd, which it detects by the first bytes, or passes plain text through.
 ///
 /// # Errors
@@ -156,6 +201,13 @@ mod tests {
     fn a_broken_stream_is_an_error_not_an_end() {
         for bytes in [gzip(&text()), zstd(&text())] {
             assert!(read(&bytes[..bytes.len() / 2]).is_err());
+            // Also if the error is met in a beginning that was read before.
+            let cut = &bytes[..bytes.len() / 2];
+            let mut begun = Begun::read(decompress(cut).unwrap(), 1 << 30);
+            let mut all = Vec::new();
+            let error = begun.read_to_end(&mut all).map_err(|error| error.to_string());
+            assert_eq!(error.err(), read(cut).err().map(|error| error.to_string()));
+            assert!(begun.is_ended() && begun.head() == all);
             assert!(read(&bytes[..5]).is_err());
             assert!(read(&[&bytes[..], b"more"].concat()).is_err());
             let mut flipped = bytes.clone();

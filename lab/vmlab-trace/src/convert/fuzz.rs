@@ -1,7 +1,6 @@
 //! Converts arbitrary bytes into every form.
 
-use super::text::NoTable;
-use super::{Form, To, convert};
+use super::{Form, Lacking, To, convert};
 use crate::flame::{By, Stacks};
 use crate::jsonl::Item;
 use crate::latency::{Latencies, Of};
@@ -91,7 +90,7 @@ pub fn fuzz(data: &[u8]) {
         let written = match converted(&text[..], to) {
             Ok(written) => written,
             // An input without a table has none to write.
-            Err(error) if error.is::<NoTable>() => continue,
+            Err(error) if error.is::<Lacking>() => continue,
             Err(error) => panic!("{to:?}: {error:#}"),
         };
         if to == To::Jsonl {

@@ -17,6 +17,7 @@ pub use select::Select;
 use crate::jsonl::{Item, When};
 use crate::{Census, Next, Sink, items};
 use anyhow::Result;
+use std::fmt;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vmlab_base::choice::Choice;
@@ -97,15 +98,40 @@ impl To {
     }
 }
 
+/// The input has nothing of that which was asked for. The output is whole.
+#[derive(Debug)]
+pub struct Lacking {
+    /// The clause that says so.
+    pub(crate) what: String,
+    /// The reason, or advice.
+    pub(crate) why: String,
+}
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.why)
+    }
+}
+
+impl std::error::Error for Lacking {}
+
 /// Passes every item to a form until the input ends, or `stop` is set.
 ///
 /// # Errors
-/// If the input cannot be read, or the form cannot be written. Everything read before is written.
+/// If the input cannot be read, or the form cannot be written, or the input is [`Lacking`] and `stop` is not set.
+/// Everything read before is written.
 pub fn convert(input: impl Read, mut form: Box<dyn Form>, stop: &AtomicBool) -> Result<Census> {
     let census = items(input, |item| {
         form.take(&item)?;
         Ok(if stop.load(Ordering::Relaxed) { Next::Stop } else { Next::Go })
     })?;
-    form.finish()?;
-    Ok(census)
+    let Err(error) = form.finish() else { return Ok(census) };
+    let mut lacking: Lacking = error.downcast()?;
+    if stop.load(Ordering::Relaxed) {
+        return Ok(census);
+    }
+    if let Some(why) = &census.cut_short {
+        lacking.why = format!("reading ended {why}");
+    }
+    Err(lacking.into())
 }

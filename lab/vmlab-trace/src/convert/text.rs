@@ -1,6 +1,6 @@
 //! Forms with one line for each item.
 
-use super::Form;
+use super::{Form, Lacking};
 use crate::Sink;
 use crate::jsonl::{Header, Item, Number, VERSION, When};
 use anyhow::{Result, ensure};
@@ -101,28 +101,17 @@ impl Form for Vmallocinfo {
 
     fn finish(self: Box<Self>) -> Result<()> {
         self.sink.finish()?;
-        ensure!(self.lines > 0, NoTable { when: self.when });
-        Ok(())
-    }
-}
-
-/// The input has no table of that time.
-#[derive(Debug)]
-pub(super) struct NoTable {
-    when: When,
-}
-
-impl std::fmt::Display for NoTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let end = match self.when {
             When::Begin => "beginning",
             When::End => "end",
         };
-        write!(
-            f,
-            "the input has no /proc/vmallocinfo of its {end}: text of ftrace has none, and `vmlab record` writes both"
-        )
+        ensure!(
+            self.lines > 0,
+            Lacking {
+                what: format!("the input has no /proc/vmallocinfo of its {end}"),
+                why: "text of ftrace has none, and `vmlab record` writes both".to_string(),
+            }
+        );
+        Ok(())
     }
 }
-
-impl std::error::Error for NoTable {}

@@ -113,7 +113,7 @@ fn side(path: &Path) -> Result<Side> {
     match kind {
         Kind::Listing => {
             let text = Text::read(whole, None);
-            if text.lines == 0 {
+            if text.lines == 0 && text.cut_short.is_none() {
                 bail!("{shown}: {NO_ADDRESS}");
             }
             map::complain(&text, &shown.to_string());

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vmlab_base::text::counted;
-use vmlab_trace::convert::{Select, To, convert};
+use vmlab_trace::convert::{Lacking, Select, To, convert};
 use vmlab_trace::{Selection, Sink};
 
 /// The input to convert, and the output form.
@@ -68,6 +68,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let census = match converted {
         // The reader of the output has read enough.
         Err(error) if args.output == Path::new("-") && is_closed_pipe(&error) => return Ok(()),
+        // Other errors name the output.
+        Err(error) if error.is::<Lacking>() => return Err(error.context(shown.to_string())),
         other => other?,
     };
     if census.bad > 0 {

@@ -2,7 +2,7 @@
 
 use super::input::{NO_ADDRESS, policy_of, stem};
 use super::table::{Columns, Shown, align, plain};
-use super::{OutputFile, ReplayArgs, offsets, out, print_note};
+use super::{OutputFile, ReplayArgs, lacks, offsets, out, print_note};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
@@ -57,7 +57,8 @@ pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
         if recording.allocs() == 0 {
             let selection = args.selected.selection()?;
             let of = if selection.is_all() { "among its events".to_string() } else { selection.to_string() };
-            bail!("{}: no allocation {of}", file.display());
+            let what = format!("no allocation {of}");
+            return Err(lacks(file.display(), &what, recording.cut_short.as_deref()));
         }
         let page = args.out.as_ref().map(|dir| page_file(dir, &name)).transpose()?;
         let options = Options {

@@ -3,7 +3,7 @@
 use super::input::stem;
 use super::output::output;
 use super::selected::Selected;
-use super::{choice, latency, out};
+use super::{choice, lacks, lacks_or, latency, out};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -110,13 +110,14 @@ type Folded = (BTreeMap<String, u64>, Option<String>);
 fn of_allocations(path: &Path, by: By, memory: Option<Kind>, selection: &Selection) -> Result<Folded> {
     let shown = path.display();
     let (stacks, cut_short) = read(path, memory, selection)?;
+    let ended = cut_short.as_deref();
     if !stacks.has_stacks() {
-        bail!("{shown}: no call stack: vmlab record --stacks records them");
+        return Err(lacks_or(shown, "no call stack", ended, "vmlab record --stacks records them"));
     }
     let folded = stacks.folded(by);
     // Where nothing lives at the end, there is no hole below it: that is an answer.
     if folded.is_empty() && by != By::Fragmentation {
-        bail!("{shown}: no allocation {selection}");
+        return Err(lacks(shown, &format!("no allocation {selection}"), ended));
     }
     Ok((folded, cut_short))
 }
@@ -124,12 +125,14 @@ fn of_allocations(path: &Path, by: By, memory: Option<Kind>, selection: &Selecti
 fn of_locks(path: &Path, selection: &Selection) -> Result<Folded> {
     let shown = path.display();
     let (latencies, cut_short) = latency::read(path, selection)?;
+    let ended = cut_short.as_deref();
     if !latencies.has_locks() {
-        bail!("{shown}: no wait for a lock: vmlab record --locks records them");
+        return Err(lacks_or(shown, "no wait for a lock", ended, "vmlab record --locks records them"));
     }
     let folded = lock_times(&latencies);
     if folded.is_empty() {
-        bail!("{shown}: no wait for a lock of the allocators {selection}");
+        let what = format!("no wait for a lock of the allocators {selection}");
+        return Err(lacks(shown, &what, ended));
     }
     Ok((folded, cut_short))
 }

@@ -3,7 +3,7 @@
 use super::input::stem;
 use super::selected::Selected;
 use super::table::{align, plain};
-use super::{choice, out, print_note};
+use super::{choice, lacks, lacks_or, out, print_note};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let selection = args.selected.selection()?;
     for file in &args.files {
         let (latencies, cut_short) = read(file, &selection)?;
-        check(file, &latencies, &selection)?;
+        check(file, &latencies, &selection, cut_short.as_deref())?;
         if args.json {
             out(&serde_json::to_string(&Printed::of(&stem(file), &latencies, args.by))?)?;
         } else {
@@ -98,13 +98,14 @@ pub(super) fn section(name: &str, latencies: &Latencies) -> Durations {
 }
 
 /// Fails if there is nothing to show.
-fn check(file: &Path, latencies: &Latencies, selection: &Selection) -> Result<()> {
+fn check(file: &Path, latencies: &Latencies, selection: &Selection, ended: Option<&str>) -> Result<()> {
     let shown = file.display();
     if !latencies.has_calls() && !latencies.has_locks() {
-        bail!("{shown}: no duration: vmlab record --latency records them, and --locks waits for locks");
+        let advice = "vmlab record --latency records them, and --locks waits for locks";
+        return Err(lacks_or(shown, "no duration", ended, advice));
     }
     if latencies.calls() + latencies.waits() == 0 && !selection.is_all() {
-        bail!("{shown}: no call and no wait {selection}");
+        return Err(lacks(shown, &format!("no call and no wait {selection}"), ended));
     }
     if latencies.is_cut() {
         print_note(&format!("{shown}: more events than are counted: give it a part by --from and --to"));

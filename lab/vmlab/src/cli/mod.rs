@@ -34,12 +34,13 @@ use vmlab_replay::timing::Budget;
 #[cfg(feature = "measure")]
 use crate::terminal::Terminal;
 use crate::terminal::out;
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use input::{Input, Tables};
 use selected::Selected;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmlab_base::choice::Choice;
@@ -438,6 +439,18 @@ fn ends_early(inputs: &[Input]) -> Result<()> {
 /// Fails since an input ended early.
 fn early(name: &str, why: &str) -> Result<()> {
     bail!("{name}: the input ends early, {why}; the results are of what was read")
+}
+
+/// Returns the error of an input that lacks something. The reason is that reading it ended early, if it did.
+fn lacks(name: impl fmt::Display, what: &str, cut_short: Option<&str>) -> anyhow::Error {
+    let ended = cut_short.map_or(String::new(), |why| format!(": reading ended {why}"));
+    anyhow!("{name}: {what}{ended}")
+}
+
+/// The same, with advice for an input that was read to its end.
+fn lacks_or(name: impl fmt::Display, what: &str, cut_short: Option<&str>, advice: &str) -> anyhow::Error {
+    let error = lacks(name, what, cut_short);
+    if cut_short.is_some() { error } else { anyhow!("{error}: {advice}") }
 }
 
 /// Replays every trace on every index. Returns the outcomes of the first trace, in the order of `kinds`, then of the

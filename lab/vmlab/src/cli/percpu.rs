@@ -2,7 +2,7 @@
 
 use super::input::{Tables, read_table, stem};
 use super::table::{Columns, Shown};
-use super::{Form, out};
+use super::{Form, lacks, out};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
@@ -46,7 +46,8 @@ pub(super) fn replay(files: &[PathBuf], tables: &Tables, form: Form) -> Result<(
                 version: JSON_VERSION,
                 trace: name.clone(),
                 policy,
-                tally: tally.with_context(|| shown.to_string())?,
+                tally: tally
+                    .map_err(|error| lacks(&shown, &format!("{error:#}"), trace.cut_short.as_deref()))?,
             });
         }
         if let Some(why) = trace.cut_short {

@@ -2,10 +2,10 @@
 
 use super::input::{self, Input, Tables};
 use super::selected::Selected;
-use super::{OutputFile, flame, latency, map, out, output, run_all, whatif};
+use super::{OutputFile, flame, lacks_or, latency, map, out, output, run_all, whatif};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use vmlab_base::choice::Choice;
 use vmlab_base::text::counted;
@@ -16,7 +16,7 @@ use vmlab_trace::flame::{By, Stacks};
 use vmlab_trace::latency::Latencies;
 use vmlab_trace::stack::NO_STACK;
 use vmlab_trace::vmallocinfo::{Lines, Table};
-use vmlab_trace::{Next, Selection, Trace, items};
+use vmlab_trace::{Begun, Next, Selection, Trace, items};
 use vmlab_view::flame::draw;
 use vmlab_view::map::measure::Numbers;
 use vmlab_view::map::palette::is_state;
@@ -220,12 +220,10 @@ pub(super) fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<C
 }
 
 /// Opens a file, and returns its kind with all of its contents.
-pub(super) fn opened(path: &Path) -> Result<(Kind, impl Read + use<>)> {
-    let mut input = open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let mut head = Vec::new();
-    // An error here occurs again when the rest is read.
-    let _ = input.by_ref().take(HEAD_BYTES).read_to_end(&mut head);
-    Ok((kind_of(&head), Cursor::new(head).chain(input)))
+pub(super) fn opened(path: &Path) -> Result<(Kind, Begun<impl Read + use<>>)> {
+    let input = open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let whole = Begun::read(input, HEAD_BYTES);
+    Ok((kind_of(whole.head()), whole))
 }
 
 fn read(path: &Path, tables: &Tables, selected: &Selected) -> Result<InputFile> {
@@ -240,7 +238,8 @@ fn read(path: &Path, tables: &Tables, selected: &Selected) -> Result<InputFile> 
         Kind::Listing => {
             let table = Table::read(whole);
             if table.areas == 0 {
-                bail!("{shown}: no area with an address: read it as root, or see kernel.kptr_restrict");
+                let advice = "read it as root, or see kernel.kptr_restrict";
+                return Err(lacks_or(shown, "no area with an address", table.cut_short.as_deref(), advice));
             }
             input::note_bad(path, &table);
             let mut notes = vec![format!("{} listed.", counted(table.areas, "area"))];

@@ -2,17 +2,18 @@
 
 use super::report::{Kind, opened};
 use super::table::{align, plain};
-use super::{out, print_note};
+use super::{lacks, out, print_note};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use comfy_table::Cell;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use vmlab_base::text::{bytes, counted, grouped, printable};
 use vmlab_trace::allocinfo::{SITES_MAX, Site, Sites, short};
-use vmlab_trace::read_line;
+use vmlab_trace::{Begun, each_line, read_line};
 
 /// The kernel's file.
 const KERNEL: &str = "/proc/allocinfo";
@@ -89,7 +90,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         Some(path) => {
             let (kind, whole) = opened(path)?;
             if kind != Kind::Sites {
-                bail!("{}: not in the format of {KERNEL}", path.display());
+                return Err(no_sites(path, whole));
             }
             checked(path, Sites::read(whole))?
         }
@@ -129,6 +130,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Returns the error of a file that is no text of the kernel's. It says that the file is damaged, if it is: of a pipe,
+/// as far as that was read.
+fn no_sites(path: &Path, whole: Begun<impl Read>) -> anyhow::Error {
+    let ends = whole.is_ended() || std::fs::metadata(path).is_ok_and(|file| file.is_file());
+    let cut_short = if ends { each_line(whole, |_, _| ControlFlow::Continue(())) } else { None };
+    lacks(path.display(), &format!("not in the format of {KERNEL}"), cut_short.as_deref())
 }
 
 /// Opens the running kernel's file.

@@ -212,3 +212,45 @@ fn a_report_that_cannot_be_written_is_one_line() {
     assert!(stderr_of(&assert).starts_with("vmlab: cannot write no/r.html: "), "{}", stderr_of(&assert));
     assert_eq!(stdout_of(&assert), "");
 }
+
+#[test]
+fn a_damaged_file_is_not_reported_as_one_that_lacks_something() {
+    let dir = TempDir::new().unwrap();
+    // A trace without stacks, durations and tables, and the magic bytes of gzip alone.
+    let noise: String = (0..9000_u32).map(|n| format!("noise {}\n", n.wrapping_mul(2_654_435_761))).collect();
+    let (cut, magic) = (dir.path().join("cut.gz"), dir.path().join("magic.gz"));
+    let whole = gzip(format!("{SMALL}{noise}").as_bytes());
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    std::fs::write(&magic, [0x1f, 0x8b]).unwrap();
+    let (out, table) = (dir.path().join("out"), shipped("boot-smp1.vmallocinfo"));
+    let [cut, magic, out, table] = [&cut, &magic, &out, &table].map(|path| path.to_str().unwrap());
+    for (args, file) in [
+        (&["flame", cut][..], cut),
+        (&["flame", cut, "--by", "lock-time"], cut),
+        (&["latency", cut], cut),
+        (&["convert", cut, "--as", "vmallocinfo"], cut),
+        (&["replay", cut, "--percpu"], cut),
+        (&["sites", cut], cut),
+        (&["flame", magic], magic),
+        (&["latency", magic], magic),
+        (&["convert", magic, "--as", "vmallocinfo"], magic),
+        (&["top", "--once", magic], magic),
+        (&["replay", magic], magic),
+        (&["replay", magic, "--diff"], magic),
+        (&["replay", magic, "--percpu"], magic),
+        (&["replay", magic, "--calls"], magic),
+        (&["sites", magic], magic),
+        (&["compare", magic, table], magic),
+        (&["report", magic, "-o", out], magic),
+        (&["whatif", magic], magic),
+        (&["map", "--trace", magic], magic),
+        (&["map", magic], magic),
+    ] {
+        let assert = vmlab().args(args).assert().failure().code(1);
+        let stderr = stderr_of(&assert);
+        assert_eq!(stdout_of(&assert), "", "{args:?}");
+        assert!(stderr.contains(file) && stderr.lines().count() == 1, "{args:?}: {stderr}");
+        let reason = ["incomplete deflate stream", "unexpected end of file", "corrupt deflate stream"];
+        assert!(reason.iter().any(|reason| stderr.contains(reason)), "{args:?}: {stderr}");
+    }
+}

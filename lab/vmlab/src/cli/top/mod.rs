@@ -5,7 +5,7 @@ mod view;
 
 use super::input::{Tables as Beside, note_bad, read_table, stem};
 use super::selected::seconds;
-use super::{choice, out, print_note};
+use super::{choice, lacks, out, print_note};
 use crate::reading::open;
 use anyhow::{Context, Result, bail};
 use screen::Screen;
@@ -468,7 +468,8 @@ fn of_table(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
     let shown = path.display();
     let table = Table::read(open(path).with_context(|| format!("cannot read {shown}"))?);
     if table.areas == 0 {
-        bail!("{shown}: no event of vmalloc or of per-CPU memory, and no area");
+        let what = "no event of vmalloc or of per-CPU memory, and no area";
+        return Err(lacks(shown, what, table.cut_short.as_deref()));
     }
     if args.at.is_some() {
         bail!("{shown}: has areas at one time, and no events: leave --at out");
