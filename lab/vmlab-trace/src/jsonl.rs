@@ -16,9 +16,22 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// The version of the form that is written. A reader accepts every version: a later one may have keys that the reader
-/// ignores.
+/// The version of the form that is written, and the latest that is read. It grows if a key changes its meaning or goes. A
+/// reader ignores keys that are added.
 pub const VERSION: u64 = 1;
+
+/// Returns the version that the first line of a recording names, whatever else is in it.
+pub fn version_of(line: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Line {
+        vmlab: Named,
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        version: Number,
+    }
+    serde_json::from_str::<Line>(line).ok().map(|line| line.vmlab.version.0)
+}
 
 /// One line of a recording.
 #[derive(Clone, Debug, PartialEq)]

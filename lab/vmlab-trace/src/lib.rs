@@ -44,7 +44,7 @@ pub(crate) use line::lost_at;
 pub use line::{cpu, parse};
 pub use selection::{Selection, usual_window};
 pub use sink::Sink;
-pub use source::{Begun, decompress, open};
+pub use source::{Begun, decompress, of_known_version, open};
 
 use jsonl::{Header, Item, Summary, When};
 use standing::{Standing, standing};

@@ -1,5 +1,7 @@
 //! Sources of a trace's text: a file or standard input; plain, gzip or zstd.
 
+use super::LINE_MAX;
+use super::jsonl::{VERSION, version_of};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use std::fs::File;
@@ -11,9 +13,34 @@ const BUFFER_BYTES: usize = 1 << 16;
 /// Opens a trace for reading, compressed or not; `-` is standard input.
 ///
 /// # Errors
-/// If the file cannot be opened or read, or begins with a broken frame.
+/// If the file cannot be opened or read, or begins with a broken frame, or is of a later version
+/// ([`of_known_version`]).
 pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
-    if path == Path::new("-") { decompress(io::stdin()) } else { decompress(File::open(path)?) }
+    of_known_version(if path == Path::new("-") {
+        decompress(io::stdin())?
+    } else {
+        decompress(File::open(path)?)?
+    })
+}
+
+/// Passes an input on, but for a recording whose first line says a version that is not known here.
+///
+/// # Errors
+/// With both versions, if that is greater than [`VERSION`].
+pub fn of_known_version<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut rest = BufReader::with_capacity(BUFFER_BYTES, input);
+    // Only a line of JSON is waited for.
+    let (mut head, begins) = (Vec::new(), rest.fill_buf().map(|bytes| bytes.first() == Some(&b'{')));
+    let failed = match begins {
+        Ok(true) => rest.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut head).err(),
+        begins => begins.err(),
+    };
+    if let Some(version) = version_of(&String::from_utf8_lossy(&head)).filter(|&version| version > VERSION) {
+        return Err(invalid(format!(
+            "a recording of version {version} of its form, and this vmlab reads version {VERSION}: use a later vmlab"
+        )));
+    }
+    Ok(Box::new(Begun { head: Cursor::new(head), failed, rest, ended: false }))
 }
 
 /// An input whose beginning was read before. It has all of the input, and an error that ended the beginning occurs again
@@ -180,6 +207,39 @@ mod tests {
             assert!(read(&gzip(&bytes)).unwrap() == bytes);
             assert!(read(&zstd(&bytes)).unwrap() == bytes);
         }
+    }
+
+    #[test]
+    fn a_recording_of_a_later_version_is_an_error_with_both() {
+        let passed = |text: &[u8]| {
+            let mut all = Vec::new();
+            of_known_version(text)?.read_to_end(&mut all)?;
+            Ok::<_, io::Error>(all)
+        };
+        for text in [
+            "",
+            "{",
+            "x-1 [000] 1.0: y: {}\n{\"vmlab\":{\"version\":7}}\n",
+            "{\"vmlab\":{}}",
+            "{\"vmlab\":1}\n",
+            "{\"vmlab\":{\"version\":1}}\n{\"area\":{}}\n",
+            "{\"event\":\"x\",\"version\":2}\n",
+        ] {
+            assert_eq!(passed(text.as_bytes()).unwrap(), text.as_bytes());
+        }
+        let long = format!("{{{}\n", "x".repeat(2 * LINE_MAX));
+        assert_eq!(passed(long.as_bytes()).unwrap(), long.as_bytes());
+        for version in ["7", "\"7\"", "\"0x7\""] {
+            // Other keys may have another meaning then.
+            let text = format!("{{\"vmlab\":{{\"version\":{version},\"cpus\":[]}}}}\n");
+            let error = passed(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("version 7 of its form, and this vmlab reads version 1"), "{error}");
+        }
+        // A damaged input is reported once by its decompressor, and again here.
+        let cut = gzip(&[b"{", &text()[..]].concat());
+        let mut all = Vec::new();
+        let input = decompress(&cut[..cut.len() / 3]).unwrap();
+        assert!(of_known_version(input).unwrap().read_to_end(&mut all).is_err());
     }
 
     #[test]

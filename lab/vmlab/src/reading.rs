@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use vmlab_trace::decompress;
+use vmlab_trace::{decompress, of_known_version};
 
 /// The time after which a read shows its progress.
 const QUIET: Duration = Duration::from_secs(1);
@@ -16,11 +16,11 @@ const QUIET: Duration = Duration::from_secs(1);
 /// As that.
 pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     if path == Path::new("-") {
-        return decompress(Watched::new(io::stdin(), None));
+        return of_known_version(decompress(Watched::new(io::stdin(), None))?);
     }
     let file = File::open(path)?;
     let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
-    decompress(Watched::new(file, bytes))
+    of_known_version(decompress(Watched::new(file, bytes))?)
 }
 
 /// A reader with a bar on stderr. The bar goes when the reader does.

@@ -254,3 +254,36 @@ fn a_damaged_file_is_not_reported_as_one_that_lacks_something() {
         assert!(reason.iter().any(|reason| stderr.contains(reason)), "{args:?}: {stderr}");
     }
 }
+
+#[test]
+fn a_recording_of_a_later_version_is_an_error_that_names_both() {
+    let dir = TempDir::new().unwrap();
+    let (later, out) = (dir.path().join("later.jsonl.gz"), dir.path().join("out"));
+    std::fs::write(&later, gzip(format!("{{\"vmlab\":{{\"version\":7}}}}\n{SMALL}").as_bytes())).unwrap();
+    let (later, out) = (later.to_str().unwrap(), out.to_str().unwrap());
+    let table = shipped("boot-smp1.vmallocinfo");
+    for args in [
+        &["replay", later][..],
+        &["replay", later, "--diff"],
+        &["replay", later, "--percpu"],
+        &["convert", later, "--as", "csv"],
+        &["compare", later, table.to_str().unwrap()],
+        &["report", later, "-o", out],
+        &["whatif", later],
+        &["flame", later],
+        &["latency", later],
+        &["map", later],
+        &["map", "--trace", later],
+        &["top", later],
+        &["sites", later],
+    ] {
+        let assert = vmlab().args(args).assert().failure().code(1);
+        let stderr = stderr_of(&assert);
+        assert_eq!(stdout_of(&assert), "", "{args:?}");
+        assert!(
+            stderr.contains("version 7 of its form, and this vmlab reads version 1"),
+            "{args:?}: {stderr}"
+        );
+        assert!(stderr.contains(later) && stderr.lines().count() == 1, "{args:?}: {stderr}");
+    }
+}
