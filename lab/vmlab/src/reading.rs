@@ -1,14 +1,23 @@
 //! Reads of files: one that takes more than a second shows on a terminal how far it is.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::fs::File;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vmlab_trace::{decompress, of_known_version};
 
 /// The time after which a read shows its progress.
 const QUIET: Duration = Duration::from_secs(1);
+/// The longest wait for input, between two looks at the flag.
+const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Opens a file, or standard input by the name -, as [`vmlab_trace::open`] does.
 ///
@@ -21,6 +30,61 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     let file = File::open(path)?;
     let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
     of_known_version(decompress(Watched::new(file, bytes))?)
+}
+
+/// As [`open`], but the input ends once `stop` is set, also while a pipe has nothing to read.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_until(path: &Path, stop: &Arc<AtomicBool>) -> io::Result<Box<dyn Read>> {
+    let input = if path == Path::new("-") {
+        File::from(io::stdin().as_fd().try_clone_to_owned()?)
+    } else {
+        // Opening a pipe that nobody writes, and reading one that is quiet, would block.
+        OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?
+    };
+    let data = input.metadata()?;
+    let bytes = data.is_file().then_some(data.len());
+    of_known_version(decompress(Watched::new(
+        Stoppable { input, waits: !data.is_file(), stop: Arc::clone(stop) },
+        bytes,
+    ))?)
+}
+
+/// A file that ends once a flag is set. A signal that sets the flag interrupts the wait, and not a read: the system
+/// restarts reads.
+struct Stoppable {
+    input: File,
+    /// True of what is no file: a read without waiting could block, or find no writer yet.
+    waits: bool,
+    stop: Arc<AtomicBool>,
+}
+
+impl Stoppable {
+    /// Waits until the input can be read, for a while at most. Returns true if it can.
+    fn is_ready(&self) -> io::Result<bool> {
+        match poll(&mut [PollFd::new(&self.input, PollFlags::IN)], Some(&WAIT)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Read for Stoppable {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.waits && !self.is_ready()? {
+                continue;
+            }
+            match self.input.read(buffer) {
+                // The kernel's trace_pipe is a file, and is ready only once its buffers are half full.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => _ = self.is_ready()?,
+                read => return read,
+            }
+        }
+        Ok(0)
+    }
 }
 
 /// A reader with a bar on stderr. The bar goes when the reader does.

@@ -1,7 +1,7 @@
 //! `vmlab convert`: a trace in another form.
 
 use super::{choice, output, print_note};
-use crate::reading::open;
+use crate::reading::open_until;
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io;
@@ -49,8 +49,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The first signal ends the conversion at the next line, which may take long to arrive. The second ends it at
-        // once.
+        // The first signal ends the conversion in order, at the next line or while there is none. The second ends it
+        // at once.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
             .context("cannot take signals")?;
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.output != Path::new("-") {
         output::check(&args.output, [&args.input])?;
     }
-    let input = open(&args.input).with_context(|| format!("cannot read {shown}"))?;
+    let input = open_until(&args.input, &stop).with_context(|| format!("cannot read {shown}"))?;
     let selection = Selection { from_ns: args.from, to_ns: args.to, cpu: args.cpu, task: args.task.clone() };
     selection.check()?;
     let form = args.form.form(Sink::create(&args.output)?)?;

@@ -3,6 +3,7 @@
 use super::*;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Command as Process;
+use std::time::{Duration, Instant};
 use vmlab_trace::{Trace, decompress};
 
 fn converted(name: &str, to: &str) -> Vec<u8> {
@@ -222,6 +223,55 @@ fn a_trace_without_end_streams_in_constant_memory_and_a_signal_leaves_a_whole_fi
     let file = std::fs::File::open(&path).unwrap();
     let json: Value = serde_json::from_reader(std::io::BufReader::new(decompress(file).unwrap())).unwrap();
     assert!(json["traceEvents"].as_array().unwrap().len() > 1000);
+}
+
+/// Interrupts a conversion of an input that stays quiet, and returns its messages.
+fn interrupted(input: &Path, stdin: Stdio, output: &Path) -> String {
+    let child = Process::new(env!("CARGO_BIN_EXE_vmlab"))
+        .args(["convert", "--as", "jsonl", "-o", output.to_str().unwrap(), input.to_str().unwrap()])
+        .stdin(stdin)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It takes signals once it sleeps: in its wait for input.
+    let status = format!("/proc/{}/status", child.id());
+    let takes = || std::fs::read_to_string(&status).unwrap();
+    let caught = |text: String| {
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim().to_string();
+        u64::from_str_radix(&mask, 16).unwrap() & 0b110 == 0b010
+    };
+    let begun = Instant::now();
+    while !caught(takes()) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    String::from_utf8(ended.stderr).unwrap()
+}
+
+#[test]
+fn an_interrupt_ends_a_conversion_whose_input_is_quiet() {
+    let dir = TempDir::new().unwrap();
+    let (fifo, output) = (dir.path().join("fifo"), dir.path().join("out.jsonl.gz"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    // Nobody has opened it to write.
+    let stderr = interrupted(&fifo, Stdio::null(), &output);
+    assert!(stderr.contains("stopped by a signal after 0 lines"), "{stderr}");
+    // A writer has written two lines, and stays.
+    let writer = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    (&writer).write_all(SMALL.as_bytes()).unwrap();
+    let whole = |stderr: String| {
+        assert!(stderr.contains("stopped by a signal after 2 lines, which are converted"), "{stderr}");
+        let trace = Trace::read(vmlab_trace::open(&output).unwrap());
+        assert_eq!((trace.events.len(), trace.cut_short), (2, None));
+    };
+    whole(interrupted(&fifo, Stdio::null(), &output));
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(SMALL.as_bytes()).unwrap();
+    whole(interrupted(Path::new("-"), reader.into(), &output));
 }
 
 #[test]
