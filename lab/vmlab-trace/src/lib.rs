@@ -42,7 +42,7 @@ pub use head::{task, time_ns};
 pub use items::{Census, Next, items};
 pub(crate) use line::lost_at;
 pub use line::{cpu, parse};
-pub use selection::{Selection, usual_window};
+pub use selection::{Range, Selection, usual_window};
 pub use sink::Sink;
 pub use source::{Begun, decompress, of_known_version, open};
 

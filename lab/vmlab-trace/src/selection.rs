@@ -14,7 +14,7 @@
 //!
 //! An area is counted if the event that allocated it is.
 
-use crate::{Event, Trace};
+use crate::{Event, TASKS_MAX, Trace};
 use anyhow::{Result, bail, ensure};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -200,40 +200,73 @@ impl Trace {
         self.removed.window.or_else(|| usual_window(self.events.iter().copied()))
     }
 
-    /// Says which events there are, for a selection that has none.
-    fn range(&self) -> String {
-        let times = || self.times_ns.iter().copied().filter(|&ns| ns > 0);
-        let mut text = format!("there are {}", counted(self.events.len() as u64, "event"));
-        if let (Some(first), Some(last)) = (times().min(), times().max()) {
-            text += &format!(" from {} to {} s", seconds(first), seconds(last));
+    /// Returns the events, for a selection that has none of them.
+    fn range(&self) -> Range {
+        let mut range = Range::default();
+        for at in 0..self.events.len() {
+            let ns = Some(self.times_ns[at]).filter(|&ns| ns > 0);
+            range.add(ns, Some(self.cpus[at]), Some(self.task_at(at)));
         }
-        let last = self.cpus.iter().max().copied().unwrap_or(0);
-        text += &match last {
-            0 => ", of CPU 0".to_string(),
-            last => format!(", of CPUs 0 to {last}"),
-        };
-        let mut tasks: BTreeMap<u16, u64> = BTreeMap::new();
-        for &task in &self.task_of {
-            *tasks.entry(task).or_default() += 1;
+        range
+    }
+}
+
+/// The times, CPUs and tasks of events, in words: `5 events from 1 to 4.5 s, of CPUs 0 to 2, of tasks b, a`.
+#[derive(Clone, Debug, Default)]
+pub struct Range {
+    events: u64,
+    /// The times of the first and the last.
+    times: Option<(u64, u64)>,
+    /// The highest CPU.
+    cpu: u16,
+    /// The events of each task, at most [`TASKS_MAX`].
+    tasks: BTreeMap<String, u64>,
+}
+
+impl Range {
+    /// Adds an event. O(log t) for t tasks.
+    pub fn add(&mut self, ns: Option<u64>, cpu: Option<u16>, task: Option<&str>) {
+        self.events += 1;
+        if let Some(ns) = ns {
+            let (first, last) = self.times.unwrap_or((ns, ns));
+            self.times = Some((first.min(ns), last.max(ns)));
         }
-        let mut tasks: Vec<(u16, u64)> = tasks.into_iter().collect();
+        self.cpu = self.cpu.max(cpu.unwrap_or(0));
+        let Some(task) = task.filter(|task| !task.is_empty()) else { return };
+        if let Some(events) = self.tasks.get_mut(task) {
+            *events += 1;
+        } else if self.tasks.len() < TASKS_MAX {
+            self.tasks.insert(task.to_string(), 1);
+        }
+    }
+
+    /// Returns true if there is no event.
+    pub fn is_empty(&self) -> bool {
+        self.events == 0
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there are {}", counted(self.events, "event"))?;
+        if let Some((first, last)) = self.times {
+            write!(f, " from {} to {} s", seconds(first), seconds(last))?;
+        }
+        match self.cpu {
+            0 => write!(f, ", of CPU 0")?,
+            last => write!(f, ", of CPUs 0 to {last}")?,
+        }
+        let mut tasks: Vec<(&String, &u64)> = self.tasks.iter().collect();
         tasks.sort_by_key(|&(_, events)| std::cmp::Reverse(events));
-        let name =
-            |&(task, _): &(u16, u64)| self.tasks.get(usize::from(task)).filter(|name| !name.is_empty());
-        let named: Vec<_> = tasks.iter().filter_map(name).collect();
-        let shown: Vec<_> = named.iter().take(TASKS_NAMED).map(|name| printable(name)).collect();
-        match named.len() {
-            0 => {}
-            count if count <= TASKS_NAMED => text += &format!(", of tasks {}", shown.join(", ")),
+        let shown: Vec<_> = tasks.iter().take(TASKS_NAMED).map(|(name, _)| printable(name)).collect();
+        match tasks.len() {
+            0 => Ok(()),
+            count if count <= TASKS_NAMED => write!(f, ", of tasks {}", shown.join(", ")),
             count => {
-                text += &format!(
-                    ", of tasks {} and {} others",
-                    shown.join(", "),
-                    grouped((count - TASKS_NAMED) as u64)
-                );
+                let others = grouped((count - TASKS_NAMED) as u64);
+                write!(f, ", of tasks {} and {others} others", shown.join(", "))
             }
         }
-        text
     }
 }
 

@@ -1,10 +1,10 @@
 //! A part of a trace, or a trace without names, for another form to write.
 
-use super::Form;
+use super::{Form, Lacking};
 use crate::jsonl::Item;
 use crate::stack::Unmatched;
-use crate::{Happening, Selection};
-use anyhow::Result;
+use crate::{Happening, Range, Selection};
+use anyhow::{Result, ensure};
 
 /// Returns true if an item is written. Tables, counters, losses and the recorder's marks always are.
 fn has(selection: &Selection, item: &Item<'_>) -> bool {
@@ -23,6 +23,10 @@ pub struct Select {
     blank: bool,
     /// For each event without its stack: whether it is written.
     unmatched: Unmatched<bool>,
+    /// True once an event was selected.
+    any: bool,
+    /// The events before that.
+    others: Range,
 }
 
 impl std::fmt::Debug for Select {
@@ -34,7 +38,7 @@ impl std::fmt::Debug for Select {
 impl Select {
     /// Creates a form that passes the selection on to another, without names of tasks if it is `blank`.
     pub fn new(form: Box<dyn Form>, selection: Selection, blank: bool) -> Self {
-        Self { form, selection, blank, unmatched: Unmatched::default() }
+        Self { form, selection, blank, unmatched: Unmatched::default(), any: false, others: Range::default() }
     }
 }
 
@@ -49,6 +53,10 @@ impl Form for Select {
             && !matches!(entry.happening, Happening::Mark { .. })
         {
             self.unmatched.push(entry.cpu, entry.pid, has);
+            self.any |= has;
+            if !self.any {
+                self.others.add(entry.ns, entry.cpu, entry.task.as_deref());
+            }
         }
         if !has {
             return Ok(());
@@ -67,6 +75,11 @@ impl Form for Select {
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.form.finish()
+        self.form.finish()?;
+        ensure!(
+            self.any || self.others.is_empty(),
+            Lacking { what: format!("no event {}", self.selection), why: self.others.to_string() }
+        );
+        Ok(())
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct Args {
 /// Converts, and reports the lines that could not be read.
 ///
 /// # Errors
-/// If the input cannot be read or holds nothing, the output cannot be written, or a signal arrived. Everything read
+/// If the input cannot be read, or holds nothing or nothing that is selected, the output cannot be written, or a signal arrived. Everything read
 /// before a signal is written.
 pub(super) fn run(args: &Args) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
@@ -62,6 +62,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let input = open_until(&args.input, &stop).with_context(|| format!("cannot read {shown}"))?;
     let selection = Selection { from_ns: args.from, to_ns: args.to, cpu: args.cpu, task: args.task.clone() };
     selection.check()?;
+    // A table has no events to select.
+    let is_table = matches!(args.form, To::Vmallocinfo | To::VmallocinfoBegin);
+    let selection = if is_table { Selection::default() } else { selection };
     let form = args.form.form(Sink::create(&args.output)?)?;
     let form = Box::new(Select::new(form, selection, args.blank));
     let converted = convert(input, form, &stop);

@@ -145,6 +145,12 @@ fn an_option_that_would_do_nothing_is_an_error() {
         (&["report", &trace, "--from", "1e6", "-o", "out.html"], "no event from 1000000 s: there are "),
         (&["whatif", &trace, "--from", "3", "--to", "2"], "--from 3 is after --to 2"),
         (&["convert", &trace, "--as", "csv", "--from", "3", "--to", "2"], "--from 3 is after --to 2"),
+        (
+            &["convert", &trace, "--as", "csv", "--from", "9999", "-o", "o"],
+            "no event from 9999 s: there are ",
+        ),
+        (&["convert", &trace, "--as", "perfetto", "--cpu", "77", "-o", "o"], ", of CPUs 0 to 3, of tasks "),
+        (&["convert", &trace, "--as", "jsonl", "--task", "absent", "-o", "o"], "no event of task absent: "),
         (&["flame", &stacks, "--cpu", "77"], "no allocation of CPU 77"),
     ] {
         let assert = vmlab().current_dir(&dir).args(args).assert().failure().code(1);
@@ -160,6 +166,24 @@ fn an_option_that_would_do_nothing_is_an_error() {
         vmlab().args(args).assert().failure().code(2);
     }
     assert!(!dir.path().join("out.html").exists());
+}
+
+#[test]
+fn a_table_is_converted_whatever_the_time_and_a_screen_after_the_end_has_a_note() {
+    let held_out = shipped("held-out.jsonl.zst").display().to_string();
+    // A table has no events to select.
+    let table = |more: &[&str]| {
+        let args = ["convert", &held_out, "--as", "vmallocinfo"];
+        stdout_of(&vmlab().args(args).args(more).assert().success())
+    };
+    assert_eq!(table(&["--cpu", "77"]), table(&[]));
+    let screen = |more: &[&str]| {
+        let assert = vmlab().args(["top", &trace()]).args(more).assert().success();
+        (stdout_of(&assert), stderr_of(&assert))
+    };
+    let ((end, none), (after, note)) = (screen(&[]), screen(&["--at", "99999"]));
+    assert!(none.is_empty() && note.contains("--at 99999 is after its last event, at "), "{none}{note}");
+    assert_eq!(end.lines().count(), after.lines().count());
 }
 
 #[test]

@@ -423,6 +423,12 @@ fn of_recording(args: &Args, path: &Path) -> Result<(Frame, Option<String>)> {
         let [at, begins] = [at, begins].map(|ns| ns as f64 / 1e9);
         bail!("{shown}: --at {at} is before its first event, at {begins:.6} s");
     }
+    if let Some(at) = args.at.filter(|&at| at > first.last) {
+        let [at, last] = [at, first.last].map(|ns| ns as f64 / 1e9);
+        print_note(&format!(
+            "{shown}: --at {at} is after its last event, at {last:.6} s: the state then is shown"
+        ));
+    }
     let beside = Beside::default();
     let mut cut_short = first.cut.then(|| "lines are missing in the table of its begin".to_string());
     let table = match beside.before(path) {
