@@ -40,7 +40,7 @@ pub(crate) fn open_until(path: &Path, stop: &Arc<AtomicBool>) -> io::Result<Box<
     let input = if path == Path::new("-") {
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
     } else {
-        // Opening a pipe that nobody writes, and reading one that is quiet, would block.
+        // Opening a pipe without a writer, and reading one that is quiet, would block.
         OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?
     };
     let data = input.metadata()?;

@@ -167,7 +167,7 @@ enum Command {
         vmlab convert trace.ftrace.gz --as jsonl | jq -r .event\n  \
         vmlab convert vmlab.jsonl.gz --as csv -o events.csv\n  \
         vmlab convert vmlab.jsonl.gz --as vmallocinfo -o end.vmallocinfo\n  \
-        vmlab convert vmlab.jsonl.gz --as jsonl --from 12.5 --to 13 --cpu 0\n  \
+        vmlab convert vmlab.jsonl.gz --as jsonl --from 1.5 --to 2 --cpu 0\n  \
         vmlab convert vmlab.jsonl.gz --as jsonl --blank -o for-others.jsonl.gz\n\n\
         docs/formats.md describes the forms.")]
     Convert(convert::Args),

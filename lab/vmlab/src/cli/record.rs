@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     } = args.clone();
     let options =
         Options { output, seconds, max_bytes, buffer_kib, drain_pools, stacks, latency, locks, command };
-    // A wrong name is told before the kernel is touched, and before an earlier recording is replaced.
+    // A wrong name is reported before the kernel is touched, and before an earlier recording is replaced.
     if let Some(program) = options.command.first()
         && !super::run::exists(&program.into())
     {

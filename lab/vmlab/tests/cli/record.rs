@@ -289,7 +289,7 @@ fn bounds_and_failures_are_reported() {
         (&["-o", path, "--seconds", "1"][..], true, "ended by seconds"),
         // The header and the first tables exceed the limit.
         (&["-o", path, "--max-bytes", "1K", "--", "sleep", "60"], true, "ended by bytes"),
-        (&["-o", path, "--", "/no/such/program"], false, "cannot run"),
+        (&["-o", path, "--", "/no/such/program"], false, "there is no program"),
         (&["-o", "/no/such/dir/r"], false, "cannot write"),
         (
             &["-o", path, "--", "sh", "-c", "exit 3"],
