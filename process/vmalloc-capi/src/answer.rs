@@ -101,8 +101,10 @@ pub(crate) fn stop(what: fmt::Arguments<'_>) -> ! {
     // One write for the line, since other threads may write, too.
     let mut line = Line { text: [0; 200], len: 0 };
     let _cut_if_long = writeln!(line, "{what}");
+    let stderr = libc::STDERR_FILENO;
+    // By its number: the function is a cancellation point, which would end a cancelled thread before the abort.
     // SAFETY: reads as many bytes of `line` as were written.
-    let _written = unsafe { libc::write(libc::STDERR_FILENO, line.text.as_ptr().cast(), line.len) };
+    let _written = unsafe { libc::syscall(libc::SYS_write, stderr, line.text.as_ptr(), line.len) };
     // SAFETY: ends the process.
     unsafe { libc::abort() }
 }

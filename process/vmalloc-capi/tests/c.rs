@@ -148,6 +148,13 @@ fn threads_and_forks_work_from_c() {
 }
 
 #[test]
+fn no_call_is_a_cancellation_point() {
+    let place = Place::new();
+    let compiler = compilers(["gcc", "clang"])[0];
+    run(&mut place.program(&place.compile(compiler, "-std=c11", "cancel.c", Link::Shared)));
+}
+
+#[test]
 fn a_constructor_may_wait_for_the_thread_that_makes_the_first_allocation() {
     let place = Place::new();
     let compiler = compilers(["gcc", "clang"])[0];

@@ -11,7 +11,7 @@ use crate::PAGE_BYTES;
 use crate::os::{Errno, errno, unless_plain};
 #[cfg(not(miri))]
 use crate::os::{pointer, process_id};
-use core::ffi::c_int;
+use core::ffi::{c_int, c_long};
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -93,11 +93,11 @@ fn direct(from: usize, to: &mut [u8]) -> Option<usize> {
     let me = process_id() as libc::pid_t;
     // SAFETY: writes to `to` alone; the system checks the addresses that it reads.
     let got = unsafe { libc::process_vm_readv(me, &raw const local, 1, &raw const remote, 1, 0) };
-    counted(got)
+    counted(got as c_long)
 }
 
 /// Returns the bytes that a call copied: 0 at a bad address, `None` if the call failed otherwise.
-fn counted(got: isize) -> Option<usize> {
+fn counted(got: c_long) -> Option<usize> {
     match usize::try_from(got) {
         Ok(got) => Some(got),
         Err(_) => (errno() == Errno(libc::EFAULT)).then_some(0),
@@ -122,9 +122,9 @@ impl Pipe {
     fn through(&self, from: usize, to: &mut [u8]) -> Option<usize> {
         let place = with_exposed_provenance::<core::ffi::c_void>(from);
         // SAFETY: the system checks the addresses that it reads.
-        let put = counted(unsafe { libc::write(self.into, place, to.len()) })?;
+        let put = counted(unsafe { libc::syscall(libc::SYS_write, self.into, place, to.len()) })?;
         // SAFETY: writes at most `put` bytes, which `to` has.
-        let got = unsafe { libc::read(self.out, to.as_mut_ptr().cast(), put) };
+        let got = unsafe { libc::syscall(libc::SYS_read, self.out, to.as_mut_ptr(), put) };
         if put == 0 { Some(0) } else { counted(got) }
     }
 }
@@ -133,7 +133,7 @@ impl Drop for Pipe {
     fn drop(&mut self) {
         for end in [self.out, self.into] {
             // SAFETY: our own descriptor, which is not used any more.
-            let _closed = unsafe { libc::close(end) };
+            let _closed = unsafe { libc::syscall(libc::SYS_close, end) };
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::Index;
 use super::rseq::Area;
-use vmalloc_os::os::Once;
+use vmalloc_os::os::{Once, read_start};
 
 /// Returns the addresses by which this process can use sections, and the kind of its numbers.
 pub(super) fn area(index: Index) -> Option<(Area, Index)> {
@@ -37,19 +37,7 @@ pub(super) fn cpus_possible() -> u32 {
 
 fn count_cpus() -> u32 {
     let mut text = [0u8; 256];
-    let path = c"/sys/devices/system/cpu/possible";
-    // SAFETY: a path that ends with 0.
-    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    let count = if file < 0 {
-        -1
-    } else {
-        // SAFETY: writes at most as many bytes as `text` has.
-        let count = unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
-        // SAFETY: the file that was opened here.
-        let _closed = unsafe { libc::close(file) };
-        count
-    };
-    let listed = usize::try_from(count).ok().and_then(|count| last_of(text.get(..count)?));
+    let listed = read_start(c"/sys/devices/system/cpu/possible", &mut text).and_then(last_of);
     // SAFETY: reads a number.
     let configured = || u32::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }).unwrap_or(1);
     listed.map_or_else(configured, |last| last.saturating_add(1)).max(1)

@@ -1,4 +1,7 @@
 //! Reports to callers and users: `errno`, and lines on stderr without an allocation.
+//!
+//! Files are opened, read, written and closed by the numbers of these calls: the C library's functions are cancellation
+//! points, and neither an allocation nor an abort may be one.
 
 use core::ffi::c_int;
 use core::fmt;
@@ -69,22 +72,16 @@ impl Errors {
     pub(crate) fn append_to(name: &core::ffi::CStr) -> Option<Self> {
         let _keep = KeepErrno::new();
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        // SAFETY: opens a file by a name that ends with 0.
-        let file = unsafe { libc::open(name.as_ptr(), flags) };
-        (file >= 0).then_some(Self(file))
+        open(name, flags)
     }
 
     /// Reads the beginning of a file, as much as `to` has room for. Returns no bytes if it cannot be read.
     pub(crate) fn read_from<'t>(name: &core::ffi::CStr, to: &'t mut [u8]) -> &'t [u8] {
         let _keep = KeepErrno::new();
-        // SAFETY: opens a file by a name that ends with 0.
-        let file = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        if file < 0 {
-            return &[];
-        }
+        let Some(file) = open(name, libc::O_RDONLY | libc::O_CLOEXEC) else { return &[] };
         // SAFETY: writes at most as many bytes as `to` has.
-        let read = unsafe { libc::read(file, to.as_mut_ptr().cast(), to.len()) };
-        Self(file).close();
+        let read = unsafe { libc::syscall(libc::SYS_read, file.0, to.as_mut_ptr(), to.len()) };
+        file.close();
         to.get(..usize::try_from(read).unwrap_or(0)).unwrap_or_default()
     }
 
@@ -92,7 +89,7 @@ impl Errors {
     pub(crate) fn close(self) {
         let _keep = KeepErrno::new();
         // SAFETY: opened there, and not used elsewhere.
-        let _closed = unsafe { libc::close(self.0) };
+        let _closed = unsafe { libc::syscall(libc::SYS_close, self.0) };
     }
 
     /// Returns the identity of its file: a program that closes all descriptors may have opened
@@ -106,6 +103,13 @@ impl Errors {
         let stat = unsafe { stat.assume_init() };
         known.then_some((stat.st_dev, stat.st_ino))
     }
+}
+
+/// Opens a file.
+fn open(name: &core::ffi::CStr, flags: c_int) -> Option<Errors> {
+    // SAFETY: a name that ends with 0.
+    let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags) };
+    c_int::try_from(file).ok().filter(|&file| file >= 0).map(Errors)
 }
 
 /// Writes `vmalloc: ` and a line to stderr in one call, since other threads may write, too.
@@ -122,7 +126,7 @@ pub(crate) fn say_to(to: Errors, what: fmt::Arguments<'_>) {
     let _cut_if_long = fmt::write(&mut line, format_args!("vmalloc: {what}"));
     let text = line.ended();
     // SAFETY: reads `text`.
-    let _written = unsafe { libc::write(to.0, text.as_ptr().cast(), text.len()) };
+    let _written = unsafe { libc::syscall(libc::SYS_write, to.0, text.as_ptr(), text.len()) };
 }
 
 /// Reports an error that cannot be returned to a C caller, and ends the process.

@@ -1,7 +1,9 @@
 //! The system calls of mappings, made to the running kernel.
+//!
+//! Those whose functions are cancellation points in a C library are made by their numbers (`vmalloc-os`, `linux.rs`).
 
 use super::os::{MapOs, Span};
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_long, c_void};
 use core::ptr::null_mut;
 use vmalloc_os::os::{Errno, done, errno, pointer};
 
@@ -43,7 +45,7 @@ impl MapOs for Linux {
 
     fn close(&self, file: c_int) {
         // SAFETY: a file of our own that is not used any more.
-        let _closed = unsafe { libc::close(file) };
+        let _closed = unsafe { libc::syscall(libc::SYS_close, file) };
     }
 
     fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno> {
@@ -89,7 +91,7 @@ impl MapOs for Linux {
         let mut at = offset as libc::off_t;
         while !to.is_empty() {
             // SAFETY: writes at most as many bytes as `to` has.
-            let got = unsafe { libc::pread(file, to.as_mut_ptr().cast(), to.len(), at) };
+            let got = unsafe { libc::syscall(libc::SYS_pread64, file, to.as_mut_ptr(), to.len(), at) };
             let Some(got) = moved(got)? else { continue };
             at += got as libc::off_t;
             to = &mut to[got..];
@@ -101,7 +103,7 @@ impl MapOs for Linux {
         let mut at = offset as libc::off_t;
         while !from.is_empty() {
             // SAFETY: reads at most as many bytes as `from` has.
-            let put = unsafe { libc::pwrite(file, from.as_ptr().cast(), from.len(), at) };
+            let put = unsafe { libc::syscall(libc::SYS_pwrite64, file, from.as_ptr(), from.len(), at) };
             let Some(put) = moved(put)? else { continue };
             at += put as libc::off_t;
             from = &from[put..];
@@ -111,7 +113,7 @@ impl MapOs for Linux {
 }
 
 /// Returns the number of bytes moved, or `None` if a signal interrupted the call.
-fn moved(count: isize) -> Result<Option<usize>, Errno> {
+fn moved(count: c_long) -> Result<Option<usize>, Errno> {
     match usize::try_from(count) {
         // A read or write inside the file never ends with 0 bytes.
         Ok(0) => Err(Errno(libc::EIO)),
@@ -130,8 +132,8 @@ fn anywhere(bytes: usize, access: c_int) -> Result<usize, Errno> {
 fn allocate(file: c_int, mode: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
     loop {
         // SAFETY: a file of our own.
-        let code = unsafe { libc::fallocate(file, mode, offset as libc::off_t, bytes as libc::off_t) };
-        match done(code) {
+        let code = unsafe { libc::syscall(libc::SYS_fallocate, file, mode, offset, bytes) };
+        match done(code as c_int) {
             Err(Errno(libc::EINTR)) => {}
             other => return other,
         }

@@ -5,6 +5,10 @@
 //! libc registers the area (glibc from 2.35 on); nothing is ever registered or written here, since a second user of an
 //! area breaks the first. Without an area, the number comes from `sched_getcpu`.
 //!
+//! **Cancellation.** A thread that was cancelled ends at the next cancellation point, with every lock that it holds.
+//! No call may be one. So `open`, `read`, `write`, `close`, `getrandom` and the like are made by their numbers here, and
+//! in the crates above: only the C library's functions of these names are cancellation points.
+//!
 //! Advice is in `advice.rs`, moving pages in `uffd.rs`, the one thread in `thread.rs`, the area in `rseq.rs`.
 //! # Source
 //! `man 2 mremap`, `man 2 rseq`; kernel `include/uapi/linux/rseq.h` for the layout.
@@ -200,7 +204,7 @@ impl Os for Linux {
     fn random(&self) -> Result<[u64; 2], Errno> {
         let mut words = [0u64; 2];
         // SAFETY: the kernel writes as many bytes as `words` has.
-        let count = unsafe { libc::getrandom(words.as_mut_ptr().cast(), size_of_val(&words), 0) };
+        let count = unsafe { libc::syscall(libc::SYS_getrandom, words.as_mut_ptr(), size_of_val(&words), 0) };
         // For so few bytes the call returns all or none.
         if usize::try_from(count) == Ok(size_of_val(&words)) { Ok(words) } else { Err(errno()) }
     }
@@ -280,10 +284,16 @@ fn has_standard_streams() -> bool {
 }
 
 /// Reads the beginning of a file, as much as `text` has room for.
-///
-/// By the numbers of the system calls: the C library's functions are cancellation points, and a free must not be one.
 pub(super) fn read_text<'t>(path: &CStr, text: &'t mut [u8]) -> Option<&'t [u8]> {
-    let file = open_high(path)?;
+    read_and_close(open_high(path)?, text)
+}
+
+/// Reads the beginning of a file, even if a standard stream is closed: then the file has its number meanwhile.
+pub fn read_start<'t>(path: &CStr, text: &'t mut [u8]) -> Option<&'t [u8]> {
+    read_and_close(open(path)?, text)
+}
+
+fn read_and_close(file: c_int, text: &mut [u8]) -> Option<&[u8]> {
     // SAFETY: writes at most as many bytes as there are.
     let count = unsafe { libc::syscall(libc::SYS_read, file, text.as_mut_ptr(), text.len()) };
     close(file);
@@ -295,11 +305,14 @@ fn open_high(path: &CStr) -> Option<c_int> {
     if !has_standard_streams() {
         return None;
     }
+    open(path).map(raise)
+}
+
+fn open(path: &CStr) -> Option<c_int> {
     let (place, how) = (libc::AT_FDCWD, libc::O_RDONLY | libc::O_CLOEXEC);
     // SAFETY: a path that ends with 0.
-    let low = unsafe { libc::syscall(libc::SYS_openat, place, path.as_ptr(), how) };
-    let low = c_int::try_from(low).ok().filter(|&low| low >= 0)?;
-    Some(raise(low))
+    let file = unsafe { libc::syscall(libc::SYS_openat, place, path.as_ptr(), how) };
+    c_int::try_from(file).ok().filter(|&file| file >= 0)
 }
 
 /// `mmap`, by its number: the preload has a function of that name, for the program's own calls.
@@ -392,8 +405,9 @@ pub fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
     struct Stderr;
     impl core::fmt::Write for Stderr {
         fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            let stderr = libc::STDERR_FILENO;
             // SAFETY: reads `text`.
-            let _written = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+            let _written = unsafe { libc::syscall(libc::SYS_write, stderr, text.as_ptr(), text.len()) };
             Ok(())
         }
     }

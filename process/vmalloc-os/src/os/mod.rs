@@ -51,7 +51,7 @@ mod word;
 
 #[cfg(miri)]
 pub(crate) use linux::read_memory;
-pub use linux::{Linux, abort_with, done, errno, pointer, process_id};
+pub use linux::{Linux, abort_with, done, errno, pointer, process_id, read_start};
 pub(crate) use linux::{find, register_fork_handlers};
 pub use once::Once;
 #[cfg(all(test, loom))]

@@ -17,6 +17,14 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// One more than the key of the threads' numbers; 0 before it is made. Protocol PR-PUBLISH.
 static KEY: AtomicU64 = AtomicU64::new(0);
 
+/// The state of a thread that a cancellation does not end.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+// The crate `libc` lacks it for Linux.
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
 /// The function that a thread runs.
 pub type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -126,8 +134,14 @@ fn make_key() -> Option<u64> {
 /// # Safety
 /// `spawn` started it in this process, and it was not joined.
 pub(super) unsafe fn join(thread: ThreadName) {
+    let mut old = 0;
+    // The C library's wait is a cancellation point, and the caller releases the stack next.
+    // SAFETY: writes a number.
+    let _off = unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old) };
     // SAFETY: this function's contract.
     let _ended = unsafe { libc::pthread_join(thread as libc::pthread_t, null_mut()) };
+    // SAFETY: as before.
+    let _restored = unsafe { pthread_setcancelstate(old, null_mut()) };
 }
 
 /// Returns libc's number for this thread: never 0, the same in a child that it forks, and without a

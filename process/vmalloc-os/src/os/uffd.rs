@@ -357,8 +357,6 @@ pub(super) fn raise(low: c_int) -> c_int {
 }
 
 /// Closes a descriptor that was opened here.
-///
-/// By the number of the system call: the C library's function is a cancellation point, and a free must not be one.
 pub(super) fn close(fd: c_int) {
     // SAFETY: the caller's.
     let _closed = unsafe { libc::syscall(libc::SYS_close, fd) };
