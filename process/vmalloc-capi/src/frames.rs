@@ -73,9 +73,10 @@ pub unsafe extern "C" fn vm_free_frames(frames: *mut vm_frames) {
     }
     let _keep = KeepErrno::new();
     let none = Err(VmapError::BadFrame { frame: first as usize, frames: 0 });
-    let gone = Mappings::try_global().map_or(none, |mappings| {
+    let known = Mappings::try_global().zip(first.checked_add(count));
+    let gone = known.map_or(none, |(mappings, end)| {
         // SAFETY: this function's contract.
-        unsafe { mappings.free_frames(first..first.saturating_add(count)) }
+        unsafe { mappings.free_frames(first..end) }
     });
     ended("vm_free_frames", frames.cast(), gone);
 }

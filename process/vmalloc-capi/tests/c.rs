@@ -198,6 +198,7 @@ fn mistakes_with_mappings_and_objects_end_the_program_with_a_line_that_names_the
         ("frames.c", "kind", "vunmap"),
         ("frames.c", "count", "vm_unmap_ram"),
         ("frames.c", "frames", "vm_free_frames"),
+        ("frames.c", "overflow", "vm_free_frames"),
         ("percpu.c", "twice", "free_percpu"),
         ("percpu.c", "inside", "free_percpu"),
     ] {

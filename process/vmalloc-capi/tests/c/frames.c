@@ -136,6 +136,13 @@ int main(int count, char **names) {
             vm_free_frames(&again);
             return 0;
         }
+        if (strcmp(names[1], "overflow") == 0) {
+            struct vm_frames last = {UINT64_MAX, 1};
+            printf("%zx\n", (size_t)&last);
+            fflush(stdout);
+            vm_free_frames(&last);
+            return 0;
+        }
         const void *at = strcmp(names[1], "twice") == 0 ? view : strcmp(names[1], "inside") == 0 ? view + PAGE : small;
         if (strcmp(names[1], "twice") == 0) {
             vunmap(view);
