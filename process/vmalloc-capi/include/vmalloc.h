@@ -493,7 +493,8 @@ void percpu_counter_inc(struct percpu_counter *counter);
 void percpu_counter_dec(struct percpu_counter *counter);
 
 /**
- * Adds to a counter unless the sum would exceed `limit`. Returns true if it added.
+ * Adds to a counter unless the sum would exceed `limit`: rise above it by a positive amount, or fall below it by a
+ * negative one. Returns true if it added.
  *
  * The caller promises:
  * `counter` is a counter.

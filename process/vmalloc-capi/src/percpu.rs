@@ -338,7 +338,8 @@ pub unsafe extern "C" fn percpu_counter_dec(counter: *mut percpu_counter) {
     add(unsafe { held(counter) }, -1);
 }
 
-/// Adds to a counter unless the sum would exceed `limit`. Returns true if it added.
+/// Adds to a counter unless the sum would exceed `limit`: rise above it by a positive amount, or fall below it by a
+/// negative one. Returns true if it added.
 ///
 /// # Safety
 /// `counter` is a counter.
