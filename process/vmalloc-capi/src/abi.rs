@@ -168,12 +168,20 @@ fn kv_allocate(size: usize, fill: Fill) -> *mut c_void {
             return area;
         }
     }
-    match fill {
+    by_malloc(|| match fill {
         // SAFETY: allocates memory.
         Fill::Any => unsafe { libc::malloc(size) },
         // SAFETY: allocates memory.
         Fill::Zero => unsafe { libc::calloc(1, size) },
-    }
+    })
+}
+
+/// Calls a function of malloc's, which may change `errno` even if it succeeds. Checks CA2.
+fn by_malloc(call: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    let keep = KeepErrno::new();
+    let memory = call();
+    keep.unless(memory.is_null());
+    memory
 }
 
 /// Resizes memory of the kv functions and returns its address. The memory may move between malloc and an area.
@@ -196,7 +204,7 @@ pub unsafe extern "C" fn kvrealloc(memory: *mut c_void, size: usize) -> *mut c_v
     let held_bytes = match owner(at) {
         Err(_) if size < LARGE_BYTES => {
             // SAFETY: this function's contract; the address is outside our arena, so malloc allocated it.
-            return unsafe { libc::realloc(memory, size) };
+            return by_malloc(|| unsafe { libc::realloc(memory, size) });
         }
         // Half of the threshold, so that small changes of size do not move it back and forth.
         Ok(owner) if size >= LARGE_BYTES / 2 => {

@@ -14,6 +14,13 @@ impl KeepErrno {
         // SAFETY: the thread's own variable.
         Self(unsafe { *errno() })
     }
+
+    /// Restores it, unless a call failed: then the error is for the caller.
+    pub(crate) fn unless(self, failed: bool) {
+        if failed {
+            core::mem::forget(self);
+        }
+    }
 }
 
 impl Drop for KeepErrno {
