@@ -117,7 +117,7 @@ fn areas_work_from_c_linked_shared_and_static() {
 }
 
 #[test]
-fn a_limit_of_addresses_leaves_room_for_malloc() {
+fn limits_of_a_process_leave_room_for_others_and_are_errors() {
     let place = Place::new();
     run(&mut place.program(&place.compile(
         compilers(["gcc", "clang"])[0],

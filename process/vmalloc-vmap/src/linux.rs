@@ -49,6 +49,7 @@ impl MapOs for Linux {
     }
 
     fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno> {
+        may_reach(bytes)?;
         let bytes = libc::off_t::try_from(bytes).map_err(|_| Errno(libc::EFBIG))?;
         // SAFETY: a file of our own.
         done(unsafe { libc::ftruncate(file, bytes) })
@@ -100,6 +101,7 @@ impl MapOs for Linux {
     }
 
     fn write(&self, file: c_int, offset: u64, mut from: &[u8]) -> Result<(), Errno> {
+        may_reach(offset + from.len() as u64)?;
         let mut at = offset as libc::off_t;
         while !from.is_empty() {
             // SAFETY: reads at most as many bytes as `from` has.
@@ -110,6 +112,14 @@ impl MapOs for Linux {
         }
         Ok(())
     }
+}
+
+/// Checks that a file may have that many bytes: a call that exceeds the limit would end the program by a signal.
+fn may_reach(bytes: u64) -> Result<(), Errno> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: writes `limit`. If the call is denied, there is none as far as is known.
+    let _known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    if bytes > limit.rlim_cur { Err(Errno(libc::EFBIG)) } else { Ok(()) }
 }
 
 /// Returns the number of bytes moved, or `None` if a signal interrupted the call.

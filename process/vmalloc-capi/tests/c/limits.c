@@ -1,7 +1,9 @@
-/* A process whose addresses are limited, each part in a child of its own. */
+/* A process whose addresses, files or breaks are limited, each part in a child of its own. */
 #include "check.h"
 #include <errno.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,8 +38,47 @@ static void grow(void) {
     kvfree(memory);
 }
 
+/* A file that may not grow is an error, not a signal. */
+static void file(void) {
+    struct rlimit limit = {MIB, MIB};
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    struct vm_frames some, more = {0, 0};
+    CHECK(vm_alloc_frames(&some, 100) == 0);
+    errno = 0;
+    CHECK(vm_alloc_frames(&more, 200) == -1 && errno == ENOMEM && more.count == 0);
+    limit.rlim_cur = 4096;
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    /* Frames that the file has are still to be had, and their memory is released and allocated. */
+    char *view = vmap(&some.first, 1, PROT_READ | PROT_WRITE);
+    CHECK(view != NULL);
+    view[0] = 1;
+    vunmap(view);
+    vm_free_frames(&some);
+    CHECK(vm_alloc_frames(&some, 100) == 0);
+    errno = 0;
+    CHECK(vm_alloc_frames(&more, 200) == -1 && errno == ENOMEM);
+    vm_free_frames(&some);
+}
+
+/* malloc maps memory where its heap cannot grow: it has failed in one call, and not the caller. */
+static void heap(void) {
+    char *end = sbrk(0);
+    end += (size_t)-(uintptr_t)end % 4096;
+    CHECK(mmap(end, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == end);
+    for (int at = 0; at < 300; at++) {
+        errno = EBADF;
+        void *memory = kvmalloc(1000);
+        CHECK(memory != NULL && errno == EBADF);
+        memory = kvrealloc(memory, 5000);
+        CHECK(memory != NULL && errno == EBADF);
+        CHECK(kvzalloc(3000) != NULL && errno == EBADF);
+    }
+    errno = 0;
+    CHECK(kvmalloc(SIZE_MAX / 2) == NULL && errno == ENOMEM);
+}
+
 int main(void) {
-    void (*const parts[])(void) = {frames, grow};
+    void (*const parts[])(void) = {frames, grow, file, heap};
     for (size_t at = 0; at < sizeof parts / sizeof *parts; at++) {
         pid_t child = fork();
         CHECK(child >= 0);
