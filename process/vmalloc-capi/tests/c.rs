@@ -148,6 +148,17 @@ fn threads_and_forks_work_from_c() {
 }
 
 #[test]
+fn a_child_with_the_number_of_its_parent_has_no_frames() {
+    let place = Place::new();
+    let program = place.compile(compilers(["gcc", "clang"])[0], "-std=c11", "namespaces.c", Link::Shared);
+    let output = place.program(&program).output().unwrap();
+    match output.status.code() {
+        Some(77) => not_run("a child with the number of its parent: namespaces are denied"),
+        code => assert_eq!(code, Some(0), "{output:?}"),
+    }
+}
+
+#[test]
 fn no_call_is_a_cancellation_point() {
     let place = Place::new();
     let compiler = compilers(["gcc", "clang"])[0];

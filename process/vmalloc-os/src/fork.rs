@@ -130,6 +130,10 @@ static LIST: Mutex<List> = Mutex::new(List(None));
 /// The process of the allocators; 0 if it is not known. Protocol PR-FORK.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
+/// The number of forks since the handlers were registered, in this process and those that it was forked from.
+/// Protocol PR-FORK.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
 /// The lock that is held while the default allocator is made, or another value of the process that is never dropped.
 pub static MAKING: Mutex<()> = Mutex::new(());
 /// The thread that holds all locks for a fork; 0 for none. Protocol PR-FORK.
@@ -303,6 +307,22 @@ pub fn is_guest() -> bool {
     known != 0 && unless_plain(process_id).is_some_and(|current| current != known)
 }
 
+/// A process. Those of two namespaces may have the same number, and a parent and its child, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Process {
+    id: u32,
+    generation: u32,
+}
+
+impl Process {
+    /// Returns this process. A child of a fork differs from its parent once [`prepare_for_forks`] was called before
+    /// that fork, and a child by other means if its number does. O(1), a system call.
+    #[must_use]
+    pub fn current() -> Self {
+        Self { id: process_id(), generation: GENERATION.load(Ordering::Relaxed) }
+    }
+}
+
 /// Records the process of the allocators, if the process id may be read.
 fn note_process() {
     PROCESS.store(unless_plain(process_id).unwrap_or(0), Ordering::Relaxed);
@@ -310,6 +330,7 @@ fn note_process() {
 
 extern "C" fn in_child() {
     forget_calls();
+    GENERATION.fetch_add(1, Ordering::Relaxed);
     note_process();
     let held = FORKER.load(Ordering::Relaxed) != 0;
     NESTED.store(0, Ordering::Relaxed);

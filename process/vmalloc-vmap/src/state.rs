@@ -12,8 +12,9 @@ use va_base::{AllocError, Meta, Request, Va, VaRange};
 use va_map::{Kind, MapError, MapSpace, PageList, PageTableError, Piece};
 use va_space::VmapSpace;
 use va_tree::{BTreeIndex, FreeIndex};
+use vmalloc_os::fork::{Process, prepare_for_forks};
 use vmalloc_os::lock::Mutex;
-use vmalloc_os::os::{Linux as Sys, Os, abort_with, process_id};
+use vmalloc_os::os::{Linux as Sys, Os, abort_with};
 use vmalloc_os::records::Host;
 use vmalloc_os::vread::peek;
 
@@ -69,7 +70,7 @@ pub(super) struct Numbers<V: MapOs> {
 pub(super) struct Core<V: MapOs> {
     pub(super) map: MapSpace<MapMachine<V>, Meta<&'static Table<V>>>,
     pub(super) numbers: Mutex<Numbers<V>>,
-    process: u32,
+    process: Process,
     pub(super) base: Base<V>,
 }
 
@@ -121,6 +122,8 @@ impl<V: MapOs> Drop for Base<V> {
 
 impl<V: MapOs> Core<V> {
     pub(super) fn new(os: V, most: usize) -> Result<Self, VmapError> {
+        // Before the number of forks is read, which the handlers count.
+        prepare_for_forks();
         let base = Base::new(os, most)?;
         let machine = base.0;
         let window = machine.table.extent();
@@ -129,7 +132,7 @@ impl<V: MapOs> Core<V> {
         let numbers = VaRange::from_pages(1, 1 + NUMBERS).unwrap_or_default();
         let free = BTreeIndex::new(numbers, numbers, machine).map_err(|_| VmapError::NoRecords)?;
         let numbers = Mutex::new(Numbers { free, file_pages: 0 });
-        Ok(Self { map, numbers, process: process_id(), base })
+        Ok(Self { map, numbers, process: Process::current(), base })
     }
 
     pub(super) fn table(&self) -> &'static Table<V> {
@@ -143,7 +146,7 @@ impl<V: MapOs> Core<V> {
 
     /// Checks that this process created the mappings.
     pub(super) fn own(&self) -> Result<(), VmapError> {
-        if process_id() == self.process { Ok(()) } else { Err(VmapError::OtherProcess) }
+        if Process::current() == self.process { Ok(()) } else { Err(VmapError::OtherProcess) }
     }
 
     pub(super) fn cpu(&self) -> u32 {
