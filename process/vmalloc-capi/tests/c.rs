@@ -148,6 +148,13 @@ fn threads_and_forks_work_from_c() {
 }
 
 #[test]
+fn the_smallest_stack_suffices_for_each_first_call() {
+    let place = Place::new();
+    let compiler = compilers(["gcc", "clang"])[0];
+    run(&mut place.program(&place.compile(compiler, "-std=c11", "stack.c", Link::Shared)));
+}
+
+#[test]
 fn a_child_with_the_number_of_its_parent_has_no_frames() {
     let place = Place::new();
     let program = place.compile(compilers(["gcc", "clang"])[0], "-std=c11", "namespaces.c", Link::Shared);

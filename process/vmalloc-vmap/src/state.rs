@@ -6,12 +6,12 @@ use super::os::{MapOs, VmapCall};
 use super::table::{Table, WRITE};
 use crate::PAGE_BYTES;
 use core::fmt;
+use core::ops::{Deref, DerefMut};
 use core::panic::Location;
-use core::ptr::with_exposed_provenance;
+use core::ptr::{NonNull, with_exposed_provenance};
 use va_base::{AllocError, Meta, Request, Va, VaRange};
 use va_map::{Kind, MapError, MapSpace, PageList, PageTableError, Piece};
-use va_space::VmapSpace;
-use va_tree::{BTreeIndex, FreeIndex};
+use va_tree::{BTreeIndex, FreeIndex, InPlace};
 use vmalloc_os::fork::{Process, prepare_for_forks};
 use vmalloc_os::lock::Mutex;
 use vmalloc_os::os::{Linux as Sys, Os, abort_with};
@@ -66,10 +66,54 @@ pub(super) struct Numbers<V: MapOs> {
     pub(super) file_pages: u64,
 }
 
+type Map<V> = MapSpace<MapMachine<V>, Meta<&'static Table<V>>>;
+
+/// A value in the records of mappings. It is made there, as a constant: a map would be much of a small stack.
+pub(super) struct Placed<T>(NonNull<T>);
+
+// SAFETY: it owns its value.
+unsafe impl<T: Send> Send for Placed<T> {}
+// SAFETY: it shares its value as a reference does.
+unsafe impl<T: Sync> Sync for Placed<T> {}
+
+impl<T> Placed<T> {
+    /// Owns the value of a place.
+    ///
+    /// # Safety
+    /// The value was written there, the place is valid until this is dropped, and nothing else refers to it.
+    unsafe fn new(place: NonNull<T>) -> Self {
+        Self(place)
+    }
+}
+
+impl<T> Deref for Placed<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the contract of `new`.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> DerefMut for Placed<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the contract of `new`.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl<T> Drop for Placed<T> {
+    fn drop(&mut self) {
+        // SAFETY: the contract of `new`; it is not used any more.
+        unsafe { self.0.drop_in_place() };
+    }
+}
+
 /// The state of mappings, over any system. Fields are dropped in this order.
 pub(super) struct Core<V: MapOs> {
-    pub(super) map: MapSpace<MapMachine<V>, Meta<&'static Table<V>>>,
-    pub(super) numbers: Mutex<Numbers<V>>,
+    pub(super) map: Placed<Map<V>>,
+    pub(super) numbers: Placed<Mutex<Numbers<V>>>,
     process: Process,
     pub(super) base: Base<V>,
 }
@@ -121,17 +165,26 @@ impl<V: MapOs> Drop for Base<V> {
 }
 
 impl<V: MapOs> Core<V> {
+    /// Reserves a range of at most `most` bytes. Stack: less than 8 KiB in release builds.
     pub(super) fn new(os: V, most: usize) -> Result<Self, VmapError> {
         // Before the number of forks is read, which the handlers count.
         prepare_for_forks();
         let base = Base::new(os, most)?;
         let machine = base.0;
+        let place = machine.host.alloc_place::<Map<V>>().ok_or(VmapError::NoRecords)?;
+        // SAFETY: allocated for a map.
+        unsafe { place.write(va_base::constant!(MapSpace::empty())) };
+        // SAFETY: written above. The records are closed when `base` is dropped, which is after the map.
+        let mut map = unsafe { Placed::new(place) };
         let window = machine.table.extent();
-        let space = VmapSpace::new(window, window, machine).map_err(|_| VmapError::NoRecords)?;
-        let map = MapSpace::new(space, machine, machine.table).map_err(|_| VmapError::NoRecords)?;
-        let numbers = VaRange::from_pages(1, 1 + NUMBERS).unwrap_or_default();
-        let free = BTreeIndex::new(numbers, numbers, machine).map_err(|_| VmapError::NoRecords)?;
-        let numbers = Mutex::new(Numbers { free, file_pages: 0 });
+        map.init(window, machine, machine.table, &[]).map_err(|_| VmapError::NoRecords)?;
+        let place = machine.host.alloc_place::<Mutex<Numbers<V>>>().ok_or(VmapError::NoRecords)?;
+        // SAFETY: allocated for the numbers.
+        unsafe { place.write(const { Mutex::new(Numbers { free: InPlace::EMPTY, file_pages: 0 }) }) };
+        // SAFETY: as the map.
+        let mut numbers = unsafe { Placed::new(place) };
+        let all = VaRange::from_pages(1, 1 + NUMBERS).unwrap_or_default();
+        InPlace::init(&mut numbers.get_mut().free, all, all, machine).map_err(|_| VmapError::NoRecords)?;
         Ok(Self { map, numbers, process: Process::current(), base })
     }
 

@@ -205,7 +205,7 @@ fn the_budget_of_mappings_is_a_typed_error_after_stale_ones_are_released() {
     // SAFETY: written above; the host outlives this test's use.
     let table = Meta::new(unsafe { place.as_ref() });
     let space = VmapSpace::new(table.extent(), table.extent(), MapMachine { table, ..machine }).unwrap();
-    core.map = MapSpace::new(space, MapMachine { table, ..machine }, table).unwrap();
+    *core.map = MapSpace::new(space, MapMachine { table, ..machine }, table).unwrap();
     core.table().os.size(table.file, 64 * PAGE_BYTES as u64).unwrap();
     let mut views = Vec::new();
     let error = loop {
