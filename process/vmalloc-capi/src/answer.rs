@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::fmt::{self, Write};
 use core::ptr::null_mut;
 use vmalloc::percpu::{self, RefError};
-use vmalloc::{AllocError, ResizeError, VmapError};
+use vmalloc::{AllocError, Errno, ResizeError, VmapError};
 
 /// Saves `errno` of the calling thread, and restores it when dropped. Checks CA2.
 pub(crate) struct KeepErrno(c_int);
@@ -65,6 +65,8 @@ pub(crate) fn number_of_vmap(error: &VmapError) -> c_int {
     match error {
         VmapError::Nothing | VmapError::BadFrame { .. } => libc::EINVAL,
         VmapError::OtherProcess => libc::EPERM,
+        // The program closed the memory file.
+        VmapError::CallFailed { errno: Errno(libc::EBADF), .. } => libc::EBADF,
         _ => libc::ENOMEM,
     }
 }

@@ -35,8 +35,11 @@ fn protection(bits: c_int) -> Option<Protection> {
 
 /// Allocates `count` page frames of 4096 bytes, which vmap can map, and writes their numbers to `frames`.
 ///
+/// All frames are in one memory file, whose descriptor, a high number, stays open: a program that closes all
+/// descriptors must do so before its first call.
+///
 /// 0, or -1 with errno EINVAL if `count` is 0 or `frames` NULL, ENOMEM if there is no memory, EPERM in the child of a
-/// fork.
+/// fork, EBADF if the memory file was closed.
 ///
 /// # Safety
 /// `frames` is NULL or points to such a struct.
@@ -109,7 +112,7 @@ unsafe fn map(frames: *const u64, count: usize, bits: c_int, by: Map) -> *mut c_
 ///
 /// NULL with errno EINVAL if the list is empty or has a number of no frame, or for another protection. ENOMEM if there
 /// is no address space or there are too many mappings. EPERM in the child of a fork, which can still read and write
-/// older mappings.
+/// older mappings. EBADF if the memory file of the frames was closed.
 ///
 /// # Safety
 /// `frames` points to `count` numbers of frames of vm_alloc_frames, which are not freed before the mapping is unmapped.

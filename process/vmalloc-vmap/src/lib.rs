@@ -53,8 +53,9 @@
 //! nothing. So it takes no lock, which another thread may have held at the fork. A child makes mappings of its own by
 //! [`Mappings::new`].
 //!
-//! The descriptor of the memory file stays open, and the program must not close it. After a close no frames can be made
-//! or mapped, and another file that gets its number would be changed.
+//! The descriptor of the memory file, a high number, stays open, and the program must not close it. After a close no
+//! frames can be mapped, and the error is `EBADF`. Another file that gets its number is detected by device and inode
+//! before each call, and left alone. A close by another thread between the two is not.
 //!
 //! # Locking
 //! ```text

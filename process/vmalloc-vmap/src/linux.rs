@@ -2,10 +2,11 @@
 //!
 //! Those whose functions are cancellation points in a C library are made by their numbers (`vmalloc-os`, `linux.rs`).
 
-use super::os::{MapOs, Span};
+use super::os::{File, MapOs, Span};
 use core::ffi::{c_int, c_long, c_void};
+use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use vmalloc_os::os::{Errno, done, errno, pointer};
+use vmalloc_os::os::{Errno, close, done, errno, pointer, raise};
 
 /// The running kernel.
 pub(crate) struct Linux;
@@ -26,7 +27,7 @@ impl MapOs for Linux {
         let _gone = unsafe { libc::munmap(pointer(span.at), span.bytes) };
     }
 
-    fn create(&self) -> Result<c_int, Errno> {
+    fn create(&self) -> Result<File, Errno> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let name = c"vmalloc frames";
         // SAFETY: reads the name. Kernels before 6.3 lack the flag `MFD_NOEXEC_SEAL`; later ones may require it.
@@ -40,22 +41,26 @@ impl MapOs for Linux {
         }
         // SAFETY: a file of our own. The seal may fail, since only this process has the file.
         let _sealed = unsafe { libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
-        Ok(file)
+        let number = raise(file);
+        opened(number).inspect_err(|_| close(number))
     }
 
-    fn close(&self, file: c_int) {
-        // SAFETY: a file of our own that is not used any more.
-        let _closed = unsafe { libc::syscall(libc::SYS_close, file) };
+    fn close(&self, file: File) {
+        if let Ok(number) = ours(file) {
+            close(number);
+        }
     }
 
-    fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno> {
+    fn size(&self, file: File, bytes: u64) -> Result<(), Errno> {
+        let file = ours(file)?;
         may_reach(bytes)?;
         let bytes = libc::off_t::try_from(bytes).map_err(|_| Errno(libc::EFBIG))?;
         // SAFETY: a file of our own.
         done(unsafe { libc::ftruncate(file, bytes) })
     }
 
-    unsafe fn map(&self, span: Span, file: c_int, offset: u64, writable: bool) -> Result<(), Errno> {
+    unsafe fn map(&self, span: Span, file: File, offset: u64, writable: bool) -> Result<(), Errno> {
+        let file = ours(file)?;
         let access = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno(libc::EFBIG))?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
@@ -80,15 +85,16 @@ impl MapOs for Linux {
         }
     }
 
-    fn populate(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+    fn populate(&self, file: File, offset: u64, bytes: u64) -> Result<(), Errno> {
         allocate(file, 0, offset, bytes)
     }
 
-    fn punch(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+    fn punch(&self, file: File, offset: u64, bytes: u64) -> Result<(), Errno> {
         allocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes)
     }
 
-    fn read(&self, file: c_int, offset: u64, mut to: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, file: File, offset: u64, mut to: &mut [u8]) -> Result<(), Errno> {
+        let file = ours(file)?;
         let mut at = offset as libc::off_t;
         while !to.is_empty() {
             // SAFETY: writes at most as many bytes as `to` has.
@@ -100,7 +106,8 @@ impl MapOs for Linux {
         Ok(())
     }
 
-    fn write(&self, file: c_int, offset: u64, mut from: &[u8]) -> Result<(), Errno> {
+    fn write(&self, file: File, offset: u64, mut from: &[u8]) -> Result<(), Errno> {
+        let file = ours(file)?;
         may_reach(offset + from.len() as u64)?;
         let mut at = offset as libc::off_t;
         while !from.is_empty() {
@@ -112,6 +119,22 @@ impl MapOs for Linux {
         }
         Ok(())
     }
+}
+
+/// Returns the file of a descriptor.
+fn opened(number: c_int) -> Result<File, Errno> {
+    let mut about = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: writes the properties of a file.
+    done(unsafe { libc::fstat(number, about.as_mut_ptr()) })?;
+    // SAFETY: all zeros is a value, and so is what was written.
+    let about = unsafe { about.assume_init() };
+    Ok(File { number, device: about.st_dev, inode: about.st_ino })
+}
+
+/// Returns the descriptor of a file, if it still refers to it: a program may close all descriptors, and open files of
+/// its own by their numbers. A call would change or close those.
+fn ours(file: File) -> Result<c_int, Errno> {
+    if opened(file.number) == Ok(file) { Ok(file.number) } else { Err(Errno(libc::EBADF)) }
 }
 
 /// Checks that a file may have that many bytes: a call that exceeds the limit would end the program by a signal.
@@ -139,7 +162,8 @@ fn anywhere(bytes: usize, access: c_int) -> Result<usize, Errno> {
     if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.expose_provenance()) }
 }
 
-fn allocate(file: c_int, mode: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+fn allocate(file: File, mode: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+    let file = ours(file)?;
     loop {
         // SAFETY: a file of our own.
         let code = unsafe { libc::syscall(libc::SYS_fallocate, file, mode, offset, bytes) };

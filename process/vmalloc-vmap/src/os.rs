@@ -29,7 +29,17 @@ pub enum VmapCall {
     Copy,
 }
 
-/// The system calls that mappings need. Every span is whole pages.
+/// A memory file: its descriptor, and the device and inode by which it differs from a file that the program opened by
+/// the same number since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct File {
+    pub(super) number: c_int,
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+/// The system calls that mappings need. Every span is whole pages. Each call with a file fails with `EBADF` if its
+/// number is another file's by now, or none's.
 pub(crate) trait MapOs: Send + Sync + 'static {
     /// Reserves an inaccessible address range.
     fn reserve(&self, bytes: usize) -> Result<usize, Errno>;
@@ -44,19 +54,19 @@ pub(crate) trait MapOs: Send + Sync + 'static {
     unsafe fn release(&self, span: Span);
 
     /// Creates an empty file in memory that never shrinks.
-    fn create(&self) -> Result<c_int, Errno>;
+    fn create(&self) -> Result<File, Errno>;
 
-    /// Closes the file.
-    fn close(&self, file: c_int);
+    /// Closes the file, unless the program did.
+    fn close(&self, file: File);
 
     /// Sets the size of the file.
-    fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno>;
+    fn size(&self, file: File, bytes: u64) -> Result<(), Errno>;
 
     /// Maps a range of the file.
     ///
     /// # Safety
     /// The span is part of a range that `reserve` returned, and no reference to it exists.
-    unsafe fn map(&self, span: Span, file: c_int, offset: u64, writable: bool) -> Result<(), Errno>;
+    unsafe fn map(&self, span: Span, file: File, offset: u64, writable: bool) -> Result<(), Errno>;
 
     /// Replaces the mappings of a span by inaccessible address range.
     ///
@@ -71,14 +81,14 @@ pub(crate) trait MapOs: Send + Sync + 'static {
     unsafe fn mend(&self, span: Span);
 
     /// Allocates the memory of a range of the file.
-    fn populate(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno>;
+    fn populate(&self, file: File, offset: u64, bytes: u64) -> Result<(), Errno>;
 
     /// Releases the memory of a range of the file, which then reads as zeros.
-    fn punch(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno>;
+    fn punch(&self, file: File, offset: u64, bytes: u64) -> Result<(), Errno>;
 
     /// Reads from the file, all of `to`.
-    fn read(&self, file: c_int, offset: u64, to: &mut [u8]) -> Result<(), Errno>;
+    fn read(&self, file: File, offset: u64, to: &mut [u8]) -> Result<(), Errno>;
 
     /// Writes to the file, all of `from`.
-    fn write(&self, file: c_int, offset: u64, from: &[u8]) -> Result<(), Errno>;
+    fn write(&self, file: File, offset: u64, from: &[u8]) -> Result<(), Errno>;
 }

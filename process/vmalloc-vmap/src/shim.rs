@@ -1,8 +1,7 @@
 //! The system calls of mappings with fault injection.
 
 use super::linux::Linux;
-use super::os::{MapOs, Span, VmapCall};
-use core::ffi::c_int;
+use super::os::{File, MapOs, Span, VmapCall};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use vmalloc_os::os::Errno;
@@ -68,21 +67,21 @@ impl MapOs for Shim {
         unsafe { Linux.release(span) };
     }
 
-    fn create(&self) -> Result<c_int, Errno> {
+    fn create(&self) -> Result<File, Errno> {
         self.granted(VmapCall::Create)?;
         Linux.create()
     }
 
-    fn close(&self, file: c_int) {
+    fn close(&self, file: File) {
         Linux.close(file);
     }
 
-    fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno> {
+    fn size(&self, file: File, bytes: u64) -> Result<(), Errno> {
         self.granted(VmapCall::Size)?;
         Linux.size(file, bytes)
     }
 
-    unsafe fn map(&self, span: Span, file: c_int, offset: u64, writable: bool) -> Result<(), Errno> {
+    unsafe fn map(&self, span: Span, file: File, offset: u64, writable: bool) -> Result<(), Errno> {
         self.granted(VmapCall::Map)?;
         // SAFETY: this function's contract.
         unsafe { Linux.map(span, file, offset, writable) }
@@ -99,22 +98,22 @@ impl MapOs for Shim {
         unsafe { Linux.mend(span) };
     }
 
-    fn populate(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+    fn populate(&self, file: File, offset: u64, bytes: u64) -> Result<(), Errno> {
         self.granted(VmapCall::Populate)?;
         Linux.populate(file, offset, bytes)
     }
 
-    fn punch(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+    fn punch(&self, file: File, offset: u64, bytes: u64) -> Result<(), Errno> {
         self.granted(VmapCall::Punch)?;
         Linux.punch(file, offset, bytes)
     }
 
-    fn read(&self, file: c_int, offset: u64, to: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, file: File, offset: u64, to: &mut [u8]) -> Result<(), Errno> {
         self.granted(VmapCall::Copy)?;
         Linux.read(file, offset, to)
     }
 
-    fn write(&self, file: c_int, offset: u64, from: &[u8]) -> Result<(), Errno> {
+    fn write(&self, file: File, offset: u64, from: &[u8]) -> Result<(), Errno> {
         self.granted(VmapCall::Copy)?;
         Linux.write(file, offset, from)
     }

@@ -13,7 +13,7 @@
 //! # Locking
 //! One lock for all files and pages, as in a kernel.
 
-use super::os::{MapOs, Span};
+use super::os::{File, MapOs, Span};
 use crate::PAGE_BYTES;
 use core::ffi::c_int;
 use core::ops::Range;
@@ -158,20 +158,20 @@ impl MapOs for Linux {
         });
     }
 
-    fn create(&self) -> Result<c_int, Errno> {
+    fn create(&self) -> Result<File, Errno> {
         system(|system| {
             // Above the descriptors of Miri.
             let file = system.files.last_key_value().map_or(1 << 20, |(&file, _)| file + 1);
             system.files.insert(file, Vec::new());
-            Ok(file)
+            Ok(File { number: file, device: 0, inode: 0 })
         })
     }
 
-    fn close(&self, file: c_int) {
+    fn close(&self, File { number: file, .. }: File) {
         system(|system| system.files.remove(&file));
     }
 
-    fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno> {
+    fn size(&self, File { number: file, .. }: File, bytes: u64) -> Result<(), Errno> {
         system(|system| {
             let contents = system.file(file)?;
             let frames = bytes as usize / PAGE_BYTES;
@@ -184,7 +184,13 @@ impl MapOs for Linux {
         })
     }
 
-    unsafe fn map(&self, span: Span, file: c_int, offset: u64, _writable: bool) -> Result<(), Errno> {
+    unsafe fn map(
+        &self,
+        span: Span,
+        File { number: file, .. }: File,
+        offset: u64,
+        _writable: bool,
+    ) -> Result<(), Errno> {
         system(|system| {
             let shown = frames(offset, span.bytes);
             let inside = shown.start..shown.end.min(system.file(file)?.len());
@@ -213,16 +219,16 @@ impl MapOs for Linux {
 
     unsafe fn mend(&self, _: Span) {}
 
-    fn populate(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+    fn populate(&self, File { number: file, .. }: File, offset: u64, bytes: u64) -> Result<(), Errno> {
         system(|system| system.change(file, &frames(offset, bytes as usize), |_| ()))
     }
 
-    fn punch(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+    fn punch(&self, File { number: file, .. }: File, offset: u64, bytes: u64) -> Result<(), Errno> {
         let punched = frames(offset, bytes as usize);
         system(|system| system.change(file, &punched, |contents| contents[punched.clone()].fill([0; WORDS])))
     }
 
-    fn read(&self, file: c_int, offset: u64, to: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, File { number: file, .. }: File, offset: u64, to: &mut [u8]) -> Result<(), Errno> {
         let range = frames(offset, to.len());
         system(|system| {
             system.change(file, &range, |contents| {
@@ -233,7 +239,7 @@ impl MapOs for Linux {
         })
     }
 
-    fn write(&self, file: c_int, offset: u64, from: &[u8]) -> Result<(), Errno> {
+    fn write(&self, File { number: file, .. }: File, offset: u64, from: &[u8]) -> Result<(), Errno> {
         system(|system| {
             system.change(file, &frames(offset, from.len()), |contents| {
                 for (at, byte) in (offset as usize..).zip(from) {

@@ -24,9 +24,8 @@
 //! # Source
 //! Our own; `man 2 mmap`. Linux's counterparts: page tables, `vunmap_range_noflush`, `flush_tlb_kernel_range`.
 
-use super::os::{MapOs, Span, VmapCall};
+use super::os::{File, MapOs, Span, VmapCall};
 use crate::PAGE_BYTES;
-use core::ffi::c_int;
 use core::ops::Range;
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,7 +53,7 @@ pub(super) type CallFailed = (VmapCall, Errno);
 pub(super) struct Table<V: MapOs> {
     // Constant after `new`.
     pub(super) os: V,
-    pub(super) file: c_int,
+    pub(super) file: File,
     window: Span,
     first: u64,
     pages: u64,

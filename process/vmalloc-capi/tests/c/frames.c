@@ -118,6 +118,39 @@ static void a_child_shares_what_was_mapped(void) {
     vm_free_frames(&frames);
 }
 
+/* A daemon closes all descriptors, and opens files of its own by their numbers. */
+static void a_file_of_others_is_left_alone(void) {
+    struct vm_frames some, more;
+    CHECK(vm_alloc_frames(&some, 3) == 0);
+    char *view = vmap(&some.first, 1, PROT_READ | PROT_WRITE);
+    CHECK(view != NULL);
+    view[0] = 7;
+    FILE *own = tmpfile();
+    CHECK(own != NULL);
+    char page[PAGE];
+    memset(page, 'D', PAGE);
+    CHECK(write(fileno(own), page, PAGE) == PAGE);
+    int end = fileno(own) + 1;
+    while (end < 1024 && dup2(fileno(own), end) == end) {
+        end++;
+    }
+    errno = 0;
+    CHECK(vmap(&some.first, 1, PROT_READ) == NULL && errno == EBADF);
+    errno = 0;
+    CHECK(vm_alloc_frames(&more, 1000) == -1 && errno == EBADF);
+    CHECK(view[0] == 7);
+    vunmap(view);
+    vm_free_frames(&some);
+    for (int number = fileno(own) + 1; number < end; number++) {
+        CHECK(lseek(number, 0, SEEK_END) == PAGE && close(number) == 0);
+    }
+    CHECK(pread(fileno(own), page, PAGE, 0) == PAGE && page[0] == 'D' && page[PAGE - 1] == 'D');
+    /* Nor do calls open it again. */
+    errno = 0;
+    CHECK(vm_alloc_frames(&more, 1000) == -1 && errno == EBADF);
+    CHECK(fclose(own) == 0);
+}
+
 int main(int count, char **names) {
     if (count > 1) {
         /* A mistake, chosen by name: the program must end by abort. */
@@ -156,9 +189,15 @@ int main(int count, char **names) {
         }
         return 0;
     }
+    int next = dup(STDOUT_FILENO);
+    CHECK(next >= 0 && close(next) == 0);
     a_ring_whose_end_is_its_beginning();
+    /* The descriptor of the memory file is not the number that a program expects of its next. */
+    CHECK(dup(STDOUT_FILENO) == next && close(next) == 0);
     short_mappings_of_every_size();
     errors_have_reasons_and_change_nothing();
     a_child_shares_what_was_mapped();
+    /* The last, since no frames can be mapped after it. */
+    a_file_of_others_is_left_alone();
     return 0;
 }

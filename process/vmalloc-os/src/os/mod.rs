@@ -65,6 +65,8 @@ pub use rseq::rseq_area;
 pub use rseq::{can_end_sections, end_sections, fence_all, has_concurrency_ids, has_sections};
 pub(crate) use thread::thread_name;
 pub use thread::{Entry, ThreadName, futex_wait, futex_wait_for, futex_wake, thread_number, yield_now};
+#[cfg(not(miri))]
+pub use uffd::{close, raise};
 pub(crate) use word::Word;
 
 use core::ffi::c_void;

@@ -343,7 +343,7 @@ fn open_device(flags: c_int) -> Result<c_int, Errno> {
 ///
 /// The kernel opens a file at the lowest free number, which another thread may expect, or replace with a file of its
 /// own. If another file has the number by now, it is left alone.
-pub(super) fn raise(low: c_int) -> c_int {
+pub fn raise(low: c_int) -> c_int {
     let high = HIGH.into_iter().find_map(|least| {
         // SAFETY: makes a descriptor.
         let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, least) };
@@ -357,7 +357,7 @@ pub(super) fn raise(low: c_int) -> c_int {
 }
 
 /// Closes a descriptor that was opened here.
-pub(super) fn close(fd: c_int) {
+pub fn close(fd: c_int) {
     // SAFETY: the caller's.
     let _closed = unsafe { libc::syscall(libc::SYS_close, fd) };
 }
