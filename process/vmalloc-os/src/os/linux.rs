@@ -6,8 +6,8 @@
 //! area breaks the first. Without an area, the number comes from `sched_getcpu`.
 //!
 //! **Cancellation.** A thread that was cancelled ends at the next cancellation point, with every lock that it holds.
-//! No call may be one. So `open`, `read`, `write`, `close`, `getrandom` and the like are made by their numbers here, and
-//! in the crates above: only the C library's functions of these names are cancellation points.
+//! No call may be one. So `open`, `read`, `write`, `close`, `getrandom` and the like are made by their numbers, here and
+//! in the crates above. Only the C library's functions of these names are cancellation points.
 //!
 //! Advice is in `advice.rs`, moving pages in `uffd.rs`, the one thread in `thread.rs`, the area in `rseq.rs`.
 //! # Source
