@@ -60,7 +60,7 @@ pub(crate) struct Mutation {
     /// The replacement.
     replace: String,
     /// Arguments of `cargo test` that select the tests which must fail.
-    test: Vec<String>,
+    pub(crate) test: Vec<String>,
     /// True if the tests are models of interleavings, which are built with `--cfg loom`.
     #[serde(default)]
     pub(crate) loom: bool,

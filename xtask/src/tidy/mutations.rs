@@ -1,8 +1,8 @@
 //! Each entry of `xtask/mutations.toml` applies to its file: the text is there exactly once, and is replaced by
-//! another.
+//! another. There is a function of the name that selects its tests.
 //!
 //! `cargo xtask mutate` takes long, and is not part of CI. Without this rule an entry would outlive the line that it
-//! replaces.
+//! replaces, or its test.
 
 use super::Report;
 use super::tree::Tree;
@@ -32,7 +32,24 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
                 }
             }
         }
+        if let Some(test) = mutation.test.last()
+            && !has_function(tree, test.rsplit("::").next().unwrap_or(test))
+        {
+            report.add(LIST, line, format!("no test is named {test}"));
+        }
     }
+}
+
+/// Returns whether a function's name contains `part`.
+fn has_function(tree: &Tree, part: &str) -> bool {
+    let named = |line: &str| {
+        line.trim_start().strip_prefix("fn ").is_some_and(|rest| {
+            let name = rest.split(['(', '<']).next().unwrap_or(rest);
+            name.contains(part)
+        })
+    };
+    let sources = tree.files().iter().filter(|file| file.path().ends_with(".rs"));
+    sources.filter_map(|file| file.text()).any(|text| text.lines().any(named))
 }
 
 #[cfg(test)]
@@ -45,8 +62,12 @@ mod tests {
     }
 
     fn entry(name: &str, file: &str, find: &str, replace: &str) -> String {
+        tested(name, file, find, replace, "--lib\", \"m::a")
+    }
+
+    fn tested(name: &str, file: &str, find: &str, replace: &str, test: &str) -> String {
         format!(
-            "[[mutation]]\nname = {name:?}\nfile = {file:?}\nfind = {find:?}\nreplace = {replace:?}\ntest = []\n"
+            "[[mutation]]\nname = {name:?}\nfile = {file:?}\nfind = {find:?}\nreplace = {replace:?}\ntest = [\"{test}\"]\n"
         )
     }
 
@@ -60,6 +81,7 @@ mod tests {
             (entry("twice", "src/a.rs", "b()", "d()"), "its text stands in the file 2 times: src/a.rs"),
             (entry("same", "src/a.rs", "c()", "c()"), "it changes nothing: src/a.rs"),
             (entry("file", "src/b.rs", "c()", "d()"), "there is no file src/b.rs"),
+            (tested("test", "src/a.rs", "c()", "d()", "m::b"), "no test is named m::b"),
             (entry("right", "src/a.rs", "b() -", "b() +"), "a second entry is named \"right\""),
         ] {
             // Of two entries with one name, the first is reported.
