@@ -42,7 +42,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let prefix = std::path::absolute(&args.prefix)?;
     let version = build(root)?;
     let built = root.join(BUILT);
-    let below = match std::env::var_os("DESTDIR") {
+    let below = match std::env::var_os("DESTDIR").filter(|dest| !dest.is_empty()) {
         Some(dest) => std::path::absolute(dest)?.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
         None => prefix.clone(),
     };

@@ -198,6 +198,21 @@ fn tables_of_leaves_return_however_far_they_are_from_the_default_window() {
 }
 
 #[test]
+fn a_long_pool_decays_by_a_share_of_all_that_is_idle() {
+    let machine = SimMachine::new(1);
+    let all = pages(16, 1 << 20);
+    let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
+    let count = some_of(200_000);
+    let areas: Vec<_> = (0..count).map(|_| space.alloc(0, &Request::pages(1).unwrap()).unwrap()).collect();
+    areas.into_iter().for_each(|area| space.free(area).unwrap());
+    // A quarter of them, once in 16 drains: of all of it three tenths are left after five.
+    (0..5 * 16).for_each(|_| _ = space.purge(Purge::Drain));
+    let pooled = space.stats().pooled_areas;
+    assert!(pooled > 0 && pooled < count / 2, "{pooled} of {count}");
+    space.validate().unwrap();
+}
+
+#[test]
 fn a_shrinker_of_the_map_looks_at_no_more_than_it_asks_for() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 31);

@@ -271,7 +271,7 @@ const char *vmalloc_version(void);
  * descriptors must do so before its first call.
  *
  * 0, or -1 with errno EINVAL if `count` is 0 or `frames` NULL, ENOMEM if there is no memory, EPERM in the child of a
- * fork. EBADF if the memory file was closed.
+ * fork. EBADF if the memory file has to grow, and was closed.
  *
  * The caller promises:
  * `frames` is NULL or points to such a struct.

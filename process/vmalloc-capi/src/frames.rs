@@ -39,7 +39,7 @@ fn protection(bits: c_int) -> Option<Protection> {
 /// descriptors must do so before its first call.
 ///
 /// 0, or -1 with errno EINVAL if `count` is 0 or `frames` NULL, ENOMEM if there is no memory, EPERM in the child of a
-/// fork. EBADF if the memory file was closed.
+/// fork. EBADF if the memory file has to grow, and was closed.
 ///
 /// # Safety
 /// `frames` is NULL or points to such a struct.

@@ -2,7 +2,7 @@
 
 use super::leaf::{Leaf, SLOTS, Sheet};
 use super::table::Subtree;
-use super::{Marker, Mid, PageMap};
+use super::{COVERED_PAGES, Marker, Mid, PageMap};
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Meta};
@@ -23,8 +23,8 @@ pub(crate) enum Step {
     Table(Meta<&'static Mid>),
     /// Leaves that remain.
     LeavesInUse,
-    /// A table that remains.
-    TableInUse,
+    /// A table that remains, or no table at all in a part of the map.
+    NoTable,
     /// Nothing was left in this pass.
     End,
 }
@@ -93,21 +93,23 @@ impl PageMap {
     }
 
     fn retire_table(&self, marker: &mut Marker) -> Step {
-        let next = self.far.and_then(|far| Some((far, far.next_lowest(marker.lowest)?)));
-        let Some((far, (page, table))) = next else {
+        let Some(far) = self.far.filter(|_| marker.lowest < COVERED_PAGES) else {
             marker.lowest = 0;
             self.sheets.store(self.passed.load());
             self.passed.store(None);
             return Step::End;
         };
-        marker.lowest = page + (1 << Mid::LOG2);
+        let (page, table) = far.next_lowest(marker.lowest);
+        marker.lowest = page;
+        let Some(table) = table else { return Step::NoTable };
+        marker.lowest += 1 << Mid::LOG2;
         if table.has_any() {
-            return Step::TableInUse;
+            return Step::NoTable;
         }
         for (taken, leaf) in table.leaves().enumerate() {
             // The rest in the next pass.
             if taken == TAKEN_A_STEP {
-                return Step::TableInUse;
+                return Step::NoTable;
             }
             self.take_out(marker, leaf);
         }

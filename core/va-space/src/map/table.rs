@@ -39,8 +39,9 @@ pub(crate) trait Subtree: Table {
     /// Returns the highest start at or below `at`, and its leaf.
     fn prev(&'static self, at: u64) -> Option<(u64, &'static Leaf)>;
 
-    /// Returns the lowest table of leaves that begins at or above `at`, the first page of one, and its first page.
-    fn next_lowest(&'static self, at: u64) -> Option<(u64, &'static Self::Lowest)>;
+    /// Looks for the lowest table of leaves that begins at or above `at`, the first page of one. Returns the table and its
+    /// first page, or where to look next: the children of one table at each level are looked at.
+    fn next_lowest(&'static self, at: u64) -> (u64, Option<&'static Self::Lowest>);
 
     /// Removes the table of leaves of a page, in which no area starts, under that lock; returns whether it is this one,
     /// which the table above then removes.
@@ -168,8 +169,8 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
         self.prev_below(index)
     }
 
-    fn next_lowest(&'static self, _at: u64) -> Option<(u64, &'static Self)> {
-        Some((0, self))
+    fn next_lowest(&'static self, _at: u64) -> (u64, Option<&'static Self>) {
+        (0, Some(self))
     }
 
     fn remove_lowest(&self, _at: u64) -> bool {
@@ -343,14 +344,13 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         }
     }
 
-    fn next_lowest(&'static self, at: u64) -> Option<(u64, &'static T::Lowest)> {
-        let (index, mut at) = Self::split(at);
-        (index..N).find_map(|index| {
-            // The offset is of the first child alone.
-            let at = core::mem::take(&mut at);
-            let (found, lowest) = self.child(index)?.next_lowest(at)?;
-            Some(((index as u64) << T::LOG2 | found, lowest))
-        })
+    fn next_lowest(&'static self, at: u64) -> (u64, Option<&'static T::Lowest>) {
+        let (first, at) = Self::split(at);
+        let Some((index, child)) = (first..N).find_map(|index| Some((index, self.child(index)?))) else {
+            return (1 << Self::LOG2, None);
+        };
+        let (found, lowest) = child.next_lowest(if index == first { at } else { 0 });
+        (((index as u64) << T::LOG2) + found, lowest)
     }
 
     fn remove_lowest(&self, at: u64) -> bool {

@@ -214,6 +214,31 @@ fn a_lookup_during_which_the_leaf_moves_finds_what_is_there_afterwards() {
 }
 
 #[test]
+fn a_step_of_a_pass_looks_at_the_entries_of_one_table_at_each_level() {
+    let top = 1 << shape::Top::LOG2;
+    let pages = [3, 2 * top + 5, 5 * top, (1 << shape::High::LOG2) + 7];
+    let (map, mut marker) = map(&pages);
+    pages.into_iter().for_each(|page| map.end(&mut marker, page));
+    let mut pass = || {
+        let (mut steps, mut returned) = (0, 0);
+        loop {
+            match map.retire(&mut marker) {
+                Step::End => return (steps, returned),
+                Step::Leaves(_) | Step::LeavesInUse => {}
+                Step::Table(_) => (steps, returned) = (steps + 1, returned + 1),
+                Step::NoTable => steps += 1,
+            }
+        }
+    };
+    let (steps, returned) = pass();
+    assert_eq!(returned, pages.len());
+    // Nothing is left but what is above: each table there is passed in a step of its own.
+    let above = [4, 2, 1, 1].into_iter().sum::<usize>();
+    assert_eq!((steps, pass()), (returned + above, (above, 0)));
+    map.check().unwrap();
+}
+
+#[test]
 fn starts_whose_area_has_just_ended_are_passed() {
     // As a reader sees it that read the start bits a moment ago: two of these areas have ended, and the lowest has grown.
     let (map, mut marker) = map(&[3, 7, 10, 30]);

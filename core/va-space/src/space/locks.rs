@@ -40,11 +40,10 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
     }
 }
 
-/// The pool of a node, and for each of its lists the fewest areas that it had since the last drain, up to 65,535: so
-/// many were idle.
+/// The pool of a node, and for each of its lists the fewest areas that it had since the last drain: so many were idle.
 pub(super) struct NodePool {
     lists: Pool,
-    least: [u16; CLASSES],
+    least: [u32; CLASSES],
 }
 
 // Five pages for the state of a node with locks of a word: the largest table of a space.
@@ -168,8 +167,7 @@ impl<R: RawMutex> PoolGuard<'_, R> {
         area
     }
 
-    /// Returns the areas of a class that no request took since the last [`begin_interval`](Self::begin_interval), at most
-    /// 65,535.
+    /// Returns the areas of a class that no request took since the last [`begin_interval`](Self::begin_interval).
     #[inline(always)]
     pub(super) fn idle(&self, class: usize) -> u64 {
         u64::from(self.pool.least[class])
@@ -186,20 +184,20 @@ impl<R: RawMutex> PoolGuard<'_, R> {
 
     /// Counts idle areas of a class from now on: all that it has.
     pub(super) fn begin_interval(&mut self, class: usize) {
-        self.pool.least[class] = u16::try_from(self.len(class)).unwrap_or(u16::MAX);
+        self.pool.least[class] = u32::try_from(self.len(class)).unwrap_or(u32::MAX);
     }
 
     #[cfg(test)]
     #[cfg(not(loom))]
     pub(super) fn spoil_idle(&mut self) {
-        self.pool.least[7] = 1 + self.len(7) as u16;
+        self.pool.least[7] = 1 + self.len(7) as u32;
     }
 
     #[inline(always)]
     fn note_least(&mut self, class: usize) {
         let len = self.len(class);
         if len < self.idle(class) {
-            self.pool.least[class] = len as u16;
+            self.pool.least[class] = len as u32;
         }
     }
 }

@@ -116,7 +116,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         break;
                     }
                     Step::LeavesInUse => {}
-                    Step::TableInUse => break,
+                    Step::NoTable => break,
                     Step::End => return freed,
                 }
             }

@@ -170,9 +170,9 @@ pub fn record(options: &Options, stop: &AtomicBool, watch: &mut dyn Watch) -> Re
     Ok(Recorded { events, calls, cpus: listed_cpus("online"), probes, summary, status })
 }
 
-/// Removes a recording that never began. What is not a file, such as a pipe, stays.
+/// Removes a recording that never began. A pipe stays, and so does a link, such as `/dev/stdout`, with its file.
 fn discard(output: &Path) {
-    if fs::metadata(output).is_ok_and(|file| file.is_file()) {
+    if fs::symlink_metadata(output).is_ok_and(|file| file.is_file()) {
         // The error that is reported is that of the command.
         let _ = fs::remove_file(output);
     }
@@ -304,6 +304,10 @@ mod tests {
             assert_eq!(error.downcast_ref::<NotStarted>().map(NotStarted::is_absent), Some(is_absent));
             assert!(format!("{error:#}").starts_with(&format!("cannot run {program}: ")), "{error:#}");
         }
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        discard(&link);
+        assert!(path.exists() && link.exists());
         discard(&path);
         discard(Path::new("-"));
         discard(dir.path());
