@@ -14,7 +14,8 @@ use crate::{AllocError, Backend, BackendError, PercpuSpace};
 use core::ops::Range;
 use loom::thread;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+pub(crate) use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 use std::vec::Vec;
 use va_base::{HeapMachine, Va};
 
@@ -131,21 +132,21 @@ fn settle<C: Config>(space: &Space<C>, live: u64) {
 /// In machine words: loom's own threads have 32 KiB of stack, less than a space.
 const STACK_WORDS: usize = 1 << 17;
 
-fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     match thread::Builder::new().stack_size(STACK_WORDS).spawn(body) {
         Ok(handle) => handle,
         Err(error) => panic!("{error}"),
     }
 }
 
-fn join<T>(handle: thread::JoinHandle<T>) -> T {
+pub(crate) fn join<T>(handle: thread::JoinHandle<T>) -> T {
     match handle.join() {
         Ok(value) => value,
         Err(_) => panic!("a thread panicked"),
     }
 }
 
-fn model(body: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     // `cargo xtask ci` sets a limit by LOOM_MAX_PREEMPTIONS, which `new` has read.
     let limit = builder.preemption_bound.unwrap_or(usize::MAX);

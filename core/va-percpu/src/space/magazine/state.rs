@@ -15,8 +15,10 @@
 //!
 //! Bytes are in leaves of 4 KiB of a unit, leaves in spans of up to 64, spans in lists by hash. A span covers addresses
 //! of one chunk. It is added before the first refill from there. When its chunk is destroyed all its bytes are zero,
-//! and it is used for another. A reader that is in it at that moment frees by an offset of a destroyed chunk, which is
-//! its mistake: it checks the span again and undoes its change.
+//! and it is used for another. A reader that changes a byte of it at that moment frees by an offset of a destroyed
+//! chunk, which is its mistake. It checks the span again and undoes its change. A reader that only passes through may be
+//! led into another list, and miss a span behind. So it believes that there is none only if no span left a list
+//! meanwhile.
 //!
 //! # Locking
 //! Reading takes none. Spans are added and removed under `chunks`; leaves are added under it, and never removed.
@@ -147,12 +149,14 @@ pub(crate) struct States {
     unused: AtomicRef<Span>,
     /// log2 of the bytes of a span.
     shift: u32,
+    /// The number of spans that left their list. Written under `chunks`. Protocol PR-SPAN.
+    moves: AtomicU64,
 }
 
 impl States {
     va_base::const_fn! {
         pub(crate) fn new() -> Self {
-            Self { heads: AtomicRef::new(), unused: AtomicRef::new(), shift: 0 }
+            Self { heads: AtomicRef::new(), unused: AtomicRef::new(), shift: 0, moves: AtomicU64::new(0) }
         }
     }
 
@@ -185,14 +189,21 @@ impl States {
     }
 
     fn find(&self, key: u64) -> Option<&'static Span> {
-        let mut span = self.head(key)?.load();
-        while let Some(of) = span {
-            if of.has(key) {
-                return span;
+        loop {
+            let before = self.moves.load(Ordering::Acquire);
+            let mut span = self.head(key)?.load();
+            while let Some(of) = span {
+                if of.has(key) {
+                    return span;
+                }
+                span = of.next.load();
             }
-            span = of.next.load();
+            // A span on the way may have left this list, and lead to another one by now. The link that was followed was
+            // written after the count was raised, with release, and read with acquire.
+            if self.moves.load(Ordering::Acquire) == before {
+                return None;
+            }
         }
-        None
     }
 
     #[inline(always)]
@@ -351,6 +362,9 @@ impl States {
         while let Some(span) = link.load() {
             if span.has(key) {
                 link.store(span.next.load());
+                // After the link, so that a reader that sees the count does not reach the span. Before the span may lead
+                // elsewhere.
+                self.moves.fetch_add(1, Ordering::Release);
                 span.key.store(NO_KEY_AS_ZERO, Ordering::Release);
                 return self.put_unused(span);
             }
@@ -420,5 +434,41 @@ impl Headed {
     /// Frees them, since another thread set some.
     pub(super) fn free(self, machine: &impl Machine) {
         machine.free_table(self.0);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom {
+    use super::*;
+    use crate::loom::{Arc, join, model, spawn};
+    use va_base::HeapMachine;
+
+    /// A span that leaves a list and joins another, while a reader is in it on the way to one behind.
+    #[test]
+    fn mc1_a_reader_is_not_led_into_another_list() {
+        model(|| {
+            let machine = HeapMachine::<parking_lot::RawMutex>::new(1);
+            let states = Arc::new(States::new().with_grain(SPAN_SHIFT_MAX));
+            let Some(heads) = Headed::alloc(&machine) else { panic!("no memory") };
+            assert!(states.set_heads(heads).is_none());
+            let head = |key| states.head(key).map(core::ptr::from_ref);
+            let is_beside = |key: &u64| head(*key) == head(1);
+            let beside = (2..).find(is_beside).unwrap_or_default();
+            let elsewhere = (2..).find(|key| !is_beside(key)).unwrap_or_default();
+            let at = |key: u64| key << SPAN_SHIFT_MAX;
+            for key in [1, beside] {
+                let span = machine.alloc_table::<Span>();
+                assert!(span.is_some_and(|span| states.add(at(key), Va::new(at(key)), span).is_none()));
+            }
+            let theirs = states.clone();
+            let reader = spawn(move || theirs.find(1).is_some());
+            states.retire(at(beside), 1);
+            let again = states.take_unused();
+            assert!(
+                again.is_some_and(|span| states.add(at(elsewhere), Va::new(at(elsewhere)), span).is_none())
+            );
+            assert!(join(reader), "the span is there all the time");
+            states.free_memory(&machine);
+        });
     }
 }
