@@ -30,7 +30,6 @@ pub const LARGE_SIZES: usize = 8;
 /// Pages that they may hold together in one pool or cache: 64 GiB of addresses. A worker that purges may run ten
 /// thousand frees after it is woken, and what a pool cannot take goes to the index and back.
 pub const LARGE_PAGES_MAX: u64 = 16 << 20;
-const _: () = assert!(LARGE_PAGES_MAX <= u32::MAX as u64);
 
 /// Classes of sizes that have a list of their own; those above are of large sizes.
 pub(crate) const EXACT: usize = EXACT_PAGES_MAX as usize;
@@ -60,7 +59,7 @@ pub(crate) struct SizeLists<S> {
     large_pages: u64,
     occupied: [u64; CLASSES.div_ceil(64)],
     /// Size of the areas in each list of large areas; of any size while the list is empty.
-    large: [u32; LARGE_SIZES],
+    large: [u64; LARGE_SIZES],
     lists: [Links<S>; CLASSES],
 }
 
@@ -95,7 +94,7 @@ impl<S> SizeLists<S> {
         if let Some(exact) = exact_class(pages) {
             return Some(exact);
         }
-        let large = self.large.iter().position(|&size| u64::from(size) == pages)?;
+        let large = self.large.iter().position(|&size| size == pages)?;
         Some(EXACT + large)
     }
 
@@ -124,20 +123,18 @@ impl<S> SizeLists<S> {
     /// Makes an empty list one for areas of `pages`.
     #[cold]
     fn new_class(&mut self, pages: u64) -> Option<usize> {
-        // No list has room for an area of a larger size.
-        let size = u32::try_from(pages).ok()?;
         // By the size, so that sizes that alternate keep their lists.
         let vacant = (0..LARGE_SIZES)
             .map(|nth| (pages as usize + nth) % LARGE_SIZES)
             .find(|&large| self.lists[EXACT + large].is_empty())?;
-        self.large[vacant] = size;
+        self.large[vacant] = pages;
         Some(EXACT + vacant)
     }
 
     /// Returns the size of the areas in a class that holds some.
     #[inline(always)]
     pub(crate) fn size(&self, class: usize) -> u64 {
-        if class < EXACT { class as u64 + 1 } else { u64::from(self.large[class - EXACT]) }
+        if class < EXACT { class as u64 + 1 } else { self.large[class - EXACT] }
     }
 
     /// Counts areas that are put into a class.

@@ -46,10 +46,6 @@ pub(super) struct NodePool {
     least: [u32; CLASSES],
 }
 
-// Five pages for the state of a node with locks of a word: the largest table of a space.
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<NodePool>() + size_of::<LazyAreas>() + size_of::<Batched>() + 24 <= 5 << 12);
-
 /// The nodes that may have areas in their pools: an empty pool is found empty without its lock.
 ///
 /// A node is added under the lock of its pool when an area is put into the pool, and removed under it when the pool is
