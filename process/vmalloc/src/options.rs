@@ -44,7 +44,8 @@ pub struct Options {
     /// If true, a thread applies [`decay`](Self::decay), so that an idle process caches nothing. `true` by default. It
     /// starts when 16 MiB are cached. `unshare(CLONE_NEWUSER)` and the like fail in a process with threads: call them
     /// before, or run without this thread. Its code is of the library that has the allocator: one that is closed by
-    /// `dlclose` needs `-z nodelete`, or no such thread.
+    /// `dlclose` needs `-z nodelete`, or no such thread. A process whose last other thread ends by `pthread_exit` goes on
+    /// with this one, which takes no signal: run it without.
     pub background_thread: bool,
     /// If true, the caller of each area is recorded for [`crate::Vmalloc::vmallocinfo`]: the location of the call in
     /// the source, or the text given to [`crate::Vmalloc::alloc_tagged`]. Costs a few nanoseconds an allocation, eight

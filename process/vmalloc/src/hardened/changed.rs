@@ -5,8 +5,8 @@
 //! not cached. If the area moves, its memory policy (`mbind`) goes with it, and the area is changed there, too.
 //!
 //! # Locking
-//! The allocator's lock, to find an area. A call from a signal handler has no effect if the interrupted thread holds
-//! the lock.
+//! The allocator's lock, to find an area, if the bytes are in the range of the window: other mappings of the program
+//! have nothing to do with it. A call from a signal handler has no effect if the interrupted thread holds the lock.
 
 use super::Hard;
 use super::granules::Closed;
@@ -21,7 +21,7 @@ impl<O: Os> Hard<O> {
     /// Marks every live area that overlaps the bytes `[at, at + bytes)`, so that its free maps it again. O(log n) an
     /// area.
     pub(crate) fn renew_at_free(&self, at: usize, bytes: usize) {
-        let end = at.saturating_add(bytes);
+        let end = at.saturating_add(bytes).min(self.window.extent().end().get() as usize);
         let mut from = ((at / PAGE_BYTES) as u64).max(self.window.first());
         while address(from) < end && !self.state.is_mine() {
             let state = self.state.lock();

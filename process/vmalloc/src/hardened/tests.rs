@@ -500,6 +500,20 @@ fn a_changed_room_that_cannot_be_mapped_anew_is_retired_and_not_written_to() {
 }
 
 #[test]
+fn a_change_of_other_memory_waits_for_no_lock() {
+    let shim = Shim::default();
+    let hard = make(&shim, plan(None));
+    let _area = alloc(&hard, 9000);
+    let extent = hard.window.extent();
+    let _held = hard.state.lock();
+    std::thread::scope(|scope| {
+        // Beyond the window, up to the last address, and below it.
+        scope.spawn(|| hard.renew_at_free(extent.end().get() as usize, usize::MAX));
+        scope.spawn(|| hard.renew_at_free(PAGE_BYTES, extent.start().get() as usize - PAGE_BYTES));
+    });
+}
+
+#[test]
 fn a_policy_of_an_area_goes_with_it_where_it_is_resized_and_ends_with_its_free() {
     for wall in [None, Some(Wall::Protection)] {
         let shim = Shim::default();
