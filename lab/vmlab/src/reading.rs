@@ -25,11 +25,16 @@ const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// As that.
 pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     if path == Path::new("-") {
-        return of_known_version(decompress(Watched::new(io::stdin(), None))?);
+        return text(io::stdin(), None);
     }
     let file = File::open(path)?;
     let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
-    of_known_version(decompress(Watched::new(file, bytes))?)
+    text(file, bytes)
+}
+
+/// Returns the text of an input of so many bytes, if that is known.
+fn text(input: impl Read + 'static, bytes: Option<u64>) -> io::Result<Box<dyn Read>> {
+    of_known_version(decompress(Watched::new(input, bytes))?)
 }
 
 /// As [`open`], but the input ends once `stop` is set, also while a pipe has nothing to read.
@@ -45,10 +50,7 @@ pub(crate) fn open_until(path: &Path, stop: &Arc<AtomicBool>) -> io::Result<Box<
     };
     let data = input.metadata()?;
     let bytes = data.is_file().then_some(data.len());
-    of_known_version(decompress(Watched::new(
-        Stoppable { input, waits: !data.is_file(), stop: Arc::clone(stop) },
-        bytes,
-    ))?)
+    text(Stoppable { input, waits: !data.is_file(), stop: Arc::clone(stop) }, bytes)
 }
 
 /// A file that ends once a flag is set. A signal that sets the flag interrupts the wait, and not a read: the system

@@ -106,6 +106,12 @@ impl Place {
     }
 }
 
+/// Runs a program of `tests/c` that is linked to the shared library.
+fn run_shared(source: &str) {
+    let place = Place::new();
+    run(&mut place.program(&place.compile(compilers(["gcc", "clang"])[0], "-std=c11", source, Link::Shared)));
+}
+
 #[test]
 fn areas_work_from_c_linked_shared_and_static() {
     let place = Place::new();
@@ -118,13 +124,7 @@ fn areas_work_from_c_linked_shared_and_static() {
 
 #[test]
 fn limits_of_a_process_leave_room_for_others_and_are_errors() {
-    let place = Place::new();
-    run(&mut place.program(&place.compile(
-        compilers(["gcc", "clang"])[0],
-        "-std=c11",
-        "limits.c",
-        Link::Shared,
-    )));
+    run_shared("limits.c");
 }
 
 #[test]
@@ -149,9 +149,7 @@ fn threads_and_forks_work_from_c() {
 
 #[test]
 fn the_smallest_stack_suffices_for_each_first_call() {
-    let place = Place::new();
-    let compiler = compilers(["gcc", "clang"])[0];
-    run(&mut place.program(&place.compile(compiler, "-std=c11", "stack.c", Link::Shared)));
+    run_shared("stack.c");
 }
 
 #[test]
@@ -167,9 +165,7 @@ fn a_child_with_the_number_of_its_parent_has_no_frames() {
 
 #[test]
 fn no_call_is_a_cancellation_point() {
-    let place = Place::new();
-    let compiler = compilers(["gcc", "clang"])[0];
-    run(&mut place.program(&place.compile(compiler, "-std=c11", "cancel.c", Link::Shared)));
+    run_shared("cancel.c");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Each entry of `xtask/mutations.toml` applies to its file: the text is there exactly once, and is replaced by
-//! another. There is a function of the name that selects its tests.
+//! another. There is a test of the name that selects its tests.
 //!
 //! `cargo xtask mutate` takes long, and is not part of CI. Without this rule an entry would outlive the line that it
 //! replaces, or its test.
 
 use super::Report;
-use super::tree::Tree;
+use super::source::Source;
+use super::tree::{File, Tree};
 use crate::mutate::{List, apply};
 use std::collections::BTreeSet;
 
@@ -18,6 +19,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         Err(error) => return report.add(LIST, 1, format!("cannot be read: {}", error.message())),
     };
     let mut names = BTreeSet::new();
+    let sources = || tree.files().iter().filter_map(File::source);
     for mutation in &list.mutation {
         let entry = format!("name = {:?}", mutation.name);
         let line = text.lines().position(|line| line == entry).map_or(1, |at| at + 1);
@@ -33,23 +35,12 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
             }
         }
         if let Some(test) = mutation.test.last()
-            && !has_function(tree, test.rsplit("::").next().unwrap_or(test))
+            && let part = test.rsplit("::").next().unwrap_or(test)
+            && !sources().flat_map(Source::tests).any(|known| known.name.contains(part))
         {
             report.add(LIST, line, format!("no test is named {test}"));
         }
     }
-}
-
-/// Returns whether a function's name contains `part`.
-fn has_function(tree: &Tree, part: &str) -> bool {
-    let named = |line: &str| {
-        line.trim_start().strip_prefix("fn ").is_some_and(|rest| {
-            let name = rest.split(['(', '<']).next().unwrap_or(rest);
-            name.contains(part)
-        })
-    };
-    let sources = tree.files().iter().filter(|file| file.path().ends_with(".rs"));
-    sources.filter_map(|file| file.text()).any(|text| text.lines().any(named))
 }
 
 #[cfg(test)]
@@ -58,7 +49,10 @@ mod tests {
     use super::*;
 
     fn found(entries: &str) -> Vec<String> {
-        planted(check, &[("xtask/mutations.toml", entries), ("src/a.rs", "fn a() { b() + b() - c() }\n")])
+        planted(
+            check,
+            &[("xtask/mutations.toml", entries), ("src/a.rs", "#[test]\nfn a() { b() + b() - c() }\n")],
+        )
     }
 
     fn entry(name: &str, file: &str, find: &str, replace: &str) -> String {

@@ -1,39 +1,13 @@
 /* A thread that was cancelled makes calls, each kind in a process of its own. No call ends it: none is a cancellation
    point. Nor does one prevent the end of the program after a mistake. */
-#include "check.h"
+#include "kinds.h"
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <vmalloc.h>
 
 static volatile int returned;
-
-static void areas(void) {
-    void *area = kvmalloc(1 << 20);
-    kvfree(kvrealloc(area, 5 << 20));
-    vmalloc_trim();
-}
-
-static void objects(void) {
-    struct percpu_counter counter;
-    CHECK(percpu_counter_init(&counter, 5) == 0);
-    percpu_counter_promote(&counter);
-    percpu_counter_destroy(&counter);
-    CHECK(percpu_units() > 0);
-}
-
-static void frames(void) {
-    struct vm_frames frames;
-    CHECK(vm_alloc_frames(&frames, 2) == 0);
-    char *view = vmap(&frames.first, 1, PROT_READ | PROT_WRITE);
-    CHECK(view != NULL);
-    view[0] = 1;
-    vunmap(view);
-    vm_free_frames(&frames);
-}
 
 static void twice(void) {
     void *area = vmalloc(1 << 20);

@@ -1,34 +1,8 @@
 /* Each first call in a thread with the smallest stack, in a process of its own. */
-#include "check.h"
+#include "kinds.h"
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <vmalloc.h>
-
-static void areas(void) {
-    kvfree(kvrealloc(kvmalloc(1 << 20), 5 << 20));
-    vmalloc_trim();
-}
-
-static void objects(void) {
-    struct percpu_counter counter;
-    CHECK(percpu_counter_init(&counter, 5) == 0);
-    percpu_counter_promote(&counter);
-    percpu_counter_destroy(&counter);
-}
-
-static struct vm_frames two;
-
-static void frames(void) {
-    CHECK(vm_alloc_frames(&two, 2) == 0);
-    char *view = vmap(&two.first, 1, PROT_READ | PROT_WRITE);
-    char *small = vm_map_ram(&two.first, 1, PROT_READ);
-    CHECK(view != NULL && small != NULL);
-    vm_unmap_ram(small, 1);
-    vunmap(view);
-    vm_free_frames(&two);
-}
 
 static void map(void) {
     uint64_t none = 5;
