@@ -78,7 +78,10 @@ fn check(root: &Path, full: bool) -> Result<()> {
     for (targets, crates) in groups {
         for target in targets.iter().filter(|target| full || SHORT.contains(target)) {
             if has_target(root, &installed, target, full)? {
-                compile(root, None, Some(target), crates)?;
+                compile(root, None, Some(target), crates, &[])?;
+                if targets == INDEX {
+                    compile(root, None, Some(target), crates, &["--all-features"])?;
+                }
                 checked += 1;
             } else {
                 not_run::add(root, &format!("{} for {target}: it is not installed", crates.join(", ")));
@@ -92,7 +95,7 @@ fn check(root: &Path, full: bool) -> Result<()> {
     }
     for (version, crates) in versions {
         if let Some(compiler) = compiler(root, version, full)? {
-            compile(root, Some(&compiler), None, &crates)?;
+            compile(root, Some(&compiler), None, &crates, &[])?;
             checked += 1;
         } else {
             not_run::add(root, &format!("{} with Rust {version}: it is not installed", crates.join(", ")));
@@ -102,12 +105,18 @@ fn check(root: &Path, full: bool) -> Result<()> {
     Ok(())
 }
 
-fn compile(root: &Path, compiler: Option<&str>, target: Option<&str>, crates: &[&str]) -> Result<()> {
+fn compile(
+    root: &Path,
+    compiler: Option<&str>,
+    target: Option<&str>,
+    crates: &[&str],
+    more: &[&str],
+) -> Result<()> {
     let mut cmd = match compiler {
         Some(name) => Cmd::new(root, "rustup").args(["run", name, "cargo"]),
         None => Cmd::cargo(root),
     };
-    cmd = cmd.args(["check", "--quiet", "--locked", "--target-dir", "target/targets"]);
+    cmd = cmd.args(["check", "--quiet", "--locked", "--target-dir", "target/targets"]).args(more);
     if let Some(target) = target {
         cmd = cmd.args(["--target", target]);
     }

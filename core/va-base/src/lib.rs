@@ -17,7 +17,8 @@
 //!
 //! On a processor that cannot exchange a word atomically, [`Machine`] and [`sync`] are absent: an index needs neither.
 //!
-//! With the feature `alloc` there are a platform and a machine over the global allocator, for tests and examples.
+//! With the feature `alloc` there is a platform over the global allocator, for tests and examples. Where the processor has
+//! atomics of 64 bits there is a machine, too.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(loom), warn(missing_debug_implementations))]
@@ -28,7 +29,6 @@
 extern crate std;
 
 mod error;
-#[cfg(target_has_atomic = "ptr")]
 mod heap;
 mod late;
 #[cfg(target_has_atomic = "ptr")]
@@ -47,8 +47,10 @@ pub mod sync;
 mod units;
 
 pub use error::{AllocError, FreeError, InvariantViolation};
-#[cfg(all(any(feature = "alloc", test), target_has_atomic = "ptr"))]
-pub use heap::{Heap, HeapMachine, LimitedHeap, Watch};
+#[cfg(any(feature = "alloc", test))]
+pub use heap::Heap;
+#[cfg(all(any(feature = "alloc", test), target_has_atomic = "64"))]
+pub use heap::{HeapMachine, LimitedHeap, Watch};
 pub use late::Late;
 #[cfg(target_has_atomic = "ptr")]
 pub use machine::{Drain, Epoch, LockClass, Machine, Table};

@@ -19,11 +19,11 @@ pub use loom::{hint::spin_loop, sync::atomic};
 pub use core::{hint::spin_loop, sync::atomic};
 
 /// A number that no protocol reads: a statistic. It is no step of a model, so loom does not see it. A counter.
-#[cfg(any(feature = "alloc", test))]
+#[cfg(all(any(feature = "alloc", test), target_has_atomic = "64"))]
 #[derive(Debug)]
 pub(crate) struct Count(core::sync::atomic::AtomicU64);
 
-#[cfg(any(feature = "alloc", test))]
+#[cfg(all(any(feature = "alloc", test), target_has_atomic = "64"))]
 impl Count {
     pub(crate) const fn new(count: u64) -> Self {
         Self(core::sync::atomic::AtomicU64::new(count))
