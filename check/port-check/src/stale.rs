@@ -2,8 +2,9 @@
 //!
 //! Nothing here depends on chance. Each CPU translates an address before it is freed, and reads it again when other
 //! frames are there. Their contents are written through the mapping of all memory, never through the window: a CPU that
-//! writes through an old translation would hide it. QEMU's emulated CPUs keep translations until a flush; a few may
-//! be evicted before, so each case has several pages.
+//! writes through an old translation would hide it. QEMU's emulated CPUs keep translations until a flush; some may be
+//! evicted before, those that were used first. So each case has several pages, and the last that were read with the old
+//! contents are read first with the new.
 
 use crate::{Kernel, first_word, frame, free, table};
 use core::array;
@@ -151,7 +152,8 @@ fn objects<K: Kernel>(kernel: &K) -> u64 {
             let number = OBJECT + from + place as u64;
             first_word(kernel, frame(copy(place))).store(number, Ordering::Relaxed);
         }
-        stale += compare(kernel, "per-CPU memory", OBJECTS * cpus, &|place| {
+        stale += compare(kernel, "per-CPU memory", OBJECTS * cpus, &|nth| {
+            let place = if from == NEW { OBJECTS * cpus - 1 - nth } else { nth };
             (copy(place), OBJECT + from + place as u64)
         });
         let pages: [_; OBJECTS] = array::from_fn(|place| (copy(place * cpus), frame(copy(place * cpus))));
