@@ -5,7 +5,8 @@
 //!
 //! | call | locks of the core held | may sleep | may fail |
 //! |---|---|---|---|
-//! | [`Platform::alloc_meta`] | the lock of the free index ([`Machine::Lock`]) | only if that lock allows it | by `None`; the request fails, nothing has changed |
+//! | [`Platform::alloc_meta`] | that of the free index, or of a tree of busy areas ([`Machine::Lock`]) | only if that lock allows it | by `None`; the request fails, nothing has changed |
+//! | [`Platform::free_meta`] | the same | as above | no |
 //! | [`Machine::alloc_table`] | none | yes | by `None`; the same |
 //! | [`Machine::flush`] | the purge lock ([`Machine::PurgeLock`]) | if that lock allows it | no |
 //! | [`Machine::completed`] | the purge lock | no | - |
@@ -17,7 +18,9 @@
 //! | [`Machine::can_reclaim`] | none | no | - |
 //!
 //! Blocks (`va-block`) free areas and flush under the lock of their collection ([`LockClass::Collect`], a
-//! [`Machine::PurgeLock`]). So that may be held in `flush`, `completed`, `settled` and `drain`, too.
+//! [`Machine::PurgeLock`]). So that may be held in `flush`, `completed`, `settled` and `drain`, too. Per-CPU memory
+//! (`va-percpu`) grows by areas of a space under [`LockClass::Grow`], a [`Machine::PurgeLock`] as well. It may be held in
+//! every call, and none of them may then allocate or free in that per-CPU memory, or balance it.
 //!
 //! None of them may call back into the same space, except [`Machine::drain`] and [`Machine::reclaim`], which may free.
 //!
@@ -195,7 +198,11 @@ pub trait Machine: Platform + Send + Sync {
     /// The core calls `lock` for the owner alone, never from two threads at a time. The owner of a magazine takes it
     /// for each alloc and each free, the owner of a lane for each alloc. Other callers use `try_lock`, and only when
     /// memory or space is short. So a platform may make it asymmetric: a store and a load for the owner, and a barrier
-    /// on all CPUs for `try_lock`. Any lock is correct. A magazine of per-CPU memory is owned by `&mut`, too.
+    /// on all CPUs for `try_lock`. A magazine of per-CPU memory is owned by `&mut`, too.
+    ///
+    /// The owner waits for a thread whose `try_lock` succeeded, and may run on the CPU of that thread. So a lock that
+    /// spins turns preemption off from `try_lock` to `unlock`, and interrupts too if a handler uses a magazine or a
+    /// lane. Otherwise any lock is correct.
     type OwnerLock: RawMutex + Send + Sync + 'static;
 
     /// Returns the number of possible CPUs, which bounds the number of nodes. Called once, when a space is created.

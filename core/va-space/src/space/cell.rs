@@ -24,8 +24,8 @@
 //! ```text
 //!   purge  >  a cell (Owner)  >  { pool of a node | lazy of a node | free | another cell, by try_lock }
 //! ```
-//! An owner waits for its cell's lock with no lock held; any other thread only tries it. Under it no memory is
-//! requested from the machine.
+//! An owner waits for its cell's lock with no lock held, or with `purge` when it drains; any other thread only tries it.
+//! Under it no memory is requested from the machine.
 
 use super::covered::Covered;
 use super::purge::{ELSEWHERE, PurgeState};

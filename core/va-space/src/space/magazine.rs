@@ -29,8 +29,7 @@
 //! search of the index and a purge happen with no lock of the magazine held.
 //!
 //! A call for [`Context::Atomic`] takes one lock at a time. An alloc takes the magazine's, and other locks after its
-//! release. A free takes `lazy` of the area's node alone, so the magazine's lock need not be safe in interrupts. A
-//! round could not be sealed there and would grow.
+//! release. A free takes `lazy` of the area's node alone: a round could not be sealed there and would grow.
 //! # Source
 //! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 
