@@ -285,9 +285,9 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         record.set_links([previous.unwrap_or(old[0]), next.unwrap_or(old[1])]);
     }
 
-    /// Makes all records unused, without reading any, so that every piece can be freed.
-    pub(crate) fn forget_all(&mut self) {
-        (self.used, self.freed, self.fresh, self.capacity) = (0, NIL, 0, N);
+    /// Makes all records unused, without reading any, so that every piece beyond `keep` records can be freed.
+    pub(crate) fn forget_all(&mut self, keep: usize) {
+        (self.used, self.freed, self.fresh, self.capacity) = (0, NIL, 0, keep.clamp(N, self.held()));
     }
 
     /// Record `id`.
@@ -476,7 +476,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         if !flat.is_empty() {
             platform.free_meta(flat);
         }
-        self.forget_all();
+        self.forget_all(0);
     }
 }
 

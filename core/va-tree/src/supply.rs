@@ -102,12 +102,12 @@ pub trait Supplied: FreeIndex {
     /// Frees memory that the index does not need, in at most `steps` steps: a step moves one record, O(log n), or frees
     /// one piece. Returns the freed bytes. Repeat until
     /// [`IndexMemory::allocated_bytes`](crate::IndexMemory::allocated_bytes) stops falling: one call may move records
-    /// and free nothing yet.
+    /// and free nothing yet. Rows of every class (`add_all_rows`) do not move.
     ///
     /// One step of a red-black tree is longer: when half of its slab is unused, it copies the other half. The platform
-    /// allocates the new slab in that step, 3 MiB at most. If it has none, nothing is copied.
-    /// [`RbIndex`](crate::RbIndex), [`BestFitIndex`](crate::BestFitIndex) and [`TrackedIndex`](crate::TrackedIndex) have
-    /// such trees.
+    /// allocates the new slab in that step, 3 MiB at most. If it has none, nothing is copied. [`RbIndex`](crate::RbIndex)
+    /// and [`BestFitIndex`](crate::BestFitIndex) have such trees, and
+    /// [`TrackedIndex::shrink`](crate::TrackedIndex::shrink) has one.
     fn shrink(&mut self, steps: usize) -> usize;
 
     /// Allocates and donates all memory that is missing for `areas` more areas, from `platform`.

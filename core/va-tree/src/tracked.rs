@@ -24,7 +24,7 @@
 
 use crate::free_index::range_at;
 use crate::rb::AreaTree;
-use crate::{FreeIndex, InPlace};
+use crate::{FreeIndex, InPlace, Supplied};
 use core::fmt;
 use va_base::{AllocError, InvariantViolation, Pages, Platform, Request, Va, VaRange};
 
@@ -134,6 +134,16 @@ impl<I: FreeIndex + InPlace<P>, P: Platform + Clone> TrackedIndex<I, P> {
         copy.areas.reserve(self.len(), &copy.platform)?;
         self.areas().for_each(|area| copy.put(area));
         Ok(copy)
+    }
+}
+
+impl<I: FreeIndex + Supplied, P: Platform> TrackedIndex<I, P> {
+    /// Frees memory of the areas and of the index that is not needed, in at most `steps` steps, and returns the bytes.
+    /// See [`Supplied::shrink`].
+    pub fn shrink(&mut self, mut steps: usize) -> usize {
+        // The memory that one more area could need remains, so that a shrinker and an alloc do not alternate.
+        let freed = self.areas.shrink(self.len() + 1, &mut steps, &self.platform);
+        freed + self.index.shrink(steps)
     }
 }
 
@@ -376,13 +386,17 @@ impl<I: FreeIndex, P: Platform> TrackedIndex<I, P> {
         })
     }
 
-    /// Takes a range from the index as a new area, whose record is reserved first.
+    /// Takes a range from the index as a new area. Where the record of that lacks, the range is free again.
     fn add(
         &mut self,
         take: impl FnOnce(&mut I) -> Result<VaRange, AllocError>,
     ) -> Result<VaRange, AllocError> {
-        self.areas.reserve(self.areas.len() + 1, &self.platform)?;
+        // First: what never fits is an error of the index, with memory or without.
         let area = take(&mut self.index)?;
+        if let Err(error) = self.areas.reserve(self.areas.len() + 1, &self.platform) {
+            self.free_in_index(area);
+            return Err(error);
+        }
         self.put(area);
         Ok(area)
     }

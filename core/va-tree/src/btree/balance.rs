@@ -222,7 +222,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
 
     /// Drops all rows. O(1).
     pub(super) fn drop_rows(&mut self) {
-        self.rows.forget_all();
+        self.rows.forget_all(0);
         self.row_classes = Classes::NONE;
         self.count_reserved();
     }

@@ -199,9 +199,9 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> Suppli
             self.drop_rows();
             steps -= 1;
         }
-        if !self.has_rows() {
-            // Memory that was supplied for rows, or reserved before the rest failed, holds none yet.
-            self.rows.forget_all();
+        if self.rows.used() == 0 {
+            // Memory of dropped rows, of a tree without inner nodes, or supplied for rows that are not there yet.
+            self.rows.forget_all(need.inners * self.row_classes.count());
             freed += self.rows.free_pieces(&mut steps, &self.platform);
         }
         while let Some(low) = self.leaves.shrink_step(need.leaves, &mut steps, &mut freed, &self.platform) {

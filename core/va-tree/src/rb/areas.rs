@@ -147,6 +147,11 @@ impl AreaTree {
         })
     }
 
+    /// Frees records beyond `need`, in at most `steps` steps, which it counts down; returns the bytes.
+    pub(crate) fn shrink(&mut self, need: u64, steps: &mut usize, platform: &impl Platform) -> usize {
+        usize::try_from(need).map_or(0, |need| self.tree.shrink(need, steps, platform))
+    }
+
     /// Empties the tree and frees its memory.
     pub fn clear(&mut self, platform: &impl Platform) {
         self.tree.slab.return_all(platform);

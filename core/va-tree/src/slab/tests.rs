@@ -266,7 +266,7 @@ fn a_shrink_takes_no_more_steps_than_it_has() {
     assert_eq!((steps, freed, lowered), (0, piece_bytes, 2 * piece - 1));
     assert_eq!(heap.bytes(), bytes - piece_bytes);
     // Without records a step is a piece.
-    slab.forget_all();
+    slab.forget_all(0);
     assert_eq!((slab.free_pieces(&mut 3, &heap), slab.free_pieces(&mut 0, &heap)), (3 * piece_bytes, 0));
     assert_eq!(heap.bytes(), bytes - 4 * piece_bytes);
     slab.return_all(&heap);
@@ -297,7 +297,7 @@ fn sl1_a_lost_record_and_records_without_memory_are_found() {
         assert!(slab.is_conserved());
         spoil(&mut slab);
         let conserved = slab.is_conserved();
-        slab.forget_all();
+        slab.forget_all(0);
         slab.return_all(&heap);
         !conserved
     };

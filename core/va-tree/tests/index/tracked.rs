@@ -263,6 +263,39 @@ fn a_free_of_whole_areas_needs_no_memory() {
 }
 
 #[test]
+fn what_never_fits_is_an_error_of_the_index_without_memory_too() {
+    let space = pages(FIRST, FIRST + PAGES);
+    let mut index = TrackedIndex::new(BTreeIndex::new(space, space, NoSlabs).unwrap(), NoSlabs);
+    while index.alloc(&Request::pages(3).unwrap()).is_ok() {}
+    let before: Vec<_> = index.areas().collect();
+    let error = index.alloc(&Request::pages(PAGES).unwrap());
+    assert!(matches!(error, Err(AllocError::NoSpace { .. })), "{error:?}");
+    assert_eq!(index.take(before[0]), Err(AllocError::Occupied { range: before[0] }));
+    assert!(matches!(index.take(pages(1, 2)), Err(AllocError::BadRange { .. })));
+    assert_eq!(index.alloc(&Request::pages(3).unwrap()), Err(AllocError::NoMeta { records: 1 }));
+    assert!(index.areas().eq(before));
+    index.validate().unwrap();
+}
+
+#[test]
+fn memory_of_areas_that_are_gone_is_freed_by_a_shrink() {
+    let (heap, space) = (LimitedHeap::new(), pages(FIRST, 1 << 30));
+    let mut index = TrackedIndex::new(BTreeIndex::new(space, space, &heap).unwrap(), &heap);
+    let count: u64 = some(20_000);
+    (0..count).for_each(|at| index.take(pages(FIRST + 2 * at, FIRST + 2 * at + 1)).unwrap());
+    let peak = heap.bytes();
+    (0..count).for_each(|at| _ = index.free(pages(FIRST + 2 * at, FIRST + 2 * at + 1).start()).unwrap());
+    assert_eq!(heap.bytes(), peak);
+    let mut freed = 0;
+    (0..100).for_each(|_| freed += index.shrink(10_000));
+    // The last step leaves records inside the value: they are no memory of the heap.
+    assert!(freed <= peak - heap.bytes() && freed > peak / 2, "{freed} of {peak}");
+    assert!(heap.bytes() <= 4 * 4096, "{} bytes are kept of {peak}", heap.bytes());
+    assert_eq!(index.shrink(0), 0);
+    index.validate().unwrap();
+}
+
+#[test]
 fn an_index_gets_its_extent_in_place_and_once() {
     let platform = FailingPlatform::new(Fail::Never);
     let mut index = TrackedIndex::new(BTreeIndex::empty(platform.clone()), platform.clone());
