@@ -410,11 +410,11 @@ where
         }
     }
 
-    fn shrink(&mut self, mut steps: usize) -> usize {
+    fn shrink_counted(&mut self, steps: &mut usize) -> usize {
         // The memory that one more area could need remains, so that a shrinker and an alloc do not alternate.
         let need = self.ledger().bound_after_take();
-        let freed = self.sizes.shrink(need, &mut steps, &self.platform);
-        let freed = freed + self.index.shrink(steps);
+        let freed = self.sizes.shrink(need, steps, &self.platform);
+        let freed = freed + self.index.shrink_counted(steps);
         self.check();
         freed
     }

@@ -391,7 +391,6 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         while *steps > 0
             && let Some(low) = self.without_last(self.capacity).filter(|&low| low >= self.capacity)
         {
-            *steps -= 1;
             if let Some(supply) = self.remove_last(low) {
                 supply.free(platform);
             } else if low > N {
@@ -404,6 +403,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
                 self.inline.copy_from_slice(&flat[..N]);
                 platform.free_meta(flat);
             }
+            // A failure is no step: a caller with many would repeat it for each.
+            *steps -= 1;
             // Freed records are no capacity any more, and the surplus of a longer slab is none yet.
             self.capacity = self.capacity.min(low);
         }

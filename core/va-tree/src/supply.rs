@@ -108,7 +108,13 @@ pub trait Supplied: FreeIndex {
     /// allocates the new slab in that step, 3 MiB at most. If it has none, nothing is copied. [`RbIndex`](crate::RbIndex)
     /// and [`BestFitIndex`](crate::BestFitIndex) have such trees, and
     /// [`TrackedIndex::shrink`](crate::TrackedIndex::shrink) has one.
-    fn shrink(&mut self, steps: usize) -> usize;
+    fn shrink(&mut self, mut steps: usize) -> usize {
+        self.shrink_counted(&mut steps)
+    }
+
+    /// Frees memory as [`shrink`](Self::shrink) does, and leaves in `steps` those that it did not do: any that are left
+    /// tell that no more can be freed now.
+    fn shrink_counted(&mut self, steps: &mut usize) -> usize;
 
     /// Allocates and donates all memory that is missing for `areas` more areas, from `platform`.
     ///

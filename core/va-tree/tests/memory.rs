@@ -504,6 +504,36 @@ fn rows_without_memory_are_not_requested() {
 }
 
 #[test]
+fn a_shrink_tells_by_the_steps_that_are_left_that_it_has_ended() {
+    fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &LimitedHeap) {
+        heap.limit(usize::MAX);
+        let mut index = fresh();
+        let holes = some_of(20_000);
+        (0..holes).for_each(|n| assert!(index.take(pages(16 + 4 * n, 2)).is_ok()));
+        (holes / 8..holes).for_each(|n| index.free(pages(16 + 4 * n, 2)).unwrap());
+        // With no memory for a shorter slab, and with it.
+        for limit in [0, usize::MAX] {
+            heap.limit(limit);
+            let (before, mut calls, mut steps) = (index.memory().allocated_bytes, 0, 0);
+            let mut freed = 0;
+            while steps == 0 {
+                steps = 100;
+                freed += index.shrink_counted(&mut steps);
+                calls += 1;
+                assert!(calls <= holes, "{name}: no end with memory of {limit}");
+            }
+            assert_eq!(freed, before - index.memory().allocated_bytes, "{name}");
+            let (mut steps, asked) = (100, heap.asked());
+            assert_eq!((index.shrink_counted(&mut steps), steps), (0, 100), "{name}: nothing is left");
+            assert!(heap.asked() - asked <= 2, "{name}");
+        }
+        index.validate().unwrap();
+    }
+    let heap = heap(usize::MAX);
+    each!(&heap, check, &heap);
+}
+
+#[test]
 fn a_step_of_a_shrink_requests_half_a_slab_at_most_and_only_for_a_tree() {
     fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &LimitedHeap) {
         heap.limit(usize::MAX);

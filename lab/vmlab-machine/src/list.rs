@@ -219,7 +219,7 @@ impl Supplied for ListIndex {
 
     fn free_supply((): (), _platform: &impl Platform) {}
 
-    fn shrink(&mut self, _steps: usize) -> usize {
+    fn shrink_counted(&mut self, _steps: &mut usize) -> usize {
         0
     }
 }

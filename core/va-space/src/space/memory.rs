@@ -125,15 +125,21 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Frees index memory that is not needed, in at most `steps` steps of O(log n); returns the bytes. For a shrinker,
-    /// which repeats it: one call may prepare what a later one frees.
+    /// which repeats it: one call may prepare what a later one frees. It ends early once no step is left to do.
     ///
     /// # Locks
-    /// `free`, for 32 steps at a time. The machine's `free_meta` is called under it. An index that is a red-black tree
-    /// also calls `alloc_meta`, and copies up to 3 MiB in one step ([`Supplied::shrink`]).
+    /// `free`, for 32 steps at a time, and once where there is nothing to free. The machine's `free_meta` is called
+    /// under it. An index that is a red-black tree also calls `alloc_meta`, and copies up to 3 MiB in one step
+    /// ([`Supplied::shrink`]).
     pub fn shrink_index(&self, steps: usize) -> usize {
-        let mut freed = 0;
-        for begun in (0..steps).step_by(STEPS) {
-            freed += self.lock_free().index.shrink(STEPS.min(steps - begun));
+        let (mut freed, mut left) = (0, steps);
+        while left > 0 {
+            let mut undone = STEPS.min(left);
+            left -= undone;
+            freed += self.lock_free().index.shrink_counted(&mut undone);
+            if undone > 0 {
+                break;
+            }
         }
         freed
     }

@@ -4,8 +4,8 @@ use crate::Standard;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Context, HeapMachine, LockClass, Request, Va, VaRange, Watch};
-use va_sim::machine::SimMachine;
-use va_space::{Purge, SpaceError, VmapSpace, config};
+use va_sim::machine::{SimMachine, lockings};
+use va_space::{Config, Purge, SpaceError, VmapSpace, config};
 
 /// A call that is made before the next table is allocated.
 type Instead = Option<Box<dyn FnOnce() + Send>>;
@@ -125,4 +125,32 @@ fn a_shrinker_gets_index_memory_back() {
     let left: usize = (0..100).map(|_| space.shrink_index(1000)).sum();
     assert_eq!(left, 0, "bytes that were not needed");
     space.validate().unwrap();
+}
+
+/// With many more steps than there are, a shrinker stops where nothing is left, also if the machine has no shorter slab.
+#[test]
+fn a_shrinker_without_a_limit_ends_when_nothing_is_left() {
+    fn check<C: Config>(has_memory: bool) {
+        let machine = SimMachine::new(1);
+        let space = VmapSpace::<_, C>::new(window(), window(), &machine).unwrap();
+        let large = Request::pages(300).unwrap();
+        let areas: Vec<_> = (0..2000).map(|_| space.alloc(0, &large).unwrap()).collect();
+        areas.into_iter().for_each(|area| space.free(area).unwrap());
+        space.purge(Purge::Full);
+        machine.fail_after(if has_memory { u64::MAX } else { 0 }, u64::MAX);
+        let locked = |steps| {
+            let before = lockings()[LockClass::Free as usize];
+            let freed = space.shrink_index(steps);
+            (lockings()[LockClass::Free as usize] - before, freed)
+        };
+        let (locks, _) = locked(1 << 20);
+        assert!(locks < 4000, "{locks} times");
+        assert_eq!((locked(1 << 20), locked(usize::MAX)), ((1, 0), (1, 0)));
+        space.validate().unwrap();
+    }
+    for has_memory in [true, false] {
+        check::<config::Standard>(has_memory);
+        check::<config::Linux69>(has_memory);
+        check::<config::WithBestFit<config::Standard>>(has_memory);
+    }
 }

@@ -190,24 +190,24 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> Suppli
         }
     }
 
-    fn shrink(&mut self, mut steps: usize) -> usize {
+    fn shrink_counted(&mut self, steps: &mut usize) -> usize {
         // What one more area could need stays, so that a shrinker and an alloc do not take turns.
         let Ok(need) = Self::need(self.ledger.bound_after_take()) else { return 0 };
         let mut freed = 0;
-        if !self.rows_always && self.has_rows() && steps > 0 {
+        if !self.rows_always && self.has_rows() && *steps > 0 {
             // A cache: the next request of each class that needs a row builds it again.
             self.drop_rows();
-            steps -= 1;
+            *steps -= 1;
         }
         if self.rows.used() == 0 {
             // Memory of dropped rows, of a tree without inner nodes, or supplied for rows that are not there yet.
             self.rows.forget_all(need.inners * self.row_classes.count());
-            freed += self.rows.free_pieces(&mut steps, &self.platform);
+            freed += self.rows.free_pieces(steps, &self.platform);
         }
-        while let Some(low) = self.leaves.shrink_step(need.leaves, &mut steps, &mut freed, &self.platform) {
+        while let Some(low) = self.leaves.shrink_step(need.leaves, steps, &mut freed, &self.platform) {
             self.lower_leaves(low);
         }
-        while let Some(low) = self.inners.shrink_step(need.inners, &mut steps, &mut freed, &self.platform) {
+        while let Some(low) = self.inners.shrink_step(need.inners, steps, &mut freed, &self.platform) {
             self.lower_inners(low);
         }
         self.count_reserved();

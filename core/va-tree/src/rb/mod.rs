@@ -470,10 +470,10 @@ impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {
         supply.0.free(platform);
     }
 
-    fn shrink(&mut self, mut steps: usize) -> usize {
+    fn shrink_counted(&mut self, steps: &mut usize) -> usize {
         // The memory that one more area could need remains, so that a shrinker and an alloc do not alternate.
         let Ok(need) = usize::try_from(self.ledger.bound_after_take()) else { return 0 };
-        let freed = self.tree.shrink(need, &mut steps, &self.platform);
+        let freed = self.tree.shrink(need, steps, &self.platform);
         self.ledger.reserved_holes = self.tree.slab.capacity() as u64;
         self.check();
         freed
