@@ -26,19 +26,22 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The errors of [`alloc`](Self::alloc) for a caller that may sleep.
     /// # Locks
     /// `free`; all of them one after the other when nothing fits.
-    /// Cost: holes above the result times areas.
+    /// Cost: holes above the result times areas. That some dozen times, and a purge, when nothing fits.
     pub fn alloc_congruent(&self, areas: &Congruent<'_>) -> Result<Va, SpaceError> {
         let attempt = || {
-            let mut heap = self.lock_free();
-            let got = heap.index.alloc_congruent(areas);
-            if got.is_ok() {
-                heap.transit_pages += areas.pages().get();
-            }
-            got
+            self.twice(areas.areas().len() as u64, || {
+                let mut heap = self.lock_free();
+                let got = heap.index.alloc_congruent(areas);
+                if got.is_ok() {
+                    heap.transit_pages += areas.pages().get();
+                }
+                got
+            })
         };
         let mut got = attempt();
         if let Err(AllocError::NoSpace { .. }) = got {
             let _made = self.make_space(
+                false,
                 |_| None,
                 || {
                     got = attempt();

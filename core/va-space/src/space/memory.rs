@@ -13,7 +13,7 @@ use crate::area::Area;
 use crate::config::Config;
 use crate::error::SpaceError;
 use crate::map::{Mid, Sheet, Step};
-use va_base::{AllocError, Machine, Request};
+use va_base::{AllocError, Machine, PAGE_SIZE, Request};
 use va_tree::{FreeIndex, Supplied};
 
 /// No record of an index has fewer bytes.
@@ -32,10 +32,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// fails, it searches longer, and the next call of this allocates the memory.
     ///
     /// # Errors
-    /// [`AllocError::NoMeta`] if the machine has none. Memory that the index already has remains.
+    /// [`AllocError::NoMeta`] if the machine has none, or if there are not as many pages. Memory that the index already
+    /// has remains.
     /// # Locks
     /// `free`, for O(log n) at a time; none while the machine is called.
     pub fn supply(&self, areas: u64) -> Result<(), SpaceError> {
+        if areas > self.extent.len_bytes() / PAGE_SIZE {
+            return Err(AllocError::NoMeta { records: usize::try_from(areas).unwrap_or(usize::MAX) }.into());
+        }
         loop {
             let Some(wanted) = self.lock_free().index.wanted(areas) else { return Ok(()) };
             let Some(supply) = C::Index::<P>::alloc_supply(wanted, &self.machine) else {
@@ -72,6 +76,22 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         match got {
             Err(failure @ SpaceError::Index(AllocError::NoMeta { .. })) if request.waits() => {
                 self.alloc_supplied::<F>(request, owner, failure)
+            }
+            got => got,
+        }
+    }
+
+    /// Calls `attempt`, and once more if it found no memory under `free`: what `areas` more areas need is allocated in
+    /// between, with no lock held.
+    pub(super) fn twice<T>(
+        &self,
+        areas: u64,
+        mut attempt: impl FnMut() -> Result<T, AllocError>,
+    ) -> Result<T, AllocError> {
+        match attempt() {
+            Err(failure @ AllocError::NoMeta { .. }) => {
+                self.supply(areas).map_err(|_| failure)?;
+                attempt()
             }
             got => got,
         }

@@ -313,8 +313,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Makes ranges busy that were in use before there was a space.
     fn add_busy(&self, busy: &[VaRange]) -> Result<(), SpaceError> {
         for &range in busy {
-            let mut heap = self.lock_free();
-            heap.index.take(range)?;
+            let heap = self.twice(1, || {
+                let mut heap = self.lock_free();
+                heap.index.take(range).map(|_| heap)
+            })?;
             let (page, end) = range.whole_pages();
             let _area = self.begin(heap, page, end - page, None, Tables::Missing)?;
         }

@@ -65,8 +65,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let found = if own { self.steal_anywhere(request, owner) } else { self.steal(request, owner) };
             found.map(Ok)
         };
-        let attempt = || Some(self.take_from_index::<F>(request, owner)).filter(|got| !is_no_space(got));
-        match self.make_space(steal, attempt) {
+        let attempt = || {
+            let got = self.or_supplied::<F>(request, owner, self.take_from_index::<F>(request, owner));
+            Some(got).filter(|got| !is_no_space(got))
+        };
+        match self.make_space(F::IS_SHORT, steal, attempt) {
             Ok(found) => found,
             Err(vain) => {
                 if let Some((lazied, returned)) = vain {
@@ -79,7 +82,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Frees all possible areas for a request, until `steal` takes one from a pool, or `attempt` has a result. `steal`
-    /// searches the pools of other nodes, and after magazines were drained (`true`) also that of the request's own.
+    /// searches the pools of other nodes, and after magazines were drained (`true`) also that of the request's own. An
+    /// attempt that is not short is made after slices 1, 2, 4, 8 of a pass and so on, and at its end: not in each.
     ///
     /// # Errors
     /// Nothing is left to free: the pages that had ever been freed before the last pass, and `returned` at its end, if
@@ -87,6 +91,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[cold]
     pub(super) fn make_space<T>(
         &self,
+        is_short: bool,
         mut steal: impl FnMut(bool) -> Option<T>,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Result<T, Option<(u64, u64)>> {
@@ -106,9 +111,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             // Read before the purge, which may miss areas that are freed during it.
             let lazied = self.lazied.0.load(Ordering::Relaxed);
-            let mut found = None;
+            let (mut found, mut slices) = (None, 0_u64);
             let pass = self.run_pass(true, Wait::ForFlush, || {
-                found = if C::FAIL_FAST { attempt() } else { None };
+                slices += 1;
+                let now = C::FAIL_FAST && (is_short || slices.is_power_of_two());
+                found = if now { attempt() } else { None };
                 found.is_some()
             });
             if let Some(found) = found.or_else(&mut attempt) {
@@ -281,6 +288,31 @@ mod tests {
     use crate::testing::TestMachine;
     use std::vec::Vec;
     use va_base::Context;
+
+    #[test]
+    fn a_long_search_is_not_repeated_after_each_slice() {
+        let machine = TestMachine::default();
+        let all = VaRange::from_pages(16, 16 + 4000).unwrap();
+        let attempts = |is_short| {
+            let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+            let areas: Vec<_> =
+                (0..2000).map(|_| space.alloc(0, &Request::pages(1).unwrap()).unwrap()).collect();
+            areas.into_iter().for_each(|area| space.free_in(Context::Atomic, area).unwrap());
+            let mut attempts = 0;
+            let made = space.make_space(
+                is_short,
+                |_| None,
+                || {
+                    attempts += 1;
+                    None::<()>
+                },
+            );
+            assert!(made.is_err());
+            attempts
+        };
+        let (short, long) = (attempts(true), attempts(false));
+        assert!(short > 50 && long < 20, "{short} {long}");
+    }
 
     #[test]
     fn a_purge_that_is_not_finished_may_free_more() {

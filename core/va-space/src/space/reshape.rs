@@ -109,11 +109,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn alloc_at(&self, range: VaRange) -> Result<Area, SpaceError> {
         let (page, end) = range.whole_pages();
         let attempt = || {
-            let mut heap = self.lock_free();
-            match heap.index.take(range) {
-                Ok(_) => self.begin(heap, page, end - page, None, Tables::Missing),
-                Err(error) => Err(SpaceError::Index(error)),
-            }
+            let heap = self.twice(1, || {
+                let mut heap = self.lock_free();
+                heap.index.take(range).map(|_| heap)
+            })?;
+            self.begin(heap, page, end - page, None, Tables::Missing)
         };
         let mut got = attempt();
         let is_occupied = |got: &_| matches!(got, Err(SpaceError::Index(AllocError::Occupied { .. })));
@@ -121,10 +121,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         while is_occupied(&got) {
             if !self.is_busy_in(page, end) {
                 let _freed = self.make_space(
+                    true,
                     |_| None,
                     || {
                         got = attempt();
-                        (!is_occupied(&got) || self.is_busy_in(page, end)).then_some(())
+                        (!is_occupied(&got)).then_some(())
                     },
                 );
                 break;
@@ -174,14 +175,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             self.settle_as(&left, left.pages, left.word);
             return Err(ReshapeError::NoMeta(error.into()));
         }
-        let ready = self.lock_with_slots(|| core::iter::once(cut), Tables::Missing).and_then(|mut heap| {
-            match heap.index.reserve_splits(1) {
-                Ok(_) => Ok(heap),
-                Err(error) => {
-                    self.release_slots(&mut heap, core::iter::once(cut));
-                    Err(error.into())
-                }
+        let reserved = self.twice(1, || self.lock_free().index.reserve_splits(1));
+        let ready = reserved.map_err(SpaceError::from).and_then(|_| {
+            let ready = self.lock_with_slots(|| core::iter::once(cut), Tables::Missing);
+            if ready.is_err() {
+                let _released = self.lock_free().index.release_splits(1);
             }
+            ready
         });
         let mut guard = match ready {
             Ok(guard) => guard,

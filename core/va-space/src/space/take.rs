@@ -13,6 +13,9 @@ use va_tree::FreeIndex;
 
 /// The range that a request gets of those that fit. A type, so that most programs have the code of one.
 pub(super) trait Placement {
+    /// True if a search is short: O(log holes). A purge for a request then searches after each slice.
+    const IS_SHORT: bool = true;
+
     /// Takes the range from an index.
     fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError>;
 }
@@ -38,6 +41,8 @@ impl Placement for Highest {
 }
 
 impl Placement for Best {
+    const IS_SHORT: bool = false;
+
     fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
         index.alloc_best(request)
     }

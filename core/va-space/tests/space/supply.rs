@@ -2,17 +2,20 @@
 
 use crate::Standard;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Context, HeapMachine, LockClass, Request, Va, VaRange, Watch};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use va_base::{AllocError, Context, HeapMachine, LockClass, Request, Va, VaRange, Watch};
 use va_sim::machine::{SimMachine, lockings};
+use va_sim::op::Rng;
 use va_space::{Config, Purge, SpaceError, VmapSpace, config};
+use va_tree::Congruent;
 
 /// A call that is made before the next table is allocated.
 type Instead = Option<Box<dyn FnOnce() + Send>>;
 
-/// Has no memory for the requests of a call in its first hold of `free`.
+/// Has no memory for the requests of a call in its first hold of `free`, or in each second one.
 struct Strict {
     holds: AtomicU64,
+    each_second: AtomicBool,
     /// Requests for memory.
     asked: AtomicU64,
     instead: Mutex<Instead>,
@@ -23,7 +26,12 @@ impl Strict {
     fn machine() -> HeapMachine<parking_lot::RawMutex, Self> {
         HeapMachine::watched(
             1,
-            Self { holds: AtomicU64::new(2), asked: AtomicU64::new(0), instead: Mutex::new(None) },
+            Self {
+                holds: AtomicU64::new(2),
+                each_second: AtomicBool::new(false),
+                asked: AtomicU64::new(0),
+                instead: Mutex::new(None),
+            },
         )
     }
 }
@@ -31,7 +39,8 @@ impl Strict {
 impl Watch for Strict {
     fn admits(&self, _bytes: usize) -> bool {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.holds.load(Ordering::Relaxed) != 1
+        let holds = self.holds.load(Ordering::Relaxed);
+        if self.each_second.load(Ordering::Relaxed) { holds.is_multiple_of(2) } else { holds != 1 }
     }
 
     fn admits_table(&self, _bytes: usize) -> bool {
@@ -87,6 +96,62 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
     areas.into_iter().for_each(|area| space.free(area).unwrap());
     drop(magazine);
     space.validate().unwrap();
+}
+
+#[test]
+fn other_calls_fetch_metadata_with_no_lock_held_too() {
+    let machine = Strict::machine();
+    let space = VmapSpace::<_, config::Standard>::new(window(), window(), &machine).unwrap();
+    let whole = space.alloc(0, &Request::pages(4000).unwrap()).unwrap();
+    let first = whole.range().whole_pages().0;
+    let parts = [(0, 4096), (8192, 4096)];
+    for n in 1..2000 {
+        let holds = || machine.watcher.holds.store(0, Ordering::Relaxed);
+        holds();
+        space.split(Va::from_page(first + n)).unwrap_or_else(|error| panic!("split {n}: {error}"));
+        holds();
+        let at = VaRange::from_pages(100_000 + 4 * n, 100_002 + 4 * n).unwrap();
+        let _kept = space.alloc_at(at).unwrap_or_else(|error| panic!("at {n}: {error}"));
+        holds();
+        let parts = Congruent::new(&parts, 4096).unwrap();
+        space.alloc_congruent(&parts).unwrap_or_else(|error| panic!("congruent {n}: {error}"));
+    }
+    let all = [
+        (VaRange::from_pages(90_000, 90_003).unwrap(), Some(3)),
+        (VaRange::from_pages(90_004, 90_009).unwrap(), None),
+    ];
+    machine.watcher.each_second.store(true, Ordering::Relaxed);
+    space.restore(&all).unwrap();
+    let boot: Vec<_> = (0..500).map(|n| VaRange::from_pages(100 + 4 * n, 102 + 4 * n).unwrap()).collect();
+    assert!(VmapSpace::<_, config::Standard>::with_busy(window(), window(), &machine, &boot).is_ok());
+    let too_many = space.supply(window().len_bytes() / 4096 + 1);
+    assert!(matches!(too_many, Err(SpaceError::Index(AllocError::NoMeta { .. }))), "{too_many:?}");
+    assert_eq!(space.supply(u64::MAX), Err(AllocError::NoMeta { records: usize::MAX }.into()));
+    space.validate().unwrap();
+}
+
+#[test]
+fn a_request_that_purges_fetches_metadata_with_no_lock_held() {
+    let all = VaRange::from_pages(16, 16 + 400).unwrap();
+    let mut full = 0;
+    for seed in 1..300 {
+        let machine = Strict::machine();
+        let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
+        machine.watcher.each_second.store(true, Ordering::Relaxed);
+        let (mut rng, mut live) = (Rng::new(seed), Vec::new());
+        for _ in 0..600 {
+            if rng.below(5) < 3 {
+                match space.alloc(0, &Request::pages(1 + rng.below(6)).unwrap()) {
+                    Ok(area) => live.push(area),
+                    Err(SpaceError::NoSpace { .. }) => full += 1,
+                    Err(error) => panic!("{seed}: {error}"),
+                }
+            } else if !live.is_empty() {
+                space.free(live.swap_remove(rng.below(live.len() as u64) as usize)).unwrap();
+            }
+        }
+    }
+    assert!(full > 0);
 }
 
 /// A request fails while another holds all of the space, which frees it for lack of a table.
