@@ -286,7 +286,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// [`purge`](Self::purge) moves them on.
     ///
     /// # Locks
-    /// `purge` and under it that of a magazine, `pool` and `lazy`, for one magazine after another. Waits for no owner.
+    /// `purge` and under it that of a magazine, `pool`, `lazy` and `free`, for one magazine after another, with no wait.
     /// Cost: a few instructions for an empty magazine, one `try_lock` of [`Machine::OwnerLock`] for another.
     pub fn drain_magazines(&self) -> Drained {
         let drained = self.drain_cells(|_| true);
@@ -385,7 +385,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             drop(pool);
             self.stop_if_lost();
-            self.to_index(homeless, C::ORDER.sorts_decayed());
+            self.to_index_by_slices(homeless, C::ORDER.sorts_decayed());
             self.note_return();
         }
         self.stop_if_lost();

@@ -387,7 +387,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Moves all areas to the node: flushed ones to its pool, freed ones to its lazy areas.
     ///
     /// # Locks
-    /// The magazine's, and under it `pool` and `lazy` of the node, one after the other; `purge` before, if an area
+    /// The magazine's, and under it `pool` and `lazy` of the node and `free`, one after the other; `purge` before, if an area
     /// waits for a batch.
     pub fn drain(&mut self) {
         self.space.empty_cell(self.cell, || Some(self.cell.lock()));
@@ -431,21 +431,6 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             rounds.take(&self.space.map, &self.space.machine, class, 1).pop_front(&self.space.map, pages);
         self.cell.publish_sealed(contents);
         area
-    }
-
-    /// Moves completed areas of one size into the cache, which has none that fits; returns whether there were any.
-    fn cache_completed_size(&self, contents: &mut Contents, pages: u64) -> bool {
-        let rounds = &mut contents.rounds;
-        if rounds.sealed().areas() == 0 || !rounds.poll_completed(&self.space.completed_batches) {
-            return false;
-        }
-        let Some(class) = rounds.sealed().class(pages).filter(|&class| rounds.sealed().len(class) > 0) else {
-            return false;
-        };
-        let list = rounds.take(&self.space.map, &self.space.machine, class, u64::MAX);
-        let brought = self.cache_or_pool(contents, pages, list);
-        self.cell.publish_sealed(contents);
-        brought
     }
 
     /// Puts areas of one size into the cache, which moves others out. Areas without room or a list go to the pool or

@@ -27,6 +27,7 @@ use crate::budget::{Budget, Cost};
 use crate::config::Config;
 use crate::list::{AreaList, Unflushed, UnlinkedArea};
 use crate::map::{Slot, Word};
+use crate::pool::Pool;
 use va_base::sync::MutexGuard;
 use va_base::sync::atomic::Ordering;
 use va_base::{Context, Machine};
@@ -120,6 +121,39 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
+    /// Moves completed areas of one size into the cache, which has none that fits; returns whether there were any.
+    pub(super) fn cache_completed_size(&self, contents: &mut Contents, pages: u64) -> bool {
+        let rounds = &mut contents.rounds;
+        if rounds.sealed().areas() == 0 || !rounds.poll_completed(&self.space.completed_batches) {
+            return false;
+        }
+        let Some(class) = rounds.sealed().class(pages).filter(|&class| rounds.sealed().len(class) > 0) else {
+            return false;
+        };
+        let most = if Self::takes_all(
+            &contents.cache,
+            contents.cache_pages_max,
+            pages,
+            rounds.sealed().len(class),
+        ) {
+            u64::MAX
+        } else {
+            Budget::of_slice::<C>().steps(Cost::AREA)
+        };
+        let list = rounds.take(&self.space.map, &self.space.machine, class, most);
+        let brought = self.cache_or_pool(contents, pages, list);
+        self.cell.publish_sealed(contents);
+        brought
+    }
+
+    /// Returns whether all of `count` completed areas of a size find a place at once, in the cache or in the pool. Large
+    /// ones may find none and go to the index, which costs more: then some are taken at a time.
+    fn takes_all(cache: &Pool, cache_pages_max: u64, size: u64, count: u64) -> bool {
+        let whole = count * size;
+        VmapSpace::<P, C>::always_pools(size)
+            || cache.pages() + whole <= cache_pages_max && cache.present_class_for(size, whole).is_some()
+    }
+
     /// Moves completed areas that were not requested since into the cache, or where that has no room into the pool;
     /// returns whether none is left.
     fn cache_completed(&self, contents: &mut Contents, budget: &mut Budget) -> bool {
@@ -134,12 +168,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             budget.spend(Cost::LIST);
             let size = rounds.sealed().size(class);
-            // A large size goes to the index if the pool takes none of it, which costs more: then some, unless the cache
-            // has room for all. A list is also taken in several steps if the machine is notified of each area.
-            let whole = rounds.sealed().len(class) * size;
-            let is_cheap = VmapSpace::<P, C>::always_pools(size)
-                || cache.pages() + whole <= *cache_pages_max
-                    && cache.present_class_for(size, whole).is_some();
+            // A list is also taken in several steps if the machine is notified of each area.
+            let is_cheap = Self::takes_all(cache, *cache_pages_max, size, rounds.sealed().len(class));
             let most = if is_cheap { u64::MAX } else { budget.steps(Cost::AREA) };
             let list = rounds.take(map, &space.machine, class, most);
             if space.machine.hears_settled() {

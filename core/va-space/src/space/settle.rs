@@ -209,6 +209,20 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.to_index(batch, C::ORDER.sorts_slices());
     }
 
+    /// Frees flushed areas in the index, as many under one hold of `free` as in a slice.
+    pub(super) fn to_index_by_slices(&self, mut list: AreaList<Flushed>, by_address: bool) {
+        let most = Budget::of_slice::<C>().steps(Cost::AREA);
+        while !list.is_empty() {
+            let mut part = AreaList::new();
+            while part.areas() < most
+                && let Some(area) = list.pop_any(&self.map)
+            {
+                part.push_front(area);
+            }
+            self.to_index(part, by_address);
+        }
+    }
+
     /// Frees flushed areas in the index under one hold of `free`: one by one, or sorted by address and neighbours as one.
     pub(super) fn to_index(&self, mut batch: AreaList<Flushed>, by_address: bool) {
         if batch.is_empty() {

@@ -1,9 +1,9 @@
 //! The areas that move into the cache of a magazine and out of it: how many, and which.
 
-use crate::{Linux69, Standard, ask, lazy, space};
-use va_base::{Context, Pages, Request};
-use va_sim::machine::SimMachine;
-use va_space::{Area, Magazine, Purge, VmapSpace};
+use crate::{Linux69, Standard, ask, complete_round, lazy, space};
+use va_base::{Context, LockClass, Pages, Request};
+use va_sim::machine::{SimMachine, lockings};
+use va_space::{Area, Config, Magazine, Purge, VmapSpace, config};
 
 type Space<'m> = VmapSpace<&'m SimMachine, Standard>;
 
@@ -80,8 +80,9 @@ fn a_completed_list_above_a_share_that_became_smaller_is_cached_in_part() {
 
 #[test]
 fn half_of_a_list_makes_room_of_small_areas_those_that_were_freed_first() {
-    // Areas that are cached at first, those that stay beside one of another size, and the one that is allocated next.
-    for (size, cached, other, stay, next) in [(256, 7, 1280, 3, 6), (264, 6, 500, 4, 4)] {
+    // Areas that are cached at first, those that stay beside one of another size, and the one that is allocated next. Of
+    // the large ones seven are moved into the cache, and one stays sealed.
+    for (size, cached, other, stay, next) in [(256, 7, 1280, 3, 6), (264, 7, 500, 5, 4)] {
         let machine = SimMachine::new(1);
         machine.set_online(lazy(100_000));
         // A share of 2048 pages.
@@ -247,4 +248,40 @@ fn a_size_above_the_largest_that_is_pooled_comes_from_the_index() {
         let area = magazine.alloc(&ask(size)).unwrap();
         assert_eq!(area.start().page_floor() == starts[0], again);
     }
+}
+
+/// The pool has eight large sizes, so no list for another. A magazine has 210 completed areas of another, and its cache
+/// has no room for all of them.
+#[test]
+fn an_alloc_and_a_drain_free_a_few_areas_in_the_index_at_a_time() {
+    let machine = SimMachine::new(16);
+    machine.drain_elsewhere(true);
+    let space = space::<config::Standard>(&machine, 1 << 24);
+    let large: Vec<_> = (311..319).map(|pages| space.alloc(0, &ask(pages)).unwrap()).collect();
+    large.into_iter().for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Drain);
+    let mut magazine = space.magazine(0).unwrap();
+    // A page of another node behind each area, so that no two merge.
+    let alloc = |pages, count| -> Vec<_> {
+        let area = |_| (space.alloc(0, &ask(pages)).unwrap(), space.alloc(3, &ask(1)).unwrap());
+        (0..count).map(area).map(|(area, _between)| area).collect()
+    };
+    let [second, first] = [alloc(302, 100), alloc(300, 210)];
+    second.into_iter().for_each(|area| magazine.free(area).unwrap());
+    complete_round(&space, &mut magazine);
+    let kept = magazine.try_alloc(&ask(302)).unwrap();
+    first.into_iter().for_each(|area| magazine.free(area).unwrap());
+    complete_round(&space, &mut magazine);
+    let before = space.stats().areas;
+    let last = magazine.try_alloc(&ask(300)).unwrap();
+    let after = space.stats().areas;
+    assert!(before - after <= config::Standard::SLICE_AREAS, "an alloc freed {} areas", before - after);
+    let holds = || lockings()[LockClass::Free as usize];
+    let begun = holds();
+    magazine.drain();
+    let (freed, holds) = (after - space.stats().areas, holds() - begun);
+    assert!(freed > 50 && holds > freed / (config::Standard::SLICE_AREAS + 1), "{freed} in {holds}");
+    [kept, last].into_iter().for_each(|area| space.free(area).unwrap());
+    drop(magazine);
+    space.validate().unwrap();
 }
