@@ -33,7 +33,7 @@ fn heap(limit: usize) -> LimitedHeap {
     heap.limit(limit);
     heap
 }
-fn take<const N: usize>(slab: &mut Slab<Cellule, N>) -> u32 {
+fn take<const N: usize, const FLAT: usize>(slab: &mut Slab<Cellule, N, FLAT>) -> u32 {
     let id = slab.take().unwrap();
     *slab.get_mut(id) = Cellule { value: id, ..Cellule::EMPTY };
     id
@@ -245,6 +245,27 @@ fn pieces_behind_a_flat_beginning_are_freed_as_far_as_none_is_needed() {
         slab.move_last(low);
     }
     assert_eq!(slab.capacity(), 128 + 64);
+    slab.return_all(&heap);
+}
+
+#[test]
+fn a_flat_beginning_for_which_there_is_no_shorter_piece_takes_no_step() {
+    let heap = heap(usize::MAX);
+    let mut slab = Slab::<Cellule, 1, 8192>::new();
+    slab.reserve(4000, &heap).unwrap();
+    (0..600).for_each(|_| _ = take(&mut slab));
+    heap.limit(0);
+    let mut shrunk = |steps| {
+        let mut left = steps;
+        while let Some(low) = slab.shrink_step(600, &mut left, &mut 0, &heap) {
+            slab.move_last(low);
+        }
+        left
+    };
+    assert!(shrunk(9000) > 0, "the capacity is as low as it can be");
+    assert_eq!(shrunk(9000), 9000, "a failure is none");
+    heap.limit(usize::MAX);
+    assert_eq!((shrunk(9000), shrunk(9000)), (8999, 9000), "one, for the shorter piece");
     slab.return_all(&heap);
 }
 
