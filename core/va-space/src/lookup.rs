@@ -15,7 +15,9 @@
 //! ```
 //!
 //! A record in a tree is reserved before its area becomes busy for the first time, and released when the area returns
-//! to the index. So an area from a pool needs no memory, and neither does a free (SP3).
+//! to the index. So an area from a pool needs no memory, and neither does a free (SP3). A caller that may sleep allocates
+//! what a tree is missing with the lock released, and adds it under the lock. So a machine may fail all requests under
+//! a lock. For a caller that may not, the machine is asked under the lock, as no call outside may sleep either.
 //!
 //! # Invariants
 //! - **LK1 busy** the trees hold the busy areas, no others, each in the tree of the node of its start.
@@ -31,7 +33,7 @@ use crate::node_table::NodeTable;
 use core::marker::PhantomData;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
-use va_base::{AllocError, InvariantViolation, LockClass, Machine, Place, Table, Va, VaRange};
+use va_base::{AllocError, Context, InvariantViolation, LockClass, Machine, Place, Table, Va, VaRange};
 use va_tree::rb::AreaTree;
 
 /// Finds busy areas of a space on machine `P`.
@@ -45,11 +47,12 @@ pub trait Lookup<P: Machine>: Sized + Send + Sync {
     /// Sets the nodes of an empty lookup.
     fn init(&mut self, nodes: NodeMap);
 
-    /// Reserves a record for an area that leaves the index, and inserts the area.
+    /// Reserves a record for an area that leaves the index, and inserts the area. For a caller that may sleep, memory is
+    /// allocated with no lock held, otherwise under the lock of the lookup.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the machine allocates none. Nothing has changed.
-    fn admit(&self, range: VaRange, machine: &P) -> Result<(), AllocError>;
+    fn admit(&self, range: VaRange, context: Context, machine: &P) -> Result<(), AllocError>;
 
     /// Returns whether [`admit`](Self::admit) of an area that starts at `start` allocates no table.
     fn has_table(&self, start: Va) -> bool {
@@ -83,6 +86,13 @@ pub trait Lookup<P: Machine>: Sized + Send + Sync {
 
     /// Returns its memory to the machine. It is not used afterwards.
     fn release_meta(&mut self, machine: &P);
+
+    /// Returns whether a thread holds one of its locks.
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    fn is_locked(&self) -> bool {
+        false
+    }
 }
 
 /// The lookup by the page map, without memory of its own.
@@ -97,7 +107,7 @@ impl<P: Machine> Lookup<P> for MapLookup {
     fn init(&mut self, _nodes: NodeMap) {}
 
     #[inline(always)]
-    fn admit(&self, _range: VaRange, _machine: &P) -> Result<(), AllocError> {
+    fn admit(&self, _range: VaRange, _context: Context, _machine: &P) -> Result<(), AllocError> {
         Ok(())
     }
 
@@ -208,19 +218,34 @@ impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
         self.nodes = nodes;
     }
 
-    fn admit(&self, range: VaRange, machine: &P) -> Result<(), AllocError> {
+    fn admit(&self, range: VaRange, context: Context, machine: &P) -> Result<(), AllocError> {
         let node = Z::node_of(&self.nodes, range.start());
         let branch = self.table.ensure(node, machine).ok_or(AllocError::NoMeta { records: 1 })?;
-        let mut tree = self.lock(branch, machine);
-        if tree.get().is_none() {
-            *tree = va_base::constant!(Place::Full(AreaTree::new()));
+        let mut supply = None;
+        loop {
+            let mut guard = self.lock(branch, machine);
+            if guard.get().is_none() {
+                *guard = va_base::constant!(Place::Full(AreaTree::new()));
+            }
+            let tree = guard.get_mut().ok_or(AllocError::NoMeta { records: 1 })?;
+            let unused = supply.take().and_then(|supply| tree.donate(supply));
+            // Keeps LK2: a count that is too high, since another thread is releasing a record, reserves one too many.
+            let records = branch.promised.load(Ordering::Relaxed) + 1;
+            let wanted = if context == Context::Sleeping { tree.wanted(records) } else { None };
+            let done = match wanted {
+                Some(_) => Ok(()),
+                None => tree.reserve(records, machine).map(|()| {
+                    branch.promised.fetch_add(1, Ordering::Relaxed);
+                    put(tree, range, machine);
+                }),
+            };
+            drop(guard);
+            if let Some(unused) = unused {
+                unused.free(machine);
+            }
+            let Some(wanted) = wanted else { return done };
+            supply = Some(wanted.alloc(machine).ok_or(AllocError::NoMeta { records: 1 })?);
         }
-        let tree = tree.get_mut().ok_or(AllocError::NoMeta { records: 1 })?;
-        // Keeps LK2: a count that is too high, since another thread is releasing a record, reserves one too many.
-        tree.reserve(branch.promised.load(Ordering::Relaxed) + 1, machine)?;
-        branch.promised.fetch_add(1, Ordering::Relaxed);
-        put(tree, range, machine);
-        Ok(())
     }
 
     fn has_table(&self, start: Va) -> bool {
@@ -304,6 +329,12 @@ impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
         }
         self.table.release_meta(machine);
     }
+
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    fn is_locked(&self) -> bool {
+        self.each().any(|(_, branch)| branch.tree.try_lock().is_none())
+    }
 }
 
 /// Puts a range into a tree that has a record for it, and no overlapping range.
@@ -323,7 +354,7 @@ mod tests {
     fn the_lookup_by_the_page_map_has_no_areas() {
         let (lookup, machine) = (<MapLookup as Lookup<TestMachine>>::EMPTY, TestMachine::default());
         let range = VaRange::from_pages(16, 20).unwrap();
-        assert_eq!(lookup.admit(range, &machine), Ok(()));
+        assert_eq!(lookup.admit(range, Context::Sleeping, &machine), Ok(()));
         lookup.insert(range, &machine);
         let (at, machine) = (range.start(), &machine);
         let found = [lookup.find(at, machine), lookup.enclosing(at, machine), lookup.above(at, machine)];

@@ -160,7 +160,9 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
                 self.capacity = self.held();
                 continue;
             }
-            if FLAT > 0 && self.array.is_empty() && self.grow_flat(want, platform) {
+            if let Some(len) = self.next_flat(want)
+                && self.move_flat(len..usize::MAX, platform)
+            {
                 continue;
             }
             let missing = want - self.capacity;
@@ -174,13 +176,14 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         Ok(())
     }
 
-    /// Moves the flat beginning into a piece of at least twice its length; false if the platform has none.
-    fn grow_flat(&mut self, want: usize, platform: &impl Platform) -> bool {
-        let len = (2 * self.held()).max(self.array.piece_len()).max(want.next_power_of_two().min(FLAT));
-        if len > FLAT {
-            return false;
+    /// Returns the length of the piece into which the flat beginning would move to make the capacity at least `want`: at
+    /// least twice its own. `None` if it stays.
+    pub(crate) fn next_flat(&self, want: usize) -> Option<usize> {
+        if FLAT == 0 || !self.array.is_empty() {
+            return None;
         }
-        self.move_flat(len..usize::MAX, platform)
+        let len = (2 * self.held()).max(self.array.piece_len()).max(want.next_power_of_two().min(FLAT));
+        (len <= FLAT).then_some(len)
     }
 
     /// Moves the flat records to a slab of at least `lens.start` and fewer than `lens.end` records, or returns `false`
@@ -191,15 +194,27 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
             platform.free_meta(flat);
             return false;
         }
+        let old = self.replace_flat(flat);
+        if !old.is_empty() {
+            platform.free_meta(old);
+        }
+        true
+    }
+
+    /// Moves the flat records to `flat`, and returns the piece in which they were.
+    fn replace_flat(&mut self, flat: Meta<&'static mut [T]>) -> Meta<&'static mut [T]> {
         let old = core::mem::replace(&mut self.flat, flat);
         let from = if old.is_empty() { &self.inline[..] } else { &**old };
         let same = from.len().min(self.flat.len());
         self.flat[..same].copy_from_slice(&from[..same]);
-        if !old.is_empty() {
-            platform.free_meta(old);
-        }
         self.capacity = self.held();
-        true
+        old
+    }
+
+    /// Moves the flat beginning into a longer piece, if it can still be used. Returns the piece that is left over; it
+    /// may be empty.
+    pub(crate) fn add_flat(&mut self, flat: Meta<&'static mut [T]>) -> Meta<&'static mut [T]> {
+        if self.array.is_empty() && flat.len() > self.held() { self.replace_flat(flat) } else { flat }
     }
 
     /// Returns the first piece that would be requested from the platform to make the capacity at least `want`.

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::error::SpaceError;
 use crate::lookup::Lookup;
 use crate::map::{PageMap, State};
-use va_base::{InvariantViolation, Machine, Va, VaRange};
+use va_base::{Context, InvariantViolation, Machine, Va, VaRange};
 
 /// The tables that the machine is asked for when an area begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) const NOTIFIES_LOOKUP: bool = <C::Lookup<P> as Lookup<P>>::FINDS;
 
     /// Allocates what an area needs that was just taken from the index: an entry for its leaf, and its record in the
-    /// lookup. [`lock_with_slots`](Self::lock_with_slots) supplies the slot.
+    /// lookup. [`lock_with_slots`](Self::lock_with_slots) supplies the slot. The caller may sleep.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`], [`SpaceError::Index`] with `NoMeta`: the machine allocates nothing. Nothing has
@@ -41,7 +41,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if !self.map.reserve(page, &self.machine) {
             return Err(SpaceError::NoTable);
         }
-        Ok(self.lookup.admit(range_of(page, pages), &self.machine)?)
+        Ok(self.lookup.admit(range_of(page, pages), Context::Sleeping, &self.machine)?)
     }
 
     /// Takes `free` with slots for areas that start at `pages`, ascending, which have entries. An area begins at each of
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(broken(|space| space.lookup.release(Va::from_page(16))), "LK2");
         assert_eq!(broken(|space| space.lookup.release(Va::from_page(18))), "LK2");
         let more = |space: &VmapSpace<&TestMachine, Linux69>| {
-            space.lookup.admit(range_of(900, 3), &space.machine).unwrap();
+            space.lookup.admit(range_of(900, 3), Context::Sleeping, &space.machine).unwrap();
         };
         assert_eq!(broken(more), "LK1");
     }

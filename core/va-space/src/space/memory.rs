@@ -6,6 +6,10 @@
 //! missing, allocates it with no lock held, and adds the memory, until nothing is missing (`va_tree::Supplied`). A
 //! machine may then fail every request under a spin lock: without a row of its alignment, a request takes longer, and
 //! its result is the same. A request that may block does this itself, once, when the index has no memory.
+//!
+//! Where busy areas are found by trees (`lookup`), a tree needs a record as well, which is known only once the place of
+//! an area is. A request that may block allocates it with no lock held, whether `supply` was called or not. One that
+//! may not block asks the machine under the lock of the tree, and fails if it has none.
 
 use super::VmapSpace;
 use super::take::Placement;
@@ -27,6 +31,9 @@ const MAP_STEPS: usize = 8;
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Allocates the index memory that `areas` more areas need, so that taking them requests none under a lock, unless
     /// other callers use it up. This includes rows that earlier requests lacked.
+    ///
+    /// It does not include the records of policies that find busy areas by trees, such as `Linux69`. A request that may
+    /// block allocates those with no lock held, and one that may not under the lock of a tree.
     ///
     /// The first request of an alignment that needs a row still asks the machine for its memory, under `free`. If that
     /// fails, it searches longer, and the next call of this allocates the memory.
@@ -162,5 +169,80 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
         }
         freed
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::config::{Linux69, OneLock52, Standard, WithBestFit, WithTrees};
+    use crate::lookup::Lookup;
+    use core::sync::atomic::{AtomicU64, Ordering};
+    use std::boxed::Box;
+    use std::sync::OnceLock;
+    use std::vec::Vec;
+    use va_base::{Context, HeapMachine, VaRange, Watch};
+
+    /// Fails every request for memory while `free` or a lock of the lookup is held, and counts those.
+    #[derive(Default)]
+    struct Strict {
+        is_locked: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+        failed: AtomicU64,
+    }
+
+    impl Watch for Strict {
+        fn admits(&self, _bytes: usize) -> bool {
+            let fails = self.is_locked.get().is_some_and(|is_locked| is_locked());
+            self.failed.fetch_add(u64::from(fails), Ordering::Relaxed);
+            !fails
+        }
+    }
+
+    type Strictly = HeapMachine<parking_lot::RawMutex, Strict>;
+
+    fn space<C: Config>() -> (&'static VmapSpace<&'static Strictly, C>, &'static Strict) {
+        let machine: &'static Strictly = Box::leak(Box::new(HeapMachine::watched(4, Strict::default())));
+        let all = VaRange::from_pages(16, 1 << 24).unwrap();
+        let space: &'static _ = Box::leak(Box::new(VmapSpace::<_, C>::new(all, all, machine).unwrap()));
+        let is_locked = || space.free.try_lock().is_none() || space.lookup.is_locked();
+        assert!(machine.watcher.is_locked.set(Box::new(is_locked)).is_ok());
+        (space, &machine.watcher)
+    }
+
+    #[test]
+    fn a_machine_without_memory_under_a_lock_serves_each_policy() {
+        fn check<C: Config>() {
+            for is_supplied in [true, false] {
+                let (space, strict) = space::<C>();
+                let failed = || strict.failed.load(Ordering::Relaxed);
+                if is_supplied {
+                    space.supply(2500).unwrap();
+                }
+                let size = |n: u64| Request::pages(2 + n % 7).unwrap();
+                let mut areas: Vec<_> = (0..2000).map(|n| space.alloc(0, &size(n)).unwrap()).collect();
+                // A split has no second try.
+                for area in areas.iter().step_by(4).filter(|_| is_supplied) {
+                    let (_, high) =
+                        space.split(va_base::Va::from_page(area.start().page_floor() + 1)).unwrap();
+                    space.free_at(high.start()).unwrap();
+                }
+                assert!(!is_supplied || failed() == 0, "{} requests under a lock", failed());
+                // Without a wait it is the memory at hand that serves, and what fails has changed nothing.
+                let atomic = |n| space.alloc(0, &size(n).context(Context::Atomic));
+                areas.extend((0..3000).filter_map(|n| atomic(n).ok()));
+                space.validate().unwrap();
+                assert!(areas.len() < 5000, "a failure of an atomic request");
+                for area in areas {
+                    space.free_at(area.start()).unwrap();
+                }
+                space.validate().unwrap();
+            }
+        }
+        check::<Standard>();
+        check::<Linux69>();
+        check::<OneLock52>();
+        check::<WithTrees<Standard>>();
+        check::<WithBestFit<Linux69>>();
     }
 }

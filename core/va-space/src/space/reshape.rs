@@ -29,7 +29,7 @@ use crate::error::SpaceError;
 use crate::lookup::Lookup;
 use crate::map::{Marker, Seen, State, Word};
 use core::fmt;
-use va_base::{AllocError, Machine, Pages, Va, VaRange};
+use va_base::{AllocError, Context, Machine, Pages, Va, VaRange};
 use va_tree::FreeIndex;
 
 /// The reason why an area was not changed. Nothing has changed.
@@ -171,7 +171,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if !self.seize(&left) {
             return Err(ReshapeError::NoArea { at });
         }
-        if let Err(error) = self.lookup.admit(high, &self.machine) {
+        if let Err(error) = self.lookup.admit(high, Context::Sleeping, &self.machine) {
             self.settle_as(&left, left.pages, left.word);
             return Err(ReshapeError::NoMeta(error.into()));
         }

@@ -18,7 +18,7 @@ use crate::error::SpaceError;
 use crate::list::{AreaList, Flushed, UnlinkedArea};
 use crate::lookup::Lookup;
 use crate::map::{PageMap, State, Word};
-use va_base::{Align, Machine, Request, Va};
+use va_base::{Align, Context, Machine, Request, Va};
 use va_tree::FreeIndex;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -117,8 +117,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if !has_tables {
             return Err(SpaceError::NoTable);
         }
+        let context = if tables == Tables::None { Context::Atomic } else { Context::Sleeping };
         for n in 0..count {
-            if let Err(error) = self.lookup.admit(range_of(page_of(n), pages), &self.machine) {
+            if let Err(error) = self.lookup.admit(range_of(page_of(n), pages), context, &self.machine) {
                 self.unready_row(n, &page_of);
                 return Err(error.into());
             }

@@ -17,9 +17,9 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `insert_vmap_area`, `unlink_va`, `__find_vmap_area`, `__find_vmap_area_exceed_addr`).
 
-use super::tree::{Side, Tree};
+use super::tree::{Hole, Side, Tree};
 use crate::slab::NIL;
-use va_base::{AllocError, InvariantViolation, Platform, Va, VaRange};
+use va_base::{AllocError, InvariantViolation, Meta, Next, Platform, Supply, Va, VaRange};
 
 /// A red-black tree of disjoint areas, found by any address inside them.
 ///
@@ -73,6 +73,35 @@ impl AreaTree {
     pub fn reserve(&mut self, areas: u64, platform: &impl Platform) -> Result<(), AllocError> {
         let want = usize::try_from(areas).map_err(|_| AllocError::NoMeta { records: usize::MAX })?;
         self.tree.slab.reserve(want, platform).map_err(|records| AllocError::NoMeta { records })
+    }
+
+    /// Returns the memory that is missing for `areas` in all. `None` if none is, or if no memory could help.
+    ///
+    /// So a caller under a lock can release it, allocate ([`AreasWanted::alloc`]), and add the memory
+    /// ([`donate`](Self::donate)), until nothing is missing.
+    #[must_use]
+    pub fn wanted(&self, areas: u64) -> Option<AreasWanted> {
+        let (slab, want) = (&self.tree.slab, usize::try_from(areas).ok()?);
+        if slab.capacity() >= want {
+            return None;
+        }
+        let wanted = AreasWanted { flat: slab.next_flat(want), next: slab.next(want) };
+        (wanted.flat.is_some() || wanted.next.is_some()).then_some(wanted)
+    }
+
+    /// Adds memory, and returns what is left over, to be freed: the memory itself, if the tree has grown otherwise since,
+    /// or the memory that the areas moved out of.
+    #[must_use]
+    pub fn donate(&mut self, supply: AreaSupply) -> Option<AreaSupply> {
+        match supply {
+            AreaSupply(Of::Flat(flat)) => {
+                let left = self.tree.slab.add_flat(flat);
+                (!left.is_empty()).then_some(AreaSupply(Of::Flat(left)))
+            }
+            AreaSupply(Of::Piece(piece)) => {
+                self.tree.slab.add(piece).err().map(|unused| AreaSupply(Of::Piece(unused)))
+            }
+        }
     }
 
     /// Inserts an area.
@@ -172,6 +201,48 @@ impl AreaTree {
     }
 }
 
+/// The memory that an [`AreaTree`] is missing. Plain data, stale once the tree has grown otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct AreasWanted {
+    flat: Option<usize>,
+    next: Option<Next>,
+}
+
+impl AreasWanted {
+    /// Allocates the memory; `None` if the platform has none.
+    #[must_use]
+    pub fn alloc(self, platform: &impl Platform) -> Option<AreaSupply> {
+        let flat = self.flat.and_then(|len| platform.alloc_meta(len));
+        if let Some(flat) = flat {
+            return Some(AreaSupply(Of::Flat(Meta::new(flat))));
+        }
+        Some(AreaSupply(Of::Piece(self.next?.alloc(platform)?)))
+    }
+}
+
+/// Memory for the areas of an [`AreaTree`].
+#[derive(Debug)]
+#[must_use]
+pub struct AreaSupply(Of);
+
+#[derive(Debug)]
+enum Of {
+    /// The first records in one piece, into which they move.
+    Flat(Meta<&'static mut [Hole]>),
+    /// A piece for further ones.
+    Piece(Supply<Hole>),
+}
+
+impl AreaSupply {
+    /// Frees memory that was not used.
+    pub fn free(self, platform: &impl Platform) {
+        match self.0 {
+            Of::Flat(flat) => platform.free_meta(flat),
+            Of::Piece(piece) => piece.free(platform),
+        }
+    }
+}
+
 impl Default for AreaTree {
     fn default() -> Self {
         Self::new()
@@ -182,7 +253,7 @@ impl Default for AreaTree {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
-    use va_base::{Heap, NoSlabs};
+    use va_base::{Heap, LimitedHeap, NoSlabs};
 
     fn pages(first: u64, end: u64) -> VaRange {
         VaRange::from_pages(first, end).unwrap()
@@ -240,6 +311,35 @@ mod tests {
         assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("AT1"));
         tree.tree.get_mut(0).end = tree.tree.get(0).start;
         assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("AT1"));
+    }
+
+    #[test]
+    fn donated_memory_is_used_or_left_over_and_a_tree_needs_no_other() {
+        // Slabs of any length, and of a page alone.
+        for limit in [usize::MAX, 4096] {
+            let heap = LimitedHeap::new();
+            heap.limit(limit);
+            let mut tree = AreaTree::new();
+            for page in 0..5000 {
+                let mut rounds = 0;
+                while let Some(wanted) = tree.wanted(page + 1) {
+                    let Some(supply) = wanted.alloc(&heap) else { panic!("area {page}: no memory") };
+                    // Another caller wanted the same at the same time.
+                    let late = wanted.alloc(&heap);
+                    let left =
+                        [Some(supply), late].map(|supply| supply.and_then(|supply| tree.donate(supply)));
+                    left.into_iter().flatten().for_each(|left| left.free(&heap));
+                    rounds += 1;
+                }
+                assert!(rounds < 9 && tree.reserve(page + 1, &NoSlabs).is_ok());
+                tree.insert(pages(2 * page, 2 * page + 1)).unwrap();
+            }
+            tree.validate().unwrap();
+            assert!(tree.wanted(5000).is_none() && tree.wanted(u64::MAX).is_some());
+            assert!((0..5000).all(|page| tree.find(Va::from_page(2 * page)).is_some()));
+            tree.clear(&heap);
+            assert_eq!(heap.bytes(), 0, "all that was left over was freed");
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub mod search;
 mod sizes;
 mod tree;
 
-pub use areas::AreaTree;
+pub use areas::{AreaSupply, AreaTree, AreasWanted};
 pub use search::{Exact, Linux, Search};
 pub use sizes::SizeSupply;
 pub(crate) use sizes::SizeTree;
