@@ -8,6 +8,7 @@
 //!
 //! | call | locks held | may fail |
 //! |---|---|---|
+//! | [`Backend::check`] | none | yes; no space is created |
 //! | [`Backend::create`] | grow | yes; nothing has changed |
 //! | [`Backend::destroy`] | grow | no |
 //! | [`Backend::populate`] | grow | yes; none of the pages is populated then |
@@ -17,6 +18,7 @@
 //!
 //! The lock `grow` may sleep. None of them may re-enter the same space.
 
+use crate::error::PlacementError;
 use crate::geometry::Geometry;
 use crate::offset::Offset;
 use crate::request::Request;
@@ -74,6 +76,15 @@ pub trait Backend {
     /// True if chunks are created empty and populated by page; otherwise they are created populated and remain so.
     const BY_PAGE: bool;
 
+    /// Checks that its units are those of a geometry, one for each of `cpus` possible CPUs. A space calls it once, before
+    /// any other call. The default accepts all.
+    ///
+    /// # Errors
+    /// [`PlacementError`], and no space is created.
+    fn check(&self, _geometry: &Geometry, _cpus: u32) -> Result<(), PlacementError> {
+        Ok(())
+    }
+
     /// Creates a chunk and returns the address of its first unit, a multiple of the geometry's atom.
     ///
     /// # Errors
@@ -116,6 +127,10 @@ pub trait Backend {
 
 impl<B: Backend + ?Sized> Backend for &B {
     const BY_PAGE: bool = B::BY_PAGE;
+
+    fn check(&self, geometry: &Geometry, cpus: u32) -> Result<(), PlacementError> {
+        (**self).check(geometry, cpus)
+    }
 
     fn create(&self, geometry: &Geometry) -> Result<Va, BackendError> {
         (**self).create(geometry)

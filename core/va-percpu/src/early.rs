@@ -64,8 +64,8 @@ impl<P: Machine + 'static, B: Backend + 'static, C: Config> EarlyPercpu<P, B, C>
     /// Creates a space here, for good; see [`PercpuSpace::new`].
     ///
     /// # Errors
-    /// [`NewError::AlreadyReady`] if there is a space, or another thread creates it. [`NewError::NoMeta`] if the
-    /// platform allocates no records, after which another call may succeed.
+    /// [`NewError::AlreadyReady`] if there is a space, or another thread creates it. [`NewError::Placement`] and
+    /// [`NewError::NoMeta`] as for [`PercpuSpace::new`], after which another call may succeed.
     /// # Locks
     /// The lock of the storage, by `try_lock`; the platform is called under it. Stack: less than 4 KiB in release builds.
     pub fn init(

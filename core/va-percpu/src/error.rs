@@ -119,12 +119,66 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
+/// The reason why the units of a backend are not those of a geometry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PlacementError {
+    /// There are fewer units than possible CPUs, or more than a chunk has.
+    BadCount {
+        /// Units.
+        units: usize,
+        /// Possible CPUs.
+        cpus: u32,
+        /// Units of a chunk, including padding.
+        most: u32,
+    },
+    /// A unit does not begin at a page, or none of the groups' areas holds all of it.
+    OutsideAreas {
+        /// Its CPU.
+        cpu: u32,
+        /// Its distance from the beginning of the chunk, in bytes.
+        offset: u64,
+        /// Its bytes.
+        unit: u32,
+    },
+    /// Two units overlap.
+    Overlap {
+        /// The lower CPU.
+        first: u32,
+        /// The other one.
+        second: u32,
+        /// The distance of the second one's unit from the beginning of the chunk, in bytes.
+        offset: u64,
+    },
+}
+
+impl fmt::Display for PlacementError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadCount { units, cpus, most } => {
+                write!(f, "{units} units are given, for {cpus} possible CPUs and chunks of {most} units")
+            }
+            Self::OutsideAreas { cpu, offset, unit } => write!(
+                f,
+                "the unit of CPU {cpu}, {unit} bytes at {offset:#x}, is not whole pages in an area of the groups"
+            ),
+            Self::Overlap { first, second, offset } => {
+                write!(f, "the unit of CPU {second} at {offset:#x} overlaps that of CPU {first}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PlacementError {}
+
 /// The reason why no space was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum NewError {
     /// The sizes are inconsistent.
     Geometry(GeometryError),
+    /// The units of the backend are not those of the geometry.
+    Placement(PlacementError),
     /// The platform allocated no records for the first chunk.
     NoMeta,
     /// There is no space yet.
@@ -137,6 +191,7 @@ impl fmt::Display for NewError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Geometry(error) => fmt::Display::fmt(error, f),
+            Self::Placement(error) => fmt::Display::fmt(error, f),
             Self::NoMeta => f.write_str("no records were allocated for the first chunk"),
             Self::NotReady => f.write_str("per-CPU memory is used before it is ready"),
             Self::AlreadyReady => f.write_str("there is per-CPU memory already"),
@@ -149,5 +204,11 @@ impl core::error::Error for NewError {}
 impl From<GeometryError> for NewError {
     fn from(error: GeometryError) -> Self {
         Self::Geometry(error)
+    }
+}
+
+impl From<PlacementError> for NewError {
+    fn from(error: PlacementError) -> Self {
+        Self::Placement(error)
     }
 }

@@ -56,7 +56,7 @@ pub use backend::{Backend, BackendError, Event};
 pub use bitmap::{BIT_BYTES, PAGE_BITS, Word};
 pub use config::Config;
 pub use early::EarlyPercpu;
-pub use error::{AllocError, FreeError, NewError};
+pub use error::{AllocError, FreeError, NewError, PlacementError};
 pub use geometry::{Geometry, GeometryError, Sizes};
 pub use offset::Offset;
 pub use request::{Context, Place, Request};

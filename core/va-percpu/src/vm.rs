@@ -8,6 +8,7 @@
 //! Linux `mm/percpu-vm.c` (6.12: `pcpu_populate_chunk`, `pcpu_create_chunk`).
 
 use crate::backend::{Backend, BackendError};
+use crate::error::PlacementError;
 use crate::geometry::Geometry;
 use core::ops::Range;
 use va_base::{Machine, PAGE_SIZE, RequestError, Va, VaRange};
@@ -40,7 +41,8 @@ pub trait Mapper {
 pub struct Groups<'a> {
     /// Each group's distance from the first, and its size: ascending, in bytes, multiples of the atom.
     pub areas: &'a [(u64, u64)],
-    /// For each possible CPU, the distance of its unit from the beginning of the first group, in bytes.
+    /// For each possible CPU, the distance of its unit from the beginning of the first group, in bytes: whole pages inside
+    /// one of the areas, which no other unit has. Units of padding have no entry.
     pub units: &'a [u64],
 }
 
@@ -54,6 +56,10 @@ pub struct VmChunks<'a, P: Machine + Clone, M, C: Config = Standard> {
 
 impl<'a, P: Machine + Clone, M: Mapper, C: Config> VmChunks<'a, P, M, C> {
     /// Creates a backend that allocates chunks from `space`, at multiples of `atom`.
+    ///
+    /// The size of a unit is known once there is a geometry, so the units are checked when a space is created
+    /// ([`PercpuSpace::new`](crate::PercpuSpace::new)). A caller that populates pages before that calls
+    /// [`Backend::check`] first.
     ///
     /// # Errors
     /// The groups are not in order, or not multiples of the atom.
@@ -81,6 +87,29 @@ impl<'a, P: Machine + Clone, M: Mapper, C: Config> VmChunks<'a, P, M, C> {
 
 impl<P: Machine + Clone, M: Mapper, C: Config> Backend for VmChunks<'_, P, M, C> {
     const BY_PAGE: bool = true;
+
+    /// O(CPUs squared), once.
+    fn check(&self, geometry: &Geometry, cpus: u32) -> Result<(), PlacementError> {
+        let (unit, most) = (geometry.unit_bytes(), geometry.sizes().units);
+        let (units, bytes) = (self.units.len(), u64::from(unit));
+        if units < cpus as usize || units > most as usize {
+            return Err(PlacementError::BadCount { units, cpus, most });
+        }
+        for (cpu, &offset) in (0u32..).zip(self.units) {
+            let area = self.areas.areas().iter().rev().find(|&&(start, _)| start <= offset);
+            let fits = |&(start, size): &(u64, u64)| {
+                size.checked_sub(bytes).is_some_and(|last| offset - start <= last)
+            };
+            if !offset.is_multiple_of(PAGE_SIZE) || !area.is_some_and(fits) {
+                return Err(PlacementError::OutsideAreas { cpu, offset, unit });
+            }
+            let overlaps = |&(_, &other): &(u32, &u64)| offset.abs_diff(other) < bytes;
+            if let Some((first, _)) = (0..cpu).zip(self.units).find(overlaps) {
+                return Err(PlacementError::Overlap { first, second: cpu, offset });
+            }
+        }
+        Ok(())
+    }
 
     fn create(&self, _geometry: &Geometry) -> Result<Va, BackendError> {
         self.space.alloc_congruent(&self.areas).map_err(|_| BackendError)

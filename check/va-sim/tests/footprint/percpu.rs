@@ -7,7 +7,7 @@ use va_base::{Va, VaRange};
 use va_percpu::vm::{Groups, Mapper, VmChunks};
 use va_percpu::{
     Backend, BackendError, Config, Context, EarlyPercpu, Geometry, Offset, PercpuSpace, Place, Progress,
-    Request,
+    Request, Sizes,
 };
 use va_sim::percpu::SimChunks;
 use va_space::VmapSpace;
@@ -57,11 +57,13 @@ pub(crate) fn rows<C: Config>(table: &mut Depths) {
 /// The calls that may call a backend, where chunks are areas of a space.
 pub(crate) fn rows_of_areas<C: Config>(table: &mut Depths) {
     type Space = VmapSpace<&'static Arena>;
-    let (arena, geometry) = (Arena::leaked(), geometry());
+    let arena = Arena::leaked();
+    let sizes = Sizes { units: 4, ..va_sim::percpu::SIZES };
+    let geometry = fine(Geometry::new(sizes, Va::new(1 << 36)));
     let all = pages(16, 1 << 30);
     let space: &'static Space = Box::leak(Box::new(fine(Space::new(all, all, arena))));
-    let unit = geometry.unit_bytes().into();
-    let (areas, units) = ([(0, unit), (1 << 24, unit)], [0, 1 << 24]);
+    let unit = u64::from(geometry.unit_bytes());
+    let (areas, units) = ([(0, 2 * unit), (1 << 24, 2 * unit)], [0, unit, 1 << 24, (1 << 24) + unit]);
     let groups = Groups { areas: &areas, units: &units };
     let chunks = fine(VmChunks::new(space, groups, geometry.sizes().atom, Nothing));
     call_rows(table, &fine(PercpuSpace::<_, _, C>::new(geometry, arena, chunks)));

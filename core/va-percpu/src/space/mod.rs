@@ -97,7 +97,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// takes less than 4 KiB.
     ///
     /// # Errors
-    /// [`NewError::NoMeta`] if the platform allocates no records.
+    /// [`NewError::Placement`] if the units of the backend are not those of the geometry, or fewer than the machine's
+    /// possible CPUs. [`NewError::NoMeta`] if the platform allocates no records.
     pub fn new(geometry: Geometry, machine: P, backend: B) -> Result<Self, NewError> {
         let mut space = Self::unbegun(geometry, machine, backend);
         space.begin()?;
@@ -126,6 +127,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Creates the first chunk.
     #[inline(never)]
     pub(crate) fn begin(&mut self) -> Result<(), NewError> {
+        self.backend.check(&self.geometry, self.machine.cpus_possible())?;
         // No other thread has the space: no lock is taken.
         let store = self.chunks.get_mut();
         store.init(self.geometry, B::BY_PAGE);

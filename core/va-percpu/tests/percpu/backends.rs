@@ -8,7 +8,8 @@ use va_percpu::km::{Blocks, KmChunks};
 use va_percpu::plan::{Wish, plan};
 use va_percpu::vm::{Groups, Mapper, VmChunks};
 use va_percpu::{
-    AllocError, BackendError, Context, Geometry, PercpuSpace, Place, Request, Sizes, first, geometry,
+    AllocError, BackendError, Context, Geometry, NewError, PercpuSpace, Place, PlacementError, Request,
+    Sizes, first, geometry,
 };
 use va_sim::machine::SimMachine;
 use va_space::VmapSpace;
@@ -119,6 +120,46 @@ fn chunks_of_congruent_areas_are_mapped_on_every_cpu_and_go_back() {
     assert_eq!(busy, expected);
     assert!(space.stats().holes >= holes);
     space.validate().unwrap();
+}
+
+#[test]
+fn units_that_are_not_those_of_the_geometry_are_an_error() {
+    const UNIT: u64 = 64 << 10;
+    let machine = SimMachine::new(4);
+    let window = VaRange::from_pages(1 << 20, 1 << 21).unwrap();
+    let space: VmapSpace<_, SpaceDefault> = VmapSpace::new(VaRange::ALL, window, &machine).unwrap();
+    let made = |areas: &[(u64, u64)], units: &[u64]| {
+        let backend =
+            VmChunks::new(&space, Groups { areas, units }, SIZES.atom, Pages::new(&machine)).unwrap();
+        let geometry = Geometry::new(SIZES, Va::new(1 << 30)).unwrap();
+        PercpuSpace::<_, _, Standard>::new(geometry, &machine, &backend).err()
+    };
+    let placed = |units: &[u64]| match made(&AREAS, units) {
+        Some(NewError::Placement(error)) => Some(error),
+        other => panic!("{other:?}"),
+    };
+    let with = |cpu: usize, offset| {
+        let mut units = UNITS;
+        units[cpu] = offset;
+        placed(&units)
+    };
+    let count = |units| Some(PlacementError::BadCount { units, cpus: 4, most: 4 });
+    assert_eq!(placed(&[0, UNIT, 1 << 20]), count(3));
+    assert_eq!(placed(&[0, UNIT, 1 << 20, (1 << 20) + UNIT, (1 << 20) + UNIT]), count(5));
+    let outside = |cpu, offset| Some(PlacementError::OutsideAreas { cpu, offset, unit: SIZES.unit });
+    // At the end of an area, over it, between areas, past the last address, and not at a page.
+    for (cpu, offset) in
+        [(1, 2 * UNIT), (1, UNIT + 4096), (2, 3 * UNIT), (3, u64::MAX - 4095), (3, (1 << 20) + 7)]
+    {
+        assert_eq!(with(cpu, offset), outside(cpu as u32, offset));
+    }
+    let short = made(&[(0, UNIT), (1 << 20, 128 << 10)], &UNITS);
+    assert_eq!(short, outside(1, UNIT).map(NewError::Placement));
+    assert_eq!(with(3, 1 << 20), Some(PlacementError::Overlap { first: 2, second: 3, offset: 1 << 20 }));
+    assert_eq!(with(1, 4096), Some(PlacementError::Overlap { first: 0, second: 1, offset: 4096 }));
+    // In any order they are right, and until then nothing was allocated.
+    assert_eq!(space.areas().count(), 0);
+    assert_eq!(made(&AREAS, &[(1 << 20) + UNIT, 0, 1 << 20, UNIT]), None);
 }
 
 #[test]
