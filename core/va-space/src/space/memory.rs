@@ -221,8 +221,7 @@ mod tests {
                 }
                 let size = |n: u64| Request::pages(2 + n % 7).unwrap();
                 let mut areas: Vec<_> = (0..2000).map(|n| space.alloc(0, &size(n)).unwrap()).collect();
-                // A split has no second try.
-                for area in areas.iter().step_by(4).filter(|_| is_supplied) {
+                for area in areas.iter().step_by(4) {
                     let (_, high) =
                         space.split(va_base::Va::from_page(area.start().page_floor() + 1)).unwrap();
                     space.free_at(high.start()).unwrap();
