@@ -200,7 +200,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         let Some((size, _)) = busy.remove(at.get()) else { return false };
         self.index.release_splits(1);
         busy.remove(start);
-        self.insert(start, below + size, owner);
+        self.insert_grown(start, below + size, owner);
         true
     }
 
@@ -219,9 +219,16 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
             }
             self.index.release_splits(1);
             self.areas.busy.remove(start);
-            self.insert(start, want, owner);
+            self.insert_grown(start, want, owner);
         }
         true
+    }
+
+    /// Inserts a busy area that has grown: outside the default window it has no owner.
+    fn insert_grown(&mut self, start: u64, size: u64, owner: Owner) {
+        let range = VaRange::from_size(Va::new(start), size);
+        let inside = range.is_some_and(|range| self.index.default_window().encloses(range));
+        self.insert(start, size, if inside { owner } else { Owner::NoNode });
     }
 
     /// Inserts a busy area whose range is not in the index.

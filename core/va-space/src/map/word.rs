@@ -185,6 +185,11 @@ impl Word {
         pages < ESCAPE_PAGES && (self.0 ^ handle.0) & !UNKNOWN == 0
     }
 
+    /// Returns the word of the same area without an owner.
+    pub(crate) const fn without_owner(self) -> Self {
+        Self(self.0 & !(OWNER_MASK << OWNER_AT))
+    }
+
     /// Returns the owner.
     #[inline]
     pub(crate) const fn owner(self) -> Option<u32> {
@@ -230,6 +235,7 @@ mod tests {
                         assert_eq!((busy.with_note().is_noted(), busy.noting().is_noted()), (true, false));
                         assert!(!busy.with_note().noting().is_noted());
                         assert_eq!(busy.resized(pages, 77), busy);
+                        assert_eq!(word.without_owner(), Word::new(pages, None, generation, state));
                     }
                 }
             }

@@ -16,8 +16,13 @@
 //! So of a concurrent change and free one fails. Sizes and start bits change in one hold of `free` (SP1); then the area
 //! is busy again. A lookup may miss it in between.
 //!
+//! An area with an owner is pooled when it is freed, and then allocated to a request without a window. So an area that
+//! grows out of the default window has no owner any more.
+//!
 //! A handle ([`Area`]) has a size, so it frees nothing any more once its area has another; such areas are freed by
 //! their start.
+//! # Invariants
+//! - **PO6 inside** an area with an owner is inside the default window.
 //! # Source
 //! Our own. Linux cuts areas only on their way back (`mm/vmalloc.c`, `va_clip`), and has no call for any of these.
 
@@ -202,7 +207,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Joins the busy area that starts at `at` to the busy area that ends there. The result has the owner of the lower
-    /// one.
+    /// one, or none if it is not inside the default window.
     ///
     /// # Errors
     /// [`ReshapeError::NoArea`], [`ReshapeError::NoNeighbour`], [`ReshapeError::NoMeta`].
@@ -252,7 +257,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Grows the busy area that starts at `at` to `size` without moving it. The pages that it gains were free, and need
     /// no flush. If these are a whole hole of the index, it needs no memory. Otherwise it reserves a record for the time
-    /// of the call.
+    /// of the call. An area that is not inside the default window any more has no owner.
     ///
     /// # Errors
     /// [`ReshapeError::NoArea`], [`ReshapeError::NoMeta`]; [`ReshapeError::BadSize`] if the area is larger;
@@ -315,10 +320,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         won
     }
 
-    /// Sets the size of a seized area, under `free`, and returns its word.
+    /// Sets the size of a seized area, under `free`, and returns its word, which keeps PO6.
     #[inline(never)]
     fn resize_idle(&self, marker: &mut Marker, seen: &Seen, pages: u64) -> Word {
-        let word = seen.word.resized(pages, marker.next_shape()).with_state(State::Idle);
+        let inside = self.default_window.encloses(range_of(seen.page, pages));
+        let word = if inside { seen.word } else { seen.word.without_owner() };
+        let word = word.resized(pages, marker.next_shape()).with_state(State::Idle);
         self.map.resize(marker, seen.page, pages, word);
         word
     }

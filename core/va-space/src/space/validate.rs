@@ -1,8 +1,9 @@
 //! Counts of all areas and pages, and the check of all invariants.
 
 use super::VmapSpace;
+use crate::area::range_of;
 use crate::config::Config;
-use crate::map::State;
+use crate::map::{Seen, State};
 use va_base::sync::atomic::Ordering;
 use va_base::{InvariantViolation, Machine, Pages, Va};
 use va_tree::FreeIndex;
@@ -199,6 +200,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let (start, pages) = match (area, hole) {
                 (Some(area), hole) if hole.is_none_or(|(start, _)| area.page < start) => {
                     self.map.check_bit(area.page)?;
+                    self.check_owner(&area)?;
                     let state = area.word.state().map_or(0, |state| state as usize);
                     counts[state] = (counts[state].0 + 1, counts[state].1 + area.pages);
                     areas += 1;
@@ -243,6 +245,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             });
         }
         Ok(counts)
+    }
+
+    /// Checks PO6.
+    fn check_owner(&self, area: &Seen) -> Result<(), InvariantViolation> {
+        let range = range_of(area.page, area.pages);
+        let fits = area.word.owner().is_none() || self.default_window.encloses(range);
+        InvariantViolation::check(
+            fits,
+            "PO6",
+            range.start(),
+            self.default_window.end().get(),
+            range.end().get(),
+        )
     }
 }
 
@@ -295,6 +310,20 @@ mod tests {
     #[test]
     fn po5_more_idle_areas_than_there_are_are_named() {
         assert_eq!(broken(|space| space.lock_pool(0).spoil_idle()), "PO5");
+    }
+
+    #[test]
+    fn po6_an_owned_area_outside_the_default_window_is_named() {
+        let machine = TestMachine::default();
+        let [all, window] = [100, 50].map(|end| VaRange::from_pages(16, end).unwrap());
+        let space = VmapSpace::<_, Standard>::new(all, window, &machine).unwrap();
+        let request = |pages| Request::pages(pages).unwrap();
+        let _owned = space.alloc(0, &request(34)).unwrap();
+        let area = space.alloc(0, &request(3).within(all)).unwrap();
+        assert_eq!(space.validate(), Ok(()));
+        let page = area.start().page_floor();
+        space.map.put(page, crate::map::Word::new(3, Some(0), 1, State::Busy));
+        assert_eq!(space.validate().map_err(|broken| (broken.rule, broken.at)), Err(("PO6", area.start())));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Areas that are split, joined and resized, beside the reference model of the space: the same results, the same areas,
 //! nothing lost.
 
-use crate::{Standard, Whole, at, lazy, pages};
+use crate::{Standard, Whole, ask, at, lazy, pages};
 use proptest::prelude::*;
-use va_base::{Pages, Request, Va};
+use va_base::{Pages, Request, Va, VaRange};
 use va_sim::effort::some;
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
@@ -40,10 +40,11 @@ fn call(size: u64) -> impl Strategy<Value = Call> {
     ]
 }
 
-fn compare<C: Config>(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
+/// Compares spaces of `size` pages, whose default window ends at page `window`.
+fn compare<C: Config>(size: u64, window: u64, calls: &[Call]) -> Result<(), TestCaseError> {
     let machine = SimMachine::new(1);
-    let space = VmapSpace::<_, C>::new(pages(0, size), pages(0, size), &machine).unwrap();
-    let index = ModelIndex::new(pages(0, size), pages(0, size)).unwrap();
+    let space = VmapSpace::<_, C>::new(pages(0, size), pages(0, window), &machine).unwrap();
+    let index = ModelIndex::new(pages(0, size), pages(0, window)).unwrap();
     let mut model = SpaceModel::<C, _>::new(index, 1);
     // More than there are.
     machine.set_online(lazy(8192));
@@ -54,8 +55,9 @@ fn compare<C: Config>(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
         match call {
             &Call::Alloc(size) => {
                 let request = Request::pages(size).unwrap();
-                let got = space.alloc(0, &request).map(|area| area.start());
-                prop_assert_eq!(got.ok(), model.alloc(0, &request));
+                let got = space.alloc(0, &request).ok().map(|area| area.range());
+                prop_assert_eq!(got.map(VaRange::start), model.alloc(0, &request));
+                prop_assert!(got.is_none_or(|area| pages(0, window).encloses(area)), "{:?}", got);
             }
             &Call::AllocAt(page, size_wanted) => {
                 let range = pages(page, (page + size_wanted).min(size));
@@ -118,9 +120,49 @@ proptest! {
     fn a_space_whose_areas_change_shape_equals_its_model(
         (size, calls) in (30..200u64).prop_flat_map(|size| (Just(size), prop::collection::vec(call(size), 1..200)))
     ) {
-        compare::<Whole>(size, &calls)?;
-        compare::<WithTrees<Whole>>(size, &calls)?;
+        for window in [size, size / 2] {
+            compare::<Whole>(size, window, &calls)?;
+            compare::<WithTrees<Whole>>(size, window, &calls)?;
+        }
     }
+}
+
+#[test]
+fn an_area_that_leaves_the_default_window_has_no_owner_and_is_not_pooled() {
+    for joins in [false, true] {
+        let machine = SimMachine::new(1);
+        let window = pages(0, 84);
+        let space = VmapSpace::<_, Standard>::new(pages(0, 1000), window, &machine).unwrap();
+        let start = space.alloc(0, &ask(84)).unwrap().start();
+        assert!(space.find(start).is_some_and(|seen| seen.owner == Some(0)));
+        if joins {
+            let above = space.alloc(0, &ask(116).within(pages(84, 1000))).unwrap().start();
+            assert_eq!(space.join(above), Ok(pages(0, 200)));
+        } else {
+            assert_eq!(space.grow_at(start, Pages::new(200)), Ok(pages(0, 200)));
+        }
+        assert!(space.find(start).is_some_and(|seen| seen.owner.is_none()));
+        assert_eq!(space.validate(), Ok(()));
+        // Neither has a half of it.
+        space.split(at(84)).unwrap();
+        assert!(space.areas().all(|seen| seen.owner.is_none()));
+        assert_eq!(space.free_at(at(84)), Ok(pages(84, 200)));
+        space.purge(Purge::Drain);
+        assert_eq!(space.stats().pooled_areas, 0);
+        let got = space.alloc(0, &ask(116));
+        assert!(matches!(got, Err(SpaceError::Impossible { .. })), "{got:?}");
+    }
+}
+
+#[test]
+fn an_area_that_grows_in_the_default_window_keeps_its_owner() {
+    let machine = SimMachine::new(1);
+    let space = VmapSpace::<_, Standard>::new(pages(0, 1000), pages(0, 84), &machine).unwrap();
+    let start = space.alloc(0, &ask(20)).unwrap().start();
+    assert_eq!(space.grow_at(start, Pages::new(40)), Ok(pages(0, 40)));
+    let above = space.alloc(0, &ask(44)).unwrap().start();
+    assert_eq!(space.join(above), Ok(pages(0, 84)));
+    assert!(space.find(start).is_some_and(|seen| seen.owner == Some(0)));
 }
 
 #[test]
@@ -181,7 +223,7 @@ fn sp4_a_change_of_shape_that_fails_changes_nothing() {
 fn an_area_grows_to_the_end_of_the_space_and_no_further() {
     let machine = SimMachine::new(1);
     let space = crate::space::<Standard>(&machine, 64);
-    let area = space.alloc(0, &crate::ask(60)).unwrap().range();
+    let area = space.alloc(0, &ask(60)).unwrap().range();
     let past = ReshapeError::BadSize { area, requested: Pages::new(65) };
     assert_eq!(space.grow_at(area.start(), Pages::new(65)), Err(past));
     assert_eq!(space.grow_at(area.start(), Pages::new(64)), Ok(pages(0, 64)));
@@ -199,7 +241,7 @@ fn an_old_handle_frees_no_half_and_no_congruent_area() {
     let _whole = space.alloc_at(pages(0, 8)).unwrap();
     assert_eq!(space.split(at(4)), Ok((pages(0, 4), pages(4, 8))));
     assert!(space.free(old).is_err());
-    let old = space.alloc_highest(&crate::ask(4)).unwrap();
+    let old = space.alloc_highest(&ask(4)).unwrap();
     let start = old.start();
     space.free_at(start).unwrap();
     space.purge(Purge::Full);
