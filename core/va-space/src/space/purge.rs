@@ -68,8 +68,7 @@ const HERE: u8 = 1;
 /// It returned [`Drain::Elsewhere`], or is being called.
 pub(super) const ELSEWHERE: u8 = 2;
 
-/// Slices after a drain of magazines, with the purge lock released in between: enough for a whole round. One in a
-/// model, where a slice is one area.
+/// Slices after a drain of magazines, between which the purge lock is free: for a whole round. One in a model.
 const DRAIN_SLICES: u32 = if cfg!(loom) { 1 } else { 36 };
 
 /// Slices that an alloc runs under one hold of the purge lock when the purge has fallen behind.
@@ -510,7 +509,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 }
                 Stage::Decay { .. } => {
                     let open_batch = OpenBatch::new(&mut state.last_batch);
-                    state.stage = Stage::Batch { open_batch, node: 0, class: 0 };
+                    state.stage = Stage::Batch { open_batch, node: self.next_node(0), class: 0 };
                 }
                 Stage::Batch { mut open_batch, node, class } if node < self.nodes.nodes() => {
                     budget.spend(Cost::NODE);
@@ -535,7 +534,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         self.settled.0.fetch_add(sealed.pages, Ordering::Release);
                     };
                     match batch.complete(&self.machine, &self.completed_batches, settled) {
-                        Ok(completed) => state.stage = Stage::Settle { completed, node: 0, class: 0 },
+                        Ok(completed) => {
+                            state.stage = Stage::Settle { completed, node: self.next_node(0), class: 0 };
+                        }
                         // Areas that are flushed already need not wait.
                         Err(batch) if !state.leaving.is_empty() => state.stage = Stage::Leave(Some(batch)),
                         Err(batch) => {
@@ -577,8 +578,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.forget_drainer();
     }
 
-    /// Adds the lazy areas of `node` to the batch, from `class` on; returns the class to continue with, if the budget
-    /// ends first.
+    /// Adds the lazy areas of `node` to the batch, from `class` on; returns the next class, if the budget ends first.
     fn add_to_batch(
         &self,
         open_batch: &mut OpenBatch,

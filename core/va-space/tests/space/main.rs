@@ -11,6 +11,7 @@ mod aliases;
 mod atomic;
 mod cached;
 mod context;
+mod empty;
 mod every_nth;
 mod failure;
 mod faults;
