@@ -164,7 +164,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     #[cold]
     pub(super) fn would_block(&self, request: &Request) -> SpaceError {
-        SpaceError::WouldBlock { requested: request.size(), lazy: self.lazy_pages() }
+        let lazy = self.lazy_pages().get() + self.held().lazy_pages;
+        SpaceError::WouldBlock { requested: request.size(), lazy: Pages::new(lazy) }
     }
 
     /// Returns an area of the exact size from any pool.

@@ -49,6 +49,21 @@ fn an_atomic_request_fails_where_a_sleeping_one_would_purge() {
 }
 
 #[test]
+fn an_atomic_request_that_fails_counts_what_magazines_have_freed() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1000);
+    let mut magazine = space.magazine(0).unwrap();
+    let _busy = space.alloc(0, &ask(900)).unwrap();
+    let [first, second] = [40, 60].map(|size| space.alloc(0, &ask(size)).unwrap());
+    space.free_in(Context::Atomic, first).unwrap();
+    magazine.free(second).unwrap();
+    assert_eq!(space.lazy_pages(), Pages::new(40), "the rest is in a magazine");
+    let would = SpaceError::WouldBlock { requested: Pages::new(200), lazy: Pages::new(100) };
+    assert_eq!(space.alloc(0, &atomic(200)), Err(would));
+    assert_eq!(space.stats().lazy_pages, Pages::new(100));
+}
+
+#[test]
 fn an_atomic_request_takes_from_the_index_and_from_every_pool() {
     let machine = SimMachine::new(2);
     let space = space::<Standard>(&machine, 64);
