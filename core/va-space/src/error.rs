@@ -94,7 +94,7 @@ impl From<AllocError> for SpaceError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// No busy area starts there.
+    /// No busy area starts there, or another call changes it at this moment, as one that writes its note.
     NoArea {
         /// The address.
         at: Va,

@@ -1,8 +1,8 @@
 //! Interleavings of lookups, iterations and notes with frees and purges.
 
 use super::{Tiny, alloc, ask, free, model, model_within, space, space_of, spawn};
-use crate::Purge;
 use crate::config::WithTrees;
+use crate::{Purge, ReleaseError};
 use std::sync::Arc;
 use std::vec::Vec;
 use va_base::{Pages, Va};
@@ -91,6 +91,29 @@ fn of_a_note_a_detachment_and_a_free_each_has_the_area_alone() {
             Err(_) => {
                 assert!(noted);
                 free(&space, area);
+            }
+        }
+        assert_eq!((space.lazy_pages(), space.validate()), (Pages::new(1), Ok(())));
+    });
+}
+
+#[test]
+fn a_free_beside_a_note_succeeds_or_may_be_repeated() {
+    model(|| {
+        let space = Arc::new(space(2, 1));
+        let area = alloc(&space, 0, 1);
+        let at = area.start();
+        let theirs = space.clone();
+        let noter = spawn(move || theirs.note(at, 7));
+        let freed = space.free(area);
+        let noted = noter.join().ok();
+        match freed {
+            Ok(()) => assert!(space.find(at).is_none()),
+            // The note was being written, and the handle is gone.
+            Err(error) => {
+                assert_eq!((error, noted), (ReleaseError::NoArea { at, inside: None }, Some(Ok(()))));
+                assert_eq!(space.find(at).map(|seen| seen.note), Some(Some(7)));
+                assert!(space.free_at(at).is_ok());
             }
         }
         assert_eq!((space.lazy_pages(), space.validate()), (Pages::new(1), Ok(())));

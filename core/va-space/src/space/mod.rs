@@ -366,7 +366,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Frees an area. Its addresses are allocated again only after a flush that covers them.
     ///
     /// # Errors
-    /// [`ReleaseError`] if the area was freed before by its address.
+    /// [`ReleaseError`] if the area was freed before by its address, or another call changes it at this moment: a note,
+    /// a split, a join, a change of its size. After a note, [`free_at`](Self::free_at) frees it.
     /// # Locks
     /// `lazy` of one node, then `purge` and all below it if this call runs a slice of a purge.
     /// Cost: O(1), and at most one slice.
@@ -394,7 +395,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Frees the area that starts at `at`, and returns its range.
     ///
     /// # Errors
-    /// [`ReleaseError::NoArea`] if no busy area starts there. Of two concurrent frees one succeeds.
+    /// [`ReleaseError::NoArea`] if no busy area starts there, or another call changes it at this moment. Of two
+    /// concurrent frees one succeeds.
     /// # Locks
     /// Those of [`free`](Self::free). Cost: O(1), and at most one slice.
     #[inline]

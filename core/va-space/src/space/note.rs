@@ -14,6 +14,9 @@
 //!
 //! A note takes no memory: an area that is busy is in no list, so the link of its slot is unused (`map`).
 //!
+//! A note is written by the owner of the area, before others know its address or while they only look it up. While it
+//! is written, no other call takes the area.
+//!
 //! # Locking
 //! None for a note; that of the lookup to detach; those of a free to release.
 //! # Source
@@ -34,6 +37,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// from now on, until the area is freed; a concurrent one may return none. If the area is cut, the lower half has
     /// the note. If it is joined to another, the result has that of the lower one.
     ///
+    /// The caller owns the area, as one that splits it does. A free or a detachment while the note is written fails, and
+    /// may be repeated by the address. It does not wait: in an interrupt of the thread that writes, it would for ever.
+    ///
     /// # Errors
     /// [`ReleaseError::NoArea`] if no busy area starts there, or another call changes it. Nothing has changed.
     /// # Locks
@@ -51,8 +57,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// allocated, until the caller releases it. A free by its handle fails from now on.
     ///
     /// # Errors
-    /// [`ReleaseError::NoArea`] if no busy area starts there; of two concurrent calls, one fails with it. Nothing has
-    /// changed.
+    /// [`ReleaseError::NoArea`] if no busy area starts there, or another call changes it; of two concurrent calls, one
+    /// fails with it. Nothing has changed.
     /// # Locks
     /// Those of the lookup. Cost: O(1).
     #[inline(always)]
