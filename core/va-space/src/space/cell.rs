@@ -113,7 +113,7 @@ pub(super) struct Cell<R: RawMutex + 'static> {
     taken: AtomicBool,
     /// The CPU that the magazine was created for. Protocol PR-HINT.
     cpu: AtomicU32,
-    // Published under the lock, read without it.
+    // Published under the lock, with release after the areas are elsewhere; read without it, with acquire.
     /// Pages of the cache. Protocol PR-FAIL.
     cached_pages: AtomicU64,
     /// Pages of the open round. Protocol PR-FAIL. Protocol PR-HULL.
@@ -162,7 +162,7 @@ impl<R: RawMutex + 'static> Cell<R> {
     /// Publishes the pages of the cache.
     #[inline(always)]
     pub(super) fn publish_cached(&self, contents: &Contents) {
-        self.cached_pages.store(contents.cache.pages(), Ordering::Relaxed);
+        self.cached_pages.store(contents.cache.pages(), Ordering::Release);
     }
 
     /// Publishes the pages of the open round.
@@ -174,8 +174,8 @@ impl<R: RawMutex + 'static> Cell<R> {
 
     /// Publishes the sealed pages, and the batch that they wait for.
     pub(super) fn publish_sealed(&self, contents: &Contents) {
-        self.sealed_pages.store(contents.rounds.sealed().pages(), Ordering::Relaxed);
-        self.batch_number.store(contents.rounds.batch_number().get(), Ordering::Relaxed);
+        self.sealed_pages.store(contents.rounds.sealed().pages(), Ordering::Release);
+        self.batch_number.store(contents.rounds.batch_number().get(), Ordering::Release);
     }
 
     /// Publishes all counts, after all or some of a round was sealed. The node covers the hull of what was sealed.
@@ -192,7 +192,7 @@ impl<R: RawMutex + 'static> Cell<R> {
 
     /// Returns the pages that it holds: cached, lazy and sealed ones. Each call of its owner changes them.
     pub(super) fn counts(&self) -> [u64; 3] {
-        [&self.cached_pages, &self.lazy_pages, &self.sealed_pages].map(|pages| pages.load(Ordering::Relaxed))
+        [&self.cached_pages, &self.lazy_pages, &self.sealed_pages].map(|pages| pages.load(Ordering::Acquire))
     }
 
     /// Returns the pages that it holds, in any state.
@@ -220,9 +220,9 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
         core::iter::successors(self.first.get(), |cell| cell.next.get())
     }
 
-    /// Returns the cells of magazines.
+    /// Returns the cells of magazines. Acquire: who finds a cell free sees where its areas are.
     pub(super) fn taken(&self) -> impl Iterator<Item = &'static Cell<R>> + use<R> {
-        self.each().filter(|cell| cell.taken.load(Ordering::Relaxed))
+        self.each().filter(|cell| cell.taken.load(Ordering::Acquire))
     }
 
     /// Takes the first free cell, or a new one; `None` if the machine has no memory for it.
@@ -472,7 +472,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let [cached, lazy, sealed] = cell.counts();
             held.cached_pages += cached;
             held.lazy_pages += lazy;
-            if self.completed_batches.have_reached(cell.batch_number.load(Ordering::Relaxed)) {
+            if self.completed_batches.have_reached(cell.batch_number.load(Ordering::Acquire)) {
                 held.cached_pages += sealed;
             }
         }

@@ -226,6 +226,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         known.then(|| heap.index.largest_hole())
     }
 
+    /// Returns whether a request would fail because one did before, for a model.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_known_to_fail(&self, request: &Request) -> bool {
+        self.failed_before(request).is_some()
+    }
+
     /// Records that a request failed with nothing left to purge. Records nothing if pages are lazy or in a magazine.
     /// Otherwise the record would miss a free that was counted but had not put its area into the list when the purge
     /// took it, and the areas of a magazine.
