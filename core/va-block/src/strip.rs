@@ -162,6 +162,14 @@ impl Strip {
         self.flushed.load(Ordering::Acquire)
     }
 
+    /// Returns the heads of the mappings that live. The frees are read first: what a lane recycles meanwhile is in both
+    /// words, or its head is cleared.
+    #[inline(always)]
+    pub(crate) fn living(&self) -> u32 {
+        let gone = self.gone().bits();
+        self.marks().heads() & !gone
+    }
+
     /// Returns the bits of `gone` that no flush covers. The marks are read first: what a lane recycles meanwhile is in
     /// both words, or not in `gone`.
     #[inline(always)]

@@ -105,9 +105,10 @@ impl Block {
         C::consumed(size)
     }
 
-    /// Returns whether every mapping was freed. Exact for the owner.
+    /// Returns whether every mapping was freed. Exact for the owner. Without the lock of a lane that recycles, it may
+    /// take a live block for a dead one, and no dead one for live.
     pub(crate) fn is_dead(&self) -> bool {
-        self.strips.iter().all(|strip| strip.marks().heads() & !strip.gone().bits() == 0)
+        self.strips.iter().all(|strip| strip.living() == 0)
     }
 
     /// Returns whether there are dead pages that no flush covers yet. Exact for the owner.

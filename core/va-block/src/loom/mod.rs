@@ -445,6 +445,26 @@ fn sp2_unmap_aliases_beside_a_lane_that_recycles() {
 }
 
 #[test]
+fn vb8_a_collection_beside_a_lane_that_recycles_its_dead_block() {
+    model(2, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let Ok(mut lane) = blocks.lane(0) else { panic!("no lane") };
+        let all = held(&mut lane, &blocks, machine);
+        for at in &all[1..] {
+            free_of(&mut lane, machine, *at);
+        }
+        let theirs = blocks.clone();
+        let other = spawn(move || theirs.unmap_aliases());
+        // The lane recycles a page; a request for two pages needs another block. This one holds no live page.
+        map(machine, lane.alloc(2), 2);
+        assert!(other.join().is_ok());
+        assert_eq!(blocks.validate(), Ok(()));
+        blocks.shrink();
+        assert_eq!(blocks.present(), 1, "the dead block was released");
+    });
+}
+
+#[test]
 fn what_died_during_a_shrink_is_news_for_the_next() {
     model(3, || {
         let (blocks, machine) = blocks::<Reusing>();
