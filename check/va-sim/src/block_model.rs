@@ -502,9 +502,10 @@ impl Block {
         if C::FIRST_FIT { 1 } else { self.room().clamp(1, ALLOC_PAGES_MAX) }
     }
 
-    /// Makes `fit` exact.
+    /// Makes `fit` exact: the longest row of pages that belong to no mapping, for which no run is open then.
     fn measure(&mut self) {
         if self.rough {
+            self.close_run();
             let runs = self.pages.split(|page| *page != Page::Free);
             (self.fit, self.rough) = (runs.map(|run| run.len() as u64).max().unwrap_or(0), false);
         }
@@ -520,14 +521,19 @@ impl Block {
         }
     }
 
-    /// Opens the lowest free run of at least `want` pages instead of the open one.
-    fn open_run(&mut self, want: u64) -> bool {
-        self.fit = self.fit.max(self.run());
+    /// Makes the pages of the open run free ones.
+    fn close_run(&mut self) {
         for page in &mut self.pages {
             if *page == Page::Run {
                 *page = Page::Free;
             }
         }
+    }
+
+    /// Opens the lowest free run of at least `want` pages instead of the open one.
+    fn open_run(&mut self, want: u64) -> bool {
+        self.fit = self.fit.max(self.run());
+        self.close_run();
         let (mut longest, mut start) = (0, 0);
         while start < self.pages.len() {
             let len = self.pages[start..].iter().take_while(|page| **page == Page::Free).count();

@@ -6,8 +6,8 @@
 //!                                  ^ cursor             ^ limit
 //! ```
 //! Pages are allocated from the front of the **open run** by moving a cursor, without a search. When it is too short
-//! for a request it is closed, and the lowest free run that is long enough is opened. A fresh block is one run, so
-//! there the cursor is Linux's bump pointer.
+//! for a request it is closed, and the lowest free run that is long enough is opened. It is closed as well when the
+//! block is measured after pages came free. A fresh block is one run, so there the cursor is Linux's bump pointer.
 //!
 //! A block's record belongs to its address for good. It stays in the lookup; when the block is released to the space,
 //! only the record's contents end. So a lookup without a lock never returns a record that was reused for another
@@ -357,11 +357,13 @@ impl Block {
     /// Makes [`room`](Self::room) exact. Owner only. Cost: O(strips and runs), or O(1) if it is exact already.
     pub(crate) fn measure(&self, block_pages: u32) {
         if self.is_rough.load(Ordering::Relaxed) {
+            // Pages beside the open run may be free by now: then they are one run with it.
+            self.close_run();
             self.set_fit(self.free_runs(block_pages).map(|(start, end)| end - start).max().unwrap_or(0));
         }
     }
 
-    /// Makes the open run a free one, for a request that is longer than it and not than the bound of the others.
+    /// Makes the open run a free one, one with the free pages beside it.
     fn close_run(&self) {
         let (start, end) = (self.cursor.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed));
         self.set_free_between(start, end, true);

@@ -7,5 +7,6 @@ mod lanes;
 mod model;
 mod points;
 mod purges;
+mod room;
 mod shared;
 mod stress;
