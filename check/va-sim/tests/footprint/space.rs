@@ -122,6 +122,8 @@ fn free_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     table.row("VmapSpace::free", || fine(space.free(taken(&mut areas))));
     table.row("VmapSpace::free_in", || fine(space.free_in(Context::Sleeping, taken(&mut areas))));
     table.row("VmapSpace::free_in, atomic", || fine(space.free_in(Context::Atomic, taken(&mut areas))));
+    let mut unused = vec![fine(space.alloc(0, &ask(3)))];
+    table.row("VmapSpace::free_unused", || fine(space.free_unused(taken(&mut unused))));
     let mut starts: Vec<Va> = areas.iter().map(Area::start).collect();
     table.row("VmapSpace::free_at_in", || _ = fine(space.free_at_in(Context::Sleeping, taken(&mut starts))));
     table.row("VmapSpace::free_at_in, atomic", || {

@@ -196,7 +196,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             }
         };
         let Some(block) = index.and_then(record) else {
-            self.space.free_in(ask.context, area).unwrap_or_else(|error| {
+            // Nothing was mapped there: a caller that tries again makes no area lazy.
+            self.space.free_unused(area).unwrap_or_else(|error| {
                 self.machine.bug(format_args!("freeing what was just allocated: {error}"), None)
             });
             return Err(if ask.waits() { BlockError::NoTable } else { BlockError::WouldBlock });

@@ -51,6 +51,7 @@ mod row;
 mod saved;
 mod settle;
 mod take;
+mod unused;
 mod validate;
 mod watched;
 
