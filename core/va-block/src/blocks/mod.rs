@@ -122,7 +122,7 @@ pub struct Blocks<P: Machine + Clone, C: Config = Standard> {
     touched: CachePadded<AtomicU32>,
     /// Blocks present, and touched blocks above: see [`Balance`]. Protocol PR-ROOM.
     balance: CachePadded<AtomicU64>,
-    /// Changes when a block begins, and when one is freed to the space. Protocol PR-MOVES.
+    /// Changes when a block has begun, and when one was freed to the space. Protocol PR-MOVES.
     moves: AtomicU64,
     /// Pages freed since the last collection, as far as CPUs have published their counts. Protocol PR-HINT.
     freed: CachePadded<AtomicU64>,
@@ -158,7 +158,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// # Errors
     /// - [`BlockError::BadRequest`] if `pages` is 0 or beyond any space.
     /// - [`BlockError::Space`] if there is no room, after blocks without live mappings were released to the space and
-    ///   all there was purged.
+    ///   all there was purged. A block that another call is about to begin is no room.
     /// - [`BlockError::NoTable`] if the machine allocates no record.
     /// # Locks
     /// `Queue` of the CPU; the others, one after the other, when its blocks have no room.

@@ -97,7 +97,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             self.balance.0.fetch_sub(Balance::PRESENT, Ordering::Relaxed);
             let BlockError::Space(SpaceError::NoSpace { .. }) = error else { return Err(error) };
             // All was tried, and no block began or was released to the space since.
-            if failed == Some(moves) {
+            if failed == Some(self.moves.load(Ordering::Relaxed)) {
                 return Err(error);
             }
             failed = Some(moves);
@@ -204,7 +204,6 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         };
         *self.lock_present(block.index()) += 1;
         block.begin(ask.cpu % self.cpu_count, self.pages);
-        self.moves.fetch_add(1, Ordering::Relaxed);
         let mut queue = self.lock_queue(self.cpu(ask.cpu));
         let Some(page) = block.carve(ask.pages, ask.consumed) else {
             self.machine.bug(format_args!("a fresh block has no room for {} pages", ask.consumed), None)
@@ -215,6 +214,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             queue.push::<C>(&self.lookup, block);
             queue.current = Some(block);
         }
+        // Counted when other requests find it, and not before.
+        self.moves.fetch_add(1, Ordering::Relaxed);
         Ok((block, page))
     }
 }

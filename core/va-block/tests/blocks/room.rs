@@ -1,11 +1,15 @@
 //! Room that a request finds: in blocks of its CPU, and in the space.
 
 use crate::points::blocks;
-use va_base::{Context, Pages, Request, Va};
+use std::cell::Cell;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use va_base::{
+    Context, Drain, Epoch, LockClass, Machine, Meta, Pages, Platform, Record, Request, Table, Va, VaRange,
+};
 use va_block::config::{Linux64, OneMap63, Standard};
 use va_block::{BlockError, Blocks, Config};
 use va_sim::machine::SimMachine;
-use va_space::{Purge, SpaceError};
+use va_space::{Purge, SpaceError, VmapSpace};
 
 /// Allocates `pages` pages from the only block that there can be; `None` if it has no room.
 fn alloc(blocks: &Blocks<&SimMachine, Standard>, pages: u64) -> Option<Va> {
@@ -74,4 +78,124 @@ fn an_area_that_gets_no_record_is_not_lazy() {
     no_record::<Standard>();
     no_record::<Linux64>();
     no_record::<OneMap63>();
+}
+
+thread_local! {
+    /// The thread that stops at a queue, after it has locked a bucket of the lookup.
+    static STOPS: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// A machine on which a thread stops before it lists the block that it begins.
+#[derive(Clone)]
+struct Stopping {
+    inner: &'static SimMachine,
+    stopped: Sender<()>,
+    goes_on: &'static parking_lot::Mutex<Receiver<()>>,
+}
+
+impl Platform for Stopping {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        self.inner.alloc_meta(min)
+    }
+
+    fn free_meta<T: Record>(&self, slab: Meta<&'static mut [T]>) {
+        self.inner.free_meta(slab);
+    }
+}
+
+impl Machine for Stopping {
+    type Lock = <SimMachine as Machine>::Lock;
+    type PurgeLock = <SimMachine as Machine>::PurgeLock;
+    type OwnerLock = <SimMachine as Machine>::OwnerLock;
+
+    fn cpus_possible(&self) -> u32 {
+        self.inner.cpus_possible()
+    }
+
+    fn cpus_online(&self) -> u32 {
+        self.inner.cpus_online()
+    }
+
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
+        self.inner.alloc_table()
+    }
+
+    fn free_table<T: Table>(&self, table: Meta<&'static T>) {
+        self.inner.free_table(table);
+    }
+
+    fn flush(&self, ranges: &[VaRange]) -> Epoch {
+        self.inner.flush(ranges)
+    }
+
+    fn completed(&self, epoch: Epoch) -> bool {
+        self.inner.completed(epoch)
+    }
+
+    fn drain(&self) -> Drain {
+        self.inner.drain()
+    }
+
+    fn reclaim(&self) -> u64 {
+        self.inner.reclaim()
+    }
+
+    fn locking(&self, class: LockClass) {
+        match (STOPS.get(), class) {
+            (Some(false), LockClass::Lookup) => STOPS.set(Some(true)),
+            (Some(true), LockClass::Queue) => {
+                STOPS.set(None);
+                self.stopped.send(()).unwrap();
+                self.goes_on.lock().recv().unwrap();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Blocks in `pages` pages, on a CPU of which another thread is about to list a block, with a page for itself. `then`
+/// gets them, and a call that lets that thread list its block and returns when it has.
+fn beside_a_block_that_begins(
+    pages: u64,
+    then: impl FnOnce(&'static SimMachine, &'static Blocks<Stopping>, Box<dyn FnOnce() + Send>),
+) {
+    let inner: &'static SimMachine = Box::leak(Box::new(SimMachine::new(1)));
+    let ((stopped, stops), (go_on, goes_on)) = (channel(), channel());
+    let goes_on = Box::leak(Box::new(parking_lot::Mutex::new(goes_on)));
+    let machine = Stopping { inner, stopped, goes_on };
+    let window = VaRange::from_pages(1 << 20, (1 << 20) + pages).unwrap();
+    let space = VmapSpace::new(window, window, machine.clone()).unwrap();
+    let blocks: &'static Blocks<Stopping> = Box::leak(Box::new(Blocks::new(space, machine).unwrap()));
+    let other = std::thread::spawn(|| {
+        STOPS.set(Some(false));
+        blocks.alloc(0, 1).unwrap()
+    });
+    stops.recv().unwrap();
+    then(
+        inner,
+        blocks,
+        Box::new(move || {
+            go_on.send(()).unwrap();
+            other.join().unwrap();
+        }),
+    );
+    assert_eq!(blocks.validate(), Ok(()));
+}
+
+#[test]
+fn a_request_that_was_about_to_fail_finds_a_block_that_began_meanwhile() {
+    beside_a_block_that_begins(1024, |machine, blocks, lists| {
+        let (mut calls, mut lists) = (0, Some(lists));
+        machine.on_reclaim(Some(Box::new(move || {
+            calls += 1;
+            // The second attempt in vain: the block begins before the request gives up.
+            if calls == 2
+                && let Some(lists) = lists.take()
+            {
+                lists();
+            }
+            0
+        })));
+        assert_eq!(blocks.alloc(0, 1), Ok(Va::from_page((1 << 20) + 1)));
+    });
 }
