@@ -212,7 +212,12 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             block.set_place(Place::Laned);
         } else {
             queue.push::<C>(&self.lookup, block);
-            queue.current = Some(block);
+            // One that another thread used meanwhile may have more room than when it was sorted.
+            if let Some(before) = queue.current.replace(block)
+                && !C::FIRST_FIT
+            {
+                queue.sort::<C>(&self.lookup, before, self.pages);
+            }
         }
         // Counted when other requests find it, and not before.
         self.moves.fetch_add(1, Ordering::Relaxed);

@@ -199,3 +199,25 @@ fn a_request_that_was_about_to_fail_finds_a_block_that_began_meanwhile() {
         assert_eq!(blocks.alloc(0, 1), Ok(Va::from_page((1 << 20) + 1)));
     });
 }
+
+#[test]
+fn a_block_that_a_new_one_replaces_is_found_by_the_room_that_it_has() {
+    beside_a_block_that_begins(2048, |_, blocks, lists| {
+        let alloc = |pages| blocks.alloc(0, pages).unwrap();
+        // Of the other block ten pages are left, by which it is sorted when a request for more finds none.
+        let _lives: Vec<_> = (0..15).map(|_| alloc(64)).collect();
+        let last = alloc(54);
+        assert!(blocks.alloc(0, 11).is_err());
+        // It is used again for less, and has more room once the last mapping was flushed.
+        let ten = alloc(10);
+        blocks.free(0, ten, 10).unwrap();
+        blocks.free(0, last, 54).unwrap();
+        assert!(!blocks.unmap_aliases().waiting);
+        lists();
+        // The new block has a page less than sixteen mappings.
+        for _ in 0..16 {
+            assert!(blocks.alloc(0, 64).is_ok());
+        }
+        assert!(blocks.alloc(0, 64).is_err());
+    });
+}
