@@ -300,7 +300,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         node.batched.lock()
     }
 
-    /// Returns the first node at or above `node` that was created, or the number of nodes. An empty space has none.
+    /// Returns the first node at or above `node` that was created, or the maximum number of nodes.
     pub(super) fn next_node(&self, node: u32) -> u32 {
         let end = self.nodes.nodes();
         self.table.next(node, end).unwrap_or(end)

@@ -68,7 +68,8 @@ const HERE: u8 = 1;
 /// It returned [`Drain::Elsewhere`], or is being called.
 pub(super) const ELSEWHERE: u8 = 2;
 
-/// Slices after a drain of magazines, between which the purge lock is free: for a whole round. One in a model.
+/// Slices after a drain of magazines, with the purge lock released in between: enough for a whole round. One in a
+/// model, where a slice is one area.
 const DRAIN_SLICES: u32 = if cfg!(loom) { 1 } else { 36 };
 
 /// Slices that an alloc runs under one hold of the purge lock when the purge has fallen behind.
@@ -126,7 +127,7 @@ pub(super) struct PurgeState {
     pub(super) full: bool,
     /// It has done so from its beginning.
     full_from_start: bool,
-    passes: u64,
+    pub(super) passes: u64,
     full_passes: u64,
     /// The areas that a full pass returns to the index.
     pub(super) leaving: Leaving,
@@ -221,10 +222,6 @@ impl PurgeState {
             Stage::Batch { node, .. } if made > node => self.last_batch - 1,
             _ => self.last_batch,
         }
-    }
-
-    pub(super) fn passes(&self) -> u64 {
-        self.passes
     }
 }
 
@@ -443,6 +440,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Runs the remaining stages of the present pass and a new one; calls `stop` after each slice.
     pub(super) fn run_pass(&self, full: bool, wait: Wait, mut stop: impl FnMut() -> bool) -> Pass {
         let mut state = self.lock_purge();
+        // An empty space has no node, and nothing to flush.
+        if self.extent.is_empty() {
+            state.dirty.clear();
+            return Pass::Whole { returned: None };
+        }
         let (before, mut mine) = (self.returned.0.load(Ordering::Acquire), 0);
         // A pass in progress may have detached already, and may have filled pools: it does not count.
         let done = |state: &PurgeState| if full { state.full_passes } else { state.passes };
@@ -509,7 +511,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 }
                 Stage::Decay { .. } => {
                     let open_batch = OpenBatch::new(&mut state.last_batch);
-                    state.stage = Stage::Batch { open_batch, node: self.next_node(0), class: 0 };
+                    state.stage = Stage::Batch { open_batch, node: 0, class: 0 };
                 }
                 Stage::Batch { mut open_batch, node, class } if node < self.nodes.nodes() => {
                     budget.spend(Cost::NODE);
@@ -534,9 +536,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         self.settled.0.fetch_add(sealed.pages, Ordering::Release);
                     };
                     match batch.complete(&self.machine, &self.completed_batches, settled) {
-                        Ok(completed) => {
-                            state.stage = Stage::Settle { completed, node: self.next_node(0), class: 0 };
-                        }
+                        Ok(completed) => state.stage = Stage::Settle { completed, node: 0, class: 0 },
                         // Areas that are flushed already need not wait.
                         Err(batch) if !state.leaving.is_empty() => state.stage = Stage::Leave(Some(batch)),
                         Err(batch) => {

@@ -99,7 +99,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         stats.pooled_pages = Pages::new(pooled);
         let purge = self.lock_purge();
-        (stats.purges, stats.flushes, stats.purged_areas) = (purge.passes(), purge.flushes, purge.areas);
+        (stats.purges, stats.flushes, stats.purged_areas) = (purge.passes, purge.flushes, purge.areas);
         drop(purge);
         let heap = self.lock_free();
         stats.areas = heap.index.live();
