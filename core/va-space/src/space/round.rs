@@ -130,24 +130,19 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let Some(class) = rounds.sealed().class(pages).filter(|&class| rounds.sealed().len(class) > 0) else {
             return false;
         };
-        let most = if Self::takes_all(
-            &contents.cache,
-            contents.cache_pages_max,
-            pages,
-            rounds.sealed().len(class),
-        ) {
-            u64::MAX
-        } else {
-            Budget::of_slice::<C>().steps(Cost::AREA)
-        };
+        let count = rounds.sealed().len(class);
+        let takes_all = Self::takes_all(&contents.cache, contents.cache_pages_max, pages, count)
+            || pages <= C::POOL_PAGES_MAX
+                && self.space.lock_pool(self.node).class_for(pages, count * pages).is_some();
+        let most = if takes_all { u64::MAX } else { Budget::of_slice::<C>().steps(Cost::AREA) };
         let list = rounds.take(&self.space.map, &self.space.machine, class, most);
         let brought = self.cache_or_pool(contents, pages, list);
         self.cell.publish_sealed(contents);
         brought
     }
 
-    /// Returns whether all of `count` completed areas of a size find a place at once, in the cache or in the pool. Large
-    /// ones may find none and go to the index, which costs more: then some are taken at a time.
+    /// Returns whether all of `count` completed areas of a size find a place at once: in the cache, or in a list that each
+    /// pool has. Large ones may find none and go to the index, which costs more: then some are taken at a time.
     fn takes_all(cache: &Pool, cache_pages_max: u64, size: u64, count: u64) -> bool {
         let whole = count * size;
         VmapSpace::<P, C>::always_pools(size)
