@@ -51,8 +51,7 @@ use va_base::{Context, Epoch, LockClass, Machine, Va, VaRange};
 pub struct Collected {
     /// Blocks released to the space by this call.
     pub blocks: u64,
-    /// A flush has not ended: [`tick`](Blocks::tick) until this is false. After
-    /// [`unmap_aliases`](Blocks::unmap_aliases) nothing is certain before that.
+    /// A flush has not ended: call again, or [`tick`](Blocks::tick), later.
     pub waiting: bool,
 }
 
@@ -96,15 +95,6 @@ enum Until {
     Waiting,
 }
 
-/// The rest of calls of `unmap_aliases`, left to `tick` since they did not wait for a flush.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Owed {
-    /// Such calls so far.
-    calls: u64,
-    /// The number of the collection after which the space is purged, if any is left.
-    collection: Option<u64>,
-}
-
 fn hull_of(low: u64, high: u64) -> VaRange {
     VaRange::new(Va::from_page(low), Va::from_page(high)).unwrap_or(VaRange::ALL)
 }
@@ -117,7 +107,6 @@ pub(super) struct Collection<O: 'static, L: 'static> {
     rest: u32,
     pending: Ring<COLLECTED>,
     in_flight: Ring<COLLECTED>,
-    owed: Owed,
     /// Collections ended.
     pub(super) done: u64,
     pub(super) flushes: u64,
@@ -138,7 +127,6 @@ impl<O: RawMutex, L: RawMutex> Collection<O, L> {
             rest: NIL,
             pending: Ring::EMPTY,
             in_flight: Ring::EMPTY,
-            owed: Owed { calls: 0, collection: None },
             done: 0,
             flushes: 0,
             released: 0,
@@ -186,9 +174,6 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// All blocks with dead mappings are visited, full ones too. Those without live mappings are released to the space,
     /// except for one of each CPU at most.
     ///
-    /// If the result is `waiting`, none of this is certain yet: call [`tick`](Self::tick), or this again, until it is not.
-    /// That ends when the machine has flushed, unless other threads free all the while.
-    ///
     /// # Locks
     /// `Collect`, then those of a purge of the space.
     /// Cost: O(blocks in which a mapping was freed since the last collection), and the purge.
@@ -197,36 +182,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     /// Ensures the same, and that no CPU translates an address of the caller's `dirty` range, in bytes. One flush covers
-    /// all. An empty range adds nothing. If the result is `waiting`, continue without the range, by
-    /// [`tick`](Self::tick) or [`unmap_aliases`](Self::unmap_aliases): each call with a range begins another flush of it.
+    /// all. An empty range adds nothing.
     ///
     /// # Locks
     /// Those of [`unmap_aliases`](Self::unmap_aliases).
     pub fn unmap_aliases_and(&self, dirty: VaRange) -> Collected {
         let purge = |hull: VaRange| self.space().purge_aliases(&[hull, dirty]);
         let mut purged = None;
-        let (collected, target, before) = self.collect_whole(|hull| !purged.insert(purge(hull)).waiting);
+        let collected = self.collect_whole(|hull| !purged.insert(purge(hull)).waiting);
         let purged = purged.unwrap_or_else(|| purge(VaRange::default()));
-        let waiting = collected.waiting || purged.waiting;
-        if waiting {
-            let Owed { calls, collection } = &mut self.lock_collection().owed;
-            *calls += 1;
-            *collection = Some(target.max(collection.unwrap_or(0)));
-        } else {
-            self.forget_owed(before);
-        }
-        Collected { waiting, ..collected }
-    }
-
-    /// Leaves nothing to `tick`, after all was done that was left `before`.
-    fn forget_owed(&self, before: Owed) {
-        if before.collection.is_some() {
-            let mut collection = self.lock_collection();
-            // Another call left more since.
-            if collection.owed == before {
-                collection.owed.collection = None;
-            }
-        }
+        Collected { waiting: collected.waiting || purged.waiting, ..collected }
     }
 
     /// Releases every block without live mappings to the space (`purge_fragmented_blocks_allcpus`), including those of
@@ -269,29 +234,14 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Runs one slice of a collection if one is in progress or due. For workers and idle loops.
     ///
-    /// If a call of [`unmap_aliases`](Self::unmap_aliases) did not wait for a flush, this completes it: by a collection
-    /// that begins after that call, and then by a purge of the space. It is `waiting` until both have ended.
-    ///
     /// # Locks
-    /// `Collect`, for one slice; after such a call those of a purge of the space.
+    /// `Collect`, for one slice.
     pub fn tick(&self) -> Collected {
         let mut collection = self.lock_collection();
-        let (before, owed) = (collection.released, collection.owed);
-        let has_ended = |done: u64| owed.collection.is_none_or(|number| done >= number);
-        let due = !collection.is_idle() || self.is_due() || !has_ended(collection.done);
-        let mut waiting = due && self.slice(&mut collection, Until::Waiting);
-        let blocks = collection.released - before;
-        let ended = has_ended(collection.done);
-        drop(collection);
-        if ended && owed.collection.is_some() {
-            // It covers also the blocks that were released to the space on the way.
-            let purged = self.space().purge_aliases(&[]);
-            if !purged.waiting {
-                self.forget_owed(owed);
-            }
-            waiting |= purged.waiting;
-        }
-        Collected { blocks, waiting: waiting || !ended }
+        let before = collection.released;
+        let due = !collection.is_idle() || self.is_due();
+        let waiting = due && self.slice(&mut collection, Until::Waiting);
+        Collected { blocks: collection.released - before, waiting }
     }
 
     /// Returns whether dead pages are reused, and many are dead or a collection is in progress. A hint.
@@ -311,10 +261,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Ends a collection that is in progress and runs one from its beginning, slice by slice, unless it has to wait for
     /// a flush. `flush` is called without a lock for a range that a flush is to cover. It returns whether one did and
-    /// has ended. Returns also the number of the collection, and what was left to `tick` before.
-    fn collect_whole(&self, mut flush: impl FnMut(VaRange) -> bool) -> (Collected, u64, Owed) {
+    /// has ended.
+    fn collect_whole(&self, mut flush: impl FnMut(VaRange) -> bool) -> Collected {
         let mut collection = self.lock_collection();
-        let before_all = collection.owed;
         let target = collection.done + 1 + u64::from(!collection.is_idle());
         let (mut blocks, mut waiting, mut asked) = (0, false, false);
         while collection.done < target && !waiting {
@@ -336,14 +285,14 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 collection.stage = Stage::Settle;
             }
         }
-        (Collected { blocks, waiting }, target, before_all)
+        Collected { blocks, waiting }
     }
 
     /// Runs a whole collection and waits for its flush, for a caller that may sleep.
     pub(super) fn collect_all(&self) {
         // Two waits at most: for the flush that was in progress, and for its own.
         for _ in 0..2 {
-            if !self.collect_whole(|_| false).0.waiting {
+            if !self.collect_whole(|_| false).waiting {
                 return;
             }
             let collection = self.lock_collection();
