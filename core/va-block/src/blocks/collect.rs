@@ -51,7 +51,8 @@ use va_base::{Context, Epoch, LockClass, Machine, Va, VaRange};
 pub struct Collected {
     /// Blocks released to the space by this call.
     pub blocks: u64,
-    /// A flush has not ended: call again, or [`tick`](Blocks::tick), later.
+    /// A flush has not ended: call the same again later. A [`tick`](Blocks::tick) continues what is in progress, and
+    /// begins nothing for an [`unmap_aliases`](Blocks::unmap_aliases).
     pub waiting: bool,
 }
 
@@ -171,6 +172,9 @@ impl<O: RawMutex, L: RawMutex> Collection<O, L> {
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Ensures that no CPU translates any address that was freed before the call, in blocks or in the space.
     ///
+    /// If the result is `waiting`, none of this is certain yet: call again. That ends when the machine has flushed, unless
+    /// other threads free all the while.
+    ///
     /// All blocks with dead mappings are visited, full ones too. Those without live mappings are released to the space,
     /// except for one of each CPU at most.
     ///
@@ -182,7 +186,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     /// Ensures the same, and that no CPU translates an address of the caller's `dirty` range, in bytes. One flush covers
-    /// all. An empty range adds nothing.
+    /// all. An empty range adds nothing. If the result is `waiting`, call [`unmap_aliases`](Self::unmap_aliases) next: each
+    /// call with a range begins another flush of it.
     ///
     /// # Locks
     /// Those of [`unmap_aliases`](Self::unmap_aliases).

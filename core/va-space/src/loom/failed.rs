@@ -113,3 +113,23 @@ fn flushed_areas_that_make_way_for_a_round_are_seen() {
         core::mem::forget(magazine);
     });
 }
+
+/// An area moves from the sealed ones of a magazine into its cache.
+#[test]
+fn a_magazine_with_an_area_is_not_seen_empty_while_the_area_moves() {
+    model_within(2, || {
+        let space = leaked(space(16, 1));
+        let mut magazine = magazine_of(space);
+        let _busy = alloc(space, 0, 14);
+        let areas = [alloc(space, 0, 1), alloc(space, 0, 1)];
+        assert!(areas.into_iter().all(|area| magazine.free(area).is_ok()));
+        space.purge(Purge::Drain);
+        let other = spawn(move || {
+            let drained = space.drain_magazines();
+            assert!(drained.magazines + drained.busy > 0);
+        });
+        assert!(magazine.alloc(&ask(1)).is_ok());
+        assert!(other.join().is_ok());
+        core::mem::forget(magazine);
+    });
+}

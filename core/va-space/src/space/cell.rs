@@ -190,9 +190,9 @@ impl<R: RawMutex + 'static> Cell<R> {
         self.publish_sealed(contents);
     }
 
-    /// Returns the pages that it holds: cached, lazy and sealed ones. Each call of its owner changes them.
+    /// Returns the pages that it holds, read as they move on: lazy, sealed, cached. Each call of its owner changes them.
     pub(super) fn counts(&self) -> [u64; 3] {
-        [&self.cached_pages, &self.lazy_pages, &self.sealed_pages].map(|pages| pages.load(Ordering::Acquire))
+        [&self.lazy_pages, &self.sealed_pages, &self.cached_pages].map(|pages| pages.load(Ordering::Acquire))
     }
 
     /// Returns the pages that it holds, in any state.
@@ -286,7 +286,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// [`purge`](Self::purge) moves them on.
     ///
     /// # Locks
-    /// `purge` and under it that of a magazine, `pool`, `lazy` and `free`, for one magazine after another, with no wait.
+    /// `purge` and under it that of a magazine, `pool`, `lazy` and `free`, one magazine after another. Waits for no owner.
     /// Cost: a few instructions for an empty magazine, one `try_lock` of [`Machine::OwnerLock`] for another.
     pub fn drain_magazines(&self) -> Drained {
         let drained = self.drain_cells(|_| true);
@@ -469,7 +469,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn held(&self) -> Held {
         let mut held = Held::default();
         for cell in self.cells.taken() {
-            let [cached, lazy, sealed] = cell.counts();
+            let [lazy, sealed, cached] = cell.counts();
             held.cached_pages += cached;
             held.lazy_pages += lazy;
             if self.completed_batches.have_reached(cell.batch_number.load(Ordering::Acquire)) {
@@ -506,7 +506,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if rounds.open().pages() >= *round_pages_max && !contents.is_empty() && !due {
                 return broken("MG1", *round_pages_max, rounds.open().pages());
             }
-            let exact = [cache.pages(), rounds.open().pages(), rounds.sealed().pages()];
+            let exact = [rounds.open().pages(), rounds.sealed().pages(), cache.pages()];
             let published = cell.counts();
             if exact != published || !(cell.taken.load(Ordering::Relaxed) || contents.is_empty()) {
                 return broken("MG2", exact.iter().sum(), published.iter().sum());

@@ -244,4 +244,13 @@ mod tests {
         check::<WithTrees<Standard>>();
         check::<WithBestFit<Linux69>>();
     }
+    #[test]
+    fn a_request_that_purges_allocates_records_with_no_lock_held() {
+        let (space, strict) = space::<Standard>();
+        for n in 0..500 {
+            let got = space.overflow::<crate::space::take::Lowest>(&Request::pages(1 + n % 7).unwrap(), None);
+            assert!(got.is_ok(), "{n}: {got:?}");
+        }
+        assert!(strict.failed.load(Ordering::Relaxed) > 0);
+    }
 }

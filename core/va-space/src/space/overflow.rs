@@ -209,7 +209,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Returns the largest hole, if a request for no more failed before, and nothing was freed since.
-    fn failed_before(&self, request: &Request) -> Option<Pages> {
+    pub(super) fn failed_before(&self, request: &Request) -> Option<Pages> {
         // Pages in magazines are counted as freed only when they leave them, and can be drained.
         if self.held().uncounted() > 0 {
             return None;

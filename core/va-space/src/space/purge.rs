@@ -252,9 +252,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Purges as [`Purge::Aliases`] does, with the caller's `dirty` ranges, in bytes, covered by the same flush.
     ///
-    /// Afterwards no CPU translates an address in `dirty`, nor that of any area that was freed before the call, whether
-    /// it waits in a node or in a magazine. Areas in a magazine remain there, and lazy. If the result is `waiting`,
-    /// none of this is certain yet: call again.
+    /// Afterwards no CPU translates an address in `dirty`, nor that of any area that was freed before the call. Areas in
+    /// a magazine remain there, and lazy. If the result is `waiting`, none of this is certain yet: call again with
+    /// `&[]`, since a range begins another flush, or [`purge_and_wait`](Self::purge_and_wait).
     ///
     /// The machine gets `dirty`, the hull of lazy areas, and that of each magazine with an area that no such flush covers
     /// yet. More than sixteen ranges are joined with their neighbours. If there is none, nothing is flushed.

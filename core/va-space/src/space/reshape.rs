@@ -279,22 +279,31 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if !self.seize(&seen) {
             return Err(ReshapeError::NoArea { at });
         }
-        let mut guard = self.lock_free();
-        let heap = &mut *guard;
         let tail = range_of(page + have, want - have);
-        if let Err(error) = heap.index.take(tail) {
-            let hole = heap.index.hole_below(tail.start()).filter(|hole| hole.contains(tail.start()));
-            let room = hole.map_or(0, |hole| hole.end().page_floor() - (page + have));
-            drop(guard);
-            self.settle_as(&seen, have, seen.word);
-            return Err(match error {
-                AllocError::Occupied { .. } => {
-                    let possible = Pages::new(have + room);
-                    ReshapeError::Blocked { area: range_of(page, have), requested: size, possible }
-                }
-                error => ReshapeError::NoMeta(error.into()),
-            });
-        }
+        let mut room = 0;
+        let taken = self.twice(1, || {
+            let mut guard = self.lock_free();
+            let taken = guard.index.take(tail);
+            if taken.is_err() {
+                let hole = guard.index.hole_below(tail.start()).filter(|hole| hole.contains(tail.start()));
+                room = hole.map_or(0, |hole| hole.end().page_floor() - (page + have));
+            }
+            taken.map(|_| guard)
+        });
+        let mut guard = match taken {
+            Ok(guard) => guard,
+            Err(error) => {
+                self.settle_as(&seen, have, seen.word);
+                return Err(match error {
+                    AllocError::Occupied { .. } => {
+                        let possible = Pages::new(have + room);
+                        ReshapeError::Blocked { area: range_of(page, have), requested: size, possible }
+                    }
+                    error => ReshapeError::NoMeta(error.into()),
+                });
+            }
+        };
+        let heap = &mut *guard;
         // The tail was taken as an area of its own; it is adjacent to this one, so no hole needs its record.
         let _forgotten = heap.index.release_splits(1);
         let word = self.resize_idle(&mut heap.marker, &seen, want);

@@ -77,10 +77,12 @@ mod tests {
         assert!(matches!(space.free_unused(freed), Err(ReleaseError::NoArea { .. })));
         let next = space.alloc(0, &rest).unwrap();
         assert!(space.free_unused(copy).is_err());
-        // A request that failed is tried again after such a free.
         let one = Request::pages(1).unwrap();
         assert!(matches!(space.alloc(0, &one), Err(SpaceError::NoSpace { .. })));
+        // The failure is remembered, and then forgotten.
+        assert!(!C::FAIL_FAST || space.failed_before(&one).is_some());
         space.free_unused(next).unwrap();
+        assert_eq!(space.failed_before(&one), None);
         let flushes = machine.flushes.load(Ordering::Relaxed);
         space.free_unused(space.alloc(0, &one).unwrap()).unwrap();
         assert_eq!(machine.flushes.load(Ordering::Relaxed), flushes);

@@ -72,7 +72,7 @@ impl<R: RawMutex + Send + Sync + 'static> Watched<R> {
 
 /// Returns a number that each call of a cell's owner changes.
 fn state<R: RawMutex + Send + Sync + 'static>(cell: &Cell<R>) -> u64 {
-    let [cached, lazy, sealed] = cell.counts();
+    let [lazy, sealed, cached] = cell.counts();
     cached ^ lazy.rotate_left(24) ^ sealed.rotate_left(48)
 }
 
@@ -179,7 +179,7 @@ mod tests {
 
     /// Returns the pages in a magazine's cache and among its sealed areas.
     fn held(magazine: &Magazine<'_, &TestMachine>) -> u64 {
-        let [cached, _, sealed] = magazine.cell.counts();
+        let [_, sealed, cached] = magazine.cell.counts();
         cached + sealed
     }
 
