@@ -396,7 +396,8 @@ mod tests {
             let dir = if program == LIB { dir.join("src") } else { dir.join("tests").join(program) };
             let file =
                 modules.split("::").filter(|it| !it.is_empty()).fold(dir, |dir, module| dir.join(module));
-            let text = fs::read_to_string(file.with_extension("rs")).unwrap();
+            let file = if file.is_dir() { file.join("main.rs") } else { file.with_extension("rs") };
+            let text = fs::read_to_string(file).unwrap();
             assert!(text.contains(&format!("fn {name}()")), "{test} of {package}");
         }
     }

@@ -182,7 +182,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         if FLAT == 0 || !self.array.is_empty() {
             return None;
         }
-        let len = (2 * self.held()).max(self.array.piece_len()).max(want.next_power_of_two().min(FLAT));
+        let len = (2 * self.held()).max(self.array.piece_len()).max(want.min(FLAT).next_power_of_two());
         (len <= FLAT).then_some(len)
     }
 

@@ -259,8 +259,8 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     }
 
     /// Adds the alignment rows of every class, for any number of holes. O(n) now, O(1) for a young space;
-    /// no later request builds a row. [`Supplied::shrink`] frees none of their memory while more holes are there than a
-    /// leaf has.
+    /// no later request builds a row. [`Supplied::shrink`](crate::Supplied::shrink) frees none of their memory while there
+    /// are more holes than a leaf has.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform has no memory; nothing has changed.
