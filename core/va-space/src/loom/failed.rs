@@ -32,6 +32,17 @@ fn full_with_a_page_in_a_round() -> (&'static Space, Owned) {
     (space, magazine)
 }
 
+/// Returns a space without holes, and a magazine with two pages that were flushed in its last round.
+fn full_with_two_flushed_pages() -> (&'static Space, Owned) {
+    let space = leaked(space(16, 1));
+    let mut magazine = magazine_of(space);
+    let _busy = alloc(space, 0, 14);
+    let areas = [alloc(space, 0, 1), alloc(space, 0, 1)];
+    assert!(areas.into_iter().all(|area| magazine.free(area).is_ok()));
+    space.purge(Purge::Drain);
+    (space, magazine)
+}
+
 /// Requests `pages` pages for a caller that may not wait: there are too few at hand, and some that wait.
 fn would_block<C: Config>(space: &Space<C>, pages: u64) {
     let got = space.alloc(0, &ask(pages).context(Context::Atomic));
@@ -74,13 +85,7 @@ fn a_freed_area_that_leaves_a_round_is_seen() {
 fn flushed_areas_that_leave_a_magazine_are_seen() {
     for cached in [false, true] {
         model_within(2, move || {
-            let space = leaked(space(16, 1));
-            let mut magazine = magazine_of(space);
-            let _busy = alloc(space, 0, 14);
-            // A round of two pages, which ends.
-            let areas = [alloc(space, 0, 1), alloc(space, 0, 1)];
-            assert!(areas.into_iter().all(|area| magazine.free(area).is_ok()));
-            space.purge(Purge::Drain);
+            let (space, mut magazine) = full_with_two_flushed_pages();
             if cached {
                 // Both are cached now, and one is busy.
                 assert!(magazine.alloc(&ask(1)).is_ok());
@@ -118,12 +123,7 @@ fn flushed_areas_that_make_way_for_a_round_are_seen() {
 #[test]
 fn a_magazine_with_an_area_is_not_seen_empty_while_the_area_moves() {
     model_within(2, || {
-        let space = leaked(space(16, 1));
-        let mut magazine = magazine_of(space);
-        let _busy = alloc(space, 0, 14);
-        let areas = [alloc(space, 0, 1), alloc(space, 0, 1)];
-        assert!(areas.into_iter().all(|area| magazine.free(area).is_ok()));
-        space.purge(Purge::Drain);
+        let (space, mut magazine) = full_with_two_flushed_pages();
         let other = spawn(move || {
             let drained = space.drain_magazines();
             assert!(drained.magazines + drained.busy > 0);
