@@ -92,7 +92,7 @@ impl<'a, T: Linked, const N: usize, const FLAT: usize> View<'a, T, N, FLAT> {
         match self.flat.get(id as usize) {
             Some(record) => Some(record),
             None if id == NIL => None,
-            None => Some(self.slab.get_far(id)),
+            None => Some(self.slab.before_flat(id)),
         }
     }
 }
@@ -313,7 +313,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         if FLAT > 0 {
             return match self.flat.get(id as usize) {
                 Some(record) => record,
-                None => self.get_far(id),
+                None => self.before_flat(id),
             };
         }
         match self.array.at_whole(id) {
@@ -332,6 +332,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         if FLAT > 0 {
             return match flat.get_mut(id as usize) {
                 Some(record) => record,
+                // Before there is a flat beginning: see `before_flat`.
+                None if !SMALL && (id as usize) < N => &mut inline[id as usize],
                 None => Self::far_mut(inline, array, id),
             };
         }
@@ -348,6 +350,16 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         match record {
             Some(record) => record,
             None => &mut inline[id as usize],
+        }
+    }
+
+    /// Record `id`, which is not in the flat beginning. A tree of few holes has none yet, and a call for each step of
+    /// its walks would take longer than the walk.
+    #[inline(always)]
+    fn before_flat(&self, id: u32) -> &T {
+        match self.inline.get(id as usize) {
+            Some(record) if !SMALL => record,
+            _ => self.get_far(id),
         }
     }
 
