@@ -293,7 +293,7 @@ impl<T> fmt::Debug for PerCpu<'_, T> {
 
 /// Bytes in each unit with a layout chosen at run time, freed on drop.
 pub struct PerCpuBox<'s> {
-    space: &'s Space,
+    pub(super) space: &'s Space,
     offset: Offset,
     first: NonNull<u8>,
     layout: Layout,

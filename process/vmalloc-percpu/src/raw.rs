@@ -11,6 +11,8 @@ impl PerCpuBox<'_> {
     /// Returns the address of the object, and leaves it to the caller: only [`Space::free_at`] frees it.
     #[must_use]
     pub fn into_address(self) -> NonNull<u8> {
+        // Checks PP1: the caller may write to the copy in unit 0.
+        self.space.hot().touch(0);
         let first = self.first();
         core::mem::forget(self);
         first

@@ -88,6 +88,19 @@ static void many_threads_lose_nothing(void) {
     CHECK(errno == EBADF);
 }
 
+/* Also where another object was, which was written to by its address alone. First of all: other calls count units as
+ * used. */
+static void an_object_is_zeros_where_another_was(void) {
+    for (size_t size = 8; size <= 32768; size *= 8) {
+        for (int round = 0; round < 200; round++) {
+            unsigned char *object = alloc_percpu(size, 8);
+            CHECK(object != NULL && object[0] == 0 && object[size - 1] == 0);
+            memset(object, 7, size);
+            free_percpu(object);
+        }
+    }
+}
+
 /* Idle counters cost their 16 bytes alone; one that is promoted goes on from the same sum. */
 static void a_counter_is_one_word_until_it_is_promoted(void) {
     enum { COUNTERS = 1000 };
@@ -272,6 +285,7 @@ int main(int count, char **names) {
         free_percpu(at);
         return 0;
     }
+    an_object_is_zeros_where_another_was();
     many_threads_lose_nothing();
     a_counter_is_one_word_until_it_is_promoted();
     a_count_is_released_once_after_the_last_put();
