@@ -8,6 +8,12 @@
  * functions pass small sizes to malloc. In a signal handler, only is_vmalloc_addr and vmalloc_usable_size
  * may be called.
  *
+ * Handlers of pthread_atfork that were registered before this library was loaded (as by dlopen) must not call it,
+ * nor take a lock under which other threads do, or open or close streams.
+ *
+ * That thread takes no signal, and remains: a program ends by exit, not by pthread_exit of its last thread.
+ * mprotect, mlock, madvise and the like are undone before the area is freed: the pages are given out again.
+ *
  * Functions that allocate return NULL and set errno on failure. A pointer that is wrong to free, resize or unmap
  * (freed before, not the beginning of an area, or outside all areas) stops the program by abort, with a line on
  * stderr that names it. Of frames that are freed, only that the frames are allocated is checked, not by which
@@ -143,7 +149,8 @@ extern "C" {
 void *vmalloc(size_t size);
 
 /**
- * Allocates an area of at least `size` bytes, all of them 0. Pages fresh from the system are not written to.
+ * Allocates an area of at least `size` bytes, the first `size` of which are 0. Pages fresh from the system are not
+ * written to.
  *
  * NULL as vmalloc.
  */
@@ -221,7 +228,8 @@ void *kvrealloc(void *memory, size_t size);
 void kvfree(const void *memory);
 
 /**
- * Returns true if an address is in the arena, allocated or not. O(1), takes no lock.
+ * Returns true if an address is in the part of the arena where areas have been, whether or not one is live there.
+ * O(1), takes no lock.
  */
 bool is_vmalloc_addr(const void *address);
 

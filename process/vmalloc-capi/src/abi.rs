@@ -12,6 +12,18 @@ use vmalloc::{AllocError, FreeError, LARGE_BYTES, Mappings, Vmalloc};
 /// Bytes of a huge page, which vmalloc_huge aligns to.
 const HUGE_BYTES: usize = 2 << 20;
 
+/// Registers the fork handlers when this code is loaded: before those of the program, whose handlers may then free
+/// areas, and take locks under which other threads allocate. Handlers that prepare are called in reverse order.
+#[cfg(not(miri))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = register;
+
+#[cfg(not(miri))]
+extern "C" fn register() {
+    vmalloc::prepare_for_forks();
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fill {
     Any,
@@ -64,7 +76,8 @@ pub extern "C" fn vmalloc(size: usize) -> *mut c_void {
     allocate(size, 1, Fill::Any)
 }
 
-/// Allocates an area of at least `size` bytes, all of them 0. Pages fresh from the system are not written to.
+/// Allocates an area of at least `size` bytes, the first `size` of which are 0. Pages fresh from the system are not
+/// written to.
 ///
 /// NULL as vmalloc.
 #[unsafe(no_mangle)]
@@ -256,7 +269,8 @@ pub unsafe extern "C" fn kvfree(memory: *const c_void) {
     }
 }
 
-/// Returns true if an address is in the arena, allocated or not. O(1), takes no lock.
+/// Returns true if an address is in the part of the arena where areas have been, whether or not one is live there.
+/// O(1), takes no lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn is_vmalloc_addr(address: *const c_void) -> bool {
     Vmalloc::try_global().is_some_and(|memory| memory.contains(address.cast()))

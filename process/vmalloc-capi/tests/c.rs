@@ -148,6 +148,14 @@ fn threads_and_forks_work_from_c() {
 }
 
 #[test]
+fn handlers_of_a_fork_that_came_before_the_first_allocation_may_allocate_and_lock() {
+    let place = Place::new();
+    for link in [Link::Shared, Link::Static] {
+        run(&mut place.program(&place.compile(compilers(["gcc", "clang"])[0], "-std=c11", "atfork.c", link)));
+    }
+}
+
+#[test]
 fn the_smallest_stack_suffices_for_each_first_call() {
     run_shared("stack.c");
 }

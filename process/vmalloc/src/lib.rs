@@ -56,7 +56,7 @@
 //!   none.
 //! - **Hardened** ([`Profile::Hardened`]): a byte past the end faults if the alignment lets the area end with its page;
 //!   else the free aborts. Freed memory cannot be read by any caller. It faults until its addresses are reused, which
-//!   is after 1 GiB of frees or 16,384 frees. Areas are zeros. A small area is at one of at least 2^21.6 random
+//!   is after 1 GiB of frees or 16,384 frees, or once a request finds no room without them. Areas are zeros. A small area is at one of at least 2^21.6 random
 //!   addresses. Bad and double frees abort with a diagnosis of the address. A child of a fork leaks the areas that
 //!   calls of other threads were using at that moment. An allocator created under `mlockall(MCL_FUTURE)` makes its
 //!   walls by protection. A later `MCL_CURRENT` without `MCL_ONFAULT` would populate its whole window.
@@ -71,8 +71,9 @@
 //!   a megabyte is hidden from the child, which would share it; the hardened profile releases it before the fork. A
 //!   signal handler may fork during a call of its thread. libc's list of streams is locked together with our locks.
 //!   While a fork is prepared all locks are held. A handler of `pthread_atfork` that was registered before the first
-//!   allocator was made is called after ours. It must neither allocate from one nor free to it, or it would deadlock.
-//!   With [`LargeAlloc`] that is memory of [`LARGE_BYTES`] or more. Handlers registered later may.
+//!   allocator was made is called after ours. It must neither allocate from one nor free to it. Nor may it take a
+//!   lock under which other threads do, or open or close streams. Either would deadlock. With [`LargeAlloc`] that is
+//!   memory of [`LARGE_BYTES`] or more. Handlers registered later may; [`prepare_for_forks`] registers ours at once.
 //! - **Signals**: a signal handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and
 //!   [`Vmalloc::requested_bytes`], and must not allocate or free. These take no lock, but for the sizes in the hardened
 //!   profile, unless the handler interrupted a call that holds it.
