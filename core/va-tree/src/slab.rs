@@ -92,7 +92,7 @@ impl<'a, T: Linked, const N: usize, const FLAT: usize> View<'a, T, N, FLAT> {
         match self.flat.get(id as usize) {
             Some(record) => Some(record),
             None if id == NIL => None,
-            None => Some(self.slab.before_flat(id)),
+            None => Some(self.slab.get_far(id)),
         }
     }
 }
@@ -313,7 +313,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         if FLAT > 0 {
             return match self.flat.get(id as usize) {
                 Some(record) => record,
-                None => self.before_flat(id),
+                None => self.get_far(id),
             };
         }
         match self.array.at_whole(id) {
@@ -332,8 +332,6 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         if FLAT > 0 {
             return match flat.get_mut(id as usize) {
                 Some(record) => record,
-                // Before there is a flat beginning: see `before_flat`.
-                None if !SMALL && (id as usize) < N => &mut inline[id as usize],
                 None => Self::far_mut(inline, array, id),
             };
         }
@@ -353,20 +351,20 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         }
     }
 
-    /// Record `id`, which is not in the flat beginning. A tree of few holes has none yet, and a call for each step of
-    /// its walks would take longer than the walk.
+    /// Returns true if record `id`, which is not in the flat beginning, is inline: there is no flat beginning yet.
     #[inline(always)]
-    fn before_flat(&self, id: u32) -> &T {
-        match self.inline.get(id as usize) {
-            Some(record) if !SMALL => record,
-            _ => self.get_far(id),
-        }
+    fn is_inline(id: u32) -> bool {
+        FLAT > 0 && id < ARRAY
     }
 
     /// Record `id` of a paged bucket, or of the array behind a flat beginning, or an inline one before there is one.
     #[cold]
     #[inline(never)]
     fn get_far(&self, id: u32) -> &T {
+        // First, since all lookups in a tree of few holes come here.
+        if Self::is_inline(id) {
+            return &self.inline[id as usize];
+        }
         match self.array.at(id.wrapping_sub(Self::OFFSET)) {
             Some(record) => record,
             None => &self.inline[id as usize],
@@ -376,6 +374,9 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     #[cold]
     #[inline(never)]
     fn far_mut<'a>(inline: &'a mut [T; N], array: &'a mut PagedArray<T>, id: u32) -> &'a mut T {
+        if Self::is_inline(id) {
+            return &mut inline[id as usize];
+        }
         match array.at_mut(id.wrapping_sub(Self::OFFSET)) {
             Some(record) => record,
             None => &mut inline[id as usize],
