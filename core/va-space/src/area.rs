@@ -46,6 +46,7 @@ impl Area {
 pub struct DetachedArea {
     pub(crate) page: u64,
     pub(crate) pages: u64,
+    pub(crate) generation: u32,
     pub(crate) note: Option<u64>,
 }
 

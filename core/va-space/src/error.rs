@@ -106,6 +106,13 @@ pub enum ReleaseError {
         /// The range that the handle names.
         handle: VaRange,
     },
+    /// The area that starts there has another size than the caller named.
+    WrongSize {
+        /// The area.
+        area: VaRange,
+        /// The size that the caller named.
+        requested: Pages,
+    },
 }
 
 impl fmt::Display for ReleaseError {
@@ -118,6 +125,7 @@ impl fmt::Display for ReleaseError {
             Self::Reused { handle } => {
                 write!(f, "the area {handle} was freed before, and another starts there now")
             }
+            Self::WrongSize { area, requested } => write!(f, "the area {area} does not have {requested}"),
         }
     }
 }

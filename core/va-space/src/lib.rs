@@ -50,7 +50,9 @@ pub use early::EarlySpace;
 pub use error::{ReleaseError, SpaceError};
 pub use map::State;
 pub use node_table::NODES_LIMIT;
-pub use space::{Areas, Drained, Magazine, OwnedArea, Purge, Purged, ReshapeError, Stats, VmapSpace};
+pub use space::{
+    Areas, Drained, Magazine, OwnedArea, Purge, Purged, Release, ReshapeError, Stats, VmapSpace,
+};
 
 // The crates of the types in this interface: one dependency is enough.
 pub use va_base;

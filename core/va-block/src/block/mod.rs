@@ -105,6 +105,8 @@ pub(crate) struct Block {
     cpu: AtomicU32,
     /// The list of the queue that an open block is in. Protocol PR-LOCK.
     class: AtomicU32,
+    /// The key by which the block holds its area of the space, while it is present. Protocol PR-LOCK.
+    key: AtomicU32,
     // Constant once the record is in the lookup.
     /// Its number, written before the record is found. Protocol PR-REF.
     index: AtomicU32,
@@ -137,6 +139,7 @@ impl Table for Block {
             flush_state: AtomicU32::new(FlushState::None as u32),
             cpu: AtomicU32::new(0),
             class: AtomicU32::new(0),
+            key: AtomicU32::new(0),
             index: AtomicU32::new(0),
             list: AtomicU32::new(List::None as u32),
             links: va_base::array_of![Link::new(); 2],
@@ -252,14 +255,20 @@ impl Block {
         open.max(self.fit.load(Ordering::Relaxed))
     }
 
-    /// Begins a block of `pages` pages, all in the open run, for `cpu`. No mapping is live. The caller has the area, so
-    /// no other thread begins the block.
-    pub(crate) fn begin(&self, cpu: u32, pages: u32) {
+    /// Begins a block of `pages` pages, all in the open run, for `cpu`. No mapping is live. The caller holds the area by
+    /// `key`, so no other thread begins the block.
+    pub(crate) fn begin(&self, cpu: u32, pages: u32, key: u32) {
+        self.key.store(key, Ordering::Relaxed);
         self.cpu.store(cpu, Ordering::Relaxed);
         self.cursor.store(0, Ordering::Relaxed);
         self.limit.store(pages, Ordering::Relaxed);
         self.set_fit(0);
         self.dead.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns the key by which the block holds its area, for the caller that ended it.
+    pub(crate) fn key(&self) -> u32 {
+        self.key.load(Ordering::Relaxed)
     }
 
     /// Ends the block: no mapping is recorded any more. Owner only; no mapping is live.
@@ -541,7 +550,7 @@ mod tests {
 
     fn fresh(pages: u32) -> Box<Block> {
         let block = Box::new(Block::empty());
-        block.begin(0, pages);
+        block.begin(0, pages, 0);
         block
     }
 
@@ -594,7 +603,7 @@ mod tests {
         }
         block.end();
         assert_eq!(block.free(at[1], 40), Err(WrongFree::NoHead));
-        block.begin(0, 128);
+        block.begin(0, 128, 0);
         assert_eq!((block.carve(64, 64), block.carve(65, 65), block.free_pages()), (Some(0), None, 64));
     }
 }

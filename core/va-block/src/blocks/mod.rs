@@ -68,7 +68,7 @@ use room::{Ask, Balance};
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
 use va_base::{Context, Late, LockClass, Machine, PAGE_SIZE, Pages, Request, Va, VaRange};
-use va_space::{SpaceError, VmapSpace};
+use va_space::{Release, ReleaseError, SpaceError, VmapSpace};
 
 /// Most CPUs that have blocks of their own; higher ids share.
 #[cfg(not(loom))]
@@ -360,7 +360,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Frees the area of an ended block.
     fn release(&self, context: Context, block: &Block) {
         *self.lock_present(block.index()) -= 1;
-        if let Err(error) = self.space.free_at_in(context, self.va(block, 0)) {
+        if let Err(error) = self.space.free_as(Release::Held(self.va(block, 0), block.key()), context) {
             self.machine.bug(format_args!("the space does not know a block: {error}"), None);
         }
         self.moves.fetch_add(1, Ordering::Relaxed);
@@ -386,15 +386,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         if pages == 0 || count.checked_bytes().is_none() {
             return Err(UnmapError::BadCount { pages });
         }
-        match self.space.find(at) {
-            Some(seen) if pages > self.alloc_max => {
-                let size = seen.range.len_bytes() / PAGE_SIZE;
-                if size != pages {
-                    return Err(UnmapError::WrongCount { range: seen.range, pages: count });
+        if pages > self.alloc_max {
+            // Size and area are of one look: a late second free takes no area of another size, and none of a block.
+            return match self.space.free_as(Release::Sized(at, count), context) {
+                Err(ReleaseError::WrongSize { area, .. }) => {
+                    Err(UnmapError::WrongCount { range: area, pages: count })
                 }
-                self.space.free_at_in(context, at)?;
-                Ok(())
-            }
+                done => Ok(done.map(|_| ())?),
+            };
+        }
+        match self.space.find(at) {
             // An area of another caller of the space: none of blocks is so short.
             Some(seen) if seen.range.len_bytes() / PAGE_SIZE == pages => {
                 Err(UnmapError::NotMapped { at, inside: Some(seen.range) })

@@ -185,8 +185,6 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     fn begin_block(&self, ask: Ask) -> Result<Found, BlockError> {
         let align = Align::from_log2(self.pages_log2 + PAGE_SHIFT).unwrap_or_default();
         let request = Request::pages(u64::from(self.pages))?.aligned(align).context(ask.context);
-        let area = self.ask_space(ask.cpu, &request)?;
-        let index = self.index_of(area.start().page_floor());
         let record = |index| {
             self.ensure_cpu(ask.context, C::Spread::bucket(index, self.cpu_count)).ok()?;
             match ask.context {
@@ -195,15 +193,21 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 Context::Atomic => self.lookup.find(index),
             }
         };
-        let Some(block) = index.and_then(record) else {
-            // Nothing was mapped there: a caller that tries again makes no area lazy.
-            self.space.free_unused(area).unwrap_or_else(|error| {
-                self.machine.bug(format_args!("freeing what was just allocated: {error}"), None)
-            });
-            return Err(if ask.waits() { BlockError::NoTable } else { BlockError::WouldBlock });
+        let (block, key) = loop {
+            let area = self.ask_space(ask.cpu, &request)?;
+            let Some(block) = self.index_of(area.start().page_floor()).and_then(record) else {
+                // Nothing was mapped there: a caller that tries again makes no area lazy. An error says that the late
+                // free of an earlier mapping took it.
+                let _freed = self.space.free_unused(area);
+                return Err(if ask.waits() { BlockError::NoTable } else { BlockError::WouldBlock });
+            };
+            // From here on no such free takes the area. If one did before, another area is as good.
+            if let Ok(key) = self.space.hold(area) {
+                break (block, key);
+            }
         };
         *self.lock_present(block.index()) += 1;
-        block.begin(ask.cpu % self.cpu_count, self.pages);
+        block.begin(ask.cpu % self.cpu_count, self.pages, key);
         let mut queue = self.lock_queue(self.cpu(ask.cpu));
         let Some(page) = block.carve(ask.pages, ask.consumed) else {
             self.machine.bug(format_args!("a fresh block has no room for {} pages", ask.consumed), None)

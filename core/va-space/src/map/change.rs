@@ -6,14 +6,23 @@ use super::word::{ESCAPE_PAGES, Word};
 use super::{Marker, PageMap};
 
 impl PageMap {
-    /// Sets word and start bit of an area that just left the index. Its leaf is in place ([`attach`](Self::attach)).
-    pub(crate) fn begin(&self, _marker: &mut Marker, page: u64, pages: u64, word: Word) {
-        let Some(leaf) = self.leaf(page) else { return };
+    /// Sets word and start bit of an area that just left the index, and returns its slot. Its leaf is in place
+    /// ([`attach`](Self::attach)).
+    pub(crate) fn begin(
+        &self,
+        _marker: &mut Marker,
+        page: u64,
+        pages: u64,
+        word: Word,
+    ) -> Option<&'static Slot> {
+        let leaf = self.leaf(page)?;
         if pages >= ESCAPE_PAGES {
             leaf.set_huge_pages(pages);
         }
-        leaf.slot(page).put(word);
+        let slot = leaf.slot(page);
+        slot.put(word);
         self.mark(page, Leaf::bit(page));
+        Some(slot)
     }
 
     /// Sets word and start bit of areas that just left the index, as [`begin`](Self::begin) does for one. Each is

@@ -24,7 +24,7 @@
 //!   index, a pool or a magazine, or the holder of the list that it is in. No thread owns a busy area in this sense, so
 //!   it leaves that state by compare-exchange alone, and of two frees one fails.
 //! - A **link** is guarded as its list is. A busy area is in no list: its link may hold its **note**. A thread writes
-//!   the note after it has marked the word as being noted, which excludes frees and other writers. A reader reads the
+//!   the note while it holds the area (`Word`), which excludes frees and other writers. A reader reads the
 //!   word, the note and the word again.
 //!
 //! # Invariants
@@ -132,6 +132,34 @@ pub(crate) struct Seen {
     pub(crate) pages: u64,
     /// The word as it was read.
     pub(crate) word: Word,
+}
+
+/// An area that a lookup found, to be claimed as it was found: by its word, which has a generation, and its slot.
+#[derive(Clone, Copy)]
+#[must_use = "what was found is claimed, or left alone"]
+pub(crate) struct Found {
+    /// First page.
+    pub(crate) page: u64,
+    /// Size.
+    pub(crate) pages: u64,
+    /// The word as it was read.
+    pub(crate) word: Word,
+    slot: &'static Slot,
+}
+
+impl Found {
+    /// Returns what the handle of a busy area leads to: its word has the generation of the handle.
+    #[inline(always)]
+    pub(crate) fn of_handle(page: u64, pages: u64, word: Word, slot: &'static Slot) -> Self {
+        Self { page, pages, word, slot }
+    }
+
+    /// Replaces the word that was found. Fails if it is another by now: then the area was freed, cut or noted, and
+    /// nothing has changed.
+    #[inline(always)]
+    pub(crate) fn exchange(self, to: Word) -> Result<&'static Slot, Word> {
+        self.slot.exchange(self.word, to).map(|()| self.slot)
+    }
 }
 
 /// The map of one space.
@@ -423,12 +451,12 @@ impl PageMap {
         self.steady(|| Self::at_leaf(page, self.leaf(page)?))
     }
 
-    /// Returns the area with its slot, if its word `suits`, for a caller that compares and exchanges the word, or owns
-    /// the area. So the entry itself shows whether the leaf was in place: a reader of a word that was written elsewhere
-    /// finds that this entry has another leaf. If the leaf returned meanwhile, the word is different, since generations
-    /// only grow.
+    /// Finds the area that starts at `page`, if its word `suits`, for a caller that claims it as it was found, or owns
+    /// it. So the entry itself shows whether the leaf was in place: a reader of a word that was written elsewhere finds
+    /// that this entry has another leaf. If the leaf returned meanwhile, the word is different, since generations only
+    /// grow.
     #[inline(always)]
-    pub(crate) fn seen_slot(&self, page: u64, suits: impl Fn(Word) -> bool) -> Option<(Seen, &'static Slot)> {
+    pub(crate) fn found(&self, page: u64, suits: impl Fn(Word) -> bool) -> Option<Found> {
         let place = self.place(page)?;
         loop {
             let leaf = place.load()?;
@@ -439,7 +467,7 @@ impl PageMap {
             }
             let Some(pages) = word.pages().or_else(|| Self::huge_pages(leaf, slot, word)) else { continue };
             if place.load().is_some_and(|there| core::ptr::eq(there, leaf)) {
-                return Some((Seen { page, pages, word }, slot));
+                return Some(Found { page, pages, word, slot });
             }
         }
     }

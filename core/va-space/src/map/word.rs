@@ -5,7 +5,7 @@
 //!   | generation |  pages   |  owner  |huge|noted| state |
 //! ```
 //!
-//! - **state** 1 busy, 2 idle, 3 detached; with bit 2, an idle area leaves and a busy one is being noted.
+//! - **state** 1 busy, 2 idle, 3 detached; with bit 2, an idle area leaves and a busy one is held by its owner.
 //! - **noted** a busy area has a note: a number of its owner, in the link of its slot.
 //! - **owner** 0 for none, otherwise node + 1.
 //! - **generation** the lowest 23 bits of a count, which grows by one each time an area begins to be busy at this page.
@@ -40,8 +40,8 @@ const STATE_BITS: u32 = 3;
 const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 /// Idle, and on its way to the index.
 const LEAVING: u64 = State::Idle as u64 | 4;
-/// Busy, while its note is written.
-const NOTING: u64 = State::Busy as u64 | 4;
+/// Busy, and held by its owner: lookups find it, and no free, cut or note takes it.
+const HELD: u64 = State::Busy as u64 | 4;
 const NOTED: u64 = 1 << STATE_BITS;
 const OWNER_BITS: u32 = 13;
 const GENERATION_BITS: u32 = 23;
@@ -106,7 +106,7 @@ impl Word {
     #[inline]
     pub(crate) const fn state(self) -> Option<State> {
         match self.0 & STATE_MASK {
-            1 | NOTING => Some(State::Busy),
+            1 | HELD => Some(State::Busy),
             2 | LEAVING => Some(State::Idle),
             3 => Some(State::Detached),
             _ => None,
@@ -125,21 +125,37 @@ impl Word {
         self.0 & 3 == State::Idle as u64
     }
 
-    /// Returns whether the area is busy and no other thread is about to change its word. A free, a cut and a note begin
-    /// with such a word.
+    /// Returns whether the area is busy and nobody holds it. A free, a cut and a note begin with such a word.
     #[inline(always)]
     pub(crate) const fn is_steady(self) -> bool {
         self.0 & STATE_MASK == State::Busy as u64
     }
 
-    /// Returns the same busy area while its note is written.
-    pub(crate) const fn noting(self) -> Self {
-        Self(self.0 & !(STATE_MASK | NOTED) | NOTING)
+    /// Returns the same busy area, held by its owner, and without a note.
+    pub(crate) const fn held(self) -> Self {
+        Self(self.0 & !(STATE_MASK | NOTED) | HELD)
+    }
+
+    /// Returns whether the area is detached.
+    #[inline(always)]
+    pub(crate) const fn is_detached(self) -> bool {
+        self.0 & STATE_MASK == State::Detached as u64
+    }
+
+    /// Returns whether the area is busy, and held by its owner.
+    pub(crate) const fn is_held(self) -> bool {
+        self.0 & STATE_MASK == HELD
     }
 
     /// Returns the same busy area with a note.
     pub(crate) const fn with_note(self) -> Self {
         Self(self.0 & !STATE_MASK | NOTED | State::Busy as u64)
+    }
+
+    /// Returns whether the area is busy with a note, and nobody holds it.
+    #[inline(always)]
+    pub(crate) const fn is_noted_alone(self) -> bool {
+        self.0 & (STATE_MASK | NOTED) == State::Busy as u64 | NOTED
     }
 
     /// Returns whether it has a note.
@@ -230,10 +246,10 @@ mod tests {
                         assert_eq!(other, Word::new(pages, owner, generation, State::Idle));
                         let busy = word.with_state(State::Busy);
                         assert!(busy.is_of(pages, generation) && busy.with_note().is_of(pages, generation));
-                        assert!(!busy.noting().is_of(pages, generation) && busy.noting().is_busy());
+                        assert!(!busy.held().is_of(pages, generation) && busy.held().is_busy());
                         assert!(!busy.is_of(pages + 1, generation) && !busy.is_of(pages, generation ^ 1));
-                        assert_eq!((busy.with_note().is_noted(), busy.noting().is_noted()), (true, false));
-                        assert!(!busy.with_note().noting().is_noted());
+                        assert_eq!((busy.with_note().is_noted(), busy.held().is_noted()), (true, false));
+                        assert!(!busy.with_note().held().is_noted());
                         assert_eq!(busy.resized(pages, 77), busy);
                         assert_eq!(word.without_owner(), Word::new(pages, None, generation, state));
                     }

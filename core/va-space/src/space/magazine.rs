@@ -33,10 +33,10 @@
 //! # Source
 //! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 
-use super::VmapSpace;
 use super::cell::{CACHE_PAGES_MAX, Cell, Contents};
 use super::take::Lowest;
 use super::watched::Watched;
+use super::{Release, VmapSpace};
 use crate::area::{Area, DetachedArea, range_of};
 use crate::budget::{Budget, Cost};
 use crate::config::{Config, Standard};
@@ -290,18 +290,35 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.space.overflow::<Lowest>(request, self.space.owner_for(self.node, request))
     }
 
+    /// Frees an area, and returns its addresses, as [`VmapSpace::free_as`] does: into the magazine, except for
+    /// [`Context::Atomic`] and [`Release::Unused`].
+    ///
+    /// # Errors
+    /// The errors of [`VmapSpace::free_as`].
+    /// # Locks
+    /// [`Context::Sleeping`]: the magazine's; `pool`, `free` and `lazy` of the node once in many calls; then those of
+    /// [`VmapSpace::free`]. [`Context::Atomic`]: those of [`VmapSpace::free_as`].
+    /// Cost: O(1), and at most one and a half slices of a purge.
+    #[inline(always)]
+    pub fn free_as(&mut self, release: Release, context: Context) -> Result<VaRange, ReleaseError> {
+        if context == Context::Atomic || matches!(release, Release::Unused(_)) {
+            return self.space.free_as(release, context);
+        }
+        let freed = self.space.claim_as(release)?;
+        let range = range_of(freed.page, freed.pages);
+        self.put_freed(freed);
+        Ok(range)
+    }
+
     /// Frees an area, as [`VmapSpace::free`] does.
     ///
     /// # Errors
     /// The errors of [`VmapSpace::free`].
     /// # Locks
-    /// The magazine's; `pool`, `free` and `lazy` of the node once in many calls; then those of [`VmapSpace::free`].
-    /// Cost: O(1), and at most one and a half slices of a purge.
+    /// Those of [`free_as`](Self::free_as). Cost: the same.
     #[inline]
     pub fn free(&mut self, area: Area) -> Result<(), ReleaseError> {
-        let freed = self.space.claim(&area)?;
-        self.put_freed(freed);
-        Ok(())
+        self.free_in(Context::Sleeping, area)
     }
 
     /// Frees an area for a caller in `context`. For [`Context::Atomic`] it is [`VmapSpace::free_in`]: the area goes to
@@ -310,14 +327,10 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// The errors of [`free`](Self::free).
     /// # Locks
-    /// [`Context::Sleeping`]: those of [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node, and before it
-    /// `busy` of a node under policies that find areas by trees. Cost: O(1).
+    /// Those of [`free_as`](Self::free_as). Cost: O(1).
     #[inline]
     pub fn free_in(&mut self, context: Context, area: Area) -> Result<(), ReleaseError> {
-        match context {
-            Context::Sleeping => self.free(area),
-            Context::Atomic => self.space.free_in(context, area),
-        }
+        self.free_as(Release::Handle(area), context).map(|_| ())
     }
 
     /// Frees the area that starts at `at`, as [`VmapSpace::free_at`] does.
@@ -325,39 +338,32 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// The errors of [`VmapSpace::free_at`].
     /// # Locks
-    /// Those of [`free`](Self::free). Cost: the same.
+    /// Those of [`free_as`](Self::free_as). Cost: the same.
     #[inline(always)]
     pub fn free_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
-        let freed = self.space.claim_at(at)?;
-        let range = range_of(freed.page, freed.pages);
-        self.put_freed(freed);
-        Ok(range)
+        self.free_as(Release::At(at), Context::Sleeping)
     }
 
-    /// Frees the area that starts at `at` as [`free_in`](Self::free_in) does, for a caller in `context`, and returns
-    /// its addresses.
+    /// Frees the area that starts at `at` for a caller in `context`, and returns its addresses.
     ///
     /// # Errors
     /// The errors of [`free_at`](Self::free_at).
     /// # Locks
-    /// Those of [`free_in`](Self::free_in). Cost: O(1).
+    /// Those of [`free_as`](Self::free_as). Cost: O(1).
     #[inline]
     pub fn free_at_in(&mut self, context: Context, at: Va) -> Result<VaRange, ReleaseError> {
-        match context {
-            Context::Sleeping => self.free_at(at),
-            Context::Atomic => self.space.free_at_in(context, at),
-        }
+        self.free_as(Release::At(at), context)
     }
 
-    /// Frees a detached area, as [`VmapSpace::release`] does; it cannot fail. A value of another space stops the
-    /// machine.
+    /// Frees a detached area, as [`VmapSpace::release`] does.
     ///
+    /// # Errors
+    /// The errors of [`VmapSpace::release`].
     /// # Locks
-    /// Those of [`free`](Self::free). Cost: the same.
+    /// Those of [`free_as`](Self::free_as). Cost: the same.
     #[inline]
-    pub fn release(&mut self, area: DetachedArea) {
-        let freed = self.space.win_handle(&area);
-        self.put_freed(freed);
+    pub fn release(&mut self, area: DetachedArea) -> Result<(), ReleaseError> {
+        self.free_as(Release::Detached(area), Context::Sleeping).map(|_| ())
     }
 
     /// Frees the detached area that starts at `at`, as [`VmapSpace::release_at`] does.
@@ -365,23 +371,10 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// The errors of [`VmapSpace::release_at`].
     /// # Locks
-    /// Those of [`free`](Self::free). Cost: the same.
+    /// Those of [`free_as`](Self::free_as). Cost: the same.
     #[inline(always)]
     pub fn release_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
-        self.try_release_at(at).ok_or_else(|| self.space.no_area_at(at))
-    }
-
-    /// Frees a detached area as [`release_at`](Self::release_at) does, for a caller that needs no error: `None` is without
-    /// the search for the area around `at`.
-    ///
-    /// # Locks
-    /// Those of [`free`](Self::free). Cost: the same.
-    #[inline(always)]
-    pub fn try_release_at(&mut self, at: Va) -> Option<VaRange> {
-        let freed = self.space.win_detached(at)?;
-        let range = range_of(freed.page, freed.pages);
-        self.put_freed(freed);
-        Some(range)
+        self.free_as(Release::DetachedAt(at), Context::Sleeping)
     }
 
     /// Moves all areas to the node: flushed ones to its pool, freed ones to its lazy areas.

@@ -34,6 +34,7 @@
 
 mod busy;
 mod cell;
+mod claim;
 mod congruent;
 mod covered;
 mod find;
@@ -56,6 +57,7 @@ mod validate;
 mod watched;
 
 pub use cell::Drained;
+pub use claim::Release;
 pub use find::Areas;
 pub use magazine::Magazine;
 pub use owned::OwnedArea;
@@ -63,13 +65,13 @@ pub use purge::{Purge, Purged};
 pub use reshape::ReshapeError;
 pub use validate::Stats;
 
-use crate::area::{Area, range_of};
+use crate::area::Area;
 use crate::config::{Config, Order, Standard};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flush_batch::CompletedBatches;
 use crate::list::{Flushed, Unflushed, UnlinkedArea};
 use crate::lookup::Lookup;
-use crate::map::{COVERED_PAGES, Marker, OWNERS_MAX, PageMap, Seen, Slot, State, Word};
+use crate::map::{COVERED_PAGES, Marker, OWNERS_MAX, PageMap, Word};
 use crate::node::NodeMap;
 use crate::node_table::{NODES_LIMIT, NodeTable};
 use busy::Tables;
@@ -377,20 +379,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.free_in(Context::Sleeping, area)
     }
 
-    /// Frees an area for a caller in `context`. [`Context::Atomic`] suits an interrupt: the call never flushes, and
-    /// never takes the purge lock.
+    /// Frees an area for a caller in `context`, as [`free_as`](Self::free_as) does.
     ///
     /// # Errors
     /// The errors of [`free`](Self::free).
     /// # Locks
-    /// [`Context::Sleeping`]: those of [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node; and before it,
-    /// where the policy finds areas by trees, `busy` of one node. Cost: O(1).
+    /// Those of [`free_as`](Self::free_as). Cost: O(1).
     #[inline]
     pub fn free_in(&self, context: Context, area: Area) -> Result<(), ReleaseError> {
-        let freed = self.claim(&area)?;
-        self.make_lazy(freed);
-        self.after_free(context);
-        Ok(())
+        self.free_as(Release::Handle(area), context).map(|_| ())
     }
 
     /// Frees the area that starts at `at`, and returns its range.
@@ -402,23 +399,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Those of [`free`](Self::free). Cost: O(1), and at most one slice.
     #[inline]
     pub fn free_at(&self, at: Va) -> Result<VaRange, ReleaseError> {
-        self.free_at_in(Context::Sleeping, at)
+        self.free_as(Release::At(at), Context::Sleeping)
     }
 
-    /// Frees the area that starts at `at` as [`free_in`](Self::free_in) does, for a caller in `context`, and returns
-    /// its addresses.
+    /// Frees the area that starts at `at` for a caller in `context`, and returns its addresses.
     ///
     /// # Errors
     /// The errors of [`free_at`](Self::free_at).
     /// # Locks
-    /// Those of [`free_in`](Self::free_in). Cost: O(1).
+    /// Those of [`free_as`](Self::free_as). Cost: O(1).
     #[inline]
     pub fn free_at_in(&self, context: Context, at: Va) -> Result<VaRange, ReleaseError> {
-        let freed = self.claim_at(at)?;
-        let range = range_of(freed.page, freed.pages);
-        self.make_lazy(freed);
-        self.after_free(context);
-        Ok(range)
+        self.free_as(Release::At(at), context)
     }
 
     /// Returns the freed pages that still wait in nodes or in a purge.
@@ -483,61 +475,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let handle = Area { page: area.page, pages: area.pages, generation: word.generation() };
         self.lookup.insert(handle.range(), &self.machine);
         handle
-    }
-
-    /// Makes the area of a handle lazy, and owned by the caller.
-    #[inline]
-    fn claim(&self, area: &Area) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
-        let Some(slot) = self.map.slot(area.page) else { return Err(self.no_area_at(area.start())) };
-        let word = slot.word();
-        // A handle of a freed area has an older generation than the present one, for any page of the slot.
-        if word.is_of(area.pages, area.generation) {
-            return self.win(area.page, area.pages, word, slot);
-        }
-        self.claim_huge(area)
-    }
-
-    /// Claims an area whose size is not in its word, as [`claim`](Self::claim) does; an error for any other.
-    #[cold]
-    fn claim_huge(&self, area: &Area) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
-        let seen = self.map.seen_slot(area.page, Word::is_steady);
-        let Some((seen, slot)) = seen else { return Err(self.no_area_at(area.start())) };
-        if (seen.pages, seen.word.generation()) != (area.pages, area.generation) {
-            return Err(ReleaseError::Reused { handle: area.range() });
-        }
-        // If its size changed since, so did its shape, and the word is different.
-        self.win(area.page, area.pages, seen.word, slot)
-    }
-
-    /// Makes the area that starts at an address lazy, and owned by the caller.
-    #[inline(always)]
-    fn claim_at(&self, at: Va) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
-        let page = at.page_floor();
-        if let Some((Seen { pages, word, .. }, slot)) = self.map.seen_slot(page, Word::is_steady)
-            && Va::from_page(page) == at
-        {
-            return self.win(page, pages, word, slot);
-        }
-        Err(self.no_area_at(at))
-    }
-
-    /// Claims an area: of all threads that free it at a time, one succeeds.
-    #[inline(always)]
-    fn win(
-        &self,
-        page: u64,
-        pages: u64,
-        word: Word,
-        slot: &'static Slot,
-    ) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
-        let idle = word.with_state(State::Idle);
-        match slot.exchange(word, idle) {
-            Ok(()) => {
-                self.lookup.remove(Va::from_page(page), &self.machine);
-                Ok(UnlinkedArea::won(page, pages, idle, slot))
-            }
-            Err(_) => Err(self.no_area_at(Va::from_page(page))),
-        }
     }
 
     /// Returns the node in which an area waits when it is freed.

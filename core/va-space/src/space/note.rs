@@ -23,13 +23,12 @@
 //! Linux `mm/vmalloc.c` (6.12: `find_unlink_vmap_area`, `remove_vm_area`, `free_unmap_vmap_area`; `va->vm` is the
 //! note).
 
-use super::VmapSpace;
-use crate::area::{DetachedArea, range_of};
+use super::{Release, VmapSpace};
+use crate::area::DetachedArea;
 use crate::config::Config;
 use crate::error::ReleaseError;
-use crate::list::{Unflushed, UnlinkedArea};
 use crate::lookup::Lookup;
-use crate::map::{Seen, Slot, State, Word};
+use crate::map::{Found, State, Word};
 use va_base::{Context, Machine, Va, VaRange};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -45,9 +44,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// # Locks
     /// None. Cost: O(1).
     pub fn note(&self, at: Va, note: u64) -> Result<(), ReleaseError> {
-        let (Seen { word, .. }, slot) = self.steady_at(at).ok_or_else(|| self.no_area_at(at))?;
+        let found = self.found_at(at, Word::is_steady).ok_or_else(|| self.no_area_at(at))?;
+        let word = found.word;
         // A free or a note begins from a steady word, so the link is this thread's until it restores one.
-        slot.exchange(word, word.noting()).map_err(|_| self.no_area_at(at))?;
+        let slot = found.exchange(word.held()).map_err(|_| self.no_area_at(at))?;
         slot.set_link(note);
         slot.put(word.with_note());
         Ok(())
@@ -63,48 +63,47 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Those of the lookup. Cost: O(1).
     #[inline(always)]
     pub fn detach(&self, at: Va) -> Result<DetachedArea, ReleaseError> {
-        self.try_detach(at).ok_or_else(|| self.no_area_at(at))
+        let found = self.found_at(at, Word::is_steady);
+        found.and_then(|found| self.detach_found(found)).ok_or_else(|| self.no_area_at(at))
     }
 
-    /// Detaches an area as [`detach`](Self::detach) does, for a caller that needs no error: `None` is without the search
-    /// for the area around `at`.
+    /// Detaches the area that `at` is inside, if it has a note. One without, as a block of `va-block`, is not changed.
+    /// For a kernel that frees areas by any of their addresses; nearly every caller has the start, which is quicker.
     ///
     /// # Locks
-    /// Those of the lookup. Cost: O(1).
-    #[inline(always)]
-    pub fn try_detach(&self, at: Va) -> Option<DetachedArea> {
-        self.detach_if(at, |_| true)
-    }
-
-    /// Detaches an area as [`try_detach`](Self::try_detach) does, if it has a note. One without, as a block of
-    /// `va-block`, is not changed.
-    ///
-    /// # Locks
-    /// Those of the lookup. Cost: O(1).
+    /// Those of the lookup. Cost: O(1), that of a lookup.
     #[inline(always)]
     pub fn try_detach_noted(&self, at: Va) -> Option<DetachedArea> {
-        self.detach_if(at, Word::is_noted)
+        match self.found_at(at, Word::is_noted_alone) {
+            Some(found) => self.detach_found(found),
+            None => self.detach_noted_around(at),
+        }
+    }
+
+    /// Detaches the noted area around an address, as it was found there.
+    #[cold]
+    fn detach_noted_around(&self, at: Va) -> Option<DetachedArea> {
+        let seen = self.map.covering(at.page_floor())?;
+        self.detach_found(self.map.found(seen.page, |word| word == seen.word && word.is_noted_alone())?)
     }
 
     #[inline(always)]
-    fn detach_if(&self, at: Va, is: impl Fn(Word) -> bool) -> Option<DetachedArea> {
-        let (Seen { page, pages, word }, slot) = self.steady_at(at)?;
-        if !is(word) {
-            return None;
-        }
-        slot.exchange(word, word.with_state(State::Detached)).ok()?;
-        self.lookup.remove(at, &self.machine);
+    fn detach_found(&self, found: Found) -> Option<DetachedArea> {
+        let Found { page, pages, word, .. } = found;
+        let slot = found.exchange(word.with_state(State::Detached)).ok()?;
+        self.lookup.remove(Va::from_page(page), &self.machine);
         let note = word.is_noted().then(|| slot.note());
-        Some(DetachedArea { page, pages, note })
+        Some(DetachedArea { page, pages, generation: word.generation(), note })
     }
 
-    /// Frees a detached area, for a caller in `context`; it cannot fail. A value of another space stops the machine.
+    /// Frees a detached area, for a caller in `context`.
     ///
+    /// # Errors
+    /// [`ReleaseError`] if another call released it by its address, which errs. Nothing has changed.
     /// # Locks
-    /// Those of [`free_in`](Self::free_in). Cost: O(1), and at most one slice.
-    pub fn release(&self, context: Context, area: DetachedArea) {
-        self.make_lazy(self.win_handle(&area));
-        self.after_free(context);
+    /// Those of [`free_as`](Self::free_as). Cost: O(1), and at most one slice.
+    pub fn release(&self, context: Context, area: DetachedArea) -> Result<(), ReleaseError> {
+        self.free_as(Release::Detached(area), context).map(|_| ())
     }
 
     /// Frees the detached area that starts at `at`, for a caller that stores no handle, and returns its range.
@@ -112,41 +111,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// # Errors
     /// [`ReleaseError::NoArea`] if no detached area starts there. Of two concurrent calls one succeeds.
     /// # Locks
-    /// Those of [`free_in`](Self::free_in). Cost: O(1), and at most one slice.
+    /// Those of [`free_as`](Self::free_as). Cost: O(1), and at most one slice.
     pub fn release_at(&self, context: Context, at: Va) -> Result<VaRange, ReleaseError> {
-        let freed = self.win_detached(at).ok_or_else(|| self.no_area_at(at))?;
-        let range = range_of(freed.page, freed.pages);
-        self.make_lazy(freed);
-        self.after_free(context);
-        Ok(range)
-    }
-
-    /// Claims the detached area that starts at `at` for the call that frees it.
-    #[inline(always)]
-    pub(super) fn win_detached(&self, at: Va) -> Option<UnlinkedArea<Unflushed>> {
-        let seen = self.map.seen_slot(at.page_floor(), |word| word.state() == Some(State::Detached));
-        let (Seen { page, pages, word }, slot) = seen.filter(|(seen, _)| Va::from_page(seen.page) == at)?;
-        let idle = word.with_state(State::Idle);
-        slot.exchange(word, idle).ok()?;
-        Some(UnlinkedArea::won(page, pages, idle, slot))
-    }
-
-    /// Claims the area of a handle; a value of another space stops the machine.
-    pub(super) fn win_handle(&self, area: &DetachedArea) -> UnlinkedArea<Unflushed> {
-        let start = area.range().start();
-        match self.win_detached(start) {
-            Some(freed) if freed.pages == area.pages => freed,
-            _ => self.machine.bug(
-                format_args!("{} pages at {start} are released, and not detached here", area.pages),
-                None,
-            ),
-        }
-    }
-
-    /// Returns the busy area that starts at `at`, if no other call is changing it.
-    #[inline(always)]
-    fn steady_at(&self, at: Va) -> Option<(Seen, &'static Slot)> {
-        let seen = self.map.seen_slot(at.page_floor(), Word::is_steady);
-        seen.filter(|(seen, _)| Va::from_page(seen.page) == at)
+        self.free_as(Release::DetachedAt(at), context)
     }
 }

@@ -1,15 +1,16 @@
 //! An area that is freed when its handle is dropped.
 
-use super::VmapSpace;
+use super::{Release, VmapSpace};
 use crate::area::Area;
 use crate::config::{Config, Standard};
 use crate::error::SpaceError;
-use va_base::{Machine, Request, VaRange};
+use va_base::{Context, Machine, Request, VaRange};
 
-/// A busy area that is freed when this handle is dropped, as [`VmapSpace::free`] frees it.
+/// A busy area that is freed when this handle is dropped, whatever size it has by then ([`Release::Resized`]).
 ///
-/// It frees in the caller's context, which must be one that may call `free`. A drop changes nothing if the area was
-/// freed by its address before.
+/// For example, an area of 4 pages that [`grow_at`](VmapSpace::grow_at) made 5 is freed with all 5. Of one that was
+/// split the lower part is freed. A drop changes nothing if the area was freed by its address before, or joined to the
+/// one below it. It frees in the caller's context, which must be one that may call `free`.
 ///
 /// ```
 /// # use va_base::{HeapMachine, Request, VaRange};
@@ -47,7 +48,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 }
 
 impl<P: Machine + Clone, C: Config> OwnedArea<'_, P, C> {
-    /// Returns the range of addresses.
+    /// Returns the range of addresses that was allocated.
     #[must_use]
     pub fn range(&self) -> VaRange {
         self.area.range()
@@ -68,8 +69,8 @@ impl<P: Machine + Clone, C: Config> OwnedArea<'_, P, C> {
 impl<P: Machine + Clone, C: Config> Drop for OwnedArea<'_, P, C> {
     fn drop(&mut self) {
         if self.frees {
-            // An error says that it was freed by its address.
-            let _freed_before = self.space.free(self.handle());
+            // An error says that it was freed by its address, or is a part of another area.
+            let _freed_before = self.space.free_as(Release::Resized(self.handle()), Context::Sleeping);
         }
     }
 }

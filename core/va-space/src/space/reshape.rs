@@ -31,6 +31,7 @@ use super::busy::Tables;
 use crate::area::{Area, range_of};
 use crate::config::Config;
 use crate::error::SpaceError;
+use crate::list::{Unflushed, UnlinkedArea};
 use crate::lookup::Lookup;
 use crate::map::{Marker, Seen, State, Word};
 use core::fmt;
@@ -112,13 +113,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// O(log holes). O(1) for each area in the range that is not busy, up to the first busy one; a purge if there is no
     /// busy one.
     pub fn alloc_at(&self, range: VaRange) -> Result<Area, SpaceError> {
+        self.alloc_at_as(range, State::Busy)
+    }
+
+    /// Allocates exactly `range`, in a state: one that is not busy is in no lookup, and the caller's alone.
+    pub(super) fn alloc_at_as(&self, range: VaRange, state: State) -> Result<Area, SpaceError> {
         let (page, end) = range.whole_pages();
         let attempt = || {
             let heap = self.twice(1, || {
                 let mut heap = self.lock_free();
                 heap.index.take(range).map(|_| heap)
             })?;
-            self.begin(heap, page, end - page, None, Tables::Missing)
+            self.begin_as(heap, (page, end - page), None, Tables::Missing, state)
         };
         let mut got = attempt();
         let is_occupied = |got: &_| matches!(got, Err(SpaceError::Index(AllocError::Occupied { .. })));
@@ -163,23 +169,36 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`, and those of the lookup.
     /// Cost: O(1).
     pub fn split(&self, at: Va) -> Result<(VaRange, VaRange), ReshapeError> {
-        let seen = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_steady());
-        let Some(left) = seen else { return Err(ReshapeError::NoArea { at }) };
-        let (cut, end) = (at.page_floor(), left.page + left.pages);
+        let left = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_steady());
+        let Some(left) = left else { return Err(ReshapeError::NoArea { at }) };
+        let cut = at.page_floor();
         if cut == left.page || Va::from_page(cut) != at {
             return Err(ReshapeError::BadCut { at, area: range_of(left.page, left.pages) });
         }
+        let high = self.cut(&left, cut)?;
+        let (page, pages, word, _) = high.parts();
+        self.settle_as(page, pages, word);
+        Ok((range_of(left.page, page - left.page), range_of(page, pages)))
+    }
+
+    /// Cuts the area that was found, strictly inside, and returns the upper part, which is the caller's alone. The lower
+    /// one is busy again.
+    fn cut(&self, left: &Seen, cut: u64) -> Result<UnlinkedArea<Unflushed>, ReshapeError> {
+        let (at, end) = (Va::from_page(cut), left.page + left.pages);
         if !self.map.reserve(cut, &self.machine) {
             return Err(ReshapeError::NoMeta(SpaceError::NoTable));
         }
-        let (low, high) = (range_of(left.page, cut - left.page), range_of(cut, end - cut));
-        if !self.seize(&left) {
+        if !self.seize(left) {
             return Err(ReshapeError::NoArea { at });
         }
-        if let Err(error) = self.lookup.admit(high, Context::Sleeping, &self.machine) {
-            self.settle_as(&left, left.pages, left.word);
-            return Err(ReshapeError::NoMeta(error.into()));
-        }
+        let undo = |error| {
+            self.settle_as(left.page, left.pages, left.word);
+            ReshapeError::NoMeta(error)
+        };
+        // For the upper part, which is put there when it is busy.
+        let admitted = self.lookup.admit(range_of(cut, end - cut), Context::Sleeping, &self.machine);
+        admitted.map_err(|error| undo(error.into()))?;
+        self.lookup.remove(at, &self.machine);
         let reserved = self.twice(1, || self.lock_free().index.reserve_splits(1));
         let ready = reserved.map_err(SpaceError::from).and_then(|_| {
             let ready = self.lock_with_slots(|| core::iter::once(cut), Tables::Missing);
@@ -188,22 +207,21 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             ready
         });
-        let mut guard = match ready {
-            Ok(guard) => guard,
-            Err(error) => {
-                self.unready(cut);
-                self.settle_as(&left, left.pages, left.word);
-                return Err(ReshapeError::NoMeta(error));
-            }
-        };
+        let mut guard = ready.map_err(|error| {
+            self.lookup.release(at);
+            undo(error)
+        })?;
         let heap = &mut *guard;
-        // The lower half first: its leaf may store the size of the upper one from then on.
-        let word = self.resize_idle(&mut heap.marker, &left, cut - left.page);
-        let right = Word::new(end - cut, left.word.owner(), self.map.last_generation(cut) + 1, State::Busy);
-        self.map.begin(&mut heap.marker, cut, end - cut, right);
+        // The lower part first: its leaf may store the size of the upper one from then on.
+        let word = self.resize_idle(&mut heap.marker, left, cut - left.page);
+        let upper = Word::new(end - cut, left.word.owner(), self.map.last_generation(cut) + 1, State::Idle);
+        let slot = self.map.begin(&mut heap.marker, cut, end - cut, upper);
         drop(guard);
-        self.settle_as(&left, cut - left.page, word);
-        Ok((low, high))
+        self.settle_as(left.page, cut - left.page, word);
+        match slot {
+            Some(slot) => Ok(UnlinkedArea::won(cut, end - cut, upper, slot)),
+            None => self.machine.bug(format_args!("no leaf serves {at}, which was attached"), None),
+        }
     }
 
     /// Joins the busy area that starts at `at` to the busy area that ends there. The result has the owner of the lower
@@ -224,7 +242,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             return Err(ReshapeError::NoArea { at });
         }
         if !self.seize(&left) {
-            self.settle_as(&right, right.pages, right.word);
+            self.settle_as(right.page, right.pages, right.word);
             return Err(lonely);
         }
         let mut guard = self.lock_free();
@@ -234,7 +252,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let _forgotten = heap.index.release_splits(1);
         drop(guard);
         self.lookup.release(at);
-        self.settle_as(&left, pages, word);
+        self.settle_as(left.page, pages, word);
         Ok(range_of(left.page, pages))
     }
 
@@ -249,10 +267,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn resize_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
         let seen = self.starting(at)?;
         let end = seen.page.checked_add(size.get()).filter(|&end| end > seen.page && size.get() < seen.pages);
-        let Some(end) = end else { return self.grow_at(at, size) };
-        let (left, tail) = self.split(Va::from_page(end))?;
-        self.free_at(tail.start()).map_err(|_| ReshapeError::NoArea { at: tail.start() })?;
-        Ok(left)
+        let Some(end) = end else { return self.grow(&seen, size) };
+        // What is cut off was never busy: no other call can have taken it.
+        let tail = self.cut(&seen, end)?;
+        self.make_lazy(tail);
+        self.after_free(Context::Sleeping);
+        Ok(range_of(seen.page, end - seen.page))
     }
 
     /// Grows the busy area that starts at `at` to `size` without moving it. The pages that it gains were free, and need
@@ -266,7 +286,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`, and those of the lookup.
     /// Cost: O(log holes).
     pub fn grow_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
-        let seen = self.starting(at)?;
+        self.grow(&self.starting(at)?, size)
+    }
+
+    /// Grows the area that was found.
+    fn grow(&self, seen: &Seen, size: Pages) -> Result<VaRange, ReshapeError> {
+        let at = Va::from_page(seen.page);
         let (page, have, want) = (seen.page, seen.pages, size.get());
         let bad = ReshapeError::BadSize { area: range_of(page, have), requested: size };
         let Some(end) = page.checked_add(want).filter(|_| want >= have) else { return Err(bad) };
@@ -276,7 +301,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if end > self.extent.end().page_floor() {
             return Err(bad);
         }
-        if !self.seize(&seen) {
+        if !self.seize(seen) {
             return Err(ReshapeError::NoArea { at });
         }
         let tail = range_of(page + have, want - have);
@@ -293,7 +318,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut guard = match taken {
             Ok(guard) => guard,
             Err(error) => {
-                self.settle_as(&seen, have, seen.word);
+                self.settle_as(page, have, seen.word);
                 return Err(match error {
                     AllocError::Occupied { .. } => {
                         let possible = Pages::new(have + room);
@@ -306,9 +331,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let heap = &mut *guard;
         // The tail was taken as an area of its own; it is adjacent to this one, so no hole needs its record.
         let _forgotten = heap.index.release_splits(1);
-        let word = self.resize_idle(&mut heap.marker, &seen, want);
+        let word = self.resize_idle(&mut heap.marker, seen, want);
         drop(guard);
-        self.settle_as(&seen, want, word);
+        self.settle_as(page, want, word);
         Ok(range_of(page, want))
     }
 
@@ -318,11 +343,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         seen.filter(|seen| Va::from_page(seen.page) == at).ok_or(ReshapeError::NoArea { at })
     }
 
-    /// Removes a busy area from lookups and frees. `false` if another thread freed it first.
+    /// Removes the area that was found from lookups and frees. `false` if it is not as it was found: another call freed or
+    /// changed it first.
     fn seize(&self, seen: &Seen) -> bool {
-        let idle = seen.word.with_state(State::Idle);
-        let there = self.map.seen_slot(seen.page, |word| word == seen.word);
-        let won = there.is_some_and(|(_, slot)| slot.exchange(seen.word, idle).is_ok());
+        let found = self.map.found(seen.page, |word| word == seen.word);
+        let won = found.is_some_and(|found| found.exchange(seen.word.with_state(State::Idle)).is_ok());
         if won {
             self.lookup.remove(Va::from_page(seen.page), &self.machine);
         }
@@ -339,10 +364,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         word
     }
 
-    /// Makes a seized area of that size and word busy again.
-    fn settle_as(&self, seen: &Seen, pages: u64, word: Word) {
-        self.lookup.insert(range_of(seen.page, pages), &self.machine);
-        self.map.put(seen.page, word.with_state(State::Busy));
+    /// Makes an area that the caller alone has busy, with that size and word.
+    fn settle_as(&self, page: u64, pages: u64, word: Word) {
+        self.lookup.insert(range_of(page, pages), &self.machine);
+        self.map.put(page, word.with_state(State::Busy));
     }
 }
 

@@ -6,6 +6,8 @@
 //! [`VmapSpace::find_above`] returns one after the other, and the policies of the two spaces may differ.
 
 use super::VmapSpace;
+use crate::list::{AreaList, Flushed, UnlinkedArea};
+use crate::map::State;
 use crate::{Config, SpaceError};
 use va_base::{Machine, VaRange};
 
@@ -35,25 +37,38 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`alloc_at`](Self::alloc_at) for the first area that is not allocated. Those before it are freed then,
-    /// and their addresses wait for a flush.
+    /// Those of [`alloc_at`](Self::alloc_at) for the first area that is not allocated. Those before it return to the
+    /// index. No other caller has seen one of them, so none can have freed it: an area shows in lookups when all are
+    /// allocated.
     /// # Locks
     /// Those of `alloc_at`, one area after the other. Cost: that of `alloc_at` for each.
     pub fn restore(&self, areas: &[(VaRange, Option<u64>)]) -> Result<(), SpaceError> {
-        for (done, &(range, note)) in areas.iter().enumerate() {
-            let begun = self.alloc_at(range);
-            if let Err(error) = begun {
-                for (range, _) in &areas[..done] {
-                    // It was allocated above. One that another caller has freed since is no longer ours.
-                    let _freed = self.free_at(range.start());
+        let mut begun = AreaList::<Flushed>::new();
+        for &(range, _) in areas {
+            let area = match self.alloc_at_as(range, State::Idle) {
+                Ok(area) => area,
+                Err(error) => {
+                    self.to_index_by_slices(begun, false);
+                    self.note_return();
+                    return Err(error);
                 }
-                return Err(error);
-            }
-            if let Some(note) = note {
-                // It was allocated above, and another caller that frees it takes its note along.
-                let _noted = self.note(range.start(), note);
+            };
+            match self.map.idle_slot(area.page) {
+                Some((slot, word)) => {
+                    begun.push_back(&self.map, UnlinkedArea::won(area.page, area.pages, word, slot));
+                }
+                None => self.machine.bug(format_args!("{range} began, and is not there"), None),
             }
         }
+        for &(_, note) in areas {
+            let Some(area) = begun.pop_any(&self.map) else { break };
+            // Its handle stays with the space.
+            let _freed_by_address = match note {
+                Some(note) => self.publish_noted(area, None, note),
+                None => self.publish(area, None),
+            };
+        }
+        self.stop_if_lost();
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use super::locks::Heap;
 use crate::area::{Area, range_of};
 use crate::config::Config;
 use crate::error::SpaceError;
+use crate::lookup::Lookup;
 use crate::map::{State, Word};
 use va_base::sync::MutexGuard;
 use va_base::{AllocError, Machine, Request, Va, VaRange};
@@ -135,11 +136,24 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline]
     pub(super) fn begin<'a>(
         &'a self,
-        mut heap: MutexGuard<'a, P::Lock, Heap<C::Index<P>>>,
+        heap: MutexGuard<'a, P::Lock, Heap<C::Index<P>>>,
         page: u64,
         pages: u64,
         owner: Option<u32>,
         tables: Tables,
+    ) -> Result<Area, SpaceError> {
+        self.begin_as(heap, (page, pages), owner, tables, State::Busy)
+    }
+
+    /// Begins an area in a state, as [`begin`](Self::begin) begins a busy one. One in another state is in no lookup.
+    #[inline]
+    pub(super) fn begin_as<'a>(
+        &'a self,
+        mut heap: MutexGuard<'a, P::Lock, Heap<C::Index<P>>>,
+        (page, pages): (u64, u64),
+        owner: Option<u32>,
+        tables: Tables,
+        state: State,
     ) -> Result<Area, SpaceError> {
         if Self::NOTIFIES_LOOKUP || !self.map.attach(&mut heap.marker, page) {
             let tables = tables.or_leaves(!Self::NOTIFIES_LOOKUP && heap.marker.lacks_leaves());
@@ -157,8 +171,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 return Err(error);
             }
         }
-        let word = Word::new(pages, owner, self.map.last_generation(page) + 1, State::Busy);
-        self.map.begin(&mut heap.marker, page, pages, word);
+        let word = Word::new(pages, owner, self.map.last_generation(page) + 1, state);
+        let _slot = self.map.begin(&mut heap.marker, page, pages, word);
+        drop(heap);
+        if state != State::Busy {
+            self.lookup.remove(Va::from_page(page), &self.machine);
+        }
         Ok(Area { page, pages, generation: word.generation() })
     }
 }

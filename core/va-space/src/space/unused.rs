@@ -7,12 +7,13 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `free_vmap_area`, by which `new_vmap_block` frees an area that gets no record).
 
-use super::VmapSpace;
+use super::{Release, VmapSpace};
 use crate::area::{Area, range_of};
 use crate::config::Config;
 use crate::error::ReleaseError;
+use crate::list::{Unflushed, UnlinkedArea};
 use crate::lookup::Lookup;
-use va_base::{Machine, Va};
+use va_base::{Context, Machine, Va};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Frees an area that was not used: since it was allocated, nothing was mapped in it. It needs no flush, and is
@@ -35,14 +36,17 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`; and before it, where the policy finds areas by trees, `busy` of one node. Cost: that of a free in the
     /// index, O(log holes).
     pub fn free_unused(&self, area: Area) -> Result<(), ReleaseError> {
-        let unused = self.claim(&area)?;
+        self.free_as(Release::Unused(area), Context::Sleeping).map(|_| ())
+    }
+
+    /// Frees in the index an area in which nothing was mapped.
+    pub(super) fn return_unused(&self, unused: UnlinkedArea<Unflushed>) {
         let mut heap = self.lock_free();
         self.map.end(&mut heap.marker, unused.page);
         self.lookup.release(Va::from_page(unused.page));
         self.put_back(&mut heap, range_of(unused.page, unused.pages));
         drop(heap);
         self.note_return();
-        Ok(())
     }
 }
 
@@ -54,7 +58,7 @@ mod tests {
     use crate::config::{Linux69, OneLock52, Standard};
     use crate::testing::TestMachine;
     use va_base::sync::atomic::Ordering;
-    use va_base::{Context, Pages, Request, VaRange};
+    use va_base::{Pages, Request, VaRange};
 
     fn returns_at_once<C: Config>() {
         let machine = TestMachine::default();

@@ -187,7 +187,7 @@ impl<C: Config> Run<'_, '_, C> {
         if rng.below(16) == 0 {
             let detached = self.space.detach(range.start()).unwrap();
             self.machine.unmap(range);
-            self.space.release(context, detached);
+            self.space.release(context, detached).unwrap();
             return true;
         }
         self.machine.unmap(range);
