@@ -8,7 +8,7 @@ use va_base::{AllocError, Context, PAGE_SIZE, Request, Va, VaRange};
 use va_block::config::WithSpace;
 use va_block::{BlockError, Blocks, Lane};
 use va_space::config::WithAmple;
-use va_space::{AreaView, Magazine, Purge, SpaceError, VmapSpace};
+use va_space::{Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
 /// Aligned areas come from ample holes, as in Linux: `docs/decisions/0116-ample-holes-inside-linux.md`.
@@ -235,7 +235,7 @@ pub extern "C" fn va_note(at: u64, record: u64) -> i32 {
 /// Returns the record of the area that `at` is in, or 0. The caller is in a section of RCU.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_find(at: u64) -> u64 {
-    space().and_then(|space| enclosing(space, Va::new(at))?.note).unwrap_or(0)
+    space().and_then(|space| space.find_enclosing(Va::new(at))?.note).unwrap_or(0)
 }
 
 /// Returns the record of the lowest area that ends above `at` and has one, or is a block: 1. Else 0. Writes the
@@ -267,34 +267,20 @@ pub unsafe extern "C" fn va_find_above(at: u64, range: *mut Range) -> u64 {
 /// stays: a driver frees its parts. The caller is in a section of RCU.
 #[unsafe(no_mangle)]
 pub extern "C" fn va_detach(at: u64) -> u64 {
-    let Some(space) = space() else { return 0 };
-    // Nearly every caller has the start of the area.
-    match space.try_detach_noted(Va::new(at)) {
-        Some(area) => area.note().unwrap_or(0),
-        None => detach_enclosing(at),
-    }
-}
-
-#[cold]
-extern "C" fn detach_enclosing(at: u64) -> u64 {
-    let detach = |space: &Space| space.try_detach_noted(enclosing(space, Va::new(at))?.range.start())?.note();
-    space().and_then(detach).unwrap_or(0)
-}
-
-/// Returns the area that `at` is in: once in code, for `va_find` as well.
-#[inline(never)]
-fn enclosing(space: &Space, at: Va) -> Option<AreaView> {
-    space.find_enclosing(at)
+    space().and_then(|space| space.try_detach_noted(Va::new(at))?.note()).unwrap_or(0)
 }
 
 /// Frees a detached area by its start. Returns false if none is detached there. Never sleeps.
+///
+/// The start is enough: the caller detached the area, so no other call has it, and none is detached there again before
+/// this one is free.
 ///
 /// # Safety
 /// The caller runs with preemption off on the CPU of `caches`, or on one that has none: null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn va_release(caches: Option<&mut Caches>, at: u64) -> bool {
     match caches {
-        Some(caches) => caches.magazine.try_release_at(Va::new(at)).is_some(),
+        Some(caches) => caches.magazine.release_at(Va::new(at)).is_ok(),
         None => release_to_node(at),
     }
 }

@@ -37,6 +37,7 @@ pub mod map_model;
 pub mod model;
 pub mod op;
 pub mod pages;
+pub mod pause;
 pub mod percpu;
 pub mod platform;
 pub mod run;

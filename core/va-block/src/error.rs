@@ -3,7 +3,7 @@
 
 use core::fmt;
 use va_base::{Pages, RequestError, Va, VaRange};
-use va_space::{ReleaseError, SpaceError};
+use va_space::SpaceError;
 
 /// The reason why no addresses were allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,8 +81,6 @@ pub enum UnmapError {
         /// The range that started there.
         range: VaRange,
     },
-    /// The space below failed to free it.
-    Space(ReleaseError),
 }
 
 impl fmt::Display for UnmapError {
@@ -95,18 +93,11 @@ impl fmt::Display for UnmapError {
             }
             Self::WrongCount { range, pages } => write!(f, "what starts there is {range}, not {pages}"),
             Self::Twice { range } => write!(f, "{range} was freed before"),
-            Self::Space(error) => fmt::Display::fmt(error, f),
         }
     }
 }
 
 impl core::error::Error for UnmapError {}
-
-impl From<ReleaseError> for UnmapError {
-    fn from(error: ReleaseError) -> Self {
-        Self::Space(error)
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -38,8 +38,8 @@ use crate::machine::Protection;
 use crate::request::{DirectMap, Guard, Leaves};
 use core::fmt;
 use va_base::{
-    Align, InvariantViolation, Meta, Next, PAGE_SIZE, PIECE_BYTES, PagedArray, Platform, Record, Supply, Va,
-    VaRange,
+    Align, InvariantViolation, Meta, Next, PAGE_SIZE, PIECE_BYTES, PagedArray, Pages, Platform, Record,
+    Supply, Va, VaRange,
 };
 
 /// The kind of an area, and so the call that frees it.
@@ -230,6 +230,21 @@ pub(crate) enum NotTaken {
     Other(Entry),
     /// Its free is deferred.
     Deferred(Entry),
+    /// It has another number of mapped pages than the caller named.
+    Count(Entry, Pages),
+}
+
+/// The record that a call takes: of an area of one kind, and if it says so, of one with that many mapped pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) kind: Kind,
+    pub(crate) mapped: Option<u64>,
+}
+
+impl From<Kind> for Wanted {
+    fn from(kind: Kind) -> Self {
+        Self { kind, mapped: None }
+    }
 }
 
 /// All records.
@@ -325,15 +340,24 @@ impl Records {
         self.slots.get(self.find(page)?).map(|slot| slot.entry)
     }
 
-    /// Removes the record of the area of one kind that begins with a page; with `reserved`, its room remains reserved.
-    pub(crate) fn take(&mut self, page: u64, kind: Kind, reserved: bool) -> Result<Entry, NotTaken> {
+    /// Removes the record that begins with a page, if it is the wanted one; with `reserved`, its room remains reserved.
+    pub(crate) fn take(
+        &mut self,
+        page: u64,
+        wanted: impl Into<Wanted>,
+        reserved: bool,
+    ) -> Result<Entry, NotTaken> {
+        let wanted = wanted.into();
         let slot = self.find(page).and_then(|number| self.slots.get(number)).ok_or(NotTaken::None)?;
         let entry = slot.entry;
-        if entry.kind != kind {
+        if entry.kind != wanted.kind {
             return Err(NotTaken::Other(entry));
         }
         if slot.deferred {
             return Err(NotTaken::Deferred(entry));
+        }
+        if let Some(pages) = wanted.mapped.filter(|&mapped| mapped != entry.mapped) {
+            return Err(NotTaken::Count(entry, Pages::new(pages)));
         }
         self.remove(page);
         self.reserved += u32::from(reserved);

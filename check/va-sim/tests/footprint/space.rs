@@ -131,10 +131,10 @@ fn free_rows<C: Config>(table: &mut Depths, space: &'static Space<C>) {
     });
     let mut detached = Vec::new();
     table.row("VmapSpace::detach", || detached.push(fine(space.detach(taken(&mut starts)))));
-    table.row("VmapSpace::release", || space.release(Context::Sleeping, taken(&mut detached)));
+    table.row("VmapSpace::release", || fine(space.release(Context::Sleeping, taken(&mut detached))));
     let at = fine(space.alloc(0, &ask(3))).start();
     let mut detached = vec![fine(space.detach(at))];
-    table.row("VmapSpace::release, atomic", || space.release(Context::Atomic, taken(&mut detached)));
+    table.row("VmapSpace::release, atomic", || fine(space.release(Context::Atomic, taken(&mut detached))));
     let at = fine(space.alloc(0, &ask(3))).start();
     let _detached = fine(space.detach(at));
     table.row("VmapSpace::release_at", || _ = fine(space.release_at(Context::Sleeping, at)));
@@ -208,13 +208,11 @@ fn detached_rows<C: Config>(
     [first, second]: [Va; 2],
 ) {
     let mut detached = vec![fine(space.detach(first))];
-    table.row("Magazine::release", || magazine.release(taken(&mut detached)));
+    table.row("Magazine::release", || fine(magazine.release(taken(&mut detached))));
     let _detached = fine(space.detach(second));
     table.row("Magazine::release_at", || _ = fine(magazine.release_at(second)));
     let third = fine(magazine.alloc(&ask(3))).start();
     table.row("VmapSpace::try_detach_noted", || _ = space.try_detach_noted(third));
-    table.row("VmapSpace::try_detach", || _ = space.try_detach(third));
-    table.row("Magazine::try_release_at", || _ = magazine.try_release_at(third));
     table.row("VmapSpace::idle_pages", || _ = space.idle_pages());
 }
 

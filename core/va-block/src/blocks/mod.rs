@@ -389,10 +389,12 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         if pages > self.alloc_max {
             // Size and area are of one look: a late second free takes no area of another size, and none of a block.
             return match self.space.free_as(Release::Sized(at, count), context) {
+                Ok(_) => Ok(()),
                 Err(ReleaseError::WrongSize { area, .. }) => {
                     Err(UnmapError::WrongCount { range: area, pages: count })
                 }
-                done => Ok(done.map(|_| ())?),
+                Err(ReleaseError::NoArea { inside, .. }) => Err(UnmapError::NotMapped { at, inside }),
+                Err(_) => Err(UnmapError::NotMapped { at, inside: None }),
             };
         }
         match self.space.find(at) {

@@ -70,13 +70,13 @@ pub use validate::Stats;
 use crate::error::{FreeError, MapError};
 use crate::ladder;
 use crate::machine::PageTable;
-use crate::record::{Entry, Kind, Memory, NotTaken, Records};
+use crate::record::{Entry, Kind, Memory, NotTaken, Records, Wanted};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
-use va_base::{Align, InvariantViolation, Late, LockClass, Machine, Pages, Request, Va, VaRange};
+use va_base::{Align, Context, InvariantViolation, Late, LockClass, Machine, Pages, Request, Va, VaRange};
 use va_block::config::Standard;
 use va_block::{BlockError, Blocks, Collected, Config};
-use va_space::{Area, Purge, Purged, VmapSpace};
+use va_space::{Area, Purge, Purged, Release, VmapSpace};
 
 /// Locks of small mappings that are unmapped, by address.
 const CLOSINGS: usize = 16;
@@ -347,12 +347,13 @@ impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
         self.records().add(entry);
     }
 
-    /// Takes the record of the area of one kind that starts at `at`: no other caller finds it from here on. With
-    /// `reserved`, its room remains reserved.
-    fn claim(&self, at: Va, kind: Kind, reserved: bool) -> Result<Entry, FreeError> {
+    /// Takes the record of the area that starts at `at`, if it is the wanted one: no other caller finds it from here on.
+    /// With `reserved`, its room remains reserved. All is checked and taken under one hold of `records`, and an area is
+    /// freed only by the caller that took its record.
+    fn claim(&self, at: Va, wanted: impl Into<Wanted>, reserved: bool) -> Result<Entry, FreeError> {
         let mut records = self.records();
         let taken = match at.is_aligned(Align::PAGE) {
-            true => records.take(at.page_floor(), kind, reserved),
+            true => records.take(at.page_floor(), wanted, reserved),
             false => Err(NotTaken::None),
         };
         let excess = if taken.is_ok() { records.excess(true) } else { Memory::default() };
@@ -367,6 +368,9 @@ impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
             NotTaken::None => self.missing(at),
             NotTaken::Other(entry) => FreeError::WrongKind { area: entry.range(), kind: entry.kind },
             NotTaken::Deferred(entry) => FreeError::Deferred { area: entry.range() },
+            NotTaken::Count(entry, pages) => {
+                FreeError::WrongCount { at, pages, mapped: Pages::new(entry.mapped) }
+            }
         }
     }
 
@@ -389,9 +393,9 @@ impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
 
     /// Frees the addresses of a claimed, unmapped area. Checks MP5.
     fn release(&self, entry: &Entry) {
-        match self.space().free_at(entry.start()) {
-            Ok(range) if range == entry.range() => {}
-            _ => self.broken("MP5", entry.range()),
+        let named = Release::Sized(entry.start(), Pages::new(entry.pages));
+        if self.space().free_as(named, Context::Sleeping).is_err() {
+            self.broken("MP5", entry.range());
         }
     }
 

@@ -4,7 +4,7 @@ use super::vmap::Asked;
 use super::{CLOSINGS, MapSpace, RAM_PAGES_MAX};
 use crate::error::{FreeError, MapError};
 use crate::machine::{PageTable, Protection};
-use crate::record::Kind;
+use crate::record::{Kind, Wanted};
 use crate::request::PageList;
 use va_base::{LockClass, Machine, Pages, Va, VaRange};
 use va_block::{Config, UnmapError};
@@ -51,12 +51,7 @@ impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
     /// [`vunmap`](Self::vunmap). Cost: O(1) and the pages.
     pub fn vm_unmap_ram(&self, cpu: u32, at: Va, pages: u64) -> Result<(), FreeError> {
         if pages == 0 || !self.is_small(pages) {
-            let area = self.record_around(at).filter(|entry| entry.start() == at && entry.kind == Kind::Ram);
-            if let Some(entry) = area.filter(|entry| entry.mapped != pages) {
-                let (pages, mapped) = (Pages::new(pages), Pages::new(entry.mapped));
-                return Err(FreeError::WrongCount { at, pages, mapped });
-            }
-            return self.unmap_area(at, Kind::Ram);
+            return self.unmap_area(at, Wanted { kind: Kind::Ram, mapped: Some(pages) });
         }
         let Some(range) = VaRange::from_size(at, pages * va_base::PAGE_SIZE) else {
             return Err(UnmapError::BadCount { pages }.into());

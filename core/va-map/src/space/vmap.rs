@@ -4,7 +4,7 @@ use super::MapSpace;
 use crate::error::{FreeError, MapError};
 use crate::ladder;
 use crate::machine::{PageTable, Protection};
-use crate::record::{Entry, Kind};
+use crate::record::{Entry, Kind, Wanted};
 use crate::request::{DirectMap, Guard, Leaves, PageList};
 use va_base::{Align, Machine, PAGE_SIZE, Request, Va};
 use va_block::Config;
@@ -79,10 +79,10 @@ impl<P: Machine + Clone, T: PageTable, C: Config> MapSpace<P, T, C> {
         Ok(entry.start())
     }
 
-    pub(super) fn unmap_area(&self, at: Va, kind: Kind) -> Result<(), FreeError> {
-        let entry = self.claim(at, kind, false)?;
+    pub(super) fn unmap_area(&self, at: Va, wanted: impl Into<Wanted>) -> Result<(), FreeError> {
+        let entry = self.claim(at, wanted, false)?;
         self.forget(entry.part(0, entry.mapped));
-        self.count(kind, entry.mapped, false);
+        self.count(entry.kind, entry.mapped, false);
         self.release(&entry);
         Ok(())
     }

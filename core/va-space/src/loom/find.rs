@@ -85,7 +85,7 @@ fn of_a_note_a_detachment_and_a_free_each_has_the_area_alone() {
             Ok(detached) => {
                 assert_eq!(detached.note(), noted.then_some(7));
                 assert!(space.find(at).is_none() && space.free(area).is_err());
-                space.release(va_base::Context::Sleeping, detached);
+                assert_eq!(space.release(va_base::Context::Sleeping, detached), Ok(()));
             }
             // The note was being written.
             Err(_) => {

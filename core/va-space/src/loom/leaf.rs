@@ -102,9 +102,8 @@ fn a_free_by_address_gets_nothing_of_where_its_leaf_was() {
         let (map, mut marker, _) = map();
         let theirs = map.clone();
         let freer = spawn(move || {
-            let (seen, slot) = theirs.seen_slot(11, Word::is_steady)?;
-            let idle = seen.word.with_state(State::Idle);
-            slot.exchange(seen.word, idle).is_ok().then_some(seen.word)
+            let found = theirs.found(11, Word::is_steady)?;
+            found.exchange(found.word.with_state(State::Idle)).is_ok().then_some(found.word)
         });
         // Its leaf moves to other pages, and then back, for another area.
         begin(&map, &mut marker, 27);

@@ -3,6 +3,7 @@
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-space --lib loom`. The page map is small here (`map::shape`); which of
 //! two threads allocates a table is not modelled, so the slots are allocated before the threads begin.
 
+mod claims;
 mod failed;
 mod find;
 mod leaf;

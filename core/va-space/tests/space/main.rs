@@ -10,6 +10,7 @@ use va_space::{Config, Magazine, Purge, VmapSpace};
 mod aliases;
 mod atomic;
 mod cached;
+mod claims;
 mod context;
 mod empty;
 mod every_nth;

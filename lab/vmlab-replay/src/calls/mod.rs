@@ -282,13 +282,11 @@ impl<'a> Replay<'a> {
             }
             Call::Note { at } => u64::from(space.note(Va::new(at), at).is_ok()),
             Call::Detach { at } => {
-                let at = Va::new(at);
-                let enclosing = || space.try_detach_noted(space.find_enclosing(at)?.range.start());
-                let detached = space.try_detach_noted(at).or_else(enclosing);
+                let detached = space.try_detach_noted(Va::new(at));
                 u64::from(detached.is_some_and(|area| area.note().is_some()))
             }
             Call::Release { cpu, at } => u64::from(match self.caches(cpu) {
-                Some(caches) => caches.magazine.try_release_at(Va::new(at)).is_some(),
+                Some(caches) => caches.magazine.release_at(Va::new(at)).is_ok(),
                 None => space.release_at(CallContext::Atomic, Va::new(at)).is_ok(),
             }),
             Call::TryAllocSmall { cpu, pages } => {
