@@ -49,7 +49,7 @@ fn beside<T: Send + 'static>(
     }
 }
 
-/// Frees an area that nobody else may have changed.
+/// Frees an area that no other call may have changed.
 fn is_ours(space: &Space, area: Option<Area>) {
     let freed = area.map(|area| space.free(area));
     assert!(matches!(freed, None | Some(Ok(()))), "{freed:?}");
@@ -99,7 +99,7 @@ fn a_late_resize_cuts_no_area_that_begins_elsewhere() {
 }
 
 #[test]
-fn a_restore_that_fails_takes_back_nothing_of_others() {
+fn a_restore_that_fails_frees_nothing_of_others() {
     model_within(2, || {
         let space = Arc::new(space(4, 1));
         let theirs = space.clone();

@@ -43,6 +43,7 @@
 
 mod bits;
 mod change;
+mod found;
 mod leaf;
 mod places;
 mod table;
@@ -51,6 +52,7 @@ mod table;
 mod tests;
 mod word;
 
+pub(crate) use found::Found;
 pub use word::State;
 pub(crate) use word::{OWNERS_MAX, Word};
 
@@ -132,34 +134,6 @@ pub(crate) struct Seen {
     pub(crate) pages: u64,
     /// The word as it was read.
     pub(crate) word: Word,
-}
-
-/// An area that a lookup found, to be claimed as it was found: by its word, which has a generation, and its slot.
-#[derive(Clone, Copy)]
-#[must_use = "what was found is claimed, or left alone"]
-pub(crate) struct Found {
-    /// First page.
-    pub(crate) page: u64,
-    /// Size.
-    pub(crate) pages: u64,
-    /// The word as it was read.
-    pub(crate) word: Word,
-    slot: &'static Slot,
-}
-
-impl Found {
-    /// Returns what the handle of a busy area leads to: its word has the generation of the handle.
-    #[inline(always)]
-    pub(crate) fn of_handle(page: u64, pages: u64, word: Word, slot: &'static Slot) -> Self {
-        Self { page, pages, word, slot }
-    }
-
-    /// Replaces the word that was found. Fails if it is another by now: then the area was freed, cut or noted, and
-    /// nothing has changed.
-    #[inline(always)]
-    pub(crate) fn exchange(self, to: Word) -> Result<&'static Slot, Word> {
-        self.slot.exchange(self.word, to).map(|()| self.slot)
-    }
 }
 
 /// The map of one space.
@@ -467,7 +441,7 @@ impl PageMap {
             }
             let Some(pages) = word.pages().or_else(|| Self::huge_pages(leaf, slot, word)) else { continue };
             if place.load().is_some_and(|there| core::ptr::eq(there, leaf)) {
-                return Some(Found { page, pages, word, slot });
+                return Some(Found::new(page, pages, word, slot));
             }
         }
     }

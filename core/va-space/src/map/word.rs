@@ -125,7 +125,7 @@ impl Word {
         self.0 & 3 == State::Idle as u64
     }
 
-    /// Returns whether the area is busy and nobody holds it. A free, a cut and a note begin with such a word.
+    /// Returns whether the area is busy and not held. A free, a cut and a note begin with such a word.
     #[inline(always)]
     pub(crate) const fn is_steady(self) -> bool {
         self.0 & STATE_MASK == State::Busy as u64
@@ -152,7 +152,7 @@ impl Word {
         Self(self.0 & !STATE_MASK | NOTED | State::Busy as u64)
     }
 
-    /// Returns whether the area is busy with a note, and nobody holds it.
+    /// Returns whether the area is busy with a note, and not held.
     #[inline(always)]
     pub(crate) const fn is_noted_alone(self) -> bool {
         self.0 & (STATE_MASK | NOTED) == State::Busy as u64 | NOTED

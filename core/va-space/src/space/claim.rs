@@ -128,7 +128,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let word = slot.word();
         // A handle of a freed area has an older generation than the present one, for any page of the slot.
         if word.is_of(area.pages, area.generation) {
-            return self.win(Found::of_handle(area.page, area.pages, word, slot));
+            return self.win(Found::new(area.page, area.pages, word, slot));
         }
         self.claim_kept(area, Word::is_steady, |pages| pages == area.pages)
     }

@@ -37,7 +37,7 @@ fn a_restore_that_fails_frees_nothing_of_others() {
             });
             assert!(restored.is_err(), "{stops}");
             assert_eq!(space.free(other), Ok(()), "stopped before the lock {stops}");
-            // The rest is one hole again, without a flush of what nobody used.
+            // The rest is one hole again, without a flush of what was not used.
             assert_eq!(space.lazy_pages(), Pages::new(8));
             space.purge(Purge::Full);
             assert_eq!((space.stats().busy_pages, space.validate()), (Pages::new(4), Ok(())));
