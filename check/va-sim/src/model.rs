@@ -13,10 +13,10 @@ fn pages_of(index: &impl FreeIndex, range: VaRange) -> Option<(u64, u64)> {
     inside.then(|| range.whole_pages())
 }
 
-/// Returns the areas out plus `pieces`. A space has below 2^52 pages, so it cannot have more areas out than that.
-fn more_pieces(live: u64, pieces: u64) -> Result<u64, AllocError> {
-    let sum = live.checked_add(pieces).filter(|&sum| sum < 1 << 52);
-    sum.ok_or(AllocError::NoMeta { records: usize::MAX })
+/// Returns the areas out plus `pieces`, which are at most one a page.
+fn more_pieces(index: &impl FreeIndex, pieces: u64) -> Result<u64, AllocError> {
+    let (live, pages) = (index.live().saturating_add(pieces), Pages::new(index.extent().len_bytes() / PAGE_SIZE));
+    if pieces > 0 && live > pages.get() { Err(AllocError::TooManyAreas { live, pages }) } else { Ok(live) }
 }
 
 /// A sorted list of holes, in page numbers `[start, end)`.
@@ -153,7 +153,7 @@ impl FreeIndex for ModelIndex {
     }
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
-        self.live = more_pieces(self.live, pieces)?;
+        self.live = more_pieces(self, pieces)?;
         Ok(())
     }
 
@@ -381,7 +381,7 @@ impl FreeIndex for PageIndex {
     }
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
-        self.live = more_pieces(self.live, pieces)?;
+        self.live = more_pieces(self, pieces)?;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Address spaces as strings, one character a page: `.` is free, a letter is an area.
 
-use va_base::{Request, VaRange};
+use va_base::{PAGE_SIZE, Request, VaRange};
 use va_tree::FreeIndex;
 
 /// Takes all pages that are not `.` in `strip`, each run of one letter as one area, from an index of that many pages.
@@ -53,8 +53,9 @@ pub fn alloc(index: &mut impl FreeIndex, request: &Request) -> String {
 /// If the index returns an error: the holes are then not disjoint ranges of it.
 pub fn leave(index: &mut impl FreeIndex, holes: &[(u64, u64)]) {
     let all = index.extent();
-    // A fragment for each hole, and one for the pages that remain allocated before it.
-    let pieces = index.take(all).map(|_| index.reserve_splits(2 * holes.len() as u64));
+    // A fragment for each hole, and one for the pages that remain allocated before it; no more than there are pages.
+    let pieces = (2 * holes.len() as u64).min(all.len_bytes() / PAGE_SIZE - 1);
+    let pieces = index.take(all).map(|_| index.reserve_splits(pieces));
     if !matches!(pieces, Ok(Ok(()))) {
         panic!("cannot take {all}: {pieces:?}");
     }

@@ -37,6 +37,13 @@ pub enum AllocError {
         /// Records that were missing, of the type that was requested.
         records: usize,
     },
+    /// More live areas than pages: a caller reserved splits, or restored a state, that no areas of the space can need.
+    TooManyAreas {
+        /// Live areas, reserved fragments included, that there would be.
+        live: u64,
+        /// All pages of the space.
+        pages: Pages,
+    },
 }
 
 impl fmt::Display for AllocError {
@@ -54,6 +61,7 @@ impl fmt::Display for AllocError {
             Self::NoMeta { records } => {
                 write!(f, "the platform allocated no slab for {records} index records")
             }
+            Self::TooManyAreas { live, pages } => write!(f, "{live} live areas are more than {pages} can hold"),
         }
     }
 }

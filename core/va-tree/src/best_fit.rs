@@ -32,7 +32,7 @@
 //! # Source
 //! Our own; the policy is that of Knuth, *The Art of Computer Programming* 1, 2.5.
 
-use crate::free_index::{best, range_at};
+use crate::free_index::{best, range_at, units_of};
 use crate::ledger::Ledger;
 use crate::rb::{SizeSupply, SizeTree};
 use crate::supply::{InPlace, PieceWanted, Supplied, Table};
@@ -303,7 +303,7 @@ impl<I: FreeIndex, P: Platform> FreeIndex for BestFitIndex<I, P> {
     }
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
-        let want = self.ledger().with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
+        let want = self.ledger().with_splits(pieces, units_of(self))?;
         self.reserve(want.bound())?;
         self.index.reserve_splits(pieces)
     }

@@ -19,6 +19,7 @@
 //! # Source
 //! Our own; Hermit's `free-list` has the same structure with other answers.
 
+use crate::free_index::units_of;
 use crate::ledger::Ledger;
 use crate::{Fit, FreeIndex, IndexMemory};
 use core::fmt;
@@ -257,7 +258,7 @@ impl<const N: usize> FreeIndex for FlatIndex<N> {
     }
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
-        let want = self.ledger.with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
+        let want = self.ledger.with_splits(pieces, units_of(self))?;
         self.room(want.bound())?;
         self.ledger.live = want.live;
         Ok(())

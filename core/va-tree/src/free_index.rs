@@ -220,7 +220,8 @@ pub trait FreeIndex {
     /// `pieces + 1` fragments. O(1), plus the time of the platform to allocate memory.
     ///
     /// # Errors
-    /// [`AllocError::NoMeta`] if the platform has no memory.
+    /// [`AllocError::TooManyAreas`] if there would be more live areas than pages. [`AllocError::NoMeta`] if the platform
+    /// has no memory.
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError>;
 
     /// Counts `pieces` live areas less: `pieces + 1` neighbouring areas were freed as one range. Returns how many were
@@ -330,6 +331,10 @@ pub trait FreeIndex {
     /// Those of [`take`](Self::take) and [`reserve_splits`](Self::reserve_splits). Nothing is taken then; rows for
     /// alignments, which are a cache, may be gone.
     fn restore(&mut self, taken: &[VaRange], live: u64) -> Result<(), AllocError> {
+        let pages = units_of(self);
+        if live > pages {
+            return Err(AllocError::TooManyAreas { live, pages: Pages::new(pages) });
+        }
         let mut done = taken.iter().try_fold(0, |done, &range| match self.take(range) {
             Ok(_) => Ok(done + 1),
             Err(error) => Err((done, error)),
@@ -418,6 +423,11 @@ pub(crate) fn copy_state(to: &mut impl FreeIndex, from: &impl FreeIndex) -> Resu
     // A caller may have released more than the ranges between the holes: `holes <= live + 1` is all that is promised.
     to.release_splits(to.live().saturating_sub(from.live()));
     Ok(())
+}
+
+/// Returns how many units an index manages.
+pub(crate) fn units_of(index: &(impl FreeIndex + ?Sized)) -> u64 {
+    index.unit().count(index.extent())
 }
 
 /// Returns the range of a request that is met at `at`, in units.

@@ -5,8 +5,7 @@
 //! number of holes for which the structure has reserved records.
 
 use crate::free_index::Fit;
-use va_base::InvariantViolation;
-use va_base::Va;
+use va_base::{AllocError, InvariantViolation, Pages, Va};
 
 /// The most holes that are walked after each change.
 #[cfg(feature = "validate")]
@@ -50,6 +49,19 @@ impl Ledger {
         // A page that is out is at most one piece, and there are below 2^52: what is larger would only make sums wrap.
         let live = self.live.checked_add(pieces).filter(|&live| live < 1 << 52)?;
         Some(Self { live, ..*self })
+    }
+
+    /// Returns the ledger with `pieces` more live areas in an index of `pages`.
+    ///
+    /// # Errors
+    /// [`AllocError::TooManyAreas`] if those are more than the pages: an area or a fragment has at least one.
+    pub(crate) fn with_splits(&self, pieces: u64, pages: u64) -> Result<Self, AllocError> {
+        let live = self.live.saturating_add(pieces);
+        // Of bytes there may be more than 2^52: then sums would wrap.
+        if pieces > 0 && live > pages.min((1 << 52) - 1) {
+            return Err(AllocError::TooManyAreas { live, pages: Pages::new(pages) });
+        }
+        Ok(Self { live, ..*self })
     }
 
     /// Returns true if the live areas account for a free that merges with `merged` neighbours (0, 1 or 2).
@@ -189,6 +201,17 @@ mod tests {
         let most = (1 << 52) - 2;
         assert_eq!(ledger(1, 0).with_pieces(most).map(|ledger| ledger.live), Some(most + 1));
         assert!(ledger(1, 0).with_pieces(most + 1).is_none());
+    }
+
+    #[test]
+    fn splits_beyond_the_pages_are_rejected() {
+        let with = |live, pieces, pages| {
+            ledger(live, 0).with_splits(pieces, pages).map(|ledger| ledger.live)
+        };
+        let too_many = |live, pages| Err(AllocError::TooManyAreas { live, pages: Pages::new(pages) });
+        assert_eq!((with(3, 4, 7), with(3, 5, 7)), (Ok(7), too_many(8, 7)));
+        assert_eq!(with(3, u64::MAX, u64::MAX), too_many(u64::MAX, u64::MAX));
+        assert_eq!((with(0, 1 << 52, u64::MAX), with(9, 0, 7)), (too_many(1 << 52, u64::MAX), Ok(9)));
     }
 
     #[test]

@@ -340,7 +340,11 @@ impl FreeIndex for ListIndex {
     }
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
-        self.live = self.live.saturating_add(pieces);
+        let (live, pages) = (self.live.saturating_add(pieces), Pages::new(self.extent.len_bytes() / PAGE_SIZE));
+        if pieces > 0 && live > pages.get() {
+            return Err(AllocError::TooManyAreas { live, pages });
+        }
+        self.live = live;
         Ok(())
     }
 
@@ -454,6 +458,16 @@ mod tests {
     use va_sim::model::ModelIndex;
     use va_sim::op::{Op, Space};
     use va_sim::run::{Driver, Outcome};
+
+    #[test]
+    fn more_splits_than_pages_are_errors() {
+        let space = VaRange::from_pages(4, 600).unwrap();
+        let mut list = ListIndex::new(space, space).unwrap();
+        let too_many = |live| Err(AllocError::TooManyAreas { live, pages: Pages::new(596) });
+        assert_eq!(list.reserve_splits(597), too_many(597));
+        assert_eq!(list.restore(&[], u64::MAX), too_many(u64::MAX));
+        assert_eq!((list.live(), list.reserve_splits(596)), (0, Ok(())));
+    }
 
     /// The result is not always the lowest fit. The model checks that it fits, and everything else.
     #[test]

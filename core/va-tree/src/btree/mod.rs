@@ -481,7 +481,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
     }
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
-        let want = self.ledger.with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
+        let want = self.ledger.with_splits(pieces, self.end - self.first)?;
         self.reserve_holes(want.bound())?;
         self.ledger.live = want.live;
         Ok(())

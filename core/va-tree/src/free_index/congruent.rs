@@ -18,7 +18,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `pcpu_get_vm_areas`); the result is the same, the walk is our own.
 
-use super::FreeIndex;
+use super::{FreeIndex, units_of};
 use va_base::{Align, AllocError, PAGE_SIZE, Pages, RequestError, Va, VaRange};
 
 /// Areas to be taken together: `(offset, size)` in bytes from a common base.
@@ -147,17 +147,34 @@ pub(crate) fn take_all<I: FreeIndex + ?Sized>(
     request: &Congruent<'_>,
 ) -> Result<Va, AllocError> {
     let base = find_base(index, request)?;
-    // Each take adds an area and at worst a hole: two records each, reserved here, so that no take below fails.
-    let pieces = 2 * request.areas.len() as u64;
+    // Each take adds an area and at worst a hole: two records each, reserved here, so that no take below fails. More
+    // areas and holes than pages there are never.
+    let spare = units_of(index).saturating_sub(index.live());
+    let mut pieces = (2 * request.areas.len() as u64).min(spare);
     index.reserve_splits(pieces)?;
-    for &(offset, size) in request.areas {
-        index.release_splits(2);
+    for (done, &(offset, size)) in request.areas.iter().enumerate() {
+        pieces -= index.release_splits(pieces.min(2));
         let range = VaRange::from_size(Va::new(base.get() + offset), size);
-        let taken = range.map(|range| index.take(range));
-        // `find_base` saw every range free, and records for each are reserved.
-        if !matches!(taken, Some(Ok(_))) {
-            index.bug(format_args!("SP4: congruent area at {base} + {offset:#x}: {taken:?}"));
+        match range.map(|range| index.take(range)) {
+            Some(Ok(_)) => {}
+            // The caller reserved more splits than there are pages out: those count as areas, and hide the bound.
+            Some(Err(error @ AllocError::NoMeta { .. })) => {
+                undo(index, base, &request.areas[..done], pieces);
+                return Err(error);
+            }
+            // `find_base` saw every range free.
+            taken => index.bug(format_args!("SP4: congruent area at {base} + {offset:#x}: {taken:?}")),
         }
     }
     Ok(base)
+}
+
+/// Frees the areas that were taken, and releases the records for the others.
+#[cold]
+fn undo<I: FreeIndex + ?Sized>(index: &mut I, base: Va, done: &[(u64, u64)], pieces: u64) {
+    for &(offset, size) in done {
+        // It was taken a moment ago.
+        let _free = VaRange::from_size(Va::new(base.get() + offset), size).map(|range| index.free(range));
+    }
+    let _released = index.release_splits(pieces);
 }

@@ -42,6 +42,7 @@ pub use search::{Exact, Linux, Search};
 pub use sizes::SizeSupply;
 pub(crate) use sizes::SizeTree;
 
+use crate::free_index::units_of;
 use crate::ledger::Ledger;
 use crate::slab::NIL;
 use crate::supply::{InPlace, PieceWanted, Supplied, Table};
@@ -370,7 +371,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
     }
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
-        let want = self.ledger.with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
+        let want = self.ledger.with_splits(pieces, units_of(self))?;
         self.reserve_holes(want.bound())?;
         self.ledger.live = want.live;
         Ok(())

@@ -1,13 +1,13 @@
 //! A platform that fails slabs: a free never needs one (SP3), and a failure changes nothing (SP4).
 
-use va_base::{Align, AllocError, Request, Va, VaRange};
+use va_base::{Align, AllocError, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::effort::some;
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::Rng;
 use va_sim::platform::{Fail, FailingPlatform};
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
-use va_tree::{BTreeIndex, BTreeIndex32, BestFitIndex, FlatIndex, FreeIndex, RbIndex};
+use va_tree::{BTreeIndex, BTreeIndex32, BestFitIndex, Congruent, FlatIndex, FreeIndex, RbIndex};
 
 /// Areas that are allocated before everything fails: enough for three levels at fanout 16.
 const AREAS: u64 = 3000;
@@ -337,8 +337,15 @@ fn sp4_more_splits_than_there_can_be_are_errors() {
     fn malformed<I: FreeIndex>(mut index: I) {
         index.alloc(&Request::pages(3).unwrap()).unwrap();
         let before = seen(&index);
-        for pieces in [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 52] {
-            assert!(matches!(index.reserve_splits(pieces), Err(AllocError::NoMeta { .. })), "{pieces}");
+        let pages = space().len_bytes() / PAGE_SIZE;
+        let too_many = |live| Err(AllocError::TooManyAreas { live, pages: Pages::new(pages) });
+        // One area is live. The records for 2^40 more would be all memory that there is.
+        for pieces in [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 52, 1 << 40, pages] {
+            assert_eq!(index.reserve_splits(pieces), too_many(pieces.saturating_add(1)), "{pieces}");
+            assert_eq!(seen(&index), before);
+        }
+        for live in [u64::MAX, 1 << 52, 1 << 40, pages + 1] {
+            assert_eq!(index.restore(&[], live), too_many(live), "{live}");
             assert_eq!(seen(&index), before);
         }
         let one = index.alloc(&Request::pages(1).unwrap()).unwrap();
@@ -351,8 +358,62 @@ fn sp4_more_splits_than_there_can_be_are_errors() {
     malformed(BTreeIndex32::new(space(), space(), platform()).unwrap().with_rows().unwrap());
     malformed(by_size::<16>(platform()));
     malformed(FlatIndex::<4>::new(space(), space()).unwrap());
+    malformed(RbIndex::<Exact, _>::new(space(), space(), platform()).unwrap());
     malformed(ModelIndex::new(space(), space()).unwrap());
     malformed(PageIndex::new(space(), space()).unwrap());
+}
+
+#[test]
+fn congruent_areas_may_take_every_page() {
+    fn whole<I: FreeIndex>(mut index: I) {
+        let pages = index.free_pages().get();
+        let areas: Vec<(u64, u64)> = (0..pages).map(|page| (page * PAGE_SIZE, PAGE_SIZE)).collect();
+        let areas = Congruent::new(&areas, PAGE_SIZE).unwrap();
+        // Two records for each area would be more than there are pages.
+        index.alloc_congruent(&areas).unwrap();
+        assert_eq!((index.live(), index.hole_count()), (pages, 0));
+        assert!(index.alloc_congruent(&areas).is_err());
+        for page in (0..pages).step_by(2).chain((1..pages).step_by(2)) {
+            let start = index.extent().start().page_floor() + page;
+            index.free(VaRange::from_pages(start, start + 1).unwrap()).unwrap();
+        }
+        assert_eq!((index.live(), index.hole_count()), (0, 1));
+        index.validate().unwrap();
+    }
+    for pages in 1..80 {
+        let space = VaRange::from_pages(64, 64 + pages).unwrap();
+        whole(BTree::<u64, 4, _>::new(space, space, FailingPlatform::new(Fail::Never)).unwrap());
+        whole(RbIndex::<Linux, _>::new(space, space, FailingPlatform::new(Fail::Never)).unwrap());
+        whole(ModelIndex::new(space, space).unwrap());
+    }
+}
+
+#[test]
+fn congruent_areas_beside_needless_splits_are_all_taken_or_none() {
+    let space = VaRange::from_pages(64, 64 + 256).unwrap();
+    let areas: Vec<(u64, u64)> = (0..120).map(|nth| (2 * nth * PAGE_SIZE, PAGE_SIZE)).collect();
+    let areas = Congruent::new(&areas, PAGE_SIZE).unwrap();
+    let mut outcomes = [0, 0];
+    for granted in 0..12 {
+        let platform = FailingPlatform::new(Fail::After(granted));
+        let mut index = BTree::<u64, 4, _>::new(space, space, platform).unwrap();
+        // As many live areas as pages, none of which is out.
+        if index.reserve_splits(256).is_err() {
+            continue;
+        }
+        let before = seen(&index);
+        let got = index.alloc_congruent(&areas);
+        match got {
+            Ok(_) => assert_eq!(index.live(), 256 + 120),
+            Err(error) => {
+                assert!(matches!(error, AllocError::NoMeta { .. }), "{error}");
+                assert_eq!(seen(&index), before, "{granted}");
+            }
+        }
+        outcomes[usize::from(got.is_ok())] += 1;
+        index.validate().unwrap();
+    }
+    assert!(outcomes.iter().all(|&times| times > 0), "{outcomes:?}");
 }
 
 #[test]
