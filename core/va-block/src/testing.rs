@@ -7,12 +7,12 @@ std::thread_local! {
     static LOOKS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts a block that was looked up.
+/// Counts a block that was looked up, or a lane from which a list was followed.
 pub(crate) fn look() {
     LOOKS.set(LOOKS.get() + 1);
 }
 
-/// Returns the number of blocks that `call` looks up.
+/// Returns the number of blocks that `call` looks up, and of lanes that it passes.
 pub(crate) fn looks_of<T>(call: impl FnOnce() -> T) -> (u64, T) {
     let before = LOOKS.get();
     let got = call();

@@ -12,8 +12,11 @@
 //! another block.
 //!
 //! # Locking
-//! `Owner` for an alloc from the lane's block, one compare-exchange for a free in any block. A drain holds `Collect`,
-//! and takes `Owner` by `try_lock`. No lock is taken under `Owner`.
+//! `Owner` for an alloc from the lane's block, one compare-exchange for a free in any block. A drain holds `Collect` for
+//! a slice of the lanes at a time, and takes `Owner` by `try_lock`. No lock is taken under `Owner`.
+//!
+//! Lanes may end between two slices of a drain. So a drain counts itself at the lane where it pauses. If that lane ends
+//! meanwhile, its slot stays in the list, and the drain that goes on from there frees it.
 //! # Source
 //! Our own.
 
@@ -32,11 +35,21 @@ pub(super) struct Slot<O: 'static, L: 'static> {
     held: Mutex<O, Option<&'static Block>>,
     /// The CPU that the lane was created for. Protocol PR-HINT.
     cpu: AtomicU64,
-    /// The next lane. Under the lock of the collection.
-    next: Mutex<L, Next<O, L>>,
+    /// Under the lock of the collection.
+    links: Mutex<L, Links<O, L>>,
 }
 
 type Next<O, L> = Option<&'static Slot<O, L>>;
+
+/// The place of a slot among all.
+struct Links<O: 'static, L: 'static> {
+    next: Next<O, L>,
+    prev: Next<O, L>,
+    /// Drains that pause at this slot.
+    paused: u32,
+    /// The lane has ended; the last drain that pauses here frees the slot.
+    ended: bool,
+}
 
 impl<O, L> Table for Slot<O, L>
 where
@@ -44,7 +57,25 @@ where
     L: RawMutex + Send + Sync + 'static,
 {
     va_base::empty_table! {
-        Self { held: Mutex::new(None), cpu: AtomicU64::new(0), next: Mutex::new(None) }
+        Self {
+            held: Mutex::new(None),
+            cpu: AtomicU64::new(0),
+            links: Mutex::new(Links { next: None, prev: None, paused: 0, ended: false }),
+        }
+    }
+}
+
+impl<O: RawMutex, L: RawMutex> Slot<O, L> {
+    fn next(&self) -> Next<O, L> {
+        #[cfg(test)]
+        #[cfg(not(loom))]
+        crate::testing::look();
+        self.links.lock().next
+    }
+
+    /// Keeps the slot in the list until [`Lanes::go_on`], for a drain that unlocks the collection.
+    pub(super) fn pause(&self) {
+        self.links.lock().paused += 1;
     }
 }
 
@@ -58,22 +89,51 @@ impl<O: RawMutex, L: RawMutex> Lanes<O, L> {
         Self { first: None }
     }
 
-    fn each(&self) -> impl Iterator<Item = &'static Slot<O, L>> + use<O, L> {
-        core::iter::successors(self.first, |slot| *slot.next.lock())
-    }
-
     fn push(&mut self, slot: &'static Slot<O, L>) {
-        *slot.next.lock() = self.first;
-        self.first = Some(slot);
+        slot.links.lock().next = self.first;
+        if let Some(first) = self.first.replace(slot) {
+            first.links.lock().prev = Some(slot);
+        }
     }
 
     fn remove(&mut self, slot: &'static Slot<O, L>) {
-        let next = slot.next.lock().take();
-        let is = |at: &&Slot<O, L>| at.next.lock().is_some_and(|next| core::ptr::eq(next, slot));
-        match self.each().find(is) {
-            Some(before) => *before.next.lock() = next,
+        let (next, prev) = {
+            let links = slot.links.lock();
+            (links.next, links.prev)
+        };
+        if let Some(next) = next {
+            next.links.lock().prev = prev;
+        }
+        match prev {
+            Some(prev) => prev.links.lock().next = next,
             None => self.first = next,
         }
+    }
+
+    /// Ends a lane; returns whether its slot is in no list now, and the caller frees it.
+    fn end(&mut self, slot: &'static Slot<O, L>) -> bool {
+        let is_free = {
+            let mut links = slot.links.lock();
+            links.ended = true;
+            links.paused == 0
+        };
+        if is_free {
+            self.remove(slot);
+        }
+        is_free
+    }
+
+    /// Continues a drain that paused at a slot; returns whether the slot is in no list now, and the caller frees it.
+    pub(super) fn go_on(&mut self, slot: &'static Slot<O, L>) -> bool {
+        let is_free = {
+            let mut links = slot.links.lock();
+            links.paused -= 1;
+            links.ended && links.paused == 0
+        };
+        if is_free {
+            self.remove(slot);
+        }
+        is_free
     }
 }
 
@@ -131,7 +191,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// A lane whose owner is allocating at the moment is skipped.
     ///
     /// # Locks
-    /// `Collect`, and under it `Owner` of each lane by `try_lock`, then `Queue`.
+    /// `Collect` for a slice of [`Config::SLICE_BLOCKS`] lanes at a time, and under it `Owner` of each lane by
+    /// `try_lock`, then `Queue`.
     /// Cost: O(lanes).
     pub fn drain_lanes(&self, cpu: Option<u32>) -> u64 {
         let of = |slot: &Slot<_, _>| cpu.is_none_or(|cpu| slot.cpu.load(Ordering::Relaxed) == u64::from(cpu));
@@ -148,18 +209,37 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         of: impl Fn(&Slot<P::OwnerLock, P::Lock>) -> bool,
         is: impl Fn(&Block) -> bool,
     ) -> u64 {
-        let collection = self.lock_collection();
-        let mut drained = 0;
-        for slot in collection.lanes.each().filter(|slot| of(slot)) {
-            self.machine.locking(LockClass::Owner);
-            let Some(mut held) = slot.held.try_lock() else { continue };
-            let Some(block) = held.take_if(|block| is(block)) else { continue };
-            // The collection is locked, so no collection sees the block without an owner.
-            drop(held);
-            self.park(Context::Sleeping, block);
-            drained += 1;
+        let mut collection = self.lock_collection();
+        let (mut drained, mut left) = (0, C::SLICE_BLOCKS);
+        let mut at = collection.lanes.first;
+        while let Some(slot) = at {
+            if left == 0 {
+                slot.pause();
+                drop(collection);
+                collection = self.lock_collection();
+                left = C::SLICE_BLOCKS;
+                at = slot.next();
+                if collection.lanes.go_on(slot) {
+                    self.machine.free_table(Meta::new(slot));
+                    continue;
+                }
+            }
+            left -= 1;
+            drained += u64::from(of(slot) && self.drain_slot(slot, &is));
+            at = slot.next();
         }
         drained
+    }
+
+    /// Drains one lane, unless its owner is allocating; returns whether it had a block as asked for. The collection is
+    /// locked, so that no collection sees the block without an owner.
+    fn drain_slot(&self, slot: &Slot<P::OwnerLock, P::Lock>, is: impl Fn(&Block) -> bool) -> bool {
+        self.machine.locking(LockClass::Owner);
+        let held = slot.held.try_lock().and_then(|mut held| held.take_if(|block| is(block)));
+        if let Some(block) = held {
+            self.park(Context::Sleeping, block);
+        }
+        held.is_some()
     }
 
     /// Puts a block that was taken out of a lane into the list of its CPU, for a caller in `context`.
@@ -290,6 +370,13 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
         }
     }
 
+    /// Returns the slot, for tests that stop a drain at it.
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    pub(super) fn slot(&self) -> &'static Slot<P::OwnerLock, P::Lock> {
+        *self.slot
+    }
+
     /// Returns whether the lane has a block.
     pub fn holds(&self) -> bool {
         self.lock().is_some()
@@ -346,8 +433,10 @@ impl<P: Machine + Clone, C: Config> Drop for Lane<'_, P, C> {
         if C::REUSE && freed > 0 {
             self.blocks.freed.0.fetch_add(freed, Ordering::Relaxed);
         }
-        self.blocks.lock_collection().lanes.remove(*self.slot);
-        // A drain finds slots under the lock of the collection alone.
-        self.blocks.machine.free_table(self.slot);
+        let is_free = self.blocks.lock_collection().lanes.end(*self.slot);
+        // A drain finds slots under the lock of the collection alone, and frees this one if it pauses there.
+        if is_free {
+            self.blocks.machine.free_table(self.slot);
+        }
     }
 }

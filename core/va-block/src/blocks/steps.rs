@@ -3,8 +3,9 @@
 use super::{Balance, Blocks};
 use crate::config::{Config, Linux64, Standard};
 use crate::testing::looks_of;
+use std::vec::Vec;
 use va_base::sync::atomic::Ordering;
-use va_base::{Context, LockClass, VaRange};
+use va_base::{Context, LockClass, Machine, Meta, VaRange};
 use va_sim::machine::{SimMachine, lockings};
 use va_space::VmapSpace;
 
@@ -74,4 +75,51 @@ fn sp2_a_block_that_the_space_has_not_received_yet_is_flushed() {
     assert_eq!(machine.unclean(range), 0, "no CPU translates what was freed before the call");
     blocks.release(Context::Sleeping, block);
     assert_eq!((blocks.present(), blocks.validate()), (0, Ok(())));
+}
+
+#[test]
+fn the_end_of_a_lane_passes_no_other_lane() {
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine);
+    let mut lanes: std::collections::VecDeque<_> = (0..1000).map(|_| blocks.lane(0).unwrap()).collect();
+    assert!(looks_of(|| blocks.drain_lanes(None)).0 >= 1000, "a drain passes all");
+    while let Some(oldest) = lanes.pop_front() {
+        assert_eq!(looks_of(|| drop(oldest)).0, 0, "{} are left", lanes.len());
+        drop(lanes.pop_back());
+    }
+    assert_eq!((blocks.drain_lanes(None), blocks.validate()), (0, Ok(())));
+}
+
+#[test]
+fn a_drain_holds_its_lock_for_a_slice_of_the_lanes_at_a_time() {
+    const LANES: usize = 3 * Standard::SLICE_BLOCKS as usize + 1;
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine);
+    let _lanes: Vec<_> = (0..LANES).map(|_| blocks.lane(0).unwrap()).collect();
+    let [collect, owner] = [LockClass::Collect, LockClass::Owner].map(|class| class as usize);
+    let before = lockings();
+    blocks.drain_lanes(None);
+    let after = lockings();
+    assert_eq!((after[owner] - before[owner], after[collect] - before[collect]), (LANES as u64, 4));
+}
+
+#[test]
+fn a_lane_that_ends_where_drains_pause_is_freed_by_the_last_of_them() {
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine);
+    let [oldest, middle, newest] = [0; 3].map(|cpu| blocks.lane(cpu).unwrap());
+    let before = machine.tables();
+    let slot = middle.slot();
+    // Two drains unlock the collection at this lane, which ends then, as do both of its neighbours.
+    slot.pause();
+    slot.pause();
+    drop([middle, oldest, newest]);
+    assert_eq!(machine.tables(), before - 2, "a drain goes on from there");
+    let later = blocks.lane(0).unwrap();
+    assert!(!blocks.lock_collection().lanes.go_on(slot), "the other drain is there still");
+    assert!(blocks.lock_collection().lanes.go_on(slot));
+    machine.free_table(Meta::new(slot));
+    let visited = looks_of(|| blocks.drain_lanes(None)).0;
+    drop(later);
+    assert_eq!((visited, machine.tables()), (1, before - 3));
 }

@@ -1,9 +1,11 @@
 //! Lanes beside other callers: their blocks are found, and end, in time.
 
 use crate::points::{blocks, counted};
+use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Context, LockClass, PAGE_SIZE, Pages, Va, VaRange};
 use va_block::config::{Linux64, Standard};
 use va_block::{Config, Lane};
+use va_sim::block_run::Sliced;
 use va_sim::machine::{Flushing, SimMachine};
 
 #[test]
@@ -111,6 +113,41 @@ fn a_lane_takes_and_frees_at_hand_only_what_is_simple() {
     let taken = (0..).map_while(|_| lane.take(64)).count();
     assert_eq!((taken, lane.take(64)), (15, None));
     assert_eq!(blocks.validate(), Ok(()));
+}
+
+#[test]
+fn lanes_that_end_beside_drains_in_slices_are_freed_once() {
+    let machine = SimMachine::new(2);
+    let blocks = blocks::<Sliced>(&machine, 1 << 14);
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for cpu in 0..2 {
+            let (blocks, done) = (&blocks, &done);
+            scope.spawn(move || {
+                // Frees its oldest and its newest lane, and one between.
+                let mut lanes: Vec<_> = (0..6).map(|_| blocks.lane(cpu).unwrap()).collect();
+                for turn in 0..3000 {
+                    lanes[turn % 6] = blocks.lane(cpu).unwrap();
+                    let at = lanes[turn % 5].alloc(1).unwrap();
+                    lanes[turn % 4].free(at, 1).unwrap();
+                }
+                drop(lanes);
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        for cpu in [None, Some(1)] {
+            let (blocks, done) = (&blocks, &done);
+            scope.spawn(move || {
+                while done.load(Ordering::Relaxed) < 2 {
+                    blocks.drain_lanes(cpu);
+                }
+            });
+        }
+    });
+    blocks.shrink();
+    assert_eq!((blocks.present(), blocks.validate()), (0, Ok(())));
+    drop(blocks);
+    assert_eq!(machine.tables(), 0);
 }
 
 /// Frees mappings of two pages of an idle lane's block, which are unmapped.
