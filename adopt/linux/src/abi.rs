@@ -351,6 +351,7 @@ pub extern "C" fn va_alloc_small(cpu: u32, pages: u64) -> u64 {
         Ok(at) => at.get(),
         Err(BlockError::Space(error)) => failure(error),
         Err(BlockError::NoTable) => NO_MEMORY,
+        Err(BlockError::Bound { .. }) => TRY_AGAIN,
         Err(_) => BAD_REQUEST,
     }
 }

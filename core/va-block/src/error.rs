@@ -15,6 +15,14 @@ pub enum BlockError {
     Space(SpaceError),
     /// No room is available without waiting. A caller that may sleep succeeds, or gets another error.
     WouldBlock,
+    /// As many blocks are present as may be, none of them can be released, and while this call tried no other began or
+    /// released one: a thread stands between two steps of another call. Try again after that thread has run.
+    Bound {
+        /// Blocks present.
+        present: u64,
+        /// A block begins only while fewer are present.
+        most: u64,
+    },
     /// The machine allocated no table for a block's record or for the lookup.
     NoTable,
     /// The default window of the space has more blocks than the lookup covers.
@@ -32,6 +40,12 @@ impl fmt::Display for BlockError {
             Self::BadRequest(error) => fmt::Display::fmt(error, f),
             Self::Space(error) => fmt::Display::fmt(error, f),
             Self::WouldBlock => f.write_str("the caller may not sleep, and nothing is at hand"),
+            Self::Bound { present, most } => {
+                write!(
+                    f,
+                    "{present} blocks are present where {most} may be, and another call is to go on first"
+                )
+            }
             Self::NoTable => f.write_str("the machine allocated no table"),
             Self::TooWide { window, limit } => write!(f, "window {window} has more than {limit} blocks"),
         }
@@ -111,6 +125,9 @@ mod tests {
         assert_eq!(error.to_string(), "what starts there is [0x1000, 0x4000), not 4 pages");
         let error = UnmapError::NotMapped { at: Va::new(0x2000), inside: Some(range) };
         assert_eq!(error.to_string(), "no mapping starts at 0x2000, which is inside [0x1000, 0x4000)");
+        let error = BlockError::Bound { present: 4, most: 4 };
+        let words = "4 blocks are present where 4 may be, and another call is to go on first";
+        assert_eq!(error.to_string(), words);
         let error = BlockError::TooWide { window: range, limit: 9 };
         assert_eq!(error.to_string(), "window [0x1000, 0x4000) has more than 9 blocks");
     }

@@ -59,6 +59,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 collection: Mutex::new(Collection::new()),
                 touched: CachePadded(AtomicU32::new(NIL)),
                 balance: CachePadded(AtomicU64::new(0)),
+                lanes: AtomicU64::new(0),
                 moves: AtomicU64::new(0),
                 freed: CachePadded(AtomicU64::new(0)),
                 collecting: AtomicBool::new(false),

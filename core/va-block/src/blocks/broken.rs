@@ -152,10 +152,16 @@ fn vb8_a_block_that_is_not_touched_holds_a_live_page_and_the_counts_are_right() 
     broken::<Standard>("VB8", |blocks, _| {
         blocks.balance.0.fetch_add(Balance::PRESENT, Ordering::Relaxed);
     });
+    // A lane that ended is counted still.
+    let report = broken::<Standard>("VB8", |blocks, _| {
+        drop(blocks.lane(1).unwrap());
+        blocks.lanes.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!((report.1, report.2), (0, 1));
 }
 
 #[test]
-fn vb8_a_block_begins_below_twice_those_that_live_and_two_a_cpu() {
+fn vb8_a_block_begins_below_twice_those_that_live_and_two_for_each_cpu_and_lane() {
     let balance = |present, touched| Balance(present * Balance::PRESENT + touched * Balance::TOUCHED);
     assert!(balance(7, 7).has_room(4) && !balance(8, 8).has_room(4));
     assert!(balance(9, 8).has_room(4) && !balance(10, 9).has_room(4));

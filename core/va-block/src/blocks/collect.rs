@@ -213,15 +213,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Collected { blocks: self.reap(Reap::All), waiting: false }
     }
 
-    /// Makes room for another block (VB8), unless other threads use it up.
-    pub(super) fn repay(&self) {
-        self.reap(Reap::UntilBounded);
-        if !self.balance().has_room(self.cpu_count) && self.drain_dead_lanes() > 0 {
-            self.reap(Reap::UntilBounded);
-        }
-    }
-
-    /// Examines touched blocks, slice by slice; returns how many were released to the space.
+    /// Examines touched blocks, slice by slice; returns how many were released to the space. Without other threads there
+    /// is room for another block afterwards (VB8).
     pub(super) fn reap(&self, how: Reap) -> u64 {
         let (mut taken, mut blocks) = (false, 0);
         loop {
@@ -230,7 +223,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             let mut budget = C::SLICE_BLOCKS;
             let over = self.reap_slice(&mut collection, how, &mut taken, &mut budget);
             blocks += collection.released - before;
-            let enough = how == Reap::UntilBounded && self.balance().has_room(self.cpu_count);
+            let enough = how == Reap::UntilBounded && self.balance().has_room(self.users());
             if over || enough {
                 return blocks;
             }

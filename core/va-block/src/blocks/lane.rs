@@ -7,9 +7,13 @@
 //! block without the lookup.
 //!
 //! The slot of the lane, in memory of the machine, has the block under a lock ([`Machine::OwnerLock`]) that the owner
-//! takes to allocate. So another thread can take the block out of a lane whose owner sleeps: a request that lacks room,
-//! a shrinker, a CPU that goes offline. The owner holds the lock while it allocates, and never while it looks for
-//! another block.
+//! takes to allocate. So another thread can take the block out of a lane whose owner sleeps: a request that finds the
+//! space full, a shrinker, a CPU that goes offline. The owner holds the lock while it allocates, and never while it looks
+//! for another block.
+//!
+//! While the space has room, a lane keeps its block, and the bound of blocks counts lanes as it counts CPUs (VB8). For
+//! example, 64 lanes on one CPU that map and unmap a page in turn have 64 blocks, and a pair of each is as fast as if it
+//! were alone. When lanes did not count, each of them took the block of another for every pair.
 //!
 //! # Locking
 //! `Owner` for an alloc from the lane's block, one compare-exchange for a free in any block. A drain holds `Collect` for
@@ -87,6 +91,12 @@ pub(super) struct Lanes<O: 'static, L: 'static> {
 impl<O: RawMutex, L: RawMutex> Lanes<O, L> {
     pub(super) const fn new() -> Self {
         Self { first: None }
+    }
+
+    /// Returns how many lanes there are, one by one.
+    pub(super) fn count(&self) -> u64 {
+        let all = core::iter::successors(self.first, |slot| slot.next());
+        all.filter(|slot| !slot.links.lock().ended).count() as u64
     }
 
     fn push(&mut self, slot: &'static Slot<O, L>) {
@@ -181,6 +191,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         let slot = self.machine.alloc_table::<Slot<_, _>>().ok_or(BlockError::NoTable)?;
         slot.cpu.store(u64::from(cpu), Ordering::Relaxed);
         self.lock_collection().lanes.push(slot);
+        self.lanes.fetch_add(1, Ordering::Relaxed);
         let slot = Meta::new(slot);
         Ok(Lane { blocks: self, slot, cpu, block: None, base: Va::ZERO, freed: AtomicU64::new(0) })
     }
@@ -433,6 +444,8 @@ impl<P: Machine + Clone, C: Config> Drop for Lane<'_, P, C> {
         if C::REUSE && freed > 0 {
             self.blocks.freed.0.fetch_add(freed, Ordering::Relaxed);
         }
+        // After its block was returned: until then it counts (VB8).
+        self.blocks.lanes.fetch_sub(1, Ordering::Relaxed);
         let is_free = self.blocks.lock_collection().lanes.end(*self.slot);
         // A drain finds slots under the lock of the collection alone, and frees this one if it pauses there.
         if is_free {

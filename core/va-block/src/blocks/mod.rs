@@ -19,7 +19,8 @@
 //! - **VB6 ours** each block that is present is a busy area of the space, of the block's size and aligned to it.
 //! - **VB7 listed** a block is in a list of its CPU exactly if it is open; a full one has no free page.
 //! - **VB8 bounded** where pages are reused, a block begins only while fewer are present, in any state, than twice
-//!   those that hold a live page, plus two for each CPU. A block that is not touched counts as one with a live page.
+//!   those that hold a live page, plus two for each CPU and each lane. A block that is not touched counts as one with a
+//!   live page.
 //!
 //! Those of the space hold here too. SP2: freed pages are allocated again after a flush that covers them, or after the
 //! block was freed to the space, which then flushes. SP3: a free sets a bit. SP4: errors change nothing. SP5: the same
@@ -122,6 +123,8 @@ pub struct Blocks<P: Machine + Clone, C: Config = Standard> {
     touched: CachePadded<AtomicU32>,
     /// Blocks present, and touched blocks above: see [`Balance`]. Protocol PR-ROOM.
     balance: CachePadded<AtomicU64>,
+    /// Lanes that there are, a counter: each may have a block (VB8).
+    lanes: AtomicU64,
     /// Changes when a block has begun, and when one was freed to the space. Protocol PR-MOVES.
     moves: AtomicU64,
     /// Pages freed since the last collection, as far as CPUs have published their counts. Protocol PR-HINT.

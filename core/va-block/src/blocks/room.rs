@@ -5,7 +5,12 @@
 //! if one more may be present (VB8). If none may, the touched blocks are reaped, which needs no flush. If the space has
 //! none, all unneeded blocks are released to it. The request is tried again as long as blocks began or were released
 //! meanwhile.
+//!
+//! After a reaping a block may begin, unless other threads use up the room. A request that reaps in vain while nothing
+//! moves waits for a thread that stands between two steps of a call. On one CPU, where the request has the higher
+//! priority, that thread would never go on. So such a request fails ([`BlockError::Bound`]).
 
+use super::collect::Reap;
 use super::{Blocks, Found};
 use crate::block::{Block, Place};
 use crate::config::{Config, Spread};
@@ -14,6 +19,9 @@ use crate::queue::Queue;
 use va_base::sync::atomic::Ordering;
 use va_base::{Align, Context, Machine, PAGE_SHIFT, Request};
 use va_space::{Area, SpaceError};
+
+/// Reapings in a row, during which no block began or was released, after which a request that may begin none fails.
+const REAPS_IN_VAIN: u32 = 2;
 
 /// A request that the open run of the current block does not meet.
 #[derive(Clone, Copy)]
@@ -39,6 +47,10 @@ impl Ask {
 /// of it was freed since. So the difference is a lower bound of the blocks that hold one. It is exact when every
 /// touched block was just examined. A page is live until the call that frees it has touched its block, and a block that
 /// is about to begin holds the page that it begins for.
+///
+/// A CPU keeps its current block without a live page, and a lane its block. So each is entitled to one, and to another
+/// that has died and was not examined since. For example, 1 CPU and 64 lanes without a live page have up to 130 blocks.
+/// Then a reaping finds 65 of them to release: it looks at two for each, however many lanes there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Balance(pub(super) u64);
 
@@ -54,10 +66,13 @@ impl Balance {
         self.0 >> 32
     }
 
-    /// Returns whether another block may begin (VB8).
-    pub(super) fn has_room(self, cpus: u32) -> bool {
-        let live = self.present().saturating_sub(self.touched());
-        self.present() < 2 * live + 2 * u64::from(cpus)
+    /// Returns below how many present blocks another may begin, for so many CPUs and lanes (VB8).
+    pub(super) fn most(self, users: u64) -> u64 {
+        2 * (self.present().saturating_sub(self.touched()) + users)
+    }
+
+    pub(super) fn has_room(self, users: u64) -> bool {
+        self.present() < self.most(users)
     }
 }
 
@@ -80,14 +95,22 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                     return Ok(found);
                 }
             }
+            let mut left = REAPS_IN_VAIN;
             while !self.reserve() {
                 if !ask.waits() {
                     return Err(BlockError::WouldBlock);
                 }
-                self.repay();
+                if left == 0 {
+                    let balance = self.balance();
+                    let (present, most) = (balance.present(), balance.most(self.users()));
+                    return Err(BlockError::Bound { present, most });
+                }
+                let moves = self.moves.load(Ordering::Relaxed);
+                self.reap(Reap::UntilBounded);
                 if let Some(found) = self.search(ask) {
                     return Ok(found);
                 }
+                left = if self.moves.load(Ordering::Relaxed) == moves { left - 1 } else { REAPS_IN_VAIN };
             }
             let moves = self.moves.load(Ordering::Relaxed);
             let error = match self.begin_block(ask) {
@@ -162,10 +185,17 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         self.balance().present()
     }
 
+    /// Returns the number of CPUs and lanes.
+    pub(super) fn users(&self) -> u64 {
+        // Relaxed: a lane is counted before it has a block, and until it has returned it.
+        u64::from(self.cpu_count) + self.lanes.load(Ordering::Relaxed)
+    }
+
     /// Counts a block that is about to begin, if one more may be present (VB8); returns whether it may.
     fn reserve(&self) -> bool {
+        let users = self.users();
         let more = |balance: u64| {
-            let fits = !C::REUSE || Balance(balance).has_room(self.cpu_count);
+            let fits = !C::REUSE || Balance(balance).has_room(users);
             fits.then_some(balance + Balance::PRESENT)
         };
         self.balance.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()

@@ -1,11 +1,12 @@
 //! Tests that count the steps of slow paths, and of a call between two steps of another.
 
 use super::{Balance, Blocks};
+use crate::BlockError;
 use crate::config::{Config, Linux64, Standard};
 use crate::testing::looks_of;
 use std::vec::Vec;
 use va_base::sync::atomic::Ordering;
-use va_base::{Context, LockClass, Machine, Meta, VaRange};
+use va_base::{Context, LockClass, Machine, Meta, Pages, VaRange};
 use va_sim::machine::{SimMachine, lockings};
 use va_space::VmapSpace;
 
@@ -35,6 +36,58 @@ fn a_request_passes_over_the_blocks_without_room_for_it() {
     assert!(looks <= 16, "{looks} blocks looked up");
     // The check of the lists looks up each block.
     assert!(looks_of(|| blocks.validate().unwrap()).0 >= BLOCKS);
+}
+
+/// Our policies, except that no number of dead pages begins a collection.
+struct Reaped;
+
+impl Config for Reaped {
+    type Base = Standard;
+    type Space = <Standard as Config>::Space;
+    type Spread = <Standard as Config>::Spread;
+    fn dead_max(_cpus: u32) -> Pages {
+        Pages::new(u64::MAX)
+    }
+}
+
+#[test]
+fn a_reaping_looks_at_few_blocks_of_many_lanes() {
+    const LANES: usize = 512;
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Reaped>(&machine);
+    let mut lanes: Vec<_> = (0..LANES).map(|_| blocks.lane(0).unwrap()).collect();
+    // A block of a lane is used up by 16 pairs.
+    let mut pairs = |count: usize| {
+        for pair in 0..count {
+            let lane = &mut lanes[pair % LANES];
+            let at = lane.alloc(64).unwrap();
+            lane.free(at, 64).unwrap();
+        }
+    };
+    // Until as many blocks are present as may be.
+    pairs(64 * LANES);
+    let (before, (looks, ())) = (blocks.stats().released, looks_of(|| pairs(64 * LANES)));
+    let released = blocks.stats().released - before;
+    assert!(released > 2 * LANES as u64, "{released}");
+    assert!(looks < 40 * released, "{looks} looks for {released} blocks");
+}
+
+#[test]
+fn a_request_that_reaps_in_vain_fails_while_another_thread_stands_still() {
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine);
+    // Two threads have counted their blocks as touched, and have not pushed them yet.
+    blocks.balance.0.fetch_add(2 * (Balance::PRESENT + Balance::TOUCHED), Ordering::Relaxed);
+    let collect = LockClass::Collect as usize;
+    let before = lockings()[collect];
+    assert_eq!(blocks.alloc(0, 1), Err(BlockError::Bound { present: 2, most: 2 }));
+    assert_eq!(lockings()[collect] - before, 2, "each reaping is one slice");
+    assert_eq!(blocks.alloc_in(Context::Atomic, 0, 1), Err(BlockError::WouldBlock));
+    // A lane is entitled to a block of its own.
+    assert!(blocks.lane(0).unwrap().alloc(1).is_ok());
+    blocks.balance.0.fetch_sub(2 * (Balance::PRESENT + Balance::TOUCHED), Ordering::Relaxed);
+    assert!(blocks.alloc(0, 1).is_ok());
+    assert_eq!(blocks.validate(), Ok(()));
 }
 
 #[test]

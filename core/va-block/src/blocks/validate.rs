@@ -4,6 +4,7 @@ use super::Blocks;
 use crate::block::{Block, List, Place, ones};
 use crate::config::{Config, Spread};
 use crate::strip::STRIP_PAGES;
+use va_base::sync::atomic::Ordering;
 use va_base::{InvariantViolation, Machine, Pages};
 use va_space::State;
 
@@ -116,7 +117,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             }
         }
         let balance = self.balance();
-        for (want, got) in [(blocks, balance.present()), (touched, balance.touched())] {
+        let lanes = self.lock_collection().lanes.count();
+        let counted = self.lanes.load(Ordering::Relaxed);
+        for (want, got) in [(blocks, balance.present()), (touched, balance.touched()), (lanes, counted)] {
             if want != got {
                 return Err(InvariantViolation {
                     rule: "VB8",

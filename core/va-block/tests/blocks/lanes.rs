@@ -36,19 +36,49 @@ fn a_lane_releases_a_block_whose_last_page_died_in_it() {
 }
 
 #[test]
-fn a_block_begins_although_lanes_have_all_that_are_dead() {
+fn vb8_lanes_keep_their_blocks_however_many_there_are() {
+    const PAIRS: u64 = 40_000;
+    for (cpus, count) in [(1, 3), (1, 64), (4, 10), (4, 64)] {
+        let machine = SimMachine::new(cpus);
+        let blocks = blocks::<Standard>(&machine, 1 << 24);
+        let mut lanes: Vec<_> = (0..count).map(|lane| blocks.lane(lane as u32 % cpus).unwrap()).collect();
+        let mut most = 0;
+        for pair in 0..PAIRS {
+            let lane = &mut lanes[pair as usize % count];
+            let at = lane.alloc(1).unwrap();
+            most = most.max(blocks.present());
+            lane.free(at, 1).unwrap();
+        }
+        // No block holds a live page beside the one that begins.
+        assert!(most <= 2 * (1 + u64::from(cpus) + count as u64), "{most} blocks of {count} lanes");
+        assert!(lanes.iter().all(Lane::holds));
+        // A block for 1,024 pairs, where one for each pair would be 40,000.
+        let released = blocks.stats().released;
+        assert!(released <= PAIRS / 1024 + 1, "{released} blocks of {count} lanes on {cpus} CPUs");
+        assert!(machine.flushes() <= 5, "{} flushes", machine.flushes());
+        drop(lanes);
+        blocks.unmap_aliases();
+        assert!(blocks.present() <= u64::from(cpus), "{} blocks", blocks.present());
+        assert_eq!(blocks.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn vb8_a_request_takes_no_block_of_a_lane_while_the_space_has_room() {
     let machine = SimMachine::new(1);
     let blocks = blocks::<Standard>(&machine, 1 << 16);
-    let mut lanes = [blocks.lane(0).unwrap(), blocks.lane(0).unwrap()];
+    let mut lanes = [0; 2].map(|cpu| blocks.lane(cpu).unwrap());
     for lane in &mut lanes {
         let at = lane.alloc(64).unwrap();
         lane.free(at, 64).unwrap();
     }
-    // Two for the CPU, and none holds a live page (VB8).
-    assert_eq!((blocks.present(), lanes.each_ref().map(Lane::holds)), (2, [true; 2]));
-    blocks.alloc(0, 1).unwrap();
-    assert_eq!(lanes.each_ref().map(Lane::holds), [false; 2]);
-    assert!(blocks.present() <= 2);
+    for _ in 0..40 {
+        let all: Vec<Va> = (0..16).map(|_| blocks.alloc(0, 64).unwrap()).collect();
+        // Two for the CPU, two for each lane, and two for each block that holds a live page.
+        assert!(blocks.present() <= 8, "{}", blocks.present());
+        all.into_iter().for_each(|at| blocks.free(0, at, 64).unwrap());
+    }
+    assert_eq!(lanes.each_ref().map(Lane::holds), [true; 2]);
 }
 
 #[test]

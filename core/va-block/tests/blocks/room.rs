@@ -81,8 +81,10 @@ fn an_area_that_gets_no_record_is_not_lazy() {
 }
 
 thread_local! {
-    /// The thread that stops at a queue, after it has locked a bucket of the lookup.
+    /// The thread that stops at a queue, after it has locked a bucket of the lookup: whether it has.
     static STOPS: Cell<Option<bool>> = const { Cell::new(None) };
+    /// The locks that this thread took.
+    static LOCKINGS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A machine on which a thread stops before it lists the block that it begins.
@@ -141,6 +143,8 @@ impl Machine for Stopping {
     }
 
     fn locking(&self, class: LockClass) {
+        LOCKINGS.set(LOCKINGS.get() + 1);
+        assert!(LOCKINGS.get() < 100_000, "a request that spins");
         match (STOPS.get(), class) {
             (Some(false), LockClass::Lookup) => STOPS.set(Some(true)),
             (Some(true), LockClass::Queue) => {
@@ -153,12 +157,8 @@ impl Machine for Stopping {
     }
 }
 
-/// Blocks in `pages` pages, on a CPU of which another thread is about to list a block, with a page for itself. `then`
-/// gets them, and a call that lets that thread list its block and returns when it has.
-fn beside_a_block_that_begins(
-    pages: u64,
-    then: impl FnOnce(&'static SimMachine, &'static Blocks<Stopping>, Box<dyn FnOnce() + Send>),
-) {
+/// Returns blocks in `pages` pages on one CPU, what tells that a thread has stopped, and what lets one go on.
+fn stopping(pages: u64) -> (&'static SimMachine, &'static Blocks<Stopping>, Receiver<()>, Sender<()>) {
     let inner: &'static SimMachine = Box::leak(Box::new(SimMachine::new(1)));
     let ((stopped, stops), (go_on, goes_on)) = (channel(), channel());
     let goes_on = Box::leak(Box::new(parking_lot::Mutex::new(goes_on)));
@@ -166,6 +166,16 @@ fn beside_a_block_that_begins(
     let window = VaRange::from_pages(1 << 20, (1 << 20) + pages).unwrap();
     let space = VmapSpace::new(window, window, machine.clone()).unwrap();
     let blocks: &'static Blocks<Stopping> = Box::leak(Box::new(Blocks::new(space, machine).unwrap()));
+    (inner, blocks, stops, go_on)
+}
+
+/// Blocks in `pages` pages, on a CPU of which another thread is about to list a block, with a page for itself. `then`
+/// gets them, and a call that lets that thread list its block and returns when it has.
+fn beside_a_block_that_begins(
+    pages: u64,
+    then: impl FnOnce(&'static SimMachine, &'static Blocks<Stopping>, Box<dyn FnOnce() + Send>),
+) {
+    let (inner, blocks, stops, go_on) = stopping(pages);
     let other = std::thread::spawn(|| {
         STOPS.set(Some(false));
         blocks.alloc(0, 1).unwrap()
@@ -179,6 +189,29 @@ fn beside_a_block_that_begins(
             other.join().unwrap();
         }),
     );
+    assert_eq!(blocks.validate(), Ok(()));
+}
+
+#[test]
+fn a_request_gets_room_while_threads_stand_between_taking_a_block_out_of_their_lane_and_listing_it() {
+    const LANES: usize = 2;
+    let (_, blocks, stops, go_on) = stopping(1 << 16);
+    let others = [(); LANES].map(|()| {
+        let other = std::thread::spawn(|| {
+            let mut lane = blocks.lane(0).unwrap();
+            let all: Vec<Va> = (0..16).map(|_| lane.alloc(64).unwrap()).collect();
+            all.into_iter().for_each(|at| lane.free(at, 64).unwrap());
+            STOPS.set(Some(true));
+            lane.alloc(1).unwrap();
+        });
+        stops.recv().unwrap();
+        other
+    });
+    // Nobody can release their blocks, which are dead.
+    assert_eq!((blocks.present(), blocks.stats().live_pages), (LANES as u64, Pages::new(0)));
+    assert!(blocks.alloc(0, 1).is_ok());
+    (0..LANES).for_each(|_| go_on.send(()).unwrap());
+    others.map(|other| other.join().unwrap());
     assert_eq!(blocks.validate(), Ok(()));
 }
 

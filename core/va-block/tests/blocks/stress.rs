@@ -121,7 +121,8 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
         let World { blocks, threads, .. } = self.world;
         if C::REUSE {
             let live = self.world.blocks_live_max.load(Ordering::Relaxed) + 2 * threads;
-            let most = 2 * live + 2 * threads.min(&8);
+            // Each thread has a lane at most.
+            let most = 2 * (live + threads.min(&8) + threads);
             assert!(blocks.present() <= most, "VB8: {} blocks of {most}", blocks.present());
         }
     }

@@ -299,6 +299,7 @@ impl<'a> Replay<'a> {
                 Ok(at) => at.get(),
                 Err(BlockError::Space(error)) => failure(error),
                 Err(BlockError::NoTable) => NO_MEMORY,
+                Err(BlockError::Bound { .. }) => TRY_AGAIN,
                 Err(_) => BAD_REQUEST,
             },
             Call::FreeSmall { cpu, at, pages } => u64::from(match self.caches(cpu) {
