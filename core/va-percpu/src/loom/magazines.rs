@@ -27,7 +27,7 @@ use va_base::HeapMachine;
 
 type Own<'s> = Magazine<'s, HeapMachine<parking_lot::RawMutex>, Chunks, Standard>;
 
-fn magazine(space: &Space<Standard>, cpu: u32) -> Own<'_> {
+pub(super) fn magazine(space: &Space<Standard>, cpu: u32) -> Own<'_> {
     match space.magazine(cpu) {
         Ok(magazine) => magazine,
         Err(error) => panic!("{error}"),

@@ -4,6 +4,7 @@
 //! populated twice, or depopulated while it is not populated. The end of a test checks that no page in use was
 //! depopulated. The pages that the space records are those of the backend, and all live objects are in them (PC5).
 
+mod cells;
 mod magazines;
 
 use crate::config::{Config, Runs, Scan, Standard};

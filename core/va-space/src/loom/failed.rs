@@ -9,11 +9,11 @@ use va_base::{Context, Pages};
 
 type Owned = Magazine<'static, &'static TestMachine, Tiny>;
 
-fn leaked<C: Config>(space: Space<C>) -> &'static Space<C> {
+pub(super) fn leaked<C: Config>(space: Space<C>) -> &'static Space<C> {
     std::boxed::Box::leak(std::boxed::Box::new(space))
 }
 
-fn magazine_of<C: Config>(space: &'static Space<C>) -> Magazine<'static, &'static TestMachine, C> {
+pub(super) fn magazine_of<C: Config>(space: &'static Space<C>) -> Magazine<'static, &'static TestMachine, C> {
     match space.magazine(0) {
         Ok(magazine) => magazine,
         Err(error) => panic!("{error}"),
@@ -67,6 +67,17 @@ fn no_failure_is_remembered_past_a_free_beside_the_end_of_its_magazine() {
         let other = spawn(move || assert!(!space.is_known_to_fail(&ask(1))));
         drop(magazine);
         assert!(other.join().is_ok());
+    });
+}
+
+#[test]
+fn no_failure_is_remembered_past_a_free_beside_an_end_and_a_begin() {
+    model_within(1, || {
+        let (space, magazine) = full_with_a_page_in_a_round();
+        let end = spawn(move || drop(magazine));
+        let begin = spawn(move || core::mem::forget(magazine_of(space)));
+        assert!(!space.is_known_to_fail(&ask(1)));
+        assert!(end.join().is_ok() && begin.join().is_ok());
     });
 }
 

@@ -7,6 +7,7 @@ mod claims;
 mod failed;
 mod find;
 mod leaf;
+mod live;
 mod shared;
 
 use crate::config::{Config, Standard};
@@ -543,7 +544,7 @@ fn a_magazine_that_refills_against_one_that_is_drained() {
             free(&space, area);
         }
         space.purge(Purge::Drain);
-        // The cells of both magazines: their insertion into the list is not modelled.
+        // The cells of both magazines: who allocates one is not modelled.
         let cells = [space.magazine(0), space.magazine(0)];
         assert!(cells.iter().all(Result::is_ok));
         drop(cells);

@@ -8,7 +8,7 @@ use crate::config::WithTrees;
 fn two_magazines_that_begin_at_once_have_a_cell_each() {
     model_within(1, || {
         let space = Arc::new(space(1, 1));
-        // The cells of both: their insertion into the list is not modelled.
+        // The cells of both: who allocates one is not modelled.
         let cells = [space.magazine(0), space.magazine(0)];
         assert!(cells.iter().all(Result::is_ok));
         drop(cells);
@@ -18,7 +18,7 @@ fn two_magazines_that_begin_at_once_have_a_cell_each() {
         let other = spawn(move || begin(&theirs));
         begin(&space);
         assert!(other.join().is_ok());
-        assert_eq!(space.taken_cells(), 2);
+        assert_eq!(space.live_cells(), 2);
     });
 }
 

@@ -7,13 +7,16 @@
 //! sleeping owner. If an owner is in the middle of a call, `try_lock` fails; the other thread continues and tries
 //! again.
 //!
-//! Cells form a list that only grows; a magazine takes the first free cell. So memory follows the number of magazines
-//! at a time, without a limit and without a table that fills.
+//! A magazine takes a free cell, or the machine allocates one ([`live`](super::live)). So memory follows the most
+//! magazines that there were at a time, without a limit and without a table that fills. The memory of a cell remains
+//! until the space ends, since other threads read cells without a lock.
 //!
 //! # Bounds
-//! All magazines together hold at most three eighths of the default window, and one area each. A magazine has a share
-//! of an eighth three times: for its cache, for sealed areas and for its round. A share shrinks when a magazine is
-//! added. Its owner follows at its next round, and the adding thread drains magazines that exceed the new share.
+//! A magazine has a share of an eighth of the default window three times: for its cache, for sealed areas and for its
+//! round. The eighth is divided by the number of magazines, so a share shrinks when a magazine is added. Its owner
+//! follows at its next round. For idle ones the adding thread compares sixteen others with the new share, in turn, and
+//! drains those that exceed it. So each was compared since there were a sixteenth fewer magazines. All together hold
+//! at most two fifths of the window, one area each, and what owners hold that are in a call then.
 //!
 //! # Invariants
 //! - **MG1 bounded** the cache is at most its share and [`CACHE_PAGES_MAX`] pages, or one area. A round is at most its
@@ -27,16 +30,17 @@
 //! An owner waits for its cell's lock with no lock held, or with `purge` when it drains; any other thread only tries it.
 //! Under it no memory is requested from the machine.
 
+use super::VmapSpace;
 use super::covered::Covered;
+use super::live::{COMPARED, Place, Placed};
 use super::purge::{ELSEWHERE, PurgeState};
-use super::{CachePadded, VmapSpace};
 use crate::config::Config;
 use crate::flush_batch::{Amount, BatchNumber, Hull, Rounds};
 use crate::list::AreaList;
 use crate::pool::{CLASSES, Pool};
-use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use va_base::sync::{Mutex, MutexGuard, OnceRef, RawMutex};
-use va_base::{InvariantViolation, LockClass, Machine, Meta, Pages, Table, Va};
+use va_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use va_base::sync::{AtomicRef, Mutex, MutexGuard, RawMutex};
+use va_base::{InvariantViolation, LockClass, Machine, Pages, Table, Va};
 
 /// Flushed pages that the cache of a magazine holds at most, whatever its share: 256 MiB of addresses.
 pub(super) const CACHE_PAGES_MAX: u64 = 1 << 16;
@@ -44,8 +48,6 @@ pub(super) const CACHE_PAGES_MAX: u64 = 1 << 16;
 pub(super) const ROUND_PAGES_MAX: u64 = 1 << 15;
 /// The divisor of the default window for the share of all magazines, in cache, sealed areas and round each.
 const SHARES: u64 = 8;
-/// With more magazines than this, the unsealed areas of others are not counted when a round ends.
-const LOOKED_AT_MAX: usize = 16;
 
 /// The areas of one magazine.
 #[repr(C)]
@@ -109,8 +111,6 @@ impl Contents {
 // In this order what each call writes is in few cache lines.
 #[repr(C, align(64))]
 pub(super) struct Cell<R: RawMutex + 'static> {
-    /// A magazine has the cell. Protocol PR-CELL.
-    taken: AtomicBool,
     /// The CPU that the magazine was created for. Protocol PR-HINT.
     cpu: AtomicU32,
     // Published under the lock, with release after the areas are elsewhere; read without it, with acquire.
@@ -121,29 +121,41 @@ pub(super) struct Cell<R: RawMutex + 'static> {
     /// Sealed pages: cached if their batch is completed, else lazy, and counted in the space. Protocol PR-FAIL.
     sealed_pages: AtomicU64,
     /// The batch that the sealed pages wait for. Protocol PR-FAIL.
-    batch_number: AtomicU64,
+    pub(super) batch_number: AtomicU64,
     /// The hull of the open round.
     pub(super) hull: Hull,
-    /// Set once.
-    next: OnceRef<'static, Cell<R>>,
+    /// The place where the cell is. Under `free`. Protocol PR-LOCK.
+    at: AtomicRef<Place<Self>>,
     contents: Mutex<R, Contents>,
     pub(super) covered: Covered,
+    /// The place that is in the memory of the cell.
+    place: Place<Self>,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Table for Cell<R> {
     va_base::empty_table! {
         Self {
             contents: Mutex::new(Contents::new()),
-            taken: AtomicBool::new(false),
             cpu: AtomicU32::new(0),
             cached_pages: AtomicU64::new(0),
             lazy_pages: AtomicU64::new(0),
             sealed_pages: AtomicU64::new(0),
             batch_number: AtomicU64::new(0),
             hull: Hull::new(),
-            next: OnceRef::new(),
+            at: AtomicRef::new(),
             covered: Covered::new(),
+            place: Place::new(),
         }
+    }
+}
+
+impl<R: RawMutex + Send + Sync + 'static> Placed for Cell<R> {
+    fn at(&self) -> &AtomicRef<Place<Self>> {
+        &self.at
+    }
+
+    fn place(&self) -> &Place<Self> {
+        &self.place
     }
 }
 
@@ -201,72 +213,8 @@ impl<R: RawMutex + 'static> Cell<R> {
     }
 }
 
-/// The cells of a space.
-pub(super) struct Cells<R: RawMutex + 'static> {
-    first: OnceRef<'static, Cell<R>>,
-    /// Magazines at this moment. Protocol PR-HINT.
-    live: CachePadded<AtomicUsize>,
-}
-
-impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
-    va_base::const_fn! {
-        pub(super) fn new() -> Self {
-            Self { first: OnceRef::new(), live: CachePadded(AtomicUsize::new(0)) }
-        }
-    }
-
-    /// Returns every cell, in use or free.
-    pub(super) fn each(&self) -> impl Iterator<Item = &'static Cell<R>> + use<R> {
-        core::iter::successors(self.first.get(), |cell| cell.next.get())
-    }
-
-    /// Returns the cells of magazines. Acquire: who finds a cell free sees where its areas are.
-    pub(super) fn taken(&self) -> impl Iterator<Item = &'static Cell<R>> + use<R> {
-        self.each().filter(|cell| cell.taken.load(Ordering::Acquire))
-    }
-
-    /// Takes the first free cell, or a new one; `None` if the machine has no memory for it.
-    fn take(&self, machine: &impl Machine) -> Option<&'static Cell<R>> {
-        // Acquire pairs with the release in `release_cell`: the cell is empty.
-        let free = |cell: &&Cell<R>| {
-            cell.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        };
-        if let Some(cell) = self.each().find(free) {
-            return Some(cell);
-        }
-        let cell = machine.alloc_table::<Cell<R>>()?;
-        cell.taken.store(true, Ordering::Relaxed);
-        let mut link = &self.first;
-        // Another thread may have added one meanwhile: then this one is linked after it.
-        while link.set(cell).is_err() {
-            link = &link.get()?.next;
-        }
-        Some(cell)
-    }
-
-    /// Returns the memory of all cells. No magazine is left.
-    pub(super) fn release_meta(&self, machine: &impl Machine) {
-        let mut next = self.first.get();
-        while let Some(cell) = next {
-            next = cell.next.get();
-            machine.free_table(Meta::new(cell));
-        }
-    }
-}
-
-/// Pages that all magazines hold together, except sealed ones that wait for their batch.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Held {
-    pub(super) cached_pages: u64,
-    pub(super) lazy_pages: u64,
-}
-
-impl Held {
-    /// Returns the pages that are in no count of the space.
-    pub(super) fn uncounted(&self) -> u64 {
-        self.cached_pages + self.lazy_pages
-    }
-}
+/// A cell that was free, and others to compare with their share.
+type Begun<R> = (&'static Cell<R>, [Option<&'static Cell<R>>; COMPARED]);
 
 /// The result of a call that drains magazines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -306,10 +254,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Drains the magazines that are `chosen` and hold an area.
     pub(super) fn drain_cells(&self, chosen: impl Fn(&Cell<P::OwnerLock>) -> bool) -> Drained {
+        self.drain_each(self.cells.live().filter(|&cell| chosen(cell)))
+    }
+
+    /// Drains those of the cells that hold an area.
+    fn drain_each(&self, cells: impl Iterator<Item = &'static Cell<P::OwnerLock>>) -> Drained {
         let mut drained = Drained::default();
-        for cell in self.cells.taken() {
+        for cell in cells {
             let pages = cell.pages();
-            if pages == 0 || !chosen(cell) {
+            if pages == 0 {
                 continue;
             }
             if self.empty_cell(cell, || cell.try_lock()) {
@@ -400,12 +353,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Takes a cell for a magazine of `cpu`.
     pub(super) fn take_cell(&self, cpu: u32) -> Option<&'static Cell<P::OwnerLock>> {
-        let cell = self.cells.take(&self.machine)?;
+        let (cell, others) = self.begin_cell()?;
         cell.cpu.store(cpu, Ordering::Relaxed);
-        self.cells.live.0.fetch_add(1, Ordering::Relaxed);
         let share = self.cache_share();
         // The shares of all others are smaller now: an idle magazine that exceeds its share is drained.
-        self.drain_cells(|other| other.pages() > 3 * share);
+        let others = others.into_iter().flatten();
+        if self.drain_each(others.filter(|other| other.pages() > 3 * share)).magazines > 0 {
+            self.after_drain();
+        }
         let mut contents = cell.lock();
         contents.rounds.begin();
         contents.refill_areas.fill(1);
@@ -417,22 +372,35 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Some(cell)
     }
 
+    /// Returns a cell that was free, and others to compare with their share; `None` if the machine has no memory.
+    fn begin_cell(&self) -> Option<Begun<P::OwnerLock>> {
+        let begin = || Some((self.cells.begin()?, self.cells.next_compared()));
+        let heap = self.lock_free();
+        let begun = begin();
+        drop(heap);
+        if begun.is_some() {
+            return begun;
+        }
+        let new = self.machine.alloc_table::<Cell<P::OwnerLock>>()?;
+        let _heap = self.lock_free();
+        self.cells.add(new);
+        begin()
+    }
+
     /// Releases the empty cell of a magazine that ends.
-    pub(super) fn release_cell(&self, cell: &Cell<P::OwnerLock>) {
-        self.cells.live.0.fetch_sub(1, Ordering::Relaxed);
-        // Release pairs with the acquire of `Cells::take`.
-        cell.taken.store(false, Ordering::Release);
+    pub(super) fn release_cell(&self, cell: &'static Cell<P::OwnerLock>) {
+        let heap = self.lock_free();
+        let ended = self.cells.end(cell);
+        drop(heap);
+        if !ended {
+            self.machine.bug(format_args!("MG3: the cell of a magazine that ends is free"), None);
+        }
     }
 
-    /// Returns the number of cells of magazines, for a model.
+    /// Returns the number of cells of magazines that a walk meets, for a model.
     #[cfg(all(test, loom))]
-    pub(crate) fn taken_cells(&self) -> usize {
-        self.cells.taken().count()
-    }
-
-    /// Returns the number of magazines.
-    fn magazines(&self) -> usize {
-        self.cells.live.0.load(Ordering::Relaxed)
+    pub(crate) fn live_cells(&self) -> usize {
+        self.cells.live().count()
     }
 
     /// Returns the pages that the cache of a magazine may hold: a share of the default window.
@@ -441,7 +409,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let start = self.default_window.start().max(self.extent.start());
         let end = self.default_window.end().min(self.extent.end());
         let pages = end.page_floor().saturating_sub(start.page_ceil());
-        (pages / (SHARES * self.magazines().max(1) as u64)).clamp(1, CACHE_PAGES_MAX)
+        (pages / (SHARES * self.cells.magazines().max(1) as u64)).clamp(1, CACHE_PAGES_MAX)
     }
 
     /// Returns the pages at which a round ends, for a share of the window. One magazine alone may hold what may still be
@@ -449,7 +417,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline(always)]
     pub(super) fn round_share(&self, cache_share: u64) -> u64 {
         let max = self.lazy_max().get();
-        let share = match self.magazines() {
+        let share = match self.cells.magazines() {
             // Shorter rounds would be sealed more often, and the worker takes all that are sealed by then.
             0 | 1 if self.drainer.load(Ordering::Relaxed) == ELSEWHERE => max.saturating_add(1),
             0 | 1 => max.saturating_add(1).saturating_sub(self.lazy_pages().get()).max(max / 16),
@@ -458,42 +426,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         share.clamp(1, ROUND_PAGES_MAX.min(cache_share))
     }
 
-    /// Returns the unsealed pages of few magazines. Those of many are not counted: they are at most half of what may be
-    /// lazy.
-    pub(super) fn unsealed(&self) -> u64 {
-        if self.magazines() <= LOOKED_AT_MAX { self.held().lazy_pages } else { 0 }
-    }
-
-    /// Counts the pages of all magazines. Cost: five loads for each.
-    #[inline(always)]
-    pub(super) fn held(&self) -> Held {
-        let mut held = Held::default();
-        for cell in self.cells.taken() {
-            let [lazy, sealed, cached] = cell.counts();
-            held.cached_pages += cached;
-            held.lazy_pages += lazy;
-            if self.completed_batches.have_reached(cell.batch_number.load(Ordering::Acquire)) {
-                held.cached_pages += sealed;
-            }
-        }
-        held
-    }
-
-    /// Counts flushed areas in magazines, except those whose owner is in a call.
-    pub(super) fn cached_areas(&self) -> u64 {
-        let areas = |cell: &'static Cell<P::OwnerLock>| {
-            let contents = cell.try_lock()?;
-            let rounds = &contents.rounds;
-            let completed = self.completed_batches.have_reached(rounds.batch_number().get());
-            Some(contents.cache.areas() + if completed { rounds.sealed().areas() } else { 0 })
-        };
-        self.cells.taken().filter_map(areas).sum()
-    }
-
-    /// Checks MG1 and MG2, and returns the amounts: cached, lazy and sealed. No owner is in a call.
+    /// Checks MG1 to MG3, and returns the amounts: cached, lazy and sealed. No owner is in a call.
     pub(super) fn check_cells(&self) -> Result<[Amount; 3], InvariantViolation> {
         let [mut cached, mut lazy, mut sealed] = [Amount::NONE; 3];
-        for cell in self.cells.each() {
+        self.cells.check_places()?;
+        for (cell, lives) in self.cells.each() {
             let Some(contents) = cell.try_lock() else { continue };
             let Contents { cache, rounds, cache_pages_max, round_pages_max, .. } = &*contents;
             cache.validate(&self.map)?;
@@ -508,7 +445,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             let exact = [rounds.open().pages(), rounds.sealed().pages(), cache.pages()];
             let published = cell.counts();
-            if exact != published || !(cell.taken.load(Ordering::Relaxed) || contents.is_empty()) {
+            if exact != published || !(lives || contents.is_empty()) {
                 return broken("MG2", exact.iter().sum(), published.iter().sum());
             }
             cached.add(Amount { areas: cache.areas(), pages: cache.pages() });
@@ -535,6 +472,10 @@ mod tests {
     /// Returns the rule that is named after `spoil`, in a space with one magazine, which has areas of two sizes in its
     /// cache and its round.
     fn broken(spoil: impl FnOnce(&Cell<parking_lot::RawMutex>)) -> &'static str {
+        broken_in(|_, cell| spoil(cell))
+    }
+
+    fn broken_in(spoil: impl FnOnce(&Space, &'static Cell<parking_lot::RawMutex>)) -> &'static str {
         let machine: &'static TestMachine = std::boxed::Box::leak(std::boxed::Box::default());
         let all = VaRange::from_pages(16, 1 << 16).unwrap();
         let space = Space::new(all, all, machine).unwrap();
@@ -547,8 +488,8 @@ mod tests {
         let held = space.held();
         assert!(held.cached_pages > 2 && held.lazy_pages == 25);
         assert_eq!(space.validate(), Ok(()));
-        let cell = space.cells.each().next().unwrap();
-        spoil(cell);
+        let cell = space.cells.live().next().unwrap();
+        spoil(&space, cell);
         let rule = space.validate().map_err(|broken| broken.rule).err().unwrap_or("nothing");
         std::mem::forget(magazine);
         rule
@@ -567,7 +508,18 @@ mod tests {
         assert_eq!(broken(|cell| _ = cell.cached_pages.fetch_add(1, Ordering::Relaxed)), "MG2");
         assert_eq!(broken(|cell| _ = cell.sealed_pages.fetch_add(1, Ordering::Relaxed)), "MG2");
         // Its magazine has ended, and the cell is not empty.
-        assert_eq!(broken(|cell| cell.taken.store(false, Ordering::Relaxed)), "MG2");
+        assert_eq!(broken_in(|space, cell| assert!(space.cells.end(cell))), "MG2");
+    }
+
+    #[test]
+    fn mg3_a_cell_that_is_in_no_place_or_in_two_is_named() {
+        assert_eq!(broken_in(|_, cell| cell.at.store(None)), "MG3");
+        let second = |space: &Space, cell: &Cell<_>| {
+            let other = space.magazine(1).unwrap();
+            other.cell.at.store(cell.at.load());
+            std::mem::forget(other);
+        };
+        assert_eq!(broken_in(second), "MG3");
     }
 
     #[test]
@@ -577,7 +529,7 @@ mod tests {
             let all = VaRange::from_pages(16, 1 << 16).unwrap();
             let space = Space::new(all, all, machine).unwrap();
             let mut magazine = space.magazine(0).unwrap();
-            let cell = space.cells.each().next().unwrap();
+            let cell = space.cells.live().next().unwrap();
             let request = Request::pages(2).unwrap();
             if cached_open_sealed[0] > 0 {
                 // The second is one of a row of two.
@@ -592,7 +544,7 @@ mod tests {
                 [cache.areas(), rounds.open().areas(), rounds.sealed().areas()]
             };
             assert_eq!((holds, space.validate()), (cached_open_sealed, Ok(())));
-            cell.taken.store(false, Ordering::Relaxed);
+            assert!(space.cells.end(cell));
             assert_eq!(space.validate().map_err(|broken| broken.rule), Err("MG2"), "{holds:?}");
             std::mem::forget(magazine);
         }

@@ -66,6 +66,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Calls `with` for the hull of each magazine's open round in which an area was freed that no flush covers. `with`
     /// adds it to the next flush, under `purge`. Takes no lock.
     pub(super) fn each_uncovered(&self, with: impl FnMut(VaRange)) {
-        self.cells.each().filter_map(Cell::uncovered).for_each(with);
+        self.cells.live().filter_map(Cell::uncovered).for_each(with);
     }
 }

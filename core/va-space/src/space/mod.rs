@@ -38,7 +38,9 @@ mod claim;
 mod congruent;
 mod covered;
 mod find;
+mod held;
 mod leave;
+mod live;
 mod locks;
 mod magazine;
 mod memory;
@@ -65,6 +67,9 @@ pub use purge::{Purge, Purged};
 pub use reshape::ReshapeError;
 pub use validate::Stats;
 
+#[cfg(all(test, loom))]
+pub(crate) use live::{Live as Row, Place, Placed};
+
 use crate::area::Area;
 use crate::config::{Config, Order, Standard};
 use crate::error::{ReleaseError, SpaceError};
@@ -75,8 +80,9 @@ use crate::map::{COVERED_PAGES, Marker, OWNERS_MAX, PageMap, Word};
 use crate::node::NodeMap;
 use crate::node_table::{NODES_LIMIT, NodeTable};
 use busy::Tables;
-use cell::Cells;
+use cell::Cell;
 use core::marker::PhantomData;
+use live::Live;
 use locks::{Heap, Node, Pooled};
 use purge::PurgeState;
 use take::Lowest;
@@ -138,7 +144,7 @@ pub struct VmapSpace<P: Machine + Clone, C: Config = Standard> {
     /// The flush batches that are completed.
     completed_batches: CompletedBatches,
     /// The memory of magazines.
-    cells: Cells<P::OwnerLock>,
+    cells: Live<Cell<P::OwnerLock>>,
     config: PhantomData<fn() -> C>,
 }
 
@@ -200,7 +206,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 returned: CachePadded(AtomicU64::new(0)),
                 pooled: CachePadded(Pooled::new()),
                 completed_batches: CompletedBatches::new(),
-                cells: Cells::new(),
+                cells: Live::new(),
                 config: PhantomData,
             }
         }

@@ -147,8 +147,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             return Ok(area);
         }
         // A lazy page settles before it is pooled, free, or held by a magazine: the magazines are read again.
-        let waiting = self.held().uncounted() + self.lazy_pages().get() > 0
-            || self.held().uncounted() > 0
+        let waiting = self.is_any_held()
+            || self.lazy_pages().get() > 0
+            || self.is_any_held()
             || self.purging.load(Ordering::Relaxed)
             || (0..self.nodes.nodes()).any(|node| self.pooled.0.has(node))
             || self.machine.can_reclaim();
@@ -211,7 +212,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Returns the largest hole, if a request for no more failed before, and nothing was freed since.
     pub(super) fn failed_before(&self, request: &Request) -> Option<Pages> {
         // Pages in magazines are counted as freed only when they leave them, and can be drained.
-        if self.held().uncounted() > 0 {
+        if self.is_any_held() {
             return None;
         }
         let window = request.window().unwrap_or(self.default_window);
@@ -236,7 +237,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Otherwise the record would miss a free that was counted but had not put its area into the list when the purge
     /// took it, and the areas of a magazine.
     fn remember(&self, request: &Request, lazied: u64, returned: u64) {
-        if self.lazy_pages().get() + self.held().uncounted() > 0 {
+        if self.lazy_pages().get() > 0 || self.is_any_held() {
             return;
         }
         let window = request.window().unwrap_or(self.default_window);

@@ -230,7 +230,7 @@ mod tests {
         let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
         let space = large(&machine);
         let mut magazine = space.magazine(0).unwrap();
-        let cell = space.cells.each().next().unwrap();
+        let cell = space.cells.live().next().unwrap();
         let take = |count: u64| -> Vec<_> {
             (0..count).map(|n| space.alloc(0, &Request::pages(1 + n % SIZES).unwrap()).unwrap()).collect()
         };
@@ -294,7 +294,7 @@ mod tests {
         // The pool has other large sizes in all its lists.
         (301..309).map(take).collect::<Vec<_>>().into_iter().for_each(|area| space.free(area).unwrap());
         space.purge(Purge::Drain);
-        let cell = space.cells.each().next().unwrap();
+        let cell = space.cells.live().next().unwrap();
         let due = |due: bool| {
             let mut contents = cell.lock();
             (contents.step_pages, contents.ending) = (if due { 0 } else { u64::MAX }, due);
@@ -326,7 +326,7 @@ mod tests {
         for (max, calls) in [(SIZE, "an alloc"), (3 * SIZE, "a drain"), (4 * SIZE, "a share"), (1, "a round")]
         {
             let mut magazine = space.magazine(0).unwrap();
-            let cell = space.cells.each().next().unwrap();
+            let cell = space.cells.live().next().unwrap();
             let due = |due: bool| {
                 let mut contents = cell.lock();
                 (contents.step_pages, contents.ending) = (if due { 0 } else { u64::MAX }, due);
@@ -378,7 +378,7 @@ mod tests {
             magazine.free(area).unwrap();
         };
         (0..5).for_each(|_| free_one());
-        let cell = space.cells.each().next().unwrap();
+        let cell = space.cells.live().next().unwrap();
         {
             let mut contents = cell.lock();
             contents.round_pages_max = 500;
@@ -402,7 +402,7 @@ mod tests {
             for size in 2..2 + areas {
                 let _busy = [(); 2].map(|()| magazine.alloc(&Request::pages(size).unwrap()).unwrap());
             }
-            let cell = space.cells.each().next().unwrap();
+            let cell = space.cells.live().next().unwrap();
             {
                 let mut contents = cell.lock();
                 assert_eq!(contents.cache.areas(), areas);

@@ -2,9 +2,10 @@
 //!
 //! # Theory
 //! A thread that the scheduler moves to another CPU finds an empty magazine there. What it freed is in the one that it
-//! had, and nothing else may ever call that. So each magazine watches the other one that holds most. If the counts of
-//! that are the same after [`MISSES`] sizes that this one lacked, its owner is idle. From then on each size that is
-//! lacking is taken from there, until the owner makes a call or lacks a size, too.
+//! had, and nothing else may ever call that. So each magazine watches the one that holds most of [`LOOKED_AT`] others:
+//! of all, if there are no more, else of the next ones in turn. If the counts of that are the same after [`MISSES`]
+//! sizes that this one lacked, its owner is idle. From then on each size that is lacking is taken from there, until the
+//! owner makes a call or lacks a size, too.
 //!
 //! A count may be an old one (PR-HINT): then an owner that makes calls loses some areas of its cache.
 //!
@@ -15,6 +16,7 @@
 
 use super::VmapSpace;
 use super::cell::{Cell, Contents};
+use super::live::Place;
 use super::magazine::Magazine;
 use crate::area::Area;
 use crate::config::Config;
@@ -24,6 +26,9 @@ use va_base::{LockClass, Machine, Request};
 
 /// Sizes that a magazine lacks from one look at another to the next. In a model it looks each time.
 const MISSES: u32 = if cfg!(loom) { 1 } else { 64 };
+
+/// Magazines of which the fullest is found at a look.
+const LOOKED_AT: usize = 64;
 
 /// The value of [`Watched::misses`] for an owner that is idle: the next miss looks again.
 const IDLE: u32 = MISSES - 1;
@@ -35,11 +40,13 @@ pub(super) struct Watched<R: RawMutex + 'static> {
     state: u64,
     /// Sizes that were lacking since then.
     misses: u32,
+    /// The place from which the next look at others begins; the top if there is none.
+    next: Option<&'static Place<Cell<R>>>,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Watched<R> {
     pub(super) const fn new() -> Self {
-        Self { cell: None, state: 0, misses: 0 }
+        Self { cell: None, state: 0, misses: 0, next: None }
     }
 
     /// Notes that `own` lacks a size; returns the cell of an idle owner.
@@ -55,7 +62,7 @@ impl<R: RawMutex + Send + Sync + 'static> Watched<R> {
         self.misses = 0;
         let idle = self.cell.filter(|&cell| state(cell) == self.state);
         if idle.is_none() {
-            self.cell = space.fullest_cell(own);
+            self.cell = space.fullest_cell(own, &mut self.next);
             self.state = self.cell.map_or(0, state);
         }
         idle
@@ -77,10 +84,23 @@ fn state<R: RawMutex + Send + Sync + 'static>(cell: &Cell<R>) -> u64 {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Returns the cell that holds most, except `own`; `None` if all others are empty.
-    fn fullest_cell(&self, own: &Cell<P::OwnerLock>) -> Option<&'static Cell<P::OwnerLock>> {
-        let others = self.cells.taken().filter(|&cell| !core::ptr::eq(cell, own));
-        others.max_by_key(|cell| cell.pages()).filter(|cell| cell.pages() > 0)
+    /// Returns the cell that holds most of the next ones from `next` on, except `own`, which moves on; `None` if all
+    /// others there are empty. Of two it is the one in the higher place.
+    fn fullest_cell(
+        &self,
+        own: &Cell<P::OwnerLock>,
+        next: &mut Option<&'static Place<Cell<P::OwnerLock>>>,
+    ) -> Option<&'static Cell<P::OwnerLock>> {
+        let mut walk = self.cells.live_from(*next);
+        let (mut fullest, mut most) = (None, 0);
+        for cell in walk.by_ref().take(LOOKED_AT) {
+            let pages = cell.pages();
+            if pages > most && !core::ptr::eq(cell, own) {
+                (fullest, most) = (Some(cell), pages);
+            }
+        }
+        *next = walk.place();
+        fullest
     }
 
     /// Takes the flushed areas of a size out of a cell: those of its cache, or if there are none completed ones. `None`
@@ -128,7 +148,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
-    use super::MISSES;
+    use super::{LOOKED_AT, MISSES};
     use crate::Purge;
     use crate::config::Standard;
     use crate::space::VmapSpace;
@@ -213,6 +233,22 @@ mod tests {
             assert_eq!(held(there), before);
             take(here, &pages(3));
             assert!(held(there) < before);
+        });
+    }
+
+    #[test]
+    fn an_idle_owner_is_found_among_more_than_one_look_takes() {
+        after_a_move(&[2, 3], |space, here, there| {
+            let others: Vec<_> = (0..2 * LOOKED_AT + 10).map(|_| space.magazine(2).unwrap()).collect();
+            let before = held(there);
+            // Two looks at the others alone, which hold nothing.
+            miss(here, 10, 3 * MISSES);
+            take(here, &pages(2));
+            assert_eq!(held(there), before);
+            miss(here, 10 + 3 * u64::from(MISSES), MISSES - 2);
+            take(here, &pages(3));
+            assert!(held(there) < before);
+            drop(others);
         });
     }
 

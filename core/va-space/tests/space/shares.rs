@@ -1,8 +1,8 @@
 //! Shares of magazines, which are smaller when there are more of them.
 
 use crate::{Standard, ask, lazy, space};
-use va_base::Pages;
-use va_sim::machine::SimMachine;
+use va_base::{LockClass, Pages};
+use va_sim::machine::{SimMachine, lockings};
 use va_space::{Drained, Magazine, Purge};
 
 #[test]
@@ -121,4 +121,31 @@ fn a_size_that_makes_room_for_others_is_refilled_with_half_as_many() {
     // Seven of these stay.
     assert_eq!(alloc(1, 120), 7);
     assert_eq!(alloc(8, 1), 15);
+}
+
+#[test]
+fn mg1_a_magazine_that_is_added_to_many_compares_a_few_of_them_in_turn() {
+    let (machine, size) = (SimMachine::new(1), 1 << 18);
+    // So much may be lazy that a round ends at a share.
+    machine.set_online(256);
+    let space = space::<Standard>(&machine, size);
+    let mut all: Vec<_> = (0..32).map(|_| space.magazine(0).unwrap()).collect();
+    for magazine in &mut all {
+        let areas: Vec<_> = (0..900).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
+        areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+    }
+    let held = || (space.stats().lazy_pages.get() - space.lazy_pages().get()) + space.idle_pages().get();
+    assert!(held() > 32 * 900);
+    // They exceed three shares of 110 magazines all at once.
+    let owners = || lockings()[LockClass::Owner as usize];
+    let mut most = 0;
+    while all.len() < 128 {
+        let before = owners();
+        all.push(space.magazine(0).unwrap());
+        most = most.max(owners() - before);
+        assert!(held() <= 2 * size / 5, "MG1: {} in {} magazines", held(), all.len());
+    }
+    assert!((2..=16).contains(&most), "{most} locks of magazines");
+    assert_eq!(space.drain_magazines(), Drained::default());
+    assert_eq!(space.validate(), Ok(()));
 }
