@@ -125,6 +125,40 @@ fn mc1_one_of_two_frees_of_an_object_fails_by_a_magazine_and_the_space() {
     });
 }
 
+/// Two threads free one object, the second one by `free`, while a third one's magazine takes objects from the chunks, so
+/// perhaps this one. One free fails, unless the third thread allocated the object again before: then the later free is
+/// that of its object.
+fn two_frees_and_a_refill(free_again: fn(&Space<Standard>, Offset) -> bool) {
+    model(move || {
+        let space = warm();
+        let mut first = magazine(&space, 0);
+        let object = alloc(&mut first);
+        drop(first);
+        let (a, b) = (space.clone(), space.clone());
+        let one = spawn(move || a.free(object).is_ok());
+        let other = spawn(move || free_again(&b, object));
+        let mut own = magazine(&space, 0);
+        let mine = alloc(&mut own);
+        let freed = u64::from(join(one)) + u64::from(join(other));
+        let lost = freed == 2;
+        assert!(freed == 1 || lost && mine == object, "{freed} frees of {object}, and {mine}");
+        settle(&space, 1 + u64::from(!lost));
+        assert_ne!(own.free(mine).is_ok(), lost);
+        drop(own);
+        settle(&space, 1);
+    });
+}
+
+#[test]
+fn mc1_one_of_two_frees_in_the_space_fails_beside_a_refill() {
+    two_frees_and_a_refill(|space, object| space.free(object).is_ok());
+}
+
+#[test]
+fn mc1_one_of_two_frees_by_the_space_and_a_magazine_fails_beside_a_refill() {
+    two_frees_and_a_refill(|space, object| magazine(space, 1).free(object).is_ok());
+}
+
 #[test]
 fn mc4_a_drain_loses_nothing_of_an_owner_that_allocates_and_frees() {
     model(|| {

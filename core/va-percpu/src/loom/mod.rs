@@ -338,6 +338,44 @@ fn pc6_callers_that_wait_or_cannot_share_chunks_with_the_balance() {
     });
 }
 
+/// A thread makes a slab where an object was. Meanwhile another one frees that object once more, which is a mistake, and
+/// a third one takes room of the same chunk. The free hits the first slot of the slab, once a caller has it, or fails.
+#[test]
+fn cc1_a_second_free_does_not_hit_a_slab_that_is_about_to_begin() {
+    model(|| {
+        let sizes = Sizes {
+            unit: 32 << 10,
+            fixed: 0,
+            reserved: 0,
+            dynamic: 20 << 10,
+            atom: 4096,
+            alloc: 4096,
+            units: 1,
+        };
+        let Ok(geometry) = Geometry::new(sizes, Va::new(1 << 30)) else { panic!("sizes") };
+        let made = PercpuSpace::<_, _, Standard>::new(geometry, HeapMachine::new(1), Chunks::default());
+        let Ok(space) = made.map(Arc::new) else { panic!("records") };
+        // The first chunk has pages to spare, so that those of the second one go. It is not wholly free.
+        let first = alloc(&space, 20 << 10, 4096);
+        let (object, last) = (alloc(&space, 12 << 10, 4096), alloc(&space, 4096, 4096));
+        free(&space, first);
+        free(&space, object);
+        space.balance();
+        let first = alloc(&space, 20 << 10, 4096);
+        let (a, b) = (space.clone(), space.clone());
+        let slot = spawn(move || alloc(&a, 16, 16));
+        let again = spawn(move || b.free(object).is_ok());
+        let other = alloc(&space, 2048, 256);
+        let (slot, again) = (join(slot), join(again));
+        assert!(!again || slot == object || other == object);
+        settle(&space, 4 - u64::from(again));
+        let lost = [first, last, slot, other].into_iter().filter(|&live| space.free(live).is_err());
+        assert_eq!(lost.count(), usize::from(again));
+        space.balance();
+        settle(&space, 0);
+    });
+}
+
 /// A call for the balance during a pass is for the next one.
 #[test]
 fn pc6_a_call_for_the_balance_during_a_pass_is_heard() {

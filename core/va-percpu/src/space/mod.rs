@@ -31,6 +31,7 @@
 mod balance;
 pub(crate) mod magazine;
 mod stats;
+mod take;
 
 pub use balance::Progress;
 pub use magazine::{Drained, MAGAZINE_BYTES_MAX, MAGAZINE_BYTES_MIN, Magazine};
@@ -39,18 +40,17 @@ pub use stats::{ChunkKind, ChunkStats, MagazineStats, Stats, StatsText};
 use crate::backend::{Backend, Event};
 use crate::bitmap::{BIT_BYTES, PAGE_BITS};
 use crate::config::{Config, Standard};
-use crate::engine::Want;
 use crate::error::{AllocError, FreeError, NewError};
 use crate::geometry::Geometry;
 use crate::offset::Offset;
 use crate::request::{Context, Place, Request};
-use crate::rows::Row;
-use crate::store::class::{Class, Dissolved, Slot};
-use crate::store::{RESERVED, Store, Taken};
+use crate::store::class::Class;
+use crate::store::{RESERVED, Store};
 use balance::Work;
 use core::fmt;
 use magazine::cell::Cells;
 use magazine::state::States;
+use take::Wanted;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
 use va_base::{InvariantViolation, LockClass, Machine, PAGE_SIZE, Va};
@@ -222,24 +222,24 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             }
             let mut store = self.lock();
             let reserved = request.place == Place::Reserved && store.has_reserved();
-            let taken = match reserved {
-                true => store.take_reserved(want, atomic),
-                false => store.take_any(want, atomic),
-            };
-            if let Some(taken) = taken {
+            let wanted = if reserved { Wanted::Reserved(want) } else { Wanted::Anywhere(want) };
+            if let Some(taken) = wanted.take(&mut store, atomic) {
                 if let Some(class) = class {
                     store.note_single(class, taken);
                 }
+                if taken.missing && !atomic {
+                    match self.populate(store, wanted, taken)? {
+                        Some((taken, base)) => {
+                            return Ok(self.publish(request, base, taken.at * BIT_BYTES, bytes));
+                        }
+                        None => continue,
+                    }
+                }
+                store.totals.count(want);
                 let (off, base) = (taken.at * BIT_BYTES, Va::new(store.chunk(taken.row).base));
                 let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
-                let missing = taken.missing && !atomic;
-                if !missing {
-                    store.totals.count(want);
-                }
                 drop(store);
-                if missing {
-                    self.populate_or_free(want, taken)?;
-                } else if low {
+                if low {
                     self.call_for_balance();
                 }
                 return Ok(self.publish(request, base, off, bytes));
@@ -294,54 +294,34 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let want = request.want()?;
         let bytes = want.bits * BIT_BYTES;
         let at = offset.at(self.geometry.base()).get();
+        let wanted = Wanted::At(at, want);
         let mut store = self.lock();
-        let (mut taken, mut due) = (store.take_exact(at, want.bits), false);
+        let (mut taken, mut due) = (wanted.take(&mut store, false), false);
         if taken.is_none() && C::CLASS_WORDS > 0 {
             // Slabs may have these bytes, though no object has.
             due = store.release_idle() == Some(true);
             store.dissolve_at(at, want.bits);
-            taken = store.take_exact(at, want.bits);
+            taken = wanted.take(&mut store, false);
         }
-        if taken.is_some_and(|taken| !taken.missing) {
-            store.totals.count(want);
-        }
-        drop(store);
+        let placed = match taken {
+            Some(taken) if taken.missing => self.populate(store, wanted, taken),
+            Some(taken) => {
+                store.totals.count(want);
+                let base = Va::new(store.chunk(taken.row).base);
+                drop(store);
+                Ok(Some((taken, base)))
+            }
+            None => {
+                drop(store);
+                Ok(None)
+            }
+        };
         if due {
             self.call_for_balance();
         }
-        let taken = taken.ok_or(AllocError::NotFree { offset, bytes })?;
-        if taken.missing {
-            self.populate_or_free(want, taken)?;
-        }
-        let base = Va::new(self.base_of(&self.lock(), taken.row));
+        let Some((taken, base)) = placed? else { return Err(AllocError::NotFree { offset, bytes }) };
         self.publish(request, base, taken.at * BIT_BYTES, bytes);
         Ok(())
-    }
-
-    /// Populates the missing pages of an object, or frees it: no caller has it yet.
-    #[cold]
-    fn populate_or_free(&self, want: Want, taken: Taken) -> Result<(), AllocError> {
-        let (first, end) = (taken.at / PAGE_BITS, (taken.at + want.bits).div_ceil(PAGE_BITS));
-        let populated = self.populate(taken, first..end);
-        let mut store = self.lock();
-        match populated {
-            Ok(()) => store.totals.count(want),
-            Err(error) => {
-                self.undo_take(store, taken);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Frees what was taken for nothing, and calls for the balance: a chunk or pages may have been added for it.
-    #[cold]
-    fn undo_take(&self, mut store: MutexGuard<'_, P::Lock, Store<C>>, taken: Taken) {
-        store.free_uncounted(taken.row, taken.at);
-        // The balance visits its chunk then, if there are pages to return.
-        let _called_anyway = store.after_free(taken.row);
-        drop(store);
-        self.call_for_balance();
     }
 
     /// Zeroes an object, reports it to the backend, and returns its offset.
@@ -351,88 +331,6 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let offset = Offset::between(self.geometry.base(), base.get() + u64::from(off));
         self.backend.event(Event::Alloc { request: *request, base, off, offset });
         offset
-    }
-
-    /// Takes a slot, from a new slab if no other has room. `None` if none can be created.
-    #[inline(always)]
-    fn take_slot(&self, class: Class, want: Want, atomic: bool) -> Option<Slot> {
-        loop {
-            if let Some(slot) = self.lock().take_slot(class, want) {
-                return Some(slot);
-            }
-            if !self.make_slab(class, want, atomic) {
-                return None;
-            }
-        }
-    }
-
-    /// Creates a slab where there is room; it creates no chunk.
-    #[cold]
-    pub(crate) fn make_slab(&self, class: Class, want: Want, atomic: bool) -> bool {
-        let mut store = self.lock();
-        if !store.wants_slab(class, want) {
-            return false;
-        }
-        let Some(taken) = store.take_slab(class, atomic) else { return false };
-        // A caller that cannot wait uses the existing rows.
-        if !atomic && let Some(len) = store.slab_row_wanted(taken.row) {
-            drop(store);
-            let memory = Row::alloc(len, &self.machine);
-            store = self.lock();
-            let Some(memory) = memory else {
-                self.undo_take(store, taken);
-                return false;
-            };
-            let unused = store.put_slab_row(taken.row, memory);
-            drop(store);
-            unused.free(&self.machine);
-            store = self.lock();
-        }
-        if taken.missing && !atomic {
-            drop(store);
-            let first = taken.at / PAGE_BITS;
-            let end = (taken.at + class.slab().bits).div_ceil(PAGE_BITS);
-            let populated = self.populate(taken, first..end);
-            store = self.lock();
-            if populated.is_err() {
-                self.undo_take(store, taken);
-                return false;
-            }
-        }
-        let made = store.begin_slab(class, taken);
-        let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
-        drop(store);
-        if low || made == Some(true) {
-            self.call_for_balance();
-        }
-        made.is_some()
-    }
-
-    /// Dissolves sparse slabs until there may be room, in steps between which the lock is released; one step for a
-    /// caller that cannot wait. Returns the lock if nothing can be gained.
-    #[cold]
-    fn dissolve<'a>(
-        &'a self,
-        mut store: MutexGuard<'a, P::Lock, Store<C>>,
-        want: Want,
-        atomic: bool,
-        looked: &mut u32,
-    ) -> Result<(), MutexGuard<'a, P::Lock, Store<C>>> {
-        let first = *looked == 0;
-        loop {
-            if atomic && !first {
-                return Err(store);
-            }
-            match store.dissolve(want, looked) {
-                Dissolved::Some => return Ok(()),
-                Dissolved::Nothing => return Err(store),
-                Dissolved::Searching if atomic => return Err(store),
-                Dissolved::Searching => {
-                    drop(store);
-                    store = self.lock();
-                }
-            }
-        }
     }
 
     /// Records a failure.
@@ -445,93 +343,35 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         error
     }
 
-    /// Populates the missing pages of a taken object. If that fails, the caller frees the object.
-    #[cold]
-    fn populate(&self, taken: Taken, pages: core::ops::Range<u32>) -> Result<(), AllocError> {
-        let mut grow = self.lock_grow();
-        let mut page = pages.start;
-        loop {
-            // Another thread may have populated some meanwhile.
-            let store = self.lock();
-            let base = Va::new(self.base_of(&store, taken.row));
-            let Some(run) = store.run_of_pages(taken.row, page, pages.end, false) else {
-                let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
-                drop(store);
-                drop(grow);
-                if low {
-                    self.call_for_balance();
-                }
-                // Others have the rest of the first page, and of the last one.
-                self.make_tables(base, pages.start..pages.start + 1);
-                self.make_tables(base, pages.end - 1..pages.end);
-                return Ok(());
-            };
-            drop(store);
-            self.flush_before_populating(&mut grow, taken.row, base);
-            if self.backend.populate(&self.geometry, base, run.clone()).is_err() {
-                return Err(AllocError::NotPopulated { page: run.start, pages: run.end - run.start });
-            }
-            page = run.end;
-            self.lock().note_populated(taken.row, run);
-        }
-    }
-
-    fn base_of(&self, store: &Store<C>, row: u32) -> u64 {
-        store.chunk(row).base
-    }
-
-    /// Creates a chunk, unless one is wholly free, or the number of created chunks is no longer `made`. In that case
-    /// the caller that created one may have used it already, and there may be room for others.
-    #[cold]
-    fn make_one_if_none(&self, made: u32) -> Result<(), AllocError> {
-        let grow = self.lock_grow();
-        let free = self.geometry.slots().free as usize;
-        {
-            let store = self.lock();
-            if store.lists.first[free] != crate::chunk::NIL || store.totals.made != made {
-                return Ok(());
-            }
-        }
-        let made = self.make();
-        drop(grow);
-        made.map(drop)
-    }
-
-    /// Creates a chunk and puts it in its list. The caller holds `grow`.
-    fn make(&self) -> Result<u32, AllocError> {
-        let (need, chunks) = {
-            let store = self.lock();
-            (store.need(), store.totals.chunks)
-        };
-        // Reserved first: once the backend has created the chunk, nothing can fail.
-        if !need.is_none() {
-            let Some(more) = need.alloc(&self.machine) else { return Err(AllocError::NoMeta { chunks }) };
-            let old = self.lock().grow(more);
-            old.free(&self.machine);
-        }
-        let base = self.backend.create(&self.geometry).map_err(|_| AllocError::NoChunk { chunks })?;
-        let mut store = self.lock();
-        let row = store.add(base);
-        if !B::BY_PAGE {
-            store.note_populated(row, 0..self.geometry.unit_pages());
-        }
-        store.relocate_new(row);
-        drop(store);
-        self.backend.event(Event::CreateChunk { base });
-        Ok(row)
-    }
-
     /// Frees an object, in any context.
+    ///
+    /// An offset has no generation. So a second free is an error until the bytes are allocated again, and after that it
+    /// frees the object that is there.
     ///
     /// # Errors
     /// The offset is not the start of a live object; nothing has changed.
     /// # Locks
     /// `chunks`. Cost: the engine's.
     pub fn free(&self, offset: Offset) -> Result<(), FreeError> {
-        if !self.states.free_in_space(offset.at(self.geometry.base()).get()) {
+        self.free_if(offset, |at| self.states.free_in_space(at))
+    }
+
+    /// Frees an object that was none of magazines a moment ago. If it is one by now, the bytes were freed and are
+    /// another caller's: an error.
+    pub(crate) fn free_plain(&self, offset: Offset) -> Result<(), FreeError> {
+        self.free_if(offset, |at| self.states.is_plain(at))
+    }
+
+    /// Frees an object for which `claim` returns true, under the same hold of `chunks`.
+    #[inline(always)]
+    fn free_if(&self, offset: Offset, claim: impl FnOnce(u64) -> bool) -> Result<(), FreeError> {
+        let mut store = self.lock();
+        if !claim(offset.at(self.geometry.base()).get()) {
             return Err(FreeError::NoObject { offset, inside: None });
         }
-        let freed = self.lock().free(offset).map_err(|error| self.outside_of_cached(error))?;
+        let freed = store.free(offset);
+        drop(store);
+        let freed = freed.map_err(|error| self.outside_of_cached(error))?;
         self.backend.event(Event::Free { base: freed.base, off: freed.off, offset });
         if freed.balance {
             self.call_for_balance();

@@ -1,12 +1,13 @@
 //! Objects for magazines, many under one lock.
 
-use super::Store;
 use super::class::Class;
-use crate::bitmap::{self, BIT_BYTES};
+use super::{Store, Taken};
+use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::config::Config;
 use crate::engine::Want;
 use crate::error::FreeError;
 use crate::offset::Offset;
+use core::ops::Range;
 use va_base::Va;
 
 impl<C: Config> Store<C> {
@@ -62,6 +63,12 @@ impl<C: Config> Store<C> {
                 off.is_multiple_of(BIT_BYTES) && self.object_at(row, off / BIT_BYTES) == bytes / BIT_BYTES
             }
         }
+    }
+
+    /// Returns the pages of a taken object.
+    pub(crate) fn pages_of(&mut self, taken: Taken) -> Range<u32> {
+        let end = taken.at + self.object_at(taken.row, taken.at);
+        taken.at / PAGE_BITS..end.div_ceil(PAGE_BITS)
     }
 
     /// Returns the bits of the object that begins at a bit, or 0.

@@ -179,6 +179,8 @@ pub(crate) struct Store<C: Config> {
     /// Rows that every table has an entry for.
     room: u32,
     pub(crate) totals: Totals,
+    /// The objects that wait for their pages, by chunk and bit: no caller has them yet, and no free finds them.
+    pub(crate) taking: [Option<(u32, u32)>; 2],
 }
 
 impl<C: Config> Store<C> {
@@ -202,6 +204,7 @@ impl<C: Config> Store<C> {
         begun: 0,
         room: 0,
         totals: Totals::NONE,
+        taking: [None; 2],
     };
 
     /// Sets the geometry of an [`EMPTY`](Self::EMPTY) store; [`begin`](Self::begin) creates the first chunk.

@@ -237,12 +237,18 @@ impl<C: Config> Store<C> {
             return freed;
         }
         let bit = off / BIT_BYTES;
-        if !off.is_multiple_of(BIT_BYTES) || !self.is_marked(row, bit) {
+        if !off.is_multiple_of(BIT_BYTES) || !self.is_marked(row, bit) || self.is_taking(row, bit) {
             return Err(self.no_object(offset, row, bit));
         }
         self.free_at(row, bit);
         let base = Va::new(self.chunk(row).base);
         Ok(Freed { base, off, balance: self.after_free(row) })
+    }
+
+    /// Returns true if the object that begins at a bit is one that no caller has yet.
+    #[inline(always)]
+    fn is_taking(&self, row: u32, bit: u32) -> bool {
+        self.taking != [None; 2] && self.taking.contains(&Some((row, bit)))
     }
 
     /// Returns true if an object begins at a bit.
@@ -262,7 +268,7 @@ impl<C: Config> Store<C> {
         // Hidden bits after the section are used, too, and belong to no object.
         let chunk = self.chunk(row);
         let bits = chunk.pages * (PAGE_SIZE as u32 / BIT_BYTES);
-        let inside = used && bit < bits - chunk.hidden_after;
+        let inside = used && bit < bits - chunk.hidden_after && !self.is_taking(row, start - 1);
         let start = self.chunk(row).base + u64::from(start.saturating_sub(1) * BIT_BYTES);
         let inside = inside.then(|| Offset::between(self.geometry.base(), start));
         FreeError::NoObject { offset, inside }

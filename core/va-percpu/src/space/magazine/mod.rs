@@ -221,9 +221,14 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
         let put = store.put_batch(objects);
         drop(store);
+        self.after_put(put, false);
+    }
+
+    /// Calls for the balance if it is `due`, or by the outcome of a batch that was put back.
+    fn after_put(&self, put: Result<bool, FreeError>, due: bool) {
         match put {
-            Ok(true) => self.call_for_balance(),
-            Ok(false) => {}
+            Ok(more) if due || more => self.call_for_balance(),
+            Ok(_) => {}
             Err(error) => self.machine.bug(format_args!("MC1: a cached object: {error}"), None),
         }
     }
@@ -335,7 +340,12 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
         if let Ok(offset) = self.space.alloc_once(&whole) {
             let at = offset.at(self.space.geometry.base()).get();
             if self.space.make_states(at, atomic) {
-                self.space.states.begin(at, class, false);
+                let mut store = self.space.lock();
+                // Unless a free that is a mistake was faster. If another caller has an object of this size there by
+                // now, that one can be cached, too.
+                if store.is_allocated(at, SIZES[class]) {
+                    self.space.states.adopt(at, class);
+                }
             }
             return Ok(offset);
         }
@@ -402,48 +412,64 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
 
     /// Fills a batch with up to `room` objects that can be cached, none of which is in use or cached.
     fn take_from_chunks(&self, class: usize, atomic: bool, room: usize, batch: &mut Batch) {
+        // Twice: the first time the objects may lack tables.
+        for _ in 0..2 {
+            let Some(into) = batch.at.get_mut(batch.len..room) else { return };
+            let (kept, taken) = self.take_some(class, atomic, into);
+            let lacking = &into[kept..taken];
+            batch.len += kept;
+            // They are in the chunks again.
+            if !lacking.iter().all(|&at| self.space.make_states(at, atomic)) || lacking.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Takes objects from the chunks. Those at the front of `into` are cached now, and the others lack tables and went
+    /// back. Returns the number of the first ones, and that of all.
+    fn take_some(&self, class: usize, atomic: bool, into: &mut [u64]) -> (usize, usize) {
         let want = class::want(class);
         let slots = Class::of(want, C::CLASS_WORDS);
-        let space = self.space;
-        let Some(into) = batch.at.get_mut(..room) else { return };
-        // As for one object: a refill that leaves few populated pages calls for the balance.
-        let mut under_lock = |take: &mut dyn FnMut(&mut Store<C>, &mut [u64]) -> usize| {
-            let mut store = space.lock();
-            let taken = take(&mut store, into);
-            let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
-            drop(store);
-            if low {
-                space.call_for_balance();
-            }
-            taken
-        };
         if let Some(slots) = slots {
             let mut of_slabs =
                 |store: &mut Store<C>, into: &mut [u64]| store.take_slots_of_new(slots, want, into);
-            batch.len = under_lock(&mut of_slabs);
-            if batch.len == 0 && space.make_slab(slots, want, atomic) {
-                batch.len = under_lock(&mut of_slabs);
+            let mut taken = self.take_marked(class, into, &mut of_slabs);
+            if taken.1 == 0 && self.space.make_slab(slots, want, atomic) {
+                taken = self.take_marked(class, into, &mut of_slabs);
+            }
+            if taken.1 > 0 {
+                return taken;
             }
         }
-        if batch.len == 0 {
-            batch.len = under_lock(&mut |store, into| store.take_batch(want, slots, into));
-        }
-        // Those whose states have no memory go to the end, and back.
-        let (mut usable, mut end) = (0, batch.len);
-        while usable < end {
-            let at = batch.at[usable];
-            if space.make_states(at, atomic) {
-                space.states.begin(at, class, true);
-                usable += 1;
+        self.take_marked(class, into, &mut |store, into| store.take_batch(want, slots, into))
+    }
+
+    /// Takes objects by `take`, and notes that they are cached, or puts them back, all under one hold of `chunks`. So a
+    /// free of one of them, which is a mistake, finds it cached.
+    fn take_marked(
+        &self,
+        class: usize,
+        into: &mut [u64],
+        take: &mut dyn FnMut(&mut Store<C>, &mut [u64]) -> usize,
+    ) -> (usize, usize) {
+        let space = self.space;
+        let mut store = space.lock();
+        let taken = take(&mut store, into);
+        let (mut kept, mut end, mut last) = (0, taken, None);
+        while kept < end {
+            if space.states.begin(into[kept], class, &mut last) {
+                kept += 1;
             } else {
                 end -= 1;
-                batch.at.swap(usable, end);
+                into.swap(kept, end);
             }
         }
-        if usable < batch.len {
-            space.flush(&batch.at[usable..batch.len]);
-            batch.len = usable;
-        }
+        let put = store.put_batch(&into[kept..taken]);
+        // As for one object: a refill that leaves few populated pages calls for the balance.
+        let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
+        drop(store);
+        space.after_put(put, low);
+        (kept, taken)
     }
 
     fn flush(&self, objects: &[u64]) {
@@ -463,26 +489,29 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
         let at = offset.at(self.space.geometry.base()).get();
         if C::CACHE_BYTES > 0 {
             let mut contents = self.lock();
-            if let Some(span) = self.space.states.span(at, contents.last[1])
-                && let Freed::Cached(class, base) = self.space.states.free(span, at)
-            {
-                contents.last[1] = Some(span);
-                add(&self.cell.counts.frees, 1);
-                let size = SIZES[class];
-                let fits = contents.bytes + size <= self.bytes_max;
-                if fits && contents.stacks[class].push_dirty(at, self.most[class]) {
-                    contents.bytes += size;
-                    self.cell.publish(&contents);
-                    drop(contents);
-                } else {
-                    self.make_room(contents, class, at);
+            let span = self.space.states.span(at, contents.last[1]);
+            match span.map_or(Freed::Plain, |span| self.space.states.free(span, at)) {
+                Freed::Cached(class, base) => {
+                    contents.last[1] = span;
+                    add(&self.cell.counts.frees, 1);
+                    let size = SIZES[class];
+                    let fits = contents.bytes + size <= self.bytes_max;
+                    if fits && contents.stacks[class].push_dirty(at, self.most[class]) {
+                        contents.bytes += size;
+                        self.cell.publish(&contents);
+                        drop(contents);
+                    } else {
+                        self.make_room(contents, class, at);
+                    }
+                    let off = at.wrapping_sub(base.get()) as u32;
+                    self.space.backend.event(Event::Free { base, off, offset });
+                    return Ok(());
                 }
-                let off = at.wrapping_sub(base.get()) as u32;
-                self.space.backend.event(Event::Free { base, off, offset });
-                return Ok(());
+                Freed::Lost => return Err(FreeError::NoObject { offset, inside: None }),
+                Freed::Plain => {}
             }
         }
-        self.space.free(offset)
+        self.space.free_plain(offset)
     }
 
     /// Flushes objects, and then adds one to the dirty ones.

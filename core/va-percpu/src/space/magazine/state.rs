@@ -12,6 +12,9 @@
 //! ```
 //!
 //! Of two frees of one object at the same time, one compare-exchange fails: that is its price, one locked operation.
+//! A state leaves *none*, and comes to it, only under `chunks`, in the hold that takes or frees the bits. So a free in
+//! the space that finds *none* there frees what the store has. For example, two threads free one object. The first one
+//! is preempted before it takes `chunks`, and a refill takes the bytes. Then the first one finds *cached*, and fails.
 //!
 //! Bytes are in leaves of 4 KiB of a unit, leaves in spans of up to 64, spans in lists by hash. A span covers addresses
 //! of one chunk. It is added before the first refill from there. When its chunk is destroyed all its bytes are zero,
@@ -129,8 +132,10 @@ impl Span {
 pub(super) enum Freed {
     /// The object was live, and is cached now: its class, and the base of its chunk.
     Cached(usize, Va),
-    /// The address is not that of a live object of a magazine.
-    NotOurs,
+    /// No object of a magazine begins at the address: the store knows what does.
+    Plain,
+    /// A magazine holds the object, or another thread freed it at this moment: nothing is there to free.
+    Lost,
 }
 
 /// The table that is missing before objects of an address can be cached.
@@ -223,26 +228,26 @@ impl States {
     #[inline(always)]
     pub(super) fn free(&self, span: &'static Span, at: u64) -> Freed {
         if !at.is_multiple_of(GRAIN) {
-            return Freed::NotOurs;
+            return Freed::Plain;
         }
-        let Some(state) = span.state(at) else { return Freed::NotOurs };
+        let Some(state) = span.state(at) else { return Freed::Plain };
         let before = state.load(Ordering::Relaxed);
         let cached = before ^ LIVE ^ CACHED;
         if before & LIVE == 0
             || state.compare_exchange(before, cached, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
-            return Freed::NotOurs;
+            return if before == NONE { Freed::Plain } else { Freed::Lost };
         }
         if !span.has(at >> self.shift) {
             // Its chunk was destroyed, and it is that of another by now.
             state.store(before, Ordering::Release);
-            return Freed::NotOurs;
+            return Freed::Lost;
         }
         Freed::Cached(usize::from(before >> CLASS_SHIFT), span.base())
     }
 
-    /// Ends the life of an object of a magazine by a free in the space. Returns `false` if a magazine holds it: it is
-    /// freed already.
+    /// Ends the life of an object for a free in the space, which frees its bits under the same hold of `chunks`.
+    /// Returns `false` if a magazine holds it: it is freed already.
     #[inline(always)]
     pub(crate) fn free_in_space(&self, at: u64) -> bool {
         if !self.is_used() || !at.is_multiple_of(GRAIN) {
@@ -260,17 +265,34 @@ impl States {
                 && state.compare_exchange(before, NONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Returns whether no object of a magazine begins at an address, cached or live. The caller holds `chunks`: so it
+    /// remains true until that is released.
+    pub(crate) fn is_plain(&self, at: u64) -> bool {
+        !at.is_multiple_of(GRAIN) || self.state(at).is_none_or(|state| state.load(Ordering::Relaxed) == NONE)
+    }
+
     /// Returns whether a magazine holds the object at an address.
     pub(crate) fn is_cached(&self, at: u64) -> bool {
         at.is_multiple_of(GRAIN)
             && self.state(at).is_some_and(|state| state.load(Ordering::Relaxed) & CACHED != 0)
     }
 
-    /// Sets the state of an object that no magazine and no caller has: cached, or live.
-    pub(super) fn begin(&self, at: u64, class: usize, cached: bool) {
-        if let Some(state) = self.state(at) {
-            let state_now = if cached { CACHED } else { LIVE };
-            state.store((class << CLASS_SHIFT) as u8 | state_now, Ordering::Release);
+    /// Notes that an object which was just taken from the chunks, under this hold of `chunks`, is cached. `false` if its
+    /// state has no table. `last` is the span of the object before it.
+    pub(super) fn begin(&self, at: u64, class: usize, last: &mut Option<&'static Span>) -> bool {
+        *last = self.span(at, *last);
+        let Some(state) = last.and_then(|span| span.state(at)) else { return false };
+        state.store((class << CLASS_SHIFT) as u8 | CACHED, Ordering::Release);
+        true
+    }
+
+    /// Notes that an object of the chunks is live, and that of a class: a magazine may hold it once it is freed. The
+    /// caller holds `chunks`, and found the object there.
+    pub(super) fn adopt(&self, at: u64, class: usize) {
+        if let Some(state) = self.state(at)
+            && state.load(Ordering::Relaxed) == NONE
+        {
+            state.store((class << CLASS_SHIFT) as u8 | LIVE, Ordering::Release);
         }
     }
 

@@ -125,9 +125,10 @@ impl<C: Config> Store<C> {
         (!self.classes.holds(row)).then(|| self.classes.granules())
     }
 
-    /// Uses a row for the slabs of a chunk that holds an object. Returns it if another caller supplied one meanwhile.
-    pub(crate) fn put_slab_row(&mut self, row: u32, memory: Row<Slab>) -> Row<Slab> {
-        if self.classes.holds(row) { memory } else { self.classes.put(row, memory) }
+    /// Uses a row for the slabs of a chunk that has none and holds an object. The caller holds `grow`, as all do that
+    /// supply rows.
+    pub(crate) fn put_slab_row(&mut self, row: u32, memory: Row<Slab>) {
+        let _none = self.classes.put(row, memory);
     }
 
     /// Creates a slab in the space taken, all of whose pages are populated. Returns whether the balance is due. `None`
