@@ -17,7 +17,8 @@ mod memory;
 mod spin;
 
 pub use lock::{
-    Watch, Watched, WatchedLock, WatchedSpin, take as take_lock_stats, take_contended, thread_cpu_ns,
+    Watch, Watched, WatchedLock, WatchedSpin, stand_for as stand_for_cpu, take as take_lock_stats,
+    take_contended, thread_cpu_ns,
 };
 pub use lock_stat::{ContendedAt, LockStat, LockStats, NOTHING, merge as merge_contended};
 pub use spin::SpinLock;

@@ -69,9 +69,8 @@ pub fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Makes this thread count as if it ran on `cpu`.
-#[cfg(test)]
-fn stand_for(cpu: u32) {
+/// Makes this thread count as if it ran on `cpu`, so that one thread can count exactly which locks CPUs share.
+pub fn stand_for(cpu: u32) {
     STANDS_FOR.set(Some(cpu));
 }
 

@@ -12,8 +12,12 @@
 //! and in no other code. All free lazily, and purge everything when as many pages are lazy as in Linux.
 //!
 //! Differences from those versions: until 5.4 one lock guarded both the search and the tree of busy areas; here they
-//! are two, as since 5.5. So `list`, and `one-lock` for 5.2 to 5.4, wait less than those versions did. Per-CPU memory
-//! is that of Linux 6.12.
+//! are two, as since 5.5. So `list`, and `one-lock` for 5.2 to 5.4, wait less than those versions did. Our space takes
+//! the lock of the search twice for an area, once to find it and once to enter it; those versions took it once. Per-CPU
+//! memory is that of Linux 6.12.
+//!
+//! That each target spends its time where its kernel did, is checked by counts (`tests/work.rs`): the walk of the list,
+//! the one lock that all CPUs take for each area, the one lock of the lookup, and pools in their place.
 
 use crate::space::{Manner, SpaceTarget};
 use crate::target::{Setup, Target};
