@@ -74,6 +74,8 @@ pub struct BlockModel<C: Config, I> {
     stamp: u64,
     /// Counts blocks that began, and blocks released.
     moves: u64,
+    /// `moves` when pages of another CPU were last taken, since no block could begin.
+    full: Option<u64>,
     /// Sizes of the areas allocated by the space itself, by first page.
     large: BTreeMap<u64, u64>,
     config: PhantomData<C>,
@@ -99,6 +101,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             pending: Vec::new(),
             stamp: 0,
             moves: 0,
+            full: None,
             large: BTreeMap::new(),
             config: PhantomData,
         }
@@ -126,6 +129,12 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         {
             return Some(at);
         }
+        if self.full == Some(self.moves) {
+            let found = self.search(cpu_index, pages).or_else(|| self.search_others(cpu_index, pages));
+            if found.is_some() {
+                return found;
+            }
+        }
         let mut failed = None;
         loop {
             if let Some(at) = self.search(cpu_index, pages) {
@@ -147,6 +156,12 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             }
             let before = self.moves;
             if let Some(at) = self.begin(cpu, pages) {
+                return Some(at);
+            }
+            if failed.is_some()
+                && let Some(at) = self.search_others(cpu_index, pages)
+            {
+                self.full = Some(before);
                 return Some(at);
             }
             if failed == Some(before) {
@@ -255,6 +270,18 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             next = self.fitting(cpu, consumed);
         }
         None
+    }
+
+    /// Searches the blocks of the CPUs above `own`, and of those below, that may have room.
+    fn search_others(&mut self, own: usize, pages: u64) -> Option<Va> {
+        if !C::REUSE {
+            return None;
+        }
+        let want = u64::from(C::consumed(pages as u32));
+        (own + 1..self.current.len()).chain(0..own).find_map(|cpu| {
+            let shows = self.current[cpu].is_some() || self.fitting(cpu, want).is_some();
+            if shows { self.search(cpu, pages) } else { None }
+        })
     }
 
     fn fitting(&self, cpu: usize, want: u64) -> Option<u64> {

@@ -7,6 +7,7 @@
 //! | pages consumed | rounded up to a power of two | the same | exactly those requested |
 //! | which block | the first of the CPU that has room | the same | the one used last, then the first that has room |
 //! | dead pages | never reused; the block is released with its last | the same | reused after a flush |
+//! | before a request fails | nothing more | the same | pages of other CPUs' blocks |
 //! | a flush for blocks | by `unmap_aliases` | the same | and when as many pages are dead as may be lazy |
 
 use core::marker::PhantomData;

@@ -5,7 +5,7 @@
 //! word has a bit for each list that is not empty. So one count of zeros finds a block with room for a request, however
 //! many blocks are open. The class of a block may be too high after an allocation from it. Such a block is tried once
 //! in vain, and then moved to the right list. Where requests begin with the oldest block, as in Linux, all blocks are
-//! in one list, which is walked.
+//! in one list, the highest, which is walked.
 //!
 //! The lists are threaded through the records and guarded by the queue's lock, as is the place of
 //! every block of that CPU. A block that another CPU empties is unlinked under the lock of the CPU
@@ -56,7 +56,7 @@ pub(crate) struct Queue {
 
 /// Returns the list for blocks with `room` contiguous pages, at least 1.
 fn class_of<C: Config>(room: u32) -> u32 {
-    if C::FIRST_FIT { 0 } else { room.clamp(1, CLASSES as u32) - 1 }
+    if C::FIRST_FIT { CLASSES as u32 - 1 } else { room.clamp(1, CLASSES as u32) - 1 }
 }
 
 impl Queue {
@@ -112,6 +112,12 @@ impl Queue {
         if above == 0 { None } else { self.list(above.trailing_zeros()).first(lookup) }
     }
 
+    /// Returns the largest request that may find room here, 0 if none does. Any may if there is a current block, whose
+    /// room changes without this value: so an allocation from it has nothing to show.
+    pub(crate) fn largest(&self) -> u32 {
+        if self.current.is_some() { CLASSES as u32 } else { u64::BITS - self.filled.leading_zeros() }
+    }
+
     /// Returns the open blocks: by class, in each class the oldest first. The lists must not change meanwhile.
     pub(crate) fn each<'a>(&self, lookup: &'a Lookup) -> impl Iterator<Item = &'static Block> + use<'a> {
         let lists = self.lists;
@@ -121,6 +127,6 @@ impl Queue {
     /// Returns the open blocks where all are in one list, oldest first. The block that was returned last may be
     /// unlinked.
     pub(crate) fn oldest<'a>(&self, lookup: &'a Lookup) -> impl Iterator<Item = &'static Block> + use<'a> {
-        self.lists[0].each(lookup)
+        self.lists[CLASSES - 1].each(lookup)
     }
 }

@@ -61,6 +61,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 balance: CachePadded(AtomicU64::new(0)),
                 lanes: AtomicU64::new(0),
                 moves: AtomicU64::new(0),
+                full: AtomicU64::new(0),
                 freed: CachePadded(AtomicU64::new(0)),
                 collecting: AtomicBool::new(false),
                 config: PhantomData,

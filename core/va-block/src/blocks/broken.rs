@@ -134,9 +134,33 @@ fn vb7_a_block_is_listed_exactly_if_it_is_open() {
         let (mut queue, _) = blocks.lock_home(block);
         queue.unlink(&blocks.lookup, block, Place::Full);
         drop(queue);
-        let mut other = blocks.lock_queue(blocks.cpu(1));
+        let mut other = blocks.lock_queue(1);
         other.push::<Standard>(&blocks.lookup, block);
     });
+}
+
+#[test]
+fn vb9_a_cpu_shows_what_its_queue_may_meet() {
+    // It has a current block, so it shows the largest request.
+    let report = broken::<Standard>("VB9", |blocks, _| blocks.cpus.show(0, 63));
+    assert_eq!((report.1, report.2), (64, 63));
+    // Without one the class counts: here 40 pages beside 23 that live.
+    let report = broken::<Standard>("VB9", |blocks, block| {
+        while block.carve(1, 1).is_some() {}
+        for page in 0..40 {
+            blocks.free(0, blocks.va(block, 100 + page), 1).unwrap();
+        }
+        blocks.unmap_aliases();
+        let mut queue = blocks.lock_queue(0);
+        queue.current = None;
+        queue.sort::<Standard>(&blocks.lookup, block, blocks.pages);
+        drop(queue);
+        assert_eq!((blocks.cpus.shown(0), blocks.validate()), (40, Ok(())));
+        blocks.cpus.show(0, 41);
+    });
+    assert_eq!((report.1, report.2), (40, 41));
+    // One without a block shows none.
+    broken::<Standard>("VB9", |blocks, _| blocks.cpus.show(1, 1));
 }
 
 #[test]

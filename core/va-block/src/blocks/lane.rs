@@ -255,7 +255,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Puts a block that was taken out of a lane into the list of its CPU, for a caller in `context`.
     fn park(&self, context: Context, block: &'static Block) {
-        let mut queue = self.lock_queue(self.cpu(block.cpu()));
+        let mut queue = self.lock_queue(block.cpu());
         // Under the lock: from here on, a collection that completes does this itself.
         recycle_completed::<C>(block);
         block.measure(self.pages);
@@ -421,7 +421,11 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
             self.blocks.park(context, block);
         }
         let ask = Ask { cpu: self.cpu, pages, consumed, to: Place::Laned, context };
-        let (block, page) = self.blocks.find_room(ask)?;
+        let ((block, page), place) = self.blocks.find_room(ask)?;
+        if place != Place::Laned {
+            // The block stays with its CPU, and the next request looks again.
+            return Ok(self.blocks.va(block, page));
+        }
         self.base = self.blocks.va(block, 0);
         self.block = Some(block);
         *self.lock() = Some(block);

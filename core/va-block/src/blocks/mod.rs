@@ -7,7 +7,8 @@
 //!     +------------------- no live mapping in it, and it is unneeded -----------------+---------------+
 //! ```
 //! A CPU allocates from the block that it used last. If that has no room, the CPU takes the open block that fits best.
-//! Else it collects the dead pages if there are many, and then allocates another block from the space.
+//! Else it collects the dead pages if there are many, and then allocates another block from the space. If the space has
+//! none, it takes pages of other CPUs' blocks.
 //!
 //! A block without live pages is freed to the space, as in Linux, when a block would begin and may not (VB8). In Linux
 //! the pages of a block are allocated once, so one long-lived page pins 4 MiB. Here dead pages are used again after a
@@ -21,6 +22,8 @@
 //! - **VB8 bounded** where pages are reused, a block begins only while fewer are present, in any state, than twice
 //!   those that hold a live page, plus two for each CPU and each lane. A block that is not touched counts as one with a
 //!   live page.
+//! - **VB9 shown** each CPU shows how large a request its queue may meet: any if it has a current block, else one of the
+//!   highest class that has a block.
 //!
 //! Those of the space hold here too. SP2: freed pages are allocated again after a flush that covers them, or after the
 //! block was freed to the space, which then flushes. SP3: a free sets a bit. SP4: errors change nothing. SP5: the same
@@ -64,7 +67,7 @@ use crate::lookup::{COVERED, Lookup};
 use crate::queue::{Cpu, Queue};
 use collect::CollectionOf;
 use core::marker::PhantomData;
-use cpus::Cpus;
+use cpus::{Cpus, Locked};
 use room::{Ask, Balance};
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
@@ -127,6 +130,9 @@ pub struct Blocks<P: Machine + Clone, C: Config = Standard> {
     lanes: AtomicU64,
     /// Changes when a block has begun, and when one was freed to the space. Protocol PR-MOVES.
     moves: AtomicU64,
+    /// `moves`, and one, when a request last had to take pages of another CPU, since no block could begin. Protocol
+    /// PR-HINT.
+    full: AtomicU64,
     /// Pages freed since the last collection, as far as CPUs have published their counts. Protocol PR-HINT.
     freed: CachePadded<AtomicU64>,
     /// A collection was begun and is not finished: a hint. Protocol PR-HINT.
@@ -160,12 +166,13 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     ///
     /// # Errors
     /// - [`BlockError::BadRequest`] if `pages` is 0 or beyond any space.
-    /// - [`BlockError::Space`] if there is no room, after blocks without live mappings were released to the space and
-    ///   all there was purged. A block that another call is about to begin is no room.
+    /// - [`BlockError::Space`] if there is no room, in blocks of any CPU neither, after blocks without live mappings were
+    ///   released to the space and all there was purged. A block that another call is about to begin is no room.
+    /// - [`BlockError::Bound`] if another thread stands between two steps of a call.
     /// - [`BlockError::NoTable`] if the machine allocates no record.
     /// # Locks
     /// `Queue` of the CPU; the others, one after the other, when its blocks have no room.
-    /// Cost: O(1) from the open run.
+    /// Cost: O(1) from the open run. Before it fails, a byte for each possible CPU.
     #[inline]
     pub fn alloc(&self, cpu: u32, pages: u64) -> Result<Va, BlockError> {
         self.alloc_in(Context::Sleeping, cpu, pages)
@@ -174,8 +181,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Allocates as [`alloc`](Self::alloc) does, for a caller in `context`.
     ///
     /// A caller that may not sleep gets pages of its CPU's open blocks. Else it gets a block whose area the space can
-    /// allocate without waiting, if the block had a record before. On a CPU that came online later and has not
-    /// allocated before, the call fails.
+    /// allocate without waiting, if the block had a record before. Else, and on a CPU that came online later and has not
+    /// allocated before, it gets pages of open blocks of other CPUs.
     ///
     /// # Errors
     /// The errors of [`alloc`](Self::alloc). Where a caller that may sleep would first flush, wait or release blocks to
@@ -189,7 +196,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         if !C::FIRST_FIT
             && let Some(own) = self.made(cpu)
         {
-            let queue = self.lock_queue(own);
+            // An allocation from the current block changes nothing that a CPU shows.
+            self.machine.locking(LockClass::Queue);
+            let queue = own.queue.lock();
             if let Some(block) = queue.current
                 && let Some(page) = block.carve(pages as u32, consumed)
             {
@@ -197,7 +206,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             }
         }
         let ask = Ask { cpu, pages: pages as u32, consumed, to: Place::Open, context };
-        let (block, page) = self.find_room(ask)?;
+        let ((block, page), _) = self.find_room(ask)?;
         Ok(self.va(block, page))
     }
 
@@ -480,9 +489,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     #[inline(always)]
     #[track_caller]
-    fn lock_queue(&self, cpu: &'static Cpu<P::Lock>) -> MutexGuard<'static, P::Lock, Queue> {
+    fn lock_queue(&self, cpu: u32) -> Locked<'_, P::Lock> {
+        let own = self.cpu(cpu);
         self.machine.locking(LockClass::Queue);
-        cpu.queue.lock()
+        self.cpus.locked(cpu % self.cpu_count, own.queue.lock())
     }
 
     /// Takes the lock that guards the place of a block, and returns the place.
@@ -490,10 +500,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// A record is reused, each time for the CPU that begins the block. So the CPU is read again once its lock is held.
     /// If the block is or was in that CPU's list, this does not change until the lock is dropped.
     #[track_caller]
-    fn lock_home(&self, block: &'static Block) -> (MutexGuard<'static, P::Lock, Queue>, Place) {
+    fn lock_home(&self, block: &'static Block) -> (Locked<'_, P::Lock>, Place) {
         loop {
             let cpu = block.cpu();
-            let queue = self.lock_queue(self.cpu(cpu));
+            let queue = self.lock_queue(cpu);
             // In this order: a thread that sees the place of a later block, which is written last, sees its CPU.
             let place = block.place();
             if block.cpu() == cpu {

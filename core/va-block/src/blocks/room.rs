@@ -9,6 +9,12 @@
 //! After a reaping a block may begin, unless other threads use up the room. A request that reaps in vain while nothing
 //! moves waits for a thread that stands between two steps of a call. On one CPU, where the request has the higher
 //! priority, that thread would never go on. So such a request fails ([`BlockError::Bound`]).
+//!
+//! Before a request fails, for whatever reason, it takes pages of another CPU's open block, which stays where it is. For
+//! example, CPU 0 has the only block that the space has room for, with 1,023 free pages: CPU 1 gets one of them. Each
+//! CPU shows how large a request its queue may meet, so only queues that promise room are locked. Until a block begins
+//! or is released, later requests go to other CPUs at once: they need not purge a full space each time. A lane takes no
+//! block meanwhile, since its CPU and others need the block as well. Linux has no such step, nor have its policies.
 
 use super::collect::Reap;
 use super::{Blocks, Found};
@@ -78,49 +84,42 @@ impl Balance {
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Finds room in a block of `ask.cpu`, one from the space if need be, and puts the block to `ask.to`: open, or in a
-    /// lane.
+    /// lane. If no block may begin, finds room in a block of any CPU, which stays open. Returns the block's place, too.
     #[cold]
-    pub(super) fn find_room(&self, ask: Ask) -> Result<Found, BlockError> {
-        self.ensure_cpu(ask.context, ask.cpu)?;
+    pub(super) fn find_room(&self, ask: Ask) -> Result<(Found, Place), BlockError> {
+        if self.full.load(Ordering::Relaxed) == self.moves.load(Ordering::Relaxed) + 1
+            && let Some(found) = self.search_all(ask)
+        {
+            return Ok((found, Place::Open));
+        }
         let mut failed = None;
         loop {
-            if let Some(found) = self.search(ask) {
-                return Ok(found);
-            }
-            // Slice by slice, so that other threads can take the lock, and until there is room.
-            let mut goes_on = ask.waits() && self.is_due();
-            while goes_on {
-                goes_on = self.collect_some();
-                if let Some(found) = self.search(ask) {
-                    return Ok(found);
-                }
-            }
-            let mut left = REAPS_IN_VAIN;
-            while !self.reserve() {
-                if !ask.waits() {
-                    return Err(BlockError::WouldBlock);
-                }
-                if left == 0 {
-                    let balance = self.balance();
-                    let (present, most) = (balance.present(), balance.most(self.users()));
-                    return Err(BlockError::Bound { present, most });
-                }
-                let moves = self.moves.load(Ordering::Relaxed);
-                self.reap(Reap::UntilBounded);
-                if let Some(found) = self.search(ask) {
-                    return Ok(found);
-                }
-                left = if self.moves.load(Ordering::Relaxed) == moves { left - 1 } else { REAPS_IN_VAIN };
-            }
-            let moves = self.moves.load(Ordering::Relaxed);
-            let error = match self.begin_block(ask) {
-                Ok(found) => return Ok(found),
+            let counted = self.search_or_reserve(ask);
+            // Acquire pairs with the release of the thread that began a block: its CPU shows it.
+            let moves = self.moves.load(Ordering::Acquire);
+            let error = match counted {
+                Ok(Some(found)) => return Ok((found, ask.to)),
+                Ok(None) => match self.begin_block(ask) {
+                    Ok(found) => return Ok((found, ask.to)),
+                    Err(error) => {
+                        self.balance.0.fetch_sub(Balance::PRESENT, Ordering::Relaxed);
+                        error
+                    }
+                },
                 Err(error) => error,
             };
-            self.balance.0.fetch_sub(Balance::PRESENT, Ordering::Relaxed);
-            let BlockError::Space(SpaceError::NoSpace { .. }) = error else { return Err(error) };
+            let is_full = matches!(error, BlockError::Space(SpaceError::NoSpace { .. }));
+            // What may get the CPU a block of its own is tried first.
+            if (!is_full || failed.is_some())
+                && let Some(found) = self.search_others(ask)
+            {
+                if is_full {
+                    self.full.store(moves + 1, Ordering::Relaxed);
+                }
+                return Ok((found, Place::Open));
+            }
             // All was tried, and no block began or was released to the space since.
-            if failed == Some(self.moves.load(Ordering::Relaxed)) {
+            if !is_full || failed == Some(self.moves.load(Ordering::Acquire)) {
                 return Err(error);
             }
             failed = Some(moves);
@@ -132,9 +131,61 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
+    /// Finds room in the open blocks of `ask.cpu`, or else counts a block that is about to begin.
+    fn search_or_reserve(&self, ask: Ask) -> Result<Option<Found>, BlockError> {
+        self.ensure_cpu(ask.context, ask.cpu)?;
+        let found = self.search(ask.cpu, ask);
+        if found.is_some() {
+            return Ok(found);
+        }
+        // Slice by slice, so that other threads can take the lock, and until there is room.
+        let mut goes_on = ask.waits() && self.is_due();
+        while goes_on {
+            goes_on = self.collect_some();
+            let found = self.search(ask.cpu, ask);
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        let mut left = REAPS_IN_VAIN;
+        while !self.reserve() {
+            if !ask.waits() {
+                return Err(BlockError::WouldBlock);
+            }
+            if left == 0 {
+                let balance = self.balance();
+                let (present, most) = (balance.present(), balance.most(self.users()));
+                return Err(BlockError::Bound { present, most });
+            }
+            let moves = self.moves.load(Ordering::Relaxed);
+            self.reap(Reap::UntilBounded);
+            let found = self.search(ask.cpu, ask);
+            if found.is_some() {
+                return Ok(found);
+            }
+            left = if self.moves.load(Ordering::Relaxed) == moves { left - 1 } else { REAPS_IN_VAIN };
+        }
+        Ok(None)
+    }
+
+    /// Searches the open blocks of `ask.cpu`, and then those of other CPUs. The block stays where it is.
+    fn search_all(&self, ask: Ask) -> Option<Found> {
+        let own = self.made(ask.cpu).and_then(|_| self.search(ask.cpu, Ask { to: Place::Open, ..ask }));
+        own.or_else(|| self.search_others(ask))
+    }
+
+    /// Searches the open blocks of those other CPUs that show room. The block stays where it is.
+    fn search_others(&self, ask: Ask) -> Option<Found> {
+        if !C::REUSE {
+            return None;
+        }
+        let mut others = self.cpus.with_room(ask.cpu % self.cpu_count, ask.consumed);
+        others.find_map(|cpu| self.search(cpu, Ask { to: Place::Open, ..ask }))
+    }
+
     /// Searches the open blocks of a CPU.
-    fn search(&self, ask: Ask) -> Option<Found> {
-        let mut queue = self.lock_queue(self.cpu(ask.cpu));
+    fn search(&self, cpu: u32, ask: Ask) -> Option<Found> {
+        let mut queue = self.lock_queue(cpu);
         let queue = &mut *queue;
         if C::FIRST_FIT {
             for block in queue.oldest(&self.lookup) {
@@ -178,6 +229,12 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     pub(super) fn balance(&self) -> Balance {
         // Relaxed: the two counts are in one word, and order no other memory.
         Balance(self.balance.0.load(Ordering::Relaxed))
+    }
+
+    /// Returns how many blocks have begun and were released, for models.
+    #[cfg(all(test, loom))]
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
     }
 
     /// Returns how many blocks are present, in any state. No lock; cost: O(1).
@@ -238,7 +295,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         };
         *self.lock_present(block.index()) += 1;
         block.begin(ask.cpu % self.cpu_count, self.pages, key);
-        let mut queue = self.lock_queue(self.cpu(ask.cpu));
+        let mut queue = self.lock_queue(ask.cpu);
         let Some(page) = block.carve(ask.pages, ask.consumed) else {
             self.machine.bug(format_args!("a fresh block has no room for {} pages", ask.consumed), None)
         };
@@ -253,8 +310,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 queue.sort::<C>(&self.lookup, before, self.pages);
             }
         }
-        // Counted when other requests find it, and not before.
-        self.moves.fetch_add(1, Ordering::Relaxed);
+        // Counted when other requests find it, and not before. Release: who sees the count sees the room that is shown.
+        drop(queue);
+        self.moves.fetch_add(1, Ordering::Release);
         Ok((block, page))
     }
 }

@@ -71,7 +71,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         stats
     }
 
-    /// Checks VB1 to VB8 with full walks, and the space below.
+    /// Checks VB1 to VB9 with full walks, and the space below.
     ///
     /// Call it while no other thread calls: a change during the walk may look like a violation.
     ///
@@ -145,7 +145,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                     actual: got,
                 });
             }
-            let queue = self.lock_queue(cpu);
+            let shown = self.cpus.shown(bucket);
+            let queue = self.lock_queue(bucket);
+            if shown != queue.largest() {
+                return Err(InvariantViolation {
+                    rule: "VB9",
+                    at: self.space().extent().start(),
+                    expected: u64::from(queue.largest()),
+                    actual: u64::from(shown),
+                });
+            }
             for block in queue.each(&self.lookup) {
                 let at = self.va(block, 0);
                 if block.place() != Place::Open || !core::ptr::eq(self.cpu(block.cpu()), cpu) || open == 0 {

@@ -3,6 +3,8 @@
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-block --lib loom`. Blocks have two strips here at most; which of two
 //! threads allocates a table is not modelled, so records and slots are allocated before the threads begin.
 
+mod others;
+
 use crate::config::{Config, Hashed};
 use crate::{BlockError, Blocks, Lane, UnmapError};
 use loom::thread;

@@ -6,6 +6,7 @@ mod every_nth;
 mod faults;
 mod lanes;
 mod model;
+mod others;
 mod points;
 mod purges;
 mod room;

@@ -211,7 +211,7 @@ fn a_request_gets_room_while_threads_stand_between_taking_a_block_out_of_their_l
     assert_eq!((blocks.present(), blocks.stats().live_pages), (LANES as u64, Pages::new(0)));
     assert!(blocks.alloc(0, 1).is_ok());
     (0..LANES).for_each(|_| go_on.send(()).unwrap());
-    others.map(|other| other.join().unwrap());
+    others.into_iter().for_each(|other| other.join().unwrap());
     assert_eq!(blocks.validate(), Ok(()));
 }
 

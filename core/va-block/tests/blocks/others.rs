@@ -1,0 +1,116 @@
+//! Room in the blocks of other CPUs, for requests that find none elsewhere.
+
+use crate::points::{blocks, counted};
+use va_base::{Context, LockClass, PAGE_SIZE, Pages, Request, Va};
+use va_block::config::{Linux64, Standard};
+use va_block::{BlockError, Blocks};
+use va_sim::machine::SimMachine;
+use va_space::{Purge, SpaceError};
+
+fn is_full(got: &Result<Va, BlockError>) -> bool {
+    matches!(got, Err(BlockError::Space(SpaceError::NoSpace { .. })))
+}
+
+#[test]
+fn every_page_of_the_only_block_serves_each_cpu_and_each_lane() {
+    let machine = SimMachine::new(4);
+    let blocks = blocks::<Standard>(&machine, 1024);
+    let first = blocks.alloc(0, 1).unwrap();
+    let mut lane = blocks.lane(3).unwrap();
+    let mut got = vec![first];
+    for nth in 1..1024 {
+        got.push(match nth % 4 {
+            0 => blocks.alloc(2, 1).unwrap(),
+            1 => blocks.alloc(1, 1).unwrap(),
+            2 => blocks.alloc_in(Context::Atomic, 1, 1).unwrap(),
+            _ => lane.alloc(1).unwrap(),
+        });
+    }
+    let all = (0..1024).map(|page| Va::new(first.get() + page * PAGE_SIZE));
+    assert!(got.iter().copied().eq(all), "each page once");
+    for cpu in 0..4 {
+        assert!(is_full(&blocks.alloc(cpu, 1)));
+        assert_eq!(blocks.alloc_in(Context::Atomic, cpu, 1), Err(BlockError::WouldBlock));
+    }
+    assert!(is_full(&lane.alloc(1)) && !lane.holds());
+    assert_eq!((blocks.present(), blocks.validate()), (1, Ok(())));
+    got.into_iter().for_each(|at| lane.free(at, 1).unwrap());
+    assert_eq!((blocks.alloc(1, 64), blocks.validate()), (Ok(first), Ok(())));
+}
+
+#[test]
+fn a_request_gets_a_block_of_its_own_rather_than_pages_of_another_cpu() {
+    let machine = SimMachine::new(2);
+    let blocks = blocks::<Standard>(&machine, 2048);
+    let first = blocks.alloc(0, 1).unwrap();
+    // An area of the space, which is lazy when the request begins.
+    let area = blocks.space().alloc(0, &Request::pages(1000).unwrap()).unwrap();
+    blocks.space().free(area).unwrap();
+    let own = blocks.alloc(1, 1).unwrap();
+    assert!(own.page_floor() - first.page_floor() >= 1024);
+    assert_eq!((blocks.present(), blocks.validate()), (2, Ok(())));
+}
+
+#[test]
+fn requests_in_a_full_space_go_to_other_cpus_at_once_until_a_block_begins() {
+    let machine = SimMachine::new(2);
+    let blocks = blocks::<Standard>(&machine, 2048);
+    let lives = blocks.alloc(0, 1).unwrap();
+    let area = blocks.space().alloc(0, &Request::pages(1000).unwrap()).unwrap();
+    let pairs = |count| {
+        for _ in 0..count {
+            let at = blocks.alloc(1, 1).unwrap();
+            blocks.free(1, at, 1).unwrap();
+        }
+    };
+    pairs(1);
+    let flushes = machine.flushes();
+    let locks = counted(|| pairs(500));
+    // Its own queue, for the current block and for others, and that of CPU 0.
+    assert_eq!((machine.flushes(), locks[LockClass::Queue as usize]), (flushes, 1500));
+    assert_eq!(locks.iter().sum::<u64>(), 1500, "{locks:?}");
+    // Where the space has room again, the request takes it once the other block has none.
+    blocks.space().free(area).unwrap();
+    blocks.space().purge(Purge::Full);
+    pairs(1024);
+    assert_eq!(blocks.present(), 2);
+    let locks = counted(|| pairs(100));
+    assert!(locks[LockClass::Queue as usize] < 110, "one for each pair: {locks:?}");
+    blocks.free(0, lives, 1).unwrap();
+    assert_eq!(blocks.validate(), Ok(()));
+}
+
+#[test]
+fn a_request_locks_only_queues_that_show_room_for_it() {
+    const CPUS: u32 = 300;
+    let machine = SimMachine::new(CPUS);
+    let blocks = blocks::<Standard>(&machine, 1024 * u64::from(CPUS));
+    // A block of each CPU is used up but for one page.
+    for cpu in 0..CPUS {
+        (0..15).for_each(|_| _ = blocks.alloc(cpu, 64).unwrap());
+        blocks.alloc(cpu, 63).unwrap();
+        assert!(blocks.alloc_in(Context::Atomic, cpu, 2).is_err(), "its queue shows one page from here on");
+    }
+    let queues = |cpu, pages, fails| {
+        let mut got = Err(BlockError::WouldBlock);
+        let locks = counted(|| got = blocks.alloc_in(Context::Atomic, cpu, pages));
+        assert_eq!(got.is_err(), fails);
+        locks[LockClass::Queue as usize]
+    };
+    // Its own, for the current block and for others.
+    assert_eq!(queues(7, 2, true), 2);
+    // The last free page of CPU 7, and then one of the next CPU.
+    assert_eq!(queues(7, 1, false), 2);
+    assert_eq!(queues(7, 1, false), 3);
+    assert_eq!(blocks.stats().free_pages, Pages::new(u64::from(CPUS) - 2));
+    assert_eq!(blocks.validate(), Ok(()));
+}
+
+#[test]
+fn under_linux_policies_a_request_takes_no_page_of_another_cpu() {
+    let machine = SimMachine::new(2);
+    let blocks: Blocks<&SimMachine, Linux64> = blocks(&machine, 1024);
+    blocks.alloc(0, 1).unwrap();
+    assert!(is_full(&blocks.alloc(1, 1)));
+    assert!(blocks.alloc(0, 1).is_ok());
+}
