@@ -14,6 +14,8 @@
 //! | [`Backend::populate`] | grow | yes; none of the pages is populated then |
 //! | [`Backend::depopulate`] | grow | no |
 //! | [`Backend::flush`] | grow | no |
+//! | [`Backend::zero`] | none | no |
+//! | [`Backend::is_zero`] | any, from `validate` | no |
 //! | [`Backend::wake`], [`Backend::event`] | none, or grow | no |
 //!
 //! The lock `grow` may sleep. None of them may re-enter the same space.
@@ -111,18 +113,31 @@ pub trait Backend {
     /// calls for.
     fn wake(&self) {}
 
-    /// Zeroes bytes on every CPU, before objects there are allocated. Called under no lock.
-    #[inline(always)]
-    fn zero(&self, _base: Va, _off: u32, _bytes: u32) {}
+    /// Zeroes bytes of every unit, from byte `off` after `base` on, before objects there are allocated. Called under no
+    /// lock. `base` is the address that the bitmap of the chunk begins at; pages of the first chunk are among them.
+    ///
+    /// Callers rely on it: a counter that was freed at 5 begins at 0 again. A backend whose addresses have no memory
+    /// behind them does nothing here, and says so in [`is_zero`](Self::is_zero).
+    fn zero(&self, geometry: &Geometry, base: Va, off: u32, bytes: u32);
 
-    /// Returns whether bytes are zero on every CPU, if the backend can tell: only `validate` calls it (MC2).
-    fn is_zero(&self, _base: Va, _off: u32, _bytes: u32) -> bool {
-        true
-    }
+    /// Returns whether these bytes are zero in every unit; `None` if there is no memory behind the addresses, or it
+    /// cannot be read. Only [`validate`](crate::PercpuSpace::validate) (MC2) and debug assertions call it.
+    fn is_zero(&self, geometry: &Geometry, base: Va, off: u32, bytes: u32) -> Option<bool>;
 
     /// Reports an event. Costs nothing where it is empty.
     #[inline(always)]
     fn event(&self, _event: Event) {}
+}
+
+/// Returns whether all copies are zero; `None` if that of some is unknown, and none is known to be different.
+pub(crate) fn all_zero(mut copies: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    copies
+        .try_fold(Some(true), |all, copy| match copy {
+            Some(false) => Err(()),
+            Some(true) => Ok(all),
+            None => Ok(None),
+        })
+        .unwrap_or(Some(false))
 }
 
 impl<B: Backend + ?Sized> Backend for &B {
@@ -157,12 +172,12 @@ impl<B: Backend + ?Sized> Backend for &B {
     }
 
     #[inline(always)]
-    fn zero(&self, base: Va, off: u32, bytes: u32) {
-        (**self).zero(base, off, bytes);
+    fn zero(&self, geometry: &Geometry, base: Va, off: u32, bytes: u32) {
+        (**self).zero(geometry, base, off, bytes);
     }
 
-    fn is_zero(&self, base: Va, off: u32, bytes: u32) -> bool {
-        (**self).is_zero(base, off, bytes)
+    fn is_zero(&self, geometry: &Geometry, base: Va, off: u32, bytes: u32) -> Option<bool> {
+        (**self).is_zero(geometry, base, off, bytes)
     }
 
     #[inline(always)]

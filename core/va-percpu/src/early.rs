@@ -22,12 +22,16 @@ use va_base::{Machine, Place};
 /// use va_percpu::km::{Blocks, KmChunks};
 /// use va_percpu::{BackendError, EarlyPercpu, Geometry, NewError, Request, Sizes, config};
 ///
-/// struct NoMore; // memory for chunks after the first one: none here
+/// struct NoMore; // no memory at all: addresses are numbers here
 /// impl Blocks for NoMore {
 ///     fn alloc(&self, _bytes: u64) -> Result<Va, BackendError> {
 ///         Err(BackendError)
 ///     }
 ///     fn free(&self, _at: Va, _bytes: u64) {}
+///     fn zero(&self, _at: Va, _bytes: u64) {}
+///     fn is_zero(&self, _at: Va, _bytes: u64) -> Option<bool> {
+///         None
+///     }
 /// }
 ///
 /// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own

@@ -7,7 +7,7 @@
 //! # Source
 //! Linux `mm/percpu-vm.c` (6.12: `pcpu_populate_chunk`, `pcpu_create_chunk`).
 
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, all_zero};
 use crate::error::PlacementError;
 use crate::geometry::Geometry;
 use core::ops::Range;
@@ -30,10 +30,13 @@ pub trait Mapper {
     /// Flushes the translations of a range on every CPU.
     fn flush(&self, range: VaRange);
 
-    /// Zeroes the bytes of a range, whose pages are mapped: those of one CPU's copy of an object, before it is
-    /// allocated. Called under no lock. The default does nothing, and contents of new objects are unspecified.
-    #[inline(always)]
-    fn zero(&self, _range: VaRange) {}
+    /// Zeroes the bytes of a range, whose pages are mapped: those of one CPU's copy of an object, or of several adjacent
+    /// ones, before they are allocated. Pages of the first chunk are among them. Called under no lock.
+    fn zero(&self, range: VaRange);
+
+    /// Returns whether the bytes of a range are zero; `None` if there is no memory behind the addresses, or it cannot be
+    /// read. Only `validate` and debug assertions call it.
+    fn is_zero(&self, range: VaRange) -> Option<bool>;
 }
 
 /// The placement of the units of CPUs.
@@ -76,6 +79,15 @@ impl<'a, P: Machine + Clone, M: Mapper, C: Config> VmChunks<'a, P, M, C> {
     /// Returns the mapper.
     pub fn mapper(&self) -> &M {
         &self.mapper
+    }
+
+    /// Returns the bytes of an object on each CPU.
+    #[inline(always)]
+    fn copies(&self, base: Va, off: u32, bytes: u32) -> impl Iterator<Item = VaRange> {
+        let first = base.get() + u64::from(off);
+        self.units
+            .iter()
+            .map(move |unit| VaRange::from_size(Va::new(first + unit), bytes.into()).unwrap_or_default())
     }
 
     fn of_unit(&self, base: Va, cpu: usize, pages: &Range<u32>) -> VaRange {
@@ -156,11 +168,12 @@ impl<P: Machine + Clone, M: Mapper, C: Config> Backend for VmChunks<'_, P, M, C>
     }
 
     #[inline(always)]
-    fn zero(&self, base: Va, off: u32, bytes: u32) {
-        for unit in self.units {
-            let at = Va::new(base.get() + unit + u64::from(off));
-            self.mapper.zero(VaRange::from_size(at, bytes.into()).unwrap_or_default());
-        }
+    fn zero(&self, _geometry: &Geometry, base: Va, off: u32, bytes: u32) {
+        self.copies(base, off, bytes).for_each(|copy| self.mapper.zero(copy));
+    }
+
+    fn is_zero(&self, _geometry: &Geometry, base: Va, off: u32, bytes: u32) -> Option<bool> {
+        all_zero(self.copies(base, off, bytes).map(|copy| self.mapper.is_zero(copy)))
     }
 }
 

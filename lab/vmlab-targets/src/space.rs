@@ -284,4 +284,12 @@ impl<L: Watch, B: BlockConfig> Backend for Source<L, B> {
     fn depopulate(&self, _: &Geometry, _: Va, _: Range<u32>) {}
 
     fn flush(&self, _: &Geometry, _: Va, _: Range<u32>) {}
+
+    /// Does nothing: there is no memory.
+    #[inline(always)]
+    fn zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) {}
+
+    fn is_zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) -> Option<bool> {
+        None
+    }
 }

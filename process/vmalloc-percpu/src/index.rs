@@ -222,7 +222,7 @@ impl<O: Os> Backend for Chunks<O> {
 
     fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
 
-    fn zero(&self, base: Va, off: u32, bytes: u32) {
+    fn zero(&self, _geometry: &Geometry, base: Va, off: u32, bytes: u32) {
         let first: *mut u8 = with_exposed_provenance_mut(base.get() as usize + off as usize);
         for unit in self.hot.live_units() {
             // SAFETY: a unit of a mapped chunk.
@@ -233,14 +233,14 @@ impl<O: Os> Backend for Chunks<O> {
         }
     }
 
-    fn is_zero(&self, base: Va, off: u32, bytes: u32) -> bool {
+    fn is_zero(&self, _geometry: &Geometry, base: Va, off: u32, bytes: u32) -> Option<bool> {
         let first: *const u8 = with_exposed_provenance_mut(base.get() as usize + off as usize);
-        self.hot.live_units().all(|unit| {
+        Some(self.hot.live_units().all(|unit| {
             // SAFETY: a unit of a mapped chunk.
             let place = unsafe { first.add(unit as usize * STRIDE) };
             // SAFETY: these bytes belong to an object that no caller has.
             let copy = unsafe { core::slice::from_raw_parts(place, bytes as usize) };
             copy.iter().all(|&byte| byte == 0)
-        })
+        }))
     }
 }

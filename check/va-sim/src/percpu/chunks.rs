@@ -178,7 +178,7 @@ impl Backend for SimChunks {
         self.woken.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn zero(&self, base: Va, off: u32, bytes: u32) {
+    fn zero(&self, _geometry: &Geometry, base: Va, off: u32, bytes: u32) {
         if let Some(written) = &self.written {
             let mut written = written.lock();
             for word in words(base.get() + u64::from(off), bytes) {
@@ -187,11 +187,11 @@ impl Backend for SimChunks {
         }
     }
 
-    fn is_zero(&self, base: Va, off: u32, bytes: u32) -> bool {
-        self.written.as_ref().is_none_or(|written| {
-            let at = base.get() + u64::from(off);
-            written.lock().range(at..at + u64::from(bytes)).next().is_none()
-        })
+    /// `None` if contents are not modelled.
+    fn is_zero(&self, _geometry: &Geometry, base: Va, off: u32, bytes: u32) -> Option<bool> {
+        let at = base.get() + u64::from(off);
+        let written = self.written.as_ref()?;
+        Some(written.lock().range(at..at + u64::from(bytes)).next().is_none())
     }
 }
 

@@ -109,7 +109,8 @@ impl<C: Config> Run<'_, '_, C> {
         let found = self.space.find(got).expect("a chunk");
         let backend = self.space.backend();
         assert!(backend.is_populated(found.base, found.off..found.off + bytes) != Some(false), "{got}");
-        assert!(va_percpu::Backend::is_zero(backend, found.base, found.off, bytes), "{got} is not zero");
+        let zero = va_percpu::Backend::is_zero(backend, self.space.geometry(), found.base, found.off, bytes);
+        assert_eq!(zero, Some(true), "{got} is not zero");
         backend.write(Va::new(at), bytes);
         self.live.insert(at, bytes);
         self.order.push(at);

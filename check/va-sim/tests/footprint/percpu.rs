@@ -23,6 +23,13 @@ impl Mapper for Nothing {
     fn unmap(&self, _cpu: u32, _range: VaRange) {}
 
     fn flush(&self, _range: VaRange) {}
+
+    /// Does nothing: there is no memory.
+    fn zero(&self, _range: VaRange) {}
+
+    fn is_zero(&self, _range: VaRange) -> Option<bool> {
+        None
+    }
 }
 
 /// Discards its input.

@@ -83,6 +83,13 @@ impl Backend for Chunks {
     fn flush(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) {
         self.there().1.retain(|page| page.0 != base.get() || !pages.contains(&page.1));
     }
+
+    /// Does nothing: there is no memory.
+    fn zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) {}
+
+    fn is_zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) -> Option<bool> {
+        None
+    }
 }
 
 type Space<C> = PercpuSpace<HeapMachine<parking_lot::RawMutex>, Chunks, C>;

@@ -327,7 +327,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Zeroes an object, reports it to the backend, and returns its offset.
     #[inline(always)]
     fn publish(&self, request: &Request, base: Va, off: u32, bytes: u32) -> Offset {
-        self.backend.zero(base, off, bytes);
+        self.backend.zero(&self.geometry, base, off, bytes);
+        debug_assert!(self.backend.is_zero(&self.geometry, base, off, bytes) != Some(false));
         let offset = Offset::between(self.geometry.base(), base.get() + u64::from(off));
         self.backend.event(Event::Alloc { request: *request, base, off, offset });
         offset

@@ -32,8 +32,10 @@ impl Backend for Flat {
 
     fn flush(&self, _: &Geometry, _: Va, _: Range<u32>) {}
 
-    fn is_zero(&self, _: Va, _: u32, _: u32) -> bool {
-        !self.written.load(Ordering::Relaxed)
+    fn zero(&self, _: &Geometry, _: Va, _: u32, _: u32) {}
+
+    fn is_zero(&self, _: &Geometry, _: Va, _: u32, _: u32) -> Option<bool> {
+        Some(!self.written.load(Ordering::Relaxed))
     }
 }
 

@@ -90,12 +90,16 @@ pub struct Drained {
 /// ```
 /// # use va_base::{HeapMachine, Va};
 /// # use va_percpu::{BackendError, Geometry, PercpuSpace, Request, Sizes, config, km::{Blocks, KmChunks}};
-/// # struct NoMore; // memory for chunks after the first one: none here
+/// # struct NoMore; // no memory at all: addresses are numbers here
 /// # impl Blocks for NoMore {
 /// #     fn alloc(&self, _bytes: u64) -> Result<Va, BackendError> {
 /// #         Err(BackendError)
 /// #     }
 /// #     fn free(&self, _at: Va, _bytes: u64) {}
+/// #     fn zero(&self, _at: Va, _bytes: u64) {}
+/// #     fn is_zero(&self, _at: Va, _bytes: u64) -> Option<bool> {
+/// #         None
+/// #     }
 /// # }
 /// # let machine = HeapMachine::<parking_lot::RawMutex>::new(4);
 /// # let sizes = Sizes { unit: 65_536, fixed: 0, reserved: 0, dynamic: 20_480, atom: 4096, alloc: 262_144, units: 4 };
@@ -256,7 +260,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         while at < end {
             let base = self.states.span(at, None).map_or(Va::new(at), state::Span::base);
             let stop = end.min(self.states.span_end(at));
-            self.backend.zero(base, (at - base.get()) as u32, (stop - at) as u32);
+            self.backend.zero(&self.geometry, base, (at - base.get()) as u32, (stop - at) as u32);
             at = stop;
         }
     }

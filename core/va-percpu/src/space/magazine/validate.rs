@@ -49,8 +49,10 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 let held = self.lock().is_allocated(at, SIZES[class]);
                 InvariantViolation::check(held, "MC1", place, SIZES[class].into(), 0)?;
                 let base = self.states.span(at, None).map_or(place, Span::base);
-                let zero = !clean || self.backend.is_zero(base, (at - base.get()) as u32, SIZES[class]);
-                InvariantViolation::check(zero, "MC2", place, 0, 1)
+                let off = (at - base.get()) as u32;
+                let dirty =
+                    clean && self.backend.is_zero(&self.geometry, base, off, SIZES[class]) == Some(false);
+                InvariantViolation::check(!dirty, "MC2", place, 0, 1)
             })?;
             if let Some(contents) = cell.try_lock() {
                 let (bytes, counted) = (contents.bytes, contents.counted_bytes());

@@ -295,6 +295,14 @@ impl Backend for OneChunk {
     fn depopulate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
 
     fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
+
+    /// Does nothing: there is no memory.
+    #[inline(always)]
+    fn zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) {}
+
+    fn is_zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) -> Option<bool> {
+        None
+    }
 }
 
 /// A chunk under a policy, with its allocated pieces.
