@@ -3,7 +3,7 @@
 use super::{Found, PercpuSpace};
 use crate::backend::Backend;
 use crate::bitmap::{self, BIT_BYTES};
-use crate::chunk::NIL;
+use crate::chunk::{NIL, State};
 use crate::config::Config;
 use crate::engine::HintEngine;
 use crate::offset::Offset;
@@ -24,8 +24,11 @@ pub struct Stats {
     pub live: u64,
     /// The largest number of live objects, with those that magazines hold.
     pub live_max: u64,
-    /// Chunks; the first is one.
+    /// Chunks; the first is one. Those that the balance destroys count until they are gone, as their pages and their
+    /// free bytes do.
     pub chunks: u32,
+    /// Those of them that the balance destroys: nothing is allocated in them any more.
+    pub leaving: u32,
     /// The largest number of chunks.
     pub chunks_max: u32,
     /// Chunks created since the beginning.
@@ -43,7 +46,7 @@ pub struct Stats {
     pub chunk_pages: u64,
     /// Free bytes of all chunks except the reserved section.
     pub free_bytes: u64,
-    /// The longest run of any chunk except the reserved section, by the engine's head.
+    /// The longest run of any chunk except the reserved section and those that leave, by the engine's head.
     pub longest_bytes: u32,
     /// Chunks that are isolated.
     pub isolated: u32,
@@ -156,12 +159,16 @@ impl<C: Config> Store<C> {
             slab_free_bytes: self.classes.unused_bytes(),
             ..Stats::default()
         };
-        for row in self.rows().filter(|&row| row != RESERVED && self.chunk(row).is_in_use()) {
+        for row in self.rows().filter(|&row| row != RESERVED && self.chunk(row).state != State::Unused) {
             let chunk = self.chunk(row);
             stats.free_bytes += u64::from(chunk.free_bits) * u64::from(BIT_BYTES);
-            stats.longest_bytes = stats.longest_bytes.max(C::Engine::longest(&chunk.head) * BIT_BYTES);
             stats.chunk_pages += u64::from(chunk.populated);
-            stats.isolated += u32::from(chunk.isolated);
+            if chunk.is_in_use() {
+                stats.longest_bytes = stats.longest_bytes.max(C::Engine::longest(&chunk.head) * BIT_BYTES);
+                stats.isolated += u32::from(chunk.isolated);
+            } else {
+                stats.leaving += 1;
+            }
         }
         stats
     }
@@ -254,7 +261,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Calls `each` with the counts of every chunk: the reserved section, then the lists from the fullest on.
+    /// Calls `each` with the counts of every chunk: the reserved section, then the lists from the fullest on. A chunk that
+    /// the balance destroys is in no list.
     ///
     /// # Locks
     /// `chunks`, which is held throughout, so `each` must not call the space. Cost: bits of all chunks.

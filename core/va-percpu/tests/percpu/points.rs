@@ -2,8 +2,8 @@
 use va_base::Va;
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{
-    AllocError, ChunkKind, Config, Context, FreeError, Geometry, NewError, Offset, PercpuSpace, Request,
-    Sizes,
+    AllocError, ChunkKind, Config, Context, FreeError, Geometry, NewError, Offset, PercpuSpace, Progress,
+    Request, Sizes,
 };
 use va_sim::machine::{SimMachine, lockings};
 use va_sim::percpu::{Harness, Op, SIZES, SimChunks};
@@ -542,4 +542,31 @@ fn the_first_chunk_stays_though_all_of_its_unit_is_free() {
         check::<Scan>(object, backwards);
         check::<Linux612>(object, backwards);
     }
+}
+
+/// While the balance destroys chunks step by step, the counts of one call go together.
+#[test]
+fn counts_agree_while_chunks_are_destroyed() {
+    let space = Harness::<Runs>::new().space;
+    let own = space.stats();
+    let whole = Request::new(32 << 10, 4096);
+    let objects: Vec<_> = (0..12).map(|_| space.alloc(&whole).unwrap()).collect();
+    objects[2..].iter().for_each(|&object| space.free(object).unwrap());
+    let (unit, first) = (u64::from(SIZES.unit), own.free_bytes);
+    let mut leaving = 0;
+    loop {
+        let stats = space.stats();
+        let others = stats.populated_pages - stats.chunk_pages;
+        assert_eq!(others, own.populated_pages - own.chunk_pages, "{stats:?}");
+        let live = 2 * whole.parts().0 as u64;
+        assert_eq!(stats.free_bytes + live, first + u64::from(stats.chunks - 1) * unit, "{stats:?}");
+        let mut listed = 0;
+        space.each_chunk(&mut |chunk| listed += u32::from(chunk.kind != ChunkKind::Reserved));
+        assert_eq!(listed + stats.leaving, stats.chunks, "{stats:?}");
+        leaving = leaving.max(stats.leaving);
+        if space.tick() == Progress::Done {
+            break;
+        }
+    }
+    assert_eq!((leaving, space.stats().leaving), (1, 0));
 }
