@@ -40,7 +40,7 @@ pub(crate) struct Chunk<E: HintEngine> {
     pub(crate) immutable: bool,
     /// The state of the row.
     pub(crate) state: State,
-    /// Its row of granules is initialized; it is not read before a slab is created here.
+    /// A slab was created here: before that its row of granules is not read, and may be missing.
     pub(crate) sliced: bool,
     pub(crate) hidden_before: u32,
     pub(crate) hidden_after: u32,

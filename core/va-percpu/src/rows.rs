@@ -37,6 +37,11 @@ impl<T: Record> Row<T> {
         !self.0.is_empty()
     }
 
+    /// Returns the records.
+    pub(crate) fn records_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+
     /// Frees the memory.
     pub(crate) fn free<P: Platform>(self, platform: &P) {
         if !self.0.is_empty() {

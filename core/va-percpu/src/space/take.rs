@@ -243,9 +243,14 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             let old = self.lock().grow(more);
             old.free(&self.machine);
         }
-        let base = self.backend.create(&self.geometry).map_err(|_| AllocError::NoChunk { chunks })?;
+        // No other caller uses the rows of the next chunk: they are initialized with no lock of the chunks held.
+        let mut rows = self.lock().take_rows();
+        rows.wipe(&self.geometry);
+        let created = self.backend.create(&self.geometry);
         let mut store = self.lock();
-        let row = store.add(base);
+        let row = store.put_rows(rows);
+        let base = created.map_err(|_| AllocError::NoChunk { chunks })?;
+        store.add(row, base);
         if !B::BY_PAGE {
             store.note_populated(row, 0..self.geometry.unit_pages());
         }

@@ -14,6 +14,15 @@ fn sizes() -> Sizes {
     Sizes { unit: 32 << 10, fixed: 100, reserved: 100, dynamic: 20 << 10, atom: 4096, alloc: 4096, units: 1 }
 }
 
+/// Creates a chunk.
+fn add<C: Config>(store: &mut Store<C>, base: u64) -> u32 {
+    let mut rows = store.take_rows();
+    rows.wipe(&store.geometry);
+    let row = store.put_rows(rows);
+    store.add(row, Va::new(base));
+    row
+}
+
 /// Creates a store of the first chunk and one more, with an object in each.
 fn store() -> Store<Scan> {
     let heap = LimitedHeap::new();
@@ -25,7 +34,7 @@ fn store() -> Store<Scan> {
     if !store.need().is_none() {
         store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     }
-    let row = store.add(Va::new(1 << 31));
+    let row = add(&mut store, 1 << 31);
     store.relocate_new(row);
     store.note_populated(row, 0..3);
     let taken = store.take(Want { bits: 8192 - 10, align: 1 }, false).unwrap();
@@ -165,7 +174,7 @@ fn a_row_that_became_free_needs_no_longer_table() {
         if !store.need().is_none() {
             store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
         }
-        let row = store.add(Va::new(1 << 32));
+        let row = add(&mut store, 1 << 32);
         store.relocate_new(row);
     }
     assert!(!store.need().is_none());
@@ -239,7 +248,7 @@ fn empty_exact() -> (Store<Runs>, u32) {
     if !store.need().is_none() {
         store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     }
-    let row = store.add(Va::new(1 << 31));
+    let row = add(&mut store, 1 << 31);
     store.relocate_new(row);
     store.note_populated(row, 0..8);
     (store, row)

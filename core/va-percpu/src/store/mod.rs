@@ -45,14 +45,14 @@ use crate::config::{Config, SlotBy};
 use crate::engine::{HintEngine, View, Want};
 use crate::geometry::{Geometry, Part, Slots};
 use crate::lookup::Lookup;
-use crate::rows::Rows;
+use crate::rows::{Row, Rows};
 use crate::table::Table;
 use class::ClassCache;
 use core::ops::Range;
 use forest::Forest;
 use memos::Memos;
 use unsettled::Unsettled;
-use va_base::{PAGE_SIZE, Platform, Va};
+use va_base::{PAGE_SIZE, Platform, Record, Va};
 
 /// Row of the dynamic section of the first chunk.
 pub(crate) const FIRST: u32 = 0;
@@ -153,6 +153,24 @@ impl Totals {
         self.live_max = self.live_max.max(self.live());
         self.size_min = self.size_min.min(bytes);
         self.size_max = self.size_max.max(bytes);
+    }
+}
+
+/// The rows of a chunk that is about to be created.
+pub(crate) struct ChunkRows<C: Config> {
+    words: Row<Word>,
+    blocks: Row<<C::Engine as HintEngine>::Block>,
+    head: <C::Engine as HintEngine>::Head,
+}
+
+impl<C: Config> ChunkRows<C> {
+    /// Makes them those of a chunk without objects and without pages. Cost: O(bits of a unit).
+    pub(crate) fn wipe(&mut self, geometry: &Geometry) {
+        let (words, pages) = (words_for(geometry.unit_bits()) as usize, geometry.unit_pages());
+        self.words.records_mut().fill(Word(0));
+        let (map, rest) = self.words.records_mut().split_at_mut(words);
+        let blocks = &mut self.blocks.records_mut()[..C::Engine::blocks_for(pages) as usize];
+        C::Engine::reset(&mut View { map, populated: &rest[words..], blocks, head: &mut self.head, pages });
     }
 }
 
@@ -272,7 +290,8 @@ impl<C: Config> Store<C> {
             hidden_after: part.hidden_after,
             ..<Chunk<C::Engine> as va_base::Record>::EMPTY
         };
-        self.wipe(row);
+        self.words.row_mut(row).fill(Word(0));
+        C::Engine::reset(&mut self.view(row).0);
         let (words, pages) = (2 * words_for(self.geometry.unit_bits()) as usize, part.pages);
         bitmap::set(&mut self.words.row_mut(row)[words..], 0, pages);
         for (at, hidden) in [(0, part.hidden_before), (bits - part.hidden_after, part.hidden_after)] {
@@ -282,12 +301,6 @@ impl<C: Config> Store<C> {
             }
         }
         C::Engine::settle(&mut self.view(row).0);
-    }
-
-    /// Clears the row of a chunk, as for a new one.
-    fn wipe(&mut self, row: u32) {
-        self.words.row_mut(row).fill(Word(0));
-        C::Engine::reset(&mut self.view(row).0);
     }
 
     /// Returns a chunk as its engine sees it, and the marks of its objects.
@@ -392,10 +405,31 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Creates a chunk whose first unit begins at `base`. The memory that [`need`](Self::need) listed has been
-    /// allocated. It is in no list yet.
-    pub(crate) fn add(&mut self, base: Va) -> u32 {
-        let row = if self.unused == NIL { self.begun } else { self.unused };
+    /// Returns the row of the next chunk.
+    fn next_row(&self) -> u32 {
+        if self.unused == NIL { self.begun } else { self.unused }
+    }
+
+    /// Takes the rows of the next chunk, whose memory [`need`](Self::need) listed: for the caller that creates it, which
+    /// holds `grow`.
+    pub(crate) fn take_rows(&mut self) -> ChunkRows<C> {
+        let row = self.next_row();
+        let words = self.words.put(row, Record::EMPTY);
+        ChunkRows { words, blocks: self.blocks.put(row, Record::EMPTY), head: C::Engine::HEAD }
+    }
+
+    /// Puts the rows of the next chunk back, and returns it.
+    pub(crate) fn put_rows(&mut self, rows: ChunkRows<C>) -> u32 {
+        let row = self.next_row();
+        self.words.put(row, rows.words);
+        self.blocks.put(row, rows.blocks);
+        self.chunks.one_mut(row).head = rows.head;
+        row
+    }
+
+    /// Creates the next chunk, whose first unit begins at `base`, and whose rows are those of a new one. It is in no list
+    /// yet.
+    pub(crate) fn add(&mut self, row: u32, base: Va) {
         if self.unused == NIL {
             self.begun += 1;
         } else {
@@ -403,7 +437,9 @@ impl<C: Config> Store<C> {
         }
         let (pages, bits) = (self.geometry.unit_pages(), self.geometry.unit_bits());
         self.totals.made += 1;
+        let head = self.chunk(row).head;
         *self.chunks.one_mut(row) = Chunk {
+            head,
             base: base.get(),
             pages,
             free_bits: bits,
@@ -413,11 +449,9 @@ impl<C: Config> Store<C> {
         };
         self.totals.free_bits += u64::from(bits);
         self.totals.whole_pages += u64::from(pages);
-        self.wipe(row);
         self.lookup.add(base.get() >> self.grain_shift, self.grains(), row);
         self.totals.chunks += 1;
         self.totals.chunks_max = self.totals.chunks_max.max(self.totals.chunks);
-        row
     }
 
     /// Removes a chunk that holds nothing from its list and from the lookup: from now on no call finds it by any

@@ -72,7 +72,7 @@ impl Mapper for Pages<'_> {
         self.zeroed.lock().push(range);
     }
 
-    /// What was zeroed is noted, and nothing else: a list that is read while it is short.
+    /// Only ranges that were zeroed are noted: the list is read while it is short.
     fn is_zero(&self, range: VaRange) -> Option<bool> {
         let zeroed = self.zeroed.lock();
         (zeroed.len() < 100).then(|| zeroed.contains(&range))
@@ -349,8 +349,8 @@ impl Blocks for &Numbers {
     }
 }
 
-/// Objects of contiguous chunks are zero on every CPU, however often callers dirty them and free them: by the space and
-/// by a magazine, in the first chunk and in others.
+/// Objects of contiguous chunks are zero on every CPU, however often callers dirty and free them. They are of the space
+/// and of a magazine, in the first chunk and in others.
 #[test]
 fn objects_of_contiguous_chunks_are_zero_each_time() {
     let machine = SimMachine::new(4);

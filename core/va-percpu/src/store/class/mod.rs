@@ -175,11 +175,6 @@ impl ClassCache {
         self.rows.move_to(rows)
     }
 
-    /// Clears what a row was used for before.
-    pub(crate) fn wipe(&mut self, row: u32) {
-        self.rows.row_mut(row).fill(Slab::EMPTY);
-    }
-
     /// Checks that there is an entry for so many rows.
     pub(crate) fn validate(&self, rows: u32) -> Result<(), InvariantViolation> {
         self.rows.validate_places(rows)

@@ -138,11 +138,8 @@ impl<C: Config> Store<C> {
             self.free_uncounted(taken.row, taken.at);
             return None;
         }
-        let chunk = self.chunk_mut(taken.row);
-        if !chunk.sliced {
-            chunk.sliced = true;
-            self.classes.wipe(taken.row);
-        }
+        // The row is empty, as it came from the platform: a slab clears its granules at its end.
+        self.chunk_mut(taken.row).sliced = true;
         let Some(slab) = self.classes.begin(class, taken.row, taken.at / SLOTS) else {
             self.free_uncounted(taken.row, taken.at);
             return None;
