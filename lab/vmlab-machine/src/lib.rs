@@ -15,6 +15,7 @@ mod lock;
 mod lock_stat;
 mod memory;
 mod spin;
+mod visits;
 
 pub use lock::{
     Watch, Watched, WatchedLock, WatchedSpin, stand_for as stand_for_cpu, take as take_lock_stats,

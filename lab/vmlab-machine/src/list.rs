@@ -21,35 +21,14 @@
 //!
 //! Source: the description and the removed lines of the change that replaced it in Linux 5.2.
 
-use std::cell::Cell;
+use super::visits::count as count_visits;
 use std::collections::BTreeMap;
 use va_base::{AllocError, FreeError, InvariantViolation, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
 use va_tree::{Fit, FreeIndex, InPlace, IndexMemory, PieceWanted, Supplied};
 
+pub use super::visits::{Visits, take as take_visits};
+
 const NONE: usize = usize::MAX;
-
-/// Areas that lists read on one thread.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Visits {
-    /// Those that a walk for an allocation passed, on its way to a gap that fits.
-    pub walk: u64,
-    /// Those that everything else read: links of neighbours, looks for a hole.
-    pub other: u64,
-}
-
-thread_local! {
-    static VISITS: Cell<Visits> = const { Cell::new(Visits { walk: 0, other: 0 }) };
-}
-
-/// Returns the visits of this thread since the last call, of all lists.
-pub fn take_visits() -> Visits {
-    VISITS.take()
-}
-
-fn count_visits(walk: u64, other: u64) {
-    let before = VISITS.get();
-    VISITS.set(Visits { walk: before.walk + walk, other: before.other + other });
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Area {
