@@ -87,7 +87,7 @@ fn a_failure_that_is_expected_is_none_whichever_suite_counts_it() {
     let found = |case: Case, counts: Counts| {
         let mut all = [Counts::default(); Case::ALL.len()];
         all[case.index()] = counts;
-        vec![Found { counts: all, cycles: 1 }]
+        vec![Found { counts: all, cycles: 1, met: 1 }]
     };
     let ran = |suite, case, counts| Ran {
         params: Params { run_test_mask: 8191, ..Params::new(suite) },
@@ -109,7 +109,10 @@ fn lines_are_the_kernels_to_the_letter() {
     counts[6] = Counts { failed: 1, xfailed: 2, ..Counts::default() };
     let ran = |suite| Ran {
         params: Params { run_test_mask: 65, test_repeat_count: 3, ..Params::new(suite) },
-        workers: vec![Found { counts, cycles: 77 }, Found { counts: Default::default(), cycles: 0 }],
+        workers: vec![
+            Found { counts, cycles: 77, met: 2 },
+            Found { counts: Default::default(), cycles: 0, met: 1 },
+        ],
         interrupted: false,
         settled: Ok(()),
     };
