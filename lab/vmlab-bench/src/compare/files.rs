@@ -7,13 +7,14 @@ use crate::harness::{Header, Report};
 pub(super) const STEM: &str = "test-compare";
 
 /// Returns the description of the machine and the run.
-pub(super) fn about(common: &Header, rounds: u64, limit_s: u64) -> String {
+pub(super) fn about(common: &Header, rounds: u64, limit_s: u64, cpus: u32) -> String {
     // Other load on the machine affects every figure.
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split_whitespace().next().unwrap_or("unknown");
     // Workers are not bound to a CPU; the suite's are not either.
     common.with(&format!(
-        "load before: {load}\nrounds: {rounds}, targets in turn, the fastest counts; a run is stopped after {limit_s} s"
+        "load before: {load}\ncores: {cpus}, so at most {cpus} workers run at a time, whatever their number\nrounds: {rounds}, \
+         targets in turn, the fastest counts; a run is stopped after {limit_s} s"
     ))
 }
 

@@ -9,6 +9,7 @@
 //! lower bound, and it is not run again in later rounds.
 
 use super::observe::{Look, Observed, Seen};
+use super::ratio::{Figure, Ratio};
 use crate::harness::turns;
 use crate::suite::case::Case;
 use crate::suite::driver::{self, Ran};
@@ -55,12 +56,36 @@ pub struct Measured {
     pub ran: Ran,
     /// The time of that round, or the limit if it was stopped.
     time: Duration,
-    /// The time of each round that was not stopped.
-    pub(super) rounds: Vec<Duration>,
+    /// All rounds. A stopped one took the limit at least.
+    pub(super) rounds: Vec<Round>,
     /// The run in which each call was timed; `None` if it was stopped.
     pub(super) clocked: Option<Seen>,
     /// The run in which locks were counted; `None` if it was stopped or the target's locks do not count.
     pub(super) counted: Option<Seen>,
+}
+
+/// The figures of one round.
+pub(super) struct Round {
+    pub(super) time: Duration,
+    /// Nanoseconds of a loop, by [`Case::index`].
+    loop_ns: [Option<f64>; Case::ALL.len()],
+    /// Workers that had begun when the first one ended.
+    met: u32,
+}
+
+impl Round {
+    fn new(ran: &Ran, time: Duration) -> Self {
+        let mut loop_ns = [None; Case::ALL.len()];
+        ran.params.cases().for_each(|case| loop_ns[case.index()] = loop_ns_of(ran, case));
+        Self { time, loop_ns, met: ran.met() }
+    }
+}
+
+/// Returns the nanoseconds of a loop of a test, the mean of all workers; `None` if not all completed the test.
+fn loop_ns_of(ran: &Ran, case: Case) -> Option<f64> {
+    let whole =
+        |worker: &driver::Found| worker.counts[case.index()].executions() == ran.params.test_repeat_count;
+    ran.workers.iter().all(whole).then(|| mean_ns(ran, case))?
 }
 
 impl Measured {
@@ -74,11 +99,30 @@ impl Measured {
         self.ran.interrupted
     }
 
-    /// Returns the nanoseconds of a loop of a test, the mean of all workers; `None` if not all completed the test.
-    pub(super) fn loop_ns(&self, case: Case) -> Option<f64> {
-        let repeats = self.ran.params.test_repeat_count;
-        let whole = |worker: &driver::Found| worker.counts[case.index()].executions() == repeats;
-        self.ran.workers.iter().all(whole).then(|| mean_ns(&self.ran, case))?
+    /// Returns the seconds of all rounds.
+    pub(super) fn seconds(&self) -> Figure {
+        let least = self.time.as_secs_f64();
+        if self.is_bound() {
+            return Figure::at_least(least);
+        }
+        Figure::new(least, self.rounds.iter().map(|round| round.time.as_secs_f64()))
+    }
+
+    /// Returns the nanoseconds of a loop of a test in the fastest round; `None` if not all workers completed the test.
+    pub(super) fn loop_ns(&self, case: Case) -> Option<Figure> {
+        let shown = loop_ns_of(&self.ran, case)?;
+        Some(Figure::new(shown, self.rounds.iter().filter_map(|round| round.loop_ns[case.index()])))
+    }
+
+    /// Returns the least number of workers that had begun when the first one ended, of all rounds.
+    pub(super) fn met(&self) -> u32 {
+        self.rounds.iter().map(|round| round.met).min().unwrap_or(0)
+    }
+
+    /// Returns the ratio of a figure of this target to one of `by`, if the workers of each round met.
+    pub(super) fn ratio(&self, by: &Self, figures: [&Figure; 2]) -> Ratio {
+        let workers = self.ran.params.nr_threads;
+        Ratio::new(figures[0], figures[1]).of_workers(self.met().min(by.met()), workers)
     }
 }
 
@@ -129,15 +173,14 @@ pub fn measure(scenario: &Scenario, ways: &Ways, out: &mut dyn Output) -> Result
         let time = if ran.interrupted { ways.limit } else { wall(&ran) };
         match measured {
             None => {
-                let rounds = if ran.interrupted { vec![] } else { vec![time] };
+                let rounds = vec![Round::new(&ran, time)];
                 let target = name.clone();
                 *measured = Some(Measured { target, ran, time, rounds, clocked: None, counted: None });
             }
-            // A stopped round has less information than one that ended.
-            Some(_) if ran.interrupted => {}
             Some(best) => {
-                best.rounds.push(time);
-                if time < best.wall() {
+                best.rounds.push(Round::new(&ran, time));
+                // A stopped round has less information than one that ended.
+                if !ran.interrupted && time < best.wall() {
                     (best.ran, best.time) = (ran, time);
                 }
             }

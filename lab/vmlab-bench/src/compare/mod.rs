@@ -6,6 +6,7 @@
 //! | `scenario` | the default tests, workers and targets |
 //! | `measure` | alternating rounds, and the observed runs |
 //! | `observe` | a target whose calls are timed or whose locks are counted |
+//! | `ratio` | the ratio of two figures, unless it lies within their spread |
 //! | `tables`, `locks` | times, latencies, `lock_stat` |
 //! | `origins` | the figures of the patches and the talk, and those measured here |
 //! | `charts` | the time of each test on each worker: before, after, both |
@@ -21,6 +22,8 @@ pub mod measure;
 pub mod observe;
 #[doc(hidden)]
 pub mod origins;
+#[doc(hidden)]
+pub mod ratio;
 #[doc(hidden)]
 pub mod scenario;
 mod tables;
@@ -86,7 +89,7 @@ pub fn run(wanted: &Wanted<'_>, out: &mut dyn Output) -> Result<()> {
     let Wanted { names, params, rounds, limit_s, seed, setup, entries, dir } = wanted;
     let rounds = *rounds;
     check_names("target", names, &entries.iter().map(|entry| entry.name).collect::<Vec<_>>())?;
-    let header = files::about(&Header::read(&out.command()), rounds, *limit_s);
+    let header = files::about(&Header::read(&out.command()), rounds, *limit_s, setup.cpus);
     if let Some(dir) = dir {
         prepare(dir, &format!("{}.csv", files::STEM))?;
     }

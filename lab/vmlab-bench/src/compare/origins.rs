@@ -5,6 +5,7 @@
 //! kernel". The series "Mitigate a vmap lock contention" (6.9). The patch "remove a global vmap_blocks xarray" (6.4).
 //! The series of per-CPU hints (5.2).
 
+use super::ratio::{Figure, WITHIN};
 use super::tables::{ratio, waiting};
 use super::{Compared, locks};
 use crate::harness::Table;
@@ -16,7 +17,7 @@ use va_base::LockClass;
 /// Nanoseconds for each action of the three engines of the per-CPU series: before it, with the alignment put back, with
 /// it.
 pub struct Hints {
-    pub ns: [f64; 3],
+    pub ns: [Figure; 3],
     pub actions: usize,
 }
 
@@ -34,12 +35,22 @@ impl Hints {
         let actions = (params.test_loop_count as usize).saturating_mul(ACTIONS_PER_LOOP);
         // The number is a multiple of a thousand.
         let actions = actions.clamp(1000, ACTIONS_MAX) / 1000 * 1000;
-        Ok(Self { ns: seed::three(actions, rounds)?, actions })
+        let ns = seed::three(actions, rounds)?.map(|ns| Figure::new(ns.min, [ns.max]));
+        Ok(Self { ns, actions })
     }
 
     /// Returns the figures in seconds, scaled so that the first is 69.
     pub fn as_seconds(&self) -> [f64; 3] {
-        self.ns.map(|ns| 69.0 * ns / self.ns[0])
+        self.ns.map(|ns| 69.0 * ns.shown / self.ns[0].shown)
+    }
+
+    /// Formats the figures, unless one of them lies within the spread of the one before.
+    pub fn text(&self) -> String {
+        if self.ns.windows(2).any(|pair| pair[0].meets(&pair[1])) {
+            return WITHIN.to_string();
+        }
+        let [before, reverted, with] = self.as_seconds();
+        format!("{before:.0} : {reverted:.0} : {with:.1} (of 69)")
     }
 }
 
@@ -77,7 +88,8 @@ fn rows(compared: &Compared) -> Vec<Row> {
     let times = |name: &str, before: &str, after: &str| -> Option<(String, u32)> {
         let part = part(name)?;
         let slower = ratio(part.of(before)?, part.of(after)?);
-        Some((format!("{slower} times, `{before}` by `{after}`"), part.scenario.params.test_loop_count))
+        let times = if slower.ends_with(|last: char| last.is_ascii_digit()) { " times" } else { "" };
+        Some((format!("{slower}{times}, `{before}` by `{after}`"), part.scenario.params.test_loop_count))
     };
     if let Some((here, loops)) = times("one", "list", "one-lock") {
         rows.push(Row {
@@ -123,16 +135,14 @@ fn rows(compared: &Compared) -> Vec<Row> {
     }
     if let Some(part) = part("ram") {
         if let Some((before, after)) = part.of("one-lock").zip(part.of("hashed")) {
-            let more = before.wall().as_secs_f64() / after.wall().as_secs_f64().max(1e-9) - 1.0;
-            let here = match before.is_bound() || after.is_bound() {
-                true => "stopped".to_string(),
-                false => format!("{:+.1} %, `hashed` over `one-lock`", 100.0 * more),
-            };
+            let more = |times: f64| format!("{:+.1} %", 100.0 * (times - 1.0));
+            let more = before.ratio(after, [&before.seconds(), &after.seconds()]).text(more);
+            let loops = part.scenario.params.test_loop_count;
             rows.push(Row {
                 what: "6.4, throughput of `run_test_mask=1024 nr_threads=64 nr_pages=5` (patch)",
                 there: "about +8 % (64 CPUs)",
-                here,
-                differs: format!("64 workers on {cpus} CPUs"),
+                here: format!("{more}, `hashed` over `one-lock`"),
+                differs: format!("64 workers on {cpus} CPUs; {loops} loops of 1,000,000"),
             });
         }
         let contended = |target: &str| locks::contentions(part.of(target)?, LockClass::Lookup);
@@ -148,11 +158,10 @@ fn rows(compared: &Compared) -> Vec<Row> {
         }
     }
     if let Some(hints) = &compared.hints {
-        let [before, reverted, with] = hints.as_seconds();
         rows.push(Row {
             what: "5.2, per-CPU hints, a million actions of traffic control (series)",
             there: "69 : 44 : 39 s",
-            here: format!("{before:.0} : {reverted:.0} : {with:.1} (of 69)"),
+            here: hints.text(),
             differs: format!(
                 "{} actions; per-CPU memory alone, so the ratio is larger (results/percpu.md); 44 is asked for as 12 packed bytes, as \
                  5.0 has them; aligned to 8: results/percpu.md",
@@ -167,5 +176,5 @@ fn rows(compared: &Compared) -> Vec<Row> {
 pub fn csv(hints: Option<&Hints>) -> Vec<String> {
     let Some(hints) = hints else { return Vec::new() };
     let of = ["before", "packed-12", "hints"];
-    of.iter().zip(hints.ns).map(|(of, ns)| format!("hints,1,{of},percpu,action_ns,{ns:.2}")).collect()
+    of.iter().zip(hints.ns).map(|(of, ns)| format!("hints,1,{of},percpu,action_ns,{:.2}", ns.shown)).collect()
 }

@@ -18,17 +18,15 @@ pub(super) fn seconds(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64())
 }
 
-/// Returns the ratio to the first target, with `<` or `>` if a stopped run makes it a bound; `-` if both were stopped.
-pub(super) fn ratio(of: &Measured, first: &Measured) -> String {
-    let times = of.wall().as_secs_f64() / first.wall().as_secs_f64().max(1e-9);
+/// Returns the ratio of two targets' times, with `<` or `>` if a stopped run makes it a bound; `-` if both were stopped.
+pub(super) fn ratio(of: &Measured, by: &Measured) -> String {
+    of.ratio(by, [&of.seconds(), &by.seconds()]).text(decimals)
+}
+
+/// Formats a ratio.
+fn decimals(times: f64) -> String {
     // Three decimals of a smaller ratio would be zeros.
-    let times = if times < 0.001 { format!("{times:.1e}") } else { format!("{times:.3}") };
-    match (of.is_bound(), first.is_bound()) {
-        (false, false) => times,
-        (true, false) => format!("> {times}"),
-        (false, true) => format!("< {times}"),
-        (true, true) => "-".to_string(),
-    }
+    if times < 0.001 { format!("{times:.1e}") } else { format!("{times:.3}") }
 }
 
 fn labels(part: &Part, measured: &Measured) -> [String; 3] {
@@ -46,30 +44,34 @@ fn runs(compared: &Compared) -> Table {
         .map(|part| format!("`{}`: `{}`", part.scenario.name, part.scenario.params))
         .collect();
     let caption = format!(
-        "Whole runs, the longest of the workers' own times: the fastest round; spread is the slowest round by the fastest. {}.",
+        "Whole runs, the longest of the workers' own times: the fastest round; spread is the slowest round by the fastest. A ratio \
+         that lies within the spread is not printed: a round of one target is as fast as a round of the other. Met are the workers \
+         that had begun when the first one ended, the least of all rounds: if that is not all, they ran one after the other, and \
+         there is no ratio. {}.",
         parameters.join("; ")
     );
-    let head = ["scenario", "workers", "target", "seconds", "spread", "ratio to the first", "throughput"];
-    let mut table = Table::new(caption, 3, head);
+    let head =
+        ["scenario", "workers", "met", "target", "seconds", "spread", "ratio to the first", "throughput"];
+    let mut table = Table::new(caption, 4, head);
     for part in &compared.parts {
         let Some(first) = part.measured.first() else { continue };
-        for measured in &part.measured {
-            let slowest = measured.rounds.iter().max().copied().unwrap_or_default().as_secs_f64();
-            let time = measured.wall().as_secs_f64();
+        for (at, measured) in part.measured.iter().enumerate() {
+            let seconds_of = measured.seconds();
             let bound = measured.is_bound();
             let mut row = labels(part, measured).to_vec();
-            row.push(if bound {
-                format!("> {}", seconds(measured.wall()))
-            } else {
-                seconds(measured.wall())
+            row.insert(2, measured.met().to_string());
+            row.push(format!("{}{}", if bound { "> " } else { "" }, seconds(measured.wall())));
+            row.push(match measured.rounds.len() {
+                _ if bound => "stopped".to_string(),
+                1 => "one round".to_string(),
+                _ => format!("{:.2}", seconds_of.most / seconds_of.least.max(1e-9)),
             });
-            row.push(if bound { "stopped".into() } else { format!("{:.2}", slowest / time.max(1e-9)) });
-            row.push(ratio(measured, first));
-            let sooner = first.wall().as_secs_f64() / time.max(1e-9);
-            row.push(match (bound, first.is_bound()) {
-                (false, false) => format!("{sooner:.2}x"),
-                (false, true) => format!("> {sooner:.2}x"),
-                _ => "-".to_string(),
+            row.push(if at == 0 && !bound { decimals(1.0) } else { ratio(measured, first) });
+            let sooner = [&first.seconds(), &seconds_of];
+            row.push(match bound {
+                true => "-".to_string(),
+                false if at == 0 => "1.00x".to_string(),
+                false => first.ratio(measured, sooner).text(|times| format!("{times:.2}x")),
             });
             table.push(row);
         }
@@ -79,17 +81,21 @@ fn runs(compared: &Compared) -> Table {
 
 fn tests(compared: &Compared) -> Table {
     let caption = "Each test: nanoseconds of a loop in the mean of workers, its setup among it (full_fit and long_busy_list fill a space \
-                   first); of per-CPU memory an object; - where the run was stopped before all workers had ended the test.";
+                   first); of per-CPU memory an object; - where the run was stopped before all workers had ended the test. A ratio is not \
+                   printed where it lies within the spread of the rounds.";
     let head = ["scenario", "workers", "test", "target", "ns a loop", "ratio to the first"];
     let mut table = Table::new(caption, 4, head);
     for part in &compared.parts {
         for case in part.scenario.params.cases() {
-            let first = part.measured.first().and_then(|first| first.loop_ns(case));
-            for measured in &part.measured {
+            let Some(first) = part.measured.first() else { continue };
+            for (at, measured) in part.measured.iter().enumerate() {
                 let [scenario, workers, target] = labels(part, measured);
                 let ns = measured.loop_ns(case);
-                let ratio = ns.zip(first).map(|(ns, first)| format!("{:.3}", ns / first));
-                let ns = ns.map(number);
+                let ratio = ns.zip(first.loop_ns(case)).map(|(ns, by)| match at {
+                    0 => decimals(1.0),
+                    _ => measured.ratio(first, [&ns, &by]).text(decimals),
+                });
+                let ns = ns.map(|ns| number(ns.shown));
                 table.row(&[&scenario, &workers, &case.name(), &target, &dash(ns), &dash(ratio)]);
             }
         }
@@ -164,9 +170,10 @@ pub(super) fn csv(compared: &Compared) -> Vec<String> {
         };
         line("run", "seconds", format!("{:.6}", measured.wall().as_secs_f64()));
         line("run", "stopped", u8::from(measured.is_bound()).to_string());
+        line("run", "met", measured.met().to_string());
         for case in part.scenario.params.cases() {
             if let Some(ns) = measured.loop_ns(case) {
-                line(case.name(), "loop_ns", format!("{ns:.2}"));
+                line(case.name(), "loop_ns", format!("{:.2}", ns.shown));
             }
             for (number, worker) in measured.ran.workers.iter().enumerate() {
                 let time = worker.counts[Case::index(case)].time.as_secs_f64();

@@ -137,39 +137,49 @@ fn engine<C: Config>(name: &'static str, asked: Asked) -> Engine<'static> {
     Engine { name, asked, run: Box::new(move |count| Ok(actions(&Standard::<C>::new(SHAPE)?, asked, count))) }
 }
 
+/// Runs all engines in turn. Returns the nanoseconds of each over the rounds, and its chunks.
+fn rounds_of(engines: &[Engine<'_>], count: usize, rounds: usize) -> Result<Vec<(Summary, u64)>> {
+    let ran = in_turn(rounds, engines, |_, engine| (engine.run)(count).map(Some))?;
+    let of = |ran: Vec<(f64, u64)>| Some((Summary::of(ran.iter().map(|(ns, _)| *ns))?, ran.last()?.1));
+    ran.into_iter().map(of).collect::<Option<_>>().context("there are no rounds")
+}
+
 /// Runs all engines in turn; the fastest round of each counts.
 fn fastest(engines: &[Engine<'_>], count: usize, rounds: usize) -> Result<Vec<Ran>> {
-    let ran = in_turn(rounds, engines, |_, engine| (engine.run)(count).map(Some))?;
-    let fastest = |(&Engine { name, asked, .. }, ran): (&Engine<'_>, Vec<(f64, u64)>)| {
-        let ns = Summary::of(ran.iter().map(|(ns, _)| *ns))?.min;
-        Some(Ran { engine: name, asked, ns, chunks: ran.last()?.1 })
+    let ran = rounds_of(engines, count, rounds)?;
+    let fastest = |(&Engine { name, asked, .. }, (ns, chunks)): (&Engine<'_>, (Summary, u64))| Ran {
+        engine: name,
+        asked,
+        ns: ns.min,
+        chunks,
     };
-    Ok(engines.iter().zip(ran).filter_map(fastest).collect())
+    Ok(engines.iter().zip(ran).map(fastest).collect())
 }
 
 /// Returns the engines of the three figures of the series: before it, with the alignment put back, and with it.
-fn of_the_series() -> Vec<Engine<'static>> {
+fn of_the_series() -> [Engine<'static>; 3] {
     let wide = Asked::Actions { align: 16 };
-    vec![
+    [
         engine::<HintsOff>("hints off", wide),
         engine::<HintsOff>("hints off", Asked::Packed),
         engine::<HintsOn>("hints on", wide),
     ]
 }
 
-/// Returns the three figures of the series in nanoseconds for each action.
+/// Returns the three figures of the series in nanoseconds for each action, over the rounds.
 ///
 /// # Errors
 /// If there is no memory for records, or no round.
-pub(crate) fn three(count: usize, rounds: usize) -> Result<[f64; 3]> {
-    let ran: Option<[Ran; 3]> = fastest(&of_the_series(), count, rounds)?.try_into().ok();
-    Ok(ran.context("there are no rounds")?.map(|ran| ran.ns))
+pub(crate) fn three(count: usize, rounds: usize) -> Result<[Summary; 3]> {
+    let ran = rounds_of(&of_the_series(), count, rounds)?;
+    let ran: Option<[(Summary, u64); 3]> = ran.try_into().ok();
+    Ok(ran.context("there are no rounds")?.map(|(ns, _)| ns))
 }
 
 /// Returns the three figures of the series, in its order, and others.
 pub fn measure(count: usize, rounds: usize, kernel_lib: Option<&KernelLib>) -> Result<Vec<Ran>> {
     let (wide, narrow, packed) = (Asked::Actions { align: 16 }, Asked::Actions { align: 8 }, Asked::Packed);
-    let mut engines = of_the_series();
+    let mut engines = Vec::from(of_the_series());
     engines.extend([
         engine::<HintsOn>("hints on", packed),
         engine::<HintsOff>("hints off", narrow),

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use va_base::LockClass;
 use va_sim::op::Rng;
@@ -9,17 +10,44 @@ use vmlab_bench::compare::locks::{CLASSES, name, table};
 use vmlab_bench::compare::measure::{Scenario, Ways, common, measure};
 use vmlab_bench::compare::observe::{LONGEST_NS, Latency};
 use vmlab_bench::compare::origins::{Hints, csv};
+use vmlab_bench::compare::ratio::{Figure, Ratio, UNMET, WITHIN};
 use vmlab_bench::compare::scenario::{all as scenarios, is_usual};
 use vmlab_bench::suite::case::{Case, Suite};
+use vmlab_bench::suite::driver;
 use vmlab_bench::suite::params::Params;
-use vmlab_bench::suite::target::{Entry, Setup, Target, Unsettled, Worker, targets};
+use vmlab_bench::suite::target::{Ask, Entry, Ram, Setup, Target, Unsettled, Worker, targets};
 use vmlab_machine::{ContendedAt, LockStat, NOTHING};
+use vmlab_targets::Era;
 
 #[test]
 fn the_engines_of_the_series_are_reported_with_69_for_the_first() {
-    let hints = Hints { ns: [200.0, 100.0, 50.0], actions: 1 };
+    let mut hints = Hints { ns: [200.0, 100.0, 50.0].map(|ns| Figure::new(ns, [])), actions: 1 };
     assert_eq!(hints.as_seconds(), [69.0, 34.5, 17.25]);
+    assert_eq!(hints.text(), "69 : 34 : 17.2 (of 69)");
     assert_eq!(csv(Some(&hints))[1], "hints,1,packed-12,percpu,action_ns,100.00");
+    hints.ns[2] = Figure::new(50.0, [100.0]);
+    assert_eq!(hints.text(), WITHIN);
+}
+
+#[test]
+fn a_ratio_within_the_spread_of_the_rounds_is_not_printed() {
+    // The fastest rounds differ by 3 %, and rounds of both took 1.01 to 1.05 s.
+    let (one, other) = (Figure::new(0.98, [0.98, 1.05]), Figure::new(1.01, [1.06, 1.01]));
+    let text = |of: &Figure, by: &Figure| Ratio::new(of, by).text(|times| format!("{times:.2}"));
+    assert_eq!([text(&one, &other), text(&other, &one)], [WITHIN; 2]);
+    // One round less, and all of one are faster.
+    let apart = Figure::new(0.98, [1.0]);
+    assert_eq!([text(&apart, &other), text(&other, &apart)], ["0.97", "1.03"]);
+    // A stopped run may be anything above the limit.
+    let stopped = Figure::at_least(1.03);
+    assert_eq!([text(&apart, &stopped), text(&stopped, &apart)], ["< 0.95", "> 1.05"]);
+    assert_eq!([text(&other, &stopped), text(&stopped, &stopped)], [WITHIN, "-"]);
+}
+
+#[test]
+fn workers_that_ran_one_after_the_other_have_no_ratio() {
+    let text = |met| Ratio::Times(2.0).of_workers(met, 64).text(|times| times.to_string());
+    assert_eq!([text(63), text(64)], [UNMET, "2"]);
 }
 
 #[test]
@@ -76,9 +104,14 @@ fn a_class_is_followed_by_where_it_was_waited_for_and_where_it_was_held() {
     assert_eq!(words[7][2], format!("lab/vmlab-bench/tests/bench/compare.rs:{}", b.line()));
 }
 
+/// The loops of the usual scenarios.
+const LOOPS: [u32; 4] = [10_000, 10_000, 10_000, 200_000];
+
 #[test]
 fn the_usual_scenarios_are_those_of_the_documents_and_counts_carry_over() {
     let params = Params { test_loop_count: 7, nr_pcpu_objects: 9, ..Params::new(Suite::V7_1) };
+    let loops = scenarios(&Params::new(Suite::V7_1), 2, &[]);
+    assert_eq!(loops.iter().map(|one| one.params.test_loop_count).collect::<Vec<_>>(), LOOPS);
     let all = scenarios(&params, 2, &[]);
     let shown: Vec<_> = all.iter().map(|one| (one.name, one.params.to_string())).collect();
     let counts = "test_loop_count=7";
@@ -99,6 +132,78 @@ fn parameters_that_select_replace_the_usual_scenarios() {
     let all = scenarios(&params, 2, &["nodes".to_string()]);
     assert_eq!((all.len(), all[0].params, &all[0].targets[..]), (1, params, &["nodes".to_string()][..]));
     assert!(!is_usual(&params) && is_usual(&Params::new(Suite::V6_12)));
+}
+
+/// A target whose last worker takes long to make. Its calls note a call before all workers were made.
+struct SlowlyMade {
+    target: Box<dyn Target>,
+    made: AtomicU32,
+    early: AtomicBool,
+}
+
+struct Noting<'t>(&'t SlowlyMade, Box<dyn Worker + 't>);
+
+/// Workers of [`SlowlyMade`].
+const MADE: u32 = 3;
+
+impl Target for SlowlyMade {
+    fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
+        if cpu == MADE - 1 {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let worker = self.target.worker(cpu);
+        self.made.fetch_add(1, Ordering::SeqCst);
+        Box::new(Noting(self, worker))
+    }
+    fn supports(&self, case: Case) -> bool {
+        self.target.supports(case)
+    }
+    fn settle(&self) -> Result<(), Unsettled> {
+        self.target.settle()
+    }
+}
+
+impl Worker for Noting<'_> {
+    fn vmalloc(&mut self, ask: &Ask) -> Option<u64> {
+        if self.0.made.load(Ordering::SeqCst) < MADE {
+            self.0.early.store(true, Ordering::SeqCst);
+        }
+        self.1.vmalloc(ask)
+    }
+    fn vfree(&mut self, at: u64) {
+        self.1.vfree(at);
+    }
+    fn write(&mut self, at: u64, byte: u8) {
+        self.1.write(at, byte);
+    }
+    fn holds(&mut self, at: u64, byte: u8) -> bool {
+        self.1.holds(at, byte)
+    }
+    fn vrealloc(&mut self, at: u64, had: u64, bytes: u64) -> Option<u64> {
+        self.1.vrealloc(at, had, bytes)
+    }
+    fn pages(&mut self, count: u64) -> Option<Box<dyn Ram + '_>> {
+        self.1.pages(count)
+    }
+    fn pcpu_alloc(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        self.1.pcpu_alloc(bytes, align)
+    }
+    fn pcpu_free(&mut self, at: u64) {
+        self.1.pcpu_free(at);
+    }
+}
+
+#[test]
+fn no_worker_begins_before_the_last_is_ready() {
+    let target = Era::Standard.make(&ways().setup).unwrap();
+    let target = SlowlyMade { target, made: AtomicU32::new(0), early: AtomicBool::new(false) };
+    let params =
+        Params { run_test_mask: 1, nr_threads: MADE, test_loop_count: 2, ..Params::new(Suite::V7_1) };
+    let ran = driver::run(&target, &params, MADE, 1, &AtomicBool::new(false)).unwrap();
+    assert!(!target.early.load(Ordering::SeqCst));
+    // The last one to end saw all of them.
+    assert_eq!(ran.workers.iter().map(|worker| worker.met).max(), Some(MADE));
+    assert!((1..=MADE).contains(&ran.met()));
 }
 
 /// Our space, without per-CPU memory.
