@@ -15,7 +15,8 @@ fn pages_of(index: &impl FreeIndex, range: VaRange) -> Option<(u64, u64)> {
 
 /// Returns the areas out plus `pieces`, which are at most one a page.
 fn more_pieces(index: &impl FreeIndex, pieces: u64) -> Result<u64, AllocError> {
-    let (live, pages) = (index.live().saturating_add(pieces), Pages::new(index.extent().len_bytes() / PAGE_SIZE));
+    let (live, pages) =
+        (index.live().saturating_add(pieces), Pages::new(index.extent().len_bytes() / PAGE_SIZE));
     if pieces > 0 && live > pages.get() { Err(AllocError::TooManyAreas { live, pages }) } else { Ok(live) }
 }
 

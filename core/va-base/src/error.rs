@@ -61,7 +61,9 @@ impl fmt::Display for AllocError {
             Self::NoMeta { records } => {
                 write!(f, "the platform allocated no slab for {records} index records")
             }
-            Self::TooManyAreas { live, pages } => write!(f, "{live} live areas are more than {pages} can hold"),
+            Self::TooManyAreas { live, pages } => {
+                write!(f, "{live} live areas are more than {pages} can hold")
+            }
         }
     }
 }

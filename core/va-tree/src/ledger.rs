@@ -205,9 +205,7 @@ mod tests {
 
     #[test]
     fn splits_beyond_the_pages_are_rejected() {
-        let with = |live, pieces, pages| {
-            ledger(live, 0).with_splits(pieces, pages).map(|ledger| ledger.live)
-        };
+        let with = |live, pieces, pages| ledger(live, 0).with_splits(pieces, pages).map(|ledger| ledger.live);
         let too_many = |live, pages| Err(AllocError::TooManyAreas { live, pages: Pages::new(pages) });
         assert_eq!((with(3, 4, 7), with(3, 5, 7)), (Ok(7), too_many(8, 7)));
         assert_eq!(with(3, u64::MAX, u64::MAX), too_many(u64::MAX, u64::MAX));

@@ -380,7 +380,8 @@ impl FreeIndex for ListIndex {
     }
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
-        let (live, pages) = (self.live.saturating_add(pieces), Pages::new(self.extent.len_bytes() / PAGE_SIZE));
+        let (live, pages) =
+            (self.live.saturating_add(pieces), Pages::new(self.extent.len_bytes() / PAGE_SIZE));
         if pieces > 0 && live > pages.get() {
             return Err(AllocError::TooManyAreas { live, pages });
         }
