@@ -142,6 +142,19 @@ impl<I: Certify> Certified<I> {
         fit: Fit,
         alloc: impl FnOnce(&mut I) -> Result<Va, AllocError>,
     ) -> Result<Va, AllocError> {
+        match self.allocate_step(request, fit, |index| alloc(index).map(Some)).transpose() {
+            Some(answer) => answer,
+            None => unreachable!("an alloc in one step"),
+        }
+    }
+
+    /// Does the same with a step, which may leave more to do: then nothing was taken.
+    fn allocate_step(
+        &mut self,
+        request: &va_base::Request,
+        fit: Fit,
+        alloc: impl FnOnce(&mut I) -> Result<Option<Va>, AllocError>,
+    ) -> Result<Option<Va>, AllocError> {
         let plan = match fit {
             Fit::Lowest => self.index.would_fit(request),
             Fit::Highest => self.index.highest_fit(request),
@@ -149,9 +162,12 @@ impl<I: Certify> Certified<I> {
         };
         let certified = self.request(request, fit);
         let reasons = self.reasons(&certified, plan.ok());
-        let answer = alloc(&mut self.index);
+        let Some(answer) = alloc(&mut self.index).transpose() else {
+            self.counts();
+            return Ok(None);
+        };
         self.check_fit(&certified, &reasons, &answer);
-        self.allocated(certified.size, reasons.hole, answer)
+        self.allocated(certified.size, reasons.hole, answer).map(Some)
     }
 
     /// Follows an answer that was checked: if it is an address, `size` units of `hole` were taken there.
@@ -226,6 +242,14 @@ impl<I: Certify> FreeIndex for Certified<I> {
 
     fn alloc(&mut self, request: &va_base::Request) -> Result<Va, AllocError> {
         self.allocate(request, Fit::Lowest, |index| index.alloc(request))
+    }
+
+    fn alloc_step(&mut self, request: &va_base::Request) -> Result<Option<Va>, AllocError> {
+        self.allocate_step(request, Fit::Lowest, |index| index.alloc_step(request))
+    }
+
+    fn alloc_highest_step(&mut self, request: &va_base::Request) -> Result<Option<Va>, AllocError> {
+        self.allocate_step(request, Fit::Highest, |index| index.alloc_highest_step(request))
     }
 
     fn highest_fit(&self, request: &va_base::Request) -> Result<Va, AllocError> {

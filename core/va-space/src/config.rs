@@ -149,13 +149,18 @@ pub trait Config: 'static {
         Self::Base::lazy_max(cpus)
     }
 
-    /// Takes a range from an index, by [`AMPLE`](Self::AMPLE).
+    /// Takes a range from an index, by [`AMPLE`](Self::AMPLE), or does a step of it ([`FreeIndex::alloc_step`]).
     ///
     /// # Errors
     /// Those of [`FreeIndex::alloc`].
     #[inline(always)]
-    fn take_lowest<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
-        if Self::AMPLE { index.alloc_ample(request) } else { index.alloc(request) }
+    fn take_lowest<I: FreeIndex>(index: &mut I, request: &Request) -> Result<Option<Va>, AllocError> {
+        if Self::AMPLE
+            && let Some(at) = index.take_ample(request)?
+        {
+            return Ok(Some(at));
+        }
+        index.alloc_step(request)
     }
 
     /// Creates the index of the whole pages of `extent`, for use without a space.

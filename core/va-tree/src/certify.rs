@@ -227,15 +227,16 @@ mod tests {
         // Live areas, holes, free pages; height, longest hole of the tree, last end, start of the top hole; rows. Of
         // each hole the end and the size.
         assert_eq!(shape(index(), 33), [2, 3, 81, 0, 8, 32, 33, 0, 0, 2, 24, 8, 32, 7]);
-        // With an inner node. Of each child the bound and the longest hole.
+        // With an inner node of two children and no row. Of each child the bound and the longest hole.
         let children = [2, 32, 8, 2, 24, 8, 32, 7, u64::MAX, 7, 4, 40, 7, 48, 7, 56, 7, 64, 7];
-        let expected = [&[6, 7, 77, 1, 8, 64, 65, 0, 0][..], &children].concat();
+        let expected = [&[6, 7, 77, 1, 8, 64, 65, 0, 0, 2, 0][..], &children[1..]].concat();
         assert_eq!(shape(index(), 65), expected);
         // And with rows, which are numbered: in each the longest run from a multiple of 2, of 4, and so on.
         let numbers: Vec<u64> = (0..18).collect();
         let row = |longest: &[u64]| [longest, &[0; 18][longest.len()..]].concat();
         let (left, right) = (row(&[8, 8, 8, 8]), row(&[6, 4]));
-        let head = [&[6, 7, 77, 1, 8, 64, 65, 18][..], &numbers, &[1, 2]].concat();
+        // The inner node has all classes, too.
+        let head = [&[6, 7, 77, 1, 8, 64, 65, 18][..], &numbers, &[1, 2, 18], &numbers].concat();
         let expected = [&head, &children[1..3], &left, &children[3..10], &right, &children[10..]].concat();
         assert_eq!(shape(index().with_rows().unwrap(), 65), expected);
     }

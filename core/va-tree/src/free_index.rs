@@ -132,6 +132,18 @@ pub trait FreeIndex {
     /// its result the same.
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError>;
 
+    /// Does as much of [`alloc`](Self::alloc) as is short for any holes: `None` if more is left to do, which the next
+    /// call continues. For a caller that holds a lock and can release it in between.
+    ///
+    /// For example, the first request of an alignment among 100,000 holes of a [`BTreeIndex`](crate::BTreeIndex) takes
+    /// some hundred calls. Each returns `None` after a few microseconds, and the last one the address.
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc).
+    fn alloc_step(&mut self, request: &Request) -> Result<Option<Va>, AllocError> {
+        self.alloc(request).map(Some)
+    }
+
     /// Returns the highest address at which `request` could be met now. Cost: that of
     /// [`aligned_fit_below`](Self::aligned_fit_below), twice at most.
     ///
@@ -153,6 +165,15 @@ pub trait FreeIndex {
         let at = self.highest_fit(request)?;
         self.take(range_at(self.unit(), at, request))?;
         Ok(at)
+    }
+
+    /// Does as much of [`alloc_highest`](Self::alloc_highest) as is short, as [`alloc_step`](Self::alloc_step) does of
+    /// [`alloc`](Self::alloc).
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc).
+    fn alloc_highest_step(&mut self, request: &Request) -> Result<Option<Va>, AllocError> {
+        self.alloc_highest(request).map(Some)
     }
 
     /// Returns the lowest address at which `request` could be met in the smallest hole that permits it; of holes of one
@@ -193,10 +214,19 @@ pub trait FreeIndex {
     /// # Errors
     /// Those of [`alloc`](Self::alloc).
     fn alloc_ample(&mut self, request: &Request) -> Result<Va, AllocError> {
-        match ample::find(self, request) {
-            Some(at) => self.take(range_at(self.unit(), at, request)).map(|_| at),
+        match self.take_ample(request)? {
+            Some(at) => Ok(at),
             None => self.alloc(request),
         }
+    }
+
+    /// Takes the [`ample_fit`](Self::ample_fit) if there is an ample hole.
+    ///
+    /// # Errors
+    /// Those of [`take`](Self::take).
+    fn take_ample(&mut self, request: &Request) -> Result<Option<Va>, AllocError> {
+        let Some(at) = ample::find(self, request) else { return Ok(None) };
+        self.take(range_at(self.unit(), at, request)).map(|_| Some(at))
     }
 
     /// Takes exactly `range`, which must be free, and returns its position in its hole. O(log n).

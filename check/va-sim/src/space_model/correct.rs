@@ -1,7 +1,7 @@
 //! The correction of a model that follows another allocator, which decides when to purge.
 
 use super::{Answer, Areas, Lazy, Owner, Place, SpaceModel};
-use va_base::{PAGE_SIZE, Request, Va, VaRange};
+use va_base::{AllocError, PAGE_SIZE, Request, Va, VaRange};
 use va_space::Config;
 use va_space::node::Zone;
 use va_tree::{Congruent, FreeIndex};
@@ -27,13 +27,22 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         };
         let answer = match pooled {
             Some(answer) => answer,
-            None => match C::take_lowest(&mut self.index, request) {
+            None => match self.take_lowest(request) {
                 Ok(start) => Answer { start: start.get(), pool: None },
                 Err(_) => self.steal(owner, request)?,
             },
         };
         self.insert(answer.start, request.size().get() * PAGE_SIZE, owner);
         Some(answer)
+    }
+
+    /// Takes a range from the index, in as many steps as it needs.
+    fn take_lowest(&mut self, request: &Request) -> Result<Va, AllocError> {
+        loop {
+            if let Some(taken) = C::take_lowest(&mut self.index, request).transpose() {
+                return taken;
+            }
+        }
     }
 
     /// Returns what [`Self::try_alloc`] would return without another node's pool, and changes nothing.

@@ -244,6 +244,24 @@ mod tests {
         check::<WithTrees<Standard>>();
         check::<WithBestFit<Linux69>>();
     }
+
+    #[test]
+    fn the_memory_of_a_row_is_allocated_with_no_lock_held() {
+        let (space, strict) = space::<Standard>();
+        // Holes of two pages that start at odd pages: only a row excludes them.
+        for n in 0..3_000 {
+            let _kept = space.alloc_at(VaRange::from_pages(16 + 4 * n, 17 + 4 * n).unwrap()).unwrap();
+            let _kept = space.alloc_at(VaRange::from_pages(19 + 4 * n, 20 + 4 * n).unwrap()).unwrap();
+        }
+        let two = Request::pages(2).unwrap().aligned(va_base::Align::new(2 << 12).unwrap());
+        let before = strict.failed.load(Ordering::Relaxed);
+        let area = space.alloc(0, &two).unwrap();
+        assert_eq!(area.start().page_floor(), 16 + 4 * 3_000);
+        assert_eq!(strict.failed.load(Ordering::Relaxed), before);
+        assert!(space.lock_free().index.memory().row_bytes > 0);
+        space.validate().unwrap();
+    }
+
     #[test]
     fn a_request_that_purges_allocates_records_with_no_lock_held() {
         let (space, strict) = space::<Standard>();

@@ -43,7 +43,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let _released = guard.index.release_splits(splits);
             return None;
         }
-        let Ok(at) = C::take_lowest(&mut guard.index, &request) else {
+        let Ok(Some(at)) = C::take_lowest(&mut guard.index, &request) else {
             let _released = guard.index.release_splits(splits);
             return None;
         };

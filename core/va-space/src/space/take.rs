@@ -2,7 +2,7 @@
 
 use super::VmapSpace;
 use super::busy::Tables;
-use super::locks::Heap;
+use super::locks::{Heap, HeapGuard};
 use crate::area::{Area, range_of};
 use crate::config::Config;
 use crate::error::SpaceError;
@@ -12,13 +12,16 @@ use va_base::sync::MutexGuard;
 use va_base::{AllocError, Machine, Request, Va, VaRange};
 use va_tree::FreeIndex;
 
+/// Steps of a request between which `free` is released: enough for the row of an alignment of a million holes.
+const STEPS_MAX: u32 = 1 << 13;
+
 /// The range that a request gets of those that fit. A type, so that most programs have the code of one.
 pub(super) trait Placement {
     /// True if a search is short: O(log holes). A purge for a request then searches after each slice.
     const IS_SHORT: bool = true;
 
-    /// Takes the range from an index.
-    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError>;
+    /// Takes the range from an index, or does a step of it: `None` if more is left to do.
+    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Option<Va>, AllocError>;
 }
 
 /// The lowest range.
@@ -30,22 +33,22 @@ struct Best;
 
 impl Placement for Lowest {
     #[inline(always)]
-    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
+    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Option<Va>, AllocError> {
         C::take_lowest(index, request)
     }
 }
 
 impl Placement for Highest {
-    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
-        index.alloc_highest(request)
+    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Option<Va>, AllocError> {
+        index.alloc_highest_step(request)
     }
 }
 
 impl Placement for Best {
     const IS_SHORT: bool = false;
 
-    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Va, AllocError> {
-        index.alloc_best(request)
+    fn take<C: Config, I: FreeIndex>(index: &mut I, request: &Request) -> Result<Option<Va>, AllocError> {
+        index.alloc_best(request).map(Some)
     }
 }
 
@@ -107,7 +110,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             None => None,
         };
         let mut heap = self.lock_free();
-        match F::take::<C, _>(&mut heap.index, request) {
+        let mut steps = 0;
+        let taken = loop {
+            match F::take::<C, _>(&mut heap.index, request).transpose() {
+                Some(taken) => break taken,
+                None => heap = self.between_steps(heap, request, &mut steps),
+            }
+        };
+        match taken {
             Ok(at) if !request.waits() && !self.map.attach(&mut heap.marker, at.page_floor()) => {
                 self.put_back(&mut heap, range_of(at.page_floor(), request.size().get()));
                 Err(self.would_block(request))
@@ -121,6 +131,28 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             Err(error) => Err(Self::not_yet(error)),
         }
+    }
+
+    /// Releases `free` between two steps of a request, and allocates the memory that the next one lacks. After
+    /// [`STEPS_MAX`] it remains held, so that a request ends whatever others do.
+    #[cold]
+    #[inline(never)]
+    fn between_steps<'a>(
+        &'a self,
+        heap: HeapGuard<'a, P, C>,
+        request: &Request,
+        steps: &mut u32,
+    ) -> HeapGuard<'a, P, C> {
+        *steps += 1;
+        if *steps > STEPS_MAX {
+            return heap;
+        }
+        drop(heap);
+        if request.waits() {
+            // Without it the request takes longer.
+            let _supplied = self.supply(1);
+        }
+        self.lock_free()
     }
 
     /// Frees in the index what was just taken from it.

@@ -3,7 +3,7 @@
 use crate::Standard;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use va_base::{AllocError, Context, HeapMachine, LockClass, Pages, Request, Va, VaRange, Watch};
+use va_base::{Align, AllocError, Context, HeapMachine, LockClass, Pages, Request, Va, VaRange, Watch};
 use va_sim::machine::{SimMachine, lockings};
 use va_space::{Config, Purge, SpaceError, VmapSpace, config};
 use va_tree::Congruent;
@@ -95,6 +95,35 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
     areas.into_iter().for_each(|area| space.free(area).unwrap());
     drop(magazine);
     space.validate().unwrap();
+}
+
+#[test]
+fn a_row_is_built_in_many_short_holds_of_the_index() {
+    const HOLES: u64 = 20_000;
+    let busy: Vec<_> = (0..HOLES).map(|n| VaRange::from_pages(19 + 4 * n, 21 + 4 * n).unwrap()).collect();
+    let two = Request::pages(2).unwrap().aligned(Align::new(2 << 12).unwrap());
+    for highest in [false, true] {
+        let machine = Strict::machine();
+        machine.watcher.holds.store(2, Ordering::Relaxed);
+        let space = VmapSpace::<_, config::Standard>::with_busy(window(), window(), &machine, &busy).unwrap();
+        let below = VaRange::from_pages(18, 18 + 4 * HOLES).unwrap();
+        let holds = |request: &Request| {
+            let before = machine.watcher.holds.load(Ordering::Relaxed);
+            let got = if highest { space.alloc_highest(request) } else { space.alloc(0, request) }
+                .map(|area| area.start());
+            (got, machine.watcher.holds.load(Ordering::Relaxed) - before)
+        };
+        // In the window is no fit. 20,000 holes are at least 1,250 leaves, and a step is 64 of them.
+        let (got, first) = holds(&two.within(below));
+        assert!(got.is_err() && first > 1_250 / 64, "{got:?} in {first} holds");
+        // From now on a request is one search.
+        let above = VaRange::from_pages(18, 1 << 24).unwrap();
+        let (got, next) = holds(&two.within(above));
+        let end = if highest { (1 << 24) - 2 } else { 22 + 4 * (HOLES - 1) };
+        // One more where the map lacks a leaf.
+        assert_eq!((got.map(Va::page_floor), next < 3), (Ok(end), true), "highest: {highest}, {next} holds");
+        space.validate().unwrap();
+    }
 }
 
 #[test]

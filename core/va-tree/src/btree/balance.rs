@@ -37,22 +37,17 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         self.reserved(id)
     }
 
-    /// Takes an inner node and rows for it. All but its ids of rows is unspecified.
-    fn new_inner(&mut self) -> u32 {
+    /// Takes an inner node and rows of `classes` for it. All else of it is unspecified.
+    fn new_inner(&mut self, classes: Classes) -> u32 {
         let id = self.inners.take();
         let id = self.reserved(id);
-        for class in self.row_classes.each() {
-            let row = self.new_row();
-            self.inners.get_mut(id).row[class] = row;
-        }
+        self.inners.get_mut(id).built = Classes::NONE;
+        classes.each().for_each(|class| self.add_row(id, class));
         id
     }
 
     fn drop_inner(&mut self, id: u32) {
-        let inner = self.inners.get(id);
-        for class in self.row_classes.each() {
-            self.rows.put(inner.row[class]);
-        }
+        self.drop_rows_of(id, self.built(id));
         self.inners.put(id);
     }
 
@@ -70,7 +65,8 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         let inner = self.inners.get(parent);
         let child = inner.child[slot];
         let below = (level > 0).then(|| self.inners.get(child));
-        for class in self.row_classes.each() {
+        for class in inner.built(self.row_epoch).each() {
+            // The child has it, too (BT7).
             let usable = match below {
                 None => {
                     let leaf = self.leaves.get(child);
@@ -135,14 +131,14 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     /// It calls itself for each level whose node is full, so it has no node on its stack.
     fn split_inner(&mut self, path: &Path, level: usize) -> (u32, usize) {
         let (left, slot) = (path.node(level), path.slot(level));
-        let right = self.new_inner();
+        let right = self.new_inner(self.built(left));
         let sep = self.halve_inner(left, right);
         self.add_child(path, level + 1, sep, right);
         let half = F / 2;
         if slot < half { (left, slot) } else { (right, slot - half) }
     }
 
-    /// Moves the upper half of the full inner node `left` to `right`, which has rows; returns the separator between
+    /// Moves the upper half of the full inner node `left` to `right`, which has rows of the same classes; returns the separator between
     /// them. Array by array, so that a node is never on the stack.
     #[inline(never)]
     fn halve_inner(&mut self, left: u32, right: u32) -> K {
@@ -156,7 +152,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         self.inners.get_mut(right).gap = upper;
         let upper = upper_half(&mut self.inners.get_mut(left).child, NIL);
         self.inners.get_mut(right).child = upper;
-        for class in self.row_classes.each() {
+        for class in self.built(left).each() {
             let upper = upper_half(self.row_mut(left, class), K::ZERO);
             *self.row_mut(right, class) = upper;
         }
@@ -166,8 +162,9 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     /// Puts a new root above the old one and its new right sibling.
     fn grow_root(&mut self, sep: K, right: u32) {
         let (left, level) = (self.root, self.height);
-        let root = self.new_inner();
-        for class in self.row_classes.each() {
+        // Above leaves all; above an inner node those that it has, and so its new sibling, too.
+        let root = self.new_inner(self.whole_classes);
+        for class in self.whole_classes.each() {
             *self.row_mut(root, class) = [K::ZERO; F];
         }
         let inner = self.inners.get_mut(root);
@@ -203,6 +200,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
                     self.root = self.inners.get(parent).child[0];
                     self.height -= 1;
                     self.drop_inner(parent);
+                    self.count_whole();
                     self.forget_rows();
                 }
                 return;
@@ -220,14 +218,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
-    /// Drops all rows. O(1).
-    pub(super) fn drop_rows(&mut self) {
-        self.rows.forget_all(0);
-        self.row_classes = Classes::NONE;
-        self.count_reserved();
-    }
-
-    /// Returns the row of a class of inner node `id` that has rows.
+    /// Returns the row of a class of inner node `id` that has one.
     #[inline(always)]
     pub(super) fn row(&self, id: u32, class: usize) -> &[K; F] {
         &self.rows.get(self.inners.get(id).row[class]).0
@@ -263,7 +254,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             // The joined node ends where the right one ended.
             inner.sep[left] = inner.sep[left + 1];
             inner.remove(left + 1);
-            for class in self.row_classes.each() {
+            for class in self.built(parent).each() {
                 remove_at(self.row_mut(parent, class), left + 1, K::ZERO);
             }
             match level {
@@ -310,7 +301,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         let mut children = self.inners.get(b).child;
         share(&mut self.inners.get_mut(a).child, &mut children, a_len, b_len, left_target, NIL);
         self.inners.get_mut(b).child = children;
-        for class in self.row_classes.each() {
+        // Where one of them lacks a row, the other one's children are not all of those that it has afterwards.
+        let (of_a, of_b) = (self.built(a), self.built(b));
+        self.drop_rows_of(a, of_a.without(of_b));
+        self.drop_rows_of(b, of_b.without(of_a));
+        for class in self.built(a).each() {
             upper = *self.row(b, class);
             share(self.row_mut(a, class), &mut upper, a_len, b_len, left_target, K::ZERO);
             *self.row_mut(b, class) = upper;

@@ -243,6 +243,21 @@ fn bt4_a_wrong_row_is_named() {
 }
 
 #[test]
+fn bt7_a_row_above_a_node_without_it_is_named() {
+    // A class of a node near the leaves is gone, and one above claims it.
+    let lacking = |tree: &mut Tree| {
+        let inner = *nodes(tree).1.last().unwrap();
+        tree.drop_rows_of(inner, super::Classes::only(2));
+    };
+    assert_eq!(broken(lacking), "BT7");
+    // A class that is whole is none to the searches, and the other way round.
+    assert_eq!(broken(|tree| tree.whole_classes = super::Classes::NONE), "BT7");
+    assert_eq!(broken(|tree| tree.drop_rows_of(tree.root, super::Classes::only(2))), "BT7");
+    // A row of a class for which no record is reserved.
+    assert_eq!(broken(|tree| tree.row_classes = super::Classes::only(2)), "BT7");
+}
+
+#[test]
 fn bt4_rows_stay_as_long_as_there_are_two_inner_levels() {
     let space = VaRange::from_pages(0, 1 << 20).unwrap();
     let mut tree = BTree::<u64, 4, Heap>::new(space, space, Heap).unwrap();
@@ -250,7 +265,8 @@ fn bt4_rows_stay_as_long_as_there_are_two_inner_levels() {
     (0..64).for_each(|n| _ = tree.take(VaRange::from_pages(2 * n + 1, 2 * n + 2).unwrap()).unwrap());
     assert!(tree.height > 2 && !tree.has_rows());
     tree.reserve_holes(100).unwrap();
-    tree.add_rows(super::Classes::only(3), 100).unwrap();
+    tree.begin_rows(super::Classes::only(3), 100).unwrap();
+    tree.build_all();
     for n in 0..64 {
         tree.take(hole(n)).unwrap();
         assert_eq!(tree.has_rows(), tree.height > 1, "{n}");

@@ -5,7 +5,7 @@ use super::{BTree, Key};
 use crate::certify::{Bound, Certify, Cover, Covered};
 use va_base::Platform;
 
-/// The end of the part of the space below a node, relative, and the class whose row counts.
+/// The end of the part of the space below a node, relative, and the class of the request.
 #[derive(Clone, Copy)]
 struct Part {
     high: u64,
@@ -28,8 +28,8 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         for slot in 0..len {
             // The last child ends where its parent does.
             let end = if slot + 1 == len { part.high } else { inner.sep[slot].get() };
-            // What a search reads: the row of its class or the next below that is stored, else the gap.
-            let (longest, align_log2) = match part.class {
+            // What a search reads: the row of its class or the next below that the node has, else the gap.
+            let (longest, align_log2) = match part.class.and_then(|class| self.built(node).up_to(class)) {
                 Some(class) => (self.row(node, class)[slot], class as u32 + 1),
                 None => (inner.gap[slot], 0),
             };
@@ -55,10 +55,12 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
         let inner = self.inners.get(node);
         each(inner.len() as u64);
+        each(self.built(node).count() as u64);
+        self.built(node).each().for_each(|class| each(class as u64));
         for slot in 0..inner.len() {
             each(inner.sep[slot].get());
             each(inner.gap[slot].get());
-            self.row_classes.each().for_each(|class| each(self.row(node, class)[slot].get()));
+            self.built(node).each().for_each(|class| each(self.row(node, class)[slot].get()));
             self.shape_node(inner.child[slot], level - 1, each);
         }
     }
@@ -71,7 +73,6 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> Certif
         // All holes of the tree at once, as the search does.
         if !cover.is_done(top) && !cover.at_most(top, self.longest, 0) {
             let class = (covered.align_log2 > 0).then(|| Classes::of_align(covered.align_log2));
-            let class = class.and_then(|class| self.row_classes.up_to(class));
             let part = Part { high: self.top_start, class };
             self.cover_node(self.root, self.height, part, &mut cover);
         }

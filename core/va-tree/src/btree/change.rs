@@ -24,7 +24,6 @@ use super::rows::{self, Classes};
 use super::search::Found;
 use super::{BTree, Key};
 use crate::Fit;
-use crate::slab::NIL;
 use va_base::{FreeError, Platform, VaRange};
 
 /// The hole to the right of a freed range.
@@ -322,7 +321,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     fn raised_rows(&mut self, path: &Path, end: K, size: K) {
         let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
         let mut raised = Classes::NONE;
-        for class in self.row_classes.each() {
+        for class in inner.built(self.row_epoch).each() {
             let usable = rows::usable(end, size, class);
             if usable == K::ZERO {
                 // Nor is it for any larger alignment.
@@ -342,6 +341,10 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     /// Raises the row of a class from the second level on.
     fn raised_row(&mut self, path: &Path, class: usize, usable: K) {
         for level in 2..self.height + 1 {
+            if !self.built(path.node(level)).has(class) {
+                // Nor has any node above it.
+                return;
+            }
             let largest = &mut self.row_mut(path.node(level), class)[path.slot(level)];
             if *largest >= usable {
                 return;
@@ -366,7 +369,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
         let leaf = self.leaves.get(path.node(0));
         let mut lowered = Classes::NONE;
-        for class in self.row_classes.each() {
+        for class in inner.built(self.row_epoch).each() {
             let old = usable(hole, class);
             let rest = usable(rests[0], class).max(usable(rests[1], class));
             if rest == old {
@@ -419,8 +422,9 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     fn lowered_row(&mut self, path: &Path, class: usize, old: K) {
         let mut below = self.inners.get(path.node(1)).row[class];
         for level in 2..self.height + 1 {
-            let (row, slot) = (self.inners.get(path.node(level)).row[class], path.slot(level));
-            if self.rows.get(row).0[slot] != old {
+            let (inner, slot) = (self.inners.get(path.node(level)), path.slot(level));
+            let row = inner.row[class];
+            if !inner.built(self.row_epoch).has(class) || self.rows.get(row).0[slot] != old {
                 return;
             }
             let max = node::max_of(&self.rows.get(below).0);
@@ -430,38 +434,5 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             self.rows.get_mut(row).0[slot] = max;
             below = row;
         }
-    }
-
-    /// Builds the rows of `classes`, O(n) each. Their records are reserved.
-    pub(super) fn build_rows(&mut self, classes: Classes) {
-        if self.height == 0 {
-            return;
-        }
-        for class in classes.each() {
-            self.build_row(self.root, self.height, class);
-        }
-    }
-
-    /// Computes the row of `class` in every inner node below `node`; returns its maximum. Depth is bounded by
-    /// `MAX_HEIGHT`.
-    fn build_row(&mut self, node: u32, level: usize, class: usize) -> K {
-        let mut row = [K::ZERO; F];
-        for (slot, usable) in row.iter_mut().enumerate() {
-            let child = self.inners.get(node).child[slot];
-            if child == NIL {
-                break;
-            }
-            *usable = if level == 1 {
-                let leaf = self.leaves.get(child);
-                rows::usable_in_leaf(&leaf.end, &leaf.size, class, K::ZERO)
-            } else {
-                self.build_row(child, level - 1, class)
-            };
-        }
-        let max = node::max_of(&row);
-        let id = self.new_row();
-        self.rows.get_mut(id).0 = row;
-        self.inners.get_mut(node).row[class] = id;
-        max
     }
 }

@@ -87,19 +87,19 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         got.map_err(|records| AllocError::NoMeta { records })
     }
 
-    /// Adds the rows of `classes`, in a tree with reserved records for `holes` holes.
+    /// Begins the rows of `classes`, in a tree with reserved records for `holes` holes: no inner node has one yet.
     #[cold]
     #[inline(never)]
-    pub(super) fn add_rows(&mut self, classes: Classes, holes: u64) -> Result<(), AllocError> {
+    pub(super) fn begin_rows(&mut self, classes: Classes, holes: u64) -> Result<(), AllocError> {
         let all = self.row_classes.with(classes);
         let want = Self::need(holes)?.inners * all.count();
         if let Err(records) = self.rows.reserve(want, &self.platform) {
             self.rows_missed = self.rows_missed.with(classes);
             return Err(AllocError::NoMeta { records });
         }
-        self.build_rows(classes.without(self.row_classes));
         self.row_classes = all;
         self.rows_missed = self.rows_missed.without(all);
+        self.count_whole();
         self.count_reserved();
         Ok(())
     }

@@ -23,9 +23,10 @@
 //! ```
 //!
 //! **Alignment** has its own rows, one for each power of two (see `rows`). They cost memory and time, so each is built
-//! on demand, in one O(n) step. The first request of its alignment that would otherwise visit more than a constant
-//! number of leaves builds it. It is dropped when the tree has shrunk to one inner node, where no search is long. Or
-//! all rows exist from the beginning ([`BTree::with_rows`]). A space that aligns little or is small pays for none.
+//! on demand. The first request of its alignment that would otherwise visit more than a constant number of leaves begins
+//! it. Requests of that alignment then build it in steps, and are exact meanwhile (see `build`). It is dropped when the
+//! tree has shrunk to one inner node, where no search is long. Or all rows exist from the beginning
+//! ([`BTree::with_rows`]). A space that aligns little or is small pays for none.
 //!
 //! **Shape** (see `cost` for the bounds). A full node splits in halves. A node below 3F/8 joins a neighbour, or the two
 //! share their entries. So every height and every reserve is guaranteed, not expected.
@@ -41,15 +42,19 @@
 //! # Cost
 //! An index is 3.5 KiB with the first 29 holes inside it (59 with 32-bit keys). [`BTree::empty`] is a constant for a
 //! `static`, and [`BTree::init`] works in place. With `n` holes and fanout F, every operation is O(F log n) and changes
-//! O(log n) nodes. There are three exceptions. One request of each alignment builds its row in O(n). Alignments above 1
-//! GiB may walk O(n) holes. Congruent areas pass the holes above the result that could hold one of them.
+//! O(log n) nodes. There are three exceptions. While the row of its alignment is not whole, a request also looks into
+//! the holes below its result that none has looked into before: O(n) for all requests together.
+//! [`BTree::alloc_step`](FreeIndex::alloc_step) does a bounded part of that. Alignments above 1 GiB may walk O(n) holes.
+//! Congruent areas pass the holes above the result that could hold one of them.
 //! # Source
 //! Our own; Linux has a red-black tree here (see [`rb`](crate::rb)). Measurements:
 //! `docs/decisions/0001-index-structure.md`.
 
+mod alloc;
 mod balance;
 #[cfg(test)]
 mod broken;
+mod build;
 #[cfg(feature = "certify")]
 mod certify;
 mod change;
@@ -70,7 +75,6 @@ use crate::ledger::Ledger;
 use crate::slab::Slab;
 use crate::{Fit, FreeIndex, IndexMemory, Unit};
 use core::fmt;
-use key::fits;
 use node::{Inner, Leaf};
 use path::Path;
 use rows::{Classes, Row};
@@ -137,12 +141,18 @@ pub struct BTree<K: Key, const F: usize, P: Platform, const L: usize = 4, const 
     leaves: Slab<Leaf<K, F>, L>,
     inners: Slab<Inner<K, F>, I>,
     rows: Slab<Row<K, F>, 0>,
-    /// The alignment classes that have rows (BT4).
+    /// The alignment classes that have rows, in all inner nodes or in some (BT4).
     row_classes: Classes,
+    /// Those of them that have rows in all (BT7).
+    whole_classes: Classes,
+    /// Times that rows were dropped: rows of nodes of an earlier epoch are gone.
+    row_epoch: u64,
     /// Classes for which a request would have built rows if there had been memory.
     rows_missed: Classes,
     /// True if rows remain when the tree is small.
     rows_always: bool,
+    #[cfg(test)]
+    visits: core::cell::Cell<u64>,
     root: u32,
     /// Levels of inner nodes above the leaves.
     height: usize,
@@ -204,8 +214,12 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             inners: Slab::new(),
             rows: Slab::new(),
             row_classes: Classes::NONE,
+            whole_classes: Classes::NONE,
+            row_epoch: 0,
             rows_missed: Classes::NONE,
             rows_always: false,
+            #[cfg(test)]
+            visits: core::cell::Cell::new(0),
             root: 0,
             height: 0,
             longest: 0,
@@ -266,12 +280,14 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     /// [`AllocError::NoMeta`] if the platform has no memory; nothing has changed.
     pub fn add_all_rows(&mut self) -> Result<(), AllocError> {
         let missed = self.rows_missed;
-        let added = self.add_rows(Classes::ALL, self.ledger.bound());
-        self.rows_always |= added.is_ok();
-        if added.is_err() {
+        let begun = self.begin_rows(Classes::ALL, self.ledger.bound());
+        if begun.is_ok() {
+            self.build_all();
+            self.rows_always = true;
+        } else {
             self.rows_missed = missed;
         }
-        added
+        begun
     }
 
     /// Returns true if the index has alignment rows of any class.
@@ -334,26 +350,6 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
-    /// Cuts `size` pages from a hole that a search found, or fails and changes nothing.
-    #[inline]
-    fn take_found(&mut self, found: &search::Found, path: &mut Path, size: u64) -> Result<Va, AllocError> {
-        self.reserve_holes(self.ledger.bound_after_take())?;
-        self.cut(found, path, size);
-        self.check();
-        Ok(self.va(found.at))
-    }
-
-    /// Adds the row of a class if there is memory for it and for one more area. Without it the walk is long, and the
-    /// result the same: an area that lacks memory fails where it is cut, if there is room for it at all.
-    #[cold]
-    fn try_to_add_row(&mut self, class: Option<usize>) {
-        let holes = self.ledger.bound_after_take();
-        // The area comes first: a failure must not leave rows behind.
-        if self.reserve_holes(holes).is_ok() {
-            let _ = self.add_rows(class.map_or(Classes::NONE, Classes::only), holes);
-        }
-    }
-
     /// Stops, with the feature `validate`, at the first walk of the invariants that finds one broken.
     #[inline(always)]
     fn check(&self) {
@@ -390,73 +386,49 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
         }
     }
 
-    /// O(log n). A request that builds a row (see the type), or cannot for lack of memory, is O(n). The row remains
-    /// even if nothing fits: the next request needs only the row to fail.
+    /// O(log n) once the row of the alignment is whole. Until then a request looks into the holes that no request of its
+    /// alignment has passed: O(n) once, and O(n) each time without memory for the row.
     #[inline]
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
-        let wanted = self.wanted(request);
-        // Nothing in the tree is large enough: a young space, or a large request. Then it is the top hole or nothing.
-        if wanted.size > self.longest
-            && let at = self.top_start
-            && self.first_at(at, &wanted) == at
-        {
-            if !fits::<K>(at, wanted.size, wanted.high.min(self.top_end())) {
-                return Err(self.no_space(request));
+        loop {
+            if let Some(at) = self.try_alloc(request, usize::MAX)? {
+                return Ok(at);
             }
-            self.reserve_holes(self.ledger.bound_after_take())?;
-            self.cut_top_edge(wanted.size);
-            self.check();
-            return Ok(self.va(at));
         }
-        let mut path = Path::new();
-        let found = match self.find_lowest(&wanted, &mut path) {
-            Search::Found(found) => found,
-            Search::Nothing => return Err(self.no_space(request)),
-            Search::NeedsRow => {
-                self.try_to_add_row(wanted.class());
-                self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
-            }
-        };
-        self.take_found(&found, &mut path, wanted.size)
     }
 
-    /// O(log n), without a row, if there is an ample hole.
-    fn alloc_ample(&mut self, request: &Request) -> Result<Va, AllocError> {
-        let Some(size) = ample::units(K::UNIT, request) else { return self.alloc(request) };
+    /// O(log n), and the rows of 64 leaves. O(n) for alignments above 1 GiB, and without memory for the row.
+    fn alloc_step(&mut self, request: &Request) -> Result<Option<Va>, AllocError> {
+        self.try_alloc(request, Self::STEP_NODES)
+    }
+
+    /// O(log n), without a row.
+    fn take_ample(&mut self, request: &Request) -> Result<Option<Va>, AllocError> {
+        let Some(size) = ample::units(K::UNIT, request) else { return Ok(None) };
         let wanted = self.wanted(request);
         let mut path = Path::new();
         match self.find_lowest(&search::Wanted { size, align_log2: 0, ..wanted }, &mut path) {
             Search::Found(mut found) => {
                 found.at = self.first_at(found.start, &wanted);
-                self.take_found(&found, &mut path, wanted.size)
+                self.take_found(&found, &mut path, wanted.size).map(Some)
             }
-            Search::Nothing | Search::NeedsRow => self.alloc(request),
+            Search::Nothing | Search::NeedsRow => Ok(None),
         }
     }
 
-    /// O(log n). A request that would step over more than a constant number of holes builds the row of its alignment,
-    /// in O(n), even if nothing fits.
+    /// O(log n) once the row of the alignment is whole. A request that would step over more than a constant number of
+    /// holes builds it, O(n), even if nothing fits.
     fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
-        let class = self.wanted(request).class().filter(|&class| !self.row_classes.has(class));
-        // Rows are for trees of two inner levels and more.
-        let rowless = class.filter(|_| self.height > 1);
-        let mut holes = if rowless.is_some() { Self::ROWLESS_HOLES } else { usize::MAX };
-        let mut at = self.highest_within(request, &mut holes);
-        if holes == 0 {
-            self.try_to_add_row(rowless);
-            holes = usize::MAX;
-            at = self.highest_within(request, &mut holes);
+        loop {
+            if let Some(at) = self.try_alloc_highest(request, usize::MAX)? {
+                return Ok(at);
+            }
         }
-        let at = at.ok_or_else(|| self.no_space(request))?;
-        let (start, size) = (K::UNIT.floor(at) - self.base, request.size().get());
-        let mut path = Path::new();
-        let found =
-            self.find_enclosing(start, start + size, &mut path).ok_or_else(|| self.no_space(request))?;
-        let fit = Fit::of(start, start + size, found.start, found.end);
-        self.reserve_holes(self.ledger.bound_after_cut(fit))?;
-        self.cut(&found, &mut path, size);
-        self.check();
-        Ok(at)
+    }
+
+    /// As [`alloc_step`](Self::alloc_step).
+    fn alloc_highest_step(&mut self, request: &Request) -> Result<Option<Va>, AllocError> {
+        self.try_alloc_highest(request, Self::STEP_NODES)
     }
 
     fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
@@ -532,7 +504,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
         self.last_fit_to(page, size.get().max(1), None).map(|(start, end)| self.range(start, end))
     }
 
-    /// O(log n) with the row of the alignment, which [`alloc_highest`](Self::alloc_highest) builds. Without it, one step
+    /// O(log n) with the whole row of the alignment, which [`alloc_highest`](Self::alloc_highest) builds. Without it, one step
     /// a hole that is long enough.
     fn aligned_fit_below(&self, at: Va, size: Pages, align: Align) -> Option<VaRange> {
         let mut holes = usize::MAX;
@@ -580,7 +552,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> fmt::D
             .field("free_pages", &self.ledger.free_pages)
             .field("largest_hole", &self.largest_hole())
             .field("height", &self.height)
-            .field("rows", &self.row_classes)
+            .field("rows", &self.whole_classes)
             .finish_non_exhaustive()
     }
 }

@@ -18,7 +18,7 @@
 //! ```
 
 use super::Key;
-use super::rows::CLASSES;
+use super::rows::{CLASSES, Classes};
 use crate::slab::{Linked, Movable, NIL};
 use va_base::Record;
 
@@ -123,6 +123,9 @@ pub(super) struct Inner<K, const F: usize> {
     pub(super) sep: [K; F],
     pub(super) gap: [K; F],
     pub(super) child: [u32; F],
+    /// The classes of which it has a row, if the tree has dropped no rows since: `epoch` is the tree's.
+    pub(super) built: Classes,
+    pub(super) epoch: u64,
     /// Its alignment rows, by class; undefined for classes without rows.
     pub(super) row: [u32; CLASSES],
 }
@@ -167,7 +170,14 @@ impl<K: Key, const F: usize> Inner<K, F> {
 
 impl<K: Key, const F: usize> Record for Inner<K, F> {
     // Zeros, as those of a leaf.
-    const EMPTY: Self = Self { sep: [K::ZERO; F], gap: [K::ZERO; F], child: [0; F], row: [0; CLASSES] };
+    const EMPTY: Self = Self {
+        sep: [K::ZERO; F],
+        gap: [K::ZERO; F],
+        child: [0; F],
+        built: Classes::NONE,
+        epoch: 0,
+        row: [0; CLASSES],
+    };
 }
 
 impl<K: Key, const F: usize> Linked for Inner<K, F> {

@@ -11,8 +11,9 @@
 //! A gap is the row of class 0, and a row is maintained as a gap is: eagerly, exactly, and level by level until one
 //! does not change. Each class costs that again on every change. So the tree stores only classes that a search needed
 //! and did not have (a kernel requests two or three). A row is a separate record of 128 bytes, so a class costs memory
-//! only from its first use on. Rows are a cache. If the platform has no memory for one, a class is not stored, and its
-//! requests walk over the holes until there is memory. Above `2^18` pages (1 GiB) rows can only exclude. Such a request
+//! only from its first use on. It is built in steps by the requests of its alignment (see `build`). Rows are a cache. If
+//! the platform has no memory for one, a class is not stored, and its requests walk over the holes until there is
+//! memory. Above `2^18` pages (1 GiB) rows can only exclude. Such a request
 //! is still exact, with a walk over the holes that class 18 cannot exclude, O(n).
 //!
 //! ```text
@@ -22,8 +23,8 @@
 //! ```
 //!
 //! # Invariants
-//! - **BT4 rows** while a class is stored, `row[k][i]` of every inner node is the maximum of `usable_k` over all holes
-//!   below child `i`; rows of unused slots are zero.
+//! - **BT4 rows** if an inner node has the row of a class, `row[k][i]` is the maximum of `usable_k` over all holes below
+//!   child `i`; rows of unused slots are zero.
 
 use super::Key;
 use super::node::Leaf;
@@ -96,6 +97,11 @@ impl Classes {
 
     pub(super) fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
+    }
+
+    /// Returns the set as bits.
+    pub(super) fn bits(self) -> u32 {
+        self.0
     }
 
     /// Number of classes in the set.

@@ -31,7 +31,7 @@ pub(super) enum Search {
     Found(Found),
     /// Nothing fits.
     Nothing,
-    /// Without the row of its class the search would take too long.
+    /// Without more of the row of its class the search would take too long.
     NeedsRow,
 }
 
@@ -69,7 +69,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     /// an aligned search ends with [`Search::NeedsRow`] after a constant number of leaves.
     #[inline]
     pub(super) fn find_lowest(&self, wanted: &Wanted, path: &mut Path) -> Search {
-        let rowless = wanted.class().is_some_and(|class| !self.row_classes.has(class));
+        let rowless = wanted.class().is_some_and(|class| !self.whole_classes.has(class));
         self.find_within(wanted, path, if rowless { Self::ROWLESS_LEAVES } else { usize::MAX })
     }
 
@@ -82,8 +82,9 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
+    /// Does the same, but looks into at most `leaves` leaves, in an aligned search.
     #[inline]
-    fn find_within(&self, wanted: &Wanted, path: &mut Path, leaves: usize) -> Search {
+    pub(super) fn find_within(&self, wanted: &Wanted, path: &mut Path, leaves: usize) -> Search {
         let found = if wanted.size > self.longest {
             Search::Nothing
         } else if wanted.align_log2 == 0 {
@@ -91,10 +92,19 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         } else {
             self.find_aligned(wanted, path, leaves)
         };
+        match found {
+            Search::Found(found) => self.in_window(Some(found), wanted),
+            Search::NeedsRow => Search::NeedsRow,
+            Search::Nothing => self.in_window(None, wanted),
+        }
+    }
+
+    /// Returns the lowest fit of all: that of the tree, or if it has none, that in the top hole.
+    #[inline(always)]
+    pub(super) fn in_window(&self, found: Option<Found>, wanted: &Wanted) -> Search {
         let found = match found {
-            Search::Found(found) => found,
-            Search::NeedsRow => return Search::NeedsRow,
-            Search::Nothing => {
+            Some(found) => found,
+            None => {
                 let (start, end) = (self.top_start, self.top_end());
                 let at = self.first_at(start, wanted);
                 if end.saturating_sub(at) < wanted.size {
@@ -113,7 +123,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     fn first_promise(&self, node: &Inner<K, F>, from: usize, wanted: &Wanted) -> Option<usize> {
         // The size is at most `longest`, a key.
         let size = K::of(wanted.size);
-        let longest = match wanted.class().and_then(|class| self.row_classes.up_to(class)) {
+        let longest = match wanted.class().and_then(|class| self.whole_classes.up_to(class)) {
             Some(class) => &self.rows.get(node.row[class]).0,
             None => &node.gap,
         };
@@ -160,18 +170,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         // Where the scan of the current leaf begins.
         let Some((mut leaf_id, mut slot)) = self.first_leaf(wanted, path) else { return Search::Nothing };
         loop {
-            let leaf = self.leaves.get(leaf_id);
-            while let Some(next) = rows::first_usable(leaf, slot, wanted) {
-                let end = leaf.end[next].get();
-                let start = end - leaf.size[next].get();
-                let at = self.first_at(start, wanted);
-                if fits::<K>(at, wanted.size, end) {
-                    path.set(0, leaf_id, next);
-                    return Search::Found(Found { top: false, start, end, at });
-                }
-                slot = next + 1;
+            self.visit();
+            if let Some(found) = self.fit_in_leaf(leaf_id, slot, wanted, path) {
+                return Search::Found(found);
             }
-            if (leaf.end[0] - leaf.size[0]).get() >= wanted.high {
+            if self.hole_at(leaf_id, 0).0 >= wanted.high {
                 return Search::Nothing;
             }
             leaf_id = match self.climb(path, wanted) {
@@ -325,7 +328,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     }
 
     /// Returns the last hole of at least `size` pages that starts at or below `page`, the top hole included. With a
-    /// class that has rows, its usable length is at least `size`, except that of the top hole.
+    /// class whose row is whole, its usable length is at least `size`, except that of the top hole.
     pub(super) fn last_fit_to(&self, page: u64, size: u64, class: Option<usize>) -> Option<(u64, u64)> {
         if let Some((start, end)) =
             self.top_hole().filter(|&(start, end)| start <= page && end - start >= size)
@@ -336,7 +339,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             return None;
         }
         let wanted = K::of(size);
-        let class = class.filter(|&class| self.row_classes.has(class));
+        let class = class.filter(|&class| self.whole_classes.has(class));
         let mut path = Path::new();
         let (leaf, slot) = self.route(K::of(plus::<K>(page, 1).min(K::MAX.get())), &mut path);
         // The first hole that ends above `page` may start there or below; those before it do.

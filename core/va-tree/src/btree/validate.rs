@@ -1,4 +1,4 @@
-//! Checks FT1, FT2, FT4 to FT6, BT1 to BT6 and SL1 with a walk over everything, O(n).
+//! Checks FT1, FT2, FT4 to FT6, BT1 to BT7 and SL1 with a walk over everything, O(n).
 
 use super::cost::min_fill;
 use super::rows::{CLASSES, usable_in_leaf};
@@ -10,6 +10,7 @@ use va_base::{InvariantViolation, Platform};
 struct Walk {
     leaves: u64,
     inners: u64,
+    rows: u64,
     holes: u64,
     pages: u64,
     /// End of the last hole, if there was one.
@@ -25,7 +26,7 @@ struct Truth<K> {
 
 impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<K, F, P, L, I> {
     pub(super) fn walk(&self) -> Result<(), InvariantViolation> {
-        let mut walk = Walk { leaves: 0, inners: 0, holes: 0, pages: 0, last_end: None };
+        let mut walk = Walk { leaves: 0, inners: 0, rows: 0, holes: 0, pages: 0, last_end: None };
         let low = self.first - self.base;
         let truth = self.walk_node(self.root, self.height, low, self.top_end(), &mut walk)?;
         let at = self.va(low);
@@ -44,7 +45,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         self.ledger.validate()?;
         want("SL1", at, walk.leaves, self.leaves.used() as u64)?;
         want("SL1", at, walk.inners, self.inners.used() as u64)?;
-        want("SL1", at, walk.inners * self.row_classes.count() as u64, self.rows.used() as u64)?;
+        want("SL1", at, walk.rows, self.rows.used() as u64)?;
+        // BT7: above leaves alone each class is whole.
+        let whole = if self.height > 0 { self.built(self.root) } else { self.row_classes };
+        let (whole, kept) = (u64::from(whole.bits()), u64::from(self.whole_classes.bits()));
+        want("BT7", at, whole, kept)?;
         for (nth, conserved) in
             [self.leaves.is_conserved(), self.inners.is_conserved(), self.rows.is_conserved()]
                 .into_iter()
@@ -69,7 +74,10 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             walk.leaves += 1;
             return self.walk_leaf(node, is_root, low, high, walk);
         }
+        let built = self.built(node);
         walk.inners += 1;
+        walk.rows += built.count() as u64;
+        ensure("BT7", self.va(low), 0, u64::from(built.bits()), built.without(self.row_classes).is_empty())?;
         let inner = self.inners.get(node);
         let at = self.va(low);
         let len = inner.len();
@@ -92,22 +100,24 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
                 sep
             };
             let below = self.walk_node(inner.child[slot], level - 1, low, child_high, walk)?;
+            if level > 1 {
+                let lacking = built.without(self.built(inner.child[slot]));
+                want("BT7", self.va(low), 0, u64::from(lacking.bits()))?;
+            }
             want("BT3", self.va(low), below.gap.get(), inner.gap[slot].get())?;
             truth.gap = truth.gap.max(below.gap);
             for (class, &exact) in below.row.iter().enumerate() {
                 truth.row[class] = truth.row[class].max(exact);
-                if self.row_classes.has(class) {
+                if built.has(class) {
                     let stored = self.row(node, class)[slot];
                     want("BT4", self.va(low), exact.get(), stored.get())?;
                 }
             }
             low = child_high;
         }
-        if self.has_rows() {
-            for class in self.row_classes.each() {
-                let unused = self.row(node, class)[len..].iter().all(|&row| row == K::ZERO);
-                ensure("BT4", at, 0, class as u64, unused)?;
-            }
+        for class in built.each() {
+            let unused = self.row(node, class)[len..].iter().all(|&row| row == K::ZERO);
+            ensure("BT4", at, 0, class as u64, unused)?;
         }
         Ok(truth)
     }

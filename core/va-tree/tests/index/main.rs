@@ -11,6 +11,7 @@ mod failure;
 mod flat;
 mod rb_model;
 mod state;
+mod steps;
 mod strips;
 mod tracked;
 mod vectors;
