@@ -15,8 +15,8 @@ pub enum BlockError {
     Space(SpaceError),
     /// No room is available without waiting. A caller that may sleep succeeds, or gets another error.
     WouldBlock,
-    /// As many blocks are present as may be, none of them can be released, and while this call tried no other began or
-    /// released one: a thread stands between two steps of another call. Try again after that thread has run.
+    /// As many blocks are present as may be, and none of them can be released. While this call tried, no other began or
+    /// released one: a thread stands between two steps of its call. Try again after that thread has run.
     Bound {
         /// Blocks present.
         present: u64,

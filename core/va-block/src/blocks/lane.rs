@@ -7,9 +7,9 @@
 //! block without the lookup.
 //!
 //! The slot of the lane, in memory of the machine, has the block under a lock ([`Machine::OwnerLock`]) that the owner
-//! takes to allocate. So another thread can take the block out of a lane whose owner sleeps: a request that finds the
-//! space full, a shrinker, a CPU that goes offline. The owner holds the lock while it allocates, and never while it looks
-//! for another block.
+//! takes to allocate. So another thread can take the block of a lane whose owner sleeps: a request in a full space, a
+//! shrinker, a CPU that goes offline. The owner holds the lock while it allocates, and never while it looks for another
+//! block.
 //!
 //! While the space has room, a lane keeps its block, and the bound of blocks counts lanes as it counts CPUs (VB8). For
 //! example, 64 lanes on one CPU that map and unmap a page in turn have 64 blocks, and a pair of each is as fast as if it

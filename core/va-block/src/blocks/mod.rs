@@ -19,9 +19,9 @@
 //! # Invariants
 //! - **VB6 ours** each block that is present is a busy area of the space, of the block's size and aligned to it.
 //! - **VB7 listed** a block is in a list of its CPU exactly if it is open; a full one has no free page.
-//! - **VB8 bounded** where pages are reused, a block begins only while fewer are present, in any state, than twice
-//!   those that hold a live page, plus two for each CPU and each lane. A block that is not touched counts as one with a
-//!   live page.
+//! - **VB8 bounded** where pages are reused, a block begins only while the blocks present, in any state, are below a
+//!   bound. It is twice those that hold a live page, plus two for each CPU and each lane. A block that is not touched
+//!   counts as one with a live page.
 //! - **VB9 shown** each CPU shows how large a request its queue may meet: any if it has a current block, else one of the
 //!   highest class that has a block.
 //!
@@ -126,7 +126,7 @@ pub struct Blocks<P: Machine + Clone, C: Config = Standard> {
     touched: CachePadded<AtomicU32>,
     /// Blocks present, and touched blocks above: see [`Balance`]. Protocol PR-ROOM.
     balance: CachePadded<AtomicU64>,
-    /// Lanes that there are, a counter: each may have a block (VB8).
+    /// Lanes that there are: each may have a block (VB8). Protocol PR-ROOM.
     lanes: AtomicU64,
     /// Changes when a block has begun, and when one was freed to the space. Protocol PR-MOVES.
     moves: AtomicU64,

@@ -207,7 +207,7 @@ fn a_request_gets_room_while_threads_stand_between_taking_a_block_out_of_their_l
         stops.recv().unwrap();
         other
     });
-    // Nobody can release their blocks, which are dead.
+    // No other thread can release their blocks, which are dead.
     assert_eq!((blocks.present(), blocks.stats().live_pages), (LANES as u64, Pages::new(0)));
     assert!(blocks.alloc(0, 1).is_ok());
     (0..LANES).for_each(|_| go_on.send(()).unwrap());

@@ -12,7 +12,7 @@ use crate::{index, space};
 use anyhow::{Context, Result, bail};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use va_base::{PAGE_SIZE, Request, Va};
+use va_base::{PAGE_SIZE, Request, Va, VaRange};
 use va_block::Blocks;
 use va_sim::op::Rng;
 use va_space::VmapSpace;
@@ -48,6 +48,8 @@ pub(super) fn all() -> Vec<Row> {
     }
     rows.push(row("blocks/lane", || on_blocks(true)));
     rows.push(row("blocks/block", || on_blocks(false)));
+    rows.push(row("blocks/lanes-in-turn", on_lanes));
+    rows.push(row("blocks/other-cpu", on_another_cpu));
     rows.push(row("free-slice", || bare(SLICE_NODES, FreeSlice)));
     rows.push(row("purge-1000", || bare(1, Purge)));
     rows.push(row("find/start", || with_magazines(128, Find { inside: false })));
@@ -247,11 +249,48 @@ impl Visitor for Find {
     }
 }
 
-fn on_blocks(lane: bool) -> Result<()> {
+/// Creates blocks on two CPUs.
+fn blocks_in(window: VaRange) -> Result<Blocks<LabMachine<PlainLock>>> {
     let machine = LabMachine::<PlainLock>::new(2, 2, vmlab_machine::Work::Here);
-    let window = space::window();
     let space = VmapSpace::<_, Standard>::new(vmlab_machine::kernel_extent(), window, machine.clone())?;
-    let blocks = Blocks::<_>::new(space, machine).context("no blocks")?;
+    Blocks::<_>::new(space, machine).context("no blocks")
+}
+
+/// Pairs through eight lanes, one lane after the other: more than twice the CPUs.
+fn on_lanes() -> Result<()> {
+    let blocks = blocks_in(space::window())?;
+    let mut lanes = (0..8).map(|lane| blocks.lane(lane % 2)).collect::<Result<Vec<_>, _>>()?;
+    let (mut nth, mut failed) = (0, 0);
+    let mut pair = || {
+        let lane = &mut lanes[nth % 8];
+        nth += 1;
+        let pair = lane.alloc(1).ok().and_then(|at| lane.free(at, 1).ok());
+        failed += u64::from(pair.is_none());
+    };
+    (0..WARM_UP).for_each(|_| pair());
+    pairs(PAIRS, pair)?;
+    none(failed)
+}
+
+/// Pairs on a CPU that has no block, in a space whose only block is that of another CPU.
+fn on_another_cpu() -> Result<()> {
+    let window = space::window();
+    let block = va_block::config::bbmap_bits(2) * PAGE_SIZE;
+    let start = window.start().align_up(va_base::Align::new(block).context("no alignment")?);
+    let blocks = blocks_in(VaRange::from_size(start.context("no room")?, block).context("no room")?)?;
+    blocks.alloc(0, 1)?;
+    let mut failed = 0;
+    let mut pair = || {
+        let pair = blocks.alloc(1, 1).ok().and_then(|at| blocks.free(1, at, 1).ok());
+        failed += u64::from(pair.is_none());
+    };
+    (0..WARM_UP).for_each(|_| pair());
+    pairs(PAIRS, pair)?;
+    none(failed)
+}
+
+fn on_blocks(lane: bool) -> Result<()> {
+    let blocks = blocks_in(space::window())?;
     let mut failed = 0;
     if lane {
         let mut lane = blocks.lane(0).context("no lane")?;
