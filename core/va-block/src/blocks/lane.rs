@@ -12,8 +12,8 @@
 //! block.
 //!
 //! While the space has room, a lane keeps its block, and the bound of blocks counts lanes as it counts CPUs (VB8). For
-//! example, 64 lanes on one CPU that map and unmap a page in turn have 64 blocks, and a pair of each is as fast as if it
-//! were alone. When lanes did not count, each of them took the block of another for every pair.
+//! example, 64 lanes on one CPU map and unmap a page in turn. They have 64 blocks, and a pair of each is as fast as if
+//! it were alone. If lanes did not count, each would take the block of another for every pair.
 //!
 //! # Locking
 //! `Owner` for an alloc from the lane's block, one compare-exchange for a free in any block. A drain holds `Collect` for
