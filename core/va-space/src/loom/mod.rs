@@ -4,6 +4,7 @@
 //! two threads allocates a table is not modelled, so the slots are allocated before the threads begin.
 
 mod claims;
+mod drain;
 mod failed;
 mod find;
 mod leaf;
@@ -372,46 +373,6 @@ fn sp2_aliases_of_a_round_as_large_as_the_last_are_flushed() {
         space.purge(Purge::Aliases);
         assert!(!machine.is_stale(range), "SP2: {range} was freed before the call");
         assert!(other.join().is_ok());
-    });
-}
-
-/// A free in an interrupt beside the worker's drain: the worker finds any excess that it leaves, or is woken for it.
-#[test]
-fn a_free_in_an_interrupt_beside_a_drain_loses_no_wake() {
-    loses_no_wake(|space| _ = space.drain());
-}
-
-/// The same beside a worker that ticks until the pass has ended.
-#[test]
-fn a_free_in_an_interrupt_beside_ticks_loses_no_wake() {
-    loses_no_wake(|space| while space.tick().left > space.lazy_max() || space.is_purging() {});
-}
-
-fn loses_no_wake(drain: fn(&VmapSpace<&'static TestMachine, Tight>)) {
-    model_within(2, move || {
-        let elsewhere = TestMachine { cpus: 1, elsewhere: true, ..TestMachine::default() };
-        let (space, machine) = space_on::<Tight>(4, elsewhere);
-        let space = Arc::new(space);
-        let areas: Vec<Area> = (0..4).map(|_| alloc(&space, 0, 1)).collect();
-        let begun = machine.drains.load(Ordering::Relaxed);
-        let mut late = Vec::new();
-        for (n, area) in areas.into_iter().enumerate() {
-            if n < 2 {
-                assert_eq!(space.free_in(Context::Atomic, area), Ok(()));
-            } else {
-                late.push(area);
-            }
-        }
-        assert_eq!(machine.drains.load(Ordering::Relaxed), begun + 1, "the worker is woken");
-        let theirs = space.clone();
-        let worker = spawn(move || drain(&theirs));
-        for area in late {
-            assert_eq!(space.free_in(Context::Atomic, area), Ok(()));
-        }
-        assert!(worker.join().is_ok());
-        let woken = machine.drains.load(Ordering::Relaxed) > begun + 1;
-        assert!(space.lazy_pages() <= Pages::new(1) || woken, "a wake was lost");
-        assert_eq!(space.validate(), Ok(()));
     });
 }
 

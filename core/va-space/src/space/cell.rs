@@ -32,8 +32,9 @@
 
 use super::VmapSpace;
 use super::covered::Covered;
+use super::drain::ELSEWHERE;
 use super::live::{COMPARED, Place, Placed};
-use super::purge::{ELSEWHERE, PurgeState};
+use super::purge::PurgeState;
 use crate::config::Config;
 use crate::flush_batch::{Amount, BatchNumber, Hull, Rounds};
 use crate::list::AreaList;

@@ -37,6 +37,7 @@ mod cell;
 mod claim;
 mod congruent;
 mod covered;
+mod drain;
 mod find;
 mod held;
 mod leave;
@@ -202,7 +203,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 lazied: CachePadded(AtomicU64::new(0)),
                 settled: CachePadded(AtomicU64::new(0)),
                 purging: AtomicBool::new(false),
-                drainer: AtomicU8::new(purge::UNASKED),
+                drainer: AtomicU8::new(drain::UNASKED),
                 returned: CachePadded(AtomicU64::new(0)),
                 pooled: CachePadded(Pooled::new()),
                 completed_batches: CompletedBatches::new(),

@@ -7,14 +7,7 @@
 //! each area goes to its owner's pool, all of a size at once; in a full pass or if no list takes it, to the index.
 //!
 //! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the purge lock and, at
-//! its end, one of `free`; between slices both are free. The machine chooses the calls that run them
-//! ([`Machine::drain`]): the call that freed too much and those after it, a slice each, or a worker that calls
-//! [`VmapSpace::drain`]. The machine chooses once a pass.
-//!
-//! If calls that free run the slices, the backlog is bounded. It is the threshold, the open rounds of magazines, pages
-//! freed during one decay's slices, and those freed for callers that may not wait. If a worker does, no free runs one:
-//! a worker that never runs leaves all that was ever freed. But an alloc through a magazine, if it may sleep and finds
-//! no area in the cache, runs up to eight slices while the backlog is above the threshold.
+//! its end, one of `free`; between slices both are free. Which calls run them is in [`drain`](super::drain).
 //!
 //! # Invariants
 //! - **PU1 bounded** the steps of a slice cost at most as much as `SLICE_AREAS` areas on their way to the index, and
@@ -35,8 +28,8 @@ use crate::decay::Decay;
 use crate::dirty::Dirty;
 use crate::flush_batch::{Amount, BatchAreas, CompletedBatch, FlushBatch, OpenBatch};
 use crate::map::PageMap;
-use va_base::sync::atomic::{Ordering, fence};
-use va_base::{Context, Drain, Epoch, LockClass, Machine, Pages, VaRange};
+use va_base::sync::atomic::Ordering;
+use va_base::{Epoch, Machine, Pages, VaRange};
 
 /// The amount of work that a purge does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,20 +53,6 @@ pub struct Purged {
     /// A flush has not ended: call [`tick`](VmapSpace::tick) or `purge` again later.
     pub waiting: bool,
 }
-
-/// [`Machine::drain`] was not called for the pass that is due or in progress.
-pub(super) const UNASKED: u8 = 0;
-/// It returned [`Drain::Here`].
-const HERE: u8 = 1;
-/// It returned [`Drain::Elsewhere`], or is being called.
-pub(super) const ELSEWHERE: u8 = 2;
-
-/// Slices after a drain of magazines, with the purge lock released in between: enough for a whole round. One in a
-/// model, where a slice is one area.
-const DRAIN_SLICES: u32 = if cfg!(loom) { 1 } else { 36 };
-
-/// Slices that an alloc runs under one hold of the purge lock when the purge has fallen behind.
-const CATCH_UP_SLICES: u32 = if cfg!(loom) { 1 } else { 8 };
 
 /// The wait of a pass for a flush that has not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,7 +134,7 @@ impl PurgeState {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         matches!(self.stage, Stage::Idle)
     }
 
@@ -276,45 +255,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.each_uncovered(|range| state.dirty.add(range));
     }
 
-    /// Runs one slice of a purge if one is in progress or due. For workers and idle loops.
-    ///
-    /// # Locks
-    /// `purge`, for one slice.
-    pub fn tick(&self) -> Purged {
-        let mut state = self.lock_purge();
-        let exceeds = || self.lazy_pages() > self.lazy_max();
-        // A round may have woken the worker for what other rounds hold: a later free wakes it again.
-        let due = !state.is_idle() || exceeds() || {
-            self.forget_drainer();
-            exceeds()
-        };
-        let waiting = due && self.slice(&mut state, false);
-        drop(state);
-        self.purged(waiting)
-    }
-
-    /// Purges until no pass is in progress and no more pages are lazy than may be, or until it has to wait for a flush.
-    /// For a worker that was woken: pages that others drained in the meantime are not drained again.
-    ///
-    /// # Locks
-    /// `purge`, released after each slice.
-    pub fn drain(&self) -> Purged {
-        loop {
-            let mut state = self.lock_purge();
-            if state.is_idle() {
-                self.forget_drainer();
-                if self.lazy_pages() <= self.lazy_max() {
-                    drop(state);
-                    return self.purged(false);
-                }
-            }
-            if self.slice(&mut state, false) {
-                drop(state);
-                return self.purged(true);
-            }
-        }
-    }
-
     /// Releases all pooled areas to the index, for a machine that is short of memory or of space. Then it frees memory
     /// of the index and of the page map that is not needed. Returns the number of areas. Lazy areas remain lazy.
     ///
@@ -339,102 +279,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         shrunk
     }
 
-    fn purged(&self, waiting: bool) -> Purged {
+    pub(super) fn purged(&self, waiting: bool) -> Purged {
         Purged { areas: self.lock_purge().areas, left: self.lazy_pages(), waiting }
-    }
-
-    /// Returns the number of pages that may be lazy before a purge is due, with the CPUs that are online now.
-    #[inline]
-    pub fn lazy_max(&self) -> Pages {
-        C::lazy_max(self.machine.cpus_online())
-    }
-
-    /// Runs a slice after a free, or wakes the worker, if too many pages are lazy.
-    #[inline]
-    pub(super) fn after_free(&self, context: Context) {
-        if self.lazy_pages() > self.lazy_max() || self.purging.load(Ordering::Relaxed) {
-            self.drain_some(context, self.lazy_pages().get());
-        }
-    }
-
-    /// Does the same at the end of a magazine's round, where the rounds of others count, too. Returns whether the next
-    /// free of the magazine should call again: after many frees, one slice would let the purge fall behind.
-    pub(super) fn after_round(&self) -> bool {
-        let lazy = self.lazy_pages().get() + self.unsealed();
-        let due = lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed);
-        due && self.drain_some(Context::Sleeping, lazy)
-    }
-
-    /// Does the same after a drain, whose caller may free nothing more: slices for a whole round.
-    pub(super) fn after_drain(&self) {
-        for _ in 0..DRAIN_SLICES {
-            if !self.after_round() {
-                return;
-            }
-        }
-    }
-
-    /// Runs a slice, unless another thread does; returns whether one more could be run at once.
-    #[cold]
-    fn drain_some(&self, context: Context, lazy: u64) -> bool {
-        let begun = self.purging.load(Ordering::Relaxed);
-        if self.drainer() == Drain::Elsewhere || context == Context::Atomic {
-            return false;
-        }
-        let due = lazy > self.lazy_max().get() || begun;
-        // A thread that holds it runs this slice.
-        self.machine.locking(LockClass::Purge);
-        let Some(mut state) = self.purge.try_lock() else { return false };
-        due && !self.slice(&mut state, false) && !state.is_idle()
-    }
-
-    /// Runs a few slices if too many pages are lazy, for an alloc that may sleep and whose cache had no area. It does
-    /// so even where a worker drains: the areas that wait for the worker are missing there, and the index costs more.
-    #[inline]
-    pub(super) fn catch_up(&self) {
-        if self.lazy_pages() > self.lazy_max() {
-            self.catch_up_some();
-        }
-    }
-
-    #[cold]
-    fn catch_up_some(&self) {
-        self.machine.locking(LockClass::Purge);
-        let Some(mut state) = self.purge.try_lock() else { return };
-        for _ in 0..CATCH_UP_SLICES {
-            if self.slice(&mut state, false) || state.is_idle() {
-                return;
-            }
-        }
-    }
-
-    /// Returns where to drain: the machine's answer, requested once a pass.
-    fn drainer(&self) -> Drain {
-        // Pairs with the fence of `forget_drainer`. Either this call sees that the answer was cleared, or the thread
-        // that cleared it sees the pages that this one counted as lazy, and continues.
-        fence(Ordering::SeqCst);
-        match self.drainer.load(Ordering::Relaxed) {
-            HERE => return Drain::Here,
-            ELSEWHERE => return Drain::Elsewhere,
-            _ => {}
-        }
-        let (old, new) = (UNASKED, ELSEWHERE);
-        if self.drainer.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            return Drain::Elsewhere;
-        }
-        let answer = self.machine.drain();
-        if answer == Drain::Here {
-            // Fails if that pass has ended since: then the next free calls the machine.
-            let (old, new) = (ELSEWHERE, HERE);
-            let _stale = self.drainer.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
-        }
-        answer
-    }
-
-    /// Clears the machine's answer before the last read of `lazied`: a later free with too many lazy pages asks again.
-    fn forget_drainer(&self) {
-        self.drainer.store(UNASKED, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
     }
 
     /// Runs the remaining stages of the present pass and a new one; calls `stop` after each slice.
@@ -475,7 +321,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Runs one slice; begins a pass if none is in progress. Returns whether it waits for a flush.
-    fn slice(&self, state: &mut PurgeState, full: bool) -> bool {
+    pub(super) fn slice(&self, state: &mut PurgeState, full: bool) -> bool {
         let waiting = self.slice_stages(state, full);
         self.note_return();
         waiting

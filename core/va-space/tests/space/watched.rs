@@ -2,9 +2,11 @@
 
 use crate::{Standard, ask, pages};
 use std::mem::take;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
 use va_base::{Context, HeapMachine, LockClass, Pages, VaRange, Watch};
-use va_space::{Area, Drained, Purge, VmapSpace};
+use va_space::{Area, Drained, Purge, Purged, VmapSpace};
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
@@ -86,6 +88,25 @@ fn sp1_holds_while_the_pages_of_an_area_wait_for_a_table() {
         assert!(seen.lock().unwrap().iter().all(|seen| *seen == (Ok(()), 5 * nth)), "{seen:?}");
     }
     assert_eq!(space.stats().areas, 3);
+}
+
+#[test]
+fn a_drain_ends_while_a_free_is_between_its_count_and_its_list() {
+    let (machine, space) = space();
+    let area = space.alloc(0, &ask(1 << 16)).unwrap();
+    assert!(area.size() > space.lazy_max());
+    let purged: &'static Mutex<Vec<_>> = Box::leak(Box::default());
+    machine.watcher.at(At::Lock(LockClass::Lazy), move || {
+        // By a thread: without an end it would run until the free goes on.
+        let (ends, ended) = mpsc::channel();
+        thread::spawn(move || ends.send(space.drain()));
+        purged.lock().unwrap().extend(ended.recv_timeout(Duration::from_secs(20)));
+    });
+    space.free(area).unwrap();
+    let left = Pages::new(1 << 16);
+    assert_eq!(*purged.lock().unwrap(), [Purged { areas: 0, left, waiting: false }]);
+    // The free, or the next call, drains what the worker missed.
+    assert_eq!((space.drain().left, space.validate()), (Pages::new(0), Ok(())));
 }
 
 #[test]
