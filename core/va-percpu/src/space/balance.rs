@@ -3,15 +3,16 @@
 //!
 //! # Theory
 //! A caller that cannot wait is served from populated pages alone, so a few spare ones are retained. Pages that were
-//! populated for a peak load are depopulated. One pass goes through five phases, each a number of steps:
+//! populated for a peak load are depopulated. One pass goes through six phases, each a number of steps:
 //!
 //! 1. all wholly free chunks except the first are depopulated and destroyed;
-//! 2. each chunk with too many spare pages is read from its end and depopulated run by run, while the other chunks have
+//! 2. if many slots of slabs were freed, slabs are dissolved that keep a page in vain;
+//! 3. each chunk with too many spare pages is read from its end and depopulated run by run, while the other chunks have
 //!    enough spare pages. It is then sidelined, or put back among the others;
-//! 3. pages are populated, lowest first in the fullest chunk that lacks some, until there are four spare pages;
-//! 4. wholly free chunks without a populated page are destroyed, all but one, and that too if another is wholly free.
+//! 4. pages are populated, lowest first in the fullest chunk that lacks some, until there are four spare pages;
+//! 5. wholly free chunks without a populated page are destroyed, all but one, and that too if another is wholly free.
 //!    With Linux's hints the first in the list is spared in any case, as there;
-//! 5. if a magazine found pages without tables of states, they are allocated for every populated page.
+//! 6. if a magazine found pages without tables of states, they are allocated for every populated page.
 //!
 //! Between two steps no lock is held and everything may change; a step reads the state again. Two facts are recorded in
 //! the state of the chunk before the backend is called. So [`alloc_at`](PercpuSpace::alloc_at), which may name any
@@ -30,6 +31,7 @@ use crate::backend::{Backend, Event};
 use crate::chunk::{End, NIL, State};
 use crate::config::Config;
 use crate::engine::HintEngine;
+use crate::store::class::Search;
 use crate::store::{FIRST, RESERVED};
 use core::ops::Range;
 use va_base::sync::atomic::Ordering;
@@ -54,6 +56,8 @@ pub(super) enum Work {
     Free(Only),
     /// This chunk, in no list, is depopulated and destroyed.
     Destroy(u32, Only),
+    /// Pages are searched for that slabs keep in vain.
+    Search(Search),
     /// Chunks to depopulate are taken one after the other.
     Reclaim,
     /// This chunk is searched for spare pages.
@@ -134,6 +138,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             Work::Idle => Work::Idle,
             Work::Free(only) => self.unlink_free(only),
             Work::Destroy(row, only) => self.destroy(row, only),
+            Work::Search(at) => self.lock().continue_search(at).map_or(Work::Reclaim, Work::Search),
             Work::Reclaim => {
                 let store = self.lock();
                 match store.lists.first[store.slots.to_depopulate as usize] {
@@ -172,7 +177,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         };
         let row = find(&|row| row != spared && !has_pages(row));
         match (row, only) {
-            (NIL, Only::All) => Work::Reclaim,
+            (NIL, Only::All) => store.search().map_or(Work::Reclaim, Work::Search),
             (NIL, Only::Unpopulated) if self.lacking.swap(false, Ordering::Relaxed) => {
                 Work::States { row: FIRST, page: 0 }
             }

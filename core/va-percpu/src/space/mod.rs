@@ -224,8 +224,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             let reserved = request.place == Place::Reserved && store.has_reserved();
             let wanted = if reserved { Wanted::Reserved(want) } else { Wanted::Anywhere(want) };
             if let Some(taken) = wanted.take(&mut store, atomic) {
-                if let Some(class) = class {
-                    store.note_single(class, taken);
+                match class {
+                    Some(class) => store.note_single(class, taken),
+                    None => store.classes.larger += u64::from(want.bits),
                 }
                 if taken.missing && !atomic {
                     match self.populate(store, wanted, taken)? {

@@ -159,17 +159,23 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             if let Some(slot) = self.lock().take_slot(class, want) {
                 return Some(slot);
             }
-            if !self.make_slab(class, want, atomic) {
+            if !self.make_slab(class, want, atomic, Store::wants_slab_for_one) {
                 return None;
             }
         }
     }
 
-    /// Creates a slab where there is room; it creates no chunk.
+    /// Creates a slab where there is room, if the store `wants` one; it creates no chunk.
     #[cold]
-    pub(crate) fn make_slab(&self, class: Class, want: Want, atomic: bool) -> bool {
+    pub(crate) fn make_slab(
+        &self,
+        class: Class,
+        want: Want,
+        atomic: bool,
+        wants: fn(&mut Store<C>, Class, Want) -> bool,
+    ) -> bool {
         let mut store = self.lock();
-        if !store.wants_slab(class, want) {
+        if !wants(&mut store, class, want) {
             return false;
         }
         let Some(taken) = store.take_slab(class, atomic) else { return false };

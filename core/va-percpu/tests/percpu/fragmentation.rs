@@ -33,12 +33,15 @@ fn free<C: Config>(space: &Space<C>, object: Offset) {
     }
 }
 
-/// Returns the most chunks, the chunks after a balance at the end, and the pages then.
-fn chunks<C: Config>(workload: &impl Workload, unit: u32) -> [u64; 3] {
+fn space<C: Config>(unit: u32) -> Space<C> {
     let sizes = Sizes { unit, fixed: 0, reserved: 0, dynamic: 32 << 10, atom: 4096, alloc: unit, units: 1 };
     let geometry = Geometry::new(sizes, Va::new(1 << 40)).unwrap();
-    let space =
-        Space::<C>::new(geometry, SimMachine::new(1), Numbers::new((1 << 40) + (1 << 21), 1 << 21)).unwrap();
+    Space::new(geometry, SimMachine::new(1), Numbers::new((1 << 40) + (1 << 21), 1 << 21)).unwrap()
+}
+
+/// Returns the most chunks, the chunks after a balance at the end, and the pages then.
+fn chunks<C: Config>(workload: &impl Workload, unit: u32) -> [u64; 3] {
+    let space = space::<C>(unit);
     workload.run(&space);
     space.balance();
     space.validate().unwrap();
@@ -165,5 +168,45 @@ fn slabs_dissolve_in_units_of_any_number_of_granules() {
     let even = pages(64 << 10);
     for unit in [36 << 10, 44 << 10, 60 << 10] {
         assert!(pages(unit) <= even + even / 5, "{} pages and {even}", pages(unit));
+    }
+}
+
+/// Groups of objects: so many of each size.
+type Group = [(usize, usize)];
+/// The per-CPU objects of a memory cgroup of Linux.
+const CGROUP: &Group = &[(1072, 1), (424, 4), (156, 5), (40, 21), (8, 59)];
+
+/// Returns the populated pages after 1,000 groups were allocated and nine of ten were freed, and the balance ran.
+fn pages_after<C: Config>(group: &Group) -> u64 {
+    let space = &space::<C>(256 << 10);
+    let alloc = |&(size, count): &(usize, usize)| {
+        (0..count).map(move |_| space.alloc(&Request::new(size, 8)).unwrap())
+    };
+    let groups: Vec<Vec<_>> = (0..1000).map(|_| group.iter().flat_map(alloc).collect()).collect();
+    let mut kept = Vec::new();
+    for (nth, group) in groups.into_iter().enumerate() {
+        if nth % 10 == 0 {
+            kept.extend(group);
+        } else {
+            group.into_iter().for_each(|object| space.free(object).unwrap());
+        }
+    }
+    while space.is_balance_due() {
+        space.balance();
+        space.validate().unwrap();
+    }
+    let pages = space.stats().populated_pages;
+    // What stays is where it was.
+    kept.into_iter().for_each(|object| space.free(object).unwrap());
+    space.balance();
+    space.validate().unwrap();
+    pages
+}
+
+#[test]
+fn pages_return_after_most_groups_of_objects_were_freed_nearly_as_with_linux() {
+    for group in [CGROUP, &[(40, 21)], &[(64, 16)], &[(1072, 1), (8, 4)]] {
+        let (ours, linux) = (pages_after::<Standard>(group), pages_after::<Linux612>(group));
+        assert!(ours * 10 <= linux * 12, "{group:?}: {ours} pages, and {linux} with Linux's hints");
     }
 }

@@ -438,7 +438,7 @@ impl<P: Machine, B: Backend, C: Config> Magazine<'_, P, B, C> {
             let mut of_slabs =
                 |store: &mut Store<C>, into: &mut [u64]| store.take_slots_of_new(slots, want, into);
             let mut taken = self.take_marked(class, into, &mut of_slabs);
-            if taken.1 == 0 && self.space.make_slab(slots, want, atomic) {
+            if taken.1 == 0 && self.space.make_slab(slots, want, atomic, Store::wants_slab) {
                 taken = self.take_marked(class, into, &mut of_slabs);
             }
             if taken.1 > 0 {

@@ -23,6 +23,11 @@
 //! slab, and whose runs of free slots are on average as long as the request. Other slabs would yield holes that fit
 //! nothing. After a search that finds none, up to 63 slabs are created before the next search.
 //!
+//! A slab has objects of 64 requests. If their callers allocate larger objects, too, the 64 may be of several groups
+//! that are freed at different times. For example, a memory cgroup has 21 objects of 40 bytes beside 3.5 KiB in larger
+//! ones. A slab would have the objects of three cgroups, and keep pages of all three as long as one is there. So while
+//! larger objects take more than two pages for the 64 objects of a class, the next 64 come one by one.
+//!
 //! # Cost
 //! A call reads no more than [`GRANULES_MOST`] granules and dissolves no more than [`SLABS_MOST`] slabs, each up to 32
 //! changes of a page. Before a chunk is created, at most [`CHUNKS_MOST`] others are searched.
@@ -44,9 +49,11 @@ const LITTLE: u64 = UNIT_BYTES_MIN as u64;
 /// Chunks that are searched before one is created.
 const CHUNKS_MOST: u32 = 8;
 /// Granules that one call reads.
-const GRANULES_MOST: u32 = 1024;
+pub(super) const GRANULES_MOST: u32 = 1024;
 /// Slabs that one call dissolves.
-const SLABS_MOST: u32 = 8;
+pub(super) const SLABS_MOST: u32 = 8;
+/// The objects of a slab are far apart if larger ones took so many bits meanwhile: two pages.
+const APART_BITS: u64 = 2 * PAGE_BITS as u64;
 /// Most slabs that are created without a search for sparse ones.
 const UNSEEN_MOST: u8 = 63;
 
@@ -84,6 +91,22 @@ impl<C: Config> Store<C> {
         let unseen = room.slabs > 0;
         room.slabs = room.slabs.saturating_sub(1);
         unseen
+    }
+
+    /// Returns true if a slab should be created for one object. Not if the objects of the last slab were allocated far
+    /// apart: then the next ones come one by one, so that each is near others of its time.
+    pub(crate) fn wants_slab_for_one(&mut self, class: Class, want: Want) -> bool {
+        let larger = self.classes.larger;
+        let pace = &mut self.classes.pace[class.at()];
+        if let Some(left) = pace.singles.checked_sub(1) {
+            pace.singles = left;
+            return false;
+        }
+        let apart = pace.since.replace(larger).is_some_and(|since| larger - since > APART_BITS);
+        if apart {
+            pace.singles = SLOTS as u8 - 1;
+        }
+        !apart && self.wants_slab(class, want)
     }
 
     /// Records whether an object that could have come from a slab found a hole.

@@ -18,7 +18,8 @@
 //!
 //! If no slab fits any more, the engine allocates objects one by one. So the cache causes no additional chunk except
 //! for the bytes unused in slabs. Those are bounded: before a chunk is created, sparse slabs are dissolved (`dissolve`)
-//! while more than a sixteenth of all bytes is in unused slots.
+//! while more than a sixteenth of all bytes is in unused slots. And the balance dissolves those that keep a page in vain
+//! (`sparse`).
 //!
 //! # Invariants
 //! - **CC1 slab-known**  the granules of a slab name its class and their distance from its first. Each slab is a live
@@ -35,10 +36,12 @@
 
 mod dissolve;
 mod slots;
+mod sparse;
 mod validate;
 
 pub(crate) use dissolve::Dissolved;
 pub(crate) use slots::Slot;
+pub(crate) use sparse::Search;
 
 use crate::bitmap::BIT_BYTES;
 use crate::chunk::NIL;
@@ -118,6 +121,15 @@ struct Room {
     first: u8,
 }
 
+/// The pace at which objects of a class are allocated, beside larger ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Pace {
+    /// The bits of larger objects when the last slab was wanted, or the last objects one by one began.
+    since: Option<u64>,
+    /// Objects that come one by one before the next slab.
+    singles: u8,
+}
+
 /// The slabs of all chunks.
 pub(crate) struct ClassCache {
     /// A record for each granule of each chunk.
@@ -137,6 +149,14 @@ pub(crate) struct ClassCache {
     pause: (u8, u8),
     /// The granule from which the next search for sparse slabs continues: row and granule, as in the number of a slab.
     cursor: u32,
+    /// The bytes of unused slots at the end of the last search for pages that slabs keep in vain, or since then.
+    searched: u64,
+    /// Slabs that became partly free, wrapping.
+    links: u8,
+    /// The bits of objects so far that are too large for slabs.
+    pub(crate) larger: u64,
+    /// The pace of each class.
+    pace: [Pace; CLASSES],
 }
 
 impl ClassCache {
@@ -151,6 +171,10 @@ impl ClassCache {
         room: [Room { slabs: 0, first: 0 }; CLASSES],
         pause: (0, 0),
         cursor: 0,
+        searched: 0,
+        links: 0,
+        larger: 0,
+        pace: [Pace { since: None, singles: 0 }; CLASSES],
     };
 
     /// Sets the bytes of a unit, before there are slabs.

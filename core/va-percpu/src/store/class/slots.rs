@@ -223,7 +223,7 @@ impl<C: Config> Store<C> {
             return self.ran_empty(class, slab);
         }
         self.classes.link(class, slab);
-        false
+        self.note_link()
     }
 
     #[cold]
