@@ -50,6 +50,11 @@ pub enum AllocError {
         /// The number of chunks.
         chunks: u32,
     },
+    /// The platform allocated no records for the list of a reserve.
+    NoList {
+        /// Objects requested.
+        count: u32,
+    },
     /// A chunk has room, and the backend did not populate it.
     NotPopulated {
         /// The first page of the chunk that was not populated.
@@ -78,6 +83,7 @@ impl fmt::Display for AllocError {
             Self::NoMeta { chunks } => {
                 write!(f, "no room in {chunks} chunks, and no records were allocated for a further one")
             }
+            Self::NoList { count } => write!(f, "no records were allocated for a list of {count} objects"),
             Self::NotPopulated { page, pages } => {
                 write!(f, "{pages} pages from page {page} on were not populated")
             }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`PercpuSpace`] | alloc, free, the balance in steps, counts; the lock order |
 //! | [`Magazine`] | zeroed objects that a CPU or a thread holds: pairs without a shared lock |
+//! | [`Reserve`] | objects set aside for callers that cannot wait |
 //! | [`EarlyPercpu`] | storage for a space, for a static |
 //! | [`Request`], [`Offset`] | a request, and its result |
 //! | [`config`] | the policies: Linux's and ours |
@@ -62,7 +63,7 @@ pub use offset::Offset;
 pub use request::{Context, Place, Request};
 pub use space::{
     ChunkKind, ChunkStats, Drained, Found, MAGAZINE_BYTES_MAX, MAGAZINE_BYTES_MIN, Magazine, MagazineStats,
-    PercpuSpace, Progress, Stats, StatsText,
+    PercpuSpace, Progress, Reserve, Stats, StatsText,
 };
 
 // The crates of the types in this interface: one dependency is enough.

@@ -30,11 +30,13 @@
 
 mod balance;
 pub(crate) mod magazine;
+mod reserve;
 mod stats;
 mod take;
 
 pub use balance::Progress;
 pub use magazine::{Drained, MAGAZINE_BYTES_MAX, MAGAZINE_BYTES_MIN, Magazine};
+pub use reserve::Reserve;
 pub use stats::{ChunkKind, ChunkStats, MagazineStats, Stats, StatsText};
 
 use crate::backend::{Backend, Event};

@@ -8,5 +8,6 @@ mod fragmentation;
 mod magazines;
 mod model;
 mod points;
+mod reserve;
 mod shared;
 mod stress;
